@@ -1,0 +1,125 @@
+//! Buffers aligned for direct I/O.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+use bytes::Bytes;
+
+/// Alignment, in bytes, of buffers, file offsets and lengths that direct I/O takes.
+pub const IO_ALIGN_BYTES: usize = 4096;
+
+/// A heap buffer whose address is a multiple of [`IO_ALIGN_BYTES`]; zeroed when made.
+///
+/// `freeze` turns it into [`Bytes`] without a copy; slices of that at aligned offsets can be
+/// written with O_DIRECT as they are.
+pub struct AlignedBuf {
+    start: NonNull<u8>,
+    len_bytes: usize,
+    capacity_bytes: usize,
+}
+
+// SAFETY: the buffer owns its memory alone, like a `Vec<u8>`.
+unsafe impl Send for AlignedBuf {}
+// SAFETY: shared references only allow reading.
+unsafe impl Sync for AlignedBuf {}
+
+impl AlignedBuf {
+    /// A zeroed buffer of `len_bytes`; its capacity is rounded up to the alignment.
+    pub fn zeroed(len_bytes: usize) -> Self {
+        let capacity_bytes = len_bytes.max(1).next_multiple_of(IO_ALIGN_BYTES);
+        let layout = Self::layout(capacity_bytes);
+        // SAFETY: the layout has a size that is not zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        let Some(start) = NonNull::new(start) else {
+            handle_alloc_error(layout)
+        };
+        Self {
+            start,
+            len_bytes,
+            capacity_bytes,
+        }
+    }
+
+    /// A copy of `bytes` at an aligned address.
+    pub fn copy_of(bytes: &[u8]) -> Self {
+        let mut buf = Self::zeroed(bytes.len());
+        buf.copy_from_slice(bytes);
+        buf
+    }
+
+    /// Bytes that the buffer can be resized to without a new allocation; a multiple of the alignment.
+    pub fn capacity_bytes(&self) -> usize {
+        self.capacity_bytes
+    }
+
+    /// Changes the length within the capacity. Bytes that come in view are whatever they were.
+    ///
+    /// Panics when `len_bytes` is above [`Self::capacity_bytes`].
+    pub fn set_len(&mut self, len_bytes: usize) {
+        assert!(len_bytes <= self.capacity_bytes);
+        self.len_bytes = len_bytes;
+    }
+
+    /// Gives the memory to a reference-counted [`Bytes`].
+    pub fn freeze(self) -> Bytes {
+        Bytes::from_owner(self)
+    }
+
+    fn layout(capacity_bytes: usize) -> Layout {
+        Layout::from_size_align(capacity_bytes, IO_ALIGN_BYTES).expect("buffer size fits isize")
+    }
+}
+
+impl Drop for AlignedBuf {
+    fn drop(&mut self) {
+        // SAFETY: allocated by `zeroed` with this same layout, and freed once.
+        unsafe { dealloc(self.start.as_ptr(), Self::layout(self.capacity_bytes)) }
+    }
+}
+
+impl Deref for AlignedBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `start` is valid and initialised for `capacity_bytes >= len_bytes`.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len_bytes) }
+    }
+}
+
+impl DerefMut for AlignedBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `&mut self` makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len_bytes) }
+    }
+}
+
+impl AsRef<[u8]> for AlignedBuf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+/// Whether `bytes` can go to an O_DIRECT write as it is: aligned address and length.
+pub fn is_io_aligned(bytes: &[u8]) -> bool {
+    bytes.as_ptr().addr().is_multiple_of(IO_ALIGN_BYTES)
+        && bytes.len().is_multiple_of(IO_ALIGN_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_aligned_and_keeps_content_when_frozen() {
+        for len in [0, 1, 4095, 4096, 4097, 1 << 20] {
+            let mut buf = AlignedBuf::zeroed(len);
+            assert!(buf.iter().all(|byte| *byte == 0));
+            buf.fill(7);
+            let bytes = buf.freeze();
+            assert_eq!(bytes.len(), len);
+            assert!(bytes.as_ptr().addr().is_multiple_of(IO_ALIGN_BYTES));
+            assert!(bytes.iter().all(|byte| *byte == 7));
+        }
+    }
+}

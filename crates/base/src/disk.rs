@@ -1,0 +1,92 @@
+//! The seam to disks: what the engine asks of one, real or simulated.
+//!
+//! A disk is a folder of files with names; a crash keeps only what was synced. Implementations:
+//! `cairn-disk` (a directory, O_DIRECT, io_uring) and `cairn-testkit` (memory, with faults).
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+/// What every disk operation returns: boxed, because disks are chosen at run time.
+pub type IoFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, DiskError>> + Send + 'a>>;
+
+/// Why a disk operation failed. Never fatal to the process: the caller decides.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DiskError {
+    #[error("{disk}: no file {name}")]
+    NotFound { disk: String, name: String },
+    #[error("{disk}: the file {name} is there already")]
+    Exists { disk: String, name: String },
+    #[error("{disk}: no space left while {what}; free space on it or add a disk")]
+    Full { disk: String, what: String },
+    #[error("{disk}: {what}: {detail}")]
+    Io {
+        disk: String,
+        what: String,
+        detail: String,
+    },
+    #[error("{disk}: {name} ends at byte {len_bytes}, bytes up to {wanted_bytes} were asked for")]
+    Short {
+        disk: String,
+        name: String,
+        len_bytes: u64,
+        wanted_bytes: u64,
+    },
+}
+
+/// How to open a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// The file must be there.
+    Existing,
+    /// The file must not be there; `len_bytes` are allocated (reading as zeros), or `Full`.
+    CreateNew { len_bytes: u64 },
+    /// As `CreateNew`, with zeros really written, so that later overwrites change no file-system
+    /// metadata (an allocated but unwritten range costs a journal commit at its first sync).
+    CreateZeroed { len_bytes: u64 },
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskSpace {
+    pub total_bytes: u64,
+    pub free_bytes: u64,
+}
+
+/// One disk, a failure domain. Names are relative paths of `[a-z0-9._-]` parts joined by `/`;
+/// missing folders are made by `open` with a create mode and by `rename`.
+pub trait Disk: Send + Sync + 'static {
+    /// A name for messages: the path of the folder.
+    fn label(&self) -> &str;
+    fn open<'a>(&'a self, name: &'a str, mode: OpenMode) -> IoFuture<'a, Arc<dyn DiskFile>>;
+    /// Removes a file; `NotFound` if it is not there.
+    fn remove<'a>(&'a self, name: &'a str) -> IoFuture<'a, ()>;
+    /// Renames a file, replacing what is at `to`. Durable after `sync_folder` of both folders.
+    fn rename<'a>(&'a self, from: &'a str, to: &'a str) -> IoFuture<'a, ()>;
+    /// The names (last parts only) of the files in `folder`, in no order; empty if there is none.
+    fn list<'a>(&'a self, folder: &'a str) -> IoFuture<'a, Vec<String>>;
+    /// Makes creations, removals and renames in `folder` durable ("" is the top).
+    fn sync_folder<'a>(&'a self, folder: &'a str) -> IoFuture<'a, ()>;
+    fn space(&self) -> Result<DiskSpace, DiskError>;
+    /// Where the disk is in the host's file system, when it is a folder there.
+    fn folder(&self) -> Option<&std::path::Path> {
+        None
+    }
+}
+
+/// An open file. Offsets and lengths may be anything; those that are multiples of
+/// [`crate::buf::IO_ALIGN_BYTES`], with buffers so aligned, go to the device without a copy.
+pub trait DiskFile: Send + Sync + 'static {
+    fn len_bytes(&self) -> u64;
+    /// Writes `parts` one after the other at `offset`; extends the file if it ends before.
+    /// Durable after a `sync` that starts when this has returned.
+    fn write_at<'a>(&'a self, offset: u64, parts: Vec<Bytes>) -> IoFuture<'a, ()>;
+    /// Writes and syncs in one step (FUA where the device has it): the log's way to write.
+    fn write_durable_at<'a>(&'a self, offset: u64, parts: Vec<Bytes>) -> IoFuture<'a, ()>;
+    /// Reads exactly `len_bytes`, or `Short`. The buffer starts at an aligned address if `offset` is aligned.
+    fn read_at<'a>(&'a self, offset: u64, len_bytes: usize) -> IoFuture<'a, Bytes>;
+    /// fdatasync: data, and the length if it changed.
+    fn sync<'a>(&'a self) -> IoFuture<'a, ()>;
+    fn set_len<'a>(&'a self, len_bytes: u64) -> IoFuture<'a, ()>;
+}

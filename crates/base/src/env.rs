@@ -1,0 +1,47 @@
+//! The seams to time, randomness and tasks.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::time::Timestamp;
+
+pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+pub trait Clock: Send + Sync + 'static {
+    /// Wall-clock time; it may step.
+    fn now(&self) -> Timestamp;
+    /// Time since some fixed point of this process; it never steps back.
+    fn monotonic(&self) -> Duration;
+    fn sleep(&self, duration: Duration) -> BoxFuture<()>;
+}
+
+pub trait Entropy: Send + Sync + 'static {
+    fn fill(&self, bytes: &mut [u8]);
+
+    fn u64(&self) -> u64 {
+        let mut bytes = [0; 8];
+        self.fill(&mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+
+    fn u128(&self) -> u128 {
+        let mut bytes = [0; 16];
+        self.fill(&mut bytes);
+        u128::from_le_bytes(bytes)
+    }
+}
+
+pub trait Spawner: Send + Sync + 'static {
+    /// Starts a background task. The name is for messages only.
+    fn spawn(&self, name: &'static str, task: BoxFuture<()>);
+}
+
+/// The world as the engine sees it: real in production, simulated under test.
+#[derive(Clone)]
+pub struct Env {
+    pub clock: Arc<dyn Clock>,
+    pub entropy: Arc<dyn Entropy>,
+    pub spawner: Arc<dyn Spawner>,
+}

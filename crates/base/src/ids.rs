@@ -1,0 +1,109 @@
+//! Ids and ordinals. Each is its own type, so that two of them cannot be swapped.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! id_u64 {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub u64);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}", self.0)
+            }
+        }
+    };
+}
+
+id_u64!(
+    /// Names one inode of a volume for ever; numbers are never reused.
+    Ino
+);
+id_u64!(
+    /// Names one segment of a volume for ever; numbers are never reused.
+    SegmentId
+);
+id_u64!(
+    /// A place in a volume's commit log: 1 is the first entry, 0 is "before all".
+    LogPosition
+);
+id_u64!(
+    /// The number of a snapshot interval of a volume; keys carry the one they were written in.
+    Generation
+);
+id_u64!(
+    /// The number of an ownership term of a volume; it only grows (Rule 4).
+    Epoch
+);
+
+impl Generation {
+    /// The interval that a new volume starts in.
+    pub const FIRST: Self = Self(1);
+}
+
+/// Names one volume of a pool for ever; numbers are never reused.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct VolumeId(pub u32);
+
+impl fmt::Display for VolumeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+macro_rules! id_u128 {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub u128);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:032x}", self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}({self})", stringify!($name))
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = std::num::ParseIntError;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                u128::from_str_radix(text, 16).map(Self)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(from)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+id_u128!(
+    /// Names one disk for ever: random, written into its identity file.
+    DiskId
+);
+id_u128!(
+    /// Names one pool for ever: random, made at its first start.
+    PoolId
+);

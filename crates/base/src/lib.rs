@@ -1,0 +1,27 @@
+//! What every crate of Cairn stands on.
+//!
+//! Owns: ids, byte units, aligned buffers, timestamps, and the seams through which time,
+//! randomness, tasks and disks come in, so that the engine can run on simulated ones.
+//! Must not know: files, segments, protocols, configuration.
+
+pub mod buf;
+pub mod disk;
+pub mod env;
+pub mod ids;
+pub mod real;
+pub mod time;
+pub mod units;
+
+pub use buf::AlignedBuf;
+pub use ids::{DiskId, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, VolumeId};
+pub use time::Timestamp;
+
+/// CRC32C (Castagnoli, RFC 3720 appendix B.4) of `bytes`.
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes)
+}
+
+/// Continues a CRC32C: `crc32c_append(crc32c(a), b) == crc32c(a ++ b)`.
+pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc, bytes)
+}

@@ -1,0 +1,60 @@
+//! The real world behind the seams of [`crate::env`].
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::env::{BoxFuture, Clock, Entropy, Env, Spawner};
+use crate::time::Timestamp;
+
+pub struct SystemClock {
+    start: Instant,
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self {
+            start: Instant::now(),
+        }
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        SystemTime::now().into()
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<()> {
+        Box::pin(tokio::time::sleep(duration))
+    }
+}
+
+/// The operating system's random numbers.
+pub struct OsEntropy;
+
+impl Entropy for OsEntropy {
+    fn fill(&self, bytes: &mut [u8]) {
+        getrandom::fill(bytes).expect("the operating system gives random numbers");
+    }
+}
+
+/// Starts tasks on one tokio runtime.
+pub struct TokioSpawner(pub tokio::runtime::Handle);
+
+impl Spawner for TokioSpawner {
+    fn spawn(&self, _name: &'static str, task: BoxFuture<()>) {
+        self.0.spawn(task);
+    }
+}
+
+/// The real clock and randomness, with tasks on the runtime of `handle`.
+pub fn env(handle: tokio::runtime::Handle) -> Env {
+    Env {
+        clock: Arc::new(SystemClock::default()),
+        entropy: Arc::new(OsEntropy),
+        spawner: Arc::new(TokioSpawner(handle)),
+    }
+}

@@ -1,0 +1,263 @@
+//! The words of the file service: plain values that every protocol translates at its edge.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cairn_base::{Ino, Timestamp};
+
+/// Longest name of a directory entry, in bytes.
+pub const NAME_LEN_BYTES_MAX: usize = 255;
+/// Longest target of a symbolic link, in bytes.
+pub const SYMLINK_LEN_BYTES_MAX: usize = 4095;
+/// Most hard links to one inode.
+pub const LINK_COUNT_MAX: u32 = 65_000;
+/// One past the last byte a file can hold: 8 EiB - 1, as `off_t` has it.
+pub const FILE_LEN_BYTES_MAX: u64 = i64::MAX as u64;
+/// Most bytes one `read` returns and one `write` takes.
+pub const TRANSFER_LEN_BYTES_MAX: u32 = 1 << 20;
+
+/// Who asks. Squashing has been applied by the edge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    pub uid: u32,
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+impl Credentials {
+    pub const ROOT: Self = Self {
+        uid: 0,
+        gid: 0,
+        groups: Vec::new(),
+    };
+
+    pub fn is_root(&self) -> bool {
+        self.uid == 0
+    }
+
+    pub fn in_group(&self, gid: u32) -> bool {
+        self.gid == gid || self.groups.contains(&gid)
+    }
+}
+
+/// What an inode is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FileKind {
+    Regular,
+    Directory,
+    Symlink,
+    Fifo,
+    Socket,
+    BlockDevice,
+    CharDevice,
+}
+
+/// Attributes of an inode at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attr {
+    pub ino: Ino,
+    pub kind: FileKind,
+    /// Permission bits with set-uid, set-gid and sticky: 0..=0o7777.
+    pub mode: u32,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub size_bytes: u64,
+    /// Bytes of the file that are allocated (holes are not).
+    pub used_bytes: u64,
+    pub device_major: u32,
+    pub device_minor: u32,
+    pub atime: Timestamp,
+    pub mtime: Timestamp,
+    pub ctime: Timestamp,
+}
+
+/// The attributes that weak cache consistency compares (RFC 1813, section 2.6, wcc_attr).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PreAttr {
+    pub size_bytes: u64,
+    pub mtime: Timestamp,
+    pub ctime: Timestamp,
+}
+
+impl From<&Attr> for PreAttr {
+    fn from(attr: &Attr) -> Self {
+        Self {
+            size_bytes: attr.size_bytes,
+            mtime: attr.mtime,
+            ctime: attr.ctime,
+        }
+    }
+}
+
+/// An inode's attributes just before and just after a change, taken under its lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wcc {
+    pub before: PreAttr,
+    pub after: Attr,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SetTime {
+    #[default]
+    Keep,
+    /// The server's clock.
+    Now,
+    To(Timestamp),
+}
+
+/// Attributes to change; `None` and `Keep` leave them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    pub mode: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub size_bytes: Option<u64>,
+    pub atime: SetTime,
+    pub mtime: SetTime,
+}
+
+/// How CREATE treats a name that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CreateMode {
+    /// Use the file that is there (and apply a size of 0), else create.
+    Unchecked(SetAttr),
+    /// Fail with `Exists`.
+    Guarded(SetAttr),
+    /// Succeed on a file made with the same verifier (RFC 1813, section 3.3.8).
+    Exclusive([u8; 8]),
+}
+
+/// What `mknod` makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeKind {
+    Fifo,
+    Socket,
+    BlockDevice { major: u32, minor: u32 },
+    CharDevice { major: u32, minor: u32 },
+}
+
+/// Access bits as in RFC 1813, section 3.3.4.
+pub mod access {
+    pub const READ: u32 = 0x01;
+    pub const LOOKUP: u32 = 0x02;
+    pub const MODIFY: u32 = 0x04;
+    pub const EXTEND: u32 = 0x08;
+    pub const DELETE: u32 = 0x10;
+    pub const EXECUTE: u32 = 0x20;
+}
+
+/// How durable a write must be before it is answered (Rule 1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stability {
+    /// May live in memory until COMMIT.
+    Unstable,
+    /// On stable storage, with what is needed to read it back.
+    Stable,
+}
+
+/// The answer to a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    pub wcc: Wcc,
+    pub count_bytes: u32,
+    /// Whether the bytes are stable; may be true although `Unstable` was asked for.
+    pub stable: bool,
+}
+
+/// The answer to a read: `parts`, one after the other, are the bytes.
+#[derive(Clone, Debug)]
+pub struct ReadData {
+    pub attr: Attr,
+    pub parts: Vec<Bytes>,
+    pub count_bytes: u32,
+    pub eof: bool,
+}
+
+/// An inode that was made or found.
+#[derive(Clone, Copy, Debug)]
+pub struct Made {
+    pub attr: Attr,
+    pub dir: Wcc,
+}
+
+#[derive(Clone, Debug)]
+pub struct DirEntry {
+    pub ino: Ino,
+    pub name: Arc<[u8]>,
+    /// Names the place after this entry; stays valid while the directory changes and across restarts.
+    pub cookie: u64,
+    pub attr: Option<Attr>,
+}
+
+/// A page of a directory. `.` and `..` come first, with cookies 1 and 2.
+#[derive(Clone, Debug)]
+pub struct DirPage {
+    pub dir: Attr,
+    pub entries: Vec<DirEntry>,
+    pub eof: bool,
+}
+
+/// What statfs reports about a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumeSpace {
+    pub total_bytes: u64,
+    pub free_bytes: u64,
+    pub total_inodes: u64,
+    pub free_inodes: u64,
+}
+
+/// Why an operation failed; each edge maps this to its protocol in one `match`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FsError {
+    #[error("no such file or directory")]
+    NotFound,
+    #[error("the name exists")]
+    Exists,
+    #[error("not a directory")]
+    NotDirectory,
+    #[error("is a directory")]
+    IsDirectory,
+    /// POSIX EPERM: only an owner or root may.
+    #[error("operation not permitted")]
+    NotOwner,
+    /// POSIX EACCES: the mode bits forbid it.
+    #[error("permission denied")]
+    AccessDenied,
+    #[error("name too long")]
+    NameTooLong,
+    #[error("invalid argument")]
+    Invalid,
+    #[error("no space left")]
+    NoSpace,
+    #[error("quota exceeded")]
+    QuotaExceeded,
+    #[error("read-only")]
+    ReadOnly,
+    #[error("the handle names a file that was removed")]
+    Stale,
+    #[error("directory not empty")]
+    NotEmpty,
+    #[error("too many links")]
+    TooManyLinks,
+    #[error("file too large")]
+    FileTooLarge,
+    /// READDIR with a cookie that this directory never gave.
+    #[error("bad cookie")]
+    BadCookie,
+    /// SETATTR guard: the change time differs.
+    #[error("the file changed since")]
+    NotSync,
+    #[error("not supported on this kind of file")]
+    NotSupported,
+    /// Bytes are damaged or unreachable beyond repair, or a disk failed. The text is for the log.
+    #[error("I/O error: {0}")]
+    Io(String),
+    /// Not now: the server is short of a resource; the client should try again.
+    #[error("try again later")]
+    TryLater,
+    /// The volume is being taken away from this node or is stopping.
+    #[error("the volume is not served here any more")]
+    Fenced,
+}
