@@ -3,8 +3,10 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 
 /// Alignment, in bytes, of buffers, file offsets and lengths that direct I/O takes.
 pub const IO_ALIGN_BYTES: usize = 4096;
@@ -17,6 +19,8 @@ pub struct AlignedBuf {
     start: NonNull<u8>,
     len_bytes: usize,
     capacity_bytes: usize,
+    /// Where the memory goes when the buffer is dropped.
+    pool: Option<BufPool>,
 }
 
 // SAFETY: the buffer owns its memory alone, like a `Vec<u8>`.
@@ -38,6 +42,7 @@ impl AlignedBuf {
             start,
             len_bytes,
             capacity_bytes,
+            pool: None,
         }
     }
 
@@ -73,6 +78,17 @@ impl AlignedBuf {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
+        if let Some(pool) = self.pool.take() {
+            // The memory moves into a buffer that is not of the pool: if the pool is full, dropping
+            // that one frees it.
+            pool.put(Self {
+                start: self.start,
+                len_bytes: self.capacity_bytes,
+                capacity_bytes: self.capacity_bytes,
+                pool: None,
+            });
+            return;
+        }
         // SAFETY: allocated by `zeroed` with this same layout, and freed once.
         unsafe { dealloc(self.start.as_ptr(), Self::layout(self.capacity_bytes)) }
     }
@@ -100,6 +116,60 @@ impl AsRef<[u8]> for AlignedBuf {
     }
 }
 
+/// Keeps buffers of one size when they are dropped and hands them out again, so that neither the
+/// page faults of fresh memory nor its zeroing are paid for each of them.
+#[derive(Clone)]
+pub struct BufPool(Arc<PoolInner>);
+
+struct PoolInner {
+    capacity_bytes: usize,
+    free_count_max: usize,
+    free: Mutex<Vec<AlignedBuf>>,
+}
+
+impl BufPool {
+    /// Buffers of `capacity_bytes` (rounded up to the alignment), of which at most
+    /// `free_count_max` are kept while nobody uses them.
+    pub fn new(capacity_bytes: usize, free_count_max: usize) -> Self {
+        Self(Arc::new(PoolInner {
+            capacity_bytes: capacity_bytes.max(1).next_multiple_of(IO_ALIGN_BYTES),
+            free_count_max,
+            free: Mutex::new(Vec::new()),
+        }))
+    }
+
+    pub fn capacity_bytes(&self) -> usize {
+        self.0.capacity_bytes
+    }
+
+    /// Bytes kept for later.
+    pub fn free_bytes(&self) -> usize {
+        self.0.free.lock().len() * self.0.capacity_bytes
+    }
+
+    /// A buffer of `len_bytes`; its content is whatever it was. It returns to this pool when it, or
+    /// the last [`Bytes`] made of it, is dropped.
+    ///
+    /// Panics when `len_bytes` is above [`Self::capacity_bytes`].
+    pub fn take(&self, len_bytes: usize) -> AlignedBuf {
+        let kept = self.0.free.lock().pop();
+        let mut buf = kept.unwrap_or_else(|| AlignedBuf::zeroed(self.0.capacity_bytes));
+        buf.set_len(len_bytes);
+        buf.pool = Some(self.clone());
+        buf
+    }
+
+    fn put(&self, buf: AlignedBuf) {
+        let mut free = self.0.free.lock();
+        if free.len() < self.0.free_count_max {
+            free.push(buf);
+        } else {
+            // Freed outside of the lock: giving a big mapping back takes a while.
+            drop(free);
+        }
+    }
+}
+
 /// Whether `bytes` can go to an O_DIRECT write as it is: aligned address and length.
 pub fn is_io_aligned(bytes: &[u8]) -> bool {
     bytes.as_ptr().addr().is_multiple_of(IO_ALIGN_BYTES)
@@ -121,5 +191,23 @@ mod tests {
             assert!(bytes.as_ptr().addr().is_multiple_of(IO_ALIGN_BYTES));
             assert!(bytes.iter().all(|byte| *byte == 7));
         }
+    }
+
+    #[test]
+    fn pool_keeps_no_more_than_it_may() {
+        let pool = BufPool::new(5000, 2);
+        assert_eq!(pool.capacity_bytes(), 8192);
+        let buf = pool.take(5000);
+        let address = buf.as_ptr();
+        let slice = buf.freeze().slice(1..2);
+        assert_eq!(pool.free_bytes(), 0);
+        drop(slice);
+        assert_eq!(pool.free_bytes(), 8192);
+        let again = pool.take(8192);
+        assert_eq!(again.as_ptr(), address);
+        let others = [pool.take(0), pool.take(1), pool.take(2)];
+        drop(again);
+        drop(others);
+        assert_eq!(pool.free_bytes(), 2 * 8192);
     }
 }

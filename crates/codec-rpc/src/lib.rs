@@ -14,7 +14,7 @@ pub mod xdr;
 pub use error::DecodeError;
 pub use record::{FragmentHeader, PartialRecord, RecordAssembler, RecordStart};
 pub use rpc::{
-    AcceptStatus, AuthFlavor, AuthStatus, AuthSys, CallHeader, Credential, Incoming, OpaqueAuth,
-    Rejection, ReplyBody, ReplyHeader,
+    AcceptStatus, AuthFlavor, AuthStatus, AuthSys, CallHeader, Credential, Groups, Incoming,
+    OpaqueAuth, Rejection, ReplyBody, ReplyHeader,
 };
 pub use xdr::{Array, Decode, Encode, List, Opaque, Reader, Writer};

@@ -1,0 +1,267 @@
+//! The JSON of the API. Byte counts are whole numbers of bytes; times are seconds since 1970 UTC.
+
+use cairn_config::{
+    AccessPattern, Compression, ExportRule, Protection, SizeLimit, VolumeName,
+};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Why a request was not done, for programs. The text beside it is for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorKind {
+    /// The request makes no sense: fix it.
+    Invalid,
+    /// No token, or not this server's.
+    Unauthorized,
+    /// There is no such thing.
+    NotFound,
+    /// The state of things forbids it; the hint says what to do first.
+    Conflict,
+    /// Not now: try again.
+    Unavailable,
+    /// A disk failed or Cairn has a bug; the server's log says more.
+    Internal,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorDetail {
+    pub kind: ErrorKind,
+    pub message: String,
+    /// What to try.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+/// The body of every answer that is not a success.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorBody {
+    pub error: ErrorDetail,
+}
+
+/// How the pool is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Health {
+    /// All disks serve and data is protected as set.
+    Healthy,
+    /// All is well, but a lost disk would be lost data: there is only one, or one copy.
+    NoRedundancy,
+    /// Everything is served; some protection is lost.
+    Degraded,
+    /// Something cannot be served.
+    Failed,
+}
+
+impl std::fmt::Display for Health {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Healthy => "healthy",
+            Self::NoRedundancy => "NO REDUNDANCY",
+            Self::Degraded => "DEGRADED",
+            Self::Failed => "FAILED",
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Status {
+    pub version: String,
+    pub pid: u32,
+    pub uptime_seconds: u64,
+    pub health: Health,
+    /// One line for people: how data is protected, and what is wrong.
+    pub summary: String,
+    /// What needs attention, a sentence each.
+    pub warnings: Vec<String>,
+    pub pool: PoolView,
+    pub nfs: NfsView,
+    pub admin: AdminView,
+    pub memory: MemoryView,
+    pub disks: Vec<DiskView>,
+    pub volumes: Vec<VolumeView>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PoolView {
+    pub id: String,
+    pub created_seconds: i64,
+    /// How new data of a volume with the default protection is stored: "4+2", "3 mirrors".
+    pub protection: String,
+    /// Disks that can be lost without losing such data.
+    pub disk_failures_tolerated: u32,
+    /// Raw bytes of the disks that are there.
+    pub total_bytes: u64,
+    pub free_bytes: u64,
+    /// Raw bytes kept back, so that deleting and rebuilding work on a full pool.
+    pub reserve_bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NfsView {
+    pub address: String,
+    pub port: u16,
+    pub rpcbind: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AdminView {
+    pub url: String,
+}
+
+/// The memory limit and its parts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MemoryView {
+    pub limit_bytes: u64,
+    /// What the process has now.
+    pub resident_bytes: u64,
+    pub record_cache_limit_bytes: u64,
+    pub record_cache_bytes: u64,
+    pub dirty_limit_bytes: u64,
+    pub dirty_bytes: u64,
+    pub metadata_limit_bytes: u64,
+    pub rest_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DiskState {
+    Ok,
+    /// Not there at start.
+    Missing,
+    /// There, but it failed too often to be written to.
+    Failed,
+}
+
+impl std::fmt::Display for DiskState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Ok => "ok",
+            Self::Missing => "MISSING",
+            Self::Failed => "FAILED",
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DiskView {
+    pub id: String,
+    /// Its folder.
+    pub label: String,
+    pub state: DiskState,
+    pub total_bytes: u64,
+    pub free_bytes: u64,
+    pub read_errors: u64,
+    pub write_errors: u64,
+    pub full_errors: u64,
+    pub checksum_errors: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct VolumeView {
+    pub id: u32,
+    #[schema(value_type = String, example = "main")]
+    pub name: VolumeName,
+    #[schema(value_type = String, example = "+2n")]
+    pub protection: Protection,
+    /// What the protection means on this pool now: "4+2", "2 mirrors", "1 copy, NO REDUNDANCY".
+    pub layout: String,
+    pub disk_failures_tolerated: u32,
+    #[schema(value_type = String, example = "500 GiB")]
+    pub size_limit: SizeLimit,
+    #[schema(value_type = String, example = "concurrent")]
+    pub access_pattern: AccessPattern,
+    #[schema(value_type = String, example = "lz4")]
+    pub compression: Compression,
+    pub created_seconds: i64,
+    /// Whether it is served; if not, `problem` says why.
+    pub serving: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// Bytes that its files hold.
+    pub used_bytes: u64,
+    /// Bytes that its files could hold, as `df` shows.
+    pub total_bytes: u64,
+    pub free_bytes: u64,
+    pub inodes: u64,
+    pub exported: bool,
+}
+
+/// A volume to make; what is left out has its default.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeCreate {
+    #[schema(value_type = String, example = "projects")]
+    pub name: VolumeName,
+    #[serde(flatten)]
+    pub settings: VolumeChange,
+}
+
+/// Settings of a volume to change; what is left out stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeChange {
+    /// default, none, +1n to +4n, 2x to 5x. A change is for data written from then on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "+2n")]
+    pub protection: Option<Protection>,
+    /// none, or a size such as 500GiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "500GiB")]
+    pub size_limit: Option<SizeLimit>,
+    /// concurrent, streaming or random.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "streaming")]
+    pub access_pattern: Option<AccessPattern>,
+    /// none, lz4, zstd or zstd:LEVEL. A change is for data written from then on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "lz4")]
+    pub compression: Option<Compression>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct VolumeList {
+    pub volumes: Vec<VolumeView>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DiskList {
+    pub disks: Vec<DiskView>,
+}
+
+/// Who may mount a volume. Without rules nobody may.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ExportView {
+    #[schema(value_type = String, example = "main")]
+    pub volume: VolumeName,
+    pub rules: Vec<ExportRule>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ExportList {
+    pub exports: Vec<ExportView>,
+}
+
+/// Rules to put in force: each replaces the rule that has the same client, if there is one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExportSet {
+    pub rules: Vec<ExportRule>,
+}
+
+/// What a server writes to its ready file, for scripts and for `cairn` commands on its machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadyFile {
+    pub pid: u32,
+    pub nfs: NfsReady,
+    pub admin: AdminView,
+    /// The file with the token for the admin API.
+    pub token_file: String,
+    pub volumes: Vec<VolumeName>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NfsReady {
+    pub address: String,
+    pub port: u16,
+}

@@ -1,0 +1,193 @@
+//! The client of the API: small and blocking, for the command line.
+
+use std::time::Duration;
+
+use cairn_config::{ClientNet, VolumeName};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::api::{
+    DiskList, ErrorBody, ErrorDetail, ErrorKind, ExportList, ExportSet, ExportView, Status,
+    VolumeChange, VolumeCreate, VolumeList, VolumeView,
+};
+use crate::token::Token;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Deleting a large volume takes a while.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
+/// Longest answer that is read, in bytes.
+const ANSWER_LEN_BYTES_MAX: u64 = 64 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    #[error("no answer from the server at {url}: {why}")]
+    Unreachable { url: String, why: String },
+    /// The server said no; the text is its own.
+    #[error("{}", .0.message)]
+    Refused(ErrorDetail),
+    #[error("{url} answered something that is not Cairn's admin API: {why}")]
+    NotUnderstood { url: String, why: String },
+}
+
+/// One server.
+pub struct Client {
+    agent: ureq::Agent,
+    url: String,
+    authorization: Option<String>,
+}
+
+impl Client {
+    /// `url` is `http://ADDRESS:PORT`.
+    pub fn new(url: &str, token: Option<&Token>) -> Self {
+        let agent = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_connect(Some(CONNECT_TIMEOUT))
+            .timeout_global(Some(ANSWER_TIMEOUT))
+            .max_redirects(0)
+            .proxy(None)
+            .build()
+            .new_agent();
+        Self {
+            agent,
+            url: url.trim_end_matches('/').to_owned(),
+            authorization: token.map(|token| format!("Bearer {}", token.as_str())),
+        }
+    }
+
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub fn status(&self) -> Result<Status, ClientError> {
+        self.get("/api/v1/status")
+    }
+
+    pub fn disks(&self) -> Result<DiskList, ClientError> {
+        self.get("/api/v1/disks")
+    }
+
+    pub fn volumes(&self) -> Result<VolumeList, ClientError> {
+        self.get("/api/v1/volumes")
+    }
+
+    pub fn volume(&self, name: &VolumeName) -> Result<VolumeView, ClientError> {
+        self.get(&format!("/api/v1/volumes/{name}"))
+    }
+
+    pub fn volume_create(&self, create: &VolumeCreate) -> Result<VolumeView, ClientError> {
+        self.call(self.agent.post(self.at("/api/v1/volumes")), create)
+    }
+
+    pub fn volume_set(
+        &self,
+        name: &VolumeName,
+        change: &VolumeChange,
+    ) -> Result<VolumeView, ClientError> {
+        let path = format!("/api/v1/volumes/{name}");
+        self.call(self.agent.patch(self.at(&path)), change)
+    }
+
+    pub fn volume_delete(&self, name: &VolumeName, force: bool) -> Result<(), ClientError> {
+        let path = format!("/api/v1/volumes/{name}?force={force}");
+        self.send(|agent| self.authorized(agent.delete(self.at(&path))).call())
+            .map(drop)
+    }
+
+    pub fn exports(&self) -> Result<ExportList, ClientError> {
+        self.get("/api/v1/exports")
+    }
+
+    pub fn export_set(
+        &self,
+        volume: &VolumeName,
+        set: &ExportSet,
+    ) -> Result<ExportView, ClientError> {
+        let path = format!("/api/v1/exports/{volume}");
+        self.call(self.agent.put(self.at(&path)), set)
+    }
+
+    pub fn export_remove(
+        &self,
+        volume: &VolumeName,
+        clients: &[ClientNet],
+    ) -> Result<ExportView, ClientError> {
+        let mut path = format!("/api/v1/exports/{volume}");
+        for (index, client) in clients.iter().enumerate() {
+            let separator = if index == 0 { '?' } else { '&' };
+            path.push_str(&format!("{separator}client={client}"));
+        }
+        let answer = self.send(|agent| self.authorized(agent.delete(self.at(&path))).call())?;
+        self.parse(&answer)
+    }
+
+    fn at(&self, path: &str) -> String {
+        format!("{}{path}", self.url)
+    }
+
+    fn authorized<B>(&self, request: ureq::RequestBuilder<B>) -> ureq::RequestBuilder<B> {
+        match &self.authorization {
+            Some(value) => request.header("Authorization", value),
+            None => request,
+        }
+    }
+
+    fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        let answer = self.send(|agent| self.authorized(agent.get(self.at(path))).call())?;
+        self.parse(&answer)
+    }
+
+    fn call<T: DeserializeOwned>(
+        &self,
+        request: ureq::RequestBuilder<ureq::typestate::WithBody>,
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        let answer = self.send(|_| self.authorized(request).send_json(body))?;
+        self.parse(&answer)
+    }
+
+    /// Sends a request and returns the body of its success.
+    fn send(
+        &self,
+        request: impl FnOnce(&ureq::Agent) -> Result<ureq::http::Response<ureq::Body>, ureq::Error>,
+    ) -> Result<String, ClientError> {
+        let unreachable = |error: ureq::Error| ClientError::Unreachable {
+            url: self.url.clone(),
+            why: error.to_string(),
+        };
+        let mut response = request(&self.agent).map_err(unreachable)?;
+        let status = response.status();
+        let body = response
+            .body_mut()
+            .with_config()
+            .limit(ANSWER_LEN_BYTES_MAX)
+            .read_to_string()
+            .map_err(unreachable)?;
+        if status.is_success() {
+            return Ok(body);
+        }
+        match serde_json::from_str::<ErrorBody>(&body) {
+            Ok(refusal) => Err(ClientError::Refused(refusal.error)),
+            Err(_) => Err(ClientError::NotUnderstood {
+                url: self.url.clone(),
+                why: format!("status {status}"),
+            }),
+        }
+    }
+
+    fn parse<T: DeserializeOwned>(&self, body: &str) -> Result<T, ClientError> {
+        serde_json::from_str(body).map_err(|error| ClientError::NotUnderstood {
+            url: self.url.clone(),
+            why: error.to_string(),
+        })
+    }
+}
+
+impl ClientError {
+    /// The server's kind, when it was the server that said no.
+    pub fn kind(&self) -> Option<ErrorKind> {
+        match self {
+            Self::Refused(detail) => Some(detail.kind),
+            Self::Unreachable { .. } | Self::NotUnderstood { .. } => None,
+        }
+    }
+}

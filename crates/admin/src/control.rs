@@ -1,0 +1,69 @@
+//! What the API asks of a node.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use cairn_config::{ClientNet, ExportRule, VolumeName};
+
+use crate::api::{
+    DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportView, Status, VolumeChange, VolumeCreate,
+    VolumeView,
+};
+
+/// A failed request, as it is answered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ControlError {
+    pub kind: ErrorKind,
+    pub message: String,
+    /// What to try.
+    pub hint: Option<String>,
+}
+
+impl ControlError {
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+            hint: None,
+        }
+    }
+
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl From<ControlError> for ErrorBody {
+    fn from(error: ControlError) -> Self {
+        Self {
+            error: ErrorDetail {
+                kind: error.kind,
+                message: error.message,
+                hint: error.hint,
+            },
+        }
+    }
+}
+
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, ControlError>> + Send + 'a>>;
+
+/// A node, as the API needs it. Changes are durable when they are answered; each runs to its end
+/// even when the client that asked for it has gone.
+pub trait Control: Send + Sync + 'static {
+    fn status(&self) -> Answer<'_, Status>;
+    fn disks(&self) -> Answer<'_, Vec<DiskView>>;
+    fn volumes(&self) -> Answer<'_, Vec<VolumeView>>;
+    fn volume(&self, name: VolumeName) -> Answer<'_, VolumeView>;
+    fn volume_create(&self, create: VolumeCreate) -> Answer<'_, VolumeView>;
+    fn volume_set(&self, name: VolumeName, change: VolumeChange) -> Answer<'_, VolumeView>;
+    /// Removes a volume with all its data; an exported one only with `force`.
+    fn volume_delete(&self, name: VolumeName, force: bool) -> Answer<'_, ()>;
+    fn exports(&self) -> Answer<'_, Vec<ExportView>>;
+    fn export_set(&self, volume: VolumeName, rules: Vec<ExportRule>) -> Answer<'_, ExportView>;
+    /// Removes the rules of these clients; all rules when none is named.
+    fn export_remove(&self, volume: VolumeName, clients: Vec<ClientNet>) -> Answer<'_, ExportView>;
+    /// The metrics in Prometheus's text format.
+    fn metrics(&self) -> Answer<'_, String>;
+}

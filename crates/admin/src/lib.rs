@@ -1,0 +1,16 @@
+//! The admin REST API, both ends of it.
+//!
+//! Owns: the JSON types, the paths, the bearer token, the OpenAPI document (made from the same
+//! code that answers), and the blocking client that the command line uses.
+//! Must not know: how a node does what is asked; it calls a [`Control`], which the node is.
+
+pub mod api;
+mod client;
+mod control;
+mod server;
+mod token;
+
+pub use client::{Client, ClientError};
+pub use control::{Answer, Control, ControlError};
+pub use server::{AdminServer, AdminSettings, BODY_LEN_BYTES_MAX, CONNECTIONS_MAX, openapi_json};
+pub use token::{TOKEN_LEN_BYTES_MAX, Token, TokenError};

@@ -1,0 +1,265 @@
+use std::sync::Mutex;
+
+use axum::http::Method;
+use cairn_config::ExportRule;
+use tower::ServiceExt;
+
+use super::*;
+use crate::api::{DiskView, ErrorDetail};
+use crate::client::{Client, ClientError};
+use crate::control::Answer;
+
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+/// A node that has one volume, `main`, and remembers what it was told.
+#[derive(Default)]
+struct Pretend {
+    told: Mutex<Vec<String>>,
+}
+
+impl Pretend {
+    fn tell(&self, what: String) {
+        self.told.lock().unwrap().push(what);
+    }
+}
+
+fn view(name: &VolumeName) -> VolumeView {
+    VolumeView {
+        id: 1,
+        name: name.clone(),
+        protection: cairn_config::Protection::Plus(2),
+        layout: "4+2".to_owned(),
+        disk_failures_tolerated: 2,
+        size_limit: cairn_config::SizeLimit::None,
+        access_pattern: cairn_config::AccessPattern::Random,
+        compression: cairn_config::Compression::Zstd(3),
+        created_seconds: 0,
+        serving: true,
+        problem: None,
+        used_bytes: 1,
+        total_bytes: 2,
+        free_bytes: 1,
+        inodes: 1,
+        exported: true,
+    }
+}
+
+fn answer<T: Send + 'static>(result: Result<T, ControlError>) -> Answer<'static, T> {
+    Box::pin(async move { result })
+}
+
+fn only_main(name: &VolumeName) -> Result<(), ControlError> {
+    if name.as_str() == "main" {
+        Ok(())
+    } else {
+        Err(ControlError::new(
+            ErrorKind::NotFound,
+            format!("there is no volume \"{name}\""),
+        ))
+    }
+}
+
+impl Control for Pretend {
+    fn status(&self) -> Answer<'_, Status> {
+        answer(Err(ControlError::new(ErrorKind::Unavailable, "starting")))
+    }
+
+    fn disks(&self) -> Answer<'_, Vec<DiskView>> {
+        answer(Ok(Vec::new()))
+    }
+
+    fn volumes(&self) -> Answer<'_, Vec<VolumeView>> {
+        answer(Ok(vec![view(&"main".parse().unwrap())]))
+    }
+
+    fn volume(&self, name: VolumeName) -> Answer<'_, VolumeView> {
+        answer(only_main(&name).map(|()| view(&name)))
+    }
+
+    fn volume_create(&self, create: VolumeCreate) -> Answer<'_, VolumeView> {
+        self.tell(format!("create {create:?}"));
+        if create.name.as_str() == "main" {
+            return answer(Err(ControlError::new(ErrorKind::Conflict, "main is there")
+                .hint("choose another name")));
+        }
+        answer(Ok(view(&create.name)))
+    }
+
+    fn volume_set(&self, name: VolumeName, change: VolumeChange) -> Answer<'_, VolumeView> {
+        self.tell(format!("set {name} {change:?}"));
+        answer(only_main(&name).map(|()| view(&name)))
+    }
+
+    fn volume_delete(&self, name: VolumeName, force: bool) -> Answer<'_, ()> {
+        self.tell(format!("delete {name} {force}"));
+        answer(only_main(&name))
+    }
+
+    fn exports(&self) -> Answer<'_, Vec<ExportView>> {
+        answer(Ok(Vec::new()))
+    }
+
+    fn export_set(&self, volume: VolumeName, rules: Vec<ExportRule>) -> Answer<'_, ExportView> {
+        answer(only_main(&volume).map(|()| ExportView { volume, rules }))
+    }
+
+    fn export_remove(
+        &self,
+        volume: VolumeName,
+        clients: Vec<ClientNet>,
+    ) -> Answer<'_, ExportView> {
+        self.tell(format!("remove {clients:?}"));
+        let rules = Vec::new();
+        answer(only_main(&volume).map(|()| ExportView { volume, rules }))
+    }
+
+    fn metrics(&self) -> Answer<'_, String> {
+        answer(Ok("cairn_up 1\n".to_owned()))
+    }
+}
+
+fn server(metrics_open: bool) -> AdminServer {
+    AdminServer::new(
+        Arc::new(Pretend::default()),
+        Token::parse(TOKEN).unwrap(),
+        AdminSettings { metrics_open },
+    )
+}
+
+async fn ask(
+    router: &Router,
+    method: &str,
+    path: &str,
+    token: Option<&str>,
+    body: &str,
+) -> (u16, String) {
+    let mut request = Request::builder()
+        .method(Method::from_bytes(method.as_bytes()).unwrap())
+        .uri(path);
+    if let Some(token) = token {
+        request = request.header("Authorization", format!("Bearer {token}"));
+    }
+    let request = request.body(Body::from(body.to_owned())).unwrap();
+    let response = router.clone().oneshot(request).await.unwrap();
+    let status = response.status().as_u16();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    (status, String::from_utf8_lossy(&body).into_owned())
+}
+
+#[tokio::test]
+async fn requests_are_answered_or_refused() {
+    let router = server(false).router();
+    let huge = format!("{{\"name\":\"{}\"}}", "x".repeat(BODY_LEN_BYTES_MAX));
+    let yes = Some(TOKEN);
+    let wrong = Some("0123456789abcdef0123456789abcdee");
+    #[rustfmt::skip]
+    let cases: &[(&str, &str, Option<&str>, &str, u16, &str)] = &[
+        ("GET", "/healthz", None, "", 200, "ok"),
+        ("GET", "/api/v1/openapi.json", None, "", 200, "\"openapi\""),
+        ("GET", "/metrics", None, "", 401, "unauthorized"),
+        ("GET", "/metrics", yes, "", 200, "cairn_up 1"),
+        ("GET", "/api/v1/volumes", None, "", 401, "no token"),
+        ("GET", "/api/v1/volumes", wrong, "", 401, "not this server's"),
+        ("GET", "/api/v1/volumes", yes, "", 200, "\"zstd:3\""),
+        ("GET", "/api/v1/status", yes, "", 503, "unavailable"),
+        ("GET", "/api/v1/disks", yes, "", 200, "\"disks\":[]"),
+        ("GET", "/api/v1/volumes/main", yes, "", 200, "\"+2n\""),
+        ("GET", "/api/v1/volumes/other", yes, "", 404, "not_found"),
+        ("GET", "/api/v1/volumes/%2e%2e", yes, "", 404, "not_found"),
+        ("POST", "/api/v1/volumes", None, r#"{"name":"two"}"#, 401, "unauthorized"),
+        ("POST", "/api/v1/volumes", yes, r#"{"name":"two"}"#, 201, "\"two\""),
+        ("POST", "/api/v1/volumes", yes, r#"{"name":"two","protection":"+3n","compression":"lz4"}"#, 201, "\"two\""),
+        ("POST", "/api/v1/volumes", yes, r#"{"name":"main"}"#, 409, "choose another name"),
+        ("POST", "/api/v1/volumes", yes, r#"{"name":"a/b"}"#, 400, "volume name"),
+        ("POST", "/api/v1/volumes", yes, r#"{"name":"two","protection":"+9n"}"#, 400, "+1n to +4n"),
+        ("POST", "/api/v1/volumes", yes, r#"{"name":"two","size":1}"#, 400, "unknown field"),
+        ("POST", "/api/v1/volumes", yes, "{", 400, "invalid"),
+        ("POST", "/api/v1/volumes", yes, &huge, 400, "invalid"),
+        ("PATCH", "/api/v1/volumes/main", yes, r#"{"size_limit":"1GiB"}"#, 200, "main"),
+        ("PATCH", "/api/v1/volumes/main", yes, r#"{"size":"1GiB"}"#, 400, "unknown field"),
+        ("DELETE", "/api/v1/volumes/main?force=true", yes, "", 204, ""),
+        ("DELETE", "/api/v1/volumes/other", yes, "", 404, "not_found"),
+        ("PUT", "/api/v1/exports/main", yes, r#"{"rules":[{"client":"10.0.0.0/8"}]}"#, 200, "\"squash\":\"root\""),
+        ("PUT", "/api/v1/exports/main", yes, r#"{"rules":[{"client":"all"}]}"#, 400, "client network"),
+        ("DELETE", "/api/v1/exports/main?client=10.0.0.0%2F8", yes, "", 200, "\"rules\":[]"),
+        ("DELETE", "/api/v1/exports/main?client=x", yes, "", 400, "client network"),
+        ("PUT", "/api/v1/volumes", yes, "", 405, "method"),
+        ("GET", "/", yes, "", 404, "openapi.json"),
+    ];
+    for (method, path, token, body, status, part) in cases {
+        let (got, text) = ask(&router, method, path, *token, body).await;
+        assert_eq!(got, *status, "{method} {path} {text}");
+        assert!(text.contains(part), "{method} {path}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn metrics_can_be_open() {
+    let router = server(true).router();
+    assert_eq!(ask(&router, "GET", "/metrics", None, "").await.0, 200);
+    assert_eq!(ask(&router, "GET", "/api/v1/volumes", None, "").await.0, 401);
+}
+
+#[test]
+fn the_document_names_every_path() {
+    let document = openapi_json();
+    for path in ["status", "disks", "volumes", "volumes/{name}", "exports", "exports/{volume}"] {
+        assert!(document.contains(&format!("\"/api/v1/{path}\"")), "{path}");
+    }
+    assert!(document.contains("\"bearer\""));
+}
+
+#[test]
+fn the_client_speaks_to_the_server() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let serving = runtime.spawn(async move {
+        let listener = TcpListener::from_std(listener).unwrap();
+        server(false)
+            .serve(listener, async { drop(stopped.await) })
+            .await;
+    });
+
+    let token = Token::parse(TOKEN).unwrap();
+    let client = Client::new(&url, Some(&token));
+    let main: VolumeName = "main".parse().unwrap();
+    assert_eq!(client.volumes().unwrap().volumes, [view(&main)]);
+    assert_eq!(client.volume(&main).unwrap().name, main);
+    let create = VolumeCreate {
+        name: main.clone(),
+        settings: VolumeChange::default(),
+    };
+    match client.volume_create(&create) {
+        Err(ClientError::Refused(ErrorDetail { kind, hint, .. })) => {
+            assert_eq!(kind, ErrorKind::Conflict);
+            assert_eq!(hint.as_deref(), Some("choose another name"));
+        }
+        other => panic!("{other:?}"),
+    }
+    client.volume_set(&main, &VolumeChange::default()).unwrap();
+    client.volume_delete(&main, true).unwrap();
+    let rules = vec![ExportRule::new("10.0.0.0/8".parse().unwrap())];
+    let set = ExportSet { rules };
+    assert_eq!(client.export_set(&main, &set).unwrap().rules, set.rules);
+    let clients = ["10.0.0.0/8".parse().unwrap(), "::1".parse().unwrap()];
+    assert!(client.export_remove(&main, &clients).unwrap().rules.is_empty());
+    let stranger = Client::new(&url, None);
+    assert_eq!(
+        stranger.volumes().unwrap_err().kind(),
+        Some(ErrorKind::Unauthorized)
+    );
+
+    stop.send(()).unwrap();
+    runtime.block_on(serving).unwrap();
+    assert!(matches!(
+        client.volumes(),
+        Err(ClientError::Unreachable { .. })
+    ));
+}

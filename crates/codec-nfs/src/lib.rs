@@ -1,0 +1,13 @@
+//! NFS version 3 (RFC 1813) and MOUNT versions 3 and 1 on the wire.
+//!
+//! Owns: the bytes of these protocols, in both directions, and the limits of their fields.
+//! Must not know: sockets, files, what a file handle means, who may do what.
+//! Invariant: no input makes a decoder panic or allocate more than a small multiple of the input;
+//! decoding the arguments of a call allocates nothing.
+
+pub mod mount;
+#[cfg(test)]
+mod source;
+pub mod v3;
+
+pub use cairn_codec_rpc::{Decode, DecodeError, Encode, List, Opaque, Reader, Writer};

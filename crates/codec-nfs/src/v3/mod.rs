@@ -1,0 +1,156 @@
+//! NFS version 3: program 100003 (RFC 1813, section 3).
+//!
+//! Owns: the procedures, and calls and replies as one enum each.
+//!
+//! A server that dispatches by [`Procedure`] decodes just the arguments it needs
+//! (`reader.get::<ReadArgs>()`); [`Call`] and [`Reply`] are for those who take whatever comes.
+//! READ replies and WRITE calls have a form in which the payload is not copied:
+//! [`encode_read_head`], [`encode_write_head`], [`decode_write_prefix`], [`decode_read_prefix`].
+
+use cairn_codec_rpc::{Decode, DecodeError, Encode, Reader, Writer, xdr_enum};
+
+mod args;
+pub mod readdir;
+mod results;
+#[cfg(test)]
+mod tests;
+mod types;
+
+pub use args::*;
+pub use readdir::{Entry, EntryPlus, ReadDirOk, ReadDirPlusOk};
+pub use results::*;
+pub use types::*;
+
+pub const PROGRAM: u32 = 100_003;
+pub const VERSION: u32 = 3;
+/// The port where clients expect it.
+pub const PORT: u16 = 2049;
+
+xdr_enum! {
+    /// The procedures; names are those of the metrics.
+    pub enum Procedure: "NFS procedure" {
+        Null = 0 => "null",
+        GetAttr = 1 => "getattr",
+        SetAttr = 2 => "setattr",
+        Lookup = 3 => "lookup",
+        Access = 4 => "access",
+        ReadLink = 5 => "readlink",
+        Read = 6 => "read",
+        Write = 7 => "write",
+        Create = 8 => "create",
+        MkDir = 9 => "mkdir",
+        SymLink = 10 => "symlink",
+        MkNod = 11 => "mknod",
+        Remove = 12 => "remove",
+        RmDir = 13 => "rmdir",
+        Rename = 14 => "rename",
+        Link = 15 => "link",
+        ReadDir = 16 => "readdir",
+        ReadDirPlus = 17 => "readdirplus",
+        FsStat = 18 => "fsstat",
+        FsInfo = 19 => "fsinfo",
+        PathConf = 20 => "pathconf",
+        Commit = 21 => "commit",
+    }
+}
+
+/// One line per procedure that has arguments gives both enums and their codecs.
+macro_rules! messages {
+    ($($procedure:ident($args:ty) -> $reply:ty,)*) => {
+        /// The arguments of a call.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum Call<'a> {
+            Null,
+            $($procedure($args),)*
+        }
+
+        impl<'a> Call<'a> {
+            /// Reads the arguments of `procedure`. What follows them is left in `from`.
+            pub fn decode(
+                procedure: Procedure,
+                from: &mut Reader<'a>,
+            ) -> Result<Self, DecodeError> {
+                Ok(match procedure {
+                    Procedure::Null => Self::Null,
+                    $(Procedure::$procedure => Self::$procedure(Decode::decode(from)?),)*
+                })
+            }
+
+            pub fn procedure(&self) -> Procedure {
+                match self {
+                    Self::Null => Procedure::Null,
+                    $(Self::$procedure(_) => Procedure::$procedure,)*
+                }
+            }
+        }
+
+        impl Encode for Call<'_> {
+            fn encode(&self, to: &mut Writer<'_>) {
+                match self {
+                    Self::Null => {}
+                    $(Self::$procedure(args) => to.put(args),)*
+                }
+            }
+        }
+
+        /// The results of a call.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum Reply<'a> {
+            Null,
+            $($procedure($reply),)*
+        }
+
+        impl<'a> Reply<'a> {
+            /// Reads the results of `procedure`. What follows them is left in `from`.
+            pub fn decode(
+                procedure: Procedure,
+                from: &mut Reader<'a>,
+            ) -> Result<Self, DecodeError> {
+                Ok(match procedure {
+                    Procedure::Null => Self::Null,
+                    $(Procedure::$procedure => Self::$procedure(Decode::decode(from)?),)*
+                })
+            }
+
+            pub fn procedure(&self) -> Procedure {
+                match self {
+                    Self::Null => Procedure::Null,
+                    $(Self::$procedure(_) => Procedure::$procedure,)*
+                }
+            }
+        }
+
+        impl Encode for Reply<'_> {
+            fn encode(&self, to: &mut Writer<'_>) {
+                match self {
+                    Self::Null => {}
+                    $(Self::$procedure(results) => to.put(results),)*
+                }
+            }
+        }
+    };
+}
+
+messages! {
+    GetAttr(FileHandle) -> GetAttrReply,
+    SetAttr(SetAttrArgs) -> SetAttrReply,
+    Lookup(DirOp<'a>) -> LookupReply,
+    Access(AccessArgs) -> AccessReply,
+    ReadLink(FileHandle) -> ReadLinkReply<'a>,
+    Read(ReadArgs) -> ReadReply<'a>,
+    Write(WriteArgs<'a>) -> WriteReply,
+    Create(CreateArgs<'a>) -> MakeReply,
+    MkDir(MkDirArgs<'a>) -> MakeReply,
+    SymLink(SymLinkArgs<'a>) -> MakeReply,
+    MkNod(MkNodArgs<'a>) -> MakeReply,
+    Remove(DirOp<'a>) -> RemoveReply,
+    RmDir(DirOp<'a>) -> RemoveReply,
+    Rename(RenameArgs<'a>) -> RenameReply,
+    Link(LinkArgs<'a>) -> LinkReply,
+    ReadDir(ReadDirArgs) -> ReadDirReply<'a>,
+    ReadDirPlus(ReadDirPlusArgs) -> ReadDirPlusReply<'a>,
+    FsStat(FileHandle) -> FsStatReply,
+    FsInfo(FileHandle) -> FsInfoReply,
+    PathConf(FileHandle) -> PathConfReply,
+    Commit(CommitArgs) -> CommitReply,
+}

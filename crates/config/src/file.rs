@@ -1,0 +1,243 @@
+//! The config file: TOML, one key per setting, read strictly.
+
+use std::path::Path;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::problem::{ConfigError, Problem, nearest};
+use crate::server::{Settings, parse_address};
+
+/// A config file is not longer than this, in bytes.
+pub const CONFIG_FILE_LEN_BYTES_MAX: u64 = 1 << 20;
+
+/// Puts the value of one key into the settings, or says why it does not fit.
+type Setter = fn(&mut Settings, &DeValue<'_>, &Path) -> Result<(), String>;
+
+/// Every key there is. A relative path counts from the folder of the config file, so that it
+/// means the same wherever the server is started.
+const KEYS: &[(&str, Setter)] = &[
+    ("data", |settings, value, folder| {
+        let list = value.as_array().ok_or("is a list of folders: data = [\"/srv/cairn/disk1\"]")?;
+        settings.data = list
+            .iter()
+            .map(|item| Ok(folder.join(text(item.get_ref())?)))
+            .collect::<Result<_, String>>()?;
+        Ok(())
+    }),
+    ("disk_io", |settings, value, _| word(&mut settings.disk_io, value)),
+    ("disk_size_limit", |settings, value, _| word(&mut settings.disk_size_limit, value)),
+    ("listen_admin", |settings, value, _| {
+        settings.listen_admin = Some(parse_address(text(value)?)?);
+        Ok(())
+    }),
+    ("listen_nfs", |settings, value, _| {
+        settings.listen_nfs = Some(parse_address(text(value)?)?);
+        Ok(())
+    }),
+    ("log_format", |settings, value, _| word(&mut settings.log_format, value)),
+    ("memory_limit", |settings, value, _| word(&mut settings.memory_limit, value)),
+    ("metrics_open", |settings, value, _| {
+        settings.metrics_open = Some(yes_or_no(value)?);
+        Ok(())
+    }),
+    ("ready_file", |settings, value, folder| {
+        settings.ready_file = Some(folder.join(text(value)?));
+        Ok(())
+    }),
+    ("rpcbind", |settings, value, _| {
+        settings.rpcbind = Some(yes_or_no(value)?);
+        Ok(())
+    }),
+    ("threads", |settings, value, _| word(&mut settings.threads, value)),
+    ("token_file", |settings, value, folder| {
+        settings.token_file = Some(folder.join(text(value)?));
+        Ok(())
+    }),
+];
+
+/// Reads a config file's `content`; relative paths in it count from `folder`.
+///
+/// Reports everything that is wrong, with lines; an unknown key with the key that is most like it.
+pub fn parse_file(content: &str, folder: &Path) -> Result<Settings, ConfigError> {
+    let (table, syntax_errors) = DeTable::parse_recoverable(content);
+    let mut problems: Vec<Problem> = syntax_errors
+        .iter()
+        .map(|error| Problem {
+            line: error.span().map(|span| line_of(content, span.start)),
+            what: error.message().to_owned(),
+        })
+        .collect();
+    let mut settings = Settings::default();
+    // After a syntax error the rest of the table is a guess: only the error is worth telling.
+    if problems.is_empty() {
+        for (key, value) in table.get_ref() {
+            if let Err(what) = set(&mut settings, key.get_ref(), value, folder) {
+                let line = Some(line_of(content, key.span().start));
+                problems.push(Problem { line, what });
+            }
+        }
+    }
+    if problems.is_empty() {
+        return Ok(settings);
+    }
+    problems.sort_by_key(|problem| problem.line);
+    Err(ConfigError { problems })
+}
+
+fn set(
+    settings: &mut Settings,
+    key: &str,
+    value: &Spanned<DeValue<'_>>,
+    folder: &Path,
+) -> Result<(), String> {
+    match KEYS.iter().find(|(known, _)| *known == key) {
+        Some((_, setter)) => {
+            setter(settings, value.get_ref(), folder).map_err(|why| format!("{key}: {why}"))
+        }
+        None => Err(unknown(key)),
+    }
+}
+
+fn unknown(key: &str) -> String {
+    let known: Vec<&str> = KEYS.iter().map(|(key, _)| *key).collect();
+    match nearest(key, &known) {
+        Some(meant) => format!("unknown key \"{key}\"; did you mean \"{meant}\"?"),
+        None => format!("unknown key \"{key}\"; there are: {}", known.join(", ")),
+    }
+}
+
+fn text<'a>(value: &'a DeValue<'_>) -> Result<&'a str, String> {
+    value
+        .as_str()
+        .ok_or_else(|| format!("is a string in quotes, not {}", article(value)))
+}
+
+fn yes_or_no(value: &DeValue<'_>) -> Result<bool, String> {
+    value
+        .as_bool()
+        .ok_or_else(|| format!("is true or false, not {}", article(value)))
+}
+
+/// Reads a value that flags write as one word; whole numbers need no quotes.
+fn word<T>(to: &mut Option<T>, value: &DeValue<'_>) -> Result<(), String>
+where
+    T: std::str::FromStr,
+    T::Err: std::fmt::Display,
+{
+    let word = match value {
+        DeValue::Integer(number) if number.radix() == 10 => number.as_str(),
+        _ => text(value)?,
+    };
+    *to = Some(word.parse().map_err(|error: T::Err| error.to_string())?);
+    Ok(())
+}
+
+fn article(value: &DeValue<'_>) -> String {
+    let name = value.type_str();
+    let vowel = name.starts_with(['a', 'e', 'i', 'o', 'u']);
+    format!("{} {name}", if vowel { "an" } else { "a" })
+}
+
+fn line_of(content: &str, offset: usize) -> usize {
+    let before = content.as_bytes().get(..offset).unwrap_or_default();
+    1 + before.iter().filter(|byte| **byte == b'\n').count()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args, Command};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::server::{DiskIo, LogFormat, Size};
+
+    #[test]
+    fn every_flag_is_a_key() {
+        let command = Settings::augment_args(Command::new("serve"));
+        let mut flags: Vec<String> = command
+            .get_arguments()
+            .filter_map(|arg| arg.get_long())
+            .map(|flag| flag.replace('-', "_"))
+            .collect();
+        flags.sort();
+        let keys: Vec<&str> = KEYS.iter().map(|(key, _)| *key).collect();
+        assert_eq!(flags, keys);
+    }
+
+    #[test]
+    fn a_full_file_is_read() {
+        let content = r#"
+            data = ["disk1", "/srv/disk2"]
+            listen_nfs = "0.0.0.0:2049"
+            listen_admin = "localhost:0"
+            rpcbind = true
+            ready_file = "ready.json"
+            token_file = "/etc/token"
+            memory_limit = "4GiB"
+            threads = 8
+            log_format = "json"
+            metrics_open = false
+            disk_size_limit = 1073741824
+            disk_io = "threads"
+        "#;
+        let want = Settings {
+            data: vec!["/etc/cairn/disk1".into(), "/srv/disk2".into()],
+            listen_nfs: Some("0.0.0.0:2049".parse().unwrap()),
+            listen_admin: Some("127.0.0.1:0".parse().unwrap()),
+            rpcbind: Some(true),
+            ready_file: Some("/etc/cairn/ready.json".into()),
+            token_file: Some("/etc/token".into()),
+            memory_limit: Some(Size(4 << 30)),
+            threads: Some(8),
+            log_format: Some(LogFormat::Json),
+            metrics_open: Some(false),
+            disk_size_limit: Some(Size(1 << 30)),
+            disk_io: Some(DiskIo::Threads),
+        };
+        assert_eq!(parse_file(content, Path::new("/etc/cairn")), Ok(want));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_line() {
+        let cases: &[(&str, &[&str])] = &[
+            ("", &[]),
+            ("# nothing\n", &[]),
+            ("listen_nsf = \"x\"", &["line 1: unknown key \"listen_nsf\"; did you mean \"listen_nfs\"?"]),
+            (
+                "\nmemory = 1\n\nrpcbind = 1\nzzz = 1",
+                &[
+                    "line 2: unknown key \"memory\"; did you mean \"memory_limit\"?",
+                    "line 4: rpcbind: is true or false, not an integer",
+                    "line 5: unknown key \"zzz\"; there are: data,",
+                ],
+            ),
+            ("[nfs]\nlisten = 1", &["line 1: unknown key \"nfs\""]),
+            ("data = \"/a\"", &["line 1: data: is a list"]),
+            ("data = [1]", &["line 1: data: is a string in quotes"]),
+            ("memory_limit = \"lots\"", &["line 1: memory_limit: \"lots\" is not a size"]),
+            ("threads = -1", &["line 1: threads: "]),
+            ("listen_nfs = \"2049\"", &["line 1: listen_nfs: \"2049\" is not an address"]),
+            ("disk_io = \"fast\"", &["auto, uring or threads"]),
+            ("rpcbind = true\nrpcbind = true", &["line 2: "]),
+            ("a = ", &["line 1: "]),
+        ];
+        for (content, want) in cases {
+            let problems = match parse_file(content, Path::new("/")) {
+                Ok(_) => Vec::new(),
+                Err(error) => error.problems,
+            };
+            assert_eq!(problems.len(), want.len(), "{content:?}: {problems:?}");
+            for (problem, part) in problems.iter().zip(*want) {
+                assert!(problem.to_string().contains(part), "{content:?}: {problem}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(content in "\\PC*") {
+            let _ = parse_file(&content, Path::new("/"));
+        }
+    }
+}

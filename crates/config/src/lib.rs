@@ -1,0 +1,30 @@
+//! What people set, as types that cannot be wrong.
+//!
+//! Owns: the server's settings (each is a flag and a key of the config file, see [`Settings`]),
+//! their defaults and limits, how the memory limit is divided, and the words for the settings of
+//! volumes and exports that the CLI, the REST API and the pool file share.
+//! Must not know: how anything is done with them; it opens no file and no socket.
+
+mod export;
+mod file;
+mod memory;
+mod problem;
+mod server;
+mod volume;
+mod words;
+
+pub use export::{
+    ANONYMOUS_ID_DEFAULT, Access, CLIENTS_PER_EXPORT_MAX, ClientNet, ExportRule, Squash,
+};
+pub use file::{CONFIG_FILE_LEN_BYTES_MAX, parse_file};
+pub use memory::{MEMORY_LIMIT_BYTES_DEFAULT, MEMORY_LIMIT_BYTES_MIN, MemoryBudget};
+pub use problem::{ConfigError, Problem, nearest};
+pub use server::{
+    Config, DATA_FOLDERS_MAX, DiskIo, LISTEN_ADMIN_DEFAULT, LISTEN_NFS_DEFAULT, LogFormat, Settings,
+    Size, THREADS_MAX,
+};
+pub use volume::{
+    AccessPattern, Compression, Protection, SizeLimit, VOLUME_NAME_LEN_BYTES_MAX, VolumeName,
+    VolumeSettings,
+};
+pub use words::WordError;

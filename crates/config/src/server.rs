@@ -1,0 +1,278 @@
+//! The settings of a server: as given by flags or a file, and complete.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use cairn_base::units::{SizeError, format_size, parse_size};
+
+use crate::memory::{MEMORY_LIMIT_BYTES_DEFAULT, MEMORY_LIMIT_BYTES_MIN};
+use crate::problem::{ConfigError, Problem};
+use crate::words::{serde_as_word, word_enum};
+
+/// 2049 is NFS's own port, and no privileged one, so every user can start a server on it.
+pub const LISTEN_NFS_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 2049);
+pub const LISTEN_ADMIN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8049);
+/// Most disks of one process.
+pub const DATA_FOLDERS_MAX: usize = 64;
+/// Most threads that serve clients.
+pub const THREADS_MAX: usize = 256;
+
+word_enum!(
+    /// How log lines are written.
+    LogFormat, "a log format", "text or json" {
+        Text = "text",
+        Json = "json",
+    }
+);
+
+word_enum!(
+    /// How disks are read and written.
+    DiskIo, "a kind of disk I/O", "auto, uring or threads" {
+        /// io_uring where the kernel allows it, else threads.
+        Auto = "auto",
+        Uring = "uring",
+        Threads = "threads",
+    }
+);
+
+/// A number of bytes, written as `10GiB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size(pub u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format_size(self.0))
+    }
+}
+
+impl FromStr for Size {
+    type Err = SizeError;
+
+    fn from_str(text: &str) -> Result<Self, SizeError> {
+        parse_size(text).map(Self)
+    }
+}
+
+serde_as_word!(Size);
+
+/// Settings as they are given: each is a flag of `cairn serve` (`--listen-nfs`) and a key of the
+/// config file (`listen_nfs`); what is not given is `None` or empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
+pub struct Settings {
+    /// A folder that is one disk of the pool and one failure domain; repeat it for each disk
+    #[arg(long, value_name = "DIR")]
+    pub data: Vec<PathBuf>,
+    /// Address and port for NFS clients; port 0 picks a free one [default: 127.0.0.1:2049]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
+    pub listen_nfs: Option<SocketAddr>,
+    /// Address and port of the admin REST API; port 0 picks a free one [default: 127.0.0.1:8049]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
+    pub listen_admin: Option<SocketAddr>,
+    /// Also serve the port mapper on port 111 (needs the right to bind it), so that clients need
+    /// no port options
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub rpcbind: Option<bool>,
+    /// Write a JSON file with the addresses once the server serves
+    #[arg(long, value_name = "PATH")]
+    pub ready_file: Option<PathBuf>,
+    /// The file that holds the admin token; made if it is not there [default: admin-token in the
+    /// first data folder]
+    #[arg(long, value_name = "PATH")]
+    pub token_file: Option<PathBuf>,
+    /// Memory that the process may use, at least 256MiB [default: 2GiB]
+    #[arg(long, value_name = "SIZE")]
+    pub memory_limit: Option<Size>,
+    /// Threads that serve clients [default: one per CPU]
+    #[arg(long, value_name = "COUNT")]
+    pub threads: Option<usize>,
+    /// text or json [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<LogFormat>,
+    /// Serve /metrics without the admin token
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub metrics_open: Option<bool>,
+    /// Use no more than this of each disk [default: all of it]
+    #[arg(long, value_name = "SIZE")]
+    pub disk_size_limit: Option<Size>,
+    /// auto, uring or threads [default: auto]
+    #[arg(long, value_name = "KIND")]
+    pub disk_io: Option<DiskIo>,
+}
+
+/// Reads `ADDR:PORT`; `localhost` and nothing stand for 127.0.0.1 and all addresses.
+pub(crate) fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    let written_out = match text.rsplit_once(':') {
+        Some(("localhost", port)) => format!("127.0.0.1:{port}"),
+        Some(("", port)) => format!("[::]:{port}"),
+        _ => text.to_owned(),
+    };
+    written_out.parse().map_err(|_| {
+        format!("\"{text}\" is not an address with a port: write 127.0.0.1:2049, [::1]:2049 or :2049")
+    })
+}
+
+impl Settings {
+    /// These settings, with `below` for what they do not say. Flags go above the file.
+    pub fn or(self, below: Self) -> Self {
+        Self {
+            data: if self.data.is_empty() {
+                below.data
+            } else {
+                self.data
+            },
+            listen_nfs: self.listen_nfs.or(below.listen_nfs),
+            listen_admin: self.listen_admin.or(below.listen_admin),
+            rpcbind: self.rpcbind.or(below.rpcbind),
+            ready_file: self.ready_file.or(below.ready_file),
+            token_file: self.token_file.or(below.token_file),
+            memory_limit: self.memory_limit.or(below.memory_limit),
+            threads: self.threads.or(below.threads),
+            log_format: self.log_format.or(below.log_format),
+            metrics_open: self.metrics_open.or(below.metrics_open),
+            disk_size_limit: self.disk_size_limit.or(below.disk_size_limit),
+            disk_io: self.disk_io.or(below.disk_io),
+        }
+    }
+
+    /// Completes the settings with defaults and checks them; `cpu_count` is the machine's.
+    pub fn resolve(self, cpu_count: usize) -> Result<Config, ConfigError> {
+        let mut problems = Vec::new();
+        self.check(&mut problems);
+        if !problems.is_empty() {
+            return Err(ConfigError { problems });
+        }
+        Ok(Config {
+            data: self.data,
+            listen_nfs: self.listen_nfs.unwrap_or(LISTEN_NFS_DEFAULT),
+            listen_admin: self.listen_admin.unwrap_or(LISTEN_ADMIN_DEFAULT),
+            rpcbind: self.rpcbind.unwrap_or(false),
+            ready_file: self.ready_file,
+            token_file: self.token_file,
+            memory_limit_bytes: self
+                .memory_limit
+                .map_or(MEMORY_LIMIT_BYTES_DEFAULT, |size| size.0),
+            threads: self.threads.unwrap_or(cpu_count).clamp(1, THREADS_MAX),
+            log_format: self.log_format.unwrap_or(LogFormat::Text),
+            metrics_open: self.metrics_open.unwrap_or(false),
+            disk_size_limit_bytes: self.disk_size_limit.map(|size| size.0),
+            disk_io: self.disk_io.unwrap_or(DiskIo::Auto),
+        })
+    }
+
+    fn check(&self, problems: &mut Vec<Problem>) {
+        let mut refuse = |what: String| problems.push(Problem { line: None, what });
+        if self.data.is_empty() {
+            refuse("no data folder is given: add --data DIR, or data = [\"DIR\"] to the config file".to_owned());
+        }
+        if self.data.len() > DATA_FOLDERS_MAX {
+            refuse(format!(
+                "{} data folders are given; one process serves at most {DATA_FOLDERS_MAX}",
+                self.data.len()
+            ));
+        }
+        let mut seen = BTreeSet::new();
+        for folder in &self.data {
+            if folder.as_os_str().is_empty() {
+                refuse("a data folder has an empty name".to_owned());
+            } else if !seen.insert(folder) {
+                refuse(format!(
+                    "the data folder {} is given twice; each disk needs a folder of its own",
+                    folder.display()
+                ));
+            }
+        }
+        if let Some(Size(bytes)) = self.memory_limit
+            && bytes < MEMORY_LIMIT_BYTES_MIN
+        {
+            refuse(format!(
+                "memory_limit is {}; the least is {}",
+                format_size(bytes),
+                format_size(MEMORY_LIMIT_BYTES_MIN)
+            ));
+        }
+        if let Some(threads) = self.threads
+            && !(1..=THREADS_MAX).contains(&threads)
+        {
+            refuse(format!("threads is {threads}; it can be 1 to {THREADS_MAX}"));
+        }
+    }
+}
+
+/// The complete settings of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// One folder per disk; at least one, no two alike.
+    pub data: Vec<PathBuf>,
+    pub listen_nfs: SocketAddr,
+    pub listen_admin: SocketAddr,
+    pub rpcbind: bool,
+    pub ready_file: Option<PathBuf>,
+    pub token_file: Option<PathBuf>,
+    pub memory_limit_bytes: u64,
+    pub threads: usize,
+    pub log_format: LogFormat,
+    pub metrics_open: bool,
+    pub disk_size_limit_bytes: Option<u64>,
+    pub disk_io: DiskIo,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_or_refused() {
+        let cases: &[(&str, Option<&str>)] = &[
+            ("127.0.0.1:2049", Some("127.0.0.1:2049")),
+            ("localhost:0", Some("127.0.0.1:0")),
+            (":2049", Some("[::]:2049")),
+            ("[::1]:1", Some("[::1]:1")),
+            ("127.0.0.1", None),
+            ("127.0.0.1:70000", None),
+            ("example.com:1", None),
+            ("", None),
+        ];
+        for (text, want) in cases {
+            let got = parse_address(text).ok().map(|address| address.to_string());
+            assert_eq!(got.as_deref(), *want, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn flags_win_and_defaults_fill() {
+        let flags = Settings {
+            listen_nfs: Some("127.0.0.1:1".parse().unwrap()),
+            ..Settings::default()
+        };
+        let file = Settings {
+            data: vec!["/a".into()],
+            listen_nfs: Some("127.0.0.1:2".parse().unwrap()),
+            rpcbind: Some(true),
+            ..Settings::default()
+        };
+        let config = flags.or(file).resolve(3).unwrap();
+        assert_eq!(config.data, [PathBuf::from("/a")]);
+        assert_eq!(config.listen_nfs.port(), 1);
+        assert_eq!(config.listen_admin, LISTEN_ADMIN_DEFAULT);
+        assert!(config.rpcbind);
+        assert_eq!(config.threads, 3);
+        assert_eq!(config.memory_limit_bytes, 2 << 30);
+    }
+
+    #[test]
+    fn all_problems_are_told_at_once() {
+        let settings = Settings {
+            data: vec!["/a".into(), "/a".into()],
+            memory_limit: Some(Size(1 << 20)),
+            threads: Some(0),
+            ..Settings::default()
+        };
+        let error = settings.resolve(1).unwrap_err();
+        assert_eq!(error.problems.len(), 3, "{error}");
+        let error = Settings::default().resolve(1).unwrap_err();
+        assert!(error.to_string().contains("--data"), "{error}");
+    }
+}

@@ -1,0 +1,116 @@
+//! The way to the kernel: io_uring where it is allowed, threads elsewhere.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use crate::folder::{DiskSettings, EngineChoice};
+use crate::op::{Op, Outcome, Step};
+use crate::ring::Ring;
+use crate::workers::Workers;
+
+/// Threads for folder operations when io_uring does the rest.
+const FOLDER_THREAD_COUNT: usize = 2;
+
+/// One operation on its way, and whom to tell. A receiver that has gone away is no error.
+pub(crate) struct Request {
+    pub(crate) op: Op,
+    done: oneshot::Sender<io::Result<Outcome>>,
+    _slot: OwnedSemaphorePermit,
+}
+
+impl Request {
+    pub(crate) fn finish(self: Box<Self>, result: io::Result<Outcome>) {
+        let _ = self.done.send(result);
+    }
+}
+
+pub(crate) struct Engine {
+    // Dropped in this order: both finish what they have.
+    ring: Option<Ring>,
+    workers: Workers,
+    /// Bounds what is queued and in flight, and so the memory that it holds.
+    slots: Arc<Semaphore>,
+}
+
+impl Engine {
+    pub(crate) fn start(settings: &DiskSettings) -> io::Result<Self> {
+        let in_flight_max = settings.in_flight_max.clamp(1, 4096);
+        let ring = match settings.engine {
+            EngineChoice::Threads => None,
+            EngineChoice::IoUring => Some(Ring::start(in_flight_max)?),
+            EngineChoice::Auto => Ring::start(in_flight_max)
+                .inspect_err(|error| tracing::info!(%error, "no io_uring here: using threads"))
+                .ok(),
+        };
+        let threads = if ring.is_some() {
+            FOLDER_THREAD_COUNT
+        } else {
+            settings.thread_count.clamp(1, 256)
+        };
+        Ok(Self {
+            ring,
+            workers: Workers::start(threads)?,
+            slots: Arc::new(Semaphore::new(in_flight_max as usize)),
+        })
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        if self.ring.is_some() {
+            "io_uring"
+        } else {
+            "threads"
+        }
+    }
+
+    /// Performs `op`. Once started it runs to its end, whether or not the future is kept.
+    pub(crate) async fn perform(&self, op: Op) -> io::Result<Outcome> {
+        let slot = self.slot().await?;
+        let (done, result) = oneshot::channel();
+        let request = Box::new(Request {
+            op,
+            done,
+            _slot: slot,
+        });
+        match &self.ring {
+            Some(ring) => ring.send(request),
+            None => self
+                .workers
+                .send(Box::new(move || perform_blocking(request))),
+        }
+        result.await.unwrap_or_else(|_| Err(stopped()))
+    }
+
+    /// Runs `call` on a thread that may block; once started it runs to its end.
+    pub(crate) async fn call<T: Send + 'static>(
+        &self,
+        call: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let slot = self.slot().await?;
+        let (done, result) = oneshot::channel();
+        self.workers.send(Box::new(move || {
+            let _ = done.send(call());
+            drop(slot);
+        }));
+        result.await.unwrap_or_else(|_| Err(stopped()))
+    }
+
+    async fn slot(&self) -> io::Result<OwnedSemaphorePermit> {
+        let slots = self.slots.clone();
+        slots.acquire_owned().await.map_err(|_| stopped())
+    }
+}
+
+fn perform_blocking(mut request: Box<Request>) {
+    loop {
+        let result = request.op.call();
+        if let Step::Finished(result) = request.op.complete(result) {
+            return request.finish(result);
+        }
+    }
+}
+
+fn stopped() -> io::Error {
+    io::Error::other("the disk's I/O thread has stopped")
+}

@@ -1,0 +1,571 @@
+//! The folder of a disk: names, the lock, and what makes a name durable.
+//!
+//! Owns: opening, creating, removing, renaming and listing files; the lock file.
+//! Must not know: how bytes get to the kernel (`engine`), what is in the files.
+
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cairn_base::AlignedBuf;
+use cairn_base::buf::IO_ALIGN_BYTES;
+use cairn_base::disk::{Disk, DiskError, DiskFile, DiskSpace, IoFuture, OpenMode};
+use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::io::Errno;
+
+use crate::buf_pool::BufPool;
+use crate::engine::Engine;
+use crate::file::RealFile;
+use crate::op::{Op, OsFile};
+use crate::usage::Usage;
+
+/// Holds the lock and our process id; not a file of the disk's users.
+const LOCK_NAME: &str = "lock";
+/// Made and removed at each start to find out whether the file system takes direct I/O.
+const PROBE_NAME: &str = "probe.tmp";
+const NAME_PART_LEN_BYTES_MAX: usize = 255;
+/// Zeros are written so many bytes at a time.
+const ZERO_WRITE_LEN_BYTES: usize = 1 << 20;
+
+/// How requests get to the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EngineChoice {
+    /// io_uring, or threads where the kernel or a container refuses it.
+    #[default]
+    Auto,
+    /// io_uring, or an error.
+    IoUring,
+    Threads,
+}
+
+/// Settings of one disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskSettings {
+    pub engine: EngineChoice,
+    /// Use O_DIRECT where the file system takes it; otherwise the page cache and fdatasync.
+    pub direct: bool,
+    /// Most bytes that our files may take; `None`: all that the file system gives.
+    pub size_limit_bytes: Option<u64>,
+    /// Requests queued and in flight at once (1..=4096); more callers wait.
+    pub in_flight_max: u32,
+    /// Threads that do the I/O when io_uring does not (1..=256).
+    pub thread_count: usize,
+}
+
+impl Default for DiskSettings {
+    fn default() -> Self {
+        Self {
+            engine: EngineChoice::Auto,
+            direct: true,
+            size_limit_bytes: None,
+            in_flight_max: 256,
+            thread_count: 8,
+        }
+    }
+}
+
+/// What a disk and its open files share. The last of them releases the lock.
+pub(crate) struct Core {
+    pub(crate) label: String,
+    pub(crate) engine: Engine,
+    pub(crate) bufs: Arc<BufPool>,
+    pub(crate) usage: Usage,
+    // After the engine: the lock is released when nothing is in flight any more.
+    _lock: File,
+}
+
+impl Core {
+    /// The error of `what` (a phrase such as "writing NAME at byte 0").
+    pub(crate) fn error(&self, what: String, error: &io::Error) -> DiskError {
+        disk_error(&self.label, what, error)
+    }
+
+    pub(crate) fn full(&self, what: String) -> DiskError {
+        DiskError::Full {
+            disk: self.label.clone(),
+            what,
+        }
+    }
+}
+
+/// A disk that is a folder of the local file system, held by this process alone.
+pub struct RealDisk {
+    core: Arc<Core>,
+    root: PathBuf,
+    direct: bool,
+}
+
+impl RealDisk {
+    /// Takes the folder at `path`, which is made if it is missing.
+    ///
+    /// Fails with `Io` when another process holds it (the message names its pid), when io_uring was
+    /// demanded and is refused, or when the folder cannot be made or written.
+    pub fn open(path: impl AsRef<Path>, settings: DiskSettings) -> Result<Arc<Self>, DiskError> {
+        let path = path.as_ref();
+        let given = path.display().to_string();
+        let fail = |what: &str, error: io::Error| disk_error(&given, what.to_owned(), &error);
+        std::fs::create_dir_all(path).map_err(|error| fail("making the folder", error))?;
+        let root = path
+            .canonicalize()
+            .map_err(|error| fail("resolving the path", error))?;
+        let label = root.display().to_string();
+        let lock = take_lock(&root, &label)?;
+        let direct = settings.direct
+            && takes_direct(&root).map_err(|error| fail("writing a probe file", error))?;
+        let usage = Usage::scan(&root, settings.size_limit_bytes)
+            .map_err(|error| fail("counting the space in use", error))?;
+        let engine =
+            Engine::start(&settings).map_err(|error| fail("starting the I/O engine", error))?;
+        tracing::debug!(disk = label, engine = engine.name(), direct, "disk opened");
+        Ok(Arc::new(Self {
+            core: Arc::new(Core {
+                label,
+                engine,
+                bufs: Arc::default(),
+                usage,
+                _lock: lock,
+            }),
+            root,
+            direct,
+        }))
+    }
+
+    /// `io_uring` or `threads`.
+    pub fn engine_name(&self) -> &'static str {
+        self.core.engine.name()
+    }
+
+    /// Whether files are opened with O_DIRECT.
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    fn path_of(&self, name: &str) -> Result<PathBuf, DiskError> {
+        match check_name(name) {
+            Ok(()) => Ok(self.root.join(name)),
+            Err(reason) => Err(DiskError::Io {
+                disk: self.core.label.clone(),
+                what: format!("checking the name {name:?}"),
+                detail: reason.to_owned(),
+            }),
+        }
+    }
+
+    fn folder_path_of(&self, folder: &str) -> Result<PathBuf, DiskError> {
+        if folder.is_empty() {
+            return Ok(self.root.clone());
+        }
+        self.path_of(folder)
+    }
+
+    /// The error of doing `what` to the file `name`, in the trait's words.
+    fn name_error(&self, what: &str, name: &str, error: &io::Error) -> DiskError {
+        let disk = self.core.label.clone();
+        let name = name.to_owned();
+        match error.kind() {
+            io::ErrorKind::NotFound => DiskError::NotFound { disk, name },
+            io::ErrorKind::AlreadyExists => DiskError::Exists { disk, name },
+            _ => self.core.error(format!("{what} {name}"), error),
+        }
+    }
+
+    async fn open_file(&self, name: &str, mode: OpenMode) -> Result<Arc<dyn DiskFile>, DiskError> {
+        let path = self.path_of(name)?;
+        match mode {
+            OpenMode::Existing => {
+                let direct = self.direct;
+                let os_file = self.core.engine.call(move || open_existing(&path, direct));
+                let os_file = os_file
+                    .await
+                    .map_err(|error| self.name_error("opening", name, &error))?;
+                Ok(self.file(name, os_file))
+            }
+            OpenMode::CreateNew { len_bytes } => {
+                let os_file = self.create(name, path, len_bytes).await?;
+                Ok(self.file(name, os_file))
+            }
+            OpenMode::CreateZeroed { len_bytes } => {
+                let os_file = self.create(name, path, len_bytes).await?;
+                if let Err(error) = self.write_zeros(&os_file, len_bytes).await {
+                    // Half a file must not look like a whole one; the first error is the one to tell.
+                    let _ = self.remove_file(name).await;
+                    return Err(self.core.error(format!("writing zeros to {name}"), &error));
+                }
+                Ok(self.file(name, os_file))
+            }
+        }
+    }
+
+    fn file(&self, name: &str, os_file: Arc<OsFile>) -> Arc<dyn DiskFile> {
+        Arc::new(RealFile::new(self.core.clone(), name.to_owned(), os_file))
+    }
+
+    async fn create(
+        &self,
+        name: &str,
+        path: PathBuf,
+        len_bytes: u64,
+    ) -> Result<Arc<OsFile>, DiskError> {
+        if !self.core.usage.grow(0, len_bytes) {
+            return Err(self.core.full(format!("creating {name}")));
+        }
+        let (root, direct) = (self.root.clone(), self.direct);
+        let created = self
+            .core
+            .engine
+            .call(move || with_parent(&root, &path, || create_allocated(&path, direct, len_bytes)));
+        created.await.map_err(|error| {
+            self.core.usage.shrink(len_bytes, 0);
+            match error.kind() {
+                // Of the file, not of its parents.
+                io::ErrorKind::AlreadyExists => self.name_error("creating", name, &error),
+                _ => self.core.error(format!("creating {name}"), &error),
+            }
+        })
+    }
+
+    /// Really writes zeros, so that the blocks of the file are "written" for the file system.
+    async fn write_zeros(&self, os_file: &Arc<OsFile>, len_bytes: u64) -> io::Result<()> {
+        let zeros = AlignedBuf::zeroed(ZERO_WRITE_LEN_BYTES).freeze();
+        let mut offset = 0u64;
+        while offset < len_bytes {
+            let part_len_bytes = (len_bytes - offset).min(ZERO_WRITE_LEN_BYTES as u64);
+            let part: Bytes = zeros.slice(..part_len_bytes as usize);
+            let aligned = part.len().is_multiple_of(IO_ALIGN_BYTES);
+            let end = offset + part_len_bytes;
+            let op = Op::write(os_file.clone(), aligned, offset, vec![part], end, false)?;
+            self.core.engine.perform(op).await?;
+            offset = end;
+        }
+        self.core.engine.perform(Op::sync(os_file.clone())?).await?;
+        Ok(())
+    }
+
+    async fn remove_file(&self, name: &str) -> Result<(), DiskError> {
+        let path = self.path_of(name)?;
+        let limited = self.core.usage.limit_bytes().is_some();
+        let removed = self.core.engine.call(move || {
+            let len_bytes = if limited { path.metadata()?.len() } else { 0 };
+            std::fs::remove_file(&path)?;
+            Ok(len_bytes)
+        });
+        let len_bytes = removed
+            .await
+            .map_err(|error| self.name_error("removing", name, &error))?;
+        self.core.usage.shrink(len_bytes, 0);
+        Ok(())
+    }
+
+    async fn rename_file(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        let (from_path, to_path) = (self.path_of(from)?, self.path_of(to)?);
+        let root = self.root.clone();
+        let limited = self.core.usage.limit_bytes().is_some();
+        let renamed = self.core.engine.call(move || {
+            // Asked first, so that a missing file is not taken for a missing folder.
+            from_path.symlink_metadata()?;
+            let replaced_len_bytes = match to_path.metadata() {
+                Ok(metadata) if limited => metadata.len(),
+                _ => 0,
+            };
+            with_parent(&root, &to_path, || std::fs::rename(&from_path, &to_path))?;
+            Ok(replaced_len_bytes)
+        });
+        let replaced_len_bytes = renamed
+            .await
+            .map_err(|error| self.name_error("renaming", from, &error))?;
+        self.core.usage.shrink(replaced_len_bytes, 0);
+        Ok(())
+    }
+
+    async fn list_files(&self, folder: &str) -> Result<Vec<String>, DiskError> {
+        let path = self.folder_path_of(folder)?;
+        let is_top = folder.is_empty();
+        let listed = self.core.engine.call(move || list_names(&path, is_top));
+        listed.await.map_err(|error| {
+            self.core
+                .error(format!("listing the folder {folder:?}"), &error)
+        })
+    }
+
+    async fn sync_folder_names(&self, folder: &str) -> Result<(), DiskError> {
+        let path = self.folder_path_of(folder)?;
+        let synced = self.core.engine.call(move || match sync_folder_at(&path) {
+            // No folder, so no names in it to keep.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result,
+        });
+        synced.await.map_err(|error| {
+            self.core
+                .error(format!("syncing the folder {folder:?}"), &error)
+        })
+    }
+}
+
+impl Disk for RealDisk {
+    fn label(&self) -> &str {
+        &self.core.label
+    }
+
+    fn open<'a>(&'a self, name: &'a str, mode: OpenMode) -> IoFuture<'a, Arc<dyn DiskFile>> {
+        Box::pin(self.open_file(name, mode))
+    }
+
+    fn remove<'a>(&'a self, name: &'a str) -> IoFuture<'a, ()> {
+        Box::pin(self.remove_file(name))
+    }
+
+    fn rename<'a>(&'a self, from: &'a str, to: &'a str) -> IoFuture<'a, ()> {
+        Box::pin(self.rename_file(from, to))
+    }
+
+    fn list<'a>(&'a self, folder: &'a str) -> IoFuture<'a, Vec<String>> {
+        Box::pin(self.list_files(folder))
+    }
+
+    fn sync_folder<'a>(&'a self, folder: &'a str) -> IoFuture<'a, ()> {
+        Box::pin(self.sync_folder_names(folder))
+    }
+
+    fn space(&self) -> Result<DiskSpace, DiskError> {
+        let stat = rustix::fs::statvfs(&self.root).map_err(|errno| {
+            self.core
+                .error("asking for free space".into(), &errno.into())
+        })?;
+        let total_bytes = stat.f_blocks.saturating_mul(stat.f_frsize);
+        let free_bytes = stat.f_bavail.saturating_mul(stat.f_frsize);
+        let usage = &self.core.usage;
+        Ok(DiskSpace {
+            total_bytes: total_bytes.min(usage.limit_bytes().unwrap_or(u64::MAX)),
+            free_bytes: free_bytes.min(usage.free_bytes()),
+        })
+    }
+
+    fn folder(&self) -> Option<&Path> {
+        Some(&self.root)
+    }
+}
+
+pub(crate) fn disk_error(label: &str, what: String, error: &io::Error) -> DiskError {
+    let disk = label.to_owned();
+    match error.raw_os_error() {
+        Some(libc::ENOSPC | libc::EDQUOT) => DiskError::Full { disk, what },
+        _ => DiskError::Io {
+            disk,
+            what,
+            detail: error.to_string(),
+        },
+    }
+}
+
+/// Names are relative, of parts of `[a-z0-9._-]` that are not `.` or `..`.
+fn check_name(name: &str) -> Result<(), &'static str> {
+    if name == LOCK_NAME {
+        return Err("this name is the lock's");
+    }
+    for part in name.split('/') {
+        if part.is_empty() {
+            return Err("a name is relative and has no empty parts");
+        }
+        if part == "." || part == ".." {
+            return Err("`.` and `..` are not allowed");
+        }
+        if part.len() > NAME_PART_LEN_BYTES_MAX {
+            return Err("a part of the name is longer than 255 bytes");
+        }
+        let allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-');
+        if !part.bytes().all(allowed) {
+            return Err("only a-z, 0-9, `.`, `_` and `-` are allowed");
+        }
+    }
+    Ok(())
+}
+
+fn take_lock(root: &Path, label: &str) -> Result<File, DiskError> {
+    let fail = |error: io::Error| disk_error(label, "taking the lock".into(), &error);
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(root.join(LOCK_NAME))
+        .map_err(fail)?;
+    match rustix::fs::flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => {
+            // The holder writes its pid just after it has the lock, so it may not be there yet.
+            let mut pid = String::new();
+            let _ = Read::by_ref(&mut file).take(20).read_to_string(&mut pid);
+            let holder = match pid.trim() {
+                "" => "another process".to_owned(),
+                pid => format!("process {pid}"),
+            };
+            return Err(DiskError::Io {
+                disk: label.to_owned(),
+                what: "taking the lock".into(),
+                detail: format!("the disk is in use by {holder}; stop it first"),
+            });
+        }
+        Err(errno) => return Err(fail(errno.into())),
+    }
+    file.set_len(0).map_err(fail)?;
+    file.rewind().map_err(fail)?;
+    writeln!(file, "{}", std::process::id()).map_err(fail)?;
+    Ok(file)
+}
+
+/// Whether the file system takes O_DIRECT, found out by doing it.
+fn takes_direct(root: &Path) -> io::Result<bool> {
+    let path = root.join(PROBE_NAME);
+    let probe = || -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true);
+        let mut file = options.custom_flags(libc::O_DIRECT).open(&path)?;
+        file.write_all(&AlignedBuf::zeroed(IO_ALIGN_BYTES))
+    };
+    let result = probe();
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    match result {
+        Ok(()) => Ok(true),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => {
+            Ok(false)
+        }
+        // A full disk can be opened: its files can still be read and removed.
+        Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+fn open_options(direct: bool) -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    if direct {
+        options.custom_flags(libc::O_DIRECT);
+    }
+    options
+}
+
+fn open_existing(path: &Path, direct: bool) -> io::Result<Arc<OsFile>> {
+    let file = open_options(direct).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    Ok(Arc::new(OsFile::new(file.into(), direct, metadata.len())))
+}
+
+fn create_allocated(path: &Path, direct: bool, len_bytes: u64) -> io::Result<Arc<OsFile>> {
+    let file = open_options(direct).create_new(true).open(path)?;
+    if let Err(error) = allocate(&file, len_bytes) {
+        // A file without its space must not stay; the first error is the one to tell.
+        let _ = std::fs::remove_file(path);
+        return Err(error);
+    }
+    Ok(Arc::new(OsFile::new(file.into(), direct, len_bytes)))
+}
+
+fn allocate(file: &File, len_bytes: u64) -> io::Result<()> {
+    if len_bytes == 0 {
+        return Ok(());
+    }
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len_bytes) {
+        Ok(()) => Ok(()),
+        // Some file systems cannot preallocate: then ENOSPC can come at a write instead.
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.set_len(len_bytes),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Does `action`; when a folder was missing for it, makes the parents of `path` and does it again.
+fn with_parent<T>(root: &Path, path: &Path, action: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    match action() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        result => return result,
+    }
+    if let Some(parent) = path.parent() {
+        make_folders(root, parent)?;
+    }
+    action()
+}
+
+/// Makes `folder` and what is missing above it, durably: each new name is synced into its parent.
+fn make_folders(root: &Path, folder: &Path) -> io::Result<()> {
+    let missing: Vec<&Path> = folder
+        .ancestors()
+        .take_while(|path| *path != root && !path.is_dir())
+        .collect();
+    for path in missing.into_iter().rev() {
+        match std::fs::create_dir(path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        if let Some(parent) = path.parent() {
+            sync_folder_at(parent)?;
+        }
+    }
+    Ok(())
+}
+
+fn sync_folder_at(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+fn list_names(path: &Path, is_top: bool) -> io::Result<Vec<String>> {
+    let entries = match std::fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        let own = is_top && entry.file_name() == OsStr::new(LOCK_NAME);
+        if own || !entry.file_type()?.is_file() {
+            continue;
+        }
+        // A name that is not UTF-8 is not one of ours.
+        if let Ok(name) = entry.file_name().into_string() {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_taken_or_refused() {
+        let long = "a".repeat(256);
+        let cases: &[(&str, bool)] = &[
+            ("a", true),
+            ("shards/0000000a/00ff.03", true),
+            ("a-b_c.d", true),
+            ("a/lock", true),
+            ("..a", true),
+            ("lock", false),
+            ("", false),
+            ("/a", false),
+            ("a/", false),
+            ("a//b", false),
+            (".", false),
+            ("..", false),
+            ("a/../b", false),
+            ("A", false),
+            ("a b", false),
+            ("a\0", false),
+            ("\u{e9}", false),
+            (&long, false),
+        ];
+        for (name, want) in cases {
+            assert_eq!(check_name(name).is_ok(), *want, "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! A few threads for calls that block: folder operations, and all I/O where io_uring is refused.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex};
+
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    stop: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    filled: Condvar,
+}
+
+/// Jobs waiting are bounded by the engine's in-flight limit.
+pub(crate) struct Workers {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Workers {
+    pub(crate) fn start(count: usize) -> io::Result<Self> {
+        let mut workers = Self {
+            shared: Arc::default(),
+            threads: Vec::with_capacity(count),
+        };
+        for _ in 0..count.max(1) {
+            let shared = workers.shared.clone();
+            let thread = std::thread::Builder::new()
+                .name("cairn-disk".into())
+                .spawn(move || work(&shared))?;
+            workers.threads.push(thread);
+        }
+        Ok(workers)
+    }
+
+    pub(crate) fn send(&self, job: Job) {
+        self.shared.queue.lock().jobs.push_back(job);
+        self.shared.filled.notify_one();
+    }
+}
+
+fn work(shared: &Shared) {
+    loop {
+        let job = {
+            let mut queue = shared.queue.lock();
+            loop {
+                if let Some(job) = queue.jobs.pop_front() {
+                    break job;
+                }
+                if queue.stop {
+                    return;
+                }
+                shared.filled.wait(&mut queue);
+            }
+        };
+        job();
+    }
+}
+
+impl Drop for Workers {
+    /// Finishes what is queued, so that nothing touches the disk after it was closed.
+    fn drop(&mut self) {
+        self.shared.queue.lock().stop = true;
+        self.shared.filled.notify_all();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a disk thread panicked");
+            }
+        }
+    }
+}

@@ -1,0 +1,475 @@
+//! File data: read, write, commit.
+//!
+//! Owns: where the bytes of a read come from, when a write is answered, read-ahead.
+//! Must not know: how bytes get into segments (`flush`).
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cairn_base::{Ino, Timestamp};
+use cairn_meta::{Batch, InodeKind, JournalEntry};
+use cairn_segment::{ErrorKind, RecordPointer};
+use futures_util::future::try_join_all;
+
+use crate::dirty::Run;
+use crate::inode::{Inode, State};
+use crate::perm::{READ, WRITE, require_data, without_privilege_bits};
+use crate::types::*;
+use crate::volume::{Fs, Shared, segment_error};
+
+/// Largest stable write, and largest file tail at COMMIT, that goes to the journal; more is
+/// cheaper as records of a segment than as bytes that are written twice.
+pub(crate) const JOURNAL_WRITE_BYTES_MAX: u64 = 64 << 10;
+/// Most runs that a COMMIT puts into the journal.
+const JOURNAL_COMMIT_RUNS_MAX: usize = 32;
+/// Attempts of a read whose records garbage collection moves away under it.
+const READ_ATTEMPTS_MAX: usize = 16;
+/// How far ahead of a sequential reader data is fetched, and how many such fetches run at once.
+const READ_AHEAD_BYTES: u64 = 4 << 20;
+pub(crate) const READ_AHEAD_TASKS_MAX: usize = 16;
+/// Access times older than this are renewed by a read.
+const RELATIME_SECONDS: i64 = 24 * 60 * 60;
+
+static ZEROS: [u8; TRANSFER_LEN_BYTES_MAX as usize] = [0; TRANSFER_LEN_BYTES_MAX as usize];
+
+/// Where a part of a read comes from.
+enum Source {
+    Memory(Bytes),
+    Zeros(u64),
+    Record(Arc<RecordPointer>, Range<u32>),
+}
+
+impl Fs {
+    /// Reads up to `len` bytes at `offset`; past the end there are none.
+    pub async fn read(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+        offset: u64,
+        len: u32,
+    ) -> Result<ReadData, FsError> {
+        let shared = &self.0;
+        let inode = shared.inode(ino)?;
+        let mut attempt = 0;
+        loop {
+            let (attr, range, sources) = {
+                let mut state = inode.lock();
+                require_file(&state)?;
+                require_data(who, state.guarded(), READ)?;
+                let end = offset
+                    .saturating_add(u64::from(len.min(TRANSFER_LEN_BYTES_MAX)))
+                    .min(state.record.size_bytes);
+                let range = offset..end.max(offset);
+                match sources(&state, &range) {
+                    Some(sources) => {
+                        shared.note_read(&inode, &mut state, &range);
+                        (state.attr(ino), range, sources)
+                    }
+                    None => {
+                        drop(state);
+                        shared.load_extents(&inode, &range)?;
+                        continue;
+                    }
+                }
+            };
+            match shared.collect(sources).await {
+                Ok(parts) => {
+                    let count_bytes = (range.end - range.start) as u32;
+                    return Ok(ReadData {
+                        eof: range.end >= attr.size_bytes,
+                        attr,
+                        parts,
+                        count_bytes,
+                    });
+                }
+                // Moved by garbage collection: the extents say where to by now.
+                Err(error) if error.kind() == ErrorKind::Gone && attempt < READ_ATTEMPTS_MAX => {
+                    attempt += 1;
+                }
+                Err(error) => {
+                    tracing::error!(volume = %shared.volume, %ino, offset, len, %error, "read failed");
+                    return Err(segment_error(error));
+                }
+            }
+        }
+    }
+
+    /// Writes `data` at `offset`.
+    pub async fn write(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+        offset: u64,
+        data: Bytes,
+        stability: Stability,
+    ) -> Result<Written, FsError> {
+        let shared = &self.0;
+        let inode = shared.inode(ino)?;
+        let count_bytes = u32::try_from(data.len()).map_err(|_| FsError::Invalid)?;
+        let end = offset
+            .checked_add(data.len() as u64)
+            .filter(|end| *end <= FILE_LEN_BYTES_MAX)
+            .ok_or(FsError::FileTooLarge)?;
+        {
+            let state = inode.lock();
+            require_file(&state)?;
+            require_data(who, state.guarded(), WRITE)?;
+            if data.is_empty() {
+                let before = state.pre_attr();
+                return Ok(Written {
+                    wcc: state.wcc(ino, before),
+                    count_bytes: 0,
+                    stable: true,
+                });
+            }
+        }
+        shared.require_space(u64::from(count_bytes))?;
+        shared.admit(data.len() as u64).await;
+        let journal =
+            stability == Stability::Stable && data.len() as u64 <= JOURNAL_WRITE_BYTES_MAX;
+        if journal {
+            shared.meta.admit().await;
+        }
+
+        let (wcc, ticket) = {
+            let mut state = inode.lock();
+            require_file(&state)?;
+            let before = state.pre_attr();
+            let now = shared.now();
+            state.record.size_bytes = state.record.size_bytes.max(end);
+            state.touch_mtime(now);
+            if !who.is_root() {
+                state.record.mode = without_privilege_bits(state.record.mode);
+            }
+            state.attr_dirty = true;
+            state.sequence += 1;
+            let sequence = state.sequence;
+            note_write(&mut state, offset, end);
+            let mut position = None;
+            if journal {
+                state.stable_size_bytes = state.stable_size_bytes.max(end);
+                let mut batch = Batch::new();
+                batch.journal(journal_entry(&state, ino, offset, data.clone()));
+                let ticket = shared.meta.submit(batch);
+                shared.note_journal(1);
+                state.ticket = ticket;
+                state.journal_last = ticket.0;
+                position = Some(ticket.0);
+            }
+            let run = Run {
+                data,
+                journal: position,
+                sequence,
+            };
+            let added = state.dirty.insert(offset, run);
+            shared.dirty.add(added);
+            shared.after_write(&inode, &mut state);
+            (state.wcc(ino, before), state.ticket)
+        };
+        match stability {
+            Stability::Unstable => Ok(Written {
+                wcc,
+                count_bytes,
+                stable: false,
+            }),
+            Stability::Stable => {
+                if journal {
+                    shared.durable(ticket).await?;
+                } else {
+                    shared.commit(&inode).await?;
+                }
+                Ok(Written {
+                    wcc,
+                    count_bytes,
+                    stable: true,
+                })
+            }
+        }
+    }
+
+    /// Makes every write to the file that was answered before this call stable. The whole file is
+    /// committed, whatever the range: the protocol allows it, and clients ask for all of it.
+    pub async fn commit(
+        &self,
+        _who: &Credentials,
+        ino: Ino,
+        _offset: u64,
+        _len: u32,
+    ) -> Result<Wcc, FsError> {
+        let inode = self.0.inode(ino)?;
+        let before = {
+            let state = inode.lock();
+            require_file(&state)?;
+            state.pre_attr()
+        };
+        self.0.commit(&inode).await?;
+        let state = inode.lock();
+        Ok(state.wcc(ino, before))
+    }
+}
+
+fn require_file(state: &State) -> Result<(), FsError> {
+    state.require_live()?;
+    match state.record.kind {
+        InodeKind::Regular => Ok(()),
+        InodeKind::Directory => Err(FsError::IsDirectory),
+        _ => Err(FsError::Invalid),
+    }
+}
+
+/// What `range` of the file consists of, in order; `None` if extents have to be loaded first.
+fn sources(state: &State, range: &Range<u64>) -> Option<Vec<Source>> {
+    let mut memory = Vec::new();
+    let mut gaps = Vec::new();
+    if state.dirty.is_empty() && state.flights.is_empty() {
+        if !range.is_empty() {
+            gaps.push(range.clone());
+        }
+    } else {
+        state.read_dirty(range.clone(), &mut memory, &mut gaps);
+    }
+    if gaps
+        .iter()
+        .any(|gap| state.extents.window_missing(gap).is_some())
+    {
+        return None;
+    }
+    let mut parts: Vec<(u64, Source)> = memory
+        .into_iter()
+        .map(|(at, bytes)| (at, Source::Memory(bytes)))
+        .collect();
+    for gap in gaps {
+        let mut at = gap.start;
+        for extent in state.extents.touching(gap.clone()) {
+            let start = extent.start.max(at);
+            let end = extent.end.min(gap.end);
+            if start > at {
+                parts.push((at, Source::Zeros(start - at)));
+            }
+            let from = extent.offset_in_record + (start - extent.start) as u32;
+            let to = extent.offset_in_record + (end - extent.start) as u32;
+            parts.push((start, Source::Record(extent.record.clone(), from..to)));
+            at = end;
+        }
+        if at < gap.end {
+            parts.push((at, Source::Zeros(gap.end - at)));
+        }
+    }
+    parts.sort_by_key(|(at, _)| *at);
+    Some(parts.into_iter().map(|(_, source)| source).collect())
+}
+
+/// Follows whether a file is written in order.
+fn note_write(state: &mut State, offset: u64, end: u64) {
+    // Pipelined writes of one stream arrive a little out of order.
+    let near = offset.abs_diff(state.write_end) <= 16 << 20;
+    state.write_run_bytes = if near {
+        state.write_run_bytes.saturating_add(end - offset)
+    } else {
+        end - offset
+    };
+    state.write_end = end;
+}
+
+fn journal_entry(state: &State, ino: Ino, offset: u64, data: Bytes) -> JournalEntry {
+    JournalEntry {
+        position: Default::default(),
+        ino,
+        offset,
+        data,
+        size_bytes: state.stable_size_bytes,
+        mtime: state.record.mtime,
+        ctime: state.record.ctime,
+        mode: state.record.mode,
+    }
+}
+
+impl Shared {
+    async fn collect(
+        self: &Arc<Self>,
+        sources: Vec<Source>,
+    ) -> Result<Vec<Bytes>, cairn_segment::SegmentError> {
+        let mut parts: Vec<Vec<Bytes>> = Vec::with_capacity(sources.len());
+        let mut fetches = Vec::new();
+        for source in sources {
+            match source {
+                Source::Memory(bytes) => parts.push(vec![bytes]),
+                Source::Zeros(len_bytes) => {
+                    parts.push(vec![Bytes::from_static(&ZEROS[..len_bytes as usize])]);
+                }
+                Source::Record(pointer, range) => {
+                    match self
+                        .segments
+                        .read_cached(self.volume, &pointer, range.clone())
+                    {
+                        Some(found) => parts.push(found),
+                        None => {
+                            fetches.push((parts.len(), pointer, range));
+                            parts.push(Vec::new());
+                        }
+                    }
+                }
+            }
+        }
+        if !fetches.is_empty() {
+            let slots: Vec<usize> = fetches.iter().map(|(slot, ..)| *slot).collect();
+            let found = try_join_all(fetches.into_iter().map(|(_, pointer, range)| async move {
+                self.segments.read(self.volume, &pointer, range).await
+            }))
+            .await?;
+            for (slot, found) in slots.into_iter().zip(found) {
+                parts[slot] = found;
+            }
+        }
+        Ok(parts.into_iter().flatten().collect())
+    }
+
+    /// Access time (relatime) and read-ahead.
+    fn note_read(self: &Arc<Self>, inode: &Arc<Inode>, state: &mut State, range: &Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        let now = self.now();
+        if is_atime_due(state, now) && self.policy.read().relatime {
+            state.record.atime = now;
+            state.attr_dirty = true;
+            self.enqueue(inode, state);
+        }
+        // Pipelined reads of one stream arrive a little out of order, too.
+        let sequential = range.start.abs_diff(state.read_end) <= READ_AHEAD_BYTES;
+        state.read_end = range.end;
+        if !sequential || range.end - range.start < 4096 {
+            state.read_ahead_end = 0;
+            return;
+        }
+        let have = state.read_ahead_end.max(range.end);
+        let want = (range.end + READ_AHEAD_BYTES).min(state.record.size_bytes);
+        // At least half a step at once, not a record per read.
+        if want < have + READ_AHEAD_BYTES / 2 {
+            return;
+        }
+        let Ok(permit) = self.read_ahead_permits.clone().try_acquire_owned() else {
+            return;
+        };
+        state.read_ahead_end = want;
+        if state.extents.window_missing(&(have..want)).is_some() {
+            return;
+        }
+        let cold: Vec<_> = state
+            .extents
+            .touching(have..want)
+            .filter(|extent| {
+                let range =
+                    extent.offset_in_record..extent.offset_in_record + extent.len_bytes() as u32;
+                self.segments
+                    .read_cached(self.volume, &extent.record, range)
+                    .is_none()
+            })
+            .map(|extent| {
+                (
+                    extent.record.clone(),
+                    extent.offset_in_record,
+                    extent.len_bytes() as u32,
+                )
+            })
+            .collect();
+        if cold.is_empty() {
+            return;
+        }
+        let shared = self.clone();
+        self.tasks.spawn("read-ahead", async move {
+            for (pointer, from, len) in cold {
+                // Only for the cache: whoever reads for real sees an error.
+                let _ = shared
+                    .segments
+                    .read(shared.volume, &pointer, from..from + len)
+                    .await;
+            }
+            drop(permit);
+        });
+    }
+
+    /// Makes the file's data stable: what is little goes to the journal, the rest into segments.
+    pub(crate) async fn commit(self: &Arc<Self>, inode: &Arc<Inode>) -> Result<(), FsError> {
+        let mut sequence = None;
+        loop {
+            let (waits, ticket) = {
+                let mut state = inode.lock();
+                let sequence = *sequence.get_or_insert(state.sequence);
+                let dirty = state.dirty.has_unstable_up_to(sequence);
+                if dirty
+                    && state.flights.is_empty()
+                    && state.dirty.unstable_bytes() <= JOURNAL_WRITE_BYTES_MAX
+                    && state.dirty.run_count() <= JOURNAL_COMMIT_RUNS_MAX
+                {
+                    self.journal_dirty(inode.ino, &mut state);
+                } else if dirty {
+                    self.start_flights(inode, &mut state, true);
+                }
+                let waits: Vec<_> = state
+                    .flights
+                    .iter()
+                    .map(|flight| flight.done.clone())
+                    .collect();
+                (waits, state.ticket)
+            };
+            if waits.is_empty() {
+                return self.durable(ticket).await;
+            }
+            for mut done in waits {
+                match done.wait_for(Option::is_some).await {
+                    Ok(result) => result.clone().unwrap_or(Ok(()))?,
+                    Err(_) => return Err(FsError::Fenced),
+                }
+            }
+            let state = inode.lock();
+            if !state.dirty.has_unstable_up_to(sequence.unwrap_or(0)) {
+                let ticket = state.ticket;
+                drop(state);
+                return self.durable(ticket).await;
+            }
+        }
+    }
+
+    /// Puts all data that is in memory only into the journal.
+    fn journal_dirty(&self, ino: Ino, state: &mut State) {
+        let end = state
+            .dirty
+            .runs()
+            .iter()
+            .next_back()
+            .map_or(0, |(start, run)| start + run.data.len() as u64);
+        state.stable_size_bytes = state
+            .stable_size_bytes
+            .max(end.min(state.record.size_bytes));
+        let mut batch = Batch::new();
+        let mut count = 0;
+        for (start, run) in state.dirty.runs() {
+            if run.journal.is_none() {
+                // A slice may hold on to a large receive buffer; the log copies it anyway.
+                batch.journal(journal_entry(state, ino, *start, run.data.clone()));
+                count += 1;
+            }
+        }
+        let ticket = self.meta.submit(batch);
+        self.note_journal(count);
+        state.ticket = ticket;
+        state.journal_last = ticket.0;
+        state.dirty.mark_journaled(ticket.0);
+    }
+
+    fn note_journal(&self, count: u64) {
+        self.counters
+            .journaled_writes
+            .fetch_add(count, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+/// Relative access times: renewed when the file changed since, or once a day.
+fn is_atime_due(state: &State, now: Timestamp) -> bool {
+    let record = &state.record;
+    record.atime <= record.mtime
+        || record.atime <= record.ctime
+        || now.seconds.saturating_sub(record.atime.seconds) >= RELATIME_SECONDS
+}

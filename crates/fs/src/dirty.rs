@@ -1,0 +1,357 @@
+//! The dirty map: bytes of one file that are newer than its extents.
+//!
+//! Owns: which bytes win where writes overlap, and how many of them are held.
+//! Must not know: when to flush, where bytes go, what a journal is beyond a position in it.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use bytes::Bytes;
+use cairn_base::LogPosition;
+
+/// Bytes that were written together, or what later writes left of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    pub data: Bytes,
+    /// Where the journal holds the bytes; `None` while they live in memory only.
+    pub journal: Option<LogPosition>,
+    /// Number of the write within its file: what a COMMIT has to wait for.
+    pub sequence: u64,
+}
+
+/// Runs by file offset; they never overlap.
+#[derive(Debug, Default)]
+pub struct DirtyMap {
+    runs: BTreeMap<u64, Run>,
+    len_bytes: u64,
+    unstable_bytes: u64,
+}
+
+impl DirtyMap {
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// Bytes held.
+    pub fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    /// Bytes held that are in no journal.
+    pub fn unstable_bytes(&self) -> u64 {
+        self.unstable_bytes
+    }
+
+    pub fn run_count(&self) -> usize {
+        self.runs.len()
+    }
+
+    pub fn runs(&self) -> &BTreeMap<u64, Run> {
+        &self.runs
+    }
+
+    /// Whether a run that is in memory only comes from a write up to `sequence`.
+    pub fn has_unstable_up_to(&self, sequence: u64) -> bool {
+        self.unstable_bytes > 0
+            && self
+                .runs
+                .values()
+                .any(|run| run.journal.is_none() && run.sequence <= sequence)
+    }
+
+    /// Puts `run` at `offset`; it wins over what is there. Returns the change of `len_bytes`.
+    pub fn insert(&mut self, offset: u64, run: Run) -> i64 {
+        if run.data.is_empty() {
+            return 0;
+        }
+        let before = self.len_bytes;
+        self.clear(offset..offset + run.data.len() as u64);
+        self.add(offset, run);
+        self.len_bytes as i64 - before as i64
+    }
+
+    /// Puts back the parts of `run` that nothing newer covers: for a flush that failed.
+    pub fn insert_under(&mut self, offset: u64, run: Run) -> i64 {
+        let before = self.len_bytes;
+        let mut gaps = Vec::new();
+        let end = offset + run.data.len() as u64;
+        gaps_of(&self.runs, offset..end, &mut gaps);
+        for gap in gaps {
+            let part = Run {
+                data: run
+                    .data
+                    .slice((gap.start - offset) as usize..(gap.end - offset) as usize),
+                ..run.clone()
+            };
+            self.add(gap.start, part);
+        }
+        self.len_bytes as i64 - before as i64
+    }
+
+    /// Forgets all bytes in `range`. Returns how many there were.
+    pub fn clear(&mut self, range: Range<u64>) -> u64 {
+        let before = self.len_bytes;
+        let first = self
+            .runs
+            .range(..range.start)
+            .next_back()
+            .filter(|(start, run)| *start + run.data.len() as u64 > range.start)
+            .map(|(start, _)| *start);
+        let mut next = first;
+        loop {
+            let start = match next.take() {
+                Some(start) => start,
+                None => match self.runs.range(range.clone()).next() {
+                    Some((start, _)) => *start,
+                    None => break,
+                },
+            };
+            let run = self.remove(start);
+            let end = start + run.data.len() as u64;
+            if start < range.start {
+                let left = run.data.slice(..(range.start - start) as usize);
+                self.add(
+                    start,
+                    Run {
+                        data: left,
+                        ..run.clone()
+                    },
+                );
+            }
+            if end > range.end {
+                let right = run.data.slice((range.end - start) as usize..);
+                self.add(range.end, Run { data: right, ..run });
+                break;
+            }
+        }
+        before - self.len_bytes
+    }
+
+    /// Takes runs from the lowest offset on, until `bytes_max` or `runs_max` is reached; runs that
+    /// touch a `blocked` range stay.
+    pub fn take(
+        &mut self,
+        bytes_max: u64,
+        runs_max: usize,
+        blocked: &[Range<u64>],
+    ) -> BTreeMap<u64, Run> {
+        let mut taken_bytes = 0;
+        let mut starts = Vec::new();
+        for (start, run) in &self.runs {
+            let range = *start..*start + run.data.len() as u64;
+            if taken_bytes >= bytes_max || starts.len() >= runs_max {
+                break;
+            }
+            if blocked
+                .iter()
+                .any(|other| range.start < other.end && other.start < range.end)
+            {
+                continue;
+            }
+            taken_bytes += run.data.len() as u64;
+            starts.push(*start);
+        }
+        if starts.len() == self.runs.len() {
+            self.len_bytes = 0;
+            self.unstable_bytes = 0;
+            return std::mem::take(&mut self.runs);
+        }
+        starts
+            .into_iter()
+            .map(|start| (start, self.remove(start)))
+            .collect()
+    }
+
+    /// Marks every run that is in memory only as journaled at `position`.
+    pub fn mark_journaled(&mut self, position: LogPosition) {
+        for run in self.runs.values_mut() {
+            run.journal.get_or_insert(position);
+        }
+        self.unstable_bytes = 0;
+    }
+
+    fn add(&mut self, offset: u64, run: Run) {
+        self.len_bytes += run.data.len() as u64;
+        if run.journal.is_none() {
+            self.unstable_bytes += run.data.len() as u64;
+        }
+        let old = self.runs.insert(offset, run);
+        assert!(old.is_none());
+    }
+
+    fn remove(&mut self, offset: u64) -> Run {
+        let run = self.runs.remove(&offset).expect("a run starts here");
+        self.len_bytes -= run.data.len() as u64;
+        if run.journal.is_none() {
+            self.unstable_bytes -= run.data.len() as u64;
+        }
+        run
+    }
+}
+
+/// Collects what `runs` holds of `range` into `pieces`, and what it does not into `gaps`.
+/// Bytes at or past `limit` do not count: the file was cut there after they were written.
+pub fn fill(
+    runs: &BTreeMap<u64, Run>,
+    limit: u64,
+    range: Range<u64>,
+    pieces: &mut Vec<(u64, Bytes)>,
+    gaps: &mut Vec<Range<u64>>,
+) {
+    let mut at = range.start;
+    for (start, data) in overlapping(runs, range.clone()) {
+        let end = (start + data.len() as u64).min(range.end).min(limit);
+        let from = start.max(at);
+        if from >= end {
+            continue;
+        }
+        if from > at {
+            gaps.push(at..from);
+        }
+        pieces.push((
+            from,
+            data.slice((from - start) as usize..(end - start) as usize),
+        ));
+        at = end;
+    }
+    if at < range.end {
+        gaps.push(at..range.end);
+    }
+}
+
+fn gaps_of(runs: &BTreeMap<u64, Run>, range: Range<u64>, gaps: &mut Vec<Range<u64>>) {
+    let mut at = range.start;
+    for (start, data) in overlapping(runs, range.clone()) {
+        if start > at {
+            gaps.push(at..start);
+        }
+        at = at.max(start + data.len() as u64);
+    }
+    if at < range.end {
+        gaps.push(at..range.end);
+    }
+}
+
+fn overlapping(
+    runs: &BTreeMap<u64, Run>,
+    range: Range<u64>,
+) -> impl Iterator<Item = (u64, &Bytes)> {
+    let first = runs
+        .range(..range.start)
+        .next_back()
+        .filter(|(start, run)| *start + run.data.len() as u64 > range.start)
+        .map_or(range.start, |(start, _)| *start);
+    runs.range(first..range.end)
+        .map(|(start, run)| (*start, &run.data))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn run(byte: u8, len: usize, sequence: u64) -> Run {
+        Run {
+            data: Bytes::from(vec![byte; len]),
+            journal: sequence.is_multiple_of(2).then_some(LogPosition(sequence)),
+            sequence,
+        }
+    }
+
+    fn content(map: &DirtyMap, len: usize) -> Vec<Option<u8>> {
+        let mut bytes = vec![None; len];
+        for (start, run) in map.runs() {
+            for (index, byte) in run.data.iter().enumerate() {
+                let slot = &mut bytes[*start as usize + index];
+                assert!(slot.is_none(), "runs overlap at {start}");
+                *slot = Some(*byte);
+            }
+        }
+        bytes
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert(u64, usize, u8),
+        InsertUnder(u64, usize, u8),
+        Clear(u64, u64),
+        Take(u64, usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (0..200u64, 1..60usize, any::<u8>()).prop_map(|(o, l, b)| Step::Insert(o, l, b)),
+            (0..200u64, 1..60usize, any::<u8>()).prop_map(|(o, l, b)| Step::InsertUnder(o, l, b)),
+            (0..200u64, 0..100u64).prop_map(|(o, l)| Step::Clear(o, l)),
+            (0..80u64, 0..4usize).prop_map(|(b, r)| Step::Take(b, r)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn behaves_as_an_array_of_optional_bytes(steps in prop::collection::vec(step(), 1..60)) {
+            let mut map = DirtyMap::default();
+            let mut model = vec![None; 300];
+            for (index, step) in steps.into_iter().enumerate() {
+                let before = map.len_bytes() as i64;
+                let mut delta = None;
+                match step {
+                    Step::Insert(offset, len, byte) => {
+                        delta = Some(map.insert(offset, run(byte, len, index as u64)));
+                        model[offset as usize..offset as usize + len].fill(Some(byte));
+                    }
+                    Step::InsertUnder(offset, len, byte) => {
+                        delta = Some(map.insert_under(offset, run(byte, len, index as u64)));
+                        for slot in &mut model[offset as usize..offset as usize + len] {
+                            slot.get_or_insert(byte);
+                        }
+                    }
+                    Step::Clear(offset, len) => {
+                        map.clear(offset..offset + len);
+                        model[offset as usize..(offset + len) as usize].fill(None);
+                    }
+                    Step::Take(bytes, runs) => {
+                        for (start, run) in map.take(bytes, runs, &[]) {
+                            model[start as usize..start as usize + run.data.len()].fill(None);
+                        }
+                    }
+                }
+                prop_assert_eq!(&content(&map, 300), &model);
+                prop_assert_eq!(map.len_bytes(), model.iter().flatten().count() as u64);
+                let unstable: usize = map.runs().values().filter(|r| r.journal.is_none()).map(|r| r.data.len()).sum();
+                prop_assert_eq!(map.unstable_bytes(), unstable as u64);
+                if let Some(delta) = delta {
+                    prop_assert_eq!(before + delta, map.len_bytes() as i64);
+                }
+            }
+        }
+
+        #[test]
+        fn fill_splits_a_range_into_pieces_and_gaps(
+            inserts in prop::collection::vec((0..200u64, 1..40usize, any::<u8>()), 0..12),
+            start in 0..250u64, len in 0..60u64, limit in 0..300u64,
+        ) {
+            let mut map = DirtyMap::default();
+            for (index, (offset, len, byte)) in inserts.into_iter().enumerate() {
+                map.insert(offset, run(byte, len, index as u64));
+            }
+            let mut want = content(&map, 400);
+            want[limit as usize..].fill(None);
+            let (mut pieces, mut gaps) = (Vec::new(), Vec::new());
+            fill(map.runs(), limit, start..start + len, &mut pieces, &mut gaps);
+            let mut got = vec![None; 400];
+            let mut covered = 0;
+            for (offset, data) in &pieces {
+                covered += data.len() as u64;
+                for (index, byte) in data.iter().enumerate() {
+                    got[*offset as usize + index] = Some(*byte);
+                }
+            }
+            covered += gaps.iter().map(|gap| gap.end - gap.start).sum::<u64>();
+            prop_assert_eq!(covered, len);
+            let range = start as usize..(start + len) as usize;
+            prop_assert_eq!(&got[range.clone()], &want[range]);
+        }
+    }
+}

@@ -1,0 +1,721 @@
+//! From dirty maps into segments.
+//!
+//! Owns: when data is flushed, how it is cut into records, the order "bytes durable, then extents"
+//! (Rule 3), memory for dirty data (Rule 6).
+//! Must not know: protocols, how rows are written.
+//!
+//! A flight is what one flush took from one file. Flights of a file never overlap, so they may
+//! finish in any order.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cairn_base::{Ino, LogPosition, SegmentId};
+use cairn_meta::{Batch, ExtentRecord, Fold, Key, SegmentRecord, SpaceDelta};
+use cairn_segment::{Appended, EncodedRecord, RecordPointer, SegmentInfo, Stream, encode_record};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use tokio::sync::{Notify, watch};
+
+use crate::dirty::Run;
+use crate::extents::{Change, Extent};
+use crate::inode::{Flight, FlightResult, Inode, State};
+use crate::types::FsError;
+use crate::volume::{EXTENTS_IN_MEMORY_MAX, Policy, Shared, segment_error};
+
+/// What one flight takes at most.
+const FLIGHT_BYTES_MAX: u64 = 4 << 20;
+const FLIGHT_RUNS_MAX: usize = 1024;
+/// Flights that encode and write at the same time.
+pub(crate) const FLIGHTS_MAX: usize = 16;
+/// A file written in order is flushed as soon as so much is there.
+const STREAM_FLUSH_BYTES: u64 = 4 << 20;
+/// From so many bytes in order on, a file gets segments of its own.
+const STREAM_RUN_BYTES: u64 = 16 << 20;
+/// The flusher looks at the queue this often.
+const FLUSH_INTERVAL: Duration = Duration::from_millis(200);
+/// Dirty data and attributes older than this are flushed.
+const DIRTY_AGE_MAX: Duration = Duration::from_secs(3);
+/// After a flush failed the file waits this long.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// Files that one pass of the flusher puts together into one append.
+const FLUSH_FILES_MAX: usize = 256;
+
+/// Memory that dirty data takes, and who waits for it to become less.
+pub(crate) struct DirtyAccount {
+    bytes: AtomicU64,
+    bytes_max: u64,
+    less: Notify,
+}
+
+impl DirtyAccount {
+    pub fn new(bytes_max: u64) -> Self {
+        Self {
+            bytes: AtomicU64::new(0),
+            bytes_max,
+            less: Notify::new(),
+        }
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    pub fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
+    pub fn add(&self, delta: i64) {
+        if delta >= 0 {
+            self.bytes.fetch_add(delta as u64, Ordering::Relaxed);
+        } else {
+            self.bytes
+                .fetch_sub(delta.unsigned_abs(), Ordering::Relaxed);
+            self.less.notify_waiters();
+        }
+    }
+
+    fn is_high(&self) -> bool {
+        self.bytes() > self.bytes_max / 2
+    }
+}
+
+/// Inodes that differ from the metadata, the oldest first.
+#[derive(Default)]
+pub(crate) struct FlushQueue {
+    inodes: Mutex<VecDeque<Arc<Inode>>>,
+    wake: Notify,
+}
+
+/// One flight on its way.
+struct Job {
+    inode: Arc<Inode>,
+    flight: u64,
+    runs: Arc<BTreeMap<u64, Run>>,
+    len_bytes: u64,
+    /// Journal entries up to here are in `runs` where they overlap it.
+    journal_through: LogPosition,
+    stream: Stream,
+    done: watch::Sender<FlightResult>,
+}
+
+/// Bytes of a file that become one record.
+struct Cut {
+    start: u64,
+    parts: Vec<Bytes>,
+    len_bytes: u64,
+}
+
+impl Shared {
+    /// Waits until there is room for `len_bytes` of dirty data.
+    pub async fn admit(&self, len_bytes: u64) {
+        loop {
+            let bytes = self.dirty.bytes();
+            if bytes == 0 || bytes + len_bytes <= self.dirty.bytes_max {
+                return;
+            }
+            let less = self.dirty.less.notified();
+            self.queue.wake.notify_one();
+            let bytes = self.dirty.bytes();
+            if bytes == 0 || bytes + len_bytes <= self.dirty.bytes_max {
+                return;
+            }
+            less.await;
+        }
+    }
+
+    /// Puts an inode that differs from the metadata into the flush queue.
+    pub fn enqueue(&self, inode: &Arc<Inode>, state: &mut State) {
+        if !state.queued {
+            state.queued = true;
+            state.dirty_since = self.env.clock.monotonic();
+            self.queue.inodes.lock().push_back(inode.clone());
+        }
+    }
+
+    /// After a write: a stream is flushed as it comes, the rest is left to gather.
+    pub fn after_write(self: &Arc<Self>, inode: &Arc<Inode>, state: &mut State) {
+        self.enqueue(inode, state);
+        if state.write_run_bytes >= STREAM_FLUSH_BYTES
+            && state.dirty.len_bytes() >= STREAM_FLUSH_BYTES
+            && state.dirty.run_count() <= FLIGHT_RUNS_MAX
+        {
+            self.start_flights(inode, state, false);
+        }
+        if self.dirty.is_high() {
+            self.queue.wake.notify_one();
+        }
+    }
+
+    /// Sends dirty data of a file on its way: all of it, or only full flights.
+    pub fn start_flights(self: &Arc<Self>, inode: &Arc<Inode>, state: &mut State, all: bool) {
+        while let Some(job) = self.take_flight(inode, state, all) {
+            let shared = self.clone();
+            self.tasks.spawn("flush", async move {
+                shared.fly(vec![job]).await;
+            });
+        }
+    }
+
+    fn take_flight(&self, inode: &Arc<Inode>, state: &mut State, all: bool) -> Option<Job> {
+        if !all && state.dirty.len_bytes() < STREAM_FLUSH_BYTES {
+            return None;
+        }
+        let blocked: Vec<Range<u64>> = state
+            .flights
+            .iter()
+            .map(|flight| flight.span.clone())
+            .collect();
+        let runs = state
+            .dirty
+            .take(FLIGHT_BYTES_MAX, FLIGHT_RUNS_MAX, &blocked);
+        let (first, last) = (runs.iter().next()?, runs.iter().next_back()?);
+        let span = *first.0..last.0 + last.1.data.len() as u64;
+        let len_bytes = runs.values().map(|run| run.data.len() as u64).sum();
+        let runs = Arc::new(runs);
+        let (sender, done) = watch::channel(None);
+        let id = state.flight_next;
+        state.flight_next += 1;
+        state.flights.push(Flight {
+            id,
+            runs: runs.clone(),
+            span,
+            limit: u64::MAX,
+            done,
+        });
+        let stream = if state.write_run_bytes >= STREAM_RUN_BYTES {
+            Stream::File(inode.ino.0)
+        } else {
+            Stream::Mixed
+        };
+        Some(Job {
+            inode: inode.clone(),
+            flight: id,
+            runs,
+            len_bytes,
+            journal_through: state.journal_last,
+            stream,
+            done: sender,
+        })
+    }
+
+    /// Takes flights through to the end, together in one append.
+    async fn fly(self: Arc<Self>, jobs: Vec<Job>) {
+        let Ok(_permit) = self.flight_permits.acquire().await else {
+            return;
+        };
+        let policy = self.policy.read().clone();
+        let mut cuts = Vec::new();
+        let mut records = Vec::new();
+        for job in &jobs {
+            let of_job = cut(&job.runs, &policy);
+            records.extend(
+                of_job
+                    .iter()
+                    .map(|cut| encode_record(cut.parts.clone(), policy.compression)),
+            );
+            cuts.push(of_job);
+        }
+        match self.append(jobs[0].stream, &records).await {
+            Ok(appended) => {
+                let mut at = 0;
+                let mut tickets = Vec::with_capacity(jobs.len());
+                for (job, cuts) in jobs.iter().zip(&cuts) {
+                    let placed: Vec<(&Cut, Arc<RecordPointer>)> = cuts
+                        .iter()
+                        .zip(&records[at..])
+                        .zip(&appended.locations[at..])
+                        .map(|((cut, record), location)| (cut, Arc::new(record.pointer(*location))))
+                        .collect();
+                    at += cuts.len();
+                    tickets.push(self.land(job, &placed, &appended.segments));
+                }
+                drop(appended);
+                for (job, ticket) in jobs.into_iter().zip(tickets) {
+                    let result = match ticket {
+                        Ok(ticket) => self.durable(ticket).await,
+                        Err(error) => Err(error),
+                    };
+                    self.finish(job, result);
+                }
+            }
+            Err(error) => {
+                for job in jobs {
+                    self.turn_back(job, error.clone());
+                }
+            }
+        }
+    }
+
+    async fn append(&self, stream: Stream, records: &[EncodedRecord]) -> Result<Appended, FsError> {
+        let code = self.code()?;
+        self.segments
+            .append(self.volume, code, stream, records.to_vec())
+            .await
+            .map_err(segment_error)
+    }
+
+    /// The bytes of a flight are durable: makes them the file's extents, and ends the flight.
+    fn land(
+        &self,
+        job: &Job,
+        placed: &[(&Cut, Arc<RecordPointer>)],
+        segments: &[SegmentInfo],
+    ) -> Result<cairn_meta::Ticket, FsError> {
+        let inode = &job.inode;
+        let ticket = loop {
+            for (cut, _) in placed {
+                self.load_extents(inode, &(cut.start..cut.start + cut.len_bytes))?;
+            }
+            let mut state = inode.lock();
+            let missing = placed.iter().any(|(cut, _)| {
+                state
+                    .extents
+                    .window_missing(&(cut.start..cut.start + cut.len_bytes))
+                    .is_some()
+            });
+            if missing {
+                continue;
+            }
+            let index = state
+                .flights
+                .iter()
+                .position(|flight| flight.id == job.flight);
+            let Some(index) = index else {
+                return Err(FsError::Io(format!(
+                    "flight {} of inode {} is gone",
+                    job.flight, inode.ino
+                )));
+            };
+            let limit = state.flights[index].limit;
+            if state.removed {
+                state.flights.remove(index);
+                break state.ticket;
+            }
+            let mut change = Change::default();
+            let mut end_max = 0;
+            for (cut, pointer) in placed {
+                let end = (cut.start + cut.len_bytes).min(limit);
+                if cut.start >= end {
+                    continue;
+                }
+                end_max = end_max.max(end);
+                let extent = Extent {
+                    start: cut.start,
+                    end,
+                    record: pointer.clone(),
+                    offset_in_record: 0,
+                };
+                state.extents.insert(extent, &mut change);
+            }
+            let mut batch = Batch::new();
+            self.put_segments(segments, &mut batch);
+            self.change_extents(inode.ino, &mut state, &change, &mut batch);
+            state.stable_size_bytes = state
+                .stable_size_bytes
+                .max(end_max.min(state.record.size_bytes));
+            for range in journaled(&job.runs) {
+                batch.fold(Fold {
+                    ino: inode.ino,
+                    start: range.start,
+                    end: range.end,
+                    through: job.journal_through,
+                });
+            }
+            batch.put(Key::inode(inode.ino), state.stored_record().encode());
+            let ticket = self.meta.submit(batch);
+            state.ticket = ticket;
+            state.flights.remove(index);
+            if state.extents.len() > EXTENTS_IN_MEMORY_MAX {
+                state.extents.unload();
+            }
+            break ticket;
+        };
+        for (cut, pointer) in placed {
+            self.segments
+                .cache_insert_parts(self.volume, pointer, cut.parts.clone());
+        }
+        Ok(ticket)
+    }
+
+    fn finish(&self, job: Job, result: Result<(), FsError>) {
+        self.dirty.add(-(job.len_bytes as i64));
+        let counter = match &result {
+            Ok(()) => &self.counters.flushed_bytes,
+            Err(_) => &self.counters.flush_errors,
+        };
+        counter.fetch_add(
+            if result.is_ok() { job.len_bytes } else { 1 },
+            Ordering::Relaxed,
+        );
+        if let Err(error) = &result {
+            tracing::error!(volume = %self.volume, ino = %job.inode.ino, %error, "flush failed");
+        }
+        job.done.send_replace(Some(result));
+    }
+
+    /// A flush failed before anything referred to its bytes: they are dirty again.
+    fn turn_back(&self, job: Job, error: FsError) {
+        let mut state = job.inode.lock();
+        let mut kept = 0;
+        if let Some(index) = state
+            .flights
+            .iter()
+            .position(|flight| flight.id == job.flight)
+        {
+            let flight = state.flights.remove(index);
+            for (start, run) in flight.runs.iter() {
+                let len = run.data.len() as u64;
+                let end = (start + len).min(flight.limit);
+                if !state.removed && *start < end {
+                    let part = Run {
+                        data: run.data.slice(..(end - start) as usize),
+                        ..run.clone()
+                    };
+                    kept += state.dirty.insert_under(*start, part);
+                }
+            }
+        }
+        state.dirty_since = self.env.clock.monotonic() + RETRY_PAUSE;
+        self.enqueue(&job.inode, &mut state);
+        drop(state);
+        self.dirty.add(kept - job.len_bytes as i64);
+        self.counters.flush_errors.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(volume = %self.volume, ino = %job.inode.ino, %error, "flush failed; the data stays in memory and is tried again");
+        job.done.send_replace(Some(Err(error)));
+    }
+
+    /// Records segments that the metadata does not know, in the batch that first refers to them.
+    pub(crate) fn put_segments(&self, segments: &[SegmentInfo], batch: &mut Batch) {
+        for info in segments {
+            if self.meta.segment(info.id).is_none() {
+                batch.put_segment(
+                    info.id,
+                    SegmentRecord {
+                        data: info.code.data(),
+                        parity: info.code.parity(),
+                        disks: info.disks.clone(),
+                        shard_len_bytes: info.shard_len_bytes,
+                        sealed: info.sealed,
+                        epoch: self.meta.epoch(),
+                        live_bytes: 0,
+                        live_records: 0,
+                    },
+                );
+            }
+        }
+    }
+
+    /// Puts a change of extents into `batch`, with what it does to space and segment counters.
+    pub(crate) fn change_extents(
+        &self,
+        ino: Ino,
+        state: &mut State,
+        change: &Change,
+        batch: &mut Batch,
+    ) {
+        let mut live: FxHashMap<SegmentId, (i64, i64)> = FxHashMap::default();
+        let mut space = SpaceDelta::default();
+        let mut count = |extent: &Extent, sign: i64| {
+            let entry = live.entry(extent.record.location.segment).or_default();
+            entry.0 += sign * extent.live_bytes();
+            entry.1 += sign;
+            space.file_bytes += sign * extent.len_bytes() as i64;
+            space.stored_bytes += sign * extent.live_bytes();
+        };
+        for (end, replaced) in change.keys() {
+            if let Some(before) = &replaced.before {
+                count(before, -1);
+            }
+            match &replaced.after {
+                Some(after) => {
+                    count(after, 1);
+                    let record = ExtentRecord {
+                        start: after.start,
+                        record: (*after.record).clone(),
+                        offset_in_record: after.offset_in_record,
+                    };
+                    batch.put(Key::extent(ino, end), record.encode());
+                }
+                None if replaced.before.is_some() => {
+                    batch.delete(Key::extent(ino, end));
+                }
+                None => {}
+            }
+        }
+        for (segment, (bytes, records)) in live {
+            if (bytes, records) != (0, 0) {
+                batch.segment_delta(segment, bytes, records);
+            }
+        }
+        batch.space(space);
+        state.record.used_bytes = state
+            .record
+            .used_bytes
+            .saturating_add_signed(space.file_bytes);
+    }
+
+    /// The background task: flushes what is old, what presses, and what holds the log back.
+    pub async fn run_flusher(self: Arc<Self>) {
+        while self.tasks.pause(FLUSH_INTERVAL, &self.queue.wake).await {
+            self.fold_journal();
+            self.flush_due();
+        }
+    }
+
+    /// Sends on their way the files that wait longest: those that are due, or, when dirty memory
+    /// runs high, enough of them.
+    fn flush_due(self: &Arc<Self>) {
+        let now = self.env.clock.monotonic();
+        let pressed = self.dirty.is_high();
+        let mut jobs = Vec::new();
+        let mut jobs_bytes = 0;
+        let count = self.queue.inodes.lock().len();
+        let mut started_bytes = 0;
+        for _ in 0..count {
+            let Some(inode) = self.queue.inodes.lock().pop_front() else {
+                break;
+            };
+            let mut state = inode.lock();
+            let age = now.saturating_sub(state.dirty_since);
+            let busy = self.flight_permits.available_permits() == 0;
+            let due = now >= state.dirty_since
+                && (age >= DIRTY_AGE_MAX || (pressed && started_bytes < self.dirty.bytes_max / 4));
+            if !due || busy {
+                drop(state);
+                self.queue.inodes.lock().push_back(inode);
+                continue;
+            }
+            state.queued = false;
+            if state.dirty.is_empty() {
+                self.put_attr(&inode, &mut state);
+                continue;
+            }
+            state.dirty_since = now;
+            if state.dirty.len_bytes() > FLIGHT_BYTES_MAX / 2 {
+                started_bytes += state.dirty.len_bytes();
+                self.start_flights(&inode, &mut state, true);
+            } else if let Some(job) = self.take_flight(&inode, &mut state, true) {
+                started_bytes += job.len_bytes;
+                jobs_bytes += job.len_bytes;
+                jobs.push(Job {
+                    stream: Stream::Mixed,
+                    ..job
+                });
+            }
+            // What overlaps a flight had to stay.
+            if !state.dirty.is_empty() {
+                self.enqueue(&inode, &mut state);
+            }
+            drop(state);
+            if jobs_bytes >= FLIGHT_BYTES_MAX || jobs.len() >= FLUSH_FILES_MAX {
+                self.send(std::mem::take(&mut jobs));
+                jobs_bytes = 0;
+            }
+        }
+        if !jobs.is_empty() {
+            self.send(jobs);
+        }
+    }
+
+    fn send(self: &Arc<Self>, jobs: Vec<Job>) {
+        let shared = self.clone();
+        self.tasks
+            .spawn("flush", async move { shared.fly(jobs).await });
+    }
+
+    /// Stores attributes that no data flush takes along.
+    fn put_attr(&self, inode: &Inode, state: &mut State) {
+        if state.attr_dirty && !state.removed {
+            let mut batch = Batch::new();
+            batch.put(Key::inode(inode.ino), state.stored_record().encode());
+            state.ticket = self.meta.submit(batch);
+        }
+    }
+
+    /// Flushes files whose journal entries keep the log from being cut.
+    fn fold_journal(self: &Arc<Self>) {
+        let Some(through) = self.meta.journal_pressure().fold_through else {
+            return;
+        };
+        let mut jobs = Vec::new();
+        for ino in self.meta.journal_inodes(through) {
+            if let Ok(inode) = self.inode(ino) {
+                let mut state = inode.lock();
+                while let Some(job) = self.take_flight(&inode, &mut state, true) {
+                    jobs.push(job);
+                    if jobs.len() >= FLUSH_FILES_MAX {
+                        self.send(std::mem::take(&mut jobs));
+                    }
+                }
+            }
+        }
+        if !jobs.is_empty() {
+            self.send(jobs);
+        }
+    }
+
+    /// Flushes all that there is; background tasks have ended.
+    pub async fn flush_everything(self: &Arc<Self>) -> Result<(), FsError> {
+        let mut result = Ok(());
+        loop {
+            let inodes: Vec<_> = self.queue.inodes.lock().drain(..).collect();
+            if inodes.is_empty() {
+                break;
+            }
+            let mut flying = Vec::new();
+            for inode in &inodes {
+                let mut state = inode.lock();
+                state.queued = false;
+                self.start_flights(inode, &mut state, true);
+                flying.extend(state.flights.iter().map(|flight| flight.done.clone()));
+                self.put_attr(inode, &mut state);
+            }
+            for mut done in flying {
+                let ended = match done.wait_for(Option::is_some).await {
+                    Ok(ended) => ended.clone().unwrap_or(Ok(())),
+                    Err(_) => Err(FsError::Fenced),
+                };
+                if result.is_ok() {
+                    result = ended;
+                }
+            }
+            if result.is_err() {
+                break;
+            }
+        }
+        self.tasks.ended().await;
+        self.durable(self.meta.last_ticket()).await?;
+        result
+    }
+}
+
+/// The ranges of `runs` that the journal holds too.
+fn journaled(runs: &BTreeMap<u64, Run>) -> Vec<Range<u64>> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for (start, run) in runs {
+        if run.journal.is_none() {
+            continue;
+        }
+        let end = start + run.data.len() as u64;
+        match ranges.last_mut() {
+            Some(last) if last.end == *start => last.end = end,
+            _ => ranges.push(*start..end),
+        }
+    }
+    ranges
+}
+
+/// Cuts runs into records: contiguous bytes up to the record size, at multiples of it in the file,
+/// so that a file that is written again and again keeps its extents aligned.
+fn cut(runs: &BTreeMap<u64, Run>, policy: &Policy) -> Vec<Cut> {
+    let mut cuts: Vec<Cut> = Vec::new();
+    let mut runs = runs.iter().peekable();
+    while let Some((start, run)) = runs.next() {
+        let mut stretch = vec![run.data.clone()];
+        let mut end = start + run.data.len() as u64;
+        while let Some((next, run)) = runs.peek() {
+            if **next != end {
+                break;
+            }
+            end += run.data.len() as u64;
+            stretch.push(run.data.clone());
+            runs.next();
+        }
+        let record_bytes = policy.access_pattern.record_bytes(end - start);
+        let mut at = *start;
+        let mut parts = stretch.into_iter();
+        let mut rest = parts.next().unwrap_or_default();
+        while at < end {
+            let cut_end = ((at / record_bytes + 1) * record_bytes).min(end);
+            let mut record = Cut {
+                start: at,
+                parts: Vec::new(),
+                len_bytes: cut_end - at,
+            };
+            while at < cut_end {
+                if rest.is_empty() {
+                    rest = parts.next().unwrap_or_default();
+                }
+                let take = rest.len().min((cut_end - at) as usize);
+                record.parts.push(rest.split_to(take));
+                at += take as u64;
+            }
+            cuts.push(record);
+        }
+    }
+    cuts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::volume::AccessPattern;
+
+    fn runs(list: &[(u64, usize)]) -> BTreeMap<u64, Run> {
+        list.iter()
+            .map(|(start, len)| {
+                let run = Run {
+                    data: Bytes::from(vec![*start as u8; *len]),
+                    journal: None,
+                    sequence: 0,
+                };
+                (*start, run)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn runs_are_cut_into_aligned_records() {
+        const KIB: usize = 1 << 10;
+        let cases: &[(&str, AccessPattern, &[(u64, usize)], &[(u64, u64)])] = &[
+            (
+                "one small",
+                AccessPattern::Concurrent,
+                &[(5, 10)],
+                &[(5, 10)],
+            ),
+            (
+                "neighbours join",
+                AccessPattern::Concurrent,
+                &[(0, 10), (10, 20)],
+                &[(0, 30)],
+            ),
+            (
+                "a gap parts",
+                AccessPattern::Concurrent,
+                &[(0, 10), (11, 20)],
+                &[(0, 10), (11, 20)],
+            ),
+            (
+                "at multiples of the record",
+                AccessPattern::Random,
+                &[(8 << 10, 24 * KIB)],
+                &[(8 << 10, 8 << 10), (16 << 10, 16 << 10)],
+            ),
+            (
+                "long stretches get large records",
+                AccessPattern::Concurrent,
+                &[(0, 1024 * KIB), (1 << 20, 512 * KIB)],
+                &[(0, 1 << 20), (1 << 20, 512 << 10)],
+            ),
+        ];
+        for (name, access_pattern, list, want) in cases {
+            let policy = Policy {
+                access_pattern: *access_pattern,
+                ..Policy::default()
+            };
+            let cuts = cut(&runs(list), &policy);
+            let got: Vec<_> = cuts.iter().map(|cut| (cut.start, cut.len_bytes)).collect();
+            assert_eq!(got, *want, "{name}");
+            for cut in &cuts {
+                let len: usize = cut.parts.iter().map(Bytes::len).sum();
+                assert_eq!(len as u64, cut.len_bytes, "{name}");
+            }
+        }
+    }
+}

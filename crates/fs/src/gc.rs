@@ -1,0 +1,358 @@
+//! Garbage: inodes without a name, segments without live records, segments with few.
+//!
+//! Owns: what may be deleted and when. Invariant: a segment goes only after its removal from the
+//! metadata is durable, and never while an append to it is not committed (it is pinned).
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use cairn_base::{Ino, SegmentId};
+use cairn_meta::{Batch, Key, SegmentRecord, SpaceDelta};
+use cairn_segment::{ErrorKind, RecordPointer, Stream, encode_record};
+use rustc_hash::FxHashMap;
+
+use crate::extents::{Change, Extent, ExtentMap};
+use crate::types::FsError;
+use crate::volume::{Shared, meta_error, parse_extent, segment_error};
+
+/// The collector looks this often, and when space is short.
+const GC_INTERVAL: Duration = Duration::from_secs(2);
+const REAP_INTERVAL: Duration = Duration::from_secs(30);
+/// Extents that one step removes.
+const REAP_EXTENTS_MAX: usize = 1024;
+/// A segment with a smaller share of live bytes than this is sparse.
+const SPARSE_PERCENT: u64 = 50;
+/// Sparse segments are rewritten when they could give back this share of the pool, or when the
+/// pool is this full.
+const SPARSE_WASTE_PERCENT: u64 = 10;
+const PRESSED_FREE_PERCENT: u64 = 15;
+/// Segments, and live bytes, that one round rewrites.
+const ROUND_SEGMENTS_MAX: usize = 64;
+const ROUND_LIVE_BYTES_MAX: u64 = 256 << 20;
+const ROUND_EXTENTS_MAX: usize = 1 << 18;
+/// Bytes relocated in one step, and how fast steps may follow each other while space is plenty.
+const STEP_BYTES: u64 = 4 << 20;
+const RELOCATE_BYTES_PER_SECOND: u64 = 200 << 20;
+/// Open segments without an append for so long are sealed.
+const SEAL_IDLE: Duration = Duration::from_secs(60);
+
+/// An extent to move, and whose it is.
+struct Victim {
+    ino: Ino,
+    extent: Extent,
+}
+
+impl Shared {
+    pub(crate) fn add_orphan(&self, ino: Ino) {
+        self.orphans.lock().push(ino);
+        self.orphan_wake.notify_one();
+    }
+
+    /// Finds inodes whose removal a crash interrupted.
+    pub(crate) fn find_orphans(&self) -> Result<(), FsError> {
+        let (from, to) = Key::orphans();
+        let found = self.meta.scan(&from, &to, usize::MAX).map_err(meta_error)?;
+        for (key, _) in found {
+            if let Ok(cairn_meta::KeyKind::Orphan(ino)) = key.kind() {
+                self.add_orphan(ino);
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn run_reaper(self: Arc<Self>) {
+        loop {
+            loop {
+                if self.tasks.is_stopping() {
+                    return;
+                }
+                let Some(ino) = self.orphans.lock().pop() else {
+                    break;
+                };
+                if let Err(error) = self.reap(ino).await {
+                    tracing::error!(volume = %self.volume, %ino, %error, "deleting a removed file failed; it is tried again");
+                    self.orphans.lock().push(ino);
+                    break;
+                }
+            }
+            if !self.tasks.pause(REAP_INTERVAL, &self.orphan_wake).await {
+                return;
+            }
+        }
+    }
+
+    /// Deletes a removed inode: its extents in steps, then itself.
+    async fn reap(self: &Arc<Self>, ino: Ino) -> Result<(), FsError> {
+        let inode = match self.inode(ino) {
+            Ok(inode) => inode,
+            Err(FsError::Stale) => {
+                let mut batch = Batch::new();
+                batch.delete(Key::orphan(ino));
+                return self.durable(self.meta.submit(batch)).await;
+            }
+            Err(error) => return Err(error),
+        };
+        loop {
+            let (from, to) = Key::extents_past(ino, 0);
+            let mut extents = Vec::new();
+            self.scan_extents(&from, &to, |extent| {
+                extents.push(extent);
+                extents.len() < REAP_EXTENTS_MAX
+            })?;
+            let last = extents.len() < REAP_EXTENTS_MAX;
+            let mut map = ExtentMap::empty();
+            map.load(0, extents);
+            let mut change = Change::default();
+            map.clear(0..u64::MAX, &mut change);
+            let mut batch = Batch::new();
+            let ticket = {
+                let mut state = inode.lock();
+                self.change_extents(ino, &mut state, &change, &mut batch);
+                if last {
+                    batch.delete(Key::inode(ino));
+                    batch.delete(Key::orphan(ino));
+                    batch.space(SpaceDelta {
+                        inodes: -1,
+                        ..SpaceDelta::default()
+                    });
+                }
+                state.extents.forget_from(0);
+                state.ticket = self.meta.submit(batch);
+                state.ticket
+            };
+            self.durable(ticket).await?;
+            if last {
+                self.counters.orphans_reaped.fetch_add(1, Ordering::Relaxed);
+                self.gc_wake.notify_one();
+                return Ok(());
+            }
+        }
+    }
+
+    pub(crate) async fn run_gc(self: Arc<Self>) {
+        while self.tasks.pause(GC_INTERVAL, &self.gc_wake).await {
+            self.segments.seal_idle(self.volume, SEAL_IDLE).await;
+            let round = async {
+                self.remove_dead().await?;
+                if self.relocate_sparse().await? > 0 {
+                    self.remove_dead().await?;
+                }
+                Ok::<_, FsError>(())
+            };
+            if let Err(error) = round.await {
+                self.counters.gc_errors.fetch_add(1, Ordering::Relaxed);
+                tracing::error!(volume = %self.volume, %error, "garbage collection failed; it is tried again");
+            }
+        }
+    }
+
+    /// Deletes segments without live records.
+    async fn remove_dead(self: &Arc<Self>) -> Result<(), FsError> {
+        let dead: Vec<SegmentId> = self
+            .meta
+            .segments()
+            .into_iter()
+            .filter(|(id, record)| record.live_records == 0 && self.is_idle(*id))
+            .map(|(id, _)| id)
+            .collect();
+        if dead.is_empty() {
+            return Ok(());
+        }
+        // What made them dead is durable before they go, and so is that they are gone.
+        let mut batch = Batch::new();
+        for id in &dead {
+            batch.remove_segment(*id);
+        }
+        let ticket = self.meta.submit(batch);
+        self.durable(ticket).await?;
+        for id in dead {
+            self.segments
+                .remove(self.volume, id)
+                .await
+                .map_err(segment_error)?;
+            self.counters
+                .gc_segments_removed
+                .fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Whether nothing is being added to a segment.
+    fn is_idle(&self, id: SegmentId) -> bool {
+        !self.segments.is_open(self.volume, id) && !self.segments.is_pinned(self.volume, id)
+    }
+
+    /// Copies the live records out of sparse segments, when that is worth it.
+    /// Returns how many segments it emptied.
+    async fn relocate_sparse(self: &Arc<Self>) -> Result<usize, FsError> {
+        let space = self.segments.space();
+        let pressed = space.free_bytes.saturating_sub(space.reserve_bytes)
+            < space.total_bytes / 100 * PRESSED_FREE_PERCENT;
+        let data_bytes = |record: &SegmentRecord| record.shard_len_bytes * u64::from(record.data);
+        let mut sparse: Vec<(SegmentId, SegmentRecord)> = self
+            .meta
+            .segments()
+            .into_iter()
+            .filter(|(id, record)| {
+                record.live_records > 0
+                    && record.live_bytes < data_bytes(record) / 100 * SPARSE_PERCENT
+                    && self.is_idle(*id)
+            })
+            .collect();
+        let waste: u64 = sparse
+            .iter()
+            .map(|(_, record)| data_bytes(record) - record.live_bytes)
+            .sum();
+        if !pressed && waste < space.total_bytes / 100 * SPARSE_WASTE_PERCENT {
+            return Ok(0);
+        }
+        sparse.sort_by_key(|(_, record)| record.live_bytes * 100 / data_bytes(record).max(1));
+        let mut live = 0;
+        let chosen: Vec<SegmentId> = sparse
+            .into_iter()
+            .take(ROUND_SEGMENTS_MAX)
+            .take_while(|(_, record)| {
+                live += record.live_bytes;
+                live <= ROUND_LIVE_BYTES_MAX
+            })
+            .map(|(id, _)| id)
+            .collect();
+        // One segment gives nothing back that its copy does not take.
+        if chosen.len() < 2 {
+            return Ok(0);
+        }
+        let victims = self.find_victims(&chosen)?;
+        let mut step = Vec::new();
+        let mut step_bytes = 0;
+        for victim in victims {
+            step_bytes += victim.extent.len_bytes();
+            step.push(victim);
+            if step_bytes >= STEP_BYTES {
+                self.relocate(std::mem::take(&mut step)).await?;
+                if !pressed {
+                    let pause = step_bytes as f64 / RELOCATE_BYTES_PER_SECOND as f64;
+                    self.env.clock.sleep(Duration::from_secs_f64(pause)).await;
+                }
+                step_bytes = 0;
+            }
+            if self.tasks.is_stopping() {
+                return Ok(0);
+            }
+        }
+        if !step.is_empty() {
+            self.relocate(step).await?;
+        }
+        Ok(chosen.len())
+    }
+
+    /// All extents in the `chosen` segments: one pass over the extents of the volume, which needs
+    /// no index from records back to files.
+    fn find_victims(&self, chosen: &[SegmentId]) -> Result<Vec<Victim>, FsError> {
+        let mut victims = Vec::new();
+        let mut failed = None;
+        let (from, to) = Key::all_extents();
+        self.meta
+            .scan_with(&from, &to, |key, value| match parse_extent(key, value) {
+                Ok((ino, extent)) => {
+                    if chosen.contains(&extent.record.location.segment) {
+                        victims.push(Victim { ino, extent });
+                    }
+                    if victims.len() < ROUND_EXTENTS_MAX {
+                        ControlFlow::Continue(())
+                    } else {
+                        ControlFlow::Break(())
+                    }
+                }
+                Err(error) => {
+                    failed = Some(error);
+                    ControlFlow::Break(())
+                }
+            })
+            .map_err(meta_error)?;
+        failed.map_or(Ok(victims), |error| Err(meta_error(error)))
+    }
+
+    /// Copies the bytes of some extents into new records, and points to those where the extents
+    /// are still the same.
+    async fn relocate(self: &Arc<Self>, victims: Vec<Victim>) -> Result<(), FsError> {
+        let compression = self.policy.read().compression;
+        let mut moved = Vec::new();
+        let mut records = Vec::new();
+        for victim in victims {
+            let extent = &victim.extent;
+            let from = extent.offset_in_record;
+            let range = from..from + extent.len_bytes() as u32;
+            match self.segments.read(self.volume, &extent.record, range).await {
+                Ok(parts) => {
+                    records.push(encode_record(parts, compression));
+                    moved.push(victim);
+                }
+                // Gone: it was overwritten. Damaged: it stays where it is, and its readers are told.
+                Err(error) if matches!(error.kind(), ErrorKind::Gone | ErrorKind::Damaged) => {}
+                Err(error) => return Err(segment_error(error)),
+            }
+        }
+        if moved.is_empty() {
+            return Ok(());
+        }
+        let code = self.code()?;
+        let appended = self
+            .segments
+            .append(self.volume, code, Stream::Relocate, records.clone())
+            .await
+            .map_err(segment_error)?;
+        let mut by_ino: FxHashMap<Ino, Vec<(Extent, Arc<RecordPointer>)>> = FxHashMap::default();
+        for ((victim, record), location) in moved.into_iter().zip(&records).zip(&appended.locations)
+        {
+            self.counters
+                .gc_relocated_bytes
+                .fetch_add(victim.extent.len_bytes(), Ordering::Relaxed);
+            by_ino
+                .entry(victim.ino)
+                .or_default()
+                .push((victim.extent, Arc::new(record.pointer(*location))));
+        }
+        let mut ticket = self.meta.last_ticket();
+        for (ino, extents) in by_ino {
+            let inode = match self.inode(ino) {
+                Ok(inode) => inode,
+                Err(FsError::Stale) => continue,
+                Err(error) => return Err(error),
+            };
+            for (extent, _) in &extents {
+                self.load_extents(&inode, &(extent.start..extent.end))?;
+            }
+            let mut state = inode.lock();
+            if state.removed {
+                continue;
+            }
+            let mut change = Change::default();
+            for (old, pointer) in extents {
+                let range = old.start..old.end;
+                let same = state.extents.window_missing(&range).is_none()
+                    && state.extents.touching(range).next() == Some(&old);
+                if same {
+                    let new = Extent {
+                        record: pointer,
+                        offset_in_record: 0,
+                        ..old
+                    };
+                    state.extents.insert(new, &mut change);
+                }
+            }
+            if change.is_empty() {
+                continue;
+            }
+            let mut batch = Batch::new();
+            self.put_segments(&appended.segments, &mut batch);
+            self.change_extents(ino, &mut state, &change, &mut batch);
+            batch.put(Key::inode(ino), state.stored_record().encode());
+            ticket = self.meta.submit(batch);
+            state.ticket = ticket;
+        }
+        drop(appended.pin);
+        self.durable(ticket).await
+    }
+}

@@ -1,0 +1,383 @@
+//! Inodes in memory: the state of each, and the table that finds them.
+//!
+//! Owns: what is known of an inode that has not reached the metadata yet, and when an inode may be
+//! forgotten. Must not know: what operations do with it.
+//!
+//! Invariant: an inode that differs from the metadata is referenced from elsewhere (the flush
+//! queue), so the table never drops it.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cairn_base::{Ino, LogPosition, Timestamp};
+use cairn_meta::{InodeKind, InodeRecord, MetaError, Ticket};
+use parking_lot::{Mutex, MutexGuard};
+use rustc_hash::FxHashMap;
+use tokio::sync::watch;
+
+use crate::dirty::{DirtyMap, Run};
+use crate::extents::ExtentMap;
+use crate::perm::Guarded;
+use crate::types::{Attr, FileKind, FsError, PreAttr, Wcc};
+
+/// The kind as the file service names it.
+pub(crate) fn kind_of(kind: InodeKind) -> FileKind {
+    match kind {
+        InodeKind::Regular => FileKind::Regular,
+        InodeKind::Directory => FileKind::Directory,
+        InodeKind::Symlink => FileKind::Symlink,
+        InodeKind::Fifo => FileKind::Fifo,
+        InodeKind::Socket => FileKind::Socket,
+        InodeKind::BlockDevice => FileKind::BlockDevice,
+        InodeKind::CharDevice => FileKind::CharDevice,
+    }
+}
+
+/// One inode; operations on it take its lock, never across a wait.
+pub(crate) struct Inode {
+    pub ino: Ino,
+    state: Mutex<State>,
+}
+
+pub(crate) type Guard<'a> = MutexGuard<'a, State>;
+
+/// Everything known of an inode.
+pub(crate) struct State {
+    /// The attributes as clients see them, unstable writes included.
+    pub record: InodeRecord,
+    /// The size without unstable writes: what a crash leaves.
+    pub stable_size_bytes: u64,
+    /// `record` says something (times, say) that the metadata does not know yet.
+    pub attr_dirty: bool,
+    /// No name is left; the data goes when nobody holds the inode.
+    pub removed: bool,
+    /// The last submission that touched this inode.
+    pub ticket: Ticket,
+    pub dirty: DirtyMap,
+    /// The last journal entry of this inode.
+    pub journal_last: LogPosition,
+    /// Number of the last write.
+    pub sequence: u64,
+    /// Dirty bytes on their way to segments.
+    pub flights: Vec<Flight>,
+    pub flight_next: u64,
+    pub extents: ExtentMap,
+    /// In the flush queue.
+    pub queued: bool,
+    /// When the oldest dirty byte came, on the monotonic clock.
+    pub dirty_since: Duration,
+    /// End of the last read: the next one from here on is sequential.
+    pub read_end: u64,
+    /// Data up to here was asked for ahead of readers.
+    pub read_ahead_end: u64,
+    /// End of the last write.
+    pub write_end: u64,
+    /// Bytes written in sequence up to `write_end`.
+    pub write_run_bytes: u64,
+}
+
+/// How one flush of this inode ended.
+pub(crate) type FlightResult = Option<Result<(), FsError>>;
+
+/// Bytes that a flush took from the dirty map. Readers find them here until they are in extents.
+pub(crate) struct Flight {
+    pub id: u64,
+    pub runs: Arc<BTreeMap<u64, Run>>,
+    /// From the first to past the last byte.
+    pub span: Range<u64>,
+    /// The file was cut here after the flush began: what lies beyond must not become an extent.
+    pub limit: u64,
+    pub done: watch::Receiver<FlightResult>,
+}
+
+impl Inode {
+    pub fn new(ino: Ino, state: State) -> Arc<Self> {
+        Arc::new(Self {
+            ino,
+            state: Mutex::new(state),
+        })
+    }
+
+    pub fn lock(&self) -> Guard<'_> {
+        self.state.lock()
+    }
+}
+
+impl State {
+    pub fn new(record: InodeRecord, extents: ExtentMap) -> Self {
+        Self {
+            stable_size_bytes: record.size_bytes,
+            removed: record.nlink == 0,
+            record,
+            attr_dirty: false,
+            ticket: Ticket(LogPosition(0)),
+            dirty: DirtyMap::default(),
+            journal_last: LogPosition(0),
+            sequence: 0,
+            flights: Vec::new(),
+            flight_next: 0,
+            extents,
+            queued: false,
+            dirty_since: Duration::ZERO,
+            read_end: 0,
+            read_ahead_end: 0,
+            write_end: 0,
+            write_run_bytes: 0,
+        }
+    }
+
+    pub fn require_live(&self) -> Result<(), FsError> {
+        if self.removed {
+            Err(FsError::Stale)
+        } else {
+            Ok(())
+        }
+    }
+
+    pub fn require_dir(&self) -> Result<(), FsError> {
+        self.require_live()?;
+        if self.record.kind == InodeKind::Directory {
+            Ok(())
+        } else {
+            Err(FsError::NotDirectory)
+        }
+    }
+
+    pub fn guarded(&self) -> Guarded {
+        Guarded {
+            kind: kind_of(self.record.kind),
+            mode: self.record.mode,
+            uid: self.record.uid,
+            gid: self.record.gid,
+        }
+    }
+
+    pub fn attr(&self, ino: Ino) -> Attr {
+        let record = &self.record;
+        Attr {
+            ino,
+            kind: kind_of(record.kind),
+            mode: record.mode,
+            nlink: record.nlink,
+            uid: record.uid,
+            gid: record.gid,
+            size_bytes: record.size_bytes,
+            used_bytes: record.used_bytes + self.dirty.len_bytes(),
+            device_major: record.device_major,
+            device_minor: record.device_minor,
+            atime: record.atime,
+            mtime: record.mtime,
+            ctime: record.ctime,
+        }
+    }
+
+    pub fn pre_attr(&self) -> PreAttr {
+        PreAttr {
+            size_bytes: self.record.size_bytes,
+            mtime: self.record.mtime,
+            ctime: self.record.ctime,
+        }
+    }
+
+    pub fn wcc(&self, ino: Ino, before: PreAttr) -> Wcc {
+        Wcc {
+            before,
+            after: self.attr(ino),
+        }
+    }
+
+    /// Sets the change time; it grows even when the clock stands still or steps back, because
+    /// clients compare change times to find out whether something changed.
+    pub fn touch_ctime(&mut self, now: Timestamp) -> Timestamp {
+        let ctime = if now > self.record.ctime {
+            now
+        } else {
+            self.record.ctime.successor()
+        };
+        self.record.ctime = ctime;
+        ctime
+    }
+
+    /// Sets modification and change time.
+    pub fn touch_mtime(&mut self, now: Timestamp) {
+        self.record.mtime = self.touch_ctime(now);
+    }
+
+    /// The record to store: with the size that the stored data has.
+    pub fn stored_record(&mut self) -> InodeRecord {
+        self.attr_dirty = false;
+        let mut record = self.record.clone();
+        if record.kind == InodeKind::Regular {
+            record.size_bytes = self.stable_size_bytes;
+        }
+        record
+    }
+
+    /// What dirty maps and flights hold of `range`, in `pieces`; the rest is in `gaps`.
+    pub fn read_dirty(
+        &self,
+        range: Range<u64>,
+        pieces: &mut Vec<(u64, Bytes)>,
+        gaps: &mut Vec<Range<u64>>,
+    ) {
+        crate::dirty::fill(self.dirty.runs(), u64::MAX, range, pieces, gaps);
+        for flight in self.flights.iter().rev() {
+            if gaps.is_empty() {
+                return;
+            }
+            let older: Vec<_> = std::mem::take(gaps);
+            for gap in older {
+                if gap.end <= flight.span.start || flight.span.end <= gap.start {
+                    gaps.push(gap);
+                } else {
+                    crate::dirty::fill(&flight.runs, flight.limit, gap, pieces, gaps);
+                }
+            }
+        }
+    }
+}
+
+const SHARD_COUNT: usize = 64;
+/// Entries looked at for one that can be forgotten, when a shard is full.
+const EVICT_LOOK_COUNT: usize = 32;
+
+/// The inodes in memory, at most about `inodes_max` of them that nobody uses.
+pub(crate) struct InodeTable {
+    shards: Vec<Mutex<TableShard>>,
+    shard_count_max: usize,
+    evicted: AtomicU64,
+}
+
+#[derive(Default)]
+struct TableShard {
+    inodes: FxHashMap<Ino, Arc<Inode>>,
+    /// The order in which to look for inodes to forget.
+    clock: std::collections::VecDeque<Ino>,
+    /// Grows with each inode that is forgotten: a record read before that may be old.
+    evictions: u64,
+}
+
+impl InodeTable {
+    pub fn new(inodes_max: usize) -> Self {
+        Self {
+            shards: (0..SHARD_COUNT).map(|_| Mutex::default()).collect(),
+            shard_count_max: inodes_max.div_ceil(SHARD_COUNT).max(16),
+            evicted: AtomicU64::new(0),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.shards
+            .iter()
+            .map(|shard| shard.lock().inodes.len())
+            .sum()
+    }
+
+    pub fn evicted(&self) -> u64 {
+        self.evicted.load(Ordering::Relaxed)
+    }
+
+    /// Finds an inode, or makes it from what `load` reads; `load` runs without a lock held, and
+    /// again if an inode was forgotten meanwhile, since what it read may then be old.
+    pub fn find_or_load(
+        &self,
+        ino: Ino,
+        load: impl Fn() -> Result<Option<State>, MetaError>,
+    ) -> Result<Option<Arc<Inode>>, MetaError> {
+        loop {
+            let evictions = {
+                let shard = self.shard(ino).lock();
+                if let Some(inode) = shard.inodes.get(&ino) {
+                    return Ok(Some(inode.clone()));
+                }
+                shard.evictions
+            };
+            let Some(state) = load()? else {
+                return Ok(None);
+            };
+            let mut shard = self.shard(ino).lock();
+            if let Some(inode) = shard.inodes.get(&ino) {
+                return Ok(Some(inode.clone()));
+            }
+            if shard.evictions != evictions {
+                continue;
+            }
+            let inode = Inode::new(ino, state);
+            self.add(&mut shard, inode.clone());
+            return Ok(Some(inode));
+        }
+    }
+
+    /// Adds an inode that was just created.
+    pub fn insert(&self, inode: Arc<Inode>) {
+        let mut shard = self.shard(inode.ino).lock();
+        self.add(&mut shard, inode);
+    }
+
+    fn add(&self, shard: &mut TableShard, inode: Arc<Inode>) {
+        if shard.inodes.len() >= self.shard_count_max {
+            self.evict(shard);
+        }
+        shard.clock.push_back(inode.ino);
+        let old = shard.inodes.insert(inode.ino, inode);
+        assert!(old.is_none());
+    }
+
+    /// Forgets the first inodes in clock order that nobody else refers to. With the shard locked
+    /// nobody can start to, and an inode that differs from the metadata is in the flush queue.
+    fn evict(&self, shard: &mut TableShard) {
+        for _ in 0..EVICT_LOOK_COUNT.min(shard.clock.len()) {
+            if shard.inodes.len() < self.shard_count_max {
+                break;
+            }
+            let Some(ino) = shard.clock.pop_front() else {
+                break;
+            };
+            match shard.inodes.get(&ino) {
+                Some(inode) if Arc::strong_count(inode) > 1 => shard.clock.push_back(ino),
+                Some(_) => {
+                    shard.inodes.remove(&ino);
+                    shard.evictions += 1;
+                    self.evicted.fetch_add(1, Ordering::Relaxed);
+                }
+                None => {}
+            }
+        }
+    }
+
+    fn shard(&self, ino: Ino) -> &Mutex<TableShard> {
+        &self.shards[(ino.0 % SHARD_COUNT as u64) as usize]
+    }
+}
+
+/// The locks of up to four inodes, taken in the order of their numbers.
+pub(crate) struct Locked<'a> {
+    guards: Vec<(Ino, Guard<'a>)>,
+}
+
+impl<'a> Locked<'a> {
+    pub fn all(inodes: &[&'a Arc<Inode>]) -> Self {
+        let mut sorted: Vec<&'a Arc<Inode>> = inodes.to_vec();
+        sorted.sort_by_key(|inode| inode.ino);
+        sorted.dedup_by_key(|inode| inode.ino);
+        Self {
+            guards: sorted
+                .into_iter()
+                .map(|inode| (inode.ino, inode.lock()))
+                .collect(),
+        }
+    }
+
+    /// The state of an inode that is among the locked ones.
+    pub fn of(&mut self, ino: Ino) -> &mut State {
+        self.guards
+            .iter_mut()
+            .find(|(held, _)| *held == ino)
+            .map(|(_, guard)| &mut **guard)
+            .expect("the inode was locked")
+    }
+}

@@ -1,0 +1,898 @@
+//! Names: lookup, create, link, remove, rename, readdir.
+//!
+//! Owns: the order of checks (which error wins), what each change writes.
+//! Every change submits one batch under the locks of all inodes it touches.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cairn_base::Ino;
+use cairn_meta::{
+    Batch, CookieRecord, DirentRecord, Fold, InodeKind, InodeRecord, Key, SpaceDelta, Ticket,
+};
+
+use crate::extents::ExtentMap;
+use crate::inode::{Guard, Inode, Locked, State};
+use crate::perm::{
+    EXECUTE, MODE_MASK, MODE_SET_GID, READ, WRITE, granted, require, require_unsticky,
+};
+use crate::types::*;
+use crate::volume::{Fs, ROOT, Shared, meta_error, stored_kind};
+
+/// READDIR cookies: 1 is `.`, 2 is `..`, entries begin here.
+pub(crate) const COOKIE_FIRST: u64 = 3;
+/// Attempts of a rename whose names change while it collects locks.
+const RENAME_ATTEMPTS_MAX: usize = 100;
+
+/// Checks a name that is to be looked up or made.
+fn check_name(name: &[u8]) -> Result<(), FsError> {
+    if name.len() > NAME_LEN_BYTES_MAX {
+        return Err(FsError::NameTooLong);
+    }
+    if name.is_empty() || name.contains(&0) || name.contains(&b'/') {
+        return Err(FsError::Invalid);
+    }
+    Ok(())
+}
+
+fn is_dot(name: &[u8]) -> bool {
+    name == b"." || name == b".."
+}
+
+/// A change to the entries of one directory, collected into a batch.
+struct DirChange<'a> {
+    dir: Ino,
+    batch: &'a mut Batch,
+}
+
+impl DirChange<'_> {
+    fn add(&mut self, state: &mut State, name: &[u8], ino: Ino, kind: InodeKind) {
+        let cookie = state.record.cookie_next;
+        state.record.cookie_next += 1;
+        state.record.entry_count += 1;
+        let dirent = DirentRecord { ino, kind, cookie };
+        self.batch.put(Key::dirent(self.dir, name), dirent.encode());
+        let entry = CookieRecord {
+            ino,
+            kind,
+            name: Bytes::copy_from_slice(name),
+        };
+        self.batch
+            .put(Key::cookie(self.dir, cookie), entry.encode());
+    }
+
+    /// Points a name that is there at another inode; its cookie stays.
+    fn replace(&mut self, name: &[u8], ino: Ino, kind: InodeKind, cookie: u64) {
+        let dirent = DirentRecord { ino, kind, cookie };
+        self.batch.put(Key::dirent(self.dir, name), dirent.encode());
+        let entry = CookieRecord {
+            ino,
+            kind,
+            name: Bytes::copy_from_slice(name),
+        };
+        self.batch
+            .put(Key::cookie(self.dir, cookie), entry.encode());
+    }
+
+    fn remove(&mut self, state: &mut State, name: &[u8], cookie: u64) {
+        state.record.entry_count = state.record.entry_count.saturating_sub(1);
+        self.batch.delete(Key::dirent(self.dir, name));
+        self.batch.delete(Key::cookie(self.dir, cookie));
+    }
+}
+
+/// What a new inode is, beside its attributes.
+enum Content {
+    Empty,
+    Symlink(Bytes),
+    Device { major: u32, minor: u32 },
+    Exclusive([u8; 8]),
+}
+
+impl Fs {
+    /// Finds `name` in `dir`. Returns the attributes of what it names, and of the directory.
+    pub async fn lookup(
+        &self,
+        who: &Credentials,
+        dir: Ino,
+        name: &[u8],
+    ) -> Result<(Attr, Attr), FsError> {
+        let shared = &self.0;
+        check_name(name)?;
+        let parent = shared.inode(dir)?;
+        let (ino, dir_attr) = {
+            let state = parent.lock();
+            state.require_dir()?;
+            require(who, state.guarded(), EXECUTE)?;
+            let attr = state.attr(dir);
+            let ino = match name {
+                b"." => dir,
+                b".." => state.record.parent,
+                _ => shared.dirent(dir, name)?.ok_or(FsError::NotFound)?.ino,
+            };
+            (ino, attr)
+        };
+        let child = shared.inode(ino).map_err(stale_is_not_found)?;
+        let attr = child.lock().attr(ino);
+        Ok((attr, dir_attr))
+    }
+
+    /// Makes or opens a regular file.
+    pub async fn create(
+        &self,
+        who: &Credentials,
+        dir: Ino,
+        name: &[u8],
+        mode: CreateMode,
+    ) -> Result<Made, FsError> {
+        let shared = &self.0;
+        check_name(name)?;
+        if is_dot(name) {
+            return Err(FsError::Exists);
+        }
+        let parent = shared.inode(dir)?;
+        let existing = {
+            let mut state = parent.lock();
+            state.require_dir()?;
+            require(who, state.guarded(), EXECUTE)?;
+            match shared.dirent(dir, name)? {
+                Some(entry) => entry.ino,
+                None => {
+                    let (set, content) = match mode {
+                        CreateMode::Unchecked(set) | CreateMode::Guarded(set) => {
+                            (set, Content::Empty)
+                        }
+                        CreateMode::Exclusive(verifier) => (
+                            SetAttr {
+                                mode: Some(0),
+                                ..SetAttr::default()
+                            },
+                            Content::Exclusive(verifier),
+                        ),
+                    };
+                    let made =
+                        shared.make(who, dir, &mut state, name, FileKind::Regular, set, content);
+                    drop(state);
+                    return shared.settle(made).await;
+                }
+            }
+        };
+        let opened = self.open_existing(who, &parent, existing, mode).await;
+        shared.settle(opened).await
+    }
+
+    /// CREATE of a name that is there.
+    async fn open_existing(
+        &self,
+        who: &Credentials,
+        parent: &Arc<Inode>,
+        ino: Ino,
+        mode: CreateMode,
+    ) -> Result<(Made, Ticket), FsError> {
+        let shared = &self.0;
+        let child = shared.inode(ino).map_err(stale_is_not_found)?;
+        let (kind, verifier) = {
+            let state = child.lock();
+            (state.record.kind, state.record.exclusive_verifier)
+        };
+        match mode {
+            CreateMode::Guarded(_) => return Err(FsError::Exists),
+            CreateMode::Exclusive(wanted) => {
+                if kind != InodeKind::Regular || verifier != Some(wanted) {
+                    return Err(FsError::Exists);
+                }
+            }
+            CreateMode::Unchecked(set) => {
+                if kind != InodeKind::Regular {
+                    return Err(FsError::Exists);
+                }
+                // Of the attributes only a size of zero applies to a file that is there.
+                if set.size_bytes == Some(0) {
+                    let cut = SetAttr {
+                        size_bytes: Some(0),
+                        ..SetAttr::default()
+                    };
+                    self.set_attr(who, ino, cut, None).await?;
+                }
+            }
+        }
+        let (attr, ticket) = {
+            let state = child.lock();
+            (state.attr(ino), state.ticket)
+        };
+        let dir = {
+            let state = parent.lock();
+            let before = state.pre_attr();
+            (state.wcc(parent.ino, before), state.ticket)
+        };
+        Ok((Made { attr, dir: dir.0 }, ticket.max(dir.1)))
+    }
+
+    pub async fn make_dir(
+        &self,
+        who: &Credentials,
+        dir: Ino,
+        name: &[u8],
+        set: SetAttr,
+    ) -> Result<Made, FsError> {
+        self.make_new(who, dir, name, FileKind::Directory, set, Content::Empty)
+            .await
+    }
+
+    pub async fn make_symlink(
+        &self,
+        who: &Credentials,
+        dir: Ino,
+        name: &[u8],
+        target: &[u8],
+        set: SetAttr,
+    ) -> Result<Made, FsError> {
+        if target.len() > SYMLINK_LEN_BYTES_MAX {
+            return Err(FsError::NameTooLong);
+        }
+        if target.is_empty() || target.contains(&0) {
+            return Err(FsError::Invalid);
+        }
+        let content = Content::Symlink(Bytes::copy_from_slice(target));
+        self.make_new(who, dir, name, FileKind::Symlink, set, content)
+            .await
+    }
+
+    pub async fn make_node(
+        &self,
+        who: &Credentials,
+        dir: Ino,
+        name: &[u8],
+        node: NodeKind,
+        set: SetAttr,
+    ) -> Result<Made, FsError> {
+        let (kind, content) = match node {
+            NodeKind::Fifo => (FileKind::Fifo, Content::Empty),
+            NodeKind::Socket => (FileKind::Socket, Content::Empty),
+            NodeKind::BlockDevice { major, minor } => {
+                (FileKind::BlockDevice, Content::Device { major, minor })
+            }
+            NodeKind::CharDevice { major, minor } => {
+                (FileKind::CharDevice, Content::Device { major, minor })
+            }
+        };
+        if matches!(content, Content::Device { .. }) && !who.is_root() {
+            return Err(FsError::NotOwner);
+        }
+        self.make_new(who, dir, name, kind, set, content).await
+    }
+
+    async fn make_new(
+        &self,
+        who: &Credentials,
+        dir: Ino,
+        name: &[u8],
+        kind: FileKind,
+        set: SetAttr,
+        content: Content,
+    ) -> Result<Made, FsError> {
+        let shared = &self.0;
+        check_name(name)?;
+        if is_dot(name) {
+            return Err(FsError::Exists);
+        }
+        let parent = shared.inode(dir)?;
+        let made = {
+            let mut state = parent.lock();
+            state.require_dir()?;
+            require(who, state.guarded(), EXECUTE)?;
+            match shared.dirent(dir, name)? {
+                Some(_) => Err(FsError::Exists),
+                None => shared.make(who, dir, &mut state, name, kind, set, content),
+            }
+        };
+        shared.settle(made).await
+    }
+
+    /// Removes a name of anything but a directory.
+    pub async fn remove(&self, who: &Credentials, dir: Ino, name: &[u8]) -> Result<Wcc, FsError> {
+        check_name(name)?;
+        if is_dot(name) {
+            return Err(FsError::Invalid);
+        }
+        let done = self.0.remove_name(who, dir, name, false);
+        self.0.settle(done).await
+    }
+
+    /// Removes an empty directory.
+    pub async fn remove_dir(
+        &self,
+        who: &Credentials,
+        dir: Ino,
+        name: &[u8],
+    ) -> Result<Wcc, FsError> {
+        check_name(name)?;
+        match name {
+            b"." => return Err(FsError::Invalid),
+            b".." => return Err(FsError::NotEmpty),
+            _ => {}
+        }
+        let done = self.0.remove_name(who, dir, name, true);
+        self.0.settle(done).await
+    }
+
+    /// Gives an inode that is no directory one more name.
+    pub async fn link(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+        dir: Ino,
+        name: &[u8],
+    ) -> Result<(Attr, Wcc), FsError> {
+        check_name(name)?;
+        if is_dot(name) {
+            return Err(FsError::Exists);
+        }
+        let done = self.0.add_link(who, ino, dir, name);
+        self.0.settle(done).await
+    }
+
+    /// Moves a name, replacing what is at the target if that is allowed (POSIX rename).
+    pub async fn rename(
+        &self,
+        who: &Credentials,
+        from_dir: Ino,
+        from_name: &[u8],
+        to_dir: Ino,
+        to_name: &[u8],
+    ) -> Result<(Wcc, Wcc), FsError> {
+        check_name(from_name)?;
+        check_name(to_name)?;
+        if is_dot(from_name) || is_dot(to_name) {
+            return Err(FsError::Invalid);
+        }
+        let done = self.0.rename(who, from_dir, from_name, to_dir, to_name);
+        self.0.settle(done).await
+    }
+
+    /// Entries after `cookie` (0 is the start), at most `limit`, with attributes if asked for.
+    pub async fn read_dir(
+        &self,
+        who: &Credentials,
+        dir: Ino,
+        cookie: u64,
+        limit: usize,
+        with_attr: bool,
+    ) -> Result<DirPage, FsError> {
+        let shared = &self.0;
+        let inode = shared.inode(dir)?;
+        let (attr, parent, cookie_next) = {
+            let state = inode.lock();
+            state.require_dir()?;
+            require(who, state.guarded(), READ)?;
+            (
+                state.attr(dir),
+                state.record.parent,
+                state.record.cookie_next,
+            )
+        };
+        if cookie >= cookie_next.max(COOKIE_FIRST) {
+            return Err(FsError::BadCookie);
+        }
+        let mut entries = Vec::new();
+        for (number, name, ino) in [(1u64, b".".as_slice(), dir), (2, b"..", parent)] {
+            if cookie < number && entries.len() < limit {
+                entries.push(DirEntry {
+                    ino,
+                    name: name.into(),
+                    cookie: number,
+                    attr: None,
+                });
+            }
+        }
+        let room = limit - entries.len();
+        let (from, to) = Key::cookies_after(dir, cookie.max(COOKIE_FIRST - 1));
+        // One more than asked for tells whether this is the end.
+        let found = shared.meta.scan(&from, &to, room + 1).map_err(meta_error)?;
+        let eof = found.len() <= room;
+        for (key, value) in found.into_iter().take(room) {
+            let record = CookieRecord::decode(&value).map_err(|error| meta_error(error.into()))?;
+            let cairn_meta::KeyKind::Cookie { seq, .. } =
+                key.kind().map_err(|error| meta_error(error.into()))?
+            else {
+                return Err(FsError::Io(format!(
+                    "directory {dir}: a key that is no cookie"
+                )));
+            };
+            entries.push(DirEntry {
+                ino: record.ino,
+                name: record.name.as_ref().into(),
+                cookie: seq,
+                attr: None,
+            });
+        }
+        if with_attr {
+            for entry in &mut entries {
+                // An entry removed since the scan has no attributes; the client looks it up.
+                entry.attr = match shared.inode(entry.ino) {
+                    Ok(inode) => Some(inode.lock().attr(entry.ino)),
+                    Err(FsError::Stale) => None,
+                    Err(error) => return Err(error),
+                };
+            }
+        }
+        Ok(DirPage {
+            dir: attr,
+            entries,
+            eof,
+        })
+    }
+}
+
+fn stale_is_not_found(error: FsError) -> FsError {
+    match error {
+        FsError::Stale => FsError::NotFound,
+        other => other,
+    }
+}
+
+impl Shared {
+    pub fn dirent(&self, dir: Ino, name: &[u8]) -> Result<Option<DirentRecord>, FsError> {
+        match self.meta.get(&Key::dirent(dir, name)).map_err(meta_error)? {
+            Some(bytes) => DirentRecord::decode(&bytes)
+                .map(Some)
+                .map_err(|error| meta_error(error.into())),
+            None => Ok(None),
+        }
+    }
+
+    /// Makes an inode and its name in `dir`, whose state is locked and has no such name.
+    #[expect(clippy::too_many_arguments, reason = "the one place that makes inodes")]
+    fn make(
+        &self,
+        who: &Credentials,
+        dir: Ino,
+        parent: &mut Guard<'_>,
+        name: &[u8],
+        kind: FileKind,
+        set: SetAttr,
+        content: Content,
+    ) -> Result<(Made, Ticket), FsError> {
+        require(who, parent.guarded(), WRITE | EXECUTE)?;
+        self.require_space(0)?;
+        if kind == FileKind::Directory && parent.record.nlink >= LINK_COUNT_MAX {
+            return Err(FsError::TooManyLinks);
+        }
+        let mut record = new_record(who, parent, kind, set)?;
+        let now = self.now();
+        let time = |set: SetTime| match set {
+            SetTime::Keep | SetTime::Now => now,
+            SetTime::To(time) => time,
+        };
+        (record.atime, record.mtime, record.ctime) = (time(set.atime), time(set.mtime), now);
+        match content {
+            Content::Empty => {}
+            Content::Symlink(target) => {
+                record.size_bytes = target.len() as u64;
+                record.symlink_target = target;
+            }
+            Content::Device { major, minor } => {
+                record.device_major = major;
+                record.device_minor = minor;
+            }
+            Content::Exclusive(verifier) => record.exclusive_verifier = Some(verifier),
+        }
+        record.parent = dir;
+        if kind == FileKind::Regular {
+            record.size_bytes = set.size_bytes.unwrap_or(0);
+            if record.size_bytes > FILE_LEN_BYTES_MAX {
+                return Err(FsError::FileTooLarge);
+            }
+        }
+
+        let ino = self.meta.allocate_ino();
+        let before = parent.pre_attr();
+        let mut batch = Batch::new();
+        let stored = stored_kind(kind);
+        DirChange {
+            dir,
+            batch: &mut batch,
+        }
+        .add(parent, name, ino, stored);
+        if kind == FileKind::Directory {
+            parent.record.nlink += 1;
+        }
+        parent.touch_mtime(now);
+        batch.put(Key::inode(dir), parent.stored_record().encode());
+        batch.put(Key::inode(ino), record.encode());
+        batch.space(SpaceDelta {
+            inodes: 1,
+            ..SpaceDelta::default()
+        });
+        let ticket = self.meta.submit(batch);
+        parent.ticket = ticket;
+        let mut state = State::new(record, ExtentMap::empty());
+        state.ticket = ticket;
+        let made = Made {
+            attr: state.attr(ino),
+            dir: parent.wcc(dir, before),
+        };
+        self.inodes.insert(Inode::new(ino, state));
+        Ok((made, ticket))
+    }
+
+    fn remove_name(
+        self: &Arc<Self>,
+        who: &Credentials,
+        dir: Ino,
+        name: &[u8],
+        directory: bool,
+    ) -> Result<(Wcc, Ticket), FsError> {
+        let parent = self.inode(dir)?;
+        for _ in 0..RENAME_ATTEMPTS_MAX {
+            {
+                let state = parent.lock();
+                state.require_dir()?;
+                require(who, state.guarded(), EXECUTE)?;
+            }
+            let entry = self.dirent(dir, name)?.ok_or(FsError::NotFound)?;
+            let Ok(child) = self.inode(entry.ino) else {
+                continue;
+            };
+            let mut locked = Locked::all(&[&parent, &child]);
+            locked.of(dir).require_dir()?;
+            if self.dirent(dir, name)? != Some(entry) {
+                continue;
+            }
+            require(who, locked.of(dir).guarded(), WRITE | EXECUTE)?;
+            let (guard_dir, guard_child) =
+                (locked.of(dir).guarded(), locked.of(child.ino).guarded());
+            require_unsticky(who, guard_dir, guard_child)?;
+            let is_dir = guard_child.kind == FileKind::Directory;
+            match (directory, is_dir) {
+                (true, false) => return Err(FsError::NotDirectory),
+                (false, true) => return Err(FsError::IsDirectory),
+                (true, true) if locked.of(child.ino).record.entry_count > 0 => {
+                    return Err(FsError::NotEmpty);
+                }
+                _ => {}
+            }
+
+            let now = self.now();
+            let mut batch = Batch::new();
+            let before = locked.of(dir).pre_attr();
+            let state = locked.of(dir);
+            DirChange {
+                dir,
+                batch: &mut batch,
+            }
+            .remove(state, name, entry.cookie);
+            if is_dir {
+                state.record.nlink = state.record.nlink.saturating_sub(1);
+            }
+            state.touch_mtime(now);
+            batch.put(Key::inode(dir), state.stored_record().encode());
+            self.drop_link(&child, locked.of(child.ino), now, &mut batch)?;
+            let ticket = self.meta.submit(batch);
+            locked.of(child.ino).ticket = ticket;
+            let state = locked.of(dir);
+            state.ticket = ticket;
+            return Ok((state.wcc(dir, before), ticket));
+        }
+        Err(FsError::TryLater)
+    }
+
+    /// Takes one name from an inode (all of a directory's); without a name left, it is removed: at
+    /// once if it has no more extents than fit the batch, else by the reaper.
+    fn drop_link(
+        self: &Arc<Self>,
+        child: &Arc<Inode>,
+        state: &mut State,
+        now: cairn_base::Timestamp,
+        batch: &mut Batch,
+    ) -> Result<(), FsError> {
+        let is_dir = state.record.kind == InodeKind::Directory;
+        state.touch_ctime(now);
+        if !is_dir && state.record.nlink > 1 {
+            state.record.nlink -= 1;
+            batch.put(Key::inode(child.ino), state.stored_record().encode());
+            return Ok(());
+        }
+        state.record.nlink = 0;
+        state.removed = true;
+        self.discard_dirty(state, 0);
+        if state.journal_last.0 > 0 {
+            batch.fold(Fold {
+                ino: child.ino,
+                start: 0,
+                end: u64::MAX,
+                through: state.journal_last,
+            });
+        }
+        if state.record.used_bytes == 0 {
+            batch.delete(Key::inode(child.ino));
+            batch.space(SpaceDelta {
+                inodes: -1,
+                ..SpaceDelta::default()
+            });
+        } else {
+            batch.put(Key::inode(child.ino), state.stored_record().encode());
+            batch.put(Key::orphan(child.ino), vec![1]);
+            self.add_orphan(child.ino);
+        }
+        state.attr_dirty = false;
+        Ok(())
+    }
+
+    fn add_link(
+        self: &Arc<Self>,
+        who: &Credentials,
+        ino: Ino,
+        dir: Ino,
+        name: &[u8],
+    ) -> Result<((Attr, Wcc), Ticket), FsError> {
+        let child = self.inode(ino)?;
+        let parent = self.inode(dir)?;
+        if child.lock().record.kind == InodeKind::Directory {
+            return Err(FsError::NotOwner);
+        }
+        let mut locked = Locked::all(&[&parent, &child]);
+        locked.of(ino).require_live()?;
+        locked.of(dir).require_dir()?;
+        require(who, locked.of(dir).guarded(), EXECUTE)?;
+        if self.dirent(dir, name)?.is_some() {
+            return Err(FsError::Exists);
+        }
+        require(who, locked.of(dir).guarded(), WRITE | EXECUTE)?;
+        if locked.of(ino).record.nlink >= LINK_COUNT_MAX {
+            return Err(FsError::TooManyLinks);
+        }
+        self.require_space(0)?;
+        let now = self.now();
+        let mut batch = Batch::new();
+        let kind = locked.of(ino).record.kind;
+        let state = locked.of(dir);
+        let before = state.pre_attr();
+        DirChange {
+            dir,
+            batch: &mut batch,
+        }
+        .add(state, name, ino, kind);
+        state.touch_mtime(now);
+        batch.put(Key::inode(dir), state.stored_record().encode());
+        let state = locked.of(ino);
+        state.record.nlink += 1;
+        state.touch_ctime(now);
+        batch.put(Key::inode(ino), state.stored_record().encode());
+        let ticket = self.meta.submit(batch);
+        state.ticket = ticket;
+        let attr = state.attr(ino);
+        let state = locked.of(dir);
+        state.ticket = ticket;
+        Ok(((attr, state.wcc(dir, before)), ticket))
+    }
+
+    fn rename(
+        self: &Arc<Self>,
+        who: &Credentials,
+        from_dir: Ino,
+        from_name: &[u8],
+        to_dir: Ino,
+        to_name: &[u8],
+    ) -> Result<((Wcc, Wcc), Ticket), FsError> {
+        let from_parent = self.inode(from_dir)?;
+        let to_parent = self.inode(to_dir)?;
+        for _ in 0..RENAME_ATTEMPTS_MAX {
+            for parent in [&from_parent, &to_parent] {
+                let state = parent.lock();
+                state.require_dir()?;
+                require(who, state.guarded(), EXECUTE)?;
+            }
+            let source = self.dirent(from_dir, from_name)?.ok_or(FsError::NotFound)?;
+            let target = self.dirent(to_dir, to_name)?;
+            let Ok(moved) = self.inode(source.ino) else {
+                continue;
+            };
+            let replaced = match &target {
+                Some(entry) => match self.inode(entry.ino) {
+                    Ok(inode) => Some(inode),
+                    Err(_) => continue,
+                },
+                None => None,
+            };
+            // Moves of directories between parents are one at a time: what is above the target
+            // cannot change while it is checked.
+            let moves_dir = source.kind == InodeKind::Directory && from_dir != to_dir;
+            let _moving = moves_dir.then(|| self.directory_moves.lock());
+            if moves_dir {
+                self.require_not_above(moved.ino, to_dir)?;
+            }
+            let mut inodes = vec![&from_parent, &to_parent, &moved];
+            inodes.extend(replaced.as_ref());
+            let mut locked = Locked::all(&inodes);
+            if self.dirent(from_dir, from_name)?.as_ref() != Some(&source)
+                || self.dirent(to_dir, to_name)? != target
+            {
+                continue;
+            }
+            let move_ = Move {
+                from_dir,
+                from_name,
+                to_dir,
+                to_name,
+                source: &source,
+                target: target.as_ref(),
+                moved: &moved,
+                replaced: replaced.as_ref(),
+            };
+            return self.rename_locked(who, &move_, &mut locked);
+        }
+        Err(FsError::TryLater)
+    }
+
+    fn rename_locked(
+        self: &Arc<Self>,
+        who: &Credentials,
+        m: &Move<'_>,
+        locked: &mut Locked<'_>,
+    ) -> Result<((Wcc, Wcc), Ticket), FsError> {
+        locked.of(m.from_dir).require_dir()?;
+        locked.of(m.to_dir).require_dir()?;
+        for dir in [m.from_dir, m.to_dir] {
+            require(who, locked.of(dir).guarded(), WRITE | EXECUTE)?;
+        }
+        let moved_guard = locked.of(m.moved.ino).guarded();
+        require_unsticky(who, locked.of(m.from_dir).guarded(), moved_guard)?;
+        let is_dir = moved_guard.kind == FileKind::Directory;
+        let across = m.from_dir != m.to_dir;
+        if let Some(replaced) = m.replaced {
+            // Two names of one inode: nothing happens (POSIX).
+            if replaced.ino == m.moved.ino {
+                let ticket = locked.of(m.moved.ino).ticket;
+                let wcc = |locked: &mut Locked<'_>, dir| {
+                    let state = locked.of(dir);
+                    state.wcc(dir, state.pre_attr())
+                };
+                return Ok(((wcc(locked, m.from_dir), wcc(locked, m.to_dir)), ticket));
+            }
+            let guard = locked.of(replaced.ino).guarded();
+            require_unsticky(who, locked.of(m.to_dir).guarded(), guard)?;
+            match (is_dir, guard.kind == FileKind::Directory) {
+                (true, false) => return Err(FsError::NotDirectory),
+                (false, true) => return Err(FsError::IsDirectory),
+                (true, true) if locked.of(replaced.ino).record.entry_count > 0 => {
+                    return Err(FsError::NotEmpty);
+                }
+                _ => {}
+            }
+        }
+        if is_dir && across {
+            // Its `..` changes, which is a write to it.
+            if granted(who, moved_guard) & WRITE == 0 {
+                return Err(FsError::AccessDenied);
+            }
+            if m.replaced.is_none() && locked.of(m.to_dir).record.nlink >= LINK_COUNT_MAX {
+                return Err(FsError::TooManyLinks);
+            }
+        }
+
+        let now = self.now();
+        let mut batch = Batch::new();
+        let before_from = locked.of(m.from_dir).pre_attr();
+        let before_to = locked.of(m.to_dir).pre_attr();
+        let state = locked.of(m.from_dir);
+        DirChange {
+            dir: m.from_dir,
+            batch: &mut batch,
+        }
+        .remove(state, m.from_name, m.source.cookie);
+        if is_dir {
+            state.record.nlink = state.record.nlink.saturating_sub(1);
+        }
+        let state = locked.of(m.to_dir);
+        let mut change = DirChange {
+            dir: m.to_dir,
+            batch: &mut batch,
+        };
+        match m.target {
+            Some(entry) => change.replace(m.to_name, m.moved.ino, m.source.kind, entry.cookie),
+            None => change.add(state, m.to_name, m.moved.ino, m.source.kind),
+        }
+        // A directory that comes adds a link; one that it replaces takes its own away.
+        if is_dir && m.replaced.is_none() {
+            state.record.nlink += 1;
+        }
+        if let Some(replaced) = m.replaced {
+            self.drop_link(replaced, locked.of(replaced.ino), now, &mut batch)?;
+        }
+        let state = locked.of(m.moved.ino);
+        state.record.parent = m.to_dir;
+        state.touch_ctime(now);
+        batch.put(Key::inode(m.moved.ino), state.stored_record().encode());
+        locked.of(m.from_dir).touch_mtime(now);
+        if across {
+            locked.of(m.to_dir).touch_mtime(now);
+        }
+        for dir in [m.from_dir, m.to_dir] {
+            batch.put(Key::inode(dir), locked.of(dir).stored_record().encode());
+        }
+        let ticket = self.meta.submit(batch);
+        for ino in [m.from_dir, m.to_dir, m.moved.ino] {
+            locked.of(ino).ticket = ticket;
+        }
+        if let Some(replaced) = m.replaced {
+            locked.of(replaced.ino).ticket = ticket;
+        }
+        let from = locked.of(m.from_dir).wcc(m.from_dir, before_from);
+        let to = locked.of(m.to_dir).wcc(m.to_dir, before_to);
+        Ok(((from, to), ticket))
+    }
+
+    /// Fails when `dir` is `moved` or below it: moving `moved` there would cut off a cycle.
+    fn require_not_above(&self, moved: Ino, dir: Ino) -> Result<(), FsError> {
+        let mut at = dir;
+        while at != ROOT {
+            if at == moved {
+                return Err(FsError::Invalid);
+            }
+            at = self.inode(at)?.lock().record.parent;
+        }
+        if moved == ROOT {
+            return Err(FsError::Invalid);
+        }
+        Ok(())
+    }
+}
+
+struct Move<'a> {
+    from_dir: Ino,
+    from_name: &'a [u8],
+    to_dir: Ino,
+    to_name: &'a [u8],
+    source: &'a DirentRecord,
+    target: Option<&'a DirentRecord>,
+    moved: &'a Arc<Inode>,
+    replaced: Option<&'a Arc<Inode>>,
+}
+
+/// The attributes of a new inode in `parent`.
+fn new_record(
+    who: &Credentials,
+    parent: &State,
+    kind: FileKind,
+    set: SetAttr,
+) -> Result<InodeRecord, FsError> {
+    let inherits = parent.record.mode & MODE_SET_GID != 0;
+    let mut record = InodeRecord::new(stored_kind(kind));
+    record.uid = who.uid;
+    record.gid = if inherits { parent.record.gid } else { who.gid };
+    if let Some(uid) = set.uid {
+        if !who.is_root() && uid != who.uid {
+            return Err(FsError::NotOwner);
+        }
+        record.uid = uid;
+    }
+    if let Some(gid) = set.gid {
+        if !who.is_root() && !who.in_group(gid) && gid != record.gid {
+            return Err(FsError::NotOwner);
+        }
+        record.gid = gid;
+    }
+    let default = match kind {
+        FileKind::Directory => 0o755,
+        FileKind::Symlink => 0o777,
+        _ => 0o644,
+    };
+    record.mode = set.mode.unwrap_or(default) & MODE_MASK;
+    match kind {
+        FileKind::Directory => {
+            record.nlink = 2;
+            record.cookie_next = COOKIE_FIRST;
+            if inherits {
+                record.mode |= MODE_SET_GID;
+            }
+        }
+        _ => {
+            record.nlink = 1;
+            if !who.is_root() && !who.in_group(record.gid) {
+                record.mode &= !MODE_SET_GID;
+            }
+        }
+    }
+    Ok(record)
+}

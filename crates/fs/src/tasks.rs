@@ -1,0 +1,62 @@
+//! Background tasks of a volume, and how they end.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_base::env::Env;
+use futures_util::future::{Either, select};
+use tokio::sync::watch;
+
+/// Starts tasks, tells them to stop, and waits until they have.
+pub(crate) struct Tasks {
+    env: Env,
+    stop: watch::Sender<bool>,
+    /// One receiver lives in each running task.
+    running: watch::Sender<()>,
+}
+
+impl Tasks {
+    pub fn new(env: Env) -> Self {
+        Self {
+            env,
+            stop: watch::channel(false).0,
+            running: watch::channel(()).0,
+        }
+    }
+
+    pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        let alive = self.running.subscribe();
+        self.env.spawner.spawn(
+            name,
+            Box::pin(async move {
+                task.await;
+                drop(alive);
+            }),
+        );
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        *self.stop.borrow()
+    }
+
+    /// Waits for `duration`, or for the wake-up, or for the stop; false when it is time to stop.
+    pub async fn pause(&self, duration: Duration, wake: &tokio::sync::Notify) -> bool {
+        let mut stop = self.stop.subscribe();
+        let stopped = std::pin::pin!(stop.wait_for(|stop| *stop));
+        let waiting = std::pin::pin!(select(
+            self.env.clock.sleep(duration),
+            Box::pin(wake.notified())
+        ));
+        matches!(select(stopped, waiting).await, Either::Right(_))
+    }
+
+    pub fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// Waits until every task has ended.
+    pub async fn ended(self: &Arc<Self>) {
+        self.running.closed().await;
+    }
+}

@@ -1,0 +1,612 @@
+//! A volume that is open: its parts, its settings, how it starts and stops.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use cairn_base::env::Env;
+use cairn_base::{Ino, Timestamp, VolumeId};
+use cairn_erasure::Code;
+use cairn_meta::{
+    Batch, ExtentRecord, InodeKind, InodeRecord, JournalEntry, Key, MetaError, MetaErrorKind,
+    MetaStore, SpaceDelta, Ticket,
+};
+use cairn_segment::{Compression, Protection, SegmentError, SegmentInfo, SegmentStore};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{Notify, Semaphore};
+
+use crate::dirty::Run;
+use crate::extents::{Extent, ExtentMap, WINDOW_LEN_BYTES};
+use crate::flush::{DirtyAccount, FLIGHTS_MAX, FlushQueue};
+use crate::inode::{Inode, InodeTable, State};
+use crate::tasks::Tasks;
+use crate::types::{FileKind, FsError, VolumeSpace};
+
+/// The root directory of every volume.
+pub const ROOT: Ino = Ino(1);
+/// Inode numbers that statfs reports: there is no fixed table, so the limit is a formality.
+const INODES_MAX: u64 = 1 << 40;
+/// How long a look at the pool's free space is good for.
+const SPACE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// Extents of one file in memory above which they are forgotten after use.
+pub(crate) const EXTENTS_IN_MEMORY_MAX: usize = 100_000;
+
+/// How files of a volume are mostly used; decides the size of records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AccessPattern {
+    /// Many clients, all kinds of access: 128 KiB, 1 MiB where files are written in order.
+    #[default]
+    Concurrent,
+    /// Large files in order: 1 MiB.
+    Streaming,
+    /// Small accesses in large files: 16 KiB.
+    Random,
+}
+
+impl AccessPattern {
+    /// Most bytes in one record, and from how many contiguous bytes on records of 1 MiB are cut.
+    pub(crate) fn record_bytes(self, contiguous_bytes: u64) -> u64 {
+        match self {
+            Self::Concurrent if contiguous_bytes >= 1 << 20 => 1 << 20,
+            Self::Concurrent => 128 << 10,
+            Self::Streaming => 1 << 20,
+            Self::Random => 16 << 10,
+        }
+    }
+}
+
+/// What can be changed while the volume is open; new data follows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    pub protection: Protection,
+    pub access_pattern: AccessPattern,
+    pub compression: Compression,
+    /// Most bytes of files in the volume.
+    pub size_limit_bytes: Option<u64>,
+    /// Keep access times (relative: once a day, or after a change), or never.
+    pub relatime: bool,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            protection: Protection::Default,
+            access_pattern: AccessPattern::Concurrent,
+            compression: Compression::Lz4,
+            size_limit_bytes: None,
+            relatime: true,
+        }
+    }
+}
+
+/// What a volume is opened with.
+#[derive(Clone)]
+pub struct FsSettings {
+    pub env: Env,
+    pub volume: VolumeId,
+    pub name: String,
+    pub policy: Policy,
+    /// Memory for data that is not in segments yet; writers wait above it (Rule 6).
+    pub dirty_bytes_max: u64,
+    /// Inodes kept in memory when nobody uses them.
+    pub inodes_max: usize,
+}
+
+impl FsSettings {
+    pub fn new(env: Env, volume: VolumeId, name: impl Into<String>) -> Self {
+        Self {
+            env,
+            volume,
+            name: name.into(),
+            policy: Policy::default(),
+            dirty_bytes_max: 256 << 20,
+            inodes_max: 128 << 10,
+        }
+    }
+}
+
+/// Gauges and counters of a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FsStats {
+    pub inodes_in_memory: u64,
+    pub inodes_evicted: u64,
+    pub dirty_bytes: u64,
+    pub dirty_bytes_max: u64,
+    pub flushed_bytes: u64,
+    pub flush_errors: u64,
+    pub journaled_writes: u64,
+    pub gc_segments_removed: u64,
+    pub gc_relocated_bytes: u64,
+    pub gc_errors: u64,
+    pub orphans_reaped: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub flushed_bytes: AtomicU64,
+    pub flush_errors: AtomicU64,
+    pub journaled_writes: AtomicU64,
+    pub gc_segments_removed: AtomicU64,
+    pub gc_relocated_bytes: AtomicU64,
+    pub gc_errors: AtomicU64,
+    pub orphans_reaped: AtomicU64,
+}
+
+/// The file system of one volume. Clones are the same volume.
+#[derive(Clone)]
+pub struct Fs(pub(crate) Arc<Shared>);
+
+pub(crate) struct Shared {
+    pub env: Env,
+    pub volume: VolumeId,
+    pub name: String,
+    pub verifier: [u8; 8],
+    pub meta: Arc<MetaStore>,
+    pub segments: Arc<SegmentStore>,
+    pub policy: RwLock<Policy>,
+    pub inodes: InodeTable,
+    pub dirty: DirtyAccount,
+    pub queue: FlushQueue,
+    pub flight_permits: Arc<Semaphore>,
+    pub read_ahead_permits: Arc<Semaphore>,
+    /// Held while a directory moves to another parent, so that no two moves make a cycle.
+    pub directory_moves: Mutex<()>,
+    pub gc_wake: Notify,
+    pub orphans: Mutex<Vec<Ino>>,
+    pub orphan_wake: Notify,
+    pub tasks: Arc<Tasks>,
+    pub counters: Counters,
+    space: Mutex<SpaceView>,
+}
+
+/// The last look at the pool's space.
+#[derive(Clone, Copy, Default)]
+struct SpaceView {
+    at: Option<Duration>,
+    total_bytes: u64,
+    free_bytes: u64,
+}
+
+impl Fs {
+    /// Makes the root directory of a new volume, and opens it.
+    pub async fn format(
+        settings: FsSettings,
+        meta: Arc<MetaStore>,
+        segments: Arc<SegmentStore>,
+    ) -> Result<Self, FsError> {
+        let now = settings.env.clock.now();
+        let mut root = InodeRecord::new(InodeKind::Directory);
+        root.mode = 0o755;
+        root.nlink = 2;
+        root.parent = ROOT;
+        root.cookie_next = crate::namespace::COOKIE_FIRST;
+        (root.atime, root.mtime, root.ctime) = (now, now, now);
+        let mut batch = Batch::new();
+        batch.put(Key::inode(ROOT), root.encode());
+        batch.space(SpaceDelta {
+            inodes: 1,
+            ..SpaceDelta::default()
+        });
+        let ticket = meta.submit(batch);
+        meta.durable(ticket).await.map_err(meta_error)?;
+        Self::open(settings, meta, Vec::new(), segments).await
+    }
+
+    /// Opens a volume. `journal` is what recovery found of small stable writes.
+    pub async fn open(
+        settings: FsSettings,
+        meta: Arc<MetaStore>,
+        journal: Vec<JournalEntry>,
+        segments: Arc<SegmentStore>,
+    ) -> Result<Self, FsError> {
+        let FsSettings {
+            env,
+            volume,
+            name,
+            policy,
+            dirty_bytes_max,
+            inodes_max,
+        } = settings;
+        let known = meta
+            .segments()
+            .into_iter()
+            .map(|(id, record)| {
+                let code = Code::new(record.data, record.parity).map_err(|error| {
+                    FsError::Io(format!("segment {id} of volume {volume}: {error}"))
+                })?;
+                Ok(SegmentInfo {
+                    id,
+                    code,
+                    disks: record.disks,
+                    shard_len_bytes: record.shard_len_bytes,
+                    sealed: true,
+                })
+            })
+            .collect::<Result<Vec<_>, FsError>>()?;
+        let allocator = meta.clone();
+        segments.open_volume(
+            volume,
+            Arc::new(move || allocator.allocate_segment()),
+            known,
+        );
+        let mut verifier = [0; 8];
+        env.entropy.fill(&mut verifier);
+        let fs = Self(Arc::new(Shared {
+            tasks: Arc::new(Tasks::new(env.clone())),
+            env,
+            volume,
+            name,
+            verifier,
+            meta,
+            segments,
+            policy: RwLock::new(policy),
+            inodes: InodeTable::new(inodes_max),
+            dirty: DirtyAccount::new(dirty_bytes_max),
+            queue: FlushQueue::default(),
+            flight_permits: Arc::new(Semaphore::new(FLIGHTS_MAX)),
+            read_ahead_permits: Arc::new(Semaphore::new(crate::data::READ_AHEAD_TASKS_MAX)),
+            directory_moves: Mutex::new(()),
+            gc_wake: Notify::new(),
+            orphans: Mutex::default(),
+            orphan_wake: Notify::new(),
+            counters: Counters::default(),
+            space: Mutex::default(),
+        }));
+        fs.0.inode(ROOT)?;
+        fs.0.replay(journal)?;
+        fs.0.find_orphans()?;
+        for (name, task) in [
+            (
+                "flusher",
+                Box::pin(Shared::run_flusher(fs.0.clone())) as cairn_base::env::BoxFuture<()>,
+            ),
+            ("reaper", Box::pin(Shared::run_reaper(fs.0.clone()))),
+            ("gc", Box::pin(Shared::run_gc(fs.0.clone()))),
+        ] {
+            fs.0.tasks.spawn(name, task);
+        }
+        Ok(fs)
+    }
+
+    /// Stops background work, flushes everything, seals segments and closes the metadata.
+    ///
+    /// The caller has stopped sending operations. On an error the volume is closed all the same;
+    /// what was acknowledged as stable is safe, unstable writes may be lost.
+    pub async fn close(&self) -> Result<(), FsError> {
+        self.0.tasks.stop();
+        self.0.tasks.ended().await;
+        let flushed = self.0.flush_everything().await;
+        self.0.segments.seal_all(self.0.volume).await;
+        self.0.segments.close_volume(self.0.volume);
+        self.0.meta.close().await.map_err(meta_error)?;
+        flushed
+    }
+
+    pub fn volume(&self) -> VolumeId {
+        self.0.volume
+    }
+
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    pub fn root(&self) -> Ino {
+        ROOT
+    }
+
+    /// Changes whenever unstable writes may have been lost (RFC 1813, section 3.3.7).
+    pub fn write_verifier(&self) -> [u8; 8] {
+        self.0.verifier
+    }
+
+    pub fn policy(&self) -> Policy {
+        self.0.policy.read().clone()
+    }
+
+    /// What is written from now on follows `policy`.
+    pub fn set_policy(&self, policy: Policy) -> Result<(), FsError> {
+        self.0
+            .segments
+            .code_for(policy.protection)
+            .map_err(segment_error)?;
+        *self.0.policy.write() = policy;
+        self.0.space.lock().at = None;
+        Ok(())
+    }
+
+    pub fn meta(&self) -> &Arc<MetaStore> {
+        &self.0.meta
+    }
+
+    pub fn stats(&self) -> FsStats {
+        let shared = &self.0;
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        FsStats {
+            inodes_in_memory: shared.inodes.len() as u64,
+            inodes_evicted: shared.inodes.evicted(),
+            dirty_bytes: shared.dirty.bytes(),
+            dirty_bytes_max: shared.dirty.bytes_max(),
+            flushed_bytes: of(&shared.counters.flushed_bytes),
+            flush_errors: of(&shared.counters.flush_errors),
+            journaled_writes: of(&shared.counters.journaled_writes),
+            gc_segments_removed: of(&shared.counters.gc_segments_removed),
+            gc_relocated_bytes: of(&shared.counters.gc_relocated_bytes),
+            gc_errors: of(&shared.counters.gc_errors),
+            orphans_reaped: of(&shared.counters.orphans_reaped),
+        }
+    }
+
+    /// Room in the volume: what the pool can still take under the volume's protection, or what its
+    /// size limit leaves, whichever is less.
+    pub async fn space(&self) -> Result<VolumeSpace, FsError> {
+        let shared = &self.0;
+        let counters = shared.meta.counters();
+        let view = shared.space_view();
+        let dirty = shared.dirty.bytes();
+        let mut total_bytes = view.total_bytes;
+        let mut free_bytes = view.free_bytes.saturating_sub(dirty);
+        if let Some(limit) = shared.policy.read().size_limit_bytes {
+            total_bytes = total_bytes.min(limit);
+            let used = counters.file_bytes.saturating_add(dirty);
+            free_bytes = free_bytes.min(limit.saturating_sub(used));
+        }
+        Ok(VolumeSpace {
+            total_bytes,
+            free_bytes,
+            total_inodes: INODES_MAX,
+            free_inodes: INODES_MAX.saturating_sub(counters.inodes),
+        })
+    }
+}
+
+impl Shared {
+    pub fn now(&self) -> Timestamp {
+        self.env.clock.now()
+    }
+
+    /// The inode, from memory or the metadata; `Stale` if it is not there (any more).
+    pub fn inode(&self, ino: Ino) -> Result<Arc<Inode>, FsError> {
+        let found = self
+            .inodes
+            .find_or_load(ino, || {
+                let Some(bytes) = self.meta.get(&Key::inode(ino))? else {
+                    return Ok(None);
+                };
+                let record = InodeRecord::decode(&bytes)?;
+                let extents = if record.used_bytes == 0 {
+                    ExtentMap::empty()
+                } else {
+                    ExtentMap::default()
+                };
+                Ok(Some(State::new(record, extents)))
+            })
+            .map_err(meta_error)?;
+        found.ok_or(FsError::Stale)
+    }
+
+    /// Waits until `ticket` is durable.
+    pub async fn durable(&self, ticket: Ticket) -> Result<(), FsError> {
+        if self.meta.is_durable(ticket) {
+            return Ok(());
+        }
+        self.meta.durable(ticket).await.map_err(meta_error)
+    }
+
+    /// Ends an operation: a success waits for its own submission. A refusal may rest on a change
+    /// that is visible and not yet durable (the name that "exists", say), so it waits for all.
+    pub async fn settle<T>(&self, done: Result<(T, Ticket), FsError>) -> Result<T, FsError> {
+        match done {
+            Ok((value, ticket)) => {
+                self.durable(ticket).await?;
+                Ok(value)
+            }
+            Err(error) => {
+                self.durable(self.meta.last_ticket()).await?;
+                Err(error)
+            }
+        }
+    }
+
+    /// The code that new data gets.
+    pub fn code(&self) -> Result<Code, FsError> {
+        let protection = self.policy.read().protection;
+        self.segments.code_for(protection).map_err(segment_error)
+    }
+
+    /// Refuses `len_bytes` more when the volume or the pool is full; what is dirty counts as used.
+    pub fn require_space(&self, len_bytes: u64) -> Result<(), FsError> {
+        let pending = self.dirty.bytes().saturating_add(len_bytes);
+        let limit = self.policy.read().size_limit_bytes;
+        if let Some(limit) = limit
+            && self.meta.counters().file_bytes.saturating_add(pending) > limit
+        {
+            return Err(FsError::QuotaExceeded);
+        }
+        if self.space_view().free_bytes < pending {
+            self.gc_wake.notify_one();
+            return Err(FsError::NoSpace);
+        }
+        Ok(())
+    }
+
+    fn space_view(&self) -> SpaceView {
+        let now = self.env.clock.monotonic();
+        let mut view = self.space.lock();
+        let fresh = view
+            .at
+            .is_some_and(|at| now.saturating_sub(at) < SPACE_CHECK_INTERVAL);
+        if !fresh {
+            let code = self.code().unwrap_or_else(|_| self.segments.default_code());
+            let usable = self.segments.usable(code);
+            *view = SpaceView {
+                at: Some(now),
+                total_bytes: usable.total_bytes,
+                free_bytes: usable.free_bytes,
+            };
+        }
+        *view
+    }
+
+    /// Brings the extents of `range` into memory.
+    pub fn load_extents(&self, inode: &Inode, range: &std::ops::Range<u64>) -> Result<(), FsError> {
+        loop {
+            let (window, version) = {
+                let state = inode.lock();
+                match state.extents.window_missing(range) {
+                    None => return Ok(()),
+                    Some(window) => (window, state.extents.version()),
+                }
+            };
+            let extents = self.stored_extents(inode.ino, window)?;
+            let mut state = inode.lock();
+            // Read without the lock: what changed meanwhile may be missing, so it is read again.
+            if state.extents.version() == version {
+                if state.extents.len() > EXTENTS_IN_MEMORY_MAX {
+                    state.extents.unload();
+                }
+                state.extents.load(window, extents);
+            }
+        }
+    }
+
+    fn stored_extents(&self, ino: Ino, window: u64) -> Result<Vec<Extent>, FsError> {
+        let start = window * WINDOW_LEN_BYTES;
+        let end = start.saturating_add(WINDOW_LEN_BYTES);
+        let (from, to) = Key::extents_past(ino, start);
+        let mut extents = Vec::new();
+        self.scan_extents(&from, &to, |extent| {
+            let inside = extent.start < end;
+            if inside {
+                extents.push(extent);
+            }
+            inside
+        })?;
+        Ok(extents)
+    }
+
+    /// Visits extents of one file in key order until `visit` says false.
+    pub fn scan_extents(
+        &self,
+        from: &Key,
+        to: &Key,
+        mut visit: impl FnMut(Extent) -> bool,
+    ) -> Result<(), FsError> {
+        let mut failed = None;
+        self.meta
+            .scan_with(from, to, |key, value| match parse_extent(key, value) {
+                Ok((_, extent)) => {
+                    if visit(extent) {
+                        std::ops::ControlFlow::Continue(())
+                    } else {
+                        std::ops::ControlFlow::Break(())
+                    }
+                }
+                Err(error) => {
+                    failed = Some(error);
+                    std::ops::ControlFlow::Break(())
+                }
+            })
+            .map_err(meta_error)?;
+        failed.map_or(Ok(()), |error| Err(meta_error(error)))
+    }
+
+    /// Puts what the journal holds back into dirty maps.
+    ///
+    /// An inode record stored after an entry has a change time that is not older (change times of
+    /// an inode only grow), and then it knows the entry's size and times already.
+    fn replay(self: &Arc<Self>, journal: Vec<JournalEntry>) -> Result<(), FsError> {
+        for entry in journal {
+            let inode = match self.inode(entry.ino) {
+                Ok(inode) => inode,
+                Err(FsError::Stale) => continue,
+                Err(error) => return Err(error),
+            };
+            let mut state = inode.lock();
+            if state.removed {
+                continue;
+            }
+            state.sequence += 1;
+            let run = Run {
+                data: entry.data,
+                journal: Some(entry.position),
+                sequence: state.sequence,
+            };
+            let added = state.dirty.insert(entry.offset, run);
+            self.dirty.add(added);
+            state.journal_last = state.journal_last.max(entry.position);
+            if entry.ctime > state.record.ctime {
+                state.record.ctime = entry.ctime;
+                state.record.mtime = entry.mtime;
+                state.record.mode = entry.mode;
+                state.record.size_bytes = entry.size_bytes;
+                state.stable_size_bytes = entry.size_bytes;
+            }
+            self.enqueue(&inode, &mut state);
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn parse_extent(key: &[u8], value: &[u8]) -> Result<(Ino, Extent), MetaError> {
+    let key = Key::parse(key)?;
+    let cairn_meta::KeyKind::Extent { ino, end_offset } = key.kind()? else {
+        return Err(MetaError::State(format!(
+            "a key that is no extent: {key:?}"
+        )));
+    };
+    let record = ExtentRecord::decode(value)?;
+    if record.start >= end_offset {
+        return Err(MetaError::State(format!(
+            "extent of inode {ino} ending at {end_offset} starts at {}",
+            record.start
+        )));
+    }
+    Ok((
+        ino,
+        Extent {
+            start: record.start,
+            end: end_offset,
+            record: Arc::new(record.record),
+            offset_in_record: record.offset_in_record,
+        },
+    ))
+}
+
+pub(crate) fn meta_error(error: MetaError) -> FsError {
+    match error.kind() {
+        MetaErrorKind::Stopped => {
+            if matches!(error, MetaError::Closed) {
+                FsError::Fenced
+            } else {
+                FsError::Io(error.to_string())
+            }
+        }
+        MetaErrorKind::NotFound
+        | MetaErrorKind::Invalid
+        | MetaErrorKind::Damaged
+        | MetaErrorKind::Missing
+        | MetaErrorKind::Io => FsError::Io(error.to_string()),
+    }
+}
+
+pub(crate) fn segment_error(error: SegmentError) -> FsError {
+    match error.kind() {
+        cairn_segment::ErrorKind::NoSpace => FsError::NoSpace,
+        cairn_segment::ErrorKind::Gone
+        | cairn_segment::ErrorKind::Damaged
+        | cairn_segment::ErrorKind::Refused
+        | cairn_segment::ErrorKind::Io => FsError::Io(error.to_string()),
+    }
+}
+
+pub(crate) fn stored_kind(kind: FileKind) -> InodeKind {
+    match kind {
+        FileKind::Regular => InodeKind::Regular,
+        FileKind::Directory => InodeKind::Directory,
+        FileKind::Symlink => InodeKind::Symlink,
+        FileKind::Fifo => InodeKind::Fifo,
+        FileKind::Socket => InodeKind::Socket,
+        FileKind::BlockDevice => InodeKind::BlockDevice,
+        FileKind::CharDevice => InodeKind::CharDevice,
+    }
+}

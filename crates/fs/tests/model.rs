@@ -1,0 +1,607 @@
+//! The file service against a small model of a POSIX file system, over restarts and crashes.
+//!
+//! One list of steps runs on both; after each step the answers are the same, and from time to time
+//! the whole tree is. Stable writes only where a crash follows, so that all of it must be there.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cairn_base::disk::Disk;
+use cairn_base::{DiskId, Ino, PoolId, Timestamp, VolumeId};
+use cairn_fs::*;
+use cairn_meta::{MetaCache, MetaSettings, MetaStore};
+use cairn_segment::{SegmentSettings, SegmentStore};
+use cairn_shard::{ShardDisk, ShardSettings};
+use cairn_testkit::{Crash, MemDisk, TestWorld};
+use proptest::prelude::*;
+
+const POOL: PoolId = PoolId(7);
+const VOLUME: VolumeId = VolumeId(1);
+const ROOT_USER: Credentials = Credentials::ROOT;
+
+struct World {
+    disks: Vec<Arc<MemDisk>>,
+    env: cairn_base::env::Env,
+    fs: Fs,
+}
+
+fn meta_settings(disk_count: usize) -> MetaSettings {
+    let mut settings = MetaSettings::new(disk_count.min(3), MetaCache::new(1 << 20));
+    settings.log_file_bytes = 4 << 20;
+    settings
+}
+
+fn segment_settings() -> SegmentSettings {
+    SegmentSettings {
+        shard_len_bytes: 4 << 20,
+        cache_bytes: 1 << 20,
+        ..SegmentSettings::default()
+    }
+}
+
+fn fs_settings(env: &cairn_base::env::Env) -> FsSettings {
+    FsSettings::new(env.clone(), VOLUME, "main")
+}
+
+fn members(disks: &[Arc<MemDisk>]) -> Vec<(DiskId, Arc<dyn Disk>)> {
+    disks
+        .iter()
+        .enumerate()
+        .map(|(index, disk)| (DiskId(index as u128 + 1), disk.clone() as Arc<dyn Disk>))
+        .collect()
+}
+
+async fn segments_on(
+    env: &cairn_base::env::Env,
+    disks: &[Arc<MemDisk>],
+    format: bool,
+) -> Arc<SegmentStore> {
+    let mut shard_disks = Vec::new();
+    for (id, disk) in members(disks) {
+        if format {
+            ShardDisk::format(disk.clone(), POOL, id, Timestamp::new(1, 0))
+                .await
+                .unwrap();
+        }
+        shard_disks.push(
+            ShardDisk::open(disk, POOL, ShardSettings::default())
+                .await
+                .unwrap(),
+        );
+    }
+    SegmentStore::new(env.clone(), segment_settings(), shard_disks, Vec::new())
+}
+
+impl World {
+    async fn new(seed: u64, disk_count: usize) -> Self {
+        let env = TestWorld::new(seed).env;
+        let disks: Vec<_> = (0..disk_count)
+            .map(|index| MemDisk::new(format!("disk{index}"), 1 << 30))
+            .collect();
+        let segments = segments_on(&env, &disks, true).await;
+        let meta = MetaStore::create(
+            env.clone(),
+            meta_settings(disk_count),
+            VOLUME,
+            members(&disks),
+        )
+        .await
+        .unwrap();
+        let fs = Fs::format(fs_settings(&env), meta, segments).await.unwrap();
+        Self { disks, env, fs }
+    }
+
+    async fn open(seed: u64, disks: Vec<Arc<MemDisk>>) -> Self {
+        let env = TestWorld::new(seed).env;
+        let segments = segments_on(&env, &disks, false).await;
+        let (meta, recovered) = MetaStore::open(
+            env.clone(),
+            meta_settings(disks.len()),
+            VOLUME,
+            members(&disks),
+        )
+        .await
+        .unwrap();
+        let fs = Fs::open(fs_settings(&env), meta, recovered.journal, segments)
+            .await
+            .unwrap();
+        Self { disks, env, fs }
+    }
+
+    async fn restart(self, seed: u64) -> Self {
+        self.fs.close().await.unwrap();
+        Self::open(seed, self.disks).await
+    }
+
+    async fn crash(self, seed: u64, mode: Crash) -> Self {
+        let disks = self
+            .disks
+            .iter()
+            .enumerate()
+            .map(|(index, disk)| disk.crash(mode, seed + index as u64))
+            .collect();
+        drop(self.env);
+        Self::open(seed, disks).await
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Create(u8, u8),
+    MakeDir(u8, u8),
+    Symlink(u8, u8),
+    Write {
+        file: u8,
+        offset: u32,
+        len: u32,
+        byte: u8,
+        stable: bool,
+    },
+    Truncate(u8, u32),
+    Read {
+        file: u8,
+        offset: u32,
+        len: u32,
+    },
+    Commit(u8),
+    Remove(u8, u8),
+    RemoveDir(u8, u8),
+    Rename(u8, u8, u8, u8),
+    Link(u8, u8, u8),
+    Chmod(u8, u16),
+    Compare,
+    Restart,
+    Crash(u8),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let dir = 0..4u8;
+    let name = 0..6u8;
+    let offset = prop_oneof![0..10_000u32, 0..3_000_000u32, Just(0), Just(65_536)];
+    let len = prop_oneof![0..5_000u32, Just(4096), 60_000..140_000u32, Just(1 << 20)];
+    prop_oneof![
+        4 => (dir.clone(), name.clone()).prop_map(|(d, n)| Step::Create(d, n)),
+        2 => (dir.clone(), name.clone()).prop_map(|(d, n)| Step::MakeDir(d, n)),
+        1 => (dir.clone(), name.clone()).prop_map(|(d, n)| Step::Symlink(d, n)),
+        8 => (any::<u8>(), offset.clone(), len.clone(), any::<u8>(), any::<bool>())
+            .prop_map(|(file, offset, len, byte, stable)| Step::Write { file, offset, len, byte, stable }),
+        3 => (any::<u8>(), offset.clone()).prop_map(|(f, s)| Step::Truncate(f, s)),
+        4 => (any::<u8>(), offset, len).prop_map(|(file, offset, len)| Step::Read { file, offset, len }),
+        3 => any::<u8>().prop_map(Step::Commit),
+        2 => (dir.clone(), name.clone()).prop_map(|(d, n)| Step::Remove(d, n)),
+        1 => (dir.clone(), name.clone()).prop_map(|(d, n)| Step::RemoveDir(d, n)),
+        3 => (dir.clone(), name.clone(), dir.clone(), name.clone()).prop_map(|(a, b, c, d)| Step::Rename(a, b, c, d)),
+        2 => (any::<u8>(), dir, name).prop_map(|(f, d, n)| Step::Link(f, d, n)),
+        1 => (any::<u8>(), 0..0o7777u16).prop_map(|(f, m)| Step::Chmod(f, m)),
+        2 => Just(Step::Compare),
+        1 => Just(Step::Restart),
+        1 => any::<u8>().prop_map(Step::Crash),
+    ]
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Node {
+    File(Vec<u8>),
+    Dir(BTreeMap<Vec<u8>, Ino>),
+    Symlink(Vec<u8>),
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    node: Node,
+    nlink: u32,
+    mode: u32,
+    parent: Ino,
+}
+
+/// Inode -> what it is. Numbers are those that the file system gave.
+struct Model {
+    inodes: BTreeMap<Ino, Entry>,
+}
+
+impl Model {
+    fn new() -> Self {
+        let root = Entry {
+            node: Node::Dir(BTreeMap::new()),
+            nlink: 2,
+            mode: 0o755,
+            parent: Ino(1),
+        };
+        Self {
+            inodes: BTreeMap::from([(Ino(1), root)]),
+        }
+    }
+
+    fn dirs(&self) -> Vec<Ino> {
+        self.of(|node| matches!(node, Node::Dir(_)))
+    }
+
+    fn files(&self) -> Vec<Ino> {
+        self.of(|node| matches!(node, Node::File(_)))
+    }
+
+    fn of(&self, wanted: impl Fn(&Node) -> bool) -> Vec<Ino> {
+        self.inodes
+            .iter()
+            .filter(|(_, entry)| wanted(&entry.node))
+            .map(|(ino, _)| *ino)
+            .collect()
+    }
+
+    fn entries(&mut self, dir: Ino) -> &mut BTreeMap<Vec<u8>, Ino> {
+        match &mut self.inodes.get_mut(&dir).unwrap().node {
+            Node::Dir(entries) => entries,
+            other => panic!("not a directory: {other:?}"),
+        }
+    }
+
+    fn data(&mut self, file: Ino) -> &mut Vec<u8> {
+        match &mut self.inodes.get_mut(&file).unwrap().node {
+            Node::File(data) => data,
+            other => panic!("not a file: {other:?}"),
+        }
+    }
+
+    fn is_dir(&self, ino: Ino) -> bool {
+        matches!(self.inodes[&ino].node, Node::Dir(_))
+    }
+
+    fn add(&mut self, dir: Ino, name: Vec<u8>, ino: Ino, node: Node, mode: u32) {
+        let nlink = if matches!(node, Node::Dir(_)) { 2 } else { 1 };
+        if nlink == 2 {
+            self.inodes.get_mut(&dir).unwrap().nlink += 1;
+        }
+        self.entries(dir).insert(name, ino);
+        let entry = Entry {
+            node,
+            nlink,
+            mode,
+            parent: dir,
+        };
+        assert!(
+            self.inodes.insert(ino, entry).is_none(),
+            "an inode number was used again"
+        );
+    }
+
+    fn unlink(&mut self, ino: Ino) {
+        let entry = self.inodes.get_mut(&ino).unwrap();
+        entry.nlink -= 1;
+        if entry.nlink == 0 || matches!(entry.node, Node::Dir(_)) {
+            self.inodes.remove(&ino);
+        }
+    }
+
+    fn is_below(&self, mut ino: Ino, above: Ino) -> bool {
+        loop {
+            if ino == above {
+                return true;
+            }
+            if ino == Ino(1) {
+                return false;
+            }
+            ino = self.inodes[&ino].parent;
+        }
+    }
+
+    fn rename(
+        &mut self,
+        from: Ino,
+        from_name: &[u8],
+        to: Ino,
+        to_name: &[u8],
+    ) -> Result<(), FsError> {
+        let moved = *self.entries(from).get(from_name).ok_or(FsError::NotFound)?;
+        let target = self.entries(to).get(to_name).copied();
+        let is_dir = self.is_dir(moved);
+        if is_dir && from != to && self.is_below(to, moved) {
+            return Err(FsError::Invalid);
+        }
+        if target == Some(moved) {
+            return Ok(());
+        }
+        if let Some(target) = target {
+            match (is_dir, self.is_dir(target)) {
+                (true, false) => return Err(FsError::NotDirectory),
+                (false, true) => return Err(FsError::IsDirectory),
+                (true, true) if !self.entries(target).is_empty() => return Err(FsError::NotEmpty),
+                _ => {}
+            }
+            self.unlink(target);
+        }
+        self.entries(from).remove(from_name);
+        self.entries(to).insert(to_name.to_vec(), moved);
+        if is_dir {
+            self.inodes.get_mut(&from).unwrap().nlink -= 1;
+            if target.is_none() {
+                self.inodes.get_mut(&to).unwrap().nlink += 1;
+            }
+        }
+        self.inodes.get_mut(&moved).unwrap().parent = to;
+        Ok(())
+    }
+}
+
+fn name(number: u8) -> Vec<u8> {
+    format!("name{number}").into_bytes()
+}
+
+fn pattern(len: u32, byte: u8) -> Vec<u8> {
+    (0..len)
+        .map(|at| byte.wrapping_add((at / 7) as u8))
+        .collect()
+}
+
+fn pick(list: &[Ino], number: u8) -> Ino {
+    list[number as usize % list.len()]
+}
+
+async fn read_all(fs: &Fs, ino: Ino) -> Vec<u8> {
+    let mut data = Vec::new();
+    loop {
+        let part = fs
+            .read(&ROOT_USER, ino, data.len() as u64, 1 << 20)
+            .await
+            .unwrap();
+        for bytes in &part.parts {
+            data.extend_from_slice(bytes);
+        }
+        if part.eof {
+            return data;
+        }
+    }
+}
+
+async fn list_all(fs: &Fs, dir: Ino) -> BTreeMap<Vec<u8>, Ino> {
+    let mut entries = BTreeMap::new();
+    let mut cookie = 0;
+    loop {
+        let page = fs.read_dir(&ROOT_USER, dir, cookie, 3, true).await.unwrap();
+        for entry in &page.entries {
+            cookie = entry.cookie;
+            let attr = entry.attr.expect("the entry has attributes");
+            assert_eq!(attr.ino, entry.ino);
+            if entry.name.as_ref() != b"." && entry.name.as_ref() != b".." {
+                assert!(entries.insert(entry.name.to_vec(), entry.ino).is_none());
+            }
+        }
+        if page.eof {
+            return entries;
+        }
+    }
+}
+
+async fn compare(fs: &Fs, model: &Model) {
+    for (ino, entry) in &model.inodes {
+        let attr = fs.attr(*ino).await.unwrap();
+        assert_eq!(attr.nlink, entry.nlink, "links of {ino}");
+        assert_eq!(attr.mode, entry.mode, "mode of {ino}");
+        match &entry.node {
+            Node::File(data) => {
+                assert_eq!(attr.size_bytes, data.len() as u64, "size of {ino}");
+                assert!(read_all(fs, *ino).await == *data, "data of {ino}");
+            }
+            Node::Dir(entries) => assert_eq!(list_all(fs, *ino).await, *entries),
+            Node::Symlink(target) => {
+                let (read, _) = fs.read_link(&ROOT_USER, *ino).await.unwrap();
+                assert_eq!(read, target[..]);
+            }
+        }
+    }
+    assert_eq!(fs.stats().flush_errors, 0);
+}
+
+async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
+    let mut world = World::new(seed, disk_count).await;
+    let mut model = Model::new();
+    let who = &ROOT_USER;
+    let set = |mode| SetAttr {
+        mode: Some(mode),
+        ..SetAttr::default()
+    };
+    for (index, step) in steps.into_iter().enumerate() {
+        let fs = world.fs.clone();
+        let dirs = model.dirs();
+        let files = model.files();
+        match step {
+            Step::Create(dir, number) => {
+                let (dir, name) = (pick(&dirs, dir), name(number));
+                let got = fs
+                    .create(who, dir, &name, CreateMode::Guarded(set(0o640)))
+                    .await;
+                match model.entries(dir).get(&name) {
+                    Some(_) => assert_eq!(got.unwrap_err(), FsError::Exists),
+                    None => model.add(
+                        dir,
+                        name,
+                        got.unwrap().attr.ino,
+                        Node::File(Vec::new()),
+                        0o640,
+                    ),
+                }
+            }
+            Step::MakeDir(dir, number) => {
+                let (dir, name) = (pick(&dirs, dir), name(number));
+                let got = fs.make_dir(who, dir, &name, set(0o750)).await;
+                match model.entries(dir).get(&name) {
+                    Some(_) => assert_eq!(got.unwrap_err(), FsError::Exists),
+                    None => model.add(
+                        dir,
+                        name,
+                        got.unwrap().attr.ino,
+                        Node::Dir(BTreeMap::new()),
+                        0o750,
+                    ),
+                }
+            }
+            Step::Symlink(dir, number) => {
+                let (dir, name) = (pick(&dirs, dir), name(number));
+                let got = fs
+                    .make_symlink(who, dir, &name, b"some/where", set(0o777))
+                    .await;
+                match model.entries(dir).get(&name) {
+                    Some(_) => assert_eq!(got.unwrap_err(), FsError::Exists),
+                    None => {
+                        let node = Node::Symlink(b"some/where".to_vec());
+                        model.add(dir, name, got.unwrap().attr.ino, node, 0o777);
+                    }
+                }
+            }
+            Step::Write {
+                file,
+                offset,
+                len,
+                byte,
+                stable,
+            } if !files.is_empty() => {
+                let ino = pick(&files, file);
+                let bytes = pattern(len, byte);
+                let stability = if stable || crashes {
+                    Stability::Stable
+                } else {
+                    Stability::Unstable
+                };
+                let data = Bytes::from(bytes.clone());
+                let written = fs
+                    .write(who, ino, u64::from(offset), data, stability)
+                    .await
+                    .unwrap();
+                assert_eq!(written.count_bytes, len);
+                let model_data = model.data(ino);
+                let end = offset as usize + bytes.len();
+                if len > 0 {
+                    if model_data.len() < end {
+                        model_data.resize(end, 0);
+                    }
+                    model_data[offset as usize..end].copy_from_slice(&bytes);
+                }
+                assert_eq!(written.wcc.after.size_bytes, model_data.len() as u64);
+            }
+            Step::Truncate(file, size) if !files.is_empty() => {
+                let ino = pick(&files, file);
+                let cut = SetAttr {
+                    size_bytes: Some(u64::from(size)),
+                    ..SetAttr::default()
+                };
+                fs.set_attr(who, ino, cut, None).await.unwrap();
+                model.data(ino).resize(size as usize, 0);
+            }
+            Step::Read { file, offset, len } if !files.is_empty() => {
+                let ino = pick(&files, file);
+                let got = fs.read(who, ino, u64::from(offset), len).await.unwrap();
+                let data = model.data(ino);
+                let start = (offset as usize).min(data.len());
+                let end = (start + len as usize).min(data.len());
+                assert_eq!(got.parts.concat(), data[start..end], "step {index}");
+                assert_eq!(got.eof, end == data.len());
+            }
+            Step::Commit(file) if !files.is_empty() => {
+                fs.commit(who, pick(&files, file), 0, 0).await.unwrap();
+            }
+            Step::Remove(dir, number) => {
+                let (dir, name) = (pick(&dirs, dir), name(number));
+                let got = fs.remove(who, dir, &name).await;
+                match model.entries(dir).get(&name).copied() {
+                    None => assert_eq!(got.unwrap_err(), FsError::NotFound),
+                    Some(ino) if model.is_dir(ino) => {
+                        assert_eq!(got.unwrap_err(), FsError::IsDirectory)
+                    }
+                    Some(ino) => {
+                        got.unwrap();
+                        model.entries(dir).remove(&name);
+                        model.unlink(ino);
+                        if !model.inodes.contains_key(&ino) {
+                            assert_eq!(fs.attr(ino).await.unwrap_err(), FsError::Stale);
+                        }
+                    }
+                }
+            }
+            Step::RemoveDir(dir, number) => {
+                let (dir, name) = (pick(&dirs, dir), name(number));
+                let got = fs.remove_dir(who, dir, &name).await;
+                match model.entries(dir).get(&name).copied() {
+                    None => assert_eq!(got.unwrap_err(), FsError::NotFound),
+                    Some(ino) if !model.is_dir(ino) => {
+                        assert_eq!(got.unwrap_err(), FsError::NotDirectory)
+                    }
+                    Some(ino) if !model.entries(ino).is_empty() => {
+                        assert_eq!(got.unwrap_err(), FsError::NotEmpty)
+                    }
+                    Some(ino) => {
+                        got.unwrap();
+                        model.entries(dir).remove(&name);
+                        model.inodes.get_mut(&dir).unwrap().nlink -= 1;
+                        model.unlink(ino);
+                    }
+                }
+            }
+            Step::Rename(a, b, c, d) => {
+                let (from, to) = (pick(&dirs, a), pick(&dirs, c));
+                let got = fs.rename(who, from, &name(b), to, &name(d)).await;
+                let want = model.rename(from, &name(b), to, &name(d));
+                assert_eq!(got.map(|_| ()), want, "step {index}");
+            }
+            Step::Link(file, dir, number) if !files.is_empty() => {
+                let (ino, dir, name) = (pick(&files, file), pick(&dirs, dir), name(number));
+                let got = fs.link(who, ino, dir, &name).await;
+                if model.entries(dir).contains_key(&name) {
+                    assert_eq!(got.unwrap_err(), FsError::Exists);
+                } else {
+                    got.unwrap();
+                    model.entries(dir).insert(name, ino);
+                    model.inodes.get_mut(&ino).unwrap().nlink += 1;
+                }
+            }
+            Step::Chmod(file, mode) if !files.is_empty() => {
+                let ino = pick(&files, file);
+                fs.set_attr(who, ino, set(u32::from(mode)), None)
+                    .await
+                    .unwrap();
+                model.inodes.get_mut(&ino).unwrap().mode = u32::from(mode);
+            }
+            Step::Compare => compare(&fs, &model).await,
+            Step::Restart => {
+                drop(fs);
+                world = world.restart(seed + index as u64).await;
+                compare(&world.fs, &model).await;
+            }
+            Step::Crash(mode) if crashes => {
+                drop(fs);
+                let mode = Crash::ALL[mode as usize % Crash::ALL.len()];
+                world = world.crash(seed + index as u64, mode).await;
+                compare(&world.fs, &model).await;
+            }
+            _ => {}
+        }
+    }
+    compare(&world.fs, &model).await;
+    world.fs.close().await.unwrap();
+}
+
+fn block_on(future: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(future);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn behaves_as_the_model(seed: u64, steps in prop::collection::vec(step(), 1..60)) {
+        block_on(run(seed >> 1, 1, steps, false));
+    }
+
+    #[test]
+    fn behaves_as_the_model_on_six_disks(seed: u64, steps in prop::collection::vec(step(), 1..40)) {
+        block_on(run(seed >> 1, 6, steps, false));
+    }
+
+    #[test]
+    fn what_was_stable_survives_crashes(seed: u64, steps in prop::collection::vec(step(), 1..40)) {
+        block_on(run(seed >> 1, 4, steps, true));
+    }
+}

@@ -1,0 +1,102 @@
+//! Why a metadata operation failed, and what callers should do about it.
+
+use std::sync::Arc;
+
+use cairn_base::disk::DiskError;
+use cairn_base::{LogPosition, VolumeId};
+
+use crate::keys::KeyError;
+use crate::records::RecordError;
+
+/// What a caller can do about an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetaErrorKind {
+    /// The volume is not there.
+    NotFound,
+    /// The request itself is wrong.
+    Invalid,
+    /// Bytes are damaged beyond what redundancy repairs.
+    Damaged,
+    /// Disks that are needed are missing; bring them back.
+    Missing,
+    /// The store is closed or has failed: open it again.
+    Stopped,
+    /// A disk or the state failed.
+    Io,
+}
+
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum MetaError {
+    #[error("volume {volume}: its metadata is on none of the {disk_count} disks that are present")]
+    NotFound {
+        volume: VolumeId,
+        disk_count: usize,
+    },
+    #[error("volume {volume}: there is metadata of it on {disk} already")]
+    Exists { volume: VolumeId, disk: String },
+    #[error("volume {volume}: no healthy disk to write its metadata to; bring disks back and start again")]
+    NoDisk { volume: VolumeId },
+    #[error("a batch of {len_bytes} bytes is above the limit of {len_bytes_max}; split it")]
+    BatchTooLarge {
+        len_bytes: usize,
+        len_bytes_max: usize,
+    },
+    #[error("volume {volume}: {missing} of the {members} disks it was last open with are missing, and {copies} of them may hold newer changes; bring disks back")]
+    TooManyMissing {
+        volume: VolumeId,
+        missing: usize,
+        members: usize,
+        copies: usize,
+    },
+    #[error("volume {volume}: disks were used apart from each other and both sides hold acknowledged changes (epochs {first} and {second}); take away the disks of the side to give up")]
+    SplitHistory {
+        volume: VolumeId,
+        first: u64,
+        second: u64,
+    },
+    #[error("volume {volume}: no readable copy of log position {position}, with later ones there; refusing to lose acknowledged changes; bring missing disks back")]
+    LogDamaged {
+        volume: VolumeId,
+        position: LogPosition,
+    },
+    #[error("volume {volume}: no copy of its state reaches the start of the log at position {position}; bring missing disks back")]
+    StateMissing {
+        volume: VolumeId,
+        position: LogPosition,
+    },
+    #[error("volume {volume}: it was opened {count} times without its journal being folded; the log cannot name more terms")]
+    TooManyTerms { volume: VolumeId, count: usize },
+    #[error("damaged key: {0}")]
+    Key(#[from] KeyError),
+    #[error("{0}")]
+    Record(#[from] RecordError),
+    #[error("{0}")]
+    Disk(#[from] DiskError),
+    /// The text says which state and what failed.
+    #[error("{0}; a restart recovers from the other copies")]
+    State(String),
+    /// The store failed earlier and refuses everything since.
+    #[error("the metadata store stopped after an error: {0}")]
+    Failed(Arc<MetaError>),
+    #[error("the metadata store is closed")]
+    Closed,
+}
+
+impl MetaError {
+    pub fn kind(&self) -> MetaErrorKind {
+        match self {
+            Self::NotFound { .. } => MetaErrorKind::NotFound,
+            Self::Exists { .. } | Self::BatchTooLarge { .. } => MetaErrorKind::Invalid,
+            Self::TooManyMissing { .. } | Self::StateMissing { .. } | Self::NoDisk { .. } => {
+                MetaErrorKind::Missing
+            }
+            Self::SplitHistory { .. }
+            | Self::TooManyTerms { .. }
+            | Self::LogDamaged { .. }
+            | Self::Key(_)
+            | Self::Record(_) => MetaErrorKind::Damaged,
+            Self::Disk(_) | Self::State(_) => MetaErrorKind::Io,
+            Self::Failed(_) | Self::Closed => MetaErrorKind::Stopped,
+        }
+    }
+}

@@ -1,0 +1,466 @@
+//! What a volume's log says, as found on the disks that are present.
+//!
+//! Owns: which files and records count, in which order, and when to refuse.
+//! Must not know: what is in the records, the state beyond how far it came.
+//!
+//! Disks may be stale, torn, or may have been used apart from each other. Each file names its
+//! term's ancestors, so the terms that are found form a tree; one branch is the history:
+//!
+//! - a term that descends from another is newer;
+//! - of two that went separate ways, the one counts that may have acknowledged something: one of
+//!   its records is on all those of its disks that are present. If both may have, we refuse.
+//!
+//! A term's records count from its start to the start of its successor. Positions must follow each
+//! other without a hole, from where the log was last known to be needed to the last whole record:
+//! records are written one after the other, so a hole before a whole record is damage.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cairn_base::disk::{DiskError, OpenMode};
+use cairn_base::{DiskId, Epoch, LogPosition};
+use futures_util::future::join_all;
+
+use super::format::{BLOCK_BYTES, FileHeader, Term, find_records};
+use super::{Retained, file_name, file_sequence};
+use crate::disks::DiskSet;
+use crate::error::MetaError;
+use crate::records::AppliedRecord;
+
+/// Largest log file that is read, in bytes; settings stay far below.
+const FILE_LEN_BYTES_MAX: u64 = 256 << 20;
+
+/// Names one record: copies of it are equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct RecordId {
+    first: LogPosition,
+    last: LogPosition,
+    epoch: Epoch,
+    term: u64,
+    payload_crc: u32,
+}
+
+struct Copies {
+    payload: Bytes,
+    retained_from: LogPosition,
+    /// The disks that have it, and the sets of the files that it is in.
+    holders: BTreeSet<usize>,
+    sets: Vec<Arc<Vec<DiskId>>>,
+}
+
+struct ScannedFile {
+    disk: usize,
+    sequence: u64,
+    /// `None`: not the header of this file; its content means nothing.
+    header: Option<Arc<FileHeader>>,
+    records: Vec<RecordId>,
+}
+
+/// Everything that looks like log on the disks.
+pub(crate) struct Scan {
+    disks: DiskSet,
+    files: Vec<ScannedFile>,
+    records: BTreeMap<RecordId, Copies>,
+    /// One header of each term: that of its last file.
+    terms: BTreeMap<(Epoch, u64), Arc<FileHeader>>,
+}
+
+/// One record of the history.
+pub(crate) struct RecoveredRecord {
+    pub first: LogPosition,
+    pub last: LogPosition,
+    pub epoch: Epoch,
+    pub term: u64,
+    pub payload: Bytes,
+    /// Disks that have a whole copy.
+    pub copy_count: usize,
+}
+
+/// The history that the disks hold.
+pub(crate) struct RecoveredLog {
+    /// Terms whose records may still be needed, oldest first.
+    pub history: Vec<Term>,
+    /// The highest epoch seen anywhere, also on branches that do not count.
+    pub epoch_max: Epoch,
+    pub sequence_max: u64,
+    /// The log must be there from here on.
+    pub retained_from: LogPosition,
+    /// The last position; 0 for an empty log.
+    pub end: LogPosition,
+    /// From `retained_from` on, in order, without holes.
+    pub records: Vec<RecoveredRecord>,
+    /// Files that hold such records.
+    pub retained: Vec<Retained>,
+    /// Files that hold nothing that is needed: disk and sequence number.
+    pub unused: Vec<(usize, u64)>,
+}
+
+impl RecoveredLog {
+    /// Whether a state that came so far is part of this history, and the log goes on from it.
+    pub fn continues(&self, applied: &AppliedRecord) -> bool {
+        let position = applied.position;
+        if position > self.end || position.0 + 1 < self.retained_from.0 {
+            return false;
+        }
+        let is_older = self
+            .history
+            .first()
+            .is_none_or(|oldest| applied.epoch < oldest.epoch);
+        position.0 == 0
+            || is_older
+            || is_in_history(&self.history, applied.epoch, applied.term, position, position)
+    }
+}
+
+fn is_in_history(
+    history: &[Term],
+    epoch: Epoch,
+    term: u64,
+    first: LogPosition,
+    last: LogPosition,
+) -> bool {
+    history.iter().enumerate().any(|(index, entry)| {
+        entry.epoch == epoch
+            && entry.nonce == term
+            && first >= entry.start
+            && history.get(index + 1).is_none_or(|next| last < next.start)
+    })
+}
+
+/// Reads all log files of all disks. A disk that fails is marked and counts as missing.
+pub(crate) async fn scan(disks: &DiskSet) -> Result<Scan, MetaError> {
+    let mut scan = Scan {
+        disks: disks.clone(),
+        files: Vec::new(),
+        records: BTreeMap::new(),
+        terms: BTreeMap::new(),
+    };
+    let per_disk = join_all((0..disks.len()).map(|disk| scan_disk(disks, disk))).await;
+    for (disk, result) in per_disk.into_iter().enumerate() {
+        match result {
+            Ok(files) => {
+                for (file, contents) in files {
+                    scan.add(file, contents);
+                }
+            }
+            Err(MetaError::Disk(error)) => disks.mark_failed(disk, &error),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(scan)
+}
+
+/// A record with its payload and what it says about the start of the log.
+type Content = (RecordId, Bytes, LogPosition);
+
+async fn scan_disk(
+    disks: &DiskSet,
+    index: usize,
+) -> Result<Vec<(ScannedFile, Vec<Content>)>, MetaError> {
+    let disk = &disks.get(index).disk;
+    let folder = disks.folder();
+    let mut sequences: Vec<u64> = disk
+        .list(&folder)
+        .await?
+        .iter()
+        .filter_map(|name| file_sequence(name))
+        .collect();
+    sequences.sort_unstable();
+    let mut files = Vec::with_capacity(sequences.len());
+    for sequence in sequences {
+        let name = file_name(&folder, sequence);
+        let file = match disk.open(&name, OpenMode::Existing).await {
+            Ok(file) => file,
+            Err(DiskError::NotFound { .. }) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        let len_bytes = file.len_bytes().min(FILE_LEN_BYTES_MAX);
+        let mut scanned = ScannedFile {
+            disk: index,
+            sequence,
+            header: None,
+            records: Vec::new(),
+        };
+        let mut contents = Vec::new();
+        if len_bytes >= BLOCK_BYTES as u64 {
+            let block = file.read_at(0, BLOCK_BYTES).await?;
+            let header = FileHeader::decode(&block)?.filter(|header| {
+                header.sequence == sequence
+                    && header.volume == disks.volume
+                    && header.set.contains(&disks.get(index).id)
+            });
+            if let Some(header) = header {
+                let body_len = len_bytes as usize - BLOCK_BYTES;
+                let body = file.read_at(BLOCK_BYTES as u64, body_len).await?;
+                contents = find_contents(&body, header.nonce);
+                scanned.records = contents.iter().map(|(id, _, _)| *id).collect();
+                scanned.header = Some(Arc::new(header));
+            }
+        }
+        files.push((scanned, contents));
+    }
+    Ok(files)
+}
+
+fn find_contents(body: &Bytes, nonce: u64) -> Vec<Content> {
+    let content = |found: super::format::FoundRecord| {
+        let id = RecordId {
+            first: found.head.first,
+            last: found.head.last,
+            epoch: found.head.epoch,
+            term: found.head.term,
+            payload_crc: found.head.payload_crc,
+        };
+        (id, body.slice(found.payload), found.head.retained_from)
+    };
+    find_records(body, nonce).into_iter().map(content).collect()
+}
+
+impl Scan {
+    /// Whether there is no log of this volume at all.
+    pub fn is_empty(&self) -> bool {
+        self.terms.is_empty()
+    }
+
+    pub fn sequence_max(&self) -> u64 {
+        let sequences = self.files.iter().map(|file| file.sequence);
+        sequences.max().unwrap_or(0)
+    }
+
+    /// Files whose content means nothing, when there is no history: disk and sequence number.
+    pub fn unused_files(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.files.iter().map(|file| (file.disk, file.sequence))
+    }
+
+    fn add(&mut self, file: ScannedFile, contents: Vec<Content>) {
+        let Some(header) = file.header.clone() else {
+            self.files.push(file);
+            return;
+        };
+        let set = Arc::new(header.set.clone());
+        for (id, payload, retained_from) in contents {
+            let copies = self.records.entry(id).or_insert_with(|| Copies {
+                payload,
+                retained_from,
+                holders: BTreeSet::new(),
+                sets: Vec::new(),
+            });
+            copies.retained_from = copies.retained_from.max(retained_from);
+            copies.holders.insert(file.disk);
+            copies.sets.push(set.clone());
+        }
+        if let Some(term) = header.term() {
+            let known = self
+                .terms
+                .entry((term.epoch, term.nonce))
+                .or_insert_with(|| header.clone());
+            if known.sequence < header.sequence {
+                *known = header;
+            }
+        }
+        self.files.push(file);
+    }
+
+    /// Finds the history. Fails rather than to give up anything that may have been acknowledged.
+    pub fn recover(&self) -> Result<RecoveredLog, MetaError> {
+        let volume = self.disks.volume;
+        let mut terms = self.terms.values();
+        let Some(mut head) = terms.next() else {
+            return Err(MetaError::NotFound {
+                volume,
+                disk_count: self.disks.len(),
+            });
+        };
+        for other in terms {
+            head = self.newer(head, other)?;
+        }
+        self.check_missing(head)?;
+        let mut history = head.history.clone();
+        let belongs = |id: &&RecordId| is_in_history(&history, id.epoch, id.term, id.first, id.last);
+        let valid: Vec<&RecordId> = self.records.keys().filter(belongs).collect();
+        let retained_from = valid
+            .iter()
+            .filter_map(|id| self.records.get(id))
+            .map(|copies| copies.retained_from)
+            .fold(head.retained_from, LogPosition::max);
+        let (records, end) = self.follow(&valid, retained_from)?;
+        let start = head.term().map_or(LogPosition(1), |term| term.start);
+        if end.0 + 1 < start.0 {
+            let position = LogPosition(end.0 + 1);
+            return Err(MetaError::LogDamaged { volume, position });
+        }
+        let (retained, unused) = self.sort_files(&valid, retained_from);
+        // A term is needed as long as a position before its successor's start is.
+        let needed_from = history
+            .iter()
+            .rposition(|term| term.start <= retained_from)
+            .unwrap_or(0);
+        history.drain(..needed_from);
+        Ok(RecoveredLog {
+            history,
+            epoch_max: self.terms.keys().map(|(epoch, _)| *epoch).max().unwrap_or_default(),
+            sequence_max: self.sequence_max(),
+            retained_from,
+            end,
+            records,
+            retained,
+            unused,
+        })
+    }
+
+    /// Puts the valid records in order, without holes from `retained_from` on.
+    fn follow(
+        &self,
+        valid: &[&RecordId],
+        retained_from: LogPosition,
+    ) -> Result<(Vec<RecoveredRecord>, LogPosition), MetaError> {
+        let mut records: Vec<RecoveredRecord> = Vec::new();
+        let mut expected = retained_from;
+        for id in valid {
+            if id.last < expected {
+                continue;
+            }
+            // The first may begin before the point from which the log is needed.
+            let follows = id.first == expected || (records.is_empty() && id.first <= expected);
+            if !follows {
+                return Err(MetaError::LogDamaged {
+                    volume: self.disks.volume,
+                    position: expected,
+                });
+            }
+            let Some(copies) = self.records.get(id) else {
+                continue;
+            };
+            expected = LogPosition(id.last.0.saturating_add(1));
+            records.push(RecoveredRecord {
+                first: id.first,
+                last: id.last,
+                epoch: id.epoch,
+                term: id.term,
+                payload: copies.payload.clone(),
+                copy_count: copies.holders.len(),
+            });
+        }
+        Ok((records, LogPosition(expected.0.saturating_sub(1))))
+    }
+
+    /// Tells files with records that are needed from those without.
+    fn sort_files(
+        &self,
+        valid: &[&RecordId],
+        retained_from: LogPosition,
+    ) -> (Vec<Retained>, Vec<(usize, u64)>) {
+        let mut retained: BTreeMap<(u64, u64), Retained> = BTreeMap::new();
+        let mut unused = Vec::new();
+        for file in &self.files {
+            let needed = file
+                .records
+                .iter()
+                .filter(|id| id.last >= retained_from && valid.binary_search(id).is_ok());
+            let last = needed.map(|id| id.last).max();
+            match (last, &file.header) {
+                (Some(last), Some(header)) => {
+                    let entry = retained
+                        .entry((file.sequence, header.nonce))
+                        .or_insert_with(|| Retained {
+                            sequence: file.sequence,
+                            last,
+                            disks: Vec::new(),
+                            len_bytes: header.file_len_bytes,
+                        });
+                    entry.last = entry.last.max(last);
+                    entry.disks.push(file.disk);
+                }
+                _ => unused.push((file.disk, file.sequence)),
+            }
+        }
+        (retained.into_values().collect(), unused)
+    }
+
+    /// Refuses when so many disks are missing that all copies of something newer may be on those.
+    fn check_missing(&self, head: &FileHeader) -> Result<(), MetaError> {
+        let is_missing = |id: &&DiskId| {
+            self.disks
+                .index_of(**id)
+                .is_none_or(|index| !self.disks.is_healthy(index))
+        };
+        let members = head.members.len();
+        let missing = head.members.iter().filter(is_missing).count();
+        let copies = usize::from(head.copies).clamp(1, members.max(1));
+        if missing >= copies {
+            return Err(MetaError::TooManyMissing {
+                volume: self.disks.volume,
+                missing,
+                members,
+                copies,
+            });
+        }
+        Ok(())
+    }
+
+    /// Of two terms, the one that the history goes through last.
+    fn newer<'a>(
+        &self,
+        a: &'a Arc<FileHeader>,
+        b: &'a Arc<FileHeader>,
+    ) -> Result<&'a Arc<FileHeader>, MetaError> {
+        let (Some(a_term), Some(b_term)) = (a.term(), b.term()) else {
+            // Headers without a term are not decoded.
+            return Ok(a);
+        };
+        let has = |history: &[Term], term: &Term| {
+            let same = |other: &Term| other.nonce == term.nonce && other.epoch == term.epoch;
+            history.iter().any(same)
+        };
+        let is_before_all = |term: &Term, history: &[Term]| {
+            history.first().is_some_and(|oldest| term.epoch < oldest.epoch)
+        };
+        if has(&b.history, a_term) || is_before_all(a_term, &b.history) {
+            return Ok(b);
+        }
+        if has(&a.history, b_term) || is_before_all(b_term, &a.history) {
+            return Ok(a);
+        }
+        let common = a.history.iter().rev().find(|term| has(&b.history, term));
+        let fork = common.map_or(Epoch(0), |term| term.epoch);
+        let (a_has, a_acknowledged) = self.branch(&a.history, fork);
+        let (b_has, b_acknowledged) = self.branch(&b.history, fork);
+        let takes_a = match (a_acknowledged, b_acknowledged) {
+            (true, true) => {
+                return Err(MetaError::SplitHistory {
+                    volume: self.disks.volume,
+                    first: a_term.epoch.0,
+                    second: b_term.epoch.0,
+                });
+            }
+            (true, false) => true,
+            (false, true) => false,
+            (false, false) if a_has != b_has => a_has,
+            (false, false) => (a_term.epoch, a_term.nonce) > (b_term.epoch, b_term.nonce),
+        };
+        Ok(if takes_a { a } else { b })
+    }
+
+    /// Whether the terms of `history` after epoch `fork` have records, and any that may have been
+    /// acknowledged.
+    fn branch(&self, history: &[Term], fork: Epoch) -> (bool, bool) {
+        let terms: Vec<&Term> = history.iter().filter(|term| term.epoch > fork).collect();
+        let mut has_records = false;
+        for (id, copies) in &self.records {
+            let is_own = |term: &&Term| term.epoch == id.epoch && term.nonce == id.term;
+            if !terms.iter().any(is_own) {
+                continue;
+            }
+            has_records = true;
+            let holds = |disk: &DiskId| match self.disks.index_of(*disk) {
+                Some(index) => copies.holders.contains(&index),
+                None => true,
+            };
+            if copies.sets.iter().any(|set| set.iter().all(holds)) {
+                return (true, true);
+            }
+        }
+        (has_records, false)
+    }
+}

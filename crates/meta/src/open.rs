@@ -1,0 +1,463 @@
+//! Creating and opening a store.
+//!
+//! Owns: the order in which a volume comes to life. Must not know: how files or RocksDB look.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+
+use cairn_base::buf::IO_ALIGN_BYTES;
+use cairn_base::disk::Disk;
+use cairn_base::env::Env;
+use cairn_base::{DiskId, Epoch, Generation, LogPosition, SegmentId, VolumeId};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{Notify, oneshot};
+
+use crate::batch::Batch;
+use crate::committer::{Committer, GROUP_BYTES_MAX, writes_of};
+use crate::counters::Counters;
+use crate::disks::DiskSet;
+use crate::error::MetaError;
+use crate::journal::{JournalIndex, JournalReplay};
+use crate::keys::{Key, KeyKind};
+use crate::log::format::{RecordBuf, SET_COUNT_MAX, TERM_COUNT_MAX, Term};
+use crate::log::group::Group;
+use crate::log::recover::{self, RecoveredLog};
+use crate::log::{CommitLog, MirroredLog, Spares, TermInfo, file_name, remove_later};
+use crate::progress::Progress;
+use crate::records::{AppliedRecord, CountersRecord, SegmentRecord};
+use crate::settings::{LOG_FILE_BYTES_MAX, LOG_FILE_BYTES_MIN, MetaSettings};
+use crate::shared::{BackgroundShip, GroupCounts, ID_CHUNK, Pending, Shared};
+use crate::state::versions::{Entry, VersionCursor};
+use crate::state::{self, Candidate, StateStore};
+use crate::store::{MetaStore, Recovered};
+
+/// With so many terms in the log a checkpoint is shipped at open, so that old ones can go.
+const TERM_COUNT_SHIP: usize = 8;
+
+pub(crate) async fn create(
+    env: Env,
+    settings: MetaSettings,
+    volume: VolumeId,
+    disks: Vec<(DiskId, Arc<dyn Disk>)>,
+) -> Result<Arc<MetaStore>, MetaError> {
+    let settings = within_limits(settings);
+    let disks = DiskSet::new(volume, disks);
+    let scan = recover::scan(&disks).await?;
+    if !scan.is_empty() {
+        let disk = disks.iter().next().map(|(_, member)| member.disk.label());
+        let disk = disk.unwrap_or_default().to_owned();
+        return Err(MetaError::Exists { volume, disk });
+    }
+    let first = disks.healthy().first().copied();
+    let first = first.ok_or(MetaError::NoDisk { volume })?;
+    let state = state::create(&disks, first, &settings, &env).await?;
+    let term = Term {
+        epoch: Epoch(1),
+        nonce: env.entropy.u64(),
+        start: LogPosition(1),
+    };
+    let info = TermInfo {
+        copies: settings.copies,
+        log_file_bytes: settings.log_file_bytes,
+        history: vec![term],
+    };
+    let spares = Arc::new(Spares::new(disks.len()));
+    for (disk, sequence) in scan.unused_files() {
+        remove_later(&env, &disks, disk, file_name(&disks.folder(), sequence));
+    }
+    let log = MirroredLog::start(
+        env.clone(),
+        disks.clone(),
+        info,
+        scan.sequence_max() + 1,
+        VecDeque::new(),
+        spares,
+        LogPosition(1),
+    )
+    .await?;
+    let start = Start {
+        env,
+        settings,
+        disks,
+        term,
+        state,
+        states: Vec::new(),
+        superseded: Vec::new(),
+        applied: AppliedRecord::default(),
+        flushed: LogPosition(0),
+        counters: empty_counters(),
+        journal: JournalIndex::default(),
+        position_next: LogPosition(1),
+        log_start: LogPosition(1),
+        ships: false,
+    };
+    start.run(log).await
+}
+
+pub(crate) async fn open(
+    env: Env,
+    settings: MetaSettings,
+    volume: VolumeId,
+    disks: Vec<(DiskId, Arc<dyn Disk>)>,
+) -> Result<(Arc<MetaStore>, Recovered), MetaError> {
+    let settings = within_limits(settings);
+    let disks = DiskSet::new(volume, disks);
+    let mut recovered = {
+        let scan = recover::scan(&disks).await?;
+        scan.recover()?
+    };
+    let chosen = choose_state(&env, &settings, &disks, &recovered).await?;
+    let term = Term {
+        epoch: Epoch(recovered.epoch_max.0 + 1),
+        nonce: env.entropy.u64(),
+        start: LogPosition(recovered.end.0 + 1),
+    };
+    let log = start_term(&env, &settings, &disks, &mut recovered, term).await?;
+    let replay = replay(&*chosen.state, chosen.applied, &recovered)?;
+    let recovery = Recovered {
+        epoch: term.epoch,
+        replayed_entries: replay.entries,
+        journal: replay.journal.finish(),
+    };
+    let mut journal = JournalIndex::default();
+    for entry in &recovery.journal {
+        journal.insert(entry);
+    }
+    let counters = load_counters(&*chosen.state)?;
+    let start = Start {
+        ships: recovered.history.len() > TERM_COUNT_SHIP,
+        log_start: recovered.retained_from,
+        position_next: term.start,
+        env,
+        settings,
+        disks,
+        term,
+        state: chosen.state,
+        states: chosen.states,
+        superseded: chosen.superseded,
+        applied: replay.applied,
+        flushed: chosen.applied.position,
+        counters,
+        journal,
+    };
+    drop(recovered);
+    let store = start.run(log).await?;
+    Ok((store, recovery))
+}
+
+/// Brings what people set into what the formats can do.
+fn within_limits(mut settings: MetaSettings) -> MetaSettings {
+    let align = IO_ALIGN_BYTES as u64;
+    settings.copies = settings.copies.clamp(1, SET_COUNT_MAX);
+    settings.log_file_bytes = settings
+        .log_file_bytes
+        .clamp(LOG_FILE_BYTES_MIN, LOG_FILE_BYTES_MAX)
+        .next_multiple_of(align);
+    settings
+}
+
+fn empty_counters() -> Counters {
+    Counters {
+        record: CountersRecord {
+            generation: Generation::FIRST,
+            inodes: 0,
+            file_bytes: 0,
+            stored_bytes: 0,
+            // 0 is no inode, 1 is the root.
+            ino_reserved: 2,
+            segment_reserved: 1,
+        },
+        segments: BTreeMap::new(),
+        errors: 0,
+    }
+}
+
+struct ChosenState {
+    state: Arc<dyn StateStore>,
+    applied: AppliedRecord,
+    /// Other durable copies that the log goes on from.
+    states: Vec<(usize, LogPosition)>,
+    superseded: Vec<Candidate>,
+}
+
+/// Takes the newest copy of the state that is whole and part of the history.
+async fn choose_state(
+    env: &Env,
+    settings: &MetaSettings,
+    disks: &DiskSet,
+    recovered: &RecoveredLog,
+) -> Result<ChosenState, MetaError> {
+    let candidates = state::discover(disks, settings).await;
+    let (mut fit, mut superseded): (Vec<Candidate>, Vec<Candidate>) = candidates
+        .into_iter()
+        .partition(|candidate| recovered.continues(&candidate.applied));
+    // The best last: newest, and of equals the one that needs no work.
+    fit.sort_by_key(|candidate| (candidate.applied.position, candidate.is_primary));
+    while let Some(candidate) = fit.pop() {
+        let disk = candidate.disk;
+        let taken = state::take_over(candidate, disks, settings, env).await;
+        let read = taken.and_then(|state| Ok((read_applied(&*state)?, state)));
+        match read {
+            Ok((applied, state)) if recovered.continues(&applied) => {
+                let mut states = Vec::new();
+                for other in fit {
+                    if other.disk == disk || other.is_primary {
+                        superseded.push(other);
+                    } else {
+                        states.push((other.disk, other.applied.position));
+                    }
+                }
+                return Ok(ChosenState {
+                    state,
+                    applied,
+                    states,
+                    superseded,
+                });
+            }
+            Ok(_) => tracing::error!(
+                disk = disks.get(disk).disk.label(),
+                "this copy of the state is not part of the log's history; trying another"
+            ),
+            Err(error) => tracing::error!("{error}; trying another copy of the state"),
+        }
+    }
+    let first = disks.healthy().first().copied();
+    match first {
+        // The log is whole: it can be replayed from nothing.
+        Some(first) if recovered.retained_from.0 <= 1 => Ok(ChosenState {
+            state: state::create(disks, first, settings, env).await?,
+            applied: AppliedRecord::default(),
+            states: Vec::new(),
+            // The one on this disk was replaced; what is left elsewhere is of no use.
+            superseded: superseded
+                .into_iter()
+                .filter(|candidate| candidate.disk != first)
+                .collect(),
+        }),
+        _ => Err(MetaError::StateMissing {
+            volume: disks.volume,
+            position: recovered.retained_from,
+        }),
+    }
+}
+
+fn read_applied(state: &dyn StateStore) -> Result<AppliedRecord, MetaError> {
+    let value = state.get(&Key::applied().at(Generation(0)))?;
+    Ok(match value {
+        Some(value) => AppliedRecord::decode(&value)?,
+        None => AppliedRecord::default(),
+    })
+}
+
+/// Begins a term, and copies into it what is on fewer disks than can be: nothing that is served
+/// may depend on a record with less than full protection.
+async fn start_term(
+    env: &Env,
+    settings: &MetaSettings,
+    disks: &DiskSet,
+    recovered: &mut RecoveredLog,
+    term: Term,
+) -> Result<MirroredLog, MetaError> {
+    if recovered.history.len() + 1 > TERM_COUNT_MAX {
+        return Err(MetaError::TooManyTerms {
+            volume: disks.volume,
+            count: recovered.history.len(),
+        });
+    }
+    recovered.history.push(term);
+    let info = TermInfo {
+        copies: settings.copies,
+        log_file_bytes: settings
+            .log_file_bytes
+            .max(largest_record(recovered).next_multiple_of(IO_ALIGN_BYTES as u64)),
+        history: recovered.history.clone(),
+    };
+    let spares = Arc::new(Spares::new(disks.len()));
+    let folder = disks.folder();
+    for (disk, sequence) in std::mem::take(&mut recovered.unused) {
+        let name = file_name(&folder, sequence);
+        if disks.is_healthy(disk) && !spares.offer(disk, name.clone()) {
+            remove_later(env, disks, disk, name);
+        }
+    }
+    let retained = std::mem::take(&mut recovered.retained);
+    let mut log = MirroredLog::start(
+        env.clone(),
+        disks.clone(),
+        info,
+        recovered.sequence_max + 1,
+        retained.into(),
+        spares,
+        recovered.retained_from,
+    )
+    .await?;
+    let wanted = settings.copies.min(disks.healthy().len());
+    let is_short = |record: &recover::RecoveredRecord| record.copy_count < wanted;
+    let first_short = recovered.records.iter().position(is_short);
+    let short = first_short.and_then(|first| recovered.records.get(first..));
+    for record in short.unwrap_or_default() {
+        let positions = (record.first, record.last);
+        let copy = RecordBuf::copy_of(&record.payload, positions, record.epoch, record.term);
+        log.append(copy, recovered.retained_from).await?;
+    }
+    Ok(log)
+}
+
+/// Bytes of a file that the largest record found fits in, should the setting have shrunk.
+fn largest_record(recovered: &RecoveredLog) -> u64 {
+    let lens = recovered.records.iter().map(|record| record.payload.len());
+    lens.max().unwrap_or(0) as u64 + 2 * IO_ALIGN_BYTES as u64
+}
+
+struct Replay {
+    entries: u64,
+    applied: AppliedRecord,
+    journal: JournalReplay,
+}
+
+fn replay(
+    state: &dyn StateStore,
+    applied: AppliedRecord,
+    recovered: &RecoveredLog,
+) -> Result<Replay, MetaError> {
+    let mut replay = Replay {
+        entries: 0,
+        applied,
+        journal: JournalReplay::default(),
+    };
+    for record in &recovered.records {
+        let group = Group::decode(&record.payload, record.first, record.last)?;
+        for entry in &group.journal {
+            replay.journal.insert(entry.clone());
+        }
+        for fold in &group.folds {
+            replay.journal.fold(fold);
+        }
+        if record.last > replay.applied.position {
+            replay.entries += group.puts.len() as u64;
+            replay.applied = AppliedRecord {
+                position: record.last,
+                epoch: record.epoch,
+                term: record.term,
+            };
+            state.apply(&mut writes_of(&group, replay.applied))?;
+        }
+    }
+    Ok(replay)
+}
+
+fn load_counters(state: &dyn StateStore) -> Result<Counters, MetaError> {
+    let mut counters = empty_counters();
+    if let Some(value) = state.get(&Key::counters().at(Generation(0)))? {
+        counters.record = CountersRecord::decode(&value)?;
+    }
+    let (from, to) = Key::all_segments();
+    let generation = counters.record.generation;
+    let mut cursor = VersionCursor::new(state, from.as_bytes(), to.as_bytes(), generation);
+    let mut entry = Entry::default();
+    while cursor.next(&mut entry)? {
+        if let KeyKind::Segment(id) = KeyKind::parse(&entry.key)? {
+            let id: SegmentId = id;
+            let record = SegmentRecord::decode(&entry.value)?;
+            counters.segments.insert(id, record);
+        }
+    }
+    Ok(counters)
+}
+
+/// All that a store starts with.
+struct Start {
+    env: Env,
+    settings: MetaSettings,
+    disks: DiskSet,
+    term: Term,
+    state: Arc<dyn StateStore>,
+    states: Vec<(usize, LogPosition)>,
+    superseded: Vec<Candidate>,
+    applied: AppliedRecord,
+    /// How far the state is durable: what was replayed since is not.
+    flushed: LogPosition,
+    counters: Counters,
+    journal: JournalIndex,
+    position_next: LogPosition,
+    log_start: LogPosition,
+    ships: bool,
+}
+
+impl Start {
+    /// Starts the committer, and returns when the reserved ids are durable.
+    async fn run(self, log: MirroredLog) -> Result<Arc<MetaStore>, MetaError> {
+        let batch_bytes_max = self.settings.batch_bytes_max();
+        let mut visible = self.counters.clone();
+        let ino_next = visible.record.ino_reserved;
+        let segment_next = visible.record.segment_reserved;
+        visible.record.ino_reserved += ID_CHUNK;
+        visible.record.segment_reserved += ID_CHUNK;
+        let primary = self.state.disk();
+        let mut states = vec![(primary, self.flushed)];
+        states.extend(self.states);
+        let is_short = states.len() < self.settings.copies.min(self.disks.healthy().len());
+        let ships = self.ships || is_short && self.position_next.0 > 1;
+        let progress = Arc::new(Progress::default());
+        progress.advance(LogPosition(self.position_next.0.saturating_sub(1)));
+        let shared = Arc::new(Shared {
+            generation: AtomicU64::new(self.counters.record.generation.0),
+            ship: Mutex::new(BackgroundShip {
+                healthy_count: self.disks.healthy().len(),
+                ..BackgroundShip::default()
+            }),
+            pending: Mutex::new(Pending {
+                position_next: self.position_next,
+                queue: VecDeque::new(),
+                counters: visible,
+                ino_next,
+                segment_next,
+            }),
+            group_bytes_max: batch_bytes_max.min(GROUP_BYTES_MAX),
+            log_status: Mutex::new(log.status()),
+            env: self.env.clone(),
+            settings: self.settings,
+            disks: self.disks,
+            term: self.term,
+            state: self.state,
+            overlay: RwLock::default(),
+            journal: Mutex::new(self.journal),
+            progress,
+            work: Notify::new(),
+            groups: GroupCounts::default(),
+            refused_len_bytes: AtomicUsize::new(0),
+            queued_bytes: AtomicUsize::new(0),
+            admission: Notify::new(),
+            applied: Mutex::new(self.applied),
+            states: Mutex::new(states),
+            superseded: Mutex::new(self.superseded),
+            stop: AtomicU8::new(0),
+            log_start: AtomicU64::new(self.log_start.0),
+            shipping: tokio::sync::Mutex::new(()),
+            is_ship_running: AtomicBool::new(false),
+        });
+        let (sender, done) = oneshot::channel();
+        let committer = Committer {
+            shared: shared.clone(),
+            log: Box::new(log),
+            counters: self.counters,
+            is_first: true,
+            done: sender,
+        };
+        self.env
+            .spawner
+            .spawn("meta-commit", Box::pin(committer.run()));
+        let store = Arc::new(MetaStore {
+            shared: shared.clone(),
+            done: Mutex::new(Some(done)),
+        });
+        let ticket = store.submit(Batch::new());
+        store.durable(ticket).await?;
+        if ships {
+            shared.ship_in_background();
+        }
+        shared.log_start.fetch_max(1, Ordering::AcqRel);
+        Ok(store)
+    }
+}

@@ -1,0 +1,135 @@
+//! Who waits for which log position, and how far the log is.
+//!
+//! Owns: waking. Must not know: what is logged. One list for all waiters: a group wakes many.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use cairn_base::LogPosition;
+use parking_lot::Mutex;
+
+use crate::error::MetaError;
+
+#[derive(Default)]
+pub(crate) struct Progress {
+    durable: AtomicU64,
+    is_stopped: AtomicBool,
+    waiters: Mutex<Waiters>,
+}
+
+#[derive(Default)]
+struct Waiters {
+    /// Why nothing becomes durable any more.
+    stopped: Option<MetaError>,
+    waiting: Vec<(LogPosition, Waker)>,
+}
+
+impl Progress {
+    pub fn durable(&self) -> LogPosition {
+        LogPosition(self.durable.load(Ordering::Acquire))
+    }
+
+    /// Everything up to `position` is durable; wakes those who wait for that.
+    pub fn advance(&self, position: LogPosition) {
+        let woken: Vec<Waker> = {
+            let mut waiters = self.waiters.lock();
+            self.durable.fetch_max(position.0, Ordering::AcqRel);
+            let all = std::mem::take(&mut waiters.waiting);
+            let mut woken = Vec::with_capacity(all.len());
+            for (wanted, waker) in all {
+                if wanted <= position {
+                    woken.push(waker);
+                } else {
+                    waiters.waiting.push((wanted, waker));
+                }
+            }
+            woken
+        };
+        // Outside the lock: what is woken may ask at once.
+        for waker in woken {
+            waker.wake();
+        }
+    }
+
+    /// Nothing becomes durable from now on. The first reason stays.
+    pub fn stop(&self, reason: MetaError) {
+        let woken = {
+            let mut waiters = self.waiters.lock();
+            waiters.stopped.get_or_insert(reason);
+            self.is_stopped.store(true, Ordering::Release);
+            std::mem::take(&mut waiters.waiting)
+        };
+        for (_, waker) in woken {
+            waker.wake();
+        }
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Acquire)
+    }
+
+    pub fn stop_reason(&self) -> Option<MetaError> {
+        if !self.is_stopped() {
+            return None;
+        }
+        self.waiters.lock().stopped.clone()
+    }
+
+    pub fn wait(self: &Arc<Self>, position: LogPosition) -> Durable {
+        Durable {
+            progress: self.clone(),
+            position,
+            refusal: None,
+            registered: None,
+        }
+    }
+
+    /// A wait that ends at once with an error.
+    pub fn refuse(self: &Arc<Self>, refusal: MetaError) -> Durable {
+        Durable {
+            refusal: Some(refusal),
+            ..self.wait(LogPosition(0))
+        }
+    }
+}
+
+/// Resolves when a log position is durable, or can never be.
+pub struct Durable {
+    progress: Arc<Progress>,
+    position: LogPosition,
+    refusal: Option<MetaError>,
+    registered: Option<Waker>,
+}
+
+impl Future for Durable {
+    type Output = Result<(), MetaError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(refusal) = self.refusal.take() {
+            return Poll::Ready(Err(refusal));
+        }
+        let progress = self.progress.clone();
+        if progress.durable() >= self.position {
+            return Poll::Ready(Ok(()));
+        }
+        let mut waiters = progress.waiters.lock();
+        // Again under the lock: who advances meanwhile would not see this waiter.
+        if progress.durable() >= self.position {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(reason) = &waiters.stopped {
+            return Poll::Ready(Err(reason.clone()));
+        }
+        let waker = context.waker();
+        let is_known = (self.registered.as_ref()).is_some_and(|known| known.will_wake(waker));
+        if !is_known {
+            waiters.waiting.push((self.position, waker.clone()));
+            drop(waiters);
+            self.registered = Some(waker.clone());
+        }
+        Poll::Pending
+    }
+}

@@ -1,0 +1,709 @@
+//! The values of the key space: typed records and their bytes.
+//!
+//! Owns: the byte layout of every value (docs/formats/metadata.md). Pure: no I/O, no clock.
+//! Must not know: keys, the log, which rules of POSIX the fields follow.
+//!
+//! The first byte of a value is its version; a value of a version above the known one is refused,
+//! because guessing would be data loss. Integers are big-endian.
+
+use bytes::Bytes;
+use cairn_base::{DiskId, Epoch, Generation, Ino, LogPosition, SegmentId, Timestamp};
+
+use crate::keys::NAME_LEN_BYTES_MAX;
+use cairn_segment::pointer::{
+    CHECKSUM_GRANULE_BYTES, Codec, Location, RECORD_LEN_BYTES_MAX, RecordPointer,
+};
+
+/// Longest target of a symbolic link, in bytes.
+pub const SYMLINK_LEN_BYTES_MAX: usize = 4095;
+/// Most disks in a segment: 16 data and 4 parity shards.
+pub const SEGMENT_DISK_COUNT_MAX: usize = 20;
+/// Most checksums in a pointer.
+pub const CHECKSUM_COUNT_MAX: usize = (RECORD_LEN_BYTES_MAX / CHECKSUM_GRANULE_BYTES) as usize;
+
+const VERSION: u8 = 1;
+
+/// Why bytes are not the record they should be. The damage was there when the checksums of log and
+/// state were made, so this is a newer version or a bug, never a flipped bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    #[error("a {record} record of version {version} was written by a newer version of Cairn")]
+    Version { record: &'static str, version: u8 },
+    #[error("a {record} record is malformed at its field {field}")]
+    Malformed {
+        record: &'static str,
+        field: &'static str,
+    },
+}
+
+/// What an inode is. The numbers are part of the format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum InodeKind {
+    Regular = 1,
+    Directory = 2,
+    Symlink = 3,
+    Fifo = 4,
+    Socket = 5,
+    BlockDevice = 6,
+    CharDevice = 7,
+}
+
+impl InodeKind {
+    fn from_u8(number: u8) -> Option<Self> {
+        Some(match number {
+            1 => Self::Regular,
+            2 => Self::Directory,
+            3 => Self::Symlink,
+            4 => Self::Fifo,
+            5 => Self::Socket,
+            6 => Self::BlockDevice,
+            7 => Self::CharDevice,
+            _ => return None,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InodeRecord {
+    pub kind: InodeKind,
+    /// Permission bits with set-uid, set-gid and sticky.
+    pub mode: u32,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub size_bytes: u64,
+    /// Bytes of the file that are in extents.
+    pub used_bytes: u64,
+    pub device_major: u32,
+    pub device_minor: u32,
+    pub atime: Timestamp,
+    pub mtime: Timestamp,
+    pub ctime: Timestamp,
+    /// The directory that holds this directory; 0 for anything else.
+    pub parent: Ino,
+    /// Names in this directory, without `.` and `..`.
+    pub entry_count: u64,
+    /// The sequence number that the next entry of this directory gets.
+    pub cookie_next: u64,
+    /// Goes into file handles with the inode number.
+    pub generation: u64,
+    /// Of an exclusive CREATE (RFC 1813, section 3.3.8).
+    pub exclusive_verifier: Option<[u8; 8]>,
+    /// At most [`SYMLINK_LEN_BYTES_MAX`] bytes.
+    pub symlink_target: Bytes,
+    /// Service level and protection by number; 0 is the volume's own.
+    pub policy: u8,
+}
+
+impl InodeRecord {
+    /// An inode of `kind` with all else zero or empty.
+    pub fn new(kind: InodeKind) -> Self {
+        Self {
+            kind,
+            mode: 0,
+            nlink: 0,
+            uid: 0,
+            gid: 0,
+            size_bytes: 0,
+            used_bytes: 0,
+            device_major: 0,
+            device_minor: 0,
+            atime: Timestamp::default(),
+            mtime: Timestamp::default(),
+            ctime: Timestamp::default(),
+            parent: Ino(0),
+            entry_count: 0,
+            cookie_next: 0,
+            generation: 0,
+            exclusive_verifier: None,
+            symlink_target: Bytes::new(),
+            policy: 0,
+        }
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        assert!(self.symlink_target.len() <= SYMLINK_LEN_BYTES_MAX);
+        let mut out = Vec::with_capacity(128 + self.symlink_target.len());
+        out.push(VERSION);
+        out.push(self.kind as u8);
+        out.push(self.policy);
+        put_u32(&mut out, self.mode);
+        put_u32(&mut out, self.nlink);
+        put_u32(&mut out, self.uid);
+        put_u32(&mut out, self.gid);
+        put_u64(&mut out, self.size_bytes);
+        put_u64(&mut out, self.used_bytes);
+        put_u32(&mut out, self.device_major);
+        put_u32(&mut out, self.device_minor);
+        put_time(&mut out, self.atime);
+        put_time(&mut out, self.mtime);
+        put_time(&mut out, self.ctime);
+        put_u64(&mut out, self.parent.0);
+        put_u64(&mut out, self.entry_count);
+        put_u64(&mut out, self.cookie_next);
+        put_u64(&mut out, self.generation);
+        match self.exclusive_verifier {
+            Some(verifier) => {
+                out.push(1);
+                out.extend_from_slice(&verifier);
+            }
+            None => out.push(0),
+        }
+        put_u16(&mut out, self.symlink_target.len() as u16);
+        out.extend_from_slice(&self.symlink_target);
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
+        let mut fields = Fields::new("inode", bytes)?;
+        let record = Self {
+            kind: InodeKind::from_u8(fields.u8("kind")?).ok_or(fields.malformed("kind"))?,
+            policy: fields.u8("policy")?,
+            mode: fields.u32("mode")?,
+            nlink: fields.u32("nlink")?,
+            uid: fields.u32("uid")?,
+            gid: fields.u32("gid")?,
+            size_bytes: fields.u64("size")?,
+            used_bytes: fields.u64("used")?,
+            device_major: fields.u32("device")?,
+            device_minor: fields.u32("device")?,
+            atime: fields.time("atime")?,
+            mtime: fields.time("mtime")?,
+            ctime: fields.time("ctime")?,
+            parent: Ino(fields.u64("parent")?),
+            entry_count: fields.u64("entry count")?,
+            cookie_next: fields.u64("next cookie")?,
+            generation: fields.u64("generation")?,
+            exclusive_verifier: match fields.u8("verifier")? {
+                0 => None,
+                1 => Some(fields.array("verifier")?),
+                _ => return Err(fields.malformed("verifier")),
+            },
+            symlink_target: {
+                let len = fields.u16("target")? as usize;
+                if len > SYMLINK_LEN_BYTES_MAX {
+                    return Err(fields.malformed("target"));
+                }
+                Bytes::copy_from_slice(fields.take(len, "target")?)
+            },
+        };
+        fields.end()?;
+        Ok(record)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirentRecord {
+    pub ino: Ino,
+    pub kind: InodeKind,
+    /// The sequence number of the entry's cookie key.
+    pub cookie: u64,
+}
+
+impl DirentRecord {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(18);
+        out.push(VERSION);
+        out.push(self.kind as u8);
+        put_u64(&mut out, self.ino.0);
+        put_u64(&mut out, self.cookie);
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
+        let mut fields = Fields::new("dirent", bytes)?;
+        let record = Self {
+            kind: InodeKind::from_u8(fields.u8("kind")?).ok_or(fields.malformed("kind"))?,
+            ino: Ino(fields.u64("ino")?),
+            cookie: fields.u64("cookie")?,
+        };
+        fields.end()?;
+        Ok(record)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CookieRecord {
+    pub ino: Ino,
+    pub kind: InodeKind,
+    /// 1 to [`NAME_LEN_BYTES_MAX`] bytes without NUL.
+    pub name: Bytes,
+}
+
+impl CookieRecord {
+    pub fn encode(&self) -> Vec<u8> {
+        assert!(self.name.len() <= NAME_LEN_BYTES_MAX);
+        let mut out = Vec::with_capacity(10 + self.name.len());
+        out.push(VERSION);
+        out.push(self.kind as u8);
+        put_u64(&mut out, self.ino.0);
+        out.extend_from_slice(&self.name);
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
+        let mut fields = Fields::new("cookie", bytes)?;
+        let kind = InodeKind::from_u8(fields.u8("kind")?).ok_or(fields.malformed("kind"))?;
+        let ino = Ino(fields.u64("ino")?);
+        let name = fields.rest;
+        if name.is_empty() || name.len() > NAME_LEN_BYTES_MAX || name.contains(&0) {
+            return Err(fields.malformed("name"));
+        }
+        let name = Bytes::copy_from_slice(name);
+        Ok(Self { ino, kind, name })
+    }
+}
+
+/// Bytes `start..end` of a file (the end is in the key) are in the record at `offset_in_record`
+/// and following.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExtentRecord {
+    pub start: u64,
+    pub record: RecordPointer,
+    /// In the file bytes of the record, before compression.
+    pub offset_in_record: u32,
+}
+
+impl ExtentRecord {
+    pub fn encode(&self) -> Vec<u8> {
+        let RecordPointer {
+            location,
+            codec,
+            file_len_bytes,
+            checksums,
+        } = &self.record;
+        assert!(checksums.len() <= CHECKSUM_COUNT_MAX);
+        let mut out = Vec::with_capacity(48 + 4 * checksums.len());
+        out.push(VERSION);
+        put_u64(&mut out, self.start);
+        put_u32(&mut out, self.offset_in_record);
+        put_u64(&mut out, location.segment.0);
+        put_u32(&mut out, location.row_block);
+        put_u16(&mut out, location.unit_blocks);
+        put_u32(&mut out, location.offset_bytes);
+        put_u32(&mut out, location.len_bytes);
+        out.push(*codec as u8);
+        put_u32(&mut out, *file_len_bytes);
+        out.push(checksums.len() as u8);
+        for checksum in checksums {
+            put_u32(&mut out, *checksum);
+        }
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
+        let mut fields = Fields::new("extent", bytes)?;
+        let start = fields.u64("start")?;
+        let offset_in_record = fields.u32("offset in record")?;
+        let location = Location {
+            segment: SegmentId(fields.u64("segment")?),
+            row_block: fields.u32("row")?,
+            unit_blocks: fields.u16("unit")?,
+            offset_bytes: fields.u32("offset")?,
+            len_bytes: fields.u32("length")?,
+        };
+        let codec = match fields.u8("codec")? {
+            0 => Codec::Raw,
+            1 => Codec::Lz4,
+            2 => Codec::Zstd,
+            _ => return Err(fields.malformed("codec")),
+        };
+        let file_len_bytes = fields.u32("file length")?;
+        let lens_are_sane = location.len_bytes <= RECORD_LEN_BYTES_MAX
+            && file_len_bytes <= RECORD_LEN_BYTES_MAX
+            && offset_in_record <= file_len_bytes;
+        if !lens_are_sane {
+            return Err(fields.malformed("length"));
+        }
+        let count = fields.u8("checksums")? as usize;
+        if count > CHECKSUM_COUNT_MAX {
+            return Err(fields.malformed("checksums"));
+        }
+        let mut checksums = Vec::with_capacity(count);
+        for _ in 0..count {
+            checksums.push(fields.u32("checksums")?);
+        }
+        fields.end()?;
+        Ok(Self {
+            start,
+            record: RecordPointer {
+                location,
+                codec,
+                file_len_bytes,
+                checksums,
+            },
+            offset_in_record,
+        })
+    }
+}
+
+/// A segment as the volume's metadata knows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SegmentRecord {
+    /// Data and parity shards of its code.
+    pub data: u8,
+    pub parity: u8,
+    /// The disk of each shard, data first; at most [`SEGMENT_DISK_COUNT_MAX`].
+    pub disks: Vec<DiskId>,
+    pub shard_len_bytes: u64,
+    pub sealed: bool,
+    /// The epoch it was made in.
+    pub epoch: Epoch,
+    /// Stored bytes and records that extents still name. Changed by deltas only.
+    pub live_bytes: u64,
+    pub live_records: u64,
+}
+
+impl SegmentRecord {
+    pub fn encode(&self) -> Vec<u8> {
+        assert!(self.disks.len() <= SEGMENT_DISK_COUNT_MAX);
+        let mut out = Vec::with_capacity(40 + 16 * self.disks.len());
+        out.push(VERSION);
+        out.push(self.data);
+        out.push(self.parity);
+        out.push(u8::from(self.sealed));
+        put_u64(&mut out, self.shard_len_bytes);
+        put_u64(&mut out, self.epoch.0);
+        put_u64(&mut out, self.live_bytes);
+        put_u64(&mut out, self.live_records);
+        out.push(self.disks.len() as u8);
+        for disk in &self.disks {
+            out.extend_from_slice(&disk.0.to_be_bytes());
+        }
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
+        let mut fields = Fields::new("segment", bytes)?;
+        let data = fields.u8("data")?;
+        let parity = fields.u8("parity")?;
+        let sealed = fields.bool("sealed")?;
+        let shard_len_bytes = fields.u64("shard length")?;
+        let epoch = Epoch(fields.u64("epoch")?);
+        let live_bytes = fields.u64("live bytes")?;
+        let live_records = fields.u64("live records")?;
+        let count = fields.u8("disks")? as usize;
+        if count > SEGMENT_DISK_COUNT_MAX {
+            return Err(fields.malformed("disks"));
+        }
+        let mut disks = Vec::with_capacity(count);
+        for _ in 0..count {
+            disks.push(DiskId(u128::from_be_bytes(fields.array("disks")?)));
+        }
+        fields.end()?;
+        Ok(Self {
+            data,
+            parity,
+            disks,
+            shard_len_bytes,
+            sealed,
+            epoch,
+            live_bytes,
+            live_records,
+        })
+    }
+}
+
+/// How far the state has come; written with every group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AppliedRecord {
+    pub position: LogPosition,
+    /// The term that wrote the record at `position`.
+    pub epoch: Epoch,
+    pub term: u64,
+}
+
+impl AppliedRecord {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(25);
+        out.push(VERSION);
+        put_u64(&mut out, self.position.0);
+        put_u64(&mut out, self.epoch.0);
+        put_u64(&mut out, self.term);
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
+        let mut fields = Fields::new("applied", bytes)?;
+        let record = Self {
+            position: LogPosition(fields.u64("position")?),
+            epoch: Epoch(fields.u64("epoch")?),
+            term: fields.u64("term")?,
+        };
+        fields.end()?;
+        Ok(record)
+    }
+}
+
+/// The volume's counters, as absolute values at one log position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CountersRecord {
+    pub generation: Generation,
+    pub inodes: u64,
+    pub file_bytes: u64,
+    pub stored_bytes: u64,
+    /// No inode number at or above this was ever given out.
+    pub ino_reserved: u64,
+    /// No segment id at or above this was ever given out.
+    pub segment_reserved: u64,
+}
+
+impl CountersRecord {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(49);
+        out.push(VERSION);
+        put_u64(&mut out, self.generation.0);
+        put_u64(&mut out, self.inodes);
+        put_u64(&mut out, self.file_bytes);
+        put_u64(&mut out, self.stored_bytes);
+        put_u64(&mut out, self.ino_reserved);
+        put_u64(&mut out, self.segment_reserved);
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
+        let mut fields = Fields::new("counters", bytes)?;
+        let record = Self {
+            generation: Generation(fields.u64("generation")?),
+            inodes: fields.u64("inodes")?,
+            file_bytes: fields.u64("file bytes")?,
+            stored_bytes: fields.u64("stored bytes")?,
+            ino_reserved: fields.u64("inode mark")?,
+            segment_reserved: fields.u64("segment mark")?,
+        };
+        fields.end()?;
+        Ok(record)
+    }
+}
+
+pub(crate) fn put_u16(out: &mut Vec<u8>, value: u16) {
+    out.extend_from_slice(&value.to_be_bytes());
+}
+
+pub(crate) fn put_u32(out: &mut Vec<u8>, value: u32) {
+    out.extend_from_slice(&value.to_be_bytes());
+}
+
+pub(crate) fn put_u64(out: &mut Vec<u8>, value: u64) {
+    out.extend_from_slice(&value.to_be_bytes());
+}
+
+pub(crate) fn put_time(out: &mut Vec<u8>, time: Timestamp) {
+    out.extend_from_slice(&time.seconds.to_be_bytes());
+    put_u32(out, time.nanos);
+}
+
+/// Takes fields off the front of a record, or says which one is wrong.
+pub(crate) struct Fields<'a> {
+    record: &'static str,
+    pub(crate) rest: &'a [u8],
+}
+
+impl<'a> Fields<'a> {
+    /// Starts after the version byte, which must be the known one.
+    fn new(record: &'static str, bytes: &'a [u8]) -> Result<Self, RecordError> {
+        let mut fields = Self::unversioned(record, bytes);
+        match fields.u8("version")? {
+            VERSION => Ok(fields),
+            0 => Err(fields.malformed("version")),
+            version => Err(RecordError::Version { record, version }),
+        }
+    }
+
+    pub(crate) fn unversioned(record: &'static str, bytes: &'a [u8]) -> Self {
+        Self {
+            record,
+            rest: bytes,
+        }
+    }
+
+    pub(crate) fn malformed(&self, field: &'static str) -> RecordError {
+        RecordError::Malformed {
+            record: self.record,
+            field,
+        }
+    }
+
+    pub(crate) fn take(&mut self, len: usize, field: &'static str) -> Result<&'a [u8], RecordError> {
+        let (taken, rest) = self
+            .rest
+            .split_at_checked(len)
+            .ok_or(self.malformed(field))?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    pub(crate) fn array<const N: usize>(
+        &mut self,
+        field: &'static str,
+    ) -> Result<[u8; N], RecordError> {
+        let (taken, rest) = self
+            .rest
+            .split_first_chunk::<N>()
+            .ok_or(self.malformed(field))?;
+        self.rest = rest;
+        Ok(*taken)
+    }
+
+    pub(crate) fn u8(&mut self, field: &'static str) -> Result<u8, RecordError> {
+        Ok(u8::from_be_bytes(self.array(field)?))
+    }
+
+    pub(crate) fn bool(&mut self, field: &'static str) -> Result<bool, RecordError> {
+        match self.u8(field)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(self.malformed(field)),
+        }
+    }
+
+    pub(crate) fn u16(&mut self, field: &'static str) -> Result<u16, RecordError> {
+        Ok(u16::from_be_bytes(self.array(field)?))
+    }
+
+    pub(crate) fn u32(&mut self, field: &'static str) -> Result<u32, RecordError> {
+        Ok(u32::from_be_bytes(self.array(field)?))
+    }
+
+    pub(crate) fn u64(&mut self, field: &'static str) -> Result<u64, RecordError> {
+        Ok(u64::from_be_bytes(self.array(field)?))
+    }
+
+    pub(crate) fn time(&mut self, field: &'static str) -> Result<Timestamp, RecordError> {
+        let seconds = i64::from_be_bytes(self.array(field)?);
+        let nanos = self.u32(field)?;
+        if nanos >= 1_000_000_000 {
+            return Err(self.malformed(field));
+        }
+        Ok(Timestamp::new(seconds, nanos))
+    }
+
+    pub(crate) fn end(&self) -> Result<(), RecordError> {
+        if self.rest.is_empty() {
+            Ok(())
+        } else {
+            Err(self.malformed("end"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn inode() -> InodeRecord {
+        InodeRecord {
+            mode: 0o644,
+            size_bytes: u64::MAX,
+            mtime: Timestamp::new(-1, 999_999_999),
+            exclusive_verifier: Some(*b"verifier"),
+            symlink_target: Bytes::from_static(b"../x"),
+            ..InodeRecord::new(InodeKind::Symlink)
+        }
+    }
+
+    fn extent() -> ExtentRecord {
+        ExtentRecord {
+            start: 5,
+            offset_in_record: 7,
+            record: RecordPointer {
+                location: Location {
+                    segment: SegmentId(9),
+                    row_block: 1,
+                    unit_blocks: 2,
+                    offset_bytes: 3,
+                    len_bytes: 40_000,
+                },
+                codec: Codec::Raw,
+                file_len_bytes: 40_000,
+                checksums: vec![1, 2],
+            },
+        }
+    }
+
+    fn segment() -> SegmentRecord {
+        SegmentRecord {
+            data: 1,
+            parity: 1,
+            disks: vec![DiskId(1), DiskId(u128::MAX)],
+            shard_len_bytes: 1 << 26,
+            sealed: true,
+            epoch: Epoch(3),
+            live_bytes: 4,
+            live_records: 5,
+        }
+    }
+
+    /// Round trip; and every cut, every added byte and every newer version is refused.
+    fn check<T: PartialEq + std::fmt::Debug>(
+        record: &T,
+        bytes: Vec<u8>,
+        decode: impl Fn(&[u8]) -> Result<T, RecordError>,
+        free_end: bool,
+    ) {
+        assert_eq!(decode(&bytes).as_ref(), Ok(record));
+        if !free_end {
+            for len in 0..bytes.len() {
+                assert!(decode(&bytes[..len]).is_err(), "cut at {len}");
+            }
+            let mut longer = bytes.clone();
+            longer.push(0);
+            assert!(decode(&longer).is_err());
+        }
+        let mut newer = bytes;
+        newer[0] = VERSION + 1;
+        assert!(matches!(decode(&newer), Err(RecordError::Version { .. })));
+    }
+
+    #[test]
+    fn records_are_read_back_or_refused() {
+        check(&inode(), inode().encode(), InodeRecord::decode, false);
+        check(&extent(), extent().encode(), ExtentRecord::decode, false);
+        check(&segment(), segment().encode(), SegmentRecord::decode, false);
+        let dirent = DirentRecord {
+            ino: Ino(1),
+            kind: InodeKind::Fifo,
+            cookie: 2,
+        };
+        check(&dirent, dirent.encode(), DirentRecord::decode, false);
+        let cookie = CookieRecord {
+            ino: Ino(1),
+            kind: InodeKind::Regular,
+            name: Bytes::from_static(b"name"),
+        };
+        check(&cookie, cookie.encode(), CookieRecord::decode, true);
+        let applied = AppliedRecord {
+            position: LogPosition(1),
+            epoch: Epoch(2),
+            term: 3,
+        };
+        check(&applied, applied.encode(), AppliedRecord::decode, false);
+        let counters = CountersRecord {
+            generation: Generation::FIRST,
+            inodes: 1,
+            file_bytes: 2,
+            stored_bytes: 3,
+            ino_reserved: 4,
+            segment_reserved: 5,
+        };
+        check(&counters, counters.encode(), CountersRecord::decode, false);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_panic(mut bytes in proptest::collection::vec(0u8.., 0..200), versioned: bool) {
+            if let (true, Some(first)) = (versioned, bytes.first_mut()) {
+                *first = VERSION;
+            }
+            let _ = InodeRecord::decode(&bytes);
+            let _ = DirentRecord::decode(&bytes);
+            let _ = CookieRecord::decode(&bytes);
+            let _ = ExtentRecord::decode(&bytes);
+            let _ = SegmentRecord::decode(&bytes);
+            let _ = AppliedRecord::decode(&bytes);
+            let _ = CountersRecord::decode(&bytes);
+        }
+    }
+}

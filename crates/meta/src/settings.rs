@@ -1,0 +1,137 @@
+//! The numbers that people tune, and those they watch.
+
+use cairn_base::{DiskId, LogPosition};
+
+use crate::batch::BATCH_BYTES_MAX;
+
+/// Smallest log file that makes sense, in bytes.
+pub const LOG_FILE_BYTES_MIN: u64 = 64 << 10;
+/// Largest log file, in bytes: opening reads each as a whole.
+pub const LOG_FILE_BYTES_MAX: u64 = 128 << 20;
+
+/// The block cache of the state, shared by all volumes of a process. Cloning shares it.
+#[derive(Clone)]
+pub struct MetaCache(pub(crate) rocksdb::Cache);
+
+impl MetaCache {
+    pub fn new(capacity_bytes: usize) -> Self {
+        Self(rocksdb::Cache::new_lru_cache(capacity_bytes))
+    }
+
+    pub fn used_bytes(&self) -> usize {
+        self.0.get_usage()
+    }
+}
+
+impl std::fmt::Debug for MetaCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MetaCache").finish_non_exhaustive()
+    }
+}
+
+/// Limits and sizes of one volume's metadata store.
+#[derive(Clone, Debug)]
+pub struct MetaSettings {
+    /// Copies of log and state: parity count + 1 (M+1). Fewer are kept when fewer disks are there.
+    pub copies: usize,
+    /// Size of one log file; at least [`LOG_FILE_BYTES_MIN`].
+    pub log_file_bytes: u64,
+    /// Above so many bytes in the log since the last one, a checkpoint is shipped.
+    pub ship_bytes: u64,
+    /// Above so many retained bytes `journal_pressure` asks for folding.
+    pub log_bytes_max: u64,
+    /// Above so many bytes submitted and not yet durable `admit` waits.
+    pub queue_bytes_max: usize,
+    /// Shared by all volumes.
+    pub cache: MetaCache,
+    /// Size of one write buffer of the state; there are up to three.
+    pub write_buffer_bytes: usize,
+    /// Files that the state keeps open.
+    pub open_files_max: u32,
+}
+
+impl MetaSettings {
+    pub fn new(copies: usize, cache: MetaCache) -> Self {
+        Self {
+            copies,
+            log_file_bytes: 32 << 20,
+            ship_bytes: 128 << 20,
+            log_bytes_max: 512 << 20,
+            queue_bytes_max: 32 << 20,
+            cache,
+            write_buffer_bytes: 32 << 20,
+            open_files_max: 256,
+        }
+    }
+
+    /// Most bytes of one batch with these settings: several fit a log file.
+    pub fn batch_bytes_max(&self) -> usize {
+        let part = usize::try_from(self.log_file_bytes / 4).unwrap_or(usize::MAX);
+        part.min(BATCH_BYTES_MAX)
+    }
+}
+
+/// The volume's counters now, submitted batches included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VolumeCounters {
+    pub inodes: u64,
+    pub file_bytes: u64,
+    pub stored_bytes: u64,
+    /// Segments with a record.
+    pub segments: u64,
+}
+
+/// How much of the log the journal holds back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JournalPressure {
+    /// Data of journal entries not yet folded.
+    pub data_bytes: u64,
+    /// Bytes of log files that are kept, on one disk.
+    pub log_bytes: u64,
+    pub log_bytes_max: u64,
+    /// The oldest entry not yet folded.
+    pub oldest: Option<LogPosition>,
+    /// When set, entries at or before it should be folded now, so that the log can be cut.
+    pub fold_through: Option<LogPosition>,
+}
+
+/// Where one copy of the log or the state is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CopyPosition {
+    pub disk: DiskId,
+    pub position: LogPosition,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MetaStats {
+    /// Bytes of log files that are kept, on one disk.
+    pub log_bytes: u64,
+    /// Log records written, batches in them, their bytes on one disk.
+    pub groups: u64,
+    pub batches: u64,
+    pub group_bytes: u64,
+    /// Durable writes asked of disks.
+    pub syncs: u64,
+    /// Bytes submitted and not yet durable.
+    pub queue_bytes: u64,
+    /// Newest positions submitted, durable, and applied to the state.
+    pub submitted: LogPosition,
+    pub durable: LogPosition,
+    pub applied: LogPosition,
+    /// The log is kept from here.
+    pub log_start: LogPosition,
+    /// Copies wanted of log and state.
+    pub copies_wanted: usize,
+    /// Disks that the log is written to now.
+    pub log_disks: Vec<DiskId>,
+    /// Durable states: the primary first, then the shipped ones.
+    pub states: Vec<CopyPosition>,
+    /// Disks that failed since the store was opened, and are not written to any more.
+    pub failed_disks: Vec<DiskId>,
+    /// Whether log or state has fewer copies than wanted.
+    pub degraded: bool,
+    pub ships: u64,
+    pub ship_errors: u64,
+    /// Counter changes that would have gone below zero, or named no segment: a bug of the caller.
+    pub counter_errors: u64,
+}

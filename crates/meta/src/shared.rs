@@ -1,0 +1,401 @@
+//! What the store's handle, its committer and its background work share.
+//!
+//! Owns: the queue, the overlay of what is not applied yet, positions of copies, shipping.
+//! Must not know: how log files or RocksDB work.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use cairn_base::env::Env;
+use cairn_base::{Generation, LogPosition};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{Notify, oneshot};
+
+use crate::batch::{Batch, Ticket};
+use crate::committer::{needed_from, writes_of};
+use crate::counters::{Changed, Counters};
+use crate::disks::DiskSet;
+use crate::error::MetaError;
+use crate::journal::JournalIndex;
+use crate::keys::Key;
+use crate::log::LogStatus;
+use crate::log::format::Term;
+use crate::log::group::Group;
+use crate::progress::Progress;
+use crate::records::AppliedRecord;
+use crate::settings::{CopyPosition, MetaSettings, MetaStats};
+use crate::state::{self, Candidate, StateStore};
+
+/// Ids that are reserved at once; half of them is always durably reserved ahead.
+pub(crate) const ID_CHUNK: u64 = 4096;
+
+/// A submitted batch.
+pub(crate) struct Queued {
+    pub position: LogPosition,
+    pub batch: Batch,
+}
+
+/// What `submit` changes, under one lock: so one order holds for all of it.
+pub(crate) struct Pending {
+    pub position_next: LogPosition,
+    pub queue: VecDeque<Queued>,
+    /// As of the last batch submitted.
+    pub counters: Counters,
+    pub ino_next: u64,
+    pub segment_next: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    No,
+    /// When everything is durable, applied and shipped.
+    Drained,
+    Now,
+}
+
+#[derive(Default)]
+pub(crate) struct GroupCounts {
+    pub count: AtomicU64,
+    pub batches: AtomicU64,
+    pub bytes: AtomicU64,
+    pub ships: AtomicU64,
+    pub ship_errors: AtomicU64,
+}
+
+pub(crate) type Overlay = BTreeMap<Key, (Option<Bytes>, LogPosition)>;
+
+pub(crate) struct Shared {
+    pub env: Env,
+    pub settings: MetaSettings,
+    pub disks: DiskSet,
+    pub term: Term,
+    pub state: Arc<dyn StateStore>,
+    pub pending: Mutex<Pending>,
+    /// The newest value of each key that is submitted and not applied, with its position.
+    pub overlay: RwLock<Overlay>,
+    /// As of the last group that was cut.
+    pub journal: Mutex<JournalIndex>,
+    pub progress: Arc<Progress>,
+    pub work: Notify,
+    pub log_status: Mutex<LogStatus>,
+    pub groups: GroupCounts,
+    pub group_bytes_max: usize,
+    pub generation: AtomicU64,
+    /// Length of the last batch that was refused for it.
+    pub refused_len_bytes: AtomicUsize,
+    pub queued_bytes: AtomicUsize,
+    pub admission: Notify,
+    pub applied: Mutex<AppliedRecord>,
+    /// Durable states: disk and position; the primary is first.
+    pub states: Mutex<Vec<(usize, LogPosition)>>,
+    /// Old states that are of use only until the next shipment.
+    pub superseded: Mutex<Vec<Candidate>>,
+    pub stop: AtomicU8,
+    pub log_start: AtomicU64,
+    pub shipping: tokio::sync::Mutex<()>,
+    pub ship: Mutex<BackgroundShip>,
+    pub is_ship_running: AtomicBool,
+}
+
+#[derive(Default)]
+pub(crate) struct BackgroundShip {
+    /// Log written since the last shipment began.
+    pub bytes: u64,
+    /// Disks that were healthy then.
+    pub healthy_count: usize,
+    /// Resolves when the one that runs has ended.
+    pub done: Option<oneshot::Receiver<()>>,
+}
+
+impl Shared {
+    pub fn generation(&self) -> Generation {
+        Generation(self.generation.load(Ordering::Acquire))
+    }
+
+    pub fn stop(&self) -> Stop {
+        match self.stop.load(Ordering::Acquire) {
+            0 => Stop::No,
+            1 => Stop::Drained,
+            _ => Stop::Now,
+        }
+    }
+
+    /// Asks for a stop; one that is more urgent than the last wins.
+    pub fn ask_stop(&self, stop: Stop) {
+        let urgency = match stop {
+            Stop::No => 0,
+            Stop::Drained => 1,
+            Stop::Now => 2,
+        };
+        // Under the lock, so that no batch enters the queue after the committer saw it empty.
+        let pending = self.pending.lock();
+        self.stop.fetch_max(urgency, Ordering::AcqRel);
+        drop(pending);
+        self.work.notify_one();
+    }
+
+    /// Ends the store: everybody gets this error from now on.
+    pub fn fail(&self, error: MetaError) {
+        tracing::error!(volume = self.disks.volume.0, "metadata store failed: {error}");
+        self.progress.stop(MetaError::Failed(Arc::new(error)));
+        self.ask_stop(Stop::Now);
+        self.admission.notify_waiters();
+    }
+
+    pub fn check(&self) -> Result<(), MetaError> {
+        self.progress.stop_reason().map_or(Ok(()), Err)
+    }
+
+    pub fn submit(&self, batch: Batch) -> Ticket {
+        let len_bytes = batch.len_bytes();
+        if len_bytes > self.settings.batch_bytes_max() {
+            self.refused_len_bytes.store(len_bytes, Ordering::Relaxed);
+            return Ticket::REFUSED;
+        }
+        let mut pending = self.pending.lock();
+        if self.stop() != Stop::No {
+            return Ticket::REFUSED;
+        }
+        let position = pending.position_next;
+        pending.position_next.0 += 1;
+        pending.counters.apply(&batch, &mut Changed::default());
+        if !batch.puts.is_empty() {
+            let mut overlay = self.overlay.write();
+            for (key, value) in &batch.puts {
+                overlay.insert(key.clone(), (value.clone(), position));
+            }
+        }
+        self.queued_bytes.fetch_add(len_bytes, Ordering::AcqRel);
+        pending.queue.push_back(Queued { position, batch });
+        drop(pending);
+        self.work.notify_one();
+        Ticket(position)
+    }
+
+    /// A position for a group that nobody submitted.
+    pub fn reserve_position(&self) -> LogPosition {
+        let mut pending = self.pending.lock();
+        let position = pending.position_next;
+        pending.position_next.0 += 1;
+        position
+    }
+
+    /// The group is durable.
+    pub fn committed(&self, group: &Group) {
+        self.progress.advance(group.last);
+        self.queued_bytes.fetch_sub(group.len_bytes, Ordering::AcqRel);
+        self.admission.notify_waiters();
+    }
+
+    /// Brings the state to the end of the group; what it holds then leaves the overlay.
+    pub fn apply(&self, group: &Group) -> Result<(), MetaError> {
+        let applied = AppliedRecord {
+            position: group.last,
+            epoch: self.term.epoch,
+            term: self.term.nonce,
+        };
+        self.state.apply(&mut writes_of(group, applied))?;
+        *self.applied.lock() = applied;
+        let mut overlay = self.overlay.write();
+        for (key, _) in &group.puts {
+            let is_applied = overlay
+                .get(key)
+                .is_some_and(|(_, position)| *position <= group.last);
+            if is_applied {
+                overlay.remove(key);
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies of log and state that can be had now.
+    fn copies_possible(&self) -> usize {
+        self.settings.copies.min(self.disks.healthy().len())
+    }
+
+    /// Whether there are as many states as there can be.
+    pub fn states_are_complete(&self) -> bool {
+        let states = self.states.lock();
+        let healthy = states.iter().filter(|(disk, _)| self.disks.is_healthy(*disk));
+        healthy.count() >= self.copies_possible()
+    }
+
+    /// Where the log must be kept from when a group that begins at `first` is durable: the oldest of
+    /// the newest states goes on from there, and no journal entry before is needed. It only grows.
+    pub fn log_needed_from(&self, first: LogPosition) -> LogPosition {
+        let wanted = self.copies_possible();
+        let mut positions: Vec<LogPosition> = {
+            let states = self.states.lock();
+            let healthy = states.iter().filter(|(disk, _)| self.disks.is_healthy(*disk));
+            healthy.map(|(_, position)| *position).collect()
+        };
+        positions.sort_unstable_by(|a, b| b.cmp(a));
+        // With fewer states than there can be, those to come may need all that is there.
+        let oldest = wanted.checked_sub(1).and_then(|index| positions.get(index));
+        if let Some(oldest) = oldest {
+            let journal = self.journal.lock().oldest();
+            let needed = needed_from(*oldest, journal).min(first);
+            self.log_start.fetch_max(needed.0, Ordering::AcqRel);
+        }
+        LogPosition(self.log_start.load(Ordering::Acquire))
+    }
+
+    /// Counts log bytes; starts a shipment when there are enough of them, or when a disk failed.
+    pub fn logged(self: &Arc<Self>, bytes: u64) {
+        let healthy_count = self.disks.healthy().len();
+        let is_due = {
+            let mut ship = self.ship.lock();
+            ship.bytes += bytes;
+            ship.bytes > self.settings.ship_bytes || ship.healthy_count != healthy_count
+        };
+        if is_due {
+            self.ship_in_background();
+        }
+    }
+
+    pub fn ship_in_background(self: &Arc<Self>) {
+        if self.stop() != Stop::No || self.is_ship_running.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (sender, receiver) = oneshot::channel();
+        self.ship.lock().done = Some(receiver);
+        let shared = self.clone();
+        let task = async move {
+            match shared.ship_now().await {
+                // The primary itself: without it nothing can be served.
+                Err(error @ MetaError::State(_)) => shared.fail(error),
+                Err(error) => tracing::warn!("shipping a checkpoint: {error}"),
+                Ok(()) => {}
+            }
+            shared.is_ship_running.store(false, Ordering::Release);
+            drop(shared);
+            // Nobody may be waiting.
+            let _ = sender.send(());
+        };
+        self.env.spawner.spawn("meta-ship", Box::pin(task));
+    }
+
+    /// Makes the applied state durable here.
+    pub async fn flush_now(&self) -> Result<AppliedRecord, MetaError> {
+        let applied = *self.applied.lock();
+        let disk = self.state.disk();
+        let is_flushed = {
+            let states = self.states.lock();
+            states.contains(&(disk, applied.position))
+        };
+        if !is_flushed {
+            self.state.flush().await?;
+            self.set_state(disk, applied.position);
+        }
+        Ok(applied)
+    }
+
+    fn set_state(&self, disk: usize, position: LogPosition) {
+        let mut states = self.states.lock();
+        match states.iter_mut().find(|(at, _)| *at == disk) {
+            Some(state) => state.1 = state.1.max(position),
+            None => states.push((disk, position)),
+        }
+    }
+
+    /// Makes the applied state durable here and on as many other disks as copies are wanted. Fails
+    /// only if the primary does; copies that cannot be made show in the statistics.
+    pub async fn ship_now(&self) -> Result<(), MetaError> {
+        let _one_at_a_time = self.shipping.lock().await;
+        {
+            let mut ship = self.ship.lock();
+            ship.bytes = 0;
+            ship.healthy_count = self.disks.healthy().len();
+        }
+        let applied = self.flush_now().await?;
+        let mut wanted = self.settings.copies.saturating_sub(1);
+        let mut candidates = self.ship_candidates();
+        while wanted > 0 && !candidates.is_empty() {
+            let rest = candidates.split_off(wanted.min(candidates.len()));
+            let targets = std::mem::replace(&mut candidates, rest);
+            let (fresh, stale): (Vec<usize>, Vec<usize>) = {
+                let states = self.states.lock();
+                targets
+                    .into_iter()
+                    .partition(|disk| states.contains(&(*disk, applied.position)))
+            };
+            wanted -= fresh.len();
+            if stale.is_empty() {
+                continue;
+            }
+            for (disk, result) in self.state.ship(stale, applied).await? {
+                match result {
+                    Ok(()) => {
+                        self.set_state(disk, applied.position);
+                        self.groups.ships.fetch_add(1, Ordering::Relaxed);
+                        wanted -= 1;
+                    }
+                    Err(error) => {
+                        self.groups.ship_errors.fetch_add(1, Ordering::Relaxed);
+                        tracing::warn!(
+                            disk = self.disks.get(disk).disk.label(),
+                            "shipping a checkpoint: {error}"
+                        );
+                        // What was there may be half replaced.
+                        self.states.lock().retain(|(at, _)| *at != disk);
+                    }
+                }
+            }
+        }
+        if self.states_are_complete() {
+            let superseded = std::mem::take(&mut *self.superseded.lock());
+            for candidate in superseded {
+                state::discard(candidate, &self.disks).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Healthy disks but the primary's; those that have a copy come first.
+    fn ship_candidates(&self) -> Vec<usize> {
+        let primary = self.state.disk();
+        let states = self.states.lock();
+        let mut disks = self.disks.healthy();
+        disks.retain(|disk| *disk != primary);
+        disks.sort_by_key(|disk| !states.iter().any(|(at, _)| at == disk));
+        disks
+    }
+
+    pub fn stats(&self) -> MetaStats {
+        let log = self.log_status.lock().clone();
+        let submitted = LogPosition(self.pending.lock().position_next.0.saturating_sub(1));
+        let counter_errors = self.pending.lock().counters.errors;
+        let copy = |(disk, position): &(usize, LogPosition)| CopyPosition {
+            disk: self.disks.get(*disk).id,
+            position: *position,
+        };
+        let states: Vec<CopyPosition> = {
+            let states = self.states.lock();
+            let healthy = states.iter().filter(|(disk, _)| self.disks.is_healthy(*disk));
+            healthy.map(copy).collect()
+        };
+        let copies = self.settings.copies;
+        MetaStats {
+            log_bytes: log.retained_bytes,
+            groups: self.groups.count.load(Ordering::Relaxed),
+            batches: self.groups.batches.load(Ordering::Relaxed),
+            group_bytes: self.groups.bytes.load(Ordering::Relaxed),
+            syncs: log.syncs,
+            queue_bytes: self.queued_bytes.load(Ordering::Relaxed) as u64,
+            submitted,
+            durable: self.progress.durable(),
+            applied: self.applied.lock().position,
+            log_start: log.start,
+            copies_wanted: copies,
+            degraded: log.disks.len() < copies || states.len() < copies,
+            log_disks: log.disks,
+            states,
+            failed_disks: self.disks.failed_ids(),
+            ships: self.groups.ships.load(Ordering::Relaxed),
+            ship_errors: self.groups.ship_errors.load(Ordering::Relaxed),
+            counter_errors,
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The state of a volume: its key space as of one log position, and its copies on other disks.
+//!
+//! Owns: the seam to the ordered store, versions of keys, where copies are and which is newest.
+//! Must not know: the log, batches that are not applied, what values mean.
+
+mod memory;
+mod rocks;
+pub(crate) mod versions;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cairn_base::env::Env;
+use smallvec::SmallVec;
+
+use crate::disks::DiskSet;
+use crate::error::MetaError;
+use crate::records::AppliedRecord;
+use crate::settings::MetaSettings;
+
+/// A key with its generation, as the state holds it.
+pub(crate) type StateKey = SmallVec<[u8; 48]>;
+pub(crate) type StateFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// An ordered map that keeps what was flushed. It needs no log of its own: after a crash it is
+/// some prefix of what was applied, and says which.
+pub(crate) trait StateStore: Send + Sync {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, MetaError>;
+    /// Entries with `from <= key < to`, as of now.
+    fn cursor<'a>(&'a self, from: &[u8], to: &[u8]) -> Box<dyn StateCursor + 'a>;
+    /// Applies all writes at once; `None` deletes. The position is one of them.
+    fn apply(&self, writes: &mut dyn Iterator<Item = (StateKey, Option<Bytes>)>)
+    -> Result<(), MetaError>;
+    /// Makes what was applied before durable.
+    fn flush(&self) -> StateFuture<'_, Result<(), MetaError>>;
+    /// Puts a copy, at least as new as `applied`, on each of `disks`; says how each went.
+    fn ship(
+        &self,
+        disks: Vec<usize>,
+        applied: AppliedRecord,
+    ) -> StateFuture<'_, Result<Vec<ShipResult>, MetaError>>;
+    /// The disk that it is on.
+    fn disk(&self) -> usize;
+}
+
+pub(crate) type ShipResult = (usize, Result<(), MetaError>);
+
+pub(crate) trait StateCursor {
+    /// The next entry, in order; `None` at the end.
+    fn next(&mut self) -> Result<Option<(&[u8], &[u8])>, MetaError>;
+}
+
+/// A copy of the state that was found on a disk.
+pub(crate) struct Candidate {
+    pub disk: usize,
+    pub applied: AppliedRecord,
+    /// The state that was last worked with, not a shipped copy.
+    pub is_primary: bool,
+    source: Source,
+}
+
+enum Source {
+    Memory(memory::Snapshot),
+    Rocks(Box<rocks::OpenState>),
+    Replica(rocks::Replica),
+}
+
+/// Looks for copies of the state on all disks. What cannot be read is logged and left out: the
+/// caller refuses when what is left does not reach the log.
+pub(crate) async fn discover(disks: &DiskSet, settings: &MetaSettings) -> Vec<Candidate> {
+    let mut candidates = Vec::new();
+    for index in disks.healthy() {
+        if disks.get(index).disk.folder().is_some() {
+            rocks::discover(disks, index, settings, &mut candidates).await;
+        } else if let Some(snapshot) = memory::discover(disks, index).await {
+            candidates.push(Candidate {
+                disk: index,
+                applied: snapshot.applied,
+                is_primary: false,
+                source: Source::Memory(snapshot),
+            });
+        }
+    }
+    candidates
+}
+
+/// Works with a copy from now on. Fails if the copy turns out to be damaged.
+pub(crate) async fn take_over(
+    candidate: Candidate,
+    disks: &DiskSet,
+    settings: &MetaSettings,
+    env: &Env,
+) -> Result<Arc<dyn StateStore>, MetaError> {
+    let index = candidate.disk;
+    Ok(match candidate.source {
+        Source::Memory(snapshot) => memory::open(disks, index, snapshot),
+        Source::Rocks(state) => rocks::open(disks, index, *state),
+        Source::Replica(replica) => {
+            rocks::from_replica(disks, index, replica, settings, env.entropy.u64()).await?
+        }
+    })
+}
+
+/// Makes an empty state, replacing what may be there.
+pub(crate) async fn create(
+    disks: &DiskSet,
+    index: usize,
+    settings: &MetaSettings,
+    env: &Env,
+) -> Result<Arc<dyn StateStore>, MetaError> {
+    if disks.get(index).disk.folder().is_some() {
+        rocks::create(disks, index, settings, env.entropy.u64()).await
+    } else {
+        Ok(memory::open(disks, index, memory::Snapshot::default()))
+    }
+}
+
+/// Removes copies that are of no use: what is left of a primary elsewhere, damaged or stale ones.
+pub(crate) async fn discard(candidate: Candidate, disks: &DiskSet) {
+    match candidate.source {
+        // One file, overwritten by the next that is shipped there.
+        Source::Memory(_) => {}
+        Source::Rocks(state) => rocks::discard(disks, candidate.disk, *state).await,
+        Source::Replica(replica) => rocks::discard_replica(replica).await,
+    }
+}
+
+/// Runs work that blocks on a thread of its own, so that no task waits for it.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, MetaError> + Send + 'static,
+) -> Result<T, MetaError> {
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    let thread = std::thread::Builder::new().name("meta-state".to_owned());
+    let spawned = thread.spawn(move || {
+        // The caller may have gone away; the work is done all the same.
+        let _ = sender.send(work());
+    });
+    if let Err(error) = spawned {
+        return Err(MetaError::State(format!(
+            "starting a thread for the state: {error}"
+        )));
+    }
+    receiver
+        .await
+        .unwrap_or_else(|_| Err(MetaError::State("a thread of the state panicked".to_owned())))
+}

@@ -1,0 +1,713 @@
+//! The state in RocksDB, without a log of its own: the commit log is that.
+//!
+//! Owns: RocksDB's options, checkpoints on other disks, how one becomes the state.
+//! Must not know: keys but those of position and lineage.
+//!
+//! On the primary's disk it is the folder `state`; a copy on another disk is a folder `replica.N`,
+//! which counts once its file `checkpoint` is there: that is written last and names every file with
+//! length and CRC32C. SST files never change and their numbers are never used twice in one line of
+//! states (a lineage), so a new copy takes those that an older one on the same disk has as hard links.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cairn_base::{Epoch, LogPosition, VolumeId, crc32c, crc32c_append};
+use parking_lot::Mutex;
+use rocksdb::checkpoint::Checkpoint;
+use rocksdb::{
+    BlockBasedOptions, DB, DBCompressionType, DBRawIterator, LogLevel, Options, ReadOptions,
+    WriteBatch, WriteOptions,
+};
+
+use super::{
+    Candidate, ShipResult, Source, StateCursor, StateFuture, StateKey, StateStore, blocking,
+};
+use crate::disks::DiskSet;
+use crate::error::MetaError;
+use crate::keys::Key;
+use crate::records::{AppliedRecord, Fields, RecordError};
+use crate::settings::MetaSettings;
+
+const DESCRIPTOR: &str = "checkpoint";
+const DESCRIPTOR_MAGIC: [u8; 8] = *b"CAIRNCKP";
+const DESCRIPTOR_VERSION: u32 = 1;
+/// Most bytes of a descriptor, and files in it.
+const DESCRIPTOR_BYTES_MAX: u64 = 16 << 20;
+const COPY_BUFFER_BYTES: usize = 1 << 20;
+
+/// A RocksDB that was opened to see how far it came.
+pub(crate) struct OpenState {
+    db: DB,
+    path: PathBuf,
+}
+
+/// A shipped copy that was found, not yet verified.
+pub(crate) struct Replica {
+    path: PathBuf,
+    descriptor: Descriptor,
+}
+
+struct RocksState {
+    db: Arc<DB>,
+    disks: DiskSet,
+    index: usize,
+    /// Names the line of files that this state's belong to.
+    lineage: u64,
+    /// Checksums of SST files already read, by name.
+    checksums: Arc<Mutex<HashMap<String, FileEntry>>>,
+}
+
+fn failed(what: &str, path: &Path, error: &dyn std::fmt::Display) -> MetaError {
+    MetaError::State(format!("{what} {}: {error}", path.display()))
+}
+
+fn volume_path(disks: &DiskSet, index: usize) -> Option<PathBuf> {
+    let folder = disks.get(index).disk.folder()?;
+    Some(folder.join(disks.folder()))
+}
+
+fn options(settings: &MetaSettings) -> Options {
+    let mut table = BlockBasedOptions::default();
+    table.set_block_cache(&settings.cache.0);
+    table.set_block_size(8 << 10);
+    table.set_bloom_filter(10.0, false);
+    // Counted and bounded by the cache, like data blocks.
+    table.set_cache_index_and_filter_blocks(true);
+    table.set_pin_l0_filter_and_index_blocks_in_cache(true);
+    table.set_format_version(5);
+    let mut options = Options::default();
+    options.set_block_based_table_factory(&table);
+    options.set_compression_type(DBCompressionType::Lz4);
+    options.set_paranoid_checks(true);
+    options.set_write_buffer_size(settings.write_buffer_bytes);
+    options.set_max_write_buffer_number(3);
+    options.set_max_background_jobs(2);
+    options.set_max_open_files(i32::try_from(settings.open_files_max).unwrap_or(i32::MAX));
+    options.set_level_compaction_dynamic_level_bytes(true);
+    options.set_bytes_per_sync(1 << 20);
+    // Names that are not there are looked up all the time; the filter spares the search.
+    options.set_memtable_whole_key_filtering(true);
+    options.set_memtable_prefix_bloom_ratio(0.05);
+    options.set_allow_concurrent_memtable_write(false);
+    options.set_stats_dump_period_sec(0);
+    options.set_stats_persist_period_sec(0);
+    options.set_keep_log_file_num(2);
+    options.set_max_log_file_size(1 << 20);
+    options.set_log_level(LogLevel::Warn);
+    options
+}
+
+fn open_db(path: &Path, settings: &MetaSettings, create: bool) -> Result<DB, MetaError> {
+    let mut options = options(settings);
+    options.create_if_missing(create);
+    DB::open(&options, path).map_err(|error| failed("opening the state at", path, &error))
+}
+
+fn read_applied(db: &DB, path: &Path) -> Result<AppliedRecord, MetaError> {
+    let value = db
+        .get(Key::applied().at(Default::default()))
+        .map_err(|error| failed("reading the state at", path, &error))?;
+    Ok(match value {
+        Some(value) => AppliedRecord::decode(&value)?,
+        None => AppliedRecord::default(),
+    })
+}
+
+fn unlogged() -> WriteOptions {
+    let mut options = WriteOptions::default();
+    options.disable_wal(true);
+    options
+}
+
+/// Adds the state and the newest copy on a disk to `candidates`.
+pub(super) async fn discover(
+    disks: &DiskSet,
+    index: usize,
+    settings: &MetaSettings,
+    candidates: &mut Vec<Candidate>,
+) {
+    let Some(folder) = volume_path(disks, index) else {
+        return;
+    };
+    let settings = settings.clone();
+    let volume = disks.volume;
+    let found = blocking(move || Ok(discover_in(&folder, volume, &settings))).await;
+    for (applied, is_primary, source) in found.unwrap_or_default() {
+        candidates.push(Candidate {
+            disk: index,
+            applied,
+            is_primary,
+            source,
+        });
+    }
+}
+
+fn discover_in(
+    folder: &Path,
+    volume: VolumeId,
+    settings: &MetaSettings,
+) -> Vec<(AppliedRecord, bool, Source)> {
+    let mut found = Vec::new();
+    let path = folder.join("state");
+    if path.join("CURRENT").exists() {
+        let opened = open_db(&path, settings, false).and_then(|db| {
+            let applied = read_applied(&db, &path)?;
+            let state = Source::Rocks(Box::new(OpenState { db, path }));
+            Ok((applied, true, state))
+        });
+        match opened {
+            Ok(candidate) => found.push(candidate),
+            Err(error) => tracing::error!("{error}; looking for another copy"),
+        }
+    }
+    let mut replicas = replica_paths(folder);
+    replicas.sort();
+    // The newest whole one.
+    for (_, path) in replicas.into_iter().rev() {
+        match read_descriptor(&path) {
+            Ok(Some(descriptor)) if descriptor.volume == volume => {
+                let replica = Replica { path, descriptor };
+                found.push((replica.descriptor.applied, false, Source::Replica(replica)));
+                break;
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!("copy of the state at {}: {error}", path.display()),
+        }
+    }
+    found
+}
+
+/// The folders of copies in a volume's folder, with their numbers.
+fn replica_paths(folder: &Path) -> Vec<(u64, PathBuf)> {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let number = |path: &Path| {
+        let digits = path.file_name()?.to_str()?.strip_prefix("replica.")?;
+        u64::from_str_radix(digits, 16).ok()
+    };
+    entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter_map(|path| Some((number(&path)?, path)))
+        .collect()
+}
+
+pub(super) fn open(disks: &DiskSet, index: usize, state: OpenState) -> Arc<dyn StateStore> {
+    let lineage = read_lineage(&state.db);
+    state_of(disks, index, state.db, lineage)
+}
+
+fn state_of(disks: &DiskSet, index: usize, db: DB, lineage: u64) -> Arc<dyn StateStore> {
+    Arc::new(RocksState {
+        db: Arc::new(db),
+        disks: disks.clone(),
+        index,
+        lineage,
+        checksums: Arc::default(),
+    })
+}
+
+/// 0 when there is none: then no file of an older copy is taken for one of this state.
+fn read_lineage(db: &DB) -> u64 {
+    let value = db.get(Key::lineage().at(Default::default())).ok().flatten();
+    value
+        .and_then(|value| Some(u64::from_be_bytes(value.try_into().ok()?)))
+        .unwrap_or(0)
+}
+
+pub(super) async fn create(
+    disks: &DiskSet,
+    index: usize,
+    settings: &MetaSettings,
+    lineage: u64,
+) -> Result<Arc<dyn StateStore>, MetaError> {
+    let path = state_path(disks, index)?;
+    let settings = settings.clone();
+    let db = blocking(move || {
+        remove_folder(&path)?;
+        fs::create_dir_all(&path).map_err(|error| failed("making", &path, &error))?;
+        start_lineage(open_db(&path, &settings, true)?, &path, lineage)
+    })
+    .await?;
+    Ok(state_of(disks, index, db, lineage))
+}
+
+/// Verifies a copy and makes it the state of its own disk: hard links, no bytes are moved.
+pub(super) async fn from_replica(
+    disks: &DiskSet,
+    index: usize,
+    replica: Replica,
+    settings: &MetaSettings,
+    lineage: u64,
+) -> Result<Arc<dyn StateStore>, MetaError> {
+    let path = state_path(disks, index)?;
+    let settings = settings.clone();
+    let db = blocking(move || {
+        let made = path.with_extension("new");
+        remove_folder(&made)?;
+        fs::create_dir_all(&made).map_err(|error| failed("making", &made, &error))?;
+        for file in &replica.descriptor.files {
+            let from = replica.path.join(&file.name);
+            let to = made.join(&file.name);
+            let found = checksum_of(&from).map_err(|error| failed("reading", &from, &error))?;
+            if found != (file.len_bytes, file.crc) {
+                return Err(failed("using", &from, &"its checksum is wrong"));
+            }
+            // Only SST files are never changed in place.
+            let taken = if is_sst(&file.name) {
+                fs::hard_link(&from, &to).or_else(|_| copy_file(&from, &to))
+            } else {
+                copy_file(&from, &to)
+            };
+            taken.map_err(|error| failed("copying", &from, &error))?;
+        }
+        sync_folder(&made)?;
+        remove_folder(&path)?;
+        fs::rename(&made, &path).map_err(|error| failed("renaming", &made, &error))?;
+        sync_parent(&path)?;
+        start_lineage(open_db(&path, &settings, false)?, &path, lineage)
+    })
+    .await?;
+    Ok(state_of(disks, index, db, lineage))
+}
+
+fn state_path(disks: &DiskSet, index: usize) -> Result<PathBuf, MetaError> {
+    volume_path(disks, index)
+        .map(|folder| folder.join("state"))
+        .ok_or_else(|| MetaError::State("the disk of the state is no folder".to_owned()))
+}
+
+/// From here on the files of this state are not those of any other.
+fn start_lineage(db: DB, path: &Path, lineage: u64) -> Result<DB, MetaError> {
+    let key = Key::lineage().at(Default::default());
+    db.put_opt(key, lineage.to_be_bytes(), &unlogged())
+        .and_then(|()| db.flush())
+        .map_err(|error| failed("writing the state at", path, &error))?;
+    Ok(db)
+}
+
+pub(super) async fn discard(disks: &DiskSet, index: usize, state: OpenState) {
+    let label = disks.get(index).disk.label().to_owned();
+    let removed = blocking(move || {
+        drop(state.db);
+        remove_folder(&state.path)
+    })
+    .await;
+    if let Err(error) = removed {
+        tracing::warn!(disk = label, "removing an old state: {error}");
+    }
+}
+
+pub(super) async fn discard_replica(replica: Replica) {
+    if let Err(error) = blocking(move || remove_folder(&replica.path)).await {
+        tracing::warn!("removing an old copy of the state: {error}");
+    }
+}
+
+impl RocksState {
+    fn error(&self, error: &rocksdb::Error) -> MetaError {
+        failed("the state at", self.db.path(), error)
+    }
+}
+
+impl StateStore for RocksState {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, MetaError> {
+        let value = self.db.get_pinned(key);
+        let value = value.map_err(|error| self.error(&error))?;
+        Ok(value.map(|value| Bytes::copy_from_slice(&value)))
+    }
+
+    fn cursor<'a>(&'a self, from: &[u8], to: &[u8]) -> Box<dyn StateCursor + 'a> {
+        let mut options = ReadOptions::default();
+        options.set_iterate_upper_bound(to);
+        let mut iterator = self.db.raw_iterator_opt(options);
+        iterator.seek(from);
+        Box::new(RocksCursor {
+            state: self,
+            iterator,
+            is_started: false,
+        })
+    }
+
+    fn apply(
+        &self,
+        writes: &mut dyn Iterator<Item = (StateKey, Option<Bytes>)>,
+    ) -> Result<(), MetaError> {
+        let mut batch = WriteBatch::default();
+        for (key, value) in writes {
+            match value {
+                Some(value) => batch.put(key, value),
+                None => batch.delete(key),
+            }
+        }
+        self.db
+            .write_opt(batch, &unlogged())
+            .map_err(|error| self.error(&error))
+    }
+
+    fn flush(&self) -> StateFuture<'_, Result<(), MetaError>> {
+        let db = self.db.clone();
+        Box::pin(blocking(move || {
+            db.flush()
+                .map_err(|error| failed("flushing the state at", db.path(), &error))
+        }))
+    }
+
+    fn ship(
+        &self,
+        disks: Vec<usize>,
+        applied: AppliedRecord,
+    ) -> StateFuture<'_, Result<Vec<ShipResult>, MetaError>> {
+        let shipment = Shipment {
+            db: self.db.clone(),
+            volume: self.disks.volume,
+            applied,
+            lineage: self.lineage,
+            checksums: self.checksums.clone(),
+        };
+        let target = |index: &usize| (*index, volume_path(&self.disks, *index));
+        let targets: Vec<_> = disks.iter().map(target).collect();
+        let own = volume_path(&self.disks, self.index);
+        Box::pin(blocking(move || {
+            let own = own.ok_or_else(|| MetaError::State("the state is in no folder".to_owned()))?;
+            shipment.run(&own, targets)
+        }))
+    }
+
+    fn disk(&self) -> usize {
+        self.index
+    }
+}
+
+struct RocksCursor<'a> {
+    state: &'a RocksState,
+    iterator: DBRawIterator<'a>,
+    is_started: bool,
+}
+
+impl StateCursor for RocksCursor<'_> {
+    fn next(&mut self) -> Result<Option<(&[u8], &[u8])>, MetaError> {
+        // Moving past the end is not allowed; the caller stops there, but may ask again.
+        if self.is_started && self.iterator.valid() {
+            self.iterator.next();
+        }
+        self.is_started = true;
+        if !self.iterator.valid() {
+            let status = self.iterator.status();
+            return status.map(|()| None).map_err(|error| self.state.error(&error));
+        }
+        Ok(self.iterator.item())
+    }
+}
+
+/// What shipping needs, on the thread that does it.
+struct Shipment {
+    db: Arc<DB>,
+    volume: VolumeId,
+    applied: AppliedRecord,
+    lineage: u64,
+    checksums: Arc<Mutex<HashMap<String, FileEntry>>>,
+}
+
+impl Shipment {
+    fn run(
+        &self,
+        own: &Path,
+        targets: Vec<(usize, Option<PathBuf>)>,
+    ) -> Result<Vec<ShipResult>, MetaError> {
+        let checkpoint = own.join("ship.new");
+        remove_folder(&checkpoint)?;
+        let made = Checkpoint::new(&*self.db)
+            .and_then(|maker| maker.create_checkpoint(&checkpoint));
+        made.map_err(|error| failed("making a checkpoint of", self.db.path(), &error))?;
+        let descriptor = self.describe(&checkpoint)?;
+        let mut results = Vec::with_capacity(targets.len());
+        for (index, folder) in targets {
+            let result = match folder {
+                Some(folder) => ship_to(&folder, &checkpoint, &descriptor),
+                None => Err(MetaError::State("the disk is no folder".to_owned())),
+            };
+            results.push((index, result));
+        }
+        remove_folder(&checkpoint)?;
+        Ok(results)
+    }
+
+    fn describe(&self, checkpoint: &Path) -> Result<Descriptor, MetaError> {
+        let read = |error: io::Error| failed("reading the checkpoint", checkpoint, &error);
+        let mut files = Vec::new();
+        let mut known = self.checksums.lock();
+        for entry in fs::read_dir(checkpoint).map_err(read)? {
+            let entry = entry.map_err(read)?;
+            let Ok(name) = entry.file_name().into_string() else {
+                continue;
+            };
+            let file = match known.get(&name) {
+                Some(file) => file.clone(),
+                None => {
+                    let (len_bytes, crc) = checksum_of(&entry.path()).map_err(read)?;
+                    FileEntry {
+                        name,
+                        len_bytes,
+                        crc,
+                    }
+                }
+            };
+            files.push(file);
+        }
+        // Only files that still exist, so that this stays as small as the state.
+        known.clear();
+        for file in files.iter().filter(|file| is_sst(&file.name)) {
+            known.insert(file.name.clone(), file.clone());
+        }
+        Ok(Descriptor {
+            volume: self.volume,
+            applied: self.applied,
+            lineage: self.lineage,
+            files,
+        })
+    }
+}
+
+/// Makes a new copy beside the old one, which goes once the new one counts.
+fn ship_to(folder: &Path, checkpoint: &Path, descriptor: &Descriptor) -> Result<(), MetaError> {
+    let older = replica_paths(folder);
+    let number = older.iter().map(|(number, _)| *number).max().unwrap_or(0) + 1;
+    let made = folder.join(format!("replica.{number:016x}"));
+    let shipped = fill_replica(&made, &older, checkpoint, descriptor);
+    if shipped.is_err() {
+        // Room for what goes on; a folder that stays is replaced or ignored later.
+        let _ = fs::remove_dir_all(&made);
+        return shipped;
+    }
+    for (_, path) in older {
+        remove_folder(&path)?;
+    }
+    Ok(())
+}
+
+fn fill_replica(
+    made: &Path,
+    older: &[(u64, PathBuf)],
+    checkpoint: &Path,
+    descriptor: &Descriptor,
+) -> Result<(), MetaError> {
+    fs::create_dir_all(made).map_err(|error| failed("making", made, &error))?;
+    let same_line: Vec<(&PathBuf, Descriptor)> = older
+        .iter()
+        .filter_map(|(_, path)| Some((path, read_descriptor(path).ok()??)))
+        .filter(|(_, other)| other.lineage == descriptor.lineage && descriptor.lineage != 0)
+        .collect();
+    for file in &descriptor.files {
+        let to = made.join(&file.name);
+        let has = same_line
+            .iter()
+            .find(|(_, other)| is_sst(&file.name) && other.files.contains(file));
+        let is_linked =
+            has.is_some_and(|(path, _)| fs::hard_link(path.join(&file.name), &to).is_ok());
+        if !is_linked {
+            let from = checkpoint.join(&file.name);
+            copy_file(&from, &to).map_err(|error| failed("shipping to", &to, &error))?;
+        }
+    }
+    sync_folder(made)?;
+    let temporary = made.join("checkpoint.new");
+    let written = File::create(&temporary).and_then(|mut file| {
+        file.write_all(&descriptor.encode())?;
+        file.sync_all()
+    });
+    written
+        .and_then(|()| fs::rename(&temporary, made.join(DESCRIPTOR)))
+        .map_err(|error| failed("shipping to", made, &error))?;
+    sync_folder(made)?;
+    sync_parent(made)
+}
+
+fn is_sst(name: &str) -> bool {
+    name.ends_with(".sst")
+}
+
+/// Length and CRC32C of a file.
+fn checksum_of(path: &Path) -> io::Result<(u64, u32)> {
+    let mut file = File::open(path)?;
+    let mut buffer = vec![0; COPY_BUFFER_BYTES];
+    let mut len_bytes = 0;
+    let mut crc = crc32c(&[]);
+    loop {
+        let count = file.read(&mut buffer)?;
+        let Some(read) = buffer.get(..count).filter(|read| !read.is_empty()) else {
+            return Ok((len_bytes, crc));
+        };
+        crc = crc32c_append(crc, read);
+        len_bytes += count as u64;
+    }
+}
+
+fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
+    fs::copy(from, to)?;
+    File::open(to)?.sync_all()
+}
+
+fn sync_folder(path: &Path) -> Result<(), MetaError> {
+    let synced = File::open(path).and_then(|folder| folder.sync_all());
+    synced.map_err(|error| failed("syncing", path, &error))
+}
+
+fn sync_parent(path: &Path) -> Result<(), MetaError> {
+    path.parent().map_or(Ok(()), sync_folder)
+}
+
+fn remove_folder(path: &Path) -> Result<(), MetaError> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(failed("removing", path, &error))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct FileEntry {
+    name: String,
+    len_bytes: u64,
+    crc: u32,
+}
+
+/// What a shipped copy consists of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Descriptor {
+    volume: VolumeId,
+    /// The copy is at least so new.
+    applied: AppliedRecord,
+    lineage: u64,
+    files: Vec<FileEntry>,
+}
+
+fn read_descriptor(replica: &Path) -> Result<Option<Descriptor>, MetaError> {
+    let path = replica.join(DESCRIPTOR);
+    let read = |error: io::Error| failed("reading", &path, &error);
+    let file = match File::open(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file.map_err(read)?,
+    };
+    let mut bytes = Vec::new();
+    file.take(DESCRIPTOR_BYTES_MAX)
+        .read_to_end(&mut bytes)
+        .map_err(read)?;
+    Ok(Some(Descriptor::decode(&bytes)?))
+}
+
+impl Descriptor {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.extend_from_slice(&DESCRIPTOR_MAGIC);
+        out.extend_from_slice(&DESCRIPTOR_VERSION.to_be_bytes());
+        out.extend_from_slice(&self.volume.0.to_be_bytes());
+        out.extend_from_slice(&self.applied.position.0.to_be_bytes());
+        out.extend_from_slice(&self.applied.epoch.0.to_be_bytes());
+        out.extend_from_slice(&self.applied.term.to_be_bytes());
+        out.extend_from_slice(&self.lineage.to_be_bytes());
+        out.extend_from_slice(&(self.files.len() as u32).to_be_bytes());
+        for file in &self.files {
+            out.extend_from_slice(&(file.name.len() as u16).to_be_bytes());
+            out.extend_from_slice(file.name.as_bytes());
+            out.extend_from_slice(&file.len_bytes.to_be_bytes());
+            out.extend_from_slice(&file.crc.to_be_bytes());
+        }
+        let crc = crc32c(&out);
+        out.extend_from_slice(&crc.to_be_bytes());
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
+        let mut fields = Fields::unversioned("checkpoint", bytes);
+        let (body, crc) = bytes.split_last_chunk::<4>().ok_or(fields.malformed("crc"))?;
+        if crc32c(body) != u32::from_be_bytes(*crc) {
+            return Err(fields.malformed("crc"));
+        }
+        fields.rest = body;
+        if fields.array::<8>("magic")? != DESCRIPTOR_MAGIC {
+            return Err(fields.malformed("magic"));
+        }
+        let version = fields.u32("version")?;
+        if version != DESCRIPTOR_VERSION {
+            return Err(RecordError::Version {
+                record: "checkpoint",
+                version: version.min(255) as u8,
+            });
+        }
+        let volume = VolumeId(fields.u32("volume")?);
+        let applied = AppliedRecord {
+            position: LogPosition(fields.u64("position")?),
+            epoch: Epoch(fields.u64("epoch")?),
+            term: fields.u64("term")?,
+        };
+        let lineage = fields.u64("lineage")?;
+        let count = fields.u32("files")?;
+        let mut files = Vec::new();
+        for _ in 0..count {
+            let len = fields.u16("name")? as usize;
+            let name = std::str::from_utf8(fields.take(len, "name")?)
+                .map_err(|_| fields.malformed("name"))?;
+            // It becomes a path.
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+            if name.is_empty() || name.starts_with('.') || !name.chars().all(is_plain) {
+                return Err(fields.malformed("name"));
+            }
+            files.push(FileEntry {
+                name: name.to_owned(),
+                len_bytes: fields.u64("length")?,
+                crc: fields.u32("crc")?,
+            });
+        }
+        fields.end()?;
+        Ok(Self {
+            volume,
+            applied,
+            lineage,
+            files,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn descriptor(name: &str) -> Descriptor {
+        Descriptor {
+            volume: VolumeId(1),
+            applied: AppliedRecord {
+                position: LogPosition(5),
+                epoch: Epoch(2),
+                term: 3,
+            },
+            lineage: 4,
+            files: vec![FileEntry {
+                name: name.to_owned(),
+                len_bytes: 10,
+                crc: 11,
+            }],
+        }
+    }
+
+    #[test]
+    fn descriptors_are_read_back_or_refused() {
+        let good = descriptor("000012.sst");
+        let bytes = good.encode();
+        assert_eq!(Descriptor::decode(&bytes), Ok(good));
+        for index in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[index] ^= 1;
+            assert!(Descriptor::decode(&damaged).is_err(), "byte {index}");
+            assert!(Descriptor::decode(&bytes[..index]).is_err());
+        }
+        for name in ["", "..", "../x", "/etc/passwd", "a/b", ".hidden"] {
+            assert!(Descriptor::decode(&descriptor(name).encode()).is_err(), "{name:?}");
+        }
+    }
+}

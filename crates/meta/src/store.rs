@@ -1,0 +1,381 @@
+//! The store as callers see it.
+//!
+//! Owns: reading through the overlay, ids, the life of a store. Must not know: log files, RocksDB.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use cairn_base::disk::Disk;
+use cairn_base::env::Env;
+use cairn_base::{DiskId, Epoch, Generation, Ino, LogPosition, SegmentId, VolumeId};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use crate::batch::{Batch, JournalEntry, Ticket};
+use crate::error::MetaError;
+use crate::keys::Key;
+use crate::open;
+use crate::progress::Durable;
+use crate::records::SegmentRecord;
+use crate::settings::{JournalPressure, MetaSettings, MetaStats, VolumeCounters};
+use crate::shared::{ID_CHUNK, Shared, Stop};
+use crate::state::versions::{self, Entry, VersionCursor};
+
+/// Entries of the overlay that a scan takes at once; between two takes batches may come in between.
+const SCAN_OVERLAY_COUNT_MAX: usize = 512;
+/// Share of the log's limit, in percent, above which the journal should be folded.
+const FOLD_PERCENT: u64 = 50;
+
+/// What opening found.
+#[derive(Debug)]
+pub struct Recovered {
+    pub epoch: Epoch,
+    /// Changes of keys that the log had and the state had not.
+    pub replayed_entries: u64,
+    /// In log order; what no fold covers. They stay in the log until they are folded.
+    pub journal: Vec<JournalEntry>,
+}
+
+/// The metadata of one volume, open for reading and writing. All methods may be called from any
+/// thread. Dropped without [`MetaStore::close`], it stops as in a crash: nothing durable is lost.
+pub struct MetaStore {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) done: Mutex<Option<oneshot::Receiver<()>>>,
+}
+
+impl Drop for MetaStore {
+    fn drop(&mut self) {
+        self.shared.ask_stop(Stop::Now);
+    }
+}
+
+impl MetaStore {
+    /// Makes an empty volume on `disks`, the first of which are preferred: the log on as many as
+    /// copies are wanted, the state on the first. Refused where there is log of this volume.
+    pub async fn create(
+        env: Env,
+        settings: MetaSettings,
+        volume: VolumeId,
+        disks: Vec<(DiskId, Arc<dyn Disk>)>,
+    ) -> Result<Arc<Self>, MetaError> {
+        open::create(env, settings, volume, disks).await
+    }
+
+    /// Opens a volume from the disks that are present: the newest state on any of them, then the
+    /// log. A new epoch begins, on as many disks as copies are wanted, before this returns; what
+    /// was on fewer disks is copied first.
+    ///
+    /// Refuses when acknowledged changes may be on missing disks only.
+    pub async fn open(
+        env: Env,
+        settings: MetaSettings,
+        volume: VolumeId,
+        disks: Vec<(DiskId, Arc<dyn Disk>)>,
+    ) -> Result<(Arc<Self>, Recovered), MetaError> {
+        open::open(env, settings, volume, disks).await
+    }
+
+    pub fn epoch(&self) -> Epoch {
+        self.shared.term.epoch
+    }
+
+    pub fn generation(&self) -> Generation {
+        self.shared.generation()
+    }
+
+    /// The newest version visible now, including submitted batches that are not durable yet. May
+    /// read from disk. Segments and counters have methods of their own.
+    pub fn get(&self, key: &Key) -> Result<Option<Bytes>, MetaError> {
+        self.shared.check()?;
+        if let Some((value, _)) = self.shared.overlay.read().get(key) {
+            return Ok(value.clone());
+        }
+        versions::get(&*self.shared.state, key, self.generation())
+    }
+
+    /// Entries with `from <= key < to` in order, at most `limit`, as [`MetaStore::get`] sees them.
+    pub fn scan(
+        &self,
+        from: &Key,
+        to: &Key,
+        limit: usize,
+    ) -> Result<Vec<(Key, Bytes)>, MetaError> {
+        let mut found = Vec::new();
+        if limit == 0 {
+            return Ok(found);
+        }
+        let mut error = None;
+        self.scan_with(from, to, |key, value| {
+            match Key::parse(key) {
+                Ok(key) => found.push((key, Bytes::copy_from_slice(value))),
+                Err(damage) => error = Some(damage),
+            }
+            if found.len() >= limit || error.is_some() {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        })?;
+        match error {
+            Some(damage) => Err(damage.into()),
+            None => Ok(found),
+        }
+    }
+
+    /// Calls `visit` with each key (its bytes, see [`crate::KeyKind::parse`]) and value that
+    /// [`MetaStore::scan`] would return, without collecting them. No lock is held meanwhile.
+    ///
+    /// A key that does not change during a long scan is seen exactly once; changes may or may not be.
+    pub fn scan_with(
+        &self,
+        from: &Key,
+        to: &Key,
+        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), MetaError> {
+        self.shared.check()?;
+        let mut from = from.clone();
+        while from < *to {
+            let (overlay, cursor, end) = self.view(&from, to);
+            let flow = merge(&overlay, cursor, &mut visit)?;
+            match end {
+                Some(next) if flow.is_continue() => from = next,
+                _ => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// A consistent view of the next part of a range: some of the overlay, a cursor over the state
+    /// that ends where that does, and where to go on if that is not the end of the range.
+    #[allow(clippy::type_complexity)]
+    fn view(
+        &self,
+        from: &Key,
+        to: &Key,
+    ) -> (Vec<(Key, Option<Bytes>)>, VersionCursor<'_>, Option<Key>) {
+        // The cursor is made under the lock: what leaves the overlay later is in both, never in none.
+        let overlay = self.shared.overlay.read();
+        let taken: Vec<(Key, Option<Bytes>)> = overlay
+            .range(from..to)
+            .take(SCAN_OVERLAY_COUNT_MAX)
+            .map(|(key, (value, _))| (key.clone(), value.clone()))
+            .collect();
+        let next = match taken.last() {
+            Some((last, _)) if taken.len() == SCAN_OVERLAY_COUNT_MAX => Some(last.successor()),
+            _ => None,
+        };
+        let cursor = VersionCursor::new(
+            &*self.shared.state,
+            from.as_bytes(),
+            next.as_ref().unwrap_or(to).as_bytes(),
+            self.generation(),
+        );
+        (taken, cursor, next)
+    }
+
+    /// Makes the batch visible at once and queues it for the log; the order of calls is the order
+    /// in the log. Never waits for I/O. A batch that is too large, or comes after the end of the
+    /// store, changes nothing and gets [`Ticket::REFUSED`].
+    pub fn submit(&self, batch: Batch) -> Ticket {
+        self.shared.submit(batch)
+    }
+
+    /// The ticket of the last batch submitted by anyone.
+    pub fn last_ticket(&self) -> Ticket {
+        Ticket(LogPosition(
+            self.shared.pending.lock().position_next.0.saturating_sub(1),
+        ))
+    }
+
+    /// Resolves when everything up to the ticket is durable on all copies of the log. An error is
+    /// final: the store refuses everything afterwards.
+    pub fn durable(&self, ticket: Ticket) -> Durable {
+        if ticket != Ticket::REFUSED {
+            return self.shared.progress.wait(ticket.0);
+        }
+        let reason = self.shared.progress.stop_reason();
+        let reason = reason.unwrap_or_else(|| match self.shared.stop() {
+            Stop::No => MetaError::BatchTooLarge {
+                len_bytes: self.shared.refused_len_bytes.load(Ordering::Relaxed),
+                len_bytes_max: self.shared.settings.batch_bytes_max(),
+            },
+            Stop::Drained | Stop::Now => MetaError::Closed,
+        });
+        self.shared.progress.refuse(reason)
+    }
+
+    pub fn is_durable(&self, ticket: Ticket) -> bool {
+        self.shared.progress.durable() >= ticket.0
+    }
+
+    /// Waits while more bytes are submitted and not durable than the settings allow (Rule 6).
+    pub async fn admit(&self) {
+        let shared = &self.shared;
+        loop {
+            let woken = shared.admission.notified();
+            let queued = shared.queued_bytes.load(Ordering::Acquire);
+            if queued <= shared.settings.queue_bytes_max || shared.stop() != Stop::No {
+                return;
+            }
+            woken.await;
+        }
+    }
+
+    /// The volume's counters, submitted batches included.
+    pub fn counters(&self) -> VolumeCounters {
+        let pending = self.shared.pending.lock();
+        let record = &pending.counters.record;
+        VolumeCounters {
+            inodes: record.inodes,
+            file_bytes: record.file_bytes,
+            stored_bytes: record.stored_bytes,
+            segments: pending.counters.segments.len() as u64,
+        }
+    }
+
+    pub fn segment(&self, id: SegmentId) -> Option<SegmentRecord> {
+        self.shared.pending.lock().counters.segments.get(&id).cloned()
+    }
+
+    pub fn segments(&self) -> Vec<(SegmentId, SegmentRecord)> {
+        let pending = self.shared.pending.lock();
+        let all = pending.counters.segments.iter();
+        all.map(|(id, record)| (*id, record.clone())).collect()
+    }
+
+    /// A number that no inode of this volume ever had, also if the process dies. Starts at 2: 1 is
+    /// the root's.
+    pub fn allocate_ino(&self) -> Ino {
+        let mut pending = self.shared.pending.lock();
+        let ino = pending.ino_next;
+        pending.ino_next += 1;
+        let reserved = &mut pending.counters.record.ino_reserved;
+        if *reserved - ino < ID_CHUNK / 2 {
+            *reserved += ID_CHUNK;
+        }
+        Ino(ino)
+    }
+
+    /// A number that no segment of this volume ever had, also if the process dies. Starts at 1.
+    pub fn allocate_segment(&self) -> SegmentId {
+        let mut pending = self.shared.pending.lock();
+        let id = pending.segment_next;
+        pending.segment_next += 1;
+        let reserved = &mut pending.counters.record.segment_reserved;
+        if *reserved - id < ID_CHUNK / 2 {
+            *reserved += ID_CHUNK;
+        }
+        SegmentId(id)
+    }
+
+    /// How much the journal holds back; `fs` folds when it says so.
+    pub fn journal_pressure(&self) -> JournalPressure {
+        let log_bytes = self.shared.log_status.lock().retained_bytes;
+        let log_bytes_max = self.shared.settings.log_bytes_max;
+        let (oldest, data_bytes) = {
+            let journal = self.shared.journal.lock();
+            (journal.oldest(), journal.data_bytes())
+        };
+        let is_high = log_bytes > log_bytes_max / 100 * FOLD_PERCENT;
+        JournalPressure {
+            data_bytes,
+            log_bytes,
+            log_bytes_max,
+            oldest,
+            fold_through: oldest
+                .filter(|_| is_high)
+                .map(|_| self.shared.progress.durable()),
+        }
+    }
+
+    /// Files with journal entries at or before `through` that are not folded, in no order.
+    pub fn journal_inodes(&self, through: LogPosition) -> Vec<Ino> {
+        self.shared.journal.lock().inodes_through(through)
+    }
+
+    /// Makes everything submitted before durable, and the state as far as it is applied.
+    pub async fn flush(&self) -> Result<(), MetaError> {
+        self.durable(self.last_ticket()).await?;
+        let _one_at_a_time = self.shared.shipping.lock().await;
+        self.shared.flush_now().await.map(|_| ())
+    }
+
+    /// Makes the state durable and puts a checkpoint of it on as many other disks as copies are wanted.
+    pub async fn ship(&self) -> Result<(), MetaError> {
+        self.durable(self.last_ticket()).await?;
+        self.shared.ship_now().await
+    }
+
+    /// Stops taking batches, makes everything durable and ships it, so that the next start replays
+    /// nothing. The state stays open until the last handle of this store is dropped.
+    pub async fn close(&self) -> Result<(), MetaError> {
+        self.end(Stop::Drained).await;
+        match self.shared.progress.stop_reason() {
+            Some(MetaError::Closed) | None => Ok(()),
+            Some(error) => Err(error),
+        }
+    }
+
+    /// Stops at once, as a crash would, and waits until nothing of the store runs any more.
+    pub async fn abort(&self) {
+        self.end(Stop::Now).await;
+    }
+
+    async fn end(&self, stop: Stop) {
+        self.shared.ask_stop(stop);
+        let done = self.done.lock().take();
+        if let Some(done) = done {
+            // An error says that the task is gone: that is what is waited for.
+            let _ = done.await;
+        }
+        let shipped = self.shared.ship.lock().done.take();
+        if let Some(shipped) = shipped {
+            let _ = shipped.await;
+        }
+        self.shared.progress.stop(MetaError::Closed);
+        self.shared.admission.notify_waiters();
+    }
+
+    pub fn stats(&self) -> MetaStats {
+        self.shared.stats()
+    }
+}
+
+/// Merges two ordered sequences; the overlay's entry for a key is the newer.
+fn merge(
+    overlay: &[(Key, Option<Bytes>)],
+    mut cursor: VersionCursor<'_>,
+    visit: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+) -> Result<ControlFlow<()>, MetaError> {
+    let mut overlay = overlay.iter().peekable();
+    let mut entry = Entry::default();
+    let mut has_entry = cursor.next(&mut entry)?;
+    loop {
+        let newer = overlay.peek().map(|(key, value)| (key.as_bytes(), value));
+        let flow = match newer {
+            None if !has_entry => return Ok(ControlFlow::Continue(())),
+            Some((key, value)) if !has_entry || key <= entry.key.as_slice() => {
+                let replaces = has_entry && key == entry.key;
+                let flow = match value {
+                    Some(value) => visit(key, value),
+                    None => ControlFlow::Continue(()),
+                };
+                overlay.next();
+                if replaces {
+                    has_entry = cursor.next(&mut entry)?;
+                }
+                flow
+            }
+            _ => {
+                let flow = visit(&entry.key, &entry.value);
+                has_entry = cursor.next(&mut entry)?;
+                flow
+            }
+        };
+        if flow.is_break() {
+            return Ok(flow);
+        }
+    }
+}

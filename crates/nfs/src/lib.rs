@@ -1,0 +1,29 @@
+//! Serves volumes over NFS version 3, with MOUNT, PORTMAP and rpcbind.
+//!
+//! Owns: connections, calls, file handles, exports and squashing, the duplicate-request cache.
+//! Must not know: how files are kept, other protocols, configuration files.
+//!
+//! A call goes `server` (which thread) → `connection` (bytes, limits) → `service` (program,
+//! credentials, handle) → `nfs3`, `pseudo`, `mount` or `portmap`, and comes back as a `reply`.
+
+mod connection;
+mod convert;
+mod duplicate;
+mod exports;
+mod handle;
+mod metrics;
+mod mount;
+mod nfs3;
+mod portmap;
+mod pseudo;
+mod reply;
+mod server;
+mod service;
+mod settings;
+
+pub use exports::{
+    ANONYMOUS_ID, ClientRule, Export, ExportTable, Exports, Grant, PeerView, Squash,
+};
+pub use handle::{BadHandle, HANDLE_LEN_BYTES, Handle, HandleKey, Target};
+pub use server::{Listeners, NfsServer, Running, ServeError};
+pub use settings::{RECORD_LEN_BYTES_MAX, Settings};

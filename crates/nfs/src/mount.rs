@@ -1,0 +1,266 @@
+//! MOUNT versions 3 and 1: the way from a path to the first file handle.
+//!
+//! Owns: paths of exports, the list of mounts that `showmount -a` shows.
+//! Must not know: NFS procedures, connections.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use cairn_codec_nfs::mount::{
+    Call, ExportEntry, MountEntry, MountErrno, MountError, MountOk, Procedure, VERSION_1,
+};
+use cairn_codec_nfs::mount::{HANDLE_V1_LEN_BYTES, Reply as Results};
+use cairn_codec_rpc::{AcceptStatus, Array, AuthFlavor, CallHeader, Encode, List, Reader};
+use cairn_fs::{Credentials, FileKind, FsError};
+use parking_lot::Mutex;
+
+use crate::handle::{HANDLE_LEN_BYTES, Target};
+use crate::reply::Reply;
+use crate::service::{Session, Started, Transport};
+
+const _: () = assert!(HANDLE_LEN_BYTES == HANDLE_V1_LEN_BYTES);
+
+/// Who has mounted what, as far as clients told us. For people to look at: nothing depends on it.
+pub struct MountList {
+    count_max: usize,
+    /// Oldest first.
+    mounts: Mutex<VecDeque<(IpAddr, Box<[u8]>)>>,
+}
+
+impl MountList {
+    pub fn new(count_max: usize) -> Self {
+        Self {
+            count_max,
+            mounts: Mutex::new(VecDeque::new()),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.mounts.lock().len()
+    }
+
+    pub fn count_max(&self) -> usize {
+        self.count_max
+    }
+
+    fn add(&self, client: IpAddr, path: &[u8]) {
+        let mut mounts = self.mounts.lock();
+        if mounts
+            .iter()
+            .any(|(who, what)| *who == client && **what == *path)
+        {
+            return;
+        }
+        if mounts.len() >= self.count_max {
+            mounts.pop_front();
+        }
+        mounts.push_back((client, path.into()));
+    }
+
+    fn remove(&self, client: IpAddr, path: &[u8]) {
+        self.mounts
+            .lock()
+            .retain(|(who, what)| *who != client || **what != *path);
+    }
+
+    fn remove_all(&self, client: IpAddr) {
+        self.mounts.lock().retain(|(who, _)| *who != client);
+    }
+
+    fn all(&self) -> Vec<(String, Box<[u8]>)> {
+        let mounts = self.mounts.lock();
+        mounts
+            .iter()
+            .map(|(who, what)| (who.to_string(), what.clone()))
+            .collect()
+    }
+}
+
+/// Serves one call.
+pub fn start(session: &Arc<Session>, call: &CallHeader<'_>, mut args: Reader<'_>) -> Started {
+    let xid = call.xid;
+    let Some(procedure) = Procedure::from_u32(call.procedure) else {
+        return Started::Ready(session.unknown(xid, AcceptStatus::ProcedureUnavailable));
+    };
+    // Long answers to short questions are not given over UDP, where the sender can be forged.
+    if session.transport == Transport::Udp
+        && matches!(procedure, Procedure::Dump | Procedure::Export)
+    {
+        return Started::Ready(session.unknown(xid, AcceptStatus::ProcedureUnavailable));
+    }
+    let Ok(decoded) = Call::decode(procedure, &mut args) else {
+        return Started::Ready(session.garbage(xid));
+    };
+    let mounts = &session.service.mounts;
+    let client = session.peer.ip();
+    Started::Ready(match decoded {
+        Call::Null => Reply::success(xid, &()),
+        Call::Mount(path) => {
+            let path: Box<[u8]> = path.0.into();
+            let session = Arc::clone(session);
+            let version = call.version;
+            return Started::Running(Box::pin(async move {
+                mount(&session, xid, version, &path).await
+            }));
+        }
+        Call::Dump => {
+            let all = mounts.all();
+            let entries = all.iter().map(|(host, path)| MountEntry {
+                host: host.as_str().into(),
+                path: (&**path).into(),
+            });
+            Reply::success(xid, &Results::Dump(List(entries.collect())))
+        }
+        Call::Unmount(path) => {
+            mounts.remove(client, path.0);
+            Reply::success(xid, &())
+        }
+        Call::UnmountAll => {
+            mounts.remove_all(client);
+            Reply::success(xid, &())
+        }
+        Call::Export => exports(session, xid),
+    })
+}
+
+/// Lists what this client may mount.
+fn exports(session: &Session, xid: u32) -> Reply {
+    let view = &session.view;
+    let exports = view.table().exports().iter();
+    let visible = exports.filter(|export| view.index_of(export.fs.volume()).is_some());
+    let texts: Vec<(String, Vec<String>)> = visible
+        .map(|export| {
+            let clients = export.rules.iter().map(|rule| rule.clients.to_string());
+            (format!("/{}", export.fs.name()), clients.collect())
+        })
+        .collect();
+    let entries = texts.iter().map(|(path, clients)| ExportEntry {
+        path: path.as_str().into(),
+        groups: List(
+            clients
+                .iter()
+                .map(|client| client.as_str().into())
+                .collect(),
+        ),
+    });
+    Reply::success(xid, &Results::Export(List(entries.collect())))
+}
+
+async fn mount(session: &Session, xid: u32, version: u32, path: &[u8]) -> Reply {
+    let shown = path.escape_ascii();
+    let client = session.peer;
+    let found = find(session, path).await;
+    match &found {
+        Ok(_) => {
+            tracing::info!(%client, "mounted {shown}");
+            session.service.mounts.add(client.ip(), path);
+        }
+        Err(error) => tracing::warn!(%client, "mount of {shown} refused: {}", error.name()),
+    }
+    let found = found.map(|target| session.service.key.seal(target));
+    if version == VERSION_1 {
+        let result = found.map_err(MountErrno::from).map(|handle| {
+            let mut bytes = [0; HANDLE_V1_LEN_BYTES];
+            bytes.copy_from_slice(handle.as_bytes());
+            bytes
+        });
+        return success(xid, &Results::MountV1(result));
+    }
+    let result = found.and_then(|handle| {
+        let handle = cairn_codec_nfs::v3::FileHandle::new(handle.as_bytes());
+        Ok(MountOk {
+            handle: handle.ok_or(MountError::ServerFault)?,
+            auth_flavors: Array(vec![AuthFlavor::Sys.number(), AuthFlavor::None.number()]),
+        })
+    });
+    success(xid, &Results::Mount(result))
+}
+
+fn success<T: Encode>(xid: u32, results: &T) -> Reply {
+    Reply::success(xid, results)
+}
+
+/// What a path names: `/` the pseudo root, `/VOLUME` the root of a volume, `/VOLUME/DIR/...` a
+/// directory in it.
+async fn find(session: &Session, path: &[u8]) -> Result<Target, MountError> {
+    let mut names = path
+        .split(|byte| *byte == b'/')
+        .filter(|name| !name.is_empty() && *name != b".");
+    let Some(volume) = names.next() else {
+        return Ok(Target::PseudoRoot);
+    };
+    let Some(grant) = session.view.by_name(volume) else {
+        let mut all = session.view.table().exports().iter();
+        return Err(
+            match all.any(|export| export.fs.name().as_bytes() == volume) {
+                true => MountError::Access,
+                false => MountError::NoEnt,
+            },
+        );
+    };
+    let mut ino = grant.fs.root();
+    for name in names {
+        if name == b".." {
+            return Err(MountError::Inval);
+        }
+        // As root, as `mountd` does: whoever may mount may hold a handle of any directory, and the
+        // rights to use it are checked with each call.
+        let found = grant.fs.lookup(&Credentials::ROOT, ino, name).await;
+        let (attr, _) = found.map_err(|error| mount_error(&error))?;
+        if attr.kind != FileKind::Directory {
+            return Err(MountError::NotDir);
+        }
+        ino = attr.ino;
+    }
+    Ok(Target::Inode {
+        volume: grant.volume,
+        ino,
+    })
+}
+
+fn mount_error(error: &FsError) -> MountError {
+    match error {
+        FsError::NotFound | FsError::Stale => MountError::NoEnt,
+        FsError::NotDirectory => MountError::NotDir,
+        FsError::NotOwner => MountError::Perm,
+        FsError::AccessDenied => MountError::Access,
+        FsError::NameTooLong => MountError::NameTooLong,
+        FsError::Invalid => MountError::Inval,
+        FsError::Io(_) => MountError::Io,
+        FsError::Exists
+        | FsError::IsDirectory
+        | FsError::NoSpace
+        | FsError::QuotaExceeded
+        | FsError::ReadOnly
+        | FsError::NotEmpty
+        | FsError::TooManyLinks
+        | FsError::FileTooLarge
+        | FsError::BadCookie
+        | FsError::NotSync
+        | FsError::NotSupported
+        | FsError::TryLater
+        | FsError::Fenced => MountError::ServerFault,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_of_mounts_is_bounded() {
+        let list = MountList::new(3);
+        let client = |last| IpAddr::from([10, 0, 0, last]);
+        for last in [1, 2, 3, 4, 4] {
+            list.add(client(last), b"/main");
+        }
+        assert_eq!(list.len(), 3);
+        list.add(client(4), b"/other");
+        list.remove(client(3), b"/elsewhere");
+        list.remove(client(3), b"/main");
+        assert_eq!(list.len(), 2);
+        list.remove_all(client(4));
+        assert_eq!(list.len(), 0);
+    }
+}

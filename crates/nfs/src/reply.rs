@@ -1,0 +1,255 @@
+//! Replies on their way out.
+//!
+//! Owns: the form of a reply between a handler and the socket, the queue of a connection's replies.
+//! Must not know: procedures, sockets.
+//!
+//! Small replies are put together in one buffer. Larger data stays in the `Bytes` it came in: the
+//! queue is a list of slices for one `writev`.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use bytes::Bytes;
+use cairn_codec_nfs::v3::ErrorStatus;
+use cairn_codec_rpc::{AcceptStatus, Encode, Rejection, ReplyHeader, Writer, xdr};
+
+/// Data up to this size is copied next to its header: cheaper than one more piece of a `writev`.
+const COPY_LEN_BYTES_MAX: usize = 4096;
+/// Most slices of one `writev`; the kernel takes 1024.
+pub const SLICE_COUNT_MAX: usize = 64;
+/// What a head buffer starts with: most replies fit.
+const HEAD_LEN_BYTES: usize = 256;
+
+/// One RPC reply with its record mark.
+#[derive(Debug, Default)]
+pub struct Reply {
+    /// The record up to the data; the whole record if there is none. Empty: nothing is answered.
+    pub head: Vec<u8>,
+    /// The data of a READ, in order; padding follows.
+    pub parts: Vec<Bytes>,
+    pub parts_len_bytes: usize,
+    /// For metrics: the NFS status in it, if it is an NFS reply that has one.
+    pub status: Option<ErrorStatus>,
+}
+
+impl Reply {
+    /// No reply: the client will ask again.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// A reply as it was sent before.
+    pub fn again(head: &[u8]) -> Self {
+        Self {
+            head: head.to_vec(),
+            ..Self::default()
+        }
+    }
+
+    /// The call succeeded as far as RPC goes; `results` follow.
+    pub fn success<T: Encode + ?Sized>(xid: u32, results: &T) -> Self {
+        Self::with_data(xid, results, Vec::new(), 0)
+    }
+
+    /// As [`Self::success`], followed by `parts`, `parts_len_bytes` together, as the body of an
+    /// opaque whose length `results` end with.
+    pub fn with_data<T: Encode + ?Sized>(
+        xid: u32,
+        results: &T,
+        parts: Vec<Bytes>,
+        parts_len_bytes: usize,
+    ) -> Self {
+        let mut head = Vec::with_capacity(HEAD_LEN_BYTES);
+        let mut to = Writer::new(&mut head);
+        let record = to.begin_record();
+        to.put(&ReplyHeader::accepted(xid, AcceptStatus::Success));
+        to.put(results);
+        to.finish_record(record, xdr::padded_len(parts_len_bytes));
+        Self {
+            head,
+            parts,
+            parts_len_bytes,
+            status: None,
+        }
+    }
+
+    /// As [`Self::success`] with results that `write` writes, which may give up: then `None`.
+    pub fn listing(xid: u32, write: impl FnOnce(&mut Writer<'_>) -> Option<()>) -> Option<Self> {
+        let mut head = Vec::with_capacity(HEAD_LEN_BYTES);
+        let mut to = Writer::new(&mut head);
+        let record = to.begin_record();
+        to.put(&ReplyHeader::accepted(xid, AcceptStatus::Success));
+        let written = write(&mut to);
+        to.finish_record(record, 0);
+        written.map(|()| Self {
+            head,
+            ..Self::default()
+        })
+    }
+
+    /// The call could not be made.
+    pub fn failure(xid: u32, status: AcceptStatus) -> Self {
+        Self::header(&ReplyHeader::accepted(xid, status))
+    }
+
+    pub fn rejection(xid: u32, rejection: Rejection) -> Self {
+        Self::header(&ReplyHeader::denied(xid, rejection))
+    }
+
+    fn header(header: &ReplyHeader<'_>) -> Self {
+        let mut head = Vec::with_capacity(64);
+        let mut to = Writer::new(&mut head);
+        let record = to.begin_record();
+        to.put(header);
+        to.finish_record(record, 0);
+        Self {
+            head,
+            ..Self::default()
+        }
+    }
+
+    pub fn status(mut self, status: ErrorStatus) -> Self {
+        self.status = Some(status);
+        self
+    }
+
+    pub fn len_bytes(&self) -> usize {
+        self.head.len() + xdr::padded_len(self.parts_len_bytes)
+    }
+}
+
+/// The replies of one connection that the socket has not taken yet.
+#[derive(Default)]
+pub struct Outbox {
+    full: VecDeque<Bytes>,
+    /// Comes after `full`.
+    tail: Vec<u8>,
+    /// Bytes at the front that have been sent.
+    sent_bytes: usize,
+    len_bytes: usize,
+}
+
+impl Outbox {
+    pub fn is_empty(&self) -> bool {
+        self.len_bytes == 0
+    }
+
+    /// Bytes not sent yet.
+    pub fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
+    pub fn push(&mut self, reply: Reply) {
+        self.len_bytes += reply.len_bytes();
+        self.tail.extend_from_slice(&reply.head);
+        for part in reply.parts {
+            if part.len() <= COPY_LEN_BYTES_MAX {
+                self.tail.extend_from_slice(&part);
+                continue;
+            }
+            if !self.tail.is_empty() {
+                // A READ's head is small; do not let it carry the capacity of a large batch away.
+                let head = if self.tail.len() * 2 < self.tail.capacity() {
+                    let head = Bytes::copy_from_slice(&self.tail);
+                    self.tail.clear();
+                    head
+                } else {
+                    Bytes::from(std::mem::take(&mut self.tail))
+                };
+                self.full.push_back(head);
+            }
+            self.full.push_back(part);
+        }
+        self.tail
+            .extend_from_slice(xdr::padding(reply.parts_len_bytes));
+    }
+
+    /// The bytes to send next, as slices in order; returns how many slices were set.
+    pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>; SLICE_COUNT_MAX]) -> usize {
+        let mut count = 0;
+        let mut skip = self.sent_bytes;
+        let all = self.full.iter().map(|bytes| &bytes[..]);
+        for bytes in all.chain([&self.tail[..]]) {
+            let bytes = &bytes[skip..];
+            skip = 0;
+            if bytes.is_empty() {
+                continue;
+            }
+            if count == SLICE_COUNT_MAX {
+                break;
+            }
+            slices[count] = IoSlice::new(bytes);
+            count += 1;
+        }
+        count
+    }
+
+    /// Takes note that the socket took so many more bytes.
+    pub fn advance(&mut self, sent_bytes: usize) {
+        assert!(sent_bytes <= self.len_bytes);
+        self.len_bytes -= sent_bytes;
+        self.sent_bytes += sent_bytes;
+        while let Some(front) = self.full.front()
+            && front.len() <= self.sent_bytes
+        {
+            self.sent_bytes -= front.len();
+            self.full.pop_front();
+        }
+        if self.full.is_empty() && self.sent_bytes == self.tail.len() {
+            self.tail.clear();
+            self.sent_bytes = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply(head: &[u8], parts: &[&'static [u8]]) -> Reply {
+        Reply {
+            head: head.to_vec(),
+            parts: parts.iter().map(|part| Bytes::from_static(part)).collect(),
+            parts_len_bytes: parts.iter().map(|part| part.len()).sum(),
+            status: None,
+        }
+    }
+
+    #[test]
+    fn bytes_leave_in_order_whatever_the_socket_takes() {
+        static LARGE: [u8; COPY_LEN_BYTES_MAX + 1] = [7; COPY_LEN_BYTES_MAX + 1];
+        for step in [1, 3, 100, 4096, usize::MAX] {
+            let mut outbox = Outbox::default();
+            let mut want = Vec::new();
+            for reply in [
+                reply(b"null", &[]),
+                reply(b"small", &[b"abc", b"de"]),
+                reply(b"large", &[&LARGE, b"x", &LARGE]),
+                reply(b"end", &[]),
+                reply(b"more", &[&LARGE]),
+            ] {
+                want.extend_from_slice(&reply.head);
+                for part in &reply.parts {
+                    want.extend_from_slice(part);
+                }
+                want.extend_from_slice(xdr::padding(reply.parts_len_bytes));
+                outbox.push(reply);
+            }
+            assert_eq!(outbox.len_bytes(), want.len());
+            let mut got = Vec::new();
+            while !outbox.is_empty() {
+                let mut slices = [IoSlice::new(&[]); SLICE_COUNT_MAX];
+                let count = outbox.slices(&mut slices);
+                let mut taken = 0;
+                for slice in &slices[..count] {
+                    let take = slice.len().min(step - taken);
+                    got.extend_from_slice(&slice[..take]);
+                    taken += take;
+                }
+                assert!(taken > 0);
+                outbox.advance(taken);
+            }
+            assert_eq!(got, want, "step {step}");
+        }
+    }
+}

@@ -1,0 +1,498 @@
+//! The server: threads, sockets, limits of connections, stopping.
+//!
+//! Owns: accepting, and which thread serves which connection.
+//! Must not know: what comes over the connections.
+//!
+//! One thread accepts and deals connections to the threads that serve them, each of which has a
+//! runtime of its own. (With SO_REUSEPORT the kernel would deal them by a hash of addresses, and of
+//! four connections of one client all may land on one thread.)
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use cairn_codec_rpc::FragmentHeader;
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+
+use crate::connection;
+use crate::exports::Exports;
+use crate::metrics::{Events, Gauges, Metrics, MetricsCollector};
+use crate::service::{Service, Session, Started, Transport, Users};
+use crate::settings::Settings;
+
+/// Longest datagram that is taken: the calls served over UDP are short.
+const DATAGRAM_LEN_BYTES_MAX: usize = 2048;
+/// Pause after `accept` failed, which it does when the process has no file descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Refused connections are logged at most so often.
+const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Why a server could not be made or started.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("there is no socket to listen on")]
+    NoListener,
+    #[error("preparing a socket: {0}")]
+    Socket(#[source] io::Error),
+    #[error("starting a thread: {0}")]
+    Thread(#[source] io::Error),
+    #[error("registering metrics: {0}")]
+    Metrics(#[from] prometheus::Error),
+}
+
+/// Bound sockets to serve on.
+#[derive(Default)]
+pub struct Listeners {
+    /// NFS, MOUNT and PORTMAP. Clients are told the port of the first.
+    pub nfs: Vec<TcpListener>,
+    /// Port 111, or none: the same service where clients look for PORTMAP.
+    pub rpcbind: Vec<TcpListener>,
+    /// PORTMAP, MOUNT and NULL calls over UDP, usually also at port 111.
+    pub rpcbind_udp: Vec<UdpSocket>,
+}
+
+/// A server that does not serve yet.
+pub struct NfsServer {
+    service: Arc<Service>,
+}
+
+impl NfsServer {
+    pub fn new(
+        settings: Settings,
+        exports: Arc<Exports>,
+        registry: &prometheus::Registry,
+    ) -> Result<Self, ServeError> {
+        let metrics = Arc::new(Metrics::new(settings.threads.max(1)));
+        let service = Arc::new(Service::new(settings, exports, Arc::clone(&metrics)));
+        let source = Arc::clone(&service);
+        let collector = MetricsCollector::new(metrics, Box::new(move || gauges(&source)));
+        registry.register(Box::new(collector))?;
+        Ok(Self { service })
+    }
+
+    /// Starts the threads. They run until [`Running::stop`].
+    pub fn start(self, listeners: Listeners) -> Result<Running, ServeError> {
+        let service = self.service;
+        let first = listeners.nfs.first().ok_or(ServeError::NoListener)?;
+        let port = first.local_addr().map_err(ServeError::Socket)?.port();
+        service.nfs_port.store(port, Ordering::Relaxed);
+        if let Some(first) = listeners.rpcbind.first() {
+            let port = first.local_addr().map_err(ServeError::Socket)?.port();
+            service.rpcbind_port.store(port, Ordering::Relaxed);
+        }
+        let tcp: Vec<_> = listeners.nfs.into_iter().chain(listeners.rpcbind).collect();
+        for listener in &tcp {
+            prepare_listener(listener, &service.settings).map_err(ServeError::Socket)?;
+        }
+        for socket in &listeners.rpcbind_udp {
+            socket.set_nonblocking(true).map_err(ServeError::Socket)?;
+        }
+
+        let (stop, stopped) = watch::channel(None);
+        let mut lanes = Vec::new();
+        let mut threads = Vec::new();
+        for index in 0..service.settings.threads.max(1) {
+            let (sender, receiver) = mpsc::unbounded_channel();
+            let lane = Lane {
+                sender,
+                connection_count: Arc::new(AtomicUsize::new(0)),
+            };
+            threads.push((index, receiver));
+            lanes.push(lane);
+        }
+        let acceptor = Acceptor {
+            service: Arc::clone(&service),
+            lanes,
+            clients: Arc::default(),
+            refused: Arc::default(),
+        };
+        let mut sockets = Some((tcp, listeners.rpcbind_udp, acceptor));
+        let mut running = Running {
+            service: Arc::clone(&service),
+            stop,
+            threads: Vec::new(),
+        };
+        for (index, receiver) in threads {
+            // The first thread accepts for all.
+            let sockets = sockets.take();
+            let stopped = stopped.clone();
+            let service = Arc::clone(&service);
+            let (ended, wait) = oneshot::channel();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .map_err(ServeError::Thread)?;
+            let thread = std::thread::Builder::new()
+                .name(format!("nfs-{index}"))
+                .spawn(move || {
+                    runtime.block_on(run(service, index, receiver, sockets, stopped));
+                    // Nobody waits if the server was dropped instead of stopped.
+                    let _ = ended.send(());
+                })
+                .map_err(ServeError::Thread)?;
+            running.threads.push((thread, wait));
+        }
+        Ok(running)
+    }
+}
+
+fn gauges(service: &Service) -> Gauges {
+    let (duplicates, duplicate_bytes) = service.duplicates.usage();
+    let settings = &service.settings;
+    Gauges {
+        connections: service.connection_count.load(Ordering::Relaxed) as u64,
+        connections_max: settings.connection_count_max as u64,
+        held_bytes: service.held_bytes.load(Ordering::Relaxed) as u64,
+        held_bytes_max: settings.held_bytes_max as u64,
+        pool_bytes: service.pool_bytes() as u64,
+        duplicates: duplicates as u64,
+        duplicates_max: settings.duplicate_count_max as u64,
+        duplicate_bytes: duplicate_bytes as u64,
+        mounts: service.mounts.len() as u64,
+        mounts_max: service.mounts.count_max() as u64,
+    }
+}
+
+fn prepare_listener(listener: &TcpListener, settings: &Settings) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    if settings.socket_buffer_bytes > 0 {
+        // Accepted sockets inherit them; the window scale is chosen during the handshake.
+        let socket = socket2::SockRef::from(listener);
+        socket.set_recv_buffer_size(settings.socket_buffer_bytes)?;
+        socket.set_send_buffer_size(settings.socket_buffer_bytes)?;
+    }
+    Ok(())
+}
+
+/// A server that serves. Dropped without [`Self::stop`], it stops at once.
+pub struct Running {
+    service: Arc<Service>,
+    /// The time by which everything must have ended, once it is to end.
+    stop: watch::Sender<Option<Instant>>,
+    threads: Vec<(JoinHandle<()>, oneshot::Receiver<()>)>,
+}
+
+impl Running {
+    /// Takes no more connections and requests, finishes and answers what was begun, for at most
+    /// `grace`, and ends the threads.
+    pub async fn stop(mut self, grace: Duration) {
+        self.stop.send_replace(Some(Instant::now() + grace));
+        for (thread, ended) in self.threads.drain(..) {
+            // An error means that the thread ended in another way; `join` says which.
+            let _ = ended.await;
+            if thread.join().is_err() {
+                tracing::error!("a thread of the NFS server panicked");
+            }
+        }
+    }
+
+    pub fn connection_count(&self) -> usize {
+        self.service.connection_count.load(Ordering::Relaxed)
+    }
+}
+
+/// One thread, as the acceptor sees it.
+struct Lane {
+    sender: mpsc::UnboundedSender<Accepted>,
+    connection_count: Arc<AtomicUsize>,
+}
+
+/// A connection on its way to its thread; the queue is bounded by the limit of connections.
+struct Accepted {
+    stream: std::net::TcpStream,
+    peer: SocketAddr,
+    permit: Permit,
+}
+
+/// One of the connections that may be.
+struct Permit {
+    service: Arc<Service>,
+    clients: Arc<Mutex<HashMap<IpAddr, usize>>>,
+    client: IpAddr,
+    lane_count: Arc<AtomicUsize>,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.lane_count.fetch_sub(1, Ordering::Relaxed);
+        self.service
+            .connection_count
+            .fetch_sub(1, Ordering::Relaxed);
+        let mut clients = self.clients.lock();
+        if let Some(count) = clients.get_mut(&self.client) {
+            *count -= 1;
+            if *count == 0 {
+                clients.remove(&self.client);
+            }
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Acceptor {
+    service: Arc<Service>,
+    lanes: Vec<Lane>,
+    clients: Arc<Mutex<HashMap<IpAddr, usize>>>,
+    refused: Arc<RefusalLog>,
+}
+
+impl Clone for Lane {
+    fn clone(&self) -> Self {
+        Self {
+            sender: self.sender.clone(),
+            connection_count: Arc::clone(&self.connection_count),
+        }
+    }
+}
+
+/// Keeps a flood of refused connections from becoming a flood of log lines.
+#[derive(Default)]
+struct RefusalLog {
+    state: Mutex<Option<Instant>>,
+    silent_count: AtomicU64,
+}
+
+impl RefusalLog {
+    fn refuse(&self, peer: SocketAddr, reason: &str) {
+        let now = Instant::now();
+        let mut last = self.state.lock();
+        if last.is_some_and(|last| now.duration_since(last) < REFUSAL_LOG_INTERVAL) {
+            self.silent_count.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        *last = Some(now);
+        drop(last);
+        let silent = self.silent_count.swap(0, Ordering::Relaxed);
+        tracing::warn!(%peer, more = silent, "connection refused: {reason}");
+    }
+}
+
+impl Acceptor {
+    async fn accept(self, listener: TcpListener) {
+        let listener = match tokio::net::TcpListener::from_std(listener) {
+            Ok(listener) => listener,
+            Err(error) => {
+                tracing::error!("cannot listen: {error}");
+                return;
+            }
+        };
+        loop {
+            match listener.accept().await {
+                Ok((stream, peer)) => self.deal(stream, peer),
+                Err(error) => {
+                    tracing::warn!("cannot accept a connection: {error}");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Gives the connection to the thread that has the fewest, if the limits let it in.
+    fn deal(&self, stream: tokio::net::TcpStream, peer: SocketAddr) {
+        let events = &self.service.metrics.events;
+        let fewest = self
+            .lanes
+            .iter()
+            .min_by_key(|lane| lane.connection_count.load(Ordering::Relaxed));
+        let Some(lane) = fewest else {
+            return;
+        };
+        let permit = match self.permit(peer.ip().to_canonical(), lane) {
+            Ok(permit) => permit,
+            Err(reason) => {
+                Events::count(&events.connections_refused);
+                self.refused.refuse(peer, reason);
+                return;
+            }
+        };
+        let stream = match stream.into_std() {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::warn!(%peer, "connection lost: {error}");
+                return;
+            }
+        };
+        Events::count(&events.connections_accepted);
+        let accepted = Accepted {
+            stream,
+            peer,
+            permit,
+        };
+        if lane.sender.send(accepted).is_err() {
+            tracing::debug!(%peer, "connection refused: the server stops");
+        }
+    }
+
+    fn permit(&self, client: IpAddr, lane: &Lane) -> Result<Permit, &'static str> {
+        let settings = &self.service.settings;
+        let mut clients = self.clients.lock();
+        if self.service.connection_count.load(Ordering::Relaxed) >= settings.connection_count_max {
+            return Err("too many connections");
+        }
+        let count = clients.entry(client).or_insert(0);
+        if *count >= settings.connection_count_per_client_max {
+            return Err("too many connections of this client");
+        }
+        *count += 1;
+        self.service
+            .connection_count
+            .fetch_add(1, Ordering::Relaxed);
+        lane.connection_count.fetch_add(1, Ordering::Relaxed);
+        Ok(Permit {
+            service: Arc::clone(&self.service),
+            clients: Arc::clone(&self.clients),
+            client,
+            lane_count: Arc::clone(&lane.connection_count),
+        })
+    }
+}
+
+type Sockets = (Vec<TcpListener>, Vec<UdpSocket>, Acceptor);
+
+/// One thread from its start to its end.
+async fn run(
+    service: Arc<Service>,
+    thread: usize,
+    mut accepted: mpsc::UnboundedReceiver<Accepted>,
+    sockets: Option<Sockets>,
+    mut stopped: watch::Receiver<Option<Instant>>,
+) {
+    // Dropped at the end of accepting, which closes the sockets.
+    let mut listening = JoinSet::new();
+    if let Some((tcp, udp, acceptor)) = sockets {
+        for listener in tcp {
+            listening.spawn(acceptor.clone().accept(listener));
+        }
+        for socket in udp {
+            listening.spawn(serve_udp(Arc::clone(&service), thread, socket));
+        }
+    }
+    let mut connections = JoinSet::new();
+    let (stop_connections, connection_stop) = watch::channel(false);
+    loop {
+        tokio::select! {
+            _ = stopped.wait_for(Option::is_some) => break,
+            Some(Accepted { stream, peer, permit }) = accepted.recv() => {
+                let stop = connection_stop.clone();
+                let service = Arc::clone(&service);
+                connections.spawn(async move {
+                    serve_tcp(service, thread, stream, peer, stop).await;
+                    drop(permit);
+                });
+            }
+            Some(_) = connections.join_next() => {}
+        }
+    }
+    listening.shutdown().await;
+    drop(accepted);
+    stop_connections.send_replace(true);
+    // Without a time the server was dropped: nothing is waited for.
+    let deadline = *stopped.borrow();
+    if let Some(deadline) = deadline {
+        let ends = async { while connections.join_next().await.is_some() {} };
+        let late = tokio::time::timeout_at(deadline.into(), ends)
+            .await
+            .is_err();
+        if late {
+            let left = connections.len();
+            tracing::warn!(
+                left,
+                "connections closed before their requests were finished"
+            );
+        }
+    }
+}
+
+async fn serve_tcp(
+    service: Arc<Service>,
+    thread: usize,
+    stream: std::net::TcpStream,
+    peer: SocketAddr,
+    stop: watch::Receiver<bool>,
+) {
+    let ready = (|| {
+        stream.set_nodelay(true)?;
+        let socket = socket2::SockRef::from(&stream);
+        // A client that vanished without a word is noticed in the end.
+        socket.set_keepalive(true)?;
+        let local = stream.local_addr()?;
+        Ok::<_, io::Error>((tokio::net::TcpStream::from_std(stream)?, local))
+    })();
+    match ready {
+        Ok((stream, local)) => {
+            let session = Session::new(service, Transport::Tcp, peer, local, thread);
+            connection::serve(stream, session, stop).await;
+        }
+        Err(error) => tracing::debug!(%peer, "connection lost: {error}"),
+    }
+}
+
+/// Answers datagrams one after the other: PORTMAP, MOUNT and NULL.
+async fn serve_udp(service: Arc<Service>, thread: usize, socket: UdpSocket) {
+    let socket = match tokio::net::UdpSocket::from_std(socket) {
+        Ok(socket) => socket,
+        Err(error) => {
+            tracing::error!("cannot listen: {error}");
+            return;
+        }
+    };
+    let Ok(local) = socket.local_addr() else {
+        return;
+    };
+    let mut datagram = [0; DATAGRAM_LEN_BYTES_MAX];
+    loop {
+        let (len_bytes, peer) = match socket.recv_from(&mut datagram).await {
+            Ok(received) => received,
+            Err(error) => {
+                // Linux reports here that an earlier reply found no receiver.
+                tracing::debug!("cannot receive a datagram: {error}");
+                tokio::task::yield_now().await;
+                continue;
+            }
+        };
+        let local = local_address_towards(local, peer);
+        let session = Session::new(Arc::clone(&service), Transport::Udp, peer, local, thread);
+        let session = Arc::new(session);
+        let mut users = Users::default();
+        let Some(call) = datagram.get(..len_bytes) else {
+            continue;
+        };
+        let Ok(call) = session.start(&mut users, call, None) else {
+            continue;
+        };
+        let reply = match call.started {
+            Started::Ready(reply) => reply,
+            Started::Running(future) => future.await,
+        };
+        // There are no record marks in datagrams.
+        if let Some(bytes) = reply.head.get(FragmentHeader::LEN_BYTES..)
+            && let Err(error) = socket.send_to(bytes, peer).await
+        {
+            tracing::debug!(%peer, "cannot answer: {error}");
+        }
+    }
+}
+
+/// The address that a client reached, as far as a socket that listens on all of them can know: the
+/// one that the way back to the client leaves from.
+fn local_address_towards(local: SocketAddr, peer: SocketAddr) -> SocketAddr {
+    if !local.ip().is_unspecified() {
+        return local;
+    }
+    let towards = || {
+        let any: IpAddr = match peer {
+            SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let socket = UdpSocket::bind((any, 0))?;
+        socket.connect(peer)?;
+        Ok::<_, io::Error>(SocketAddr::new(socket.local_addr()?.ip(), local.port()))
+    };
+    towards().unwrap_or(local)
+}

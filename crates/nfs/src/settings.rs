@@ -1,0 +1,58 @@
+//! The numbers that people tune.
+
+use std::time::Duration;
+
+/// Longest record that is taken: a WRITE of 1 MiB with the longest header, and room to spare.
+pub const RECORD_LEN_BYTES_MAX: u32 = (1 << 20) + 4096;
+
+/// Limits and keys of a server. Every limit bounds memory or work that a client can cause (Rule 6).
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Threads that serve connections, each with a runtime of its own.
+    pub threads: usize,
+    /// Secret of the pool: file handles are signed with it, so it must stay the same for ever.
+    pub handle_key: [u8; 16],
+    pub connection_count_max: usize,
+    /// Connections of one client address.
+    pub connection_count_per_client_max: usize,
+    /// Requests of one connection that wait for the file system.
+    pub in_flight_count_max: usize,
+    /// Bytes held for one connection: payloads that arrived, data asked for, replies not yet sent.
+    /// Beyond it the connection is not read. One request is always let in.
+    pub held_bytes_per_connection_max: usize,
+    /// The same for all connections together; beyond it each has one request at a time.
+    pub held_bytes_max: usize,
+    /// A connection is closed when half a record, or replies that the client does not take, made no
+    /// progress for so long.
+    pub stall_timeout: Duration,
+    /// Replies kept so that a request sent again is answered as the first time.
+    pub duplicate_count_max: usize,
+    pub duplicate_bytes_max: usize,
+    /// Mounts remembered for MOUNT DUMP (`showmount -a`).
+    pub mount_list_count_max: usize,
+    /// SO_SNDBUF and SO_RCVBUF; 0 leaves them to the kernel, which then sizes them itself.
+    pub socket_buffer_bytes: usize,
+    /// Requests slower than this are logged at debug level.
+    pub slow_request: Duration,
+}
+
+impl Settings {
+    /// The defaults, with the pool's secret.
+    pub fn new(handle_key: [u8; 16]) -> Self {
+        Self {
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            handle_key,
+            connection_count_max: 1024,
+            connection_count_per_client_max: 256,
+            in_flight_count_max: 256,
+            held_bytes_per_connection_max: 32 << 20,
+            held_bytes_max: 256 << 20,
+            stall_timeout: Duration::from_secs(60),
+            duplicate_count_max: 16_384,
+            duplicate_bytes_max: 8 << 20,
+            mount_list_count_max: 1024,
+            socket_buffer_bytes: 0,
+            slow_request: Duration::from_millis(500),
+        }
+    }
+}

@@ -1,0 +1,438 @@
+//! Decides what to do with the data folders that a server is started with.
+//!
+//! Owns: the decision, as plain data. Must not know: I/O; `start` looks and acts.
+//! Invariant: when in doubt it refuses; it never makes a new pool beside an old one, and never
+//! takes a folder into a pool that it was not in.
+
+use std::collections::BTreeSet;
+
+use cairn_base::DiskId;
+use cairn_shard::DiskIdentity;
+
+use crate::pool::{PoolDisk, PoolState};
+
+/// What was found at one data folder.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The folder, as an absolute path.
+    pub label: String,
+    pub content: Content,
+}
+
+#[derive(Clone, Debug)]
+pub enum Content {
+    /// There is no such folder.
+    Absent,
+    /// Nothing is in the folder.
+    Blank,
+    /// Files are in it, but not an identity or pool file of Cairn's.
+    Foreign { example: String },
+    /// The folder is there but cannot be used; the text says why.
+    Unusable(String),
+    /// A disk of a pool, or one that was becoming it.
+    Disk {
+        identity: Option<DiskIdentity>,
+        /// The pool file; `None` if there is none, or if it is damaged (which is logged).
+        state: Option<PoolState>,
+    },
+}
+
+/// What to do; numbers are places in the list of folders.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// Make a pool of all folders.
+    Create,
+    Open {
+        state: PoolState,
+        /// The disks that are there.
+        present: Vec<(usize, DiskId)>,
+        /// Members that still need their identity: an earlier first start broke off.
+        unformatted: Vec<(usize, DiskId)>,
+        missing: Vec<Missing>,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    pub disk: PoolDisk,
+    pub why: String,
+}
+
+/// Why a server cannot start on these folders.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AssembleError {
+    #[error("{label} has files that are not Cairn's ({example}); give an empty folder")]
+    Foreign { label: String, example: String },
+    #[error("{label} cannot be used: {why}")]
+    Unusable { label: String, why: String },
+    #[error(
+        "the data folders are of different pools: {first_label} is of pool {first}, {second_label} of \
+         pool {second}; give the disks of one pool"
+    )]
+    TwoPools {
+        first: String,
+        first_label: String,
+        second: String,
+        second_label: String,
+    },
+    #[error(
+        "{label} is not a disk of pool {pool}. Its disks are {members}. Adding a disk to a pool is not \
+         supported yet: start without this folder"
+    )]
+    NotAMember {
+        label: String,
+        pool: String,
+        members: String,
+    },
+    #[error("{first} and {second} say both that they are disk {id}; one is a copy: start with the original only")]
+    Twice {
+        first: String,
+        second: String,
+        id: DiskId,
+    },
+    #[error(
+        "the disks are there, but none of them has a readable pool file; bring the other disks of the pool, or \
+         restore the file `pool` of one of them from a backup"
+    )]
+    NoPoolFile,
+    #[error("the pool needs {needed} of its {members} disks, and {present} are there; missing: {missing}")]
+    TooManyMissing {
+        needed: usize,
+        members: usize,
+        present: usize,
+        missing: String,
+    },
+}
+
+/// Disks that a pool of so many can lose: its metadata and default protection survive that.
+pub fn failures_tolerated(disk_count: usize) -> usize {
+    match disk_count {
+        0 | 1 => 0,
+        2 => 1,
+        _ => 2,
+    }
+}
+
+/// Decides. `found` has one entry per data folder.
+pub fn plan(found: &[Found]) -> Result<Plan, AssembleError> {
+    require_one_pool(found)?;
+    let newest = found
+        .iter()
+        .filter_map(|folder| match &folder.content {
+            Content::Disk { state, .. } => state.as_ref(),
+            _ => None,
+        })
+        .max_by_key(|state| state.version);
+    match newest {
+        Some(state) => open(found, state.clone()),
+        None => create(found),
+    }
+}
+
+fn require_one_pool(found: &[Found]) -> Result<(), AssembleError> {
+    let mut first: Option<(&str, String)> = None;
+    for folder in found {
+        let Content::Disk { identity, state } = &folder.content else {
+            continue;
+        };
+        let by_identity = identity.as_ref().map(|identity| identity.pool);
+        let by_state = state.as_ref().map(|state| state.pool);
+        for pool in by_identity.into_iter().chain(by_state) {
+            let pool = pool.to_string();
+            match &first {
+                Some((label, other)) if *other != pool => {
+                    return Err(AssembleError::TwoPools {
+                        first: other.clone(),
+                        first_label: (*label).to_owned(),
+                        second: pool,
+                        second_label: folder.label.clone(),
+                    });
+                }
+                Some(_) => {}
+                None => first = Some((&folder.label, pool)),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn create(found: &[Found]) -> Result<Plan, AssembleError> {
+    for folder in found {
+        let label = folder.label.clone();
+        match &folder.content {
+            Content::Absent | Content::Blank => {}
+            Content::Foreign { example } => {
+                let example = example.clone();
+                return Err(AssembleError::Foreign { label, example });
+            }
+            Content::Unusable(why) => {
+                let why = why.clone();
+                return Err(AssembleError::Unusable { label, why });
+            }
+            Content::Disk { .. } => return Err(AssembleError::NoPoolFile),
+        }
+    }
+    Ok(Plan::Create)
+}
+
+fn open(found: &[Found], state: PoolState) -> Result<Plan, AssembleError> {
+    let mut present: Vec<(usize, DiskId)> = Vec::new();
+    let mut unformatted = Vec::new();
+    let mut missing = Vec::new();
+    let mut seen = BTreeSet::new();
+    for (index, folder) in found.iter().enumerate() {
+        let by_label = state.disks.iter().find(|disk| disk.label == folder.label);
+        let why = match &folder.content {
+            Content::Disk { identity: Some(identity), .. } => {
+                if !state.disks.iter().any(|disk| disk.id == identity.disk) {
+                    return Err(not_a_member(&state, folder));
+                }
+                if !seen.insert(identity.disk) {
+                    let first = present.iter().find(|(_, id)| *id == identity.disk);
+                    let first = first.and_then(|(place, _)| found.get(*place));
+                    return Err(AssembleError::Twice {
+                        first: first.map(|first| first.label.clone()).unwrap_or_default(),
+                        second: folder.label.clone(),
+                        id: identity.disk,
+                    });
+                }
+                present.push((index, identity.disk));
+                continue;
+            }
+            Content::Disk { identity: None, .. } | Content::Blank if !state.formed => {
+                let disk = by_label.ok_or_else(|| not_a_member(&state, folder))?;
+                unformatted.push((index, disk.id));
+                continue;
+            }
+            Content::Disk { identity: None, .. } => "its identity file is gone".to_owned(),
+            Content::Absent => "the folder is not there".to_owned(),
+            Content::Blank => "the folder is empty".to_owned(),
+            Content::Foreign { .. } => "the folder has other files".to_owned(),
+            Content::Unusable(why) => why.clone(),
+        };
+        // A disk that broke or was emptied is missing at the place where it was; at any other
+        // place such a folder is a mistake of who started the server.
+        let disk = by_label.ok_or_else(|| not_a_member(&state, folder))?;
+        missing.push(Missing {
+            disk: disk.clone(),
+            why,
+        });
+    }
+    add_unnamed(&state, &present, &unformatted, &mut missing);
+    require_enough(&state, present.len() + unformatted.len(), &missing)?;
+    Ok(Plan::Open {
+        state,
+        present,
+        unformatted,
+        missing,
+    })
+}
+
+/// Members that no folder was given for.
+fn add_unnamed(
+    state: &PoolState,
+    present: &[(usize, DiskId)],
+    unformatted: &[(usize, DiskId)],
+    missing: &mut Vec<Missing>,
+) {
+    // A disk that moved is present under its id, whatever is at its old place now.
+    missing.retain(|entry| !present.iter().any(|(_, id)| *id == entry.disk.id));
+    for disk in &state.disks {
+        let known = present.iter().chain(unformatted).any(|(_, id)| *id == disk.id)
+            || missing.iter().any(|entry| entry.disk.id == disk.id);
+        if !known {
+            missing.push(Missing {
+                disk: disk.clone(),
+                why: "no data folder with it was given".to_owned(),
+            });
+        }
+    }
+}
+
+/// Whether the pool can be served with so many disks.
+pub fn require_enough(
+    state: &PoolState,
+    present: usize,
+    missing: &[Missing],
+) -> Result<(), AssembleError> {
+    let members = state.disks.len();
+    // Before a pool is formed nothing can be rebuilt from the others: all have to be there.
+    let tolerated = if state.formed {
+        failures_tolerated(members)
+    } else {
+        0
+    };
+    let needed = members.saturating_sub(tolerated);
+    if present >= needed {
+        return Ok(());
+    }
+    let missing = missing
+        .iter()
+        .map(|entry| format!("{} ({})", entry.disk.label, entry.why))
+        .collect::<Vec<_>>()
+        .join(", ");
+    Err(AssembleError::TooManyMissing {
+        needed,
+        members,
+        present,
+        missing,
+    })
+}
+
+fn not_a_member(state: &PoolState, folder: &Found) -> AssembleError {
+    let labels: Vec<&str> = state.disks.iter().map(|disk| disk.label.as_str()).collect();
+    AssembleError::NotAMember {
+        label: folder.label.clone(),
+        pool: state.pool.to_string(),
+        members: labels.join(", "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_base::{PoolId, Timestamp};
+
+    use super::*;
+    use crate::pool::tests::example;
+
+    fn folder(label: &str, content: Content) -> Found {
+        Found {
+            label: label.to_owned(),
+            content,
+        }
+    }
+
+    fn disk(pool: u128, id: u128, state: Option<PoolState>) -> Content {
+        Content::Disk {
+            identity: Some(DiskIdentity {
+                pool: PoolId(pool),
+                disk: DiskId(id),
+                created: Timestamp::new(0, 0),
+            }),
+            state,
+        }
+    }
+
+    fn members(count: u128) -> Vec<Found> {
+        (1..=count)
+            .map(|id| folder(&format!("/data/{id}"), disk(77, id, Some(example(count)))))
+            .collect()
+    }
+
+    #[test]
+    fn a_pool_is_made_of_empty_folders_only() {
+        let blank = || folder("/a", Content::Blank);
+        assert_eq!(plan(&[blank(), folder("/b", Content::Absent)]), Ok(Plan::Create));
+        let foreign = Content::Foreign { example: "thesis.tex".to_owned() };
+        assert!(matches!(
+            plan(&[blank(), folder("/b", foreign)]),
+            Err(AssembleError::Foreign { .. })
+        ));
+        let unusable = Content::Unusable("no permission".to_owned());
+        assert!(matches!(
+            plan(&[blank(), folder("/b", unusable)]),
+            Err(AssembleError::Unusable { .. })
+        ));
+        let lost = disk(77, 1, None);
+        assert_eq!(plan(&[blank(), folder("/b", lost)]), Err(AssembleError::NoPoolFile));
+    }
+
+    #[test]
+    fn order_and_place_of_disks_do_not_matter() {
+        let mut found = members(4);
+        found.reverse();
+        found[0].label = "/moved".to_owned();
+        match plan(&found) {
+            Ok(Plan::Open { present, missing, .. }) => {
+                assert_eq!(present.len(), 4);
+                assert_eq!(present[0], (0, DiskId(4)));
+                assert!(missing.is_empty());
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_newest_state_counts() {
+        let mut found = members(3);
+        let mut newer = example(3);
+        newer.version = 9;
+        found[1].content = disk(77, 2, Some(newer));
+        found[2].content = disk(77, 3, None);
+        match plan(&found) {
+            Ok(Plan::Open { state, .. }) => assert_eq!(state.version, 9),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn missing_disks_are_named_up_to_the_limit() {
+        let gone: &[(usize, Content)] = &[
+            (0, Content::Absent),
+            (1, Content::Blank),
+            (2, Content::Unusable("I/O error".to_owned())),
+        ];
+        for count in 1..=gone.len() {
+            let mut found = members(6);
+            for (index, content) in &gone[..count] {
+                found[*index].content = content.clone();
+            }
+            match plan(&found) {
+                Ok(Plan::Open { present, missing, .. }) if count <= 2 => {
+                    assert_eq!((present.len(), missing.len()), (6 - count, count));
+                    assert_eq!(missing[0].disk.label, "/data/1");
+                }
+                Err(error @ AssembleError::TooManyMissing { .. }) if count > 2 => {
+                    let text = error.to_string();
+                    assert!(text.contains("/data/3 (I/O error)"), "{text}");
+                }
+                other => panic!("{count}: {other:?}"),
+            }
+        }
+        // Not naming a folder is the same as losing it.
+        let found = members(6);
+        match plan(&found[..5]) {
+            Ok(Plan::Open { missing, .. }) => assert_eq!(missing[0].disk.label, "/data/6"),
+            other => panic!("{other:?}"),
+        }
+        assert!(plan(&found[..3]).is_err());
+    }
+
+    #[test]
+    fn strangers_are_refused() {
+        let mut found = members(2);
+        found.push(folder("/new", Content::Blank));
+        assert!(matches!(plan(&found), Err(AssembleError::NotAMember { .. })));
+        let mut found = members(2);
+        found.push(folder("/new", disk(77, 9, None)));
+        assert!(matches!(plan(&found), Err(AssembleError::NotAMember { .. })));
+        let mut found = members(2);
+        found.push(folder("/new", disk(78, 1, None)));
+        assert!(matches!(plan(&found), Err(AssembleError::TwoPools { .. })));
+        let mut found = members(2);
+        found.push(folder("/copy", disk(77, 1, None)));
+        assert!(matches!(plan(&found), Err(AssembleError::Twice { .. })));
+    }
+
+    #[test]
+    fn a_first_start_that_broke_off_is_finished() {
+        let mut state = example(3);
+        state.formed = false;
+        state.volumes.clear();
+        let bare = |state| Content::Disk { identity: None, state };
+        let mut found = vec![
+            folder("/data/1", disk(77, 1, Some(state.clone()))),
+            folder("/data/2", bare(Some(state.clone()))),
+            folder("/data/3", Content::Blank),
+        ];
+        match plan(&found) {
+            Ok(Plan::Open { present, unformatted, .. }) => {
+                assert_eq!(present, [(0, DiskId(1))]);
+                assert_eq!(unformatted, [(1, DiskId(2)), (2, DiskId(3))]);
+            }
+            other => panic!("{other:?}"),
+        }
+        found.pop();
+        assert!(matches!(plan(&found), Err(AssembleError::TooManyMissing { .. })));
+    }
+}

@@ -1,0 +1,302 @@
+//! Looks at the data folders, forms or opens the pool on them.
+//!
+//! Owns: opening disks and taking their locks, reading what they are, the order of writes of a
+//! first start.
+//! Must not know: volumes, servers. What to do is decided in `assemble`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cairn_base::disk::{Disk, DiskError};
+use cairn_base::env::Env;
+use cairn_base::{DiskId, PoolId, VolumeId};
+use cairn_config::{Config, DiskIo};
+use cairn_disk::{DiskSettings, EngineChoice, RealDisk};
+use cairn_shard::{ShardDisk, ShardError, ShardErrorKind, ShardSettings};
+
+use crate::assemble::{Content, Found, Missing, Plan, plan};
+use crate::error::NodeError;
+use crate::pool::{HandleKey, PoolDisk, PoolState};
+use crate::pool_store;
+
+/// Names in a data folder that do not make it a used one.
+const HARMLESS: &[&str] = &[
+    "lock",
+    "probe.tmp",
+    "lost+found",
+    pool_store::POOL_NAME_NEW,
+    "cairn-disk.new",
+    crate::token::TOKEN_NAME,
+    crate::ready::SERVER_FILE_NAME,
+];
+/// Names that only a disk of a pool has.
+const OURS: &[&str] = &[
+    pool_store::POOL_NAME,
+    cairn_shard::IDENTITY_NAME,
+    "shards",
+    "volumes",
+    "free",
+];
+
+/// The disks of a pool, open.
+pub struct PoolDisks {
+    pub state: PoolState,
+    pub disks: Vec<Arc<ShardDisk>>,
+    pub missing: Vec<Missing>,
+    /// Whether the pool was made just now.
+    pub created: bool,
+}
+
+/// Opens the pool on the configured folders; makes it when all of them are empty.
+pub async fn open_pool(env: &Env, config: &Config) -> Result<PoolDisks, NodeError> {
+    let mut folders = Vec::with_capacity(config.data.len());
+    for path in &config.data {
+        folders.push(Folder::look(path, config).await?);
+    }
+    let found: Vec<Found> = folders
+        .iter()
+        .map(|folder| Found {
+            label: folder.label(),
+            content: folder.content.clone(),
+        })
+        .collect();
+    match plan(&found)? {
+        Plan::Create => {
+            let mut disks: Vec<Arc<dyn Disk>> = Vec::with_capacity(folders.len());
+            for folder in folders {
+                disks.push(match folder.disk {
+                    Some(disk) => disk,
+                    None => open_disk(&folder.path, config)?,
+                });
+            }
+            let state = new_state(env, &disks);
+            let members = disks.into_iter().zip(state.disks.iter().map(|disk| disk.id));
+            let members: Vec<_> = members.collect();
+            form(env, state, members.clone(), &members).await
+        }
+        Plan::Open {
+            state,
+            present,
+            unformatted,
+            missing,
+        } => {
+            let at = |(index, id): &(usize, DiskId)| {
+                let disk = folders.get(*index).and_then(|folder| folder.disk.clone());
+                disk.map(|disk| (disk, *id))
+            };
+            let mut members: Vec<_> = present.iter().filter_map(at).collect();
+            if !state.formed {
+                let mut bare = Vec::new();
+                for entry in &unformatted {
+                    let folder = folders.get(entry.0).ok_or_else(no_folder)?;
+                    let disk = match &folder.disk {
+                        Some(disk) => Arc::clone(disk),
+                        None => open_disk(&folder.path, config)?,
+                    };
+                    bare.push((disk, entry.1));
+                }
+                members.extend(bare.iter().cloned());
+                return form(env, state, members, &bare).await;
+            }
+            open_members(state, members, missing).await
+        }
+    }
+}
+
+fn no_folder() -> NodeError {
+    NodeError::InUse("the plan names a folder that was not given".to_owned())
+}
+
+/// A data folder as it was found.
+struct Folder {
+    path: PathBuf,
+    disk: Option<Arc<dyn Disk>>,
+    content: Content,
+}
+
+impl Folder {
+    async fn look(path: &Path, config: &Config) -> Result<Self, NodeError> {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let path = path.canonicalize().unwrap_or(path);
+        let with = |content, disk| {
+            Ok(Self {
+                path: path.clone(),
+                disk,
+                content,
+            })
+        };
+        let content = match scan(&path) {
+            Ok(content) => content,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return with(Content::Absent, None);
+            }
+            Err(error) => return with(Content::Unusable(error.to_string()), None),
+        };
+        if matches!(content, Content::Foreign { .. }) {
+            return with(content, None);
+        }
+        let disk = match open_disk(&path, config) {
+            Ok(disk) => disk,
+            Err(error @ NodeError::InUse(_)) => return Err(error),
+            Err(error) => return with(Content::Unusable(error.to_string()), None),
+        };
+        match read(&disk, content).await {
+            Ok(content) => with(content, Some(disk)),
+            Err(why) => with(Content::Unusable(why), None),
+        }
+    }
+
+    fn label(&self) -> String {
+        self.path.display().to_string()
+    }
+}
+
+/// Looks at the names in a folder: `Blank`, `Foreign`, or `Disk` with nothing known yet.
+fn scan(path: &Path) -> std::io::Result<Content> {
+    let mut foreign = None;
+    for entry in std::fs::read_dir(path)? {
+        let name = entry?.file_name();
+        let name = name.to_string_lossy();
+        if OURS.contains(&&*name) {
+            return Ok(Content::Disk {
+                identity: None,
+                state: None,
+            });
+        }
+        if !HARMLESS.contains(&&*name) {
+            foreign = Some(name.into_owned());
+        }
+    }
+    Ok(foreign.map_or(Content::Blank, |example| Content::Foreign { example }))
+}
+
+/// Reads identity and pool file; an error is a disk that cannot be used.
+async fn read(disk: &Arc<dyn Disk>, content: Content) -> Result<Content, String> {
+    if !matches!(content, Content::Disk { .. }) {
+        return Ok(content);
+    }
+    let identity = ShardDisk::identity(disk).await.map_err(|e| e.to_string())?;
+    let state = match pool_store::load(disk).await.map_err(|e| e.to_string())? {
+        Some(Ok(state)) => Some(state),
+        Some(Err(error)) => {
+            tracing::error!(disk = disk.label(), %error, "the pool file of this disk is not used");
+            None
+        }
+        None => None,
+    };
+    Ok(Content::Disk { identity, state })
+}
+
+fn open_disk(path: &Path, config: &Config) -> Result<Arc<dyn Disk>, NodeError> {
+    let settings = DiskSettings {
+        engine: match config.disk_io {
+            DiskIo::Auto => EngineChoice::Auto,
+            DiskIo::Uring => EngineChoice::IoUring,
+            DiskIo::Threads => EngineChoice::Threads,
+        },
+        size_limit_bytes: config.disk_size_limit_bytes,
+        ..DiskSettings::default()
+    };
+    match RealDisk::open(path, settings) {
+        Ok(disk) => Ok(disk),
+        // The disk's error has no kind of its own for this; its text names the process.
+        Err(error @ DiskError::Io { .. }) if error.to_string().contains("in use by") => {
+            Err(NodeError::InUse(error.to_string()))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn new_state(env: &Env, disks: &[Arc<dyn Disk>]) -> PoolState {
+    let now = env.clock.now();
+    PoolState {
+        pool: PoolId(env.entropy.u128()),
+        version: 1,
+        created: now,
+        formed: false,
+        disks: disks
+            .iter()
+            .map(|disk| PoolDisk {
+                id: DiskId(env.entropy.u128()),
+                label: disk.label().to_owned(),
+                added: now,
+            })
+            .collect(),
+        volumes: Vec::new(),
+        volume_next: VolumeId(1),
+        handle_key: HandleKey(env.entropy.u128()),
+    }
+}
+
+type Member = (Arc<dyn Disk>, DiskId);
+
+/// Makes a pool, or finishes making it: pool file, identities, pool file that says it is formed.
+///
+/// The pool file comes first, so that disks with an identity and none without it can only be a
+/// pool whose files were lost, never one whose making broke off.
+async fn form(
+    env: &Env,
+    mut state: PoolState,
+    members: Vec<Member>,
+    bare: &[Member],
+) -> Result<PoolDisks, NodeError> {
+    let disks: Vec<Arc<dyn Disk>> = members.iter().map(|(disk, _)| Arc::clone(disk)).collect();
+    save_on_all(&disks, &state).await?;
+    let now = env.clock.now();
+    for (disk, id) in bare {
+        ShardDisk::format(Arc::clone(disk), state.pool, *id, now).await?;
+    }
+    state.formed = true;
+    state.version += 1;
+    save_on_all(&disks, &state).await?;
+    let mut opened = open_members(state, members, Vec::new()).await?;
+    opened.created = true;
+    Ok(opened)
+}
+
+async fn save_on_all(disks: &[Arc<dyn Disk>], state: &PoolState) -> Result<(), NodeError> {
+    for disk in disks {
+        // A pool begins whole, or not at all.
+        pool_store::save_one(disk, state).await?;
+    }
+    Ok(())
+}
+
+/// Opens the members' shards. A disk that fails now joins the missing ones.
+async fn open_members(
+    mut state: PoolState,
+    members: Vec<Member>,
+    mut missing: Vec<Missing>,
+) -> Result<PoolDisks, NodeError> {
+    let mut disks = Vec::with_capacity(members.len());
+    for (disk, id) in members {
+        let label = disk.label().to_owned();
+        if let Some(entry) = state.disks.iter_mut().find(|entry| entry.id == id) {
+            // Written with the next change; until then the old place is only an outdated hint.
+            entry.label.clone_from(&label);
+        }
+        match ShardDisk::open(disk, state.pool, ShardSettings::default()).await {
+            Ok(disk) => disks.push(disk),
+            Err(error) if refused(&error) => return Err(error.into()),
+            Err(error) => {
+                tracing::error!(disk = label, %error, "this disk is not used");
+                let entry = state.disks.iter().find(|entry| entry.id == id);
+                missing.extend(entry.map(|disk| Missing {
+                    disk: disk.clone(),
+                    why: error.to_string(),
+                }));
+            }
+        }
+    }
+    crate::assemble::require_enough(&state, disks.len(), &missing)?;
+    Ok(PoolDisks {
+        state,
+        disks,
+        missing,
+        created: false,
+    })
+}
+
+fn refused(error: &ShardError) -> bool {
+    error.kind() == ShardErrorKind::Refused
+}

@@ -1,0 +1,375 @@
+//! The pool file: which disks and volumes there are. Layout: docs/formats/pool.md.
+//!
+//! Owns: the state as plain data, its checks, its encoding.
+//! Must not know: I/O; `pool_store` reads and writes it.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use cairn_base::{DiskId, PoolId, Timestamp, VolumeId, crc32c};
+use cairn_config::{
+    CLIENTS_PER_EXPORT_MAX, ClientNet, DATA_FOLDERS_MAX, ExportRule, VolumeName, VolumeSettings,
+};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A pool file is not longer than this, in bytes.
+pub const POOL_FILE_LEN_BYTES_MAX: u64 = 8 << 20;
+/// Most volumes of a pool.
+pub const VOLUMES_MAX: usize = 128;
+/// The version that this program writes; it reads none but this, the first.
+const SCHEMA: u32 = 1;
+const MAGIC: &str = "cairn-pool";
+
+/// Signs the handles of files. `Debug` hides it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct HandleKey(pub u128);
+
+impl fmt::Debug for HandleKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HandleKey(..)")
+    }
+}
+
+impl Serialize for HandleKey {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&format_args!("{:032x}", self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for HandleKey {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        u128::from_str_radix(&text, 16)
+            .map(Self)
+            .map_err(serde::de::Error::custom)
+    }
+}
+
+/// A member of the pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolDisk {
+    pub id: DiskId,
+    /// The folder it was last seen at; only a hint, the identity file in it decides.
+    pub label: String,
+    pub added: Timestamp,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolVolume {
+    pub id: VolumeId,
+    pub name: VolumeName,
+    pub settings: VolumeSettings,
+    pub created: Timestamp,
+    /// Who may mount it; empty: nobody.
+    pub exports: Vec<ExportRule>,
+}
+
+/// Everything that is kept about a pool outside of its volumes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolState {
+    pub pool: PoolId,
+    /// Grows by one with every change; of several copies the one with the highest counts.
+    pub version: u64,
+    pub created: Timestamp,
+    /// False until every disk has its identity. Such a pool never served anything.
+    pub formed: bool,
+    pub disks: Vec<PoolDisk>,
+    pub volumes: Vec<PoolVolume>,
+    /// The next volume's id; ids are never reused.
+    pub volume_next: VolumeId,
+    /// Signs file handles: with another one no client could use what it has open.
+    pub handle_key: HandleKey,
+}
+
+/// Why bytes are not a pool file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PoolFileError {
+    #[error("it does not begin like a pool file")]
+    Magic,
+    #[error("it has version {found}, this program knows only {SCHEMA}; use a newer program")]
+    Version { found: u32 },
+    #[error("its checksum does not match")]
+    Checksum,
+    #[error("its content makes no sense: {0}")]
+    Content(String),
+}
+
+/// Why a change of the pool's volumes was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChangeError {
+    #[error("there is no volume \"{0}\"")]
+    NotFound(VolumeName),
+    #[error("there is a volume \"{0}\" already")]
+    Exists(VolumeName),
+    #[error("a pool has at most {VOLUMES_MAX} volumes")]
+    TooManyVolumes,
+    #[error("an export has at most {CLIENTS_PER_EXPORT_MAX} rules")]
+    TooManyRules,
+    #[error("the export of \"{volume}\" has no rule for {client}")]
+    NoRule {
+        volume: VolumeName,
+        client: ClientNet,
+    },
+}
+
+impl PoolState {
+    pub fn volume(&self, name: &VolumeName) -> Result<&PoolVolume, ChangeError> {
+        self.volumes
+            .iter()
+            .find(|volume| volume.name == *name)
+            .ok_or_else(|| ChangeError::NotFound(name.clone()))
+    }
+
+    pub fn volume_mut(&mut self, name: &VolumeName) -> Result<&mut PoolVolume, ChangeError> {
+        self.volumes
+            .iter_mut()
+            .find(|volume| volume.name == *name)
+            .ok_or_else(|| ChangeError::NotFound(name.clone()))
+    }
+
+    /// Takes the next volume id; the state must be saved before the id is used.
+    pub fn take_volume_id(&mut self) -> VolumeId {
+        let id = self.volume_next;
+        self.volume_next = VolumeId(id.0.saturating_add(1));
+        id
+    }
+
+    /// Whether a volume of this name could be added.
+    pub fn check_new(&self, name: &VolumeName) -> Result<(), ChangeError> {
+        if self.volume(name).is_ok() {
+            return Err(ChangeError::Exists(name.clone()));
+        }
+        if self.volumes.len() >= VOLUMES_MAX {
+            return Err(ChangeError::TooManyVolumes);
+        }
+        Ok(())
+    }
+
+    /// Adds rules; each replaces the one that has the same client.
+    pub fn set_rules(&mut self, name: &VolumeName, rules: &[ExportRule]) -> Result<(), ChangeError> {
+        let volume = self.volume_mut(name)?;
+        for rule in rules {
+            match volume
+                .exports
+                .iter_mut()
+                .find(|there| there.client == rule.client)
+            {
+                Some(there) => *there = rule.clone(),
+                None => volume.exports.push(rule.clone()),
+            }
+        }
+        if volume.exports.len() > CLIENTS_PER_EXPORT_MAX {
+            return Err(ChangeError::TooManyRules);
+        }
+        volume.exports.sort_by_key(|rule| rule.client);
+        Ok(())
+    }
+
+    /// Removes the rules of these clients; all rules when there is none in the list.
+    pub fn remove_rules(
+        &mut self,
+        name: &VolumeName,
+        clients: &[ClientNet],
+    ) -> Result<(), ChangeError> {
+        let volume = self.volume_mut(name)?;
+        if clients.is_empty() {
+            volume.exports.clear();
+        }
+        for client in clients {
+            let place = volume.exports.iter().position(|rule| rule.client == *client);
+            let place = place.ok_or_else(|| ChangeError::NoRule {
+                volume: name.clone(),
+                client: *client,
+            })?;
+            volume.exports.remove(place);
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), PoolFileError> {
+        let refuse = |what: &str| Err(PoolFileError::Content(what.to_owned()));
+        if self.disks.is_empty() || self.disks.len() > DATA_FOLDERS_MAX {
+            return refuse("the number of disks");
+        }
+        if !distinct(self.disks.iter().map(|disk| disk.id)) {
+            return refuse("two disks have one id");
+        }
+        if self.volumes.len() > VOLUMES_MAX {
+            return refuse("the number of volumes");
+        }
+        if !distinct(self.volumes.iter().map(|volume| volume.id))
+            || !distinct(self.volumes.iter().map(|volume| volume.name.as_str()))
+        {
+            return refuse("two volumes have one id or name");
+        }
+        if self.volumes.iter().any(|volume| volume.id >= self.volume_next) {
+            return refuse("a volume has an id that was not given yet");
+        }
+        let rules_max = self.volumes.iter().map(|volume| volume.exports.len()).max();
+        if rules_max.unwrap_or(0) > CLIENTS_PER_EXPORT_MAX {
+            return refuse("the number of rules of an export");
+        }
+        Ok(())
+    }
+}
+
+fn distinct<T: Ord>(items: impl Iterator<Item = T>) -> bool {
+    let mut seen = BTreeSet::new();
+    let mut items = items;
+    items.all(|item| seen.insert(item))
+}
+
+/// The bytes of a pool file: a line with magic, version and the CRC32C of the rest, then JSON.
+pub fn encode_pool(state: &PoolState) -> Vec<u8> {
+    // Every field is a string, a number or a list of them, which JSON always can say.
+    let json = serde_json::to_string_pretty(state).unwrap_or_default();
+    let crc = crc32c(json.as_bytes());
+    format!("{MAGIC} {SCHEMA} {crc:08x}\n{json}").into_bytes()
+}
+
+/// Reads a pool file. Magic, version and checksum have the same place in every version.
+pub fn decode_pool(bytes: &[u8]) -> Result<PoolState, PoolFileError> {
+    let newline = bytes
+        .iter()
+        .take(64)
+        .position(|byte| *byte == b'\n')
+        .ok_or(PoolFileError::Magic)?;
+    let (head, json) = bytes.split_at_checked(newline).ok_or(PoolFileError::Magic)?;
+    let json = json.get(1..).ok_or(PoolFileError::Magic)?;
+    let head = std::str::from_utf8(head).map_err(|_| PoolFileError::Magic)?;
+    let mut words = head.split(' ');
+    let (Some(MAGIC), Some(schema), Some(crc), None) =
+        (words.next(), words.next(), words.next(), words.next())
+    else {
+        return Err(PoolFileError::Magic);
+    };
+    let schema = schema.parse::<u32>().map_err(|_| PoolFileError::Magic)?;
+    if crc != format!("{:08x}", crc32c(json)) {
+        return Err(PoolFileError::Checksum);
+    }
+    if schema != SCHEMA {
+        return Err(PoolFileError::Version { found: schema });
+    }
+    let state: PoolState =
+        serde_json::from_slice(json).map_err(|error| PoolFileError::Content(error.to_string()))?;
+    state.check()?;
+    Ok(state)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    pub fn example(disk_count: u128) -> PoolState {
+        let created = Timestamp::new(1_700_000_000, 5);
+        PoolState {
+            pool: PoolId(77),
+            version: 3,
+            created,
+            formed: true,
+            disks: (1..=disk_count)
+                .map(|id| PoolDisk {
+                    id: DiskId(id),
+                    label: format!("/data/{id}"),
+                    added: created,
+                })
+                .collect(),
+            volumes: vec![PoolVolume {
+                id: VolumeId(1),
+                name: "main".parse().unwrap(),
+                settings: VolumeSettings::default(),
+                created,
+                exports: ExportRule::this_machine(),
+            }],
+            volume_next: VolumeId(2),
+            handle_key: HandleKey(u128::MAX - 1),
+        }
+    }
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        let state = example(6);
+        assert_eq!(decode_pool(&encode_pool(&state)), Ok(state));
+    }
+
+    #[test]
+    fn every_damaged_byte_is_noticed() {
+        let good = encode_pool(&example(2));
+        for offset in 0..good.len() {
+            let mut bad = good.clone();
+            bad[offset] ^= 0x01;
+            assert!(decode_pool(&bad).is_err(), "byte {offset}");
+            assert!(decode_pool(&good[..offset]).is_err(), "cut at {offset}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        type Spoil = fn(&mut PoolState);
+        let cases: &[(&str, Spoil)] = &[
+            ("no disk", |state| state.disks.clear()),
+            ("disk twice", |state| state.disks.push(state.disks[0].clone())),
+            ("volume twice", |state| state.volumes.push(state.volumes[0].clone())),
+            ("id from the future", |state| state.volume_next = VolumeId(1)),
+        ];
+        for (name, spoil) in cases {
+            let mut state = example(2);
+            spoil(&mut state);
+            let result = decode_pool(&encode_pool(&state));
+            assert!(matches!(result, Err(PoolFileError::Content(_))), "{name}");
+        }
+        let newer = String::from_utf8(encode_pool(&example(1))).unwrap();
+        let newer = newer.replacen("cairn-pool 1", "cairn-pool 2", 1);
+        assert_eq!(
+            decode_pool(newer.as_bytes()),
+            Err(PoolFileError::Version { found: 2 })
+        );
+    }
+
+    #[test]
+    fn rules_are_set_and_removed() {
+        let mut state = example(1);
+        let main: VolumeName = "main".parse().unwrap();
+        let other: VolumeName = "other".parse().unwrap();
+        let net: ClientNet = "10.0.0.0/8".parse().unwrap();
+        let rule = ExportRule::new(net);
+        state.set_rules(&main, &[rule.clone(), rule.clone()]).unwrap();
+        assert_eq!(state.volumes[0].exports.len(), 3);
+        assert_eq!(state.set_rules(&other, &[]), Err(ChangeError::NotFound(other)));
+        state.remove_rules(&main, &[net]).unwrap();
+        assert_eq!(state.volumes[0].exports.len(), 2);
+        assert!(matches!(
+            state.remove_rules(&main, &[net]),
+            Err(ChangeError::NoRule { .. })
+        ));
+        state.remove_rules(&main, &[]).unwrap();
+        assert!(state.volumes[0].exports.is_empty());
+        let many: Vec<ExportRule> = (0..=CLIENTS_PER_EXPORT_MAX)
+            .map(|i| format!("10.0.{}.{}", i / 256, i % 256).parse().unwrap())
+            .map(ExportRule::new)
+            .collect();
+        assert_eq!(state.set_rules(&main, &many), Err(ChangeError::TooManyRules));
+    }
+
+    #[test]
+    fn volume_ids_and_names_are_given_once() {
+        let mut state = example(1);
+        assert_eq!(state.take_volume_id(), VolumeId(2));
+        assert_eq!(state.take_volume_id(), VolumeId(3));
+        let main: VolumeName = "main".parse().unwrap();
+        assert_eq!(state.check_new(&main), Err(ChangeError::Exists(main)));
+        assert_eq!(state.check_new(&"new".parse().unwrap()), Ok(()));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = decode_pool(&bytes);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Reads and writes the pool file of disks.
+//!
+//! Owns: the name of the file, the order of writes that leaves the old file or the new one after a
+//! crash, and how many disks must have a change before it counts.
+//! Must not know: what the change is.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cairn_base::disk::{Disk, DiskError, OpenMode};
+use futures_util::future::join_all;
+
+use crate::assemble::failures_tolerated;
+use crate::error::NodeError;
+use crate::pool::{POOL_FILE_LEN_BYTES_MAX, PoolFileError, PoolState, decode_pool, encode_pool};
+
+pub const POOL_NAME: &str = "pool";
+pub const POOL_NAME_NEW: &str = "pool.new";
+
+/// The pool file of one disk: `Ok(None)` if there is none, `Ok(Some(Err(..)))` if it is damaged.
+pub async fn load(
+    disk: &Arc<dyn Disk>,
+) -> Result<Option<Result<PoolState, PoolFileError>>, DiskError> {
+    let file = match disk.open(POOL_NAME, OpenMode::Existing).await {
+        Ok(file) => file,
+        Err(DiskError::NotFound { .. }) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let len_bytes = file.len_bytes();
+    if len_bytes > POOL_FILE_LEN_BYTES_MAX {
+        return Ok(Some(Err(PoolFileError::Content(format!(
+            "it is {len_bytes} bytes long"
+        )))));
+    }
+    let bytes = file.read_at(0, len_bytes as usize).await?;
+    Ok(Some(decode_pool(&bytes)))
+}
+
+/// Writes the pool file of all `disks`; returns when enough of the pool's members have it.
+///
+/// Enough means all but those that may be lost: then any start that finds enough disks finds one
+/// with the newest file, if the pool has more than four disks or the same ones are missing.
+/// Failures of single disks are logged. After an error some disks may have the new file: the next
+/// one must have a higher version.
+pub async fn save(disks: &[Arc<dyn Disk>], state: &PoolState) -> Result<(), NodeError> {
+    let bytes = Bytes::from(encode_pool(state));
+    let results = join_all(disks.iter().map(|disk| write(disk, bytes.clone()))).await;
+    let errors: Vec<String> = results
+        .iter()
+        .filter_map(|result| result.as_ref().err())
+        .map(ToString::to_string)
+        .collect();
+    for error in &errors {
+        tracing::error!(%error, "a disk did not take the new pool file");
+    }
+    let saved = results.len() - errors.len();
+    let members = state.disks.len();
+    let needed = members.saturating_sub(failures_tolerated(members)).max(1);
+    if saved < needed {
+        return Err(NodeError::Save {
+            needed,
+            saved,
+            detail: errors.join("; "),
+        });
+    }
+    Ok(())
+}
+
+/// Writes the pool file of one disk.
+pub async fn save_one(disk: &Arc<dyn Disk>, state: &PoolState) -> Result<(), DiskError> {
+    write(disk, Bytes::from(encode_pool(state))).await
+}
+
+async fn write(disk: &Arc<dyn Disk>, bytes: Bytes) -> Result<(), DiskError> {
+    match disk.remove(POOL_NAME_NEW).await {
+        Ok(()) | Err(DiskError::NotFound { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    let len_bytes = bytes.len() as u64;
+    let file = disk
+        .open(POOL_NAME_NEW, OpenMode::CreateNew { len_bytes })
+        .await?;
+    file.write_at(0, vec![bytes]).await?;
+    file.sync().await?;
+    drop(file);
+    disk.rename(POOL_NAME_NEW, POOL_NAME).await?;
+    disk.sync_folder("").await
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_testkit::{Crash, MemDisk, Recorder};
+
+    use super::*;
+    use crate::pool::tests::example;
+
+    fn disks(count: usize) -> Vec<Arc<dyn Disk>> {
+        (0..count)
+            .map(|index| MemDisk::new(format!("disk{index}"), 16 << 20) as Arc<dyn Disk>)
+            .collect()
+    }
+
+    #[tokio::test]
+    async fn what_is_saved_is_loaded() {
+        let disks = disks(3);
+        assert_eq!(load(&disks[0]).await, Ok(None));
+        let mut state = example(3);
+        save(&disks, &state).await.unwrap();
+        state.version += 1;
+        save(&disks[..1], &state).await.unwrap();
+        assert_eq!(load(&disks[0]).await, Ok(Some(Ok(state.clone()))));
+        state.version -= 1;
+        assert_eq!(load(&disks[2]).await, Ok(Some(Ok(state))));
+    }
+
+    #[tokio::test]
+    async fn a_crash_leaves_the_old_file_or_the_new_one() {
+        let disk = MemDisk::new("disk", 16 << 20);
+        let recorder = Recorder::new(&[Arc::clone(&disk)]);
+        let disk = disk as Arc<dyn Disk>;
+        let mut state = example(1);
+        let mut saved_at = Vec::new();
+        for version in 1..=3 {
+            state.version = version;
+            save(&[Arc::clone(&disk)], &state).await.unwrap();
+            saved_at.push((version, recorder.op_count()));
+        }
+        for index in 0..=recorder.op_count() {
+            let saved = saved_at.iter().filter(|(_, ops)| *ops <= index).count() as u64;
+            for seed in 0..8 {
+                let crashed = recorder.crash_at(index, Crash::Random, seed);
+                let crashed = Arc::clone(&crashed[0]) as Arc<dyn Disk>;
+                let version = match load(&crashed).await.unwrap() {
+                    None => 0,
+                    Some(state) => state.expect("a whole pool file").version,
+                };
+                let what = recorder.describe(index);
+                assert!(version == saved || version == saved + 1, "{version}, {saved}: {what}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn too_few_disks_are_an_error() {
+        let disks = disks(3);
+        assert!(save(&disks, &example(6)).await.is_err());
+        assert!(save(&disks, &example(5)).await.is_ok());
+        assert!(save(&[], &example(1)).await.is_err());
+    }
+}

@@ -1,0 +1,98 @@
+//! The files that tell others where the server is.
+//!
+//! `server.json` in the runtime folder is how `cairn` commands of the same user find the server;
+//! the ready file is the same content at a place of the operator's choice.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use cairn_admin::api::ReadyFile;
+
+/// Name of the file in the runtime folder.
+pub const SERVER_FILE_NAME: &str = "server.json";
+
+/// Where `server.json` is written and looked for: `$CAIRN_RUNTIME_DIR`, `/run/cairn` for root and
+/// under systemd, else `$XDG_RUNTIME_DIR/cairn`; none without any of them.
+pub fn runtime_folder() -> Option<PathBuf> {
+    if let Some(folder) = std::env::var_os("CAIRN_RUNTIME_DIR") {
+        return Some(folder.into());
+    }
+    if rustix::process::geteuid().is_root() {
+        return Some("/run/cairn".into());
+    }
+    // systemd makes this folder for the service's user (RuntimeDirectory=).
+    if let Some(folder) = std::env::var_os("RUNTIME_DIRECTORY") {
+        return Some(folder.into());
+    }
+    std::env::var_os("XDG_RUNTIME_DIR").map(|folder| Path::new(&folder).join("cairn"))
+}
+
+/// Writes the file whole or not at all: who waits for it never sees half of it.
+pub fn write(path: &Path, ready: &ReadyFile) -> std::io::Result<()> {
+    let parent = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    std::fs::create_dir_all(parent)?;
+    let mut file = tempfile::Builder::new()
+        .prefix(".cairn-ready")
+        .tempfile_in(parent)?;
+    serde_json::to_writer_pretty(&mut file, ready)?;
+    file.write_all(b"\n")?;
+    let made = file.persist(path).map_err(|error| error.error)?;
+    // Only the addresses are in it: other users may ask where the server is.
+    made.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
+}
+
+/// Removes the file if it is still this process's.
+pub fn remove(path: &Path) {
+    let ours = read(path).is_some_and(|ready| ready.pid == std::process::id());
+    if ours {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+/// Reads the file; none if it is not there or is something else.
+pub fn read(path: &Path) -> Option<ReadyFile> {
+    /// Longer ones are not ours, in bytes.
+    const LEN_BYTES_MAX: u64 = 1 << 20;
+    if path.metadata().ok()?.len() > LEN_BYTES_MAX {
+        return None;
+    }
+    serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_admin::api::{AdminView, NfsReady};
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new/ready.json");
+        let mut ready = ReadyFile {
+            pid: std::process::id(),
+            nfs: NfsReady {
+                address: "127.0.0.1".to_owned(),
+                port: 2049,
+            },
+            admin: AdminView {
+                url: "http://127.0.0.1:8049".to_owned(),
+            },
+            token_file: "/data/admin-token".to_owned(),
+            volumes: vec!["main".parse().unwrap()],
+        };
+        write(&path, &ready).unwrap();
+        assert_eq!(read(&path), Some(ready.clone()));
+        assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+        remove(&path);
+        assert!(!path.exists());
+        ready.pid = 1;
+        write(&path, &ready).unwrap();
+        remove(&path);
+        assert!(path.exists(), "another server's file stays");
+        assert_eq!(read(Path::new("/no/such/file")), None);
+    }
+}

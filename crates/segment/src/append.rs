@@ -1,0 +1,510 @@
+//! The way of a write: find an open segment, reserve rows, build them, write, sync.
+//!
+//! Owns: choosing segments for streams, creating them, retrying on other disks.
+//! Invariant: an append that was answered is durable on every shard of its segments.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cairn_base::{DiskId, VolumeId};
+use cairn_erasure::Code;
+use cairn_shard::{
+    CHECKSUM_UNIT_BYTES, Shard, ShardDisk, ShardError, file_len_bytes,
+};
+use futures_util::future::join_all;
+use rustc_hash::FxHashSet;
+use tokio::sync::{OwnedRwLockReadGuard, oneshot};
+
+use crate::error::{Result, SegmentError};
+use crate::layout::RecordShape;
+use crate::placement::{choose_disks, fit_code};
+use crate::pointer::{BLOCK_BYTES, Location};
+use crate::record::EncodedRecord;
+use crate::row::RowBuffers;
+use crate::store::{SegmentStore, count, disk_space, shard_len};
+use crate::types::{Appended, SHARD_LEN_BYTES_MIN, SegmentInfo, SegmentPin, Stream};
+use crate::volume::{ReservedRow, Segment, Volume, WrittenRow};
+
+/// Times an append is written as a whole, each time to other disks.
+const APPEND_ATTEMPTS_MAX: usize = 4;
+/// Times the making of a segment is tried, each time without the disks that refused.
+const CREATE_ATTEMPTS_MAX: usize = 8;
+/// When disks are nearly full, new shards are smaller by this factor, and again.
+const SHARD_SHRINK: u64 = 4;
+
+/// Why a write of rows failed: the shards that refused, by index.
+struct WriteFailure {
+    segment: Arc<Segment>,
+    shards: Vec<(u8, ShardError)>,
+}
+
+/// Rows of one segment that are written together.
+struct WriteJob {
+    segment: Arc<Segment>,
+    rows: Vec<ReservedRow>,
+    records: Vec<EncodedRecord>,
+    /// Keeps the segment from being sealed or removed meanwhile.
+    gate: OwnedRwLockReadGuard<()>,
+}
+
+impl SegmentStore {
+    /// Writes records and returns when they are durable on all shards of their segments.
+    ///
+    /// Once started, the writes go on even if the returned future is dropped. On a failing disk the
+    /// whole append is written again to a new segment on other disks, with a narrower code if needed.
+    pub async fn append(
+        self: &Arc<Self>,
+        volume: VolumeId,
+        code: Code,
+        stream: Stream,
+        records: Vec<EncodedRecord>,
+    ) -> Result<Appended> {
+        let volume = self.volume(volume)?;
+        let blocks: u32 = records
+            .iter()
+            .map(|record| record.stored_len_bytes() / BLOCK_BYTES + 1)
+            .fold(0, u32::saturating_add);
+        let permits = blocks.clamp(1, self.appends_in_flight_max);
+        let _in_flight = self
+            .appends_in_flight
+            .acquire_many(permits)
+            .await
+            .map_err(|_| SegmentError::Stopping)?;
+        let mut excluded = FxHashSet::default();
+        let mut detail = String::new();
+        for attempt in 0..APPEND_ATTEMPTS_MAX {
+            if attempt > 0 {
+                count(&self.counters.append_retries, 1);
+            }
+            let failures = match self
+                .append_once(&volume, code, stream, &records, &excluded)
+                .await?
+            {
+                Ok(appended) => return Ok(appended),
+                Err(failures) => failures,
+            };
+            for failure in failures {
+                for (index, error) in failure.shards {
+                    tracing::warn!(segment = %failure.segment.id, shard = index, %error, "a write failed; trying other disks");
+                    detail = error.to_string();
+                    excluded.extend(failure.segment.disks.get(usize::from(index)).copied());
+                }
+            }
+        }
+        Err(SegmentError::Write { detail })
+    }
+
+    /// One try to write everything. The inner error says which shards failed, so that the next try
+    /// goes without their disks.
+    async fn append_once(
+        self: &Arc<Self>,
+        volume: &Arc<Volume>,
+        code: Code,
+        stream: Stream,
+        records: &[EncodedRecord],
+        excluded: &FxHashSet<DiskId>,
+    ) -> Result<std::result::Result<Appended, Vec<WriteFailure>>> {
+        let shapes: Vec<RecordShape> = records.iter().map(RecordShape::from).collect();
+        let mut locations = Vec::with_capacity(records.len());
+        let mut segments: Vec<Arc<Segment>> = Vec::new();
+        let mut pin = SegmentPin::default();
+        let mut writes = Vec::new();
+        while locations.len() < records.len() {
+            let segment = self.open_segment(volume, code, stream, excluded).await?;
+            // Before the reservation: sealing must wait for rows that were reserved.
+            let gate = segment.gate.clone().read_owned().await;
+            pin.add(&segment);
+            let rows = segment.reserve(&shapes[locations.len()..], self.env.clock.monotonic());
+            if rows.is_empty() {
+                drop(gate);
+                self.retire(volume, &segment);
+                continue;
+            }
+            let first = locations.len();
+            locations.extend(locate(&segment, &rows, &shapes[first..]));
+            if !segments.iter().any(|held| Arc::ptr_eq(held, &segment)) {
+                segments.push(segment.clone());
+            }
+            let job = WriteJob {
+                segment,
+                rows,
+                records: records[first..locations.len()].to_vec(),
+                gate,
+            };
+            writes.push(self.start_write(job));
+        }
+        let mut failures = Vec::new();
+        for written in writes {
+            match written.await {
+                Ok(Ok(())) => {}
+                Ok(Err(failure)) => failures.push(failure),
+                Err(_) => return Err(SegmentError::Stopping),
+            }
+        }
+        if !failures.is_empty() {
+            for failure in &failures {
+                self.retire(volume, &failure.segment);
+            }
+            return Ok(Err(failures));
+        }
+        count(&self.counters.appends, 1);
+        Ok(Ok(Appended {
+            locations,
+            segments: segments.iter().map(|segment| segment.info()).collect(),
+            pin,
+        }))
+    }
+
+    /// Writes in a task of its own: a caller that goes away must not leave rows half written while
+    /// the segment is sealed or removed.
+    fn start_write(
+        self: &Arc<Self>,
+        job: WriteJob,
+    ) -> oneshot::Receiver<std::result::Result<(), WriteFailure>> {
+        let (done, written) = oneshot::channel();
+        let store = self.clone();
+        let task = async move {
+            let result = store.write(job).await;
+            let _ = done.send(result);
+        };
+        self.env.spawner.spawn("segment append", Box::pin(task));
+        written
+    }
+
+    async fn write(&self, job: WriteJob) -> std::result::Result<(), WriteFailure> {
+        let WriteJob {
+            segment,
+            rows,
+            records,
+            gate,
+        } = job;
+        let (buffers, written) = build_rows(segment.code, &rows, &records);
+        self.count_written(segment.code, &rows, &records);
+        let shards = segment.open_shards();
+        let results = join_all(
+            shards
+                .iter()
+                .enumerate()
+                .map(|(index, shard)| write_shard(shard, index, &rows, &buffers)),
+        )
+        .await;
+        let failed: Vec<(u8, ShardError)> = results
+            .into_iter()
+            .zip(0..)
+            .filter_map(|(result, index)| result.err().map(|error| (index, error)))
+            .collect();
+        let failed_shards: Vec<u8> = failed.iter().map(|(index, _)| *index).collect();
+        segment.note_written(written, &failed_shards);
+        let result = if failed.is_empty() {
+            segment.appended.store(true, Ordering::Release);
+            Ok(())
+        } else {
+            Err(WriteFailure {
+                segment,
+                shards: failed,
+            })
+        };
+        drop(gate);
+        result
+    }
+
+    fn count_written(&self, code: Code, rows: &[ReservedRow], records: &[EncodedRecord]) {
+        let stored: u64 = records.iter().map(|record| u64::from(record.stored_len_bytes())).sum();
+        let unit: u64 = rows
+            .iter()
+            .map(|row| u64::from(row.plan.unit_blocks) * u64::from(BLOCK_BYTES))
+            .sum();
+        let data = unit * u64::from(code.data());
+        count(&self.counters.appended_bytes, stored);
+        count(&self.counters.padding_bytes, data - stored);
+        count(&self.counters.parity_bytes, unit * u64::from(code.parity()));
+    }
+
+    /// The segment that `stream` appends to, on none of the `excluded` disks; made if there is none.
+    async fn open_segment(
+        self: &Arc<Self>,
+        volume: &Arc<Volume>,
+        code: Code,
+        stream: Stream,
+        excluded: &FxHashSet<DiskId>,
+    ) -> Result<Arc<Segment>> {
+        if let Some(segment) = self.current_segment(volume, code, stream, excluded) {
+            return Ok(segment);
+        }
+        let _creating = volume.creating.lock().await;
+        if let Some(segment) = self.current_segment(volume, code, stream, excluded) {
+            return Ok(segment);
+        }
+        let usable = |segment: &Segment| self.is_usable(segment, excluded);
+        let idle = volume.streams.lock().take_idle(code, usable);
+        let segment = match idle {
+            Some(segment) => segment,
+            None => match self.create_segment(volume, code, stream, excluded).await {
+                Ok(segment) => segment,
+                Err(error @ SegmentError::NoSpace { .. }) => {
+                    // Room that another stream reserved is better than none.
+                    let borrowed = volume.streams.lock().borrow_any(code, usable);
+                    return borrowed.ok_or(error);
+                }
+                Err(error) => return Err(error),
+            },
+        };
+        let surplus = {
+            let mut streams = volume.streams.lock();
+            streams.set(code, stream, segment.clone());
+            streams.trim(self.settings.streams_max, self.settings.open_segments_max)
+        };
+        for segment in surplus {
+            self.retire(volume, &segment);
+        }
+        Ok(segment)
+    }
+
+    /// The stream's segment, if it is good to append to; else it is retired.
+    fn current_segment(
+        self: &Arc<Self>,
+        volume: &Arc<Volume>,
+        code: Code,
+        stream: Stream,
+        excluded: &FxHashSet<DiskId>,
+    ) -> Option<Arc<Segment>> {
+        let segment = volume.streams.lock().get(code, stream)?.clone();
+        if self.is_usable(&segment, excluded) {
+            return Some(segment);
+        }
+        self.retire(volume, &segment);
+        None
+    }
+
+    fn is_usable(&self, segment: &Segment, excluded: &FxHashSet<DiskId>) -> bool {
+        let good = |disk: &DiskId| !excluded.contains(disk) && self.healthy_disk(*disk).is_some();
+        segment.takes_rows() && segment.disks.iter().all(good)
+    }
+
+    /// Takes a segment out of use and seals it in the background.
+    fn retire(self: &Arc<Self>, volume: &Arc<Volume>, segment: &Arc<Segment>) {
+        volume.streams.lock().forget(segment);
+        if !segment.close() {
+            return;
+        }
+        let (store, volume, segment) = (self.clone(), volume.clone(), segment.clone());
+        let task = async move { store.seal(&volume, &segment).await };
+        self.env.spawner.spawn("segment seal", Box::pin(task));
+    }
+
+    /// Makes a segment on disks with room; those that refuse are left out of the next try.
+    async fn create_segment(
+        &self,
+        volume: &Volume,
+        wanted: Code,
+        stream: Stream,
+        excluded: &FxHashSet<DiskId>,
+    ) -> Result<Arc<Segment>> {
+        let mut excluded = excluded.clone();
+        let mut detail = String::new();
+        for _ in 0..CREATE_ATTEMPTS_MAX {
+            let (code, disks, shard_len_bytes) = match self.place(wanted, stream, &excluded) {
+                Ok(plan) => plan,
+                Err(error) if !self.release_recycled().await => return Err(error),
+                Err(_) => self.place(wanted, stream, &excluded)?,
+            };
+            match self.create_on(volume, code, &disks, shard_len_bytes).await {
+                Ok(segment) => return Ok(segment),
+                Err(refused) => {
+                    for (disk, error) in refused {
+                        tracing::warn!(%error, "a shard was not created; trying other disks");
+                        detail = error.to_string();
+                        // A name that exists says nothing about the disk; the next id will be free.
+                        if !matches!(error, ShardError::Exists { .. }) {
+                            excluded.insert(disk);
+                        }
+                    }
+                }
+            }
+        }
+        Err(SegmentError::Write { detail })
+    }
+
+    /// Chooses code, disks and shard size for a new segment.
+    fn place(
+        &self,
+        wanted: Code,
+        stream: Stream,
+        excluded: &FxHashSet<DiskId>,
+    ) -> Result<(Code, Vec<Arc<ShardDisk>>, u64)> {
+        let healthy: Vec<(&Arc<ShardDisk>, u64)> = self
+            .healthy_disks()
+            .filter(|disk| !excluded.contains(&disk.id()))
+            .map(|disk| (disk, self.room_bytes(disk, stream)))
+            .collect();
+        let mut best = None;
+        let mut len_bytes = self.settings.shard_len_bytes;
+        loop {
+            let file_bytes = file_len_bytes(len_bytes).unwrap_or(u64::MAX);
+            let roomy: Vec<_> = healthy.iter().filter(|(_, room)| *room >= file_bytes).collect();
+            if let Some(code) = fit_code(wanted, healthy.len(), roomy.len()) {
+                // Smaller shards are worth it only if they allow a wider code.
+                if best.as_ref().is_none_or(|(other, ..): &(Code, _, _)| other.total() < code.total()) {
+                    best = Some((code, roomy, len_bytes));
+                }
+            }
+            let full_width = best.as_ref().is_some_and(|(code, ..)| *code == wanted);
+            if full_width || len_bytes <= SHARD_LEN_BYTES_MIN {
+                break;
+            }
+            len_bytes = shard_len(len_bytes / SHARD_SHRINK);
+        }
+        let Some((code, roomy, len_bytes)) = best else {
+            return Err(SegmentError::NoSpace {
+                detail: format!(
+                    "{} disks can be written to, and too few of them have {SHARD_LEN_BYTES_MIN} bytes free beside the reserve",
+                    healthy.len()
+                ),
+            });
+        };
+        let rooms: Vec<u64> = roomy.iter().map(|(_, room)| *room).collect();
+        let chosen = choose_disks(&rooms, usize::from(code.total()), || self.env.entropy.u64());
+        let disks = chosen.into_iter().map(|index| roomy[index].0.clone()).collect();
+        Ok((code, disks, len_bytes))
+    }
+
+    /// Bytes that a stream may take of a disk.
+    fn room_bytes(&self, disk: &ShardDisk, stream: Stream) -> u64 {
+        let space = disk_space(disk);
+        match stream {
+            Stream::Relocate => space.free_bytes,
+            Stream::Mixed | Stream::File(_) => space
+                .free_bytes
+                .saturating_sub(self.reserve_bytes(space.total_bytes)),
+        }
+    }
+
+    /// Gives the space of recycled files back; whether there was any.
+    async fn release_recycled(&self) -> bool {
+        let free = || self.healthy_disks().map(|disk| disk_space(disk).free_bytes).sum::<u64>();
+        let before = free();
+        let releases = self.healthy_disks().map(|disk| disk.release_recycled());
+        for result in join_all(releases).await {
+            if let Err(error) = result {
+                tracing::warn!(%error, "recycled files were not released");
+            }
+        }
+        free() > before
+    }
+
+    /// Creates the shards of a new segment; on failure none are left, and the error names the disks.
+    async fn create_on(
+        &self,
+        volume: &Volume,
+        code: Code,
+        disks: &[Arc<ShardDisk>],
+        shard_len_bytes: u64,
+    ) -> std::result::Result<Arc<Segment>, Vec<(DiskId, ShardError)>> {
+        let info = SegmentInfo {
+            id: (volume.allocate)(),
+            code,
+            disks: disks.iter().map(|disk| disk.id()).collect(),
+            shard_len_bytes,
+            sealed: false,
+        };
+        let segment = Arc::new(Segment::created(volume.id, info));
+        // Known before its shards are there, so that a sweep does not take them for orphans.
+        volume.segments.write().insert(segment.id, segment.clone());
+        let creations = disks.iter().zip(0..).map(|(disk, index)| {
+            let name = segment.shard_name(index);
+            async move { disk.create(name, shard_len_bytes).await }
+        });
+        let mut shards = Vec::new();
+        let mut refused = Vec::new();
+        for (result, disk) in join_all(creations).await.into_iter().zip(disks) {
+            match result {
+                Ok(shard) => shards.push(shard),
+                Err(error) => refused.push((disk.id(), error)),
+            }
+        }
+        if refused.is_empty() {
+            let data_blocks = (shard_len_bytes / u64::from(BLOCK_BYTES)) as u32;
+            segment.open_with(shards, data_blocks, self.env.clock.monotonic());
+            count(&self.counters.segments_created, 1);
+            return Ok(segment);
+        }
+        volume.segments.write().remove(&segment.id);
+        for shard in shards {
+            let name = shard.name();
+            drop(shard);
+            if let Some(disk) = disks.get(usize::from(name.index)) {
+                // What stays is an orphan, which the next sweep deletes.
+                let _ = disk.remove(name).await;
+            }
+        }
+        Err(refused)
+    }
+}
+
+/// Where the records of the rows are.
+fn locate(segment: &Segment, rows: &[ReservedRow], shapes: &[RecordShape]) -> Vec<Location> {
+    let placed = rows
+        .iter()
+        .flat_map(|row| row.plan.offsets.iter().map(move |offset| (row, *offset)));
+    placed
+        .zip(shapes)
+        .map(|((row, offset_bytes), shape)| Location {
+            segment: segment.id,
+            row_block: row.row_block,
+            unit_blocks: row.plan.unit_blocks,
+            offset_bytes,
+            len_bytes: shape.len_bytes,
+        })
+        .collect()
+}
+
+fn build_rows(
+    code: Code,
+    rows: &[ReservedRow],
+    records: &[EncodedRecord],
+) -> (Vec<RowBuffers>, Vec<WrittenRow>) {
+    let mut rest = records;
+    rows.iter()
+        .map(|row| {
+            let (now, later) = rest.split_at(row.plan.offsets.len());
+            rest = later;
+            let placed: Vec<_> = row
+                .plan
+                .offsets
+                .iter()
+                .zip(now)
+                .map(|(offset, record)| (*offset as usize, record.parts()))
+                .collect();
+            let unit_len_bytes = usize::from(row.plan.unit_blocks) * BLOCK_BYTES as usize;
+            let buffers = RowBuffers::build(code, unit_len_bytes, &placed);
+            let written = WrittenRow {
+                row_block: row.row_block,
+                unit_blocks: row.plan.unit_blocks,
+                checksums: buffers.checksums(row_offset(row), CHECKSUM_UNIT_BYTES),
+            };
+            (buffers, written)
+        })
+        .unzip()
+}
+
+fn row_offset(row: &ReservedRow) -> u64 {
+    u64::from(row.row_block) * u64::from(BLOCK_BYTES)
+}
+
+/// Writes one shard's units of all rows at once, then makes them durable.
+async fn write_shard(
+    shard: &Shard,
+    index: usize,
+    rows: &[ReservedRow],
+    buffers: &[RowBuffers],
+) -> std::result::Result<(), ShardError> {
+    let writes = rows
+        .iter()
+        .zip(buffers)
+        .map(|(row, buffers)| shard.write_at(row_offset(row), buffers.shards[index].clone()));
+    // All are waited for, also after a failure: none may still be under way when this returns.
+    for result in join_all(writes).await {
+        result?;
+    }
+    shard.sync().await
+}

@@ -1,0 +1,87 @@
+//! Why the store refused or failed.
+
+use cairn_base::{SegmentId, VolumeId};
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SegmentError {
+    #[error("volume {volume} is not open here")]
+    VolumeClosed { volume: VolumeId },
+    /// The segment was removed; whoever still has the pointer should look the extent up again.
+    #[error("segment {segment} of volume {volume} is gone")]
+    Gone {
+        volume: VolumeId,
+        segment: SegmentId,
+    },
+    #[error(
+        "volume {volume}, segment {segment}, row at block {row_block}, offset {offset_bytes}: {len_bytes} bytes are damaged \
+         or unreachable beyond repair: {detail}"
+    )]
+    Damaged {
+        volume: VolumeId,
+        segment: SegmentId,
+        row_block: u32,
+        offset_bytes: u32,
+        len_bytes: u32,
+        detail: String,
+    },
+    #[error("no space left: {detail}; delete data or add a disk")]
+    NoSpace { detail: String },
+    #[error(
+        "{what} needs {needed} disks and the pool has {present}; add {} or choose less protection",
+        needed.saturating_sub(*present)
+    )]
+    TooFewDisks {
+        what: String,
+        needed: usize,
+        present: usize,
+    },
+    #[error("{what} is not possible: +1n to +4n, 2x to 5x")]
+    Protection { what: String },
+    /// Disks refused a write again and again, also after choosing others.
+    #[error("writing failed: {detail}")]
+    Write { detail: String },
+    /// A pointer or range that no append ever made.
+    #[error("bad record pointer: {detail}")]
+    BadPointer { detail: String },
+    #[error("segment {segment} of volume {volume} is being written to and cannot be removed now")]
+    InUse {
+        volume: VolumeId,
+        segment: SegmentId,
+    },
+    /// The process is stopping.
+    #[error("the store is stopping")]
+    Stopping,
+}
+
+/// What a caller can do about an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// Look the pointer up again.
+    Gone,
+    /// The data cannot be had.
+    Damaged,
+    /// Free some space.
+    NoSpace,
+    /// Fix the request.
+    Refused,
+    /// Disks fail; later may be better.
+    Io,
+}
+
+impl SegmentError {
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Gone { .. } => ErrorKind::Gone,
+            Self::Damaged { .. } => ErrorKind::Damaged,
+            Self::NoSpace { .. } => ErrorKind::NoSpace,
+            Self::VolumeClosed { .. }
+            | Self::TooFewDisks { .. }
+            | Self::Protection { .. }
+            | Self::BadPointer { .. }
+            | Self::InUse { .. } => ErrorKind::Refused,
+            Self::Write { .. } | Self::Stopping => ErrorKind::Io,
+        }
+    }
+}
+
+pub(crate) type Result<T> = std::result::Result<T, SegmentError>;

@@ -1,0 +1,37 @@
+//! Packs records into protected, immutable segments on the pool's disks, and reads them back,
+//! whatever broke.
+//!
+//! Owns: the layout of rows, record encoding (compression and checksums), placement of segments on
+//! disks, open segments, degraded reads, read repair, the record cache, the space reserve.
+//! Must not know: files, names, protocols; which records are live (the metadata counts that).
+//! Invariant: bytes once written under a [`pointer::Location`] never change; what `append` has
+//! answered is on stable storage with the segment's full protection.
+//!
+//! The byte layout is described in `docs/formats/segment.md`.
+
+mod append;
+mod cache;
+mod error;
+mod layout;
+mod placement;
+pub mod pointer;
+mod read;
+mod record;
+mod repair;
+mod row;
+mod row_cache;
+mod store;
+mod types;
+mod volume;
+
+pub use error::{ErrorKind, SegmentError};
+pub use pointer::{
+    BLOCK_BYTES, CHECKSUM_GRANULE_BYTES, Codec, Location, PointerError, RECORD_LEN_BYTES_MAX,
+    RecordPointer, decode_pointer, encode_pointer,
+};
+pub use record::{Compression, EncodedRecord, RecordError, decode_record, encode_record};
+pub use store::SegmentStore;
+pub use types::*;
+
+#[cfg(test)]
+mod tests;

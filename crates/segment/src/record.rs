@@ -1,0 +1,360 @@
+//! Records: compression and checksums. Pure.
+//!
+//! Owns: how file bytes become stored bytes and back. Must not know: where they are stored.
+
+use std::cell::RefCell;
+
+use bytes::Bytes;
+use cairn_base::{crc32c, crc32c_append};
+
+use crate::pointer::{
+    CHECKSUM_GRANULE_BYTES, Codec, Location, RECORD_LEN_BYTES_MAX, RecordPointer,
+};
+
+/// Records shorter than this are not worth compressing: they save less than their checksum costs.
+const COMPRESS_LEN_BYTES_MIN: usize = 256;
+/// The compressed form is kept only if it saves at least 1/this; decoding must pay.
+const SAVING_DIVISOR: usize = 8;
+/// Size of one sample of the probe.
+const SAMPLE_BYTES: usize = 4096;
+/// Records shorter than this are compressed without a probe, which would cost as much.
+const PROBE_LEN_BYTES_MIN: usize = 8 * SAMPLE_BYTES;
+
+/// How a volume compresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Compression {
+    #[default]
+    None,
+    Lz4,
+    /// The level as zstd counts them: 1 is fast, 3 its default.
+    Zstd(i32),
+}
+
+/// A record in the form it is stored in, with its checksums.
+#[derive(Clone, Debug)]
+pub struct EncodedRecord {
+    parts: Vec<Bytes>,
+    stored_len_bytes: u32,
+    file_len_bytes: u32,
+    codec: Codec,
+    checksums: Vec<u32>,
+}
+
+impl EncodedRecord {
+    /// The stored bytes, in order.
+    pub fn parts(&self) -> &[Bytes] {
+        &self.parts
+    }
+
+    pub fn stored_len_bytes(&self) -> u32 {
+        self.stored_len_bytes
+    }
+
+    pub fn file_len_bytes(&self) -> u32 {
+        self.file_len_bytes
+    }
+
+    pub fn codec(&self) -> Codec {
+        self.codec
+    }
+
+    pub fn checksums(&self) -> &[u32] {
+        &self.checksums
+    }
+
+    /// The pointer to this record once an append has given it a place.
+    pub fn pointer(&self, location: Location) -> RecordPointer {
+        assert_eq!(location.len_bytes, self.stored_len_bytes);
+        RecordPointer {
+            location,
+            codec: self.codec,
+            file_len_bytes: self.file_len_bytes,
+            checksums: self.checksums.clone(),
+        }
+    }
+}
+
+/// Why stored bytes that passed their checksum still are not the record.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    #[error("the compressed bytes do not decode: {detail}")]
+    Compressed { detail: String },
+    #[error("the record decodes to {len_bytes} bytes instead of {wanted_bytes}")]
+    Length { len_bytes: usize, wanted_bytes: u32 },
+}
+
+/// Makes a record of file bytes given in parts; compresses them if that saves at least an eighth.
+///
+/// Panics above [`RECORD_LEN_BYTES_MAX`]: cutting records is the caller's part.
+pub fn encode_record(data: Vec<Bytes>, compression: Compression) -> EncodedRecord {
+    let len: usize = data.iter().map(Bytes::len).sum();
+    assert!(len <= RECORD_LEN_BYTES_MAX as usize);
+    let file_len_bytes = len as u32;
+    if let Some((codec, stored)) = compress(&data, len, compression) {
+        return EncodedRecord {
+            stored_len_bytes: stored.len() as u32,
+            file_len_bytes,
+            codec,
+            checksums: vec![crc32c(&stored)],
+            parts: vec![stored],
+        };
+    }
+    EncodedRecord {
+        stored_len_bytes: file_len_bytes,
+        file_len_bytes,
+        codec: Codec::Raw,
+        checksums: granule_checksums(&data),
+        parts: data,
+    }
+}
+
+/// Turns the stored bytes of a compressed record into file bytes; allocates `file_len_bytes` (which
+/// the caller has checked) and not more, whatever the bytes say.
+pub fn decode_record(
+    codec: Codec,
+    stored: &[u8],
+    file_len_bytes: u32,
+) -> Result<Bytes, RecordError> {
+    let mut out = vec![0; file_len_bytes.min(RECORD_LEN_BYTES_MAX) as usize];
+    let len_bytes = match codec {
+        Codec::Raw => return Ok(Bytes::copy_from_slice(stored)),
+        Codec::Lz4 => lz4_flex::block::decompress_into(stored, &mut out).map_err(refuse)?,
+        Codec::Zstd => zstd_decompress(stored, &mut out).map_err(refuse)?,
+    };
+    if len_bytes != file_len_bytes as usize {
+        return Err(RecordError::Length {
+            len_bytes,
+            wanted_bytes: file_len_bytes,
+        });
+    }
+    Ok(out.into())
+}
+
+fn refuse(error: impl std::fmt::Display) -> RecordError {
+    RecordError::Compressed {
+        detail: error.to_string(),
+    }
+}
+
+/// One CRC32C per granule over bytes given in parts.
+pub(crate) fn granule_checksums(parts: &[Bytes]) -> Vec<u32> {
+    let granule = CHECKSUM_GRANULE_BYTES as usize;
+    let mut checksums = Vec::new();
+    let (mut crc, mut filled) = (0, 0);
+    for part in parts {
+        let mut rest = &part[..];
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(rest.len().min(granule - filled));
+            crc = crc32c_append(crc, now);
+            filled += now.len();
+            rest = later;
+            if filled == granule {
+                checksums.push(crc);
+                (crc, filled) = (0, 0);
+            }
+        }
+    }
+    if filled > 0 {
+        checksums.push(crc);
+    }
+    checksums
+}
+
+/// The CRC32C of bytes given in parts.
+pub(crate) fn checksum_of(parts: &[Bytes]) -> u32 {
+    parts.iter().fold(0, |crc, part| crc32c_append(crc, part))
+}
+
+fn compress(data: &[Bytes], len: usize, compression: Compression) -> Option<(Codec, Bytes)> {
+    if compression == Compression::None || len < COMPRESS_LEN_BYTES_MIN {
+        return None;
+    }
+    let joined;
+    let input: &[u8] = match data {
+        [one] => one,
+        parts => {
+            if !probe_parts(parts, len) {
+                return None;
+            }
+            joined = parts.concat();
+            &joined
+        }
+    };
+    if data.len() == 1 && !probe(input) {
+        return None;
+    }
+    let room = len - len.div_ceil(SAVING_DIVISOR);
+    let (codec, stored) = match compression {
+        Compression::None => return None,
+        Compression::Lz4 => (Codec::Lz4, lz4_compress(input)?),
+        Compression::Zstd(level) => (Codec::Zstd, zstd_compress(input, room, level)?),
+    };
+    // `shrink_to_fit` so that the record does not hold the worst case's memory until it is written.
+    let mut stored = stored;
+    stored.shrink_to_fit();
+    (stored.len() <= room).then(|| (codec, stored.into()))
+}
+
+/// Whether either of two samples saves enough; data that fails both is given up.
+fn probe(input: &[u8]) -> bool {
+    if input.len() < PROBE_LEN_BYTES_MIN {
+        return true;
+    }
+    [input.len() / 3, input.len() / 3 * 2]
+        .into_iter()
+        .filter_map(|start| input.get(start..start + SAMPLE_BYTES))
+        .any(sample_saves)
+}
+
+/// As [`probe`], before parts are joined: the join is what it may save.
+fn probe_parts(parts: &[Bytes], len: usize) -> bool {
+    if len < PROBE_LEN_BYTES_MIN {
+        return true;
+    }
+    let pick = |share: usize| parts.get(parts.len() * share / 3);
+    [pick(1), pick(2)].into_iter().flatten().any(|part| {
+        let start = (part.len() / 2).saturating_sub(SAMPLE_BYTES / 2);
+        let end = part.len().min(start + SAMPLE_BYTES);
+        part.get(start..end).is_none_or(sample_saves)
+    })
+}
+
+fn sample_saves(sample: &[u8]) -> bool {
+    let room = sample.len() - sample.len().div_ceil(SAVING_DIVISOR);
+    lz4_compress(sample).is_some_and(|packed| packed.len() <= room)
+}
+
+fn lz4_compress(input: &[u8]) -> Option<Vec<u8>> {
+    let mut out = vec![0; lz4_flex::block::get_maximum_output_size(input.len())];
+    let len = lz4_flex::block::compress_into(input, &mut out).ok()?;
+    out.truncate(len);
+    Some(out)
+}
+
+// A zstd context is some hundred KiB to set up, so each thread keeps one of each.
+thread_local! {
+    static ZSTD_COMPRESSOR: RefCell<Option<zstd::bulk::Compressor<'static>>> = const { RefCell::new(None) };
+    static ZSTD_DECOMPRESSOR: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
+}
+
+/// None when the result does not fit `room` bytes, or zstd fails: the record then stays raw.
+fn zstd_compress(input: &[u8], room: usize, level: i32) -> Option<Vec<u8>> {
+    ZSTD_COMPRESSOR.with_borrow_mut(|slot| {
+        let compressor = match slot {
+            Some(compressor) => compressor,
+            None => slot.insert(zstd::bulk::Compressor::new(level).ok()?),
+        };
+        compressor.set_compression_level(level).ok()?;
+        let mut out = vec![0; room];
+        let len = compressor
+            .compress_to_buffer(input, out.as_mut_slice())
+            .ok()?;
+        out.truncate(len);
+        Some(out)
+    })
+}
+
+fn zstd_decompress(stored: &[u8], out: &mut [u8]) -> std::io::Result<usize> {
+    ZSTD_DECOMPRESSOR.with_borrow_mut(|slot| {
+        let decompressor = match slot {
+            Some(decompressor) => decompressor,
+            None => slot.insert(zstd::bulk::Decompressor::new()?),
+        };
+        decompressor.decompress_to_buffer(stored, out)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn noise(len: usize) -> Vec<u8> {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        (0..len)
+            .map(|_| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                (state >> 32) as u8
+            })
+            .collect()
+    }
+
+    #[test]
+    fn only_what_saves_an_eighth_is_compressed() {
+        let text = b"all work and no play ".repeat(6000);
+        let mut half = noise(60_000);
+        half.extend(vec![0; 60_000]);
+        let cases: &[(&str, &[u8], Compression, Codec)] = &[
+            ("text, off", &text, Compression::None, Codec::Raw),
+            ("text", &text, Compression::Lz4, Codec::Lz4),
+            ("text", &text, Compression::Zstd(1), Codec::Zstd),
+            ("short text", &text[..300], Compression::Lz4, Codec::Lz4),
+            ("too short", &text[..100], Compression::Lz4, Codec::Raw),
+            ("empty", b"", Compression::Zstd(3), Codec::Raw),
+            ("noise", &noise(100_000), Compression::Lz4, Codec::Raw),
+            ("noise", &noise(5_000), Compression::Zstd(1), Codec::Raw),
+            ("half noise", &half, Compression::Lz4, Codec::Lz4),
+            ("zeros", &[0; 1 << 20], Compression::Zstd(1), Codec::Zstd),
+        ];
+        for (name, data, compression, want) in cases {
+            for part_len in [data.len().max(1), 4096] {
+                let parts = data.chunks(part_len).map(Bytes::copy_from_slice).collect();
+                let record = encode_record(parts, *compression);
+                assert_eq!(record.codec(), *want, "{name} {compression:?} {part_len}");
+                assert_eq!(record.file_len_bytes() as usize, data.len());
+                let stored = record.parts().concat();
+                assert_eq!(stored.len(), record.stored_len_bytes() as usize);
+                let back = decode_record(*want, &stored, data.len() as u32).expect(name);
+                assert!(back[..] == data[..], "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn wrong_lengths_are_refused() {
+        for compression in [Compression::Lz4, Compression::Zstd(1)] {
+            let record = encode_record(vec![vec![7; 10_000].into()], compression);
+            let stored = record.parts().concat();
+            for (file_len_bytes, fits) in [(10_000, true), (9_999, false), (10_001, false), (0, false)] {
+                let got = decode_record(record.codec(), &stored, file_len_bytes);
+                assert_eq!(got.is_ok(), fits, "{compression:?} {file_len_bytes}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_bytes_never_panic_nor_grow(stored in proptest::collection::vec(any::<u8>(), 0..400), file_len_bytes in 0_u32..5000, zstd in any::<bool>(), frame in any::<bool>()) {
+            let codec = if zstd { Codec::Zstd } else { Codec::Lz4 };
+            let mut bytes = if frame && zstd { vec![0x28, 0xb5, 0x2f, 0xfd] } else { Vec::new() };
+            bytes.extend(stored);
+            if let Ok(out) = decode_record(codec, &bytes, file_len_bytes) {
+                prop_assert_eq!(out.len(), file_len_bytes as usize);
+            }
+        }
+
+        #[test]
+        fn flipped_bytes_never_panic(at in any::<prop::sample::Index>(), bit in 0..8, zstd in any::<bool>()) {
+            let compression = if zstd { Compression::Zstd(3) } else { Compression::Lz4 };
+            let text = (0..3000_u32).flat_map(|i| (i / 7).to_le_bytes()).collect::<Vec<_>>();
+            let record = encode_record(vec![text.into()], compression);
+            let mut stored = record.parts().concat();
+            let at = at.index(stored.len());
+            stored[at] ^= 1_u8 << bit;
+            if let Ok(out) = decode_record(record.codec(), &stored, record.file_len_bytes()) {
+                prop_assert_eq!(out.len(), record.file_len_bytes() as usize);
+            }
+        }
+
+        #[test]
+        fn checksums_do_not_depend_on_parts(len in 0_usize..100_000, part_len in 1_usize..50_000) {
+            let data = noise(len);
+            let parts: Vec<Bytes> = data.chunks(part_len).map(Bytes::copy_from_slice).collect();
+            let want: Vec<u32> = data.chunks(CHECKSUM_GRANULE_BYTES as usize).map(crc32c).collect();
+            prop_assert_eq!(granule_checksums(&parts), want);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Read repair: bytes found wrong or unreadable are written anew where they belong.
+//!
+//! Owns: how a repair is written, and how many at a time. Must not know: how damage was found.
+//! A repair that is lost costs nothing: the next read finds the damage again.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cairn_base::AlignedBuf;
+use cairn_shard::{Shard, ShardError};
+
+use crate::layout::Piece;
+use crate::pointer::{BLOCK_BYTES, Location};
+use crate::store::{SegmentStore, count};
+use crate::volume::Segment;
+
+/// Repairs under way at a time; more damage waits to be found again.
+pub(crate) const REPAIRS_MAX: usize = 16;
+
+/// Bytes that passed their checksum, and where they should be.
+pub(crate) struct Repair {
+    segment: Arc<Segment>,
+    location: Location,
+    piece: Piece,
+    data: Bytes,
+}
+
+impl Repair {
+    pub fn new(segment: &Arc<Segment>, location: &Location, piece: Piece, data: Bytes) -> Self {
+        Self {
+            segment: segment.clone(),
+            location: *location,
+            piece,
+            data,
+        }
+    }
+}
+
+impl SegmentStore {
+    /// Repairs in the background, unless enough is under way.
+    pub(crate) fn start_repair(self: &Arc<Self>, repair: Repair) {
+        let Ok(permit) = self.repairs.clone().try_acquire_owned() else {
+            count(&self.counters.repairs_skipped, 1);
+            return;
+        };
+        let store = self.clone();
+        let task = async move {
+            match store.repair(&repair).await {
+                Ok(true) => count(&store.counters.repairs, 1),
+                Ok(false) => {}
+                Err(error) => {
+                    count(&store.counters.repairs_failed, 1);
+                    tracing::warn!(segment = %repair.segment.id, shard = repair.piece.shard, %error, "a repair failed");
+                }
+            }
+            drop(permit);
+        };
+        self.env.spawner.spawn("read repair", Box::pin(task));
+    }
+
+    /// Waits until no repair is under way.
+    pub async fn repairs_done(&self) {
+        // The semaphore is never closed, so this cannot fail.
+        let _all = self.repairs.acquire_many(REPAIRS_MAX as u32).await;
+    }
+
+    /// False if the disk or the segment is not there to be repaired.
+    async fn repair(&self, repair: &Repair) -> Result<bool, ShardError> {
+        let Repair {
+            segment,
+            location,
+            piece,
+            data,
+        } = repair;
+        let _writing = segment.gate.read().await;
+        let disk = segment.disks.get(usize::from(piece.shard));
+        let Some(disk) = disk.and_then(|disk| self.healthy_disk(*disk)) else {
+            return Ok(false);
+        };
+        if segment.is_removed() {
+            return Ok(false);
+        }
+        let shard = disk.open_shard(segment.shard_name(piece.shard)).await?;
+        let columns = piece.columns();
+        let start = columns.start - columns.start % BLOCK_BYTES;
+        let end = columns.end.next_multiple_of(BLOCK_BYTES);
+        let blocks = if (start..end) == columns {
+            data.clone()
+        } else {
+            let around = self.around(segment, location, &shard, piece.shard, start..end).await?;
+            let mut blocks = AlignedBuf::copy_of(&around);
+            let at = (columns.start - start) as usize;
+            blocks[at..at + data.len()].copy_from_slice(data);
+            blocks.freeze()
+        };
+        let offset = location.row_offset_bytes() + u64::from(start);
+        shard.write_at(offset, vec![blocks]).await?;
+        shard.sync().await?;
+        Ok(true)
+    }
+
+    /// What the blocks hold beside the bytes to repair. That belongs to other records and stays as it
+    /// is on the disk, since nothing here can verify it; only where the disk cannot read it, bytes
+    /// computed from the other shards are better than none.
+    async fn around(
+        &self,
+        segment: &Segment,
+        location: &Location,
+        shard: &Shard,
+        index: u8,
+        columns: std::ops::Range<u32>,
+    ) -> Result<Bytes, ShardError> {
+        let offset = location.row_offset_bytes() + u64::from(columns.start);
+        match shard.read_at(offset, columns.len()).await {
+            Ok(bytes) => Ok(bytes),
+            Err(error) => {
+                let decoded = self.decode_units(segment, location, columns, &[index]).await;
+                decoded.and_then(|mut units| units.pop()).ok_or(error)
+            }
+        }
+    }
+}

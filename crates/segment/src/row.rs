@@ -1,0 +1,278 @@
+//! The buffers of one row: data units without copying where alignment allows, and parity.
+//!
+//! Owns: turning placed records into what each shard writes. Must not know: disks, segments.
+
+use std::ops::Range;
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use cairn_base::{AlignedBuf, crc32c_append};
+use cairn_erasure::Code;
+
+use crate::pointer::BLOCK_BYTES;
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+/// Padding at the end of a row is less than one block per unit of the widest code, plus one.
+const ZERO_BLOCKS: usize = 17;
+
+static ZEROS: LazyLock<Bytes> = LazyLock::new(|| AlignedBuf::zeroed(ZERO_BLOCKS * BLOCK).freeze());
+
+/// What each of the N+M shards writes for one row; all have the same length.
+#[derive(Debug)]
+pub(crate) struct RowBuffers {
+    pub shards: Vec<Vec<Bytes>>,
+}
+
+impl RowBuffers {
+    /// Builds the row from `records`, each with the offset where it starts, in ascending order.
+    pub fn build(code: Code, unit_len_bytes: usize, records: &[(usize, &[Bytes])]) -> Self {
+        let row_len = unit_len_bytes * usize::from(code.data());
+        let runs = aligned_runs(row_len, records);
+        let mut shards: Vec<Vec<Bytes>> = (0..usize::from(code.data()))
+            .map(|unit| slice_runs(&runs, unit * unit_len_bytes..(unit + 1) * unit_len_bytes))
+            .collect();
+        if code.data() == 1 {
+            // Mirrors write the very same buffers.
+            for _ in 0..code.parity() {
+                shards.push(shards[0].clone());
+            }
+        } else {
+            let parity = parity(code, unit_len_bytes, &shards);
+            shards.extend(parity.into_iter().map(|unit| vec![unit]));
+        }
+        Self { shards }
+    }
+
+    /// CRC32C of each shard's bytes, cut where multiples of `chunk_bytes` of the shard are.
+    pub fn checksums(&self, shard_offset: u64, chunk_bytes: u64) -> Vec<Vec<u32>> {
+        let first = (chunk_bytes - shard_offset % chunk_bytes) as usize;
+        self.shards
+            .iter()
+            .map(|parts| chunk_checksums(parts, first, chunk_bytes as usize))
+            .collect()
+    }
+}
+
+fn chunk_checksums(parts: &[Bytes], first: usize, chunk_bytes: usize) -> Vec<u32> {
+    let mut checksums = Vec::new();
+    let (mut crc, mut left, mut any) = (0, first, false);
+    for part in parts {
+        let mut rest = &part[..];
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(rest.len().min(left));
+            crc = crc32c_append(crc, now);
+            left -= now.len();
+            any = true;
+            rest = later;
+            if left == 0 {
+                checksums.push(crc);
+                (crc, left, any) = (0, chunk_bytes, false);
+            }
+        }
+    }
+    if any {
+        checksums.push(crc);
+    }
+    checksums
+}
+
+/// The row as buffers that are whole blocks at aligned addresses, one after the other.
+///
+/// Blocks that lie in one part of a record at an aligned address are slices of it; all others are
+/// gathered into fresh buffers.
+fn aligned_runs(row_len: usize, records: &[(usize, &[Bytes])]) -> Vec<Bytes> {
+    let mut placed: Vec<(usize, &Bytes)> = Vec::new();
+    for (start, parts) in records {
+        let mut at = *start;
+        for part in parts.iter().filter(|part| !part.is_empty()) {
+            placed.push((at, part));
+            at += part.len();
+        }
+    }
+    let mut runs = Vec::new();
+    let mut done = 0;
+    // Parts before `gathered` are in `runs` entirely.
+    let mut gathered = 0;
+    for (index, (start, part)) in placed.iter().enumerate() {
+        let Some(direct) = direct_blocks(*start, part) else {
+            continue;
+        };
+        if direct.start > done {
+            runs.push(gather(done..direct.start, &placed[gathered..=index]));
+        }
+        runs.push(part.slice(direct.start - start..direct.end - start));
+        done = direct.end;
+        gathered = index;
+    }
+    if row_len > done {
+        runs.push(gather(done..row_len, &placed[gathered..]));
+    }
+    runs
+}
+
+/// The bytes of the row that `part`, lying at `start`, can give as whole aligned blocks.
+fn direct_blocks(start: usize, part: &Bytes) -> Option<Range<usize>> {
+    let first = start.next_multiple_of(BLOCK);
+    let end = (start + part.len()) / BLOCK * BLOCK;
+    let address = part.as_ptr().addr() + (first - start);
+    (first < end && address.is_multiple_of(BLOCK)).then_some(first..end)
+}
+
+/// A fresh buffer for `range` of the row: what the parts have there, zeros elsewhere.
+fn gather(range: Range<usize>, placed: &[(usize, &Bytes)]) -> Bytes {
+    let overlaps = |(start, part): &&(usize, &Bytes)| {
+        *start < range.end && start + part.len() > range.start
+    };
+    if !placed.iter().any(|each| overlaps(&each)) && range.len() <= ZEROS.len() {
+        return ZEROS.slice(..range.len());
+    }
+    let mut buf = AlignedBuf::zeroed(range.len());
+    for (start, part) in placed.iter().filter(overlaps) {
+        let from = range.start.max(*start);
+        let to = range.end.min(start + part.len());
+        buf[from - range.start..to - range.start].copy_from_slice(&part[from - start..to - start]);
+    }
+    buf.freeze()
+}
+
+/// The part of a list of buffers that is in `range`, uncopied.
+fn slice_runs(runs: &[Bytes], range: Range<usize>) -> Vec<Bytes> {
+    let mut parts = Vec::new();
+    let mut start = 0;
+    for run in runs {
+        let end = start + run.len();
+        let from = range.start.max(start);
+        let to = range.end.min(end);
+        if from < to {
+            parts.push(run.slice(from - start..to - start));
+        }
+        start = end;
+    }
+    parts
+}
+
+/// Parity over units given in parts: encoded range by range, where no unit has a seam.
+fn parity(code: Code, unit_len_bytes: usize, units: &[Vec<Bytes>]) -> Vec<Bytes> {
+    let mut out: Vec<AlignedBuf> = (0..code.parity())
+        .map(|_| AlignedBuf::zeroed(unit_len_bytes))
+        .collect();
+    let mut seams: Vec<usize> = units.iter().flat_map(|parts| seams_of(parts)).collect();
+    seams.sort_unstable();
+    seams.dedup();
+    // For each unit: the part that is being read, and where in the unit it starts.
+    let mut cursors = vec![(0, 0); units.len()];
+    let mut from = 0;
+    for to in seams {
+        let data: Vec<&[u8]> = units
+            .iter()
+            .zip(&mut cursors)
+            .map(|(parts, (index, start))| {
+                while *start + parts[*index].len() <= from {
+                    *start += parts[*index].len();
+                    *index += 1;
+                }
+                &parts[*index][from - *start..to - *start]
+            })
+            .collect();
+        let mut parity: Vec<&mut [u8]> = out.iter_mut().map(|unit| &mut unit[from..to]).collect();
+        if code.parity() > 0 {
+            cairn_erasure::encode(code, &data, &mut parity);
+        }
+        from = to;
+    }
+    out.into_iter().map(AlignedBuf::freeze).collect()
+}
+
+/// Where parts end, counted from the start of the unit.
+fn seams_of(parts: &[Bytes]) -> impl Iterator<Item = usize> {
+    parts.iter().scan(0, |end, part| {
+        *end += part.len();
+        Some(*end)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_base::buf::is_io_aligned;
+    use cairn_base::crc32c;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Bytes of a record, from an aligned buffer or shifted by one.
+    fn part(len: usize, seed: usize, aligned: bool) -> Bytes {
+        let shift = usize::from(!aligned);
+        let mut buf = AlignedBuf::zeroed(len + shift);
+        for (index, byte) in buf.iter_mut().enumerate() {
+            *byte = (index * 7 + index / 251 + seed * 13) as u8;
+        }
+        buf.freeze().slice(shift..)
+    }
+
+    fn check(code: Code, unit_len: usize, records: &[(usize, Vec<Bytes>)]) -> RowBuffers {
+        let placed: Vec<(usize, &[Bytes])> = records.iter().map(|(at, parts)| (*at, &parts[..])).collect();
+        let row = RowBuffers::build(code, unit_len, &placed);
+        let mut want = vec![0; unit_len * usize::from(code.data())];
+        for (at, parts) in records {
+            let bytes = parts.concat();
+            want[*at..*at + bytes.len()].copy_from_slice(&bytes);
+        }
+        assert_eq!(row.shards.len(), usize::from(code.total()));
+        let units: Vec<Vec<u8>> = row.shards.iter().map(|parts| parts.concat()).collect();
+        assert!(units[..usize::from(code.data())].concat() == want);
+        let mut parity = vec![vec![0; unit_len]; usize::from(code.parity())];
+        if code.parity() > 0 {
+            let data: Vec<&[u8]> = want.chunks(unit_len).collect();
+            let mut parity: Vec<&mut [u8]> = parity.iter_mut().map(|unit| &mut unit[..]).collect();
+            cairn_erasure::encode(code, &data, &mut parity);
+        }
+        assert!(units[usize::from(code.data())..] == parity);
+        for parts in &row.shards {
+            assert!(parts.iter().all(|part| is_io_aligned(part)), "goes to O_DIRECT as it is");
+        }
+        row
+    }
+
+    #[test]
+    fn aligned_records_are_not_copied() {
+        let code = Code::new(4, 2).expect("code");
+        let records: Vec<(usize, Vec<Bytes>)> = (0..4).map(|i| (i << 20, vec![part(1 << 20, i, true)])).collect();
+        let row = check(code, 1 << 20, &records);
+        for (unit, (_, parts)) in records.iter().enumerate() {
+            assert_eq!(row.shards[unit].len(), 1);
+            assert_eq!(row.shards[unit][0].as_ptr(), parts[0].as_ptr());
+        }
+    }
+
+    #[test]
+    fn checksums_are_cut_at_chunks_of_the_shard() {
+        let code = Code::new(1, 0).expect("code");
+        let row = check(code, 5 * BLOCK, &[(0, vec![part(5 * BLOCK, 3, false)])]);
+        let bytes = row.shards[0].concat();
+        let chunk = 2 * BLOCK as u64;
+        let want = |cuts: &[Range<usize>]| -> Vec<u32> {
+            cuts.iter().map(|cut| crc32c(&bytes[cut.start * BLOCK..cut.end * BLOCK])).collect()
+        };
+        assert_eq!(row.checksums(0, chunk), [want(&[0..2, 2..4, 4..5])]);
+        assert_eq!(row.checksums(3 * BLOCK as u64, chunk), [want(&[0..1, 1..3, 3..5])]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_parts_make_the_row(
+            data in 1_u8..=5, parity in 0_u8..=2,
+            records in proptest::collection::vec((0_usize..20_000, 1_usize..4, any::<bool>(), any::<bool>()), 0..12),
+        ) {
+            let mut at = 0;
+            let mut placed = Vec::new();
+            for (seed, (len, cuts, aligned, block)) in records.into_iter().enumerate() {
+                let start = usize::next_multiple_of(at, if block { BLOCK } else { 8 });
+                let parts: Vec<Bytes> = (0..cuts).map(|cut| part(len / cuts, seed + cut, aligned)).collect();
+                at = start + len / cuts * cuts;
+                placed.push((start, parts));
+            }
+            let unit = at.div_ceil(usize::from(data)).next_multiple_of(BLOCK).max(BLOCK);
+            check(Code::new(data, parity).expect("code"), unit, &placed);
+        }
+    }
+}

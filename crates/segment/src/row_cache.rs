@@ -1,0 +1,71 @@
+//! Rows that were decoded because a disk is gone.
+//!
+//! Owns: a small cache of whole rows. Reading one record of a row with a lost unit takes N units from
+//! other disks; the other records of the row, which a sequential reader wants next, are in those.
+//! What is here was not verified: records are, when they are cut from it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cairn_base::{SegmentId, VolumeId};
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{OptionsBuilder, Weighter};
+use rustc_hash::FxBuildHasher;
+
+/// Memory for decoded rows; the largest row, 16 units of 1 MiB, fits.
+const ROW_CACHE_BYTES: u64 = 48 << 20;
+/// A usual row: four units of 1 MiB.
+const ROW_BYTES_GUESS: u64 = 4 << 20;
+
+/// The volume, the segment, and where the row starts.
+pub(crate) type RowKey = (VolumeId, SegmentId, u32);
+/// The N data units of a row.
+pub(crate) type Units = Arc<[Bytes]>;
+
+#[derive(Clone)]
+struct ByBytes;
+
+impl Weighter<RowKey, Units> for ByBytes {
+    fn weight(&self, _key: &RowKey, units: &Units) -> u64 {
+        units.iter().map(|unit| unit.len() as u64).sum()
+    }
+}
+
+pub(crate) struct RowCache {
+    inner: Cache<RowKey, Units, ByBytes, FxBuildHasher>,
+}
+
+impl RowCache {
+    pub fn new() -> Self {
+        // One lock: rows are few and large, and each part must hold the largest.
+        let options = OptionsBuilder::new()
+            .shards(1)
+            .weight_capacity(ROW_CACHE_BYTES)
+            .estimated_items_capacity((ROW_CACHE_BYTES / ROW_BYTES_GUESS) as usize)
+            // Rows are read once, in order: newest first, no long memory of old ones.
+            .hot_allocation(0.5)
+            .build()
+            .expect("both capacities are set");
+        Self {
+            inner: Cache::with_options(
+                options,
+                ByBytes,
+                FxBuildHasher,
+                DefaultLifecycle::default(),
+            ),
+        }
+    }
+
+    /// The row, decoded by `decode` unless it is here; those who ask meanwhile wait for it.
+    pub async fn get_or_decode<E>(
+        &self,
+        key: &RowKey,
+        decode: impl Future<Output = Result<Units, E>>,
+    ) -> Result<Units, E> {
+        self.inner.get_or_insert_async(key, decode).await
+    }
+
+    pub fn weight_bytes(&self) -> u64 {
+        self.inner.weight()
+    }
+}

@@ -1,0 +1,548 @@
+//! The store: the pool's disks, the volumes that are open, and what is asked about them.
+//!
+//! Owns: opening and closing of volumes, sealing and removal of segments, space and status.
+//! The ways of a write and of a read are in `append` and `read`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cairn_base::disk::DiskSpace;
+use cairn_base::env::Env;
+use cairn_base::{DiskId, Epoch, SegmentId, VolumeId};
+use cairn_erasure::Code;
+use cairn_shard::{
+    CHECKSUM_UNIT_BYTES, FooterRow, SHARD_CAPACITY_BYTES_MAX, ShardDisk, ShardFooter, ShardName,
+};
+use futures_util::future::join_all;
+use parking_lot::RwLock;
+use rustc_hash::FxHashMap;
+use tokio::sync::Semaphore;
+
+use crate::cache::{Key, RecordCache};
+use crate::error::{Result, SegmentError};
+use crate::placement;
+use crate::pointer::{BLOCK_BYTES, RecordPointer};
+use crate::repair::REPAIRS_MAX;
+use crate::row_cache::RowCache;
+use crate::types::{
+    DiskSpaceStatus, DiskState, DiskStatus, PoolSpace, Protection, SegmentInfo, SegmentSettings,
+    SHARD_LEN_BYTES_MIN, SegmentStats, Swept, UsableSpace,
+};
+use crate::volume::{Allocate, OpenSegment, Segment, Volume};
+
+/// Shares of the disks' bytes that one shard takes at most, so that small disks hold many segments.
+const SHARDS_PER_DISK_MIN: u64 = 64;
+/// Shards removed at a time by a sweep of one disk.
+const SWEEP_CONCURRENCY: usize = 16;
+
+/// All segments of all volumes of the pool.
+pub struct SegmentStore {
+    pub(crate) env: Env,
+    pub(crate) settings: SegmentSettings,
+    disks: FxHashMap<DiskId, Arc<ShardDisk>>,
+    missing: Vec<DiskId>,
+    volumes: RwLock<FxHashMap<VolumeId, Arc<Volume>>>,
+    pub(crate) cache: RecordCache,
+    pub(crate) rows: RowCache,
+    pub(crate) counters: Counters,
+    /// In blocks of data.
+    pub(crate) appends_in_flight: Semaphore,
+    pub(crate) appends_in_flight_max: u32,
+    pub(crate) repairs: Arc<Semaphore>,
+}
+
+/// See [`SegmentStats`].
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub appends: AtomicU64,
+    pub appended_bytes: AtomicU64,
+    pub parity_bytes: AtomicU64,
+    pub padding_bytes: AtomicU64,
+    pub append_retries: AtomicU64,
+    pub segments_created: AtomicU64,
+    pub segments_removed: AtomicU64,
+    pub disk_reads: AtomicU64,
+    pub disk_read_bytes: AtomicU64,
+    pub degraded_reads: AtomicU64,
+    pub checksum_errors: AtomicU64,
+    pub damaged_reads: AtomicU64,
+    pub repairs: AtomicU64,
+    pub repairs_failed: AtomicU64,
+    pub repairs_skipped: AtomicU64,
+    pub cache_hits: AtomicU64,
+    pub cache_misses: AtomicU64,
+}
+
+pub(crate) fn count(counter: &AtomicU64, by: u64) {
+    counter.fetch_add(by, Ordering::Relaxed);
+}
+
+impl SegmentStore {
+    /// A store on the `disks` of a pool; `missing` are those of the pool that are not there.
+    pub fn new(
+        env: Env,
+        mut settings: SegmentSettings,
+        disks: Vec<Arc<ShardDisk>>,
+        missing: Vec<DiskId>,
+    ) -> Arc<Self> {
+        let smallest = disks.iter().map(|disk| disk_space(disk).total_bytes).min();
+        if let Some(smallest) = smallest {
+            let largest_shard = smallest / SHARDS_PER_DISK_MIN;
+            settings.shard_len_bytes = settings.shard_len_bytes.min(largest_shard);
+        }
+        settings.shard_len_bytes = shard_len(settings.shard_len_bytes);
+        let in_flight = settings.append_bytes_in_flight_max / u64::from(BLOCK_BYTES);
+        let in_flight = in_flight.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize) as u64) as u32;
+        Arc::new(Self {
+            disks: disks.into_iter().map(|disk| (disk.id(), disk)).collect(),
+            missing,
+            volumes: RwLock::default(),
+            cache: RecordCache::new(settings.cache_bytes),
+            rows: RowCache::new(),
+            counters: Counters::default(),
+            appends_in_flight: Semaphore::new(in_flight as usize),
+            appends_in_flight_max: in_flight,
+            repairs: Arc::new(Semaphore::new(REPAIRS_MAX)),
+            env,
+            settings,
+        })
+    }
+
+    /// Makes a volume's existing segments known. All of them take no more appends: a restart never
+    /// appends to a segment whose end it does not know. `allocate` gives new segment ids, none twice.
+    pub fn open_volume(&self, volume: VolumeId, allocate: Allocate, segments: Vec<SegmentInfo>) {
+        let opened = Arc::new(Volume::new(volume, allocate, segments));
+        self.volumes.write().insert(volume, opened);
+    }
+
+    /// Forgets a volume; what is open should have been sealed by [`Self::seal_all`] before.
+    pub fn close_volume(&self, volume: VolumeId) {
+        self.volumes.write().remove(&volume);
+    }
+
+    /// Deletes the shards of segments that are not known: left by a crash between an append and its
+    /// commit, or by a removal while their disk was away. Call after [`Self::open_volume`].
+    pub async fn sweep(&self, volume: VolumeId) -> Result<Swept> {
+        let opened = self.volume(volume)?;
+        let known = |id: SegmentId| opened.segments.read().contains_key(&id);
+        Ok(self.sweep_unless(volume, known).await)
+    }
+
+    /// Deletes a volume with all its segments.
+    pub async fn remove_volume(&self, volume: VolumeId) -> Swept {
+        let opened = self.volumes.write().remove(&volume);
+        let segments: Vec<_> = opened
+            .map(|opened| opened.segments.read().values().cloned().collect())
+            .unwrap_or_default();
+        for segment in segments {
+            self.remove_segment(&segment).await;
+        }
+        self.sweep_unless(volume, |_| false).await
+    }
+
+    async fn sweep_unless(&self, volume: VolumeId, known: impl Fn(SegmentId) -> bool) -> Swept {
+        let mut swept = Swept::default();
+        for disk in self.disks.values() {
+            let names = match disk.list(volume).await {
+                Ok(names) => names,
+                Err(error) => {
+                    tracing::warn!(%volume, %error, "listing shards failed; the next sweep tries again");
+                    swept.errors += 1;
+                    continue;
+                }
+            };
+            let unknown: Vec<ShardName> = names
+                .into_iter()
+                .filter(|name| !known(name.segment))
+                .collect();
+            for batch in unknown.chunks(SWEEP_CONCURRENCY) {
+                for result in join_all(batch.iter().map(|name| disk.remove(*name))).await {
+                    match result {
+                        Ok(()) => swept.shards_removed += 1,
+                        Err(_) => swept.errors += 1,
+                    }
+                }
+            }
+        }
+        swept
+    }
+
+    /// What a volume uses unless told otherwise, by the number of disks in the pool.
+    pub fn default_code(&self) -> Code {
+        placement::default_code(self.disk_count())
+    }
+
+    /// The code of a protection in this pool; fails if the pool has too few disks.
+    pub fn code_for(&self, protection: Protection) -> Result<Code> {
+        placement::code_for(protection, self.disk_count())
+    }
+
+    fn disk_count(&self) -> usize {
+        self.disks.len() + self.missing.len()
+    }
+
+    /// Bytes `range` of a record if they are all in the cache; never waits.
+    pub fn read_cached(
+        &self,
+        volume: VolumeId,
+        pointer: &RecordPointer,
+        range: std::ops::Range<u32>,
+    ) -> Option<Vec<Bytes>> {
+        if range.start >= range.end || range.end > pointer.file_len_bytes {
+            return None;
+        }
+        let found = self.cache.lookup(volume, pointer, &range)?;
+        count(&self.counters.cache_hits, 1);
+        Some(found)
+    }
+
+    /// Puts the file bytes of a whole record into the cache, so that they can be read right after
+    /// they were written. `data` should not be a small slice of a large buffer: that is kept alive.
+    pub fn cache_insert(&self, volume: VolumeId, pointer: &RecordPointer, data: Bytes) {
+        self.cache_insert_parts(volume, pointer, vec![data]);
+    }
+
+    /// As [`Self::cache_insert`], for data in parts.
+    pub fn cache_insert_parts(&self, volume: VolumeId, pointer: &RecordPointer, data: Vec<Bytes>) {
+        let len: usize = data.iter().map(Bytes::len).sum();
+        assert_eq!(len, pointer.file_len_bytes as usize);
+        if len > 0 {
+            self.cache.insert(Key::whole(volume, pointer), data.into());
+        }
+    }
+
+    /// Deletes a segment with its shards; nothing happens if it is gone already. Shards on disks that
+    /// are away or fail are deleted by a later [`Self::sweep`].
+    ///
+    /// Refuses segments that are open or pinned: their records may just be on their way.
+    pub async fn remove(&self, volume: VolumeId, segment: SegmentId) -> Result<()> {
+        let opened = self.volume(volume)?;
+        let removed = {
+            let mut segments = opened.segments.write();
+            match segments.get(&segment) {
+                None => return Ok(()),
+                Some(found) if found.is_pinned() || found.is_open() => {
+                    return Err(SegmentError::InUse { volume, segment });
+                }
+                Some(_) => segments.remove(&segment),
+            }
+        };
+        if let Some(removed) = removed {
+            self.remove_segment(&removed).await;
+        }
+        Ok(())
+    }
+
+    /// Deletes the shards of a segment that nobody finds any more.
+    pub(crate) async fn remove_segment(&self, segment: &Segment) {
+        segment.mark_removed();
+        // Once the shards are deleted their files may be recycled, so whoever writes must be done.
+        let _alone = segment.gate.write().await;
+        drop(segment.take_open());
+        let removals = segment.disks.iter().enumerate().map(|(index, disk)| async move {
+            let Some(disk) = self.disk(*disk) else {
+                return;
+            };
+            if let Err(error) = disk.remove(segment.shard_name(index as u8)).await {
+                tracing::warn!(volume = %segment.volume, segment = %segment.id, %error, "a shard was not removed; a sweep will");
+            }
+        });
+        join_all(removals).await;
+        count(&self.counters.segments_removed, 1);
+    }
+
+    /// Seals the open segments of a volume that took no append for `idle`; unused space comes back.
+    pub async fn seal_idle(&self, volume: VolumeId, idle: Duration) {
+        let Ok(opened) = self.volume(volume) else {
+            return;
+        };
+        let Some(since) = self.env.clock.monotonic().checked_sub(idle) else {
+            return;
+        };
+        let unused = opened.streams.lock().take_unused_since(since);
+        self.seal_each(&opened, unused).await;
+    }
+
+    /// Seals all open segments of a volume: at the end, so that scrub can check them.
+    pub async fn seal_all(&self, volume: VolumeId) {
+        let Ok(opened) = self.volume(volume) else {
+            return;
+        };
+        // Also those that no stream has any more and whose seal is under way: wait for them.
+        let all = opened.streams.lock().take_unused_since(Duration::MAX);
+        self.seal_each(&opened, all).await;
+        let open: Vec<_> = opened.segments.read().values().filter(|segment| segment.is_open()).cloned().collect();
+        self.seal_each(&opened, open).await;
+    }
+
+    async fn seal_each(&self, volume: &Volume, segments: Vec<Arc<Segment>>) {
+        for segment in segments {
+            segment.close();
+            self.seal(volume, &segment).await;
+        }
+    }
+
+    /// Finishes a segment that was closed: footers, or removal if nothing in it was acknowledged.
+    pub(crate) async fn seal(&self, volume: &Volume, segment: &Arc<Segment>) {
+        let alone = segment.gate.write().await;
+        let Some(mut open) = segment.take_open() else {
+            return;
+        };
+        if !segment.appended.load(Ordering::Acquire) {
+            volume.segments.write().remove(&segment.id);
+            drop((open, alone));
+            self.remove_segment(segment).await;
+            return;
+        }
+        if !open.rows_in_order() {
+            return;
+        }
+        let footers = footers(segment, &open);
+        let seals = open.shards.iter().zip(footers).zip(&open.shard_failed);
+        let seals = seals.filter(|(_, failed)| !**failed);
+        let results = join_all(seals.map(|((shard, footer), _)| shard.seal(footer))).await;
+        for error in results.into_iter().filter_map(std::result::Result::err) {
+            // Reads do not need footers; scrub will report their absence.
+            tracing::warn!(volume = %segment.volume, segment = %segment.id, %error, "a shard was not sealed");
+        }
+    }
+
+    /// Whether records of an append that is not committed yet may be in the segment.
+    pub fn is_pinned(&self, volume: VolumeId, segment: SegmentId) -> bool {
+        self.find(volume, segment)
+            .is_some_and(|found| found.is_pinned())
+    }
+
+    /// Whether the segment may take more appends.
+    pub fn is_open(&self, volume: VolumeId, segment: SegmentId) -> bool {
+        self.find(volume, segment)
+            .is_some_and(|found| found.is_open())
+    }
+
+    /// What is known of a segment.
+    pub fn segment(&self, volume: VolumeId, segment: SegmentId) -> Option<SegmentInfo> {
+        self.find(volume, segment).map(|found| found.info())
+    }
+
+    /// All segments of a volume, those included whose append was never committed.
+    pub fn segments(&self, volume: VolumeId) -> Vec<SegmentInfo> {
+        let Ok(opened) = self.volume(volume) else {
+            return Vec::new();
+        };
+        let segments = opened.segments.read();
+        segments.values().map(|segment| segment.info()).collect()
+    }
+
+    fn find(&self, volume: VolumeId, segment: SegmentId) -> Option<Arc<Segment>> {
+        self.volume(volume).ok()?.segment(segment).ok()
+    }
+
+    pub(crate) fn volume(&self, volume: VolumeId) -> Result<Arc<Volume>> {
+        let found = self.volumes.read().get(&volume).cloned();
+        found.ok_or(SegmentError::VolumeClosed { volume })
+    }
+
+    /// A disk of the pool that is there; it may be failing.
+    pub(crate) fn disk(&self, disk: DiskId) -> Option<&Arc<ShardDisk>> {
+        self.disks.get(&disk)
+    }
+
+    /// A disk that can be written to.
+    pub(crate) fn healthy_disk(&self, disk: DiskId) -> Option<&Arc<ShardDisk>> {
+        self.disk(disk).filter(|disk| !disk.health().failed)
+    }
+
+    pub(crate) fn healthy_disks(&self) -> impl Iterator<Item = &Arc<ShardDisk>> {
+        self.disks.values().filter(|disk| !disk.health().failed)
+    }
+
+    /// Room on the pool's disks.
+    pub fn space(&self) -> PoolSpace {
+        let mut pool = PoolSpace::default();
+        for disk in self.disks.values() {
+            let space = disk_space(disk);
+            let reserve_bytes = self.reserve_bytes(space.total_bytes);
+            pool.total_bytes += space.total_bytes;
+            pool.free_bytes += space.free_bytes;
+            pool.reserve_bytes += reserve_bytes.min(space.free_bytes);
+            pool.disks.push(DiskSpaceStatus {
+                disk: disk.id(),
+                total_bytes: space.total_bytes,
+                free_bytes: space.free_bytes,
+                reserve_bytes,
+            });
+        }
+        pool.disks.sort_unstable_by_key(|disk| disk.disk);
+        pool
+    }
+
+    /// Room for file bytes under `code`, without the reserve; room in open segments counts as free.
+    pub fn usable(&self, code: Code) -> UsableSpace {
+        let (mut total, mut free) = (Vec::new(), Vec::new());
+        for disk in self.healthy_disks() {
+            let space = disk_space(disk);
+            let reserve_bytes = self.reserve_bytes(space.total_bytes);
+            total.push(space.total_bytes.saturating_sub(reserve_bytes));
+            free.push(space.free_bytes.saturating_sub(reserve_bytes));
+        }
+        let open: u64 = {
+            let volumes = self.volumes.read();
+            volumes.values().map(|volume| volume.streams.lock().room_bytes(code)).sum()
+        };
+        let total_bytes = placement::usable_bytes(&total, code);
+        let free_bytes = placement::usable_bytes(&free, code).saturating_add(open);
+        UsableSpace {
+            total_bytes,
+            free_bytes: free_bytes.min(total_bytes),
+        }
+    }
+
+    pub(crate) fn reserve_bytes(&self, total_bytes: u64) -> u64 {
+        placement::reserve_bytes(&self.settings, total_bytes)
+    }
+
+    /// Every disk of the pool, also those that are not there.
+    pub fn disk_status(&self) -> Vec<DiskStatus> {
+        let there = self.disks.values().map(|disk| {
+            let (space, health) = (disk_space(disk), disk.health());
+            DiskStatus {
+                id: disk.id(),
+                label: disk.label().to_owned(),
+                state: if health.failed {
+                    DiskState::Failed
+                } else {
+                    DiskState::Healthy
+                },
+                total_bytes: space.total_bytes,
+                free_bytes: space.free_bytes,
+                read_errors: health.read_errors,
+                write_errors: health.write_errors,
+                full_errors: health.full_errors,
+                checksum_errors: health.checksum_errors,
+            }
+        });
+        let missing = self.missing.iter().map(|id| DiskStatus {
+            id: *id,
+            label: String::new(),
+            state: DiskState::Missing,
+            total_bytes: 0,
+            free_bytes: 0,
+            read_errors: 0,
+            write_errors: 0,
+            full_errors: 0,
+            checksum_errors: 0,
+        });
+        let mut all: Vec<_> = there.chain(missing).collect();
+        all.sort_unstable_by_key(|disk| disk.id);
+        all
+    }
+
+    pub fn stats(&self) -> SegmentStats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.counters;
+        let blocks_in_flight =
+            self.appends_in_flight_max as usize - self.appends_in_flight.available_permits();
+        SegmentStats {
+            appends: get(&counters.appends),
+            appended_bytes: get(&counters.appended_bytes),
+            parity_bytes: get(&counters.parity_bytes),
+            padding_bytes: get(&counters.padding_bytes),
+            append_retries: get(&counters.append_retries),
+            segments_created: get(&counters.segments_created),
+            segments_removed: get(&counters.segments_removed),
+            disk_reads: get(&counters.disk_reads),
+            disk_read_bytes: get(&counters.disk_read_bytes),
+            degraded_reads: get(&counters.degraded_reads),
+            checksum_errors: get(&counters.checksum_errors),
+            damaged_reads: get(&counters.damaged_reads),
+            repairs: get(&counters.repairs),
+            repairs_failed: get(&counters.repairs_failed),
+            repairs_skipped: get(&counters.repairs_skipped),
+            cache_hits: get(&counters.cache_hits),
+            cache_misses: get(&counters.cache_misses),
+            cache_bytes: self.cache.weight_bytes() + self.rows.weight_bytes(),
+            open_segments: self.open_segment_count(),
+            append_bytes_in_flight: blocks_in_flight as u64 * u64::from(BLOCK_BYTES),
+        }
+    }
+
+    fn open_segment_count(&self) -> u64 {
+        let volumes = self.volumes.read();
+        let count = volumes.values().map(|volume| volume.streams.lock().count());
+        count.sum::<usize>() as u64
+    }
+
+}
+
+/// The space of a disk; none if it cannot say, so that nothing new is put there.
+pub(crate) fn disk_space(disk: &ShardDisk) -> DiskSpace {
+    disk.space().unwrap_or_else(|error| {
+        tracing::warn!(%error, "a disk does not tell its space");
+        DiskSpace::default()
+    })
+}
+
+/// A shard size within the limits, in whole blocks.
+pub(crate) fn shard_len(len_bytes: u64) -> u64 {
+    let len_bytes = len_bytes.clamp(SHARD_LEN_BYTES_MIN, SHARD_CAPACITY_BYTES_MAX);
+    len_bytes - len_bytes % u64::from(BLOCK_BYTES)
+}
+
+impl Segment {
+    pub(crate) fn shard_name(&self, index: u8) -> ShardName {
+        ShardName {
+            volume: self.volume,
+            segment: self.id,
+            index,
+        }
+    }
+}
+
+/// The footer of each shard.
+fn footers(segment: &Segment, open: &OpenSegment) -> Vec<ShardFooter> {
+    let rows: Vec<FooterRow> = open
+        .rows
+        .iter()
+        .map(|row| FooterRow {
+            start_block: row.row_block,
+            unit_blocks: row.unit_blocks,
+        })
+        .collect();
+    (0..segment.code.total())
+        .map(|index| ShardFooter {
+            name: segment.shard_name(index),
+            data_shards: segment.code.data(),
+            parity_shards: segment.code.parity(),
+            epoch: Epoch(0),
+            data_len_bytes: u64::from(open.data_blocks()) * u64::from(BLOCK_BYTES),
+            rows: rows.clone(),
+            checksums: chunk_checksums(open, usize::from(index)),
+        })
+        .collect()
+}
+
+/// Joins the checksums of rows, which begin and end within chunks, to those of whole chunks.
+fn chunk_checksums(open: &OpenSegment, shard: usize) -> Vec<u32> {
+    let chunk = CHECKSUM_UNIT_BYTES;
+    let mut checksums = Vec::new();
+    let (mut crc, mut filled) = (0, 0);
+    for row in &open.rows {
+        let mut left = u64::from(row.unit_blocks) * u64::from(BLOCK_BYTES);
+        for part in &row.checksums[shard] {
+            let len = left.min(chunk - filled);
+            crc = crc32c::crc32c_combine(crc, *part, len as usize);
+            filled += len;
+            left -= len;
+            if filled == chunk {
+                checksums.push(crc);
+                (crc, filled) = (0, 0);
+            }
+        }
+    }
+    if filled > 0 {
+        checksums.push(crc);
+    }
+    checksums
+}

@@ -1,0 +1,390 @@
+//! Segments of one volume as the process knows them, open ones with their shards.
+//!
+//! Owns: the state of a segment (open, pinned, removed), reservation of rows, which stream writes
+//! where. Must not know: disks' errors, records' bytes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use cairn_base::{DiskId, SegmentId, VolumeId};
+use cairn_erasure::Code;
+use cairn_shard::Shard;
+use parking_lot::{Mutex, RwLock};
+use rustc_hash::FxHashMap;
+
+use crate::error::{Result, SegmentError};
+use crate::layout::{RecordShape, RowPlan, plan_row};
+use crate::types::{SegmentInfo, Stream};
+
+/// A segment of an open volume.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub volume: VolumeId,
+    pub id: SegmentId,
+    pub code: Code,
+    /// By shard index.
+    pub disks: Vec<DiskId>,
+    pub shard_len_bytes: u64,
+    /// Held shared by whoever writes to the shards (appends, repairs), alone by sealing and removal:
+    /// a removed shard's file may be another segment's a moment later.
+    pub gate: Arc<tokio::sync::RwLock<()>>,
+    /// Some record in it was acknowledged.
+    pub appended: AtomicBool,
+    removed: AtomicBool,
+    pins: AtomicU32,
+    open: Mutex<Option<OpenSegment>>,
+}
+
+/// What a segment has while it may be appended to.
+pub(crate) struct OpenSegment {
+    pub shards: Vec<Arc<Shard>>,
+    /// Takes no more rows, and is sealed when those under way are done.
+    closing: bool,
+    next_block: u32,
+    end_block: u32,
+    last_used: Duration,
+    /// Rows that were written, in no order.
+    pub rows: Vec<WrittenRow>,
+    /// Shards with a failed write: their content is not known, so they get no footer.
+    pub shard_failed: Vec<bool>,
+}
+
+impl std::fmt::Debug for OpenSegment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpenSegment")
+            .field("closing", &self.closing)
+            .field("next_block", &self.next_block)
+            .field("end_block", &self.end_block)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A row on disk, for the footers.
+#[derive(Clone, Debug)]
+pub(crate) struct WrittenRow {
+    pub row_block: u32,
+    pub unit_blocks: u16,
+    /// Per shard: CRC32C of the row's bytes, cut at the footer's chunks.
+    pub checksums: Vec<Vec<u32>>,
+}
+
+/// A row that was given its place.
+#[derive(Clone, Debug)]
+pub(crate) struct ReservedRow {
+    pub row_block: u32,
+    pub plan: RowPlan,
+}
+
+impl Segment {
+    /// A segment that takes no appends.
+    pub fn known(volume: VolumeId, info: SegmentInfo) -> Self {
+        Self {
+            volume,
+            id: info.id,
+            code: info.code,
+            disks: info.disks,
+            shard_len_bytes: info.shard_len_bytes,
+            gate: Arc::default(),
+            appended: AtomicBool::new(true),
+            removed: AtomicBool::new(false),
+            pins: AtomicU32::new(0),
+            open: Mutex::new(None),
+        }
+    }
+
+    /// A segment that is being made; appends start with [`Self::open_with`].
+    pub fn created(volume: VolumeId, info: SegmentInfo) -> Self {
+        Self {
+            appended: AtomicBool::new(false),
+            ..Self::known(volume, info)
+        }
+    }
+
+    /// Lets rows in: the shards are there and have room for `data_blocks` blocks of data each.
+    pub fn open_with(&self, shards: Vec<Arc<Shard>>, data_blocks: u32, now: Duration) {
+        *self.open.lock() = Some(OpenSegment {
+            shard_failed: vec![false; shards.len()],
+            shards,
+            closing: false,
+            next_block: 0,
+            end_block: data_blocks,
+            last_used: now,
+            rows: Vec::new(),
+        });
+    }
+
+    pub fn info(&self) -> SegmentInfo {
+        SegmentInfo {
+            id: self.id,
+            code: self.code,
+            disks: self.disks.clone(),
+            shard_len_bytes: self.shard_len_bytes,
+            sealed: !self.is_open(),
+        }
+    }
+
+    /// Whether rows may be added or are being written.
+    pub fn is_open(&self) -> bool {
+        self.open.lock().is_some()
+    }
+
+    /// Whether a row may still be reserved.
+    pub fn takes_rows(&self) -> bool {
+        self.open.lock().as_ref().is_some_and(|open| !open.closing)
+    }
+
+    /// Bytes of data that still fit.
+    pub fn room_bytes(&self) -> u64 {
+        let open = self.open.lock();
+        let blocks = open
+            .as_ref()
+            .filter(|open| !open.closing)
+            .map_or(0, |open| open.end_block - open.next_block);
+        u64::from(blocks) * u64::from(crate::BLOCK_BYTES) * u64::from(self.code.data())
+    }
+
+    pub fn last_used(&self) -> Duration {
+        let open = self.open.lock();
+        open.as_ref().map_or(Duration::ZERO, |open| open.last_used)
+    }
+
+    /// Reserves rows for as many of `records` as fit, in order; empty when the segment is full or closed.
+    pub fn reserve(&self, records: &[RecordShape], now: Duration) -> Vec<ReservedRow> {
+        let mut rows = Vec::new();
+        let mut open = self.open.lock();
+        let Some(open) = open.as_mut().filter(|open| !open.closing) else {
+            return rows;
+        };
+        open.last_used = now;
+        let mut rest = records;
+        while !rest.is_empty() {
+            let room = open.end_block - open.next_block;
+            let Some(plan) = plan_row(self.code.data(), room, rest) else {
+                break;
+            };
+            rest = &rest[plan.offsets.len()..];
+            let row_block = open.next_block;
+            open.next_block += u32::from(plan.unit_blocks);
+            rows.push(ReservedRow { row_block, plan });
+        }
+        rows
+    }
+
+    /// Notes what became of reserved rows.
+    pub fn note_written(&self, rows: Vec<WrittenRow>, failed_shards: &[u8]) {
+        if let Some(open) = self.open.lock().as_mut() {
+            open.rows.extend(rows);
+            for shard in failed_shards {
+                open.shard_failed[usize::from(*shard)] = true;
+            }
+        }
+    }
+
+    /// No more rows; true for the one caller that has to seal it.
+    pub fn close(&self) -> bool {
+        match self.open.lock().as_mut() {
+            Some(open) if !open.closing => {
+                open.closing = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes the open state, for sealing; the caller holds the gate alone.
+    pub fn take_open(&self) -> Option<OpenSegment> {
+        self.open.lock().take()
+    }
+
+    /// The handle of a shard of a segment that is open.
+    pub fn open_shard(&self, index: u8) -> Option<Arc<Shard>> {
+        let open = self.open.lock();
+        open.as_ref()?.shards.get(usize::from(index)).cloned()
+    }
+
+    pub fn open_shards(&self) -> Vec<Arc<Shard>> {
+        let open = self.open.lock();
+        open.as_ref().map(|open| open.shards.clone()).unwrap_or_default()
+    }
+
+    pub fn pin(&self) {
+        self.pins.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub fn unpin(&self) {
+        self.pins.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    pub fn is_pinned(&self) -> bool {
+        self.pins.load(Ordering::Acquire) > 0
+    }
+
+    pub fn mark_removed(&self) {
+        self.removed.store(true, Ordering::Release);
+    }
+
+    pub fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Acquire)
+    }
+}
+
+impl OpenSegment {
+    /// The rows in order and whether they cover the data without a gap: a gap is a write of which
+    /// nothing is known.
+    pub fn rows_in_order(&mut self) -> bool {
+        self.rows.sort_unstable_by_key(|row| row.row_block);
+        let mut next = 0;
+        for row in &self.rows {
+            if row.row_block != next {
+                return false;
+            }
+            next += u32::from(row.unit_blocks);
+        }
+        next == self.next_block
+    }
+
+    pub fn data_blocks(&self) -> u32 {
+        self.next_block
+    }
+}
+
+/// Makes a new segment id; the metadata sees to it that none is given twice.
+pub(crate) type Allocate = Arc<dyn Fn() -> SegmentId + Send + Sync>;
+
+/// A volume that is served here.
+pub(crate) struct Volume {
+    pub id: VolumeId,
+    pub allocate: Allocate,
+    pub segments: RwLock<FxHashMap<SegmentId, Arc<Segment>>>,
+    pub streams: Mutex<Streams>,
+    /// Held while a segment is created, so that streams that wait do not each make one.
+    pub creating: tokio::sync::Mutex<()>,
+}
+
+impl Volume {
+    pub fn new(id: VolumeId, allocate: Allocate, segments: Vec<SegmentInfo>) -> Self {
+        let known = segments
+            .into_iter()
+            .map(|info| (info.id, Arc::new(Segment::known(id, info))))
+            .collect();
+        Self {
+            id,
+            allocate,
+            segments: RwLock::new(known),
+            streams: Mutex::default(),
+            creating: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    pub fn segment(&self, id: SegmentId) -> Result<Arc<Segment>> {
+        let found = self.segments.read().get(&id).cloned();
+        found.ok_or(SegmentError::Gone {
+            volume: self.id,
+            segment: id,
+        })
+    }
+}
+
+/// Which open segment each stream appends to.
+#[derive(Default)]
+pub(crate) struct Streams {
+    current: FxHashMap<(Code, Stream), Arc<Segment>>,
+    /// Segments with room that no stream has now; the next stream takes one before a new one is made.
+    idle: Vec<(Code, Arc<Segment>)>,
+}
+
+impl Streams {
+    pub fn get(&self, code: Code, stream: Stream) -> Option<&Arc<Segment>> {
+        self.current.get(&(code, stream))
+    }
+
+    /// Gives a stream its segment; a segment it had before becomes idle.
+    pub fn set(&mut self, code: Code, stream: Stream, segment: Arc<Segment>) {
+        if let Some(before) = self.current.insert((code, stream), segment) {
+            self.idle.push((code, before));
+        }
+    }
+
+    /// An idle segment that was made for `code` and is `wanted`.
+    pub fn take_idle(&mut self, code: Code, wanted: impl Fn(&Segment) -> bool) -> Option<Arc<Segment>> {
+        self.idle.retain(|(_, segment)| segment.takes_rows());
+        let index = self
+            .idle
+            .iter()
+            .position(|(made_for, segment)| *made_for == code && wanted(segment))?;
+        Some(self.idle.swap_remove(index).1)
+    }
+
+    /// Any open segment that was made for `code`: when there is no space for a new one.
+    pub fn borrow_any(&self, code: Code, wanted: impl Fn(&Segment) -> bool) -> Option<Arc<Segment>> {
+        self.current
+            .iter()
+            .map(|((made_for, _), segment)| (made_for, segment))
+            .chain(self.idle.iter().map(|(made_for, segment)| (made_for, segment)))
+            .find(|(made_for, segment)| **made_for == code && segment.takes_rows() && wanted(segment))
+            .map(|(_, segment)| segment.clone())
+    }
+
+    pub fn forget(&mut self, segment: &Arc<Segment>) {
+        self.current.retain(|_, held| !Arc::ptr_eq(held, segment));
+        self.idle.retain(|(_, held)| !Arc::ptr_eq(held, segment));
+    }
+
+    /// Takes file streams above `streams_max` their segments away (least recently used first; they
+    /// become idle), and returns the open segments above `open_max`, to be sealed.
+    pub fn trim(&mut self, streams_max: usize, open_max: usize) -> Vec<Arc<Segment>> {
+        let mut files: Vec<((Code, Stream), Duration)> = self
+            .current
+            .iter()
+            .filter(|((_, stream), _)| matches!(stream, Stream::File(_)))
+            .map(|(key, segment)| (*key, segment.last_used()))
+            .collect();
+        files.sort_unstable_by_key(|(_, last_used)| *last_used);
+        let surplus = files.len().saturating_sub(streams_max);
+        for (key, _) in &files[..surplus] {
+            if let Some(segment) = self.current.remove(key) {
+                self.idle.push((key.0, segment));
+            }
+        }
+        self.idle.sort_by_key(|(_, segment)| segment.last_used());
+        let surplus = (self.current.len() + self.idle.len()).saturating_sub(open_max);
+        let surplus = surplus.min(self.idle.len());
+        self.idle.drain(..surplus).map(|(_, segment)| segment).collect()
+    }
+
+    /// All open segments unused since `since`, forgotten here.
+    pub fn take_unused_since(&mut self, since: Duration) -> Vec<Arc<Segment>> {
+        let mut taken = Vec::new();
+        self.current.retain(|_, segment| {
+            let keep = segment.last_used() > since;
+            if !keep {
+                taken.push(segment.clone());
+            }
+            keep
+        });
+        self.idle.retain(|(_, segment)| {
+            let keep = segment.last_used() > since;
+            if !keep {
+                taken.push(segment.clone());
+            }
+            keep
+        });
+        taken
+    }
+
+    pub fn count(&self) -> usize {
+        self.current.len() + self.idle.len()
+    }
+
+    /// Room in open segments made for `code`, in bytes of data.
+    pub fn room_bytes(&self, code: Code) -> u64 {
+        let current = self.current.iter().map(|((made_for, _), segment)| (made_for, segment));
+        let idle = self.idle.iter().map(|(made_for, segment)| (made_for, segment));
+        current
+            .chain(idle)
+            .filter(|(made_for, _)| **made_for == code)
+            .map(|(_, segment)| segment.room_bytes())
+            .sum()
+    }
+}

@@ -1,0 +1,110 @@
+//! Why something about a shard or its disk failed.
+
+use cairn_base::disk::DiskError;
+use cairn_base::{DiskId, PoolId};
+
+use crate::name::ShardName;
+
+/// Why bytes are not a valid identity or footer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FormatError {
+    #[error("it is cut short")]
+    Truncated,
+    #[error("it does not begin with the magic number")]
+    Magic,
+    #[error("its version is {found}, this program knows up to {newest}; use a newer program")]
+    Version { found: u32, newest: u32 },
+    #[error("its checksum does not match")]
+    Checksum,
+    #[error("its {0} makes no sense")]
+    Field(&'static str),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ShardError {
+    #[error("{disk}: no shard {shard}")]
+    NotFound { disk: String, shard: ShardName },
+    #[error("{disk}: the shard {shard} is there already")]
+    Exists { disk: String, shard: ShardName },
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    #[error(
+        "{disk} belongs to pool {found}, not to pool {wanted}; give the disk of this pool, or an empty folder"
+    )]
+    WrongPool {
+        disk: String,
+        found: PoolId,
+        wanted: PoolId,
+    },
+    #[error("{disk} has no identity file; add it to the pool first")]
+    NotFormatted { disk: String },
+    #[error("{disk} has an identity already: disk {id} of pool {pool}")]
+    AlreadyFormatted {
+        disk: String,
+        id: DiskId,
+        pool: PoolId,
+    },
+    #[error("{disk}: the identity file is damaged: {reason}")]
+    DamagedIdentity { disk: String, reason: FormatError },
+    #[error("{disk}: the footer of shard {shard} is damaged: {reason}")]
+    DamagedFooter {
+        disk: String,
+        shard: ShardName,
+        reason: FormatError,
+    },
+    #[error("{disk}: shard {shard}: {what} at byte {offset}, {len_bytes} bytes long")]
+    BadRange {
+        disk: String,
+        shard: ShardName,
+        what: &'static str,
+        offset: u64,
+        len_bytes: u64,
+    },
+    #[error("{disk}: {what}: {reason}")]
+    BadRequest {
+        disk: String,
+        what: String,
+        reason: FormatError,
+    },
+    /// A failed sync drops what was dirty, and a later one would not notice: the handle gives up.
+    #[error("{disk}: a sync of shard {shard} failed before; its last writes may be lost")]
+    SyncLost { disk: String, shard: ShardName },
+}
+
+/// What a caller can do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShardErrorKind {
+    /// Nothing has this name.
+    NotFound,
+    /// Use another disk, or free space on this one.
+    Full,
+    /// The disk failed: use another, and redundancy.
+    Io,
+    /// The bytes are not what was written: repair from redundancy.
+    Damaged,
+    /// The disk is not one that may be used here: an operator has to decide.
+    Refused,
+    /// The caller asked for what cannot be.
+    Bug,
+}
+
+impl ShardError {
+    pub fn kind(&self) -> ShardErrorKind {
+        match self {
+            Self::NotFound { .. } => ShardErrorKind::NotFound,
+            Self::Disk(DiskError::NotFound { .. }) => ShardErrorKind::NotFound,
+            Self::Disk(DiskError::Full { .. }) => ShardErrorKind::Full,
+            Self::Disk(DiskError::Io { .. }) | Self::SyncLost { .. } => ShardErrorKind::Io,
+            Self::Disk(DiskError::Short { .. })
+            | Self::DamagedIdentity { .. }
+            | Self::DamagedFooter { .. } => ShardErrorKind::Damaged,
+            Self::WrongPool { .. } | Self::NotFormatted { .. } | Self::AlreadyFormatted { .. } => {
+                ShardErrorKind::Refused
+            }
+            Self::Disk(DiskError::Exists { .. })
+            | Self::Exists { .. }
+            | Self::BadRange { .. }
+            | Self::BadRequest { .. } => ShardErrorKind::Bug,
+        }
+    }
+}

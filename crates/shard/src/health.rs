@@ -1,0 +1,92 @@
+//! What the shards of a disk have met so far.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use cairn_base::disk::DiskError;
+
+/// Counts since the disk was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskHealth {
+    pub read_errors: u64,
+    pub write_errors: u64,
+    /// Refused for want of space; no sign of a bad disk.
+    pub full_errors: u64,
+    /// Wrong bytes, as reported by those who can tell.
+    pub checksum_errors: u64,
+    /// Many I/O errors came in a row. It stays so until the disk is opened again.
+    pub failed: bool,
+}
+
+pub(crate) struct Health {
+    errors_in_a_row_max: u32,
+    errors_in_a_row: AtomicU32,
+    read_errors: AtomicU64,
+    write_errors: AtomicU64,
+    full_errors: AtomicU64,
+    checksum_errors: AtomicU64,
+    failed: AtomicBool,
+}
+
+const ORDER: Ordering = Ordering::Relaxed;
+
+impl Health {
+    pub(crate) fn new(errors_in_a_row_max: u32) -> Self {
+        Self {
+            errors_in_a_row_max,
+            errors_in_a_row: AtomicU32::new(0),
+            read_errors: AtomicU64::new(0),
+            write_errors: AtomicU64::new(0),
+            full_errors: AtomicU64::new(0),
+            checksum_errors: AtomicU64::new(0),
+            failed: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn note_read<T>(&self, result: Result<T, DiskError>) -> Result<T, DiskError> {
+        self.note(&self.read_errors, result)
+    }
+
+    pub(crate) fn note_write<T>(&self, result: Result<T, DiskError>) -> Result<T, DiskError> {
+        self.note(&self.write_errors, result)
+    }
+
+    fn note<T>(&self, errors: &AtomicU64, result: Result<T, DiskError>) -> Result<T, DiskError> {
+        match &result {
+            Ok(_) => {
+                // Loaded first: a store by every operation would pass the cache line around.
+                if self.errors_in_a_row.load(ORDER) != 0 {
+                    self.errors_in_a_row.store(0, ORDER);
+                }
+            }
+            Err(DiskError::Full { .. }) => {
+                self.full_errors.fetch_add(1, ORDER);
+            }
+            Err(DiskError::NotFound { .. } | DiskError::Exists { .. }) => {}
+            Err(DiskError::Short { .. }) => {
+                errors.fetch_add(1, ORDER);
+            }
+            Err(DiskError::Io { .. }) => {
+                errors.fetch_add(1, ORDER);
+                let before = self.errors_in_a_row.fetch_add(1, ORDER);
+                if before.saturating_add(1) >= self.errors_in_a_row_max {
+                    self.failed.store(true, ORDER);
+                }
+            }
+        }
+        result
+    }
+
+    pub(crate) fn note_checksum_error(&self) {
+        self.checksum_errors.fetch_add(1, ORDER);
+    }
+
+    pub(crate) fn get(&self) -> DiskHealth {
+        DiskHealth {
+            read_errors: self.read_errors.load(ORDER),
+            write_errors: self.write_errors.load(ORDER),
+            full_errors: self.full_errors.load(ORDER),
+            checksum_errors: self.checksum_errors.load(ORDER),
+            failed: self.failed.load(ORDER),
+        }
+    }
+}

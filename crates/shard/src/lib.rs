@@ -1,0 +1,30 @@
+//! The shards of one disk.
+//!
+//! A shard is the part of a segment on one disk: one preallocated file there, written at aligned
+//! offsets, synced in groups, and ended by a footer once nothing more is written to it.
+//!
+//! Owns: the names of files on a disk, the disk's identity, the pool of recycled files, footers,
+//! who shares a sync, the health of the disk as its shards see it.
+//! Must not know: what is in a record, erasure coding, which other disks hold the segment.
+//! Invariant: two live handles of one shard are the same handle, so a removed shard's file is given
+//! to another shard only when nobody can write to it any more.
+
+mod error;
+mod footer;
+mod health;
+mod identity;
+mod name;
+mod recycle;
+mod shard;
+mod shard_disk;
+
+pub use error::{FormatError, ShardError, ShardErrorKind};
+pub use footer::{
+    CHECKSUM_UNIT_BYTES, FOOTER_VERSION, FooterRow, SHARD_CAPACITY_BYTES_MAX, ShardFooter,
+    TRAILER_LEN_BYTES, Trailer, decode_footer, decode_trailer, encode_footer, file_len_bytes,
+};
+pub use health::DiskHealth;
+pub use identity::{DiskIdentity, IDENTITY_NAME, decode_identity, encode_identity};
+pub use name::ShardName;
+pub use shard::Shard;
+pub use shard_disk::{ShardDisk, ShardSettings};

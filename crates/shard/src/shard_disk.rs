@@ -1,0 +1,575 @@
+//! The shards of one disk: its identity, which shards it has, and which files wait for new ones.
+//!
+//! Owns: names and the order in which they become durable, handles, health.
+//! Must not know: what the shards hold.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use cairn_base::disk::{Disk, DiskError, DiskFile, DiskSpace, OpenMode};
+use cairn_base::{AlignedBuf, DiskId, PoolId, Timestamp, VolumeId};
+use parking_lot::Mutex;
+use quick_cache::sync::Cache;
+
+use crate::error::{FormatError, ShardError};
+use crate::footer::{TRAILER_LEN_BYTES, file_len_bytes};
+use crate::health::{DiskHealth, Health};
+use crate::identity::{
+    DiskIdentity, IDENTITY_LEN_BYTES, IDENTITY_NAME, IDENTITY_NAME_NEW, decode_identity,
+    encode_identity,
+};
+use crate::name::{
+    ShardName, VOLUMES_FOLDER, parse_shard, parse_volume, shard_path, shards_folder, volume_path,
+};
+use crate::recycle::{FREE_FOLDER, FreeFile, FreeFiles};
+use crate::shard::{Live, Shard};
+
+/// Settings of the shards of one disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardSettings {
+    /// Most files kept for new shards; 0: none.
+    pub recycled_files_max: usize,
+    /// Most shards kept open that nobody uses at the moment; at least 1.
+    pub open_shards_max: usize,
+    /// So many I/O errors in a row make the disk count as failed; at least 1.
+    pub errors_in_a_row_max: u32,
+}
+
+impl Default for ShardSettings {
+    fn default() -> Self {
+        Self {
+            recycled_files_max: 8,
+            open_shards_max: 1024,
+            errors_in_a_row_max: 8,
+        }
+    }
+}
+
+/// What the disk and its open shards share.
+pub(crate) struct Shared {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) health: Health,
+    live: Mutex<Live>,
+}
+
+impl Shared {
+    pub(crate) fn label(&self) -> &str {
+        self.disk.label()
+    }
+
+    pub(crate) fn forget(&self, name: ShardName, tainted: bool) {
+        self.live.lock().forget(name, tainted);
+    }
+
+    fn error_of(&self, name: ShardName, error: DiskError) -> ShardError {
+        let disk = self.label().to_owned();
+        match error {
+            DiskError::NotFound { .. } => ShardError::NotFound { disk, shard: name },
+            DiskError::Exists { .. } => ShardError::Exists { disk, shard: name },
+            other => ShardError::Disk(other),
+        }
+    }
+}
+
+/// The shards of one disk of a pool.
+pub struct ShardDisk {
+    identity: DiskIdentity,
+    shared: Arc<Shared>,
+    /// Keeps handles open; those in use elsewhere are also found through `Shared::live`.
+    open: Cache<ShardName, Arc<Shard>>,
+    free: FreeFiles,
+    /// Volumes whose marker is known to be there.
+    volumes: Mutex<HashSet<VolumeId>>,
+    /// Held for writing while a name changes to another file, for reading while one is looked up,
+    /// so that no handle is made of a file that is on its way to the free ones.
+    names: tokio::sync::RwLock<()>,
+}
+
+impl ShardDisk {
+    /// Makes a blank disk a disk of `pool`. Durable when it returns; a crash leaves it blank or whole.
+    /// Fails with `AlreadyFormatted` if it has an identity.
+    pub async fn format(
+        disk: Arc<dyn Disk>,
+        pool: PoolId,
+        id: DiskId,
+        now: Timestamp,
+    ) -> Result<(), ShardError> {
+        if let Some(identity) = Self::identity(&disk).await? {
+            return Err(ShardError::AlreadyFormatted {
+                disk: disk.label().to_owned(),
+                id: identity.disk,
+                pool: identity.pool,
+            });
+        }
+        // A crash may have left one.
+        match disk.remove(IDENTITY_NAME_NEW).await {
+            Ok(()) | Err(DiskError::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let identity = DiskIdentity {
+            pool,
+            disk: id,
+            created: now,
+        };
+        let mode = OpenMode::CreateNew {
+            len_bytes: IDENTITY_LEN_BYTES as u64,
+        };
+        let file = disk.open(IDENTITY_NAME_NEW, mode).await?;
+        file.write_at(0, vec![encode_identity(&identity).freeze()])
+            .await?;
+        file.sync().await?;
+        disk.rename(IDENTITY_NAME_NEW, IDENTITY_NAME).await?;
+        disk.sync_folder("").await?;
+        Ok(())
+    }
+
+    /// Which disk this is. `None`: it has no identity, it is blank. One that is there but cannot be
+    /// read is an error, never a blank disk.
+    pub async fn identity(disk: &Arc<dyn Disk>) -> Result<Option<DiskIdentity>, ShardError> {
+        let damaged = |reason| ShardError::DamagedIdentity {
+            disk: disk.label().to_owned(),
+            reason,
+        };
+        let file = match disk.open(IDENTITY_NAME, OpenMode::Existing).await {
+            Ok(file) => file,
+            Err(DiskError::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        if file.len_bytes() < IDENTITY_LEN_BYTES as u64 {
+            return Err(damaged(FormatError::Truncated));
+        }
+        let bytes = file.read_at(0, IDENTITY_LEN_BYTES).await?;
+        decode_identity(&bytes).map(Some).map_err(damaged)
+    }
+
+    /// Opens a disk of `pool`. Fails with `NotFormatted` if it is blank, with `WrongPool` if it is
+    /// another pool's.
+    pub async fn open(
+        disk: Arc<dyn Disk>,
+        pool: PoolId,
+        settings: ShardSettings,
+    ) -> Result<Arc<Self>, ShardError> {
+        let label = disk.label().to_owned();
+        let identity = Self::identity(&disk).await?;
+        let identity = identity.ok_or_else(|| ShardError::NotFormatted {
+            disk: label.clone(),
+        })?;
+        if identity.pool != pool {
+            return Err(ShardError::WrongPool {
+                disk: label,
+                found: identity.pool,
+                wanted: pool,
+            });
+        }
+        let markers = disk.list(VOLUMES_FOLDER).await?;
+        let volumes = markers
+            .iter()
+            .filter_map(|name| parse_volume(name))
+            .collect();
+        let free_names = disk.list(FREE_FOLDER).await?;
+        let (free, surplus) = FreeFiles::adopt(settings.recycled_files_max, free_names);
+        for path in surplus {
+            // What cannot be removed now is tried again at the next start.
+            let _ = disk.remove(&path).await;
+        }
+        Ok(Arc::new(Self {
+            identity,
+            shared: Arc::new(Shared {
+                disk,
+                health: Health::new(settings.errors_in_a_row_max.max(1)),
+                live: Mutex::default(),
+            }),
+            open: Cache::new(settings.open_shards_max.max(1)),
+            free,
+            volumes: Mutex::new(volumes),
+            names: tokio::sync::RwLock::default(),
+        }))
+    }
+
+    pub fn id(&self) -> DiskId {
+        self.identity.disk
+    }
+
+    pub fn pool(&self) -> PoolId {
+        self.identity.pool
+    }
+
+    pub fn disk(&self) -> &Arc<dyn Disk> {
+        &self.shared.disk
+    }
+
+    pub fn label(&self) -> &str {
+        self.shared.label()
+    }
+
+    /// Space of the disk; files kept for new shards count as free, because they can be released.
+    pub fn space(&self) -> Result<DiskSpace, ShardError> {
+        let space = self.shared.disk.space()?;
+        let free_bytes = space.free_bytes.saturating_add(self.free.len_bytes());
+        Ok(DiskSpace {
+            total_bytes: space.total_bytes,
+            free_bytes: free_bytes.min(space.total_bytes),
+        })
+    }
+
+    /// Bytes in files kept for new shards.
+    pub fn recycled_bytes(&self) -> u64 {
+        self.free.len_bytes()
+    }
+
+    pub fn health(&self) -> DiskHealth {
+        self.shared.health.get()
+    }
+
+    /// Counts wrong bytes read from this disk; only the reader, who has the checksums, can tell.
+    pub fn note_checksum_error(&self) {
+        self.shared.health.note_checksum_error();
+    }
+
+    /// Makes a shard for `capacity_bytes` of data (a multiple of 4096, at most
+    /// [`crate::SHARD_CAPACITY_BYTES_MAX`]), allocated at once. Its name is durable after its first
+    /// sync. Its content is undefined until written.
+    ///
+    /// Fails with `Exists`, with the disk's `Full`, or with the disk's errors.
+    pub async fn create(
+        &self,
+        name: ShardName,
+        capacity_bytes: u64,
+    ) -> Result<Arc<Shard>, ShardError> {
+        let len_bytes = file_len_bytes(capacity_bytes).ok_or_else(|| ShardError::BadRange {
+            disk: self.label().to_owned(),
+            shard: name,
+            what: "a capacity that no shard can have",
+            offset: 0,
+            len_bytes: capacity_bytes,
+        })?;
+        self.note_volume(name.volume).await?;
+        self.free.note_capacity(capacity_bytes);
+        while let Some(free) = self.free.take(capacity_bytes) {
+            match self.create_recycled(name, &free).await {
+                Ok(shard) => return Ok(shard),
+                Err(error @ ShardError::Exists { .. }) => {
+                    self.drop_free(free).await;
+                    return Err(error);
+                }
+                // A free file that does not work is no reason to fail: a new one is made.
+                Err(_) => self.drop_free(free).await,
+            }
+        }
+        let _names = self.names.read().await;
+        let file = self
+            .create_file(name, OpenMode::CreateNew { len_bytes })
+            .await?;
+        let folders = vec![shards_folder(name.volume)];
+        Ok(self.adopt(name, file, Some(capacity_bytes), folders))
+    }
+
+    async fn create_file(
+        &self,
+        name: ShardName,
+        mode: OpenMode,
+    ) -> Result<Arc<dyn DiskFile>, ShardError> {
+        let result = self.shared.disk.open(&shard_path(name), mode).await;
+        let result = self.shared.health.note_write(result);
+        result.map_err(|error| self.shared.error_of(name, error))
+    }
+
+    /// Turns a free file into the shard `name`.
+    async fn create_recycled(
+        &self,
+        name: ShardName,
+        free: &FreeFile,
+    ) -> Result<Arc<Shard>, ShardError> {
+        let disk = &self.shared.disk;
+        let health = &self.shared.health;
+        if let Some(folder) = &free.unsynced_folder {
+            health.note_write(disk.sync_folder(folder).await)?;
+            health.note_write(disk.sync_folder(FREE_FOLDER).await)?;
+        }
+        let path = free.path();
+        let file = health.note_read(disk.open(&path, OpenMode::Existing).await)?;
+        if file.len_bytes() != free.file_len_bytes() {
+            return Err(DiskError::Short {
+                disk: self.label().to_owned(),
+                name: path,
+                len_bytes: file.len_bytes(),
+                wanted_bytes: free.file_len_bytes(),
+            }
+            .into());
+        }
+        // An old trailer names another shard, or this one in an earlier life (a rebuild): it must
+        // be gone for good before the file has the new name.
+        let trailer_start = file.len_bytes().saturating_sub(TRAILER_LEN_BYTES as u64);
+        let block = health.note_read(file.read_at(trailer_start, TRAILER_LEN_BYTES).await)?;
+        if block.iter().any(|byte| *byte != 0) {
+            let zeros = AlignedBuf::zeroed(TRAILER_LEN_BYTES).freeze();
+            health.note_write(file.write_durable_at(trailer_start, vec![zeros]).await)?;
+        }
+        let _names = self.names.write().await;
+        // A rename would replace the file that is there.
+        match disk.open(&shard_path(name), OpenMode::Existing).await {
+            Err(DiskError::NotFound { .. }) => {}
+            Ok(_) => {
+                let disk = self.label().to_owned();
+                return Err(ShardError::Exists { disk, shard: name });
+            }
+            Err(error) => return Err(error.into()),
+        }
+        health.note_write(disk.rename(&path, &shard_path(name)).await)?;
+        // The free name goes first: a crash in between loses the empty file, never doubles it.
+        let folders = vec![FREE_FOLDER.to_owned(), shards_folder(name.volume)];
+        Ok(self.adopt(name, file, Some(free.capacity_bytes), folders))
+    }
+
+    async fn drop_free(&self, free: FreeFile) {
+        // It is off the list; if it stays on the disk, the next start finds it.
+        let _ = self.shared.disk.remove(&free.path()).await;
+    }
+
+    /// Opens a shard that is there. Fails with `NotFound` if it is not.
+    pub async fn open_shard(&self, name: ShardName) -> Result<Arc<Shard>, ShardError> {
+        if let Some(shard) = self.open.get(&name) {
+            return Ok(shard);
+        }
+        let _names = self.names.read().await;
+        if let Some(shard) = self.live(name) {
+            self.open.insert(name, shard.clone());
+            return Ok(shard);
+        }
+        let result = self
+            .shared
+            .disk
+            .open(&shard_path(name), OpenMode::Existing)
+            .await;
+        let file = self
+            .shared
+            .health
+            .note_read(result)
+            .map_err(|error| self.shared.error_of(name, error))?;
+        // An earlier handle may have been dropped before its first sync.
+        let folders = vec![FREE_FOLDER.to_owned(), shards_folder(name.volume)];
+        Ok(self.adopt(name, file, None, folders))
+    }
+
+    fn live(&self, name: ShardName) -> Option<Arc<Shard>> {
+        self.shared.live.lock().get(name)
+    }
+
+    /// The handle of `name`: the one that is there already, or a new one for `file`.
+    fn adopt(
+        &self,
+        name: ShardName,
+        file: Arc<dyn DiskFile>,
+        capacity_bytes: Option<u64>,
+        unsynced_folders: Vec<String>,
+    ) -> Arc<Shard> {
+        // Made before the lock is taken: if it is not needed, its drop takes the lock.
+        let shared = self.shared.clone();
+        let new = Arc::new(Shard::new(
+            name,
+            shared,
+            file,
+            capacity_bytes,
+            unsynced_folders,
+        ));
+        let shard = {
+            let mut live = self.shared.live.lock();
+            live.get(name).unwrap_or_else(|| {
+                live.insert(&new);
+                new.clone()
+            })
+        };
+        self.open.insert(name, shard.clone());
+        shard
+    }
+
+    /// Removes a shard; one that is not there is no error. Handles to it give `NotFound` from now on.
+    /// The removal becomes durable some time later: a crash can bring the shard back, which garbage
+    /// collection has to expect.
+    pub async fn remove(&self, name: ShardName) -> Result<(), ShardError> {
+        let _names = self.names.write().await;
+        self.open.remove(&name);
+        let (live, tainted) = {
+            let mut live = self.shared.live.lock();
+            (live.get(name), live.take_taint(name))
+        };
+        // A file with a write under way must not become another shard's.
+        let (quiet, capacity_bytes) = match &live {
+            Some(shard) => (shard.retire() && !tainted, shard.capacity_bytes()),
+            None if tainted => (false, None),
+            None => match self
+                .shared
+                .disk
+                .open(&shard_path(name), OpenMode::Existing)
+                .await
+            {
+                Ok(file) => (true, crate::footer::capacity_of_file(file.len_bytes())),
+                Err(DiskError::NotFound { .. }) => return Ok(()),
+                // It may still be possible to remove it.
+                Err(_) => (false, None),
+            },
+        };
+        let result = self
+            .remove_file(name, capacity_bytes.filter(|_| quiet))
+            .await;
+        match (&result, &live) {
+            (Ok(()), _) => self.shared.live.lock().remove(name),
+            (Err(_), Some(shard)) => shard.unretire(),
+            (Err(_), None) => {}
+        }
+        if result.is_err() && tainted {
+            self.shared.forget(name, true);
+        }
+        result
+    }
+
+    /// `capacity_bytes`: of a file that may be used again.
+    async fn remove_file(
+        &self,
+        name: ShardName,
+        capacity_bytes: Option<u64>,
+    ) -> Result<(), ShardError> {
+        let disk = &self.shared.disk;
+        let path = shard_path(name);
+        let folder = shards_folder(name.volume);
+        if let Some(free) =
+            capacity_bytes.and_then(|capacity| self.free.reserve(capacity, Some(folder)))
+        {
+            match self
+                .shared
+                .health
+                .note_write(disk.rename(&path, &free.path()).await)
+            {
+                Ok(()) => {
+                    self.free.add(free);
+                    return Ok(());
+                }
+                Err(DiskError::NotFound { .. }) => {
+                    self.free.give_up();
+                    return Ok(());
+                }
+                // Deleting needs less than renaming.
+                Err(_) => self.free.give_up(),
+            }
+        }
+        match self.shared.health.note_write(disk.remove(&path).await) {
+            Ok(()) | Err(DiskError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The shards of a volume on this disk, in order, open or not.
+    pub async fn list(&self, volume: VolumeId) -> Result<Vec<ShardName>, ShardError> {
+        let names = self.shared.disk.list(&shards_folder(volume)).await;
+        let names = self.shared.health.note_read(names)?;
+        let mut shards: Vec<ShardName> = names
+            .iter()
+            .filter_map(|name| parse_shard(volume, name))
+            .collect();
+        shards.sort_unstable();
+        Ok(shards)
+    }
+
+    /// The volumes that have, or had, shards on this disk, in order.
+    pub async fn volumes(&self) -> Result<Vec<VolumeId>, ShardError> {
+        let markers = self.shared.disk.list(VOLUMES_FOLDER).await;
+        let markers = self.shared.health.note_read(markers)?;
+        let mut volumes: Vec<VolumeId> = markers
+            .iter()
+            .filter_map(|name| parse_volume(name))
+            .collect();
+        volumes.sort_unstable();
+        Ok(volumes)
+    }
+
+    /// Forgets a deleted volume that has no shards here any more.
+    pub async fn forget_volume(&self, volume: VolumeId) -> Result<(), ShardError> {
+        let _names = self.names.write().await;
+        if !self.list(volume).await?.is_empty() {
+            return Ok(());
+        }
+        self.volumes.lock().remove(&volume);
+        match self.shared.disk.remove(&volume_path(volume)).await {
+            Ok(()) | Err(DiskError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes the marker of a volume, durably, before its first shard: `volumes` must name all.
+    async fn note_volume(&self, volume: VolumeId) -> Result<(), ShardError> {
+        if self.volumes.lock().contains(&volume) {
+            return Ok(());
+        }
+        let disk = &self.shared.disk;
+        let health = &self.shared.health;
+        let mode = OpenMode::CreateNew { len_bytes: 0 };
+        match health.note_write(disk.open(&volume_path(volume), mode).await) {
+            Ok(_) | Err(DiskError::Exists { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        health.note_write(disk.sync_folder(VOLUMES_FOLDER).await)?;
+        self.volumes.lock().insert(volume);
+        Ok(())
+    }
+
+    /// Makes zero-written files until `count` (at most the setting) wait for shards of this
+    /// capacity. Slow: it writes them. Stops at the first error.
+    pub async fn prepare_recycled(
+        &self,
+        count: usize,
+        capacity_bytes: u64,
+    ) -> Result<(), ShardError> {
+        self.free.note_capacity(capacity_bytes);
+        while self.free.count(capacity_bytes) < count {
+            let Some(free) = self.free.reserve(capacity_bytes, None) else {
+                break;
+            };
+            let reserved = Reserved {
+                free: &self.free,
+                kept: false,
+            };
+            let len_bytes = free.file_len_bytes();
+            let mode = OpenMode::CreateZeroed { len_bytes };
+            let opened = self.shared.disk.open(&free.path(), mode).await;
+            self.shared.health.note_write(opened)?;
+            reserved.keep(free);
+        }
+        Ok(())
+    }
+
+    /// Gives the space of all waiting files back to the file system.
+    pub async fn release_recycled(&self) -> Result<(), ShardError> {
+        while let Some(free) = self.free.take_any() {
+            match self
+                .shared
+                .health
+                .note_write(self.shared.disk.remove(&free.path()).await)
+            {
+                Ok(()) | Err(DiskError::NotFound { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Gives a reserved place back unless it was filled, also when the future is dropped.
+struct Reserved<'a> {
+    free: &'a FreeFiles,
+    kept: bool,
+}
+
+impl Reserved<'_> {
+    fn keep(mut self, file: FreeFile) {
+        self.kept = true;
+        self.free.add(file);
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.free.give_up();
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! Simulated surroundings for the tests of every crate.
+//!
+//! Owns: an in-memory [`MemDisk`] that loses power, tears writes and fails on request, a
+//! [`Recorder`] that rebuilds disks as of any operation, a clock that moves by hand, and seeded
+//! randomness. Everything follows from seeds: the same calls give the same bytes.
+//! Must not know: segments, metadata, files, protocols. Used as a dev-dependency only.
+
+mod content;
+mod env;
+mod mem_disk;
+mod record;
+mod rng;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use env::{ManualClock, SeededEntropy, TestWorld, test_env};
+pub use mem_disk::{DiskSnapshot, DiskStats, Fault, FaultRule, MemDisk, OpKind};
+pub use record::Recorder;
+pub use rng::Rng;
+pub use state::Crash;

@@ -1,0 +1,660 @@
+//! A disk in memory that counts, fails, loses power and is recorded as a test asks.
+//!
+//! Owns: handles, limits, faults and the order of operations. What survives a crash is decided in
+//! `state`.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use cairn_base::AlignedBuf;
+use cairn_base::disk::{Disk, DiskError, DiskFile, DiskSpace, IoFuture, OpenMode};
+use parking_lot::Mutex;
+
+use crate::record::Recorder;
+use crate::rng::Rng;
+use crate::state::{Crash, FileId, Op, State, allocated_bytes, folder_of};
+
+/// Longest file that can be made: what `off_t` can say.
+const FILE_LEN_BYTES_MAX: u64 = i64::MAX as u64;
+
+/// Kinds of operations, to pick which shall fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpKind {
+    /// Opening an existing file.
+    Open,
+    Create,
+    Remove,
+    Rename,
+    List,
+    SyncFolder,
+    Read,
+    Write,
+    WriteDurable,
+    Sync,
+    SetLen,
+}
+
+/// How an operation fails. It then has changed nothing, but a failed sync has dropped what was dirty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    Io,
+    Full,
+}
+
+/// Which operations fail: of those that match, `skip` succeed, then `times` fail.
+#[derive(Clone, Debug)]
+pub struct FaultRule {
+    /// `None` matches all kinds.
+    pub kind: Option<OpKind>,
+    /// Matches names that contain this; "" matches all.
+    pub name_part: String,
+    pub skip: u64,
+    pub times: u64,
+    pub fault: Fault,
+}
+
+/// What was asked of a disk so far; failed operations are not counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskStats {
+    pub opens: u64,
+    pub creates: u64,
+    pub reads: u64,
+    pub read_bytes: u64,
+    /// Plain and durable writes.
+    pub writes: u64,
+    pub write_bytes: u64,
+    pub writes_durable: u64,
+    pub syncs: u64,
+    pub folder_syncs: u64,
+}
+
+/// An in-memory disk. Its futures are ready at once, unless [`MemDisk::yield_at_random`] was called.
+///
+/// The rules of durability are listed in the crate's `state` module.
+pub struct MemDisk {
+    shared: Arc<Shared>,
+}
+
+/// A copy of a disk's content, to bring a stale disk back later.
+#[derive(Clone)]
+pub struct DiskSnapshot {
+    label: String,
+    capacity_bytes: u64,
+    state: State,
+}
+
+struct Shared {
+    label: String,
+    capacity_bytes: u64,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    state: State,
+    stats: DiskStats,
+    faults: Vec<FaultRule>,
+    /// Why nothing works any more, when that is so.
+    dead: Option<&'static str>,
+    yields: Option<Yields>,
+    recorder: Option<(Arc<Recorder>, usize)>,
+}
+
+struct Yields {
+    rng: Rng,
+    count_max: u64,
+}
+
+struct MemFile {
+    shared: Arc<Shared>,
+    id: FileId,
+    name: String,
+}
+
+impl MemDisk {
+    /// An empty disk; `label` names it in messages.
+    pub fn new(label: impl Into<String>, capacity_bytes: u64) -> Arc<MemDisk> {
+        Self::from_state(label.into(), capacity_bytes, State::default())
+    }
+
+    pub fn from_snapshot(snapshot: &DiskSnapshot) -> Arc<MemDisk> {
+        Self::from_state(
+            snapshot.label.clone(),
+            snapshot.capacity_bytes,
+            snapshot.state.clone(),
+        )
+    }
+
+    pub(crate) fn from_state(label: String, capacity_bytes: u64, state: State) -> Arc<MemDisk> {
+        let inner = Inner {
+            state,
+            stats: DiskStats::default(),
+            faults: Vec::new(),
+            dead: None,
+            yields: None,
+            recorder: None,
+        };
+        let shared = Shared {
+            label,
+            capacity_bytes,
+            inner: Mutex::new(inner),
+        };
+        Arc::new(MemDisk {
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// Cuts the power: this disk and its handles only give errors from now on. Returns the disk as
+    /// the next start finds it.
+    pub fn crash(&self, mode: Crash, seed: u64) -> Arc<MemDisk> {
+        let state = {
+            let mut inner = self.shared.inner.lock();
+            inner.dead = Some("the power was cut");
+            inner.recorder = None;
+            inner.state.clone()
+        };
+        Self::from_state(
+            self.shared.label.clone(),
+            self.shared.capacity_bytes,
+            state.crash(mode, &mut Rng::new(seed)),
+        )
+    }
+
+    /// What the disk would hold if it were unplugged cleanly now: nothing is lost.
+    pub fn snapshot(&self) -> DiskSnapshot {
+        let state = self.shared.inner.lock().state.clone();
+        DiskSnapshot {
+            label: self.shared.label.clone(),
+            capacity_bytes: self.shared.capacity_bytes,
+            state: state.crash(Crash::KeepUnsynced, &mut Rng::new(0)),
+        }
+    }
+
+    /// Adds a rule; of several that match an operation the first wins.
+    pub fn inject(&self, rule: FaultRule) {
+        self.shared.inner.lock().faults.push(rule);
+    }
+
+    /// Lets one operation of a kind fail, after `skip` more that succeed.
+    pub fn fail_nth(&self, kind: OpKind, skip: u64, fault: Fault) {
+        self.inject(FaultRule {
+            kind: Some(kind),
+            name_part: String::new(),
+            skip,
+            times: 1,
+            fault,
+        });
+    }
+
+    /// From now on everything fails with an I/O error, until [`MemDisk::clear_faults`].
+    pub fn fail_all(&self) {
+        self.inject(FaultRule {
+            kind: None,
+            name_part: String::new(),
+            skip: 0,
+            times: u64::MAX,
+            fault: Fault::Io,
+        });
+    }
+
+    pub fn clear_faults(&self) {
+        self.shared.inner.lock().faults.clear();
+    }
+
+    /// Flips bit `bit` (0..8) of the byte at `offset`, silently. Panics if there is no such byte.
+    pub fn flip_bit(&self, name: &str, offset: u64, bit: u8) {
+        let mut inner = self.shared.inner.lock();
+        let found = inner.state.corrupt(name, offset, |byte| *byte ^= 1 << bit);
+        assert!(found, "{name} has a byte {offset}");
+    }
+
+    /// The names of all files, in order.
+    pub fn file_names(&self) -> Vec<String> {
+        let inner = self.shared.inner.lock();
+        inner.state.names().map(str::to_owned).collect()
+    }
+
+    /// The bytes of a file, past all faults and counters.
+    pub fn file_bytes(&self, name: &str) -> Option<Vec<u8>> {
+        let inner = self.shared.inner.lock();
+        let content = inner.state.content(inner.state.lookup(name)?)?;
+        Some(content.to_vec())
+    }
+
+    pub fn stats(&self) -> DiskStats {
+        self.shared.inner.lock().stats
+    }
+
+    /// Lets every operation yield to other tasks up to `count_max` times before it takes effect and
+    /// as often before it is answered, so that operations overlap and overtake one another.
+    pub fn yield_at_random(&self, seed: u64, count_max: u64) {
+        self.shared.inner.lock().yields = Some(Yields {
+            rng: Rng::new(seed),
+            count_max,
+        });
+    }
+
+    pub(crate) fn record_to(&self, recorder: Arc<Recorder>, disk_index: usize) {
+        let mut inner = self.shared.inner.lock();
+        assert!(inner.recorder.is_none(), "a disk has one recorder");
+        inner.recorder = Some((recorder, disk_index));
+    }
+
+    pub(crate) fn label_and_capacity(&self) -> (String, u64) {
+        (self.shared.label.clone(), self.shared.capacity_bytes)
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.shared.inner.lock().state.clone()
+    }
+}
+
+impl Shared {
+    fn io_error(&self, what: String, detail: impl Into<String>) -> DiskError {
+        DiskError::Io {
+            disk: self.label.clone(),
+            what,
+            detail: detail.into(),
+        }
+    }
+
+    fn full(&self, what: String) -> DiskError {
+        DiskError::Full {
+            disk: self.label.clone(),
+            what,
+        }
+    }
+
+    fn not_found(&self, name: &str) -> DiskError {
+        DiskError::NotFound {
+            disk: self.label.clone(),
+            name: name.to_owned(),
+        }
+    }
+
+    /// Runs one operation: `act` checks and acts at one instant. What is passed to it says how many
+    /// operations were recorded when this one was issued.
+    async fn run<T>(
+        &self,
+        kind: OpKind,
+        name: &str,
+        act: impl FnOnce(&mut Inner, usize) -> Result<T, DiskError>,
+    ) -> Result<T, DiskError> {
+        let issued = {
+            let inner = self.inner.lock();
+            inner
+                .recorder
+                .as_ref()
+                .map_or(0, |(recorder, _)| recorder.op_count())
+        };
+        self.pause().await;
+        let result = {
+            let mut inner = self.inner.lock();
+            self.admit(&mut inner, kind, name)
+                .and_then(|()| act(&mut inner, issued))
+        };
+        self.pause().await;
+        // An answer never arrives after the power was cut.
+        match self.inner.lock().dead {
+            Some(reason) => Err(self.io_error(format!("{kind:?} {name}"), reason)),
+            None => result,
+        }
+    }
+
+    async fn pause(&self) {
+        let count = match &mut self.inner.lock().yields {
+            Some(yields) => {
+                let bound = yields.count_max.saturating_add(1);
+                yields.rng.below(bound)
+            }
+            None => 0,
+        };
+        for _ in 0..count {
+            YieldOnce::default().await;
+        }
+    }
+
+    /// Refuses what a dead disk, a bad name or a fault rule refuses.
+    fn admit(&self, inner: &mut Inner, kind: OpKind, name: &str) -> Result<(), DiskError> {
+        let what = || format!("{kind:?} {name}");
+        if let Some(reason) = inner.dead {
+            return Err(self.io_error(what(), reason));
+        }
+        for rule in &mut inner.faults {
+            let matches = rule.kind.is_none_or(|wanted| wanted == kind)
+                && name.contains(rule.name_part.as_str())
+                && rule.times > 0;
+            if !matches {
+                continue;
+            }
+            if rule.skip > 0 {
+                rule.skip -= 1;
+                continue;
+            }
+            rule.times -= 1;
+            return Err(match rule.fault {
+                Fault::Io => self.io_error(what(), "an injected fault"),
+                Fault::Full => self.full(what()),
+            });
+        }
+        Ok(())
+    }
+
+    fn apply(&self, inner: &mut Inner, issued: usize, name: &str, op: Op) {
+        inner.state.apply(&op);
+        if let Some((recorder, disk_index)) = &inner.recorder {
+            recorder.push(*disk_index, issued, name, op);
+        }
+    }
+
+    /// Fails if growing a file from one length to another does not fit the disk.
+    fn reserve(
+        &self,
+        inner: &Inner,
+        what: &str,
+        len_bytes: u64,
+        len_bytes_new: u64,
+    ) -> Result<(), DiskError> {
+        if len_bytes_new > FILE_LEN_BYTES_MAX {
+            return Err(self.io_error(what.to_owned(), "the file would be too long"));
+        }
+        let more = allocated_bytes(len_bytes_new).saturating_sub(allocated_bytes(len_bytes));
+        let free = self.capacity_bytes.saturating_sub(inner.state.used_bytes());
+        if more > free {
+            return Err(self.full(what.to_owned()));
+        }
+        Ok(())
+    }
+
+    fn check_name(&self, name: &str) -> Result<(), DiskError> {
+        let good_byte = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-');
+        let good_part = |part: &str| {
+            !part.is_empty() && part != "." && part != ".." && part.bytes().all(good_byte)
+        };
+        if name.split('/').all(good_part) {
+            Ok(())
+        } else {
+            Err(self.io_error(format!("using the name {name:?}"), "it is not allowed"))
+        }
+    }
+}
+
+impl Disk for MemDisk {
+    fn label(&self) -> &str {
+        &self.shared.label
+    }
+
+    fn open<'a>(&'a self, name: &'a str, mode: OpenMode) -> IoFuture<'a, Arc<dyn DiskFile>> {
+        let shared = &self.shared;
+        let kind = match mode {
+            OpenMode::Existing => OpKind::Open,
+            OpenMode::CreateNew { .. } | OpenMode::CreateZeroed { .. } => OpKind::Create,
+        };
+        Box::pin(async move {
+            shared.check_name(name)?;
+            let file = shared.run(kind, name, |inner, issued| {
+                match (mode, inner.state.lookup(name)) {
+                    (OpenMode::Existing, Some(_)) => inner.stats.opens += 1,
+                    (OpenMode::Existing, None) => return Err(shared.not_found(name)),
+                    (OpenMode::CreateNew { .. } | OpenMode::CreateZeroed { .. }, Some(_)) => {
+                        return Err(DiskError::Exists {
+                            disk: shared.label.clone(),
+                            name: name.to_owned(),
+                        });
+                    }
+                    (
+                        OpenMode::CreateNew { len_bytes } | OpenMode::CreateZeroed { len_bytes },
+                        None,
+                    ) => {
+                        shared.reserve(inner, &format!("creating {name}"), 0, len_bytes)?;
+                        inner.stats.creates += 1;
+                        let op = Op::Create {
+                            name: name.to_owned(),
+                            len_bytes,
+                        };
+                        shared.apply(inner, issued, name, op);
+                    }
+                }
+                let id = inner
+                    .state
+                    .lookup(name)
+                    .ok_or_else(|| shared.not_found(name))?;
+                inner.state.open(id);
+                // Made here, so that the handle is closed even if the caller goes away.
+                Ok(MemFile {
+                    shared: Arc::clone(shared),
+                    id,
+                    name: name.to_owned(),
+                })
+            });
+            let file: Arc<dyn DiskFile> = Arc::new(file.await?);
+            Ok(file)
+        })
+    }
+
+    fn remove<'a>(&'a self, name: &'a str) -> IoFuture<'a, ()> {
+        let shared = &self.shared;
+        Box::pin(shared.run(OpKind::Remove, name, move |inner, issued| {
+            if inner.state.lookup(name).is_none() {
+                return Err(shared.not_found(name));
+            }
+            let op = Op::Remove {
+                name: name.to_owned(),
+            };
+            shared.apply(inner, issued, name, op);
+            Ok(())
+        }))
+    }
+
+    fn rename<'a>(&'a self, from: &'a str, to: &'a str) -> IoFuture<'a, ()> {
+        let shared = &self.shared;
+        Box::pin(async move {
+            shared.check_name(to)?;
+            let act = |inner: &mut Inner, issued| {
+                if inner.state.lookup(from).is_none() {
+                    return Err(shared.not_found(from));
+                }
+                let op = Op::Rename {
+                    from: from.to_owned(),
+                    to: to.to_owned(),
+                };
+                shared.apply(inner, issued, from, op);
+                Ok(())
+            };
+            shared.run(OpKind::Rename, from, act).await
+        })
+    }
+
+    fn list<'a>(&'a self, folder: &'a str) -> IoFuture<'a, Vec<String>> {
+        Box::pin(self.shared.run(OpKind::List, folder, move |inner, _| {
+            let names = inner.state.names().filter(|name| folder_of(name) == folder);
+            let last_part = |name: &str| match name.rsplit_once('/') {
+                Some((_, last)) => last.to_owned(),
+                None => name.to_owned(),
+            };
+            Ok(names.map(last_part).collect())
+        }))
+    }
+
+    fn sync_folder<'a>(&'a self, folder: &'a str) -> IoFuture<'a, ()> {
+        let shared = &self.shared;
+        Box::pin(
+            shared.run(OpKind::SyncFolder, folder, move |inner, issued| {
+                inner.stats.folder_syncs += 1;
+                let op = Op::SyncFolder {
+                    folder: folder.to_owned(),
+                };
+                shared.apply(inner, issued, folder, op);
+                Ok(())
+            }),
+        )
+    }
+
+    fn space(&self) -> Result<DiskSpace, DiskError> {
+        let inner = self.shared.inner.lock();
+        if let Some(reason) = inner.dead {
+            return Err(self
+                .shared
+                .io_error("asking for its space".to_owned(), reason));
+        }
+        Ok(DiskSpace {
+            total_bytes: self.shared.capacity_bytes,
+            free_bytes: self
+                .shared
+                .capacity_bytes
+                .saturating_sub(inner.state.used_bytes()),
+        })
+    }
+}
+
+impl MemFile {
+    async fn write(&self, offset: u64, parts: Vec<Bytes>, durable: bool) -> Result<(), DiskError> {
+        let kind = match durable {
+            false => OpKind::Write,
+            true => OpKind::WriteDurable,
+        };
+        let bytes = join(parts);
+        let what = format!("writing {}", self.name);
+        let Some(end) = offset.checked_add(bytes.len() as u64) else {
+            return Err(self.shared.io_error(what, "the offset is too large"));
+        };
+        let act = |inner: &mut Inner, issued| {
+            let len_bytes = self.content(inner)?.len_bytes();
+            if end > len_bytes && !bytes.is_empty() {
+                self.shared.reserve(inner, &what, len_bytes, end)?;
+            }
+            inner.stats.writes += 1;
+            inner.stats.writes_durable += u64::from(durable);
+            inner.stats.write_bytes += bytes.len() as u64;
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            let op = Op::Write {
+                file: self.id,
+                offset,
+                bytes,
+                durable,
+            };
+            self.shared.apply(inner, issued, &self.name, op);
+            Ok(())
+        };
+        self.shared.run(kind, &self.name, act).await
+    }
+
+    fn content<'a>(&self, inner: &'a Inner) -> Result<&'a crate::content::Content, DiskError> {
+        let content = inner.state.content(self.id);
+        content.ok_or_else(|| self.shared.not_found(&self.name))
+    }
+}
+
+impl DiskFile for MemFile {
+    fn len_bytes(&self) -> u64 {
+        let inner = self.shared.inner.lock();
+        self.content(&inner)
+            .map_or(0, |content| content.len_bytes())
+    }
+
+    fn write_at<'a>(&'a self, offset: u64, parts: Vec<Bytes>) -> IoFuture<'a, ()> {
+        Box::pin(self.write(offset, parts, false))
+    }
+
+    fn write_durable_at<'a>(&'a self, offset: u64, parts: Vec<Bytes>) -> IoFuture<'a, ()> {
+        Box::pin(self.write(offset, parts, true))
+    }
+
+    fn read_at<'a>(&'a self, offset: u64, len_bytes: usize) -> IoFuture<'a, Bytes> {
+        Box::pin(self.shared.run(OpKind::Read, &self.name, move |inner, _| {
+            let content = self.content(inner)?;
+            let end = offset.checked_add(len_bytes as u64);
+            if end.is_none_or(|end| end > content.len_bytes()) {
+                return Err(DiskError::Short {
+                    disk: self.shared.label.clone(),
+                    name: self.name.clone(),
+                    len_bytes: content.len_bytes(),
+                    wanted_bytes: end.unwrap_or(u64::MAX),
+                });
+            }
+            let mut buf = AlignedBuf::zeroed(len_bytes);
+            content.read(offset, &mut buf);
+            inner.stats.reads += 1;
+            inner.stats.read_bytes += len_bytes as u64;
+            Ok(buf.freeze())
+        }))
+    }
+
+    fn sync<'a>(&'a self) -> IoFuture<'a, ()> {
+        Box::pin(async move {
+            let act = |inner: &mut Inner, issued| {
+                inner.stats.syncs += 1;
+                let op = Op::Sync { file: self.id };
+                self.shared.apply(inner, issued, &self.name, op);
+                Ok(())
+            };
+            let result = self.shared.run(OpKind::Sync, &self.name, act).await;
+            if result.is_err() {
+                let mut inner = self.shared.inner.lock();
+                if inner.dead.is_none() {
+                    let op = Op::SyncFailed { file: self.id };
+                    let issued = usize::MAX;
+                    self.shared.apply(&mut inner, issued, &self.name, op);
+                }
+            }
+            result
+        })
+    }
+
+    fn set_len<'a>(&'a self, len_bytes: u64) -> IoFuture<'a, ()> {
+        Box::pin(
+            self.shared
+                .run(OpKind::SetLen, &self.name, move |inner, issued| {
+                    let len_bytes_now = self.content(inner)?.len_bytes();
+                    let what = format!("resizing {}", self.name);
+                    self.shared
+                        .reserve(inner, &what, len_bytes_now, len_bytes)?;
+                    let op = Op::SetLen {
+                        file: self.id,
+                        len_bytes,
+                    };
+                    self.shared.apply(inner, issued, &self.name, op);
+                    Ok(())
+                }),
+        )
+    }
+}
+
+impl Drop for MemFile {
+    fn drop(&mut self) {
+        self.shared.inner.lock().state.close(self.id);
+    }
+}
+
+fn join(mut parts: Vec<Bytes>) -> Bytes {
+    if parts.len() == 1 {
+        return parts.remove(0);
+    }
+    let mut joined = BytesMut::with_capacity(parts.iter().map(Bytes::len).sum());
+    for part in &parts {
+        joined.extend_from_slice(part);
+    }
+    joined.freeze()
+}
+
+/// Lets other tasks run once.
+#[derive(Default)]
+struct YieldOnce {
+    yielded: bool,
+}
+
+impl Future for YieldOnce {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if std::mem::replace(&mut self.yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
