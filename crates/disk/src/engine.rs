@@ -21,7 +21,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    pub(crate) fn finish(self: Box<Self>, result: io::Result<Outcome>) {
+    pub(crate) fn finish(self, result: io::Result<Outcome>) {
         let _ = self.done.send(result);
     }
 }
@@ -77,7 +77,7 @@ impl Engine {
             Some(ring) => ring.send(request),
             None => self
                 .workers
-                .send(Box::new(move || perform_blocking(request))),
+                .send(Box::new(move || perform_blocking(*request))),
         }
         result.await.unwrap_or_else(|_| Err(stopped()))
     }
@@ -102,7 +102,7 @@ impl Engine {
     }
 }
 
-fn perform_blocking(mut request: Box<Request>) {
+fn perform_blocking(mut request: Request) {
     loop {
         let result = request.op.call();
         if let Step::Finished(result) = request.op.complete(result) {

@@ -97,7 +97,7 @@ struct Job {
     flight: u64,
     runs: Arc<BTreeMap<u64, Run>>,
     len_bytes: u64,
-    /// Journal entries up to here are in `runs` where they overlap it.
+    /// The file's last journal entry when the flight began.
     journal_through: LogPosition,
     stream: Stream,
     done: watch::Sender<FlightResult>,
@@ -318,18 +318,25 @@ impl Shared {
             state.stable_size_bytes = state
                 .stable_size_bytes
                 .max(end_max.min(state.record.size_bytes));
-            for range in journaled(&job.runs) {
-                batch.fold(Fold {
-                    ino: inode.ino,
-                    start: range.start,
-                    end: range.end,
-                    through: job.journal_through,
-                });
+            // What lands here is newer than any journal entry up to then, also where the entry's own
+            // bytes were overwritten in memory and are not in `runs`.
+            if job.journal_through.0 > 0 {
+                for range in ranges(&job.runs) {
+                    batch.fold(Fold {
+                        ino: inode.ino,
+                        start: range.start,
+                        end: range.end,
+                        through: job.journal_through,
+                    });
+                }
             }
             batch.put(Key::inode(inode.ino), state.stored_record().encode());
             let ticket = self.meta.submit(batch);
             state.ticket = ticket;
             state.flights.remove(index);
+            if state.dirty.is_empty() && state.flights.is_empty() {
+                state.journal_last = LogPosition(0);
+            }
             if state.extents.len() > EXTENTS_IN_MEMORY_MAX {
                 state.extents.unload();
             }
@@ -594,13 +601,10 @@ impl Shared {
     }
 }
 
-/// The ranges of `runs` that the journal holds too.
-fn journaled(runs: &BTreeMap<u64, Run>) -> Vec<Range<u64>> {
+/// The ranges that `runs` cover.
+fn ranges(runs: &BTreeMap<u64, Run>) -> Vec<Range<u64>> {
     let mut ranges: Vec<Range<u64>> = Vec::new();
     for (start, run) in runs {
-        if run.journal.is_none() {
-            continue;
-        }
         let end = start + run.data.len() as u64;
         match ranges.last_mut() {
             Some(last) if last.end == *start => last.end = end,

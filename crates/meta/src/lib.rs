@@ -34,3 +34,6 @@ pub use records::{
 };
 pub use settings::{JournalPressure, MetaCache, MetaSettings, MetaStats, VolumeCounters};
 pub use store::{MetaStore, Recovered};
+
+#[cfg(test)]
+mod tests;

@@ -10,16 +10,12 @@ use bytes::Bytes;
 use cairn_base::{DiskId, Epoch, Generation, Ino, LogPosition, SegmentId, Timestamp};
 
 use crate::keys::NAME_LEN_BYTES_MAX;
-use cairn_segment::pointer::{
-    CHECKSUM_GRANULE_BYTES, Codec, Location, RECORD_LEN_BYTES_MAX, RecordPointer,
-};
+use cairn_segment::{RecordPointer, decode_pointer, encode_pointer};
 
 /// Longest target of a symbolic link, in bytes.
 pub const SYMLINK_LEN_BYTES_MAX: usize = 4095;
 /// Most disks in a segment: 16 data and 4 parity shards.
 pub const SEGMENT_DISK_COUNT_MAX: usize = 20;
-/// Most checksums in a pointer.
-pub const CHECKSUM_COUNT_MAX: usize = (RECORD_LEN_BYTES_MAX / CHECKSUM_GRANULE_BYTES) as usize;
 
 const VERSION: u8 = 1;
 
@@ -267,28 +263,11 @@ pub struct ExtentRecord {
 
 impl ExtentRecord {
     pub fn encode(&self) -> Vec<u8> {
-        let RecordPointer {
-            location,
-            codec,
-            file_len_bytes,
-            checksums,
-        } = &self.record;
-        assert!(checksums.len() <= CHECKSUM_COUNT_MAX);
-        let mut out = Vec::with_capacity(48 + 4 * checksums.len());
+        let mut out = Vec::with_capacity(48 + 4 * self.record.checksums.len());
         out.push(VERSION);
         put_u64(&mut out, self.start);
         put_u32(&mut out, self.offset_in_record);
-        put_u64(&mut out, location.segment.0);
-        put_u32(&mut out, location.row_block);
-        put_u16(&mut out, location.unit_blocks);
-        put_u32(&mut out, location.offset_bytes);
-        put_u32(&mut out, location.len_bytes);
-        out.push(*codec as u8);
-        put_u32(&mut out, *file_len_bytes);
-        out.push(checksums.len() as u8);
-        for checksum in checksums {
-            put_u32(&mut out, *checksum);
-        }
+        encode_pointer(&self.record, &mut out);
         out
     }
 
@@ -296,43 +275,16 @@ impl ExtentRecord {
         let mut fields = Fields::new("extent", bytes)?;
         let start = fields.u64("start")?;
         let offset_in_record = fields.u32("offset in record")?;
-        let location = Location {
-            segment: SegmentId(fields.u64("segment")?),
-            row_block: fields.u32("row")?,
-            unit_blocks: fields.u16("unit")?,
-            offset_bytes: fields.u32("offset")?,
-            len_bytes: fields.u32("length")?,
-        };
-        let codec = match fields.u8("codec")? {
-            0 => Codec::Raw,
-            1 => Codec::Lz4,
-            2 => Codec::Zstd,
-            _ => return Err(fields.malformed("codec")),
-        };
-        let file_len_bytes = fields.u32("file length")?;
-        let lens_are_sane = location.len_bytes <= RECORD_LEN_BYTES_MAX
-            && file_len_bytes <= RECORD_LEN_BYTES_MAX
-            && offset_in_record <= file_len_bytes;
-        if !lens_are_sane {
-            return Err(fields.malformed("length"));
-        }
-        let count = fields.u8("checksums")? as usize;
-        if count > CHECKSUM_COUNT_MAX {
-            return Err(fields.malformed("checksums"));
-        }
-        let mut checksums = Vec::with_capacity(count);
-        for _ in 0..count {
-            checksums.push(fields.u32("checksums")?);
-        }
+        let decoded = decode_pointer(fields.rest);
+        let (record, rest) = decoded.map_err(|_| fields.malformed("pointer"))?;
+        fields.rest = rest;
         fields.end()?;
+        if offset_in_record > record.file_len_bytes {
+            return Err(fields.malformed("offset in record"));
+        }
         Ok(Self {
             start,
-            record: RecordPointer {
-                location,
-                codec,
-                file_len_bytes,
-                checksums,
-            },
+            record,
             offset_in_record,
         })
     }
@@ -591,6 +543,7 @@ impl<'a> Fields<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cairn_segment::{Codec, Location};
     use proptest::prelude::*;
 
     fn inode() -> InodeRecord {

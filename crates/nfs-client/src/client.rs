@@ -4,6 +4,7 @@
 //! against what was asked.
 //! Must not know: paths, directories larger than one reply, when data is stable.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -154,6 +155,7 @@ struct Inner {
     /// Where the search for the least busy connection starts.
     turn: AtomicUsize,
     settings: ClientSettings,
+    server_address: SocketAddr,
     root: FileHandle,
     export: Vec<u8>,
     limits: Limits,
@@ -187,6 +189,7 @@ impl Client {
             connections,
             turn: AtomicUsize::new(0),
             settings,
+            server_address: mounted.ports.nfs,
             root: mounted.root,
             export: mounted.export,
             limits: Limits {
@@ -211,6 +214,11 @@ impl Client {
     /// The path that was mounted.
     pub fn export(&self) -> &[u8] {
         &self.inner.export
+    }
+
+    /// Where NFS is answered.
+    pub fn server_address(&self) -> SocketAddr {
+        self.inner.server_address
     }
 
     /// The URL that the client was made from.

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use cairn_base::DiskId;
 use cairn_shard::DiskIdentity;
 
-use crate::pool::{PoolDisk, PoolState};
+use crate::pool::{PoolDisk, PoolState, Stage};
 
 /// What was found at one data folder.
 #[derive(Clone, Debug)]
@@ -199,7 +199,7 @@ fn open(found: &[Found], state: PoolState) -> Result<Plan, AssembleError> {
                 present.push((index, identity.disk));
                 continue;
             }
-            Content::Disk { identity: None, .. } | Content::Blank if !state.formed => {
+            Content::Disk { identity: None, .. } | Content::Blank if state.stage == Stage::Forming => {
                 let disk = by_label.ok_or_else(|| not_a_member(&state, folder))?;
                 unformatted.push((index, disk.id));
                 continue;
@@ -257,10 +257,9 @@ pub fn require_enough(
 ) -> Result<(), AssembleError> {
     let members = state.disks.len();
     // Before a pool is formed nothing can be rebuilt from the others: all have to be there.
-    let tolerated = if state.formed {
-        failures_tolerated(members)
-    } else {
-        0
+    let tolerated = match state.stage {
+        Stage::Forming => 0,
+        Stage::Empty | Stage::InUse => failures_tolerated(members),
     };
     let needed = members.saturating_sub(tolerated);
     if present >= needed {
@@ -417,7 +416,7 @@ mod tests {
     #[test]
     fn a_first_start_that_broke_off_is_finished() {
         let mut state = example(3);
-        state.formed = false;
+        state.stage = Stage::Forming;
         state.volumes.clear();
         let bare = |state| Content::Disk { identity: None, state };
         let mut found = vec![

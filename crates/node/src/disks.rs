@@ -16,7 +16,7 @@ use cairn_shard::{ShardDisk, ShardError, ShardErrorKind, ShardSettings};
 
 use crate::assemble::{Content, Found, Missing, Plan, plan};
 use crate::error::NodeError;
-use crate::pool::{HandleKey, PoolDisk, PoolState};
+use crate::pool::{HandleKey, PoolDisk, PoolState, Stage};
 use crate::pool_store;
 
 /// Names in a data folder that do not make it a used one.
@@ -85,7 +85,7 @@ pub async fn open_pool(env: &Env, config: &Config) -> Result<PoolDisks, NodeErro
                 disk.map(|disk| (disk, *id))
             };
             let mut members: Vec<_> = present.iter().filter_map(at).collect();
-            if !state.formed {
+            if state.stage == Stage::Forming {
                 let mut bare = Vec::new();
                 for entry in &unformatted {
                     let folder = folders.get(entry.0).ok_or_else(no_folder)?;
@@ -213,7 +213,7 @@ fn new_state(env: &Env, disks: &[Arc<dyn Disk>]) -> PoolState {
         pool: PoolId(env.entropy.u128()),
         version: 1,
         created: now,
-        formed: false,
+        stage: Stage::Forming,
         disks: disks
             .iter()
             .map(|disk| PoolDisk {
@@ -246,7 +246,7 @@ async fn form(
     for (disk, id) in bare {
         ShardDisk::format(Arc::clone(disk), state.pool, *id, now).await?;
     }
-    state.formed = true;
+    state.stage = Stage::Empty;
     state.version += 1;
     save_on_all(&disks, &state).await?;
     let mut opened = open_members(state, members, Vec::new()).await?;

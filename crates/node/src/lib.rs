@@ -1,1 +1,24 @@
-//! One server.
+//! One server, wired from one config: the only crate that knows all the others.
+//!
+//! Owns: which disks make the pool, the pool file, which volumes there are, starting and stopping,
+//! the answers of the admin API, the engine's metrics.
+//! Must not know: messages of protocols, how files or segments are kept.
+
+mod assemble;
+mod control;
+mod convert;
+mod disks;
+mod error;
+mod health;
+mod metrics;
+mod node;
+mod pool;
+mod pool_store;
+pub mod ready;
+mod running;
+pub mod token;
+
+pub use assemble::AssembleError;
+pub use error::{NodeError, NodeErrorKind};
+pub use pool::{POOL_FILE_LEN_BYTES_MAX, PoolFileError, PoolState, decode_pool, encode_pool};
+pub use running::Node;

@@ -66,6 +66,17 @@ pub struct PoolVolume {
     pub exports: Vec<ExportRule>,
 }
 
+/// How far the making of a pool has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// Not every disk has its identity. Such a pool never served anything.
+    Forming,
+    /// The first volume is not there yet.
+    Empty,
+    InUse,
+}
+
 /// Everything that is kept about a pool outside of its volumes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -74,8 +85,7 @@ pub struct PoolState {
     /// Grows by one with every change; of several copies the one with the highest counts.
     pub version: u64,
     pub created: Timestamp,
-    /// False until every disk has its identity. Such a pool never served anything.
-    pub formed: bool,
+    pub stage: Stage,
     pub disks: Vec<PoolDisk>,
     pub volumes: Vec<PoolVolume>,
     /// The next volume's id; ids are never reused.
@@ -271,7 +281,7 @@ pub(crate) mod tests {
             pool: PoolId(77),
             version: 3,
             created,
-            formed: true,
+            stage: Stage::InUse,
             disks: (1..=disk_count)
                 .map(|id| PoolDisk {
                     id: DiskId(id),

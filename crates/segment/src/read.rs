@@ -16,7 +16,7 @@ use crate::error::{Result, SegmentError};
 use crate::layout::{Piece, pieces};
 use crate::pointer::{CHECKSUM_GRANULE_BYTES, Codec, Location, RecordPointer};
 use crate::record::{checksum_of, decode_record};
-use crate::repair::Repair;
+use crate::repair::Fix;
 use crate::row_cache::Units;
 use crate::store::{SegmentStore, count};
 use crate::volume::Segment;
@@ -176,9 +176,9 @@ impl SegmentStore {
         let reads = join_all(reads).await;
         let mut unreadable = Vec::new();
         let mut parts: Vec<Option<Bytes>> = Vec::with_capacity(reads.len());
-        for (read, piece) in reads.into_iter().zip(&pieces) {
+        for (at, read) in reads.into_iter().enumerate() {
             if read == Err(Lost::Unreadable) {
-                unreadable.push(*piece);
+                unreadable.push(at);
             }
             parts.push(read.ok());
         }
@@ -197,21 +197,24 @@ impl SegmentStore {
             .collect();
         if verified.iter().all(Option::is_some) {
             let parts: Vec<Bytes> = parts.into_iter().flatten().collect();
-            for piece in unreadable {
-                let at = pieces.iter().position(|other| *other == piece);
-                if let Some(data) = at.and_then(|at| parts.get(at)) {
-                    self.start_repair(Repair::new(segment, location, piece, data.clone()));
-                }
-            }
+            let fixes = unreadable.into_iter().filter_map(|at| {
+                Some(Fix {
+                    piece: *pieces.get(at)?,
+                    data: parts.get(at)?.clone(),
+                })
+            });
+            self.start_repair(segment, location, fixes.collect());
             return Ok(parts);
         }
         let mut all = Vec::new();
+        let mut fixes = Vec::new();
         for (check, verified) in checks.iter().zip(verified) {
             match verified {
                 Some(parts) => all.extend(parts),
-                None => all.push(self.recover(segment, location, check).await?),
+                None => all.push(self.recover(segment, location, check, &mut fixes).await?),
             }
         }
+        self.start_repair(segment, location, join_adjacent(fixes));
         Ok(all)
     }
 
@@ -287,12 +290,13 @@ impl SegmentStore {
     }
 
     /// Bytes that fail their checksum, or could not be had: tries every set of N shards until the
-    /// checksum passes, then knows which shards were wrong and has them repaired.
+    /// checksum passes, then knows which shards were wrong and adds to `fixes` what they should have.
     async fn recover(
-        self: &Arc<Self>,
-        segment: &Arc<Segment>,
+        &self,
+        segment: &Segment,
         location: &Location,
         check: &Check,
+        fixes: &mut Vec<Fix>,
     ) -> Result<Bytes> {
         let pieces = pieces(location, check.stored.clone());
         let start = pieces.iter().map(|piece| piece.unit_offset).min().unwrap_or(0);
@@ -341,7 +345,10 @@ impl SegmentStore {
                 Some(Err(Lost::Unreadable)) => {}
                 Some(Err(Lost::Away)) | None => continue,
             }
-            self.start_repair(Repair::new(segment, location, *piece, good));
+            fixes.push(Fix {
+                piece: *piece,
+                data: good,
+            });
         }
         Ok(recovered)
     }
@@ -549,6 +556,25 @@ fn slice_known(parts: &[Option<Bytes>], pieces: &[Piece], range: Range<u32>) -> 
         start = end;
     }
     Some(known)
+}
+
+/// Fixes of adjacent bytes of one shard as one: granule by granule they would each be synced.
+fn join_adjacent(fixes: Vec<Fix>) -> Vec<Fix> {
+    let mut joined: Vec<(Piece, Vec<Bytes>)> = Vec::new();
+    for Fix { piece, data } in fixes {
+        match joined.last_mut() {
+            Some((last, parts)) if last.shard == piece.shard && last.columns().end == piece.unit_offset => {
+                last.len_bytes += piece.len_bytes;
+                parts.push(data);
+            }
+            _ => joined.push((piece, vec![data])),
+        }
+    }
+    let whole = |(piece, parts)| Fix {
+        piece,
+        data: join(parts),
+    };
+    joined.into_iter().map(whole).collect()
 }
 
 fn cut(unit: &Bytes, columns: Range<u32>) -> Bytes {

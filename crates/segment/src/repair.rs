@@ -14,43 +14,40 @@ use crate::pointer::{BLOCK_BYTES, Location};
 use crate::store::{SegmentStore, count};
 use crate::volume::Segment;
 
-/// Repairs under way at a time; more damage waits to be found again.
+/// Rows repaired at a time; more damage waits to be found again.
 pub(crate) const REPAIRS_MAX: usize = 16;
 
-/// Bytes that passed their checksum, and where they should be.
-pub(crate) struct Repair {
-    segment: Arc<Segment>,
-    location: Location,
-    piece: Piece,
-    data: Bytes,
-}
-
-impl Repair {
-    pub fn new(segment: &Arc<Segment>, location: &Location, piece: Piece, data: Bytes) -> Self {
-        Self {
-            segment: segment.clone(),
-            location: *location,
-            piece,
-            data,
-        }
-    }
+/// Bytes that passed their checksum, and the place in a row where they should be.
+pub(crate) struct Fix {
+    pub piece: Piece,
+    pub data: Bytes,
 }
 
 impl SegmentStore {
-    /// Repairs in the background, unless enough is under way.
-    pub(crate) fn start_repair(self: &Arc<Self>, repair: Repair) {
+    /// Repairs one row in the background, unless enough repairs are under way.
+    pub(crate) fn start_repair(
+        self: &Arc<Self>,
+        segment: &Arc<Segment>,
+        location: &Location,
+        fixes: Vec<Fix>,
+    ) {
+        if fixes.is_empty() {
+            return;
+        }
         let Ok(permit) = self.repairs.clone().try_acquire_owned() else {
-            count(&self.counters.repairs_skipped, 1);
+            count(&self.counters.repairs_skipped, fixes.len() as u64);
             return;
         };
-        let store = self.clone();
+        let (store, segment, location) = (self.clone(), segment.clone(), *location);
         let task = async move {
-            match store.repair(&repair).await {
-                Ok(true) => count(&store.counters.repairs, 1),
-                Ok(false) => {}
-                Err(error) => {
-                    count(&store.counters.repairs_failed, 1);
-                    tracing::warn!(segment = %repair.segment.id, shard = repair.piece.shard, %error, "a repair failed");
+            for fix in fixes {
+                match store.repair(&segment, &location, &fix).await {
+                    Ok(true) => count(&store.counters.repairs, 1),
+                    Ok(false) => {}
+                    Err(error) => {
+                        count(&store.counters.repairs_failed, 1);
+                        tracing::warn!(segment = %segment.id, shard = fix.piece.shard, %error, "a repair failed");
+                    }
                 }
             }
             drop(permit);
@@ -65,13 +62,13 @@ impl SegmentStore {
     }
 
     /// False if the disk or the segment is not there to be repaired.
-    async fn repair(&self, repair: &Repair) -> Result<bool, ShardError> {
-        let Repair {
-            segment,
-            location,
-            piece,
-            data,
-        } = repair;
+    async fn repair(
+        &self,
+        segment: &Segment,
+        location: &Location,
+        fix: &Fix,
+    ) -> Result<bool, ShardError> {
+        let Fix { piece, data } = fix;
         let _writing = segment.gate.read().await;
         let disk = segment.disks.get(usize::from(piece.shard));
         let Some(disk) = disk.and_then(|disk| self.healthy_disk(*disk)) else {

@@ -1,1 +1,6 @@
+//! The whole store on simulated disks.
 
+mod damage;
+mod space;
+mod world;
+mod write_read;

@@ -325,6 +325,26 @@ mod tests {
         }
     }
 
+    /// Version 1 for ever: if this fails, old disks can no longer be read.
+    #[test]
+    fn bytes_of_version_1_do_not_change() {
+        let bytes = encode_footer(&sample()).unwrap();
+        let hex = |bytes: &[u8]| {
+            bytes
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect::<String>()
+        };
+        assert_eq!(
+            hex(&bytes[..32]),
+            "0000000010000000140000001d00000001000000020000000300000004000000"
+        );
+        assert_eq!(
+            hex(&bytes[4096..4096 + 64]),
+            "434149524e534844010000000020000003000000050402008877665544332211090000000000000000100300000000000200000004000000b62d03f7acec5128"
+        );
+    }
+
     #[test]
     fn nonsense_is_refused() {
         type Change = fn(&mut ShardFooter);

@@ -123,6 +123,28 @@ mod tests {
         }
     }
 
+    /// Version 1 for ever: if this fails, old disks can no longer be read.
+    #[test]
+    fn bytes_of_version_1_do_not_change() {
+        let identity = DiskIdentity {
+            pool: PoolId(7),
+            disk: DiskId(8),
+            created: Timestamp::new(9, 10),
+        };
+        let bytes = encode_identity(&identity);
+        let hex = |bytes: &[u8]| {
+            bytes
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect::<String>()
+        };
+        assert_eq!(
+            hex(&bytes[..60]),
+            "434149524e44534b0100000000000000070000000000000000000000000000000800000000000000000000000000000009000000000000000a000000"
+        );
+        assert_eq!(hex(&bytes[CRC_OFFSET..]), "91a4454f");
+    }
+
     #[test]
     fn another_version_is_named() {
         let identity = DiskIdentity {

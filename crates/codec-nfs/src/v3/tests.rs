@@ -601,6 +601,88 @@ fn replies_are_golden() {
             })),
         ),
         (
+            Procedure::SetAttr,
+            &[Words(&[10002, 0, 1]), ATTR_WORDS],
+            Reply::SetAttr(Err(Failure::new(
+                ErrorStatus::NotSync,
+                WccData {
+                    before: None,
+                    after: Some(ATTR),
+                },
+            ))),
+        ),
+        (
+            Procedure::Access,
+            &[Words(&[0, 0, 0x1f])],
+            Reply::Access(Ok(AccessOk {
+                attributes: None,
+                access: 0x1f,
+            })),
+        ),
+        (
+            Procedure::ReadLink,
+            &[Words(&[0, 0, 6]), Text(b"target")],
+            Reply::ReadLink(Ok(ReadLinkOk {
+                attributes: None,
+                target: "target".into(),
+            })),
+        ),
+        (
+            Procedure::Link,
+            &[Words(&[0, 1]), ATTR_WORDS, Words(&[0, 0])],
+            Reply::Link(Ok(LinkWcc {
+                attributes: Some(ATTR),
+                dir_wcc: WccData::default(),
+            })),
+        ),
+        (
+            Procedure::FsStat,
+            &[Words(&[0, 0, 0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 7])],
+            Reply::FsStat(Ok(FsStatOk {
+                attributes: None,
+                total_bytes: 1,
+                free_bytes: 2,
+                available_bytes: 3,
+                total_files: 4,
+                free_files: 5,
+                available_files: 6,
+                invariant_seconds: 7,
+            })),
+        ),
+        (
+            Procedure::FsInfo,
+            &[Words(&[0, 0, 1, 2, 3, 4, 5, 6, 7, 0, 8, 9, 10, 0x1b])],
+            Reply::FsInfo(Ok(FsInfoOk {
+                attributes: None,
+                read_max_bytes: 1,
+                read_preferred_bytes: 2,
+                read_multiple_bytes: 3,
+                write_max_bytes: 4,
+                write_preferred_bytes: 5,
+                write_multiple_bytes: 6,
+                readdir_preferred_bytes: 7,
+                file_len_bytes_max: 8,
+                time_delta: NfsTime {
+                    seconds: 9,
+                    nanos: 10,
+                },
+                properties: 0x1b,
+            })),
+        ),
+        (
+            Procedure::PathConf,
+            &[Words(&[0, 0, 1, 2, 1, 0, 0, 1])],
+            Reply::PathConf(Ok(PathConfOk {
+                attributes: None,
+                link_count_max: 1,
+                name_len_bytes_max: 2,
+                no_trunc: true,
+                chown_restricted: false,
+                case_insensitive: false,
+                case_preserving: true,
+            })),
+        ),
+        (
             Procedure::Commit,
             &[Words(&[0, 0, 0]), Text(b"verifier")],
             Reply::Commit(Ok(CommitOk {

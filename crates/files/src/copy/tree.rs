@@ -1,0 +1,277 @@
+//! The two kinds of trees behind one set of operations.
+//!
+//! Owns: the choice between `local` and `remote`.
+//! Must not know: anything about either.
+//!
+//! No operation follows a symbolic link in its last component.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cairn_nfs_client::v3::{FileType, StableHow};
+use cairn_nfs_client::{DirPages, Uncommitted};
+
+use super::meta::{Attributes, Identity, Meta};
+use super::{Remote, local, remote};
+
+/// A file or directory.
+#[derive(Clone)]
+pub(super) enum Place {
+    Local(PathBuf),
+    Remote(Remote),
+}
+
+/// A place and what is there.
+#[derive(Clone)]
+pub(super) struct Found {
+    pub place: Place,
+    pub meta: Meta,
+}
+
+pub(super) enum Lookup {
+    Found(Found),
+    Missing,
+}
+
+impl Found {
+    pub fn identity(&self) -> Identity {
+        let server = match &self.place {
+            Place::Local(_) => None,
+            Place::Remote((client, _)) => Some(client.server_address()),
+        };
+        Identity {
+            server,
+            id: self.meta.id,
+        }
+    }
+}
+
+/// Reads one directory, a page at a time.
+pub(super) enum Listing {
+    Local(local::Listing),
+    Remote(super::Remote, Box<DirPages>),
+}
+
+impl Listing {
+    /// The next entries, perhaps none; `None` at the end.
+    pub async fn next_page(&mut self) -> anyhow::Result<Option<Vec<(Vec<u8>, Found)>>> {
+        match self {
+            Self::Local(listing) => listing.next_page().await,
+            Self::Remote((client, _), pages) => remote::next_page(client, pages).await,
+        }
+    }
+}
+
+/// A file that is read.
+pub(super) enum Source {
+    Local(Arc<std::fs::File>),
+    Remote(Remote),
+}
+
+/// A file that is written.
+pub(super) enum Sink {
+    Local(Arc<std::fs::File>),
+    Remote(Remote),
+}
+
+/// A file that was made or emptied to be written.
+pub(super) struct Created {
+    pub sink: Sink,
+    pub place: Place,
+    /// There was a file of that name.
+    pub existed: bool,
+}
+
+impl Place {
+    /// Whether files made here can be given to others.
+    pub fn can_set_owner(&self) -> bool {
+        match self {
+            Self::Local(_) => rustix::process::geteuid().is_root(),
+            Self::Remote((client, _)) => client.identity().uid == 0,
+        }
+    }
+
+    pub async fn found(&self) -> anyhow::Result<Found> {
+        match self {
+            Self::Local(path) => local::found(path).await,
+            Self::Remote(place) => remote::found(place).await,
+        }
+    }
+
+    pub async fn list(&self) -> anyhow::Result<Listing> {
+        Ok(match self {
+            Self::Local(path) => Listing::Local(local::list(path).await?),
+            Self::Remote(place) => {
+                let pages = place.0.dir_pages(place.1, true);
+                Listing::Remote(place.clone(), Box::new(pages))
+            }
+        })
+    }
+
+    pub async fn read_link(&self) -> anyhow::Result<Vec<u8>> {
+        match self {
+            Self::Local(path) => local::read_link(path).await,
+            Self::Remote((client, link)) => Ok(client.read_link(*link).await?),
+        }
+    }
+
+    pub async fn open(&self) -> anyhow::Result<Source> {
+        Ok(match self {
+            Self::Local(path) => Source::Local(local::open(path).await?),
+            Self::Remote(place) => Source::Remote(place.clone()),
+        })
+    }
+
+    /// Makes the directory `name` in this one, or takes the one that is there.
+    pub async fn make_dir(&self, name: &[u8], mode: u32) -> anyhow::Result<Place> {
+        match self {
+            Self::Local(path) => local::make_dir(path, name, mode).await,
+            Self::Remote(place) => remote::make_dir(place, name, mode).await,
+        }
+    }
+
+    /// Makes the file `name`, or empties the one that is there unless it is `source` itself.
+    /// `attributes` may be set right away if that is free.
+    pub async fn create(
+        &self,
+        name: &[u8],
+        mode: u32,
+        attributes: &Attributes,
+        source: &Found,
+    ) -> anyhow::Result<Created> {
+        match self {
+            Self::Local(path) => local::create(path, name, source.identity()).await,
+            Self::Remote(place) => {
+                remote::create(place, name, mode, attributes, source.identity()).await
+            }
+        }
+    }
+
+    /// Makes a symbolic link in place of what is there, unless that is a directory.
+    pub async fn symlink(
+        &self,
+        name: &[u8],
+        target: &[u8],
+        attributes: &Attributes,
+    ) -> anyhow::Result<Place> {
+        match self {
+            Self::Local(path) => local::symlink(path, name, target, attributes).await,
+            Self::Remote(place) => remote::symlink(place, name, target, attributes).await,
+        }
+    }
+
+    /// Makes a fifo, socket or device in place of what is there, unless that is a directory.
+    pub async fn make_special(
+        &self,
+        name: &[u8],
+        like: &Meta,
+        mode: u32,
+        attributes: &Attributes,
+    ) -> anyhow::Result<Place> {
+        match self {
+            Self::Local(path) => local::make_special(path, name, like, mode, attributes).await,
+            Self::Remote(place) => remote::make_special(place, name, like, mode, attributes).await,
+        }
+    }
+
+    /// Makes `name` a further name of `file`, which is on the same side.
+    pub async fn link(&self, file: &Place, name: &[u8]) -> anyhow::Result<()> {
+        match (self, file) {
+            (Self::Local(dir), Self::Local(file)) => local::link(file, dir, name).await,
+            (Self::Remote(dir), Self::Remote(file)) => remote::link(file, dir, name).await,
+            _ => unreachable!("copies are all on one side"),
+        }
+    }
+
+    pub async fn remove(&self, name: &[u8]) -> anyhow::Result<()> {
+        match self {
+            Self::Local(path) => local::remove(path, name).await,
+            Self::Remote((client, dir)) => {
+                client.remove(*dir, name).await?;
+                Ok(())
+            }
+        }
+    }
+
+    /// Sets attributes; when only the owner is refused, all but that.
+    pub async fn set_attributes(
+        &self,
+        attributes: &Attributes,
+        file_type: FileType,
+    ) -> anyhow::Result<()> {
+        if attributes.is_empty() {
+            return Ok(());
+        }
+        match self {
+            Self::Local(path) => local::set_attributes(path, *attributes, file_type).await,
+            Self::Remote(place) => remote::set_attributes(place, *attributes).await,
+        }
+    }
+}
+
+impl Source {
+    /// Bytes from `offset` on; fewer than `len_bytes` only at the end of the file.
+    pub async fn read(&self, offset: u64, len_bytes: usize) -> anyhow::Result<Bytes> {
+        match self {
+            Self::Local(file) => local::read(file, offset, len_bytes).await,
+            Self::Remote((client, file)) => {
+                let buffer = cairn_base::AlignedBuf::zeroed(len_bytes);
+                let read = client.read_full(*file, offset, buffer).await?;
+                Ok(read.data.freeze())
+            }
+        }
+    }
+
+    /// The first run of data at or after `start`, cut at `end`; `None`: only a hole is left. Sides
+    /// that cannot tell say that all is data.
+    pub async fn next_data(
+        &self,
+        start: u64,
+        end: u64,
+    ) -> anyhow::Result<Option<std::ops::Range<u64>>> {
+        match self {
+            Self::Local(file) => local::next_data(file, start, end).await,
+            Self::Remote(_) => Ok((start < end).then_some(start..end)),
+        }
+    }
+
+    /// Whether `next_data` knows holes.
+    pub fn tells_holes(&self) -> bool {
+        matches!(self, Self::Local(_))
+    }
+
+    /// Most bytes of one read.
+    pub fn read_len_bytes_max(&self) -> u64 {
+        match self {
+            Self::Local(_) => u64::MAX,
+            Self::Remote((client, _)) => u64::from(client.limits().read_max_bytes),
+        }
+    }
+}
+
+impl Sink {
+    pub async fn write(
+        &self,
+        offset: u64,
+        data: Bytes,
+        stable: StableHow,
+        uncommitted: &mut Uncommitted,
+    ) -> anyhow::Result<()> {
+        match self {
+            Self::Local(file) => local::write(file, offset, data).await,
+            Self::Remote((client, file)) => {
+                let written = client.write_full(*file, offset, data, stable, uncommitted);
+                Ok(written.await?)
+            }
+        }
+    }
+
+    /// Most bytes of one write.
+    pub fn write_len_bytes_max(&self) -> u64 {
+        match self {
+            Self::Local(_) => u64::MAX,
+            Self::Remote((client, _)) => u64::from(client.limits().write_max_bytes),
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! Answers the admin API.
+//!
+//! Owns: the views that people and scripts see, and what each refusal suggests to do.
+
+use std::sync::Arc;
+
+use cairn_admin::api::{
+    AdminView, DiskState, DiskView, ErrorKind, ExportView, MemoryView, NfsView, PoolView, Status,
+    VolumeChange, VolumeCreate, VolumeView,
+};
+use cairn_admin::{Answer, Control, ControlError};
+use cairn_config::{ClientNet, ExportRule, Protection, VolumeName, VolumeSettings};
+use cairn_segment::DiskStatus;
+
+use crate::convert;
+use crate::health::{Judgement, Observed, judge};
+use crate::node::{ChangeFailure, Inner, VolumeService};
+use crate::pool::{ChangeError, PoolState, PoolVolume};
+
+pub struct Controller {
+    pub inner: Arc<Inner>,
+    pub nfs: NfsView,
+    pub admin: AdminView,
+}
+
+impl Control for Controller {
+    fn status(&self) -> Answer<'_, Status> {
+        Box::pin(async { Ok(self.status_now().await) })
+    }
+
+    fn disks(&self) -> Answer<'_, Vec<DiskView>> {
+        Box::pin(async { Ok(self.disk_views()) })
+    }
+
+    fn volumes(&self) -> Answer<'_, Vec<VolumeView>> {
+        Box::pin(async { Ok(self.volume_views().await) })
+    }
+
+    fn volume(&self, name: VolumeName) -> Answer<'_, VolumeView> {
+        Box::pin(async move { self.volume_now(&name).await })
+    }
+
+    fn volume_create(&self, create: VolumeCreate) -> Answer<'_, VolumeView> {
+        Box::pin(async move {
+            let mut settings = VolumeSettings::default();
+            apply(&create.settings, &mut settings);
+            self.inner
+                .volume_create(&create.name, settings, Vec::new())
+                .await
+                .map_err(refusal)?;
+            self.volume_now(&create.name).await
+        })
+    }
+
+    fn volume_set(&self, name: VolumeName, change: VolumeChange) -> Answer<'_, VolumeView> {
+        Box::pin(async move {
+            self.inner
+                .volume_set(&name, |settings| apply(&change, settings))
+                .await
+                .map_err(refusal)?;
+            self.volume_now(&name).await
+        })
+    }
+
+    fn volume_delete(&self, name: VolumeName, force: bool) -> Answer<'_, ()> {
+        Box::pin(async move { self.inner.volume_delete(&name, force).await.map_err(refusal) })
+    }
+
+    fn exports(&self) -> Answer<'_, Vec<ExportView>> {
+        Box::pin(async {
+            let pool = self.inner.pool.load_full();
+            Ok(pool.volumes.iter().map(export_view).collect())
+        })
+    }
+
+    fn export_set(&self, volume: VolumeName, rules: Vec<ExportRule>) -> Answer<'_, ExportView> {
+        Box::pin(async move {
+            self.inner
+                .exports_change(|pool| pool.set_rules(&volume, &rules))
+                .await
+                .map_err(refusal)?;
+            self.export_now(&volume)
+        })
+    }
+
+    fn export_remove(
+        &self,
+        volume: VolumeName,
+        clients: Vec<ClientNet>,
+    ) -> Answer<'_, ExportView> {
+        Box::pin(async move {
+            self.inner
+                .exports_change(|pool| pool.remove_rules(&volume, &clients))
+                .await
+                .map_err(refusal)?;
+            self.export_now(&volume)
+        })
+    }
+
+    fn metrics(&self) -> Answer<'_, String> {
+        Box::pin(async {
+            let families = self.inner.registry.gather();
+            prometheus::TextEncoder::new()
+                .encode_to_string(&families)
+                .map_err(|error| ControlError::new(ErrorKind::Internal, error.to_string()))
+        })
+    }
+}
+
+impl Controller {
+    /// The state of everything, as `cairn status` shows it.
+    pub async fn status_now(&self) -> Status {
+        let inner = &self.inner;
+        let pool = inner.pool.load_full();
+        let disks = self.disk_views();
+        let volumes = self.volume_views().await;
+        let space = inner.store.space();
+        let Judgement {
+            health,
+            summary,
+            warnings,
+        } = judge(&self.observed(&pool, &disks, &volumes));
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_seconds: inner.uptime().as_secs(),
+            health,
+            summary,
+            warnings,
+            pool: PoolView {
+                id: pool.pool.to_string(),
+                created_seconds: pool.created.seconds,
+                protection: convert::layout(inner.store.default_code()),
+                disk_failures_tolerated: u32::from(inner.store.default_code().parity()),
+                total_bytes: space.total_bytes,
+                free_bytes: space.free_bytes,
+                reserve_bytes: space.reserve_bytes,
+            },
+            nfs: self.nfs.clone(),
+            admin: self.admin.clone(),
+            memory: self.memory(),
+            disks,
+            volumes,
+        }
+    }
+
+    fn observed(&self, pool: &PoolState, disks: &[DiskView], volumes: &[VolumeView]) -> Observed {
+        let inner = &self.inner;
+        let code = inner.store.default_code();
+        let space = inner.store.space();
+        let lost = disks.iter().filter_map(|disk| {
+            let why = match disk.state {
+                DiskState::Ok => return None,
+                DiskState::Failed => "failed: too many I/O errors".to_owned(),
+                DiskState::Missing => {
+                    let missing = inner.missing.iter();
+                    let entry = missing.clone().find(|entry| entry.disk.id.to_string() == disk.id);
+                    format!("is missing: {}", entry.map_or("", |entry| &entry.why))
+                }
+            };
+            Some(format!("{} {why}", disk.label))
+        });
+        let failed = volumes.iter().filter(|volume| !volume.serving).map(|volume| {
+            let why = volume.problem.as_deref().unwrap_or("");
+            format!("{} is not served: {why}", volume.name)
+        });
+        let degraded = pool.volumes.iter().filter_map(|volume| {
+            match inner.service(volume.id) {
+                Some(VolumeService::Serving(fs)) if fs.meta().stats().degraded => {
+                    Some(volume.name.to_string())
+                }
+                _ => None,
+            }
+        });
+        let unprotected = volumes
+            .iter()
+            .filter(|volume| volume.protection == Protection::None && pool.disks.len() > 1)
+            .map(|volume| volume.name.to_string());
+        Observed {
+            disk_count: pool.disks.len(),
+            disks_lost: lost.collect(),
+            tolerated: usize::from(code.parity()),
+            layout: convert::layout(code),
+            volumes_failed: failed.collect(),
+            volumes_degraded: degraded.collect(),
+            volumes_unprotected: unprotected.collect(),
+            damaged_reads: inner.store.stats().damaged_reads,
+            free_percent: percent(space.free_bytes, space.total_bytes),
+        }
+    }
+
+    fn memory(&self) -> MemoryView {
+        let inner = &self.inner;
+        let dirty_bytes = inner
+            .volumes
+            .read()
+            .values()
+            .map(|service| match service {
+                VolumeService::Serving(fs) => fs.stats().dirty_bytes,
+                VolumeService::Failed(_) => 0,
+            })
+            .sum();
+        MemoryView {
+            limit_bytes: inner.config.memory_limit_bytes,
+            resident_bytes: resident_bytes(),
+            record_cache_limit_bytes: inner.budget.record_cache_bytes,
+            record_cache_bytes: inner.store.stats().cache_bytes,
+            dirty_limit_bytes: inner.budget.dirty_bytes,
+            dirty_bytes,
+            metadata_limit_bytes: inner.budget.metadata_bytes,
+            rest_bytes: inner.budget.rest_bytes,
+        }
+    }
+
+    fn disk_views(&self) -> Vec<DiskView> {
+        let pool = self.inner.pool.load_full();
+        let statuses = self.inner.store.disk_status();
+        let mut views: Vec<DiskView> = statuses.iter().map(|disk| disk_view(disk, &pool)).collect();
+        views.sort_by(|left, right| left.label.cmp(&right.label));
+        views
+    }
+
+    async fn volume_views(&self) -> Vec<VolumeView> {
+        let pool = self.inner.pool.load_full();
+        let mut views = Vec::with_capacity(pool.volumes.len());
+        for volume in &pool.volumes {
+            views.push(self.volume_view(volume).await);
+        }
+        views.sort_by(|left, right| left.name.cmp(&right.name));
+        views
+    }
+
+    async fn volume_now(&self, name: &VolumeName) -> Result<VolumeView, ControlError> {
+        let pool = self.inner.pool.load_full();
+        match pool.volume(name) {
+            Ok(volume) => Ok(self.volume_view(volume).await),
+            Err(error) => Err(refusal(error.into())),
+        }
+    }
+
+    fn export_now(&self, name: &VolumeName) -> Result<ExportView, ControlError> {
+        let pool = self.inner.pool.load_full();
+        pool.volume(name)
+            .map(export_view)
+            .map_err(|error| refusal(error.into()))
+    }
+
+    async fn volume_view(&self, volume: &PoolVolume) -> VolumeView {
+        let inner = &self.inner;
+        let code = inner.store.code_for(convert::protection(volume.settings.protection));
+        let mut view = VolumeView {
+            id: volume.id.0,
+            name: volume.name.clone(),
+            protection: volume.settings.protection,
+            layout: match &code {
+                Ok(code) => convert::layout(*code),
+                Err(error) => error.to_string(),
+            },
+            disk_failures_tolerated: code.map_or(0, |code| u32::from(code.parity())),
+            size_limit: volume.settings.size_limit,
+            access_pattern: volume.settings.access_pattern,
+            compression: volume.settings.compression,
+            created_seconds: volume.created.seconds,
+            serving: false,
+            problem: None,
+            used_bytes: 0,
+            total_bytes: 0,
+            free_bytes: 0,
+            inodes: 0,
+            exported: !volume.exports.is_empty(),
+        };
+        match inner.service(volume.id) {
+            Some(VolumeService::Serving(fs)) => {
+                let counters = fs.meta().counters();
+                view.serving = true;
+                view.used_bytes = counters.file_bytes;
+                view.inodes = counters.inodes;
+                if let Ok(space) = fs.space().await {
+                    view.total_bytes = space.total_bytes;
+                    view.free_bytes = space.free_bytes;
+                }
+            }
+            Some(VolumeService::Failed(why)) => view.problem = Some(why),
+            None => view.problem = Some("it is being opened or deleted".to_owned()),
+        }
+        view
+    }
+}
+
+fn disk_view(disk: &DiskStatus, pool: &PoolState) -> DiskView {
+    let member = pool.disks.iter().find(|member| member.id == disk.id);
+    DiskView {
+        id: disk.id.to_string(),
+        label: match member {
+            Some(member) if disk.label.is_empty() => member.label.clone(),
+            _ => disk.label.clone(),
+        },
+        state: match disk.state {
+            cairn_segment::DiskState::Healthy => DiskState::Ok,
+            cairn_segment::DiskState::Missing => DiskState::Missing,
+            cairn_segment::DiskState::Failed => DiskState::Failed,
+        },
+        total_bytes: disk.total_bytes,
+        free_bytes: disk.free_bytes,
+        read_errors: disk.read_errors,
+        write_errors: disk.write_errors,
+        full_errors: disk.full_errors,
+        checksum_errors: disk.checksum_errors,
+    }
+}
+
+fn export_view(volume: &PoolVolume) -> ExportView {
+    ExportView {
+        volume: volume.name.clone(),
+        rules: volume.exports.clone(),
+    }
+}
+
+fn apply(change: &VolumeChange, settings: &mut VolumeSettings) {
+    if let Some(protection) = change.protection {
+        settings.protection = protection;
+    }
+    if let Some(size_limit) = change.size_limit {
+        settings.size_limit = size_limit;
+    }
+    if let Some(access_pattern) = change.access_pattern {
+        settings.access_pattern = access_pattern;
+    }
+    if let Some(compression) = change.compression {
+        settings.compression = compression;
+    }
+}
+
+fn refusal(failure: ChangeFailure) -> ControlError {
+    let message = failure.to_string();
+    match failure {
+        ChangeFailure::Refused(ChangeError::NotFound(_)) => {
+            ControlError::new(ErrorKind::NotFound, message).hint("`cairn volume list` shows all volumes")
+        }
+        ChangeFailure::Refused(ChangeError::NoRule { .. }) => {
+            ControlError::new(ErrorKind::NotFound, message).hint("`cairn export list` shows all rules")
+        }
+        ChangeFailure::Refused(ChangeError::Exists(_)) => {
+            ControlError::new(ErrorKind::Conflict, message).hint("choose another name")
+        }
+        ChangeFailure::Refused(ChangeError::TooManyVolumes | ChangeError::TooManyRules) => {
+            ControlError::new(ErrorKind::Conflict, message).hint("delete one that is not needed first")
+        }
+        ChangeFailure::Exported(name) => ControlError::new(ErrorKind::Conflict, message).hint(format!(
+            "remove its export first (`cairn export remove {name}`), or use --force"
+        )),
+        ChangeFailure::Impossible(_) => ControlError::new(ErrorKind::Conflict, message),
+        ChangeFailure::Save(_) | ChangeFailure::Engine(_) => {
+            tracing::error!(%message, "a change of the pool failed");
+            ControlError::new(ErrorKind::Internal, message)
+                .hint("`cairn disk list` shows how the disks are; the server's log says more")
+        }
+    }
+}
+
+fn percent(part: u64, whole: u64) -> Option<u64> {
+    let hundredths = u128::from(part) * 100;
+    hundredths
+        .checked_div(u128::from(whole))
+        .and_then(|percent| u64::try_from(percent).ok())
+}
+
+/// What the process has in memory now, in bytes; 0 where the system does not say.
+fn resident_bytes() -> u64 {
+    let Ok(statm) = std::fs::read_to_string("/proc/self/statm") else {
+        return 0;
+    };
+    let pages = statm.split(' ').nth(1).and_then(|text| text.parse::<u64>().ok());
+    pages.unwrap_or(0).saturating_mul(rustix::param::page_size() as u64)
+}

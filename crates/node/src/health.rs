@@ -1,0 +1,183 @@
+//! Says how the pool is, in one word and in sentences.
+//!
+//! Owns: the judgement, a pure function of what was observed.
+
+use cairn_admin::api::Health;
+
+/// What there is to judge.
+#[derive(Clone, Debug, Default)]
+pub struct Observed {
+    pub disk_count: usize,
+    /// Labels, each with what is wrong: missing at start, or failed since.
+    pub disks_lost: Vec<String>,
+    /// Disks that data of the default protection can lose.
+    pub tolerated: usize,
+    /// How that data is laid out.
+    pub layout: String,
+    /// Volumes that are not served, each with why.
+    pub volumes_failed: Vec<String>,
+    /// Volumes whose metadata has fewer copies than it should.
+    pub volumes_degraded: Vec<String>,
+    /// Volumes that one lost disk would damage although the pool could protect them.
+    pub volumes_unprotected: Vec<String>,
+    /// Reads that failed for good since the start.
+    pub damaged_reads: u64,
+    /// Free space left, in percent.
+    pub free_percent: Option<u64>,
+}
+
+/// Below this many percent of free space there is a warning.
+const FREE_PERCENT_LOW: u64 = 10;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judgement {
+    pub health: Health,
+    pub summary: String,
+    pub warnings: Vec<String>,
+}
+
+pub fn judge(observed: &Observed) -> Judgement {
+    let lost = observed.disks_lost.len();
+    let mut warnings = Vec::new();
+    if observed.disk_count > 0 && observed.tolerated == 0 {
+        warnings.push(
+            "NO REDUNDANCY: there is one disk, and losing it loses everything. Start a new pool with \
+             two or more --data folders on different disks to be safe."
+                .to_owned(),
+        );
+    }
+    for disk in &observed.disks_lost {
+        warnings.push(format!("disk {disk}"));
+    }
+    if lost > 0 && lost >= observed.tolerated {
+        warnings.push(
+            "no further disk can be lost without losing data: bring the missing disks back".to_owned(),
+        );
+    }
+    for volume in &observed.volumes_failed {
+        warnings.push(format!("volume {volume}"));
+    }
+    for volume in &observed.volumes_degraded {
+        warnings.push(format!(
+            "volume {volume}: its metadata has fewer copies than it should have"
+        ));
+    }
+    for volume in &observed.volumes_unprotected {
+        warnings.push(format!(
+            "volume {volume} has protection none: NO REDUNDANCY, a lost disk loses its data"
+        ));
+    }
+    if observed.damaged_reads > 0 {
+        warnings.push(format!(
+            "{} reads since the start met data that is damaged beyond repair; the log names it",
+            observed.damaged_reads
+        ));
+    }
+    if let Some(percent) = observed.free_percent.filter(|percent| *percent < FREE_PERCENT_LOW) {
+        warnings.push(format!("only {percent}% of the space is free: delete data or add a disk"));
+    }
+    let health = if !observed.volumes_failed.is_empty() || lost > observed.tolerated {
+        Health::Failed
+    } else if lost > 0 || !observed.volumes_degraded.is_empty() || observed.damaged_reads > 0 {
+        Health::Degraded
+    } else if observed.tolerated == 0 {
+        Health::NoRedundancy
+    } else {
+        Health::Healthy
+    };
+    Judgement {
+        health,
+        summary: summary(observed),
+        warnings,
+    }
+}
+
+fn summary(observed: &Observed) -> String {
+    let disks = match observed.disk_count {
+        1 => "1 disk".to_owned(),
+        count => format!("{count} disks"),
+    };
+    let survives = match observed.tolerated {
+        0 => String::new(),
+        1 => ", survives the loss of any 1".to_owned(),
+        count => format!(", survives the loss of any {count}"),
+    };
+    let lost = match observed.disks_lost.len() {
+        0 => String::new(),
+        count => format!("; {count} of them LOST"),
+    };
+    format!("{disks}, {}{survives}{lost}", observed.layout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn six() -> Observed {
+        Observed {
+            disk_count: 6,
+            tolerated: 2,
+            layout: "4+2".to_owned(),
+            free_percent: Some(50),
+            ..Observed::default()
+        }
+    }
+
+    #[test]
+    fn the_worst_counts() {
+        let lost = |count: usize| Observed {
+            disks_lost: (0..count).map(|i| format!("/d{i} is missing")).collect(),
+            ..six()
+        };
+        let cases: Vec<(&str, Observed, Health, usize)> = vec![
+            ("well", six(), Health::Healthy, 0),
+            ("one lost", lost(1), Health::Degraded, 1),
+            ("two lost", lost(2), Health::Degraded, 3),
+            ("three lost", lost(3), Health::Failed, 4),
+            (
+                "one disk",
+                Observed {
+                    disk_count: 1,
+                    tolerated: 0,
+                    layout: "1 copy, NO REDUNDANCY".to_owned(),
+                    ..Observed::default()
+                },
+                Health::NoRedundancy,
+                1,
+            ),
+            (
+                "volume down",
+                Observed {
+                    volumes_failed: vec!["main: damaged".to_owned()],
+                    ..six()
+                },
+                Health::Failed,
+                1,
+            ),
+            (
+                "nearly full",
+                Observed {
+                    free_percent: Some(9),
+                    ..six()
+                },
+                Health::Healthy,
+                1,
+            ),
+            (
+                "unprotected volume",
+                Observed {
+                    volumes_unprotected: vec!["scratch".to_owned()],
+                    ..six()
+                },
+                Health::Healthy,
+                1,
+            ),
+        ];
+        for (name, observed, health, warnings) in cases {
+            let got = judge(&observed);
+            assert_eq!(got.health, health, "{name}");
+            assert_eq!(got.warnings.len(), warnings, "{name}: {:?}", got.warnings);
+        }
+        assert_eq!(judge(&lost(1)).summary, "6 disks, 4+2, survives the loss of any 2; 1 of them LOST");
+    }
+}

@@ -1,0 +1,270 @@
+//! Metrics of everything below the protocols, read when they are asked for.
+//!
+//! Owns: the names under which Prometheus sees the engine's counters and gauges.
+//! Must not know: how the numbers come about. Requests are counted by the protocol itself.
+
+use std::collections::HashMap;
+use std::sync::Weak;
+
+use cairn_config::MemoryBudget;
+use cairn_fs::FsStats;
+use cairn_meta::MetaStats;
+use cairn_segment::{DiskState, DiskStatus, SegmentStats};
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
+
+use crate::node::Inner;
+
+/// One value: labels and number.
+type Sample = (Vec<(&'static str, String)>, u64);
+
+/// Everything that is shown, as it is at one moment.
+pub struct Observed {
+    pub uptime_seconds: u64,
+    pub memory: MemoryBudget,
+    pub memory_limit_bytes: u64,
+    pub metadata_cache_bytes: u64,
+    pub segments: SegmentStats,
+    pub disks: Vec<DiskStatus>,
+    /// By the volume's name.
+    pub volumes: Vec<(String, VolumeNumbers)>,
+    pub volumes_failed: u64,
+}
+
+pub struct VolumeNumbers {
+    pub fs: FsStats,
+    pub meta: MetaStats,
+    pub inodes: u64,
+    pub file_bytes: u64,
+    pub stored_bytes: u64,
+    pub segments: u64,
+}
+
+/// Shows a node to Prometheus.
+pub struct NodeCollector {
+    node: Weak<Inner>,
+    desc: Desc,
+}
+
+impl NodeCollector {
+    pub fn new(node: Weak<Inner>) -> Result<Self, prometheus::Error> {
+        Ok(Self {
+            node,
+            // The registry wants one to tell collectors apart; families describe themselves.
+            desc: Desc::new(
+                "cairn_node".to_owned(),
+                "Everything below the protocols".to_owned(),
+                Vec::new(),
+                HashMap::new(),
+            )?,
+        })
+    }
+}
+
+impl Collector for NodeCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        vec![&self.desc]
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        self.node
+            .upgrade()
+            .map(|node| families(&node.observe()))
+            .unwrap_or_default()
+    }
+}
+
+fn families(observed: &Observed) -> Vec<MetricFamily> {
+    let mut out = Families::default();
+    node(observed, &mut out);
+    store(&observed.segments, &mut out);
+    disks(&observed.disks, &mut out);
+    volumes(&observed.volumes, &mut out);
+    out.0
+}
+
+fn node(observed: &Observed, out: &mut Families) {
+    let part = |name: &str, bytes: u64| (vec![("part", name.to_owned())], bytes);
+    out.gauge("cairn_uptime_seconds", "Time since the start", observed.uptime_seconds);
+    out.gauge("cairn_memory_limit_bytes", "The configured memory limit", observed.memory_limit_bytes);
+    out.gauges(
+        "cairn_memory_budget_bytes",
+        "Parts of the memory limit",
+        vec![
+            part("record_cache", observed.memory.record_cache_bytes),
+            part("dirty", observed.memory.dirty_bytes),
+            part("metadata", observed.memory.metadata_bytes),
+            part("rest", observed.memory.rest_bytes),
+        ],
+    );
+    out.gauge(
+        "cairn_metadata_cache_bytes",
+        "Blocks of metadata in memory",
+        observed.metadata_cache_bytes,
+    );
+    out.gauge("cairn_volumes_failed", "Volumes that are not served", observed.volumes_failed);
+}
+
+fn store(stats: &SegmentStats, out: &mut Families) {
+    #[rustfmt::skip]
+    let counters = [
+        ("cairn_store_appends_total", "Appends of records to segments", stats.appends),
+        ("cairn_store_appended_bytes_total", "Bytes of records as stored", stats.appended_bytes),
+        ("cairn_store_parity_bytes_total", "Bytes of parity and copies", stats.parity_bytes),
+        ("cairn_store_padding_bytes_total", "Bytes of rows that hold no record", stats.padding_bytes),
+        ("cairn_store_append_retries_total", "Appends that were tried again on other disks", stats.append_retries),
+        ("cairn_store_segments_created_total", "Segments made", stats.segments_created),
+        ("cairn_store_segments_removed_total", "Segments deleted", stats.segments_removed),
+        ("cairn_store_disk_reads_total", "Reads that went to disks", stats.disk_reads),
+        ("cairn_store_disk_read_bytes_total", "Bytes read from disks", stats.disk_read_bytes),
+        ("cairn_store_degraded_reads_total", "Reads that needed redundancy", stats.degraded_reads),
+        ("cairn_store_checksum_errors_total", "Wrong bytes read from disks", stats.checksum_errors),
+        ("cairn_store_damaged_reads_total", "Reads of data damaged beyond repair", stats.damaged_reads),
+        ("cairn_store_repairs_total", "Runs of bytes written anew from redundancy", stats.repairs),
+        ("cairn_store_repairs_failed_total", "Repairs that failed", stats.repairs_failed),
+        ("cairn_store_repairs_skipped_total", "Repairs put off because enough were under way", stats.repairs_skipped),
+        ("cairn_cache_hits_total", "Records found in the cache", stats.cache_hits),
+        ("cairn_cache_misses_total", "Records not found in the cache", stats.cache_misses),
+    ];
+    for (name, help, value) in counters {
+        out.counters(name, help, vec![(Vec::new(), value)]);
+    }
+    out.gauge("cairn_cache_bytes", "Records in the cache", stats.cache_bytes);
+    out.gauge("cairn_store_open_segments", "Segments that take appends", stats.open_segments);
+    out.gauge(
+        "cairn_store_append_bytes_in_flight",
+        "Bytes on their way to disks",
+        stats.append_bytes_in_flight,
+    );
+}
+
+fn disks(disks: &[DiskStatus], out: &mut Families) {
+    let each = |value: fn(&DiskStatus) -> u64| -> Vec<Sample> {
+        disks
+            .iter()
+            .map(|disk| {
+                let labels = vec![("disk", disk.id.to_string()), ("label", disk.label.clone())];
+                (labels, value(disk))
+            })
+            .collect()
+    };
+    out.gauges("cairn_disk_total_bytes", "Size of the disk", each(|disk| disk.total_bytes));
+    out.gauges("cairn_disk_free_bytes", "Free space of the disk", each(|disk| disk.free_bytes));
+    out.gauges(
+        "cairn_disk_healthy",
+        "1 if the disk serves, 0 if it is missing or failed",
+        each(|disk| u64::from(disk.state == DiskState::Healthy)),
+    );
+    out.counters("cairn_disk_read_errors_total", "Reads that failed", each(|disk| disk.read_errors));
+    out.counters("cairn_disk_write_errors_total", "Writes that failed", each(|disk| disk.write_errors));
+    out.counters("cairn_disk_full_errors_total", "Writes refused for want of space", each(|disk| disk.full_errors));
+    out.counters(
+        "cairn_disk_checksum_errors_total",
+        "Wrong bytes read from the disk",
+        each(|disk| disk.checksum_errors),
+    );
+}
+
+fn volumes(volumes: &[(String, VolumeNumbers)], out: &mut Families) {
+    let each = |value: fn(&VolumeNumbers) -> u64| -> Vec<Sample> {
+        volumes
+            .iter()
+            .map(|(name, numbers)| (vec![("volume", name.clone())], value(numbers)))
+            .collect()
+    };
+    type Row = (&'static str, &'static str, fn(&VolumeNumbers) -> u64);
+    #[rustfmt::skip]
+    let gauges: &[Row] = &[
+        ("cairn_volume_inodes", "Files, folders and all else that has an inode", |n| n.inodes),
+        ("cairn_volume_file_bytes", "Bytes that files hold", |n| n.file_bytes),
+        ("cairn_volume_stored_bytes", "Bytes of live records as stored", |n| n.stored_bytes),
+        ("cairn_volume_segments", "Segments with a live record", |n| n.segments),
+        ("cairn_volume_inodes_in_memory", "Inodes in memory", |n| n.fs.inodes_in_memory),
+        ("cairn_volume_dirty_bytes", "Written data that is not on disk yet", |n| n.fs.dirty_bytes),
+        ("cairn_volume_dirty_bytes_max", "Limit of such data", |n| n.fs.dirty_bytes_max),
+        ("cairn_log_bytes", "Bytes of the commit log that are kept, on one disk", |n| n.meta.log_bytes),
+        ("cairn_log_queue_bytes", "Bytes submitted to the log and not durable yet", |n| n.meta.queue_bytes),
+        ("cairn_log_disks", "Disks that the log is written to", |n| n.meta.log_disks.len() as u64),
+        ("cairn_log_copies_wanted", "Copies that log and state should have", |n| n.meta.copies_wanted as u64),
+        ("cairn_log_degraded", "1 if log or state has fewer copies than wanted", |n| u64::from(n.meta.degraded)),
+    ];
+    for (name, help, value) in gauges {
+        out.gauges(name, help, each(*value));
+    }
+    #[rustfmt::skip]
+    let counters: &[Row] = &[
+        ("cairn_volume_inodes_evicted_total", "Inodes put out of memory", |n| n.fs.inodes_evicted),
+        ("cairn_volume_flushed_bytes_total", "Bytes of files written to segments", |n| n.fs.flushed_bytes),
+        ("cairn_volume_flush_errors_total", "Flushes that failed", |n| n.fs.flush_errors),
+        ("cairn_volume_journaled_writes_total", "Small stable writes that went to the log", |n| n.fs.journaled_writes),
+        ("cairn_gc_segments_removed_total", "Segments deleted by garbage collection", |n| n.fs.gc_segments_removed),
+        ("cairn_gc_relocated_bytes_total", "Bytes copied out of sparse segments", |n| n.fs.gc_relocated_bytes),
+        ("cairn_gc_errors_total", "Failures of garbage collection", |n| n.fs.gc_errors),
+        ("cairn_volume_orphans_reaped_total", "Removed files whose space was freed", |n| n.fs.orphans_reaped),
+        ("cairn_log_groups_total", "Log records written", |n| n.meta.groups),
+        ("cairn_log_batches_total", "Batches in them", |n| n.meta.batches),
+        ("cairn_log_written_bytes_total", "Bytes of log records, on one disk", |n| n.meta.group_bytes),
+        ("cairn_log_syncs_total", "Durable writes of the log", |n| n.meta.syncs),
+        ("cairn_log_ships_total", "Checkpoints shipped to other disks", |n| n.meta.ships),
+        ("cairn_log_ship_errors_total", "Checkpoints that could not be shipped", |n| n.meta.ship_errors),
+    ];
+    for (name, help, value) in counters {
+        out.counters(name, help, each(*value));
+    }
+}
+
+/// Families in the making; those without a sample are left out, as the registry wants it.
+#[derive(Default)]
+struct Families(Vec<MetricFamily>);
+
+impl Families {
+    fn gauge(&mut self, name: &str, help: &str, value: u64) {
+        self.gauges(name, help, vec![(Vec::new(), value)]);
+    }
+
+    fn gauges(&mut self, name: &str, help: &str, samples: Vec<Sample>) {
+        self.add(name, help, MetricType::GAUGE, samples, |metric, value| {
+            let mut gauge = Gauge::default();
+            gauge.set_value(value);
+            metric.set_gauge(gauge);
+        });
+    }
+
+    fn counters(&mut self, name: &str, help: &str, samples: Vec<Sample>) {
+        self.add(name, help, MetricType::COUNTER, samples, |metric, value| {
+            let mut counter = Counter::default();
+            counter.set_value(value);
+            metric.set_counter(counter);
+        });
+    }
+
+    fn add(
+        &mut self,
+        name: &str,
+        help: &str,
+        kind: MetricType,
+        samples: Vec<Sample>,
+        set: impl Fn(&mut Metric, f64),
+    ) {
+        if samples.is_empty() {
+            return;
+        }
+        let metrics = samples.into_iter().map(|(labels, value)| {
+            let labels = labels.into_iter().map(|(name, value)| {
+                let mut label = LabelPair::default();
+                label.set_name(name.to_owned());
+                label.set_value(value);
+                label
+            });
+            let mut metric = Metric::from_label(labels.collect());
+            set(&mut metric, value as f64);
+            metric
+        });
+        let mut family = MetricFamily::default();
+        family.set_name(name.to_owned());
+        family.set_help(help.to_owned());
+        family.set_field_type(kind);
+        family.set_metric(metrics.collect());
+        self.0.push(family);
+    }
+}

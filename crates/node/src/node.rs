@@ -1,0 +1,478 @@
+//! A running node: the pool, its volumes, and the servers in front of them.
+//!
+//! Owns: the order of start and stop, changes of the pool and their order (one at a time: engine
+//! first, then the pool file, then the exports), which volumes are served.
+//! Must not know: protocols' messages, HTTP.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use cairn_base::VolumeId;
+use cairn_base::disk::Disk;
+use cairn_base::env::Env;
+use cairn_config::{Config, ExportRule, MemoryBudget, VolumeName, VolumeSettings};
+use cairn_fs::{Fs, FsSettings};
+use cairn_meta::{MetaCache, MetaSettings, MetaStore};
+use cairn_nfs::{Export, Exports};
+use cairn_segment::{SegmentSettings, SegmentStore};
+use cairn_shard::ShardDisk;
+use parking_lot::RwLock;
+use prometheus::Registry;
+
+use crate::assemble::{Missing, failures_tolerated};
+use crate::convert;
+use crate::disks::PoolDisks;
+use crate::error::NodeError;
+use crate::metrics::{Observed, VolumeNumbers};
+use crate::pool::{PoolState, PoolVolume, Stage};
+use crate::pool_store;
+
+/// The volume that a new pool begins with.
+const FIRST_VOLUME: &str = "main";
+/// Part of the metadata memory that is a read cache; the rest is for write buffers.
+const METADATA_CACHE_PERCENT: u64 = 60;
+/// A volume has up to this many write buffers of metadata at a time.
+const WRITE_BUFFERS_PER_VOLUME: u64 = 3;
+const WRITE_BUFFER_BYTES_MIN: u64 = 1 << 20;
+const WRITE_BUFFER_BYTES_MAX: u64 = 32 << 20;
+/// Volumes that the memory for dirty data and write buffers is divided for, at least; more volumes
+/// get smaller shares when they are opened.
+const DIRTY_BYTES_MIN: u64 = 16 << 20;
+/// Memory that one inode in the table takes, about.
+const INODE_BYTES: u64 = 1 << 10;
+
+/// A volume of the pool, served or not.
+#[derive(Clone)]
+pub enum VolumeService {
+    Serving(Fs),
+    Failed(String),
+}
+
+/// What all parts of a node share.
+pub struct Inner {
+    pub env: Env,
+    pub config: Config,
+    pub budget: MemoryBudget,
+    pub started: Instant,
+    pub store: Arc<SegmentStore>,
+    pub disks: Vec<Arc<ShardDisk>>,
+    pub missing: Vec<Missing>,
+    pub exports: Arc<Exports>,
+    pub registry: Registry,
+    pub meta_cache: MetaCache,
+    /// The pool as it was saved last.
+    pub pool: ArcSwap<PoolState>,
+    pub volumes: RwLock<BTreeMap<VolumeId, VolumeService>>,
+    /// Held over a change of the pool; the number is the version last tried.
+    changes: tokio::sync::Mutex<u64>,
+}
+
+impl Inner {
+    /// Makes the engine on the disks of a pool. No volume is open yet.
+    pub fn new(env: Env, config: Config, pool: PoolDisks) -> Arc<Self> {
+        let budget = MemoryBudget::of(config.memory_limit_bytes);
+        let settings = SegmentSettings {
+            cache_bytes: budget.record_cache_bytes,
+            ..SegmentSettings::default()
+        };
+        let missing = pool.missing.iter().map(|entry| entry.disk.id).collect();
+        let store = SegmentStore::new(env.clone(), settings, pool.disks.clone(), missing);
+        let cache_bytes = budget.metadata_bytes / 100 * METADATA_CACHE_PERCENT;
+        Arc::new(Self {
+            env,
+            config,
+            budget,
+            started: Instant::now(),
+            store,
+            disks: pool.disks,
+            missing: pool.missing,
+            exports: Arc::new(Exports::new(Vec::new())),
+            registry: Registry::new(),
+            meta_cache: MetaCache::new(usize::try_from(cache_bytes).unwrap_or(usize::MAX)),
+            changes: tokio::sync::Mutex::new(pool.state.version),
+            pool: ArcSwap::from_pointee(pool.state),
+            volumes: RwLock::default(),
+        })
+    }
+
+    /// Opens all volumes. One that cannot be opened is reported and does not stop the others.
+    pub async fn open_volumes(&self) {
+        let state = self.pool.load_full();
+        self.remove_leftovers(&state).await;
+        for volume in &state.volumes {
+            let service = match self.open_volume(volume, state.volumes.len()).await {
+                Ok(fs) => VolumeService::Serving(fs),
+                Err(why) => {
+                    tracing::error!(volume = %volume.name, %why, "this volume is not served");
+                    VolumeService::Failed(why)
+                }
+            };
+            self.volumes.write().insert(volume.id, service);
+        }
+        self.apply_exports(&state);
+    }
+
+    async fn open_volume(&self, volume: &PoolVolume, count: usize) -> Result<Fs, String> {
+        let meta_settings = self.meta_settings(&volume.settings, count);
+        let (meta, recovered) =
+            MetaStore::open(self.env.clone(), meta_settings, volume.id, self.meta_disks())
+                .await
+                .map_err(|error| error.to_string())?;
+        tracing::info!(
+            volume = %volume.name,
+            epoch = recovered.epoch.0,
+            replayed = recovered.replayed_entries,
+            journaled = recovered.journal.len(),
+            "volume recovered"
+        );
+        let settings = self.fs_settings(volume, count);
+        let fs = Fs::open(settings, meta, recovered.journal, Arc::clone(&self.store))
+            .await
+            .map_err(|error| error.to_string())?;
+        self.sweep(volume.id);
+        Ok(fs)
+    }
+
+    /// Deletes, in the background, shards that a crash left without a reference.
+    fn sweep(&self, volume: VolumeId) {
+        let store = Arc::clone(&self.store);
+        let task = async move {
+            match store.sweep(volume).await {
+                Ok(swept) if swept.shards_removed > 0 => {
+                    tracing::info!(%volume, shards = swept.shards_removed, "unreferenced shards deleted");
+                }
+                Ok(_) => {}
+                Err(error) => tracing::warn!(%volume, %error, "looking for unreferenced shards failed"),
+            }
+        };
+        self.env.spawner.spawn("sweep", Box::pin(task));
+    }
+
+    /// Makes a volume and serves it. `exports` are its first rules.
+    pub async fn volume_create(
+        &self,
+        name: &VolumeName,
+        settings: VolumeSettings,
+        exports: Vec<ExportRule>,
+    ) -> Result<(), ChangeFailure> {
+        let mut tried = self.changes.lock().await;
+        let mut state = PoolState::clone(&self.pool.load());
+        state.check_new(name)?;
+        self.store
+            .code_for(convert::protection(settings.protection))
+            .map_err(|error| ChangeFailure::Impossible(error.to_string()))?;
+        // Saved before it is used: a crash must not let the next volume find this one's files.
+        let id = state.take_volume_id();
+        self.save(&mut tried, &mut state).await?;
+
+        let volume = PoolVolume {
+            id,
+            name: name.clone(),
+            settings,
+            created: self.env.clock.now(),
+            exports,
+        };
+        let count = state.volumes.len() + 1;
+        let meta_settings = self.meta_settings(&settings, count);
+        let engine = |error: &dyn std::fmt::Display| ChangeFailure::Engine(error.to_string());
+        let meta = MetaStore::create(self.env.clone(), meta_settings, id, self.meta_disks())
+            .await
+            .map_err(|error| engine(&error))?;
+        let fs = Fs::create(self.fs_settings(&volume, count), meta, Arc::clone(&self.store))
+            .await
+            .map_err(|error| engine(&error))?;
+        state.volumes.push(volume);
+        state.stage = Stage::InUse;
+        if let Err(error) = self.save(&mut tried, &mut state).await {
+            let _ = fs.close().await;
+            self.remove_files(id).await;
+            return Err(error);
+        }
+        self.volumes.write().insert(id, VolumeService::Serving(fs));
+        self.apply_exports(&state);
+        tracing::info!(volume = %name, %id, "volume made");
+        Ok(())
+    }
+
+    pub async fn volume_set(
+        &self,
+        name: &VolumeName,
+        change: impl FnOnce(&mut VolumeSettings),
+    ) -> Result<(), ChangeFailure> {
+        let mut tried = self.changes.lock().await;
+        let mut state = PoolState::clone(&self.pool.load());
+        let volume = state.volume_mut(name)?;
+        change(&mut volume.settings);
+        let (id, policy) = (volume.id, convert::policy(&volume.settings));
+        self.store
+            .code_for(policy.protection)
+            .map_err(|error| ChangeFailure::Impossible(error.to_string()))?;
+        self.save(&mut tried, &mut state).await?;
+        if let Some(VolumeService::Serving(fs)) = self.service(id) {
+            fs.set_policy(policy)
+                .map_err(|error| ChangeFailure::Impossible(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// Deletes a volume with its data. An exported one is refused without `force`.
+    pub async fn volume_delete(&self, name: &VolumeName, force: bool) -> Result<(), ChangeFailure> {
+        let mut tried = self.changes.lock().await;
+        let mut state = PoolState::clone(&self.pool.load());
+        let volume = state.volume(name)?;
+        if !volume.exports.is_empty() && !force {
+            return Err(ChangeFailure::Exported(name.clone()));
+        }
+        let id = volume.id;
+        state.volumes.retain(|volume| volume.id != id);
+        // Once the pool file says that it is gone it is: what a crash leaves, the next start removes.
+        self.save(&mut tried, &mut state).await?;
+        let service = self.volumes.write().remove(&id);
+        self.apply_exports(&state);
+        if let Some(VolumeService::Serving(fs)) = service
+            && let Err(error) = fs.close().await
+        {
+            tracing::warn!(volume = %name, %error, "the deleted volume did not close cleanly");
+        }
+        self.remove_files(id).await;
+        tracing::info!(volume = %name, %id, "volume deleted");
+        Ok(())
+    }
+
+    pub async fn exports_change(
+        &self,
+        change: impl FnOnce(&mut PoolState) -> Result<(), crate::pool::ChangeError>,
+    ) -> Result<(), ChangeFailure> {
+        let mut tried = self.changes.lock().await;
+        let mut state = PoolState::clone(&self.pool.load());
+        change(&mut state)?;
+        self.save(&mut tried, &mut state).await?;
+        self.apply_exports(&state);
+        Ok(())
+    }
+
+    /// Makes the first volume of a new pool. A first start that broke off before is finished.
+    pub async fn ensure_first_volume(&self) -> Result<(), NodeError> {
+        let state = self.pool.load_full();
+        // Who deletes the first volume does not get it back: the stage tells.
+        match state.stage {
+            Stage::Forming | Stage::Empty => {}
+            Stage::InUse => return Ok(()),
+        }
+        let first_volume = |why: String| NodeError::FirstVolume {
+            name: FIRST_VOLUME.to_owned(),
+            why,
+        };
+        let name: VolumeName = FIRST_VOLUME
+            .parse()
+            .map_err(|error: cairn_config::WordError| first_volume(error.to_string()))?;
+        self.volume_create(&name, VolumeSettings::default(), ExportRule::this_machine())
+            .await
+            .map_err(|error| first_volume(error.to_string()))
+    }
+
+    /// Closes all volumes: flushes, seals, makes the metadata whole.
+    pub async fn close_volumes(&self) {
+        self.exports.replace(Vec::new());
+        let volumes = std::mem::take(&mut *self.volumes.write());
+        let closing = volumes.into_iter().filter_map(|(id, service)| match service {
+            VolumeService::Serving(fs) => Some(async move { (id, fs.close().await) }),
+            VolumeService::Failed(_) => None,
+        });
+        for (id, result) in futures_util::future::join_all(closing).await {
+            if let Err(error) = result {
+                tracing::error!(%id, %error, "the volume did not close cleanly; the next start recovers it");
+            }
+        }
+    }
+
+    pub fn service(&self, id: VolumeId) -> Option<VolumeService> {
+        self.volumes.read().get(&id).cloned()
+    }
+
+    /// Disks that a volume of these settings can lose; 0 if its protection is not possible now.
+    pub fn tolerated(&self, settings: &VolumeSettings) -> u8 {
+        self.store
+            .code_for(convert::protection(settings.protection))
+            .map_or(0, |code| code.parity())
+    }
+
+    async fn save(&self, tried: &mut u64, state: &mut PoolState) -> Result<(), ChangeFailure> {
+        // Above what was tried, not only what was saved: a failed save may be on some disks.
+        *tried = tried.saturating_add(1);
+        state.version = *tried;
+        let disks: Vec<Arc<dyn Disk>> =
+            self.disks.iter().map(|disk| Arc::clone(disk.disk())).collect();
+        pool_store::save(&disks, state).await?;
+        self.pool.store(Arc::new(state.clone()));
+        Ok(())
+    }
+
+    fn apply_exports(&self, state: &PoolState) {
+        let exports = state
+            .volumes
+            .iter()
+            .filter(|volume| !volume.exports.is_empty())
+            .filter_map(|volume| match self.service(volume.id) {
+                Some(VolumeService::Serving(fs)) => Some(Export {
+                    fs,
+                    rules: volume.exports.iter().map(convert::client_rule).collect(),
+                }),
+                Some(VolumeService::Failed(_)) | None => None,
+            })
+            .collect();
+        self.exports.replace(exports);
+    }
+
+    fn meta_disks(&self) -> Vec<(cairn_base::DiskId, Arc<dyn Disk>)> {
+        self.disks
+            .iter()
+            .map(|disk| (disk.id(), Arc::clone(disk.disk())))
+            .collect()
+    }
+
+    /// Metadata survives what the pool survives, and what the volume's data survives if that is more.
+    fn meta_settings(&self, settings: &VolumeSettings, count: usize) -> MetaSettings {
+        let members = self.pool.load().disks.len();
+        let tolerated = failures_tolerated(members).max(usize::from(self.tolerated(settings)));
+        let mut meta = MetaSettings::new(tolerated + 1, self.meta_cache.clone());
+        let buffers = self.budget.metadata_bytes / 100 * (100 - METADATA_CACHE_PERCENT);
+        let buffer = buffers / (WRITE_BUFFERS_PER_VOLUME * count.max(1) as u64);
+        let buffer = buffer.clamp(WRITE_BUFFER_BYTES_MIN, WRITE_BUFFER_BYTES_MAX);
+        meta.write_buffer_bytes = usize::try_from(buffer).unwrap_or(usize::MAX);
+        meta
+    }
+
+    fn fs_settings(&self, volume: &PoolVolume, count: usize) -> FsSettings {
+        let mut settings = FsSettings::new(self.env.clone(), volume.id, volume.name.as_str());
+        settings.policy = convert::policy(&volume.settings);
+        let share = self.budget.dirty_bytes / count.max(1) as u64;
+        settings.dirty_bytes_max = share.max(DIRTY_BYTES_MIN);
+        let inodes = self.budget.rest_bytes / 2 / INODE_BYTES / count.max(1) as u64;
+        settings.inodes_max = usize::try_from(inodes).unwrap_or(usize::MAX).clamp(4096, 128 << 10);
+        settings
+    }
+
+    /// Deletes what deleted or half-made volumes left.
+    ///
+    /// Only ids that this pool file gave are looked at: volumes that it does not know yet may be
+    /// there if it is an old copy, and those must not be touched.
+    async fn remove_leftovers(&self, state: &PoolState) {
+        let mut leftovers = std::collections::BTreeSet::new();
+        for disk in &self.disks {
+            match disk.volumes().await {
+                Ok(volumes) => leftovers.extend(volumes),
+                Err(error) => tracing::warn!(%error, "looking for deleted volumes failed"),
+            }
+            leftovers.extend(meta_folders(disk.disk()).into_iter().map(|(id, _)| id));
+        }
+        for id in leftovers {
+            let known = state.volumes.iter().any(|volume| volume.id == id);
+            if !known && id < state.volume_next {
+                tracing::info!(%id, "removing what is left of a deleted volume");
+                self.remove_files(id).await;
+            }
+        }
+    }
+
+    async fn remove_files(&self, id: VolumeId) {
+        let swept = self.store.remove_volume(id).await;
+        if swept.errors > 0 {
+            tracing::warn!(%id, errors = swept.errors, "some shards stay until the next start");
+        }
+        let folders: Vec<PathBuf> = self
+            .disks
+            .iter()
+            .flat_map(|disk| meta_folders(disk.disk()))
+            .filter(|(there, _)| *there == id)
+            .map(|(_, folder)| folder)
+            .collect();
+        let removing = tokio::task::spawn_blocking(move || {
+            for folder in folders {
+                if let Err(error) = std::fs::remove_dir_all(&folder) {
+                    tracing::warn!(folder = %folder.display(), %error, "the folder stays until the next start");
+                }
+            }
+        });
+        if removing.await.is_err() {
+            tracing::error!(%id, "removing metadata broke off");
+        }
+    }
+
+    /// Everything that metrics show.
+    pub fn observe(&self) -> Observed {
+        let state = self.pool.load_full();
+        let mut volumes = Vec::new();
+        let mut volumes_failed = 0;
+        for volume in &state.volumes {
+            let Some(VolumeService::Serving(fs)) = self.service(volume.id) else {
+                volumes_failed += 1;
+                continue;
+            };
+            let counters = fs.meta().counters();
+            volumes.push((
+                volume.name.to_string(),
+                VolumeNumbers {
+                    fs: fs.stats(),
+                    meta: fs.meta().stats(),
+                    inodes: counters.inodes,
+                    file_bytes: counters.file_bytes,
+                    stored_bytes: counters.stored_bytes,
+                    segments: counters.segments,
+                },
+            ));
+        }
+        Observed {
+            uptime_seconds: self.uptime().as_secs(),
+            memory: self.budget,
+            memory_limit_bytes: self.config.memory_limit_bytes,
+            metadata_cache_bytes: self.meta_cache.used_bytes() as u64,
+            segments: self.store.stats(),
+            disks: self.store.disk_status(),
+            volumes,
+            volumes_failed,
+        }
+    }
+
+    pub fn uptime(&self) -> Duration {
+        self.started.elapsed()
+    }
+}
+
+/// The folders with the metadata of volumes on a disk that is a folder itself.
+fn meta_folders(disk: &Arc<dyn Disk>) -> Vec<(VolumeId, PathBuf)> {
+    let Some(root) = disk.folder() else {
+        return Vec::new();
+    };
+    let Ok(entries) = std::fs::read_dir(root.join("volumes")) else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .filter_map(|entry| {
+            let name = entry.file_name();
+            let id = VolumeId(u32::from_str_radix(name.to_str()?, 16).ok()?);
+            Some((id, entry.path()))
+        })
+        .collect()
+}
+
+/// Why a change of the pool was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeFailure {
+    #[error(transparent)]
+    Refused(#[from] crate::pool::ChangeError),
+    #[error("the volume \"{0}\" is exported")]
+    Exported(VolumeName),
+    /// The disks do not allow it.
+    #[error("{0}")]
+    Impossible(String),
+    #[error(transparent)]
+    Save(#[from] NodeError),
+    #[error("{0}")]
+    Engine(String),
+}

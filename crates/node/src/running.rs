@@ -1,0 +1,279 @@
+//! Starts and stops a node.
+//!
+//! Owns: threads, sockets, the order: disks, pool, volumes, then the servers; the other way round
+//! at the end.
+
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_admin::api::{AdminView, NfsReady, NfsView, ReadyFile, Status};
+use cairn_admin::{AdminServer, AdminSettings};
+use cairn_base::real;
+use cairn_config::Config;
+use cairn_nfs::{Listeners, NfsServer};
+use prometheus::process_collector::ProcessCollector;
+use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::control::Controller;
+use crate::disks::open_pool;
+use crate::error::NodeError;
+use crate::metrics::NodeCollector;
+use crate::node::Inner;
+use crate::token;
+
+/// Where clients look for the port mapper.
+const RPCBIND_PORT: u16 = 111;
+/// How long requests under way may take at the end.
+const STOP_GRACE: Duration = Duration::from_secs(10);
+/// Threads for what blocks: copying and deleting files of metadata.
+const BLOCKING_THREADS_MAX: usize = 16;
+
+/// A node that serves. Dropped without [`Self::stop`] it leaves what a crash leaves.
+pub struct Node {
+    runtime: Runtime,
+    inner: Arc<Inner>,
+    controller: Arc<Controller>,
+    nfs: cairn_nfs::Running,
+    nfs_address: SocketAddr,
+    admin_stop: oneshot::Sender<()>,
+    admin: JoinHandle<()>,
+    token_path: PathBuf,
+    created: bool,
+}
+
+/// Sockets, bound before anything else: a port that is taken should not cost a recovery.
+struct Sockets {
+    nfs: TcpListener,
+    nfs_address: SocketAddr,
+    admin: TcpListener,
+    admin_address: SocketAddr,
+    rpcbind: Vec<TcpListener>,
+    rpcbind_udp: Vec<UdpSocket>,
+}
+
+impl Node {
+    /// Starts everything and returns once clients are served. Blocks; call it outside of any runtime.
+    pub fn start(config: Config) -> Result<Self, NodeError> {
+        let sockets = bind(&config)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(std::thread::available_parallelism().map_or(2, usize::from))
+            .max_blocking_threads(BLOCKING_THREADS_MAX)
+            .thread_name("engine")
+            .enable_all()
+            .build()
+            .map_err(NodeError::Runtime)?;
+        let handle = runtime.handle().clone();
+        let _inside = handle.enter();
+        let env = real::env(handle.clone());
+
+        let pool = runtime.block_on(open_pool(&env, &config))?;
+        let created = pool.created;
+        for missing in &pool.missing {
+            tracing::error!(disk = missing.disk.label, why = missing.why, "a disk is missing; serving without it");
+        }
+        let folders: Vec<PathBuf> = pool
+            .disks
+            .iter()
+            .filter_map(|disk| disk.disk().folder().map(Path::to_owned))
+            .collect();
+        let (token, token_path) =
+            token::load_or_make(config.token_file.as_deref(), &folders, &*env.entropy)?;
+        let inner = Inner::new(env, config, pool);
+        runtime.block_on(async {
+            inner.open_volumes().await;
+            inner.ensure_first_volume().await
+        })?;
+
+        inner.registry.register(Box::new(ProcessCollector::for_self()))?;
+        inner
+            .registry
+            .register(Box::new(NodeCollector::new(Arc::downgrade(&inner))?))?;
+        let nfs_address = sockets.nfs_address;
+        let controller = Arc::new(Controller {
+            inner: Arc::clone(&inner),
+            nfs: NfsView {
+                address: nfs_address.ip().to_string(),
+                port: nfs_address.port(),
+                rpcbind: inner.config.rpcbind,
+            },
+            admin: AdminView {
+                url: format!("http://{}", reachable(sockets.admin_address)),
+            },
+        });
+        let nfs = start_nfs(&inner, sockets.nfs, sockets.rpcbind, sockets.rpcbind_udp)?;
+        let listen_failed = |source| listen_error("the admin API", sockets.admin_address, source);
+        sockets.admin.set_nonblocking(true).map_err(listen_failed)?;
+        let listener = tokio::net::TcpListener::from_std(sockets.admin).map_err(listen_failed)?;
+        let server = AdminServer::new(
+            Arc::clone(&controller) as Arc<dyn cairn_admin::Control>,
+            token,
+            AdminSettings {
+                metrics_open: inner.config.metrics_open,
+            },
+        );
+        let (admin_stop, stopped) = oneshot::channel();
+        let admin = runtime.spawn(server.serve(listener, async {
+            // Ready too when the sender is dropped: a node that is gone serves nothing.
+            let _ = stopped.await;
+        }));
+        Ok(Self {
+            runtime,
+            inner,
+            controller,
+            nfs,
+            nfs_address,
+            admin_stop,
+            admin,
+            token_path,
+            created,
+        })
+    }
+
+    /// What the ready file says.
+    pub fn ready(&self) -> ReadyFile {
+        let pool = self.inner.pool.load();
+        let token_path = std::path::absolute(&self.token_path).unwrap_or(self.token_path.clone());
+        ReadyFile {
+            pid: std::process::id(),
+            nfs: NfsReady {
+                address: reachable(self.nfs_address).ip().to_string(),
+                port: self.nfs_address.port(),
+            },
+            admin: self.controller.admin.clone(),
+            token_file: token_path.display().to_string(),
+            volumes: pool.volumes.iter().map(|volume| volume.name.clone()).collect(),
+        }
+    }
+
+    pub fn status(&self) -> Status {
+        self.runtime.block_on(self.controller.status_now())
+    }
+
+    /// Whether the pool was made by this start.
+    pub fn created(&self) -> bool {
+        self.created
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.inner.config
+    }
+
+    /// Runs a future on the node's threads, such as one that waits for a signal.
+    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
+    }
+
+    /// Takes no more requests, finishes those under way, makes everything durable and ends.
+    pub fn stop(self) {
+        self.runtime.block_on(async {
+            // An error means that the server has ended already.
+            let _ = self.admin_stop.send(());
+            self.nfs.stop(STOP_GRACE).await;
+            if let Err(error) = self.admin.await {
+                tracing::error!(%error, "the admin API broke off");
+            }
+            self.inner.close_volumes().await;
+            self.inner.store.repairs_done().await;
+        });
+        self.runtime.shutdown_timeout(STOP_GRACE);
+    }
+}
+
+fn start_nfs(
+    inner: &Arc<Inner>,
+    nfs: TcpListener,
+    rpcbind: Vec<TcpListener>,
+    rpcbind_udp: Vec<UdpSocket>,
+) -> Result<cairn_nfs::Running, NodeError> {
+    let mut settings = cairn_nfs::Settings::new(inner.pool.load().handle_key.0.to_be_bytes());
+    settings.threads = inner.config.threads;
+    let held = usize::try_from(inner.budget.rest_bytes / 2).unwrap_or(usize::MAX);
+    settings.held_bytes_max = settings.held_bytes_max.min(held);
+    let failed = |error: cairn_nfs::ServeError| NodeError::Nfs(error.to_string());
+    NfsServer::new(settings, Arc::clone(&inner.exports), &inner.registry)
+        .map_err(failed)?
+        .start(Listeners {
+            nfs: vec![nfs],
+            rpcbind,
+            rpcbind_udp,
+        })
+        .map_err(failed)
+}
+
+fn bind(config: &Config) -> Result<Sockets, NodeError> {
+    let (nfs, nfs_address) = bind_tcp("NFS", config.listen_nfs)?;
+    let (admin, admin_address) = bind_tcp("the admin API", config.listen_admin)?;
+    let mut rpcbind = Vec::new();
+    let mut rpcbind_udp = Vec::new();
+    if config.rpcbind {
+        let address = SocketAddr::new(config.listen_nfs.ip(), RPCBIND_PORT);
+        rpcbind.push(bind_tcp("rpcbind", address)?.0);
+        let socket = UdpSocket::bind(address)
+            .map_err(|source| listen_error("rpcbind (UDP)", address, source))?;
+        rpcbind_udp.push(socket);
+    }
+    Ok(Sockets {
+        nfs,
+        nfs_address,
+        admin,
+        admin_address,
+        rpcbind,
+        rpcbind_udp,
+    })
+}
+
+fn bind_tcp(
+    what: &'static str,
+    address: SocketAddr,
+) -> Result<(TcpListener, SocketAddr), NodeError> {
+    let failed = |source| listen_error(what, address, source);
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener, bound))
+}
+
+fn listen_error(what: &'static str, address: SocketAddr, source: std::io::Error) -> NodeError {
+    use std::io::ErrorKind;
+    let flag = match what {
+        "NFS" => "--listen-nfs",
+        "the admin API" => "--listen-admin",
+        _ => "--rpcbind=false",
+    };
+    let hint = match source.kind() {
+        ErrorKind::AddrInUse if flag == "--rpcbind=false" => {
+            "; another port mapper runs (`rpcbind`): stop it, or use --rpcbind=false".to_owned()
+        }
+        ErrorKind::AddrInUse => format!(
+            "; another program has the port: choose another with {flag} {}:PORT (0 picks a free one)",
+            address.ip()
+        ),
+        ErrorKind::PermissionDenied => format!(
+            "; ports below 1024 need root or CAP_NET_BIND_SERVICE; change it with {flag}"
+        ),
+        ErrorKind::AddrNotAvailable => {
+            format!("; this machine does not have the address; change it with {flag}")
+        }
+        _ => String::new(),
+    };
+    NodeError::Listen {
+        what,
+        address,
+        source,
+        hint,
+    }
+}
+
+/// The address at which a program on this machine reaches a server that listens on `address`.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    use std::net::{IpAddr, Ipv4Addr};
+    if address.ip().is_unspecified() {
+        // An IPv6 socket for all addresses takes IPv4 as well.
+        SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), address.port())
+    } else {
+        address
+    }
+}

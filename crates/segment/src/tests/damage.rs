@@ -1,0 +1,276 @@
+//! Lost disks and wrong bytes: the same bytes come back and are repaired, or an error; never others.
+
+use cairn_testkit::{Fault, FaultRule, OpKind, Rng};
+use futures_util::future::join_all;
+use proptest::prelude::*;
+
+use super::world::*;
+use crate::*;
+
+/// Records of many sizes, 1 MiB ones among them.
+async fn fill(world: &World, n: u8, m: u8, rng: &mut Rng) -> Vec<Written> {
+    let mut all = Vec::new();
+    for batch in [&[1 << 20, 1 << 20, 1 << 20, 1 << 20][..], &[300, 70_000, 5_000], &[200_000]] {
+        for compression in [Compression::None, Compression::Lz4] {
+            let records = batch
+                .iter()
+                .map(|len| (data(rng, *len, compression != Compression::None, true), compression))
+                .collect();
+            all.extend(world.append(code(n, m), Stream::Mixed, records).await.expect("appended"));
+        }
+    }
+    all
+}
+
+fn fail_reads(times: u64) -> FaultRule {
+    FaultRule {
+        kind: Some(OpKind::Read),
+        name_part: "shards/".to_owned(),
+        skip: 0,
+        times,
+        fault: Fault::Io,
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Harm {
+    Away,
+    Failing,
+    Flipped,
+}
+
+fn harm() -> impl Strategy<Value = Harm> {
+    prop_oneof![Just(Harm::Away), Just(Harm::Failing), Just(Harm::Flipped)]
+}
+
+/// Flips bits in every 4 KiB block of every shard of a disk: whatever is read there is wrong.
+fn flip_everywhere(world: &World, disk: usize, rng: &mut Rng) {
+    for name in world.disks[disk].file_names() {
+        if !name.starts_with("shards/") {
+            continue;
+        }
+        // The data of these tests is within the first 20 MiB.
+        for block in 0..(4 << 20) / 4096 {
+            world.disks[disk].flip_bit(&name, block * 4096 + rng.below(4096), rng.below(8) as u8);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_losses_within_the_code_are_served_and_repaired(
+        pick in 0..6_usize, seed in any::<u32>(), harms in prop::collection::vec(harm(), 2), fewer in any::<bool>(),
+    ) {
+        block_on(async {
+            let (n, m) = [(1, 1), (1, 2), (2, 2), (3, 2), (4, 2), (16, 2)][pick];
+            let mut rng = Rng::new(u64::from(seed));
+            let disks = usize::from(n + m);
+            let world = World::with_capacity(disks, 512 << 20, u64::from(seed)).await;
+            let written = fill(&world, n, m, &mut rng).await;
+            let lost_count = usize::from(m) - usize::from(fewer && m > 1);
+            let mut lost: Vec<usize> = (0..disks).collect();
+            while lost.len() > lost_count {
+                lost.swap_remove(rng.below(lost.len() as u64) as usize);
+            }
+            let harmed: Vec<(usize, Harm)> = lost.into_iter().zip(harms).collect();
+            let away: Vec<usize> = harmed.iter().filter(|(_, harm)| matches!(harm, Harm::Away)).map(|(disk, _)| *disk).collect();
+            let cold = world.cold(&away).await;
+            for (disk, harm) in &harmed {
+                match harm {
+                    Harm::Away => {}
+                    Harm::Failing => cold.disks[*disk].inject(fail_reads(u64::MAX)),
+                    Harm::Flipped => flip_everywhere(&cold, *disk, &mut rng),
+                }
+            }
+            for each in &written {
+                let len = each.data.len() as u64;
+                let start = rng.below(len);
+                let end = (start + 1 + rng.below(50_000)).min(len);
+                let got = cold.read(each, start as u32..end as u32).await.expect("small read");
+                assert!(got == each.data[start as usize..end as usize]);
+                cold.store.repairs_done().await;
+            }
+            cold.check(&written).await;
+            cold.store.repairs_done().await;
+            assert_eq!(cold.store.stats().damaged_reads, 0);
+
+            // Read once more from the disks, one record at a time so that no repair is skipped...
+            for (disk, _) in &harmed {
+                cold.disks[*disk].clear_faults();
+            }
+            let healing = world.cold(&away).await;
+            for each in &written {
+                healing.check(std::slice::from_ref(each)).await;
+                healing.store.repairs_done().await;
+            }
+            // ... and now nothing is wrong any more on the disks that are there.
+            let healed = world.cold(&away).await;
+            healed.check(&written).await;
+            assert_eq!(healed.store.stats().checksum_errors, 0);
+            if away.is_empty() {
+                assert_eq!(healed.store.stats().degraded_reads, 0);
+            }
+        });
+    }
+
+    #[test]
+    fn more_losses_give_an_error_and_never_other_bytes(
+        pick in 0..5_usize, seed in any::<u32>(), harms in prop::collection::vec(harm(), 3),
+    ) {
+        block_on(async {
+            let (n, m) = [(1, 0), (1, 1), (2, 2), (4, 2), (16, 2)][pick];
+            let mut rng = Rng::new(u64::from(seed));
+            let disks = usize::from(n + m);
+            let world = World::with_capacity(disks, 512 << 20, u64::from(seed)).await;
+            let written = fill(&world, n, m, &mut rng).await;
+            let mut lost: Vec<usize> = (0..disks).collect();
+            while lost.len() > usize::from(m) + 1 {
+                lost.swap_remove(rng.below(lost.len() as u64) as usize);
+            }
+            let harmed: Vec<(usize, Harm)> = lost.into_iter().zip(harms).collect();
+            let away: Vec<usize> = harmed.iter().filter(|(_, harm)| matches!(harm, Harm::Away)).map(|(disk, _)| *disk).collect();
+            let cold = world.cold(&away).await;
+            for (disk, harm) in &harmed {
+                match harm {
+                    Harm::Away => {}
+                    Harm::Failing => cold.disks[*disk].inject(fail_reads(u64::MAX)),
+                    Harm::Flipped => flip_everywhere(&cold, *disk, &mut rng),
+                }
+            }
+            let mut damaged = 0;
+            for each in &written {
+                match cold.read_all(each).await {
+                    // A record may lie on shards that are all there.
+                    Ok(bytes) => assert!(bytes == each.data),
+                    Err(SegmentError::Damaged { .. }) => damaged += 1,
+                    Err(other) => panic!("{other}"),
+                }
+            }
+            assert!(damaged > 0);
+            assert_eq!(cold.store.stats().damaged_reads, damaged);
+        });
+    }
+
+    #[test]
+    fn one_bit_anywhere_is_repaired(pick in 0..5_usize, seed in any::<u32>()) {
+        block_on(async {
+            let (n, m) = [(1, 1), (1, 2), (2, 2), (3, 2), (4, 2)][pick];
+            let mut rng = Rng::new(u64::from(seed));
+            let world = World::new(usize::from(n + m), u64::from(seed)).await;
+            let written = fill(&world, n, m, &mut rng).await;
+            let victim = &written[rng.below(written.len() as u64) as usize].pointer.location;
+            let at = victim.offset_bytes + rng.below(u64::from(victim.len_bytes)) as u32;
+            let shard = (at / victim.unit_len_bytes()) as u8;
+            let (disk, file) = world.shard_file(victim.segment, shard);
+            let offset = victim.row_offset_bytes() + u64::from(at % victim.unit_len_bytes());
+            let before = world.disks[disk].file_bytes(&file).expect("file");
+            world.disks[disk].flip_bit(&file, offset, rng.below(8) as u8);
+            let cold = world.cold(&[]).await;
+            cold.check(&written).await;
+            cold.store.repairs_done().await;
+            let stats = cold.store.stats();
+            assert_eq!((stats.checksum_errors, stats.repairs, stats.repairs_failed), (1, 1, 0));
+            assert!(world.disks[disk].file_bytes(&file).expect("file") == before, "as it was");
+            let errors: Vec<u64> = cold.store.disk_status().iter().map(|disk| disk.checksum_errors).collect();
+            assert_eq!(errors.iter().sum::<u64>(), 1);
+            assert_eq!(errors[disk], 1, "the right disk is blamed");
+        });
+    }
+}
+
+#[test]
+fn a_row_without_two_disks_is_read_once() {
+    block_on(async {
+        let world = World::new(6, 3).await;
+        let mut rng = Rng::new(1);
+        let records = (0..8).map(|_| data(&mut rng, 1 << 20, false, true)).collect();
+        let written = world.append_ok(code(4, 2), records).await;
+        let (first, _) = world.shard_file(written[0].pointer.location.segment, 0);
+        let (second, _) = world.shard_file(written[0].pointer.location.segment, 1);
+        let cold = world.cold(&[first, second]).await;
+        let reads = join_all(written.iter().map(|each| cold.read_all(each))).await;
+        for (got, each) in reads.into_iter().zip(&written) {
+            assert!(got.expect("read") == each.data);
+        }
+        let stats = cold.store.stats();
+        // Two rows of four units decoded, and the two units of each that are there read by themselves.
+        assert_eq!(stats.disk_read_bytes, 12 << 20);
+        assert_eq!(stats.degraded_reads, 4);
+    });
+}
+
+#[test]
+fn writes_go_around_failing_disks() {
+    block_on(async {
+        let kinds = [OpKind::Create, OpKind::Write, OpKind::Sync, OpKind::SyncFolder];
+        for kind in kinds {
+            for fault in [Fault::Io, Fault::Full] {
+                for failing in 1..=2 {
+                    let world = World::new(6, 3).await;
+                    let mut rng = Rng::new(1);
+                    let mut written = world.append_ok(code(4, 2), vec![data(&mut rng, 50_000, false, true)]).await;
+                    for disk in &world.disks[..failing] {
+                        disk.inject(FaultRule { kind: Some(kind), name_part: "shards".to_owned(), skip: 0, times: u64::MAX, fault });
+                    }
+                    for _ in 0..3 {
+                        // A new stream each time, so that segments are made too.
+                        let records = vec![(data(&mut rng, 50_000, false, true), Compression::None)];
+                        let stream = Stream::File(written.len() as u64);
+                        written.extend(world.append(code(4, 2), stream, records).await.expect("goes around"));
+                    }
+                    for disk in &world.disks[..failing] {
+                        disk.clear_faults();
+                    }
+                    world.store.seal_all(VOLUME).await;
+                    let last = world.store.segment(VOLUME, written[3].pointer.location.segment).expect("known");
+                    assert_eq!((last.code.data(), last.code.parity()), (4 - failing as u8, 2), "{kind:?} {fault:?}");
+                    let cold = world.cold(&[0, 1]).await;
+                    cold.check(&written).await;
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn all_disks_failing_is_an_error_and_passes() {
+    block_on(async {
+        let world = World::new(3, 3).await;
+        let mut rng = Rng::new(1);
+        let mut written = world.append_ok(code(1, 2), vec![data(&mut rng, 5_000, false, true)]).await;
+        for disk in &world.disks {
+            disk.inject(FaultRule { kind: Some(OpKind::Write), name_part: "shards".to_owned(), skip: 0, times: u64::MAX, fault: Fault::Io });
+        }
+        let records = vec![(data(&mut rng, 5_000, false, true), Compression::None)];
+        let got = world.append(code(1, 2), Stream::Mixed, records).await;
+        assert!(got.is_err());
+        world.check(&written).await;
+        for disk in &world.disks {
+            disk.clear_faults();
+        }
+        written.extend(world.append_ok(code(1, 2), vec![data(&mut rng, 5_000, false, true)]).await);
+        world.check(&written).await;
+        // Segments in which nothing was acknowledged are not left behind.
+        world.store.seal_all(VOLUME).await;
+        assert_eq!(world.store.segments(VOLUME).len(), 2);
+    });
+}
+
+#[test]
+fn a_pool_started_without_disks_writes_narrower() {
+    block_on(async {
+        let world = World::new(6, 3).await;
+        let mut rng = Rng::new(1);
+        let cases: &[(&[usize], (u8, u8))] = &[(&[], (4, 2)), (&[0, 5], (2, 2)), (&[0, 1, 2], (1, 2)), (&[0, 1, 2, 3], (1, 1)), (&[0, 1, 2, 3, 4], (1, 0))];
+        for (away, want) in cases {
+            let cold = world.cold(away).await;
+            assert_eq!(cold.store.default_code(), code(4, 2), "the code of the pool does not change");
+            let written = cold.append_ok(code(4, 2), vec![data(&mut rng, 50_000, false, true)]).await;
+            let info = cold.store.segment(VOLUME, written[0].pointer.location.segment).expect("known");
+            assert_eq!((info.code.data(), info.code.parity()), *want, "{away:?}");
+            cold.check(&written).await;
+        }
+    });
+}

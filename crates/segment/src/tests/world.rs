@@ -1,0 +1,184 @@
+//! A pool of in-memory disks with a store on it, and what was written there.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use cairn_base::disk::Disk;
+use cairn_base::{AlignedBuf, DiskId, PoolId, SegmentId, Timestamp, VolumeId};
+use cairn_erasure::Code;
+use cairn_shard::{ShardDisk, ShardSettings};
+use cairn_testkit::{MemDisk, Rng, TestWorld};
+
+use crate::*;
+
+pub const VOLUME: VolumeId = VolumeId(7);
+const POOL: PoolId = PoolId(99);
+
+pub struct World {
+    pub store: Arc<SegmentStore>,
+    pub disks: Vec<Arc<MemDisk>>,
+    pub settings: SegmentSettings,
+    next_segment: Arc<AtomicU64>,
+    seed: u64,
+}
+
+/// A record as the metadata would know it, with the bytes it must give.
+#[derive(Clone)]
+pub struct Written {
+    pub pointer: RecordPointer,
+    pub data: Bytes,
+}
+
+pub fn code(data: u8, parity: u8) -> Code {
+    Code::new(data, parity).expect("code")
+}
+
+pub fn small_settings() -> SegmentSettings {
+    SegmentSettings {
+        cache_bytes: 64 << 20,
+        ..SegmentSettings::default()
+    }
+}
+
+impl World {
+    pub async fn new(disk_count: usize, seed: u64) -> Self {
+        Self::with_capacity(disk_count, 1 << 30, seed).await
+    }
+
+    pub async fn with_capacity(disk_count: usize, capacity_bytes: u64, seed: u64) -> Self {
+        let mut disks = Vec::new();
+        for index in 0..disk_count {
+            let disk = MemDisk::new(format!("disk{index}"), capacity_bytes);
+            let id = DiskId(index as u128 + 1);
+            ShardDisk::format(disk.clone(), POOL, id, Timestamp::default()).await.expect("formatted");
+            disks.push(disk);
+        }
+        Self::start(disks, &[], small_settings(), Vec::new(), 1, seed).await
+    }
+
+    /// A store on `disks` without those at the `away` indexes.
+    async fn start(
+        disks: Vec<Arc<MemDisk>>,
+        away: &[usize],
+        settings: SegmentSettings,
+        known: Vec<SegmentInfo>,
+        next_segment: u64,
+        seed: u64,
+    ) -> Self {
+        let world = TestWorld::new(seed);
+        let mut opened = Vec::new();
+        for (index, disk) in disks.iter().enumerate() {
+            if !away.contains(&index) {
+                let disk: Arc<dyn Disk> = disk.clone();
+                let settings = ShardSettings {
+                    errors_in_a_row_max: 1000,
+                    ..ShardSettings::default()
+                };
+                opened.push(ShardDisk::open(disk, POOL, settings).await.expect("opened"));
+            }
+        }
+        let missing = away.iter().map(|index| DiskId(*index as u128 + 1)).collect();
+        let store = SegmentStore::new(world.env, settings.clone(), opened, missing);
+        let next_segment = Arc::new(AtomicU64::new(next_segment));
+        let next = next_segment.clone();
+        let allocate = move || SegmentId(next.fetch_add(1, Ordering::Relaxed));
+        store.open_volume(VOLUME, Arc::new(allocate), known);
+        Self {
+            store,
+            disks,
+            settings,
+            next_segment,
+            seed,
+        }
+    }
+
+    /// As after a restart: cold, with the segments known that `segments` has.
+    pub async fn restart(&self, disks: Vec<Arc<MemDisk>>, away: &[usize], segments: Vec<SegmentInfo>) -> Self {
+        let next = self.next_segment.load(Ordering::Relaxed);
+        Self::start(disks, away, self.settings.clone(), segments, next, self.seed + 1).await
+    }
+
+    /// A restart on the same disks with all that is known.
+    pub async fn cold(&self, away: &[usize]) -> Self {
+        let segments = self.store.segments(VOLUME);
+        self.restart(self.disks.clone(), away, segments).await
+    }
+
+    pub async fn append(&self, code: Code, stream: Stream, records: Vec<(Bytes, Compression)>) -> Result<Vec<Written>, SegmentError> {
+        let encoded: Vec<EncodedRecord> = records
+            .iter()
+            .map(|(data, compression)| encode_record(vec![data.clone()], *compression))
+            .collect();
+        let appended = self.store.append(VOLUME, code, stream, encoded.clone()).await?;
+        assert_eq!(appended.locations.len(), records.len());
+        for info in &appended.segments {
+            let mut disks = info.disks.clone();
+            disks.sort_unstable();
+            disks.dedup();
+            assert_eq!(disks.len(), usize::from(info.code.total()), "shards on distinct disks");
+            assert!(self.store.is_pinned(VOLUME, info.id));
+        }
+        let pointers = encoded.iter().zip(&appended.locations).map(|(record, location)| {
+            assert!(appended.segments.iter().any(|info| info.id == location.segment));
+            record.pointer(*location)
+        });
+        Ok(pointers
+            .zip(records)
+            .map(|(pointer, (data, _))| Written { pointer, data })
+            .collect())
+    }
+
+    pub async fn append_ok(&self, code: Code, records: Vec<Bytes>) -> Vec<Written> {
+        let records = records.into_iter().map(|data| (data, Compression::None)).collect();
+        self.append(code, Stream::Mixed, records).await.expect("appended")
+    }
+
+    pub async fn read(&self, written: &Written, range: std::ops::Range<u32>) -> Result<Vec<u8>, SegmentError> {
+        let parts = self.store.read(VOLUME, &written.pointer, range).await?;
+        Ok(parts.concat())
+    }
+
+    pub async fn read_all(&self, written: &Written) -> Result<Vec<u8>, SegmentError> {
+        self.read(written, 0..written.data.len() as u32).await
+    }
+
+    pub async fn check(&self, written: &[Written]) {
+        for (index, each) in written.iter().enumerate() {
+            match self.read_all(each).await {
+                Ok(bytes) => assert!(bytes == each.data, "record {index} differs"),
+                Err(error) => panic!("record {index}: {error}"),
+            }
+        }
+    }
+
+    /// The disk index and file of a shard.
+    pub fn shard_file(&self, segment: SegmentId, shard: u8) -> (usize, String) {
+        let info = self.store.segment(VOLUME, segment).expect("known");
+        let disk = info.disks[usize::from(shard)].0 as usize - 1;
+        let name = format!("shards/{:08x}/{:016x}.{:02}", VOLUME.0, segment.0, shard);
+        (disk, name)
+    }
+}
+
+/// Bytes that differ from record to record; `text` compresses well.
+pub fn data(rng: &mut Rng, len: usize, text: bool, aligned: bool) -> Bytes {
+    let mut buf = AlignedBuf::zeroed(len + 1);
+    if text {
+        let word = rng.u64().to_le_bytes();
+        for (index, byte) in buf.iter_mut().enumerate() {
+            *byte = word[index % 8] ^ (index / 100) as u8;
+        }
+    } else {
+        rng.fill(&mut buf);
+    }
+    let bytes = buf.freeze();
+    if aligned { bytes.slice(..len) } else { bytes.slice(1..) }
+}
+
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .build()
+        .expect("runtime")
+        .block_on(future)
+}
