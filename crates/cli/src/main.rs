@@ -1,1 +1,77 @@
-fn main() {}
+//! `cairn`: the server and its command line.
+//!
+//! Owns: flags, tables, messages and exit codes.
+//! Must not know: how anything is done; the server is crate `node`, other commands talk to its
+//! admin API or to any NFS server.
+
+mod access;
+mod args;
+mod exit;
+mod export;
+mod print;
+mod serve;
+mod status;
+mod volume;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use crate::args::{Cli, Command, ConfigCommand, DiskCommand, ExportCommand, VolumeCommand};
+use crate::exit::Failure;
+
+/// Many threads allocate and free buffers of each other; the system's allocator grows from that.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure.print();
+            failure.code()
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Serve(args) => serve::run(*args),
+        Command::Status(args) => status::status(&args),
+        Command::Disk(DiskCommand::List(args)) => status::disk_list(&args),
+        Command::Volume(VolumeCommand::List(args)) => volume::list(&args),
+        Command::Volume(VolumeCommand::Show(args)) => volume::show(&args),
+        Command::Volume(VolumeCommand::Create(args)) => volume::create(&args),
+        Command::Volume(VolumeCommand::Set(args)) => volume::set(&args),
+        Command::Volume(VolumeCommand::Delete(args)) => volume::delete(&args),
+        Command::Export(ExportCommand::List(args)) => export::list(&args),
+        Command::Export(ExportCommand::Set(args)) => export::set(&args),
+        Command::Export(ExportCommand::Remove(args)) => export::remove(&args),
+        Command::Config(ConfigCommand::Check(args)) => serve::config_check(&args),
+        Command::Openapi => print::text(&cairn_admin::openapi_json()),
+        Command::Completions(args) => {
+            let mut script = Vec::new();
+            clap_complete::generate(args.shell, &mut Cli::command(), "cairn", &mut script);
+            print::bytes(&script)
+        }
+        Command::Man(args) => man(&args),
+    }
+}
+
+fn man(args: &args::ManArgs) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| Failure::failed(format!("writing manual pages: {error}"));
+    match &args.out {
+        Some(folder) => {
+            std::fs::create_dir_all(folder).map_err(failed)?;
+            clap_mangen::generate_to(Cli::command(), folder).map_err(failed)
+        }
+        None => {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(Cli::command())
+                .render(&mut page)
+                .map_err(failed)?;
+            print::bytes(&page)
+        }
+    }
+}

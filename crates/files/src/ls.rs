@@ -34,9 +34,11 @@ pub async fn ls(args: &LsArgs, console: &mut Console) -> Exit {
     console.finish(exit)
 }
 
-pub(crate) fn write_json(console: &mut Console, value: &impl serde::Serialize) -> anyhow::Result<()> {
-    serde_json::to_writer_pretty(&mut console.out, value)
-        .map_err(|error| std::io::Error::from(error))?;
+pub(crate) fn write_json(
+    console: &mut Console,
+    value: &impl serde::Serialize,
+) -> anyhow::Result<()> {
+    serde_json::to_writer_pretty(&mut console.out, value).map_err(std::io::Error::from)?;
     writeln!(console.out)?;
     Ok(())
 }

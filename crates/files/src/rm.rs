@@ -66,7 +66,10 @@ async fn remove(args: &RmArgs, url: &str) -> anyhow::Result<Vec<anyhow::Error>> 
     let client = connect(&url, 1).await?;
     let mut path = client.components();
     let Some(name) = path.pop() else {
-        return Err(Usage(format!("{url} is a whole export; name what to remove in it")).into());
+        return Err(Usage(format!(
+            "{url} is a whole export; name what to remove in it"
+        ))
+        .into());
     };
     let found = async {
         let parent = client.resolve(&path.join(&b'/'), true).await?;

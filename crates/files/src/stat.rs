@@ -66,10 +66,18 @@ fn print(
             Some(device) => writeln!(out, " {device}")?,
             None => writeln!(out)?,
         }
-        writeln!(out, "    Size: {} bytes, {} used", file.size_bytes, file.used_bytes)?;
+        writeln!(
+            out,
+            "    Size: {} bytes, {} used",
+            file.size_bytes, file.used_bytes
+        )?;
         writeln!(out, "    Mode: {}   Links: {}", file.mode, file.nlink)?;
         writeln!(out, "   Owner: {}   Group: {}", file.uid, file.gid)?;
-        writeln!(out, "      Id: {}   File system: {}", file.fileid, file.fsid)?;
+        writeln!(
+            out,
+            "      Id: {}   File system: {}",
+            file.fileid, file.fsid
+        )?;
         writeln!(out, "Accessed: {}", file.accessed)?;
         writeln!(out, "Modified: {}", file.modified)?;
         writeln!(out, " Changed: {}", file.changed)?;

@@ -118,7 +118,12 @@ fn describe(root: &Path) -> BTreeMap<String, String> {
             };
             let shown = format!(
                 "{:o} {}.{:09} {contents}",
-                metadata.mode() & if kind.is_symlink() { 0o170000 } else { 0o177777 },
+                metadata.mode()
+                    & if kind.is_symlink() {
+                        0o170000
+                    } else {
+                        0o177777
+                    },
                 metadata.mtime(),
                 metadata.mtime_nsec(),
             );
@@ -159,7 +164,11 @@ fn make_tree(root: &Path) {
     for (path, mode) in [("small", 0o4751), ("sub/edge", 0o400), ("sub/deep", 0o1711)] {
         fs::set_permissions(root.join(path), fs::Permissions::from_mode(mode)).expect("set");
     }
-    for (path, seconds) in [("small", 1_000_000_000), ("nothing", 7), ("sub", 1_500_000_000)] {
+    for (path, seconds) in [
+        ("small", 1_000_000_000),
+        ("nothing", 7),
+        ("sub", 1_500_000_000),
+    ] {
         let time = std::time::UNIX_EPOCH + std::time::Duration::new(seconds, 123_456_789);
         let file = fs::File::open(root.join(path)).expect("opened");
         file.set_modified(time).expect("set");
@@ -189,7 +198,10 @@ async fn a_tree_goes_there_across_and_back_and_is_the_same() {
     let blocks = fs::metadata(back.join("sparse")).expect("there").blocks();
     assert!(blocks * 512 <= 256 << 10, "{blocks}");
     // Everything was committed.
-    assert_eq!(server.stable("tree/large").map(|it| it.len()), Some(3_000_001));
+    assert_eq!(
+        server.stable("tree/large").map(|it| it.len()),
+        Some(3_000_001)
+    );
     // Again, over what is there.
     run_ok(&["cp", "-r", &format!("{}/.", text(&source)), &there]).await;
     run_ok(&["cp", "-r", &there, text(scratch.path())]).await;
@@ -210,7 +222,13 @@ async fn names_at_the_destination_are_those_of_cp() {
     run_ok(&["cp", text(&file), &new]).await;
     run_ok(&["cp", "-r", text(&dir), &root]).await;
     run_ok(&["cp", "-r", text(&dir), &server.url("/copy/")]).await;
-    run_ok(&["cp", "-r", &format!("{}/.", text(&dir)), &server.url("/copy/")]).await;
+    run_ok(&[
+        "cp",
+        "-r",
+        &format!("{}/.", text(&dir)),
+        &server.url("/copy/"),
+    ])
+    .await;
     run_ok(&["cp", "-r", text(&dir), &server.url("/copy")]).await;
     run_ok(&["cp", text(&file), &new, &server.url("/copy/")]).await;
     assert_eq!(server.names(""), ["copy", "dir", "file", "new"]);
@@ -245,10 +263,26 @@ async fn what_makes_no_sense_is_refused() {
         (vec!["cp", file, &in_file], Exit::Failed, "not a directory"),
         (vec!["cp", file, &in_gone], Exit::Failed, "no such file"),
         (vec!["cp", file, file, &gone], Exit::Failed, "several files"),
-        (vec!["cp", &at_file, &at_file], Exit::Failed, "the same file"),
-        (vec!["cp", "-r", &at_dir, &root], Exit::Failed, "same directory"),
-        (vec!["cp", "-r", &at_dir, &into_itself], Exit::Failed, "that the copies go to"),
-        (vec!["cp", "-r", here, &at_file], Exit::Failed, "something else"),
+        (
+            vec!["cp", &at_file, &at_file],
+            Exit::Failed,
+            "the same file",
+        ),
+        (
+            vec!["cp", "-r", &at_dir, &root],
+            Exit::Failed,
+            "same directory",
+        ),
+        (
+            vec!["cp", "-r", &at_dir, &into_itself],
+            Exit::Failed,
+            "that the copies go to",
+        ),
+        (
+            vec!["cp", "-r", here, &at_file],
+            Exit::Failed,
+            "something else",
+        ),
         (vec!["rm", &root], Exit::Usage, "whole export"),
         (vec!["rm", &at_dir], Exit::Failed, "with -r"),
         (vec!["rm", &gone], Exit::Failed, "no such file"),
@@ -341,8 +375,14 @@ async fn files_are_listed_shown_and_removed() {
     assert!(stat.contains("Size: 5 bytes"), "{stat}");
     let stat = run_ok(&["stat", "--json", &small]).await;
     let stat: serde_json::Value = serde_json::from_str(&stat).expect("JSON");
-    assert_eq!((&stat["type"], &stat["mode"]), (&"file".into(), &"4751".into()));
-    assert_eq!(run_ok(&["cat", &small, &format!("{tree}/sub/link")]).await, "hellohello");
+    assert_eq!(
+        (&stat["type"], &stat["mode"]),
+        (&"file".into(), &"4751".into())
+    );
+    assert_eq!(
+        run_ok(&["cat", &small, &format!("{tree}/sub/link")]).await,
+        "hellohello"
+    );
 
     run_ok(&["rm", &format!("{tree}/dangling"), &small]).await;
     run_ok(&["rm", "-f", &small]).await;

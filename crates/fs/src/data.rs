@@ -423,10 +423,12 @@ impl Shared {
                     Err(_) => return Err(FsError::Fenced),
                 }
             }
-            let state = inode.lock();
-            if !state.dirty.has_unstable_up_to(sequence.unwrap_or(0)) {
-                let ticket = state.ticket;
-                drop(state);
+            let ticket = {
+                let state = inode.lock();
+                let left = state.dirty.has_unstable_up_to(sequence.unwrap_or(0));
+                (!left).then_some(state.ticket)
+            };
+            if let Some(ticket) = ticket {
                 return self.durable(ticket).await;
             }
         }

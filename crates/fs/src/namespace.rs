@@ -131,34 +131,12 @@ impl Fs {
             return Err(FsError::Exists);
         }
         let parent = shared.inode(dir)?;
-        let existing = {
-            let mut state = parent.lock();
-            state.require_dir()?;
-            require(who, state.guarded(), EXECUTE)?;
-            match shared.dirent(dir, name)? {
-                Some(entry) => entry.ino,
-                None => {
-                    let (set, content) = match mode {
-                        CreateMode::Unchecked(set) | CreateMode::Guarded(set) => {
-                            (set, Content::Empty)
-                        }
-                        CreateMode::Exclusive(verifier) => (
-                            SetAttr {
-                                mode: Some(0),
-                                ..SetAttr::default()
-                            },
-                            Content::Exclusive(verifier),
-                        ),
-                    };
-                    let made =
-                        shared.make(who, dir, &mut state, name, FileKind::Regular, set, content);
-                    drop(state);
-                    return shared.settle(made).await;
-                }
-            }
+        let done = match shared.create_new(who, &parent, name, mode) {
+            Ok(Found::Made(made, ticket)) => Ok((made, ticket)),
+            Ok(Found::Existing(ino)) => self.open_existing(who, &parent, ino, mode).await,
+            Err(error) => Err(error),
         };
-        let opened = self.open_existing(who, &parent, existing, mode).await;
-        shared.settle(opened).await
+        shared.settle(done).await
     }
 
     /// CREATE of a name that is there.
@@ -424,6 +402,12 @@ impl Fs {
     }
 }
 
+/// What CREATE found at its name.
+enum Found {
+    Made(Made, Ticket),
+    Existing(Ino),
+}
+
 fn stale_is_not_found(error: FsError) -> FsError {
     match error {
         FsError::Stale => FsError::NotFound,
@@ -439,6 +423,35 @@ impl Shared {
                 .map_err(|error| meta_error(error.into())),
             None => Ok(None),
         }
+    }
+
+    /// Makes a regular file, unless the name is there.
+    fn create_new(
+        &self,
+        who: &Credentials,
+        parent: &Arc<Inode>,
+        name: &[u8],
+        mode: CreateMode,
+    ) -> Result<Found, FsError> {
+        let dir = parent.ino;
+        let mut state = parent.lock();
+        state.require_dir()?;
+        require(who, state.guarded(), EXECUTE)?;
+        if let Some(entry) = self.dirent(dir, name)? {
+            return Ok(Found::Existing(entry.ino));
+        }
+        let (set, content) = match mode {
+            CreateMode::Unchecked(set) | CreateMode::Guarded(set) => (set, Content::Empty),
+            CreateMode::Exclusive(verifier) => (
+                SetAttr {
+                    mode: Some(0),
+                    ..SetAttr::default()
+                },
+                Content::Exclusive(verifier),
+            ),
+        };
+        self.make(who, dir, &mut state, name, FileKind::Regular, set, content)
+            .map(|(made, ticket)| Found::Made(made, ticket))
     }
 
     /// Makes an inode and its name in `dir`, whose state is locked and has no such name.

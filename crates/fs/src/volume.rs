@@ -610,3 +610,25 @@ pub(crate) fn stored_kind(kind: FileKind) -> InodeKind {
         FileKind::CharDevice => InodeKind::CharDevice,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::*;
+
+    fn require_send<T: Send>(_: T) {}
+
+    /// Edges run operations on any thread: no future may hold a lock where it waits.
+    #[allow(dead_code, reason = "compiling it is the test")]
+    fn futures_are_send(fs: &Fs, who: &Credentials) {
+        let mode = CreateMode::Exclusive([0; 8]);
+        require_send(fs.create(who, ROOT, b"a", mode));
+        require_send(fs.read(who, ROOT, 0, 1));
+        require_send(fs.write(who, ROOT, 0, bytes::Bytes::new(), Stability::Stable));
+        require_send(fs.commit(who, ROOT, 0, 0));
+        require_send(fs.set_attr(who, ROOT, SetAttr::default(), None));
+        require_send(fs.rename(who, ROOT, b"a", ROOT, b"b"));
+        require_send(fs.read_dir(who, ROOT, 0, 1, true));
+        require_send(fs.close());
+    }
+}

@@ -7,7 +7,7 @@
 //! because guessing would be data loss. Integers are big-endian.
 
 use bytes::Bytes;
-use cairn_base::{DiskId, Epoch, Generation, Ino, LogPosition, SegmentId, Timestamp};
+use cairn_base::{DiskId, Epoch, Generation, Ino, LogPosition, Timestamp};
 
 use crate::keys::NAME_LEN_BYTES_MAX;
 use cairn_segment::{RecordPointer, decode_pointer, encode_pointer};
@@ -563,7 +563,7 @@ mod tests {
             offset_in_record: 7,
             record: RecordPointer {
                 location: Location {
-                    segment: SegmentId(9),
+                    segment: cairn_base::SegmentId(9),
                     row_block: 1,
                     unit_blocks: 2,
                     offset_bytes: 3,

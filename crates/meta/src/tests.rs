@@ -169,8 +169,12 @@ impl Model {
     }
 
     fn submit(&mut self, store: &MetaStore) -> bool {
+        self.submit_to(|batch| store.submit(batch))
+    }
+
+    fn submit_to(&mut self, submit: impl FnOnce(Batch) -> Ticket) -> bool {
         let (batch, mut state, entries) = self.batch();
-        let ticket = store.submit(batch);
+        let ticket = submit(batch);
         if ticket == Ticket::REFUSED {
             return false;
         }
@@ -186,10 +190,15 @@ impl Model {
         true
     }
 
+    /// Picks a submission to wait for.
+    fn pick(&mut self) -> usize {
+        let span = (self.history.len() - self.durable) as u64;
+        self.durable + self.below(span) as usize
+    }
+
     /// Waits for a random submission; false if the store has failed.
     async fn wait(&mut self, store: &MetaStore) -> bool {
-        let span = (self.history.len() - self.durable) as u64;
-        let number = self.durable + self.below(span) as usize;
+        let number = self.pick();
         let ok = store.durable(self.tickets[number]).await.is_ok();
         if ok {
             assert!(store.is_durable(self.tickets[number]));
@@ -413,12 +422,7 @@ fn a_volume_on_folders_lives_through_kills_and_lost_disks() {
         .build()
         .expect("a runtime");
     let env = cairn_base::real::env(runtime.handle().clone());
-    let disk = |index: u64| -> (DiskId, Arc<dyn Disk>) {
-        let path = folder.path().join(format!("disk{index}"));
-        let disk = cairn_disk::RealDisk::open(path, Default::default()).expect("a disk");
-        (DiskId(u128::from(index) + 1), disk)
-    };
-    let mut disks: Vec<_> = (0..4).map(disk).collect();
+    let mut disks = real_disks(folder.path(), &[]);
     let mut model = Model::new(11);
     let mut rng = Rng::new(11);
     runtime.block_on(async {
@@ -475,6 +479,108 @@ fn a_volume_on_folders_lives_through_kills_and_lost_disks() {
         }
         store.abort().await;
     });
+}
+
+const KILLED_FOLDER: &str = "CAIRN_META_TEST_FOLDER";
+const KILLED_STEP_COUNT: usize = 400;
+
+fn real_disks(folder: &std::path::Path, missing: &[u64]) -> Vec<(DiskId, Arc<dyn Disk>)> {
+    let disk = |index: u64| -> (DiskId, Arc<dyn Disk>) {
+        let path = folder.join(format!("disk{index}"));
+        let disk = cairn_disk::RealDisk::open(path, Default::default()).expect("a disk");
+        (DiskId(u128::from(index) + 1), disk)
+    };
+    let present = (0..4).filter(|index| !missing.contains(index));
+    present.map(disk).collect()
+}
+
+/// Small write buffers, so that RocksDB flushes by itself in the middle of things.
+fn settings_on_folders() -> MetaSettings {
+    MetaSettings {
+        write_buffer_bytes: 64 << 10,
+        ..settings(3)
+    }
+}
+
+/// Runs in a process of its own when the test below asks for it; then it works until it is killed.
+#[test]
+fn the_process_that_is_killed() {
+    let Ok(folder) = std::env::var(KILLED_FOLDER) else {
+        return;
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .build()
+        .expect("a runtime");
+    let env = cairn_base::real::env(runtime.handle().clone());
+    runtime.block_on(async {
+        let disks = real_disks(folder.as_ref(), &[]);
+        let created = MetaStore::create(env, settings_on_folders(), VOLUME, disks);
+        let store = created.await.expect("creates");
+        let mut model = Model::new(5);
+        println!("\ndurable 0 0");
+        for step in 0..KILLED_STEP_COUNT {
+            assert!(model.submit(&store));
+            assert!(model.submit(&store));
+            assert!(model.wait(&store).await);
+            println!("\ndurable {} {}", step + 1, model.durable);
+        }
+    });
+    std::process::abort();
+}
+
+#[test]
+fn a_killed_process_loses_nothing_that_was_acknowledged() {
+    let program = std::env::current_exe().expect("a program");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .build()
+        .expect("a runtime");
+    for kill_after in [1, 7, 60, 200, KILLED_STEP_COUNT] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut child = std::process::Command::new(&program)
+            .args(["--exact", "tests::the_process_that_is_killed", "--nocapture"])
+            .env(KILLED_FOLDER, folder.path())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .expect("starts");
+        let mut output = std::io::BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut line = String::new();
+        let mut acknowledged = (0, 0);
+        while acknowledged.0 < kill_after {
+            line.clear();
+            let count = std::io::BufRead::read_line(&mut output, &mut line).expect("reads");
+            assert!(count > 0, "it died by itself after {acknowledged:?}");
+            let mut words = line.split_whitespace();
+            if words.next() == Some("durable") {
+                let mut number = || words.next()?.parse::<usize>().ok();
+                acknowledged = (number().expect("a step"), number().expect("a number"));
+            }
+        }
+        child.kill().expect("kills");
+        child.wait().expect("ends");
+        // The same random choices again: what it had submitted, and more.
+        let mut model = Model::new(5);
+        for _ in 0..KILLED_STEP_COUNT {
+            for _ in 0..2 {
+                // The store's own first group took position 1.
+                let position = LogPosition(model.history.len() as u64 + 1);
+                assert!(model.submit_to(|_| Ticket(position)));
+            }
+            model.durable = model.pick();
+        }
+        model.durable = acknowledged.1;
+        let missing = [kill_after as u64 % 4, kill_after as u64 % 3];
+        let env = cairn_base::real::env(runtime.handle().clone());
+        runtime.block_on(async {
+            let disks = real_disks(folder.path(), &missing);
+            let opened = MetaStore::open(env.clone(), settings_on_folders(), VOLUME, disks).await;
+            let (store, recovered) = opened.unwrap_or_else(|error| panic!("{error}"));
+            model.recovered(&store, &recovered);
+            store.abort().await;
+        });
+    }
 }
 
 /// A workload is recorded once; then the power goes at any operation, and any two disks with it.

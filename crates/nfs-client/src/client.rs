@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_base::AlignedBuf;
+use cairn_base::buf::BufPool;
 use cairn_codec_nfs::v3::{
     self, AccessArgs, AccessOk, CommitArgs, CommitOk, CreateArgs, CreateHow, DirOp, ErrorStatus,
     Failure, FileAttr, FileHandle, FsInfoOk, FsStatOk, LinkArgs, LinkWcc, LookupOk, MakeOk,
@@ -29,6 +30,8 @@ use crate::url::{NCONNECT_MAX, NfsUrl};
 
 /// Transfers are never smaller, whatever FSINFO says: a server that says 0 is broken.
 const TRANSFER_LEN_BYTES_MIN: u32 = 4096;
+/// Buffers for READ data that are kept for the next READ: fresh memory costs a page fault per page.
+const FREE_BUFFER_COUNT_MAX: usize = 32;
 /// Pages of directories that are asked for.
 const READDIR_LEN_BYTES_MAX: u32 = 256 << 10;
 const READDIR_LEN_BYTES_MIN: u32 = 8 << 10;
@@ -57,7 +60,9 @@ impl Identity {
         let count = self.groups.len().min(rpc::GROUP_COUNT_MAX);
         let groups = self.groups.get(..count).and_then(Groups::new);
         let name = rustix::system::uname().nodename().to_bytes().to_vec();
-        let name = name.get(..MACHINE_NAME_LEN_BYTES_MAX as usize).unwrap_or(&name);
+        let name = name
+            .get(..MACHINE_NAME_LEN_BYTES_MAX as usize)
+            .unwrap_or(&name);
         AuthSys {
             stamp: 0,
             machine_name: Opaque(name),
@@ -159,6 +164,7 @@ struct Inner {
     root: FileHandle,
     export: Vec<u8>,
     limits: Limits,
+    buffers: BufPool,
     url: NfsUrl,
 }
 
@@ -198,9 +204,12 @@ impl Client {
                 readdir_bytes: READDIR_LEN_BYTES_MIN,
                 file_len_bytes_max: u64::MAX,
             },
+            buffers: BufPool::new(TRANSFER_LEN_BYTES_MIN as usize, 0),
             url: url.clone(),
         };
         inner.limits = Limits::new(&inner.fs_info(mounted.root).await?);
+        let buffer_len_bytes = inner.limits.read_max_bytes as usize;
+        inner.buffers = BufPool::new(buffer_len_bytes, FREE_BUFFER_COUNT_MAX);
         Ok(Self {
             inner: Arc::new(inner),
         })
@@ -228,6 +237,17 @@ impl Client {
 
     pub fn limits(&self) -> Limits {
         self.inner.limits
+    }
+
+    /// A buffer for READ data, its bytes whatever they were; `len_bytes` is at most
+    /// [`Limits::read_max_bytes`]. Large ones come back to the client for reuse when they, or the
+    /// `Bytes` made of them, are dropped.
+    pub fn buffer(&self, len_bytes: usize) -> AlignedBuf {
+        let capacity_bytes = self.inner.buffers.capacity_bytes();
+        match len_bytes <= capacity_bytes && len_bytes > capacity_bytes / 2 {
+            true => self.inner.buffers.take(len_bytes),
+            false => AlignedBuf::zeroed(len_bytes),
+        }
     }
 
     /// Who the server takes us for, unless it squashes.
@@ -532,7 +552,10 @@ impl Client {
     }
 
     async fn make(&self, procedure: Procedure, args: &impl Encode) -> Result<Made, Error> {
-        let made = self.inner.request::<MakeOk, WccData>(procedure, args).await?;
+        let made = self
+            .inner
+            .request::<MakeOk, WccData>(procedure, args)
+            .await?;
         Ok(Made {
             handle: made.object,
             attributes: made.attributes,
@@ -704,9 +727,9 @@ fn decode<T>(
     results: &[u8],
     read: impl FnOnce(&mut Reader<'_>) -> Result<T, DecodeError>,
 ) -> Result<T, Error> {
-    let bad = |source| Error::BadReply {
+    let bad = |error| Error::BadReply {
         procedure: procedure.name(),
-        source,
+        error,
     };
     let mut from = Reader::new(results);
     let value = read(&mut from).map_err(bad)?;

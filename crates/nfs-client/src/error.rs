@@ -10,18 +10,14 @@ use cairn_codec_nfs::mount::MountError;
 use cairn_codec_nfs::v3::ErrorStatus;
 use cairn_codec_rpc::{AcceptStatus, DecodeError, Rejection};
 
-use crate::url::UrlError;
-
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{text} is not an NFS URL: {source}")]
-    Url { text: String, source: UrlError },
-    #[error("the name {host} cannot be resolved: {source}")]
-    Resolve { host: String, source: io::Error },
-    #[error("no connection to {address}: {source}; does the server run, and is the port right?")]
+    #[error("the name {host} cannot be resolved: {error}")]
+    Resolve { host: String, error: io::Error },
+    #[error("no connection to {address}: {error}; does the server run, and is the port right?")]
     Unreachable {
         address: SocketAddr,
-        source: io::Error,
+        error: io::Error,
     },
     #[error("{address} answers {name} requests at no TCP port; give ?port= and ?mountport=")]
     NotRegistered {
@@ -45,10 +41,10 @@ pub enum Error {
         procedure: &'static str,
         reason: Rejected,
     },
-    #[error("the answer to {procedure} makes no sense: {source}")]
+    #[error("the answer to {procedure} makes no sense: {error}")]
     BadReply {
         procedure: &'static str,
-        source: DecodeError,
+        error: DecodeError,
     },
     #[error("the answer to {procedure} makes no sense: {reason}")]
     Inconsistent {
@@ -115,7 +111,7 @@ impl Error {
             | Self::Closed => ErrorKind::Unreachable,
             Self::ExportNotFound { .. } => ErrorKind::NotFound,
             Self::MountRefused { .. } => ErrorKind::Denied,
-            Self::Url { .. } | Self::Path(_) => ErrorKind::Invalid,
+            Self::Path(_) => ErrorKind::Invalid,
             Self::Rejected {
                 reason: Rejected::Denied(Rejection::Auth(_)),
                 ..

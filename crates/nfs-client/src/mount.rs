@@ -46,7 +46,7 @@ pub(crate) async fn mount(
 ) -> Result<Mounted, Error> {
     let mut last_error = Error::Resolve {
         host: url.host.clone(),
-        source: std::io::ErrorKind::NotFound.into(),
+        error: std::io::ErrorKind::NotFound.into(),
     };
     for address in resolve(url).await? {
         match mount_at(address, url, auth_body, settings).await {
@@ -63,9 +63,9 @@ pub(crate) async fn mount(
 async fn resolve(url: &NfsUrl) -> Result<Vec<SocketAddr>, Error> {
     let port = url.port.unwrap_or(v3::PORT);
     let found = tokio::net::lookup_host((url.host.as_str(), port)).await;
-    let found = found.map_err(|source| Error::Resolve {
+    let found = found.map_err(|error| Error::Resolve {
         host: url.host.clone(),
-        source,
+        error,
     })?;
     Ok(found.take(ADDRESS_COUNT_MAX).collect())
 }
@@ -173,6 +173,8 @@ async fn find_export(
         match mount_path(connection, &candidate).await? {
             Ok(root) => return Ok((root, candidate)),
             Err(MountError::NoEnt | MountError::NotDir) => {}
+            // Some servers say "access" of what they do not export.
+            Err(_) if !exports.is_empty() && !exports.contains(&candidate) => {}
             Err(reason) => refused = refused.or(Some((candidate, reason))),
         }
     }
@@ -231,7 +233,11 @@ async fn list_exports(connection: &Connection) -> Result<Vec<Vec<u8>>, Error> {
     let target = mount_target(mount::Procedure::Export, "EXPORT");
     simple_call(connection, target, &(), |from| {
         let exports: List<mount::ExportEntry<'_>> = from.get()?;
-        Ok(exports.0.iter().map(|export| export.path.to_vec()).collect())
+        Ok(exports
+            .0
+            .iter()
+            .map(|export| export.path.to_vec())
+            .collect())
     })
     .await
 }
@@ -270,9 +276,9 @@ async fn simple_call<T>(
     let reply = connection
         .call(target, arguments, Bytes::new(), None)
         .await?;
-    let bad = |source| Error::BadReply {
+    let bad = |error| Error::BadReply {
         procedure: target.name,
-        source,
+        error,
     };
     let mut from = Reader::new(&reply.results);
     let value = decode(&mut from).map_err(bad)?;
@@ -287,7 +293,11 @@ mod tests {
     #[test]
     fn the_longest_listed_export_is_mounted_first_or_prefixes_are_tried() {
         let cases: &[(&str, &[&str], &[&str])] = &[
-            ("/main/a", &["/", "/main", "/mainly", "/main/b"], &["/main", "/"]),
+            (
+                "/main/a",
+                &["/", "/main", "/mainly", "/main/b"],
+                &["/main", "/"],
+            ),
             ("/main", &["/main/"], &["/main/"]),
             ("/main/a", &[], &["/main", "/main/a", "/"]),
             ("/main", &["/other"], &["/main", "/"]),

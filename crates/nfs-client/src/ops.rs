@@ -9,9 +9,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use cairn_base::AlignedBuf;
-use cairn_codec_nfs::v3::{
-    ErrorStatus, FileAttr, FileHandle, FileType, SetAttributes, StableHow,
-};
+use cairn_codec_nfs::v3::{ErrorStatus, FileAttr, FileHandle, FileType, SetAttributes, StableHow};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesOrdered, FuturesUnordered, StreamExt};
 
@@ -112,12 +110,7 @@ impl Client {
     }
 
     /// What was just made as `name` in `dir`, also if the server did not say it.
-    pub async fn made_node(
-        &self,
-        dir: FileHandle,
-        name: &[u8],
-        made: Made,
-    ) -> Result<Node, Error> {
+    pub async fn made_node(&self, dir: FileHandle, name: &[u8], made: Made) -> Result<Node, Error> {
         match made.handle {
             Some(handle) => self.node(handle, made.attributes).await,
             None => self.child(dir, name).await,
@@ -137,11 +130,7 @@ impl Client {
         }
     }
 
-    async fn node(
-        &self,
-        handle: FileHandle,
-        attributes: Option<FileAttr>,
-    ) -> Result<Node, Error> {
+    async fn node(&self, handle: FileHandle, attributes: Option<FileAttr>) -> Result<Node, Error> {
         let attributes = match attributes {
             Some(attributes) => attributes,
             None => self.get_attr(handle).await?,
@@ -300,7 +289,7 @@ impl ReadRange {
             let (client, file, start) = (self.client.clone(), self.file, self.next.start);
             self.next.start = end;
             self.reading.push_back(Box::pin(async move {
-                let buffer = AlignedBuf::zeroed((end - start) as usize);
+                let buffer = client.buffer((end - start) as usize);
                 client.read_full(file, start, buffer).await
             }));
         }

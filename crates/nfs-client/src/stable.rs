@@ -91,7 +91,12 @@ mod tests {
         type Case<'a> = (&'a str, &'a [(u64, StableHow, u8)], u8, Round);
         let cases: &[Case<'_>] = &[
             ("nothing", &[], 1, Round::Safe),
-            ("same", &[(0, Unstable, 1), (10, Unstable, 1)], 1, Round::Safe),
+            (
+                "same",
+                &[(0, Unstable, 1), (10, Unstable, 1)],
+                1,
+                Round::Safe,
+            ),
             (
                 "restart between the writes",
                 &[(10, Unstable, 1), (0, Unstable, 1), (20, Unstable, 2)],
@@ -102,9 +107,14 @@ mod tests {
                 "restart before the commit",
                 &[(0, Unstable, 1)],
                 2,
-                Round::Resend(vec![0..10]),
+                Round::Resend(std::iter::once(0..10).collect()),
             ),
-            ("stable anyway", &[(0, FileSync, 1), (10, DataSync, 1)], 2, Round::Safe),
+            (
+                "stable anyway",
+                &[(0, FileSync, 1), (10, DataSync, 1)],
+                2,
+                Round::Safe,
+            ),
         ];
         for (name, writes, commit, want) in cases {
             let mut uncommitted = Uncommitted::default();

@@ -119,11 +119,7 @@ impl FakeServer {
             has_readdirplus: true,
             calls: Vec::new(),
         };
-        let root = state.inode(
-            FileType::Directory,
-            ROOT,
-            What::Directory(BTreeMap::new()),
-        );
+        let root = state.inode(FileType::Directory, ROOT, What::Directory(BTreeMap::new()));
         state.inodes.insert(ROOT, root);
         let server = Self {
             address,

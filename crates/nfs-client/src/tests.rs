@@ -93,7 +93,10 @@ async fn every_procedure_is_called_and_understood() {
     };
     client.set_attr(file, mode, None).await.expect("setattr");
     assert_eq!(client.get_attr(file).await.expect("getattr").mode, 0o600);
-    assert_eq!(client.lookup(root, b"f").await.expect("lookup").object, file);
+    assert_eq!(
+        client.lookup(root, b"f").await.expect("lookup").object,
+        file
+    );
     assert_eq!(client.access(file, 3).await.expect("access").access, 3);
     let data = Bytes::from_static(b"abcde");
     let stable = StableHow::FileSync;
@@ -133,15 +136,25 @@ async fn the_export_is_found_or_the_error_names_those_there_are() {
     let client = connect(&server, "/a/b").await;
     assert_eq!(client.export(), b"/main");
     assert_eq!(client.components(), [b"a", b"b"]);
-    let url = server.url("").replace("/main", "/other").parse().expect("a URL");
-    let error = Client::connect(&url, settings()).await.err().expect("refused");
+    let url = server
+        .url("")
+        .replace("/main", "/other")
+        .parse()
+        .expect("a URL");
+    let error = Client::connect(&url, settings())
+        .await
+        .err()
+        .expect("refused");
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert_eq!(
         error.to_string(),
         "the server exports nothing at /other; its exports are /main"
     );
     let url = "nfs://127.0.0.1:1/main".parse().expect("a URL");
-    let error = Client::connect(&url, settings()).await.err().expect("refused");
+    let error = Client::connect(&url, settings())
+        .await
+        .err()
+        .expect("refused");
     assert_eq!(error.kind(), ErrorKind::Unreachable);
 }
 
@@ -184,7 +197,16 @@ async fn and_is_an_error_otherwise() {
     let later = error(vec![Fail(ErrorStatus::JukeBox); 4]).await;
     assert_eq!(later.status(), Some(ErrorStatus::JukeBox));
     let lost = error(vec![CloseBefore; 3]).await;
-    assert!(matches!(lost, Error::NoReply { transmissions: 3, .. }), "{lost:?}");
+    assert!(
+        matches!(
+            lost,
+            Error::NoReply {
+                transmissions: 3,
+                ..
+            }
+        ),
+        "{lost:?}"
+    );
     let garbage: &[&[u8]] = &[b"", b"abc", &[0xff; 64]];
     for bytes in garbage {
         let bad = error(vec![Send(bytes.to_vec())]).await;
@@ -196,7 +218,7 @@ async fn and_is_an_error_otherwise() {
         matches!(
             long,
             Error::BadReply {
-                source: DecodeError::RecordTooLong { .. },
+                error: DecodeError::RecordTooLong { .. },
                 ..
             }
         ),
@@ -245,16 +267,32 @@ async fn replies_out_of_order_reach_their_callers() {
             assert_eq!(&*read.expect("read").data, name.repeat(40_000).as_bytes());
         }
     };
-    tokio::join!(read("a"), read("b"), read("c"), read("d"), read("e"), read("f"));
+    tokio::join!(
+        read("a"),
+        read("b"),
+        read("c"),
+        read("d"),
+        read("e"),
+        read("f")
+    );
 }
 
 #[tokio::test]
 async fn transfers_come_whole_however_short_the_pieces() {
-    let limits = [(usize::MAX, usize::MAX), (1000, 777), (50_001, 100_000), (131_072, 1)];
+    let limits = [
+        (usize::MAX, usize::MAX),
+        (1000, 777),
+        (50_001, 100_000),
+        (131_072, 1),
+    ];
     let len_bytes = [0, 1, 4097, 131_072, 131_073, 600_001];
     for (read_max, write_max) in limits {
         for len_bytes in len_bytes {
-            let len_bytes = if write_max == 1 { len_bytes.min(500) } else { len_bytes };
+            let len_bytes = if write_max == 1 {
+                len_bytes.min(500)
+            } else {
+                len_bytes
+            };
             let (server, client) = server_and_client().await;
             server.limit_transfers(read_max, write_max);
             let file = create(&client, "f").await;
@@ -264,7 +302,11 @@ async fn transfers_come_whole_however_short_the_pieces() {
                 .await
                 .expect("written");
             assert_eq!(server.stable("f"), Some(data.to_vec()), "{len_bytes}");
-            assert_eq!(read_all(&client, file).await, data, "{read_max} {len_bytes}");
+            assert_eq!(
+                read_all(&client, file).await,
+                data,
+                "{read_max} {len_bytes}"
+            );
         }
     }
 }
@@ -280,11 +322,12 @@ async fn data_that_a_restart_lost_is_sent_again() {
         let (server, client) = server_and_client().await;
         let file = create(&client, "f").await;
         let actions = vec![Action::Answer; after];
-        script(&server, procedure, actions.into_iter().chain([Action::RestartBefore]));
-        client
-            .write_range(file, 0, data.clone())
-            .await
-            .expect(name);
+        script(
+            &server,
+            procedure,
+            actions.into_iter().chain([Action::RestartBefore]),
+        );
+        client.write_range(file, 0, data.clone()).await.expect(name);
         assert_eq!(server.stable("f"), Some(data.to_vec()), "{name}");
     }
     let (server, client) = server_and_client().await;
@@ -303,7 +346,12 @@ async fn reads_in_place_survive_a_lost_connection() {
         .write_range(file, 0, data.clone())
         .await
         .expect("written");
-    let actions = [Action::Answer, Action::CloseAfter, Action::Answer, Action::CloseBefore];
+    let actions = [
+        Action::Answer,
+        Action::CloseAfter,
+        Action::Answer,
+        Action::CloseBefore,
+    ];
     script(&server, Procedure::Read, actions);
     assert_eq!(read_all(&client, file).await, data);
 }
@@ -393,7 +441,9 @@ async fn directories_of_many_pages_are_listed_with_or_without_readdirplus() {
 #[tokio::test]
 async fn several_connections_share_the_calls() {
     let server = FakeServer::start().await;
-    let url = format!("{}?nconnect=4", server.url("")).parse().expect("a URL");
+    let url = format!("{}?nconnect=4", server.url(""))
+        .parse()
+        .expect("a URL");
     let client = Client::connect(&url, settings()).await.expect("connected");
     let file = create(&client, "f").await;
     let data = pattern(3 << 20);

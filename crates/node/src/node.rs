@@ -181,7 +181,7 @@ impl Inner {
         let meta = MetaStore::create(self.env.clone(), meta_settings, id, self.meta_disks())
             .await
             .map_err(|error| engine(&error))?;
-        let fs = Fs::create(self.fs_settings(&volume, count), meta, Arc::clone(&self.store))
+        let fs = Fs::format(self.fs_settings(&volume, count), meta, Arc::clone(&self.store))
             .await
             .map_err(|error| engine(&error))?;
         state.volumes.push(volume);

@@ -8,9 +8,7 @@ use std::sync::atomic::Ordering;
 
 use cairn_base::{DiskId, VolumeId};
 use cairn_erasure::Code;
-use cairn_shard::{
-    CHECKSUM_UNIT_BYTES, Shard, ShardDisk, ShardError, file_len_bytes,
-};
+use cairn_shard::{CHECKSUM_UNIT_BYTES, Shard, ShardDisk, ShardError, file_len_bytes};
 use futures_util::future::join_all;
 use rustc_hash::FxHashSet;
 use tokio::sync::{OwnedRwLockReadGuard, oneshot};
@@ -39,10 +37,10 @@ struct WriteFailure {
 }
 
 /// Rows of one segment that are written together.
-struct WriteJob {
+struct WriteJob<'a> {
     segment: Arc<Segment>,
     rows: Vec<ReservedRow>,
-    records: Vec<EncodedRecord>,
+    records: &'a [EncodedRecord],
     /// Keeps the segment from being sealed or removed meanwhile.
     gate: OwnedRwLockReadGuard<()>,
 }
@@ -50,8 +48,9 @@ struct WriteJob {
 impl SegmentStore {
     /// Writes records and returns when they are durable on all shards of their segments.
     ///
-    /// Once started, the writes go on even if the returned future is dropped. On a failing disk the
-    /// whole append is written again to a new segment on other disks, with a narrower code if needed.
+    /// On a failing disk the whole append is written again to a new segment on other disks, with a
+    /// narrower code if needed. Once started it goes on even if the returned future is dropped: a
+    /// caller that goes away must not leave a segment half made or a row half written.
     pub async fn append(
         self: &Arc<Self>,
         volume: VolumeId,
@@ -60,6 +59,23 @@ impl SegmentStore {
         records: Vec<EncodedRecord>,
     ) -> Result<Appended> {
         let volume = self.volume(volume)?;
+        let (done, appended) = oneshot::channel();
+        let store = self.clone();
+        let task = async move {
+            let result = store.append_now(&volume, code, stream, &records).await;
+            let _ = done.send(result);
+        };
+        self.env.spawner.spawn("segment append", Box::pin(task));
+        appended.await.map_err(|_| SegmentError::Stopping)?
+    }
+
+    async fn append_now(
+        self: &Arc<Self>,
+        volume: &Arc<Volume>,
+        code: Code,
+        stream: Stream,
+        records: &[EncodedRecord],
+    ) -> Result<Appended> {
         let blocks: u32 = records
             .iter()
             .map(|record| record.stored_len_bytes() / BLOCK_BYTES + 1)
@@ -77,7 +93,7 @@ impl SegmentStore {
                 count(&self.counters.append_retries, 1);
             }
             let failures = match self
-                .append_once(&volume, code, stream, &records, &excluded)
+                .append_once(volume, code, stream, records, &excluded)
                 .await?
             {
                 Ok(appended) => return Ok(appended),
@@ -111,8 +127,12 @@ impl SegmentStore {
         let mut writes = Vec::new();
         while locations.len() < records.len() {
             let segment = self.open_segment(volume, code, stream, excluded).await?;
-            // Before the reservation: sealing must wait for rows that were reserved.
-            let gate = segment.gate.clone().read_owned().await;
+            // Before the reservation: sealing must wait for rows that were reserved. Never waited for,
+            // since earlier gates are held: only sealing and removal hold it alone, after closing.
+            let Ok(gate) = segment.gate.clone().try_read_owned() else {
+                self.retire(volume, &segment);
+                continue;
+            };
             pin.add(&segment);
             let rows = segment.reserve(&shapes[locations.len()..], self.env.clock.monotonic());
             if rows.is_empty() {
@@ -125,22 +145,18 @@ impl SegmentStore {
             if !segments.iter().any(|held| Arc::ptr_eq(held, &segment)) {
                 segments.push(segment.clone());
             }
-            let job = WriteJob {
+            writes.push(WriteJob {
                 segment,
                 rows,
-                records: records[first..locations.len()].to_vec(),
+                records: &records[first..locations.len()],
                 gate,
-            };
-            writes.push(self.start_write(job));
+            });
         }
-        let mut failures = Vec::new();
-        for written in writes {
-            match written.await {
-                Ok(Ok(())) => {}
-                Ok(Err(failure)) => failures.push(failure),
-                Err(_) => return Err(SegmentError::Stopping),
-            }
-        }
+        let written = join_all(writes.into_iter().map(|job| self.write(job))).await;
+        let failures: Vec<WriteFailure> = written
+            .into_iter()
+            .filter_map(std::result::Result::err)
+            .collect();
         if !failures.is_empty() {
             for failure in &failures {
                 self.retire(volume, &failure.segment);
@@ -155,31 +171,15 @@ impl SegmentStore {
         }))
     }
 
-    /// Writes in a task of its own: a caller that goes away must not leave rows half written while
-    /// the segment is sealed or removed.
-    fn start_write(
-        self: &Arc<Self>,
-        job: WriteJob,
-    ) -> oneshot::Receiver<std::result::Result<(), WriteFailure>> {
-        let (done, written) = oneshot::channel();
-        let store = self.clone();
-        let task = async move {
-            let result = store.write(job).await;
-            let _ = done.send(result);
-        };
-        self.env.spawner.spawn("segment append", Box::pin(task));
-        written
-    }
-
-    async fn write(&self, job: WriteJob) -> std::result::Result<(), WriteFailure> {
+    async fn write(&self, job: WriteJob<'_>) -> std::result::Result<(), WriteFailure> {
         let WriteJob {
             segment,
             rows,
             records,
             gate,
         } = job;
-        let (buffers, written) = build_rows(segment.code, &rows, &records);
-        self.count_written(segment.code, &rows, &records);
+        let (buffers, written) = build_rows(segment.code, &rows, records);
+        self.count_written(segment.code, &rows, records);
         let shards = segment.open_shards();
         let results = join_all(
             shards
@@ -209,7 +209,10 @@ impl SegmentStore {
     }
 
     fn count_written(&self, code: Code, rows: &[ReservedRow], records: &[EncodedRecord]) {
-        let stored: u64 = records.iter().map(|record| u64::from(record.stored_len_bytes())).sum();
+        let stored: u64 = records
+            .iter()
+            .map(|record| u64::from(record.stored_len_bytes()))
+            .sum();
         let unit: u64 = rows
             .iter()
             .map(|row| u64::from(row.plan.unit_blocks) * u64::from(BLOCK_BYTES))
@@ -341,10 +344,16 @@ impl SegmentStore {
         let mut len_bytes = self.settings.shard_len_bytes;
         loop {
             let file_bytes = file_len_bytes(len_bytes).unwrap_or(u64::MAX);
-            let roomy: Vec<_> = healthy.iter().filter(|(_, room)| *room >= file_bytes).collect();
+            let roomy: Vec<_> = healthy
+                .iter()
+                .filter(|(_, room)| *room >= file_bytes)
+                .collect();
             if let Some(code) = fit_code(wanted, healthy.len(), roomy.len()) {
                 // Smaller shards are worth it only if they allow a wider code.
-                if best.as_ref().is_none_or(|(other, ..): &(Code, _, _)| other.total() < code.total()) {
+                if best
+                    .as_ref()
+                    .is_none_or(|(other, ..): &(Code, _, _)| other.total() < code.total())
+                {
                     best = Some((code, roomy, len_bytes));
                 }
             }
@@ -364,7 +373,10 @@ impl SegmentStore {
         };
         let rooms: Vec<u64> = roomy.iter().map(|(_, room)| *room).collect();
         let chosen = choose_disks(&rooms, usize::from(code.total()), || self.env.entropy.u64());
-        let disks = chosen.into_iter().map(|index| roomy[index].0.clone()).collect();
+        let disks = chosen
+            .into_iter()
+            .map(|index| roomy[index].0.clone())
+            .collect();
         Ok((code, disks, len_bytes))
     }
 
@@ -381,7 +393,11 @@ impl SegmentStore {
 
     /// Gives the space of recycled files back; whether there was any.
     async fn release_recycled(&self) -> bool {
-        let free = || self.healthy_disks().map(|disk| disk_space(disk).free_bytes).sum::<u64>();
+        let free = || {
+            self.healthy_disks()
+                .map(|disk| disk_space(disk).free_bytes)
+                .sum::<u64>()
+        };
         let before = free();
         let releases = self.healthy_disks().map(|disk| disk.release_recycled());
         for result in join_all(releases).await {

@@ -112,8 +112,8 @@ pub(crate) fn pieces(location: &Location, stored: Range<u32>) -> Vec<Piece> {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
     use cairn_base::SegmentId;
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -133,14 +133,50 @@ mod tests {
         let cases: &[Case] = &[
             ("one byte", 4, 256, vec![packed(1)], Some((1, vec![0]))),
             ("nothing in it", 1, 256, vec![packed(0)], Some((1, vec![0]))),
-            ("packed by eights", 1, 256, vec![packed(1), packed(9), packed(1)], Some((1, vec![0, 8, 24]))),
-            ("blocks after packed", 1, 256, vec![packed(1), raw(4096)], Some((2, vec![0, 4096]))),
-            ("unit is the share of one disk", 4, 256, vec![raw(MIB)], Some((64, vec![0]))),
-            ("rounded up to blocks", 4, 256, vec![raw(4096), packed(1)], Some((1, vec![0, 4096]))),
-            ("largest row", 4, 256, vec![raw(MIB); 5], Some((256, vec![0, MIB, 2 * MIB, 3 * MIB]))),
+            (
+                "packed by eights",
+                1,
+                256,
+                vec![packed(1), packed(9), packed(1)],
+                Some((1, vec![0, 8, 24])),
+            ),
+            (
+                "blocks after packed",
+                1,
+                256,
+                vec![packed(1), raw(4096)],
+                Some((2, vec![0, 4096])),
+            ),
+            (
+                "unit is the share of one disk",
+                4,
+                256,
+                vec![raw(MIB)],
+                Some((64, vec![0])),
+            ),
+            (
+                "rounded up to blocks",
+                4,
+                256,
+                vec![raw(4096), packed(1)],
+                Some((1, vec![0, 4096])),
+            ),
+            (
+                "largest row",
+                4,
+                256,
+                vec![raw(MIB); 5],
+                Some((256, vec![0, MIB, 2 * MIB, 3 * MIB])),
+            ),
             ("just fits", 1, 256, vec![raw(MIB)], Some((256, vec![0]))),
             ("segment nearly full", 1, 255, vec![raw(MIB)], None),
-            ("segment nearly full, fits", 2, 128, vec![raw(MIB), packed(1)], Some((128, vec![0]))),
+            (
+                "segment nearly full, fits",
+                2,
+                128,
+                vec![raw(MIB), packed(1)],
+                Some((128, vec![0])),
+            ),
             ("segment full", 2, 0, vec![packed(0)], None),
             ("no records", 2, 8, vec![], None),
         ];

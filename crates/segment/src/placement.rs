@@ -37,7 +37,9 @@ pub(crate) fn code_for(protection: Protection, disk_count: usize) -> Result<Code
             let what = format!("+{losses}n");
             return Err(SegmentError::Protection { what });
         }
-        Protection::Mirror(copies @ 2..=5) => (format!("{copies}x"), false, usize::from(copies - 1)),
+        Protection::Mirror(copies @ 2..=5) => {
+            (format!("{copies}x"), false, usize::from(copies - 1))
+        }
         Protection::Mirror(copies) => {
             let what = format!("{copies}x");
             return Err(SegmentError::Protection { what });
@@ -88,7 +90,11 @@ pub(crate) fn choose_disks(
         })
         .collect();
     keyed.sort_by(|a, b| a.0.total_cmp(&b.0));
-    keyed.into_iter().take(count).map(|(_, index)| index).collect()
+    keyed
+        .into_iter()
+        .take(count)
+        .map(|(_, index)| index)
+        .collect()
 }
 
 /// The bytes of a disk that only garbage collection and rebuild may use.
@@ -113,7 +119,11 @@ pub(crate) fn usable_bytes(room_bytes: &[u64], code: Code) -> u64 {
     sorted.sort_unstable_by(|a, b| b.cmp(a));
     let mut rest = total;
     let mut each = total / width;
-    for (index, room) in sorted.iter().enumerate().take(usize::from(code.total()) - 1) {
+    for (index, room) in sorted
+        .iter()
+        .enumerate()
+        .take(usize::from(code.total()) - 1)
+    {
         if u128::from(*room) <= each {
             break;
         }
@@ -163,7 +173,8 @@ mod tests {
 
     #[test]
     fn codes_narrow_when_disks_are_lost_or_full() {
-        let cases: &[(&str, (u8, u8), usize, usize, Option<&str>)] = &[
+        type Case<'a> = (&'a str, (u8, u8), usize, usize, Option<&'a str>);
+        let cases: &[Case] = &[
             ("all there", (4, 2), 6, 6, Some("4+2")),
             ("more than needed", (2, 2), 6, 5, Some("2+2")),
             ("two lost", (4, 2), 4, 4, Some("2+2")),
@@ -184,7 +195,8 @@ mod tests {
 
     #[test]
     fn room_counts_distinct_disks() {
-        let cases: &[(&str, (u8, u8), &[u64], u64)] = &[
+        type Case<'a> = (&'a str, (u8, u8), &'a [u64], u64);
+        let cases: &[Case] = &[
             ("one disk", (1, 0), &[100], 100),
             ("six equal", (4, 2), &[60; 6], 240),
             ("seven equal", (4, 2), &[60; 7], 280),
@@ -227,7 +239,12 @@ mod tests {
     #[test]
     fn the_reserve_fits_the_disk() {
         let settings = SegmentSettings::default();
-        let cases: &[(u64, u64)] = &[(0, 0), (160 << 20, 10 << 20), (2 << 30, 64 << 20), (10_000_000_000_000, 200_000_000_000)];
+        let cases: &[(u64, u64)] = &[
+            (0, 0),
+            (160 << 20, 10 << 20),
+            (2 << 30, 64 << 20),
+            (10_000_000_000_000, 200_000_000_000),
+        ];
         for (total, want) in cases {
             assert_eq!(reserve_bytes(&settings, *total), *want, "{total}");
         }

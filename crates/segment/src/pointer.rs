@@ -110,7 +110,9 @@ pub(crate) fn checksum_count(codec: Codec, len_bytes: u32) -> usize {
 pub enum PointerError {
     #[error("a record pointer ends early")]
     Truncated,
-    #[error("record pointer version {version} is not known; this program knows up to {POINTER_VERSION}")]
+    #[error(
+        "record pointer version {version} is not known; this program knows up to {POINTER_VERSION}"
+    )]
     Version { version: u8 },
     #[error("codec {codec} is not known")]
     Codec { codec: u8 },
@@ -253,7 +255,10 @@ mod tests {
         let cases = [
             ("empty", pointer(Codec::Raw, 0, 0)),
             ("one granule", pointer(Codec::Raw, 32 << 10, 32 << 10)),
-            ("one more byte", pointer(Codec::Raw, (32 << 10) + 1, (32 << 10) + 1)),
+            (
+                "one more byte",
+                pointer(Codec::Raw, (32 << 10) + 1, (32 << 10) + 1),
+            ),
             ("largest", pointer(Codec::Raw, 1 << 20, 1 << 20)),
             ("lz4", pointer(Codec::Lz4, 500, 4096)),
             ("zstd", pointer(Codec::Zstd, 1, 1 << 20)),
@@ -262,10 +267,18 @@ mod tests {
             let mut bytes = Vec::new();
             encode_pointer(&want, &mut bytes);
             bytes.push(0xaa);
-            assert_eq!(decode_pointer(&bytes), Ok((want.clone(), &[0xaa][..])), "{name}");
+            assert_eq!(
+                decode_pointer(&bytes),
+                Ok((want.clone(), &[0xaa][..])),
+                "{name}"
+            );
             bytes.pop();
             for cut in 0..bytes.len() {
-                assert_eq!(decode_pointer(&bytes[..cut]), Err(PointerError::Truncated), "{name} {cut}");
+                assert_eq!(
+                    decode_pointer(&bytes[..cut]),
+                    Err(PointerError::Truncated),
+                    "{name} {cut}"
+                );
             }
         }
     }
@@ -273,18 +286,52 @@ mod tests {
     #[test]
     fn bytes_that_no_append_made_are_refused() {
         let cases: &[(&str, &[u8], PointerError)] = &[
-            ("other version", &[0x20, 1, 0, 1, 0, 0], PointerError::Version { version: 2 }),
-            ("other codec", &[0x13, 1, 0, 1, 0, 0], PointerError::Codec { codec: 3 }),
+            (
+                "other version",
+                &[0x20, 1, 0, 1, 0, 0],
+                PointerError::Version { version: 2 },
+            ),
+            (
+                "other codec",
+                &[0x13, 1, 0, 1, 0, 0],
+                PointerError::Codec { codec: 3 },
+            ),
             ("no unit", &[0x10, 1, 0, 0, 0, 0], PointerError::Impossible),
-            ("unit of 257 blocks", &[0x10, 1, 0, 0x81, 2, 0, 0], PointerError::Impossible),
-            ("longer than a record", &[0x10, 1, 0, 1, 0, 0x81, 0x80, 0x40], PointerError::Impossible),
-            ("past the row", &[0x10, 1, 0, 1, 0x80, 0x80, 4, 1, 1, 2, 3, 4], PointerError::Impossible),
-            ("packed and not smaller", &[0x11, 1, 0, 1, 0, 5, 5, 1, 2, 3, 4], PointerError::Impossible),
-            ("33-bit number", &[0x10, 1, 0x80, 0x80, 0x80, 0x80, 0x10, 1, 0, 0], PointerError::Number),
-            ("two encodings", &[0x10, 0x81, 0, 0, 1, 0, 0], PointerError::Number),
+            (
+                "unit of 257 blocks",
+                &[0x10, 1, 0, 0x81, 2, 0, 0],
+                PointerError::Impossible,
+            ),
+            (
+                "longer than a record",
+                &[0x10, 1, 0, 1, 0, 0x81, 0x80, 0x40],
+                PointerError::Impossible,
+            ),
+            (
+                "past the row",
+                &[0x10, 1, 0, 1, 0x80, 0x80, 4, 1, 1, 2, 3, 4],
+                PointerError::Impossible,
+            ),
+            (
+                "packed and not smaller",
+                &[0x11, 1, 0, 1, 0, 5, 5, 1, 2, 3, 4],
+                PointerError::Impossible,
+            ),
+            (
+                "33-bit number",
+                &[0x10, 1, 0x80, 0x80, 0x80, 0x80, 0x10, 1, 0, 0],
+                PointerError::Number,
+            ),
+            (
+                "two encodings",
+                &[0x10, 0x81, 0, 0, 1, 0, 0],
+                PointerError::Number,
+            ),
             (
                 "endless number",
-                &[0x10, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff],
+                &[
+                    0x10, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
+                ],
                 PointerError::Number,
             ),
         ];

@@ -125,7 +125,9 @@ impl SegmentStore {
         let mut missing = missing.into_iter().peekable();
         while let Some((first, guard)) = missing.next() {
             let mut guards = vec![guard];
-            while let Some((_, guard)) = missing.next_if(|(next, _)| *next == first + guards.len() as u32) {
+            while let Some((_, guard)) =
+                missing.next_if(|(next, _)| *next == first + guards.len() as u32)
+            {
                 guards.push(guard);
             }
             let run = first..first + guards.len() as u32;
@@ -185,7 +187,8 @@ impl SegmentStore {
         let degraded = parts.iter().any(Option::is_none);
         if degraded {
             count(&self.counters.degraded_reads, 1);
-            self.decode_lost(segment, location, &pieces, &mut parts).await;
+            self.decode_lost(segment, location, &pieces, &mut parts)
+                .await;
         }
         let verified: Vec<Option<Vec<Bytes>>> = checks
             .iter()
@@ -241,7 +244,9 @@ impl SegmentStore {
         for (piece, part) in pieces.iter().zip(parts) {
             if part.is_none() {
                 let lost = [piece.shard];
-                let decoded = self.decode_units(segment, location, piece.columns(), &lost).await;
+                let decoded = self
+                    .decode_units(segment, location, piece.columns(), &lost)
+                    .await;
                 *part = decoded.and_then(|mut units| units.pop());
             }
         }
@@ -299,8 +304,16 @@ impl SegmentStore {
         fixes: &mut Vec<Fix>,
     ) -> Result<Bytes> {
         let pieces = pieces(location, check.stored.clone());
-        let start = pieces.iter().map(|piece| piece.unit_offset).min().unwrap_or(0);
-        let end = pieces.iter().map(|piece| piece.columns().end).max().unwrap_or(0);
+        let start = pieces
+            .iter()
+            .map(|piece| piece.unit_offset)
+            .min()
+            .unwrap_or(0);
+        let end = pieces
+            .iter()
+            .map(|piece| piece.columns().end)
+            .max()
+            .unwrap_or(0);
         let reads = (0..segment.code.total())
             .map(|shard| self.read_shard(segment, location, shard, start..end, true));
         let reads = join_all(reads).await;
@@ -378,7 +391,10 @@ impl SegmentStore {
                 .iter()
                 .zip(pieces)
                 .map(|(unit, piece)| {
-                    cut(unit, piece.unit_offset - columns.start..piece.columns().end - columns.start)
+                    cut(
+                        unit,
+                        piece.unit_offset - columns.start..piece.columns().end - columns.start,
+                    )
                 })
                 .collect();
             if checksum_of(&parts) == checksum {
@@ -563,7 +579,9 @@ fn join_adjacent(fixes: Vec<Fix>) -> Vec<Fix> {
     let mut joined: Vec<(Piece, Vec<Bytes>)> = Vec::new();
     for Fix { piece, data } in fixes {
         match joined.last_mut() {
-            Some((last, parts)) if last.shard == piece.shard && last.columns().end == piece.unit_offset => {
+            Some((last, parts))
+                if last.shard == piece.shard && last.columns().end == piece.unit_offset =>
+            {
                 last.len_bytes += piece.len_bytes;
                 parts.push(data);
             }
@@ -630,7 +648,15 @@ mod tests {
 
     #[test]
     fn combinations_are_all_there_once() {
-        let cases: &[(usize, usize, usize)] = &[(0, 0, 1), (0, 4, 1), (1, 3, 3), (2, 6, 15), (2, 18, 153), (4, 20, 4845), (3, 3, 1)];
+        let cases: &[(usize, usize, usize)] = &[
+            (0, 0, 1),
+            (0, 4, 1),
+            (1, 3, 3),
+            (2, 6, 15),
+            (2, 18, 153),
+            (4, 20, 4845),
+            (3, 3, 1),
+        ];
         for (len, count, want) in cases {
             let mut indexes: Vec<usize> = (0..*len).collect();
             let mut seen = std::collections::BTreeSet::new();

@@ -244,6 +244,11 @@ fn zstd_compress(input: &[u8], room: usize, level: i32) -> Option<Vec<u8>> {
             Some(compressor) => compressor,
             None => slot.insert(zstd::bulk::Compressor::new(level).ok()?),
         };
+        // A record that did not fit left its frame unfinished, and zstd would refuse the next.
+        let reset = compressor
+            .context_mut()
+            .reset(zstd::zstd_safe::ResetDirective::SessionOnly);
+        reset.ok()?;
         compressor.set_compression_level(level).ok()?;
         let mut out = vec![0; room];
         let len = compressor
@@ -318,7 +323,13 @@ mod tests {
         for compression in [Compression::Lz4, Compression::Zstd(1)] {
             let record = encode_record(vec![vec![7; 10_000].into()], compression);
             let stored = record.parts().concat();
-            for (file_len_bytes, fits) in [(10_000, true), (9_999, false), (10_001, false), (0, false)] {
+            for (file_len_bytes, fits) in [
+                (9_999, false),
+                (10_000, true),
+                (10_001, false),
+                (0, false),
+                (10_000, true),
+            ] {
                 let got = decode_record(record.codec(), &stored, file_len_bytes);
                 assert_eq!(got.is_ok(), fits, "{compression:?} {file_len_bytes}");
             }

@@ -84,7 +84,9 @@ impl SegmentStore {
         let blocks = if (start..end) == columns {
             data.clone()
         } else {
-            let around = self.around(segment, location, &shard, piece.shard, start..end).await?;
+            let around = self
+                .around(segment, location, &shard, piece.shard, start..end)
+                .await?;
             let mut blocks = AlignedBuf::copy_of(&around);
             let at = (columns.start - start) as usize;
             blocks[at..at + data.len()].copy_from_slice(data);
@@ -111,7 +113,9 @@ impl SegmentStore {
         match shard.read_at(offset, columns.len()).await {
             Ok(bytes) => Ok(bytes),
             Err(error) => {
-                let decoded = self.decode_units(segment, location, columns, &[index]).await;
+                let decoded = self
+                    .decode_units(segment, location, columns, &[index])
+                    .await;
                 decoded.and_then(|mut units| units.pop()).ok_or(error)
             }
         }

@@ -120,9 +120,8 @@ fn direct_blocks(start: usize, part: &Bytes) -> Option<Range<usize>> {
 
 /// A fresh buffer for `range` of the row: what the parts have there, zeros elsewhere.
 fn gather(range: Range<usize>, placed: &[(usize, &Bytes)]) -> Bytes {
-    let overlaps = |(start, part): &&(usize, &Bytes)| {
-        *start < range.end && start + part.len() > range.start
-    };
+    let overlaps =
+        |(start, part): &&(usize, &Bytes)| *start < range.end && start + part.len() > range.start;
     if !placed.iter().any(|each| overlaps(&each)) && range.len() <= ZEROS.len() {
         return ZEROS.slice(..range.len());
     }
@@ -210,7 +209,10 @@ mod tests {
     }
 
     fn check(code: Code, unit_len: usize, records: &[(usize, Vec<Bytes>)]) -> RowBuffers {
-        let placed: Vec<(usize, &[Bytes])> = records.iter().map(|(at, parts)| (*at, &parts[..])).collect();
+        let placed: Vec<(usize, &[Bytes])> = records
+            .iter()
+            .map(|(at, parts)| (*at, &parts[..]))
+            .collect();
         let row = RowBuffers::build(code, unit_len, &placed);
         let mut want = vec![0; unit_len * usize::from(code.data())];
         for (at, parts) in records {
@@ -228,7 +230,10 @@ mod tests {
         }
         assert!(units[usize::from(code.data())..] == parity);
         for parts in &row.shards {
-            assert!(parts.iter().all(|part| is_io_aligned(part)), "goes to O_DIRECT as it is");
+            assert!(
+                parts.iter().all(|part| is_io_aligned(part)),
+                "goes to O_DIRECT as it is"
+            );
         }
         row
     }
@@ -236,7 +241,9 @@ mod tests {
     #[test]
     fn aligned_records_are_not_copied() {
         let code = Code::new(4, 2).expect("code");
-        let records: Vec<(usize, Vec<Bytes>)> = (0..4).map(|i| (i << 20, vec![part(1 << 20, i, true)])).collect();
+        let records: Vec<(usize, Vec<Bytes>)> = (0..4)
+            .map(|i| (i << 20, vec![part(1 << 20, i, true)]))
+            .collect();
         let row = check(code, 1 << 20, &records);
         for (unit, (_, parts)) in records.iter().enumerate() {
             assert_eq!(row.shards[unit].len(), 1);
@@ -251,10 +258,15 @@ mod tests {
         let bytes = row.shards[0].concat();
         let chunk = 2 * BLOCK as u64;
         let want = |cuts: &[Range<usize>]| -> Vec<u32> {
-            cuts.iter().map(|cut| crc32c(&bytes[cut.start * BLOCK..cut.end * BLOCK])).collect()
+            cuts.iter()
+                .map(|cut| crc32c(&bytes[cut.start * BLOCK..cut.end * BLOCK]))
+                .collect()
         };
         assert_eq!(row.checksums(0, chunk), [want(&[0..2, 2..4, 4..5])]);
-        assert_eq!(row.checksums(3 * BLOCK as u64, chunk), [want(&[0..1, 1..3, 3..5])]);
+        assert_eq!(
+            row.checksums(3 * BLOCK as u64, chunk),
+            [want(&[0..1, 1..3, 3..5])]
+        );
     }
 
     proptest! {

@@ -27,8 +27,8 @@ use crate::pointer::{BLOCK_BYTES, RecordPointer};
 use crate::repair::REPAIRS_MAX;
 use crate::row_cache::RowCache;
 use crate::types::{
-    DiskSpaceStatus, DiskState, DiskStatus, PoolSpace, Protection, SegmentInfo, SegmentSettings,
-    SHARD_LEN_BYTES_MIN, SegmentStats, Swept, UsableSpace,
+    DiskSpaceStatus, DiskState, DiskStatus, PoolSpace, Protection, SHARD_LEN_BYTES_MIN,
+    SegmentInfo, SegmentSettings, SegmentStats, Swept, UsableSpace,
 };
 use crate::volume::{Allocate, OpenSegment, Segment, Volume};
 
@@ -94,7 +94,8 @@ impl SegmentStore {
         }
         settings.shard_len_bytes = shard_len(settings.shard_len_bytes);
         let in_flight = settings.append_bytes_in_flight_max / u64::from(BLOCK_BYTES);
-        let in_flight = in_flight.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize) as u64) as u32;
+        let in_flight =
+            in_flight.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize) as u64) as u32;
         Arc::new(Self {
             disks: disks.into_iter().map(|disk| (disk.id(), disk)).collect(),
             missing,
@@ -273,7 +274,13 @@ impl SegmentStore {
         // Also those that no stream has any more and whose seal is under way: wait for them.
         let all = opened.streams.lock().take_unused_since(Duration::MAX);
         self.seal_each(&opened, all).await;
-        let open: Vec<_> = opened.segments.read().values().filter(|segment| segment.is_open()).cloned().collect();
+        let open: Vec<_> = opened
+            .segments
+            .read()
+            .values()
+            .filter(|segment| segment.is_open())
+            .cloned()
+            .collect();
         self.seal_each(&opened, open).await;
     }
 
@@ -389,7 +396,10 @@ impl SegmentStore {
         }
         let open: u64 = {
             let volumes = self.volumes.read();
-            volumes.values().map(|volume| volume.streams.lock().room_bytes(code)).sum()
+            volumes
+                .values()
+                .map(|volume| volume.streams.lock().room_bytes(code))
+                .sum()
         };
         let total_bytes = placement::usable_bytes(&total, code);
         let free_bytes = placement::usable_bytes(&free, code).saturating_add(open);
@@ -473,7 +483,6 @@ impl SegmentStore {
         let count = volumes.values().map(|volume| volume.streams.lock().count());
         count.sum::<usize>() as u64
     }
-
 }
 
 /// The space of a disk; none if it cannot say, so that nothing new is put there.

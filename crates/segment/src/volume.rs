@@ -205,7 +205,9 @@ impl Segment {
 
     pub fn open_shards(&self) -> Vec<Arc<Shard>> {
         let open = self.open.lock();
-        open.as_ref().map(|open| open.shards.clone()).unwrap_or_default()
+        open.as_ref()
+            .map(|open| open.shards.clone())
+            .unwrap_or_default()
     }
 
     pub fn pin(&self) {
@@ -307,7 +309,11 @@ impl Streams {
     }
 
     /// An idle segment that was made for `code` and is `wanted`.
-    pub fn take_idle(&mut self, code: Code, wanted: impl Fn(&Segment) -> bool) -> Option<Arc<Segment>> {
+    pub fn take_idle(
+        &mut self,
+        code: Code,
+        wanted: impl Fn(&Segment) -> bool,
+    ) -> Option<Arc<Segment>> {
         self.idle.retain(|(_, segment)| segment.takes_rows());
         let index = self
             .idle
@@ -317,12 +323,22 @@ impl Streams {
     }
 
     /// Any open segment that was made for `code`: when there is no space for a new one.
-    pub fn borrow_any(&self, code: Code, wanted: impl Fn(&Segment) -> bool) -> Option<Arc<Segment>> {
+    pub fn borrow_any(
+        &self,
+        code: Code,
+        wanted: impl Fn(&Segment) -> bool,
+    ) -> Option<Arc<Segment>> {
         self.current
             .iter()
             .map(|((made_for, _), segment)| (made_for, segment))
-            .chain(self.idle.iter().map(|(made_for, segment)| (made_for, segment)))
-            .find(|(made_for, segment)| **made_for == code && segment.takes_rows() && wanted(segment))
+            .chain(
+                self.idle
+                    .iter()
+                    .map(|(made_for, segment)| (made_for, segment)),
+            )
+            .find(|(made_for, segment)| {
+                **made_for == code && segment.takes_rows() && wanted(segment)
+            })
             .map(|(_, segment)| segment.clone())
     }
 
@@ -350,7 +366,10 @@ impl Streams {
         self.idle.sort_by_key(|(_, segment)| segment.last_used());
         let surplus = (self.current.len() + self.idle.len()).saturating_sub(open_max);
         let surplus = surplus.min(self.idle.len());
-        self.idle.drain(..surplus).map(|(_, segment)| segment).collect()
+        self.idle
+            .drain(..surplus)
+            .map(|(_, segment)| segment)
+            .collect()
     }
 
     /// All open segments unused since `since`, forgotten here.
@@ -379,8 +398,14 @@ impl Streams {
 
     /// Room in open segments made for `code`, in bytes of data.
     pub fn room_bytes(&self, code: Code) -> u64 {
-        let current = self.current.iter().map(|((made_for, _), segment)| (made_for, segment));
-        let idle = self.idle.iter().map(|(made_for, segment)| (made_for, segment));
+        let current = self
+            .current
+            .iter()
+            .map(|((made_for, _), segment)| (made_for, segment));
+        let idle = self
+            .idle
+            .iter()
+            .map(|(made_for, segment)| (made_for, segment));
         current
             .chain(idle)
             .filter(|(made_for, _)| **made_for == code)

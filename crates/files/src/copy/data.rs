@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
+use cairn_base::buf::BufPool;
 use cairn_nfs_client::v3::{FileType, StableHow};
 use cairn_nfs_client::{Round, Uncommitted};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -26,6 +27,8 @@ const PIECE_LEN_BYTES_MAX: u64 = 1 << 20;
 const PIECE_COUNT_MAX: usize = 16;
 /// Bytes of all files in flight.
 const IN_FLIGHT_BYTES_MAX: u64 = 64 << 20;
+/// Buffers of [`PIECE_LEN_BYTES_MAX`] that are kept for the next piece.
+const FREE_BUFFER_COUNT_MAX: usize = 32;
 /// Bytes between two COMMITs of one file: what a restart of the server may cost us to send again.
 const SPAN_LEN_BYTES: u64 = 256 << 20;
 /// Zeros of this length, aligned to it, become a hole where the source has holes.
@@ -38,6 +41,8 @@ pub(super) struct Mover {
     pub progress: Progress,
     /// One permit per KiB in flight.
     budget: Semaphore,
+    /// For pieces of local files.
+    buffers: BufPool,
 }
 
 /// One file on its way.
@@ -53,6 +58,7 @@ impl Mover {
         Self {
             progress,
             budget: Semaphore::new((IN_FLIGHT_BYTES_MAX >> 10) as usize),
+            buffers: BufPool::new(PIECE_LEN_BYTES_MAX as usize, FREE_BUFFER_COUNT_MAX),
         }
     }
 
@@ -69,7 +75,7 @@ impl Mover {
         let source = from.place.open().await?;
         let size_bytes = from.meta.size_bytes;
         let small = match size_bytes <= SMALL_LEN_BYTES_MAX && !from.meta.is_sparse() {
-            true => Some(source.read(0, size_bytes as usize).await?),
+            true => Some(source.read(0, size_bytes as usize, &self.buffers).await?),
             false => None,
         };
         let is_empty = size_bytes == 0;
@@ -149,7 +155,10 @@ impl Mover {
         let mut span_start = 0;
         while span_start < size_bytes {
             let span_end = size_bytes.min(span_start.saturating_add(SPAN_LEN_BYTES));
-            end = self.move_span(transfer, span_start..span_end).await?.max(end);
+            end = self
+                .move_span(transfer, span_start..span_end)
+                .await?
+                .max(end);
             span_start = span_end;
         }
         Ok(end)
@@ -205,7 +214,9 @@ impl Mover {
                     next = next.max(data.start);
                     continue;
                 }
-                let piece_end = data.end.min(next.saturating_add(transfer.piece_len_bytes()));
+                let piece_end = data
+                    .end
+                    .min(next.saturating_add(transfer.piece_len_bytes()));
                 moving.push(self.move_piece(transfer, next..piece_end));
                 next = piece_end;
             }
@@ -229,7 +240,8 @@ impl Mover {
         let len_bytes = (piece.end - piece.start) as usize;
         let permits = len_bytes.div_ceil(1 << 10) as u32;
         let _in_flight = self.budget.acquire_many(permits).await;
-        let data = transfer.source.read(piece.start, len_bytes).await?;
+        let reading = transfer.source.read(piece.start, len_bytes, &self.buffers);
+        let data = reading.await?;
         if data.len() < len_bytes {
             bail!("it became shorter while it was copied");
         }
@@ -249,7 +261,11 @@ impl Mover {
                 .await
                 .with_context(|| anyhow!("writing at byte {offset}"))?;
         }
-        let written = if end == piece.start { 0..0 } else { piece.start..end };
+        let written = if end == piece.start {
+            0..0
+        } else {
+            piece.start..end
+        };
         Ok((written, uncommitted))
     }
 }
@@ -312,6 +328,9 @@ mod tests {
         assert_eq!(runs(&data, half as u64), want);
         assert_eq!(runs(&[], 5), []);
         assert_eq!(runs(&[0; B], 0), []);
-        assert_eq!(runs(&[0; B - 1], 0), std::iter::once(0..B - 1).collect::<Vec<_>>());
+        assert_eq!(
+            runs(&[0; B - 1], 0),
+            std::iter::once(0..B - 1).collect::<Vec<_>>()
+        );
     }
 }

@@ -50,7 +50,11 @@ pub(super) async fn find(path: &Path, follow: bool) -> anyhow::Result<Lookup> {
         match metadata {
             Ok(metadata) => Ok(Lookup::Found(Found {
                 // The rest must work on what was found, not on the link to it.
-                place: Place::Local(if follow { fs::canonicalize(&path)? } else { path }),
+                place: Place::Local(if follow {
+                    fs::canonicalize(&path)?
+                } else {
+                    path
+                }),
                 meta: meta(&metadata),
             })),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Lookup::Missing),
@@ -193,13 +197,12 @@ pub(super) async fn open(path: &Path) -> anyhow::Result<Arc<File>> {
 pub(super) async fn read(
     file: &Arc<File>,
     offset: u64,
-    len_bytes: usize,
+    mut buffer: AlignedBuf,
 ) -> anyhow::Result<Bytes> {
     let file = file.clone();
     blocking(move || {
-        let mut buffer = AlignedBuf::zeroed(len_bytes);
         let mut filled = 0;
-        while filled < len_bytes {
+        while filled < buffer.len() {
             match file.read_at(&mut buffer[filled..], offset + filled as u64) {
                 Ok(0) => break,
                 Ok(count) => filled += count,
@@ -371,12 +374,18 @@ fn apply(path: &Path, attributes: Attributes, file_type: FileType) -> io::Result
     let nofollow = AtFlags::SYMLINK_NOFOLLOW;
     if let Some(size_bytes) = attributes.size_bytes {
         let flags = OFlags::NOFOLLOW.bits() as i32;
-        let file = fs::OpenOptions::new().write(true).custom_flags(flags).open(path)?;
+        let file = fs::OpenOptions::new()
+            .write(true)
+            .custom_flags(flags)
+            .open(path)?;
         file.set_len(size_bytes)?;
     }
     let mut attributes = attributes;
     if let Some((uid, gid)) = attributes.owner {
-        let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
+        let (uid, gid) = (
+            rustix::fs::Uid::from_raw(uid),
+            rustix::fs::Gid::from_raw(gid),
+        );
         match rustix::fs::chownat(CWD, path, Some(uid), Some(gid), nofollow) {
             Err(Errno::PERM) => attributes = attributes.without_owner(),
             done => done?,

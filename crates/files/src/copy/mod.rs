@@ -47,10 +47,11 @@ pub async fn cp(args: &CpArgs, console: &mut Console) -> Exit {
     console.finish(exit)
 }
 
-/// One side of a copy as it was written.
+/// One side of a copy.
 enum Side {
     Local(std::path::PathBuf),
-    Remote(NfsUrl),
+    /// Its URL is the client's.
+    Remote(Client),
 }
 
 /// Where copies go.
@@ -74,46 +75,49 @@ async fn prepare(args: &CpArgs) -> anyhow::Result<(Destination, Vec<Source>)> {
     let Some((destination_text, source_texts)) = args.paths.split_last() else {
         return Err(Usage("give SRC and DST".to_owned()).into());
     };
-    let destination_side = parse_side(destination_text)?;
-    let mut source_sides = Vec::new();
-    for text in source_texts {
-        let side = parse_side(text)?;
-        if matches!((&side, &destination_side), (Side::Local(_), Side::Local(_))) {
-            return Err(Usage(format!(
-                "{text} and {destination_text} are both here; one side must be an nfs:// URL"
-            ))
-            .into());
-        }
-        source_sides.push((text, side));
-    }
-    let destination = find_destination(destination_side, destination_text).await?;
+    check_sides(source_texts, destination_text)?;
+    let destination = find_destination(destination_text).await?;
     if source_texts.len() > 1 && destination.name.is_some() {
         bail!("{destination_text} is not a directory, so it cannot take several files");
     }
     let mut sources = Vec::new();
-    for (text, side) in source_sides {
-        sources.push(find_source(side, text, args.recursive).await?);
+    for text in source_texts {
+        sources.push(find_source(text, args.recursive).await?);
     }
     Ok((destination, sources))
 }
 
-fn parse_side(text: &str) -> anyhow::Result<Side> {
+/// Refuses what can be refused before anybody is asked.
+fn check_sides(sources: &[String], destination: &str) -> anyhow::Result<()> {
+    let is_remote = |text: &str| match NfsUrl::looks_like(text) {
+        true => parse_url(text).map(|_| true),
+        false => Ok(false),
+    };
+    let destination_is_remote = is_remote(destination)?;
+    for source in sources {
+        if !is_remote(source)? && !destination_is_remote {
+            let problem =
+                format!("{source} and {destination} are both here; one side must be an nfs:// URL");
+            return Err(Usage(problem).into());
+        }
+    }
+    Ok(())
+}
+
+async fn open_side(text: &str) -> anyhow::Result<Side> {
     Ok(match NfsUrl::looks_like(text) {
-        true => Side::Remote(parse_url(text)?),
+        true => Side::Remote(connect(&parse_url(text)?, NCONNECT).await?),
         false => Side::Local(text.into()),
     })
 }
 
-async fn find_destination(side: Side, text: &str) -> anyhow::Result<Destination> {
+async fn find_destination(text: &str) -> anyhow::Result<Destination> {
+    let side = open_side(text).await?;
     let (there, directory_only) = match &side {
         Side::Local(path) => (local::find(path, true).await, text.ends_with('/')),
-        Side::Remote(url) => {
-            let client = connect(url, NCONNECT).await?;
-            (remote::find(&client, true).await, url.is_directory)
-        }
+        Side::Remote(client) => (remote::find(client, true).await, client.url().is_directory),
     };
-    let there = there.with_context(|| text.to_owned())?;
-    let (name, dir) = match there {
+    let (name, dir) = match there.with_context(|| text.to_owned())? {
         tree::Lookup::Found(found) if found.meta.file_type == FileType::Directory => {
             (None, found.place)
         }
@@ -121,10 +125,7 @@ async fn find_destination(side: Side, text: &str) -> anyhow::Result<Destination>
         tree::Lookup::Found(_) | tree::Lookup::Missing => {
             let parent = match &side {
                 Side::Local(path) => local::find_parent(path).await,
-                Side::Remote(url) => {
-                    let client = connect(url, NCONNECT).await?;
-                    remote::find_parent(&client).await
-                }
+                Side::Remote(client) => remote::find_parent(client).await,
             };
             let (dir, name) = parent.with_context(|| format!("the directory of {text}"))?;
             (Some(name), dir)
@@ -138,7 +139,8 @@ async fn find_destination(side: Side, text: &str) -> anyhow::Result<Destination>
     })
 }
 
-async fn find_source(side: Side, text: &str, recursive: bool) -> anyhow::Result<Source> {
+async fn find_source(text: &str, recursive: bool) -> anyhow::Result<Source> {
+    let side = open_side(text).await?;
     let means_contents = text == "." || text == ".." || text.ends_with("/.");
     // As `cp`: a link that was named is followed, unless trees are copied.
     let (there, name) = match &side {
@@ -150,11 +152,10 @@ async fn find_source(side: Side, text: &str, recursive: bool) -> anyhow::Result<
             let follow = !recursive || text.ends_with('/');
             (local::find(path, follow).await, name)
         }
-        Side::Remote(url) => {
-            let client = connect(url, NCONNECT).await?;
-            let follow = !recursive || url.is_directory;
-            let name = url.file_name().map(<[u8]>::to_vec);
-            (remote::find(&client, follow).await, name)
+        Side::Remote(client) => {
+            let follow = !recursive || client.url().is_directory;
+            let name = client.url().file_name().map(<[u8]>::to_vec);
+            (remote::find(client, follow).await, name)
         }
     };
     match there.with_context(|| text.to_owned())? {
@@ -203,13 +204,13 @@ async fn copy_all(
             copy.fail(anyhow!("{} has no name to copy it to", source.shown));
             continue;
         }
-        first.push(Job::Entry(Entry {
+        first.push(Job::Entry(Box::new(Entry {
             source: source.found,
             to: destination.dir.clone(),
             name,
             parent: None,
             shown: source.shown,
-        }));
+        })));
     }
     jobs::run(first, usize::from(args.jobs), |job| copy.step(job)).await;
     copy.finish(console)
@@ -239,7 +240,7 @@ struct Entry {
 }
 
 enum Job {
-    Entry(Entry),
+    Entry(Box<Entry>),
     Page(Arc<Dir>, Listing),
     Finish(Arc<Dir>),
 }
@@ -292,10 +293,12 @@ impl Copy {
 
     async fn step(&self, job: Job) -> Vec<Job> {
         match job {
-            Job::Entry(entry) => self.entry(entry).await,
+            Job::Entry(entry) => self.entry(*entry).await,
             Job::Page(dir, listing) => self.page(dir, listing).await,
             Job::Finish(dir) => {
-                let set = dir.place.set_attributes(&dir.attributes, FileType::Directory);
+                let set = dir
+                    .place
+                    .set_attributes(&dir.attributes, FileType::Directory);
                 if let Err(error) = set.await {
                     self.fail(error.context(format!("setting the attributes of {}", dir.shown)));
                 }
@@ -373,13 +376,13 @@ impl Copy {
             if source.meta.file_type == FileType::Regular {
                 self.mover.progress.expect(source.meta.size_bytes);
             }
-            jobs.push(Job::Entry(Entry {
+            jobs.push(Job::Entry(Box::new(Entry {
                 source,
                 to: dir.place.clone(),
                 shown: format!("{}/{}", dir.shown, String::from_utf8_lossy(&name)),
                 name: Some(name),
                 parent: Some(dir.clone()),
-            }));
+            })));
         }
         jobs
     }

@@ -9,6 +9,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use cairn_base::AlignedBuf;
+use cairn_base::buf::BufPool;
 use cairn_nfs_client::v3::{FileType, StableHow};
 use cairn_nfs_client::{DirPages, Uncommitted};
 
@@ -212,11 +214,24 @@ impl Place {
 
 impl Source {
     /// Bytes from `offset` on; fewer than `len_bytes` only at the end of the file.
-    pub async fn read(&self, offset: u64, len_bytes: usize) -> anyhow::Result<Bytes> {
+    /// Large reads of local files take their buffers from `buffers`.
+    pub async fn read(
+        &self,
+        offset: u64,
+        len_bytes: usize,
+        buffers: &BufPool,
+    ) -> anyhow::Result<Bytes> {
         match self {
-            Self::Local(file) => local::read(file, offset, len_bytes).await,
+            Self::Local(file) => {
+                let pooled = buffers.capacity_bytes() / 2..=buffers.capacity_bytes();
+                let buffer = match pooled.contains(&len_bytes) {
+                    true => buffers.take(len_bytes),
+                    false => AlignedBuf::zeroed(len_bytes),
+                };
+                local::read(file, offset, buffer).await
+            }
             Self::Remote((client, file)) => {
-                let buffer = cairn_base::AlignedBuf::zeroed(len_bytes);
+                let buffer = client.buffer(len_bytes);
                 let read = client.read_full(*file, offset, buffer).await?;
                 Ok(read.data.freeze())
             }

@@ -59,11 +59,11 @@ pub(super) async fn run(
                     tracing::warn!(%address, %error, "the connection is lost");
                     driver.wire.disconnect();
                 }
-                End::Garbage(source) => {
-                    tracing::warn!(%address, error = %source, "the server sends garbage");
+                End::Garbage(error) => {
+                    tracing::warn!(%address, %error, "the server sends garbage");
                     driver
                         .wire
-                        .fail_all(|procedure| Error::BadReply { procedure, source });
+                        .fail_all(|procedure| Error::BadReply { procedure, error });
                 }
             }
         }
@@ -190,12 +190,12 @@ impl Driver {
         let address = self.address;
         let unreachable = |error: &Error| {
             let kind = match error {
-                Error::Unreachable { source, .. } => source.kind(),
+                Error::Unreachable { error, .. } => error.kind(),
                 _ => io::ErrorKind::Other,
             };
             Error::Unreachable {
                 address,
-                source: kind.into(),
+                error: kind.into(),
             }
         };
         self.wire.fail_all(|_| unreachable(&error));

@@ -31,10 +31,10 @@ pub(super) async fn connect(
     let connected = tokio::time::timeout(settings.connect_timeout, connecting).await;
     let stream = connected
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-        .map_err(|source| Error::Unreachable { address, source })?;
+        .map_err(|error| Error::Unreachable { address, error })?;
     stream
         .set_nodelay(true)
-        .map_err(|source| Error::Unreachable { address, source })?;
+        .map_err(|error| Error::Unreachable { address, error })?;
     Ok(stream)
 }
 

@@ -10,13 +10,27 @@ use crate::*;
 /// Records of many sizes, 1 MiB ones among them.
 async fn fill(world: &World, n: u8, m: u8, rng: &mut Rng) -> Vec<Written> {
     let mut all = Vec::new();
-    for batch in [&[1 << 20, 1 << 20, 1 << 20, 1 << 20][..], &[300, 70_000, 5_000], &[200_000]] {
+    for batch in [
+        &[1 << 20, 1 << 20, 1 << 20, 1 << 20][..],
+        &[300, 70_000, 5_000],
+        &[200_000],
+    ] {
         for compression in [Compression::None, Compression::Lz4] {
             let records = batch
                 .iter()
-                .map(|len| (data(rng, *len, compression != Compression::None, true), compression))
+                .map(|len| {
+                    (
+                        data(rng, *len, compression != Compression::None, true),
+                        compression,
+                    )
+                })
                 .collect();
-            all.extend(world.append(code(n, m), Stream::Mixed, records).await.expect("appended"));
+            all.extend(
+                world
+                    .append(code(n, m), Stream::Mixed, records)
+                    .await
+                    .expect("appended"),
+            );
         }
     }
     all
@@ -185,7 +199,9 @@ fn a_row_without_two_disks_is_read_once() {
     block_on(async {
         let world = World::new(6, 3).await;
         let mut rng = Rng::new(1);
-        let records = (0..8).map(|_| data(&mut rng, 1 << 20, false, true)).collect();
+        let records = (0..8)
+            .map(|_| data(&mut rng, 1 << 20, false, true))
+            .collect();
         let written = world.append_ok(code(4, 2), records).await;
         let (first, _) = world.shard_file(written[0].pointer.location.segment, 0);
         let (second, _) = world.shard_file(written[0].pointer.location.segment, 1);
@@ -204,28 +220,54 @@ fn a_row_without_two_disks_is_read_once() {
 #[test]
 fn writes_go_around_failing_disks() {
     block_on(async {
-        let kinds = [OpKind::Create, OpKind::Write, OpKind::Sync, OpKind::SyncFolder];
+        let kinds = [
+            OpKind::Create,
+            OpKind::Write,
+            OpKind::Sync,
+            OpKind::SyncFolder,
+        ];
         for kind in kinds {
             for fault in [Fault::Io, Fault::Full] {
                 for failing in 1..=2 {
                     let world = World::new(6, 3).await;
                     let mut rng = Rng::new(1);
-                    let mut written = world.append_ok(code(4, 2), vec![data(&mut rng, 50_000, false, true)]).await;
+                    let mut written = world
+                        .append_ok(code(4, 2), vec![data(&mut rng, 50_000, false, true)])
+                        .await;
                     for disk in &world.disks[..failing] {
-                        disk.inject(FaultRule { kind: Some(kind), name_part: "shards".to_owned(), skip: 0, times: u64::MAX, fault });
+                        disk.inject(FaultRule {
+                            kind: Some(kind),
+                            name_part: "shards".to_owned(),
+                            skip: 0,
+                            times: u64::MAX,
+                            fault,
+                        });
                     }
                     for _ in 0..3 {
                         // A new stream each time, so that segments are made too.
-                        let records = vec![(data(&mut rng, 50_000, false, true), Compression::None)];
+                        let records =
+                            vec![(data(&mut rng, 50_000, false, true), Compression::None)];
                         let stream = Stream::File(written.len() as u64);
-                        written.extend(world.append(code(4, 2), stream, records).await.expect("goes around"));
+                        written.extend(
+                            world
+                                .append(code(4, 2), stream, records)
+                                .await
+                                .expect("goes around"),
+                        );
                     }
                     for disk in &world.disks[..failing] {
                         disk.clear_faults();
                     }
                     world.store.seal_all(VOLUME).await;
-                    let last = world.store.segment(VOLUME, written[3].pointer.location.segment).expect("known");
-                    assert_eq!((last.code.data(), last.code.parity()), (4 - failing as u8, 2), "{kind:?} {fault:?}");
+                    let last = world
+                        .store
+                        .segment(VOLUME, written[3].pointer.location.segment)
+                        .expect("known");
+                    assert_eq!(
+                        (last.code.data(), last.code.parity()),
+                        (4 - failing as u8, 2),
+                        "{kind:?} {fault:?}"
+                    );
                     let cold = world.cold(&[0, 1]).await;
                     cold.check(&written).await;
                 }
@@ -239,9 +281,17 @@ fn all_disks_failing_is_an_error_and_passes() {
     block_on(async {
         let world = World::new(3, 3).await;
         let mut rng = Rng::new(1);
-        let mut written = world.append_ok(code(1, 2), vec![data(&mut rng, 5_000, false, true)]).await;
+        let mut written = world
+            .append_ok(code(1, 2), vec![data(&mut rng, 5_000, false, true)])
+            .await;
         for disk in &world.disks {
-            disk.inject(FaultRule { kind: Some(OpKind::Write), name_part: "shards".to_owned(), skip: 0, times: u64::MAX, fault: Fault::Io });
+            disk.inject(FaultRule {
+                kind: Some(OpKind::Write),
+                name_part: "shards".to_owned(),
+                skip: 0,
+                times: u64::MAX,
+                fault: Fault::Io,
+            });
         }
         let records = vec![(data(&mut rng, 5_000, false, true), Compression::None)];
         let got = world.append(code(1, 2), Stream::Mixed, records).await;
@@ -250,7 +300,11 @@ fn all_disks_failing_is_an_error_and_passes() {
         for disk in &world.disks {
             disk.clear_faults();
         }
-        written.extend(world.append_ok(code(1, 2), vec![data(&mut rng, 5_000, false, true)]).await);
+        written.extend(
+            world
+                .append_ok(code(1, 2), vec![data(&mut rng, 5_000, false, true)])
+                .await,
+        );
         world.check(&written).await;
         // Segments in which nothing was acknowledged are not left behind.
         world.store.seal_all(VOLUME).await;
@@ -263,12 +317,27 @@ fn a_pool_started_without_disks_writes_narrower() {
     block_on(async {
         let world = World::new(6, 3).await;
         let mut rng = Rng::new(1);
-        let cases: &[(&[usize], (u8, u8))] = &[(&[], (4, 2)), (&[0, 5], (2, 2)), (&[0, 1, 2], (1, 2)), (&[0, 1, 2, 3], (1, 1)), (&[0, 1, 2, 3, 4], (1, 0))];
+        let cases: &[(&[usize], (u8, u8))] = &[
+            (&[], (4, 2)),
+            (&[0, 5], (2, 2)),
+            (&[0, 1, 2], (1, 2)),
+            (&[0, 1, 2, 3], (1, 1)),
+            (&[0, 1, 2, 3, 4], (1, 0)),
+        ];
         for (away, want) in cases {
             let cold = world.cold(away).await;
-            assert_eq!(cold.store.default_code(), code(4, 2), "the code of the pool does not change");
-            let written = cold.append_ok(code(4, 2), vec![data(&mut rng, 50_000, false, true)]).await;
-            let info = cold.store.segment(VOLUME, written[0].pointer.location.segment).expect("known");
+            assert_eq!(
+                cold.store.default_code(),
+                code(4, 2),
+                "the code of the pool does not change"
+            );
+            let written = cold
+                .append_ok(code(4, 2), vec![data(&mut rng, 50_000, false, true)])
+                .await;
+            let info = cold
+                .store
+                .segment(VOLUME, written[0].pointer.location.segment)
+                .expect("known");
             assert_eq!((info.code.data(), info.code.parity()), *want, "{away:?}");
             cold.check(&written).await;
         }

@@ -18,7 +18,9 @@ fn a_full_pool_reads_removes_and_relocates() {
             let mut all = Vec::new();
             let mut bytes = 0;
             let error = loop {
-                let records: Vec<_> = (0..2).map(|_| (data(&mut rng, 1 << 20, false, true), Compression::None)).collect();
+                let records: Vec<_> = (0..2)
+                    .map(|_| (data(&mut rng, 1 << 20, false, true), Compression::None))
+                    .collect();
                 match world.append(code(n, m), Stream::Mixed, records).await {
                     Ok(written) => all.extend(written),
                     Err(error) => break error,
@@ -27,12 +29,21 @@ fn a_full_pool_reads_removes_and_relocates() {
                 assert!(bytes < 1 << 30);
             };
             assert_eq!(error.kind(), ErrorKind::NoSpace);
-            assert!(bytes as f64 > free_at_start as f64 * 0.9, "{bytes} of {free_at_start} were usable");
+            assert!(
+                bytes as f64 > free_at_start as f64 * 0.9,
+                "{bytes} of {free_at_start} were usable"
+            );
             assert!(bytes <= free_at_start);
             let space = world.store.space();
             assert!(space.free_bytes >= space.reserve_bytes && space.reserve_bytes > 0);
             // Garbage collection may go on, from the reserve.
-            let moved = world.append(code(n, m), Stream::Relocate, vec![(data(&mut rng, 1 << 20, false, true), Compression::None)]).await;
+            let moved = world
+                .append(
+                    code(n, m),
+                    Stream::Relocate,
+                    vec![(data(&mut rng, 1 << 20, false, true), Compression::None)],
+                )
+                .await;
             all.extend(moved.expect("the reserve is for this"));
             world.check(&all).await;
             // Removing a segment makes room again.
@@ -42,7 +53,11 @@ fn a_full_pool_reads_removes_and_relocates() {
             let gone = world.store.read(VOLUME, &all[0].pointer, 0..10).await;
             assert!(gone.is_ok() || gone.map_err(|error| error.kind()) == Err(ErrorKind::Gone));
             all.retain(|each| each.pointer.location.segment != victim);
-            all.extend(world.append_ok(code(n, m), vec![data(&mut rng, 1 << 20, false, true)]).await);
+            all.extend(
+                world
+                    .append_ok(code(n, m), vec![data(&mut rng, 1 << 20, false, true)])
+                    .await,
+            );
             world.cold(&[]).await.check(&all).await;
         }
     });
@@ -54,10 +69,15 @@ fn segments_are_removed_when_nobody_needs_them() {
         let world = World::new(4, 4).await;
         let mut rng = Rng::new(1);
         let record = encode_record(vec![data(&mut rng, 9_000, false, true)], Compression::None);
-        let appended = world.store.append(VOLUME, code(2, 2), Stream::Mixed, vec![record.clone()]).await.expect("appended");
+        let appended = world
+            .store
+            .append(VOLUME, code(2, 2), Stream::Mixed, vec![record.clone()])
+            .await
+            .expect("appended");
         let pointer = record.pointer(appended.locations[0]);
         let segment = pointer.location.segment;
-        let in_use = |result: Result<(), SegmentError>| matches!(result, Err(SegmentError::InUse { .. }));
+        let in_use =
+            |result: Result<(), SegmentError>| matches!(result, Err(SegmentError::InUse { .. }));
         assert!(world.store.is_open(VOLUME, segment));
         assert!(in_use(world.store.remove(VOLUME, segment).await));
         world.store.seal_all(VOLUME).await;
@@ -66,12 +86,27 @@ fn segments_are_removed_when_nobody_needs_them() {
         drop(appended.pin);
         assert!(!world.store.is_pinned(VOLUME, segment));
         for _ in 0..2 {
-            world.store.remove(VOLUME, segment).await.expect("removed, again and again");
+            world
+                .store
+                .remove(VOLUME, segment)
+                .await
+                .expect("removed, again and again");
         }
         let gone = world.store.read(VOLUME, &pointer, 0..9_000).await;
-        assert_eq!(gone, Err(SegmentError::Gone { volume: VOLUME, segment }));
+        assert_eq!(
+            gone,
+            Err(SegmentError::Gone {
+                volume: VOLUME,
+                segment
+            })
+        );
         for disk in &world.disks {
-            assert!(!disk.file_names().iter().any(|name| name.starts_with("shards/")));
+            assert!(
+                !disk
+                    .file_names()
+                    .iter()
+                    .any(|name| name.starts_with("shards/"))
+            );
         }
     });
 }
@@ -81,20 +116,37 @@ fn a_sweep_takes_only_what_nobody_knows() {
     block_on(async {
         let world = World::new(4, 4).await;
         let mut rng = Rng::new(1);
-        let kept = world.append_ok(code(2, 2), vec![data(&mut rng, 9_000, false, true)]).await;
+        let kept = world
+            .append_ok(code(2, 2), vec![data(&mut rng, 9_000, false, true)])
+            .await;
         world.store.seal_all(VOLUME).await;
         let known = world.store.segments(VOLUME);
         // An append that no transaction followed.
-        world.append_ok(code(2, 2), vec![data(&mut rng, 9_000, false, true)]).await;
+        world
+            .append_ok(code(2, 2), vec![data(&mut rng, 9_000, false, true)])
+            .await;
         let after = world.restart(world.disks.clone(), &[], known).await;
-        let fresh = after.append_ok(code(2, 2), vec![data(&mut rng, 9_000, false, true)]).await;
+        let fresh = after
+            .append_ok(code(2, 2), vec![data(&mut rng, 9_000, false, true)])
+            .await;
         let swept = after.store.sweep(VOLUME).await.expect("swept");
-        assert_eq!(swept, Swept { shards_removed: 4, errors: 0 });
+        assert_eq!(
+            swept,
+            Swept {
+                shards_removed: 4,
+                errors: 0
+            }
+        );
         after.check(&kept).await;
         after.check(&fresh).await;
         after.store.remove_volume(VOLUME).await;
         for disk in &world.disks {
-            assert!(!disk.file_names().iter().any(|name| name.starts_with("shards/")));
+            assert!(
+                !disk
+                    .file_names()
+                    .iter()
+                    .any(|name| name.starts_with("shards/"))
+            );
         }
     });
 }
@@ -104,12 +156,24 @@ fn a_disk_that_was_away_is_swept_when_it_is_back() {
     block_on(async {
         let world = World::new(4, 4).await;
         let mut rng = Rng::new(1);
-        let written = world.append_ok(code(2, 2), vec![data(&mut rng, 9_000, false, true)]).await;
+        let written = world
+            .append_ok(code(2, 2), vec![data(&mut rng, 9_000, false, true)])
+            .await;
         world.store.seal_all(VOLUME).await;
         let without = world.cold(&[2]).await;
-        without.store.remove(VOLUME, written[0].pointer.location.segment).await.expect("removed");
+        without
+            .store
+            .remove(VOLUME, written[0].pointer.location.segment)
+            .await
+            .expect("removed");
         let back = without.cold(&[]).await;
-        assert_eq!(back.store.sweep(VOLUME).await, Ok(Swept { shards_removed: 1, errors: 0 }));
+        assert_eq!(
+            back.store.sweep(VOLUME).await,
+            Ok(Swept {
+                shards_removed: 1,
+                errors: 0
+            })
+        );
     });
 }
 
@@ -124,10 +188,18 @@ fn streams_are_bounded_and_idle_segments_are_used_again() {
         let mut all = Vec::new();
         for file in 0..20 {
             let record = (data(&mut rng, 40_000, false, true), Compression::None);
-            all.extend(world.append(code(1, 1), Stream::File(file), vec![record]).await.expect("appended"));
+            all.extend(
+                world
+                    .append(code(1, 1), Stream::File(file), vec![record])
+                    .await
+                    .expect("appended"),
+            );
             assert!(world.store.stats().open_segments <= 4);
         }
-        assert!(world.store.stats().segments_created <= 4, "later files go where earlier ones were");
+        assert!(
+            world.store.stats().segments_created <= 4,
+            "later files go where earlier ones were"
+        );
         world.store.seal_idle(VOLUME, Duration::from_secs(1)).await;
         assert!(world.store.stats().open_segments > 0, "used a moment ago");
         world.store.seal_idle(VOLUME, Duration::ZERO).await;
@@ -142,9 +214,14 @@ fn a_full_segment_is_sealed_and_the_next_begun() {
         // Shards of 4 MiB.
         let world = World::with_capacity(2, 256 << 20, 4).await;
         let mut rng = Rng::new(1);
-        let records: Vec<_> = (0..11).map(|_| data(&mut rng, 1 << 20, false, true)).collect();
+        let records: Vec<_> = (0..11)
+            .map(|_| data(&mut rng, 1 << 20, false, true))
+            .collect();
         let written = world.append_ok(code(1, 1), records).await;
-        let mut segments: Vec<SegmentId> = written.iter().map(|each| each.pointer.location.segment).collect();
+        let mut segments: Vec<SegmentId> = written
+            .iter()
+            .map(|each| each.pointer.location.segment)
+            .collect();
         segments.dedup();
         assert_eq!(segments.len(), 3);
         world.check(&written).await;

@@ -51,7 +51,9 @@ impl World {
         for index in 0..disk_count {
             let disk = MemDisk::new(format!("disk{index}"), capacity_bytes);
             let id = DiskId(index as u128 + 1);
-            ShardDisk::format(disk.clone(), POOL, id, Timestamp::default()).await.expect("formatted");
+            ShardDisk::format(disk.clone(), POOL, id, Timestamp::default())
+                .await
+                .expect("formatted");
             disks.push(disk);
         }
         Self::start(disks, &[], small_settings(), Vec::new(), 1, seed).await
@@ -78,7 +80,10 @@ impl World {
                 opened.push(ShardDisk::open(disk, POOL, settings).await.expect("opened"));
             }
         }
-        let missing = away.iter().map(|index| DiskId(*index as u128 + 1)).collect();
+        let missing = away
+            .iter()
+            .map(|index| DiskId(*index as u128 + 1))
+            .collect();
         let store = SegmentStore::new(world.env, settings.clone(), opened, missing);
         let next_segment = Arc::new(AtomicU64::new(next_segment));
         let next = next_segment.clone();
@@ -94,9 +99,22 @@ impl World {
     }
 
     /// As after a restart: cold, with the segments known that `segments` has.
-    pub async fn restart(&self, disks: Vec<Arc<MemDisk>>, away: &[usize], segments: Vec<SegmentInfo>) -> Self {
+    pub async fn restart(
+        &self,
+        disks: Vec<Arc<MemDisk>>,
+        away: &[usize],
+        segments: Vec<SegmentInfo>,
+    ) -> Self {
         let next = self.next_segment.load(Ordering::Relaxed);
-        Self::start(disks, away, self.settings.clone(), segments, next, self.seed + 1).await
+        Self::start(
+            disks,
+            away,
+            self.settings.clone(),
+            segments,
+            next,
+            self.seed + 1,
+        )
+        .await
     }
 
     /// A restart on the same disks with all that is known.
@@ -105,24 +123,44 @@ impl World {
         self.restart(self.disks.clone(), away, segments).await
     }
 
-    pub async fn append(&self, code: Code, stream: Stream, records: Vec<(Bytes, Compression)>) -> Result<Vec<Written>, SegmentError> {
+    pub async fn append(
+        &self,
+        code: Code,
+        stream: Stream,
+        records: Vec<(Bytes, Compression)>,
+    ) -> Result<Vec<Written>, SegmentError> {
         let encoded: Vec<EncodedRecord> = records
             .iter()
             .map(|(data, compression)| encode_record(vec![data.clone()], *compression))
             .collect();
-        let appended = self.store.append(VOLUME, code, stream, encoded.clone()).await?;
+        let appended = self
+            .store
+            .append(VOLUME, code, stream, encoded.clone())
+            .await?;
         assert_eq!(appended.locations.len(), records.len());
         for info in &appended.segments {
             let mut disks = info.disks.clone();
             disks.sort_unstable();
             disks.dedup();
-            assert_eq!(disks.len(), usize::from(info.code.total()), "shards on distinct disks");
+            assert_eq!(
+                disks.len(),
+                usize::from(info.code.total()),
+                "shards on distinct disks"
+            );
             assert!(self.store.is_pinned(VOLUME, info.id));
         }
-        let pointers = encoded.iter().zip(&appended.locations).map(|(record, location)| {
-            assert!(appended.segments.iter().any(|info| info.id == location.segment));
-            record.pointer(*location)
-        });
+        let pointers = encoded
+            .iter()
+            .zip(&appended.locations)
+            .map(|(record, location)| {
+                assert!(
+                    appended
+                        .segments
+                        .iter()
+                        .any(|info| info.id == location.segment)
+                );
+                record.pointer(*location)
+            });
         Ok(pointers
             .zip(records)
             .map(|(pointer, (data, _))| Written { pointer, data })
@@ -130,11 +168,20 @@ impl World {
     }
 
     pub async fn append_ok(&self, code: Code, records: Vec<Bytes>) -> Vec<Written> {
-        let records = records.into_iter().map(|data| (data, Compression::None)).collect();
-        self.append(code, Stream::Mixed, records).await.expect("appended")
+        let records = records
+            .into_iter()
+            .map(|data| (data, Compression::None))
+            .collect();
+        self.append(code, Stream::Mixed, records)
+            .await
+            .expect("appended")
     }
 
-    pub async fn read(&self, written: &Written, range: std::ops::Range<u32>) -> Result<Vec<u8>, SegmentError> {
+    pub async fn read(
+        &self,
+        written: &Written,
+        range: std::ops::Range<u32>,
+    ) -> Result<Vec<u8>, SegmentError> {
         let parts = self.store.read(VOLUME, &written.pointer, range).await?;
         Ok(parts.concat())
     }
@@ -173,7 +220,11 @@ pub fn data(rng: &mut Rng, len: usize, text: bool, aligned: bool) -> Bytes {
         rng.fill(&mut buf);
     }
     let bytes = buf.freeze();
-    if aligned { bytes.slice(..len) } else { bytes.slice(1..) }
+    if aligned {
+        bytes.slice(..len)
+    } else {
+        bytes.slice(1..)
+    }
 }
 
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {

@@ -88,18 +88,30 @@ async fn check_footers(world: &World, shards: u8) {
             let footer = footer(world, disk, &info, index).await;
             let bytes = world.disks[disk].file_bytes(&name).expect("file");
             let data = &bytes[..footer.data_len_bytes as usize];
-            let checksums: Vec<u32> = data.chunks(CHECKSUM_UNIT_BYTES as usize).map(crc32c).collect();
+            let checksums: Vec<u32> = data
+                .chunks(CHECKSUM_UNIT_BYTES as usize)
+                .map(crc32c)
+                .collect();
             assert_eq!(footer.checksums, checksums, "{name}");
             assert!(!footer.rows.is_empty());
-            assert_eq!((footer.data_shards, footer.parity_shards), (info.code.data(), info.code.parity()));
+            assert_eq!(
+                (footer.data_shards, footer.parity_shards),
+                (info.code.data(), info.code.parity())
+            );
         }
     }
 }
 
 async fn footer(world: &World, disk: usize, info: &SegmentInfo, index: u8) -> ShardFooter {
     let pool = cairn_base::PoolId(99);
-    let disk = ShardDisk::open(world.disks[disk].clone(), pool, Default::default()).await.expect("disk");
-    let name = cairn_shard::ShardName { volume: VOLUME, segment: info.id, index };
+    let disk = ShardDisk::open(world.disks[disk].clone(), pool, Default::default())
+        .await
+        .expect("disk");
+    let name = cairn_shard::ShardName {
+        volume: VOLUME,
+        segment: info.id,
+        index,
+    };
     let shard = disk.open_shard(name).await.expect("shard");
     shard.read_footer().await.expect("footer").expect("sealed")
 }
@@ -114,9 +126,23 @@ fn acknowledged_records_survive_a_crash_at_any_moment() {
             // What was acknowledged by which operation, with the segments known then.
             let mut acknowledged: Vec<(usize, Vec<Written>, Vec<SegmentInfo>)> = Vec::new();
             for round in 0..4 {
-                let records = (0..3).map(|i| (data(&mut rng, 3_000 * (i + 1) + round, false, i == 1), Compression::None)).collect();
-                let stream = if round % 2 == 0 { Stream::Mixed } else { Stream::File(3) };
-                let written = world.append(code(n, m), stream, records).await.expect("appended");
+                let records = (0..3)
+                    .map(|i| {
+                        (
+                            data(&mut rng, 3_000 * (i + 1) + round, false, i == 1),
+                            Compression::None,
+                        )
+                    })
+                    .collect();
+                let stream = if round % 2 == 0 {
+                    Stream::Mixed
+                } else {
+                    Stream::File(3)
+                };
+                let written = world
+                    .append(code(n, m), stream, records)
+                    .await
+                    .expect("appended");
                 acknowledged.push((recorder.op_count(), written, world.store.segments(VOLUME)));
             }
             world.store.seal_all(VOLUME).await;
@@ -126,12 +152,19 @@ fn acknowledged_records_survive_a_crash_at_any_moment() {
                 };
                 for mode in Crash::ALL {
                     let disks = recorder.crash_at(at, mode, at as u64);
-                    let after = world.restart(disks, &[], acknowledged[known].2.clone()).await;
+                    let after = world
+                        .restart(disks, &[], acknowledged[known].2.clone())
+                        .await;
                     for (_, written, _) in &acknowledged[..=known] {
                         after.check(written).await;
                     }
                     let stats = after.store.stats();
-                    assert_eq!(stats.degraded_reads, 0, "before {} {mode:?}", recorder.describe(at));
+                    assert_eq!(
+                        stats.degraded_reads,
+                        0,
+                        "before {} {mode:?}",
+                        recorder.describe(at)
+                    );
                     after.store.sweep(VOLUME).await.expect("swept");
                     for (_, written, _) in &acknowledged[..=known] {
                         after.check(written).await;
@@ -149,16 +182,46 @@ fn a_file_lies_contiguously_beside_others() {
         let mut rng = Rng::new(1);
         let (mut file, mut mixed) = (Vec::new(), Vec::new());
         for _ in 0..5 {
-            let records = (0..4).map(|_| (data(&mut rng, 1 << 20, false, true), Compression::None)).collect();
-            file.extend(world.append(code(4, 2), Stream::File(9), records).await.expect("file"));
-            mixed.extend(world.append_ok(code(4, 2), vec![data(&mut rng, 5000, false, false)]).await);
+            let records = (0..4)
+                .map(|_| (data(&mut rng, 1 << 20, false, true), Compression::None))
+                .collect();
+            file.extend(
+                world
+                    .append(code(4, 2), Stream::File(9), records)
+                    .await
+                    .expect("file"),
+            );
+            mixed.extend(
+                world
+                    .append_ok(code(4, 2), vec![data(&mut rng, 5000, false, false)])
+                    .await,
+            );
         }
-        let places: Vec<_> = file.iter().map(|each| (each.pointer.location.segment, each.pointer.location.row_block)).collect();
+        let places: Vec<_> = file
+            .iter()
+            .map(|each| {
+                (
+                    each.pointer.location.segment,
+                    each.pointer.location.row_block,
+                )
+            })
+            .collect();
         let first = places[0].0;
         // 16 MiB of each disk for a shard: the first four rows of 1 MiB units follow each other.
-        let rows: BTreeSet<u32> = places.iter().filter(|place| place.0 == first).map(|place| place.1).collect();
-        assert_eq!(rows.into_iter().collect::<Vec<_>>(), (0..5).map(|row| row * 256).collect::<Vec<_>>());
-        assert!(mixed.iter().all(|each| each.pointer.location.segment != first));
+        let rows: BTreeSet<u32> = places
+            .iter()
+            .filter(|place| place.0 == first)
+            .map(|place| place.1)
+            .collect();
+        assert_eq!(
+            rows.into_iter().collect::<Vec<_>>(),
+            (0..5).map(|row| row * 256).collect::<Vec<_>>()
+        );
+        assert!(
+            mixed
+                .iter()
+                .all(|each| each.pointer.location.segment != first)
+        );
         world.check(&file).await;
         let stats = world.store.stats();
         assert_eq!(stats.open_segments, 2);
@@ -172,14 +235,19 @@ fn concurrent_misses_are_fetched_once() {
     block_on(async {
         let world = World::new(1, 3).await;
         let mut rng = Rng::new(1);
-        let written = world.append_ok(code(1, 0), vec![data(&mut rng, 1 << 20, false, true)]).await;
-        let cases: &[(std::ops::Range<u32>, u64)] = &[(0..1 << 20, 1), (100_000..100_100, 1), (60_000..140_000, 1)];
+        let written = world
+            .append_ok(code(1, 0), vec![data(&mut rng, 1 << 20, false, true)])
+            .await;
+        let cases: &[(std::ops::Range<u32>, u64)] =
+            &[(0..1 << 20, 1), (100_000..100_100, 1), (60_000..140_000, 1)];
         for (range, want) in cases {
             let cold = world.cold(&[]).await;
             cold.disks[0].yield_at_random(1, 5);
             let reads = (0..8).map(|_| cold.read(&written[0], range.clone()));
             for got in join_all(reads).await {
-                assert!(got.expect("read") == written[0].data[range.start as usize..range.end as usize]);
+                assert!(
+                    got.expect("read") == written[0].data[range.start as usize..range.end as usize]
+                );
             }
             assert_eq!(cold.store.stats().disk_reads, *want, "{range:?}");
             cold.disks[0].yield_at_random(1, 0);
@@ -192,16 +260,25 @@ fn a_small_read_fetches_its_granules_only() {
     block_on(async {
         let world = World::new(6, 3).await;
         let mut rng = Rng::new(1);
-        let written = world.append_ok(code(4, 2), vec![data(&mut rng, 1 << 20, false, true)]).await;
+        let written = world
+            .append_ok(code(4, 2), vec![data(&mut rng, 1 << 20, false, true)])
+            .await;
         let granule = u64::from(CHECKSUM_GRANULE_BYTES);
-        let cases = [(0..1, granule), (32_767..32_769, 2 * granule), (1_048_575..1_048_576, granule), (5..600_000, 1 << 20)];
+        let cases = [
+            (0..1, granule),
+            (32_767..32_769, 2 * granule),
+            (1_048_575..1_048_576, granule),
+            (5..600_000, 1 << 20),
+        ];
         for (range, want) in cases {
             let cold = world.cold(&[]).await;
             cold.read(&written[0], range.clone()).await.expect("read");
             assert_eq!(cold.store.stats().disk_read_bytes, want, "{range:?}");
         }
         // What was just written needs no disk if the writer says so.
-        world.store.cache_insert(VOLUME, &written[0].pointer, written[0].data.clone());
+        world
+            .store
+            .cache_insert(VOLUME, &written[0].pointer, written[0].data.clone());
         world.check(&written).await;
         assert_eq!(world.store.stats().disk_reads, 0);
     });
@@ -212,18 +289,58 @@ fn impossible_reads_are_refused() {
     block_on(async {
         let world = World::new(2, 3).await;
         let mut rng = Rng::new(1);
-        let written = world.append_ok(code(1, 1), vec![data(&mut rng, 10_000, false, true)]).await;
+        let written = world
+            .append_ok(code(1, 1), vec![data(&mut rng, 10_000, false, true)])
+            .await;
         let good = &written[0].pointer;
         type Change = fn(&mut RecordPointer);
         let cases: &[(&str, Change, std::ops::Range<u32>, ErrorKind)] = &[
             ("past the end", |_| (), 0..10_001, ErrorKind::Refused),
-            ("unknown segment", |pointer| pointer.location.segment.0 = 77, 0..1, ErrorKind::Gone),
-            ("outside of the shard", |pointer| pointer.location.row_block = u32::MAX, 0..1, ErrorKind::Refused),
-            ("outside of the row", |pointer| pointer.location.offset_bytes = 4096, 0..1, ErrorKind::Refused),
-            ("no unit", |pointer| pointer.location.unit_blocks = 0, 0..1, ErrorKind::Refused),
-            ("a checksum too few", |pointer| pointer.checksums.clear(), 0..1, ErrorKind::Refused),
-            ("another's checksum", |pointer| pointer.checksums[0] ^= 1, 0..1, ErrorKind::Damaged),
-            ("another's bytes", |pointer| { pointer.codec = Codec::Zstd; pointer.file_len_bytes = 20_000 }, 0..1, ErrorKind::Damaged),
+            (
+                "unknown segment",
+                |pointer| pointer.location.segment.0 = 77,
+                0..1,
+                ErrorKind::Gone,
+            ),
+            (
+                "outside of the shard",
+                |pointer| pointer.location.row_block = u32::MAX,
+                0..1,
+                ErrorKind::Refused,
+            ),
+            (
+                "outside of the row",
+                |pointer| pointer.location.offset_bytes = 4096,
+                0..1,
+                ErrorKind::Refused,
+            ),
+            (
+                "no unit",
+                |pointer| pointer.location.unit_blocks = 0,
+                0..1,
+                ErrorKind::Refused,
+            ),
+            (
+                "a checksum too few",
+                |pointer| pointer.checksums.clear(),
+                0..1,
+                ErrorKind::Refused,
+            ),
+            (
+                "another's checksum",
+                |pointer| pointer.checksums[0] ^= 1,
+                0..1,
+                ErrorKind::Damaged,
+            ),
+            (
+                "another's bytes",
+                |pointer| {
+                    pointer.codec = Codec::Zstd;
+                    pointer.file_len_bytes = 20_000
+                },
+                0..1,
+                ErrorKind::Damaged,
+            ),
         ];
         for (name, change, range, want) in cases {
             let mut pointer = good.clone();
@@ -236,4 +353,66 @@ fn impossible_reads_are_refused() {
         assert_eq!(got.map_err(|error| error.kind()), Err(ErrorKind::Refused));
         world.check(&written).await;
     });
+}
+
+#[test]
+fn appends_reads_sealing_and_damage_may_all_happen_at_once() {
+    for seed in 0..8 {
+        block_on(async {
+            let world = World::with_capacity(6, 256 << 20, seed).await;
+            for (index, disk) in world.disks.iter().enumerate() {
+                disk.yield_at_random(seed + index as u64, 4);
+            }
+            let writer = |stream: u64| {
+                let world = &world;
+                async move {
+                    let mut rng = Rng::new(seed * 100 + stream);
+                    let mut all: Vec<Written> = Vec::new();
+                    for round in 0..12 {
+                        let count = 1 + rng.below(3);
+                        let records = (0..count)
+                            .map(|_| {
+                                let len = rng.below(400_000) as usize;
+                                (
+                                    data(&mut rng, len, round % 3 == 0, round % 2 == 0),
+                                    Compression::Lz4,
+                                )
+                            })
+                            .collect();
+                        let kind = if stream < 2 {
+                            Stream::Mixed
+                        } else {
+                            Stream::File(stream)
+                        };
+                        let written = world
+                            .append(code(4, 2), kind, records)
+                            .await
+                            .expect("appended");
+                        world.check(&written).await;
+                        all.extend(written);
+                        match rng.below(6) {
+                            0 => world.store.seal_all(VOLUME).await,
+                            1 => {
+                                // A caller that goes away in the middle leaves nothing half done.
+                                let record = encode_record(
+                                    vec![data(&mut rng, 90_000, false, true)],
+                                    Compression::None,
+                                );
+                                let append =
+                                    world.store.append(VOLUME, code(4, 2), kind, vec![record]);
+                                let _ = futures_util::FutureExt::now_or_never(append);
+                            }
+                            _ => {}
+                        }
+                    }
+                    all
+                }
+            };
+            let all = join_all((0..5).map(writer)).await.concat();
+            let cold = world.cold(&[0, 3]).await;
+            cold.check(&all).await;
+            assert_eq!(cold.store.stats().checksum_errors, 0);
+            check_footers(&world, 6).await;
+        });
+    }
 }

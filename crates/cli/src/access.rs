@@ -1,0 +1,96 @@
+//! Finds the server that a command is for, and its token.
+
+use std::path::{Path, PathBuf};
+
+use cairn_admin::api::ReadyFile;
+use cairn_admin::{Client, Token};
+use cairn_config::LISTEN_ADMIN_DEFAULT;
+use cairn_node::ready;
+
+use crate::args::ServerArgs;
+use crate::exit::Failure;
+
+/// The folder that `make run` and the manual use for a first try.
+const USUAL_DATA_FOLDER: &str = "data";
+
+/// A client of the server that the flags name, else of the one running on this machine.
+pub fn client(args: &ServerArgs) -> Result<Client, Failure> {
+    let local = find_local();
+    let url = match (&args.server, &local) {
+        (Some(url), _) => checked_url(url)?,
+        (None, Some(local)) => local.admin.url.clone(),
+        (None, None) => format!("http://{LISTEN_ADMIN_DEFAULT}"),
+    };
+    let local = local.filter(|local| local.admin.url == url);
+    let token = token(args, local.as_ref())?;
+    Ok(Client::new(&url, token.as_ref()))
+}
+
+fn checked_url(url: &str) -> Result<String, Failure> {
+    if url.starts_with("http://") {
+        return Ok(url.trim_end_matches('/').to_owned());
+    }
+    if url.contains("://") {
+        return Err(Failure::usage(format!(
+            "the server \"{url}\" is not of the form http://ADDRESS:PORT"
+        )));
+    }
+    Ok(format!("http://{url}"))
+}
+
+fn token(args: &ServerArgs, local: Option<&ReadyFile>) -> Result<Option<Token>, Failure> {
+    if let Some(path) = &args.token_file {
+        return read(path).map(Some);
+    }
+    if let Ok(text) = std::env::var("CAIRN_TOKEN") {
+        return Token::parse(&text)
+            .map(Some)
+            .map_err(|error| Failure::usage(format!("CAIRN_TOKEN: {error}")));
+    }
+    match local {
+        Some(local) => read(Path::new(&local.token_file)).map(Some),
+        None => Ok(None),
+    }
+}
+
+fn read(path: &Path) -> Result<Token, Failure> {
+    cairn_node::token::read(path).map_err(|error| {
+        Failure::refused(error.to_string())
+            .hint("run the command as the server's user, or give a copy of the token with --token-file")
+    })
+}
+
+/// The server of this machine: one that runs is preferred to one that left its file.
+fn find_local() -> Option<ReadyFile> {
+    let folders = [ready::runtime_folder(), Some(PathBuf::from(USUAL_DATA_FOLDER))];
+    let mut found: Vec<ReadyFile> = folders
+        .into_iter()
+        .flatten()
+        .filter_map(|folder| ready::read(&folder.join(ready::SERVER_FILE_NAME)))
+        .collect();
+    found.sort_by_key(|ready| !runs(ready.pid));
+    found.into_iter().next()
+}
+
+fn runs(pid: u32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_completed_or_refused() {
+        let cases: &[(&str, Option<&str>)] = &[
+            ("http://127.0.0.1:8049", Some("http://127.0.0.1:8049")),
+            ("http://host:1/", Some("http://host:1")),
+            ("host:1", Some("http://host:1")),
+            ("https://host:1", None),
+            ("nfs://host", None),
+        ];
+        for (url, want) in cases {
+            assert_eq!(checked_url(url).ok().as_deref(), *want, "{url}");
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! The flags of all commands.
+
+use std::path::PathBuf;
+
+use cairn_admin::api::VolumeChange;
+use cairn_config::{
+    ANONYMOUS_ID_DEFAULT, AccessPattern, ClientNet, Compression, Protection, Settings, SizeLimit,
+    Squash, VolumeName,
+};
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  failed
+  2  wrong usage or configuration
+  3  the server cannot be reached
+  4  refused: no right to do it, or the state of things forbids it";
+
+/// Software-defined file storage: erasure-coded, checksummed, served over NFS.
+///
+/// `cairn serve --data DIR` starts a server; the other commands talk to it.
+#[derive(Debug, Parser)]
+#[command(version, after_help = EXIT_CODES, max_term_width = 100, subcommand_required = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start a server
+    Serve(Box<ServeArgs>),
+    /// Show how the server, its disks and its volumes are
+    Status(ViewArgs),
+    /// Disks of the pool
+    #[command(subcommand)]
+    Disk(DiskCommand),
+    /// Volumes: make, show, change, delete
+    #[command(subcommand)]
+    Volume(VolumeCommand),
+    /// Exports: who may mount which volume
+    #[command(subcommand)]
+    Export(ExportCommand),
+    /// The config file
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Print the OpenAPI document of the admin API
+    Openapi,
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write those of all commands to a folder
+    Man(ManArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    #[command(flatten)]
+    pub settings: Settings,
+    /// A TOML file with any of these settings (listen_nfs for --listen-nfs); flags win over it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// Which server to talk to.
+#[derive(Clone, Debug, Args)]
+pub struct ServerArgs {
+    /// The admin API [default: that of the server running on this machine]
+    #[arg(long, value_name = "URL", env = "CAIRN_SERVER")]
+    pub server: Option<String>,
+    /// File with the admin token (or put the token itself into CAIRN_TOKEN) [default: that of the
+    /// server running on this machine]
+    #[arg(long, value_name = "PATH")]
+    pub token_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct ViewArgs {
+    #[command(flatten)]
+    pub server: ServerArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum DiskCommand {
+    /// List the disks
+    List(ViewArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum VolumeCommand {
+    /// List all volumes
+    List(ViewArgs),
+    /// Show one volume
+    Show(VolumeShowArgs),
+    /// Make a volume; it is exported to nobody until `cairn export set`
+    Create(VolumeCreateArgs),
+    /// Change settings of a volume
+    Set(VolumeSetArgs),
+    /// Delete a volume and all its data
+    Delete(VolumeDeleteArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct VolumeShowArgs {
+    pub name: VolumeName,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+/// Settings of a volume.
+#[derive(Clone, Debug, Args)]
+pub struct VolumeFlags {
+    /// default, none, +1n to +4n (survives so many lost disks), 2x to 5x (so many copies)
+    #[arg(long, allow_hyphen_values = true)]
+    pub protection: Option<Protection>,
+    /// none, or a size such as 500GiB
+    #[arg(long, value_name = "SIZE")]
+    pub size_limit: Option<SizeLimit>,
+    /// concurrent (many clients, all kinds of files), streaming (large files from end to end) or
+    /// random (small accesses in large files)
+    #[arg(long, value_name = "PATTERN")]
+    pub access_pattern: Option<AccessPattern>,
+    /// none, lz4, zstd or zstd:LEVEL
+    #[arg(long)]
+    pub compression: Option<Compression>,
+}
+
+impl VolumeFlags {
+    pub fn change(&self) -> VolumeChange {
+        VolumeChange {
+            protection: self.protection,
+            size_limit: self.size_limit,
+            access_pattern: self.access_pattern,
+            compression: self.compression,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct VolumeCreateArgs {
+    pub name: VolumeName,
+    #[command(flatten)]
+    pub flags: VolumeFlags,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct VolumeSetArgs {
+    pub name: VolumeName,
+    #[command(flatten)]
+    pub flags: VolumeFlags,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct VolumeDeleteArgs {
+    pub name: VolumeName,
+    /// Delete it although it is exported
+    #[arg(long)]
+    pub force: bool,
+    /// Do not ask for the name again
+    #[arg(long, short)]
+    pub yes: bool,
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ExportCommand {
+    /// List who may mount which volume
+    List(ViewArgs),
+    /// Let clients mount a volume, or change how they may
+    Set(ExportSetArgs),
+    /// Take the right to mount a volume away from clients
+    Remove(ExportRemoveArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct ExportSetArgs {
+    pub volume: VolumeName,
+    /// An address or a network such as 10.0.0.0/8; repeat it for more. Of several that hold a
+    /// client the narrowest counts
+    #[arg(long, required = true, value_name = "CIDR")]
+    pub client: Vec<ClientNet>,
+    /// Allow reading only
+    #[arg(long, conflicts_with = "rw")]
+    pub ro: bool,
+    /// Allow reading and writing (the default)
+    #[arg(long)]
+    pub rw: bool,
+    /// Which users become the anonymous user: root, all or none
+    #[arg(long, default_value = "root")]
+    pub squash: Squash,
+    /// The anonymous user
+    #[arg(long, value_name = "UID", default_value_t = ANONYMOUS_ID_DEFAULT)]
+    pub anonuid: u32,
+    /// The anonymous group
+    #[arg(long, value_name = "GID", default_value_t = ANONYMOUS_ID_DEFAULT)]
+    pub anongid: u32,
+    /// Refuse clients whose port is above 1023
+    #[arg(long)]
+    pub require_reserved_port: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ExportRemoveArgs {
+    pub volume: VolumeName,
+    /// Whose rule to remove; repeat it for more [default: all rules of the volume]
+    #[arg(long, value_name = "CIDR")]
+    pub client: Vec<ClientNet>,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Say what is wrong with a config file, if anything is
+    Check(ConfigCheckArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct ConfigCheckArgs {
+    pub file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    pub shell: Shell,
+}
+
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Write the pages of all commands to this folder
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_commands_are_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn lines_are_taken_or_refused() {
+        let cases: &[(&str, bool)] = &[
+            ("serve --data a --data b --listen-nfs 127.0.0.1:0 --rpcbind", true),
+            ("serve --data a --rpcbind=false --memory-limit 1GiB --config c.toml", true),
+            ("serve --data a --memory-limit lots", false),
+            ("serve --data a --listen-nfs 2049", false),
+            ("serve --dta a", false),
+            ("status --json --server http://127.0.0.1:1", true),
+            ("disk list --json", true),
+            ("volume create v --protection +2n --size-limit 1TiB --compression zstd:5", true),
+            ("volume create v --protection 3x --access-pattern streaming", true),
+            ("volume create v --protection +9n", false),
+            ("volume create a/b", false),
+            ("volume create", false),
+            ("volume set v --size-limit none", true),
+            ("volume show v --json", true),
+            ("volume delete v --yes --force", true),
+            ("export list", true),
+            ("export set v --client 10.0.0.0/8 --client ::1 --ro --squash all --anonuid 5", true),
+            ("export set v", false),
+            ("export set v --client 10.0.0.0/8 --ro --rw", false),
+            ("export set v --client everyone", false),
+            ("export remove v", true),
+            ("export remove v --client 10.0.0.0/8", true),
+            ("config check file.toml", true),
+            ("completions bash", true),
+            ("completions tcsh9", false),
+            ("man --out x", true),
+            ("openapi", true),
+            ("", false),
+            ("frobnicate", false),
+        ];
+        for (line, want) in cases {
+            let words = std::iter::once("cairn").chain(line.split_whitespace());
+            let got = Cli::try_parse_from(words);
+            assert_eq!(got.is_ok(), *want, "{line}: {:?}", got.err().map(|e| e.to_string()));
+        }
+    }
+}

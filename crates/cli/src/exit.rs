@@ -1,0 +1,95 @@
+//! How a command ends.
+
+use std::process::ExitCode;
+
+use cairn_admin::ClientError;
+use cairn_admin::api::ErrorKind;
+
+/// Why a command did not do what it was asked, with what to try.
+#[derive(Debug)]
+pub struct Failure {
+    kind: FailureKind,
+    message: String,
+    hint: Option<String>,
+}
+
+/// Numbers are exit codes; `cairn --help` lists them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FailureKind {
+    Failed = 1,
+    Usage = 2,
+    Unreachable = 3,
+    Refused = 4,
+}
+
+impl Failure {
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self::new(FailureKind::Failed, message)
+    }
+
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(FailureKind::Usage, message)
+    }
+
+    pub fn refused(message: impl Into<String>) -> Self {
+        Self::new(FailureKind::Refused, message)
+    }
+
+    fn new(kind: FailureKind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+            hint: None,
+        }
+    }
+
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    pub fn print(&self) {
+        eprintln!("cairn: {}", self.message);
+        if let Some(hint) = &self.hint {
+            eprintln!("       {hint}");
+        }
+    }
+
+    pub fn code(&self) -> ExitCode {
+        ExitCode::from(self.kind as u8)
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        let message = error.to_string();
+        match error {
+            ClientError::Unreachable { .. } => Self::new(FailureKind::Unreachable, message).hint(
+                "is the server running? Start it with `cairn serve --data DIR`, or name it with --server URL",
+            ),
+            ClientError::NotUnderstood { .. } => Self::new(FailureKind::Unreachable, message)
+                .hint("check --server: it is the admin address, not the NFS address"),
+            ClientError::Refused(detail) => {
+                let kind = match detail.kind {
+                    ErrorKind::Invalid => FailureKind::Usage,
+                    ErrorKind::Unauthorized | ErrorKind::Conflict => FailureKind::Refused,
+                    ErrorKind::NotFound | ErrorKind::Unavailable | ErrorKind::Internal => {
+                        FailureKind::Failed
+                    }
+                };
+                Self {
+                    kind,
+                    message,
+                    hint: match detail.kind {
+                        ErrorKind::Unauthorized => Some(
+                            "give the server's token with --token-file PATH or in CAIRN_TOKEN; the \
+                             server prints at start where its token is"
+                                .to_owned(),
+                        ),
+                        _ => detail.hint,
+                    },
+                }
+            }
+        }
+    }
+}

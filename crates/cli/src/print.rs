@@ -1,0 +1,80 @@
+//! Writes results to standard output.
+
+use std::io::{ErrorKind, Write};
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+
+use crate::exit::Failure;
+
+/// Writes text; a reader that has seen enough (`cairn ... | head`) is no error.
+pub fn text(text: &str) -> Result<(), Failure> {
+    let end = if text.ends_with('\n') { "" } else { "\n" };
+    bytes(format!("{text}{end}").as_bytes())
+}
+
+pub fn bytes(bytes: &[u8]) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Failure::failed(format!("writing the output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+pub fn json(value: &impl Serialize) -> Result<(), Failure> {
+    let json = serde_json::to_string_pretty(value)
+        .map_err(|error| Failure::failed(format!("writing JSON: {error}")))?;
+    text(&json)
+}
+
+/// A column: its heading, and whether it holds numbers.
+pub type Column = (&'static str, Align);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Align {
+    Left,
+    Right,
+}
+
+/// A plain table without lines, so that it can be cut and searched; empty cells become `-`.
+pub fn table(columns: &[Column], rows: Vec<Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(columns.iter().map(|(heading, _)| *heading));
+    for row in rows {
+        let cells = row.into_iter().map(|cell| match cell.as_str() {
+            "" => "-".to_owned(),
+            _ => cell,
+        });
+        table.add_row(cells);
+    }
+    for (index, (_, align)) in columns.iter().enumerate() {
+        if let Some(column) = table.column_mut(index) {
+            column.set_padding((0, 2));
+            column.set_cell_alignment(match align {
+                Align::Left => CellAlignment::Left,
+                Align::Right => CellAlignment::Right,
+            });
+        }
+    }
+    let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_plain_text() {
+        let columns = [("NAME", Align::Left), ("SIZE", Align::Right)];
+        let rows = vec![
+            vec!["main".to_owned(), "1 GiB".to_owned()],
+            vec!["a".to_owned(), String::new()],
+        ];
+        let want = "NAME   SIZE\nmain  1 GiB\na         -";
+        assert_eq!(table(&columns, rows), want);
+    }
+}

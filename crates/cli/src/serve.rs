@@ -1,0 +1,245 @@
+//! `cairn serve`: from flags and file to a server that runs until it is told to stop.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+use cairn_admin::api::{Health, ReadyFile, Status};
+use cairn_config::{CONFIG_FILE_LEN_BYTES_MAX, Config, LogFormat, Settings, parse_file};
+use cairn_node::{Node, NodeError, NodeErrorKind, ready};
+use sd_notify::NotifyState;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use crate::args::{ConfigCheckArgs, ServeArgs};
+use crate::exit::Failure;
+use crate::print;
+
+/// What a shell reports of a program that an interrupt ended.
+const EXIT_INTERRUPTED: i32 = 130;
+
+pub fn run(args: ServeArgs) -> Result<(), Failure> {
+    let config = load(args.settings, args.config.as_deref())?;
+    start_logging(config.log_format);
+    // Data, keys and the token are for the server's user only.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    let node = Node::start(config).map_err(start_failure)?;
+    let ready = node.ready();
+    let files = announce(&node, &ready)?;
+    print::text(&banner(&node, &ready, args.config.as_deref()))?;
+    notify(&[NotifyState::Ready]);
+
+    node.block_on(async {
+        let (mut terminate, mut interrupt) = signals()?;
+        wait(&mut terminate, &mut interrupt).await;
+        tokio::spawn(async move {
+            wait(&mut terminate, &mut interrupt).await;
+            // Nothing is lost that was promised: the next start recovers as after a crash.
+            std::process::exit(EXIT_INTERRUPTED);
+        });
+        Ok::<(), Failure>(())
+    })?;
+    notify(&[NotifyState::Stopping]);
+    print::text("stopping: finishing requests and writing everything to disk")?;
+    for file in &files {
+        ready::remove(file);
+    }
+    node.stop();
+    print::text("stopped")
+}
+
+pub fn config_check(args: &ConfigCheckArgs) -> Result<(), Failure> {
+    let mut settings = read_file(&args.file)?;
+    let without_data = settings.data.is_empty();
+    if without_data {
+        // The folders may come from flags; everything else is checked all the same.
+        settings.data.push(PathBuf::from("data"));
+    }
+    resolve(settings, Some(&args.file))?;
+    let note = if without_data {
+        "; it names no data folder, so `cairn serve` needs --data"
+    } else {
+        ""
+    };
+    print::text(&format!("{}: no errors{note}", args.file.display()))
+}
+
+fn load(flags: Settings, file: Option<&Path>) -> Result<Config, Failure> {
+    let settings = match file {
+        Some(path) => flags.or(read_file(path)?),
+        None => flags,
+    };
+    resolve(settings, file)
+}
+
+fn resolve(settings: Settings, file: Option<&Path>) -> Result<Config, Failure> {
+    let cpu_count = std::thread::available_parallelism().map_or(1, usize::from);
+    settings.resolve(cpu_count).map_err(|error| {
+        let place = file.map(|path| format!("{}: ", path.display()));
+        Failure::usage(format!("{}{error}", place.unwrap_or_default()))
+    })
+}
+
+fn read_file(path: &Path) -> Result<Settings, Failure> {
+    let failed = |error: std::io::Error| {
+        Failure::usage(format!("reading the config file {}: {error}", path.display()))
+    };
+    let len_bytes = path.metadata().map_err(failed)?.len();
+    if len_bytes > CONFIG_FILE_LEN_BYTES_MAX {
+        return Err(Failure::usage(format!(
+            "the config file {} has {len_bytes} bytes; that is none of ours",
+            path.display()
+        )));
+    }
+    let content = std::fs::read_to_string(path).map_err(failed)?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    parse_file(&content, folder).map_err(|error| {
+        Failure::usage(format!("the config file {} has errors\n{error}", path.display()))
+    })
+}
+
+fn start_logging(format: LogFormat) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let logging = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
+    match format {
+        LogFormat::Text => logging.init(),
+        LogFormat::Json => logging.json().init(),
+    }
+}
+
+fn start_failure(error: NodeError) -> Failure {
+    match error.kind() {
+        NodeErrorKind::Refused => Failure::refused(error.to_string()),
+        NodeErrorKind::Failed => Failure::failed(error.to_string()),
+    }
+}
+
+/// Writes the files that tell where the server is; returns those to remove at the end.
+fn announce(node: &Node, ready: &ReadyFile) -> Result<Vec<PathBuf>, Failure> {
+    let mut files = Vec::new();
+    let near_token = Path::new(&ready.token_file).parent();
+    let folders = [
+        ready::runtime_folder(),
+        near_token.map(Path::to_owned).filter(|_| node.config().token_file.is_none()),
+    ];
+    for folder in folders.into_iter().flatten() {
+        let path = folder.join(ready::SERVER_FILE_NAME);
+        match ready::write(&path, ready) {
+            Ok(()) => files.push(path),
+            // Commands then need --server; that is no reason not to serve.
+            Err(error) => tracing::warn!(path = %path.display(), %error, "cannot say where the server is"),
+        }
+    }
+    if let Some(path) = &node.config().ready_file {
+        ready::write(path, ready).map_err(|error| {
+            Failure::failed(format!("writing the ready file {}: {error}", path.display()))
+        })?;
+        files.push(path.clone());
+    }
+    Ok(files)
+}
+
+fn notify(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::warn!(%error, "telling systemd failed");
+    }
+}
+
+fn signals() -> Result<(Signal, Signal), Failure> {
+    let failed = |error: std::io::Error| Failure::failed(format!("waiting for signals: {error}"));
+    Ok((
+        signal(SignalKind::terminate()).map_err(failed)?,
+        signal(SignalKind::interrupt()).map_err(failed)?,
+    ))
+}
+
+async fn wait(terminate: &mut Signal, interrupt: &mut Signal) {
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
+/// What a newcomer needs to go on.
+fn banner(node: &Node, ready: &ReadyFile, config_file: Option<&Path>) -> String {
+    let status = node.status();
+    let config = node.config();
+    let mut lines = vec![format!(
+        "cairn {} serves {} {}",
+        status.version,
+        if node.created() { "the new pool" } else { "pool" },
+        status.pool.id
+    )];
+    lines.push(String::new());
+    lines.push(format!("  protection  {}", protection(&status)));
+    for warning in &status.warnings {
+        lines.push(format!("  warning     {warning}"));
+    }
+    for disk in &status.disks {
+        lines.push(format!("  disk        {} ({})", disk.label, disk.state));
+    }
+    for volume in &status.volumes {
+        lines.push(format!(
+            "  export      {}:/{}  {}",
+            ready.nfs.address,
+            volume.name,
+            if volume.exported { "" } else { "(to nobody)" }
+        ));
+    }
+    lines.extend(mount_lines(ready, config.rpcbind));
+    lines.push(format!("  admin       {}", status.admin.url));
+    lines.push(format!("  token       {}", ready.token_file));
+    lines.push(match config_file {
+        Some(path) => format!("  config      {}", path.display()),
+        None => "  config      none (flags only); --config FILE reads one".to_owned(),
+    });
+    lines.push(format!(
+        "  stop        Ctrl-C, or kill {} (waits until all is on disk)",
+        ready.pid
+    ));
+    lines.push(String::new());
+    lines.push("  next: cairn status, cairn volume create NAME, cairn export set main --client CIDR".to_owned());
+    lines.join("\n")
+}
+
+fn protection(status: &Status) -> String {
+    match status.health {
+        Health::NoRedundancy => format!("{} - NO REDUNDANCY", status.summary),
+        Health::Healthy | Health::Degraded | Health::Failed => {
+            format!("{} ({})", status.summary, status.health)
+        }
+    }
+}
+
+/// How to mount the first volume from the systems that can.
+fn mount_lines(ready: &ReadyFile, rpcbind: bool) -> Vec<String> {
+    let Some(volume) = ready.volumes.first() else {
+        return Vec::new();
+    };
+    let (address, port) = (&ready.nfs.address, ready.nfs.port);
+    let host = if address.contains(':') {
+        format!("[{address}]")
+    } else {
+        address.clone()
+    };
+    let ports = if rpcbind && port == 2049 {
+        String::new()
+    } else {
+        format!(",port={port},mountport={port}")
+    };
+    let mut lines = vec![
+        format!("  Linux       sudo mount -t nfs -o vers=3,nolock{ports} {host}:/{volume} /mnt"),
+        format!("  macOS       sudo mount -t nfs -o vers=3,nolocks,resvport{ports} {host}:/{volume} /private/mnt"),
+        format!("  Windows     mount -o nolock,mtype=hard,anon \\\\{address}\\{volume} Z:"),
+    ];
+    if !rpcbind || port != 2049 {
+        lines.push(
+            "              (Windows asks port 111 for the others: start with --rpcbind, port 2049 and an \
+             address that it reaches)"
+                .to_owned(),
+        );
+    }
+    lines
+}

@@ -1,0 +1,176 @@
+//! `cairn status` and `cairn disk list`.
+
+use cairn_admin::api::{DiskView, Health, Status, VolumeView};
+use cairn_base::units::format_size;
+
+use crate::access;
+use crate::args::ViewArgs;
+use crate::exit::Failure;
+use crate::print::{self, Align, Column};
+
+pub fn status(args: &ViewArgs) -> Result<(), Failure> {
+    let status = access::client(&args.server)?.status()?;
+    if args.json {
+        return print::json(&status);
+    }
+    print::text(&status_text(&status))
+}
+
+pub fn disk_list(args: &ViewArgs) -> Result<(), Failure> {
+    let list = access::client(&args.server)?.disks()?;
+    if args.json {
+        return print::json(&list);
+    }
+    let mut text = disk_table(&list.disks);
+    // Every view of the disks says when there is only one to lose.
+    if list.disks.len() == 1 {
+        text.push_str("\n\nNO REDUNDANCY: losing this disk loses everything.");
+    }
+    print::text(&text)
+}
+
+fn status_text(status: &Status) -> String {
+    let mut lines = vec![
+        format!("health    {}", status.health),
+        format!("pool      {}  ({})", status.summary, status.pool.id),
+        format!(
+            "space     {} free of {}, {} kept back for deleting and rebuilding",
+            format_size(status.pool.free_bytes),
+            format_size(status.pool.total_bytes),
+            format_size(status.pool.reserve_bytes)
+        ),
+        format!("NFS       {}", nfs_address(status)),
+        format!("admin     {}", status.admin.url),
+        format!(
+            "memory    {} in use, limit {}; cache {} of {}, dirty {} of {}",
+            format_size(status.memory.resident_bytes),
+            format_size(status.memory.limit_bytes),
+            format_size(status.memory.record_cache_bytes),
+            format_size(status.memory.record_cache_limit_bytes),
+            format_size(status.memory.dirty_bytes),
+            format_size(status.memory.dirty_limit_bytes)
+        ),
+        format!(
+            "server    version {}, process {}, up {}",
+            status.version,
+            status.pid,
+            duration(status.uptime_seconds)
+        ),
+    ];
+    for warning in &status.warnings {
+        lines.push(format!("warning   {warning}"));
+    }
+    lines.push(String::new());
+    lines.push(disk_table(&status.disks));
+    lines.push(String::new());
+    lines.push(volume_table(&status.volumes));
+    if status.health == Health::NoRedundancy {
+        lines.push(String::new());
+        lines.push("NO REDUNDANCY: losing the disk loses everything.".to_owned());
+    }
+    lines.join("\n")
+}
+
+fn nfs_address(status: &Status) -> String {
+    let rpcbind = if status.nfs.rpcbind {
+        ", and rpcbind on port 111"
+    } else {
+        ""
+    };
+    format!("{} port {}{rpcbind}", status.nfs.address, status.nfs.port)
+}
+
+fn disk_table(disks: &[DiskView]) -> String {
+    const COLUMNS: &[Column] = &[
+        ("DISK", Align::Left),
+        ("STATE", Align::Left),
+        ("SIZE", Align::Right),
+        ("FREE", Align::Right),
+        ("READ ERRORS", Align::Right),
+        ("WRITE ERRORS", Align::Right),
+        ("WRONG BYTES", Align::Right),
+        ("ID", Align::Left),
+    ];
+    let rows = disks.iter().map(|disk| {
+        vec![
+            disk.label.clone(),
+            disk.state.to_string(),
+            size_or_none(disk.total_bytes),
+            size_or_none(disk.free_bytes),
+            disk.read_errors.to_string(),
+            disk.write_errors.to_string(),
+            disk.checksum_errors.to_string(),
+            disk.id.get(..8).unwrap_or(&disk.id).to_owned(),
+        ]
+    });
+    print::table(COLUMNS, rows.collect())
+}
+
+pub fn volume_table(volumes: &[VolumeView]) -> String {
+    const COLUMNS: &[Column] = &[
+        ("VOLUME", Align::Left),
+        ("STATE", Align::Left),
+        ("PROTECTION", Align::Left),
+        ("LAYOUT", Align::Left),
+        ("USED", Align::Right),
+        ("FREE", Align::Right),
+        ("LIMIT", Align::Right),
+        ("FILES", Align::Right),
+        ("PATTERN", Align::Left),
+        ("COMPRESSION", Align::Left),
+        ("EXPORTED", Align::Left),
+    ];
+    let rows = volumes.iter().map(|volume| {
+        vec![
+            volume.name.to_string(),
+            if volume.serving { "ok" } else { "FAILED" }.to_owned(),
+            volume.protection.to_string(),
+            volume.layout.clone(),
+            format_size(volume.used_bytes),
+            format_size(volume.free_bytes),
+            volume.size_limit.to_string(),
+            volume.inodes.to_string(),
+            volume.access_pattern.to_string(),
+            volume.compression.to_string(),
+            if volume.exported { "yes" } else { "no" }.to_owned(),
+        ]
+    });
+    print::table(COLUMNS, rows.collect())
+}
+
+fn size_or_none(bytes: u64) -> String {
+    if bytes == 0 {
+        String::new()
+    } else {
+        format_size(bytes)
+    }
+}
+
+fn duration(seconds: u64) -> String {
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds} s"),
+        (0, 0, _) => format!("{minutes} min"),
+        (0, _, _) => format!("{hours} h {minutes} min"),
+        (_, _, _) => format!("{days} d {hours} h"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_short() {
+        let cases: &[(u64, &str)] = &[
+            (0, "0 s"),
+            (59, "59 s"),
+            (60, "1 min"),
+            (3660, "1 h 1 min"),
+            (90_000, "1 d 1 h"),
+        ];
+        for (seconds, want) in cases {
+            assert_eq!(duration(*seconds), *want);
+        }
+    }
+}

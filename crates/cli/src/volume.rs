@@ -1,0 +1,115 @@
+//! `cairn volume ...`.
+
+use std::io::{BufRead, IsTerminal, Write};
+
+use cairn_admin::api::{VolumeChange, VolumeCreate, VolumeView};
+use cairn_base::units::format_size;
+
+use crate::access;
+use crate::args::{ViewArgs, VolumeCreateArgs, VolumeDeleteArgs, VolumeSetArgs, VolumeShowArgs};
+use crate::exit::Failure;
+use crate::print;
+use crate::status::volume_table;
+
+pub fn list(args: &ViewArgs) -> Result<(), Failure> {
+    let list = access::client(&args.server)?.volumes()?;
+    if args.json {
+        return print::json(&list);
+    }
+    print::text(&volume_table(&list.volumes))
+}
+
+pub fn show(args: &VolumeShowArgs) -> Result<(), Failure> {
+    let volume = access::client(&args.view.server)?.volume(&args.name)?;
+    shown(&volume, args.view.json)
+}
+
+pub fn create(args: &VolumeCreateArgs) -> Result<(), Failure> {
+    let create = VolumeCreate {
+        name: args.name.clone(),
+        settings: args.flags.change(),
+    };
+    let volume = access::client(&args.view.server)?.volume_create(&create)?;
+    if args.view.json {
+        return print::json(&volume);
+    }
+    print::text(&format!(
+        "volume {} made: {}\nit is exported to nobody yet: cairn export set {} --client CIDR",
+        volume.name, volume.layout, volume.name
+    ))
+}
+
+pub fn set(args: &VolumeSetArgs) -> Result<(), Failure> {
+    let change = args.flags.change();
+    if change == VolumeChange::default() {
+        return Err(Failure::usage("nothing to change is given")
+            .hint("see `cairn volume set --help` for what can be changed"));
+    }
+    let volume = access::client(&args.view.server)?.volume_set(&args.name, &change)?;
+    shown(&volume, args.view.json)
+}
+
+pub fn delete(args: &VolumeDeleteArgs) -> Result<(), Failure> {
+    let client = access::client(&args.server)?;
+    if !args.yes {
+        let volume = client.volume(&args.name)?;
+        ask_for_name(&volume)?;
+    }
+    client.volume_delete(&args.name, args.force)?;
+    print::text(&format!("volume {} deleted", args.name))
+}
+
+fn ask_for_name(volume: &VolumeView) -> Result<(), Failure> {
+    let stdin = std::io::stdin();
+    if !stdin.is_terminal() {
+        return Err(Failure::usage("deleting a volume asks for its name, and there is no terminal")
+            .hint("add --yes to delete without being asked"));
+    }
+    eprint!(
+        "This deletes {} with {} in {} files for ever.\nType its name to go on: ",
+        volume.name,
+        format_size(volume.used_bytes),
+        volume.inodes
+    );
+    // A prompt that does not show up changes nothing: the answer decides.
+    let _ = std::io::stderr().flush();
+    let mut answer = String::new();
+    stdin
+        .lock()
+        .read_line(&mut answer)
+        .map_err(|error| Failure::failed(format!("reading the answer: {error}")))?;
+    if answer.trim() == volume.name.as_str() {
+        Ok(())
+    } else {
+        Err(Failure::refused("that is not its name; nothing was deleted"))
+    }
+}
+
+fn shown(volume: &VolumeView, json: bool) -> Result<(), Failure> {
+    if json {
+        return print::json(volume);
+    }
+    let mut lines = vec![
+        format!("name             {}", volume.name),
+        format!("protection       {} ({})", volume.protection, volume.layout),
+        format!("survives         {} lost disks", volume.disk_failures_tolerated),
+        format!("size limit       {}", volume.size_limit),
+        format!("access pattern   {}", volume.access_pattern),
+        format!("compression      {}", volume.compression),
+        format!(
+            "used             {} in {} files",
+            format_size(volume.used_bytes),
+            volume.inodes
+        ),
+        format!(
+            "free             {} of {}",
+            format_size(volume.free_bytes),
+            format_size(volume.total_bytes)
+        ),
+        format!("exported         {}", if volume.exported { "yes" } else { "no" }),
+    ];
+    if let Some(problem) = &volume.problem {
+        lines.push(format!("NOT SERVED       {problem}"));
+    }
+    print::text(&lines.join("\n"))
+}

@@ -1,0 +1,552 @@
+//! What comes over a connection in unusual ways: garbage, pieces, floods, the same thing twice.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::time::Duration;
+
+use cairn_codec_nfs::mount;
+use cairn_codec_nfs::v3::{self, Call, ErrorStatus, Reply};
+use cairn_codec_rpc::{
+    AcceptStatus, AuthStatus, FragmentHeader, OpaqueAuth, Rejection, ReplyBody, portmap,
+};
+use common::{Answer, Client, Server, call_bytes, pattern, write_call};
+
+fn fragment(bytes: &[u8], last: bool) -> Vec<u8> {
+    let header = FragmentHeader {
+        last,
+        len_bytes: bytes.len() as u32,
+    };
+    [&header.to_bytes(), bytes].concat()
+}
+
+#[test]
+fn what_is_not_served_is_refused() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let mismatch = |low, high| AcceptStatus::ProgramMismatch { low, high };
+    let cases = [
+        ((100_021, 4, 0), AcceptStatus::ProgramUnavailable),
+        ((v3::PROGRAM, 2, 0), mismatch(3, 3)),
+        ((v3::PROGRAM, 4, 0), mismatch(3, 3)),
+        ((mount::PROGRAM, 2, 0), mismatch(1, 3)),
+        ((mount::PROGRAM, 4, 0), mismatch(1, 3)),
+        ((portmap::PROGRAM, 1, 0), mismatch(2, 4)),
+        ((v3::PROGRAM, 3, 22), AcceptStatus::ProcedureUnavailable),
+        ((mount::PROGRAM, 3, 6), AcceptStatus::ProcedureUnavailable),
+        ((portmap::PROGRAM, 2, 5), AcceptStatus::ProcedureUnavailable),
+        ((portmap::PROGRAM, 3, 9), AcceptStatus::ProcedureUnavailable),
+        ((v3::PROGRAM, 3, 1), AcceptStatus::GarbageArgs),
+        ((mount::PROGRAM, 3, 1), AcceptStatus::GarbageArgs),
+        ((portmap::PROGRAM, 2, 3), AcceptStatus::GarbageArgs),
+        ((v3::PROGRAM, 3, 0), AcceptStatus::Success),
+    ];
+    for (place, want) in cases {
+        assert_eq!(client.call(place, &()).accepted(), want, "{place:?}");
+    }
+    let handle = client.root("/main");
+    for procedure in v3::Procedure::ALL.iter().skip(2) {
+        // The handle alone is not enough for those that take more.
+        let status = client
+            .call((v3::PROGRAM, 3, procedure.number()), &handle)
+            .accepted();
+        let enough = matches!(
+            procedure,
+            v3::Procedure::ReadLink
+                | v3::Procedure::FsStat
+                | v3::Procedure::FsInfo
+                | v3::Procedure::PathConf
+        );
+        let want = match enough {
+            true => AcceptStatus::Success,
+            false => AcceptStatus::GarbageArgs,
+        };
+        assert_eq!(status, want, "{procedure:?}");
+    }
+}
+
+#[test]
+fn bad_credentials_are_refused() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let root = client.root("/main");
+    let call = Call::GetAttr(root);
+    let getattr = (v3::PROGRAM, 3, 1);
+    let kerberos = OpaqueAuth {
+        flavor: 6,
+        body: &[1, 2, 3, 4],
+    };
+    let short = OpaqueAuth {
+        flavor: 1,
+        body: &[0; 8],
+    };
+    for credential in [kerberos, short] {
+        client.send(&call_bytes(5, getattr, &credential, &call));
+        assert_eq!(
+            client.receive().body,
+            ReplyBody::Denied(Rejection::Auth(AuthStatus::BadCredential))
+        );
+        // NULL asks nobody who they are.
+        client.send(&call_bytes(6, (v3::PROGRAM, 3, 0), &credential, &()));
+        assert_eq!(client.receive().accepted(), AcceptStatus::Success);
+    }
+    let mut other_rpc = call_bytes(7, getattr, &OpaqueAuth::NONE, &call);
+    other_rpc[15] = 3;
+    client.send(&other_rpc);
+    assert_eq!(
+        client.receive().body,
+        ReplyBody::Denied(Rejection::RpcMismatch { low: 2, high: 2 })
+    );
+}
+
+#[test]
+fn forged_handles_are_refused() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let root = client.root("/main");
+    let handle = |bytes: &[u8]| v3::FileHandle::new(bytes).unwrap();
+    let mut forged = root.as_bytes().to_vec();
+    forged[8] ^= 2;
+    for bytes in [
+        &forged[..],
+        &[],
+        &[0; 32],
+        &[0xff; 64],
+        &root.as_bytes()[..31],
+    ] {
+        let refused = client.getattr(handle(bytes));
+        assert_eq!(refused, Err(ErrorStatus::BadHandle), "{bytes:?}");
+    }
+    // Every procedure has its own form of failure; decoding checks it.
+    let bad = handle(&forged);
+    let name = v3::DirOp {
+        dir: bad,
+        name: "x".into(),
+    };
+    let attributes = v3::SetAttributes::default();
+    let calls = [
+        Call::GetAttr(bad),
+        Call::SetAttr(v3::SetAttrArgs {
+            object: bad,
+            attributes,
+            guard: None,
+        }),
+        Call::Lookup(name),
+        Call::Access(v3::AccessArgs {
+            object: bad,
+            access: 1,
+        }),
+        Call::ReadLink(bad),
+        Call::Read(v3::ReadArgs {
+            file: bad,
+            offset: 0,
+            count_bytes: 1,
+        }),
+        write_call(bad, 0, b"x"),
+        Call::Create(v3::CreateArgs {
+            place: name,
+            how: v3::CreateHow::Exclusive([0; 8]),
+        }),
+        Call::MkDir(v3::MkDirArgs {
+            place: name,
+            attributes,
+        }),
+        Call::SymLink(v3::SymLinkArgs {
+            place: name,
+            attributes,
+            target: "x".into(),
+        }),
+        Call::MkNod(v3::MkNodArgs {
+            place: name,
+            what: v3::MkNodWhat::Fifo(attributes),
+        }),
+        Call::Remove(name),
+        Call::RmDir(name),
+        Call::Rename(v3::RenameArgs {
+            from: name,
+            to: name,
+        }),
+        Call::Link(v3::LinkArgs {
+            file: bad,
+            link: name,
+        }),
+        Call::ReadDir(v3::ReadDirArgs {
+            dir: bad,
+            cookie: 0,
+            cookie_verifier: [0; 8],
+            count_bytes: 4096,
+        }),
+        Call::ReadDirPlus(v3::ReadDirPlusArgs {
+            dir: bad,
+            cookie: 0,
+            cookie_verifier: [0; 8],
+            dir_count_bytes: 4096,
+            max_count_bytes: 4096,
+        }),
+        Call::FsStat(bad),
+        Call::FsInfo(bad),
+        Call::PathConf(bad),
+        Call::Commit(v3::CommitArgs {
+            file: bad,
+            offset: 0,
+            count_bytes: 0,
+        }),
+    ];
+    assert_eq!(calls.len() + 1, v3::Procedure::ALL.len());
+    for call in calls {
+        let text = format!("{:?}", client.nfs(call));
+        assert!(text.contains("BadHandle"), "{text}");
+    }
+}
+
+#[test]
+fn records_may_come_in_any_pieces() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let root = client.root("/main");
+    let file = client.create(root, "file");
+
+    // One fragment, byte by byte.
+    let record = client.encode(&Call::GetAttr(file));
+    for byte in &record {
+        client.send(&[*byte]);
+    }
+    client.receive().nfs(v3::Procedure::GetAttr);
+    // A fragment for each byte, and empty ones between them.
+    let record = client.encode(&Call::GetAttr(file));
+    let body = &record[4..];
+    for (index, byte) in body.iter().enumerate() {
+        client.send(&fragment(&[*byte], index + 1 == body.len()));
+        if index + 1 < body.len() {
+            client.send(&fragment(&[], false));
+        }
+    }
+    client.receive().nfs(v3::Procedure::GetAttr);
+
+    // Writes around the sizes at which they are received apart, whole and in fragments, each
+    // followed by the next call in the same piece.
+    let mut offset = 0;
+    for (index, len) in [
+        0,
+        1,
+        4095,
+        32_000,
+        32_767,
+        32_768,
+        40_001,
+        65_000,
+        66_001,
+        230_000,
+        1 << 20,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let data = pattern(index as u32, len);
+        let write = client.encode(&write_call(file, offset, &data));
+        let mut getattr = client.encode(&Call::GetAttr(file));
+        let in_fragments: Vec<u8> = write[4..]
+            .chunks(10_000)
+            .map(|chunk| fragment(chunk, false))
+            .chain([fragment(&[], true)])
+            .flatten()
+            .collect();
+        for bytes in [write, in_fragments] {
+            client.send(&[&bytes[..], &getattr].concat());
+            let answers: BTreeMap<u32, Answer> = (0..2)
+                .map(|_| client.receive())
+                .map(|answer| (answer.xid, answer))
+                .collect();
+            let written = answers[&(client.xid - 1)].nfs(v3::Procedure::Write);
+            let Reply::Write(Ok(written)) = written else {
+                panic!("{written:?}");
+            };
+            assert_eq!(written.count_bytes as usize, len);
+            assert_eq!(client.read(file, offset, len as u32), data, "{len} bytes");
+            client.xid -= 1;
+            getattr = client.encode(&Call::GetAttr(file));
+        }
+        offset += len as u64;
+    }
+    // The same in small pieces, as a slow network brings them.
+    let data = pattern(99, 200_003);
+    let write = client.encode(&write_call(file, 5, &data));
+    for piece in write.chunks(777) {
+        client.send(piece);
+    }
+    client.receive().nfs(v3::Procedure::Write);
+    assert_eq!(client.read(file, 5, 200_003), data);
+}
+
+#[test]
+fn garbage_ends_the_connection_or_is_refused() {
+    let server = Server::start();
+    // Not RPC at all, or not a call.
+    for garbage in [
+        b"GET / HTTP/1.1\r\nHost: example\r\n\r\n".to_vec(),
+        fragment(&[0; 3], true),
+        fragment(&[0; 12], true),
+        fragment(&[0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0], true),
+        fragment(&[], true),
+        ((2 << 20) | 1u32 << 31).to_be_bytes().to_vec(),
+        vec![0xff; 100],
+    ] {
+        let mut client = server.connect();
+        client.send(&garbage);
+        assert!(client.is_closed(), "{}", garbage.escape_ascii());
+    }
+    // Too many fragments.
+    let mut client = server.connect();
+    let flood = fragment(&[], false).repeat(5000);
+    // The server may close before it has taken all of it.
+    let _ = client.stream.write_all(&flood);
+    assert!(client.is_closed());
+    // Too long in fragments.
+    let mut client = server.connect();
+    let half = fragment(&vec![0; 600 << 10], false);
+    let _ = client.stream.write_all(&half.repeat(2));
+    assert!(client.is_closed());
+
+    // A record that could be a large WRITE and is none: refused, and the connection goes on.
+    let mut client = server.connect();
+    let root = client.root("/main");
+    let file = client.create(root, "file");
+    let data = pattern(1, 500_000);
+    let mut write = client.encode(&write_call(file, 0, &data));
+    let len_at = write.len() - data.len() - 4;
+    let wrong_len = 400_000u32.to_be_bytes();
+    write[len_at..len_at + 4].copy_from_slice(&wrong_len);
+    client.send(&write);
+    assert_eq!(client.receive().accepted(), AcceptStatus::GarbageArgs);
+    let long = vec![0u8; 300_000];
+    let mut lookup = client.encode(&Call::GetAttr(root))[4..].to_vec();
+    lookup.extend_from_slice(&long);
+    client.send(&fragment(&lookup, true));
+    assert_eq!(client.receive().accepted(), AcceptStatus::GarbageArgs);
+    // A count that is not the payload's length.
+    let mut write = client.encode(&write_call(file, 0, &data));
+    let count_at = write.len() - data.len() - 12;
+    write[count_at..count_at + 4].copy_from_slice(&wrong_len);
+    client.send(&write);
+    assert_eq!(client.receive().accepted(), AcceptStatus::GarbageArgs);
+    assert_eq!(client.getattr(file).unwrap().size_bytes, 0);
+    assert!(server.metric("cairn_nfs_connections_broken_total") >= 8);
+    assert_eq!(server.metric("cairn_nfs_requests_garbage_total"), 3);
+}
+
+#[test]
+fn pipelined_calls_are_all_answered() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let root = client.root("/main");
+    let file = client.create(root, "file");
+    let mut sent = Vec::new();
+    let mut bytes = Vec::new();
+    for index in 0..500u32 {
+        let call = match index % 5 {
+            0 => write_call(file, u64::from(index) * 100, b"some data"),
+            1 => Call::GetAttr(root),
+            // Waits for the disk, so that others overtake it.
+            2 => Call::Commit(v3::CommitArgs {
+                file,
+                offset: 0,
+                count_bytes: 0,
+            }),
+            3 => Call::Read(v3::ReadArgs {
+                file,
+                offset: 0,
+                count_bytes: 100_000,
+            }),
+            _ => Call::Lookup(v3::DirOp {
+                dir: root,
+                name: "file".into(),
+            }),
+        };
+        bytes.extend(client.encode(&call));
+        sent.push((client.xid, call.procedure()));
+    }
+    // More than the socket holds: sent by another thread while replies are read here.
+    let mut writer = client.stream.try_clone().unwrap();
+    let sender = std::thread::spawn(move || writer.write_all(&bytes).unwrap());
+    let mut answers = BTreeMap::new();
+    for _ in 0..sent.len() {
+        let answer = client.receive();
+        assert!(answers.insert(answer.xid, answer).is_none());
+    }
+    sender.join().unwrap();
+    for (xid, procedure) in sent {
+        let text = format!("{:?}", answers[&xid].nfs(procedure));
+        assert!(text.contains("Ok"), "{text}");
+    }
+}
+
+#[test]
+fn a_client_that_does_not_read_is_held_back() {
+    const LIMIT: usize = 3 << 20;
+    const COUNT: usize = 100;
+    let server = Server::with(|settings| settings.held_bytes_per_connection_max = LIMIT);
+    let mut other = server.connect();
+    let root = other.root("/main");
+    let file = other.create(root, "file");
+    let data = pattern(3, 1 << 20);
+    other.write(file, 0, &data).unwrap();
+
+    let mut greedy = server.connect();
+    let mut bytes = Vec::new();
+    for _ in 0..COUNT {
+        bytes.extend(greedy.encode(&Call::Read(v3::ReadArgs {
+            file,
+            offset: 0,
+            count_bytes: 1 << 20,
+        })));
+    }
+    greedy.send(&bytes);
+    let bound = (LIMIT + (2 << 20)) as u64;
+    for _ in 0..COUNT {
+        assert!(other.getattr(file).is_ok());
+        assert!(server.metric("cairn_nfs_held_bytes") <= bound);
+    }
+    for _ in 0..COUNT {
+        let Reply::Read(Ok(read)) = greedy.receive().nfs(v3::Procedure::Read) else {
+            panic!("the file can be read");
+        };
+        assert!(*read.data == data[..]);
+        assert!(server.metric("cairn_nfs_held_bytes") <= bound);
+    }
+}
+
+#[test]
+fn one_call_at_a_time_when_memory_is_short() {
+    let server = Server::with(|settings| {
+        settings.held_bytes_max = 1;
+        settings.in_flight_count_max = 1;
+    });
+    let mut clients: Vec<Client> = (0..4).map(|_| server.connect()).collect();
+    let root = clients[0].root("/main");
+    let file = clients[0].create(root, "file");
+    let data = pattern(3, 300_000);
+    for client in &mut clients {
+        let mut bytes = client.encode(&write_call(file, 0, &data));
+        for _ in 0..10 {
+            bytes.extend(client.encode(&Call::Commit(v3::CommitArgs {
+                file,
+                offset: 0,
+                count_bytes: 0,
+            })));
+        }
+        client.send(&bytes);
+    }
+    for client in &mut clients {
+        for _ in 0..11 {
+            assert_eq!(client.receive().accepted(), AcceptStatus::Success);
+        }
+    }
+}
+
+#[test]
+fn a_stalled_connection_is_closed() {
+    let server = Server::with(|settings| settings.stall_timeout = Duration::from_millis(40));
+    let mut half = server.connect();
+    half.send(&[0x80, 0, 0, 100, 1, 2, 3]);
+    assert!(half.is_closed());
+    assert_eq!(server.metric("cairn_nfs_connections_stalled_total"), 1);
+    // An idle one is left alone; the stalled one took several of its timeouts.
+    let mut idle = server.connect();
+    let mut half = server.connect();
+    half.send(&[0x80]);
+    assert!(half.is_closed());
+    idle.root("/main");
+}
+
+#[test]
+fn a_call_sent_again_is_answered_as_the_first_time() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let root = client.root("/main");
+    client.create(root, "file");
+    let remove = client.encode(&Call::Remove(v3::DirOp {
+        dir: root,
+        name: "file".into(),
+    }));
+    client.send(&remove);
+    let first = client.receive();
+    assert!(matches!(
+        first.nfs(v3::Procedure::Remove),
+        Reply::Remove(Ok(_))
+    ));
+    client.send(&remove);
+    assert_eq!(client.receive(), first);
+    // Over another connection too, and after the first is gone.
+    let mut second = server.connect();
+    drop(client);
+    second.send(&remove);
+    assert_eq!(second.receive(), first);
+    assert_eq!(server.metric("cairn_nfs_duplicates_answered_total"), 2);
+    // With another number it is another call.
+    let refused = second.nfs(Call::Remove(v3::DirOp {
+        dir: root,
+        name: "file".into(),
+    }));
+    assert!(format!("{refused:?}").contains("NoEnt"));
+
+    // While the first runs: both get the same reply, whoever comes first.
+    let mkdir = second.encode(&Call::MkDir(v3::MkDirArgs {
+        place: v3::DirOp {
+            dir: root,
+            name: "dir".into(),
+        },
+        attributes: v3::SetAttributes::default(),
+    }));
+    second.send(&[&mkdir[..], &mkdir].concat());
+    let (first, again) = (second.receive(), second.receive());
+    assert!(matches!(
+        first.nfs(v3::Procedure::MkDir),
+        Reply::MkDir(Ok(_))
+    ));
+    assert_eq!(first, again);
+}
+
+#[test]
+fn connections_are_limited() {
+    let server = Server::with(|settings| {
+        settings.connection_count_max = 3;
+        settings.connection_count_per_client_max = 2;
+    });
+    let mut first = server.connect();
+    first.root("/main");
+    let mut second = server.connect();
+    second.root("/main");
+    let mut third = server.connect();
+    assert!(third.is_closed());
+    assert_eq!(server.metric("cairn_nfs_connections_refused_total"), 1);
+    assert_eq!(server.metric("cairn_nfs_connections"), 2);
+    first.root("/main");
+}
+
+#[test]
+fn stopping_answers_what_was_begun() {
+    let mut server = Server::start();
+    let mut client = server.connect();
+    let root = client.root("/main");
+    let mut idle = server.connect();
+    idle.root("/main");
+    let file = client.create(root, "file");
+    client.write(file, 0, b"data").unwrap();
+    // The answer shows that the call before it was begun.
+    let commit = client.encode(&Call::Commit(v3::CommitArgs {
+        file,
+        offset: 0,
+        count_bytes: 0,
+    }));
+    let getattr = client.encode(&Call::GetAttr(file));
+    client.send(&[commit, getattr].concat());
+    let first = client.receive();
+    server.stop();
+    let second = client.receive();
+    assert_eq!(first.accepted(), AcceptStatus::Success);
+    assert_eq!(second.accepted(), AcceptStatus::Success);
+    assert!(client.is_closed());
+    assert!(idle.is_closed());
+    assert!(std::net::TcpStream::connect(server.address).is_err());
+}
