@@ -1,7 +1,7 @@
 //! What the fuzz targets share: the round trip that every decoded value must survive.
 //!
-//! Seeds in `corpus/TARGET/` are small and committed; `cargo run --bin seeds` writes those of the
-//! protocols. A run adds what it finds to the first folder it is given, so give it a scratch one:
+//! Seeds in `corpus/TARGET/` are small and committed; `cargo run --bin seeds` writes them.
+//! A run adds what it finds to the first folder it is given, so give it a scratch one:
 //! `cargo +nightly fuzz run rpc_call /tmp/rpc_call corpus/rpc_call`.
 
 pub use cairn_codec_rpc::{Reader, Writer};

@@ -1,8 +1,6 @@
 //! The JSON of the API. Byte counts are whole numbers of bytes; times are seconds since 1970 UTC.
 
-use cairn_config::{
-    AccessPattern, Compression, ExportRule, Protection, SizeLimit, VolumeName,
-};
+use cairn_config::{AccessPattern, Compression, ExportRule, Protection, SizeLimit, VolumeName};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 

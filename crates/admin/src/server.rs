@@ -161,13 +161,18 @@ pub fn openapi_json() -> String {
 fn router(shared: Arc<Shared>) -> Router {
     let (api, openapi) = documented().split_for_parts();
     let document: Arc<str> = document(openapi).into();
-    let secured = api
-        .layer(middleware::from_fn_with_state(Arc::clone(&shared), authorize));
+    let secured = api.layer(middleware::from_fn_with_state(
+        Arc::clone(&shared),
+        authorize,
+    ));
     let metrics_route = Router::new().route("/metrics", routing::get(metrics));
     let metrics_route = if shared.settings.metrics_open {
         metrics_route
     } else {
-        metrics_route.layer(middleware::from_fn_with_state(Arc::clone(&shared), authorize))
+        metrics_route.layer(middleware::from_fn_with_state(
+            Arc::clone(&shared),
+            authorize,
+        ))
     };
     Router::new()
         .merge(secured)
@@ -176,7 +181,10 @@ fn router(shared: Arc<Shared>) -> Router {
         .route(
             "/api/v1/openapi.json",
             routing::get(move || async move {
-                ([(header::CONTENT_TYPE, "application/json")], document.to_string())
+                (
+                    [(header::CONTENT_TYPE, "application/json")],
+                    document.to_string(),
+                )
             }),
         )
         .fallback(|| async {
@@ -184,8 +192,9 @@ fn router(shared: Arc<Shared>) -> Router {
                 .hint("GET /api/v1/openapi.json lists all paths")
         })
         .method_not_allowed_fallback(|| async {
-            let error = ControlError::new(ErrorKind::Invalid, "this path does not take this method")
-                .hint("GET /api/v1/openapi.json lists all paths and their methods");
+            let error =
+                ControlError::new(ErrorKind::Invalid, "this path does not take this method")
+                    .hint("GET /api/v1/openapi.json lists all paths and their methods");
             (StatusCode::METHOD_NOT_ALLOWED, Json(ErrorBody::from(error)))
         })
         .with_state(shared)
@@ -248,7 +257,10 @@ impl<T: DeserializeOwned, S: Sync> FromRequest<S> for Given<T> {
 /// Takes the name of a volume out of the path.
 fn volume_name(text: &str) -> Result<VolumeName, ControlError> {
     text.parse().map_err(|_| {
-        ControlError::new(ErrorKind::NotFound, format!("there is no volume \"{text}\""))
+        ControlError::new(
+            ErrorKind::NotFound,
+            format!("there is no volume \"{text}\""),
+        )
     })
 }
 

@@ -79,8 +79,9 @@ impl Control for Pretend {
     fn volume_create(&self, create: VolumeCreate) -> Answer<'_, VolumeView> {
         self.tell(format!("create {create:?}"));
         if create.name.as_str() == "main" {
-            return answer(Err(ControlError::new(ErrorKind::Conflict, "main is there")
-                .hint("choose another name")));
+            return answer(Err(
+                ControlError::new(ErrorKind::Conflict, "main is there").hint("choose another name")
+            ));
         }
         answer(Ok(view(&create.name)))
     }
@@ -103,11 +104,7 @@ impl Control for Pretend {
         answer(only_main(&volume).map(|()| ExportView { volume, rules }))
     }
 
-    fn export_remove(
-        &self,
-        volume: VolumeName,
-        clients: Vec<ClientNet>,
-    ) -> Answer<'_, ExportView> {
+    fn export_remove(&self, volume: VolumeName, clients: Vec<ClientNet>) -> Answer<'_, ExportView> {
         self.tell(format!("remove {clients:?}"));
         let rules = Vec::new();
         answer(only_main(&volume).map(|()| ExportView { volume, rules }))
@@ -197,13 +194,23 @@ async fn requests_are_answered_or_refused() {
 async fn metrics_can_be_open() {
     let router = server(true).router();
     assert_eq!(ask(&router, "GET", "/metrics", None, "").await.0, 200);
-    assert_eq!(ask(&router, "GET", "/api/v1/volumes", None, "").await.0, 401);
+    assert_eq!(
+        ask(&router, "GET", "/api/v1/volumes", None, "").await.0,
+        401
+    );
 }
 
 #[test]
 fn the_document_names_every_path() {
     let document = openapi_json();
-    for path in ["status", "disks", "volumes", "volumes/{name}", "exports", "exports/{volume}"] {
+    for path in [
+        "status",
+        "disks",
+        "volumes",
+        "volumes/{name}",
+        "exports",
+        "exports/{volume}",
+    ] {
         assert!(document.contains(&format!("\"/api/v1/{path}\"")), "{path}");
     }
     assert!(document.contains("\"bearer\""));
@@ -249,7 +256,13 @@ fn the_client_speaks_to_the_server() {
     let set = ExportSet { rules };
     assert_eq!(client.export_set(&main, &set).unwrap().rules, set.rules);
     let clients = ["10.0.0.0/8".parse().unwrap(), "::1".parse().unwrap()];
-    assert!(client.export_remove(&main, &clients).unwrap().rules.is_empty());
+    assert!(
+        client
+            .export_remove(&main, &clients)
+            .unwrap()
+            .rules
+            .is_empty()
+    );
     let stranger = Client::new(&url, None);
     assert_eq!(
         stranger.volumes().unwrap_err().kind(),

@@ -11,7 +11,9 @@ const TOKEN_LEN_BYTES_MIN: usize = 16;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    #[error("a token has {TOKEN_LEN_BYTES_MIN} to {TOKEN_LEN_BYTES_MAX} characters, this one has {len_bytes}")]
+    #[error(
+        "a token has {TOKEN_LEN_BYTES_MIN} to {TOKEN_LEN_BYTES_MAX} characters, this one has {len_bytes}"
+    )]
     Length { len_bytes: usize },
     #[error("a token consists of visible ASCII characters without spaces")]
     Characters,

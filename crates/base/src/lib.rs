@@ -16,12 +16,5 @@ pub use buf::AlignedBuf;
 pub use ids::{DiskId, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, VolumeId};
 pub use time::Timestamp;
 
-/// CRC32C (Castagnoli, RFC 3720 appendix B.4) of `bytes`.
-pub fn crc32c(bytes: &[u8]) -> u32 {
-    crc32c::crc32c(bytes)
-}
-
-/// Continues a CRC32C: `crc32c_append(crc32c(a), b) == crc32c(a ++ b)`.
-pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc, bytes)
-}
+mod checksum;
+pub use checksum::{crc32c, crc32c_append, crc32c_combine};

@@ -2,7 +2,9 @@
 
 /// Why a byte quantity was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("\"{text}\" is not a size: write a number with B, KiB, MiB, GiB, TiB, PiB (or kB, MB, GB, TB, PB), such as 10GiB")]
+#[error(
+    "\"{text}\" is not a size: write a number with B, KiB, MiB, GiB, TiB, PiB (or kB, MB, GB, TB, PB), such as 10GiB"
+)]
 pub struct SizeError {
     pub text: String,
 }

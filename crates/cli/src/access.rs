@@ -55,14 +55,18 @@ fn token(args: &ServerArgs, local: Option<&ReadyFile>) -> Result<Option<Token>, 
 
 fn read(path: &Path) -> Result<Token, Failure> {
     cairn_node::token::read(path).map_err(|error| {
-        Failure::refused(error.to_string())
-            .hint("run the command as the server's user, or give a copy of the token with --token-file")
+        Failure::refused(error.to_string()).hint(
+            "run the command as the server's user, or give a copy of the token with --token-file",
+        )
     })
 }
 
 /// The server of this machine: one that runs is preferred to one that left its file.
 fn find_local() -> Option<ReadyFile> {
-    let folders = [ready::runtime_folder(), Some(PathBuf::from(USUAL_DATA_FOLDER))];
+    let folders = [
+        ready::runtime_folder(),
+        Some(PathBuf::from(USUAL_DATA_FOLDER)),
+    ];
     let mut found: Vec<ReadyFile> = folders
         .into_iter()
         .flatten()

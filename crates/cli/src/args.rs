@@ -7,6 +7,7 @@ use cairn_config::{
     ANONYMOUS_ID_DEFAULT, AccessPattern, ClientNet, Compression, Protection, Settings, SizeLimit,
     Squash, VolumeName,
 };
+use cairn_files::{CatArgs, CpArgs, LsArgs, RmArgs, StatArgs};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
@@ -43,6 +44,16 @@ pub enum Command {
     /// Exports: who may mount which volume
     #[command(subcommand)]
     Export(ExportCommand),
+    /// List files on an NFS server, without a mount
+    Ls(LsArgs),
+    /// Copy files to, from or between NFS servers, without a mount
+    Cp(CpArgs),
+    /// Write files of an NFS server to standard output
+    Cat(CatArgs),
+    /// Remove files on an NFS server
+    Rm(RmArgs),
+    /// Show everything about files on an NFS server
+    Stat(StatArgs),
     /// The config file
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -257,15 +268,27 @@ mod tests {
     #[test]
     fn lines_are_taken_or_refused() {
         let cases: &[(&str, bool)] = &[
-            ("serve --data a --data b --listen-nfs 127.0.0.1:0 --rpcbind", true),
-            ("serve --data a --rpcbind=false --memory-limit 1GiB --config c.toml", true),
+            (
+                "serve --data a --data b --listen-nfs 127.0.0.1:0 --rpcbind",
+                true,
+            ),
+            (
+                "serve --data a --rpcbind=false --memory-limit 1GiB --config c.toml",
+                true,
+            ),
             ("serve --data a --memory-limit lots", false),
             ("serve --data a --listen-nfs 2049", false),
             ("serve --dta a", false),
             ("status --json --server http://127.0.0.1:1", true),
             ("disk list --json", true),
-            ("volume create v --protection +2n --size-limit 1TiB --compression zstd:5", true),
-            ("volume create v --protection 3x --access-pattern streaming", true),
+            (
+                "volume create v --protection +2n --size-limit 1TiB --compression zstd:5",
+                true,
+            ),
+            (
+                "volume create v --protection 3x --access-pattern streaming",
+                true,
+            ),
             ("volume create v --protection +9n", false),
             ("volume create a/b", false),
             ("volume create", false),
@@ -273,7 +296,10 @@ mod tests {
             ("volume show v --json", true),
             ("volume delete v --yes --force", true),
             ("export list", true),
-            ("export set v --client 10.0.0.0/8 --client ::1 --ro --squash all --anonuid 5", true),
+            (
+                "export set v --client 10.0.0.0/8 --client ::1 --ro --squash all --anonuid 5",
+                true,
+            ),
             ("export set v", false),
             ("export set v --client 10.0.0.0/8 --ro --rw", false),
             ("export set v --client everyone", false),
@@ -284,13 +310,24 @@ mod tests {
             ("completions tcsh9", false),
             ("man --out x", true),
             ("openapi", true),
+            ("ls -l nfs://127.0.0.1:2049/main", true),
+            ("cp -r here nfs://127.0.0.1:2049/main/", true),
+            ("cat nfs://127.0.0.1/main/file", true),
+            ("rm -r nfs://127.0.0.1/main/folder", true),
+            ("stat --json nfs://127.0.0.1/main/file", true),
+            ("cp onlyone", false),
             ("", false),
             ("frobnicate", false),
         ];
         for (line, want) in cases {
             let words = std::iter::once("cairn").chain(line.split_whitespace());
             let got = Cli::try_parse_from(words);
-            assert_eq!(got.is_ok(), *want, "{line}: {:?}", got.err().map(|e| e.to_string()));
+            assert_eq!(
+                got.is_ok(),
+                *want,
+                "{line}: {:?}",
+                got.err().map(|e| e.to_string())
+            );
         }
     }
 }

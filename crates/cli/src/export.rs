@@ -61,7 +61,14 @@ fn export_table(exports: &[ExportView]) -> String {
     for export in exports {
         let path = format!("/{}", export.volume);
         if export.rules.is_empty() {
-            rows.push(vec![path.clone(), "nobody".to_owned(), String::new(), String::new(), String::new(), String::new()]);
+            rows.push(vec![
+                path.clone(),
+                "nobody".to_owned(),
+                String::new(),
+                String::new(),
+                String::new(),
+                String::new(),
+            ]);
         }
         for rule in &export.rules {
             rows.push(vec![
@@ -70,7 +77,12 @@ fn export_table(exports: &[ExportView]) -> String {
                 rule.access.to_string(),
                 rule.squash.to_string(),
                 format!("{}:{}", rule.anonymous_uid, rule.anonymous_gid),
-                if rule.require_reserved_port { "reserved" } else { "any" }.to_owned(),
+                if rule.require_reserved_port {
+                    "reserved"
+                } else {
+                    "any"
+                }
+                .to_owned(),
             ]);
         }
     }

@@ -15,6 +15,7 @@ mod volume;
 
 use std::process::ExitCode;
 
+use cairn_files::{Console, Exit};
 use clap::{CommandFactory, Parser};
 
 use crate::args::{Cli, Command, ConfigCommand, DiskCommand, ExportCommand, VolumeCommand};
@@ -27,7 +28,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     match run(cli.command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(failure) => {
             failure.print();
             failure.code()
@@ -35,8 +36,23 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> Result<(), Failure> {
-    match command {
+fn run(command: Command) -> Result<ExitCode, Failure> {
+    let done = match command {
+        Command::Ls(args) => {
+            return files(async |console| cairn_files::ls(&args, console).await);
+        }
+        Command::Cp(args) => {
+            return files(async |console| cairn_files::cp(&args, console).await);
+        }
+        Command::Cat(args) => {
+            return files(async |console| cairn_files::cat(&args, console).await);
+        }
+        Command::Rm(args) => {
+            return files(async |console| cairn_files::rm(&args, console).await);
+        }
+        Command::Stat(args) => {
+            return files(async |console| cairn_files::stat(&args, console).await);
+        }
         Command::Serve(args) => serve::run(*args),
         Command::Status(args) => status::status(&args),
         Command::Disk(DiskCommand::List(args)) => status::disk_list(&args),
@@ -56,7 +72,18 @@ fn run(command: Command) -> Result<(), Failure> {
             print::bytes(&script)
         }
         Command::Man(args) => man(&args),
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+/// Runs a file command; it prints its errors itself.
+fn files(command: impl AsyncFnOnce(&mut Console) -> Exit) -> Result<ExitCode, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::failed(format!("starting threads: {error}")))?;
+    let mut console = Console::of_process();
+    Ok(runtime.block_on(command(&mut console)).into())
 }
 
 fn man(args: &args::ManArgs) -> Result<(), Failure> {

@@ -59,7 +59,10 @@ pub fn table(columns: &[Column], rows: Vec<Vec<String>>) -> String {
             });
         }
     }
-    let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
+    let lines: Vec<String> = table
+        .lines()
+        .map(|line| line.trim_end().to_owned())
+        .collect();
     lines.join("\n")
 }
 

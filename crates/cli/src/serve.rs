@@ -23,21 +23,21 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
     // Data, keys and the token are for the server's user only.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let node = Node::start(config).map_err(start_failure)?;
+    // Before anyone hears that it serves: who waits for that may stop it at once.
+    let (mut terminate, mut interrupt) = node.block_on(async { signals() })?;
     let ready = node.ready();
     let files = announce(&node, &ready)?;
     print::text(&banner(&node, &ready, args.config.as_deref()))?;
     notify(&[NotifyState::Ready]);
 
     node.block_on(async {
-        let (mut terminate, mut interrupt) = signals()?;
         wait(&mut terminate, &mut interrupt).await;
         tokio::spawn(async move {
             wait(&mut terminate, &mut interrupt).await;
             // Nothing is lost that was promised: the next start recovers as after a crash.
             std::process::exit(EXIT_INTERRUPTED);
         });
-        Ok::<(), Failure>(())
-    })?;
+    });
     notify(&[NotifyState::Stopping]);
     print::text("stopping: finishing requests and writing everything to disk")?;
     for file in &files {
@@ -81,7 +81,10 @@ fn resolve(settings: Settings, file: Option<&Path>) -> Result<Config, Failure> {
 
 fn read_file(path: &Path) -> Result<Settings, Failure> {
     let failed = |error: std::io::Error| {
-        Failure::usage(format!("reading the config file {}: {error}", path.display()))
+        Failure::usage(format!(
+            "reading the config file {}: {error}",
+            path.display()
+        ))
     };
     let len_bytes = path.metadata().map_err(failed)?.len();
     if len_bytes > CONFIG_FILE_LEN_BYTES_MAX {
@@ -93,7 +96,10 @@ fn read_file(path: &Path) -> Result<Settings, Failure> {
     let content = std::fs::read_to_string(path).map_err(failed)?;
     let folder = path.parent().unwrap_or(Path::new(""));
     parse_file(&content, folder).map_err(|error| {
-        Failure::usage(format!("the config file {} has errors\n{error}", path.display()))
+        Failure::usage(format!(
+            "the config file {} has errors\n{error}",
+            path.display()
+        ))
     })
 }
 
@@ -122,19 +128,26 @@ fn announce(node: &Node, ready: &ReadyFile) -> Result<Vec<PathBuf>, Failure> {
     let near_token = Path::new(&ready.token_file).parent();
     let folders = [
         ready::runtime_folder(),
-        near_token.map(Path::to_owned).filter(|_| node.config().token_file.is_none()),
+        near_token
+            .map(Path::to_owned)
+            .filter(|_| node.config().token_file.is_none()),
     ];
     for folder in folders.into_iter().flatten() {
         let path = folder.join(ready::SERVER_FILE_NAME);
         match ready::write(&path, ready) {
             Ok(()) => files.push(path),
             // Commands then need --server; that is no reason not to serve.
-            Err(error) => tracing::warn!(path = %path.display(), %error, "cannot say where the server is"),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "cannot say where the server is")
+            }
         }
     }
     if let Some(path) = &node.config().ready_file {
         ready::write(path, ready).map_err(|error| {
-            Failure::failed(format!("writing the ready file {}: {error}", path.display()))
+            Failure::failed(format!(
+                "writing the ready file {}: {error}",
+                path.display()
+            ))
         })?;
         files.push(path.clone());
     }
@@ -169,7 +182,11 @@ fn banner(node: &Node, ready: &ReadyFile, config_file: Option<&Path>) -> String 
     let mut lines = vec![format!(
         "cairn {} serves {} {}",
         status.version,
-        if node.created() { "the new pool" } else { "pool" },
+        if node.created() {
+            "the new pool"
+        } else {
+            "pool"
+        },
         status.pool.id
     )];
     lines.push(String::new());
@@ -181,11 +198,10 @@ fn banner(node: &Node, ready: &ReadyFile, config_file: Option<&Path>) -> String 
         lines.push(format!("  disk        {} ({})", disk.label, disk.state));
     }
     for volume in &status.volumes {
+        let to_nobody = if volume.exported { "" } else { "  (to nobody)" };
         lines.push(format!(
-            "  export      {}:/{}  {}",
-            ready.nfs.address,
-            volume.name,
-            if volume.exported { "" } else { "(to nobody)" }
+            "  export      {}:/{}{to_nobody}",
+            ready.nfs.address, volume.name
         ));
     }
     lines.extend(mount_lines(ready, config.rpcbind));
@@ -200,13 +216,17 @@ fn banner(node: &Node, ready: &ReadyFile, config_file: Option<&Path>) -> String 
         ready.pid
     ));
     lines.push(String::new());
-    lines.push("  next: cairn status, cairn volume create NAME, cairn export set main --client CIDR".to_owned());
+    lines.push(
+        "  next: cairn status, cairn volume create NAME, cairn export set main --client CIDR"
+            .to_owned(),
+    );
     lines.join("\n")
 }
 
 fn protection(status: &Status) -> String {
     match status.health {
-        Health::NoRedundancy => format!("{} - NO REDUNDANCY", status.summary),
+        // The layout of one disk says it already.
+        Health::NoRedundancy => status.summary.clone(),
         Health::Healthy | Health::Degraded | Health::Failed => {
             format!("{} ({})", status.summary, status.health)
         }
@@ -230,8 +250,12 @@ fn mount_lines(ready: &ReadyFile, rpcbind: bool) -> Vec<String> {
         format!(",port={port},mountport={port}")
     };
     let mut lines = vec![
-        format!("  Linux       sudo mount -t nfs -o vers=3,nolock{ports} {host}:/{volume} /mnt"),
-        format!("  macOS       sudo mount -t nfs -o vers=3,nolocks,resvport{ports} {host}:/{volume} /private/mnt"),
+        format!(
+            "  Linux       sudo mount -t nfs -o vers=3,proto=tcp,nolock{ports} {host}:/{volume} /mnt"
+        ),
+        format!(
+            "  macOS       sudo mount -t nfs -o vers=3,nolocks,resvport{ports} {host}:/{volume} /private/mnt"
+        ),
         format!("  Windows     mount -o nolock,mtype=hard,anon \\\\{address}\\{volume} Z:"),
     ];
     if !rpcbind || port != 2049 {

@@ -62,8 +62,10 @@ pub fn delete(args: &VolumeDeleteArgs) -> Result<(), Failure> {
 fn ask_for_name(volume: &VolumeView) -> Result<(), Failure> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
-        return Err(Failure::usage("deleting a volume asks for its name, and there is no terminal")
-            .hint("add --yes to delete without being asked"));
+        return Err(Failure::usage(
+            "deleting a volume asks for its name, and there is no terminal",
+        )
+        .hint("add --yes to delete without being asked"));
     }
     eprint!(
         "This deletes {} with {} in {} files for ever.\nType its name to go on: ",
@@ -81,7 +83,9 @@ fn ask_for_name(volume: &VolumeView) -> Result<(), Failure> {
     if answer.trim() == volume.name.as_str() {
         Ok(())
     } else {
-        Err(Failure::refused("that is not its name; nothing was deleted"))
+        Err(Failure::refused(
+            "that is not its name; nothing was deleted",
+        ))
     }
 }
 
@@ -92,7 +96,10 @@ fn shown(volume: &VolumeView, json: bool) -> Result<(), Failure> {
     let mut lines = vec![
         format!("name             {}", volume.name),
         format!("protection       {} ({})", volume.protection, volume.layout),
-        format!("survives         {} lost disks", volume.disk_failures_tolerated),
+        format!(
+            "survives         {} lost disks",
+            volume.disk_failures_tolerated
+        ),
         format!("size limit       {}", volume.size_limit),
         format!("access pattern   {}", volume.access_pattern),
         format!("compression      {}", volume.compression),
@@ -106,7 +113,10 @@ fn shown(volume: &VolumeView, json: bool) -> Result<(), Failure> {
             format_size(volume.free_bytes),
             format_size(volume.total_bytes)
         ),
-        format!("exported         {}", if volume.exported { "yes" } else { "no" }),
+        format!(
+            "exported         {}",
+            if volume.exported { "yes" } else { "no" }
+        ),
     ];
     if let Some(problem) = &volume.problem {
         lines.push(format!("NOT SERVED       {problem}"));

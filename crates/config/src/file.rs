@@ -18,15 +18,21 @@ type Setter = fn(&mut Settings, &DeValue<'_>, &Path) -> Result<(), String>;
 /// means the same wherever the server is started.
 const KEYS: &[(&str, Setter)] = &[
     ("data", |settings, value, folder| {
-        let list = value.as_array().ok_or("is a list of folders: data = [\"/srv/cairn/disk1\"]")?;
+        let list = value
+            .as_array()
+            .ok_or("is a list of folders: data = [\"/srv/cairn/disk1\"]")?;
         settings.data = list
             .iter()
             .map(|item| Ok(folder.join(text(item.get_ref())?)))
             .collect::<Result<_, String>>()?;
         Ok(())
     }),
-    ("disk_io", |settings, value, _| word(&mut settings.disk_io, value)),
-    ("disk_size_limit", |settings, value, _| word(&mut settings.disk_size_limit, value)),
+    ("disk_io", |settings, value, _| {
+        word(&mut settings.disk_io, value)
+    }),
+    ("disk_size_limit", |settings, value, _| {
+        word(&mut settings.disk_size_limit, value)
+    }),
     ("listen_admin", |settings, value, _| {
         settings.listen_admin = Some(parse_address(text(value)?)?);
         Ok(())
@@ -35,8 +41,12 @@ const KEYS: &[(&str, Setter)] = &[
         settings.listen_nfs = Some(parse_address(text(value)?)?);
         Ok(())
     }),
-    ("log_format", |settings, value, _| word(&mut settings.log_format, value)),
-    ("memory_limit", |settings, value, _| word(&mut settings.memory_limit, value)),
+    ("log_format", |settings, value, _| {
+        word(&mut settings.log_format, value)
+    }),
+    ("memory_limit", |settings, value, _| {
+        word(&mut settings.memory_limit, value)
+    }),
     ("metrics_open", |settings, value, _| {
         settings.metrics_open = Some(yes_or_no(value)?);
         Ok(())
@@ -49,7 +59,9 @@ const KEYS: &[(&str, Setter)] = &[
         settings.rpcbind = Some(yes_or_no(value)?);
         Ok(())
     }),
-    ("threads", |settings, value, _| word(&mut settings.threads, value)),
+    ("threads", |settings, value, _| {
+        word(&mut settings.threads, value)
+    }),
     ("token_file", |settings, value, folder| {
         settings.token_file = Some(folder.join(text(value)?));
         Ok(())
@@ -203,7 +215,10 @@ mod tests {
         let cases: &[(&str, &[&str])] = &[
             ("", &[]),
             ("# nothing\n", &[]),
-            ("listen_nsf = \"x\"", &["line 1: unknown key \"listen_nsf\"; did you mean \"listen_nfs\"?"]),
+            (
+                "listen_nsf = \"x\"",
+                &["line 1: unknown key \"listen_nsf\"; did you mean \"listen_nfs\"?"],
+            ),
             (
                 "\nmemory = 1\n\nrpcbind = 1\nzzz = 1",
                 &[
@@ -215,9 +230,15 @@ mod tests {
             ("[nfs]\nlisten = 1", &["line 1: unknown key \"nfs\""]),
             ("data = \"/a\"", &["line 1: data: is a list"]),
             ("data = [1]", &["line 1: data: is a string in quotes"]),
-            ("memory_limit = \"lots\"", &["line 1: memory_limit: \"lots\" is not a size"]),
+            (
+                "memory_limit = \"lots\"",
+                &["line 1: memory_limit: \"lots\" is not a size"],
+            ),
             ("threads = -1", &["line 1: threads: "]),
-            ("listen_nfs = \"2049\"", &["line 1: listen_nfs: \"2049\" is not an address"]),
+            (
+                "listen_nfs = \"2049\"",
+                &["line 1: listen_nfs: \"2049\" is not an address"],
+            ),
             ("disk_io = \"fast\"", &["auto, uring or threads"]),
             ("rpcbind = true\nrpcbind = true", &["line 2: "]),
             ("a = ", &["line 1: "]),

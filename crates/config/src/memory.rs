@@ -44,7 +44,14 @@ mod tests {
 
     #[test]
     fn parts_add_up_to_the_limit() {
-        for limit in [0, 1, 99, MEMORY_LIMIT_BYTES_MIN, MEMORY_LIMIT_BYTES_DEFAULT, u64::MAX] {
+        for limit in [
+            0,
+            1,
+            99,
+            MEMORY_LIMIT_BYTES_MIN,
+            MEMORY_LIMIT_BYTES_DEFAULT,
+            u64::MAX,
+        ] {
             let budget = MemoryBudget::of(limit);
             let sum = budget.record_cache_bytes
                 + budget.dirty_bytes

@@ -110,7 +110,9 @@ pub(crate) fn parse_address(text: &str) -> Result<SocketAddr, String> {
         _ => text.to_owned(),
     };
     written_out.parse().map_err(|_| {
-        format!("\"{text}\" is not an address with a port: write 127.0.0.1:2049, [::1]:2049 or :2049")
+        format!(
+            "\"{text}\" is not an address with a port: write 127.0.0.1:2049, [::1]:2049 or :2049"
+        )
     })
 }
 
@@ -165,7 +167,10 @@ impl Settings {
     fn check(&self, problems: &mut Vec<Problem>) {
         let mut refuse = |what: String| problems.push(Problem { line: None, what });
         if self.data.is_empty() {
-            refuse("no data folder is given: add --data DIR, or data = [\"DIR\"] to the config file".to_owned());
+            refuse(
+                "no data folder is given: add --data DIR, or data = [\"DIR\"] to the config file"
+                    .to_owned(),
+            );
         }
         if self.data.len() > DATA_FOLDERS_MAX {
             refuse(format!(
@@ -196,7 +201,9 @@ impl Settings {
         if let Some(threads) = self.threads
             && !(1..=THREADS_MAX).contains(&threads)
         {
-            refuse(format!("threads is {threads}; it can be 1 to {THREADS_MAX}"));
+            refuse(format!(
+                "threads is {threads}; it can be 1 to {THREADS_MAX}"
+            ));
         }
     }
 }

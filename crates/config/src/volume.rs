@@ -138,7 +138,13 @@ impl FromStr for Compression {
     type Err = WordError;
 
     fn from_str(text: &str) -> Result<Self, WordError> {
-        let refuse = || WordError::new(text, "a compression", "none, lz4, zstd or zstd:1 to zstd:19");
+        let refuse = || {
+            WordError::new(
+                text,
+                "a compression",
+                "none, lz4, zstd or zstd:1 to zstd:19",
+            )
+        };
         match text {
             "none" => Ok(Self::None),
             "lz4" => Ok(Self::Lz4),

@@ -37,6 +37,17 @@ pub(crate) fn kind_of(kind: InodeKind) -> FileKind {
     }
 }
 
+/// The size that a directory shows: what its entries would take in blocks. POSIX leaves it open;
+/// programs take a size of zero for an empty or special directory.
+fn dir_len_bytes(entry_count: u64) -> u64 {
+    const BLOCK_BYTES: u64 = 4096;
+    const ENTRY_BYTES: u64 = 32;
+    entry_count
+        .saturating_mul(ENTRY_BYTES)
+        .max(1)
+        .next_multiple_of(BLOCK_BYTES)
+}
+
 /// One inode; operations on it take its lock, never across a wait.
 pub(crate) struct Inode {
     pub ino: Ino,
@@ -165,7 +176,11 @@ impl State {
             nlink: record.nlink,
             uid: record.uid,
             gid: record.gid,
-            size_bytes: record.size_bytes,
+            size_bytes: if record.kind == InodeKind::Directory {
+                dir_len_bytes(record.entry_count)
+            } else {
+                record.size_bytes
+            },
             used_bytes: record.used_bytes + self.dirty.len_bytes(),
             device_major: record.device_major,
             device_minor: record.device_minor,
@@ -176,8 +191,13 @@ impl State {
     }
 
     pub fn pre_attr(&self) -> PreAttr {
+        let size_bytes = if self.record.kind == InodeKind::Directory {
+            dir_len_bytes(self.record.entry_count)
+        } else {
+            self.record.size_bytes
+        };
         PreAttr {
-            size_bytes: self.record.size_bytes,
+            size_bytes,
             mtime: self.record.mtime,
             ctime: self.record.ctime,
         }

@@ -83,7 +83,10 @@ fn create_batch(store: &MetaStore, number: u64) -> Batch {
     directory.cookie_next = number;
     let mut batch = Batch::new();
     batch
-        .put(Key::inode(ino), InodeRecord::new(InodeKind::Regular).encode())
+        .put(
+            Key::inode(ino),
+            InodeRecord::new(InodeKind::Regular).encode(),
+        )
         .put(Key::dirent(ROOT, name.as_bytes()), dirent.encode())
         .put(Key::cookie(ROOT, number), cookie.encode())
         .put(Key::inode(ROOT), directory.encode())
@@ -98,13 +101,20 @@ fn create_batch(store: &MetaStore, number: u64) -> Batch {
 async fn create_one(store: &MetaStore, number: u64) {
     let name = format!("file-{number:08}");
     let parent = store.get(&Key::inode(ROOT)).expect("reads");
-    let there = store.get(&Key::dirent(ROOT, name.as_bytes())).expect("reads");
+    let there = store
+        .get(&Key::dirent(ROOT, name.as_bytes()))
+        .expect("reads");
     assert!(there.is_none() && (parent.is_some() || number == 0));
     let ticket = store.submit(create_batch(store, number));
     store.durable(ticket).await.expect("durable");
 }
 
-async fn durable_creates(store: &Arc<MetaStore>, next: &Arc<AtomicU64>, waiting: u64, seconds: f64) {
+async fn durable_creates(
+    store: &Arc<MetaStore>,
+    next: &Arc<AtomicU64>,
+    waiting: u64,
+    seconds: f64,
+) {
     let before = store.stats();
     let start = Instant::now();
     let deadline = Duration::from_secs_f64(seconds);
@@ -129,7 +139,9 @@ async fn durable_creates(store: &Arc<MetaStore>, next: &Arc<AtomicU64>, waiting:
     latencies.sort_unstable();
     let at = |share: f64| {
         let index = (latencies.len() as f64 * share) as usize;
-        latencies.get(index).map_or(0.0, |latency| latency.as_secs_f64() * 1e6)
+        latencies
+            .get(index)
+            .map_or(0.0, |latency| latency.as_secs_f64() * 1e6)
     };
     let groups = store.stats().groups - before.groups;
     println!(
@@ -144,6 +156,7 @@ async fn durable_creates(store: &Arc<MetaStore>, next: &Arc<AtomicU64>, waiting:
 }
 
 async fn fill(store: &MetaStore, next: &AtomicU64, files: u64) {
+    let before = store.stats();
     let start = Instant::now();
     while next.load(Ordering::Relaxed) < files {
         store.admit().await;
@@ -155,7 +168,11 @@ async fn fill(store: &MetaStore, next: &AtomicU64, files: u64) {
     store.durable(store.last_ticket()).await.expect("durable");
     println!(
         "{}",
-        json!({"measure": "fill", "files": files, "seconds": start.elapsed().as_secs_f64()})
+        json!({
+            "measure": "fill", "files": files, "seconds": start.elapsed().as_secs_f64(),
+            "groups": store.stats().groups - before.groups,
+            "group_bytes": store.stats().group_bytes - before.group_bytes,
+        })
     );
 }
 
@@ -165,15 +182,22 @@ fn reads(store: &MetaStore, files: u64, seconds: f64) {
     let mut number = 1u64;
     while start.elapsed().as_secs_f64() < seconds {
         for _ in 0..100 {
-            number = number.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            number = number
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
             let name = format!("file-{:08}", (number >> 33) % files);
-            let found = store.get(&Key::dirent(ROOT, name.as_bytes())).expect("reads");
+            let found = store
+                .get(&Key::dirent(ROOT, name.as_bytes()))
+                .expect("reads");
             assert!(found.is_some());
             count += 1;
         }
     }
     let per_second = (count as f64 / start.elapsed().as_secs_f64()).round();
-    println!("{}", json!({"measure": "point gets", "per_second": per_second}));
+    println!(
+        "{}",
+        json!({"measure": "point gets", "per_second": per_second})
+    );
     let (from, to) = Key::dirents(ROOT);
     let start = Instant::now();
     let mut count = 0u64;
@@ -183,7 +207,10 @@ fn reads(store: &MetaStore, files: u64, seconds: f64) {
     });
     scanned.expect("scans");
     let per_second = (count as f64 / start.elapsed().as_secs_f64()).round();
-    println!("{}", json!({"measure": "scan", "entries": count, "per_second": per_second}));
+    println!(
+        "{}",
+        json!({"measure": "scan", "entries": count, "per_second": per_second})
+    );
 }
 
 async fn restart(env: &Env, settings: &MetaSettings, disks: &Disks, what: &str) -> Arc<MetaStore> {

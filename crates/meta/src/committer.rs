@@ -38,11 +38,14 @@ pub(crate) struct Committer {
 
 impl Committer {
     pub async fn run(mut self) {
-        let result = self.work().await;
-        if let Err(error) = result {
+        let mut guard = PanicGuard(Some(self.shared.clone()));
+        if let Err(error) = self.work().await {
             self.shared.fail(error);
         }
-        let Self { shared, log, done, .. } = self;
+        guard.0 = None;
+        let Self {
+            shared, log, done, ..
+        } = self;
         drop(log);
         drop(shared);
         // Nobody may be waiting for the end.
@@ -172,6 +175,18 @@ impl Committer {
         *shared.log_status.lock() = self.log.status();
         shared.progress.advance(position);
         Ok(())
+    }
+}
+
+/// Tells all who wait when the task ends by a panic: nobody else would.
+struct PanicGuard(Option<Arc<Shared>>);
+
+impl Drop for PanicGuard {
+    fn drop(&mut self) {
+        if let Some(shared) = self.0.take() {
+            let what = "the committer of the metadata store ended unexpectedly";
+            shared.fail(MetaError::State(what.to_owned()));
+        }
     }
 }
 

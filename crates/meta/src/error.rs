@@ -28,43 +28,52 @@ pub enum MetaErrorKind {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum MetaError {
     #[error("volume {volume}: its metadata is on none of the {disk_count} disks that are present")]
-    NotFound {
-        volume: VolumeId,
-        disk_count: usize,
-    },
+    NotFound { volume: VolumeId, disk_count: usize },
     #[error("volume {volume}: there is metadata of it on {disk} already")]
     Exists { volume: VolumeId, disk: String },
-    #[error("volume {volume}: no healthy disk to write its metadata to; bring disks back and start again")]
+    #[error(
+        "volume {volume}: no healthy disk to write its metadata to; bring disks back and start again"
+    )]
     NoDisk { volume: VolumeId },
     #[error("a batch of {len_bytes} bytes is above the limit of {len_bytes_max}; split it")]
     BatchTooLarge {
         len_bytes: usize,
         len_bytes_max: usize,
     },
-    #[error("volume {volume}: {missing} of the {members} disks it was last open with are missing, and {copies} of them may hold newer changes; bring disks back")]
+    #[error(
+        "volume {volume}: {missing} of the {members} disks it was last open with are missing, and {copies} of them may hold newer changes; bring disks back"
+    )]
     TooManyMissing {
         volume: VolumeId,
         missing: usize,
         members: usize,
         copies: usize,
     },
-    #[error("volume {volume}: disks were used apart from each other and both sides hold acknowledged changes (epochs {first} and {second}); take away the disks of the side to give up")]
+    #[error(
+        "volume {volume}: disks were used apart from each other and both sides hold acknowledged changes (epochs {first} and {second}); take away the disks of the side to give up"
+    )]
     SplitHistory {
         volume: VolumeId,
         first: u64,
         second: u64,
     },
-    #[error("volume {volume}: no readable copy of log position {position}, with later ones there; refusing to lose acknowledged changes; bring missing disks back")]
+    #[error(
+        "volume {volume}: no readable copy of log position {position}, with later ones there; refusing to lose acknowledged changes; bring missing disks back"
+    )]
     LogDamaged {
         volume: VolumeId,
         position: LogPosition,
     },
-    #[error("volume {volume}: no copy of its state reaches the start of the log at position {position}; bring missing disks back")]
+    #[error(
+        "volume {volume}: no copy of its state reaches the start of the log at position {position}; bring missing disks back"
+    )]
     StateMissing {
         volume: VolumeId,
         position: LogPosition,
     },
-    #[error("volume {volume}: it was opened {count} times without its journal being folded; the log cannot name more terms")]
+    #[error(
+        "volume {volume}: it was opened {count} times without its journal being folded; the log cannot name more terms"
+    )]
     TooManyTerms { volume: VolumeId, count: usize },
     #[error("damaged key: {0}")]
     Key(#[from] KeyError),

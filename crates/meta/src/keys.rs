@@ -384,10 +384,8 @@ fn two_u64(bytes: &[u8]) -> Option<(u64, u64)> {
 fn u64_and_name(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (first, name) = bytes.split_first_chunk::<8>()?;
     let (nul, name) = name.split_last()?;
-    let is_name = *nul == 0
-        && !name.is_empty()
-        && name.len() <= NAME_LEN_BYTES_MAX
-        && !name.contains(&0);
+    let is_name =
+        *nul == 0 && !name.is_empty() && name.len() <= NAME_LEN_BYTES_MAX && !name.contains(&0);
     is_name.then_some((u64::from_be_bytes(*first), name))
 }
 
@@ -430,10 +428,7 @@ mod tests {
             ),
             (Key::acl(Ino(4)), KeyKind::Acl(Ino(4))),
             (Key::orphan(Ino(5)), KeyKind::Orphan(Ino(5))),
-            (
-                Key::segment(SegmentId(6)),
-                KeyKind::Segment(SegmentId(6)),
-            ),
+            (Key::segment(SegmentId(6)), KeyKind::Segment(SegmentId(6))),
             (
                 Key::snapshot(Generation(2)),
                 KeyKind::Snapshot(Generation(2)),
@@ -465,7 +460,10 @@ mod tests {
             ("inode short", &[TAG_INODE, 0, 0, 0, 0, 0, 0, 1]),
             ("inode long", &[TAG_INODE, 0, 0, 0, 0, 0, 0, 0, 1, 1]),
             ("empty name", &[TAG_DIRENT, 0, 0, 0, 0, 0, 0, 0, 1, 0]),
-            ("name not ended", &[TAG_DIRENT, 0, 0, 0, 0, 0, 0, 0, 1, b'a']),
+            (
+                "name not ended",
+                &[TAG_DIRENT, 0, 0, 0, 0, 0, 0, 0, 1, b'a'],
+            ),
             (
                 "NUL in name",
                 &[TAG_DIRENT, 0, 0, 0, 0, 0, 0, 0, 1, b'a', 0, b'b', 0],
@@ -482,14 +480,29 @@ mod tests {
     fn ranges_hold_what_they_say() {
         let within = |(from, to): (Key, Key), key: Key| from <= key && key < to;
         assert!(within(Key::dirents(Ino(1)), Key::dirent(Ino(1), b"\xff")));
-        assert!(within(Key::dirents(Ino(u64::MAX)), Key::dirent(Ino(u64::MAX), b"a")));
+        assert!(within(
+            Key::dirents(Ino(u64::MAX)),
+            Key::dirent(Ino(u64::MAX), b"a")
+        ));
         assert!(!within(Key::dirents(Ino(1)), Key::dirent(Ino(2), b"a")));
-        assert!(within(Key::cookies_after(Ino(1), 4), Key::cookie(Ino(1), 5)));
-        assert!(!within(Key::cookies_after(Ino(1), 4), Key::cookie(Ino(1), 4)));
+        assert!(within(
+            Key::cookies_after(Ino(1), 4),
+            Key::cookie(Ino(1), 5)
+        ));
+        assert!(!within(
+            Key::cookies_after(Ino(1), 4),
+            Key::cookie(Ino(1), 4)
+        ));
         let (from, to) = Key::cookies_after(Ino(1), u64::MAX);
         assert!(from >= to);
-        assert!(!within(Key::extents_past(Ino(1), 10), Key::extent(Ino(1), 10)));
-        assert!(within(Key::extents_past(Ino(1), 10), Key::extent(Ino(1), 11)));
+        assert!(!within(
+            Key::extents_past(Ino(1), 10),
+            Key::extent(Ino(1), 10)
+        ));
+        assert!(within(
+            Key::extents_past(Ino(1), 10),
+            Key::extent(Ino(1), 11)
+        ));
         assert!(within(Key::extents_past(Ino(1), 0), Key::extent(Ino(1), 1)));
         assert!(within(Key::orphans(), Key::orphan(Ino(u64::MAX))));
         assert!(within(Key::inodes(), Key::inode(Ino(0))));
@@ -498,7 +511,10 @@ mod tests {
     #[test]
     fn names_sort_as_bytes_and_newest_version_first() {
         assert!(Key::dirent(Ino(1), b"a") < Key::dirent(Ino(1), b"a\x01"));
-        assert!(Key::dirent(Ino(1), b"a").at(Generation(1)) < Key::dirent(Ino(1), b"a\x01").at(Generation(9)));
+        assert!(
+            Key::dirent(Ino(1), b"a").at(Generation(1))
+                < Key::dirent(Ino(1), b"a\x01").at(Generation(9))
+        );
         let key = Key::inode(Ino(1));
         assert!(key.at(Generation(2)) < key.at(Generation(1)));
         let key = Key::segment(SegmentId(1));

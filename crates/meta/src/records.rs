@@ -477,7 +477,11 @@ impl<'a> Fields<'a> {
         }
     }
 
-    pub(crate) fn take(&mut self, len: usize, field: &'static str) -> Result<&'a [u8], RecordError> {
+    pub(crate) fn take(
+        &mut self,
+        len: usize,
+        field: &'static str,
+    ) -> Result<&'a [u8], RecordError> {
         let (taken, rest) = self
             .rest
             .split_at_checked(len)

@@ -138,7 +138,10 @@ impl Shared {
 
     /// Ends the store: everybody gets this error from now on.
     pub fn fail(&self, error: MetaError) {
-        tracing::error!(volume = self.disks.volume.0, "metadata store failed: {error}");
+        tracing::error!(
+            volume = self.disks.volume.0,
+            "metadata store failed: {error}"
+        );
         self.progress.stop(MetaError::Failed(Arc::new(error)));
         self.ask_stop(Stop::Now);
         self.admission.notify_waiters();
@@ -185,7 +188,8 @@ impl Shared {
     /// The group is durable.
     pub fn committed(&self, group: &Group) {
         self.progress.advance(group.last);
-        self.queued_bytes.fetch_sub(group.len_bytes, Ordering::AcqRel);
+        self.queued_bytes
+            .fetch_sub(group.len_bytes, Ordering::AcqRel);
         self.admission.notify_waiters();
     }
 
@@ -218,7 +222,9 @@ impl Shared {
     /// Whether there are as many states as there can be.
     pub fn states_are_complete(&self) -> bool {
         let states = self.states.lock();
-        let healthy = states.iter().filter(|(disk, _)| self.disks.is_healthy(*disk));
+        let healthy = states
+            .iter()
+            .filter(|(disk, _)| self.disks.is_healthy(*disk));
         healthy.count() >= self.copies_possible()
     }
 
@@ -228,7 +234,9 @@ impl Shared {
         let wanted = self.copies_possible();
         let mut positions: Vec<LogPosition> = {
             let states = self.states.lock();
-            let healthy = states.iter().filter(|(disk, _)| self.disks.is_healthy(*disk));
+            let healthy = states
+                .iter()
+                .filter(|(disk, _)| self.disks.is_healthy(*disk));
             healthy.map(|(_, position)| *position).collect()
         };
         positions.sort_unstable_by(|a, b| b.cmp(a));
@@ -373,7 +381,9 @@ impl Shared {
         };
         let states: Vec<CopyPosition> = {
             let states = self.states.lock();
-            let healthy = states.iter().filter(|(disk, _)| self.disks.is_healthy(*disk));
+            let healthy = states
+                .iter()
+                .filter(|(disk, _)| self.disks.is_healthy(*disk));
             healthy.map(copy).collect()
         };
         let copies = self.settings.copies;

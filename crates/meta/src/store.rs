@@ -96,12 +96,7 @@ impl MetaStore {
     }
 
     /// Entries with `from <= key < to` in order, at most `limit`, as [`MetaStore::get`] sees them.
-    pub fn scan(
-        &self,
-        from: &Key,
-        to: &Key,
-        limit: usize,
-    ) -> Result<Vec<(Key, Bytes)>, MetaError> {
+    pub fn scan(&self, from: &Key, to: &Key, limit: usize) -> Result<Vec<(Key, Bytes)>, MetaError> {
         let mut found = Vec::new();
         if limit == 0 {
             return Ok(found);
@@ -236,7 +231,13 @@ impl MetaStore {
     }
 
     pub fn segment(&self, id: SegmentId) -> Option<SegmentRecord> {
-        self.shared.pending.lock().counters.segments.get(&id).cloned()
+        self.shared
+            .pending
+            .lock()
+            .counters
+            .segments
+            .get(&id)
+            .cloned()
     }
 
     pub fn segments(&self) -> Vec<(SegmentId, SegmentRecord)> {

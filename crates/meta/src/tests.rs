@@ -28,7 +28,10 @@ fn settings(copies: usize) -> MetaSettings {
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
+    // Else the test itself would only run after 61 steps of the store's tasks, and never see one of
+    // them under way.
     tokio::runtime::Builder::new_current_thread()
+        .event_interval(1)
         .build()
         .expect("a runtime")
         .block_on(future)
@@ -213,13 +216,21 @@ impl Model {
         let (from, to) = Key::everything();
         assert_eq!(visible(store, &from, &to), state.keys);
         let key = self.key();
-        assert_eq!(store.get(&key).expect("reads"), state.keys.get(&key).cloned());
+        assert_eq!(
+            store.get(&key).expect("reads"),
+            state.keys.get(&key).cloned()
+        );
         let (from, to) = (self.key(), self.key());
-        let (from, to) = (from.clone().min(to.clone()).successor(), from.max(to).successor());
+        let (from, to) = (
+            from.clone().min(to.clone()).successor(),
+            from.max(to).successor(),
+        );
         let limit = self.below(9) as usize;
         let found = store.scan(&from, &to, limit).expect("scans");
         let want = state.keys.range(from..to).take(limit);
-        let want: Vec<_> = want.map(|(key, value)| (key.clone(), value.clone())).collect();
+        let want: Vec<_> = want
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
         assert_eq!(found, want);
         assert_eq!(counted(store), (state.segments, state.space));
     }
@@ -272,8 +283,7 @@ type Counted = (BTreeMap<SegmentId, (u64, u64)>, (u64, u64, u64));
 
 fn counted(store: &MetaStore) -> Counted {
     let segments = store.segments().into_iter();
-    let segments =
-        segments.map(|(id, record)| (id, (record.live_bytes, record.live_records)));
+    let segments = segments.map(|(id, record)| (id, (record.live_bytes, record.live_records)));
     let counters = store.counters();
     let space = (counters.inodes, counters.file_bytes, counters.stored_bytes);
     (segments.collect(), space)
@@ -403,7 +413,9 @@ async fn reopen(
 
 #[test]
 fn a_volume_lives_through_crashes_and_lost_disks() {
-    let first = std::env::var("CAIRN_SEED").ok().and_then(|seed| seed.parse().ok());
+    let first = std::env::var("CAIRN_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok());
     let seeds = first.map_or(0..40, |seed: u64| seed..seed + 1);
     for seed in seeds {
         for (disks, copies) in [(1, 1), (2, 2), (4, 3), (5, 3), (6, 2)] {
@@ -539,7 +551,11 @@ fn a_killed_process_loses_nothing_that_was_acknowledged() {
     for kill_after in [1, 7, 60, 200, KILLED_STEP_COUNT] {
         let folder = tempfile::tempdir().expect("a folder");
         let mut child = std::process::Command::new(&program)
-            .args(["--exact", "tests::the_process_that_is_killed", "--nocapture"])
+            .args([
+                "--exact",
+                "tests::the_process_that_is_killed",
+                "--nocapture",
+            ])
             .env(KILLED_FOLDER, folder.path())
             .stdout(std::process::Stdio::piped())
             .stderr(std::process::Stdio::null())
@@ -588,6 +604,9 @@ fn a_killed_process_loses_nothing_that_was_acknowledged() {
 fn any_two_of_four_disks_may_go_at_any_moment() {
     let pool = Pool::new(4);
     let recorder = Recorder::new(&pool.disks);
+    for (index, disk) in pool.disks.iter().enumerate() {
+        disk.yield_at_random(index as u64, 3);
+    }
     let mut acknowledged = Vec::new();
     let model = block_on(async {
         let world = TestWorld::new(3);
@@ -627,9 +646,9 @@ fn any_two_of_four_disks_may_go_at_any_moment() {
                     VOLUME,
                     present(&disks, &missing),
                 );
-                let (store, recovered) = opened.await.unwrap_or_else(|error| {
-                    panic!("at {index} without {missing:?}: {error}")
-                });
+                let (store, recovered) = opened
+                    .await
+                    .unwrap_or_else(|error| panic!("at {index} without {missing:?}: {error}"));
                 let mut check = Model {
                     rng: Rng::new(1),
                     history: model.history.clone(),
@@ -750,7 +769,10 @@ fn it_refuses_rather_than_to_guess() {
             Some(MetaError::TooManyMissing { missing: 3, .. })
         ));
         // A record in the middle damaged on all copies: later ones show that it is missing.
-        let name = pool.disks[0].file_names().into_iter().find(|name| name.contains("log."));
+        let name = pool.disks[0]
+            .file_names()
+            .into_iter()
+            .find(|name| name.contains("log."));
         let name = name.expect("a log file");
         for disk in &pool.disks[..3] {
             disk.flip_bit(&name, 4096 + 4096 + 100, 3);
@@ -762,7 +784,13 @@ fn it_refuses_rather_than_to_guess() {
         // With one good copy nothing is lost.
         pool.disks[1].flip_bit(&name, 4096 + 4096 + 100, 3);
         let (store, _) = open(&[]).await.expect("opens");
-        assert_eq!(store.scan(&Key::inodes().0, &Key::inodes().1, 9).expect("scans").len(), 5);
+        assert_eq!(
+            store
+                .scan(&Key::inodes().0, &Key::inodes().1, 9)
+                .expect("scans")
+                .len(),
+            5
+        );
     });
 }
 
@@ -837,7 +865,11 @@ fn the_log_is_recycled_and_waits_for_the_journal() {
         for _ in 0..300 {
             write(None, None).await;
         }
-        assert!(store.stats().log_bytes < 8 * LOG_FILE_BYTES_MIN, "{:?}", store.stats());
+        assert!(
+            store.stats().log_bytes < 8 * LOG_FILE_BYTES_MIN,
+            "{:?}",
+            store.stats()
+        );
         let files = pool.disks[0].file_names().len();
         assert!(files < 12, "{files} files");
         let pinned = write(Some(entry.clone()), None).await;
@@ -864,7 +896,10 @@ fn the_log_is_recycled_and_waits_for_the_journal() {
         store.durable(store.submit(batch)).await.expect("durable");
         assert_eq!(store.journal_pressure().data_bytes, 0);
         store.ship().await.expect("ships");
-        store.durable(store.submit(Batch::new())).await.expect("durable");
+        store
+            .durable(store.submit(Batch::new()))
+            .await
+            .expect("durable");
         assert!(store.stats().log_start > last.0);
     });
 }

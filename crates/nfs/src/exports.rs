@@ -269,20 +269,21 @@ mod tests {
             gid,
             groups: groups.to_vec(),
         };
-        let cases: &[(Squash, (u32, u32, &[u32]), Credentials)] = &[
-            (Squash::Root, (0, 0, &[0, 4]), nobody.clone()),
+        let cases = [
+            (Squash::Root, user(0, 0, &[0, 4]), nobody.clone()),
             (
                 Squash::Root,
-                (7, 0, &[0, 4]),
+                user(7, 0, &[0, 4]),
                 user(7, ANONYMOUS_ID, &[ANONYMOUS_ID, 4]),
             ),
-            (Squash::Root, (7, 8, &[4]), user(7, 8, &[4])),
-            (Squash::None, (0, 0, &[1]), user(0, 0, &[1])),
-            (Squash::All, (7, 8, &[4]), nobody.clone()),
+            (Squash::Root, user(7, 8, &[4]), user(7, 8, &[4])),
+            (Squash::None, user(0, 0, &[1]), user(0, 0, &[1])),
+            (Squash::All, user(7, 8, &[4]), nobody),
         ];
-        for (squash, (uid, gid, groups), want) in cases {
-            rule.squash = *squash;
-            assert_eq!(rule.credentials(*uid, *gid, groups), *want);
+        for (squash, sent, want) in cases {
+            rule.squash = squash;
+            let got = rule.credentials(sent.uid, sent.gid, &sent.groups);
+            assert_eq!(got, want, "{squash:?} of {sent:?}");
         }
     }
 }

@@ -84,7 +84,9 @@ pub enum AssembleError {
         pool: String,
         members: String,
     },
-    #[error("{first} and {second} say both that they are disk {id}; one is a copy: start with the original only")]
+    #[error(
+        "{first} and {second} say both that they are disk {id}; one is a copy: start with the original only"
+    )]
     Twice {
         first: String,
         second: String,
@@ -95,7 +97,9 @@ pub enum AssembleError {
          restore the file `pool` of one of them from a backup"
     )]
     NoPoolFile,
-    #[error("the pool needs {needed} of its {members} disks, and {present} are there; missing: {missing}")]
+    #[error(
+        "the pool needs {needed} of its {members} disks, and {present} are there; missing: {missing}"
+    )]
     TooManyMissing {
         needed: usize,
         members: usize,
@@ -183,7 +187,10 @@ fn open(found: &[Found], state: PoolState) -> Result<Plan, AssembleError> {
     for (index, folder) in found.iter().enumerate() {
         let by_label = state.disks.iter().find(|disk| disk.label == folder.label);
         let why = match &folder.content {
-            Content::Disk { identity: Some(identity), .. } => {
+            Content::Disk {
+                identity: Some(identity),
+                ..
+            } => {
                 if !state.disks.iter().any(|disk| disk.id == identity.disk) {
                     return Err(not_a_member(&state, folder));
                 }
@@ -199,7 +206,9 @@ fn open(found: &[Found], state: PoolState) -> Result<Plan, AssembleError> {
                 present.push((index, identity.disk));
                 continue;
             }
-            Content::Disk { identity: None, .. } | Content::Blank if state.stage == Stage::Forming => {
+            Content::Disk { identity: None, .. } | Content::Blank
+                if state.stage == Stage::Forming =>
+            {
                 let disk = by_label.ok_or_else(|| not_a_member(&state, folder))?;
                 unformatted.push((index, disk.id));
                 continue;
@@ -238,7 +247,10 @@ fn add_unnamed(
     // A disk that moved is present under its id, whatever is at its old place now.
     missing.retain(|entry| !present.iter().any(|(_, id)| *id == entry.disk.id));
     for disk in &state.disks {
-        let known = present.iter().chain(unformatted).any(|(_, id)| *id == disk.id)
+        let known = present
+            .iter()
+            .chain(unformatted)
+            .any(|(_, id)| *id == disk.id)
             || missing.iter().any(|entry| entry.disk.id == disk.id);
         if !known {
             missing.push(Missing {
@@ -321,8 +333,13 @@ mod tests {
     #[test]
     fn a_pool_is_made_of_empty_folders_only() {
         let blank = || folder("/a", Content::Blank);
-        assert_eq!(plan(&[blank(), folder("/b", Content::Absent)]), Ok(Plan::Create));
-        let foreign = Content::Foreign { example: "thesis.tex".to_owned() };
+        assert_eq!(
+            plan(&[blank(), folder("/b", Content::Absent)]),
+            Ok(Plan::Create)
+        );
+        let foreign = Content::Foreign {
+            example: "thesis.tex".to_owned(),
+        };
         assert!(matches!(
             plan(&[blank(), folder("/b", foreign)]),
             Err(AssembleError::Foreign { .. })
@@ -333,7 +350,10 @@ mod tests {
             Err(AssembleError::Unusable { .. })
         ));
         let lost = disk(77, 1, None);
-        assert_eq!(plan(&[blank(), folder("/b", lost)]), Err(AssembleError::NoPoolFile));
+        assert_eq!(
+            plan(&[blank(), folder("/b", lost)]),
+            Err(AssembleError::NoPoolFile)
+        );
     }
 
     #[test]
@@ -342,7 +362,9 @@ mod tests {
         found.reverse();
         found[0].label = "/moved".to_owned();
         match plan(&found) {
-            Ok(Plan::Open { present, missing, .. }) => {
+            Ok(Plan::Open {
+                present, missing, ..
+            }) => {
                 assert_eq!(present.len(), 4);
                 assert_eq!(present[0], (0, DiskId(4)));
                 assert!(missing.is_empty());
@@ -377,7 +399,9 @@ mod tests {
                 found[*index].content = content.clone();
             }
             match plan(&found) {
-                Ok(Plan::Open { present, missing, .. }) if count <= 2 => {
+                Ok(Plan::Open {
+                    present, missing, ..
+                }) if count <= 2 => {
                     assert_eq!((present.len(), missing.len()), (6 - count, count));
                     assert_eq!(missing[0].disk.label, "/data/1");
                 }
@@ -401,10 +425,16 @@ mod tests {
     fn strangers_are_refused() {
         let mut found = members(2);
         found.push(folder("/new", Content::Blank));
-        assert!(matches!(plan(&found), Err(AssembleError::NotAMember { .. })));
+        assert!(matches!(
+            plan(&found),
+            Err(AssembleError::NotAMember { .. })
+        ));
         let mut found = members(2);
         found.push(folder("/new", disk(77, 9, None)));
-        assert!(matches!(plan(&found), Err(AssembleError::NotAMember { .. })));
+        assert!(matches!(
+            plan(&found),
+            Err(AssembleError::NotAMember { .. })
+        ));
         let mut found = members(2);
         found.push(folder("/new", disk(78, 1, None)));
         assert!(matches!(plan(&found), Err(AssembleError::TwoPools { .. })));
@@ -418,20 +448,30 @@ mod tests {
         let mut state = example(3);
         state.stage = Stage::Forming;
         state.volumes.clear();
-        let bare = |state| Content::Disk { identity: None, state };
+        let bare = |state| Content::Disk {
+            identity: None,
+            state,
+        };
         let mut found = vec![
             folder("/data/1", disk(77, 1, Some(state.clone()))),
             folder("/data/2", bare(Some(state.clone()))),
             folder("/data/3", Content::Blank),
         ];
         match plan(&found) {
-            Ok(Plan::Open { present, unformatted, .. }) => {
+            Ok(Plan::Open {
+                present,
+                unformatted,
+                ..
+            }) => {
                 assert_eq!(present, [(0, DiskId(1))]);
                 assert_eq!(unformatted, [(1, DiskId(2)), (2, DiskId(3))]);
             }
             other => panic!("{other:?}"),
         }
         found.pop();
-        assert!(matches!(plan(&found), Err(AssembleError::TooManyMissing { .. })));
+        assert!(matches!(
+            plan(&found),
+            Err(AssembleError::TooManyMissing { .. })
+        ));
     }
 }

@@ -9,7 +9,9 @@ use cairn_admin::api::{
     VolumeChange, VolumeCreate, VolumeView,
 };
 use cairn_admin::{Answer, Control, ControlError};
+use cairn_base::LogPosition;
 use cairn_config::{ClientNet, ExportRule, Protection, VolumeName, VolumeSettings};
+use cairn_meta::MetaStats;
 use cairn_segment::DiskStatus;
 
 use crate::convert;
@@ -63,7 +65,12 @@ impl Control for Controller {
     }
 
     fn volume_delete(&self, name: VolumeName, force: bool) -> Answer<'_, ()> {
-        Box::pin(async move { self.inner.volume_delete(&name, force).await.map_err(refusal) })
+        Box::pin(async move {
+            self.inner
+                .volume_delete(&name, force)
+                .await
+                .map_err(refusal)
+        })
     }
 
     fn exports(&self) -> Answer<'_, Vec<ExportView>> {
@@ -83,11 +90,7 @@ impl Control for Controller {
         })
     }
 
-    fn export_remove(
-        &self,
-        volume: VolumeName,
-        clients: Vec<ClientNet>,
-    ) -> Answer<'_, ExportView> {
+    fn export_remove(&self, volume: VolumeName, clients: Vec<ClientNet>) -> Answer<'_, ExportView> {
         Box::pin(async move {
             self.inner
                 .exports_change(|pool| pool.remove_rules(&volume, &clients))
@@ -154,24 +157,30 @@ impl Controller {
                 DiskState::Failed => "failed: too many I/O errors".to_owned(),
                 DiskState::Missing => {
                     let missing = inner.missing.iter();
-                    let entry = missing.clone().find(|entry| entry.disk.id.to_string() == disk.id);
+                    let entry = missing
+                        .clone()
+                        .find(|entry| entry.disk.id.to_string() == disk.id);
                     format!("is missing: {}", entry.map_or("", |entry| &entry.why))
                 }
             };
             Some(format!("{} {why}", disk.label))
         });
-        let failed = volumes.iter().filter(|volume| !volume.serving).map(|volume| {
-            let why = volume.problem.as_deref().unwrap_or("");
-            format!("{} is not served: {why}", volume.name)
-        });
-        let degraded = pool.volumes.iter().filter_map(|volume| {
-            match inner.service(volume.id) {
-                Some(VolumeService::Serving(fs)) if fs.meta().stats().degraded => {
+        let failed = volumes
+            .iter()
+            .filter(|volume| !volume.serving)
+            .map(|volume| {
+                let why = volume.problem.as_deref().unwrap_or("");
+                format!("{} is not served: {why}", volume.name)
+            });
+        let degraded = pool
+            .volumes
+            .iter()
+            .filter_map(|volume| match inner.service(volume.id) {
+                Some(VolumeService::Serving(fs)) if metadata_degraded(&fs.meta().stats()) => {
                     Some(volume.name.to_string())
                 }
                 _ => None,
-            }
-        });
+            });
         let unprotected = volumes
             .iter()
             .filter(|volume| volume.protection == Protection::None && pool.disks.len() > 1)
@@ -247,7 +256,9 @@ impl Controller {
 
     async fn volume_view(&self, volume: &PoolVolume) -> VolumeView {
         let inner = &self.inner;
-        let code = inner.store.code_for(convert::protection(volume.settings.protection));
+        let code = inner
+            .store
+            .code_for(convert::protection(volume.settings.protection));
         let mut view = VolumeView {
             id: volume.id.0,
             name: volume.name.clone(),
@@ -335,20 +346,23 @@ fn refusal(failure: ChangeFailure) -> ControlError {
     let message = failure.to_string();
     match failure {
         ChangeFailure::Refused(ChangeError::NotFound(_)) => {
-            ControlError::new(ErrorKind::NotFound, message).hint("`cairn volume list` shows all volumes")
+            ControlError::new(ErrorKind::NotFound, message)
+                .hint("`cairn volume list` shows all volumes")
         }
         ChangeFailure::Refused(ChangeError::NoRule { .. }) => {
-            ControlError::new(ErrorKind::NotFound, message).hint("`cairn export list` shows all rules")
+            ControlError::new(ErrorKind::NotFound, message)
+                .hint("`cairn export list` shows all rules")
         }
         ChangeFailure::Refused(ChangeError::Exists(_)) => {
             ControlError::new(ErrorKind::Conflict, message).hint("choose another name")
         }
         ChangeFailure::Refused(ChangeError::TooManyVolumes | ChangeError::TooManyRules) => {
-            ControlError::new(ErrorKind::Conflict, message).hint("delete one that is not needed first")
+            ControlError::new(ErrorKind::Conflict, message)
+                .hint("delete one that is not needed first")
         }
-        ChangeFailure::Exported(name) => ControlError::new(ErrorKind::Conflict, message).hint(format!(
-            "remove its export first (`cairn export remove {name}`), or use --force"
-        )),
+        ChangeFailure::Exported(name) => ControlError::new(ErrorKind::Conflict, message).hint(
+            format!("remove its export first (`cairn export remove {name}`), or use --force"),
+        ),
         ChangeFailure::Impossible(_) => ControlError::new(ErrorKind::Conflict, message),
         ChangeFailure::Save(_) | ChangeFailure::Engine(_) => {
             tracing::error!(%message, "a change of the pool failed");
@@ -356,6 +370,16 @@ fn refusal(failure: ChangeFailure) -> ControlError {
                 .hint("`cairn disk list` shows how the disks are; the server's log says more")
         }
     }
+}
+
+/// Whether another lost disk could cost metadata that should survive it.
+///
+/// Too few copies of the state do no harm as long as the log, which has all its copies, still
+/// begins at the first entry: a new volume is not degraded.
+fn metadata_degraded(stats: &MetaStats) -> bool {
+    let log_is_whole = stats.log_start <= LogPosition(1);
+    stats.log_disks.len() < stats.copies_wanted
+        || (stats.states.len() < stats.copies_wanted && !log_is_whole)
 }
 
 fn percent(part: u64, whole: u64) -> Option<u64> {
@@ -370,6 +394,11 @@ fn resident_bytes() -> u64 {
     let Ok(statm) = std::fs::read_to_string("/proc/self/statm") else {
         return 0;
     };
-    let pages = statm.split(' ').nth(1).and_then(|text| text.parse::<u64>().ok());
-    pages.unwrap_or(0).saturating_mul(rustix::param::page_size() as u64)
+    let pages = statm
+        .split(' ')
+        .nth(1)
+        .and_then(|text| text.parse::<u64>().ok());
+    pages
+        .unwrap_or(0)
+        .saturating_mul(rustix::param::page_size() as u64)
 }

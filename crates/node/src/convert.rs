@@ -1,6 +1,8 @@
 //! Turns the words of the config into those of the engine and of NFS, each in one place.
 
-use cairn_config::{AccessPattern, Access, Compression, ExportRule, Protection, Squash, VolumeSettings};
+use cairn_config::{
+    Access, AccessPattern, Compression, ExportRule, Protection, Squash, VolumeSettings,
+};
 use cairn_erasure::Code;
 use cairn_fs::Policy;
 use cairn_nfs::ClientRule;

@@ -70,7 +70,9 @@ pub async fn open_pool(env: &Env, config: &Config) -> Result<PoolDisks, NodeErro
                 });
             }
             let state = new_state(env, &disks);
-            let members = disks.into_iter().zip(state.disks.iter().map(|disk| disk.id));
+            let members = disks
+                .into_iter()
+                .zip(state.disks.iter().map(|disk| disk.id));
             let members: Vec<_> = members.collect();
             form(env, state, members.clone(), &members).await
         }

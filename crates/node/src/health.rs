@@ -51,7 +51,8 @@ pub fn judge(observed: &Observed) -> Judgement {
     }
     if lost > 0 && lost >= observed.tolerated {
         warnings.push(
-            "no further disk can be lost without losing data: bring the missing disks back".to_owned(),
+            "no further disk can be lost without losing data: bring the missing disks back"
+                .to_owned(),
         );
     }
     for volume in &observed.volumes_failed {
@@ -73,8 +74,13 @@ pub fn judge(observed: &Observed) -> Judgement {
             observed.damaged_reads
         ));
     }
-    if let Some(percent) = observed.free_percent.filter(|percent| *percent < FREE_PERCENT_LOW) {
-        warnings.push(format!("only {percent}% of the space is free: delete data or add a disk"));
+    if let Some(percent) = observed
+        .free_percent
+        .filter(|percent| *percent < FREE_PERCENT_LOW)
+    {
+        warnings.push(format!(
+            "only {percent}% of the space is free: delete data or add a disk"
+        ));
     }
     let health = if !observed.volumes_failed.is_empty() || lost > observed.tolerated {
         Health::Failed
@@ -178,6 +184,9 @@ mod tests {
             assert_eq!(got.health, health, "{name}");
             assert_eq!(got.warnings.len(), warnings, "{name}: {:?}", got.warnings);
         }
-        assert_eq!(judge(&lost(1)).summary, "6 disks, 4+2, survives the loss of any 2; 1 of them LOST");
+        assert_eq!(
+            judge(&lost(1)).summary,
+            "6 disks, 4+2, survives the loss of any 2; 1 of them LOST"
+        );
     }
 }

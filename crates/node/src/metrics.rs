@@ -85,8 +85,16 @@ fn families(observed: &Observed) -> Vec<MetricFamily> {
 
 fn node(observed: &Observed, out: &mut Families) {
     let part = |name: &str, bytes: u64| (vec![("part", name.to_owned())], bytes);
-    out.gauge("cairn_uptime_seconds", "Time since the start", observed.uptime_seconds);
-    out.gauge("cairn_memory_limit_bytes", "The configured memory limit", observed.memory_limit_bytes);
+    out.gauge(
+        "cairn_uptime_seconds",
+        "Time since the start",
+        observed.uptime_seconds,
+    );
+    out.gauge(
+        "cairn_memory_limit_bytes",
+        "The configured memory limit",
+        observed.memory_limit_bytes,
+    );
     out.gauges(
         "cairn_memory_budget_bytes",
         "Parts of the memory limit",
@@ -102,7 +110,11 @@ fn node(observed: &Observed, out: &mut Families) {
         "Blocks of metadata in memory",
         observed.metadata_cache_bytes,
     );
-    out.gauge("cairn_volumes_failed", "Volumes that are not served", observed.volumes_failed);
+    out.gauge(
+        "cairn_volumes_failed",
+        "Volumes that are not served",
+        observed.volumes_failed,
+    );
 }
 
 fn store(stats: &SegmentStats, out: &mut Families) {
@@ -129,8 +141,16 @@ fn store(stats: &SegmentStats, out: &mut Families) {
     for (name, help, value) in counters {
         out.counters(name, help, vec![(Vec::new(), value)]);
     }
-    out.gauge("cairn_cache_bytes", "Records in the cache", stats.cache_bytes);
-    out.gauge("cairn_store_open_segments", "Segments that take appends", stats.open_segments);
+    out.gauge(
+        "cairn_cache_bytes",
+        "Records in the cache",
+        stats.cache_bytes,
+    );
+    out.gauge(
+        "cairn_store_open_segments",
+        "Segments that take appends",
+        stats.open_segments,
+    );
     out.gauge(
         "cairn_store_append_bytes_in_flight",
         "Bytes on their way to disks",
@@ -148,16 +168,36 @@ fn disks(disks: &[DiskStatus], out: &mut Families) {
             })
             .collect()
     };
-    out.gauges("cairn_disk_total_bytes", "Size of the disk", each(|disk| disk.total_bytes));
-    out.gauges("cairn_disk_free_bytes", "Free space of the disk", each(|disk| disk.free_bytes));
+    out.gauges(
+        "cairn_disk_total_bytes",
+        "Size of the disk",
+        each(|disk| disk.total_bytes),
+    );
+    out.gauges(
+        "cairn_disk_free_bytes",
+        "Free space of the disk",
+        each(|disk| disk.free_bytes),
+    );
     out.gauges(
         "cairn_disk_healthy",
         "1 if the disk serves, 0 if it is missing or failed",
         each(|disk| u64::from(disk.state == DiskState::Healthy)),
     );
-    out.counters("cairn_disk_read_errors_total", "Reads that failed", each(|disk| disk.read_errors));
-    out.counters("cairn_disk_write_errors_total", "Writes that failed", each(|disk| disk.write_errors));
-    out.counters("cairn_disk_full_errors_total", "Writes refused for want of space", each(|disk| disk.full_errors));
+    out.counters(
+        "cairn_disk_read_errors_total",
+        "Reads that failed",
+        each(|disk| disk.read_errors),
+    );
+    out.counters(
+        "cairn_disk_write_errors_total",
+        "Writes that failed",
+        each(|disk| disk.write_errors),
+    );
+    out.counters(
+        "cairn_disk_full_errors_total",
+        "Writes refused for want of space",
+        each(|disk| disk.full_errors),
+    );
     out.counters(
         "cairn_disk_checksum_errors_total",
         "Wrong bytes read from the disk",

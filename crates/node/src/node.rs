@@ -38,8 +38,7 @@ const METADATA_CACHE_PERCENT: u64 = 60;
 const WRITE_BUFFERS_PER_VOLUME: u64 = 3;
 const WRITE_BUFFER_BYTES_MIN: u64 = 1 << 20;
 const WRITE_BUFFER_BYTES_MAX: u64 = 32 << 20;
-/// Volumes that the memory for dirty data and write buffers is divided for, at least; more volumes
-/// get smaller shares when they are opened.
+/// A volume's share of the memory for dirty data is at least this, in bytes.
 const DIRTY_BYTES_MIN: u64 = 16 << 20;
 /// Memory that one inode in the table takes, about.
 const INODE_BYTES: u64 = 1 << 10;
@@ -74,10 +73,12 @@ impl Inner {
     /// Makes the engine on the disks of a pool. No volume is open yet.
     pub fn new(env: Env, config: Config, pool: PoolDisks) -> Arc<Self> {
         let budget = MemoryBudget::of(config.memory_limit_bytes);
-        let settings = SegmentSettings {
+        let mut settings = SegmentSettings {
             cache_bytes: budget.record_cache_bytes,
             ..SegmentSettings::default()
         };
+        let in_flight = settings.append_bytes_in_flight_max.min(budget.dirty_bytes);
+        settings.append_bytes_in_flight_max = in_flight;
         let missing = pool.missing.iter().map(|entry| entry.disk.id).collect();
         let store = SegmentStore::new(env.clone(), settings, pool.disks.clone(), missing);
         let cache_bytes = budget.metadata_bytes / 100 * METADATA_CACHE_PERCENT;
@@ -117,10 +118,14 @@ impl Inner {
 
     async fn open_volume(&self, volume: &PoolVolume, count: usize) -> Result<Fs, String> {
         let meta_settings = self.meta_settings(&volume.settings, count);
-        let (meta, recovered) =
-            MetaStore::open(self.env.clone(), meta_settings, volume.id, self.meta_disks())
-                .await
-                .map_err(|error| error.to_string())?;
+        let (meta, recovered) = MetaStore::open(
+            self.env.clone(),
+            meta_settings,
+            volume.id,
+            self.meta_disks(),
+        )
+        .await
+        .map_err(|error| error.to_string())?;
         tracing::info!(
             volume = %volume.name,
             epoch = recovered.epoch.0,
@@ -145,7 +150,9 @@ impl Inner {
                     tracing::info!(%volume, shards = swept.shards_removed, "unreferenced shards deleted");
                 }
                 Ok(_) => {}
-                Err(error) => tracing::warn!(%volume, %error, "looking for unreferenced shards failed"),
+                Err(error) => {
+                    tracing::warn!(%volume, %error, "looking for unreferenced shards failed")
+                }
             }
         };
         self.env.spawner.spawn("sweep", Box::pin(task));
@@ -181,9 +188,13 @@ impl Inner {
         let meta = MetaStore::create(self.env.clone(), meta_settings, id, self.meta_disks())
             .await
             .map_err(|error| engine(&error))?;
-        let fs = Fs::format(self.fs_settings(&volume, count), meta, Arc::clone(&self.store))
-            .await
-            .map_err(|error| engine(&error))?;
+        let fs = Fs::format(
+            self.fs_settings(&volume, count),
+            meta,
+            Arc::clone(&self.store),
+        )
+        .await
+        .map_err(|error| engine(&error))?;
         state.volumes.push(volume);
         state.stage = Stage::InUse;
         if let Err(error) = self.save(&mut tried, &mut state).await {
@@ -278,10 +289,12 @@ impl Inner {
     pub async fn close_volumes(&self) {
         self.exports.replace(Vec::new());
         let volumes = std::mem::take(&mut *self.volumes.write());
-        let closing = volumes.into_iter().filter_map(|(id, service)| match service {
-            VolumeService::Serving(fs) => Some(async move { (id, fs.close().await) }),
-            VolumeService::Failed(_) => None,
-        });
+        let closing = volumes
+            .into_iter()
+            .filter_map(|(id, service)| match service {
+                VolumeService::Serving(fs) => Some(async move { (id, fs.close().await) }),
+                VolumeService::Failed(_) => None,
+            });
         for (id, result) in futures_util::future::join_all(closing).await {
             if let Err(error) = result {
                 tracing::error!(%id, %error, "the volume did not close cleanly; the next start recovers it");
@@ -304,8 +317,11 @@ impl Inner {
         // Above what was tried, not only what was saved: a failed save may be on some disks.
         *tried = tried.saturating_add(1);
         state.version = *tried;
-        let disks: Vec<Arc<dyn Disk>> =
-            self.disks.iter().map(|disk| Arc::clone(disk.disk())).collect();
+        let disks: Vec<Arc<dyn Disk>> = self
+            .disks
+            .iter()
+            .map(|disk| Arc::clone(disk.disk()))
+            .collect();
         pool_store::save(&disks, state).await?;
         self.pool.store(Arc::new(state.clone()));
         Ok(())
@@ -352,7 +368,9 @@ impl Inner {
         let share = self.budget.dirty_bytes / count.max(1) as u64;
         settings.dirty_bytes_max = share.max(DIRTY_BYTES_MIN);
         let inodes = self.budget.rest_bytes / 2 / INODE_BYTES / count.max(1) as u64;
-        settings.inodes_max = usize::try_from(inodes).unwrap_or(usize::MAX).clamp(4096, 128 << 10);
+        settings.inodes_max = usize::try_from(inodes)
+            .unwrap_or(usize::MAX)
+            .clamp(4096, 128 << 10);
         settings
     }
 

@@ -159,7 +159,11 @@ impl PoolState {
     }
 
     /// Adds rules; each replaces the one that has the same client.
-    pub fn set_rules(&mut self, name: &VolumeName, rules: &[ExportRule]) -> Result<(), ChangeError> {
+    pub fn set_rules(
+        &mut self,
+        name: &VolumeName,
+        rules: &[ExportRule],
+    ) -> Result<(), ChangeError> {
         let volume = self.volume_mut(name)?;
         for rule in rules {
             match volume
@@ -189,7 +193,10 @@ impl PoolState {
             volume.exports.clear();
         }
         for client in clients {
-            let place = volume.exports.iter().position(|rule| rule.client == *client);
+            let place = volume
+                .exports
+                .iter()
+                .position(|rule| rule.client == *client);
             let place = place.ok_or_else(|| ChangeError::NoRule {
                 volume: name.clone(),
                 client: *client,
@@ -215,7 +222,11 @@ impl PoolState {
         {
             return refuse("two volumes have one id or name");
         }
-        if self.volumes.iter().any(|volume| volume.id >= self.volume_next) {
+        if self
+            .volumes
+            .iter()
+            .any(|volume| volume.id >= self.volume_next)
+        {
             return refuse("a volume has an id that was not given yet");
         }
         let rules_max = self.volumes.iter().map(|volume| volume.exports.len()).max();
@@ -247,7 +258,9 @@ pub fn decode_pool(bytes: &[u8]) -> Result<PoolState, PoolFileError> {
         .take(64)
         .position(|byte| *byte == b'\n')
         .ok_or(PoolFileError::Magic)?;
-    let (head, json) = bytes.split_at_checked(newline).ok_or(PoolFileError::Magic)?;
+    let (head, json) = bytes
+        .split_at_checked(newline)
+        .ok_or(PoolFileError::Magic)?;
     let json = json.get(1..).ok_or(PoolFileError::Magic)?;
     let head = std::str::from_utf8(head).map_err(|_| PoolFileError::Magic)?;
     let mut words = head.split(' ');
@@ -323,9 +336,15 @@ pub(crate) mod tests {
         type Spoil = fn(&mut PoolState);
         let cases: &[(&str, Spoil)] = &[
             ("no disk", |state| state.disks.clear()),
-            ("disk twice", |state| state.disks.push(state.disks[0].clone())),
-            ("volume twice", |state| state.volumes.push(state.volumes[0].clone())),
-            ("id from the future", |state| state.volume_next = VolumeId(1)),
+            ("disk twice", |state| {
+                state.disks.push(state.disks[0].clone())
+            }),
+            ("volume twice", |state| {
+                state.volumes.push(state.volumes[0].clone())
+            }),
+            ("id from the future", |state| {
+                state.volume_next = VolumeId(1)
+            }),
         ];
         for (name, spoil) in cases {
             let mut state = example(2);
@@ -348,9 +367,14 @@ pub(crate) mod tests {
         let other: VolumeName = "other".parse().unwrap();
         let net: ClientNet = "10.0.0.0/8".parse().unwrap();
         let rule = ExportRule::new(net);
-        state.set_rules(&main, &[rule.clone(), rule.clone()]).unwrap();
+        state
+            .set_rules(&main, &[rule.clone(), rule.clone()])
+            .unwrap();
         assert_eq!(state.volumes[0].exports.len(), 3);
-        assert_eq!(state.set_rules(&other, &[]), Err(ChangeError::NotFound(other)));
+        assert_eq!(
+            state.set_rules(&other, &[]),
+            Err(ChangeError::NotFound(other))
+        );
         state.remove_rules(&main, &[net]).unwrap();
         assert_eq!(state.volumes[0].exports.len(), 2);
         assert!(matches!(
@@ -363,7 +387,10 @@ pub(crate) mod tests {
             .map(|i| format!("10.0.{}.{}", i / 256, i % 256).parse().unwrap())
             .map(ExportRule::new)
             .collect();
-        assert_eq!(state.set_rules(&main, &many), Err(ChangeError::TooManyRules));
+        assert_eq!(
+            state.set_rules(&main, &many),
+            Err(ChangeError::TooManyRules)
+        );
     }
 
     #[test]

@@ -135,7 +135,10 @@ mod tests {
                     Some(state) => state.expect("a whole pool file").version,
                 };
                 let what = recorder.describe(index);
-                assert!(version == saved || version == saved + 1, "{version}, {saved}: {what}");
+                assert!(
+                    version == saved || version == saved + 1,
+                    "{version}, {saved}: {what}"
+                );
             }
         }
     }

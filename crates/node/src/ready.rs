@@ -11,6 +11,9 @@ use cairn_admin::api::ReadyFile;
 /// Name of the file in the runtime folder.
 pub const SERVER_FILE_NAME: &str = "server.json";
 
+/// Where a server that the system runs says where it is.
+pub const SYSTEM_RUNTIME_FOLDER: &str = "/run/cairn";
+
 /// Where `server.json` is written and looked for: `$CAIRN_RUNTIME_DIR`, `/run/cairn` for root and
 /// under systemd, else `$XDG_RUNTIME_DIR/cairn`; none without any of them.
 pub fn runtime_folder() -> Option<PathBuf> {
@@ -18,7 +21,7 @@ pub fn runtime_folder() -> Option<PathBuf> {
         return Some(folder.into());
     }
     if rustix::process::geteuid().is_root() {
-        return Some("/run/cairn".into());
+        return Some(SYSTEM_RUNTIME_FOLDER.into());
     }
     // systemd makes this folder for the service's user (RuntimeDirectory=).
     if let Some(folder) = std::env::var_os("RUNTIME_DIRECTORY") {
@@ -86,7 +89,10 @@ mod tests {
         };
         write(&path, &ready).unwrap();
         assert_eq!(read(&path), Some(ready.clone()));
-        assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+        assert_eq!(
+            std::fs::read_dir(path.parent().unwrap()).unwrap().count(),
+            1
+        );
         remove(&path);
         assert!(!path.exists());
         ready.pid = 1;

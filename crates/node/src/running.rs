@@ -73,7 +73,11 @@ impl Node {
         let pool = runtime.block_on(open_pool(&env, &config))?;
         let created = pool.created;
         for missing in &pool.missing {
-            tracing::error!(disk = missing.disk.label, why = missing.why, "a disk is missing; serving without it");
+            tracing::error!(
+                disk = missing.disk.label,
+                why = missing.why,
+                "a disk is missing; serving without it"
+            );
         }
         let folders: Vec<PathBuf> = pool
             .disks
@@ -88,7 +92,9 @@ impl Node {
             inner.ensure_first_volume().await
         })?;
 
-        inner.registry.register(Box::new(ProcessCollector::for_self()))?;
+        inner
+            .registry
+            .register(Box::new(ProcessCollector::for_self()))?;
         inner
             .registry
             .register(Box::new(NodeCollector::new(Arc::downgrade(&inner))?))?;
@@ -145,7 +151,11 @@ impl Node {
             },
             admin: self.controller.admin.clone(),
             token_file: token_path.display().to_string(),
-            volumes: pool.volumes.iter().map(|volume| volume.name.clone()).collect(),
+            volumes: pool
+                .volumes
+                .iter()
+                .map(|volume| volume.name.clone())
+                .collect(),
         }
     }
 
@@ -251,9 +261,9 @@ fn listen_error(what: &'static str, address: SocketAddr, source: std::io::Error)
             "; another program has the port: choose another with {flag} {}:PORT (0 picks a free one)",
             address.ip()
         ),
-        ErrorKind::PermissionDenied => format!(
-            "; ports below 1024 need root or CAP_NET_BIND_SERVICE; change it with {flag}"
-        ),
+        ErrorKind::PermissionDenied => {
+            format!("; ports below 1024 need root or CAP_NET_BIND_SERVICE; change it with {flag}")
+        }
         ErrorKind::AddrNotAvailable => {
             format!("; this machine does not have the address; change it with {flag}")
         }

@@ -24,7 +24,10 @@ pub fn load_or_make(
 ) -> Result<(Token, PathBuf), NodeError> {
     let candidates: Vec<PathBuf> = match configured {
         Some(path) => vec![path.to_owned()],
-        None => folders.iter().map(|folder| folder.join(TOKEN_NAME)).collect(),
+        None => folders
+            .iter()
+            .map(|folder| folder.join(TOKEN_NAME))
+            .collect(),
     };
     for path in &candidates {
         if path.exists() {
@@ -46,7 +49,10 @@ pub fn read(path: &Path) -> Result<Token, NodeError> {
         path: path.to_owned(),
         why,
     };
-    let len_bytes = path.metadata().map_err(|error| fail(error.to_string()))?.len();
+    let len_bytes = path
+        .metadata()
+        .map_err(|error| fail(error.to_string()))?
+        .len();
     if len_bytes > 2 * TOKEN_LEN_BYTES_MAX as u64 {
         return Err(fail(format!("it has {len_bytes} bytes, which is no token")));
     }

@@ -182,13 +182,15 @@ async fn run(flags: &Flags) -> Result<serde_json::Value, AnyError> {
         store.open_volume(VOLUME, allocate, segments);
         let started = Instant::now();
         read(&store, &pointers).await?;
-        Some(rate(started, bytes))
+        let amplification = store.stats().disk_read_bytes as f64 / bytes as f64;
+        Some((rate(started, bytes), amplification))
     };
     Ok(serde_json::json!({
         "disks": flags.disks, "code": code, "mib": flags.mib, "records_per_append": flags.records,
         "appends_at_a_time": flags.appends, "recycled": flags.recycle > 0,
         "append_mb_per_s": append_mb_per_s, "seal_ms": seal_ms, "read_mb_per_s": read_mb_per_s,
-        "lost_disks": lost, "degraded_read_mb_per_s": degraded,
+        "lost_disks": lost, "degraded_read_mb_per_s": degraded.map(|each| each.0),
+        "degraded_bytes_read_per_byte": degraded.map(|each| each.1),
     }))
 }
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cairn_base::{AlignedBuf, VolumeId};
+use cairn_base::{AlignedBuf, DiskId, VolumeId};
 use cairn_shard::ShardErrorKind;
 use futures_util::future::join_all;
 
@@ -172,9 +172,14 @@ impl SegmentStore {
         };
         let stored = first.stored.start..last.stored.end;
         let pieces = pieces(location, stored.clone());
-        let reads = pieces
-            .iter()
-            .map(|piece| self.read_shard(segment, location, piece.shard, piece.columns(), false));
+        let whole_row = self.is_row_wanted(segment, location, &pieces);
+        let reads = pieces.iter().map(|piece| async {
+            if whole_row {
+                return Err(Lost::Away);
+            }
+            self.read_shard(segment, location, piece.shard, piece.columns(), false)
+                .await
+        });
         let reads = join_all(reads).await;
         let mut unreadable = Vec::new();
         let mut parts: Vec<Option<Bytes>> = Vec::with_capacity(reads.len());
@@ -221,6 +226,20 @@ impl SegmentStore {
         Ok(all)
     }
 
+    /// Whether these pieces should be cut from the decoded row although they may all be there: a disk
+    /// of the row is away, and a sequential reader is at its start, or its decoding is under way.
+    fn is_row_wanted(&self, segment: &Segment, location: &Location, pieces: &[Piece]) -> bool {
+        let data_disks = segment.disks.iter().take(usize::from(segment.code.data()));
+        let is_away = |disk: &DiskId| self.healthy_disk(*disk).is_none();
+        let at_start = |piece: &Piece| piece.shard == 0 && piece.unit_offset == 0;
+        is_streaming(segment, location, pieces)
+            && data_disks.into_iter().any(is_away)
+            && (pieces.first().is_some_and(at_start)
+                || self
+                    .rows
+                    .is_near(&(segment.volume, segment.id, location.row_block)))
+    }
+
     /// Fills in pieces that could not be read, from other shards; leaves those it cannot.
     async fn decode_lost(
         self: &Arc<Self>,
@@ -229,9 +248,7 @@ impl SegmentStore {
         pieces: &[Piece],
         parts: &mut [Option<Bytes>],
     ) {
-        let unit_len_bytes = location.unit_len_bytes();
-        let wanted: u32 = pieces.iter().map(|piece| piece.len_bytes).sum();
-        if segment.code.data() > 1 && wanted >= unit_len_bytes / 2 {
+        if is_streaming(segment, location, pieces) {
             if let Ok(units) = self.decoded_row(segment, location).await {
                 for (piece, part) in pieces.iter().zip(parts) {
                     if let (None, Some(unit)) = (&part, units.get(usize::from(piece.shard))) {
@@ -317,6 +334,19 @@ impl SegmentStore {
         let reads = (0..segment.code.total())
             .map(|shard| self.read_shard(segment, location, shard, start..end, true));
         let reads = join_all(reads).await;
+        let direct = pieces.iter().map(|piece| {
+            let read = reads.get(usize::from(piece.shard))?.as_ref().ok()?;
+            Some(cut(
+                read,
+                piece.unit_offset - start..piece.columns().end - start,
+            ))
+        });
+        // They may be all there, and only were not read by themselves before.
+        if let Some(parts) = direct.collect::<Option<Vec<Bytes>>>()
+            && checksum_of(&parts) == check.checksum
+        {
+            return Ok(join(parts));
+        }
         // Suspects first: they are the first to be left out.
         let mut present: Vec<(u8, Bytes)> = Vec::new();
         for (shard, read) in (0..).zip(&reads) {
@@ -524,6 +554,12 @@ fn is_read_whole(pointer: &RecordPointer, range: &Range<u32>) -> bool {
     pointer.codec != Codec::Raw
         || len_bytes <= CHECKSUM_GRANULE_BYTES
         || range.len() as u32 >= len_bytes / 2
+}
+
+/// Whether pieces are so large a part of their row that its other records are likely wanted next.
+fn is_streaming(segment: &Segment, location: &Location, pieces: &[Piece]) -> bool {
+    let wanted: u32 = pieces.iter().map(|piece| piece.len_bytes).sum();
+    segment.code.data() > 1 && wanted >= location.unit_len_bytes() / 2
 }
 
 fn check_range(pointer: &RecordPointer, range: &Range<u32>) -> Result<()> {

@@ -5,10 +5,11 @@
 //! What is here was not verified: records are, when they are cut from it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_base::{SegmentId, VolumeId};
-use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::sync::{Cache, DefaultLifecycle, GuardResult};
 use quick_cache::{OptionsBuilder, Weighter};
 use rustc_hash::FxBuildHasher;
 
@@ -63,6 +64,13 @@ impl RowCache {
         decode: impl Future<Output = Result<Units, E>>,
     ) -> Result<Units, E> {
         self.inner.get_or_insert_async(key, decode).await
+    }
+
+    /// Whether the row is here or being decoded right now.
+    pub fn is_near(&self, key: &RowKey) -> bool {
+        // A guard means that nobody decodes it; dropped at once, it lets others do so.
+        let found = self.inner.get_value_or_guard(key, Some(Duration::ZERO));
+        !matches!(found, GuardResult::Guard(_))
     }
 
     pub fn weight_bytes(&self) -> u64 {

@@ -20,7 +20,8 @@ pub const SHARD_LEN_BYTES_MIN: u64 = 4 << 20;
 pub struct SegmentSettings {
     /// Size of one shard file; less on small or nearly full disks, at least [`SHARD_LEN_BYTES_MIN`].
     pub shard_len_bytes: u64,
-    /// Memory for records that were read or just written.
+    /// Memory for records that were read or just written. While disks are away, decoded rows take up
+    /// to 48 MiB beside it.
     pub cache_bytes: u64,
     /// Open segments per volume; above it the least recently used one is sealed.
     pub open_segments_max: usize,

@@ -343,7 +343,9 @@ pub(crate) fn file_name(folder: &str, sequence: u64) -> String {
 pub(crate) fn file_sequence(name: &str) -> Option<u64> {
     let digits = name.strip_prefix("log.")?;
     let is_canonical = digits.len() == 16 && !digits.contains(|c: char| c.is_ascii_uppercase());
-    u64::from_str_radix(digits, 16).ok().filter(|_| is_canonical)
+    u64::from_str_radix(digits, 16)
+        .ok()
+        .filter(|_| is_canonical)
 }
 
 /// All that is needed to make the next file, apart from the log itself.
@@ -474,7 +476,10 @@ impl Preparation {
         }
         let file = match file {
             Some(file) => file,
-            None => disk.open(&name, OpenMode::CreateZeroed { len_bytes }).await?,
+            None => {
+                disk.open(&name, OpenMode::CreateZeroed { len_bytes })
+                    .await?
+            }
         };
         file.write_durable_at(0, vec![header.clone()]).await?;
         disk.sync_folder(&folder).await?;

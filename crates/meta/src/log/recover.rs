@@ -109,7 +109,13 @@ impl RecoveredLog {
             .is_none_or(|oldest| applied.epoch < oldest.epoch);
         position.0 == 0
             || is_older
-            || is_in_history(&self.history, applied.epoch, applied.term, position, position)
+            || is_in_history(
+                &self.history,
+                applied.epoch,
+                applied.term,
+                position,
+                position,
+            )
     }
 }
 
@@ -277,7 +283,8 @@ impl Scan {
         }
         self.check_missing(head)?;
         let mut history = head.history.clone();
-        let belongs = |id: &&RecordId| is_in_history(&history, id.epoch, id.term, id.first, id.last);
+        let belongs =
+            |id: &&RecordId| is_in_history(&history, id.epoch, id.term, id.first, id.last);
         let valid: Vec<&RecordId> = self.records.keys().filter(belongs).collect();
         let retained_from = valid
             .iter()
@@ -299,7 +306,12 @@ impl Scan {
         history.drain(..needed_from);
         Ok(RecoveredLog {
             history,
-            epoch_max: self.terms.keys().map(|(epoch, _)| *epoch).max().unwrap_or_default(),
+            epoch_max: self
+                .terms
+                .keys()
+                .map(|(epoch, _)| *epoch)
+                .max()
+                .unwrap_or_default(),
             sequence_max: self.sequence_max(),
             retained_from,
             end,
@@ -414,7 +426,9 @@ impl Scan {
             history.iter().any(same)
         };
         let is_before_all = |term: &Term, history: &[Term]| {
-            history.first().is_some_and(|oldest| term.epoch < oldest.epoch)
+            history
+                .first()
+                .is_some_and(|oldest| term.epoch < oldest.epoch)
         };
         if has(&b.history, a_term) || is_before_all(a_term, &b.history) {
             return Ok(b);

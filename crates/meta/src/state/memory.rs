@@ -91,7 +91,9 @@ fn encode(map: &Map) -> Vec<u8> {
 
 fn decode(bytes: &[u8]) -> Result<Snapshot, RecordError> {
     let mut fields = Fields::unversioned("state snapshot", bytes);
-    let (body, crc) = bytes.split_last_chunk::<4>().ok_or(fields.malformed("crc"))?;
+    let (body, crc) = bytes
+        .split_last_chunk::<4>()
+        .ok_or(fields.malformed("crc"))?;
     if crc32c(body) != u32::from_be_bytes(*crc) {
         return Err(fields.malformed("crc"));
     }

@@ -31,8 +31,10 @@ pub(crate) trait StateStore: Send + Sync {
     /// Entries with `from <= key < to`, as of now.
     fn cursor<'a>(&'a self, from: &[u8], to: &[u8]) -> Box<dyn StateCursor + 'a>;
     /// Applies all writes at once; `None` deletes. The position is one of them.
-    fn apply(&self, writes: &mut dyn Iterator<Item = (StateKey, Option<Bytes>)>)
-    -> Result<(), MetaError>;
+    fn apply(
+        &self,
+        writes: &mut dyn Iterator<Item = (StateKey, Option<Bytes>)>,
+    ) -> Result<(), MetaError>;
     /// Makes what was applied before durable.
     fn flush(&self) -> StateFuture<'_, Result<(), MetaError>>;
     /// Puts a copy, at least as new as `applied`, on each of `disks`; says how each went.
@@ -142,7 +144,9 @@ pub(crate) async fn blocking<T: Send + 'static>(
             "starting a thread for the state: {error}"
         )));
     }
-    receiver
-        .await
-        .unwrap_or_else(|_| Err(MetaError::State("a thread of the state panicked".to_owned())))
+    receiver.await.unwrap_or_else(|_| {
+        Err(MetaError::State(
+            "a thread of the state panicked".to_owned(),
+        ))
+    })
 }

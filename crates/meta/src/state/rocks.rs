@@ -373,7 +373,8 @@ impl StateStore for RocksState {
         let targets: Vec<_> = disks.iter().map(target).collect();
         let own = volume_path(&self.disks, self.index);
         Box::pin(blocking(move || {
-            let own = own.ok_or_else(|| MetaError::State("the state is in no folder".to_owned()))?;
+            let own =
+                own.ok_or_else(|| MetaError::State("the state is in no folder".to_owned()))?;
             shipment.run(&own, targets)
         }))
     }
@@ -398,7 +399,9 @@ impl StateCursor for RocksCursor<'_> {
         self.is_started = true;
         if !self.iterator.valid() {
             let status = self.iterator.status();
-            return status.map(|()| None).map_err(|error| self.state.error(&error));
+            return status
+                .map(|()| None)
+                .map_err(|error| self.state.error(&error));
         }
         Ok(self.iterator.item())
     }
@@ -421,8 +424,8 @@ impl Shipment {
     ) -> Result<Vec<ShipResult>, MetaError> {
         let checkpoint = own.join("ship.new");
         remove_folder(&checkpoint)?;
-        let made = Checkpoint::new(&*self.db)
-            .and_then(|maker| maker.create_checkpoint(&checkpoint));
+        let made =
+            Checkpoint::new(&*self.db).and_then(|maker| maker.create_checkpoint(&checkpoint));
         made.map_err(|error| failed("making a checkpoint of", self.db.path(), &error))?;
         let descriptor = self.describe(&checkpoint)?;
         let mut results = Vec::with_capacity(targets.len());
@@ -625,7 +628,9 @@ impl Descriptor {
 
     fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
         let mut fields = Fields::unversioned("checkpoint", bytes);
-        let (body, crc) = bytes.split_last_chunk::<4>().ok_or(fields.malformed("crc"))?;
+        let (body, crc) = bytes
+            .split_last_chunk::<4>()
+            .ok_or(fields.malformed("crc"))?;
         if crc32c(body) != u32::from_be_bytes(*crc) {
             return Err(fields.malformed("crc"));
         }
@@ -707,7 +712,10 @@ mod tests {
             assert!(Descriptor::decode(&bytes[..index]).is_err());
         }
         for name in ["", "..", "../x", "/etc/passwd", "a/b", ".hidden"] {
-            assert!(Descriptor::decode(&descriptor(name).encode()).is_err(), "{name:?}");
+            assert!(
+                Descriptor::decode(&descriptor(name).encode()).is_err(),
+                "{name:?}"
+            );
         }
     }
 }

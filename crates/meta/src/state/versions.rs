@@ -68,12 +68,7 @@ pub(crate) struct VersionCursor<'a> {
 
 impl<'a> VersionCursor<'a> {
     /// Keys with `from <= key < to`.
-    pub fn new(
-        state: &'a dyn StateStore,
-        from: &[u8],
-        to: &[u8],
-        generation: Generation,
-    ) -> Self {
+    pub fn new(state: &'a dyn StateStore, from: &[u8], to: &[u8], generation: Generation) -> Self {
         Self {
             cursor: state.cursor(from, &state_end(to)),
             generation,
@@ -140,7 +135,11 @@ mod tests {
     use cairn_base::Ino;
     use proptest::prelude::*;
 
-    fn scan(state: &dyn StateStore, generation: Generation, single: bool) -> Vec<(Vec<u8>, Vec<u8>)> {
+    fn scan(
+        state: &dyn StateStore,
+        generation: Generation,
+        single: bool,
+    ) -> Vec<(Vec<u8>, Vec<u8>)> {
         let (from, to) = Key::everything();
         let mut cursor = VersionCursor::new(state, from.as_bytes(), to.as_bytes(), generation);
         cursor.is_single = single;

@@ -1,4 +1,4 @@
-//! Writes the seed corpora of the RPC and NFS targets: some of every message there is.
+//! Writes the seed corpora: some of every message and of every stored form there is.
 
 use std::path::Path;
 
@@ -9,9 +9,33 @@ use cairn_codec_rpc::{
 };
 
 // The generator of the property tests; it is not part of the crate's API.
-#[path = "../../../crates/codec-nfs/src/source.rs"]
+#[path = "../../../../crates/codec-nfs/src/source.rs"]
 mod source;
+mod storage;
 use source::Source;
+
+// Compiled in as in the targets that they are for, which say why.
+#[allow(dead_code)]
+#[path = "../../../../crates/meta/src/batch.rs"]
+mod batch;
+#[allow(dead_code)]
+#[path = "../../../../crates/meta/src/error.rs"]
+mod error;
+#[allow(dead_code)]
+#[path = "../../../../crates/meta/src/keys.rs"]
+mod keys;
+#[allow(dead_code)]
+#[path = "../../../../crates/meta/src/log"]
+mod log {
+    pub(crate) mod format;
+    pub(crate) mod group;
+}
+#[allow(dead_code)]
+#[path = "../../../../crates/node/src/pool.rs"]
+mod pool;
+#[allow(dead_code)]
+#[path = "../../../../crates/meta/src/records.rs"]
+mod records;
 
 /// Variants of each message.
 const VARIANT_COUNT: u32 = 2;
@@ -41,7 +65,8 @@ fn main() -> std::io::Result<()> {
     }
     portmap_seeds(&corpus)?;
     rpcbind_seeds(&corpus)?;
-    record_seeds(&corpus)
+    record_seeds(&corpus)?;
+    storage::write_seeds(&corpus)
 }
 
 fn portmap_seeds(corpus: &Path) -> std::io::Result<()> {

@@ -212,6 +212,8 @@ pub fn user(uid: u32, gid: u32) -> Vec<u8> {
     .to_body()
 }
 
+type Refused = Box<v3::Failure<v3::WccData>>;
+
 /// The results of a call, or why there are none.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
@@ -383,9 +385,14 @@ impl Client {
         }
     }
 
-    pub fn write(&mut self, file: FileHandle, offset: u64, data: &[u8]) -> v3::WriteReply {
+    pub fn write(
+        &mut self,
+        file: FileHandle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<v3::WriteOk, Refused> {
         match self.nfs(write_call(file, offset, data)) {
-            Reply::Write(result) => result,
+            Reply::Write(result) => result.map_err(Box::new),
             other => panic!("{other:?}"),
         }
     }

@@ -1,17 +1,15 @@
 //! What comes over a connection in unusual ways: garbage, pieces, floods, the same thing twice.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
 
+use crate::common::{Client, Server, call_bytes, pattern, write_call};
 use cairn_codec_nfs::mount;
 use cairn_codec_nfs::v3::{self, Call, ErrorStatus, Reply};
 use cairn_codec_rpc::{
     AcceptStatus, AuthStatus, FragmentHeader, OpaqueAuth, Rejection, ReplyBody, portmap,
 };
-use common::{Answer, Client, Server, call_bytes, pattern, write_call};
 
 fn fragment(bytes: &[u8], last: bool) -> Vec<u8> {
     let header = FragmentHeader {
@@ -244,28 +242,23 @@ fn records_may_come_in_any_pieces() {
     .enumerate()
     {
         let data = pattern(index as u32, len);
-        let write = client.encode(&write_call(file, offset, &data));
-        let mut getattr = client.encode(&Call::GetAttr(file));
-        let in_fragments: Vec<u8> = write[4..]
-            .chunks(10_000)
-            .map(|chunk| fragment(chunk, false))
-            .chain([fragment(&[], true)])
-            .flatten()
-            .collect();
-        for bytes in [write, in_fragments] {
-            client.send(&[&bytes[..], &getattr].concat());
-            let answers: BTreeMap<u32, Answer> = (0..2)
-                .map(|_| client.receive())
-                .map(|answer| (answer.xid, answer))
-                .collect();
-            let written = answers[&(client.xid - 1)].nfs(v3::Procedure::Write);
-            let Reply::Write(Ok(written)) = written else {
-                panic!("{written:?}");
+        for in_fragments in [false, true] {
+            let mut write = client.encode(&write_call(file, offset, &data));
+            let write_xid = client.xid;
+            if in_fragments {
+                let chunks = write[4..].chunks(10_000);
+                let fragments = chunks.map(|chunk| fragment(chunk, false));
+                write = fragments.chain([fragment(&[], true)]).flatten().collect();
+            }
+            let getattr = client.encode(&Call::GetAttr(file));
+            client.send(&[write, getattr].concat());
+            let answers = [client.receive(), client.receive()];
+            let written = answers.iter().find(|answer| answer.xid == write_xid);
+            let Reply::Write(Ok(written)) = written.unwrap().nfs(v3::Procedure::Write) else {
+                panic!("{len} bytes are written");
             };
             assert_eq!(written.count_bytes as usize, len);
-            assert_eq!(client.read(file, offset, len as u32), data, "{len} bytes");
-            client.xid -= 1;
-            getattr = client.encode(&Call::GetAttr(file));
+            assert!(client.read(file, offset, len as u32) == data, "{len} bytes");
         }
         offset += len as u64;
     }
@@ -276,7 +269,7 @@ fn records_may_come_in_any_pieces() {
         client.send(piece);
     }
     client.receive().nfs(v3::Procedure::Write);
-    assert_eq!(client.read(file, 5, 200_003), data);
+    assert!(client.read(file, 5, 200_003) == data);
 }
 
 #[test]
@@ -286,7 +279,7 @@ fn garbage_ends_the_connection_or_is_refused() {
     for garbage in [
         b"GET / HTTP/1.1\r\nHost: example\r\n\r\n".to_vec(),
         fragment(&[0; 3], true),
-        fragment(&[0; 12], true),
+        fragment(&[0; 8], true),
         fragment(&[0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0], true),
         fragment(&[], true),
         ((2 << 20) | 1u32 << 31).to_be_bytes().to_vec(),

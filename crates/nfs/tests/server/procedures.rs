@@ -1,14 +1,12 @@
 //! Every procedure of NFS, MOUNT, PORTMAP and rpcbind over a socket, on a real volume.
 
-mod common;
-
+use crate::common::{Answer, Client, Server, call_bytes, export, pattern, rule, user, write_call};
 use cairn_codec_nfs::mount;
 use cairn_codec_nfs::v3::{
     self, Call, CreateHow, DeviceNumber, DirOp, ErrorStatus, FileHandle, FileType, MkNodWhat,
     NfsTime, Reply, SetAttributes, SetTime, StableHow,
 };
 use cairn_codec_rpc::{AcceptStatus, OpaqueAuth, Reader, portmap, rpcbind};
-use common::{Answer, Client, Server, call_bytes, export, pattern, rule, user, write_call};
 
 macro_rules! ok {
     ($reply:expr, $variant:ident) => {

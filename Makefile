@@ -1,0 +1,90 @@
+# `make` lists what can be made. Everything that is missing on the machine is installed first.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+# Where rustup puts cargo; a shell that was open before the installation does not have it yet.
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+export CARGO_TARGET_DIR ?= $(CURDIR)/target
+
+PREFIX ?= /usr/local
+DATA ?= data
+FUZZ_SECONDS ?= 3600
+FUZZ_SHORT_SECONDS ?= 20
+# One profile builds everything, so that RocksDB, which takes minutes, is compiled once.
+CARGO_FLAGS := --release --locked
+CAIRN := $(CARGO_TARGET_DIR)/release/cairn
+
+.PHONY: help
+help: ## List the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-14s %s\n", $$1, $$2 }'
+
+.PHONY: setup-build setup-test setup-bench setup-vm setup-fuzz
+setup-build setup-test setup-bench setup-vm setup-fuzz: setup-%:
+	@scripts/setup $*
+
+.PHONY: build
+build: setup-build ## Build the program `cairn`
+	cargo build $(CARGO_FLAGS) -p cairn
+
+.PHONY: run
+run: build ## Build and start a server on ./data; it prints how to mount it
+	exec $(CAIRN) serve --data $(DATA)
+
+.PHONY: test
+test: setup-test build test-unit test-e2e ## Pass all tests: crates, then end to end with libnfs
+
+.PHONY: test-quick
+test-quick: setup-build ## The tests of the crates only
+	cargo test $(CARGO_FLAGS) --workspace
+
+.PHONY: test-unit
+test-unit: setup-test
+	cargo test $(CARGO_FLAGS) --workspace
+
+.PHONY: test-e2e
+test-e2e: setup-test build ## The end-to-end tests only
+	scripts/test-e2e
+
+.PHONY: test-vm
+test-vm: setup-vm build ## A stock Linux kernel client in a VM: tar, git, make, fsx, open files
+	scripts/test-vm
+
+.PHONY: pjdfstest
+pjdfstest: setup-vm build ## The POSIX conformance suite through the kernel client in the VM
+	scripts/pjdfstest
+
+.PHONY: check
+check: setup-build docs-check ## Format, lints, links
+	cargo fmt --all --check
+	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
+
+.PHONY: docs-check
+docs-check: ## Every link in the documents leads somewhere
+	scripts/link-check
+
+.PHONY: demo
+demo: build ## One minute: copy a tree in, kill -9, delete two disks, compare
+	scripts/demo
+
+.PHONY: bench-nfs
+bench-nfs: setup-bench build ## Measure beside NFS-Ganesha and write docs/performance.md
+	scripts/bench-nfs $(BENCH_FLAGS)
+
+.PHONY: fuzz-short
+fuzz-short: setup-fuzz ## Every fuzz target for FUZZ_SHORT_SECONDS
+	scripts/fuzz $(FUZZ_SHORT_SECONDS)
+
+.PHONY: fuzz
+fuzz: setup-fuzz ## Every fuzz target for FUZZ_SECONDS
+	scripts/fuzz $(FUZZ_SECONDS)
+
+.PHONY: install
+install: build ## Install program, manual pages, completions and systemd unit below PREFIX
+	scripts/install $(CAIRN) "$(DESTDIR)$(PREFIX)"
+
+.PHONY: clean
+clean: ## Remove what was built
+	cargo clean

@@ -1,0 +1,5 @@
+//! The server over sockets, on real volumes.
+
+mod common;
+mod procedures;
+mod streams;

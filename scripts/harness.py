@@ -1,0 +1,211 @@
+"""Starts and stops real `cairn` servers for tests, the demo and the benchmarks.
+
+Owns: where the program is, a server's life (start, kill, stop), its admin API, its process numbers.
+Must not know: what is tested or measured with it.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.request
+
+REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+START_SECONDS_MAX = 60
+STOP_SECONDS_MAX = 120
+POLL_SECONDS = 0.005
+LOG_TAIL_LINES = 30
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+class Failure(Exception):
+    """Something did not work; the text is for the person who ran the script."""
+
+
+def target_dir():
+    """The folder cargo builds into."""
+    return pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or REPOSITORY / "target")
+
+
+def cairn_path():
+    """The program under test: $CAIRN, or what `make build` built."""
+    path = pathlib.Path(os.environ.get("CAIRN") or target_dir() / "release" / "cairn")
+    if not path.exists():
+        raise Failure(f"{path} is not there: run `make build`, or set CAIRN to the program")
+    return path
+
+
+def wait_until(done, seconds, what):
+    """Polls `done` until it returns something true, and returns that."""
+    deadline = time.monotonic() + seconds
+    while True:
+        result = done()
+        if result:
+            return result
+        if time.monotonic() > deadline:
+            raise Failure(f"{what} did not happen within {seconds} s")
+        time.sleep(POLL_SECONDS)
+
+
+@contextlib.contextmanager
+def scratch(prefix, parent=None):
+    """A folder that is gone afterwards, on a real disk: /tmp is often memory, without O_DIRECT."""
+    parent = pathlib.Path(parent or os.environ.get("CAIRN_SCRATCH") or target_dir() / "tmp")
+    parent.mkdir(parents=True, exist_ok=True)
+    path = pathlib.Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+class Server:
+    """One `cairn serve` on folders below `root`, on free ports."""
+
+    def __init__(self, root, disks=1, flags=(), wrapper=()):
+        self.root = pathlib.Path(root)
+        self.disks = [self.root / f"disk{index}" for index in range(disks)]
+        self.flags = list(flags)
+        self.wrapper = list(wrapper)
+        self.log_path = self.root / "cairn.log"
+        self.ready_path = self.root / "ready.json"
+        self.token_path = self.root / "admin-token"
+        self.process = None
+        self.ready = None
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *_):
+        self.kill()
+
+    def argv(self):
+        argv = [*self.wrapper, str(cairn_path()), "serve"]
+        for disk in self.disks:
+            argv += ["--data", str(disk)]
+        argv += ["--listen-nfs", "127.0.0.1:0", "--listen-admin", "127.0.0.1:0"]
+        argv += ["--ready-file", str(self.ready_path), "--token-file", str(self.token_path)]
+        return argv + self.flags
+
+    def environment(self):
+        # A runtime folder of its own: `cairn` must not find another server of this user.
+        run = self.root / "run"
+        run.mkdir(exist_ok=True)
+        environment = {key: value for key, value in os.environ.items() if key != "CAIRN_SERVER"}
+        return environment | {"XDG_RUNTIME_DIR": str(run)}
+
+    def spawn(self):
+        """Starts the process and does not wait for it."""
+        self.ready_path.unlink(missing_ok=True)
+        with open(self.log_path, "ab") as log:
+            return subprocess.Popen(
+                self.argv(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment()
+            )
+
+    def start(self, seconds=START_SECONDS_MAX):
+        """Returns once it serves."""
+        self.process = self.spawn()
+
+        def ready():
+            if self.process.poll() is not None:
+                raise Failure(f"cairn serve ended with {self.process.returncode}:\n{self.log_tail()}")
+            # It is renamed into place, so that what can be read is whole.
+            return self.ready_path.exists() and json.loads(self.ready_path.read_text())
+
+        self.ready = wait_until(ready, seconds, "the start of cairn serve")
+        return self
+
+    def kill(self):
+        """kill -9."""
+        if self.process and self.process.poll() is None:
+            self.process.kill()
+        if self.process:
+            self.process.wait()
+
+    def stop(self):
+        """SIGTERM; returns the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_SECONDS_MAX)
+
+    def restart(self, seconds=START_SECONDS_MAX):
+        status = self.stop()
+        if status != 0:
+            raise Failure(f"cairn serve ended with {status} after SIGTERM:\n{self.log_tail()}")
+        return self.start(seconds)
+
+    def log_tail(self):
+        lines = self.log_path.read_text(errors="replace").splitlines()
+        return "\n".join(lines[-LOG_TAIL_LINES:])
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    @property
+    def port(self):
+        return self.ready["nfs"]["port"]
+
+    def url(self, path=""):
+        """A URL for our own file commands."""
+        return f"nfs://127.0.0.1:{self.port}/main/{path}"
+
+    def libnfs_url(self):
+        """A URL for libnfs."""
+        port = self.port
+        return f"nfs://127.0.0.1/main?nfsport={port}&mountport={port}&version=3"
+
+    def get(self, path):
+        """The body of GET from the admin API."""
+        request = urllib.request.Request(
+            self.ready["admin"]["url"] + path,
+            headers={"Authorization": f"Bearer {self.token_path.read_text().strip()}"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return response.read().decode()
+
+    def status(self):
+        return json.loads(self.cairn("status", "--json").stdout)
+
+    def metrics(self):
+        """Each series of /metrics with its value."""
+        series = {}
+        for line in self.get("/metrics").splitlines():
+            if line and not line.startswith("#"):
+                name, _, value = line.rpartition(" ")
+                series[name] = float(value)
+        return series
+
+    def cairn(self, *arguments, check=True, **options):
+        """Runs a command of `cairn` against this server."""
+        arguments = [str(argument) for argument in arguments]
+        if arguments[0] not in ("ls", "cp", "cat", "rm", "stat", "serve", "config"):
+            arguments += ["--server", self.ready["admin"]["url"], "--token-file", str(self.token_path)]
+        done = subprocess.run(
+            [str(cairn_path()), *arguments],
+            capture_output=True, text=True, stdin=subprocess.DEVNULL, env=self.environment(), **options,
+        )
+        if check and done.returncode != 0:
+            raise Failure(f"cairn {' '.join(arguments)} ended with {done.returncode}:\n{done.stderr}")
+        return done
+
+    def cpu_seconds(self):
+        """CPU time of the process so far, in user and kernel."""
+        return cpu_seconds(self.pid)
+
+
+def cpu_seconds(pid):
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+
+
+def resident_bytes(pid, key="VmRSS"):
+    """Resident memory of a process now, or with VmHWM the most it ever had."""
+    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(key + ":"):
+            return int(line.split()[1]) * 1024
+    raise Failure(f"/proc/{pid}/status has no {key}")

@@ -1,0 +1,147 @@
+"""Lost disks, flipped bits and full disks: the same bytes or an error, and life goes on."""
+
+import errno
+import os
+import shutil
+import unittest
+
+import harness
+import libnfs
+from worlds import WorldTest, blocks, content, digest_tree, flip_bits, make_tree
+
+FLIPS_PER_DISK = 40
+
+
+class LostDisks(WorldTest):
+    def check(self, disks, lost):
+        server = self.server(disks)
+        tree = make_tree(self.scratch / "tree")
+        server.cairn("cp", "-r", "-q", tree, server.url("tree"))
+        server.kill()
+        for index in lost:
+            shutil.rmtree(server.disks[index])
+            server.disks[index].mkdir()  # the mount point of a disk that is gone
+        server.start()
+        self.assertEqual(server.status()["health"], "degraded")
+        server.cairn("cp", "-r", "-q", server.url("tree"), self.scratch / "back")
+        self.assertEqual(digest_tree(self.scratch / "back"), digest_tree(tree))
+        # Writing goes on with the disks that are left, and is as durable as it can be.
+        server.cairn("cp", "-r", "-q", tree, server.url("again"))
+        server.kill()
+        server.start()
+        server.cairn("cp", "-r", "-q", server.url("again"), self.scratch / "again")
+        self.assertEqual(digest_tree(self.scratch / "again"), digest_tree(tree))
+
+    def test_the_first_two_of_six(self):
+        self.check(6, (0, 1))
+
+    def test_the_last_two_of_six(self):
+        self.check(6, (4, 5))
+
+    def test_one_of_two(self):
+        self.check(2, (0,))
+
+    def test_two_of_four(self):
+        self.check(4, (1, 2))
+
+    def test_three_of_six_are_refused(self):
+        server = self.server(6)
+        server.cairn("stat", server.url())
+        server.stop()
+        for index in (0, 2, 4):
+            shutil.rmtree(server.disks[index])
+        process = server.spawn()
+        self.assertNotEqual(process.wait(harness.START_SECONDS_MAX), 0)
+        for index in (0, 2, 4):
+            self.assertIn(server.disks[index].name, server.log_tail())
+
+
+class FlippedBits(WorldTest):
+    def repaired(self, server):
+        return sum(value for name, value in server.metrics().items() if "repair" in name)
+
+    def test_on_six_disks_they_are_repaired(self):
+        data = content("to flip", 8 * 1024 * 1024)
+        server = self.server(6)
+        with libnfs.Mount(server.libnfs_url()) as mount:
+            mount.write_file("/f", data)
+        server.stop()
+        flipped = sum(flip_bits(disk, blocks(data), FLIPS_PER_DISK) for disk in server.disks[:2])
+        self.assertGreater(flipped, FLIPS_PER_DISK // 2)
+        server.start()
+        self.assertEqual(self.repaired(server), 0)
+        with libnfs.Mount(server.libnfs_url()) as mount:
+            self.assertTrue(mount.read_file("/f") == data)
+        harness.wait_until(lambda: self.repaired(server) > 0, 10, "a repair that is counted")
+        self.assertGreater(sum(disk["checksum_errors"] for disk in server.status()["disks"]), 0)
+
+    def test_on_one_disk_they_are_an_error(self):
+        data = content("to flip on one", 1024 * 1024)
+        server = self.server(1)
+        with libnfs.Mount(server.libnfs_url()) as mount:
+            mount.write_file("/f", data)
+            mount.write_file("/whole", data[::-1])
+        server.stop()
+        self.assertEqual(flip_bits(server.disks[0], blocks(data), 1), 1)
+        server.start()
+        with libnfs.Mount(server.libnfs_url()) as mount:
+            with self.assertRaises(OSError) as raised:
+                mount.read_file("/f")
+            self.assertEqual(raised.exception.errno, errno.EIO)
+            self.assertTrue(mount.read_file("/whole") == data[::-1])
+
+
+class FullDisk(WorldTest):
+    def fill(self, mount, prefix):
+        """Writes stable files until there is no space; returns how many are whole."""
+        for index in range(10_000):
+            try:
+                mount.write_file(f"/{prefix}{index}", self.file(prefix, index))
+            except OSError as error:
+                self.assertEqual(error.errno, errno.ENOSPC)
+                return index
+        self.fail("the limit of the disk does nothing")
+
+    def file(self, prefix, index):
+        return content(f"{prefix}{index}", 8 * 1024 * 1024)
+
+    def check(self, disks):
+        server = self.server(disks, flags=["--disk-size-limit", "1GiB" if disks == 1 else "512MiB"])
+        with libnfs.Mount(server.libnfs_url()) as mount:
+            count = self.fill(mount, "a")
+            self.assertGreater(count, 10)
+            for index in range(count):
+                self.assertTrue(mount.read_file(f"/a{index}") == self.file("a", index))
+            with self.assertRaises(OSError):
+                mount.write_file("/more", content("more", 64 * 1024 * 1024))
+            # A full pool starts, too.
+            server.kill()
+            server.start()
+        with libnfs.Mount(server.libnfs_url()) as mount:
+            for name in mount.names("/"):
+                mount.unlink(f"/{name}")
+
+            def space_is_back():
+                try:
+                    with mount.open("/b", os.O_CREAT | os.O_RDWR) as file:
+                        for index in range(count // 2):
+                            file.write(index * 8 * 1024 * 1024, self.file("b", index))
+                        file.sync()
+                    return True
+                except OSError as error:
+                    self.assertEqual(error.errno, errno.ENOSPC)
+                    return False
+
+            harness.wait_until(space_is_back, 60, "the return of the space of deleted files")
+            got = mount.read_file("/b")
+            self.assertTrue(got == b"".join(self.file("b", index) for index in range(count // 2)))
+
+    def test_one_disk(self):
+        self.check(1)
+
+    def test_six_disks(self):
+        self.check(6)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,71 @@
+"""Starting, stopping, being refused, and what scripts can rely on."""
+
+import json
+import subprocess
+import unittest
+
+import harness
+from worlds import WorldTest
+
+EXIT_USAGE = 2
+EXIT_REFUSED = 4
+
+
+class Life(WorldTest):
+    def test_sigterm_ends_with_success_and_removes_the_ready_file(self):
+        server = self.server(1)
+        self.assertEqual(server.ready["pid"], server.pid)
+        self.assertEqual(server.stop(), 0)
+        self.assertFalse(server.ready_path.exists())
+
+    def test_a_second_start_is_refused_with_the_pid(self):
+        server = self.server(1)
+        argv = [*server.argv()[:-4], "--ready-file", str(self.scratch / "second.json")]
+        second = subprocess.run(
+            argv, capture_output=True, text=True, timeout=harness.START_SECONDS_MAX, env=server.environment()
+        )
+        self.assertEqual(second.returncode, EXIT_REFUSED, second.stderr)
+        self.assertIn(str(server.pid), second.stderr)
+        self.assertEqual(server.status()["pid"], server.pid)
+
+    def test_no_redundancy_is_said(self):
+        server = self.server(1)
+        self.assertEqual(server.status()["health"], "no_redundancy")
+        self.assertIn("NO REDUNDANCY", server.cairn("status").stdout)
+        self.assertIn("NO REDUNDANCY", server.log_path.read_text())
+
+    def test_layouts_follow_the_disks(self):
+        for disks, layout in [(2, "2 mirrors"), (3, "3 mirrors"), (4, "2+2"), (5, "3+2"), (6, "4+2"), (7, "5+2")]:
+            with self.subTest(disks=disks):
+                server = self.server(disks, name=f"pool{disks}")
+                self.assertEqual(server.status()["pool"]["protection"], layout)
+                server.kill()
+
+    def test_volumes_are_made_exported_and_deleted(self):
+        server = self.server(1)
+        server.cairn("volume", "create", "extra", "--size-limit", "1GiB")
+        server.cairn("export", "set", "extra", "--client", "127.0.0.0/8", "--squash", "none")
+        names = server.cairn("ls", f"nfs://127.0.0.1:{server.port}/").stdout.split()
+        self.assertEqual(names, ["extra", "main"])
+        source = self.scratch / "source"
+        source.write_text("kept")
+        url = f"nfs://127.0.0.1:{server.port}/extra/copy"
+        server.cairn("cp", "-q", source, url)
+        server.restart()
+        url = f"nfs://127.0.0.1:{server.port}/extra/copy"
+        self.assertEqual(server.cairn("cat", url).stdout, "kept")
+        server.cairn("volume", "delete", "extra", "--yes", "--force")
+        listed = json.loads(server.cairn("volume", "list", "--json").stdout)
+        self.assertEqual([volume["name"] for volume in listed["volumes"]], ["main"])
+
+    def test_wrong_settings_are_refused_with_the_nearest_word(self):
+        server = self.server(1)
+        config = self.scratch / "cairn.toml"
+        config.write_text('listen_nsf = "127.0.0.1:0"\n')
+        done = server.cairn("config", "check", config, check=False)
+        self.assertEqual(done.returncode, EXIT_USAGE)
+        self.assertIn("listen_nfs", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
