@@ -143,6 +143,9 @@ async fn ask(
     (status, String::from_utf8_lossy(&body).into_owned())
 }
 
+/// Method, path, token, body; the status to expect and a part of the answer.
+type Case<'a> = (&'a str, &'a str, Option<&'a str>, &'a str, u16, &'a str);
+
 #[tokio::test]
 async fn requests_are_answered_or_refused() {
     let router = server(false).router();
@@ -150,7 +153,7 @@ async fn requests_are_answered_or_refused() {
     let yes = Some(TOKEN);
     let wrong = Some("0123456789abcdef0123456789abcdee");
     #[rustfmt::skip]
-    let cases: &[(&str, &str, Option<&str>, &str, u16, &str)] = &[
+    let cases: &[Case] = &[
         ("GET", "/healthz", None, "", 200, "ok"),
         ("GET", "/api/v1/openapi.json", None, "", 200, "\"openapi\""),
         ("GET", "/metrics", None, "", 401, "unauthorized"),

@@ -12,6 +12,8 @@ use crate::workers::Workers;
 
 /// Threads for folder operations when io_uring does the rest.
 const FOLDER_THREAD_COUNT: usize = 2;
+/// Threads for durable writes and syncs, beside the ring.
+const SYNC_THREAD_COUNT: usize = 4;
 
 /// One operation on its way, and whom to tell. A receiver that has gone away is no error.
 pub(crate) struct Request {
@@ -27,8 +29,9 @@ impl Request {
 }
 
 pub(crate) struct Engine {
-    // Dropped in this order: both finish what they have.
+    // Dropped in this order: all finish what they have.
     ring: Option<Ring>,
+    syncers: Option<Workers>,
     workers: Workers,
     /// Bounds what is queued and in flight, and so the memory that it holds.
     slots: Arc<Semaphore>,
@@ -49,8 +52,13 @@ impl Engine {
         } else {
             settings.thread_count.clamp(1, 256)
         };
+        let syncers = match &ring {
+            Some(_) => Some(Workers::start(SYNC_THREAD_COUNT)?),
+            None => None,
+        };
         Ok(Self {
             ring,
+            syncers,
             workers: Workers::start(threads)?,
             slots: Arc::new(Semaphore::new(in_flight_max as usize)),
         })
@@ -73,10 +81,11 @@ impl Engine {
             done,
             _slot: slot,
         });
-        match &self.ring {
-            Some(ring) => ring.send(request),
-            None => self
-                .workers
+        match (&self.ring, &self.syncers) {
+            (Some(ring), _) if !request.op.prefers_thread() => ring.send(request),
+            (_, syncers) => syncers
+                .as_ref()
+                .unwrap_or(&self.workers)
                 .send(Box::new(move || perform_blocking(*request))),
         }
         result.await.unwrap_or_else(|_| Err(stopped()))

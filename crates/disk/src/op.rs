@@ -110,6 +110,20 @@ pub(crate) enum Step {
 }
 
 impl Op {
+    /// Whether a thread that blocks does this better than a ring.
+    ///
+    /// The kernel ends an asynchronous durable write in a work queue, and runs fdatasync in one of
+    /// its own threads; both wait for a processor like everything else, however urgent we are. A
+    /// thread of ours that waits in the call is woken by the device: on busy processors that took
+    /// a durable 4 KiB write from 4 ms to 0.2 ms.
+    pub(crate) fn prefers_thread(&self) -> bool {
+        match self.kind {
+            Kind::Write { durable, .. } => durable,
+            Kind::Read { .. } => false,
+            Kind::Sync => true,
+        }
+    }
+
     /// `aligned`: offset, addresses and lengths are all aligned.
     pub(crate) fn write(
         file: Arc<OsFile>,

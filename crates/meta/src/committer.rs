@@ -12,7 +12,6 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use cairn_base::{Generation, LogPosition};
 use futures_util::future::join;
-use tokio::sync::oneshot;
 
 use crate::counters::{Changed, Counters};
 use crate::error::MetaError;
@@ -31,9 +30,8 @@ pub(crate) struct Committer {
     pub log: Box<dyn CommitLog>,
     /// As of the last group that was cut.
     pub counters: Counters,
+    /// Whether none was cut yet: the first carries the reserved ids.
     pub is_first: bool,
-    /// Told when the task has ended and holds nothing any more.
-    pub done: oneshot::Sender<()>,
 }
 
 impl Committer {
@@ -43,13 +41,6 @@ impl Committer {
             self.shared.fail(error);
         }
         guard.0 = None;
-        let Self {
-            shared, log, done, ..
-        } = self;
-        drop(log);
-        drop(shared);
-        // Nobody may be waiting for the end.
-        let _ = done.send(());
     }
 
     async fn work(&mut self) -> Result<(), MetaError> {

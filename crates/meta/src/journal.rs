@@ -17,50 +17,122 @@ struct Piece {
     end: u64,
 }
 
+/// Something that covers a range of a file.
+trait Covers {
+    fn range(&self) -> (u64, u64);
+}
+
+impl Covers for Piece {
+    fn range(&self) -> (u64, u64) {
+        (self.start, self.end)
+    }
+}
+
+impl Covers for JournalEntry {
+    fn range(&self) -> (u64, u64) {
+        (
+            self.offset,
+            self.offset.saturating_add(self.data.len() as u64),
+        )
+    }
+}
+
+/// Ranges of one file, which may overlap, such that those that touch a given one are found without
+/// looking at all: a file that is written at random has ten thousands of them, and as many folds.
+struct Ranges<T> {
+    /// By start and a number that tells those of one start apart; it grows.
+    by_start: BTreeMap<(u64, u64), T>,
+    /// No range is longer: one that reaches `at` starts at most this far before it.
+    len_bytes_max: u64,
+}
+
+impl<T> Default for Ranges<T> {
+    fn default() -> Self {
+        Self {
+            by_start: BTreeMap::new(),
+            len_bytes_max: 0,
+        }
+    }
+}
+
+impl<T: Covers> Ranges<T> {
+    fn insert(&mut self, number: u64, item: T) {
+        let (start, end) = item.range();
+        self.len_bytes_max = self.len_bytes_max.max(end - start);
+        self.by_start.insert((start, number), item);
+    }
+
+    /// Takes out what overlaps `start..end` and is `wanted`, each with its number.
+    fn take_touching(
+        &mut self,
+        start: u64,
+        end: u64,
+        wanted: impl Fn(&T) -> bool,
+    ) -> Vec<(u64, T)> {
+        if start >= end {
+            return Vec::new();
+        }
+        let first = start.saturating_sub(self.len_bytes_max);
+        let keys: Vec<_> = self
+            .by_start
+            .range((first, 0)..(end, 0))
+            .filter(|(_, item)| item.range().1 > start && wanted(item))
+            .map(|(key, _)| *key)
+            .collect();
+        keys.into_iter()
+            .filter_map(|key| Some((key.1, self.by_start.remove(&key)?)))
+            .collect()
+    }
+}
+
 /// What is not folded, by file. Bounded as the log is: every piece is in a retained record.
 #[derive(Default)]
 pub(crate) struct JournalIndex {
-    files: FxHashMap<Ino, Vec<Piece>>,
+    files: FxHashMap<Ino, Ranges<Piece>>,
     /// Pieces at each position.
     positions: BTreeMap<LogPosition, u32>,
     data_bytes: u64,
+    number: u64,
 }
 
 impl JournalIndex {
     pub fn insert(&mut self, entry: &JournalEntry) {
-        let piece = Piece {
-            position: entry.position,
-            start: entry.offset,
-            end: entry.offset.saturating_add(entry.data.len() as u64),
-        };
-        if piece.start < piece.end {
-            self.add(piece.position, piece.end - piece.start);
-            self.files.entry(entry.ino).or_default().push(piece);
+        let (start, end) = entry.range();
+        if start < end {
+            self.add(
+                entry.ino,
+                Piece {
+                    position: entry.position,
+                    start,
+                    end,
+                },
+            );
         }
     }
 
     pub fn fold(&mut self, fold: &Fold) {
-        let Some(pieces) = self.files.remove(&fold.ino) else {
+        let Some(ranges) = self.files.get_mut(&fold.ino) else {
             return;
         };
-        let mut kept = Vec::with_capacity(pieces.len());
-        for piece in pieces {
-            if piece.position > fold.through {
-                kept.push(piece);
-                continue;
-            }
-            self.subtract(piece.position, piece.end - piece.start);
-            for (start, end) in rests((piece.start, piece.end), (fold.start, fold.end)) {
-                self.add(piece.position, end - start);
-                kept.push(Piece {
+        let folded =
+            ranges.take_touching(fold.start, fold.end, |piece| piece.position <= fold.through);
+        for (_, piece) in folded {
+            self.subtract(piece);
+            for (start, end) in rests(piece.range(), (fold.start, fold.end)) {
+                let rest = Piece {
                     start,
                     end,
                     ..piece
-                });
+                };
+                self.add(fold.ino, rest);
             }
         }
-        if !kept.is_empty() {
-            self.files.insert(fold.ino, kept);
+        if self
+            .files
+            .get(&fold.ino)
+            .is_some_and(|ranges| ranges.by_start.is_empty())
+        {
+            self.files.remove(&fold.ino);
         }
     }
 
@@ -77,22 +149,28 @@ impl JournalIndex {
     pub fn inodes_through(&self, through: LogPosition) -> Vec<Ino> {
         self.files
             .iter()
-            .filter(|(_, pieces)| pieces.iter().any(|piece| piece.position <= through))
+            .filter(|(_, ranges)| {
+                let mut pieces = ranges.by_start.values();
+                pieces.any(|piece| piece.position <= through)
+            })
             .map(|(ino, _)| *ino)
             .collect()
     }
 
-    fn add(&mut self, position: LogPosition, len_bytes: u64) {
-        *self.positions.entry(position).or_insert(0) += 1;
-        self.data_bytes += len_bytes;
+    fn add(&mut self, ino: Ino, piece: Piece) {
+        *self.positions.entry(piece.position).or_insert(0) += 1;
+        self.data_bytes += piece.end - piece.start;
+        self.number += 1;
+        let ranges = self.files.entry(ino).or_default();
+        ranges.insert(self.number, piece);
     }
 
-    fn subtract(&mut self, position: LogPosition, len_bytes: u64) {
-        self.data_bytes -= len_bytes;
-        if let Some(count) = self.positions.get_mut(&position) {
+    fn subtract(&mut self, piece: Piece) {
+        self.data_bytes -= piece.end - piece.start;
+        if let Some(count) = self.positions.get_mut(&piece.position) {
             *count -= 1;
             if *count == 0 {
-                self.positions.remove(&position);
+                self.positions.remove(&piece.position);
             }
         }
     }
@@ -101,8 +179,9 @@ impl JournalIndex {
 /// Entries with their data, as a replay of the log gathers them.
 #[derive(Default)]
 pub(crate) struct JournalReplay {
-    files: FxHashMap<Ino, Vec<(u64, JournalEntry)>>,
-    sequence: u64,
+    /// The number of an entry is its place in the log; what a fold leaves of it keeps that.
+    files: FxHashMap<Ino, Ranges<JournalEntry>>,
+    number: u64,
 }
 
 impl JournalReplay {
@@ -110,50 +189,43 @@ impl JournalReplay {
         if entry.data.is_empty() {
             return;
         }
-        self.sequence += 1;
-        let sequence = self.sequence;
-        self.files
-            .entry(entry.ino)
-            .or_default()
-            .push((sequence, entry));
+        self.number += 1;
+        let ranges = self.files.entry(entry.ino).or_default();
+        ranges.insert(self.number, entry);
     }
 
     pub fn fold(&mut self, fold: &Fold) {
-        let Some(entries) = self.files.remove(&fold.ino) else {
+        let Some(ranges) = self.files.get_mut(&fold.ino) else {
             return;
         };
-        let mut kept = Vec::with_capacity(entries.len());
-        for (sequence, entry) in entries {
-            if entry.position > fold.through {
-                kept.push((sequence, entry));
-                continue;
-            }
-            let whole = (entry.offset, entry.offset + entry.data.len() as u64);
-            for (start, end) in rests(whole, (fold.start, fold.end)) {
+        let folded =
+            ranges.take_touching(fold.start, fold.end, |entry| entry.position <= fold.through);
+        for (number, entry) in folded {
+            for (start, end) in rests(entry.range(), (fold.start, fold.end)) {
                 let from = (start - entry.offset) as usize;
                 let to = (end - entry.offset) as usize;
-                kept.push((
-                    sequence,
-                    JournalEntry {
-                        offset: start,
-                        data: entry.data.slice(from..to),
-                        ..entry.clone()
-                    },
-                ));
+                let rest = JournalEntry {
+                    offset: start,
+                    data: entry.data.slice(from..to),
+                    ..entry.clone()
+                };
+                ranges.insert(number, rest);
             }
-        }
-        if !kept.is_empty() {
-            self.files.insert(fold.ino, kept);
         }
     }
 
     /// What is not folded, in log order. The data is copied, so that it does not hold whole log
     /// files in memory.
     pub fn finish(self) -> Vec<JournalEntry> {
-        let mut all: Vec<_> = self.files.into_values().flatten().collect();
-        all.sort_by_key(|(sequence, entry)| (*sequence, entry.offset));
+        let mut all: Vec<_> = self
+            .files
+            .into_values()
+            .flat_map(|ranges| ranges.by_start)
+            .map(|((start, number), entry)| (number, start, entry))
+            .collect();
+        all.sort_by_key(|(number, start, _)| (*number, *start));
         all.into_iter()
-            .map(|(_, entry)| JournalEntry {
+            .map(|(_, _, entry)| JournalEntry {
                 data: bytes::Bytes::copy_from_slice(&entry.data),
                 ..entry
             })

@@ -20,6 +20,7 @@ pub mod settings;
 mod shared;
 mod state;
 pub mod store;
+mod tasks;
 
 pub use cairn_segment::pointer;
 

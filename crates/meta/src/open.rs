@@ -11,7 +11,7 @@ use cairn_base::disk::Disk;
 use cairn_base::env::Env;
 use cairn_base::{DiskId, Epoch, Generation, LogPosition, SegmentId, VolumeId};
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
 use crate::batch::Batch;
 use crate::committer::{Committer, GROUP_BYTES_MAX, writes_of};
@@ -23,7 +23,7 @@ use crate::keys::{Key, KeyKind};
 use crate::log::format::{RecordBuf, SET_COUNT_MAX, TERM_COUNT_MAX, Term};
 use crate::log::group::Group;
 use crate::log::recover::{self, RecoveredLog};
-use crate::log::{CommitLog, MirroredLog, Spares, TermInfo, file_name, remove_later};
+use crate::log::{CommitLog, FileMaker, MirroredLog, Spares, TermInfo, file_name, remove_later};
 use crate::progress::Progress;
 use crate::records::{AppliedRecord, CountersRecord, SegmentRecord};
 use crate::settings::{LOG_FILE_BYTES_MAX, LOG_FILE_BYTES_MIN, MetaSettings};
@@ -31,6 +31,7 @@ use crate::shared::{BackgroundShip, GroupCounts, ID_CHUNK, Pending, Shared};
 use crate::state::versions::{Entry, VersionCursor};
 use crate::state::{self, Candidate, StateStore};
 use crate::store::{MetaStore, Recovered};
+use crate::tasks::Tasks;
 
 /// With so many terms in the log a checkpoint is shipped at open, so that old ones can go.
 const TERM_COUNT_SHIP: usize = 8;
@@ -63,21 +64,21 @@ pub(crate) async fn create(
         history: vec![term],
     };
     let spares = Arc::new(Spares::new(disks.len()));
+    let tasks = Tasks::new(env.spawner.clone());
     for (disk, sequence) in scan.unused_files() {
-        remove_later(&env, &disks, disk, file_name(&disks.folder(), sequence));
+        remove_later(&tasks, &disks, disk, file_name(&disks.folder(), sequence));
     }
-    let log = MirroredLog::start(
-        env.clone(),
-        disks.clone(),
-        info,
-        scan.sequence_max() + 1,
-        VecDeque::new(),
-        spares,
-        LogPosition(1),
-    )
-    .await?;
-    let start = Start {
+    let files = FileMaker {
         env,
+        tasks: tasks.clone(),
+        disks: disks.clone(),
+        info,
+        spares,
+        retained_from: LogPosition(1),
+    };
+    let log = MirroredLog::start(files, scan.sequence_max() + 1, VecDeque::new()).await?;
+    let start = Start {
+        tasks,
         settings,
         disks,
         term,
@@ -113,7 +114,8 @@ pub(crate) async fn open(
         nonce: env.entropy.u64(),
         start: LogPosition(recovered.end.0 + 1),
     };
-    let log = start_term(&env, &settings, &disks, &mut recovered, term).await?;
+    let tasks = Tasks::new(env.spawner.clone());
+    let log = start_term(&env, &tasks, &settings, &disks, &mut recovered, term).await?;
     let replay = replay(&*chosen.state, chosen.applied, &recovered)?;
     let recovery = Recovered {
         epoch: term.epoch,
@@ -129,7 +131,7 @@ pub(crate) async fn open(
         ships: recovered.history.len() > TERM_COUNT_SHIP,
         log_start: recovered.retained_from,
         position_next: term.start,
-        env,
+        tasks,
         settings,
         disks,
         term,
@@ -254,6 +256,7 @@ fn read_applied(state: &dyn StateStore) -> Result<AppliedRecord, MetaError> {
 /// may depend on a record with less than full protection.
 async fn start_term(
     env: &Env,
+    tasks: &Tasks,
     settings: &MetaSettings,
     disks: &DiskSet,
     recovered: &mut RecoveredLog,
@@ -278,20 +281,19 @@ async fn start_term(
     for (disk, sequence) in std::mem::take(&mut recovered.unused) {
         let name = file_name(&folder, sequence);
         if disks.is_healthy(disk) && !spares.offer(disk, name.clone()) {
-            remove_later(env, disks, disk, name);
+            remove_later(tasks, disks, disk, name);
         }
     }
     let retained = std::mem::take(&mut recovered.retained);
-    let mut log = MirroredLog::start(
-        env.clone(),
-        disks.clone(),
+    let files = FileMaker {
+        env: env.clone(),
+        tasks: tasks.clone(),
+        disks: disks.clone(),
         info,
-        recovered.sequence_max + 1,
-        retained.into(),
         spares,
-        recovered.retained_from,
-    )
-    .await?;
+        retained_from: recovered.retained_from,
+    };
+    let mut log = MirroredLog::start(files, recovered.sequence_max + 1, retained.into()).await?;
     let wanted = settings.copies.min(disks.healthy().len());
     let is_short = |record: &recover::RecoveredRecord| record.copy_count < wanted;
     let first_short = recovered.records.iter().position(is_short);
@@ -368,7 +370,7 @@ fn load_counters(state: &dyn StateStore) -> Result<Counters, MetaError> {
 
 /// All that a store starts with.
 struct Start {
-    env: Env,
+    tasks: Tasks,
     settings: MetaSettings,
     disks: DiskSet,
     term: Term,
@@ -416,7 +418,7 @@ impl Start {
             }),
             group_bytes_max: batch_bytes_max.min(GROUP_BYTES_MAX),
             log_status: Mutex::new(log.status()),
-            env: self.env.clone(),
+            tasks: self.tasks.clone(),
             settings: self.settings,
             disks: self.disks,
             term: self.term,
@@ -437,20 +439,15 @@ impl Start {
             shipping: tokio::sync::Mutex::new(()),
             is_ship_running: AtomicBool::new(false),
         });
-        let (sender, done) = oneshot::channel();
         let committer = Committer {
             shared: shared.clone(),
             log: Box::new(log),
             counters: self.counters,
             is_first: true,
-            done: sender,
         };
-        self.env
-            .spawner
-            .spawn("meta-commit", Box::pin(committer.run()));
+        self.tasks.spawn("meta-commit", committer.run());
         let store = Arc::new(MetaStore {
             shared: shared.clone(),
-            done: Mutex::new(Some(done)),
         });
         let ticket = store.submit(Batch::new());
         store.durable(ticket).await?;

@@ -8,10 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use cairn_base::env::Env;
 use cairn_base::{Generation, LogPosition};
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
 use crate::batch::{Batch, Ticket};
 use crate::committer::{needed_from, writes_of};
@@ -27,6 +26,7 @@ use crate::progress::Progress;
 use crate::records::AppliedRecord;
 use crate::settings::{CopyPosition, MetaSettings, MetaStats};
 use crate::state::{self, Candidate, StateStore};
+use crate::tasks::Tasks;
 
 /// Ids that are reserved at once; half of them is always durably reserved ahead.
 pub(crate) const ID_CHUNK: u64 = 4096;
@@ -67,7 +67,7 @@ pub(crate) struct GroupCounts {
 pub(crate) type Overlay = BTreeMap<Key, (Option<Bytes>, LogPosition)>;
 
 pub(crate) struct Shared {
-    pub env: Env,
+    pub tasks: Tasks,
     pub settings: MetaSettings,
     pub disks: DiskSet,
     pub term: Term,
@@ -105,8 +105,6 @@ pub(crate) struct BackgroundShip {
     pub bytes: u64,
     /// Disks that were healthy then.
     pub healthy_count: usize,
-    /// Resolves when the one that runs has ended.
-    pub done: Option<oneshot::Receiver<()>>,
 }
 
 impl Shared {
@@ -267,8 +265,6 @@ impl Shared {
         if self.stop() != Stop::No || self.is_ship_running.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (sender, receiver) = oneshot::channel();
-        self.ship.lock().done = Some(receiver);
         let shared = self.clone();
         let task = async move {
             match shared.ship_now().await {
@@ -278,11 +274,8 @@ impl Shared {
                 Ok(()) => {}
             }
             shared.is_ship_running.store(false, Ordering::Release);
-            drop(shared);
-            // Nobody may be waiting.
-            let _ = sender.send(());
         };
-        self.env.spawner.spawn("meta-ship", Box::pin(task));
+        self.tasks.spawn("meta-ship", task);
     }
 
     /// Makes the applied state durable here.

@@ -10,8 +10,6 @@ use bytes::Bytes;
 use cairn_base::disk::Disk;
 use cairn_base::env::Env;
 use cairn_base::{DiskId, Epoch, Generation, Ino, LogPosition, SegmentId, VolumeId};
-use parking_lot::Mutex;
-use tokio::sync::oneshot;
 
 use crate::batch::{Batch, JournalEntry, Ticket};
 use crate::error::MetaError;
@@ -42,7 +40,6 @@ pub struct Recovered {
 /// thread. Dropped without [`MetaStore::close`], it stops as in a crash: nothing durable is lost.
 pub struct MetaStore {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) done: Mutex<Option<oneshot::Receiver<()>>>,
 }
 
 impl Drop for MetaStore {
@@ -326,15 +323,7 @@ impl MetaStore {
 
     async fn end(&self, stop: Stop) {
         self.shared.ask_stop(stop);
-        let done = self.done.lock().take();
-        if let Some(done) = done {
-            // An error says that the task is gone: that is what is waited for.
-            let _ = done.await;
-        }
-        let shipped = self.shared.ship.lock().done.take();
-        if let Some(shipped) = shipped {
-            let _ = shipped.await;
-        }
+        self.shared.tasks.idle().await;
         self.shared.progress.stop(MetaError::Closed);
         self.shared.admission.notify_waiters();
     }

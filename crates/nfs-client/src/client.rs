@@ -243,7 +243,7 @@ impl Client {
     /// [`Limits::read_max_bytes`]. Large ones come back to the client for reuse when they, or the
     /// `Bytes` made of them, are dropped.
     pub fn buffer(&self, len_bytes: usize) -> AlignedBuf {
-        let capacity_bytes = self.inner.buffers.capacity_bytes();
+        let capacity_bytes = self.inner.buffers.slot_len_bytes();
         match len_bytes <= capacity_bytes && len_bytes > capacity_bytes / 2 {
             true => self.inner.buffers.take(len_bytes),
             false => AlignedBuf::zeroed(len_bytes),

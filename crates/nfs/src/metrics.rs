@@ -85,7 +85,9 @@ pub struct Gauges {
     pub connections_max: u64,
     pub held_bytes: u64,
     pub held_bytes_max: u64,
-    pub pool_bytes: u64,
+    pub payload_bytes: u64,
+    pub payload_memory_bytes: u64,
+    pub payload_memory_bytes_max: u64,
     pub duplicates: u64,
     pub duplicates_max: u64,
     pub duplicate_bytes: u64,
@@ -275,9 +277,19 @@ impl MetricsCollector {
                 gauges.held_bytes_max,
             ),
             (
-                "cairn_nfs_pool_bytes",
-                "Free payload buffers kept for later",
-                gauges.pool_bytes,
+                "cairn_nfs_payload_bytes",
+                "Payload buffers in use, here, as dirty data or in the cache",
+                gauges.payload_bytes,
+            ),
+            (
+                "cairn_nfs_payload_memory_bytes",
+                "Memory of payload buffers, in use or not",
+                gauges.payload_memory_bytes,
+            ),
+            (
+                "cairn_nfs_payload_memory_bytes_max",
+                "Limit of the memory of payload buffers",
+                gauges.payload_memory_bytes_max,
             ),
             (
                 "cairn_nfs_duplicates",

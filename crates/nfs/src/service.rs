@@ -31,9 +31,9 @@ use crate::{nfs3, portmap, pseudo};
 
 pub type ReplyFuture = Pin<Box<dyn Future<Output = Reply> + Send>>;
 
-/// Payload buffers are kept for reuse in these sizes, each up to so many bytes in total.
-const POOL_LEN_BYTES: [usize; 3] = [256 << 10, 512 << 10, 1 << 20];
-const POOL_FREE_BYTES_MAX: usize = 32 << 20;
+/// Payload buffers come in these sizes, each with so many eighths of the memory for them: clients
+/// write 1 MiB at a time if they are let, and some no more than a power of two below.
+const POOL_EIGHTHS: [(usize, usize); 3] = [(256 << 10, 1), (512 << 10, 1), (1 << 20, 6)];
 
 /// What all connections share.
 pub struct Service {
@@ -51,7 +51,7 @@ pub struct Service {
     /// Where they find PORTMAP, if that is another port.
     pub rpcbind_port: AtomicU16,
     pub started: Timestamp,
-    pools: [BufPool; POOL_LEN_BYTES.len()],
+    pools: [BufPool; POOL_EIGHTHS.len()],
 }
 
 impl Service {
@@ -60,6 +60,12 @@ impl Service {
             key: HandleKey::new(&settings.handle_key),
             duplicates: Duplicates::new(settings.duplicate_count_max, settings.duplicate_bytes_max),
             mounts: MountList::new(settings.mount_list_count_max),
+            pools: POOL_EIGHTHS.map(|(len_bytes, eighths)| {
+                BufPool::new(
+                    len_bytes,
+                    settings.payload_bytes_max / 8 * eighths / len_bytes,
+                )
+            }),
             settings,
             exports,
             metrics,
@@ -68,7 +74,6 @@ impl Service {
             nfs_port: AtomicU16::new(0),
             rpcbind_port: AtomicU16::new(0),
             started: std::time::SystemTime::now().into(),
-            pools: POOL_LEN_BYTES.map(|len| BufPool::new(len, POOL_FREE_BYTES_MAX / len)),
         }
     }
 
@@ -84,8 +89,16 @@ impl Service {
         }
     }
 
-    pub fn pool_bytes(&self) -> usize {
-        self.pools.iter().map(BufPool::free_bytes).sum()
+    /// Memory for payload buffers: in use, and all of it.
+    pub fn payload_bytes(&self) -> (usize, usize) {
+        let all: usize = self.pools.iter().map(BufPool::touched_bytes).sum();
+        let free: usize = self.pools.iter().map(BufPool::free_bytes).sum();
+        (all.saturating_sub(free), all)
+    }
+
+    /// Gives memory back that was not needed since the last call.
+    pub fn trim(&self) {
+        self.pools.iter().for_each(BufPool::trim);
     }
 }
 

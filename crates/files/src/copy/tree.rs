@@ -223,7 +223,7 @@ impl Source {
     ) -> anyhow::Result<Bytes> {
         match self {
             Self::Local(file) => {
-                let pooled = buffers.capacity_bytes() / 2..=buffers.capacity_bytes();
+                let pooled = buffers.slot_len_bytes() / 2..=buffers.slot_len_bytes();
                 let buffer = match pooled.contains(&len_bytes) {
                     true => buffers.take(len_bytes),
                     false => AlignedBuf::zeroed(len_bytes),

@@ -23,6 +23,7 @@ use tokio::sync::oneshot;
 
 use crate::disks::DiskSet;
 use crate::error::MetaError;
+use crate::tasks::Tasks;
 use format::{BLOCK_BYTES, FileHeader, MEMBER_COUNT_MAX, RecordBuf, SET_COUNT_MAX, Term};
 
 /// Most files without content that are kept on one disk to be used again.
@@ -76,16 +77,11 @@ struct OpenFile {
 
 /// The log as files on `copies` disks, written in parallel.
 pub(crate) struct MirroredLog {
-    env: Env,
-    disks: DiskSet,
-    info: TermInfo,
+    files: FileMaker,
     current: OpenFile,
     next: Option<oneshot::Receiver<Option<OpenFile>>>,
     sequence_next: u64,
     retained: VecDeque<Retained>,
-    spares: Arc<Spares>,
-    /// As of the last durable record.
-    retained_from: LogPosition,
     syncs: u64,
 }
 
@@ -116,64 +112,36 @@ impl Spares {
 impl MirroredLog {
     /// Starts a term: a new file on `copies` disks. Nothing may be served before this has returned.
     pub async fn start(
-        env: Env,
-        disks: DiskSet,
-        info: TermInfo,
+        files: FileMaker,
         sequence_next: u64,
         retained: VecDeque<Retained>,
-        spares: Arc<Spares>,
-        retained_from: LogPosition,
     ) -> Result<Self, MetaError> {
         let mut sequence_next = sequence_next;
-        let first = Preparation {
-            env: env.clone(),
-            disks: disks.clone(),
-            info: info.clone(),
-            spares: spares.clone(),
-            retained_from,
-        };
-        let current = first.until_done(&mut sequence_next).await?;
+        let current = files.until_done(&mut sequence_next).await?;
         Ok(Self {
-            env,
-            disks,
-            info,
+            files,
             current,
             next: None,
             sequence_next,
             retained,
-            spares,
-            retained_from,
             syncs: 0,
         })
     }
 
-    fn preparation(&self) -> Preparation {
-        Preparation {
-            env: self.env.clone(),
-            disks: self.disks.clone(),
-            info: self.info.clone(),
-            spares: self.spares.clone(),
-            retained_from: self.retained_from,
-        }
-    }
-
     /// Prepares the next file in the background, so that rolling over costs nothing.
     fn prepare_next(&mut self) {
-        let preparation = self.preparation();
+        let files = self.files.clone();
         // One attempt here; retries happen in the foreground, when the file is needed.
         let sequence = self.sequence_next;
         self.sequence_next += 1;
         let (sender, receiver) = oneshot::channel();
         self.next = Some(receiver);
-        self.env.spawner.spawn(
-            "log-prepare",
-            Box::pin(async move {
-                let set = preparation.choose(&[]);
-                let made = preparation.run(sequence, set).await.ok();
-                // The log may be gone meanwhile: the next open finds the file and uses it again.
-                let _ = sender.send(made);
-            }),
-        );
+        self.files.tasks.spawn("log-prepare", async move {
+            let set = files.choose(&[]);
+            let made = files.run(sequence, set).await.ok();
+            // The log may be gone meanwhile: the next open finds the file and uses it again.
+            let _ = sender.send(made);
+        });
     }
 
     /// Goes on in another file, on healthy disks only.
@@ -182,8 +150,8 @@ impl MirroredLog {
             Some(receiver) => receiver.await.ok().flatten(),
             None => None,
         };
-        let wanted = self.preparation().choose(&[]).len();
-        let disks = self.disks.clone();
+        let wanted = self.files.choose(&[]).len();
+        let disks = self.files.disks.clone();
         let is_whole = |file: &OpenFile| {
             let healthy = file.copies.iter().all(|(disk, _)| disks.is_healthy(*disk));
             healthy && !file.copies.is_empty() && file.copies.len() >= wanted
@@ -194,8 +162,7 @@ impl MirroredLog {
                 if let Some(file) = unfit {
                     self.retain(&file);
                 }
-                let preparation = self.preparation();
-                preparation.until_done(&mut self.sequence_next).await?
+                self.files.until_done(&mut self.sequence_next).await?
             }
         };
         let old = std::mem::replace(&mut self.current, file);
@@ -208,7 +175,7 @@ impl MirroredLog {
             sequence: file.sequence,
             last: file.last,
             disks: file.copies.iter().map(|(disk, _)| *disk).collect(),
-            len_bytes: self.info.log_file_bytes,
+            len_bytes: self.files.info.log_file_bytes,
         });
     }
 
@@ -230,11 +197,11 @@ impl MirroredLog {
         let mut is_whole = true;
         for ((disk, _), result) in self.current.copies.iter().zip(results) {
             if let Err(error) = result {
-                self.disks.mark_failed(*disk, &error);
+                self.files.disks.mark_failed(*disk, &error);
                 is_whole = false;
             }
         }
-        let disks = &self.disks;
+        let disks = &self.files.disks;
         let copies = &mut self.current.copies;
         copies.retain(|(disk, _)| disks.is_healthy(*disk));
         is_whole
@@ -246,10 +213,10 @@ impl MirroredLog {
         retained_from: LogPosition,
     ) -> Result<(), MetaError> {
         let len = record.len_bytes();
-        let file_len = self.info.log_file_bytes;
+        let file_len = self.files.info.log_file_bytes;
         assert!(len <= file_len - BLOCK_BYTES as u64);
         // A disk may have failed in other hands since: the copy there does not count any more.
-        let disks = self.disks.clone();
+        let disks = self.files.disks.clone();
         let is_healthy = |(disk, _): &(usize, Arc<dyn DiskFile>)| disks.is_healthy(*disk);
         if self.current.offset + len > file_len || !self.current.copies.iter().all(is_healthy) {
             self.current.copies.retain(is_healthy);
@@ -271,7 +238,7 @@ impl MirroredLog {
             };
         }
         self.current.offset += len;
-        self.retained_from = self.retained_from.max(retained_from);
+        self.files.retained_from = self.files.retained_from.max(retained_from);
         if self.next.is_none() && self.current.offset > file_len / 4 {
             self.prepare_next();
         }
@@ -285,7 +252,7 @@ impl CommitLog for MirroredLog {
     }
 
     fn trim(&mut self) {
-        let needed = self.retained_from;
+        let needed = self.files.retained_from;
         if self.retained.iter().all(|file| file.last >= needed) {
             return;
         }
@@ -294,44 +261,30 @@ impl CommitLog for MirroredLog {
             retained.partition(|file| file.last >= needed);
         self.retained = kept;
         for file in &old {
-            release(&self.env, &self.disks, &self.spares, file);
+            self.files.release(file);
         }
     }
 
     fn status(&self) -> LogStatus {
         let retained: u64 = self.retained.iter().map(|file| file.len_bytes).sum();
-        let disk_id = |(disk, _): &(usize, Arc<dyn DiskFile>)| self.disks.get(*disk).id;
+        let disk_id = |(disk, _): &(usize, Arc<dyn DiskFile>)| self.files.disks.get(*disk).id;
         LogStatus {
             retained_bytes: retained + self.current.offset,
             syncs: self.syncs,
             disks: self.current.copies.iter().map(disk_id).collect(),
-            start: self.retained_from,
-        }
-    }
-}
-
-/// Keeps the copies of a file that is not needed any more as spares, or removes them.
-pub(crate) fn release(env: &Env, disks: &DiskSet, spares: &Spares, file: &Retained) {
-    let folder = disks.folder();
-    for disk in &file.disks {
-        let name = file_name(&folder, file.sequence);
-        if disks.is_healthy(*disk) && !spares.offer(*disk, name.clone()) {
-            remove_later(env, disks, *disk, name);
+            start: self.files.retained_from,
         }
     }
 }
 
 /// Removes a file that nobody needs. A failure is harmless: the next open finds the file again.
-pub(crate) fn remove_later(env: &Env, disks: &DiskSet, disk: usize, name: String) {
+pub(crate) fn remove_later(tasks: &Tasks, disks: &DiskSet, disk: usize, name: String) {
     let disk = disks.get(disk).disk.clone();
-    env.spawner.spawn(
-        "log-remove",
-        Box::pin(async move {
-            if let Err(error) = disk.remove(&name).await {
-                tracing::debug!("removing an old log file: {error}");
-            }
-        }),
-    );
+    tasks.spawn("log-remove", async move {
+        if let Err(error) = disk.remove(&name).await {
+            tracing::debug!("removing an old log file: {error}");
+        }
+    });
 }
 
 /// The name of a log file on its disk.
@@ -348,16 +301,30 @@ pub(crate) fn file_sequence(name: &str) -> Option<u64> {
         .filter(|_| is_canonical)
 }
 
-/// All that is needed to make the next file, apart from the log itself.
-struct Preparation {
-    env: Env,
-    disks: DiskSet,
-    info: TermInfo,
-    spares: Arc<Spares>,
-    retained_from: LogPosition,
+/// Makes log files and takes back those that are not needed any more.
+#[derive(Clone)]
+pub(crate) struct FileMaker {
+    pub env: Env,
+    pub tasks: Tasks,
+    pub disks: DiskSet,
+    pub info: TermInfo,
+    pub spares: Arc<Spares>,
+    /// As of the last durable record.
+    pub retained_from: LogPosition,
 }
 
-impl Preparation {
+impl FileMaker {
+    /// Keeps the copies of a file that is not needed any more as spares, or removes them.
+    fn release(&self, file: &Retained) {
+        let folder = self.disks.folder();
+        for disk in &file.disks {
+            let name = file_name(&folder, file.sequence);
+            if self.disks.is_healthy(*disk) && !self.spares.offer(*disk, name.clone()) {
+                remove_later(&self.tasks, &self.disks, *disk, name);
+            }
+        }
+    }
+
     /// The first healthy disks, as many as copies are wanted.
     fn choose(&self, full: &[usize]) -> Vec<usize> {
         let mut set = self.disks.healthy();
@@ -440,17 +407,12 @@ impl Preparation {
             });
         }
         // The header names disks that do not have it: this file must not hold anything.
-        release(
-            &self.env,
-            &self.disks,
-            &self.spares,
-            &Retained {
-                sequence,
-                last: LogPosition(0),
-                disks: copies.iter().map(|(disk, _)| *disk).collect(),
-                len_bytes: self.info.log_file_bytes,
-            },
-        );
+        self.release(&Retained {
+            sequence,
+            last: LogPosition(0),
+            disks: copies.iter().map(|(disk, _)| *disk).collect(),
+            len_bytes: self.info.log_file_bytes,
+        });
         Err(failures)
     }
 

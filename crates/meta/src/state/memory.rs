@@ -12,7 +12,7 @@ use cairn_base::crc32c;
 use cairn_base::disk::{DiskError, OpenMode};
 use parking_lot::RwLock;
 
-use super::{ShipResult, StateCursor, StateFuture, StateKey, StateStore};
+use super::{Pair, ShipResult, StateCursor, StateFuture, StateKey, StateStore};
 use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::keys::Key;
@@ -210,7 +210,7 @@ struct MemoryCursor {
 }
 
 impl StateCursor for MemoryCursor {
-    fn next(&mut self) -> Result<Option<(&[u8], &[u8])>, MetaError> {
+    fn next(&mut self) -> Result<Option<Pair<'_>>, MetaError> {
         let starts_past_end = match &self.from {
             Bound::Included(key) | Bound::Excluded(key) => *key >= self.to,
             Bound::Unbounded => false,

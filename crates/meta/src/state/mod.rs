@@ -49,9 +49,12 @@ pub(crate) trait StateStore: Send + Sync {
 
 pub(crate) type ShipResult = (usize, Result<(), MetaError>);
 
+/// A key and its value.
+pub(crate) type Pair<'a> = (&'a [u8], &'a [u8]);
+
 pub(crate) trait StateCursor {
     /// The next entry, in order; `None` at the end.
-    fn next(&mut self) -> Result<Option<(&[u8], &[u8])>, MetaError>;
+    fn next(&mut self) -> Result<Option<Pair<'_>>, MetaError>;
 }
 
 /// A copy of the state that was found on a disk.

@@ -24,7 +24,7 @@ use rocksdb::{
 };
 
 use super::{
-    Candidate, ShipResult, Source, StateCursor, StateFuture, StateKey, StateStore, blocking,
+    Candidate, Pair, ShipResult, Source, StateCursor, StateFuture, StateKey, StateStore, blocking,
 };
 use crate::disks::DiskSet;
 use crate::error::MetaError;
@@ -391,7 +391,7 @@ struct RocksCursor<'a> {
 }
 
 impl StateCursor for RocksCursor<'_> {
-    fn next(&mut self) -> Result<Option<(&[u8], &[u8])>, MetaError> {
+    fn next(&mut self) -> Result<Option<Pair<'_>>, MetaError> {
         // Moving past the end is not allowed; the caller stops there, but may ask again.
         if self.is_started && self.iterator.valid() {
             self.iterator.next();

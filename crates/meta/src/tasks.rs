@@ -1,0 +1,63 @@
+//! The background tasks of one store, counted, so that its end can wait for all of them.
+//!
+//! Owns: the count. Must not know: what they do.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use cairn_base::env::Spawner;
+use tokio::sync::Notify;
+
+#[derive(Clone)]
+pub(crate) struct Tasks {
+    spawner: Arc<dyn Spawner>,
+    running: Arc<Running>,
+}
+
+#[derive(Default)]
+struct Running {
+    count: AtomicUsize,
+    ended: Notify,
+}
+
+/// Counts a task for as long as it exists, however it ends.
+struct Counted(Arc<Running>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.count.fetch_sub(1, Ordering::AcqRel);
+        self.0.ended.notify_waiters();
+    }
+}
+
+impl Tasks {
+    pub fn new(spawner: Arc<dyn Spawner>) -> Self {
+        Self {
+            spawner,
+            running: Arc::default(),
+        }
+    }
+
+    pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        self.running.count.fetch_add(1, Ordering::AcqRel);
+        let counted = Counted(self.running.clone());
+        let task = async move {
+            // Declared first, so dropped last: what the task holds is gone when it is not counted.
+            let _counted = counted;
+            task.await;
+        };
+        self.spawner.spawn(name, Box::pin(task));
+    }
+
+    /// Waits until none is running.
+    pub async fn idle(&self) {
+        loop {
+            let ended = self.running.ended.notified();
+            if self.running.count.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            ended.await;
+        }
+    }
+}
