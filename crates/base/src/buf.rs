@@ -1,7 +1,7 @@
 //! Buffers aligned for direct I/O.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::collections::BTreeSet;
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
+use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -80,10 +80,17 @@ impl AlignedBuf {
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.take() {
-            pool.put(self.start);
+            // The memory moves into a buffer that is not of the pool: if the pool is full, dropping
+            // that one frees it.
+            pool.put(Self {
+                start: self.start,
+                len_bytes: self.capacity_bytes,
+                capacity_bytes: self.capacity_bytes,
+                pool: None,
+            });
             return;
         }
-        // SAFETY: not of a pool, so allocated by `zeroed` with this same layout, and freed once.
+        // SAFETY: allocated by `zeroed` with this same layout, and freed once.
         unsafe { dealloc(self.start.as_ptr(), Self::layout(self.capacity_bytes)) }
     }
 }
@@ -110,183 +117,158 @@ impl AsRef<[u8]> for AlignedBuf {
     }
 }
 
-/// Size of the pages that a pool asks the kernel for.
-const HUGE_PAGE_BYTES: usize = 2 << 20;
-
-/// Buffers of one size in one mapping, handed out again and again.
+/// An [`AlignedBuf`] that is being filled from its front, as bytes arrive.
 ///
-/// Large buffers that live for long cannot come from the heap: it gives them back to the kernel,
-/// which clears every page again when it is touched. Receiving 1 MiB payloads so took 60% of the
-/// server's time in `clear_page`; here a page is cleared once, and as part of a huge one (measured:
-/// first touch 12 GB/s in huge pages, 2.4 GB/s in small ones).
-///
-/// Address space is reserved at once; memory is used as buffers are first handed out, lowest address
-/// first, and given back by [`Self::trim`].
-#[derive(Clone)]
-pub struct BufPool(Arc<Region>);
-
-struct Region {
-    /// The mapping, which is a little longer so that `start` can be aligned to a huge page.
-    mapping: *mut libc::c_void,
-    mapping_len_bytes: usize,
+/// Its memory is not zeroed first: for a payload of 1 MiB that would cost a tenth of receiving it,
+/// and touch each page twice.
+pub struct AlignedFill {
     start: NonNull<u8>,
-    slot_len_bytes: usize,
-    slot_count: usize,
-    slots: Mutex<Slots>,
+    len_bytes: usize,
+    filled_bytes: usize,
 }
 
-// SAFETY: the region owns its mapping alone; which slots are in use is behind the mutex.
-unsafe impl Send for Region {}
-// SAFETY: as above.
-unsafe impl Sync for Region {}
+// SAFETY: it owns its memory alone, like a `Vec<u8>`.
+unsafe impl Send for AlignedFill {}
+// SAFETY: shared references only allow reading its lengths.
+unsafe impl Sync for AlignedFill {}
 
-#[derive(Default)]
-struct Slots {
-    /// Those below `touched_count` that nobody uses.
-    free: BTreeSet<usize>,
-    /// Slots from here on have no memory yet.
-    touched_count: usize,
-    /// One past the highest that was handed out since the last trim.
-    peak: usize,
+impl AlignedFill {
+    /// For `len_bytes` in the end.
+    pub fn new(len_bytes: usize) -> Self {
+        let layout = Self::layout(len_bytes);
+        // SAFETY: the layout has a size that is not zero.
+        let start = unsafe { alloc(layout) };
+        let Some(start) = NonNull::new(start) else {
+            handle_alloc_error(layout)
+        };
+        Self {
+            start,
+            len_bytes,
+            filled_bytes: 0,
+        }
+    }
+
+    /// The length in the end.
+    pub fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
+    /// Bytes that are missing.
+    pub fn missing_bytes(&self) -> usize {
+        self.len_bytes - self.filled_bytes
+    }
+
+    /// Takes as much of the front of `bytes` as is missing; returns how much that was.
+    pub fn fill_from(&mut self, bytes: &[u8]) -> usize {
+        let take = bytes.len().min(self.missing_bytes());
+        let to = self.spare().as_mut_ptr().cast();
+        // SAFETY: the spare part is at least `take` long, and nobody else has it.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, take) };
+        self.filled_bytes += take;
+        take
+    }
+
+    /// What is missing, to be written by the caller, who then calls [`Self::advance`].
+    pub fn spare(&mut self) -> &mut [MaybeUninit<u8>] {
+        let missing = self.missing_bytes();
+        // SAFETY: allocated for `len_bytes`; `&mut self` makes the access exclusive.
+        unsafe {
+            let from = self.start.add(self.filled_bytes);
+            std::slice::from_raw_parts_mut(from.cast().as_ptr(), missing)
+        }
+    }
+
+    /// Counts bytes as filled.
+    ///
+    /// # Safety
+    ///
+    /// The first `filled_bytes` of [`Self::spare`] were written.
+    pub unsafe fn advance(&mut self, filled_bytes: usize) {
+        assert!(filled_bytes <= self.missing_bytes());
+        self.filled_bytes += filled_bytes;
+    }
+
+    /// The full buffer. Panics if something is missing.
+    pub fn finish(self) -> AlignedBuf {
+        assert!(self.missing_bytes() == 0);
+        let capacity_bytes = Self::layout(self.len_bytes).size();
+        // SAFETY: inside of the allocation. Everything before was written, so now all of it was.
+        unsafe {
+            let rest = self.start.add(self.len_bytes);
+            rest.write_bytes(0, capacity_bytes - self.len_bytes);
+        }
+        let filled = std::mem::ManuallyDrop::new(self);
+        AlignedBuf {
+            start: filled.start,
+            len_bytes: filled.len_bytes,
+            capacity_bytes,
+            pool: None,
+        }
+    }
+
+    fn layout(len_bytes: usize) -> Layout {
+        AlignedBuf::layout(len_bytes.max(1).next_multiple_of(IO_ALIGN_BYTES))
+    }
+}
+
+impl Drop for AlignedFill {
+    fn drop(&mut self) {
+        // SAFETY: allocated by `new` with this layout; `finish` does not come here.
+        unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len_bytes)) }
+    }
+}
+
+/// Keeps buffers of one size when they are dropped and hands them out again, so that neither the
+/// page faults of fresh memory nor its zeroing are paid for each of them.
+#[derive(Clone)]
+pub struct BufPool(Arc<PoolInner>);
+
+struct PoolInner {
+    capacity_bytes: usize,
+    free_count_max: usize,
+    free: Mutex<Vec<AlignedBuf>>,
 }
 
 impl BufPool {
-    /// Room for `slot_count` buffers of `slot_len_bytes` (rounded up to the alignment).
-    ///
-    /// If the address space cannot be had the pool has no room, and every buffer is of the heap.
-    pub fn new(slot_len_bytes: usize, slot_count: usize) -> Self {
-        let slot_len_bytes = slot_len_bytes.max(1).next_multiple_of(IO_ALIGN_BYTES);
-        let len_bytes = slot_len_bytes.saturating_mul(slot_count);
-        let mapping_len_bytes = len_bytes.saturating_add(HUGE_PAGE_BYTES);
-        // SAFETY: a new private mapping at an address of the kernel's choice.
-        let mapping = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                mapping_len_bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        let failed = mapping == libc::MAP_FAILED;
-        let start = match failed {
-            true => None,
-            false => {
-                let offset = mapping.addr().next_multiple_of(HUGE_PAGE_BYTES) - mapping.addr();
-                // SAFETY: the mapping is longer than the slots by more than the offset.
-                NonNull::new(unsafe { mapping.cast::<u8>().add(offset) })
-            }
-        };
-        if let Some(start) = start {
-            // SAFETY: inside of the mapping. A refusal only makes it slower.
-            #[cfg(target_os = "linux")]
-            unsafe {
-                libc::madvise(start.as_ptr().cast(), len_bytes, libc::MADV_HUGEPAGE);
-            }
-        }
-        Self(Arc::new(Region {
-            mapping,
-            mapping_len_bytes: if failed { 0 } else { mapping_len_bytes },
-            start: start.unwrap_or(NonNull::dangling()),
-            slot_len_bytes,
-            slot_count: if start.is_some() { slot_count } else { 0 },
-            slots: Mutex::default(),
+    /// Buffers of `capacity_bytes` (rounded up to the alignment), of which at most
+    /// `free_count_max` are kept while nobody uses them.
+    pub fn new(capacity_bytes: usize, free_count_max: usize) -> Self {
+        Self(Arc::new(PoolInner {
+            capacity_bytes: capacity_bytes.max(1).next_multiple_of(IO_ALIGN_BYTES),
+            free_count_max,
+            free: Mutex::new(Vec::new()),
         }))
     }
 
-    pub fn capacity_bytes(&self) -> usize {
-        self.0.slot_len_bytes
+    /// Most bytes of a buffer.
+    pub fn slot_len_bytes(&self) -> usize {
+        self.0.capacity_bytes
     }
 
-    /// Bytes of memory kept for later.
+    /// Bytes kept for later.
     pub fn free_bytes(&self) -> usize {
-        self.0.slots.lock().free.len() * self.0.slot_len_bytes
-    }
-
-    /// Bytes of memory that the pool has, in use or not.
-    pub fn touched_bytes(&self) -> usize {
-        self.0.slots.lock().touched_count * self.0.slot_len_bytes
+        self.0.free.lock().len() * self.0.capacity_bytes
     }
 
     /// A buffer of `len_bytes`; its content is whatever it was. It returns to this pool when it, or
-    /// the last [`Bytes`] made of it, is dropped. From the heap if the pool has no room left.
+    /// the last [`Bytes`] made of it, is dropped.
     ///
-    /// Panics when `len_bytes` is above [`Self::capacity_bytes`].
+    /// Panics when `len_bytes` is above [`Self::slot_len_bytes`].
     pub fn take(&self, len_bytes: usize) -> AlignedBuf {
-        assert!(len_bytes <= self.0.slot_len_bytes);
-        let Some(slot) = self.0.slots.lock().take(self.0.slot_count) else {
-            return AlignedBuf::zeroed(len_bytes);
-        };
-        AlignedBuf {
-            // SAFETY: the slot is inside of the mapping, and was handed to nobody else.
-            start: unsafe { self.0.start.add(slot * self.0.slot_len_bytes) },
-            len_bytes,
-            capacity_bytes: self.0.slot_len_bytes,
-            pool: Some(self.clone()),
-        }
+        let kept = self.0.free.lock().pop();
+        let mut buf = kept.unwrap_or_else(|| AlignedBuf::zeroed(self.0.capacity_bytes));
+        buf.set_len(len_bytes);
+        buf.pool = Some(self.clone());
+        buf
     }
 
-    fn put(&self, start: NonNull<u8>) {
-        let slot = (start.addr().get() - self.0.start.addr().get()) / self.0.slot_len_bytes;
-        let is_new = self.0.slots.lock().free.insert(slot);
-        assert!(is_new);
-    }
-
-    /// Gives memory back that was not needed since the last call: call it from time to time.
-    pub fn trim(&self) {
-        let region = &*self.0;
-        let mut slots = region.slots.lock();
-        let slots_per_page = HUGE_PAGE_BYTES.div_ceil(region.slot_len_bytes);
-        let keep = slots.end_of_use().max(slots.peak);
-        let keep = keep.next_multiple_of(slots_per_page);
-        slots.peak = 0;
-        if keep >= slots.touched_count {
-            return;
-        }
-        let len_bytes = (slots.touched_count - keep) * region.slot_len_bytes;
-        slots.free.split_off(&keep);
-        slots.touched_count = keep;
-        // SAFETY: inside of the mapping, and no slot from `keep` on is in use: the lock is held.
-        unsafe {
-            let from = region.start.add(keep * region.slot_len_bytes);
-            libc::madvise(from.as_ptr().cast(), len_bytes, libc::MADV_DONTNEED);
-        }
-    }
-}
-
-impl Slots {
-    fn take(&mut self, slot_count: usize) -> Option<usize> {
-        let slot = match self.free.pop_first() {
-            Some(slot) => slot,
-            None if self.touched_count < slot_count => {
-                self.touched_count += 1;
-                self.touched_count - 1
-            }
-            None => return None,
-        };
-        self.peak = self.peak.max(slot + 1);
-        Some(slot)
-    }
-
-    /// One past the highest slot in use.
-    fn end_of_use(&self) -> usize {
-        let mut end = self.touched_count;
-        for free in self.free.iter().rev() {
-            if free + 1 != end {
-                break;
-            }
-            end = *free;
-        }
-        end
-    }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        if self.mapping_len_bytes > 0 {
-            // SAFETY: mapped by `new` with this length; every buffer holds the region, so none is left.
-            unsafe { libc::munmap(self.mapping, self.mapping_len_bytes) };
+    fn put(&self, buf: AlignedBuf) {
+        let mut free = self.0.free.lock();
+        if free.len() < self.0.free_count_max {
+            free.push(buf);
+        } else {
+            // Freed outside of the lock: giving a big mapping back takes a while.
+            drop(free);
         }
     }
 }
@@ -315,45 +297,45 @@ mod tests {
     }
 
     #[test]
-    fn pool_hands_out_the_lowest_and_gives_back_the_rest() {
-        const SLOT: usize = 1 << 20;
-        let pool = BufPool::new(SLOT - 5, 8);
-        assert_eq!(pool.capacity_bytes(), SLOT);
-        let mut bufs: Vec<_> = (0..9).map(|_| pool.take(SLOT)).collect();
-        assert_eq!((pool.touched_bytes(), pool.free_bytes()), (8 * SLOT, 0));
-        let first = bufs[0].as_ptr();
-        for (index, buf) in bufs.iter_mut().enumerate() {
-            assert!(buf.as_ptr().addr().is_multiple_of(IO_ALIGN_BYTES));
-            buf.fill(index as u8);
+    fn is_filled_from_the_front() {
+        for len in [0, 1, 4096, 10_000] {
+            let content: Vec<u8> = (0..len).map(|index| index as u8).collect();
+            let mut fill = AlignedFill::new(len);
+            let half = len / 2;
+            assert_eq!(fill.fill_from(&content[..half]), half);
+            let spare = fill.spare();
+            assert_eq!(spare.len(), len - half);
+            if let Some(first) = spare.first_mut() {
+                first.write(content[half]);
+                // SAFETY: it was written.
+                unsafe { fill.advance(1) };
+            }
+            let rest = content.get(half + 1..).unwrap_or(&[]);
+            assert_eq!(fill.missing_bytes(), rest.len());
+            assert_eq!(fill.fill_from(&[rest, b"more"].concat()), rest.len());
+            let mut buf = fill.finish();
+            assert_eq!(*buf, content);
+            buf.set_len(buf.capacity_bytes());
+            assert!(buf[len..].iter().all(|byte| *byte == 0));
         }
-        assert!((0..9).all(|index| bufs[index].iter().all(|byte| *byte == index as u8)));
-        // The ninth is of the heap.
-        bufs.truncate(8);
-        pool.trim();
-        assert_eq!(pool.touched_bytes(), 8 * SLOT);
-        let last = bufs.split_off(3);
-        let slice = bufs.remove(0).freeze().slice(7..9);
-        drop(last);
-        assert_eq!(pool.free_bytes(), 5 * SLOT);
-        // They were in use since the last trim; at the next they were not.
-        pool.trim();
-        assert_eq!(pool.touched_bytes(), 4 * SLOT);
-        assert_eq!(slice, [0, 0].as_slice());
-        drop(slice);
-        assert_eq!(pool.take(1).as_ptr(), first);
-        drop(bufs);
-        pool.trim();
-        pool.trim();
-        assert_eq!((pool.touched_bytes(), pool.free_bytes()), (0, 0));
-        assert!(pool.take(SLOT).iter().all(|byte| *byte == 0));
+        drop(AlignedFill::new(100));
     }
 
     #[test]
-    fn pool_without_room_uses_the_heap() {
-        let pool = BufPool::new(4096, 0);
-        assert_eq!(pool.take(100).len(), 100);
-        assert_eq!(pool.touched_bytes(), 0);
-        let impossible = BufPool::new(1 << 40, 1 << 20);
-        assert_eq!(impossible.take(100).len(), 100);
+    fn pool_keeps_no_more_than_it_may() {
+        let pool = BufPool::new(5000, 2);
+        assert_eq!(pool.slot_len_bytes(), 8192);
+        let buf = pool.take(5000);
+        let address = buf.as_ptr();
+        let slice = buf.freeze().slice(1..2);
+        assert_eq!(pool.free_bytes(), 0);
+        drop(slice);
+        assert_eq!(pool.free_bytes(), 8192);
+        let again = pool.take(8192);
+        assert_eq!(again.as_ptr(), address);
+        let others = [pool.take(0), pool.take(1), pool.take(2)];
+        drop(again);
+        drop(others);
+        assert_eq!(pool.free_bytes(), 2 * 8192);
     }
 }

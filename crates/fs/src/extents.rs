@@ -67,6 +67,26 @@ impl Change {
         self.keys.is_empty()
     }
 
+    /// Records that the change takes the last view away from, as far as it shows: those of which it
+    /// leaves no part. (A record that was cut apart earlier has views elsewhere; it is not lost, and
+    /// whoever drops it from a cache too early only reads it again.)
+    pub fn records_gone(&self) -> impl Iterator<Item = &Arc<RecordPointer>> {
+        let kept: BTreeSet<_> = self
+            .keys
+            .values()
+            .filter_map(|replaced| replaced.after.as_ref())
+            .map(|extent| extent.record.location)
+            .collect();
+        self.keys
+            .values()
+            .filter_map(|replaced| replaced.before.as_ref())
+            .filter(move |extent| {
+                extent.len_bytes() == u64::from(extent.record.file_len_bytes)
+                    && !kept.contains(&extent.record.location)
+            })
+            .map(|extent| &extent.record)
+    }
+
     fn removed(&mut self, extent: Extent) {
         self.keys
             .entry(extent.end)

@@ -315,6 +315,9 @@ impl Shared {
             let mut batch = Batch::new();
             self.put_segments(segments, &mut batch);
             self.change_extents(inode.ino, &mut state, &change, &mut batch);
+            for record in change.records_gone() {
+                self.segments.cache_forget(self.volume, record);
+            }
             state.stable_size_bytes = state
                 .stable_size_bytes
                 .max(end_max.min(state.record.size_bytes));

@@ -403,6 +403,7 @@ impl Fs {
 }
 
 /// What CREATE found at its name.
+#[expect(clippy::large_enum_variant, reason = "passed on once, by value")]
 enum Found {
     Made(Made, Ticket),
     Existing(Ino),

@@ -52,6 +52,8 @@ impl Committer {
             if let Some(group) = self.cut() {
                 self.commit(&group, unapplied.take()).await?;
                 unapplied = Some(group);
+                // Those who were woken on this thread go first: what they submit next shares a group.
+                tokio::task::yield_now().await;
             } else if let Some(group) = unapplied.take() {
                 self.shared.apply(&group)?;
             } else if self.shared.stop() == Stop::Drained {

@@ -18,7 +18,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use bytes::Bytes;
-use cairn_base::AlignedBuf;
+use cairn_base::buf::AlignedFill;
 use cairn_codec_nfs::v3;
 use cairn_codec_rpc::record::FRAGMENT_COUNT_MAX;
 use cairn_codec_rpc::rpc::{CALL_HEADER_LEN_BYTES_MAX, decode_call};
@@ -102,8 +102,7 @@ enum Receiving {
     Payload {
         /// The record up to the payload.
         head: Vec<u8>,
-        payload: AlignedBuf,
-        filled_bytes: usize,
+        payload: AlignedFill,
         padding_bytes: usize,
     },
     /// A record too long for anything but a WRITE that is none; answered when it is over.
@@ -122,7 +121,7 @@ impl Receiving {
     fn held_bytes(&self) -> usize {
         match self {
             Self::Next | Self::Skip { .. } => 0,
-            Self::Payload { payload, .. } => payload.len(),
+            Self::Payload { payload, .. } => payload.len_bytes(),
             Self::Fragments { assembled, .. } => assembled.capacity(),
         }
     }
@@ -341,23 +340,18 @@ impl Connection {
                 }
                 Receiving::Payload {
                     payload,
-                    filled_bytes,
                     padding_bytes,
                     ..
                 } => {
-                    let input = &self.input[self.start..self.end];
-                    let take = input.len().min(payload.len() - *filled_bytes);
-                    payload[*filled_bytes..*filled_bytes + take].copy_from_slice(&input[..take]);
-                    *filled_bytes += take;
-                    self.start += take;
-                    if *filled_bytes < payload.len() || self.end - self.start < *padding_bytes {
+                    self.start += payload.fill_from(&self.input[self.start..self.end]);
+                    if payload.missing_bytes() > 0 || self.end - self.start < *padding_bytes {
                         return Ok(Taken::Starved);
                     }
                     self.start += *padding_bytes;
                     self.peek = true;
                     let whole = std::mem::replace(&mut self.receiving, Receiving::Next);
                     if let Receiving::Payload { head, payload, .. } = whole {
-                        self.begin(&head, Some(payload.freeze()), cx)?;
+                        self.begin(&head, Some(payload.finish().freeze()), cx)?;
                     }
                 }
                 Receiving::Skip { left_bytes, xid } => {
@@ -471,8 +465,7 @@ impl Connection {
         }
         self.receiving = Receiving::Payload {
             head: there[..payload_start].to_vec(),
-            payload: self.session.service.payload_buf(payload_len),
-            filled_bytes: 0,
+            payload: AlignedFill::new(payload_len),
             padding_bytes: xdr::padding(payload_len).len(),
         };
         self.start = record_start + payload_start;
@@ -576,18 +569,15 @@ impl Connection {
 
     /// Reads once, into the payload if one is being received and nothing comes before it.
     fn fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        if let Receiving::Payload {
-            payload,
-            filled_bytes,
-            ..
-        } = &mut self.receiving
-            && *filled_bytes < payload.len()
+        if let Receiving::Payload { payload, .. } = &mut self.receiving
+            && payload.missing_bytes() > 0
         {
             assert!(self.start == self.end);
-            let mut to = ReadBuf::new(&mut payload[*filled_bytes..]);
+            let mut to = ReadBuf::uninit(payload.spare());
             ready!(Pin::new(&mut self.stream).poll_read(cx, &mut to))?;
             let read_bytes = to.filled().len();
-            *filled_bytes += read_bytes;
+            // SAFETY: `ReadBuf` counts as filled what was written to the front of the spare part.
+            unsafe { payload.advance(read_bytes) };
             return Poll::Ready(Ok(read_bytes));
         }
         if self.start > 0 {

@@ -85,9 +85,6 @@ pub struct Gauges {
     pub connections_max: u64,
     pub held_bytes: u64,
     pub held_bytes_max: u64,
-    pub payload_bytes: u64,
-    pub payload_memory_bytes: u64,
-    pub payload_memory_bytes_max: u64,
     pub duplicates: u64,
     pub duplicates_max: u64,
     pub duplicate_bytes: u64,
@@ -275,21 +272,6 @@ impl MetricsCollector {
                 "cairn_nfs_held_bytes_max",
                 "Limit of payloads and replies in memory",
                 gauges.held_bytes_max,
-            ),
-            (
-                "cairn_nfs_payload_bytes",
-                "Payload buffers in use, here, as dirty data or in the cache",
-                gauges.payload_bytes,
-            ),
-            (
-                "cairn_nfs_payload_memory_bytes",
-                "Memory of payload buffers, in use or not",
-                gauges.payload_memory_bytes,
-            ),
-            (
-                "cairn_nfs_payload_memory_bytes_max",
-                "Limit of the memory of payload buffers",
-                gauges.payload_memory_bytes_max,
             ),
             (
                 "cairn_nfs_duplicates",

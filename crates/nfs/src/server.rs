@@ -30,8 +30,6 @@ use crate::settings::Settings;
 const DATAGRAM_LEN_BYTES_MAX: usize = 2048;
 /// Pause after `accept` failed, which it does when the process has no file descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Payload buffers that were not needed for so long are given back.
-const TRIM_INTERVAL: Duration = Duration::from_secs(15);
 /// Refused connections are logged at most so often.
 const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -146,16 +144,12 @@ impl NfsServer {
 
 fn gauges(service: &Service) -> Gauges {
     let (duplicates, duplicate_bytes) = service.duplicates.usage();
-    let (payload_bytes, payload_memory_bytes) = service.payload_bytes();
     let settings = &service.settings;
     Gauges {
         connections: service.connection_count.load(Ordering::Relaxed) as u64,
         connections_max: settings.connection_count_max as u64,
         held_bytes: service.held_bytes.load(Ordering::Relaxed) as u64,
         held_bytes_max: settings.held_bytes_max as u64,
-        payload_bytes: payload_bytes as u64,
-        payload_memory_bytes: payload_memory_bytes as u64,
-        payload_memory_bytes_max: settings.payload_bytes_max as u64,
         duplicates: duplicates as u64,
         duplicates_max: settings.duplicate_count_max as u64,
         duplicate_bytes: duplicate_bytes as u64,
@@ -374,7 +368,6 @@ async fn run(
         for listener in tcp {
             listening.spawn(acceptor.clone().accept(listener));
         }
-        listening.spawn(trim(Arc::clone(&service)));
         for socket in udp {
             listening.spawn(serve_udp(Arc::clone(&service), thread, socket));
         }
@@ -412,13 +405,6 @@ async fn run(
                 "connections closed before their requests were finished"
             );
         }
-    }
-}
-
-async fn trim(service: Arc<Service>) {
-    loop {
-        tokio::time::sleep(TRIM_INTERVAL).await;
-        service.trim();
     }
 }
 

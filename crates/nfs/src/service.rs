@@ -10,8 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use cairn_base::buf::BufPool;
-use cairn_base::{AlignedBuf, Ino, Timestamp, VolumeId};
+use cairn_base::{Ino, Timestamp, VolumeId};
 use cairn_codec_nfs::{mount as mount_codec, v3};
 use cairn_codec_rpc::rpc::decode_call;
 use cairn_codec_rpc::{
@@ -31,10 +30,6 @@ use crate::{nfs3, portmap, pseudo};
 
 pub type ReplyFuture = Pin<Box<dyn Future<Output = Reply> + Send>>;
 
-/// Payload buffers come in these sizes, each with so many eighths of the memory for them: clients
-/// write 1 MiB at a time if they are let, and some no more than a power of two below.
-const POOL_EIGHTHS: [(usize, usize); 3] = [(256 << 10, 1), (512 << 10, 1), (1 << 20, 6)];
-
 /// What all connections share.
 pub struct Service {
     pub settings: Settings,
@@ -51,7 +46,6 @@ pub struct Service {
     /// Where they find PORTMAP, if that is another port.
     pub rpcbind_port: AtomicU16,
     pub started: Timestamp,
-    pools: [BufPool; POOL_EIGHTHS.len()],
 }
 
 impl Service {
@@ -60,12 +54,6 @@ impl Service {
             key: HandleKey::new(&settings.handle_key),
             duplicates: Duplicates::new(settings.duplicate_count_max, settings.duplicate_bytes_max),
             mounts: MountList::new(settings.mount_list_count_max),
-            pools: POOL_EIGHTHS.map(|(len_bytes, eighths)| {
-                BufPool::new(
-                    len_bytes,
-                    settings.payload_bytes_max / 8 * eighths / len_bytes,
-                )
-            }),
             settings,
             exports,
             metrics,
@@ -75,30 +63,6 @@ impl Service {
             rpcbind_port: AtomicU16::new(0),
             started: std::time::SystemTime::now().into(),
         }
-    }
-
-    /// A buffer for a payload; its content is whatever it was.
-    pub fn payload_buf(&self, len_bytes: usize) -> AlignedBuf {
-        // From the pool only if it wastes little: the file system counts what it holds by length.
-        let fits = |pool: &&BufPool| {
-            len_bytes <= pool.capacity_bytes() && len_bytes >= pool.capacity_bytes() / 8 * 7
-        };
-        match self.pools.iter().find(fits) {
-            Some(pool) => pool.take(len_bytes),
-            None => AlignedBuf::zeroed(len_bytes),
-        }
-    }
-
-    /// Memory for payload buffers: in use, and all of it.
-    pub fn payload_bytes(&self) -> (usize, usize) {
-        let all: usize = self.pools.iter().map(BufPool::touched_bytes).sum();
-        let free: usize = self.pools.iter().map(BufPool::free_bytes).sum();
-        (all.saturating_sub(free), all)
-    }
-
-    /// Gives memory back that was not needed since the last call.
-    pub fn trim(&self) {
-        self.pools.iter().for_each(BufPool::trim);
     }
 }
 

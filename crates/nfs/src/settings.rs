@@ -22,10 +22,6 @@ pub struct Settings {
     pub held_bytes_per_connection_max: usize,
     /// The same for all connections together; beyond it each has one request at a time.
     pub held_bytes_max: usize,
-    /// Memory for payloads of WRITE calls, which the file system keeps while they are dirty and may
-    /// keep in its cache. Beyond it they are on the heap, which is slower. Reserved as address space;
-    /// what is not needed is given back after some seconds.
-    pub payload_bytes_max: usize,
     /// A connection is closed when half a record, or replies that the client does not take, made no
     /// progress for so long.
     pub stall_timeout: Duration,
@@ -51,7 +47,6 @@ impl Settings {
             in_flight_count_max: 256,
             held_bytes_per_connection_max: 32 << 20,
             held_bytes_max: 256 << 20,
-            payload_bytes_max: 512 << 20,
             stall_timeout: Duration::from_secs(60),
             duplicate_count_max: 16_384,
             duplicate_bytes_max: 8 << 20,

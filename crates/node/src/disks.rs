@@ -34,6 +34,7 @@ const OURS: &[&str] = &[
     pool_store::POOL_NAME,
     cairn_shard::IDENTITY_NAME,
     "shards",
+    "shard-volumes",
     "volumes",
     "free",
 ];

@@ -109,6 +109,16 @@ impl RecordCache {
         self.inner.insert(key, parts);
     }
 
+    /// Drops a record that nothing refers to any more.
+    pub fn forget(&self, volume: VolumeId, pointer: &RecordPointer) {
+        if self.inner.remove(&Key::whole(volume, pointer)).is_none() && pointer.codec == Codec::Raw
+        {
+            for granule in granules(&(0..pointer.file_len_bytes)) {
+                self.inner.remove(&Key::granule(volume, pointer, granule));
+            }
+        }
+    }
+
     /// Bytes `range` of a record, if they are all here.
     pub fn lookup(
         &self,

@@ -214,6 +214,11 @@ impl SegmentStore {
         }
     }
 
+    /// Makes room for others: no reader will ask for this record again.
+    pub fn cache_forget(&self, volume: VolumeId, pointer: &RecordPointer) {
+        self.cache.forget(volume, pointer);
+    }
+
     /// Deletes a segment with its shards; nothing happens if it is gone already. Shards on disks that
     /// are away or fail are deleted by a later [`Self::sweep`].
     ///

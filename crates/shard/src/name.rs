@@ -20,7 +20,7 @@ impl fmt::Display for ShardName {
 }
 
 /// Empty files named after the volumes that have, or had, shards here: a disk cannot list folders.
-pub(crate) const VOLUMES_FOLDER: &str = "volumes";
+pub(crate) const VOLUMES_FOLDER: &str = "shard-volumes";
 
 pub(crate) fn shards_folder(volume: VolumeId) -> String {
     format!("shards/{:08x}", volume.0)
