@@ -185,13 +185,20 @@ class Server:
         arguments = [str(argument) for argument in arguments]
         if arguments[0] not in ("ls", "cp", "cat", "rm", "stat", "serve", "config"):
             arguments += ["--server", self.ready["admin"]["url"], "--token-file", str(self.token_path)]
+        options = {"text": True} | options
         done = subprocess.run(
             [str(cairn_path()), *arguments],
-            capture_output=True, text=True, stdin=subprocess.DEVNULL, env=self.environment(), **options,
+            capture_output=True, stdin=subprocess.DEVNULL, env=self.environment(), **options,
         )
         if check and done.returncode != 0:
             raise Failure(f"cairn {' '.join(arguments)} ended with {done.returncode}:\n{done.stderr}")
         return done
+
+    def spawn_cairn(self, *arguments):
+        """Starts a file command and does not wait for it."""
+        argv = [str(cairn_path()), *map(str, arguments)]
+        quiet = subprocess.DEVNULL
+        return subprocess.Popen(argv, stdin=quiet, stdout=quiet, stderr=quiet, env=self.environment())
 
     def cpu_seconds(self):
         """CPU time of the process so far, in user and kernel."""

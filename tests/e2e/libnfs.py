@@ -1,6 +1,7 @@
 """libnfs through ctypes: a client that others wrote, for the end-to-end tests.
 
-Blocking calls; they release Python's lock, so threads run side by side, each with a mount of its own.
+Errors of reads and writes that libnfs splits come as EFAULT, whatever the server said; ask our own
+client where the reason matters. Blocking calls; they release Python's lock, so threads run side by side, each with a mount of its own.
 """
 
 import ctypes

@@ -37,7 +37,7 @@ mod tests {
         for byte in bytes {
             crc ^= u32::from(*byte);
             for _ in 0..8 {
-                crc = crc >> 1 ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 };
+                crc = (crc >> 1) ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 };
             }
         }
         !crc
@@ -46,7 +46,7 @@ mod tests {
     #[test]
     fn agrees_with_the_definition() {
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
-        let bytes: Vec<u8> = (0..70_000u32).map(|at| (at * 31 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..70_000u32).map(|at| ((at * 31) >> 3) as u8).collect();
         for len in [0, 1, 2, 7, 8, 15, 63, 64, 255, 1023, 4096, 32_768, 65_537] {
             let (first, second) = bytes[..len].split_at(len / 3);
             assert_eq!(crc32c(&bytes[..len]), reference(&bytes[..len]), "{len}");

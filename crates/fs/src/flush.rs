@@ -679,7 +679,8 @@ mod tests {
     #[test]
     fn runs_are_cut_into_aligned_records() {
         const KIB: usize = 1 << 10;
-        let cases: &[(&str, AccessPattern, &[(u64, usize)], &[(u64, u64)])] = &[
+        type Case<'a> = (&'a str, AccessPattern, &'a [(u64, usize)], &'a [(u64, u64)]);
+        let cases: &[Case] = &[
             (
                 "one small",
                 AccessPattern::Concurrent,

@@ -4,6 +4,7 @@
 //! the whole tree is. Stable writes only where a crash follows, so that all of it must be there.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as Slot;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -63,7 +64,7 @@ async fn segments_on(
     format: bool,
 ) -> Arc<SegmentStore> {
     let mut shard_disks = Vec::new();
-    for (id, disk) in disks.to_vec() {
+    for (id, disk) in disks.iter().cloned() {
         if format {
             ShardDisk::format(disk.clone(), POOL, id, Timestamp::new(1, 0))
                 .await
@@ -556,12 +557,13 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
             Step::Link(file, dir, number) if !files.is_empty() => {
                 let (ino, dir, name) = (pick(&files, file), pick(&dirs, dir), name(number));
                 let got = fs.link(who, ino, dir, &name).await;
-                if model.entries(dir).contains_key(&name) {
-                    assert_eq!(got.unwrap_err(), FsError::Exists);
-                } else {
-                    got.unwrap();
-                    model.entries(dir).insert(name, ino);
-                    model.inodes.get_mut(&ino).unwrap().nlink += 1;
+                match model.entries(dir).entry(name) {
+                    Slot::Occupied(_) => assert_eq!(got.unwrap_err(), FsError::Exists),
+                    Slot::Vacant(slot) => {
+                        got.unwrap();
+                        slot.insert(ino);
+                        model.inodes.get_mut(&ino).unwrap().nlink += 1;
+                    }
                 }
             }
             Step::Chmod(file, mode) if !files.is_empty() => {

@@ -26,6 +26,9 @@ const SCAN_OVERLAY_COUNT_MAX: usize = 512;
 /// Share of the log's limit, in percent, above which the journal should be folded.
 const FOLD_PERCENT: u64 = 50;
 
+/// Entries of the overlay, in order; `None` is a deletion.
+type OverlayPart = Vec<(Key, Option<Bytes>)>;
+
 /// What opening found.
 #[derive(Debug)]
 pub struct Recovered {
@@ -141,15 +144,10 @@ impl MetaStore {
 
     /// A consistent view of the next part of a range: some of the overlay, a cursor over the state
     /// that ends where that does, and where to go on if that is not the end of the range.
-    #[allow(clippy::type_complexity)]
-    fn view(
-        &self,
-        from: &Key,
-        to: &Key,
-    ) -> (Vec<(Key, Option<Bytes>)>, VersionCursor<'_>, Option<Key>) {
+    fn view(&self, from: &Key, to: &Key) -> (OverlayPart, VersionCursor<'_>, Option<Key>) {
         // The cursor is made under the lock: what leaves the overlay later is in both, never in none.
         let overlay = self.shared.overlay.read();
-        let taken: Vec<(Key, Option<Bytes>)> = overlay
+        let taken: OverlayPart = overlay
             .range(from..to)
             .take(SCAN_OVERLAY_COUNT_MAX)
             .map(|(key, (value, _))| (key.clone(), value.clone()))

@@ -478,3 +478,47 @@ impl Scan {
         (has_records, false)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_fits_if_it_is_of_the_history_and_the_log_goes_on_from_it() {
+        let term = |epoch, nonce, start| Term {
+            epoch: Epoch(epoch),
+            nonce,
+            start: LogPosition(start),
+        };
+        let log = RecoveredLog {
+            history: vec![term(3, 30, 10), term(5, 50, 20)],
+            epoch_max: Epoch(5),
+            sequence_max: 0,
+            retained_from: LogPosition(15),
+            end: LogPosition(25),
+            records: Vec::new(),
+            retained: Vec::new(),
+            unused: Vec::new(),
+        };
+        let cases = [
+            ("at the end", 25, 5, 50, true),
+            ("past the end", 26, 5, 50, false),
+            ("just before what is kept", 14, 3, 30, true),
+            ("too old", 13, 3, 30, false),
+            ("last of its term", 19, 3, 30, true),
+            ("cut off by the next term", 20, 3, 30, false),
+            ("another branch of the same epoch", 16, 3, 31, false),
+            ("another branch in between", 16, 4, 40, false),
+            ("older than all terms that are known", 14, 2, 99, true),
+            ("empty, but the log does not begin at 1", 0, 0, 0, false),
+        ];
+        for (name, position, epoch, term, fits) in cases {
+            let applied = AppliedRecord {
+                position: LogPosition(position),
+                epoch: Epoch(epoch),
+                term,
+            };
+            assert_eq!(log.continues(&applied), fits, "{name}");
+        }
+    }
+}

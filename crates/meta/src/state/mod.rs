@@ -153,3 +153,9 @@ pub(crate) async fn blocking<T: Send + 'static>(
         ))
     })
 }
+
+/// Runs the decoders of this module, for fuzzing.
+pub(crate) fn decode_anything(bytes: &[u8]) {
+    memory::decode_anything(bytes);
+    rocks::decode_anything(bytes);
+}
