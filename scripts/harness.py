@@ -23,6 +23,14 @@ LOG_TAIL_LINES = 30
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
+# A script that is told to end still stops its servers and removes its folders.
+signal.signal(signal.SIGTERM, lambda number, _frame: raise_exit(number))
+
+
+def raise_exit(signal_number):
+    raise SystemExit(128 + signal_number)
+
+
 class Failure(Exception):
     """Something did not work; the text is for the person who ran the script."""
 

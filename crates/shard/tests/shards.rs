@@ -531,7 +531,7 @@ fn full_files_are_recycled_and_others_deleted() {
         let shards = open_with(disk.clone(), none).await;
         shards.remove(name(1, 10, 0)).await.unwrap();
         shards.prepare_recycled(1, CAPACITY).await.unwrap();
-        assert_eq!(disk.file_names(), [IDENTITY_NAME, "volumes/00000001"]);
+        assert_eq!(disk.file_names(), [IDENTITY_NAME, "shard-volumes/00000001"]);
     });
 }
 
