@@ -356,6 +356,27 @@ async fn reads_in_place_survive_a_lost_connection() {
     assert_eq!(read_all(&client, file).await, data);
 }
 
+/// A buffer a little below the limit for receiving in place, with a record a little above it, was
+/// filled in place without having been counted; then the count of those in flight went below zero.
+#[tokio::test]
+async fn buffers_just_too_small_for_receiving_in_place_are_not_counted() {
+    let (_server, client) = server_and_client().await;
+    let file = create(&client, "f").await;
+    let data = pattern(200_000);
+    client
+        .write_range(file, 0, data.clone())
+        .await
+        .expect("written");
+    for len in [32_600, 32_700, 32_767, 32_768, 32_769] {
+        let reads = [len, 65_536, len, 131_072, len]
+            .map(|len| client.read_into(file, 0, AlignedBuf::zeroed(len)));
+        for read in futures_util::future::join_all(reads).await {
+            let read = read.expect("read");
+            assert_eq!(read.data[..], data[..read.data.len()]);
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_record_that_lies_about_its_data_is_an_error() {
     let (server, client) = server_and_client().await;

@@ -357,7 +357,9 @@ impl Wire {
             return Ok(false);
         };
         let buffer_len_bytes = in_flight.call.buffer.as_ref().map_or(0, |it| it.len());
-        let fits = data_len_bytes <= buffer_len_bytes
+        // A record can be large enough although the buffer, which decides what is counted, is not.
+        let fits = wants_in_place(&in_flight.call)
+            && data_len_bytes <= buffer_len_bytes
             && data_offset + xdr::padded_len(data_len_bytes) == len_bytes;
         if !fits {
             return Ok(false);
