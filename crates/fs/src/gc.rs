@@ -154,8 +154,9 @@ impl Shared {
             .meta
             .segments()
             .into_iter()
-            .filter(|(id, record)| record.live_records == 0 && self.is_idle(*id))
+            .filter(|(_, record)| record.live_records == 0)
             .map(|(id, _)| id)
+            .filter(|id| self.is_dead(*id))
             .collect();
         if dead.is_empty() {
             return Ok(());
@@ -177,6 +178,18 @@ impl Shared {
                 .fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// Whether a segment has no live records and never will have.
+    ///
+    /// The order matters: an append may commit its records and let go of the segment between a look
+    /// at the counters and one at the pins. What is idle stays so, and then the counters only fall.
+    fn is_dead(&self, id: SegmentId) -> bool {
+        self.is_idle(id)
+            && self
+                .meta
+                .segment(id)
+                .is_some_and(|record| record.live_records == 0)
     }
 
     /// Whether nothing is being added to a segment.
