@@ -71,6 +71,8 @@ demo: build ## One minute: copy a tree in, kill -9, delete two disks, compare
 
 .PHONY: bench-nfs
 bench-nfs: setup-bench build ## Measure beside NFS-Ganesha and write docs/performance.md
+	cargo build $(CARGO_FLAGS) -p cairn-bench --example nfs_load
+	cargo build --release --locked --manifest-path benches-peers/isal-compare/Cargo.toml
 	scripts/bench-nfs $(BENCH_FLAGS)
 
 .PHONY: fuzz-short
@@ -83,7 +85,7 @@ fuzz: setup-fuzz ## Every fuzz target for FUZZ_SECONDS
 
 .PHONY: install
 install: build ## Install program, manual pages, completions and systemd unit below PREFIX
-	scripts/install $(CAIRN) "$(DESTDIR)$(PREFIX)"
+	scripts/install $(CAIRN) "$(PREFIX)" "$(DESTDIR)"
 
 .PHONY: clean
 clean: ## Remove what was built

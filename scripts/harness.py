@@ -73,13 +73,16 @@ def scratch(prefix, parent=None):
 
 
 class Server:
-    """One `cairn serve` on folders below `root`, on free ports."""
+    """One `cairn serve` on folders below `root`, on a free port; `rpcbind`: True, False, or None for its default."""
 
-    def __init__(self, root, disks=1, flags=(), wrapper=()):
+    def __init__(self, root, disks=1, flags=(), wrapper=(), rpcbind=False, port=0):
         self.root = pathlib.Path(root)
         self.disks = [self.root / f"disk{index}" for index in range(disks)]
         self.flags = list(flags)
         self.wrapper = list(wrapper)
+        # Port 111 belongs to the machine: only tests of it touch it.
+        self.rpcbind = rpcbind
+        self.port_wanted = port
         self.log_path = self.root / "cairn.log"
         self.ready_path = self.root / "ready.json"
         self.token_path = self.root / "admin-token"
@@ -96,7 +99,9 @@ class Server:
         argv = [*self.wrapper, str(cairn_path()), "serve"]
         for disk in self.disks:
             argv += ["--data", str(disk)]
-        argv += ["--listen-nfs", "127.0.0.1:0", "--listen-admin", "127.0.0.1:0"]
+        argv += ["--listen-nfs", f"127.0.0.1:{self.port_wanted}", "--listen-admin", "127.0.0.1:0"]
+        if self.rpcbind is not None:
+            argv.append(f"--rpcbind={str(self.rpcbind).lower()}")
         argv += ["--ready-file", str(self.ready_path), "--token-file", str(self.token_path)]
         return argv + self.flags
 
@@ -105,7 +110,7 @@ class Server:
         run = self.root / "run"
         run.mkdir(exist_ok=True)
         environment = {key: value for key, value in os.environ.items() if key != "CAIRN_SERVER"}
-        return environment | {"XDG_RUNTIME_DIR": str(run)}
+        return environment | {"CAIRN_RUNTIME_DIR": str(run)}
 
     def spawn(self):
         """Starts the process and does not wait for it."""

@@ -2,7 +2,7 @@
 //! program and procedure it names.
 #![no_main]
 
-use cairn_codec_nfs::{mount, v3};
+use cairn_codec_nfs::{mount, nlm, v3};
 use cairn_codec_rpc::rpc::decode_call;
 use cairn_codec_rpc::{AuthSys, Decode, Incoming, Reader, Writer, portmap, rpcbind};
 use cairn_fuzz::round_trip;
@@ -39,6 +39,11 @@ fn arguments(program: u32, version: u32, number: u32, args: &[u8]) {
         (mount::PROGRAM, _) => {
             if let Some(procedure) = mount::Procedure::from_u32(number) {
                 round_trip!(args, |from| mount::Call::decode(procedure, from));
+            }
+        }
+        (nlm::PROGRAM, nlm::VERSION_1 | nlm::VERSION_3 | nlm::VERSION_4) => {
+            if let Some(procedure) = nlm::Procedure::of_version(version, number) {
+                round_trip!(args, |from| nlm::Call::decode(version, procedure, from));
             }
         }
         (portmap::PROGRAM, portmap::VERSION) => {

@@ -47,6 +47,8 @@ fn record(codec: Codec, stored: &[u8], file_len_bytes: u32) {
         Codec::Lz4 | Codec::Zstd => {
             assert_eq!(data.len(), file_len_bytes as usize);
             assert!(file_len_bytes <= RECORD_LEN_BYTES_MAX);
+            // Whoever asks for more than there is gets an error, never zeros for the rest.
+            assert!(decode_record(codec, stored, file_len_bytes + 1).is_err());
         }
     }
 }

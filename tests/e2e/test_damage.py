@@ -55,6 +55,62 @@ class LostDisks(WorldTest):
             self.assertIn(server.disks[index].name, server.log_tail())
 
 
+class DisksThatComeBack(WorldTest):
+    """What a disk missed while it was away must not win over what the others have."""
+
+    def check(self, disks, away):
+        server = self.server(disks)
+        first = make_tree(self.scratch / "first", seed=1)
+        second = make_tree(self.scratch / "second", seed=2)
+        server.cairn("cp", "-r", "-q", first, server.url("first"))
+        server.cairn("cp", "-r", "-q", first, server.url("gone"))
+        server.kill()
+        folders = server.disks
+        server.disks = [disk for index, disk in enumerate(folders) if index not in away]
+        server.start()
+        server.cairn("cp", "-r", "-q", second, server.url("second"))
+        server.cairn("rm", "-r", server.url("gone"))
+        server.cairn("cp", "-q", second / "big", server.url("first/big"))
+        server.kill()
+        shutil.copyfile(second / "big", first / "big")
+        # All are back, then others are away: the stale ones have to carry their part.
+        for back in (folders, [disk for index, disk in enumerate(folders) if index not in (1, 2)]):
+            server.disks = back
+            server.start()
+            self.assertEqual(len(server.cairn("ls", server.url()).stdout.split()), 2)
+            for tree in (first, second):
+                target = self.scratch / f"{tree.name}-{len(back)}"
+                server.cairn("cp", "-r", "-q", server.url(tree.name), target)
+                self.assertEqual(digest_tree(target), digest_tree(tree))
+            self.assertEqual(server.stop(), 0)
+
+    def test_the_first_of_six(self):
+        self.check(6, (0,))
+
+    def test_two_of_six(self):
+        self.check(6, (0, 5))
+
+
+class LostShards(WorldTest):
+    def test_a_shard_file_that_is_gone_is_made_anew(self):
+        data = content("to lose", 8 * 1024 * 1024)
+        server = self.server(6)
+        with libnfs.Mount(server.libnfs_url()) as mount:
+            mount.write_file("/f", data)
+        server.stop()
+        # One of data: those of parity are read only when others are lost.
+        shards = [path for disk in server.disks for path in (disk / "shards").rglob("*.00")]
+        shard = max(shards, key=lambda path: path.stat().st_size)
+        before = shard.read_bytes()
+        shard.unlink()
+        server.start()
+        with libnfs.Mount(server.libnfs_url()) as mount:
+            self.assertTrue(mount.read_file("/f") == data)
+        rebuilt = lambda: server.metrics()["cairn_store_rebuilds_total"] > 0
+        harness.wait_until(rebuilt, 10, "a shard that is made anew")
+        self.assertTrue(shard.read_bytes() == before)
+
+
 class FlippedBits(WorldTest):
     def repaired(self, server):
         return sum(value for name, value in server.metrics().items() if "repair" in name)

@@ -1,6 +1,8 @@
 """Starting, stopping, being refused, and what scripts can rely on."""
 
+import contextlib
 import json
+import socket
 import subprocess
 import unittest
 
@@ -9,6 +11,7 @@ from worlds import WorldTest
 
 EXIT_USAGE = 2
 EXIT_REFUSED = 4
+RPCBIND_PORT = 111
 
 
 class Life(WorldTest):
@@ -57,6 +60,24 @@ class Life(WorldTest):
         server.cairn("volume", "delete", "extra", "--yes", "--force")
         listed = json.loads(server.cairn("volume", "list", "--json").stdout)
         self.assertEqual([volume["name"] for volume in listed["volumes"]], ["main"])
+
+    def test_port_111_is_needed_only_when_asked_for(self):
+        with socket.socket() as taken:
+            # If it fails, somebody else has the port, or this user may not have it: the same to the server.
+            with contextlib.suppress(OSError):
+                taken.bind(("127.0.0.1", RPCBIND_PORT))
+                taken.listen()
+            server = self.server(1)
+            server.stop()
+            server.rpcbind = None
+            server.start()
+            self.assertFalse(server.status()["nfs"]["rpcbind"])
+            self.assertIn("port 111 is not served", server.log_path.read_text())
+            server.stop()
+            server.rpcbind = True
+            with self.assertRaises(harness.Failure) as refused:
+                server.start()
+            self.assertIn("127.0.0.1:111", str(refused.exception))
 
     def test_wrong_settings_are_refused_with_the_nearest_word(self):
         server = self.server(1)

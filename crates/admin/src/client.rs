@@ -152,7 +152,10 @@ impl Client {
     ) -> Result<String, ClientError> {
         let unreachable = |error: ureq::Error| ClientError::Unreachable {
             url: self.url.clone(),
-            why: error.to_string(),
+            why: match error {
+                ureq::Error::Io(error) => error.to_string(),
+                error => error.to_string(),
+            },
         };
         let mut response = request(&self.agent).map_err(unreachable)?;
         let status = response.status();

@@ -7,6 +7,8 @@
 pub mod api;
 mod client;
 mod control;
+mod patience;
+mod query;
 mod server;
 mod token;
 

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{FromRequest, Path, Request, State};
+use axum::extract::{FromRequest, FromRequestParts, Path, RawQuery, Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::{Json, Router, routing};
+use axum::{Json, Router};
 use cairn_config::{ClientNet, VolumeName};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Body as _;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
@@ -19,7 +21,9 @@ use serde::de::DeserializeOwned;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use utoipa::OpenApi;
+use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -28,14 +32,17 @@ use crate::api::{
     VolumeCreate, VolumeList, VolumeView,
 };
 use crate::control::{Control, ControlError};
+use crate::patience::Patient;
+use crate::query::{Query, QueryError};
 use crate::token::Token;
 
 /// Longest body of a request, in bytes.
 pub const BODY_LEN_BYTES_MAX: usize = 256 << 10;
 /// Most connections at a time; more wait to be accepted.
 pub const CONNECTIONS_MAX: usize = 128;
-/// A client that takes longer to send its headers, or its body, is cut off.
-const RECEIVE_TIMEOUT: Duration = Duration::from_secs(15);
+/// A client that takes longer to send its headers, or its body, is cut off; so is one that takes
+/// nothing of its answer for so long.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long a stopping server waits for answers that are under way.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -51,6 +58,7 @@ struct Shared {
     control: Arc<dyn Control>,
     token: Token,
     settings: AdminSettings,
+    document: String,
 }
 
 type Api = State<Arc<Shared>>;
@@ -66,6 +74,7 @@ impl AdminServer {
             control,
             token,
             settings,
+            document: openapi_json(),
         });
         Self {
             router: router(shared),
@@ -78,7 +87,7 @@ impl AdminServer {
         let graceful = GracefulShutdown::new();
         let mut http = hyper::server::conn::http1::Builder::new();
         http.timer(TokioTimer::new())
-            .header_read_timeout(RECEIVE_TIMEOUT);
+            .header_read_timeout(CLIENT_TIMEOUT);
         tokio::pin!(stop);
         loop {
             let accept = async {
@@ -98,7 +107,8 @@ impl AdminServer {
                 },
             };
             let service = TowerToHyperService::new(self.router.clone());
-            let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
+            let stream = TokioIo::new(Patient::new(stream, CLIENT_TIMEOUT));
+            let connection = graceful.watch(http.serve_connection(stream, service));
             tokio::spawn(async move {
                 let _permit = permit;
                 if let Err(error) = connection.await {
@@ -127,15 +137,18 @@ impl AdminServer {
         title = "Cairn admin API",
         description = "Volumes, exports, disks and the state of a Cairn server. Every request but \
                        /healthz and this document carries `Authorization: Bearer TOKEN`; the \
-                       server prints at start where its token is."
+                       server prints at start where its token is. With `metrics_open = true` \
+                       /metrics needs none. Every error has an ErrorBody, also 404 for an unknown \
+                       path and 405 for a method that a path does not take."
     ),
     components(schemas(ErrorBody)),
     security(("token" = []))
 )]
 struct Document;
 
-fn documented() -> OpenApiRouter<Arc<Shared>> {
-    OpenApiRouter::with_openapi(Document::openapi())
+/// What takes the token.
+fn secured() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new()
         .routes(routes!(status))
         .routes(routes!(disk_list))
         .routes(routes!(volume_list, volume_create))
@@ -144,49 +157,111 @@ fn documented() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(export_set, export_remove))
 }
 
-fn document(mut openapi: utoipa::openapi::OpenApi) -> String {
-    let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
-    openapi
-        .components
-        .get_or_insert_with(Default::default)
-        .add_security_scheme("token", SecurityScheme::Http(bearer));
-    openapi.to_pretty_json().unwrap_or_default()
+/// What takes the token unless the settings say otherwise.
+fn observed() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new().routes(routes!(metrics))
+}
+
+/// What takes none.
+fn open() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new()
+        .routes(routes!(alive))
+        .routes(routes!(openapi))
 }
 
 /// The OpenAPI document, made from the code that answers.
 pub fn openapi_json() -> String {
-    document(documented().into_openapi())
+    let mut document = OpenApiRouter::with_openapi(Document::openapi())
+        .merge(secured())
+        .merge(observed())
+        .merge(open())
+        .into_openapi();
+    let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
+    document
+        .components
+        .get_or_insert_with(Default::default)
+        .add_security_scheme("token", SecurityScheme::Http(bearer));
+    for item in document.paths.paths.values_mut() {
+        let operations = [
+            &mut item.get,
+            &mut item.put,
+            &mut item.post,
+            &mut item.delete,
+            &mut item.patch,
+        ];
+        for operation in operations.into_iter().flatten() {
+            complete(operation);
+        }
+    }
+    document.to_pretty_json().unwrap_or_default()
+}
+
+/// What a status means, the same for all paths.
+const STATUSES: &[(&str, &str)] = &[
+    ("200", "done"),
+    ("201", "made"),
+    ("204", "deleted"),
+    ("400", "the request makes no sense: fix it"),
+    ("401", "no token, or not this server's"),
+    ("404", "there is no such thing"),
+    ("408", "the body took too long to arrive"),
+    (
+        "409",
+        "the state of things forbids it; the hint says what to do first",
+    ),
+    ("413", "the body is too long"),
+    (
+        "500",
+        "a disk failed or Cairn has a bug; the server's log says more",
+    ),
+    ("503", "not now: try again"),
+];
+/// Errors that any request with a token can have, and those of any with a body.
+const ERRORS_COMMON: &[&str] = &["401", "500", "503"];
+const ERRORS_OF_BODIES: &[&str] = &["400", "408", "413"];
+
+/// Adds what need not be said at each path: errors that many have, and what statuses mean.
+fn complete(operation: &mut Operation) {
+    let mut errors: Vec<&str> = Vec::new();
+    // Without a requirement of its own, that of the whole document holds.
+    if operation.security.is_none() {
+        errors.extend(ERRORS_COMMON);
+    }
+    if operation.request_body.is_some() {
+        errors.extend(ERRORS_OF_BODIES);
+    }
+    let responses = &mut operation.responses.responses;
+    for status in errors {
+        let body = ContentBuilder::new()
+            .schema(Some(Ref::from_schema_name("ErrorBody")))
+            .build();
+        let response = ResponseBuilder::new()
+            .content("application/json", body)
+            .build();
+        responses
+            .entry(status.to_owned())
+            .or_insert(RefOr::T(response));
+    }
+    for (status, response) in responses {
+        let meaning = STATUSES.iter().find(|(known, _)| known == status);
+        if let (RefOr::T(response), Some((_, meaning))) = (response, meaning) {
+            response.description = (*meaning).to_owned();
+        }
+    }
 }
 
 fn router(shared: Arc<Shared>) -> Router {
-    let (api, openapi) = documented().split_for_parts();
-    let document: Arc<str> = document(openapi).into();
-    let secured = api.layer(middleware::from_fn_with_state(
-        Arc::clone(&shared),
-        authorize,
-    ));
-    let metrics_route = Router::new().route("/metrics", routing::get(metrics));
-    let metrics_route = if shared.settings.metrics_open {
-        metrics_route
-    } else {
-        metrics_route.layer(middleware::from_fn_with_state(
-            Arc::clone(&shared),
-            authorize,
-        ))
-    };
+    let token = middleware::from_fn_with_state(Arc::clone(&shared), authorize);
+    let (secured, _) = secured().split_for_parts();
+    let (mut observed, _) = observed().split_for_parts();
+    let (open, _) = open().split_for_parts();
+    if !shared.settings.metrics_open {
+        observed = observed.layer(token.clone());
+    }
     Router::new()
-        .merge(secured)
-        .merge(metrics_route)
-        .route("/healthz", routing::get(|| async { "ok\n" }))
-        .route(
-            "/api/v1/openapi.json",
-            routing::get(move || async move {
-                (
-                    [(header::CONTENT_TYPE, "application/json")],
-                    document.to_string(),
-                )
-            }),
-        )
+        .merge(secured.layer(token))
+        .merge(observed)
+        .merge(open)
         .fallback(|| async {
             ControlError::new(ErrorKind::NotFound, "there is nothing at this path")
                 .hint("GET /api/v1/openapi.json lists all paths")
@@ -239,29 +314,69 @@ impl IntoResponse for ControlError {
 struct Given<T>(T);
 
 impl<T: DeserializeOwned, S: Sync> FromRequest<S> for Given<T> {
-    type Rejection = ControlError;
+    type Rejection = (StatusCode, Json<ErrorBody>);
 
-    async fn from_request(request: Request, _: &S) -> Result<Self, ControlError> {
-        let invalid = |message: String| ControlError::new(ErrorKind::Invalid, message);
-        let body = Limited::new(request.into_body(), BODY_LEN_BYTES_MAX).collect();
-        let body = tokio::time::timeout(RECEIVE_TIMEOUT, body)
+    async fn from_request(request: Request, _: &S) -> Result<Self, Self::Rejection> {
+        let refuse = |status, message: String| {
+            let error = ControlError::new(ErrorKind::Invalid, message);
+            (status, Json(ErrorBody::from(error)))
+        };
+        let too_long = || {
+            let message = format!("the body has more than {BODY_LEN_BYTES_MAX} bytes");
+            refuse(StatusCode::PAYLOAD_TOO_LARGE, message)
+        };
+        let body = request.into_body();
+        // Said at once when the client announces it, and not after all that has arrived.
+        if body.size_hint().lower() > BODY_LEN_BYTES_MAX as u64 {
+            return Err(too_long());
+        }
+        let body = Limited::new(body, BODY_LEN_BYTES_MAX).collect();
+        let body = tokio::time::timeout(CLIENT_TIMEOUT, body)
             .await
-            .map_err(|_| invalid("the body took too long to arrive".to_owned()))?
-            .map_err(|error| invalid(format!("the body cannot be read: {error}")))?;
+            .map_err(|_| {
+                let message = "the body took too long to arrive".to_owned();
+                refuse(StatusCode::REQUEST_TIMEOUT, message)
+            })?
+            .map_err(|error| match error.is::<LengthLimitError>() {
+                true => too_long(),
+                false => {
+                    let message = format!("the body cannot be read: {error}");
+                    refuse(StatusCode::BAD_REQUEST, message)
+                }
+            })?;
         serde_json::from_slice(&body.to_bytes())
             .map(Self)
-            .map_err(|error| invalid(format!("the body does not fit: {error}")))
+            .map_err(|error| {
+                let message = format!("the body does not fit: {error}");
+                refuse(StatusCode::BAD_REQUEST, message)
+            })
     }
 }
 
-/// Takes the name of a volume out of the path.
-fn volume_name(text: &str) -> Result<VolumeName, ControlError> {
-    text.parse().map_err(|_| {
-        ControlError::new(
-            ErrorKind::NotFound,
-            format!("there is no volume \"{text}\""),
-        )
-    })
+/// The volume that the path names. A text that cannot be a name is one that no volume has.
+struct Named(VolumeName);
+
+impl<S: Send + Sync> FromRequestParts<S> for Named {
+    type Rejection = ControlError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ControlError> {
+        let absent = || {
+            ControlError::new(
+                ErrorKind::NotFound,
+                "there is no volume of the name in the path",
+            )
+        };
+        let Path(text) = Path::<String>::from_request_parts(parts, state)
+            .await
+            .map_err(|_| absent())?;
+        text.parse().map(Self).map_err(|_| absent())
+    }
+}
+
+impl From<QueryError> for ControlError {
+    fn from(error: QueryError) -> Self {
+        Self::new(ErrorKind::Invalid, error.to_string())
+    }
 }
 
 /// Runs a change to its end, also when the client goes away meanwhile.
@@ -284,14 +399,14 @@ where
 
 /// How the server, its pool, disks and volumes are.
 #[utoipa::path(get, path = "/api/v1/status", responses(
-    (status = 200, body = Status), (status = 401, body = ErrorBody)))]
+    (status = 200, body = Status)))]
 async fn status(State(shared): Api) -> Result<Json<Status>, ControlError> {
     shared.control.status().await.map(Json)
 }
 
 /// The disks of the pool.
 #[utoipa::path(get, path = "/api/v1/disks", responses(
-    (status = 200, body = DiskList), (status = 401, body = ErrorBody)))]
+    (status = 200, body = DiskList)))]
 async fn disk_list(State(shared): Api) -> Result<Json<DiskList>, ControlError> {
     let disks = shared.control.disks().await?;
     Ok(Json(DiskList { disks }))
@@ -299,7 +414,7 @@ async fn disk_list(State(shared): Api) -> Result<Json<DiskList>, ControlError> {
 
 /// All volumes.
 #[utoipa::path(get, path = "/api/v1/volumes", responses(
-    (status = 200, body = VolumeList), (status = 401, body = ErrorBody)))]
+    (status = 200, body = VolumeList)))]
 async fn volume_list(State(shared): Api) -> Result<Json<VolumeList>, ControlError> {
     let volumes = shared.control.volumes().await?;
     Ok(Json(VolumeList { volumes }))
@@ -307,8 +422,7 @@ async fn volume_list(State(shared): Api) -> Result<Json<VolumeList>, ControlErro
 
 /// Makes a volume. It is exported to nobody until an export is set.
 #[utoipa::path(post, path = "/api/v1/volumes", request_body = VolumeCreate, responses(
-    (status = 201, body = VolumeView), (status = 400, body = ErrorBody),
-    (status = 401, body = ErrorBody), (status = 409, body = ErrorBody)))]
+    (status = 201, body = VolumeView), (status = 409, body = ErrorBody)))]
 async fn volume_create(
     State(shared): Api,
     Given(create): Given<VolumeCreate>,
@@ -319,61 +433,57 @@ async fn volume_create(
 
 /// One volume.
 #[utoipa::path(get, path = "/api/v1/volumes/{name}", params(("name" = String, Path)), responses(
-    (status = 200, body = VolumeView), (status = 401, body = ErrorBody),
-    (status = 404, body = ErrorBody)))]
+    (status = 200, body = VolumeView), (status = 404, body = ErrorBody)))]
 async fn volume_show(
     State(shared): Api,
-    Path(name): Path<String>,
+    Named(name): Named,
 ) -> Result<Json<VolumeView>, ControlError> {
-    shared.control.volume(volume_name(&name)?).await.map(Json)
+    shared.control.volume(name).await.map(Json)
 }
 
 /// Changes settings of a volume.
 #[utoipa::path(patch, path = "/api/v1/volumes/{name}", params(("name" = String, Path)),
     request_body = VolumeChange, responses(
-    (status = 200, body = VolumeView), (status = 400, body = ErrorBody),
-    (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
+    (status = 200, body = VolumeView), (status = 404, body = ErrorBody),
+    (status = 409, body = ErrorBody)))]
 async fn volume_set(
     State(shared): Api,
-    Path(name): Path<String>,
+    Named(name): Named,
     Given(change): Given<VolumeChange>,
 ) -> Result<Json<VolumeView>, ControlError> {
-    let name = volume_name(&name)?;
     to_the_end(async move { shared.control.volume_set(name, change).await })
         .await
         .map(Json)
 }
 
-/// The values of `key` in a query string. Percent signs need no decoding: no value that fits has one.
-fn query_values<'a>(query: Option<&'a str>, key: &str) -> Vec<&'a str> {
-    query
-        .unwrap_or_default()
-        .split('&')
-        .filter_map(|pair| pair.split_once('='))
-        .filter(|(name, _)| *name == key)
-        .map(|(_, value)| value)
-        .collect()
-}
-
 /// Deletes a volume and all its data. An exported one is refused unless `force=true`.
 #[utoipa::path(delete, path = "/api/v1/volumes/{name}",
     params(("name" = String, Path), ("force" = Option<bool>, Query)), responses(
-    (status = 204), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
+    (status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
 async fn volume_delete(
     State(shared): Api,
-    Path(name): Path<String>,
-    axum::extract::RawQuery(query): axum::extract::RawQuery,
+    Named(name): Named,
+    RawQuery(query): RawQuery,
 ) -> Result<StatusCode, ControlError> {
-    let name = volume_name(&name)?;
-    let force = query_values(query.as_deref(), "force") == ["true"];
+    let query = Query::parse(query.as_deref(), &["force"])?;
+    let force = match query.values("force").last() {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(_) => {
+            return Err(ControlError::new(
+                ErrorKind::Invalid,
+                "force is true or false",
+            ));
+        }
+    };
     to_the_end(async move { shared.control.volume_delete(name, force).await }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Who may mount what.
 #[utoipa::path(get, path = "/api/v1/exports", responses(
-    (status = 200, body = ExportList), (status = 401, body = ErrorBody)))]
+    (status = 200, body = ExportList)))]
 async fn export_list(State(shared): Api) -> Result<Json<ExportList>, ControlError> {
     let exports = shared.control.exports().await?;
     Ok(Json(ExportList { exports }))
@@ -382,34 +492,31 @@ async fn export_list(State(shared): Api) -> Result<Json<ExportList>, ControlErro
 /// Adds rules to the export of a volume, or replaces those for the same clients.
 #[utoipa::path(put, path = "/api/v1/exports/{volume}", params(("volume" = String, Path)),
     request_body = ExportSet, responses(
-    (status = 200, body = ExportView), (status = 400, body = ErrorBody),
-    (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
+    (status = 200, body = ExportView), (status = 404, body = ErrorBody),
+    (status = 409, body = ErrorBody)))]
 async fn export_set(
     State(shared): Api,
-    Path(volume): Path<String>,
+    Named(volume): Named,
     Given(set): Given<ExportSet>,
 ) -> Result<Json<ExportView>, ControlError> {
-    let volume = volume_name(&volume)?;
     to_the_end(async move { shared.control.export_set(volume, set.rules).await })
         .await
         .map(Json)
 }
 
 /// Removes the rules of the clients named by `client` (may be given more than once); all rules
-/// when none is named.
+/// when none is named. Another key in the query is an error.
 #[utoipa::path(delete, path = "/api/v1/exports/{volume}",
     params(("volume" = String, Path), ("client" = Option<String>, Query)), responses(
     (status = 200, body = ExportView), (status = 400, body = ErrorBody),
-    (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
+    (status = 404, body = ErrorBody)))]
 async fn export_remove(
     State(shared): Api,
-    Path(volume): Path<String>,
-    axum::extract::RawQuery(query): axum::extract::RawQuery,
+    Named(volume): Named,
+    RawQuery(query): RawQuery,
 ) -> Result<Json<ExportView>, ControlError> {
-    let volume = volume_name(&volume)?;
-    let clients = query_values(query.as_deref(), "client")
-        .into_iter()
-        .map(|text| text.replace("%2F", "/").replace("%3A", ":"))
+    let clients = Query::parse(query.as_deref(), &["client"])?
+        .values("client")
         .map(|text| {
             text.parse::<ClientNet>()
                 .map_err(|error| ControlError::new(ErrorKind::Invalid, error.to_string()))
@@ -420,12 +527,32 @@ async fn export_remove(
         .map(Json)
 }
 
+/// Everything that is counted, in Prometheus's text format.
+#[utoipa::path(get, path = "/metrics", responses(
+    (status = 200, body = String, content_type = "text/plain; version=0.0.4")))]
 async fn metrics(State(shared): Api) -> Result<Response, ControlError> {
     let text = shared.control.metrics().await?;
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     let mut response = Response::new(Body::from(text));
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     Ok(response)
+}
+
+/// Whether the process answers at all. Takes no token.
+#[utoipa::path(get, path = "/healthz", security(()), responses(
+    (status = 200, body = String, content_type = "text/plain")))]
+async fn alive() -> &'static str {
+    "ok\n"
+}
+
+/// This document. Takes no token.
+#[utoipa::path(get, path = "/api/v1/openapi.json", security(()), responses(
+    (status = 200, body = serde_json::Value)))]
+async fn openapi(State(shared): Api) -> Response {
+    let kind = HeaderValue::from_static("application/json");
+    let mut response = Response::new(Body::from(shared.document.clone()));
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@ use std::sync::Mutex;
 
 use axum::http::Method;
 use cairn_config::ExportRule;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower::ServiceExt;
 
 use super::*;
@@ -174,23 +175,57 @@ async fn requests_are_answered_or_refused() {
         ("POST", "/api/v1/volumes", yes, r#"{"name":"two","protection":"+9n"}"#, 400, "+1n to +4n"),
         ("POST", "/api/v1/volumes", yes, r#"{"name":"two","size":1}"#, 400, "unknown field"),
         ("POST", "/api/v1/volumes", yes, "{", 400, "invalid"),
-        ("POST", "/api/v1/volumes", yes, &huge, 400, "invalid"),
+        ("POST", "/api/v1/volumes", yes, &huge, 413, "more than 262144 bytes"),
+        ("GET", "/api/v1/volumes/%ff", yes, "", 404, "no volume"),
         ("PATCH", "/api/v1/volumes/main", yes, r#"{"size_limit":"1GiB"}"#, 200, "main"),
         ("PATCH", "/api/v1/volumes/main", yes, r#"{"size":"1GiB"}"#, 400, "unknown field"),
         ("DELETE", "/api/v1/volumes/main?force=true", yes, "", 204, ""),
         ("DELETE", "/api/v1/volumes/other", yes, "", 404, "not_found"),
+        ("DELETE", "/api/v1/volumes/main?force=yes", yes, "", 400, "true or false"),
+        ("DELETE", "/api/v1/volumes/main?forced=true", yes, "", 400, "this path knows force"),
         ("PUT", "/api/v1/exports/main", yes, r#"{"rules":[{"client":"10.0.0.0/8"}]}"#, 200, "\"squash\":\"root\""),
         ("PUT", "/api/v1/exports/main", yes, r#"{"rules":[{"client":"all"}]}"#, 400, "client network"),
         ("DELETE", "/api/v1/exports/main?client=10.0.0.0%2F8", yes, "", 200, "\"rules\":[]"),
         ("DELETE", "/api/v1/exports/main?client=x", yes, "", 400, "client network"),
+        // Not "the rules of all clients".
+        ("DELETE", "/api/v1/exports/main?clients=::1", yes, "", 400, "this path knows client"),
         ("PUT", "/api/v1/volumes", yes, "", 405, "method"),
         ("GET", "/", yes, "", 404, "openapi.json"),
     ];
+    let document: serde_json::Value = serde_json::from_str(&openapi_json()).unwrap();
     for (method, path, token, body, status, part) in cases {
         let (got, text) = ask(&router, method, path, *token, body).await;
         assert_eq!(got, *status, "{method} {path} {text}");
         assert!(text.contains(part), "{method} {path}: {text}");
+        // Whatever is answered at a path that there is, the document tells.
+        let operation = &document["paths"][template(path)][method.to_lowercase()];
+        if operation.is_object() {
+            let told = &operation["responses"][status.to_string()];
+            assert!(
+                !told["description"].as_str().unwrap_or("").is_empty(),
+                "{method} {path} {status}"
+            );
+        } else {
+            assert!(
+                [404, 405].contains(status),
+                "{method} {path} is not in the document"
+            );
+        }
     }
+}
+
+/// The path of the document that `path` belongs to.
+fn template(path: &str) -> String {
+    let path = path.split('?').next().unwrap_or_default();
+    for (prefix, template) in [
+        ("/api/v1/volumes/", "/api/v1/volumes/{name}"),
+        ("/api/v1/exports/", "/api/v1/exports/{volume}"),
+    ] {
+        if path.starts_with(prefix) {
+            return template.to_owned();
+        }
+    }
+    path.to_owned()
 }
 
 #[tokio::test]
@@ -213,9 +248,11 @@ fn the_document_names_every_path() {
         "volumes/{name}",
         "exports",
         "exports/{volume}",
+        "openapi.json",
     ] {
         assert!(document.contains(&format!("\"/api/v1/{path}\"")), "{path}");
     }
+    assert!(document.contains("\"/metrics\"") && document.contains("\"/healthz\""));
     assert!(document.contains("\"bearer\""));
 }
 
@@ -278,4 +315,41 @@ fn the_client_speaks_to_the_server() {
         client.volumes(),
         Err(ClientError::Unreachable { .. })
     ));
+}
+
+/// Clients that stop half way, over real sockets. The clock stands still and jumps to the next
+/// timer when all wait, so the limits of time cost none.
+#[tokio::test(start_paused = true)]
+async fn slow_clients_are_cut_off() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let serving = tokio::spawn(server(false).serve(listener, async { drop(stopped.await) }));
+    let announced = BODY_LEN_BYTES_MAX + 1;
+    let post =
+        format!("POST /api/v1/volumes HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n");
+    let cases = [
+        (String::new(), ""),
+        ("GET /healthz HTTP/1.1\r\nHo".to_owned(), ""),
+        (
+            format!("{post}Content-Length: 10\r\n\r\n{{"),
+            "HTTP/1.1 408",
+        ),
+        // Refused at once, and not after bytes that never come.
+        (
+            format!("{post}Content-Length: {announced}\r\n\r\n"),
+            "HTTP/1.1 413",
+        ),
+    ];
+    for (sent, want) in cases {
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        stream.write_all(sent.as_bytes()).await.unwrap();
+        let mut got = Vec::new();
+        stream.read_to_end(&mut got).await.unwrap();
+        let got = String::from_utf8_lossy(&got);
+        assert!(got.starts_with(want), "{sent:?}: {got:?}");
+        assert_eq!(got.is_empty(), want.is_empty(), "{sent:?}: {got:?}");
+    }
+    stop.send(()).unwrap();
+    serving.await.unwrap();
 }

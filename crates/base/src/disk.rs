@@ -34,6 +34,16 @@ pub enum DiskError {
         len_bytes: u64,
         wanted_bytes: u64,
     },
+    /// Another process has the disk; `pid` is `None` when it did not say which.
+    #[error("{disk}: it is in use by {}; stop it first", holder(*.pid))]
+    InUse { disk: String, pid: Option<u32> },
+}
+
+fn holder(pid: Option<u32>) -> String {
+    pid.map_or_else(
+        || "another process".to_owned(),
+        |pid| format!("process {pid}"),
+    )
 }
 
 /// How to open a file.
@@ -84,6 +94,12 @@ pub trait DiskFile: Send + Sync + 'static {
     fn write_at<'a>(&'a self, offset: u64, parts: Vec<Bytes>) -> IoFuture<'a, ()>;
     /// Writes and syncs in one step (FUA where the device has it): the log's way to write.
     fn write_durable_at<'a>(&'a self, offset: u64, parts: Vec<Bytes>) -> IoFuture<'a, ()>;
+    /// As `write_durable_at`, in the calling thread, which is blocked meanwhile: for threads that have
+    /// nothing else to do, because each hand-over to another one costs a wake-up. `None`: this file
+    /// cannot, nothing was done.
+    fn write_durable_now(&self, _offset: u64, _part: &Bytes) -> Option<Result<(), DiskError>> {
+        None
+    }
     /// Reads exactly `len_bytes`, or `Short`. The buffer starts at an aligned address if `offset` is aligned.
     fn read_at<'a>(&'a self, offset: u64, len_bytes: usize) -> IoFuture<'a, Bytes>;
     /// fdatasync: data, and the length if it changed.

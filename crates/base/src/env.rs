@@ -36,6 +36,17 @@ pub trait Entropy: Send + Sync + 'static {
 pub trait Spawner: Send + Sync + 'static {
     /// Starts a background task. The name is for messages only.
     fn spawn(&self, name: &'static str, task: BoxFuture<()>);
+
+    /// Starts a background task on a thread of its own, which it may block, where
+    /// [`Self::has_threads`]; else as [`Self::spawn`] does.
+    fn spawn_thread(&self, name: &'static str, task: BoxFuture<()>) {
+        self.spawn(name, task);
+    }
+
+    /// Whether there are threads of one's own: never under test, where one thread is one schedule.
+    fn has_threads(&self) -> bool {
+        false
+    }
 }
 
 /// The world as the engine sees it: real in production, simulated under test.

@@ -48,6 +48,28 @@ impl Spawner for TokioSpawner {
     fn spawn(&self, _name: &'static str, task: BoxFuture<()>) {
         self.0.spawn(task);
     }
+
+    fn spawn_thread(&self, name: &'static str, task: BoxFuture<()>) {
+        let handle = self.0.clone();
+        let (sender, receiver) = std::sync::mpsc::sync_channel::<BoxFuture<()>>(1);
+        let thread = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                if let Ok(task) = receiver.recv() {
+                    handle.block_on(task);
+                }
+            });
+        match thread {
+            // The thread waits for the task, and there is room for one.
+            Ok(_) => drop(sender.send(task)),
+            // It works on a shared thread too, only slower.
+            Err(_) => drop(self.0.spawn(task)),
+        }
+    }
+
+    fn has_threads(&self) -> bool {
+        true
+    }
 }
 
 /// The real clock and randomness, with tasks on the runtime of `handle`.

@@ -13,15 +13,17 @@ use clap_complete::Shell;
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0  done
-  1  failed
-  2  wrong usage or configuration
-  3  the server cannot be reached
-  4  refused: no right to do it, or the state of things forbids it";
+  0    done
+  1    failed
+  2    wrong usage or configuration
+  3    the server cannot be reached
+  4    refused: no right to do it, or the state of things forbids it
+  130  a second interrupt ended `cairn serve` before all was on disk";
 
 /// Software-defined file storage: erasure-coded, checksummed, served over NFS.
 ///
-/// `cairn serve --data DIR` starts a server; the other commands talk to it.
+/// `cairn serve --data DIR` starts a server; status, disk, volume and export talk to it, and ls, cp,
+/// cat, rm and stat to any NFS server.
 #[derive(Debug, Parser)]
 #[command(version, after_help = EXIT_CODES, max_term_width = 100, subcommand_required = true)]
 pub struct Cli {
@@ -117,6 +119,7 @@ pub enum VolumeCommand {
 
 #[derive(Debug, Args)]
 pub struct VolumeShowArgs {
+    /// The name of the volume
     pub name: VolumeName,
     #[command(flatten)]
     pub view: ViewArgs,
@@ -153,6 +156,8 @@ impl VolumeFlags {
 
 #[derive(Debug, Args)]
 pub struct VolumeCreateArgs {
+    /// The name to give it, which is also the path to mount: 1 to 63 letters, digits, '.', '_'
+    /// or '-'
     pub name: VolumeName,
     #[command(flatten)]
     pub flags: VolumeFlags,
@@ -162,6 +167,7 @@ pub struct VolumeCreateArgs {
 
 #[derive(Debug, Args)]
 pub struct VolumeSetArgs {
+    /// The name of the volume
     pub name: VolumeName,
     #[command(flatten)]
     pub flags: VolumeFlags,
@@ -171,6 +177,7 @@ pub struct VolumeSetArgs {
 
 #[derive(Debug, Args)]
 pub struct VolumeDeleteArgs {
+    /// The name of the volume
     pub name: VolumeName,
     /// Delete it although it is exported
     #[arg(long)]
@@ -179,7 +186,7 @@ pub struct VolumeDeleteArgs {
     #[arg(long, short)]
     pub yes: bool,
     #[command(flatten)]
-    pub server: ServerArgs,
+    pub view: ViewArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -194,6 +201,7 @@ pub enum ExportCommand {
 
 #[derive(Debug, Args)]
 pub struct ExportSetArgs {
+    /// The name of the volume
     pub volume: VolumeName,
     /// An address or a network such as 10.0.0.0/8; repeat it for more. Of several that hold a
     /// client the narrowest counts
@@ -223,6 +231,7 @@ pub struct ExportSetArgs {
 
 #[derive(Debug, Args)]
 pub struct ExportRemoveArgs {
+    /// The name of the volume
     pub volume: VolumeName,
     /// Whose rule to remove; repeat it for more [default: all rules of the volume]
     #[arg(long, value_name = "CIDR")]
@@ -239,17 +248,22 @@ pub enum ConfigCommand {
 
 #[derive(Debug, Args)]
 pub struct ConfigCheckArgs {
+    /// The TOML file
     pub file: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct CompletionsArgs {
+    /// The shell; `cairn completions bash > /etc/bash_completion.d/cairn`, for instance
     pub shell: Shell,
 }
 
 #[derive(Debug, Args)]
 pub struct ManArgs {
-    /// Write the pages of all commands to this folder
+    /// Write the pages of all commands to this folder, which is made if it is not there
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 }
@@ -306,6 +320,8 @@ mod tests {
             ("export remove v", true),
             ("export remove v --client 10.0.0.0/8", true),
             ("config check file.toml", true),
+            ("config check --json file.toml", true),
+            ("volume delete v --yes --json", true),
             ("completions bash", true),
             ("completions tcsh9", false),
             ("man --out x", true),

@@ -1,10 +1,13 @@
 //! `cairn serve`: from flags and file to a server that runs until it is told to stop.
 
-use std::io::IsTerminal;
+use std::fs::File;
+use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use cairn_admin::api::{Health, ReadyFile, Status};
-use cairn_config::{CONFIG_FILE_LEN_BYTES_MAX, Config, LogFormat, Settings, parse_file};
+use cairn_config::{
+    CONFIG_FILE_LEN_BYTES_MAX, Config, ConfigError, LogFormat, Settings, parse_file,
+};
 use cairn_node::{Node, NodeError, NodeErrorKind, ready};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -19,6 +22,7 @@ const EXIT_INTERRUPTED: i32 = 130;
 
 pub fn run(args: ServeArgs) -> Result<(), Failure> {
     let config = load(args.settings, args.config.as_deref())?;
+    check_ready_file(&config)?;
     start_logging(config.log_format);
     // Data, keys and the token are for the server's user only.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
@@ -48,13 +52,22 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
 }
 
 pub fn config_check(args: &ConfigCheckArgs) -> Result<(), Failure> {
-    let mut settings = read_file(&args.file)?;
-    let without_data = settings.data.is_empty();
-    if without_data {
-        // The folders may come from flags; everything else is checked all the same.
-        settings.data.push(PathBuf::from("data"));
+    let mut without_data = false;
+    let checked = read_file(&args.file)?.and_then(|mut settings| {
+        without_data = settings.data.is_empty();
+        if without_data {
+            // The folders may come from flags; everything else is checked all the same.
+            settings.data.push(PathBuf::from("data"));
+        }
+        settings.resolve(cpu_count())
+    });
+    if args.json {
+        print::json(&check_json(&args.file, checked.as_ref().err()))?;
     }
-    resolve(settings, Some(&args.file))?;
+    checked.map_err(|error| wrong_config(Some(&args.file), &error))?;
+    if args.json {
+        return Ok(());
+    }
     let note = if without_data {
         "; it names no data folder, so `cairn serve` needs --data"
     } else {
@@ -63,44 +76,65 @@ pub fn config_check(args: &ConfigCheckArgs) -> Result<(), Failure> {
     print::text(&format!("{}: no errors{note}", args.file.display()))
 }
 
+fn check_json(file: &Path, error: Option<&ConfigError>) -> serde_json::Value {
+    let problems = error.map(|error| &error.problems[..]).unwrap_or_default();
+    let problems: Vec<_> = problems
+        .iter()
+        .map(|problem| serde_json::json!({ "line": problem.line, "what": problem.what }))
+        .collect();
+    serde_json::json!({ "file": file.to_string_lossy(), "problems": problems })
+}
+
 fn load(flags: Settings, file: Option<&Path>) -> Result<Config, Failure> {
     let settings = match file {
-        Some(path) => flags.or(read_file(path)?),
+        Some(path) => {
+            let below = read_file(path)?.map_err(|error| wrong_config(file, &error))?;
+            flags.or(below)
+        }
         None => flags,
     };
-    resolve(settings, file)
+    // What is wrong now may come from flags, the file or both.
+    settings
+        .resolve(cpu_count())
+        .map_err(|error| wrong_config(None, &error))
 }
 
-fn resolve(settings: Settings, file: Option<&Path>) -> Result<Config, Failure> {
-    let cpu_count = std::thread::available_parallelism().map_or(1, usize::from);
-    settings.resolve(cpu_count).map_err(|error| {
-        let place = file.map(|path| format!("{}: ", path.display()));
-        Failure::usage(format!("{}{error}", place.unwrap_or_default()))
-    })
+fn cpu_count() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn read_file(path: &Path) -> Result<Settings, Failure> {
+/// All problems, one per line below one another.
+fn wrong_config(file: Option<&Path>, error: &ConfigError) -> Failure {
+    let mut lines: Vec<String> = error.problems.iter().map(ToString::to_string).collect();
+    if let Some(path) = file {
+        lines.insert(0, format!("the config file {} has errors:", path.display()));
+    }
+    Failure::usage(lines.join("\n       "))
+}
+
+/// Reads a config file; the inner error says what is wrong in it.
+fn read_file(path: &Path) -> Result<Result<Settings, ConfigError>, Failure> {
     let failed = |error: std::io::Error| {
         Failure::usage(format!(
             "reading the config file {}: {error}",
             path.display()
         ))
     };
-    let len_bytes = path.metadata().map_err(failed)?.len();
-    if len_bytes > CONFIG_FILE_LEN_BYTES_MAX {
+    let mut content = String::new();
+    // Bounded by what is read, not by what the system says: devices have no length.
+    File::open(path)
+        .map_err(failed)?
+        .take(CONFIG_FILE_LEN_BYTES_MAX + 1)
+        .read_to_string(&mut content)
+        .map_err(failed)?;
+    if content.len() as u64 > CONFIG_FILE_LEN_BYTES_MAX {
         return Err(Failure::usage(format!(
-            "the config file {} has {len_bytes} bytes; that is none of ours",
+            "the config file {} has more than {CONFIG_FILE_LEN_BYTES_MAX} bytes; that is none of ours",
             path.display()
         )));
     }
-    let content = std::fs::read_to_string(path).map_err(failed)?;
     let folder = path.parent().unwrap_or(Path::new(""));
-    parse_file(&content, folder).map_err(|error| {
-        Failure::usage(format!(
-            "the config file {} has errors\n{error}",
-            path.display()
-        ))
-    })
+    Ok(parse_file(&content, folder))
 }
 
 fn start_logging(format: LogFormat) {
@@ -122,6 +156,25 @@ fn start_failure(error: NodeError) -> Failure {
     }
 }
 
+/// Refuses a ready file in a folder that is not there, before anything is made on disks. Folders that
+/// the server makes itself may still be missing.
+fn check_ready_file(config: &Config) -> Result<(), Failure> {
+    let Some(path) = &config.ready_file else {
+        return Ok(());
+    };
+    let folder = ready::folder_of(path);
+    let runtime = ready::runtime_folder();
+    let mut made_later = config.data.iter().chain(&runtime);
+    if folder.is_dir() || made_later.any(|made| made == folder) {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "the ready file {}: there is no folder {}; make it first",
+        path.display(),
+        folder.display()
+    )))
+}
+
 /// Writes the files that tell where the server is; returns those to remove at the end.
 fn announce(node: &Node, ready: &ReadyFile) -> Result<Vec<PathBuf>, Failure> {
     let mut files = Vec::new();
@@ -134,7 +187,8 @@ fn announce(node: &Node, ready: &ReadyFile) -> Result<Vec<PathBuf>, Failure> {
     ];
     for folder in folders.into_iter().flatten() {
         let path = folder.join(ready::SERVER_FILE_NAME);
-        match ready::write(&path, ready) {
+        let made = std::fs::create_dir_all(&folder);
+        match made.and_then(|()| ready::write(&path, ready)) {
             Ok(()) => files.push(path),
             // Commands then need --server; that is no reason not to serve.
             Err(error) => {
@@ -178,7 +232,6 @@ async fn wait(terminate: &mut Signal, interrupt: &mut Signal) {
 /// What a newcomer needs to go on.
 fn banner(node: &Node, ready: &ReadyFile, config_file: Option<&Path>) -> String {
     let status = node.status();
-    let config = node.config();
     let mut lines = vec![format!(
         "cairn {} serves {} {}",
         status.version,
@@ -204,7 +257,7 @@ fn banner(node: &Node, ready: &ReadyFile, config_file: Option<&Path>) -> String 
             ready.nfs.address, volume.name
         ));
     }
-    lines.extend(mount_lines(ready, config.rpcbind));
+    lines.extend(mount_lines(ready, status.nfs.rpcbind));
     lines.push(format!("  admin       {}", status.admin.url));
     lines.push(format!("  token       {}", ready.token_file));
     lines.push(match config_file {

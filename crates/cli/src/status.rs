@@ -115,7 +115,7 @@ pub fn volume_table(volumes: &[VolumeView]) -> String {
         ("USED", Align::Right),
         ("FREE", Align::Right),
         ("LIMIT", Align::Right),
-        ("FILES", Align::Right),
+        ("INODES", Align::Right),
         ("PATTERN", Align::Left),
         ("COMPRESSION", Align::Left),
         ("EXPORTED", Align::Left),

@@ -50,12 +50,15 @@ pub fn set(args: &VolumeSetArgs) -> Result<(), Failure> {
 }
 
 pub fn delete(args: &VolumeDeleteArgs) -> Result<(), Failure> {
-    let client = access::client(&args.server)?;
+    let client = access::client(&args.view.server)?;
     if !args.yes {
         let volume = client.volume(&args.name)?;
         ask_for_name(&volume)?;
     }
     client.volume_delete(&args.name, args.force)?;
+    if args.view.json {
+        return print::json(&serde_json::json!({ "deleted": args.name }));
+    }
     print::text(&format!("volume {} deleted", args.name))
 }
 
@@ -68,7 +71,7 @@ fn ask_for_name(volume: &VolumeView) -> Result<(), Failure> {
         .hint("add --yes to delete without being asked"));
     }
     eprint!(
-        "This deletes {} with {} in {} files for ever.\nType its name to go on: ",
+        "This deletes {} with {} in {} inodes for ever.\nType its name to go on: ",
         volume.name,
         format_size(volume.used_bytes),
         volume.inodes
@@ -104,7 +107,7 @@ fn shown(volume: &VolumeView, json: bool) -> Result<(), Failure> {
         format!("access pattern   {}", volume.access_pattern),
         format!("compression      {}", volume.compression),
         format!(
-            "used             {} in {} files",
+            "used             {} in {} inodes",
             format_size(volume.used_bytes),
             volume.inodes
         ),

@@ -288,7 +288,7 @@ fn volumes_and_exports_are_managed() {
         ("volume delete one --yes", 4, "exported"),
         ("volume delete one --yes --force", 0, "deleted"),
         ("volume delete one --yes", 1, "no volume"),
-        ("volume delete two --yes", 0, "deleted"),
+        ("volume delete two --yes --json", 0, "\"deleted\": \"two\""),
         (&wrong_token, 4, "not this server's"),
         (&no_token, 4, "token"),
         ("status --server http://127.0.0.1:9", 3, "no answer"),
@@ -306,6 +306,59 @@ fn volumes_and_exports_are_managed() {
         }
     }
     assert_eq!(server.terminate(), 0);
+}
+
+#[test]
+fn config_files_are_checked() {
+    let scratch = Scratch::new(1);
+    let cases: &[(&str, i32, &[&str])] = &[
+        ("data = [\"a\"]\n", 0, &["no errors"]),
+        ("", 0, &["no errors", "needs --data"]),
+        (
+            "listen_nsf = \"x\"\nthreads = 0\n",
+            2,
+            &[
+                "line 1: unknown key \"listen_nsf\"; did you mean \"listen_nfs\"?",
+                "line 2: threads: 0 is not between 1 and 256",
+            ],
+        ),
+        ("data = [\"a\", \"a\"]\n", 2, &["given twice"]),
+    ];
+    let file = scratch.path("c.toml");
+    for (content, want, parts) in cases {
+        std::fs::write(&file, content).unwrap();
+        let (code, text) = scratch.cairn("config check c.toml");
+        assert_eq!(code, *want, "{content:?}: {text}");
+        for part in *parts {
+            assert!(text.contains(part), "{content:?}: {text}");
+        }
+        let mut command = scratch.command();
+        let output = command
+            .args(["config", "check", "c.toml", "--json"])
+            .output();
+        let output = output.unwrap();
+        assert_eq!(output.status.code(), Some(*want));
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let problems = json["problems"].as_array().unwrap();
+        assert_eq!(problems.is_empty(), *want == 0, "{json}");
+    }
+    for (line, part) in [
+        ("config check none.toml", "No such file"),
+        ("config check .", "directory"),
+        ("config check /dev/zero", "none of ours"),
+        ("serve --config none.toml", "No such file"),
+        ("serve --config c.toml", "given twice"),
+        ("serve", "--data DIR"),
+        (
+            "serve --data new --ready-file missing/ready.json",
+            "there is no folder missing",
+        ),
+    ] {
+        let (code, text) = scratch.cairn(line);
+        assert_eq!(code, 2, "{line}: {text}");
+        assert!(text.contains(part), "{line}: {text}");
+    }
+    assert!(!scratch.path("new").exists(), "nothing is made before that");
 }
 
 #[test]

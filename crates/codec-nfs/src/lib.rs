@@ -1,4 +1,4 @@
-//! NFS version 3 (RFC 1813) and MOUNT versions 3 and 1 on the wire.
+//! NFS version 3 (RFC 1813), MOUNT versions 3 and 1, and NLM versions 1, 3 and 4 on the wire.
 //!
 //! Owns: the bytes of these protocols, in both directions, and the limits of their fields.
 //! Must not know: sockets, files, what a file handle means, who may do what.
@@ -6,6 +6,7 @@
 //! decoding the arguments of a call allocates nothing.
 
 pub mod mount;
+pub mod nlm;
 #[cfg(test)]
 mod source;
 pub mod v3;

@@ -2,8 +2,8 @@
 
 use cairn_codec_rpc::{Array, List, Opaque};
 
-use crate::mount;
 use crate::v3::*;
+use crate::{mount, nlm};
 
 /// What opaques are cut from, so that values borrow without an owner.
 static BYTES: [u8; 4096] = {
@@ -487,6 +487,79 @@ impl Source {
             })),
             (_, Some(error)) => mount::Reply::MountV1(Err(error.into())),
             (_, None) => mount::Reply::MountV1(Ok([self.u32() as u8; 32])),
+        }
+    }
+
+    fn nlm_lock(&mut self, version: u32) -> nlm::Lock<'static> {
+        nlm::Lock {
+            client: self.opaque(),
+            file: self.opaque(),
+            owner: self.opaque(),
+            process: self.u32(),
+            range: match version {
+                nlm::VERSION_4 => nlm::Range::Wide {
+                    offset: self.u64(),
+                    len_bytes: self.u64(),
+                },
+                _ => nlm::Range::Narrow {
+                    offset: self.u32(),
+                    len_bytes: self.u32(),
+                },
+            },
+        }
+    }
+
+    fn nlm_lock_args(&mut self, version: u32) -> nlm::LockArgs<'static> {
+        nlm::LockArgs {
+            cookie: self.opaque(),
+            block: self.bool(),
+            exclusive: self.bool(),
+            lock: self.nlm_lock(version),
+            reclaim: self.bool(),
+            state: self.u32(),
+        }
+    }
+
+    fn nlm_share_args(&mut self) -> nlm::ShareArgs<'static> {
+        nlm::ShareArgs {
+            cookie: self.opaque(),
+            client: self.opaque(),
+            file: self.opaque(),
+            owner: self.opaque(),
+            denied: self.of(nlm::ShareRight::ALL),
+            wanted: self.of(nlm::ShareRight::ALL),
+            reclaim: self.bool(),
+        }
+    }
+
+    pub fn nlm_call(&mut self, version: u32, procedure: nlm::Procedure) -> nlm::Call<'static> {
+        match procedure {
+            nlm::Procedure::Null => nlm::Call::Null,
+            nlm::Procedure::Test => nlm::Call::Test {
+                cookie: self.opaque(),
+                exclusive: self.bool(),
+                lock: self.nlm_lock(version),
+            },
+            nlm::Procedure::Lock => nlm::Call::Lock(self.nlm_lock_args(version)),
+            nlm::Procedure::Cancel => nlm::Call::Cancel {
+                cookie: self.opaque(),
+                block: self.bool(),
+                exclusive: self.bool(),
+                lock: self.nlm_lock(version),
+            },
+            nlm::Procedure::Unlock => nlm::Call::Unlock {
+                cookie: self.opaque(),
+                lock: self.nlm_lock(version),
+            },
+            nlm::Procedure::Share => nlm::Call::Share(self.nlm_share_args()),
+            nlm::Procedure::Unshare => nlm::Call::Unshare(self.nlm_share_args()),
+            nlm::Procedure::UnmonitoredLock => {
+                nlm::Call::UnmonitoredLock(self.nlm_lock_args(version))
+            }
+            nlm::Procedure::FreeAll => nlm::Call::FreeAll(nlm::Notice {
+                client: self.opaque(),
+                state: self.u32(),
+            }),
         }
     }
 }

@@ -6,7 +6,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::problem::{ConfigError, Problem, nearest};
-use crate::server::{Settings, parse_address};
+use crate::server::{Settings, check_memory_limit, check_threads, parse_address};
 
 /// A config file is not longer than this, in bytes.
 pub const CONFIG_FILE_LEN_BYTES_MAX: u64 = 1 << 20;
@@ -33,6 +33,9 @@ const KEYS: &[(&str, Setter)] = &[
     ("disk_size_limit", |settings, value, _| {
         word(&mut settings.disk_size_limit, value)
     }),
+    ("disk_spare", |settings, value, _| {
+        word(&mut settings.disk_spare, value)
+    }),
     ("listen_admin", |settings, value, _| {
         settings.listen_admin = Some(parse_address(text(value)?)?);
         Ok(())
@@ -45,7 +48,8 @@ const KEYS: &[(&str, Setter)] = &[
         word(&mut settings.log_format, value)
     }),
     ("memory_limit", |settings, value, _| {
-        word(&mut settings.memory_limit, value)
+        word(&mut settings.memory_limit, value)?;
+        settings.memory_limit.map_or(Ok(()), check_memory_limit)
     }),
     ("metrics_open", |settings, value, _| {
         settings.metrics_open = Some(yes_or_no(value)?);
@@ -60,7 +64,8 @@ const KEYS: &[(&str, Setter)] = &[
         Ok(())
     }),
     ("threads", |settings, value, _| {
-        word(&mut settings.threads, value)
+        word(&mut settings.threads, value)?;
+        settings.threads.map_or(Ok(()), check_threads)
     }),
     ("token_file", |settings, value, folder| {
         settings.token_file = Some(folder.join(text(value)?));
@@ -191,6 +196,7 @@ mod tests {
             log_format = "json"
             metrics_open = false
             disk_size_limit = 1073741824
+            disk_spare = "1GiB"
             disk_io = "threads"
         "#;
         let want = Settings {
@@ -205,6 +211,7 @@ mod tests {
             log_format: Some(LogFormat::Json),
             metrics_open: Some(false),
             disk_size_limit: Some(Size(1 << 30)),
+            disk_spare: Some(Size(1 << 30)),
             disk_io: Some(DiskIo::Threads),
         };
         assert_eq!(parse_file(content, Path::new("/etc/cairn")), Ok(want));
@@ -235,6 +242,14 @@ mod tests {
                 &["line 1: memory_limit: \"lots\" is not a size"],
             ),
             ("threads = -1", &["line 1: threads: "]),
+            (
+                "threads = 0\nmemory_limit = \"1MiB\"\nthread = 1",
+                &[
+                    "line 1: threads: 0 is not between 1 and 256",
+                    "line 2: memory_limit: 1 MiB is too little; the least is 256 MiB",
+                    "line 3: unknown key \"thread\"; did you mean \"threads\"?",
+                ],
+            ),
             (
                 "listen_nfs = \"2049\"",
                 &["line 1: listen_nfs: \"2049\" is not an address"],

@@ -111,11 +111,17 @@ impl Engine {
     }
 }
 
-fn perform_blocking(mut request: Request) {
+fn perform_blocking(request: Request) {
+    let Request { op, done, _slot } = request;
+    let _ = done.send(perform_here(op));
+}
+
+/// Performs `op` in this thread.
+pub(crate) fn perform_here(mut op: Op) -> io::Result<Outcome> {
     loop {
-        let result = request.op.call();
-        if let Step::Finished(result) = request.op.complete(result) {
-            return request.finish(result);
+        let result = op.call();
+        if let Step::Finished(result) = op.complete(result) {
+            return result;
         }
     }
 }

@@ -8,6 +8,7 @@
 //! edge blocks; they are meant for small metadata files. The kernel keeps both ways coherent, but
 //! two writes at once to the same 4 KiB block leave either's bytes, as with any file.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -16,6 +17,7 @@ use cairn_base::buf::IO_ALIGN_BYTES;
 use cairn_base::disk::{DiskError, DiskFile, IoFuture};
 
 use crate::align::align_parts;
+use crate::engine::perform_here;
 use crate::folder::Core;
 use crate::op::{Op, OsFile, Outcome};
 
@@ -32,6 +34,17 @@ pub(crate) struct RealFile {
     os_file: Arc<OsFile>,
 }
 
+/// A write on its way.
+struct Write {
+    offset: u64,
+    len_bytes: u64,
+    old_len_bytes: u64,
+}
+
+fn write_what(name: &str, offset: u64, len_bytes: u64) -> String {
+    format!("writing {len_bytes} bytes to {name} at {offset}")
+}
+
 impl RealFile {
     pub(crate) fn new(core: Arc<Core>, name: String, os_file: Arc<OsFile>) -> Self {
         Self {
@@ -42,19 +55,34 @@ impl RealFile {
     }
 
     async fn write(&self, offset: u64, parts: Vec<Bytes>, durable: bool) -> Result<(), DiskError> {
-        let len_bytes = parts.iter().map(|part| part.len() as u64).sum::<u64>();
-        let what = || format!("writing {len_bytes} bytes to {} at {offset}", self.name);
-        let end = offset
-            .checked_add(len_bytes)
-            .filter(|end| *end <= FILE_LEN_BYTES_MAX)
-            .ok_or_else(|| self.refusal(what(), "past the largest file"))?;
-        if len_bytes == 0 {
+        if parts.iter().all(Bytes::is_empty) {
             return if durable {
                 self.sync_data().await
             } else {
                 Ok(())
             };
         }
+        let (op, write) = self.begin_write(offset, parts, durable)?;
+        let result = match op {
+            Ok(op) => self.core.engine.perform(op).await.map(|_| ()),
+            Err(error) => Err(error),
+        };
+        self.end_write(write, result)
+    }
+
+    /// Checks a write that is not empty and accounts for its space.
+    fn begin_write(
+        &self,
+        offset: u64,
+        parts: Vec<Bytes>,
+        durable: bool,
+    ) -> Result<(io::Result<Op>, Write), DiskError> {
+        let len_bytes = parts.iter().map(|part| part.len() as u64).sum::<u64>();
+        let what = || write_what(&self.name, offset, len_bytes);
+        let end = offset
+            .checked_add(len_bytes)
+            .filter(|end| *end <= FILE_LEN_BYTES_MAX)
+            .ok_or_else(|| self.refusal(what(), "past the largest file"))?;
         let old_len_bytes = self.len_bytes();
         if !self.core.usage.grow(old_len_bytes, end) {
             return Err(self.core.full(what()));
@@ -66,13 +94,20 @@ impl RealFile {
             parts
         };
         let op = Op::write(self.os_file.clone(), aligned, offset, parts, end, durable);
-        let result = match op {
-            Ok(op) => self.core.engine.perform(op).await.map(|_| ()),
-            Err(error) => Err(error),
+        let write = Write {
+            offset,
+            len_bytes,
+            old_len_bytes,
         };
+        Ok((op, write))
+    }
+
+    fn end_write(&self, write: Write, result: io::Result<()>) -> Result<(), DiskError> {
         result.map_err(|error| {
-            self.core.usage.shrink(end, old_len_bytes);
-            self.core.error(what(), &error)
+            let end = write.offset + write.len_bytes;
+            self.core.usage.shrink(end, write.old_len_bytes);
+            let what = write_what(&self.name, write.offset, write.len_bytes);
+            self.core.error(what, &error)
         })
     }
 
@@ -179,6 +214,19 @@ impl DiskFile for RealFile {
 
     fn write_durable_at<'a>(&'a self, offset: u64, parts: Vec<Bytes>) -> IoFuture<'a, ()> {
         Box::pin(self.write(offset, parts, true))
+    }
+
+    fn write_durable_now(&self, offset: u64, part: &Bytes) -> Option<Result<(), DiskError>> {
+        if part.is_empty() {
+            return None;
+        }
+        Some(
+            self.begin_write(offset, vec![part.clone()], true)
+                .and_then(|(op, write)| {
+                    let result = op.and_then(|op| perform_here(op).map(|_| ()));
+                    self.end_write(write, result)
+                }),
+        )
     }
 
     fn read_at<'a>(&'a self, offset: u64, len_bytes: usize) -> IoFuture<'a, Bytes> {

@@ -400,14 +400,9 @@ fn take_lock(root: &Path, label: &str) -> Result<File, DiskError> {
             // The holder writes its pid just after it has the lock, so it may not be there yet.
             let mut pid = String::new();
             let _ = Read::by_ref(&mut file).take(20).read_to_string(&mut pid);
-            let holder = match pid.trim() {
-                "" => "another process".to_owned(),
-                pid => format!("process {pid}"),
-            };
-            return Err(DiskError::Io {
+            return Err(DiskError::InUse {
                 disk: label.to_owned(),
-                what: "taking the lock".into(),
-                detail: format!("the disk is in use by {holder}; stop it first"),
+                pid: pid.trim().parse().ok(),
             });
         }
         Err(errno) => return Err(fail(errno.into())),

@@ -292,9 +292,11 @@ fn a_folder_in_use_is_refused_with_the_holder() {
     let dir = temp_dir();
     let disk = RealDisk::open(dir.path(), DiskSettings::default()).unwrap();
     let refused = RealDisk::open(dir.path(), DiskSettings::default()).map(|_| ());
-    let text = refused.unwrap_err().to_string();
-    let want = format!("in use by process {}; stop it first", std::process::id());
-    assert!(text.contains(&want), "{text}");
+    let want = DiskError::InUse {
+        disk: disk.label().to_owned(),
+        pid: Some(std::process::id()),
+    };
+    assert_eq!(refused, Err(want));
     // An open file holds the disk.
     let file = block_on(disk.open("a", NEW_EMPTY)).unwrap();
     drop(disk);

@@ -6,12 +6,17 @@
 use std::io::{self, IsTerminal, Write};
 
 use anyhow::Context as _;
-use cairn_nfs_client::{Client, ClientSettings, NfsUrl};
+use cairn_nfs_client::{Client, ClientSettings, Error, ErrorKind, NfsUrl};
 
-/// How a command ended.
+/// How a command ended. Of several parts that ended in different ways, the last of these counts:
+/// only when all that failed was refused is the command refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Exit {
     Ok,
+    /// The server says no to this user.
+    Refused,
+    /// The server cannot be reached, or does not answer.
+    Unreachable,
     Failed,
     Usage,
 }
@@ -23,6 +28,8 @@ impl Exit {
             Self::Ok => 0,
             Self::Failed => 1,
             Self::Usage => 2,
+            Self::Unreachable => 3,
+            Self::Refused => 4,
         }
     }
 }
@@ -67,9 +74,13 @@ impl Console {
         }
         // With standard error gone there is nowhere left to complain to.
         let _ = writeln!(self.err, "cairn: {error:#}");
-        match error.is::<Usage>() {
-            true => Exit::Usage,
-            false => Exit::Failed,
+        if error.is::<Usage>() {
+            return Exit::Usage;
+        }
+        match error.downcast_ref::<Error>().map(Error::kind) {
+            Some(ErrorKind::Unreachable) => Exit::Unreachable,
+            Some(ErrorKind::Denied) => Exit::Refused,
+            _ => Exit::Failed,
         }
     }
 

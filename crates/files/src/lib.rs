@@ -5,7 +5,7 @@
 //! Must not know: how the rest of the command line looks, what serves the files.
 //!
 //! Exit codes: 0 all done, 1 something failed (said on standard error), 2 the command makes no
-//! sense as it was written.
+//! sense as it was written, 3 the server cannot be reached, 4 the server says no to this user.
 
 mod args;
 mod cat;

@@ -253,6 +253,9 @@ async fn what_makes_no_sense_is_refused() {
     let in_file = server.url("/file/");
     let in_gone = server.url("/gone/x");
     let into_itself = server.url("/dir/copy");
+    // Bound and dropped: nobody listens there.
+    let unused = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+    let nobody = format!("nfs://{}/main", unused.expect("a free port"));
     let cases: Vec<(Vec<&str>, Exit, &str)> = vec![
         (vec!["cp", here, &root], Exit::Failed, "copy it with -r"),
         (vec!["cp", &root, here], Exit::Failed, "copy it with -r"),
@@ -289,6 +292,9 @@ async fn what_makes_no_sense_is_refused() {
         (vec!["cat", &at_dir], Exit::Failed, "is a directory"),
         (vec!["ls", &gone], Exit::Failed, "no such file"),
         (vec!["stat", "file"], Exit::Usage, "not an NFS URL"),
+        (vec!["ls", &nobody], Exit::Unreachable, "no connection"),
+        (vec!["ls", &nobody, "x"], Exit::Usage, "no connection"),
+        (vec!["ls", &gone, &nobody], Exit::Failed, "no connection"),
     ];
     for (line, want_exit, want) in cases {
         let (exit, error) = run_failing(&line).await;

@@ -15,8 +15,10 @@ use crate::perm::{
 use crate::types::*;
 use crate::volume::{Fs, Shared};
 
-/// Extents that one step of cutting a file removes.
+/// Extents that one step of cutting a file removes, about.
 const CUT_EXTENTS_MAX: usize = 4096;
+/// Attempts to cut a file that others cut to pieces meanwhile.
+const CUT_ATTEMPTS_MAX: usize = 100;
 
 impl Fs {
     pub async fn attr(&self, ino: Ino) -> Result<Attr, FsError> {
@@ -76,20 +78,36 @@ impl Fs {
         set: SetAttr,
         guard_ctime: Option<Timestamp>,
     ) -> Result<Wcc, FsError> {
-        let inode = self.0.inode(ino)?;
-        let done = self.0.set_attr_of(who, &inode, set, guard_ctime);
-        self.0.settle(done).await
+        let shared = &self.0;
+        let inode = shared.inode(ino)?;
+        let mut guard_ctime = guard_ctime;
+        let mut done = Err(FsError::TryLater);
+        for _ in 0..CUT_ATTEMPTS_MAX {
+            match shared.set_attr_of(who, &inode, set, guard_ctime) {
+                Ok(Some(changed)) => done = Ok(changed),
+                Err(error) => done = Err(error),
+                Ok(None) => {
+                    shared.shorten(&inode, set.size_bytes.unwrap_or(0)).await?;
+                    // Checked by now; the way to the size is no change of its own.
+                    guard_ctime = None;
+                    continue;
+                }
+            }
+            break;
+        }
+        shared.settle(done).await
     }
 }
 
 impl Shared {
+    /// `None`, and no change yet: the file has to be shortened first.
     fn set_attr_of(
         self: &Arc<Self>,
         who: &Credentials,
         inode: &Arc<Inode>,
         set: SetAttr,
         guard_ctime: Option<Timestamp>,
-    ) -> Result<(Wcc, Ticket), FsError> {
+    ) -> Result<Option<(Wcc, Ticket)>, FsError> {
         let mut state = inode.lock();
         state.require_live()?;
         if guard_ctime.is_some_and(|ctime| ctime != state.record.ctime) {
@@ -98,12 +116,14 @@ impl Shared {
         check_set_attr(who, &state, &set)?;
         let before = state.pre_attr();
         if set == SetAttr::default() {
-            return Ok((state.wcc(inode.ino, before), state.ticket));
+            return Ok(Some((state.wcc(inode.ino, before), state.ticket)));
         }
         let now = self.now();
         let mut batch = Batch::new();
         if let Some(size_bytes) = set.size_bytes {
-            self.resize(inode, &mut state, size_bytes, &mut batch)?;
+            if !self.resize(inode.ino, &mut state, size_bytes, &mut batch)? {
+                return Ok(None);
+            }
             if size_bytes != before.size_bytes {
                 state.touch_mtime(now);
             }
@@ -117,29 +137,29 @@ impl Shared {
         state.touch_ctime(now);
         batch.put(Key::inode(inode.ino), state.stored_record().encode());
         state.ticket = self.meta.submit(batch);
-        Ok((state.wcc(inode.ino, before), state.ticket))
+        Ok(Some((state.wcc(inode.ino, before), state.ticket)))
     }
 
-    /// Sets the size of a locked regular file; what it takes goes into `batch`, or, where a file
-    /// has too many extents for one, into batches before it that each leave a smaller file.
+    /// Sets the size of a locked regular file; what it takes goes into `batch`. False, and no change,
+    /// when that is too much for one batch.
     fn resize(
-        self: &Arc<Self>,
-        inode: &Arc<Inode>,
+        &self,
+        ino: Ino,
         state: &mut State,
         size_bytes: u64,
         batch: &mut Batch,
-    ) -> Result<(), FsError> {
+    ) -> Result<bool, FsError> {
         if size_bytes > FILE_LEN_BYTES_MAX {
             return Err(FsError::FileTooLarge);
         }
         if size_bytes < state.record.size_bytes {
-            if state.record.used_bytes > 0 {
-                self.cut_extents(inode, state, size_bytes, batch)?;
+            if state.record.used_bytes > 0 && !self.cut_extents(ino, state, size_bytes, batch)? {
+                return Ok(false);
             }
             self.discard_dirty(state, size_bytes);
             if state.journal_last.0 > 0 {
                 batch.fold(Fold {
-                    ino: inode.ino,
+                    ino,
                     start: size_bytes,
                     end: u64::MAX,
                     through: state.journal_last,
@@ -148,7 +168,7 @@ impl Shared {
         }
         state.record.size_bytes = size_bytes;
         state.stable_size_bytes = size_bytes;
-        Ok(())
+        Ok(true)
     }
 
     /// Forgets dirty data from `size_bytes` on, in memory and on its way.
@@ -160,50 +180,70 @@ impl Shared {
         }
     }
 
-    /// Removes the extents of `inode` past `size_bytes`, the last ones first.
+    /// Removes the extents of a file past `size_bytes`, unless they are too many for one batch.
     fn cut_extents(
-        self: &Arc<Self>,
-        inode: &Arc<Inode>,
+        &self,
+        ino: Ino,
         state: &mut State,
         size_bytes: u64,
         batch: &mut Batch,
-    ) -> Result<(), FsError> {
-        // First the places at which to cut, so that memory stays small for any number of extents.
-        let (from, to) = Key::extents_past(inode.ino, size_bytes);
+    ) -> Result<bool, FsError> {
+        let (from, to) = extents_between(ino, size_bytes, state.record.size_bytes);
+        let mut past: Vec<Extent> = Vec::new();
+        self.scan_extents(&from, &to, |extent| {
+            past.push(extent);
+            past.len() <= 2 * CUT_EXTENTS_MAX
+        })?;
+        if past.len() > 2 * CUT_EXTENTS_MAX {
+            return Ok(false);
+        }
+        let mut map = crate::extents::ExtentMap::empty();
+        map.load(0, past);
+        let mut change = Change::default();
+        map.clear(size_bytes..u64::MAX, &mut change);
+        self.change_extents(ino, state, &change, batch);
+        state.extents.forget_from(size_bytes);
+        Ok(true)
+    }
+
+    /// Cuts a file that has very many extents down towards `size_bytes`, in steps from its end that
+    /// each leave a smaller file, so that none holds the file's lock for long.
+    async fn shorten(&self, inode: &Arc<Inode>, size_bytes: u64) -> Result<(), FsError> {
+        let ino = inode.ino;
+        let (from, to) = extents_between(ino, size_bytes, inode.lock().record.size_bytes);
         let mut starts = Vec::new();
         let mut count = 0usize;
         self.scan_extents(&from, &to, |extent| {
-            if count.is_multiple_of(CUT_EXTENTS_MAX) {
-                starts.push(extent.start.max(size_bytes));
+            if count > 0 && count.is_multiple_of(CUT_EXTENTS_MAX) {
+                starts.push(extent.start);
             }
             count += 1;
             true
         })?;
-        while let Some(start) = starts.pop() {
-            let (from, to) = Key::extents_past(inode.ino, start);
-            let mut past: Vec<Extent> = Vec::new();
-            self.scan_extents(&from, &to, |extent| {
-                past.push(extent);
-                true
-            })?;
-            let mut map = crate::extents::ExtentMap::empty();
-            map.load(0, past);
-            let mut change = Change::default();
-            map.clear(start..u64::MAX, &mut change);
-            if starts.is_empty() {
-                self.change_extents(inode.ino, state, &change, batch);
-            } else {
-                let mut step = Batch::new();
-                self.change_extents(inode.ino, state, &change, &mut step);
-                state.record.size_bytes = start;
-                state.stable_size_bytes = state.stable_size_bytes.min(start);
-                step.put(Key::inode(inode.ino), state.stored_record().encode());
-                state.ticket = self.meta.submit(step);
+        for start in starts.into_iter().rev() {
+            self.meta.admit().await;
+            let mut state = inode.lock();
+            state.require_live()?;
+            if state.record.size_bytes <= start {
+                continue;
             }
+            let mut batch = Batch::new();
+            if !self.resize(ino, &mut state, start, &mut batch)? {
+                // More came meanwhile; the caller begins again.
+                return Ok(());
+            }
+            batch.put(Key::inode(ino), state.stored_record().encode());
+            state.ticket = self.meta.submit(batch);
         }
-        state.extents.forget_from(size_bytes);
         Ok(())
     }
+}
+
+/// The keys of the extents that hold bytes from `start` to the end of the file. Without that end a scan
+/// would step over all that earlier steps deleted.
+fn extents_between(ino: Ino, start: u64, file_end: u64) -> (Key, Key) {
+    let (from, _) = Key::extents_past(ino, start);
+    (from, Key::extent(ino, file_end).successor())
 }
 
 /// Whether `who` may change what `set` changes.

@@ -124,8 +124,12 @@ impl Fs {
                 });
             }
         }
-        shared.require_space(u64::from(count_bytes))?;
-        shared.admit(data.len() as u64).await;
+        loop {
+            shared.require_space(u64::from(count_bytes))?;
+            if shared.dirty.admit(u64::from(count_bytes)).await {
+                break;
+            }
+        }
         let journal =
             stability == Stability::Stable && data.len() as u64 <= JOURNAL_WRITE_BYTES_MAX;
         if journal {

@@ -1,7 +1,7 @@
 //! From dirty maps into segments.
 //!
 //! Owns: when data is flushed, how it is cut into records, the order "bytes durable, then extents"
-//! (Rule 3), memory for dirty data (Rule 6).
+//! (Rule 3).
 //! Must not know: protocols, how rows are written.
 //!
 //! A flight is what one flush took from one file. Flights of a file never overlap, so they may
@@ -9,14 +9,17 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_base::{Ino, LogPosition, SegmentId};
 use cairn_meta::{Batch, ExtentRecord, Fold, Key, SegmentRecord, SpaceDelta};
 use cairn_segment::{Appended, EncodedRecord, RecordPointer, SegmentInfo, Stream, encode_record};
+use futures_util::FutureExt;
+use futures_util::future::select;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::sync::{Notify, watch};
@@ -40,49 +43,12 @@ const STREAM_RUN_BYTES: u64 = 16 << 20;
 const FLUSH_INTERVAL: Duration = Duration::from_millis(200);
 /// Dirty data and attributes older than this are flushed.
 const DIRTY_AGE_MAX: Duration = Duration::from_secs(3);
+/// Extents that one batch replaces when a flight lands.
+const LAND_EXTENTS_MAX: usize = 8192;
 /// After a flush failed the file waits this long.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Files that one pass of the flusher puts together into one append.
 const FLUSH_FILES_MAX: usize = 256;
-
-/// Memory that dirty data takes, and who waits for it to become less.
-pub(crate) struct DirtyAccount {
-    bytes: AtomicU64,
-    bytes_max: u64,
-    less: Notify,
-}
-
-impl DirtyAccount {
-    pub fn new(bytes_max: u64) -> Self {
-        Self {
-            bytes: AtomicU64::new(0),
-            bytes_max,
-            less: Notify::new(),
-        }
-    }
-
-    pub fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
-    }
-
-    pub fn bytes_max(&self) -> u64 {
-        self.bytes_max
-    }
-
-    pub fn add(&self, delta: i64) {
-        if delta >= 0 {
-            self.bytes.fetch_add(delta as u64, Ordering::Relaxed);
-        } else {
-            self.bytes
-                .fetch_sub(delta.unsigned_abs(), Ordering::Relaxed);
-            self.less.notify_waiters();
-        }
-    }
-
-    fn is_high(&self) -> bool {
-        self.bytes() > self.bytes_max / 2
-    }
-}
 
 /// Inodes that differ from the metadata, the oldest first.
 #[derive(Default)]
@@ -111,23 +77,6 @@ struct Cut {
 }
 
 impl Shared {
-    /// Waits until there is room for `len_bytes` of dirty data.
-    pub async fn admit(&self, len_bytes: u64) {
-        loop {
-            let bytes = self.dirty.bytes();
-            if bytes == 0 || bytes + len_bytes <= self.dirty.bytes_max {
-                return;
-            }
-            let less = self.dirty.less.notified();
-            self.queue.wake.notify_one();
-            let bytes = self.dirty.bytes();
-            if bytes == 0 || bytes + len_bytes <= self.dirty.bytes_max {
-                return;
-            }
-            less.await;
-        }
-    }
-
     /// Puts an inode that differs from the metadata into the flush queue.
     pub fn enqueue(&self, inode: &Arc<Inode>, state: &mut State) {
         if !state.queued {
@@ -259,97 +208,101 @@ impl Shared {
             .map_err(segment_error)
     }
 
-    /// The bytes of a flight are durable: makes them the file's extents, and ends the flight.
+    /// The bytes of a flight are durable: makes them the file's extents, and ends the flight. Where
+    /// they replace very many extents that takes several batches; readers find the bytes in the
+    /// flight until the last.
     fn land(
         &self,
         job: &Job,
         placed: &[(&Cut, Arc<RecordPointer>)],
         segments: &[SegmentInfo],
     ) -> Result<cairn_meta::Ticket, FsError> {
-        let inode = &job.inode;
+        let mut at = 0;
         let ticket = loop {
-            for (cut, _) in placed {
-                self.load_extents(inode, &(cut.start..cut.start + cut.len_bytes))?;
+            if let Some(ticket) = self.land_from(job, placed, segments, &mut at)? {
+                break ticket;
             }
-            let mut state = inode.lock();
-            let missing = placed.iter().any(|(cut, _)| {
-                state
-                    .extents
-                    .window_missing(&(cut.start..cut.start + cut.len_bytes))
-                    .is_some()
-            });
-            if missing {
-                continue;
-            }
-            let index = state
-                .flights
-                .iter()
-                .position(|flight| flight.id == job.flight);
-            let Some(index) = index else {
-                return Err(FsError::Io(format!(
-                    "flight {} of inode {} is gone",
-                    job.flight, inode.ino
-                )));
-            };
-            let limit = state.flights[index].limit;
-            if state.removed {
-                state.flights.remove(index);
-                break state.ticket;
-            }
-            let mut change = Change::default();
-            let mut end_max = 0;
-            for (cut, pointer) in placed {
-                let end = (cut.start + cut.len_bytes).min(limit);
-                if cut.start >= end {
-                    continue;
-                }
-                end_max = end_max.max(end);
-                let extent = Extent {
-                    start: cut.start,
-                    end,
-                    record: pointer.clone(),
-                    offset_in_record: 0,
-                };
-                state.extents.insert(extent, &mut change);
-            }
-            let mut batch = Batch::new();
-            self.put_segments(segments, &mut batch);
-            self.change_extents(inode.ino, &mut state, &change, &mut batch);
-            for record in change.records_gone() {
-                self.segments.cache_forget(self.volume, record);
-            }
-            state.stable_size_bytes = state
-                .stable_size_bytes
-                .max(end_max.min(state.record.size_bytes));
-            // What lands here is newer than any journal entry up to then, also where the entry's own
-            // bytes were overwritten in memory and are not in `runs`.
-            if job.journal_through.0 > 0 {
-                for range in ranges(&job.runs) {
-                    batch.fold(Fold {
-                        ino: inode.ino,
-                        start: range.start,
-                        end: range.end,
-                        through: job.journal_through,
-                    });
-                }
-            }
-            batch.put(Key::inode(inode.ino), state.stored_record().encode());
-            let ticket = self.meta.submit(batch);
-            state.ticket = ticket;
-            state.flights.remove(index);
-            if state.dirty.is_empty() && state.flights.is_empty() {
-                state.journal_last = LogPosition(0);
-            }
-            if state.extents.len() > EXTENTS_IN_MEMORY_MAX {
-                state.extents.unload();
-            }
-            break ticket;
         };
         for (cut, pointer) in placed {
             self.segments
                 .cache_insert_parts(self.volume, pointer, cut.parts.clone());
         }
         Ok(ticket)
+    }
+
+    /// One batch of [`Self::land`]: from offset `at` of the file on, which it moves. The ticket of the
+    /// last one ends it.
+    fn land_from(
+        &self,
+        job: &Job,
+        placed: &[(&Cut, Arc<RecordPointer>)],
+        segments: &[SegmentInfo],
+        at: &mut u64,
+    ) -> Result<Option<cairn_meta::Ticket>, FsError> {
+        let inode = &job.inode;
+        let range = |cut: &Cut| cut.start.max(*at)..cut.start + cut.len_bytes;
+        for (cut, _) in placed {
+            self.load_extents(inode, &range(cut))?;
+        }
+        let mut state = inode.lock();
+        let missing = placed
+            .iter()
+            .any(|(cut, _)| state.extents.window_missing(&range(cut)).is_some());
+        if missing {
+            return Ok(None);
+        }
+        let index = state
+            .flights
+            .iter()
+            .position(|flight| flight.id == job.flight);
+        let Some(index) = index else {
+            return Err(FsError::Io(format!(
+                "flight {} of inode {} is gone",
+                job.flight, inode.ino
+            )));
+        };
+        if state.removed {
+            state.flights.remove(index);
+            return Ok(Some(state.ticket));
+        }
+        let limit = state.flights[index].limit;
+        let mut change = Change::default();
+        let end_max = insert_extents(&mut state, placed, limit, at, &mut change);
+        let is_last = *at == u64::MAX;
+        let mut batch = Batch::new();
+        self.put_segments(segments, &mut batch);
+        self.change_extents(inode.ino, &mut state, &change, &mut batch);
+        for record in change.records_gone() {
+            self.segments.cache_forget(self.volume, record);
+        }
+        state.stable_size_bytes = state
+            .stable_size_bytes
+            .max(end_max.min(state.record.size_bytes));
+        // What lands here is newer than any journal entry up to then, also where the entry's own
+        // bytes were overwritten in memory and are not in `runs`.
+        if is_last && job.journal_through.0 > 0 {
+            for range in ranges(&job.runs) {
+                batch.fold(Fold {
+                    ino: inode.ino,
+                    start: range.start,
+                    end: range.end,
+                    through: job.journal_through,
+                });
+            }
+        }
+        batch.put(Key::inode(inode.ino), state.stored_record().encode());
+        let ticket = self.meta.submit(batch);
+        state.ticket = ticket;
+        if is_last {
+            state.flights.remove(index);
+            if state.dirty.is_empty() && state.flights.is_empty() {
+                state.journal_last = LogPosition(0);
+            }
+        }
+        if state.extents.len() > EXTENTS_IN_MEMORY_MAX {
+            state.extents.unload();
+        }
+        Ok(is_last.then_some(ticket))
     }
 
     fn finish(&self, job: Job, result: Result<(), FsError>) {
@@ -394,6 +347,8 @@ impl Shared {
         self.enqueue(&job.inode, &mut state);
         drop(state);
         self.dirty.add(kept - job.len_bytes as i64);
+        self.forget_space();
+        self.dirty.note_failure();
         self.counters.flush_errors.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(volume = %self.volume, ino = %job.inode.ino, %error, "flush failed; the data stays in memory and is tried again");
         job.done.send_replace(Some(Err(error)));
@@ -471,7 +426,13 @@ impl Shared {
 
     /// The background task: flushes what is old, what presses, and what holds the log back.
     pub async fn run_flusher(self: Arc<Self>) {
-        while self.tasks.pause(FLUSH_INTERVAL, &self.queue.wake).await {
+        loop {
+            let woken = pin!(self.queue.wake.notified());
+            let pressed = pin!(self.dirty.pressed());
+            let wake = select(woken, pressed).map(|_| ());
+            if !self.tasks.pause(FLUSH_INTERVAL, wake).await {
+                return;
+            }
             self.fold_journal();
             self.flush_due();
         }
@@ -494,7 +455,8 @@ impl Shared {
             let age = now.saturating_sub(state.dirty_since);
             let busy = self.flight_permits.available_permits() == 0;
             let due = now >= state.dirty_since
-                && (age >= DIRTY_AGE_MAX || (pressed && started_bytes < self.dirty.bytes_max / 4));
+                && (age >= DIRTY_AGE_MAX
+                    || (pressed && started_bytes < self.dirty.budget().bytes_max() / 4));
             if !due || busy {
                 drop(state);
                 self.queue.inodes.lock().push_back(inode);
@@ -602,6 +564,50 @@ impl Shared {
         self.durable(self.meta.last_ticket()).await?;
         result
     }
+}
+
+/// Makes extents of what was placed, from offset `at` of the file on and up to `limit`, until that
+/// replaces [`LAND_EXTENTS_MAX`] others. Moves `at` to where it stopped, or to `u64::MAX`; returns the
+/// end of the last extent.
+fn insert_extents(
+    state: &mut State,
+    placed: &[(&Cut, Arc<RecordPointer>)],
+    limit: u64,
+    at: &mut u64,
+    change: &mut Change,
+) -> u64 {
+    let mut end_max = 0;
+    let mut room = LAND_EXTENTS_MAX;
+    for (cut, pointer) in placed {
+        let start = cut.start.max(*at);
+        let mut end = (cut.start + cut.len_bytes).min(limit);
+        if start >= end {
+            continue;
+        }
+        if room == 0 {
+            *at = start;
+            return end_max;
+        }
+        // The first that there is no room to replace; at least one is replaced.
+        let stop = state.extents.touching(start..end).nth(room);
+        let is_whole = stop.is_none();
+        end = stop.map_or(end, |extent| extent.start);
+        room -= state.extents.touching(start..end).count().min(room);
+        end_max = end;
+        let extent = Extent {
+            start,
+            end,
+            record: pointer.clone(),
+            offset_in_record: (start - cut.start) as u32,
+        };
+        state.extents.insert(extent, change);
+        if !is_whole {
+            *at = end;
+            return end_max;
+        }
+    }
+    *at = u64::MAX;
+    end_max
 }
 
 /// The ranges that `runs` cover.

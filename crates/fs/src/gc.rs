@@ -32,9 +32,12 @@ const PRESSED_FREE_PERCENT: u64 = 15;
 const ROUND_SEGMENTS_MAX: usize = 64;
 const ROUND_LIVE_BYTES_MAX: u64 = 256 << 20;
 const ROUND_EXTENTS_MAX: usize = 1 << 18;
-/// Bytes relocated in one step, and how fast steps may follow each other while space is plenty.
+/// Extents and bytes relocated in one step, and how fast steps may follow each other while space is plenty.
+const STEP_EXTENTS_MAX: usize = 4096;
 const STEP_BYTES: u64 = 4 << 20;
 const RELOCATE_BYTES_PER_SECOND: u64 = 200 << 20;
+/// Segments that one batch removes from the metadata.
+const REMOVE_SEGMENTS_MAX: usize = 256;
 /// Open segments without an append for so long are sealed.
 const SEAL_IDLE: Duration = Duration::from_secs(60);
 
@@ -42,6 +45,32 @@ const SEAL_IDLE: Duration = Duration::from_secs(60);
 struct Victim {
     ino: Ino,
     extent: Extent,
+}
+
+/// What is to become of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Keep,
+    /// The metadata has it, and no live records in it.
+    Dead,
+    /// The metadata does not have it: the flush that made it failed, or its file was removed first.
+    Unreferenced,
+}
+
+/// Decides over a segment: whether nothing is being added to it, then how many live records the
+/// metadata counts in it, `None` if it has no such segment.
+///
+/// The order matters: an append may commit its records and let go of the segment between the two
+/// looks. What is idle stays so, and from then on nothing becomes live in it.
+fn fate(is_idle: impl FnOnce() -> bool, live_records: impl FnOnce() -> Option<u64>) -> Fate {
+    if !is_idle() {
+        return Fate::Keep;
+    }
+    match live_records() {
+        Some(0) => Fate::Dead,
+        Some(_) => Fate::Keep,
+        None => Fate::Unreferenced,
+    }
 }
 
 impl Shared {
@@ -77,7 +106,11 @@ impl Shared {
                     break;
                 }
             }
-            if !self.tasks.pause(REAP_INTERVAL, &self.orphan_wake).await {
+            if !self
+                .tasks
+                .pause(REAP_INTERVAL, self.orphan_wake.notified())
+                .await
+            {
                 return;
             }
         }
@@ -94,14 +127,17 @@ impl Shared {
             }
             Err(error) => return Err(error),
         };
+        let mut at = 0;
         loop {
-            let (from, to) = Key::extents_past(ino, 0);
-            let mut extents = Vec::new();
+            // On from where the last step ended: what it deleted is still to be stepped over there.
+            let (from, to) = Key::extents_past(ino, at);
+            let mut extents: Vec<Extent> = Vec::new();
             self.scan_extents(&from, &to, |extent| {
                 extents.push(extent);
                 extents.len() < REAP_EXTENTS_MAX
             })?;
             let last = extents.len() < REAP_EXTENTS_MAX;
+            at = extents.last().map_or(at, |extent| extent.end);
             let mut map = ExtentMap::empty();
             map.load(0, extents);
             let mut change = Change::default();
@@ -109,6 +145,9 @@ impl Shared {
             let mut batch = Batch::new();
             let ticket = {
                 let mut state = inode.lock();
+                if last {
+                    self.drop_xattrs(ino, &state, &mut batch)?;
+                }
                 self.change_extents(ino, &mut state, &change, &mut batch);
                 if last {
                     batch.delete(Key::inode(ino));
@@ -132,10 +171,11 @@ impl Shared {
     }
 
     pub(crate) async fn run_gc(self: Arc<Self>) {
-        while self.tasks.pause(GC_INTERVAL, &self.gc_wake).await {
+        while self.tasks.pause(GC_INTERVAL, self.gc_wake.notified()).await {
             self.segments.seal_idle(self.volume, SEAL_IDLE).await;
             let round = async {
                 self.remove_dead().await?;
+                self.remove_unreferenced().await?;
                 if self.relocate_sparse().await? > 0 {
                     self.remove_dead().await?;
                 }
@@ -150,27 +190,50 @@ impl Shared {
 
     /// Deletes segments without live records.
     async fn remove_dead(self: &Arc<Self>) -> Result<(), FsError> {
-        let dead: Vec<SegmentId> = self
-            .meta
-            .segments()
-            .into_iter()
-            .filter(|(_, record)| record.live_records == 0)
-            .map(|(id, _)| id)
-            .filter(|id| self.is_dead(*id))
+        let segments = self.meta.segments();
+        let candidates = segments
+            .iter()
+            .filter(|(_, record)| record.live_records == 0);
+        let dead: Vec<SegmentId> = candidates
+            .map(|(id, _)| *id)
+            .filter(|id| self.fate(*id) == Fate::Dead)
             .collect();
-        if dead.is_empty() {
+        for dead in dead.chunks(REMOVE_SEGMENTS_MAX) {
+            // What made them dead is durable before they go, and so is that they are gone.
+            let mut batch = Batch::new();
+            for id in dead {
+                batch.remove_segment(*id);
+            }
+            let ticket = self.meta.submit(batch);
+            self.durable(ticket).await?;
+            self.delete_segments(dead).await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes segments that the metadata does not know. Those that a crash left were swept at the
+    /// start; here go those of flushes that failed, or whose file was removed before they landed.
+    async fn remove_unreferenced(self: &Arc<Self>) -> Result<(), FsError> {
+        let found: Vec<SegmentId> = self
+            .segments
+            .segments(self.volume)
+            .into_iter()
+            .map(|info| info.id)
+            .filter(|id| self.fate(*id) == Fate::Unreferenced)
+            .collect();
+        if found.is_empty() {
             return Ok(());
         }
-        // What made them dead is durable before they go, and so is that they are gone.
-        let mut batch = Batch::new();
-        for id in &dead {
-            batch.remove_segment(*id);
-        }
-        let ticket = self.meta.submit(batch);
-        self.durable(ticket).await?;
-        for id in dead {
+        // A segment whose removal was submitted and is not durable would come back in a crash.
+        self.durable(self.meta.last_ticket()).await?;
+        tracing::info!(volume = %self.volume, segments = found.len(), "deleting segments that nothing refers to");
+        self.delete_segments(&found).await
+    }
+
+    async fn delete_segments(&self, ids: &[SegmentId]) -> Result<(), FsError> {
+        for id in ids {
             self.segments
-                .remove(self.volume, id)
+                .remove(self.volume, *id)
                 .await
                 .map_err(segment_error)?;
             self.counters
@@ -180,19 +243,13 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether a segment has no live records and never will have.
-    ///
-    /// The order matters: an append may commit its records and let go of the segment between a look
-    /// at the counters and one at the pins. What is idle stays so, and then the counters only fall.
-    fn is_dead(&self, id: SegmentId) -> bool {
-        self.is_idle(id)
-            && self
-                .meta
-                .segment(id)
-                .is_some_and(|record| record.live_records == 0)
+    fn fate(&self, id: SegmentId) -> Fate {
+        let live_records = || self.meta.segment(id).map(|record| record.live_records);
+        fate(|| self.is_idle(id), live_records)
     }
 
-    /// Whether nothing is being added to a segment.
+    /// Whether nothing is being added to a segment. The order matters here, too: rows are added only
+    /// while it is open, and until they are committed it is pinned.
     fn is_idle(&self, id: SegmentId) -> bool {
         !self.segments.is_open(self.volume, id) && !self.segments.is_pinned(self.volume, id)
     }
@@ -242,7 +299,7 @@ impl Shared {
         for victim in victims {
             step_bytes += victim.extent.len_bytes();
             step.push(victim);
-            if step_bytes >= STEP_BYTES {
+            if step_bytes >= STEP_BYTES || step.len() >= STEP_EXTENTS_MAX {
                 self.relocate(std::mem::take(&mut step)).await?;
                 if !pressed {
                     let pause = step_bytes as f64 / RELOCATE_BYTES_PER_SECOND as f64;
@@ -367,5 +424,52 @@ impl Shared {
         }
         drop(appended.pin);
         self.durable(ticket).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// An append that ends (commits a live record, then lets go) at every point between the looks.
+    #[test]
+    fn a_segment_is_not_taken_for_dead_while_an_append_ends() {
+        for known in [true, false] {
+            for ends_after_looks in 0..3 {
+                let looks = Cell::new(0);
+                let has_ended = || {
+                    let ended = looks.get() >= ends_after_looks;
+                    looks.set(looks.get() + 1);
+                    ended
+                };
+                let before = known.then_some(0);
+                let got = fate(has_ended, || if has_ended() { Some(1) } else { before });
+                assert_eq!(
+                    got,
+                    Fate::Keep,
+                    "known: {known}, after {ends_after_looks} looks"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn only_idle_segments_without_live_records_go() {
+        let cases = [
+            (true, Some(0), Fate::Dead),
+            (true, None, Fate::Unreferenced),
+            (true, Some(1), Fate::Keep),
+            (false, Some(0), Fate::Keep),
+            (false, None, Fate::Keep),
+        ];
+        for (is_idle, live_records, want) in cases {
+            assert_eq!(
+                fate(|| is_idle, || live_records),
+                want,
+                "{is_idle} {live_records:?}"
+            );
+        }
     }
 }

@@ -11,6 +11,7 @@
 //! segments and its extents into the metadata; small stable writes go to the log itself (journal).
 
 mod attr;
+mod budget;
 mod data;
 mod dirty;
 mod extents;
@@ -19,9 +20,12 @@ mod gc;
 mod inode;
 mod namespace;
 pub mod perm;
+mod rename;
 mod tasks;
 pub mod types;
 mod volume;
+mod xattr;
 
+pub use budget::DirtyBudget;
 pub use types::*;
 pub use volume::{AccessPattern, Fs, FsSettings, FsStats, Policy, ROOT};

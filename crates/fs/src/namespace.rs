@@ -1,4 +1,4 @@
-//! Names: lookup, create, link, remove, rename, readdir.
+//! Names: lookup, create, link, remove, readdir. (Rename has a file of its own.)
 //!
 //! Owns: the order of checks (which error wins), what each change writes.
 //! Every change submits one batch under the locks of all inodes it touches.
@@ -13,19 +13,17 @@ use cairn_meta::{
 
 use crate::extents::ExtentMap;
 use crate::inode::{Guard, Inode, Locked, State};
-use crate::perm::{
-    EXECUTE, MODE_MASK, MODE_SET_GID, READ, WRITE, granted, require, require_unsticky,
-};
+use crate::perm::{EXECUTE, MODE_MASK, MODE_SET_GID, READ, WRITE, require, require_unsticky};
 use crate::types::*;
-use crate::volume::{Fs, ROOT, Shared, meta_error, stored_kind};
+use crate::volume::{Fs, Shared, meta_error, stored_kind};
 
 /// READDIR cookies: 1 is `.`, 2 is `..`, entries begin here.
 pub(crate) const COOKIE_FIRST: u64 = 3;
-/// Attempts of a rename whose names change while it collects locks.
-const RENAME_ATTEMPTS_MAX: usize = 100;
+/// Attempts of an operation whose names change while it collects locks.
+pub(crate) const NAME_ATTEMPTS_MAX: usize = 100;
 
 /// Checks a name that is to be looked up or made.
-fn check_name(name: &[u8]) -> Result<(), FsError> {
+pub(crate) fn check_name(name: &[u8]) -> Result<(), FsError> {
     if name.len() > NAME_LEN_BYTES_MAX {
         return Err(FsError::NameTooLong);
     }
@@ -35,18 +33,18 @@ fn check_name(name: &[u8]) -> Result<(), FsError> {
     Ok(())
 }
 
-fn is_dot(name: &[u8]) -> bool {
+pub(crate) fn is_dot(name: &[u8]) -> bool {
     name == b"." || name == b".."
 }
 
 /// A change to the entries of one directory, collected into a batch.
-struct DirChange<'a> {
-    dir: Ino,
-    batch: &'a mut Batch,
+pub(crate) struct DirChange<'a> {
+    pub dir: Ino,
+    pub batch: &'a mut Batch,
 }
 
 impl DirChange<'_> {
-    fn add(&mut self, state: &mut State, name: &[u8], ino: Ino, kind: InodeKind) {
+    pub fn add(&mut self, state: &mut State, name: &[u8], ino: Ino, kind: InodeKind) {
         let cookie = state.record.cookie_next;
         state.record.cookie_next += 1;
         state.record.entry_count += 1;
@@ -62,7 +60,7 @@ impl DirChange<'_> {
     }
 
     /// Points a name that is there at another inode; its cookie stays.
-    fn replace(&mut self, name: &[u8], ino: Ino, kind: InodeKind, cookie: u64) {
+    pub fn replace(&mut self, name: &[u8], ino: Ino, kind: InodeKind, cookie: u64) {
         let dirent = DirentRecord { ino, kind, cookie };
         self.batch.put(Key::dirent(self.dir, name), dirent.encode());
         let entry = CookieRecord {
@@ -74,7 +72,7 @@ impl DirChange<'_> {
             .put(Key::cookie(self.dir, cookie), entry.encode());
     }
 
-    fn remove(&mut self, state: &mut State, name: &[u8], cookie: u64) {
+    pub fn remove(&mut self, state: &mut State, name: &[u8], cookie: u64) {
         state.record.entry_count = state.record.entry_count.saturating_sub(1);
         self.batch.delete(Key::dirent(self.dir, name));
         self.batch.delete(Key::cookie(self.dir, cookie));
@@ -310,24 +308,6 @@ impl Fs {
         self.0.settle(done).await
     }
 
-    /// Moves a name, replacing what is at the target if that is allowed (POSIX rename).
-    pub async fn rename(
-        &self,
-        who: &Credentials,
-        from_dir: Ino,
-        from_name: &[u8],
-        to_dir: Ino,
-        to_name: &[u8],
-    ) -> Result<(Wcc, Wcc), FsError> {
-        check_name(from_name)?;
-        check_name(to_name)?;
-        if is_dot(from_name) || is_dot(to_name) {
-            return Err(FsError::Invalid);
-        }
-        let done = self.0.rename(who, from_dir, from_name, to_dir, to_name);
-        self.0.settle(done).await
-    }
-
     /// Entries after `cookie` (0 is the start), at most `limit`, with attributes if asked for.
     pub async fn read_dir(
         &self,
@@ -468,7 +448,7 @@ impl Shared {
         content: Content,
     ) -> Result<(Made, Ticket), FsError> {
         require(who, parent.guarded(), WRITE | EXECUTE)?;
-        self.require_space(0)?;
+        self.require_name_space()?;
         if kind == FileKind::Directory && parent.record.nlink >= LINK_COUNT_MAX {
             return Err(FsError::TooManyLinks);
         }
@@ -538,7 +518,7 @@ impl Shared {
         directory: bool,
     ) -> Result<(Wcc, Ticket), FsError> {
         let parent = self.inode(dir)?;
-        for _ in 0..RENAME_ATTEMPTS_MAX {
+        for _ in 0..NAME_ATTEMPTS_MAX {
             {
                 let state = parent.lock();
                 state.require_dir()?;
@@ -593,7 +573,7 @@ impl Shared {
 
     /// Takes one name from an inode (all of a directory's); without a name left, it is removed: at
     /// once if it has no more extents than fit the batch, else by the reaper.
-    fn drop_link(
+    pub(crate) fn drop_link(
         self: &Arc<Self>,
         child: &Arc<Inode>,
         state: &mut State,
@@ -607,6 +587,10 @@ impl Shared {
             batch.put(Key::inode(child.ino), state.stored_record().encode());
             return Ok(());
         }
+        let goes_now = state.record.used_bytes == 0;
+        if goes_now {
+            self.drop_xattrs(child.ino, state, batch)?;
+        }
         state.record.nlink = 0;
         state.removed = true;
         self.discard_dirty(state, 0);
@@ -618,7 +602,7 @@ impl Shared {
                 through: state.journal_last,
             });
         }
-        if state.record.used_bytes == 0 {
+        if goes_now {
             batch.delete(Key::inode(child.ino));
             batch.space(SpaceDelta {
                 inodes: -1,
@@ -656,7 +640,7 @@ impl Shared {
         if locked.of(ino).record.nlink >= LINK_COUNT_MAX {
             return Err(FsError::TooManyLinks);
         }
-        self.require_space(0)?;
+        self.require_name_space()?;
         let now = self.now();
         let mut batch = Batch::new();
         let kind = locked.of(ino).record.kind;
@@ -680,188 +664,6 @@ impl Shared {
         state.ticket = ticket;
         Ok(((attr, state.wcc(dir, before)), ticket))
     }
-
-    fn rename(
-        self: &Arc<Self>,
-        who: &Credentials,
-        from_dir: Ino,
-        from_name: &[u8],
-        to_dir: Ino,
-        to_name: &[u8],
-    ) -> Result<((Wcc, Wcc), Ticket), FsError> {
-        let from_parent = self.inode(from_dir)?;
-        let to_parent = self.inode(to_dir)?;
-        for _ in 0..RENAME_ATTEMPTS_MAX {
-            for parent in [&from_parent, &to_parent] {
-                let state = parent.lock();
-                state.require_dir()?;
-                require(who, state.guarded(), EXECUTE)?;
-            }
-            let source = self.dirent(from_dir, from_name)?.ok_or(FsError::NotFound)?;
-            let target = self.dirent(to_dir, to_name)?;
-            let Ok(moved) = self.inode(source.ino) else {
-                continue;
-            };
-            let replaced = match &target {
-                Some(entry) => match self.inode(entry.ino) {
-                    Ok(inode) => Some(inode),
-                    Err(_) => continue,
-                },
-                None => None,
-            };
-            // Moves of directories between parents are one at a time: what is above the target
-            // cannot change while it is checked.
-            let moves_dir = source.kind == InodeKind::Directory && from_dir != to_dir;
-            let _moving = moves_dir.then(|| self.directory_moves.lock());
-            if moves_dir {
-                self.require_not_above(moved.ino, to_dir)?;
-            }
-            let mut inodes = vec![&from_parent, &to_parent, &moved];
-            inodes.extend(replaced.as_ref());
-            let mut locked = Locked::all(&inodes);
-            if self.dirent(from_dir, from_name)?.as_ref() != Some(&source)
-                || self.dirent(to_dir, to_name)? != target
-            {
-                continue;
-            }
-            let move_ = Move {
-                from_dir,
-                from_name,
-                to_dir,
-                to_name,
-                source: &source,
-                target: target.as_ref(),
-                moved: &moved,
-                replaced: replaced.as_ref(),
-            };
-            return self.rename_locked(who, &move_, &mut locked);
-        }
-        Err(FsError::TryLater)
-    }
-
-    fn rename_locked(
-        self: &Arc<Self>,
-        who: &Credentials,
-        m: &Move<'_>,
-        locked: &mut Locked<'_>,
-    ) -> Result<((Wcc, Wcc), Ticket), FsError> {
-        locked.of(m.from_dir).require_dir()?;
-        locked.of(m.to_dir).require_dir()?;
-        for dir in [m.from_dir, m.to_dir] {
-            require(who, locked.of(dir).guarded(), WRITE | EXECUTE)?;
-        }
-        let moved_guard = locked.of(m.moved.ino).guarded();
-        require_unsticky(who, locked.of(m.from_dir).guarded(), moved_guard)?;
-        let is_dir = moved_guard.kind == FileKind::Directory;
-        let across = m.from_dir != m.to_dir;
-        if let Some(replaced) = m.replaced {
-            // Two names of one inode: nothing happens (POSIX).
-            if replaced.ino == m.moved.ino {
-                let ticket = locked.of(m.moved.ino).ticket;
-                let wcc = |locked: &mut Locked<'_>, dir| {
-                    let state = locked.of(dir);
-                    state.wcc(dir, state.pre_attr())
-                };
-                return Ok(((wcc(locked, m.from_dir), wcc(locked, m.to_dir)), ticket));
-            }
-            let guard = locked.of(replaced.ino).guarded();
-            require_unsticky(who, locked.of(m.to_dir).guarded(), guard)?;
-            match (is_dir, guard.kind == FileKind::Directory) {
-                (true, false) => return Err(FsError::NotDirectory),
-                (false, true) => return Err(FsError::IsDirectory),
-                (true, true) if locked.of(replaced.ino).record.entry_count > 0 => {
-                    return Err(FsError::NotEmpty);
-                }
-                _ => {}
-            }
-        }
-        if is_dir && across {
-            // Its `..` changes, which is a write to it.
-            if granted(who, moved_guard) & WRITE == 0 {
-                return Err(FsError::AccessDenied);
-            }
-            if m.replaced.is_none() && locked.of(m.to_dir).record.nlink >= LINK_COUNT_MAX {
-                return Err(FsError::TooManyLinks);
-            }
-        }
-
-        let now = self.now();
-        let mut batch = Batch::new();
-        let before_from = locked.of(m.from_dir).pre_attr();
-        let before_to = locked.of(m.to_dir).pre_attr();
-        let state = locked.of(m.from_dir);
-        DirChange {
-            dir: m.from_dir,
-            batch: &mut batch,
-        }
-        .remove(state, m.from_name, m.source.cookie);
-        if is_dir {
-            state.record.nlink = state.record.nlink.saturating_sub(1);
-        }
-        let state = locked.of(m.to_dir);
-        let mut change = DirChange {
-            dir: m.to_dir,
-            batch: &mut batch,
-        };
-        match m.target {
-            Some(entry) => change.replace(m.to_name, m.moved.ino, m.source.kind, entry.cookie),
-            None => change.add(state, m.to_name, m.moved.ino, m.source.kind),
-        }
-        // A directory that comes adds a link; one that it replaces takes its own away.
-        if is_dir && m.replaced.is_none() {
-            state.record.nlink += 1;
-        }
-        if let Some(replaced) = m.replaced {
-            self.drop_link(replaced, locked.of(replaced.ino), now, &mut batch)?;
-        }
-        let state = locked.of(m.moved.ino);
-        state.record.parent = m.to_dir;
-        state.touch_ctime(now);
-        batch.put(Key::inode(m.moved.ino), state.stored_record().encode());
-        locked.of(m.from_dir).touch_mtime(now);
-        if across {
-            locked.of(m.to_dir).touch_mtime(now);
-        }
-        for dir in [m.from_dir, m.to_dir] {
-            batch.put(Key::inode(dir), locked.of(dir).stored_record().encode());
-        }
-        let ticket = self.meta.submit(batch);
-        for ino in [m.from_dir, m.to_dir, m.moved.ino] {
-            locked.of(ino).ticket = ticket;
-        }
-        if let Some(replaced) = m.replaced {
-            locked.of(replaced.ino).ticket = ticket;
-        }
-        let from = locked.of(m.from_dir).wcc(m.from_dir, before_from);
-        let to = locked.of(m.to_dir).wcc(m.to_dir, before_to);
-        Ok(((from, to), ticket))
-    }
-
-    /// Fails when `dir` is `moved` or below it: moving `moved` there would cut off a cycle.
-    fn require_not_above(&self, moved: Ino, dir: Ino) -> Result<(), FsError> {
-        let mut at = dir;
-        while at != ROOT {
-            if at == moved {
-                return Err(FsError::Invalid);
-            }
-            at = self.inode(at)?.lock().record.parent;
-        }
-        if moved == ROOT {
-            return Err(FsError::Invalid);
-        }
-        Ok(())
-    }
-}
-
-struct Move<'a> {
-    from_dir: Ino,
-    from_name: &'a [u8],
-    to_dir: Ino,
-    to_name: &'a [u8],
-    source: &'a DirentRecord,
-    target: Option<&'a DirentRecord>,
-    moved: &'a Arc<Inode>,
-    replaced: Option<&'a Arc<Inode>>,
 }
 
 /// The attributes of a new inode in `parent`.

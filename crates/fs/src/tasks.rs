@@ -41,13 +41,11 @@ impl Tasks {
     }
 
     /// Waits for `duration`, or for the wake-up, or for the stop; false when it is time to stop.
-    pub async fn pause(&self, duration: Duration, wake: &tokio::sync::Notify) -> bool {
+    pub async fn pause(&self, duration: Duration, wake: impl Future<Output = ()>) -> bool {
         let mut stop = self.stop.subscribe();
         let stopped = std::pin::pin!(stop.wait_for(|stop| *stop));
-        let waiting = std::pin::pin!(select(
-            self.env.clock.sleep(duration),
-            Box::pin(wake.notified())
-        ));
+        let wake = std::pin::pin!(wake);
+        let waiting = std::pin::pin!(select(self.env.clock.sleep(duration), wake));
         matches!(select(stopped, waiting).await, Either::Right(_))
     }
 

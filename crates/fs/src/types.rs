@@ -16,6 +16,13 @@ pub const FILE_LEN_BYTES_MAX: u64 = i64::MAX as u64;
 /// Most bytes one `read` returns and one `write` takes.
 pub const TRANSFER_LEN_BYTES_MAX: u32 = 1 << 20;
 
+/// Longest name of an extended attribute, its namespace (`user.`) included, in bytes.
+pub const XATTR_NAME_LEN_BYTES_MAX: usize = 255;
+/// Longest value of an extended attribute, in bytes.
+pub const XATTR_VALUE_LEN_BYTES_MAX: usize = 64 << 10;
+/// Most bytes that the names of one inode's extended attributes take, each with a NUL.
+pub const XATTR_LIST_LEN_BYTES_MAX: usize = 64 << 10;
+
 /// Who asks. Squashing has been applied by the edge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credentials {
@@ -127,6 +134,18 @@ pub enum CreateMode {
     Guarded(SetAttr),
     /// Succeed on a file made with the same verifier (RFC 1813, section 3.3.8).
     Exclusive([u8; 8]),
+}
+
+/// How setting an extended attribute treats one of that name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum XattrMode {
+    /// Make it or replace it.
+    #[default]
+    Any,
+    /// Fail with `Exists` if it is there.
+    Create,
+    /// Fail with `NoAttribute` if it is not.
+    Replace,
 }
 
 /// What `mknod` makes.
@@ -251,6 +270,12 @@ pub enum FsError {
     NotSync,
     #[error("not supported on this kind of file")]
     NotSupported,
+    /// POSIX ENODATA: no extended attribute of that name.
+    #[error("no such attribute")]
+    NoAttribute,
+    /// POSIX E2BIG: the value of an extended attribute is too long.
+    #[error("attribute value too large")]
+    AttributeTooLarge,
     /// Bytes are damaged or unreachable beyond repair, or a disk failed. The text is for the log.
     #[error("I/O error: {0}")]
     Io(String),

@@ -15,9 +15,10 @@ use cairn_segment::{Compression, Protection, SegmentError, SegmentInfo, SegmentS
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, Semaphore};
 
+use crate::budget::{DirtyAccount, DirtyBudget};
 use crate::dirty::Run;
 use crate::extents::{Extent, ExtentMap, WINDOW_LEN_BYTES};
-use crate::flush::{DirtyAccount, FLIGHTS_MAX, FlushQueue};
+use crate::flush::{FLIGHTS_MAX, FlushQueue};
 use crate::inode::{Inode, InodeTable, State};
 use crate::tasks::Tasks;
 use crate::types::{FileKind, FsError, VolumeSpace};
@@ -26,6 +27,9 @@ use crate::types::{FileKind, FsError, VolumeSpace};
 pub const ROOT: Ino = Ino(1);
 /// Inode numbers that statfs reports: there is no fixed table, so the limit is a formality.
 const INODES_MAX: u64 = 1 << 40;
+/// What a new name is charged when space is checked: it takes metadata, which has no room set aside
+/// beside the reserve that deleting lives on.
+pub(crate) const METADATA_BYTES: u64 = 4096;
 /// How long a look at the pool's free space is good for.
 const SPACE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Extents of one file in memory above which they are forgotten after use.
@@ -86,8 +90,9 @@ pub struct FsSettings {
     pub volume: VolumeId,
     pub name: String,
     pub policy: Policy,
-    /// Memory for data that is not in segments yet; writers wait above it (Rule 6).
-    pub dirty_bytes_max: u64,
+    /// Memory for data that is not in segments yet; writers wait above it (Rule 6). Volumes of one
+    /// process share one.
+    pub dirty: Arc<DirtyBudget>,
     /// Inodes kept in memory when nobody uses them.
     pub inodes_max: usize,
 }
@@ -99,7 +104,7 @@ impl FsSettings {
             volume,
             name: name.into(),
             policy: Policy::default(),
-            dirty_bytes_max: 256 << 20,
+            dirty: DirtyBudget::new(256 << 20),
             inodes_max: 128 << 10,
         }
     }
@@ -111,6 +116,7 @@ pub struct FsStats {
     pub inodes_in_memory: u64,
     pub inodes_evicted: u64,
     pub dirty_bytes: u64,
+    /// Of all volumes that share the memory.
     pub dirty_bytes_max: u64,
     pub flushed_bytes: u64,
     pub flush_errors: u64,
@@ -204,7 +210,7 @@ impl Fs {
             volume,
             name,
             policy,
-            dirty_bytes_max,
+            dirty,
             inodes_max,
         } = settings;
         let known = meta
@@ -226,6 +232,7 @@ impl Fs {
         let allocator = meta.clone();
         segments.open_volume(
             volume,
+            meta.epoch(),
             Arc::new(move || allocator.allocate_segment()),
             known,
         );
@@ -241,7 +248,7 @@ impl Fs {
             segments,
             policy: RwLock::new(policy),
             inodes: InodeTable::new(inodes_max),
-            dirty: DirtyAccount::new(dirty_bytes_max),
+            dirty: DirtyAccount::new(dirty),
             queue: FlushQueue::default(),
             flight_permits: Arc::new(Semaphore::new(FLIGHTS_MAX)),
             read_ahead_permits: Arc::new(Semaphore::new(crate::data::READ_AHEAD_TASKS_MAX)),
@@ -310,7 +317,7 @@ impl Fs {
             .code_for(policy.protection)
             .map_err(segment_error)?;
         *self.0.policy.write() = policy;
-        self.0.space.lock().at = None;
+        self.0.forget_space();
         Ok(())
     }
 
@@ -325,7 +332,7 @@ impl Fs {
             inodes_in_memory: shared.inodes.len() as u64,
             inodes_evicted: shared.inodes.evicted(),
             dirty_bytes: shared.dirty.bytes(),
-            dirty_bytes_max: shared.dirty.bytes_max(),
+            dirty_bytes_max: shared.dirty.budget().bytes_max(),
             flushed_bytes: of(&shared.counters.flushed_bytes),
             flush_errors: of(&shared.counters.flush_errors),
             journaled_writes: of(&shared.counters.journaled_writes),
@@ -343,8 +350,9 @@ impl Fs {
         let counters = shared.meta.counters();
         let view = shared.space_view();
         let dirty = shared.dirty.bytes();
+        let pending = shared.dirty.budget().bytes();
         let mut total_bytes = view.total_bytes;
-        let mut free_bytes = view.free_bytes.saturating_sub(dirty);
+        let mut free_bytes = view.free_bytes.saturating_sub(pending);
         if let Some(limit) = shared.policy.read().size_limit_bytes {
             total_bytes = total_bytes.min(limit);
             let used = counters.file_bytes.saturating_add(dirty);
@@ -413,20 +421,47 @@ impl Shared {
         self.segments.code_for(protection).map_err(segment_error)
     }
 
-    /// Refuses `len_bytes` more when the volume or the pool is full; what is dirty counts as used.
+    /// Refuses `len_bytes` more of data when the volume or the pool is full; what is dirty counts as
+    /// used.
     pub fn require_space(&self, len_bytes: u64) -> Result<(), FsError> {
+        self.require_quota(len_bytes)?;
+        self.require_pool_space(len_bytes)
+    }
+
+    /// Refuses a new name when the volume or the pool is full.
+    pub fn require_name_space(&self) -> Result<(), FsError> {
+        self.require_quota(0)?;
+        self.require_pool_space(METADATA_BYTES)
+    }
+
+    fn require_quota(&self, len_bytes: u64) -> Result<(), FsError> {
+        let Some(limit) = self.policy.read().size_limit_bytes else {
+            return Ok(());
+        };
+        let used = self.meta.counters().file_bytes;
         let pending = self.dirty.bytes().saturating_add(len_bytes);
-        let limit = self.policy.read().size_limit_bytes;
-        if let Some(limit) = limit
-            && self.meta.counters().file_bytes.saturating_add(pending) > limit
-        {
+        if used.saturating_add(pending) > limit {
             return Err(FsError::QuotaExceeded);
         }
+        Ok(())
+    }
+
+    pub fn require_pool_space(&self, len_bytes: u64) -> Result<(), FsError> {
+        if self.meta.is_full() {
+            return Err(FsError::NoSpace);
+        }
+        // All volumes write to the same disks.
+        let pending = self.dirty.budget().bytes().saturating_add(len_bytes);
         if self.space_view().free_bytes < pending {
             self.gc_wake.notify_one();
             return Err(FsError::NoSpace);
         }
         Ok(())
+    }
+
+    /// The next question looks at the pool's space anew.
+    pub fn forget_space(&self) {
+        self.space.lock().at = None;
     }
 
     fn space_view(&self) -> SpaceView {
@@ -581,6 +616,7 @@ pub(crate) fn meta_error(error: MetaError) -> FsError {
                 FsError::Io(error.to_string())
             }
         }
+        MetaErrorKind::NoSpace => FsError::NoSpace,
         MetaErrorKind::NotFound
         | MetaErrorKind::Invalid
         | MetaErrorKind::Damaged

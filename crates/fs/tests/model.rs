@@ -5,138 +5,16 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
-use std::sync::Arc;
 
 use bytes::Bytes;
-use cairn_base::disk::Disk;
-use cairn_base::{DiskId, Ino, PoolId, Timestamp, VolumeId};
+use cairn_base::Ino;
 use cairn_fs::*;
-use cairn_meta::{MetaCache, MetaSettings, MetaStore};
-use cairn_segment::{SegmentSettings, SegmentStore};
-use cairn_shard::{ShardDisk, ShardSettings};
-use cairn_testkit::{Crash, MemDisk, TestWorld};
+use cairn_testkit::Crash;
 use proptest::prelude::*;
 
-const POOL: PoolId = PoolId(7);
-const VOLUME: VolumeId = VolumeId(1);
-const ROOT_USER: Credentials = Credentials::ROOT;
-const ROOT_INO: Ino = Ino(1);
+use world::*;
 
-struct World {
-    disks: Vec<Arc<MemDisk>>,
-    env: cairn_base::env::Env,
-    fs: Fs,
-}
-
-fn meta_settings(disk_count: usize) -> MetaSettings {
-    let mut settings = MetaSettings::new(disk_count.min(3), MetaCache::new(1 << 20));
-    settings.log_file_bytes = 4 << 20;
-    settings
-}
-
-fn segment_settings() -> SegmentSettings {
-    SegmentSettings {
-        shard_len_bytes: 4 << 20,
-        cache_bytes: 1 << 20,
-        ..SegmentSettings::default()
-    }
-}
-
-fn fs_settings(env: &cairn_base::env::Env) -> FsSettings {
-    FsSettings::new(env.clone(), VOLUME, "main")
-}
-
-fn disk_id(index: usize) -> DiskId {
-    DiskId(index as u128 + 1)
-}
-
-fn members(disks: &[Arc<MemDisk>]) -> Vec<(DiskId, Arc<dyn Disk>)> {
-    disks
-        .iter()
-        .enumerate()
-        .map(|(index, disk)| (disk_id(index), disk.clone() as Arc<dyn Disk>))
-        .collect()
-}
-
-async fn segments_on(
-    env: &cairn_base::env::Env,
-    disks: &[(DiskId, Arc<dyn Disk>)],
-    format: bool,
-) -> Arc<SegmentStore> {
-    let mut shard_disks = Vec::new();
-    for (id, disk) in disks.iter().cloned() {
-        if format {
-            ShardDisk::format(disk.clone(), POOL, id, Timestamp::new(1, 0))
-                .await
-                .unwrap();
-        }
-        shard_disks.push(
-            ShardDisk::open(disk, POOL, ShardSettings::default())
-                .await
-                .unwrap(),
-        );
-    }
-    SegmentStore::new(env.clone(), segment_settings(), shard_disks, Vec::new())
-}
-
-impl World {
-    async fn new(seed: u64, disk_count: usize) -> Self {
-        let env = TestWorld::new(seed).env;
-        let disks: Vec<_> = (0..disk_count)
-            .map(|index| MemDisk::new(format!("disk{index}"), 1 << 30))
-            .collect();
-        let segments = segments_on(&env, &members(&disks), true).await;
-        let meta = MetaStore::create(
-            env.clone(),
-            meta_settings(disk_count),
-            VOLUME,
-            members(&disks),
-        )
-        .await
-        .unwrap();
-        let fs = Fs::format(fs_settings(&env), meta, segments).await.unwrap();
-        Self { disks, env, fs }
-    }
-
-    async fn open(seed: u64, disks: Vec<Arc<MemDisk>>) -> Self {
-        Self::open_degraded(seed, disks.into_iter().enumerate().collect()).await
-    }
-
-    /// Opens with some of the disks, each with its number.
-    async fn open_degraded(seed: u64, disks: Vec<(usize, Arc<MemDisk>)>) -> Self {
-        let env = TestWorld::new(seed).env;
-        let count = disks.len();
-        let members: Vec<_> = disks
-            .iter()
-            .map(|(index, disk)| (disk_id(*index), disk.clone() as Arc<dyn Disk>))
-            .collect();
-        let disks: Vec<_> = disks.into_iter().map(|(_, disk)| disk).collect();
-        let segments = segments_on(&env, &members, false).await;
-        let (meta, recovered) = MetaStore::open(env.clone(), meta_settings(count), VOLUME, members)
-            .await
-            .unwrap();
-        let fs = Fs::open(fs_settings(&env), meta, recovered.journal, segments)
-            .await
-            .unwrap();
-        Self { disks, env, fs }
-    }
-
-    async fn restart(self, seed: u64) -> Self {
-        self.fs.close().await.unwrap();
-        Self::open(seed, self.disks).await
-    }
-
-    async fn crash(self, seed: u64, mode: Crash) -> Self {
-        let disks = self
-            .disks
-            .iter()
-            .enumerate()
-            .map(|(index, disk)| disk.crash(mode, seed + index as u64))
-            .collect();
-        drop(self.env);
-        Self::open(seed, disks).await
-    }
-}
+mod world;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -162,12 +40,25 @@ enum Step {
     Rename(u8, u8, u8, u8),
     Link(u8, u8, u8),
     Chmod(u8, u16),
+    SetXattr {
+        of: u8,
+        name: u8,
+        len: u32,
+        mode: XattrMode,
+    },
+    RemoveXattr(u8, u8),
     Compare,
     Restart,
     Crash(u8),
 }
 
 fn step() -> impl Strategy<Value = Step> {
+    let xattr_len = prop_oneof![0..100u32, Just(64 << 10), Just((64 << 10) + 1)];
+    let xattr_mode = prop_oneof![
+        Just(XattrMode::Any),
+        Just(XattrMode::Create),
+        Just(XattrMode::Replace)
+    ];
     let dir = 0..4u8;
     let name = 0..6u8;
     let offset = prop_oneof![0..10_000u32, 0..3_000_000u32, Just(0), Just(65_536)];
@@ -186,6 +77,9 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (dir.clone(), name.clone(), dir.clone(), name.clone()).prop_map(|(a, b, c, d)| Step::Rename(a, b, c, d)),
         2 => (any::<u8>(), dir, name).prop_map(|(f, d, n)| Step::Link(f, d, n)),
         1 => (any::<u8>(), 0..0o7777u16).prop_map(|(f, m)| Step::Chmod(f, m)),
+        2 => (any::<u8>(), 0..4u8, xattr_len, xattr_mode)
+            .prop_map(|(of, name, len, mode)| Step::SetXattr { of, name, len, mode }),
+        1 => (any::<u8>(), 0..4u8).prop_map(|(of, name)| Step::RemoveXattr(of, name)),
         2 => Just(Step::Compare),
         1 => Just(Step::Restart),
         1 => any::<u8>().prop_map(Step::Crash),
@@ -205,6 +99,7 @@ struct Entry {
     nlink: u32,
     mode: u32,
     parent: Ino,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
 /// Inode -> what it is. Numbers are those that the file system gave.
@@ -219,6 +114,7 @@ impl Model {
             nlink: 2,
             mode: 0o755,
             parent: Ino(1),
+            xattrs: BTreeMap::new(),
         };
         Self {
             inodes: BTreeMap::from([(Ino(1), root)]),
@@ -270,6 +166,7 @@ impl Model {
             nlink,
             mode,
             parent: dir,
+            xattrs: BTreeMap::new(),
         };
         assert!(
             self.inodes.insert(ino, entry).is_none(),
@@ -283,6 +180,38 @@ impl Model {
         if entry.nlink == 0 || matches!(entry.node, Node::Dir(_)) {
             self.inodes.remove(&ino);
         }
+    }
+
+    fn set_xattr(
+        &mut self,
+        ino: Ino,
+        name: Vec<u8>,
+        value: Vec<u8>,
+        mode: XattrMode,
+    ) -> Result<(), FsError> {
+        let entry = self.inodes.get_mut(&ino).unwrap();
+        if value.len() > XATTR_VALUE_LEN_BYTES_MAX {
+            return Err(FsError::AttributeTooLarge);
+        }
+        if matches!(entry.node, Node::Symlink(_)) {
+            return Err(FsError::NotOwner);
+        }
+        match (mode, entry.xattrs.contains_key(&name)) {
+            (XattrMode::Create, true) => return Err(FsError::Exists),
+            (XattrMode::Replace, false) => return Err(FsError::NoAttribute),
+            _ => {}
+        }
+        entry.xattrs.insert(name, value);
+        Ok(())
+    }
+
+    fn remove_xattr(&mut self, ino: Ino, name: &[u8]) -> Result<(), FsError> {
+        let entry = self.inodes.get_mut(&ino).unwrap();
+        if matches!(entry.node, Node::Symlink(_)) {
+            return Err(FsError::NotOwner);
+        }
+        let removed = entry.xattrs.remove(name);
+        removed.map(|_| ()).ok_or(FsError::NoAttribute)
     }
 
     fn is_below(&self, mut ino: Ino, above: Ino) -> bool {
@@ -339,30 +268,12 @@ fn name(number: u8) -> Vec<u8> {
     format!("name{number}").into_bytes()
 }
 
-fn pattern(len: u32, byte: u8) -> Vec<u8> {
-    (0..len)
-        .map(|at| byte.wrapping_add((at / 7) as u8))
-        .collect()
+fn xattr_name(number: u8) -> Vec<u8> {
+    format!("user.name{number}").into_bytes()
 }
 
 fn pick(list: &[Ino], number: u8) -> Ino {
     list[number as usize % list.len()]
-}
-
-async fn read_all(fs: &Fs, ino: Ino) -> Vec<u8> {
-    let mut data = Vec::new();
-    loop {
-        let part = fs
-            .read(&ROOT_USER, ino, data.len() as u64, 1 << 20)
-            .await
-            .unwrap();
-        for bytes in &part.parts {
-            data.extend_from_slice(bytes);
-        }
-        if part.eof {
-            return data;
-        }
-    }
 }
 
 async fn list_all(fs: &Fs, dir: Ino) -> BTreeMap<Vec<u8>, Ino> {
@@ -389,6 +300,12 @@ async fn compare(fs: &Fs, model: &Model) {
         let attr = fs.attr(*ino).await.unwrap();
         assert_eq!(attr.nlink, entry.nlink, "links of {ino}");
         assert_eq!(attr.mode, entry.mode, "mode of {ino}");
+        let names = fs.xattr_list(&ROOT_USER, *ino).await.unwrap();
+        assert!(names.iter().eq(entry.xattrs.keys()), "xattrs of {ino}");
+        for (name, value) in &entry.xattrs {
+            let got = fs.xattr(&ROOT_USER, *ino, name).await.unwrap();
+            assert!(got == *value, "xattr of {ino}");
+        }
         match &entry.node {
             Node::File(data) => {
                 assert_eq!(attr.size_bytes, data.len() as u64, "size of {ino}");
@@ -573,6 +490,25 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
                     .unwrap();
                 model.inodes.get_mut(&ino).unwrap().mode = u32::from(mode);
             }
+            Step::SetXattr {
+                of,
+                name,
+                len,
+                mode,
+            } => {
+                let ino = pick(&model.of(|_| true), of);
+                let (name, value) = (xattr_name(name), pattern(len, of));
+                let got = fs.set_xattr(who, ino, &name, &value, mode).await;
+                let want = model.set_xattr(ino, name, value, mode);
+                assert_eq!(got.map(|_| ()), want, "step {index}");
+            }
+            Step::RemoveXattr(of, name) => {
+                let ino = pick(&model.of(|_| true), of);
+                let name = xattr_name(name);
+                let got = fs.remove_xattr(who, ino, &name).await;
+                let want = model.remove_xattr(ino, &name);
+                assert_eq!(got.map(|_| ()), want, "step {index}");
+            }
             Step::Compare => compare(&fs, &model).await,
             Step::Restart => {
                 drop(fs);
@@ -590,14 +526,6 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
     }
     compare(&world.fs, &model).await;
     world.fs.close().await.unwrap();
-}
-
-fn block_on(future: impl Future<Output = ()>) {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap()
-        .block_on(future);
 }
 
 /// A journal entry whose bytes were overwritten in memory came back at the restart: the flush that

@@ -5,11 +5,18 @@
 //!
 //! While a group is on its way to the disks, the one before is applied to the state. Nothing here
 //! waits for a timer: a group is whatever was submitted while the last one was written.
+//!
+//! A full disk (Rule 5): groups that the state has no space for stay in the overlay, where readers find
+//! them, and in the log; they are applied when there is space again.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
+use cairn_base::disk::DiskError;
+use cairn_base::env::Clock;
 use cairn_base::{Generation, LogPosition};
 use futures_util::future::join;
 
@@ -25,8 +32,60 @@ use crate::state::versions;
 /// Most bytes of batches in one group, beside the first batch.
 pub(crate) const GROUP_BYTES_MAX: usize = 4 << 20;
 
+/// Bytes of groups that wait in memory while the state has no space; above it nothing more is taken
+/// from the queue.
+const BACKLOG_BYTES_MAX: usize = 64 << 20;
+/// How often it is looked whether there is space again.
+pub(crate) const FULL_RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Groups that are durable and not applied: one, unless the state has no space.
+#[derive(Default)]
+pub(crate) struct Backlog {
+    groups: VecDeque<Group>,
+    len_bytes: usize,
+}
+
+impl Backlog {
+    pub fn push(&mut self, group: Group) {
+        self.len_bytes += group.len_bytes;
+        self.groups.push_back(group);
+    }
+
+    pub fn groups(&self) -> impl Iterator<Item = &Group> {
+        self.groups.iter()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    fn is_long(&self) -> bool {
+        self.len_bytes > BACKLOG_BYTES_MAX
+    }
+
+    /// Brings the state as far as it goes; without space for it that is no error.
+    fn apply(&mut self, shared: &Arc<Shared>) -> Result<(), MetaError> {
+        while let Some(group) = self.groups.front() {
+            match shared.apply(group) {
+                Ok(()) => {}
+                Err(MetaError::Full(why)) => {
+                    shared.note_full(&why);
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            }
+            self.len_bytes -= group.len_bytes;
+            self.groups.pop_front();
+        }
+        shared.note_space();
+        Ok(())
+    }
+}
+
 pub(crate) struct Committer {
     pub shared: Arc<Shared>,
+    pub clock: Arc<dyn Clock>,
+    pub backlog: Backlog,
     pub log: Box<dyn CommitLog>,
     /// As of the last group that was cut.
     pub counters: Counters,
@@ -44,24 +103,43 @@ impl Committer {
     }
 
     async fn work(&mut self) -> Result<(), MetaError> {
-        let mut unapplied: Option<Group> = None;
         loop {
             if self.shared.stop() == Stop::Now {
                 return Ok(());
             }
-            if let Some(group) = self.cut() {
-                self.commit(&group, unapplied.take()).await?;
-                unapplied = Some(group);
+            let group = if self.backlog.is_long() {
+                None
+            } else {
+                self.cut()
+            };
+            if let Some(group) = group {
+                self.commit(&group).await?;
+                self.backlog.push(group);
                 // Those who were woken on this thread go first: what they submit next shares a group.
                 tokio::task::yield_now().await;
-            } else if let Some(group) = unapplied.take() {
-                self.shared.apply(&group)?;
+            } else if !self.backlog.is_empty() {
+                self.backlog.apply(&self.shared)?;
+                if !self.backlog.is_empty() {
+                    if self.shared.stop() == Stop::Drained {
+                        self.warn_not_shipped();
+                        return Ok(());
+                    }
+                    self.shared.pause(&*self.clock).await;
+                }
             } else if self.shared.stop() == Stop::Drained {
                 return self.finish().await;
             } else {
                 self.shared.work.notified().await;
             }
         }
+    }
+
+    /// At the end, without space for the state: the log has everything.
+    fn warn_not_shipped(&self) {
+        tracing::warn!(
+            volume = self.shared.disks.volume.0,
+            "no space to write the metadata's state; the next start replays the log"
+        );
     }
 
     /// Takes what was submitted, up to a limit, and merges it.
@@ -127,23 +205,23 @@ impl Committer {
         Some(group)
     }
 
-    /// Makes a group durable, and applies the one before meanwhile.
-    async fn commit(&mut self, group: &Group, before: Option<Group>) -> Result<(), MetaError> {
+    /// Makes a group durable, and applies what was durable before meanwhile.
+    async fn commit(&mut self, group: &Group) -> Result<(), MetaError> {
         let shared = self.shared.clone();
-        let term = shared.term;
-        let record = group.encode(term.epoch, term.nonce);
-        let record_bytes = record.len_bytes();
-        let retained_from = shared.log_needed_from(group.first);
-        let write = self.log.append(record, retained_from);
-        let apply = async {
-            match before {
-                Some(before) => shared.apply(&before),
-                None => Ok(()),
+        let (log, backlog) = (&mut *self.log, &mut self.backlog);
+        // With nothing to apply meanwhile there is no reason to leave this thread: the caller of a lone
+        // request waits for two wake-ups less.
+        let may_block = backlog.is_empty() && shared.tasks.has_threads();
+        let write = async {
+            let written = append(log, &shared, &*self.clock, group, may_block).await;
+            if written.is_ok() {
+                shared.committed(group);
             }
+            written
         };
+        let apply = async { backlog.apply(&shared) };
         let (written, applied) = join(write, apply).await;
-        written?;
-        shared.committed(group);
+        let record_bytes = written?;
         applied?;
         let groups = &shared.groups;
         groups.count.fetch_add(1, Ordering::Relaxed);
@@ -157,17 +235,47 @@ impl Committer {
     /// Leaves everything so that the next start has nothing to replay.
     async fn finish(&mut self) -> Result<(), MetaError> {
         let shared = self.shared.clone();
-        shared.ship_now().await?;
+        match shared.ship_now().await {
+            Err(MetaError::Full(_)) => {
+                self.warn_not_shipped();
+                return Ok(());
+            }
+            shipped => shipped?,
+        }
         // An empty group, so that the log says that nothing before it is needed.
         let position = shared.reserve_position();
         let group = Group::new(Generation::FIRST, position, position);
         let record = group.encode(shared.term.epoch, shared.term.nonce);
         let retained_from = shared.log_needed_from(position);
-        self.log.append(record, retained_from).await?;
+        self.log.append(record, retained_from, false).await?;
         self.log.trim();
         *shared.log_status.lock() = self.log.status();
         shared.progress.advance(position);
         Ok(())
+    }
+}
+
+/// Appends a group to the log, and returns how many bytes that took. Where no disk has space for
+/// another log file it waits: what waits for the group waits longer, and is not lost.
+async fn append(
+    log: &mut dyn CommitLog,
+    shared: &Arc<Shared>,
+    clock: &dyn Clock,
+    group: &Group,
+    may_block: bool,
+) -> Result<u64, MetaError> {
+    loop {
+        let record = group.encode(shared.term.epoch, shared.term.nonce);
+        let record_bytes = record.len_bytes();
+        let retained_from = shared.log_needed_from(group.first);
+        match log.append(record, retained_from, may_block).await {
+            Ok(()) => return Ok(record_bytes),
+            Err(MetaError::Disk(error @ DiskError::Full { .. })) if shared.stop() == Stop::No => {
+                shared.note_full(&error.to_string());
+                shared.pause(clock).await;
+            }
+            Err(error) => return Err(error),
+        }
     }
 }
 

@@ -1,9 +1,9 @@
-//! The disks of one store, and which of them failed.
+//! The disks of one store, which of them failed, and on how many of them things are kept.
 //!
-//! Owns: names of the volume's folder, the failed flags. Must not know: what is in the files.
+//! Owns: names of the volume's folder, the failed flags, the number of copies. Must not know: what is in the files.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use cairn_base::disk::Disk;
 use cairn_base::{DiskId, VolumeId};
@@ -20,10 +20,12 @@ pub(crate) struct Member {
 pub(crate) struct DiskSet {
     pub volume: VolumeId,
     members: Arc<Vec<Member>>,
+    copies: Arc<AtomicUsize>,
 }
 
 impl DiskSet {
-    pub fn new(volume: VolumeId, disks: Vec<(DiskId, Arc<dyn Disk>)>) -> Self {
+    /// `copies`: on how many disks log and state are wanted.
+    pub fn new(volume: VolumeId, disks: Vec<(DiskId, Arc<dyn Disk>)>, copies: usize) -> Self {
         let members = disks
             .into_iter()
             .map(|(id, disk)| Member {
@@ -35,7 +37,23 @@ impl DiskSet {
         Self {
             volume,
             members: Arc::new(members),
+            copies: Arc::new(AtomicUsize::new(copies)),
         }
+    }
+
+    /// Copies of log and state that are wanted.
+    pub fn copies_wanted(&self) -> usize {
+        self.copies.load(Ordering::Acquire)
+    }
+
+    /// Copies that can be had with the disks that are healthy.
+    pub fn copies_possible(&self) -> usize {
+        self.copies_wanted().min(self.healthy().len())
+    }
+
+    /// Returns how many were wanted before.
+    pub fn want_copies(&self, copies: usize) -> usize {
+        self.copies.swap(copies, Ordering::AcqRel)
     }
 
     pub fn len(&self) -> usize {

@@ -21,6 +21,8 @@ pub enum MetaErrorKind {
     Missing,
     /// The store is closed or has failed: open it again.
     Stopped,
+    /// There is no space for the state: free some; nothing is lost meanwhile.
+    NoSpace,
     /// A disk or the state failed.
     Io,
 }
@@ -84,6 +86,9 @@ pub enum MetaError {
     /// The text says which state and what failed.
     #[error("{0}; a restart recovers from the other copies")]
     State(String),
+    /// The text says which state and what failed.
+    #[error("no space for metadata: {0}; free space on that disk")]
+    Full(String),
     /// The store failed earlier and refuses everything since.
     #[error("the metadata store stopped after an error: {0}")]
     Failed(Arc<MetaError>),
@@ -104,6 +109,7 @@ impl MetaError {
             | Self::LogDamaged { .. }
             | Self::Key(_)
             | Self::Record(_) => MetaErrorKind::Damaged,
+            Self::Full(_) => MetaErrorKind::NoSpace,
             Self::Disk(_) | Self::State(_) => MetaErrorKind::Io,
             Self::Failed(_) | Self::Closed => MetaErrorKind::Stopped,
         }

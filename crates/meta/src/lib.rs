@@ -36,24 +36,5 @@ pub use records::{
 pub use settings::{JournalPressure, MetaCache, MetaSettings, MetaStats, VolumeCounters};
 pub use store::{MetaStore, Recovered};
 
-/// Runs every decoder of this crate on bytes that may be anything: the fuzz target's way in.
-#[doc(hidden)]
-pub fn decode_anything(bytes: &[u8]) {
-    let _ = Key::parse(bytes);
-    let _ = InodeRecord::decode(bytes);
-    let _ = DirentRecord::decode(bytes);
-    let _ = CookieRecord::decode(bytes);
-    let _ = ExtentRecord::decode(bytes);
-    let _ = SegmentRecord::decode(bytes);
-    let _ = records::AppliedRecord::decode(bytes);
-    let _ = records::CountersRecord::decode(bytes);
-    let position = cairn_base::LogPosition(1);
-    let payload = bytes::Bytes::copy_from_slice(bytes);
-    let _ = log::group::Group::decode(&payload, position, position);
-    let _ = log::format::FileHeader::decode(bytes);
-    let _ = log::format::find_records(bytes, 0);
-    state::decode_anything(bytes);
-}
-
 #[cfg(test)]
 mod tests;

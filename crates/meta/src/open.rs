@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use cairn_base::buf::IO_ALIGN_BYTES;
 use cairn_base::disk::Disk;
-use cairn_base::env::Env;
+use cairn_base::env::{Clock, Env};
 use cairn_base::{DiskId, Epoch, Generation, LogPosition, SegmentId, VolumeId};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
 use crate::batch::Batch;
-use crate::committer::{Committer, GROUP_BYTES_MAX, writes_of};
+use crate::committer::{Backlog, Committer, GROUP_BYTES_MAX, writes_of};
 use crate::counters::Counters;
 use crate::disks::DiskSet;
 use crate::error::MetaError;
@@ -27,7 +27,7 @@ use crate::log::{CommitLog, FileMaker, MirroredLog, Spares, TermInfo, file_name,
 use crate::progress::Progress;
 use crate::records::{AppliedRecord, CountersRecord, SegmentRecord};
 use crate::settings::{LOG_FILE_BYTES_MAX, LOG_FILE_BYTES_MIN, MetaSettings};
-use crate::shared::{BackgroundShip, GroupCounts, ID_CHUNK, Pending, Shared};
+use crate::shared::{BackgroundShip, GroupCounts, ID_CHUNK, Overlay, Pending, Shared};
 use crate::state::versions::{Entry, VersionCursor};
 use crate::state::{self, Candidate, StateStore};
 use crate::store::{MetaStore, Recovered};
@@ -43,7 +43,7 @@ pub(crate) async fn create(
     disks: Vec<(DiskId, Arc<dyn Disk>)>,
 ) -> Result<Arc<MetaStore>, MetaError> {
     let settings = within_limits(settings);
-    let disks = DiskSet::new(volume, disks);
+    let disks = DiskSet::new(volume, disks, settings.copies);
     let scan = recover::scan(&disks).await?;
     if !scan.is_empty() {
         let disk = disks.iter().next().map(|(_, member)| member.disk.label());
@@ -59,11 +59,11 @@ pub(crate) async fn create(
         start: LogPosition(1),
     };
     let info = TermInfo {
-        copies: settings.copies,
         log_file_bytes: settings.log_file_bytes,
         history: vec![term],
     };
     let spares = Arc::new(Spares::new(disks.len()));
+    let clock = env.clock.clone();
     let tasks = Tasks::new(env.spawner.clone());
     for (disk, sequence) in scan.unused_files() {
         remove_later(&tasks, &disks, disk, file_name(&disks.folder(), sequence));
@@ -78,6 +78,7 @@ pub(crate) async fn create(
     };
     let log = MirroredLog::start(files, scan.sequence_max() + 1, VecDeque::new()).await?;
     let start = Start {
+        clock,
         tasks,
         settings,
         disks,
@@ -89,6 +90,7 @@ pub(crate) async fn create(
         flushed: LogPosition(0),
         counters: empty_counters(),
         journal: JournalIndex::default(),
+        backlog: Backlog::default(),
         position_next: LogPosition(1),
         log_start: LogPosition(1),
         ships: false,
@@ -103,7 +105,7 @@ pub(crate) async fn open(
     disks: Vec<(DiskId, Arc<dyn Disk>)>,
 ) -> Result<(Arc<MetaStore>, Recovered), MetaError> {
     let settings = within_limits(settings);
-    let disks = DiskSet::new(volume, disks);
+    let disks = DiskSet::new(volume, disks, settings.copies);
     let mut recovered = {
         let scan = recover::scan(&disks).await?;
         scan.recover()?
@@ -126,8 +128,9 @@ pub(crate) async fn open(
     for entry in &recovery.journal {
         journal.insert(entry);
     }
-    let counters = load_counters(&*chosen.state)?;
+    let counters = load_counters(&*chosen.state, &replay.backlog)?;
     let start = Start {
+        clock: env.clock.clone(),
         ships: recovered.history.len() > TERM_COUNT_SHIP,
         log_start: recovered.retained_from,
         position_next: term.start,
@@ -142,6 +145,7 @@ pub(crate) async fn open(
         flushed: chosen.applied.position,
         counters,
         journal,
+        backlog: replay.backlog,
     };
     drop(recovered);
     let store = start.run(log).await?;
@@ -270,7 +274,6 @@ async fn start_term(
     }
     recovered.history.push(term);
     let info = TermInfo {
-        copies: settings.copies,
         log_file_bytes: settings
             .log_file_bytes
             .max(largest_record(recovered).next_multiple_of(IO_ALIGN_BYTES as u64)),
@@ -294,14 +297,14 @@ async fn start_term(
         retained_from: recovered.retained_from,
     };
     let mut log = MirroredLog::start(files, recovered.sequence_max + 1, retained.into()).await?;
-    let wanted = settings.copies.min(disks.healthy().len());
+    let wanted = disks.copies_possible();
     let is_short = |record: &recover::RecoveredRecord| record.copy_count < wanted;
     let first_short = recovered.records.iter().position(is_short);
     let short = first_short.and_then(|first| recovered.records.get(first..));
     for record in short.unwrap_or_default() {
         let positions = (record.first, record.last);
         let copy = RecordBuf::copy_of(&record.payload, positions, record.epoch, record.term);
-        log.append(copy, recovered.retained_from).await?;
+        log.append(copy, recovered.retained_from, false).await?;
     }
     Ok(log)
 }
@@ -316,6 +319,8 @@ struct Replay {
     entries: u64,
     applied: AppliedRecord,
     journal: JournalReplay,
+    /// What the state had no space for.
+    backlog: Backlog,
 }
 
 fn replay(
@@ -327,6 +332,7 @@ fn replay(
         entries: 0,
         applied,
         journal: JournalReplay::default(),
+        backlog: Backlog::default(),
     };
     for record in &recovered.records {
         let group = Group::decode(&record.payload, record.first, record.last)?;
@@ -338,18 +344,33 @@ fn replay(
         }
         if record.last > replay.applied.position {
             replay.entries += group.puts.len() as u64;
-            replay.applied = AppliedRecord {
+            let applied = AppliedRecord {
                 position: record.last,
                 epoch: record.epoch,
                 term: record.term,
             };
-            state.apply(&mut writes_of(&group, replay.applied))?;
+            if replay.backlog.is_empty() {
+                let result = state.apply(&mut writes_of(&group, applied));
+                match result {
+                    Err(MetaError::Full(why)) => {
+                        tracing::error!("no space to replay all of the log: {why}");
+                        replay.backlog.push(group);
+                    }
+                    result => {
+                        result?;
+                        replay.applied = applied;
+                    }
+                }
+            } else {
+                replay.backlog.push(group);
+            }
         }
     }
     Ok(replay)
 }
 
-fn load_counters(state: &dyn StateStore) -> Result<Counters, MetaError> {
+/// The counters as of the last group, which may not be in the state yet.
+fn load_counters(state: &dyn StateStore, backlog: &Backlog) -> Result<Counters, MetaError> {
     let mut counters = empty_counters();
     if let Some(value) = state.get(&Key::counters().at(Generation(0)))? {
         counters.record = CountersRecord::decode(&value)?;
@@ -365,11 +386,24 @@ fn load_counters(state: &dyn StateStore) -> Result<Counters, MetaError> {
             counters.segments.insert(id, record);
         }
     }
+    for (key, value) in backlog.groups().flat_map(|group| &group.puts) {
+        match (key.kind()?, value) {
+            (KeyKind::Counters, Some(value)) => counters.record = CountersRecord::decode(value)?,
+            (KeyKind::Segment(id), Some(value)) => {
+                counters.segments.insert(id, SegmentRecord::decode(value)?);
+            }
+            (KeyKind::Segment(id), None) => {
+                counters.segments.remove(&id);
+            }
+            _ => {}
+        }
+    }
     Ok(counters)
 }
 
 /// All that a store starts with.
 struct Start {
+    clock: Arc<dyn Clock>,
     tasks: Tasks,
     settings: MetaSettings,
     disks: DiskSet,
@@ -382,6 +416,7 @@ struct Start {
     flushed: LogPosition,
     counters: Counters,
     journal: JournalIndex,
+    backlog: Backlog,
     position_next: LogPosition,
     log_start: LogPosition,
     ships: bool,
@@ -399,8 +434,14 @@ impl Start {
         let primary = self.state.disk();
         let mut states = vec![(primary, self.flushed)];
         states.extend(self.states);
-        let is_short = states.len() < self.settings.copies.min(self.disks.healthy().len());
+        let is_short = states.len() < self.disks.copies_possible();
         let ships = self.ships || is_short && self.position_next.0 > 1;
+        let mut overlay = Overlay::new();
+        for group in self.backlog.groups() {
+            for (key, value) in &group.puts {
+                overlay.insert(key.clone(), (value.clone(), group.last));
+            }
+        }
         let progress = Arc::new(Progress::default());
         progress.advance(LogPosition(self.position_next.0.saturating_sub(1)));
         let shared = Arc::new(Shared {
@@ -423,7 +464,7 @@ impl Start {
             disks: self.disks,
             term: self.term,
             state: self.state,
-            overlay: RwLock::default(),
+            overlay: RwLock::new(overlay),
             journal: Mutex::new(self.journal),
             progress,
             work: Notify::new(),
@@ -438,14 +479,17 @@ impl Start {
             log_start: AtomicU64::new(self.log_start.0),
             shipping: tokio::sync::Mutex::new(()),
             is_ship_running: AtomicBool::new(false),
+            is_full: AtomicBool::new(!self.backlog.is_empty()),
         });
         let committer = Committer {
             shared: shared.clone(),
+            clock: self.clock,
+            backlog: self.backlog,
             log: Box::new(log),
             counters: self.counters,
             is_first: true,
         };
-        self.tasks.spawn("meta-commit", committer.run());
+        self.tasks.spawn_thread("meta-commit", committer.run());
         let store = Arc::new(MetaStore {
             shared: shared.clone(),
         });

@@ -90,7 +90,13 @@ pub struct InodeRecord {
     pub symlink_target: Bytes,
     /// Service level and protection by number; 0 is the volume's own.
     pub policy: u8,
+    /// Bytes of the names of its extended attributes, each with a NUL; 0 when it has none.
+    pub xattr_names_len_bytes: u32,
 }
+
+/// What an inode record has beside its fixed part. The numbers are part of the format.
+const INODE_HAS_VERIFIER: u8 = 1;
+const INODE_HAS_XATTRS: u8 = 2;
 
 impl InodeRecord {
     /// An inode of `kind` with all else zero or empty.
@@ -115,6 +121,7 @@ impl InodeRecord {
             exclusive_verifier: None,
             symlink_target: Bytes::new(),
             policy: 0,
+            xattr_names_len_bytes: 0,
         }
     }
 
@@ -139,12 +146,19 @@ impl InodeRecord {
         put_u64(&mut out, self.entry_count);
         put_u64(&mut out, self.cookie_next);
         put_u64(&mut out, self.generation);
-        match self.exclusive_verifier {
-            Some(verifier) => {
-                out.push(1);
-                out.extend_from_slice(&verifier);
-            }
-            None => out.push(0),
+        let mut has = 0;
+        if self.exclusive_verifier.is_some() {
+            has |= INODE_HAS_VERIFIER;
+        }
+        if self.xattr_names_len_bytes > 0 {
+            has |= INODE_HAS_XATTRS;
+        }
+        out.push(has);
+        if let Some(verifier) = self.exclusive_verifier {
+            out.extend_from_slice(&verifier);
+        }
+        if self.xattr_names_len_bytes > 0 {
+            put_u32(&mut out, self.xattr_names_len_bytes);
         }
         put_u16(&mut out, self.symlink_target.len() as u16);
         out.extend_from_slice(&self.symlink_target);
@@ -153,7 +167,7 @@ impl InodeRecord {
 
     pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
         let mut fields = Fields::new("inode", bytes)?;
-        let record = Self {
+        let mut record = Self {
             kind: InodeKind::from_u8(fields.u8("kind")?).ok_or(fields.malformed("kind"))?,
             policy: fields.u8("policy")?,
             mode: fields.u32("mode")?,
@@ -171,19 +185,28 @@ impl InodeRecord {
             entry_count: fields.u64("entry count")?,
             cookie_next: fields.u64("next cookie")?,
             generation: fields.u64("generation")?,
-            exclusive_verifier: match fields.u8("verifier")? {
-                0 => None,
-                1 => Some(fields.array("verifier")?),
-                _ => return Err(fields.malformed("verifier")),
-            },
-            symlink_target: {
-                let len = fields.u16("target")? as usize;
-                if len > SYMLINK_LEN_BYTES_MAX {
-                    return Err(fields.malformed("target"));
-                }
-                Bytes::copy_from_slice(fields.take(len, "target")?)
-            },
+            exclusive_verifier: None,
+            symlink_target: Bytes::new(),
+            xattr_names_len_bytes: 0,
         };
+        let has = fields.u8("parts")?;
+        if has & !(INODE_HAS_VERIFIER | INODE_HAS_XATTRS) != 0 {
+            return Err(fields.malformed("parts"));
+        }
+        if has & INODE_HAS_VERIFIER != 0 {
+            record.exclusive_verifier = Some(fields.array("verifier")?);
+        }
+        if has & INODE_HAS_XATTRS != 0 {
+            record.xattr_names_len_bytes = fields.u32("xattr names")?;
+            if record.xattr_names_len_bytes == 0 {
+                return Err(fields.malformed("xattr names"));
+            }
+        }
+        let len = fields.u16("target")? as usize;
+        if len > SYMLINK_LEN_BYTES_MAX {
+            return Err(fields.malformed("target"));
+        }
+        record.symlink_target = Bytes::copy_from_slice(fields.take(len, "target")?);
         fields.end()?;
         Ok(record)
     }
@@ -616,7 +639,14 @@ mod tests {
 
     #[test]
     fn records_are_read_back_or_refused() {
-        check(&inode(), inode().encode(), InodeRecord::decode, false);
+        let with_xattrs = InodeRecord {
+            xattr_names_len_bytes: 7,
+            ..inode()
+        };
+        let plain = InodeRecord::new(InodeKind::Regular);
+        for inode in [inode(), with_xattrs, plain] {
+            check(&inode, inode.encode(), InodeRecord::decode, false);
+        }
         check(&extent(), extent().encode(), ExtentRecord::decode, false);
         check(&segment(), segment().encode(), SegmentRecord::decode, false);
         let dirent = DirentRecord {

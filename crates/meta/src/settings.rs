@@ -33,6 +33,7 @@ impl std::fmt::Debug for MetaCache {
 #[derive(Clone, Debug)]
 pub struct MetaSettings {
     /// Copies of log and state: parity count + 1 (M+1). Fewer are kept when fewer disks are there.
+    /// [`crate::MetaStore::set_copies`] changes it later.
     pub copies: usize,
     /// Size of one log file; at least [`LOG_FILE_BYTES_MIN`].
     pub log_file_bytes: u64,
@@ -124,12 +125,16 @@ pub struct MetaStats {
     pub copies_wanted: usize,
     /// Disks that the log is written to now.
     pub log_disks: Vec<DiskId>,
+    /// Older parts of the log could not be copied when more copies were asked for.
+    pub log_is_short: bool,
     /// Durable states: the primary first, then the shipped ones.
     pub states: Vec<CopyPosition>,
     /// Disks that failed since the store was opened, and are not written to any more.
     pub failed_disks: Vec<DiskId>,
     /// Whether log or state has fewer copies than wanted.
     pub degraded: bool,
+    /// The state or the log had no space when it was last needed; see [`crate::MetaStore::is_full`].
+    pub full: bool,
     pub ships: u64,
     pub ship_errors: u64,
     /// Counter changes that would have gone below zero, or named no segment: a bug of the caller.

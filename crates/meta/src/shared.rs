@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use cairn_base::env::Clock;
 use cairn_base::{Generation, LogPosition};
+use futures_util::future::select;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
 use crate::batch::{Batch, Ticket};
-use crate::committer::{needed_from, writes_of};
+use crate::committer::{FULL_RETRY_PAUSE, needed_from, writes_of};
 use crate::counters::{Changed, Counters};
 use crate::disks::DiskSet;
 use crate::error::MetaError;
@@ -97,6 +99,8 @@ pub(crate) struct Shared {
     pub shipping: tokio::sync::Mutex<()>,
     pub ship: Mutex<BackgroundShip>,
     pub is_ship_running: AtomicBool,
+    /// The state, or the log, had no space when it was last needed.
+    pub is_full: AtomicBool,
 }
 
 #[derive(Default)]
@@ -143,6 +147,35 @@ impl Shared {
         self.progress.stop(MetaError::Failed(Arc::new(error)));
         self.ask_stop(Stop::Now);
         self.admission.notify_waiters();
+    }
+
+    /// The state or the log finds no space.
+    pub fn note_full(&self, why: &str) {
+        if !self.is_full.swap(true, Ordering::AcqRel) {
+            tracing::error!(
+                volume = self.disks.volume.0,
+                why,
+                "no space for metadata: new data is refused until there is some"
+            );
+        }
+    }
+
+    /// The state took everything.
+    pub fn note_space(self: &Arc<Self>) {
+        if self.is_full.load(Ordering::Acquire) && self.is_full.swap(false, Ordering::AcqRel) {
+            tracing::info!(
+                volume = self.disks.volume.0,
+                "there is space for metadata again"
+            );
+            // What could not be shipped holds back the log.
+            self.ship_in_background();
+        }
+    }
+
+    /// Waits a moment for space, or until there is something else to do.
+    pub async fn pause(&self, clock: &dyn Clock) {
+        let work = std::pin::pin!(self.work.notified());
+        select(clock.sleep(FULL_RETRY_PAUSE), work).await;
     }
 
     pub fn check(&self) -> Result<(), MetaError> {
@@ -214,7 +247,7 @@ impl Shared {
 
     /// Copies of log and state that can be had now.
     fn copies_possible(&self) -> usize {
-        self.settings.copies.min(self.disks.healthy().len())
+        self.disks.copies_possible()
     }
 
     /// Whether there are as many states as there can be.
@@ -270,6 +303,8 @@ impl Shared {
             match shared.ship_now().await {
                 // The primary itself: without it nothing can be served.
                 Err(error @ MetaError::State(_)) => shared.fail(error),
+                // Nor can it take more: the committer finds out, and goes on when there is space.
+                Err(MetaError::Full(why)) => shared.note_full(&why),
                 Err(error) => tracing::warn!("shipping a checkpoint: {error}"),
                 Ok(()) => {}
             }
@@ -311,7 +346,7 @@ impl Shared {
             ship.healthy_count = self.disks.healthy().len();
         }
         let applied = self.flush_now().await?;
-        let mut wanted = self.settings.copies.saturating_sub(1);
+        let mut wanted = self.disks.copies_wanted().saturating_sub(1);
         let mut candidates = self.ship_candidates();
         while wanted > 0 && !candidates.is_empty() {
             let rest = candidates.split_off(wanted.min(candidates.len()));
@@ -379,7 +414,7 @@ impl Shared {
                 .filter(|(disk, _)| self.disks.is_healthy(*disk));
             healthy.map(copy).collect()
         };
-        let copies = self.settings.copies;
+        let copies = self.disks.copies_wanted();
         MetaStats {
             log_bytes: log.retained_bytes,
             groups: self.groups.count.load(Ordering::Relaxed),
@@ -392,7 +427,9 @@ impl Shared {
             applied: self.applied.lock().position,
             log_start: log.start,
             copies_wanted: copies,
-            degraded: log.disks.len() < copies || states.len() < copies,
+            full: self.is_full.load(Ordering::Acquire),
+            degraded: log.disks.len() < copies || log.is_short || states.len() < copies,
+            log_is_short: log.is_short,
             log_disks: log.disks,
             states,
             failed_disks: self.disks.failed_ids(),

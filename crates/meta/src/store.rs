@@ -14,6 +14,7 @@ use cairn_base::{DiskId, Epoch, Generation, Ino, LogPosition, SegmentId, VolumeI
 use crate::batch::{Batch, JournalEntry, Ticket};
 use crate::error::MetaError;
 use crate::keys::Key;
+use crate::log::format::SET_COUNT_MAX;
 use crate::open;
 use crate::progress::Durable;
 use crate::records::SegmentRecord;
@@ -200,6 +201,12 @@ impl MetaStore {
         self.shared.progress.durable() >= ticket.0
     }
 
+    /// Whether there is no space for metadata. What was submitted is safe in the log, reads and
+    /// deletions go on; nothing should be added meanwhile, for deletions may have to wait then, too.
+    pub fn is_full(&self) -> bool {
+        self.shared.is_full.load(Ordering::Acquire)
+    }
+
     /// Waits while more bytes are submitted and not durable than the settings allow (Rule 6).
     pub async fn admit(&self) {
         let shared = &self.shared;
@@ -302,6 +309,22 @@ impl MetaStore {
     pub async fn ship(&self) -> Result<(), MetaError> {
         self.durable(self.last_ticket()).await?;
         self.shared.ship_now().await
+    }
+
+    /// Changes how many copies of log and state are kept. When it returns, everything submitted before
+    /// has as many as there are disks for.
+    pub async fn set_copies(&self, copies: usize) -> Result<(), MetaError> {
+        let copies = copies.clamp(1, SET_COUNT_MAX);
+        let before = self.shared.disks.want_copies(copies);
+        if copies > before {
+            // First: what is in the checkpoint does not have to be copied with the log.
+            self.shared.ship_now().await?;
+        }
+        if copies != before {
+            // The next group begins another log file.
+            self.durable(self.submit(Batch::new())).await?;
+        }
+        Ok(())
     }
 
     /// Stops taking batches, makes everything durable and ships it, so that the next start replays

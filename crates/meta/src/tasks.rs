@@ -6,7 +6,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use cairn_base::env::Spawner;
+use cairn_base::env::{BoxFuture, Spawner};
 use tokio::sync::Notify;
 
 #[derive(Clone)]
@@ -40,14 +40,30 @@ impl Tasks {
     }
 
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        self.spawner.spawn(name, self.counted(task));
+    }
+
+    /// As `spawn`, on a thread that the task may block where [`Self::has_threads`].
+    pub fn spawn_thread(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
+        self.spawner.spawn_thread(name, self.counted(task));
+    }
+
+    pub fn has_threads(&self) -> bool {
+        self.spawner.has_threads()
+    }
+
+    fn counted(&self, task: impl Future<Output = ()> + Send + 'static) -> BoxFuture<()> {
         self.running.count.fetch_add(1, Ordering::AcqRel);
         let counted = Counted(self.running.clone());
-        let task = async move {
+        Box::pin(async move {
             // Declared first, so dropped last: what the task holds is gone when it is not counted.
             let _counted = counted;
             task.await;
-        };
-        self.spawner.spawn(name, Box::pin(task));
+        })
     }
 
     /// Waits until none is running.

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cairn_base::disk::Disk;
+use cairn_base::disk::{Disk, OpenMode};
 use cairn_base::{DiskId, Ino, LogPosition, SegmentId, Timestamp, VolumeId};
 use cairn_testkit::{Crash, Fault, MemDisk, OpKind, Recorder, Rng, TestWorld};
 
@@ -664,6 +664,66 @@ fn any_two_of_four_disks_may_go_at_any_moment() {
     }
 }
 
+/// As [`any_two_of_four_disks_may_go_at_any_moment`], from the moment on that more copies are wanted.
+#[test]
+fn copies_follow_the_setting_while_it_runs() {
+    for seed in 0..10 {
+        block_on(async {
+            let pool = Pool::new(4);
+            let recorder = Recorder::new(&pool.disks);
+            let world = TestWorld::new(seed);
+            let mut model = Model::new(seed);
+            let store = MetaStore::create(world.env.clone(), settings(1), VOLUME, pool.present())
+                .await
+                .expect("creates");
+            for (index, disk) in pool.disks.iter().enumerate() {
+                disk.yield_at_random(index as u64, 3);
+            }
+            for _ in 0..=model.below(40) {
+                assert!(model.submit(&store));
+                if model.below(3) == 0 {
+                    assert!(model.wait(&store).await);
+                }
+            }
+            assert_eq!(store.stats().log_disks.len(), 1);
+            store.set_copies(3).await.expect("three copies");
+            assert!(model.wait(&store).await);
+            let stats = store.stats();
+            let counts = (
+                stats.log_disks.len(),
+                stats.states.len(),
+                stats.copies_wanted,
+            );
+            assert_eq!(counts, (3, 3, 3));
+            for _ in 0..model.below(5) {
+                assert!(model.submit(&store));
+                assert!(model.wait(&store).await);
+            }
+            for (first, second) in [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)] {
+                let disks = recorder.crash_at(recorder.op_count(), Crash::Random, seed);
+                let disks = present(&disks, &BTreeSet::from([first, second]));
+                let opened = MetaStore::open(world.env.clone(), settings(3), VOLUME, disks);
+                let (opened, recovered) = opened.await.expect("opens without two disks");
+                let mut check = Model {
+                    rng: Rng::new(1),
+                    history: model.history.clone(),
+                    tickets: model.tickets.clone(),
+                    durable: model.durable,
+                };
+                check.recovered(&opened, &recovered);
+                opened.abort().await;
+            }
+            // Fewer again, which costs nothing that was acknowledged.
+            store.set_copies(2).await.expect("two copies");
+            assert_eq!(store.stats().log_disks.len(), 2);
+            store.abort().await;
+            drop(store);
+            let store = reopen(&world, &pool, &mut model, 2).await;
+            store.abort().await;
+        });
+    }
+}
+
 #[test]
 fn disks_may_fail_while_it_runs() {
     for seed in 0..30 {
@@ -922,5 +982,171 @@ fn admission_waits_for_the_queue() {
         assert!(!store.is_durable(ticket));
         store.admit().await;
         assert!(store.is_durable(ticket));
+    });
+}
+
+/// Takes all space of a disk but some.
+async fn fill(disk: &Arc<MemDisk>, name: &str, left_bytes: u64) {
+    let free_bytes = disk.space().expect("says").free_bytes;
+    let len_bytes = free_bytes.saturating_sub(left_bytes);
+    let ballast = disk.open(name, OpenMode::CreateNew { len_bytes });
+    drop(ballast.await.expect("fits"));
+    disk.sync_folder("").await.expect("syncs");
+}
+
+async fn settle(world: &TestWorld) {
+    for _ in 0..3 {
+        world.clock.advance(std::time::Duration::from_secs(1));
+        for _ in 0..500 {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Neither the state nor, later, the log finds space: what was submitted stays readable and safe, also
+/// over a restart, and goes on as soon as there is space.
+#[test]
+fn a_full_disk_delays_and_loses_nothing() {
+    let mut unreplayed_count = 0;
+    for seed in 0..20 {
+        block_on(async {
+            let world = TestWorld::new(seed);
+            let mut pool = Pool::new(1);
+            let mut model = Model::new(seed);
+            let created =
+                MetaStore::create(world.env.clone(), settings(1), VOLUME, pool.present()).await;
+            let mut store = created.expect("creates");
+            for _ in 0..100 {
+                assert!(model.submit(&store));
+            }
+            let last = store.last_ticket();
+            store.durable(last).await.expect("durable");
+            store.ship().await.expect("ships");
+            for round in 0..2 {
+                assert!(model.submit(&store));
+                let last = store.last_ticket();
+                store.durable(last).await.expect("the log has room");
+                // Log files that are not needed any more go before.
+                settle(&world).await;
+                fill(&pool.disks[0], &format!("ballast{round}"), 0).await;
+                // A start that had no space to replay has nothing to write either.
+                let shipped = store.ship().await;
+                assert!(shipped.is_err() || store.is_full(), "round {round}");
+                for _ in 0..3 {
+                    assert!(model.submit(&store));
+                    assert!(model.wait(&store).await, "the log has room");
+                    model.compare(&store);
+                }
+                settle(&world).await;
+                assert!(store.is_full() && store.stats().full, "round {round}");
+                let stats = store.stats();
+                assert!(stats.applied < stats.durable, "{stats:?}");
+                if round == 0 {
+                    pool.crash(Crash::LoseUnsynced, seed);
+                    store.abort().await;
+                    store = reopen_with_room_for_a_term(&world, &pool, &mut model).await;
+                    unreplayed_count += usize::from(store.is_full());
+                }
+            }
+            // Until the log is full, too: now they wait.
+            for _ in 0..200 {
+                assert!(model.submit(&store));
+                settle_once().await;
+            }
+            let ticket = store.last_ticket();
+            settle(&world).await;
+            assert!(!store.is_durable(ticket), "there is no room for more");
+            model.compare(&store);
+            for name in ["ballast1", "ballast"] {
+                pool.disks[0].remove(name).await.expect("removes");
+            }
+            settle(&world).await;
+            store.durable(ticket).await.expect("durable");
+            settle(&world).await;
+            assert!(!store.is_full());
+            assert_eq!(store.stats().applied, store.stats().durable);
+            model.compare(&store);
+            store.close().await.expect("closes");
+            model.durable = model.history.len() - 1;
+            let store = reopen(&world, &pool, &mut model, 1).await;
+            assert!(model.submit(&store));
+            store.abort().await;
+        });
+    }
+    assert!(unreplayed_count > 0, "no start was short of space");
+}
+
+async fn settle_once() {
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Each start needs a log file of its own, so it gets room for that and for no more.
+async fn reopen_with_room_for_a_term(
+    world: &TestWorld,
+    pool: &Pool,
+    model: &mut Model,
+) -> Arc<MetaStore> {
+    let disk = &pool.disks[0];
+    disk.remove("ballast0").await.expect("removes");
+    fill(disk, "ballast", LOG_FILE_BYTES_MIN + 4096).await;
+    reopen(world, pool, model, 1).await
+}
+
+/// RocksDB itself on a full disk: the files that it makes next are `/dev/full`. It looks by itself, every
+/// five seconds, whether it can go on.
+#[test]
+fn rocksdb_goes_on_after_a_full_disk() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_time()
+        .build()
+        .expect("a runtime");
+    let env = cairn_base::real::env(runtime.handle().clone());
+    runtime.block_on(async {
+        let disks = real_disks(folder.path(), &[1, 2, 3]);
+        let settings = MetaSettings {
+            log_file_bytes: 1 << 20,
+            ..settings_on_folders()
+        };
+        let created = MetaStore::create(env.clone(), settings.clone(), VOLUME, disks);
+        let store = created.await.expect("creates");
+        let mut model = Model::new(1);
+        assert!(model.submit(&store));
+        store.flush().await.expect("flushes");
+        let state = folder.path().join("disk0/volumes/00000007/state");
+        let traps: Vec<_> = (0..2000)
+            .map(|number| state.join(format!("{number:06}.sst")))
+            .filter(|path| std::os::unix::fs::symlink("/dev/full", path).is_ok())
+            .collect();
+        while !store.is_full() {
+            assert!(model.submit(&store));
+            let last = store.last_ticket();
+            store.durable(last).await.expect("the log has room");
+            model.durable = model.history.len() - 1;
+        }
+        model.compare(&store);
+        assert!(model.submit(&store));
+        assert!(model.wait(&store).await, "deletions would go on");
+        assert!(store.ship().await.is_err());
+        for trap in traps {
+            // Those that were tried are gone.
+            let _ = std::fs::remove_file(trap);
+        }
+        while store.is_full() {
+            env.clock.sleep(std::time::Duration::from_millis(20)).await;
+        }
+        model.compare(&store);
+        store.close().await.expect("closes");
+        drop(store);
+        model.durable = model.history.len() - 1;
+        let disks = real_disks(folder.path(), &[1, 2, 3]);
+        let opened = MetaStore::open(env, settings, VOLUME, disks).await;
+        let (store, recovered) = opened.unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(recovered.replayed_entries, 0);
+        model.recovered(&store, &recovered);
+        store.abort().await;
     });
 }

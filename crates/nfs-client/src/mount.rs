@@ -170,6 +170,10 @@ async fn find_export(
     let exports = list_exports(connection).await.unwrap_or_default();
     let mut refused = None;
     for candidate in candidates(path, &exports) {
+        if candidate == b"/" && refused.is_some() {
+            // The root shows only what we may mount: there it would look as if nothing were there.
+            break;
+        }
         match mount_path(connection, &candidate).await? {
             Ok(root) => return Ok((root, candidate)),
             Err(MountError::NoEnt | MountError::NotDir) => {}

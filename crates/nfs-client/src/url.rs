@@ -4,6 +4,7 @@
 //! Must not know: sockets, which part of the path is the export (the server says that).
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::str::FromStr;
 
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode, percent_encode};
@@ -214,17 +215,31 @@ fn parse_authority(authority: &str) -> Result<(String, Option<u16>), UrlError> {
     if host.is_empty() {
         return Err(UrlError::NoHost);
     }
-    let is_address = authority.starts_with('[');
-    let allowed = |char: char| match char {
-        ':' | '%' => is_address,
-        '-' | '.' | '_' => true,
-        char => char.is_alphanumeric(),
+    let fits = if authority.starts_with('[') {
+        is_ipv6(host)
+    } else {
+        host.chars().all(is_name_char)
     };
     let port_has_colon = port.is_some_and(|port| port.contains(':'));
-    if !host.chars().all(allowed) || port_has_colon {
+    if !fits || port_has_colon {
         return Err(UrlError::BadHost(authority.to_owned()));
     }
     Ok((host.to_owned(), port.map(parse_port).transpose()?))
+}
+
+/// Of a host name or an IPv4 address; names of other scripts are the resolver's business.
+fn is_name_char(char: char) -> bool {
+    matches!(char, '-' | '.' | '_') || char.is_alphanumeric()
+}
+
+/// An IPv6 address, with the zone that a link-local one needs: `fe80::1%eth0`.
+fn is_ipv6(host: &str) -> bool {
+    let (address, zone) = match host.split_once('%') {
+        Some((address, zone)) => (address, Some(zone)),
+        None => (host, None),
+    };
+    address.parse::<Ipv6Addr>().is_ok()
+        && zone.is_none_or(|zone| !zone.is_empty() && zone.chars().all(is_name_char))
 }
 
 fn parse_port(text: &str) -> Result<u16, UrlError> {
@@ -294,6 +309,11 @@ mod tests {
                 "nfs://[::1]:2050/a/b%20c%3F/",
             ),
             (
+                "nfs://[fe80::1%eth0]/x",
+                url("fe80::1%eth0", "/x"),
+                "nfs://[fe80::1%eth0]/x",
+            ),
+            (
                 "nfs://10.0.0.1/x?port=7&mountport=8&version=3&uid=0&gid=100&nconnect=16",
                 NfsUrl {
                     port: Some(7),
@@ -329,6 +349,9 @@ mod tests {
             ("nfs://::1/main", NoHost),
             ("nfs://fe80::1/main", BadHost("fe80::1".into())),
             ("nfs://[::1/main", BadHost("[::1".into())),
+            ("nfs://[host]/main", BadHost("[host]".into())),
+            ("nfs://[%25]/main", BadHost("[%25]".into())),
+            ("nfs://[fe80::1%]/main", BadHost("[fe80::1%]".into())),
             ("nfs://[::1]2049/main", BadHost("[::1]2049".into())),
             ("nfs://a b/main", BadHost("a b".into())),
             ("nfs://host:0/main", BadPort("0".into())),

@@ -33,6 +33,7 @@ use crate::metrics::Events;
 use crate::reply::{Outbox, Reply, SLICE_COUNT_MAX};
 use crate::service::{ReplyFuture, Service, Session, Started, Users};
 use crate::settings::RECORD_LEN_BYTES_MAX;
+use crate::vigil::Vigil;
 
 /// Records that are not a WRITE must fit in here, and there is no longer legal one.
 const INPUT_LEN_BYTES: usize = 64 << 10;
@@ -62,16 +63,25 @@ enum Broken {
 
 /// Serves a connection until the client closes it, breaks the protocol or stalls, or until `stop`
 /// says so: then what is running is finished and answered.
-pub async fn serve(stream: TcpStream, session: Session, mut stop: watch::Receiver<bool>) {
+pub async fn serve(
+    stream: TcpStream,
+    session: Session,
+    vigil: Arc<Vigil>,
+    mut stop: watch::Receiver<bool>,
+) {
     let service = Arc::clone(&session.service);
     let peer = session.peer;
-    let mut connection = Connection::new(stream, session);
+    let mut connection = Connection::new(stream, session, vigil);
     let mut look = tokio::time::interval(service.settings.stall_timeout / STALL_LOOK_COUNT);
     look.reset();
     let end = loop {
         tokio::select! {
             biased;
-            end = poll_fn(|cx| connection.poll(cx)) => break end,
+            end = poll_fn(|cx| {
+                let end = connection.poll(cx);
+                connection.settle();
+                end
+            }) => break end,
             _ = look.tick() => {
                 if connection.is_stalled() {
                     Events::count(&service.metrics.events.connections_stalled);
@@ -193,6 +203,11 @@ struct Connection {
     stream: TcpStream,
     session: Arc<Session>,
     users: Users,
+    vigil: Arc<Vigil>,
+    /// Calls begun since the vigil was told.
+    begun_count: u64,
+    /// Calls that wait, as the vigil was told.
+    settled_running: usize,
     input: Box<[u8]>,
     /// The bytes of `input` that are there and not taken.
     start: usize,
@@ -215,7 +230,7 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(stream: TcpStream, session: Session) -> Self {
+    fn new(stream: TcpStream, session: Session, vigil: Arc<Vigil>) -> Self {
         let held = HeldBytes {
             service: Arc::clone(&session.service),
             held_bytes: 0,
@@ -224,6 +239,9 @@ impl Connection {
             stream,
             session: Arc::new(session),
             users: Users::default(),
+            vigil,
+            begun_count: 0,
+            settled_running: 0,
             input: vec![0; INPUT_LEN_BYTES].into_boxed_slice(),
             start: 0,
             end: 0,
@@ -276,6 +294,15 @@ impl Connection {
         }
         cx.waker().wake_by_ref();
         Poll::Pending
+    }
+
+    /// Tells the thread's vigil what was done.
+    fn settle(&mut self) {
+        let running = self.running.len();
+        let begun_count = std::mem::take(&mut self.begun_count);
+        self.vigil
+            .settled(begun_count, self.settled_running, running);
+        self.settled_running = running;
     }
 
     /// Puts the replies of calls that are done into the outbox.
@@ -521,6 +548,7 @@ impl Connection {
         cx: &mut Context<'_>,
     ) -> Result<(), Broken> {
         let begun = Instant::now();
+        self.begun_count += 1;
         let call = self.session.start(&mut self.users, record, payload)?;
         let done = |reply| Done {
             reply,
@@ -615,6 +643,7 @@ impl Connection {
     /// Ends the connection. What is running goes on without anybody to answer: a change that was
     /// begun should be done to its end, and its reply be there when the client asks again.
     fn close(self) {
+        self.vigil.settled(0, self.settled_running, 0);
         let (mut running, mut held) = (self.running, self.held);
         if running.is_empty() {
             return;

@@ -24,7 +24,10 @@ pub fn status(error: &FsError) -> ErrorStatus {
         FsError::FileTooLarge => ErrorStatus::FBig,
         FsError::BadCookie => ErrorStatus::BadCookie,
         FsError::NotSync => ErrorStatus::NotSync,
-        FsError::NotSupported => ErrorStatus::NotSupp,
+        // NFSv3 has no extended attributes, so the last two do not come this way.
+        FsError::NotSupported | FsError::NoAttribute | FsError::AttributeTooLarge => {
+            ErrorStatus::NotSupp
+        }
         FsError::Io(_) => ErrorStatus::Io,
         // Clients try again after a while when told so, and say nothing to their users.
         FsError::TryLater | FsError::Fenced => ErrorStatus::JukeBox,

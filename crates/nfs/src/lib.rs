@@ -1,10 +1,10 @@
-//! Serves volumes over NFS version 3, with MOUNT, PORTMAP and rpcbind.
+//! Serves volumes over NFS version 3, with MOUNT, PORTMAP, rpcbind, and an NLM that refuses locks.
 //!
 //! Owns: connections, calls, file handles, exports and squashing, the duplicate-request cache.
 //! Must not know: how files are kept, other protocols, configuration files.
 //!
 //! A call goes `server` (which thread) → `connection` (bytes, limits) → `service` (program,
-//! credentials, handle) → `nfs3`, `pseudo`, `mount` or `portmap`, and comes back as a `reply`.
+//! credentials, handle) → `nfs3`, `pseudo`, `mount`, `nlm` or `portmap`, and comes back as a `reply`.
 
 mod connection;
 mod convert;
@@ -14,12 +14,14 @@ mod handle;
 mod metrics;
 mod mount;
 mod nfs3;
+mod nlm;
 mod portmap;
 mod pseudo;
 mod reply;
 mod server;
 mod service;
 mod settings;
+mod vigil;
 
 pub use exports::{
     ANONYMOUS_ID, ClientRule, Export, ExportTable, Exports, Grant, PeerView, Squash,

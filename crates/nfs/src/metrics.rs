@@ -56,20 +56,49 @@ struct ThreadCounts {
     written_bytes: Count,
 }
 
-/// Things that happen rarely; counted by whoever sees them.
-#[derive(Default)]
-pub struct Events {
-    pub connections_accepted: AtomicU64,
-    pub connections_refused: AtomicU64,
-    /// Closed because of what the client sent.
-    pub connections_broken: AtomicU64,
-    /// Closed because nothing moved.
-    pub connections_stalled: AtomicU64,
-    pub requests_denied: AtomicU64,
-    pub requests_garbage: AtomicU64,
-    pub requests_unknown: AtomicU64,
-    pub requests_other: AtomicU64,
-    pub duplicates_answered: AtomicU64,
+/// A struct of values of one type, each with the name and the help of its metric.
+macro_rules! metrics {
+    ($(#[$meta:meta])* pub struct $struct:ident of $type:ty {
+        $($field:ident = $name:literal: $help:literal,)*
+    }) => {
+        $(#[$meta])*
+        pub struct $struct {
+            $(#[doc = $help] pub $field: $type,)*
+        }
+
+        impl $struct {
+            fn rows(&self) -> Vec<(&'static str, &'static str, &$type)> {
+                vec![$(($name, $help, &self.$field),)*]
+            }
+        }
+    };
+}
+
+metrics! {
+    /// Things that happen rarely; counted by whoever sees them.
+    #[derive(Default)]
+    pub struct Events of AtomicU64 {
+        connections_accepted = "cairn_nfs_connections_accepted_total":
+            "Connections that were let in",
+        connections_refused = "cairn_nfs_connections_refused_total":
+            "Connections over the limits",
+        connections_broken = "cairn_nfs_connections_broken_total":
+            "Connections closed because of what came in over them",
+        connections_stalled = "cairn_nfs_connections_stalled_total":
+            "Connections closed because half a request or unread replies made no progress",
+        requests_denied = "cairn_nfs_requests_denied_total":
+            "Requests with credentials that are not taken, or for volumes not exported to them",
+        requests_garbage = "cairn_nfs_requests_garbage_total":
+            "Requests whose arguments could not be read",
+        requests_unknown = "cairn_nfs_requests_unknown_total":
+            "Requests for programs, versions or procedures that are not served",
+        requests_other = "cairn_nfs_requests_other_total":
+            "MOUNT, NLM, PORTMAP and rpcbind requests",
+        duplicates_answered = "cairn_nfs_duplicates_answered_total":
+            "Requests sent again and answered from memory",
+        locks_refused = "cairn_nfs_locks_refused_total":
+            "Locks that clients asked for and did not get: they are not supported",
+    }
 }
 
 impl Events {
@@ -78,18 +107,20 @@ impl Events {
     }
 }
 
-/// Values that are asked for when metrics are read.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Gauges {
-    pub connections: u64,
-    pub connections_max: u64,
-    pub held_bytes: u64,
-    pub held_bytes_max: u64,
-    pub duplicates: u64,
-    pub duplicates_max: u64,
-    pub duplicate_bytes: u64,
-    pub mounts: u64,
-    pub mounts_max: u64,
+metrics! {
+    /// Values that are asked for when metrics are read.
+    #[derive(Clone, Copy, Debug, Default)]
+    pub struct Gauges of u64 {
+        connections = "cairn_nfs_connections": "Connections",
+        connections_max = "cairn_nfs_connections_max": "Limit of connections",
+        held_bytes = "cairn_nfs_held_bytes": "Payloads and replies in memory",
+        held_bytes_max = "cairn_nfs_held_bytes_max": "Limit of payloads and replies in memory",
+        duplicates = "cairn_nfs_duplicates": "Replies kept for requests sent again",
+        duplicates_max = "cairn_nfs_duplicates_max": "Limit of replies kept",
+        duplicate_bytes = "cairn_nfs_duplicate_bytes": "Size of the replies kept",
+        mounts = "cairn_nfs_mounts": "Mounts remembered",
+        mounts_max = "cairn_nfs_mounts_max": "Limit of mounts remembered",
+    }
 }
 
 type GaugeSource = Box<dyn Fn() -> Gauges + Send + Sync>;
@@ -179,11 +210,11 @@ impl MetricsCollector {
                 .expect("the names of metrics are valid")
         };
         let mut descs = vec![desc(REQUESTS, &["procedure"]), desc(ERRORS, &["status"])];
-        let plain = Self::counters(&metrics)
-            .into_iter()
-            .map(|(name, help, _)| (name, help))
-            .chain(Self::gauge_values(&Gauges::default()).map(|(name, help, _)| (name, help)));
-        descs.extend(plain.map(|names| desc(names, &[])));
+        let no_gauges = Gauges::default();
+        let counters = Self::counters(&metrics).into_iter();
+        let gauge_rows = no_gauges.rows().into_iter();
+        descs.extend(counters.map(|(name, help, _)| desc((name, help), &[])));
+        descs.extend(gauge_rows.map(|(name, help, _)| desc((name, help), &[])));
         Self {
             metrics,
             gauges,
@@ -191,111 +222,24 @@ impl MetricsCollector {
         }
     }
 
-    fn counters(metrics: &Metrics) -> [(&'static str, &'static str, u64); 11] {
-        let get = |event: &AtomicU64| event.load(Ordering::Relaxed);
-        let events = &metrics.events;
-        [
+    fn counters(metrics: &Metrics) -> Vec<(&'static str, &'static str, u64)> {
+        let read = metrics.sum(|thread| &thread.read_bytes);
+        let written = metrics.sum(|thread| &thread.written_bytes);
+        let mut rows = vec![
             (
                 "cairn_nfs_read_bytes_total",
                 "Bytes that READ returned",
-                metrics.sum(|thread| &thread.read_bytes),
+                read,
             ),
             (
                 "cairn_nfs_written_bytes_total",
                 "Bytes that WRITE took",
-                metrics.sum(|thread| &thread.written_bytes),
+                written,
             ),
-            (
-                "cairn_nfs_connections_accepted_total",
-                "Connections that were let in",
-                get(&events.connections_accepted),
-            ),
-            (
-                "cairn_nfs_connections_refused_total",
-                "Connections over the limits",
-                get(&events.connections_refused),
-            ),
-            (
-                "cairn_nfs_connections_broken_total",
-                "Connections closed because of what came in over them",
-                get(&events.connections_broken),
-            ),
-            (
-                "cairn_nfs_connections_stalled_total",
-                "Connections closed because half a request or unread replies made no progress",
-                get(&events.connections_stalled),
-            ),
-            (
-                "cairn_nfs_requests_denied_total",
-                "Requests with credentials that are not taken, or for volumes not exported to them",
-                get(&events.requests_denied),
-            ),
-            (
-                "cairn_nfs_requests_garbage_total",
-                "Requests whose arguments could not be read",
-                get(&events.requests_garbage),
-            ),
-            (
-                "cairn_nfs_requests_unknown_total",
-                "Requests for programs, versions or procedures that are not served",
-                get(&events.requests_unknown),
-            ),
-            (
-                "cairn_nfs_requests_other_total",
-                "MOUNT, PORTMAP and rpcbind requests",
-                get(&events.requests_other),
-            ),
-            (
-                "cairn_nfs_duplicates_answered_total",
-                "Requests sent again and answered from memory",
-                get(&events.duplicates_answered),
-            ),
-        ]
-    }
-
-    fn gauge_values(
-        gauges: &Gauges,
-    ) -> impl Iterator<Item = (&'static str, &'static str, u64)> + use<> {
-        [
-            ("cairn_nfs_connections", "Connections", gauges.connections),
-            (
-                "cairn_nfs_connections_max",
-                "Limit of connections",
-                gauges.connections_max,
-            ),
-            (
-                "cairn_nfs_held_bytes",
-                "Payloads and replies in memory",
-                gauges.held_bytes,
-            ),
-            (
-                "cairn_nfs_held_bytes_max",
-                "Limit of payloads and replies in memory",
-                gauges.held_bytes_max,
-            ),
-            (
-                "cairn_nfs_duplicates",
-                "Replies kept for requests sent again",
-                gauges.duplicates,
-            ),
-            (
-                "cairn_nfs_duplicates_max",
-                "Limit of replies kept",
-                gauges.duplicates_max,
-            ),
-            (
-                "cairn_nfs_duplicate_bytes",
-                "Size of the replies kept",
-                gauges.duplicate_bytes,
-            ),
-            ("cairn_nfs_mounts", "Mounts remembered", gauges.mounts),
-            (
-                "cairn_nfs_mounts_max",
-                "Limit of mounts remembered",
-                gauges.mounts_max,
-            ),
-        ]
-        .into_iter()
+        ];
+        let events = metrics.events.rows().into_iter();
+        rows.extend(events.map(|(name, help, event)| (name, help, event.load(Ordering::Relaxed))));
+        rows
     }
 
     fn latencies(&self) -> MetricFamily {
@@ -362,9 +306,9 @@ impl Collector for MetricsCollector {
             metric.set_counter(counter(value));
             families.push(family((name, help), MetricType::COUNTER, vec![metric]));
         }
-        for (name, help, value) in Self::gauge_values(&(self.gauges)()) {
+        for (name, help, value) in (self.gauges)().rows() {
             let mut gauge = prometheus::proto::Gauge::default();
-            gauge.set_value(value as f64);
+            gauge.set_value(*value as f64);
             let mut metric = Metric::default();
             metric.set_gauge(gauge);
             families.push(family((name, help), MetricType::GAUGE, vec![metric]));

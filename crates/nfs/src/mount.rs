@@ -239,6 +239,8 @@ fn mount_error(error: &FsError) -> MountError {
         | FsError::BadCookie
         | FsError::NotSync
         | FsError::NotSupported
+        | FsError::NoAttribute
+        | FsError::AttributeTooLarge
         | FsError::TryLater
         | FsError::Fenced => MountError::ServerFault,
     }

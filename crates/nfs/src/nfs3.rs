@@ -190,6 +190,18 @@ pub fn reply<T: Encode, F: Encode>(xid: u32, results: &Result<T, Failure<F>>) ->
     }
 }
 
+/// Ends a page of a directory that `fitted` of `count` entries fitted into; `eof`: after these there
+/// is none. Nothing if none fitted: a page without entries would be asked for again for ever.
+pub fn finish_page(
+    writer: DirWriter<'_, '_>,
+    fitted: usize,
+    count: usize,
+    eof: bool,
+) -> Option<()> {
+    let all = fitted == count;
+    (all || fitted > 0).then(|| writer.finish(all && eof))
+}
+
 /// What FSINFO says about every volume.
 pub fn fs_info(attributes: PostOpAttr) -> v3::FsInfoOk {
     v3::FsInfoOk {
@@ -275,6 +287,11 @@ impl Request {
         Ok(())
     }
 
+    fn success<T: Encode>(&self, results: T) -> Reply {
+        // What a failure would carry makes no difference here.
+        reply(self.xid, &Ok::<_, Failure<()>>(results))
+    }
+
     /// The reply when a procedure with `post_op_attr` of its first object failed.
     async fn fail_attr(&self, status: ErrorStatus) -> Reply {
         let failure = Failure::new(status, self.post_op(self.ino).await);
@@ -285,6 +302,17 @@ impl Request {
     async fn fail_wcc(&self, status: ErrorStatus) -> Reply {
         let failure = Failure::new(status, self.wcc_after(self.ino).await);
         reply(self.xid, &Err::<(), _>(failure))
+    }
+
+    /// The same because of what `fs` said.
+    async fn failed_attr(&self, procedure: Procedure, error: &FsError) -> Reply {
+        let status = self.status(procedure, error);
+        self.fail_attr(status).await
+    }
+
+    async fn failed_wcc(&self, procedure: Procedure, error: &FsError) -> Reply {
+        let status = self.status(procedure, error);
+        self.fail_wcc(status).await
     }
 
     async fn getattr(self) -> Reply {
@@ -309,28 +337,19 @@ impl Request {
             Err(status) => return self.fail_wcc(status).await,
         };
         match self.fs().set_attr(&self.who, self.ino, set, guard).await {
-            Ok(wcc) => reply(self.xid, &Ok::<_, Failure<WccData>>(self.wcc(&wcc))),
-            Err(error) => {
-                let status = self.status(Procedure::SetAttr, &error);
-                self.fail_wcc(status).await
-            }
+            Ok(wcc) => self.success(self.wcc(&wcc)),
+            Err(error) => self.failed_wcc(Procedure::SetAttr, &error).await,
         }
     }
 
     async fn lookup(self, name: Name) -> Reply {
         match self.fs().lookup(&self.who, self.ino, &name).await {
-            Ok((attr, dir)) => reply(
-                self.xid,
-                &Ok::<_, Failure<PostOpAttr>>(LookupOk {
-                    object: self.handle(attr.ino),
-                    attributes: Some(self.attr(&attr)),
-                    dir_attributes: Some(self.attr(&dir)),
-                }),
-            ),
-            Err(error) => {
-                let status = self.status(Procedure::Lookup, &error);
-                self.fail_attr(status).await
-            }
+            Ok((attr, dir)) => self.success(LookupOk {
+                object: self.handle(attr.ino),
+                attributes: Some(self.attr(&attr)),
+                dir_attributes: Some(self.attr(&dir)),
+            }),
+            Err(error) => self.failed_attr(Procedure::Lookup, &error).await,
         }
     }
 
@@ -340,33 +359,21 @@ impl Request {
             false => wanted,
         };
         match self.fs().access(&self.who, self.ino, wanted).await {
-            Ok((access, attr)) => reply(
-                self.xid,
-                &Ok::<_, Failure<PostOpAttr>>(v3::AccessOk {
-                    attributes: Some(self.attr(&attr)),
-                    access: access & wanted,
-                }),
-            ),
-            Err(error) => {
-                let status = self.status(Procedure::Access, &error);
-                self.fail_attr(status).await
-            }
+            Ok((access, attr)) => self.success(v3::AccessOk {
+                attributes: Some(self.attr(&attr)),
+                access: access & wanted,
+            }),
+            Err(error) => self.failed_attr(Procedure::Access, &error).await,
         }
     }
 
     async fn readlink(self) -> Reply {
         match self.fs().read_link(&self.who, self.ino).await {
-            Ok((target, attr)) => reply(
-                self.xid,
-                &Ok::<_, Failure<PostOpAttr>>(v3::ReadLinkOk {
-                    attributes: Some(self.attr(&attr)),
-                    target: (&*target).into(),
-                }),
-            ),
-            Err(error) => {
-                let status = self.status(Procedure::ReadLink, &error);
-                self.fail_attr(status).await
-            }
+            Ok((target, attr)) => self.success(v3::ReadLinkOk {
+                attributes: Some(self.attr(&attr)),
+                target: (&*target).into(),
+            }),
+            Err(error) => self.failed_attr(Procedure::ReadLink, &error).await,
         }
     }
 
@@ -386,10 +393,7 @@ impl Request {
                 session.service.metrics.read(session.thread, len_bytes);
                 Reply::with_data(self.xid, &ReadResults(head), data.parts, len_bytes)
             }
-            Err(error) => {
-                let status = self.status(Procedure::Read, &error);
-                self.fail_attr(status).await
-            }
+            Err(error) => self.failed_attr(Procedure::Read, &error).await,
         }
     }
 
@@ -412,59 +416,41 @@ impl Request {
             Ok(written) => {
                 let session = &self.session;
                 session.service.metrics.written(session.thread, len_bytes);
-                reply(
-                    self.xid,
-                    &Ok::<_, Failure<WccData>>(WriteOk {
-                        wcc: self.wcc(&written.wcc),
-                        count_bytes: written.count_bytes,
-                        committed: match written.stable {
-                            true => StableHow::FileSync,
-                            false => StableHow::Unstable,
-                        },
-                        verifier,
-                    }),
-                )
+                self.success(WriteOk {
+                    wcc: self.wcc(&written.wcc),
+                    count_bytes: written.count_bytes,
+                    committed: match written.stable {
+                        true => StableHow::FileSync,
+                        false => StableHow::Unstable,
+                    },
+                    verifier,
+                })
             }
-            Err(error) => {
-                let status = self.status(Procedure::Write, &error);
-                self.fail_wcc(status).await
-            }
+            Err(error) => self.failed_wcc(Procedure::Write, &error).await,
         }
     }
 
     async fn commit(self, offset: u64, count_bytes: u32) -> Reply {
         let committed = self.fs().commit(&self.who, self.ino, offset, count_bytes);
         match committed.await {
-            Ok(wcc) => reply(
-                self.xid,
-                &Ok::<_, Failure<WccData>>(CommitOk {
-                    wcc: self.wcc(&wcc),
-                    // Taken after the commit, for the reason given in `write`.
-                    verifier: self.fs().write_verifier(),
-                }),
-            ),
-            Err(error) => {
-                let status = self.status(Procedure::Commit, &error);
-                self.fail_wcc(status).await
-            }
+            Ok(wcc) => self.success(CommitOk {
+                wcc: self.wcc(&wcc),
+                // Taken after the commit, for the reason given in `write`.
+                verifier: self.fs().write_verifier(),
+            }),
+            Err(error) => self.failed_wcc(Procedure::Commit, &error).await,
         }
     }
 
     /// The reply of a procedure that makes something in the directory.
     async fn made(&self, procedure: Procedure, made: Result<Made, FsError>) -> Reply {
         match made {
-            Ok(made) => reply(
-                self.xid,
-                &Ok::<_, Failure<WccData>>(MakeOk {
-                    object: Some(self.handle(made.attr.ino)),
-                    attributes: Some(self.attr(&made.attr)),
-                    dir_wcc: self.wcc(&made.dir),
-                }),
-            ),
-            Err(error) => {
-                let status = self.status(procedure, &error);
-                self.fail_wcc(status).await
-            }
+            Ok(made) => self.success(MakeOk {
+                object: Some(self.handle(made.attr.ino)),
+                attributes: Some(self.attr(&made.attr)),
+                dir_wcc: self.wcc(&made.dir),
+            }),
+            Err(error) => self.failed_wcc(procedure, &error).await,
         }
     }
 
@@ -545,11 +531,8 @@ impl Request {
 
     async fn removed(&self, procedure: Procedure, removed: Result<Wcc, FsError>) -> Reply {
         match removed {
-            Ok(wcc) => reply(self.xid, &Ok::<_, Failure<WccData>>(self.wcc(&wcc))),
-            Err(error) => {
-                let status = self.status(procedure, &error);
-                self.fail_wcc(status).await
-            }
+            Ok(wcc) => self.success(self.wcc(&wcc)),
+            Err(error) => self.failed_wcc(procedure, &error).await,
         }
     }
 
@@ -582,7 +565,7 @@ impl Request {
                             from_dir: self.wcc(&from),
                             to_dir: self.wcc(&to),
                         };
-                        return reply(self.xid, &Ok::<_, Failure<RenameWcc>>(results));
+                        return self.success(results);
                     }
                     Err(error) => (self.status(Procedure::Rename, &error), Some(to_dir)),
                 }
@@ -608,7 +591,7 @@ impl Request {
                         attributes: Some(self.attr(&attr)),
                         dir_wcc: self.wcc(&wcc),
                     };
-                    return reply(self.xid, &Ok::<_, Failure<LinkWcc>>(results));
+                    return self.success(results);
                 }
                 Err(error) => (self.status(Procedure::Link, &error), Some(dir)),
             },
@@ -624,6 +607,13 @@ impl Request {
         reply(self.xid, &Err::<(), _>(Failure::new(status, body)))
     }
 
+    async fn listed(&self, listing: Option<Reply>) -> Reply {
+        match listing {
+            Some(reply) => reply,
+            None => self.fail_attr(ErrorStatus::TooSmall).await,
+        }
+    }
+
     async fn readdir(self, args: v3::ReadDirArgs) -> Reply {
         let count_bytes = args.count_bytes.min(READDIR_LEN_BYTES_MAX);
         let limit = count_bytes as usize / v3::readdir::entry_len(NAME_LEN_BYTES_USUAL) + 1;
@@ -632,10 +622,7 @@ impl Request {
             .read_dir(&self.who, self.ino, args.cookie, limit, false);
         let page = match page.await {
             Ok(page) => page,
-            Err(error) => {
-                let status = self.status(Procedure::ReadDir, &error);
-                return self.fail_attr(status).await;
-            }
+            Err(error) => return self.failed_attr(Procedure::ReadDir, &error).await,
         };
         let attributes = Some(self.attr(&page.dir));
         let listed = Reply::listing(self.xid, |to| {
@@ -648,13 +635,9 @@ impl Request {
                 })
             });
             let fitted = fitted.count();
-            let all = fitted == page.entries.len();
-            (all || fitted > 0).then(|| writer.finish(all && page.eof))
+            finish_page(writer, fitted, page.entries.len(), page.eof)
         });
-        match listed {
-            Some(reply) => reply,
-            None => self.fail_attr(ErrorStatus::TooSmall).await,
-        }
+        self.listed(listed).await
     }
 
     async fn readdirplus(self, args: v3::ReadDirPlusArgs) -> Reply {
@@ -673,10 +656,7 @@ impl Request {
             .read_dir(&self.who, self.ino, args.cookie, limit, true);
         let page = match page.await {
             Ok(page) => page,
-            Err(error) => {
-                let status = self.status(Procedure::ReadDirPlus, &error);
-                return self.fail_attr(status).await;
-            }
+            Err(error) => return self.failed_attr(Procedure::ReadDirPlus, &error).await,
         };
         let attributes = Some(self.attr(&page.dir));
         let listed = Reply::listing(self.xid, |to| {
@@ -697,67 +677,42 @@ impl Request {
                 })
             });
             let fitted = fitted.count();
-            let all = fitted == page.entries.len();
-            (all || fitted > 0).then(|| writer.finish(all && page.eof))
+            finish_page(writer, fitted, page.entries.len(), page.eof)
         });
-        match listed {
-            Some(reply) => reply,
-            None => self.fail_attr(ErrorStatus::TooSmall).await,
-        }
+        self.listed(listed).await
     }
 
     async fn fsstat(self) -> Reply {
         let space = match self.fs().space().await {
             Ok(space) => space,
-            Err(error) => {
-                let status = self.status(Procedure::FsStat, &error);
-                return self.fail_attr(status).await;
-            }
+            Err(error) => return self.failed_attr(Procedure::FsStat, &error).await,
         };
         match self.fs().attr(self.ino).await {
-            Ok(attr) => reply(
-                self.xid,
-                &Ok::<_, Failure<PostOpAttr>>(v3::FsStatOk {
-                    attributes: Some(self.attr(&attr)),
-                    total_bytes: space.total_bytes,
-                    free_bytes: space.free_bytes,
-                    available_bytes: space.free_bytes,
-                    total_files: space.total_inodes,
-                    free_files: space.free_inodes,
-                    available_files: space.free_inodes,
-                    invariant_seconds: 0,
-                }),
-            ),
-            Err(error) => {
-                let status = self.status(Procedure::FsStat, &error);
-                self.fail_attr(status).await
-            }
+            Ok(attr) => self.success(v3::FsStatOk {
+                attributes: Some(self.attr(&attr)),
+                total_bytes: space.total_bytes,
+                free_bytes: space.free_bytes,
+                available_bytes: space.free_bytes,
+                total_files: space.total_inodes,
+                free_files: space.free_inodes,
+                available_files: space.free_inodes,
+                invariant_seconds: 0,
+            }),
+            Err(error) => self.failed_attr(Procedure::FsStat, &error).await,
         }
     }
 
     async fn fsinfo(self) -> Reply {
         match self.fs().attr(self.ino).await {
-            Ok(attr) => {
-                let info = fs_info(Some(self.attr(&attr)));
-                reply(self.xid, &Ok::<_, Failure<PostOpAttr>>(info))
-            }
-            Err(error) => {
-                let status = self.status(Procedure::FsInfo, &error);
-                self.fail_attr(status).await
-            }
+            Ok(attr) => self.success(fs_info(Some(self.attr(&attr)))),
+            Err(error) => self.failed_attr(Procedure::FsInfo, &error).await,
         }
     }
 
     async fn pathconf(self) -> Reply {
         match self.fs().attr(self.ino).await {
-            Ok(attr) => {
-                let conf = path_conf(Some(self.attr(&attr)));
-                reply(self.xid, &Ok::<_, Failure<PostOpAttr>>(conf))
-            }
-            Err(error) => {
-                let status = self.status(Procedure::PathConf, &error);
-                self.fail_attr(status).await
-            }
+            Ok(attr) => self.success(path_conf(Some(self.attr(&attr)))),
+            Err(error) => self.failed_attr(Procedure::PathConf, &error).await,
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 
-use cairn_codec_nfs::{mount, v3};
+use cairn_codec_nfs::{mount, nlm, v3};
 use cairn_codec_rpc::{AcceptStatus, CallHeader, List, Reader, portmap, rpcbind};
 
 use crate::reply::Reply;
@@ -32,6 +32,9 @@ fn registrations(session: &Session) -> Vec<Registration> {
         (mount::PROGRAM, mount::VERSION_1, nfs),
         (mount::PROGRAM, mount::VERSION_3, nfs),
         (v3::PROGRAM, v3::VERSION, nfs),
+        (nlm::PROGRAM, nlm::VERSION_1, nfs),
+        (nlm::PROGRAM, nlm::VERSION_3, nfs),
+        (nlm::PROGRAM, nlm::VERSION_4, nfs),
     ];
     let udp = [
         (portmap::PROGRAM, 2, own),

@@ -19,7 +19,7 @@ use cairn_fs::NAME_LEN_BYTES_MAX;
 
 use crate::convert;
 use crate::handle::Target;
-use crate::nfs3::{fs_info, path_conf, reply};
+use crate::nfs3::{finish_page, fs_info, path_conf, reply};
 use crate::reply::Reply;
 use crate::service::{Session, Started};
 
@@ -52,43 +52,33 @@ pub fn start(session: &Arc<Session>, xid: u32, call: &Call<'_>) -> Started {
         Call::ReadDir(args) => Reply::listing(xid, |to| {
             let mut writer = DirWriter::readdir(to, &here, [0; 8], args.count_bytes)?;
             let entries = entries(session, args.cookie);
-            let mut fitted = 0;
-            for (fileid, name, cookie) in &entries {
-                let entry = v3::Entry {
+            let fitted = entries.iter().take_while(|(fileid, name, cookie)| {
+                writer.push(&v3::Entry {
                     fileid: *fileid,
                     name: name.as_slice().into(),
                     cookie: *cookie,
-                };
-                if !writer.push(&entry) {
-                    break;
-                }
-                fitted += 1;
-            }
-            let all = fitted == entries.len();
-            (all || fitted > 0).then(|| writer.finish(all))
+                })
+            });
+            let fitted = fitted.count();
+            finish_page(writer, fitted, entries.len(), true)
         })
         .unwrap_or_else(|| fail(ErrorStatus::TooSmall)),
         Call::ReadDirPlus(args) => Reply::listing(xid, |to| {
             let (dir_count, max_count) = (args.dir_count_bytes, args.max_count_bytes);
             let mut writer = DirWriter::readdirplus(to, &here, [0; 8], dir_count, max_count)?;
             let entries = entries(session, args.cookie);
-            let mut fitted = 0;
-            for (fileid, name, cookie) in &entries {
+            let fitted = entries.iter().take_while(|(fileid, name, cookie)| {
                 // Attributes and handles of volumes are left to LOOKUP.
-                let entry = v3::EntryPlus {
+                writer.push_plus(&v3::EntryPlus {
                     fileid: *fileid,
                     name: name.as_slice().into(),
                     cookie: *cookie,
                     attributes: None,
                     handle: None,
-                };
-                if !writer.push_plus(&entry) {
-                    break;
-                }
-                fitted += 1;
-            }
-            let all = fitted == entries.len();
-            (all || fitted > 0).then(|| writer.finish(all))
+                })
+            });
+            let fitted = fitted.count();
+            finish_page(writer, fitted, entries.len(), true)
         })
         .unwrap_or_else(|| fail(ErrorStatus::TooSmall)),
         Call::FsStat(_) => reply(

@@ -25,6 +25,7 @@ use crate::exports::Exports;
 use crate::metrics::{Events, Gauges, Metrics, MetricsCollector};
 use crate::service::{Service, Session, Started, Transport, Users};
 use crate::settings::Settings;
+use crate::vigil::Vigil;
 
 /// Longest datagram that is taken: the calls served over UDP are short.
 const DATAGRAM_LEN_BYTES_MAX: usize = 2048;
@@ -373,6 +374,9 @@ async fn run(
         }
     }
     let mut connections = JoinSet::new();
+    let vigil = Arc::new(Vigil::new(service.settings.looks_before_sleep));
+    let keeper = Arc::clone(&vigil);
+    listening.spawn(async move { keeper.keep().await });
     let (stop_connections, connection_stop) = watch::channel(false);
     loop {
         tokio::select! {
@@ -380,8 +384,9 @@ async fn run(
             Some(Accepted { stream, peer, permit }) = accepted.recv() => {
                 let stop = connection_stop.clone();
                 let service = Arc::clone(&service);
+                let vigil = Arc::clone(&vigil);
                 connections.spawn(async move {
-                    serve_tcp(service, thread, stream, peer, stop).await;
+                    serve_tcp(service, thread, stream, peer, vigil, stop).await;
                     drop(permit);
                 });
             }
@@ -413,6 +418,7 @@ async fn serve_tcp(
     thread: usize,
     stream: std::net::TcpStream,
     peer: SocketAddr,
+    vigil: Arc<Vigil>,
     stop: watch::Receiver<bool>,
 ) {
     let ready = (|| {
@@ -426,7 +432,7 @@ async fn serve_tcp(
     match ready {
         Ok((stream, local)) => {
             let session = Session::new(service, Transport::Tcp, peer, local, thread);
-            connection::serve(stream, session, stop).await;
+            connection::serve(stream, session, vigil, stop).await;
         }
         Err(error) => tracing::debug!(%peer, "connection lost: {error}"),
     }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use cairn_base::{Ino, Timestamp, VolumeId};
-use cairn_codec_nfs::{mount as mount_codec, v3};
+use cairn_codec_nfs::{mount as mount_codec, nlm as nlm_codec, v3};
 use cairn_codec_rpc::rpc::decode_call;
 use cairn_codec_rpc::{
     AcceptStatus, AuthStatus, CallHeader, Credential, DecodeError, Incoming, Reader, Rejection,
@@ -26,7 +26,7 @@ use crate::metrics::{Events, Metrics};
 use crate::mount::{self, MountList};
 use crate::reply::Reply;
 use crate::settings::Settings;
-use crate::{nfs3, portmap, pseudo};
+use crate::{nfs3, nlm, portmap, pseudo};
 
 pub type ReplyFuture = Pin<Box<dyn Future<Output = Reply> + Send>>;
 
@@ -168,6 +168,13 @@ impl Session {
                 Events::count(&self.service.metrics.events.requests_other);
                 mount::start(self, &call, from)
             }
+            (
+                nlm_codec::PROGRAM,
+                nlm_codec::VERSION_1 | nlm_codec::VERSION_3 | nlm_codec::VERSION_4,
+            ) => {
+                Events::count(&self.service.metrics.events.requests_other);
+                Started::Ready(nlm::answer(self, &call, from))
+            }
             (portmap_codec::PROGRAM, 2..=4) => {
                 Events::count(&self.service.metrics.events.requests_other);
                 Started::Ready(portmap::answer(self, &call, from))
@@ -176,6 +183,7 @@ impl Session {
                 let versions = match program {
                     v3::PROGRAM => Some((v3::VERSION, v3::VERSION)),
                     mount_codec::PROGRAM => Some((mount_codec::VERSION_1, mount_codec::VERSION_3)),
+                    nlm_codec::PROGRAM => Some((nlm_codec::VERSION_1, nlm_codec::VERSION_4)),
                     portmap_codec::PROGRAM => Some((2, 4)),
                     _ => None,
                 };

@@ -32,6 +32,9 @@ pub struct Settings {
     pub mount_list_count_max: usize,
     /// SO_SNDBUF and SO_RCVBUF; 0 leaves them to the kernel, which then sizes them itself.
     pub socket_buffer_bytes: usize,
+    /// A thread looks for the next request for a moment before it sleeps; good for clients that send
+    /// one request after the other, if there is more than one processor.
+    pub looks_before_sleep: bool,
     /// Requests slower than this are logged at debug level.
     pub slow_request: Duration,
 }
@@ -52,6 +55,8 @@ impl Settings {
             duplicate_bytes_max: 8 << 20,
             mount_list_count_max: 1024,
             socket_buffer_bytes: 0,
+            looks_before_sleep: std::thread::available_parallelism()
+                .is_ok_and(|count| count.get() > 1),
             slow_request: Duration::from_millis(500),
         }
     }

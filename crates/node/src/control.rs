@@ -379,6 +379,7 @@ fn refusal(failure: ChangeFailure) -> ControlError {
 fn metadata_degraded(stats: &MetaStats) -> bool {
     let log_is_whole = stats.log_start <= LogPosition(1);
     stats.log_disks.len() < stats.copies_wanted
+        || stats.log_is_short
         || (stats.states.len() < stats.copies_wanted && !log_is_whole)
 }
 

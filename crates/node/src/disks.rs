@@ -12,6 +12,7 @@ use cairn_base::env::Env;
 use cairn_base::{DiskId, PoolId, VolumeId};
 use cairn_config::{Config, DiskIo};
 use cairn_disk::{DiskSettings, EngineChoice, RealDisk};
+use cairn_segment::SegmentSettings;
 use cairn_shard::{ShardDisk, ShardError, ShardErrorKind, ShardSettings};
 
 use crate::assemble::{Content, Found, Missing, Plan, plan};
@@ -37,7 +38,11 @@ const OURS: &[&str] = &[
     "shard-volumes",
     "volumes",
     "free",
+    "rebuild",
 ];
+
+/// Most files that wait for new shards on one disk.
+const SPARES_MAX: usize = 64;
 
 /// The disks of a pool, open.
 pub struct PoolDisks {
@@ -75,7 +80,7 @@ pub async fn open_pool(env: &Env, config: &Config) -> Result<PoolDisks, NodeErro
                 .into_iter()
                 .zip(state.disks.iter().map(|disk| disk.id));
             let members: Vec<_> = members.collect();
-            form(env, state, members.clone(), &members).await
+            form(env, config, state, members.clone(), &members).await
         }
         Plan::Open {
             state,
@@ -91,7 +96,7 @@ pub async fn open_pool(env: &Env, config: &Config) -> Result<PoolDisks, NodeErro
             if state.stage == Stage::Forming {
                 let mut bare = Vec::new();
                 for entry in &unformatted {
-                    let folder = folders.get(entry.0).ok_or_else(no_folder)?;
+                    let folder = &folders[entry.0];
                     let disk = match &folder.disk {
                         Some(disk) => Arc::clone(disk),
                         None => open_disk(&folder.path, config)?,
@@ -99,15 +104,11 @@ pub async fn open_pool(env: &Env, config: &Config) -> Result<PoolDisks, NodeErro
                     bare.push((disk, entry.1));
                 }
                 members.extend(bare.iter().cloned());
-                return form(env, state, members, &bare).await;
+                return form(env, config, state, members, &bare).await;
             }
-            open_members(state, members, missing).await
+            open_members(config, state, members, missing).await
         }
     }
-}
-
-fn no_folder() -> NodeError {
-    NodeError::InUse("the plan names a folder that was not given".to_owned())
 }
 
 /// A data folder as it was found.
@@ -140,7 +141,7 @@ impl Folder {
         }
         let disk = match open_disk(&path, config) {
             Ok(disk) => disk,
-            Err(error @ NodeError::InUse(_)) => return Err(error),
+            Err(error @ NodeError::InUse { .. }) => return Err(error),
             Err(error) => return with(Content::Unusable(error.to_string()), None),
         };
         match read(&disk, content).await {
@@ -202,10 +203,7 @@ fn open_disk(path: &Path, config: &Config) -> Result<Arc<dyn Disk>, NodeError> {
     };
     match RealDisk::open(path, settings) {
         Ok(disk) => Ok(disk),
-        // The disk's error has no kind of its own for this; its text names the process.
-        Err(error @ DiskError::Io { .. }) if error.to_string().contains("in use by") => {
-            Err(NodeError::InUse(error.to_string()))
-        }
+        Err(DiskError::InUse { disk, pid }) => Err(NodeError::InUse { disk, pid }),
         Err(error) => Err(error.into()),
     }
 }
@@ -239,6 +237,7 @@ type Member = (Arc<dyn Disk>, DiskId);
 /// pool whose files were lost, never one whose making broke off.
 async fn form(
     env: &Env,
+    config: &Config,
     mut state: PoolState,
     members: Vec<Member>,
     bare: &[Member],
@@ -252,7 +251,7 @@ async fn form(
     state.stage = Stage::Empty;
     state.version += 1;
     save_on_all(&disks, &state).await?;
-    let mut opened = open_members(state, members, Vec::new()).await?;
+    let mut opened = open_members(config, state, members, Vec::new()).await?;
     opened.created = true;
     Ok(opened)
 }
@@ -267,10 +266,16 @@ async fn save_on_all(disks: &[Arc<dyn Disk>], state: &PoolState) -> Result<(), N
 
 /// Opens the members' shards. A disk that fails now joins the missing ones.
 async fn open_members(
+    config: &Config,
     mut state: PoolState,
     members: Vec<Member>,
     mut missing: Vec<Missing>,
 ) -> Result<PoolDisks, NodeError> {
+    let mut settings = ShardSettings::default();
+    let spares = config.disk_spare_bytes / SegmentSettings::default().shard_len_bytes;
+    let spares = usize::try_from(spares);
+    let spares = spares.unwrap_or(usize::MAX).min(SPARES_MAX);
+    settings.recycled_files_max = settings.recycled_files_max.max(spares);
     let mut disks = Vec::with_capacity(members.len());
     for (disk, id) in members {
         let label = disk.label().to_owned();
@@ -278,7 +283,7 @@ async fn open_members(
             // Written with the next change; until then the old place is only an outdated hint.
             entry.label.clone_from(&label);
         }
-        match ShardDisk::open(disk, state.pool, ShardSettings::default()).await {
+        match ShardDisk::open(disk, state.pool, settings.clone()).await {
             Ok(disk) => disks.push(disk),
             Err(error) if refused(&error) => return Err(error.into()),
             Err(error) => {

@@ -13,9 +13,9 @@ pub enum NodeError {
     /// The folders are not what this server may use; an operator has to decide.
     #[error(transparent)]
     Assemble(#[from] AssembleError),
-    /// Another process has the disk; the text names it.
-    #[error("{0}")]
-    InUse(String),
+    /// Another process has the disk; `pid` is `None` when it did not say which.
+    #[error("{disk} is in use by {}; stop it first", holder(*.pid))]
+    InUse { disk: String, pid: Option<u32> },
     #[error("{0}")]
     Disk(#[from] DiskError),
     #[error("{0}")]
@@ -45,6 +45,13 @@ pub enum NodeError {
     Metrics(#[from] prometheus::Error),
 }
 
+fn holder(pid: Option<u32>) -> String {
+    pid.map_or_else(
+        || "another process".to_owned(),
+        |pid| format!("process {pid}"),
+    )
+}
+
 /// What a caller can do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeErrorKind {
@@ -57,7 +64,7 @@ pub enum NodeErrorKind {
 impl NodeError {
     pub fn kind(&self) -> NodeErrorKind {
         match self {
-            Self::Assemble(_) | Self::InUse(_) | Self::Token { .. } => NodeErrorKind::Refused,
+            Self::Assemble(_) | Self::InUse { .. } | Self::Token { .. } => NodeErrorKind::Refused,
             Self::Disk(_)
             | Self::Shard(_)
             | Self::Save { .. }

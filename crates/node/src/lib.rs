@@ -16,6 +16,7 @@ mod pool;
 mod pool_store;
 pub mod ready;
 mod running;
+mod spares;
 pub mod token;
 
 pub use assemble::AssembleError;

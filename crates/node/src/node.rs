@@ -14,7 +14,7 @@ use cairn_base::VolumeId;
 use cairn_base::disk::Disk;
 use cairn_base::env::Env;
 use cairn_config::{Config, ExportRule, MemoryBudget, VolumeName, VolumeSettings};
-use cairn_fs::{Fs, FsSettings};
+use cairn_fs::{DirtyBudget, Fs, FsSettings};
 use cairn_meta::{MetaCache, MetaSettings, MetaStore};
 use cairn_nfs::{Export, Exports};
 use cairn_segment::{SegmentSettings, SegmentStore};
@@ -38,8 +38,6 @@ const METADATA_CACHE_PERCENT: u64 = 60;
 const WRITE_BUFFERS_PER_VOLUME: u64 = 3;
 const WRITE_BUFFER_BYTES_MIN: u64 = 1 << 20;
 const WRITE_BUFFER_BYTES_MAX: u64 = 32 << 20;
-/// A volume's share of the memory for dirty data is at least this, in bytes.
-const DIRTY_BYTES_MIN: u64 = 16 << 20;
 /// Memory that one inode in the table takes, about.
 const INODE_BYTES: u64 = 1 << 10;
 
@@ -62,6 +60,8 @@ pub struct Inner {
     pub exports: Arc<Exports>,
     pub registry: Registry,
     pub meta_cache: MetaCache,
+    /// Memory for written data that is not on disk yet, of all volumes together.
+    pub dirty: Arc<DirtyBudget>,
     /// The pool as it was saved last.
     pub pool: ArcSwap<PoolState>,
     pub volumes: RwLock<BTreeMap<VolumeId, VolumeService>>,
@@ -92,6 +92,7 @@ impl Inner {
             missing: pool.missing,
             exports: Arc::new(Exports::new(Vec::new())),
             registry: Registry::new(),
+            dirty: DirtyBudget::new(budget.dirty_bytes),
             meta_cache: MetaCache::new(usize::try_from(cache_bytes).unwrap_or(usize::MAX)),
             changes: tokio::sync::Mutex::new(pool.state.version),
             pool: ArcSwap::from_pointee(pool.state),
@@ -117,6 +118,7 @@ impl Inner {
     }
 
     async fn open_volume(&self, volume: &PoolVolume, count: usize) -> Result<Fs, String> {
+        let begun = Instant::now();
         let meta_settings = self.meta_settings(&volume.settings, count);
         let (meta, recovered) = MetaStore::open(
             self.env.clone(),
@@ -131,12 +133,18 @@ impl Inner {
             epoch = recovered.epoch.0,
             replayed = recovered.replayed_entries,
             journaled = recovered.journal.len(),
-            "volume recovered"
+            took_ms = begun.elapsed().as_millis(),
+            "metadata recovered"
         );
         let settings = self.fs_settings(volume, count);
         let fs = Fs::open(settings, meta, recovered.journal, Arc::clone(&self.store))
             .await
             .map_err(|error| error.to_string())?;
+        tracing::info!(
+            volume = %volume.name,
+            took_ms = begun.elapsed().as_millis(),
+            "volume opened"
+        );
         self.sweep(volume.id);
         Ok(fs)
     }
@@ -217,12 +225,18 @@ impl Inner {
         let mut state = PoolState::clone(&self.pool.load());
         let volume = state.volume_mut(name)?;
         change(&mut volume.settings);
-        let (id, policy) = (volume.id, convert::policy(&volume.settings));
+        let (id, settings) = (volume.id, volume.settings);
+        let policy = convert::policy(&settings);
         self.store
             .code_for(policy.protection)
             .map_err(|error| ChangeFailure::Impossible(error.to_string()))?;
         self.save(&mut tried, &mut state).await?;
         if let Some(VolumeService::Serving(fs)) = self.service(id) {
+            // First: data must not be safer than the metadata that it is found by.
+            if let Err(error) = fs.meta().set_copies(self.metadata_copies(&settings)).await {
+                // The status says that copies are missing; they are made when there is space.
+                tracing::warn!(volume = %name, %error, "the metadata does not have its copies yet");
+            }
             fs.set_policy(policy)
                 .map_err(|error| ChangeFailure::Impossible(error.to_string()))?;
         }
@@ -351,10 +365,14 @@ impl Inner {
     }
 
     /// Metadata survives what the pool survives, and what the volume's data survives if that is more.
-    fn meta_settings(&self, settings: &VolumeSettings, count: usize) -> MetaSettings {
+    fn metadata_copies(&self, settings: &VolumeSettings) -> usize {
         let members = self.pool.load().disks.len();
-        let tolerated = failures_tolerated(members).max(usize::from(self.tolerated(settings)));
-        let mut meta = MetaSettings::new(tolerated + 1, self.meta_cache.clone());
+        1 + failures_tolerated(members).max(usize::from(self.tolerated(settings)))
+    }
+
+    fn meta_settings(&self, settings: &VolumeSettings, count: usize) -> MetaSettings {
+        let copies = self.metadata_copies(settings);
+        let mut meta = MetaSettings::new(copies, self.meta_cache.clone());
         let buffers = self.budget.metadata_bytes / 100 * (100 - METADATA_CACHE_PERCENT);
         let buffer = buffers / (WRITE_BUFFERS_PER_VOLUME * count.max(1) as u64);
         let buffer = buffer.clamp(WRITE_BUFFER_BYTES_MIN, WRITE_BUFFER_BYTES_MAX);
@@ -365,8 +383,7 @@ impl Inner {
     fn fs_settings(&self, volume: &PoolVolume, count: usize) -> FsSettings {
         let mut settings = FsSettings::new(self.env.clone(), volume.id, volume.name.as_str());
         settings.policy = convert::policy(&volume.settings);
-        let share = self.budget.dirty_bytes / count.max(1) as u64;
-        settings.dirty_bytes_max = share.max(DIRTY_BYTES_MIN);
+        settings.dirty = Arc::clone(&self.dirty);
         let inodes = self.budget.rest_bytes / 2 / INODE_BYTES / count.max(1) as u64;
         settings.inodes_max = usize::try_from(inodes)
             .unwrap_or(usize::MAX)

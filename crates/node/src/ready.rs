@@ -30,13 +30,17 @@ pub fn runtime_folder() -> Option<PathBuf> {
     std::env::var_os("XDG_RUNTIME_DIR").map(|folder| Path::new(&folder).join("cairn"))
 }
 
-/// Writes the file whole or not at all: who waits for it never sees half of it.
-pub fn write(path: &Path, ready: &ReadyFile) -> std::io::Result<()> {
-    let parent = path
-        .parent()
+/// The folder that a file is in.
+pub fn folder_of(path: &Path) -> &Path {
+    path.parent()
         .filter(|parent| !parent.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    std::fs::create_dir_all(parent)?;
+        .unwrap_or(Path::new("."))
+}
+
+/// Writes the file whole or not at all: who waits for it never sees half of it. Its folder must be
+/// there: one that was misspelt would not be found by who waits.
+pub fn write(path: &Path, ready: &ReadyFile) -> std::io::Result<()> {
+    let parent = folder_of(path);
     let mut file = tempfile::Builder::new()
         .prefix(".cairn-ready")
         .tempfile_in(parent)?;
@@ -74,7 +78,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("new/ready.json");
+        let path = folder.path().join("ready.json");
         let mut ready = ReadyFile {
             pid: std::process::id(),
             nfs: NfsReady {
@@ -87,6 +91,8 @@ mod tests {
             token_file: "/data/admin-token".to_owned(),
             volumes: vec!["main".parse().unwrap()],
         };
+        let missing = write(&folder.path().join("new/ready.json"), &ready);
+        assert_eq!(missing.unwrap_err().kind(), std::io::ErrorKind::NotFound);
         write(&path, &ready).unwrap();
         assert_eq!(read(&path), Some(ready.clone()));
         assert_eq!(

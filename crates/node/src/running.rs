@@ -3,10 +3,10 @@
 //! Owns: threads, sockets, the order: disks, pool, volumes, then the servers; the other way round
 //! at the end.
 
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cairn_admin::api::{AdminView, NfsReady, NfsView, ReadyFile, Status};
 use cairn_admin::{AdminServer, AdminSettings};
@@ -70,8 +70,16 @@ impl Node {
         let _inside = handle.enter();
         let env = real::env(handle.clone());
 
+        let begun = Instant::now();
         let pool = runtime.block_on(open_pool(&env, &config))?;
         let created = pool.created;
+        tracing::info!(
+            pool = %pool.state.pool,
+            disks = pool.disks.len(),
+            missing = pool.missing.len(),
+            took_ms = begun.elapsed().as_millis(),
+            "pool opened"
+        );
         for missing in &pool.missing {
             tracing::error!(
                 disk = missing.disk.label,
@@ -104,7 +112,7 @@ impl Node {
             nfs: NfsView {
                 address: nfs_address.ip().to_string(),
                 port: nfs_address.port(),
-                rpcbind: inner.config.rpcbind,
+                rpcbind: !sockets.rpcbind.is_empty(),
             },
             admin: AdminView {
                 url: format!("http://{}", reachable(sockets.admin_address)),
@@ -121,6 +129,7 @@ impl Node {
                 metrics_open: inner.config.metrics_open,
             },
         );
+        crate::spares::tend(&inner);
         let (admin_stop, stopped) = oneshot::channel();
         let admin = runtime.spawn(server.serve(listener, async {
             // Ready too when the sender is dropped: a node that is gone serves nothing.
@@ -219,12 +228,21 @@ fn bind(config: &Config) -> Result<Sockets, NodeError> {
     let (admin, admin_address) = bind_tcp("the admin API", config.listen_admin)?;
     let mut rpcbind = Vec::new();
     let mut rpcbind_udp = Vec::new();
-    if config.rpcbind {
-        let address = SocketAddr::new(config.listen_nfs.ip(), RPCBIND_PORT);
-        rpcbind.push(bind_tcp("rpcbind", address)?.0);
-        let socket = UdpSocket::bind(address)
-            .map_err(|source| listen_error("rpcbind (UDP)", address, source))?;
-        rpcbind_udp.push(socket);
+    if config.rpcbind != Some(false) {
+        match bind_rpcbind(config.listen_nfs.ip()) {
+            Ok((tcp, udp)) => {
+                rpcbind.push(tcp);
+                rpcbind_udp.push(udp);
+            }
+            // Whoever did not ask for it can do without: their clients name the ports.
+            Err(NodeError::Listen { source, .. }) if config.rpcbind.is_none() => {
+                tracing::info!(
+                    reason = %source,
+                    "port 111 is not served: clients mount with proto=tcp,port=,mountport="
+                );
+            }
+            Err(error) => return Err(error),
+        }
     }
     Ok(Sockets {
         nfs,
@@ -234,6 +252,14 @@ fn bind(config: &Config) -> Result<Sockets, NodeError> {
         rpcbind,
         rpcbind_udp,
     })
+}
+
+fn bind_rpcbind(ip: IpAddr) -> Result<(TcpListener, UdpSocket), NodeError> {
+    let address = SocketAddr::new(ip, RPCBIND_PORT);
+    let (tcp, _) = bind_tcp("rpcbind", address)?;
+    let udp = UdpSocket::bind(address)
+        .map_err(|source| listen_error("rpcbind (UDP)", address, source))?;
+    Ok((tcp, udp))
 }
 
 fn bind_tcp(

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use cairn_base::disk::Disk;
-use cairn_base::{AlignedBuf, DiskId, PoolId, SegmentId, Timestamp, VolumeId};
+use cairn_base::{AlignedBuf, DiskId, Epoch, PoolId, SegmentId, Timestamp, VolumeId};
 use cairn_disk::{DiskSettings, RealDisk};
 use cairn_segment::{
     Compression, RecordPointer, SegmentSettings, SegmentStore, Stream, encode_record,
@@ -149,7 +149,7 @@ async fn run(flags: &Flags) -> Result<serde_json::Value, AnyError> {
     let store = open(flags, 0).await?;
     let next = AtomicU64::new(1);
     let allocate = Arc::new(move || SegmentId(next.fetch_add(1, Ordering::Relaxed)));
-    store.open_volume(VOLUME, allocate.clone(), Vec::new());
+    store.open_volume(VOLUME, Epoch(1), allocate.clone(), Vec::new());
     if flags.recycle > 0 {
         // What a pool in use has: segments that were removed left their files.
         write(&store, flags).await?;
@@ -179,7 +179,7 @@ async fn run(flags: &Flags) -> Result<serde_json::Value, AnyError> {
         None
     } else {
         let store = open_again(flags, lost).await?;
-        store.open_volume(VOLUME, allocate, segments);
+        store.open_volume(VOLUME, Epoch(1), allocate, segments);
         let started = Instant::now();
         read(&store, &pointers).await?;
         let amplification = store.stats().disk_read_bytes as f64 / bytes as f64;

@@ -32,6 +32,8 @@ enum Lost {
     Away,
     /// The disk refused to read them; it may take them anew.
     Unreadable,
+    /// The disk is fine, and has no such file: the whole shard has to be rebuilt.
+    Missing,
 }
 
 /// Bytes of a record with the checksum that they have together.
@@ -288,14 +290,18 @@ impl SegmentStore {
     /// The bytes `columns` of the `wanted` units of a row, read where possible and computed from any
     /// other shards where not. They are not verified. None: fewer than N shards could be read.
     pub(crate) async fn decode_units(
-        &self,
-        segment: &Segment,
+        self: &Arc<Self>,
+        segment: &Arc<Segment>,
         location: &Location,
         columns: Range<u32>,
         wanted: &[u8],
     ) -> Option<Vec<Bytes>> {
         let data = usize::from(segment.code.data());
-        let mut candidates = 0..segment.code.total();
+        // Not those that are known to be lost: each would cost another round of reads.
+        let mut candidates = (0..segment.code.total()).filter(|shard| {
+            let disk = segment.disks.get(usize::from(*shard));
+            disk.is_some_and(|disk| self.healthy_disk(*disk).is_some())
+        });
         let mut present: Vec<(u8, Bytes)> = Vec::with_capacity(data);
         while present.len() < data {
             let next: Vec<u8> = candidates.by_ref().take(data - present.len()).collect();
@@ -314,8 +320,8 @@ impl SegmentStore {
     /// Bytes that fail their checksum, or could not be had: tries every set of N shards until the
     /// checksum passes, then knows which shards were wrong and adds to `fixes` what they should have.
     async fn recover(
-        &self,
-        segment: &Segment,
+        self: &Arc<Self>,
+        segment: &Arc<Segment>,
         location: &Location,
         check: &Check,
         fixes: &mut Vec<Fix>,
@@ -386,7 +392,7 @@ impl SegmentStore {
                     }
                 }
                 Some(Err(Lost::Unreadable)) => {}
-                Some(Err(Lost::Away)) | None => continue,
+                Some(Err(Lost::Away | Lost::Missing)) | None => continue,
             }
             fixes.push(Fix {
                 piece: *piece,
@@ -438,8 +444,8 @@ impl SegmentStore {
 
     /// Reads bytes `columns` of one unit of a row. A disk that has failed is asked only as a last resort.
     async fn read_shard(
-        &self,
-        segment: &Segment,
+        self: &Arc<Self>,
+        segment: &Arc<Segment>,
         location: &Location,
         shard: u8,
         columns: Range<u32>,
@@ -469,6 +475,10 @@ impl SegmentStore {
                 tracing::debug!(volume = %segment.volume, segment = %segment.id, shard, %error, "a shard could not be read");
                 Err(match error.kind() {
                     ShardErrorKind::Io => Lost::Unreadable,
+                    ShardErrorKind::NotFound => {
+                        self.start_rebuild(segment, shard);
+                        Lost::Missing
+                    }
                     _ => Lost::Away,
                 })
             }
@@ -477,7 +487,7 @@ impl SegmentStore {
 }
 
 /// The `wanted` units from at least N `present` ones, all `len` bytes long.
-fn decode(
+pub(crate) fn decode(
     segment: &Segment,
     present: &[(u8, Bytes)],
     wanted: &[u8],

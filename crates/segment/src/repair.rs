@@ -11,6 +11,7 @@ use cairn_shard::{Shard, ShardError};
 
 use crate::layout::Piece;
 use crate::pointer::{BLOCK_BYTES, Location};
+use crate::rebuild::REBUILDS_MAX;
 use crate::store::{SegmentStore, count};
 use crate::volume::Segment;
 
@@ -55,16 +56,17 @@ impl SegmentStore {
         self.env.spawner.spawn("read repair", Box::pin(task));
     }
 
-    /// Waits until no repair is under way.
+    /// Waits until no repair and no rebuild is under way.
     pub async fn repairs_done(&self) {
-        // The semaphore is never closed, so this cannot fail.
+        // The semaphores are never closed, so this cannot fail.
         let _all = self.repairs.acquire_many(REPAIRS_MAX as u32).await;
+        let _all = self.rebuilds.acquire_many(REBUILDS_MAX as u32).await;
     }
 
     /// False if the disk or the segment is not there to be repaired.
     async fn repair(
-        &self,
-        segment: &Segment,
+        self: &Arc<Self>,
+        segment: &Arc<Segment>,
         location: &Location,
         fix: &Fix,
     ) -> Result<bool, ShardError> {
@@ -102,8 +104,8 @@ impl SegmentStore {
     /// is on the disk, since nothing here can verify it; only where the disk cannot read it, bytes
     /// computed from the other shards are better than none.
     async fn around(
-        &self,
-        segment: &Segment,
+        self: &Arc<Self>,
+        segment: &Arc<Segment>,
         location: &Location,
         shard: &Shard,
         index: u8,

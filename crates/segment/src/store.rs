@@ -24,6 +24,7 @@ use crate::cache::{Key, RecordCache};
 use crate::error::{Result, SegmentError};
 use crate::placement;
 use crate::pointer::{BLOCK_BYTES, RecordPointer};
+use crate::rebuild::REBUILDS_MAX;
 use crate::repair::REPAIRS_MAX;
 use crate::row_cache::RowCache;
 use crate::types::{
@@ -34,6 +35,8 @@ use crate::volume::{Allocate, OpenSegment, Segment, Volume};
 
 /// Shares of the disks' bytes that one shard takes at most, so that small disks hold many segments.
 const SHARDS_PER_DISK_MIN: u64 = 64;
+/// Records up to this length are copied into the cache.
+const COPIED_LEN_BYTES_MAX: usize = 128 << 10;
 /// Shards removed at a time by a sweep of one disk.
 const SWEEP_CONCURRENCY: usize = 16;
 
@@ -51,6 +54,7 @@ pub struct SegmentStore {
     pub(crate) appends_in_flight: Semaphore,
     pub(crate) appends_in_flight_max: u32,
     pub(crate) repairs: Arc<Semaphore>,
+    pub(crate) rebuilds: Arc<Semaphore>,
 }
 
 /// See [`SegmentStats`].
@@ -71,6 +75,8 @@ pub(crate) struct Counters {
     pub repairs: AtomicU64,
     pub repairs_failed: AtomicU64,
     pub repairs_skipped: AtomicU64,
+    pub rebuilds: AtomicU64,
+    pub rebuilds_failed: AtomicU64,
     pub cache_hits: AtomicU64,
     pub cache_misses: AtomicU64,
 }
@@ -106,15 +112,23 @@ impl SegmentStore {
             appends_in_flight: Semaphore::new(in_flight as usize),
             appends_in_flight_max: in_flight,
             repairs: Arc::new(Semaphore::new(REPAIRS_MAX)),
+            rebuilds: Arc::new(Semaphore::new(REBUILDS_MAX)),
             env,
             settings,
         })
     }
 
     /// Makes a volume's existing segments known. All of them take no more appends: a restart never
-    /// appends to a segment whose end it does not know. `allocate` gives new segment ids, none twice.
-    pub fn open_volume(&self, volume: VolumeId, allocate: Allocate, segments: Vec<SegmentInfo>) {
-        let opened = Arc::new(Volume::new(volume, allocate, segments));
+    /// appends to a segment whose end it does not know. `allocate` gives new segment ids, none twice;
+    /// what is written from now on says that it is of ownership term `epoch`.
+    pub fn open_volume(
+        &self,
+        volume: VolumeId,
+        epoch: Epoch,
+        allocate: Allocate,
+        segments: Vec<SegmentInfo>,
+    ) {
+        let opened = Arc::new(Volume::new(volume, epoch, allocate, segments));
         self.volumes.write().insert(volume, opened);
     }
 
@@ -200,18 +214,24 @@ impl SegmentStore {
     }
 
     /// Puts the file bytes of a whole record into the cache, so that they can be read right after
-    /// they were written. `data` should not be a small slice of a large buffer: that is kept alive.
+    /// they were written.
     pub fn cache_insert(&self, volume: VolumeId, pointer: &RecordPointer, data: Bytes) {
         self.cache_insert_parts(volume, pointer, vec![data]);
     }
 
     /// As [`Self::cache_insert`], for data in parts.
+    ///
+    /// Small records are copied: as slices of the larger buffer that a client's write came in they
+    /// would keep all of it in memory, and the cache would hold a multiple of what it may.
     pub fn cache_insert_parts(&self, volume: VolumeId, pointer: &RecordPointer, data: Vec<Bytes>) {
         let len: usize = data.iter().map(Bytes::len).sum();
         assert_eq!(len, pointer.file_len_bytes as usize);
-        if len > 0 {
-            self.cache.insert(Key::whole(volume, pointer), data.into());
-        }
+        let parts = match len {
+            0 => return,
+            1..=COPIED_LEN_BYTES_MAX => [data.concat().into()].into(),
+            _ => data.into(),
+        };
+        self.cache.insert(Key::whole(volume, pointer), parts);
     }
 
     /// Makes room for others: no reader will ask for this record again.
@@ -311,7 +331,7 @@ impl SegmentStore {
         if !open.rows_in_order() {
             return;
         }
-        let footers = footers(segment, &open);
+        let footers = footers(volume.epoch, segment, &open);
         let seals = open.shards.iter().zip(footers).zip(&open.shard_failed);
         let seals = seals.filter(|(_, failed)| !**failed);
         let results = join_all(seals.map(|((shard, footer), _)| shard.seal(footer))).await;
@@ -475,6 +495,8 @@ impl SegmentStore {
             repairs: get(&counters.repairs),
             repairs_failed: get(&counters.repairs_failed),
             repairs_skipped: get(&counters.repairs_skipped),
+            rebuilds: get(&counters.rebuilds),
+            rebuilds_failed: get(&counters.rebuilds_failed),
             cache_hits: get(&counters.cache_hits),
             cache_misses: get(&counters.cache_misses),
             cache_bytes: self.cache.weight_bytes() + self.rows.weight_bytes(),
@@ -514,8 +536,8 @@ impl Segment {
     }
 }
 
-/// The footer of each shard.
-fn footers(segment: &Segment, open: &OpenSegment) -> Vec<ShardFooter> {
+/// The footer of each shard. A segment is sealed in the term that made it: none is appended to later.
+fn footers(epoch: Epoch, segment: &Segment, open: &OpenSegment) -> Vec<ShardFooter> {
     let rows: Vec<FooterRow> = open
         .rows
         .iter()
@@ -529,7 +551,7 @@ fn footers(segment: &Segment, open: &OpenSegment) -> Vec<ShardFooter> {
             name: segment.shard_name(index),
             data_shards: segment.code.data(),
             parity_shards: segment.code.parity(),
-            epoch: Epoch(0),
+            epoch,
             data_len_bytes: u64::from(open.data_blocks()) * u64::from(BLOCK_BYTES),
             rows: rows.clone(),
             checksums: chunk_checksums(open, usize::from(index)),

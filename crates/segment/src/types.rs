@@ -196,6 +196,9 @@ pub struct SegmentStats {
     pub repairs_failed: u64,
     /// Repairs not started because enough are under way; the next read finds the damage again.
     pub repairs_skipped: u64,
+    /// Shards whose file was gone, made anew from the others.
+    pub rebuilds: u64,
+    pub rebuilds_failed: u64,
     pub cache_hits: u64,
     pub cache_misses: u64,
     pub cache_bytes: u64,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use cairn_base::{DiskId, SegmentId, VolumeId};
+use cairn_base::{DiskId, Epoch, SegmentId, VolumeId};
 use cairn_erasure::Code;
 use cairn_shard::Shard;
 use parking_lot::{Mutex, RwLock};
@@ -32,8 +32,13 @@ pub(crate) struct Segment {
     /// Some record in it was acknowledged.
     pub appended: AtomicBool,
     removed: AtomicBool,
+    /// Its shards are there, or never will be: until then it counts as open.
+    made: AtomicBool,
     pins: AtomicU32,
     open: Mutex<Option<OpenSegment>>,
+    /// Shards being rebuilt, and those whose rebuild failed, with the time (of the monotonic clock)
+    /// before which it is not tried again.
+    rebuilding: Mutex<Vec<(u8, Duration)>>,
 }
 
 /// What a segment has while it may be appended to.
@@ -88,8 +93,10 @@ impl Segment {
             gate: Arc::default(),
             appended: AtomicBool::new(true),
             removed: AtomicBool::new(false),
+            made: AtomicBool::new(true),
             pins: AtomicU32::new(0),
             open: Mutex::new(None),
+            rebuilding: Mutex::default(),
         }
     }
 
@@ -97,6 +104,7 @@ impl Segment {
     pub fn created(volume: VolumeId, info: SegmentInfo) -> Self {
         Self {
             appended: AtomicBool::new(false),
+            made: AtomicBool::new(false),
             ..Self::known(volume, info)
         }
     }
@@ -112,6 +120,7 @@ impl Segment {
             last_used: now,
             rows: Vec::new(),
         });
+        self.made.store(true, Ordering::Release);
     }
 
     pub fn info(&self) -> SegmentInfo {
@@ -124,9 +133,9 @@ impl Segment {
         }
     }
 
-    /// Whether rows may be added or are being written.
+    /// Whether rows may be added or are being written. Once false it stays so.
     pub fn is_open(&self) -> bool {
-        self.open.lock().is_some()
+        !self.made.load(Ordering::Acquire) || self.open.lock().is_some()
     }
 
     /// Whether a row may still be reserved.
@@ -222,6 +231,25 @@ impl Segment {
         self.pins.load(Ordering::Acquire) > 0
     }
 
+    /// Whether the caller is the one to rebuild this shard now.
+    pub fn begin_rebuild(&self, shard: u8, now: Duration) -> bool {
+        let mut rebuilding = self.rebuilding.lock();
+        let is_early = |entry: &(u8, Duration)| entry.0 == shard && now < entry.1;
+        if rebuilding.iter().any(is_early) {
+            return false;
+        }
+        rebuilding.retain(|entry| entry.0 != shard);
+        rebuilding.push((shard, Duration::MAX));
+        true
+    }
+
+    /// `retry_at`: before then no reader starts another one; `None` after success.
+    pub fn end_rebuild(&self, shard: u8, retry_at: Option<Duration>) {
+        let mut rebuilding = self.rebuilding.lock();
+        rebuilding.retain(|entry| entry.0 != shard);
+        rebuilding.extend(retry_at.map(|at| (shard, at)));
+    }
+
     pub fn mark_removed(&self) {
         self.removed.store(true, Ordering::Release);
     }
@@ -257,6 +285,8 @@ pub(crate) type Allocate = Arc<dyn Fn() -> SegmentId + Send + Sync>;
 /// A volume that is served here.
 pub(crate) struct Volume {
     pub id: VolumeId,
+    /// The ownership term in which it was opened.
+    pub epoch: Epoch,
     pub allocate: Allocate,
     pub segments: RwLock<FxHashMap<SegmentId, Arc<Segment>>>,
     pub streams: Mutex<Streams>,
@@ -265,13 +295,14 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    pub fn new(id: VolumeId, allocate: Allocate, segments: Vec<SegmentInfo>) -> Self {
+    pub fn new(id: VolumeId, epoch: Epoch, allocate: Allocate, segments: Vec<SegmentInfo>) -> Self {
         let known = segments
             .into_iter()
             .map(|info| (info.id, Arc::new(Segment::known(id, info))))
             .collect();
         Self {
             id,
+            epoch,
             allocate,
             segments: RwLock::new(known),
             streams: Mutex::default(),

@@ -98,9 +98,10 @@ impl ShardError {
             Self::Disk(DiskError::Short { .. })
             | Self::DamagedIdentity { .. }
             | Self::DamagedFooter { .. } => ShardErrorKind::Damaged,
-            Self::WrongPool { .. } | Self::NotFormatted { .. } | Self::AlreadyFormatted { .. } => {
-                ShardErrorKind::Refused
-            }
+            Self::Disk(DiskError::InUse { .. })
+            | Self::WrongPool { .. }
+            | Self::NotFormatted { .. }
+            | Self::AlreadyFormatted { .. } => ShardErrorKind::Refused,
             Self::Disk(DiskError::Exists { .. })
             | Self::Exists { .. }
             | Self::BadRange { .. }

@@ -61,7 +61,9 @@ impl Health {
             Err(DiskError::Full { .. }) => {
                 self.full_errors.fetch_add(1, ORDER);
             }
-            Err(DiskError::NotFound { .. } | DiskError::Exists { .. }) => {}
+            Err(
+                DiskError::NotFound { .. } | DiskError::Exists { .. } | DiskError::InUse { .. },
+            ) => {}
             Err(DiskError::Short { .. }) => {
                 errors.fetch_add(1, ORDER);
             }

@@ -27,4 +27,4 @@ pub use health::DiskHealth;
 pub use identity::{DiskIdentity, IDENTITY_NAME, decode_identity, encode_identity};
 pub use name::ShardName;
 pub use shard::Shard;
-pub use shard_disk::{ShardDisk, ShardSettings};
+pub use shard_disk::{HiddenShard, ShardDisk, ShardSettings};

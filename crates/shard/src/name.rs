@@ -22,6 +22,16 @@ impl fmt::Display for ShardName {
 /// Empty files named after the volumes that have, or had, shards here: a disk cannot list folders.
 pub(crate) const VOLUMES_FOLDER: &str = "shard-volumes";
 
+/// Shards that are being rebuilt; what a crash leaves here is removed at the next start.
+pub(crate) const HIDDEN_FOLDER: &str = "rebuild";
+
+pub(crate) fn hidden_path(name: ShardName) -> String {
+    format!(
+        "{HIDDEN_FOLDER}/{:08x}.{:016x}.{:02}",
+        name.volume.0, name.segment.0, name.index
+    )
+}
+
 pub(crate) fn shards_folder(volume: VolumeId) -> String {
     format!("shards/{:08x}", volume.0)
 }

@@ -140,6 +140,16 @@ impl FreeFiles {
         Some(state.files.swap_remove(index))
     }
 
+    /// A file that shards of this capacity have no use for, taken off the list.
+    pub(crate) fn take_other(&self, capacity_bytes: u64) -> Option<FreeFile> {
+        let mut state = self.state.lock();
+        let index = state
+            .files
+            .iter()
+            .position(|file| file.capacity_bytes != capacity_bytes)?;
+        Some(state.files.swap_remove(index))
+    }
+
     pub(crate) fn take_any(&self) -> Option<FreeFile> {
         self.state.lock().files.pop()
     }

@@ -19,7 +19,8 @@ use crate::identity::{
     encode_identity,
 };
 use crate::name::{
-    ShardName, VOLUMES_FOLDER, parse_shard, parse_volume, shard_path, shards_folder, volume_path,
+    HIDDEN_FOLDER, ShardName, VOLUMES_FOLDER, hidden_path, parse_shard, parse_volume, shard_path,
+    shards_folder, volume_path,
 };
 use crate::recycle::{FREE_FOLDER, FreeFile, FreeFiles};
 use crate::shard::{Live, Shard};
@@ -172,6 +173,10 @@ impl ShardDisk {
             // What cannot be removed now is tried again at the next start.
             let _ = disk.remove(&path).await;
         }
+        for file_name in disk.list(HIDDEN_FOLDER).await? {
+            // A rebuild that a crash broke off; who finds the shard missing begins anew.
+            let _ = disk.remove(&format!("{HIDDEN_FOLDER}/{file_name}")).await;
+        }
         Ok(Arc::new(Self {
             identity,
             shared: Arc::new(Shared {
@@ -228,7 +233,8 @@ impl ShardDisk {
 
     /// Makes a shard for `capacity_bytes` of data (a multiple of 4096, at most
     /// [`crate::SHARD_CAPACITY_BYTES_MAX`]), allocated at once. Its name is durable after its first
-    /// sync. Its content is undefined until written.
+    /// sync. Its content is undefined until written. A full disk first gives up its files kept for
+    /// new shards.
     ///
     /// Fails with `Exists`, with the disk's `Full`, or with the disk's errors.
     pub async fn create(
@@ -236,13 +242,7 @@ impl ShardDisk {
         name: ShardName,
         capacity_bytes: u64,
     ) -> Result<Arc<Shard>, ShardError> {
-        let len_bytes = file_len_bytes(capacity_bytes).ok_or_else(|| ShardError::BadRange {
-            disk: self.label().to_owned(),
-            shard: name,
-            what: "a capacity that no shard can have",
-            offset: 0,
-            len_bytes: capacity_bytes,
-        })?;
+        let len_bytes = self.file_len_bytes(name, capacity_bytes)?;
         self.note_volume(name.volume).await?;
         self.free.note_capacity(capacity_bytes);
         while let Some(free) = self.free.take(capacity_bytes) {
@@ -257,21 +257,97 @@ impl ShardDisk {
             }
         }
         let _names = self.names.read().await;
-        let file = self
-            .create_file(name, OpenMode::CreateNew { len_bytes })
-            .await?;
+        let file = self.create_file(name, &shard_path(name), len_bytes).await?;
         let folders = vec![shards_folder(name.volume)];
         Ok(self.adopt(name, file, Some(capacity_bytes), folders))
     }
 
+    /// As [`Self::create`], for a shard that nobody finds before [`Self::publish`]: one that is filled
+    /// with what others already look for. A crash before that leaves no shard.
+    pub async fn create_hidden(
+        &self,
+        name: ShardName,
+        capacity_bytes: u64,
+    ) -> Result<HiddenShard, ShardError> {
+        let len_bytes = self.file_len_bytes(name, capacity_bytes)?;
+        self.note_volume(name.volume).await?;
+        let path = hidden_path(name);
+        match self.shared.disk.remove(&path).await {
+            Ok(()) | Err(DiskError::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let file = self.create_file(name, &path, len_bytes).await?;
+        let capacity_bytes = Some(capacity_bytes);
+        let shard = Shard::new(name, self.shared.clone(), file, capacity_bytes, Vec::new());
+        Ok(HiddenShard {
+            shard: Arc::new(shard),
+        })
+    }
+
+    /// Makes a hidden shard one that is found, with all that was written to it; durable when this
+    /// returns. Fails with `Exists` if there is one of its name meanwhile.
+    pub async fn publish(&self, hidden: HiddenShard) -> Result<Arc<Shard>, ShardError> {
+        let shard = hidden.shard;
+        let name = shard.name();
+        shard.sync().await?;
+        let _names = self.names.write().await;
+        let path = hidden_path(name);
+        if let Err(error) = self.require_absent(name).await {
+            // It would be removed at the next start; the first error is the one to tell.
+            let _ = self.shared.disk.remove(&path).await;
+            return Err(error);
+        }
+        let disk = &self.shared.disk;
+        let health = &self.shared.health;
+        let folder = shards_folder(name.volume);
+        health.note_write(disk.rename(&path, &shard_path(name)).await)?;
+        health.note_write(disk.sync_folder(HIDDEN_FOLDER).await)?;
+        health.note_write(disk.sync_folder(&folder).await)?;
+        self.shared.live.lock().insert(&shard);
+        self.open.insert(name, shard.clone());
+        Ok(shard)
+    }
+
+    fn file_len_bytes(&self, name: ShardName, capacity_bytes: u64) -> Result<u64, ShardError> {
+        file_len_bytes(capacity_bytes).ok_or_else(|| ShardError::BadRange {
+            disk: self.label().to_owned(),
+            shard: name,
+            what: "a capacity that no shard can have",
+            offset: 0,
+            len_bytes: capacity_bytes,
+        })
+    }
+
+    /// Makes the file of a shard at `path`.
     async fn create_file(
         &self,
         name: ShardName,
-        mode: OpenMode,
+        path: &str,
+        len_bytes: u64,
     ) -> Result<Arc<dyn DiskFile>, ShardError> {
-        let result = self.shared.disk.open(&shard_path(name), mode).await;
+        let disk = &self.shared.disk;
+        let mode = OpenMode::CreateNew { len_bytes };
+        let mut result = disk.open(path, mode).await;
+        // Files that wait for shards of another size are space, too.
+        if matches!(result, Err(DiskError::Full { .. })) && self.free.len_bytes() > 0 {
+            self.release_recycled().await?;
+            result = disk.open(path, mode).await;
+        }
         let result = self.shared.health.note_write(result);
         result.map_err(|error| self.shared.error_of(name, error))
+    }
+
+    /// Fails with `Exists` if a shard of this name is there: a rename would replace its file.
+    async fn require_absent(&self, name: ShardName) -> Result<(), ShardError> {
+        let disk = &self.shared.disk;
+        match disk.open(&shard_path(name), OpenMode::Existing).await {
+            Err(DiskError::NotFound { .. }) => Ok(()),
+            Ok(_) => Err(ShardError::Exists {
+                disk: self.label().to_owned(),
+                shard: name,
+            }),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Turns a free file into the shard `name`.
@@ -306,15 +382,7 @@ impl ShardDisk {
             health.note_write(file.write_durable_at(trailer_start, vec![zeros]).await)?;
         }
         let _names = self.names.write().await;
-        // A rename would replace the file that is there.
-        match disk.open(&shard_path(name), OpenMode::Existing).await {
-            Err(DiskError::NotFound { .. }) => {}
-            Ok(_) => {
-                let disk = self.label().to_owned();
-                return Err(ShardError::Exists { disk, shard: name });
-            }
-            Err(error) => return Err(error.into()),
-        }
+        self.require_absent(name).await?;
         health.note_write(disk.rename(&path, &shard_path(name)).await)?;
         // The free name goes first: a crash in between loses the empty file, never doubles it.
         let folders = vec![FREE_FOLDER.to_owned(), shards_folder(name.volume)];
@@ -512,8 +580,14 @@ impl ShardDisk {
         Ok(())
     }
 
+    /// How many files wait for shards of this capacity.
+    pub fn recycled_count(&self, capacity_bytes: u64) -> usize {
+        self.free.count(capacity_bytes)
+    }
+
     /// Makes zero-written files until `count` (at most the setting) wait for shards of this
-    /// capacity. Slow: it writes them. Stops at the first error.
+    /// capacity; files of other capacities make place for them. Slow: it writes them. Stops at the
+    /// first error.
     pub async fn prepare_recycled(
         &self,
         count: usize,
@@ -522,7 +596,11 @@ impl ShardDisk {
         self.free.note_capacity(capacity_bytes);
         while self.free.count(capacity_bytes) < count {
             let Some(free) = self.free.reserve(capacity_bytes, None) else {
-                break;
+                let Some(other) = self.free.take_other(capacity_bytes) else {
+                    break;
+                };
+                self.drop_free(other).await;
+                continue;
             };
             let reserved = Reserved {
                 free: &self.free,
@@ -550,6 +628,17 @@ impl ShardDisk {
             }
         }
         Ok(())
+    }
+}
+
+/// A shard that is being filled; see [`ShardDisk::create_hidden`].
+pub struct HiddenShard {
+    shard: Arc<Shard>,
+}
+
+impl HiddenShard {
+    pub fn shard(&self) -> &Arc<Shard> {
+        &self.shard
     }
 }
 

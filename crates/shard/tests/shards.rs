@@ -536,6 +536,103 @@ fn full_files_are_recycled_and_others_deleted() {
 }
 
 #[test]
+fn files_kept_for_shards_of_one_size_give_way_to_another() {
+    block_on(async {
+        let disk = MemDisk::new("small", 2 << 20);
+        let settings = ShardSettings {
+            recycled_files_max: 6,
+            ..ShardSettings::default()
+        };
+        let shards = open_with(disk, settings).await;
+        shards.prepare_recycled(6, CAPACITY).await.unwrap();
+        assert_eq!(shards.recycled_count(CAPACITY), 6);
+        shards.prepare_recycled(4, CAPACITY / 2).await.unwrap();
+        let counts = [CAPACITY, CAPACITY / 2].map(|capacity| shards.recycled_count(capacity));
+        assert_eq!(counts, [2, 4]);
+        // The disk is full but for what is kept, which is of no use for a shard of this size.
+        let (large, free_bytes) = (1 << 20, shards.space().unwrap().free_bytes);
+        assert!(free_bytes > large && free_bytes - shards.recycled_bytes() < large);
+        shards.create(name(1, 1, 0), large).await.unwrap();
+        assert_eq!(shards.recycled_bytes(), 0);
+    });
+}
+
+#[test]
+fn a_hidden_shard_is_found_when_it_is_published() {
+    each(|disk| async move {
+        let shards = open(disk.clone()).await;
+        let (one, two) = (name(1, 1, 0), name(1, 2, 0));
+        let data = fill(CAPACITY, 7);
+        for shard_name in [one, two] {
+            let hidden = shards.create_hidden(shard_name, CAPACITY).await.unwrap();
+            let found = shards.open_shard(shard_name).await.map(|_| ());
+            assert_eq!(kind(found), Some(ShardErrorKind::NotFound));
+            hidden
+                .shard()
+                .write_at(0, vec![data.clone()])
+                .await
+                .unwrap();
+            let footer = footer_of(shard_name, &data);
+            hidden.shard().seal(footer.clone()).await.unwrap();
+            if shard_name == two {
+                // Broken off; begun anew below.
+                continue;
+            }
+            let shard = shards.publish(hidden).await.unwrap();
+            assert!(Arc::ptr_eq(&shard, &shards.open_shard(one).await.unwrap()));
+            assert_eq!(shard.read_footer().await, Ok(Some(footer)));
+            assert_eq!(shard.read_at(0, data.len()).await.unwrap(), data);
+        }
+        let hidden = shards.create_hidden(two, CAPACITY).await.unwrap();
+        shards.create(two, CAPACITY).await.unwrap();
+        let published = shards.publish(hidden).await.map(|_| ());
+        assert!(matches!(published, Err(ShardError::Exists { .. })));
+        shards.create_hidden(name(1, 3, 0), CAPACITY).await.unwrap();
+        drop(shards);
+        let shards = open(disk.clone()).await;
+        assert_eq!(shards.list(VolumeId(1)).await.unwrap(), [one, two]);
+        assert_eq!(disk.list("rebuild").await.unwrap(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_crash_leaves_a_published_shard_whole_or_missing() {
+    block_on(async {
+        let disk = mem_disk();
+        let shards = open(disk.clone()).await;
+        shards
+            .create(name(1, 9, 0), 4096)
+            .await
+            .unwrap()
+            .sync()
+            .await
+            .unwrap();
+        let recorder = Recorder::new(&[disk]);
+        let (shard_name, data) = (name(1, 1, 0), fill(CAPACITY, 7));
+        let hidden = shards.create_hidden(shard_name, CAPACITY).await.unwrap();
+        hidden
+            .shard()
+            .write_at(0, vec![data.clone()])
+            .await
+            .unwrap();
+        shards.publish(hidden).await.unwrap();
+        for index in 0..=recorder.op_count() {
+            for (mode, seed) in crashes() {
+                let crashed = recorder.crash_at(index, mode, seed).swap_remove(0);
+                let shards = open(crashed).await;
+                match shards.open_shard(shard_name).await {
+                    Ok(shard) => assert_eq!(shard.read_at(0, data.len()).await.unwrap(), data),
+                    Err(error) => {
+                        assert_eq!(error.kind(), ShardErrorKind::NotFound);
+                        assert!(index < recorder.op_count(), "published and gone");
+                    }
+                }
+            }
+        }
+    });
+}
+
+#[test]
 fn a_free_file_that_does_not_work_is_replaced() {
     block_on(async {
         let kinds = [

@@ -46,6 +46,7 @@ fn kind(error: DiskError) -> &'static str {
         DiskError::Full { .. } => "full",
         DiskError::Io { .. } => "io",
         DiskError::Short { .. } => "short",
+        DiskError::InUse { .. } => "in use",
     }
 }
 

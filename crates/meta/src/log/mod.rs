@@ -24,7 +24,9 @@ use tokio::sync::oneshot;
 use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::tasks::Tasks;
-use format::{BLOCK_BYTES, FileHeader, MEMBER_COUNT_MAX, RecordBuf, SET_COUNT_MAX, Term};
+use format::{
+    BLOCK_BYTES, FileHeader, MEMBER_COUNT_MAX, RecordBuf, SET_COUNT_MAX, Term, find_records,
+};
 
 /// Most files without content that are kept on one disk to be used again.
 const SPARE_FILE_COUNT_MAX: usize = 3;
@@ -33,8 +35,14 @@ pub(crate) type LogFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, MetaErr
 /// The seam between the committer and where groups become durable.
 pub(crate) trait CommitLog: Send {
     /// Makes the record durable with full protection. With it, it is durable that positions below
-    /// `retained_from` are not needed any more. An error is final.
-    fn append(&mut self, record: RecordBuf, retained_from: LogPosition) -> LogFuture<'_, ()>;
+    /// `retained_from` are not needed any more. An error is final. With `may_block`, the thread of
+    /// the caller may be blocked for as long as the write takes.
+    fn append(
+        &mut self,
+        record: RecordBuf,
+        retained_from: LogPosition,
+        may_block: bool,
+    ) -> LogFuture<'_, ()>;
     /// Gives up what is below the `retained_from` of the last durable record.
     fn trim(&mut self);
     fn status(&self) -> LogStatus;
@@ -47,12 +55,13 @@ pub(crate) struct LogStatus {
     pub syncs: u64,
     pub disks: Vec<DiskId>,
     pub start: LogPosition,
+    /// Some of what is kept has fewer copies than were asked for.
+    pub is_short: bool,
 }
 
 /// What every header of a term says.
 #[derive(Clone)]
 pub(crate) struct TermInfo {
-    pub copies: usize,
     pub log_file_bytes: u64,
     pub history: Vec<Term>,
 }
@@ -72,10 +81,12 @@ struct OpenFile {
     /// Where the next record goes.
     offset: u64,
     last: LogPosition,
+    /// Copies wanted when it was made.
+    copies_wanted: usize,
     copies: Vec<(usize, Arc<dyn DiskFile>)>,
 }
 
-/// The log as files on `copies` disks, written in parallel.
+/// The log as files on several disks, written in parallel.
 pub(crate) struct MirroredLog {
     files: FileMaker,
     current: OpenFile,
@@ -83,6 +94,8 @@ pub(crate) struct MirroredLog {
     sequence_next: u64,
     retained: VecDeque<Retained>,
     syncs: u64,
+    /// Some of what is kept has fewer copies than were asked for.
+    is_short: bool,
 }
 
 /// Names of files that can be used again, by disk.
@@ -125,6 +138,7 @@ impl MirroredLog {
             sequence_next,
             retained,
             syncs: 0,
+            is_short: false,
         })
     }
 
@@ -154,7 +168,7 @@ impl MirroredLog {
         let disks = self.files.disks.clone();
         let is_whole = |file: &OpenFile| {
             let healthy = file.copies.iter().all(|(disk, _)| disks.is_healthy(*disk));
-            healthy && !file.copies.is_empty() && file.copies.len() >= wanted
+            healthy && !file.copies.is_empty() && file.copies.len() == wanted
         };
         let file = match prepared {
             Some(file) if is_whole(&file) => file,
@@ -170,6 +184,51 @@ impl MirroredLog {
         Ok(())
     }
 
+    /// Goes on in a file with as many copies as are wanted now, and copies into it what is still needed
+    /// of older ones: the journal is nowhere else. Without space for that the log goes on with the
+    /// copies that it has, which shows in the status.
+    async fn roll_for_copies(&mut self, retained_from: LogPosition) {
+        let wanted = self.files.disks.copies_wanted();
+        let is_raised = wanted > self.current.copies_wanted;
+        let mut done = self.roll().await;
+        if done.is_ok() && is_raised {
+            done = self.copy_retained(retained_from).await;
+        }
+        self.is_short = done.is_err();
+        if let Err(error) = done {
+            self.current.copies_wanted = wanted;
+            tracing::warn!(
+                volume = self.files.disks.volume.0,
+                %error,
+                "not all of the log has as many copies as are wanted"
+            );
+        }
+    }
+
+    async fn copy_retained(&mut self, retained_from: LogPosition) -> Result<(), MetaError> {
+        let needed = |file: &&Retained| file.last >= retained_from;
+        let old: Vec<(u64, Vec<usize>)> = self
+            .retained
+            .iter()
+            .filter(needed)
+            .map(|file| (file.sequence, file.disks.clone()))
+            .collect();
+        for (sequence, disks) in old {
+            let (nonce, body) = self.files.read_any(sequence, &disks).await?;
+            for found in find_records(&body, nonce) {
+                let head = found.head;
+                if head.last < retained_from {
+                    continue;
+                }
+                let payload = body.get(found.payload).unwrap_or_default();
+                let positions = (head.first, head.last);
+                let copy = RecordBuf::copy_of(payload, positions, head.epoch, head.term);
+                self.append(copy, retained_from, false).await?;
+            }
+        }
+        Ok(())
+    }
+
     fn retain(&mut self, file: &OpenFile) {
         self.retained.push_back(Retained {
             sequence: file.sequence,
@@ -180,18 +239,27 @@ impl MirroredLog {
     }
 
     /// Writes to all copies of the current file; false when some failed, which are dropped then.
-    async fn write(&mut self, bytes: &Bytes) -> bool {
+    async fn write(&mut self, bytes: &Bytes, may_block: bool) -> bool {
         let offset = self.current.offset;
-        let results = match self.current.copies.as_slice() {
-            [(_, file)] => vec![file.write_durable_at(offset, vec![bytes.clone()]).await],
-            copies => {
-                let write = |(_, file): &(usize, Arc<dyn DiskFile>)| {
-                    let file = file.clone();
-                    let bytes = bytes.clone();
-                    async move { file.write_durable_at(offset, vec![bytes]).await }
-                };
-                join_all(copies.iter().map(write)).await
+        let last = self.current.copies.len().saturating_sub(1);
+        let write = |(index, (_, file)): (usize, &(usize, Arc<dyn DiskFile>))| {
+            let file = file.clone();
+            let bytes = bytes.clone();
+            async move {
+                // All are begun in this order: the others are on their way when this thread blocks.
+                let here = may_block && index == last;
+                match here
+                    .then(|| file.write_durable_now(offset, &bytes))
+                    .flatten()
+                {
+                    Some(result) => result,
+                    None => file.write_durable_at(offset, vec![bytes]).await,
+                }
             }
+        };
+        let results = match self.current.copies.as_slice() {
+            [only] => vec![write((0, only)).await],
+            copies => join_all(copies.iter().enumerate().map(write)).await,
         };
         self.syncs += results.len() as u64;
         let mut is_whole = true;
@@ -211,6 +279,7 @@ impl MirroredLog {
         &mut self,
         mut record: RecordBuf,
         retained_from: LogPosition,
+        may_block: bool,
     ) -> Result<(), MetaError> {
         let len = record.len_bytes();
         let file_len = self.files.info.log_file_bytes;
@@ -221,16 +290,20 @@ impl MirroredLog {
         if self.current.offset + len > file_len || !self.current.copies.iter().all(is_healthy) {
             self.current.copies.retain(is_healthy);
             self.roll().await?;
+        } else if self.current.copies_wanted != disks.copies_wanted() {
+            self.roll_for_copies(retained_from).await;
         }
         loop {
             record.seal(self.current.nonce, retained_from);
             let RecordBuf { bytes, head } = record;
             let bytes = bytes.freeze();
-            if self.write(&bytes).await {
+            if self.write(&bytes, may_block).await {
                 self.current.last = head.last;
                 break;
             }
-            // The group goes to other disks as a whole before anyone is told that it is durable.
+            // The group goes to other disks as a whole before anyone is told that it is durable. Nothing
+            // goes to what is left of this file any more, also if there is no space for another now.
+            self.current.offset = file_len;
             self.roll().await?;
             record = RecordBuf {
                 bytes: AlignedBuf::copy_of(&bytes),
@@ -247,8 +320,13 @@ impl MirroredLog {
 }
 
 impl CommitLog for MirroredLog {
-    fn append(&mut self, record: RecordBuf, retained_from: LogPosition) -> LogFuture<'_, ()> {
-        Box::pin(self.append_record(record, retained_from))
+    fn append(
+        &mut self,
+        record: RecordBuf,
+        retained_from: LogPosition,
+        may_block: bool,
+    ) -> LogFuture<'_, ()> {
+        Box::pin(self.append_record(record, retained_from, may_block))
     }
 
     fn trim(&mut self) {
@@ -273,6 +351,7 @@ impl CommitLog for MirroredLog {
             syncs: self.syncs,
             disks: self.current.copies.iter().map(disk_id).collect(),
             start: self.files.retained_from,
+            is_short: self.is_short,
         }
     }
 }
@@ -329,7 +408,7 @@ impl FileMaker {
     fn choose(&self, full: &[usize]) -> Vec<usize> {
         let mut set = self.disks.healthy();
         set.retain(|disk| !full.contains(disk));
-        set.truncate(self.info.copies.min(SET_COUNT_MAX));
+        set.truncate(self.disks.copies_wanted().min(SET_COUNT_MAX));
         set
     }
 
@@ -369,6 +448,7 @@ impl FileMaker {
         sequence: u64,
         set: Vec<usize>,
     ) -> Result<OpenFile, Vec<(usize, DiskError)>> {
+        let copies_wanted = self.disks.copies_wanted();
         let members = self.disks.ids().into_iter().take(MEMBER_COUNT_MAX);
         let header = FileHeader {
             volume: self.disks.volume,
@@ -376,7 +456,7 @@ impl FileMaker {
             nonce: self.env.entropy.u64(),
             file_len_bytes: self.info.log_file_bytes,
             retained_from: self.retained_from,
-            copies: self.info.copies.min(SET_COUNT_MAX) as u8,
+            copies: copies_wanted.min(SET_COUNT_MAX) as u8,
             set: set.iter().map(|disk| self.disks.get(*disk).id).collect(),
             members: members.collect(),
             history: self.info.history.clone(),
@@ -403,6 +483,7 @@ impl FileMaker {
                 nonce: header.nonce,
                 offset: BLOCK_BYTES as u64,
                 last: LogPosition(0),
+                copies_wanted,
                 copies,
             });
         }
@@ -414,6 +495,31 @@ impl FileMaker {
             len_bytes: self.info.log_file_bytes,
         });
         Err(failures)
+    }
+
+    /// The nonce and what follows the header of a file, from the first of `disks` that gives it.
+    async fn read_any(&self, sequence: u64, disks: &[usize]) -> Result<(u64, Bytes), MetaError> {
+        let mut last_error = MetaError::NoDisk {
+            volume: self.disks.volume,
+        };
+        for disk in disks.iter().filter(|disk| self.disks.is_healthy(**disk)) {
+            match self.read(*disk, sequence).await {
+                Ok(content) => return Ok(content),
+                Err(error) => last_error = error,
+            }
+        }
+        Err(last_error)
+    }
+
+    async fn read(&self, disk: usize, sequence: u64) -> Result<(u64, Bytes), MetaError> {
+        let name = file_name(&self.disks.folder(), sequence);
+        let file = self.disks.get(disk).disk.open(&name, OpenMode::Existing);
+        let file = file.await?;
+        let header = FileHeader::decode(&file.read_at(0, BLOCK_BYTES).await?)?;
+        let nonce = header.map(|header| header.nonce).unwrap_or_default();
+        let len = usize::try_from(file.len_bytes()).unwrap_or(usize::MAX);
+        let body = file.read_at(BLOCK_BYTES as u64, len.saturating_sub(BLOCK_BYTES));
+        Ok((nonce, body.await?))
     }
 
     async fn make(

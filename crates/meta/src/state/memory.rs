@@ -1,56 +1,50 @@
 //! The state as an ordered map in memory, kept as one checked snapshot file on each disk.
 //!
-//! Owns: the snapshot file. Must not know: keys. For disks that are no folder of the host, as in
-//! tests and simulations, where RocksDB has nowhere to be.
+//! Owns: when the snapshot file is written and read. Must not know: its bytes, keys. For disks that
+//! are no folder of the host, as in tests and simulations, where RocksDB has nowhere to be.
 
-use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use cairn_base::crc32c;
 use cairn_base::disk::{DiskError, OpenMode};
 use parking_lot::RwLock;
 
+use super::snapshot::{self, Map, Snapshot};
 use super::{Pair, ShipResult, StateCursor, StateFuture, StateKey, StateStore};
 use crate::disks::DiskSet;
 use crate::error::MetaError;
-use crate::keys::Key;
-use crate::records::{AppliedRecord, Fields, RecordError};
-
-const MAGIC: [u8; 8] = *b"CAIRNMEM";
-const VERSION: u32 = 1;
-
-type Map = BTreeMap<Vec<u8>, Bytes>;
-
-/// What a snapshot file holds.
-#[derive(Default)]
-pub(crate) struct Snapshot {
-    pub applied: AppliedRecord,
-    map: Map,
-}
+use crate::records::AppliedRecord;
 
 struct MemoryState {
     disks: DiskSet,
     index: usize,
     /// Shared with cursors, which see it as it was when they were made.
     map: RwLock<Arc<Map>>,
+    /// What the last flush would have needed, if it found no space. As RocksDB does, nothing is
+    /// applied from then on until there is.
+    missing_bytes: AtomicU64,
 }
 
 pub(super) fn open(disks: &DiskSet, index: usize, snapshot: Snapshot) -> Arc<dyn StateStore> {
+    let len_bytes = snapshot::encode(&snapshot.map).len() as u64;
     Arc::new(MemoryState {
         disks: disks.clone(),
         index,
         map: RwLock::new(Arc::new(snapshot.map)),
+        // On a full disk the first flush would fail: it may as well have.
+        missing_bytes: AtomicU64::new(len_bytes),
     })
 }
 
 #[cfg(test)]
 pub(super) fn empty() -> impl StateStore {
     MemoryState {
-        disks: DiskSet::new(cairn_base::VolumeId(1), Vec::new()),
+        disks: DiskSet::new(cairn_base::VolumeId(1), Vec::new(), 1),
         index: 0,
         map: RwLock::default(),
+        missing_bytes: AtomicU64::new(0),
     }
 }
 
@@ -60,7 +54,7 @@ pub(super) async fn discover(disks: &DiskSet, index: usize) -> Option<Snapshot> 
     let name = snapshot_name(disks);
     let file = disk.open(&name, OpenMode::Existing).await.ok()?;
     let bytes = file.read_at(0, file.len_bytes() as usize).await.ok()?;
-    match decode(&bytes) {
+    match snapshot::decode(&bytes) {
         Ok(snapshot) => Some(snapshot),
         Err(error) => {
             tracing::warn!(disk = disk.label(), "unreadable {name}: {error}");
@@ -73,63 +67,26 @@ fn snapshot_name(disks: &DiskSet) -> String {
     format!("{}/state.snapshot", disks.folder())
 }
 
-fn encode(map: &Map) -> Vec<u8> {
-    let mut out = Vec::new();
-    out.extend_from_slice(&MAGIC);
-    out.extend_from_slice(&VERSION.to_be_bytes());
-    out.extend_from_slice(&(map.len() as u64).to_be_bytes());
-    for (key, value) in map {
-        out.extend_from_slice(&(key.len() as u32).to_be_bytes());
-        out.extend_from_slice(&(value.len() as u32).to_be_bytes());
-        out.extend_from_slice(key);
-        out.extend_from_slice(value);
-    }
-    let crc = crc32c(&out);
-    out.extend_from_slice(&crc.to_be_bytes());
-    out
-}
-
-fn decode(bytes: &[u8]) -> Result<Snapshot, RecordError> {
-    let mut fields = Fields::unversioned("state snapshot", bytes);
-    let (body, crc) = bytes
-        .split_last_chunk::<4>()
-        .ok_or(fields.malformed("crc"))?;
-    if crc32c(body) != u32::from_be_bytes(*crc) {
-        return Err(fields.malformed("crc"));
-    }
-    fields.rest = body;
-    if fields.array::<8>("magic")? != MAGIC {
-        return Err(fields.malformed("magic"));
-    }
-    let version = fields.u32("version")?;
-    if version != VERSION {
-        return Err(RecordError::Version {
-            record: "state snapshot",
-            version: version.min(255) as u8,
-        });
-    }
-    let count = fields.u64("count")?;
-    let mut map = Map::new();
-    for _ in 0..count {
-        let key_len = fields.u32("key")? as usize;
-        let value_len = fields.u32("value")? as usize;
-        let key = fields.take(key_len, "key")?.to_vec();
-        let value = Bytes::copy_from_slice(fields.take(value_len, "value")?);
-        map.insert(key, value);
-    }
-    fields.end()?;
-    let applied = match map.get(Key::applied().at(Default::default()).as_slice()) {
-        Some(value) => AppliedRecord::decode(value)?,
-        None => AppliedRecord::default(),
-    };
-    Ok(Snapshot { applied, map })
-}
-
-pub(super) fn decode_anything(bytes: &[u8]) {
-    let _ = decode(bytes);
-}
-
 impl MemoryState {
+    fn require_space(&self) -> Result<(), MetaError> {
+        let missing_bytes = self.missing_bytes.load(Ordering::Acquire);
+        if missing_bytes == 0 {
+            return Ok(());
+        }
+        let disk = &self.disks.get(self.index).disk;
+        if disk
+            .space()
+            .is_ok_and(|space| space.free_bytes > missing_bytes)
+        {
+            self.missing_bytes.store(0, Ordering::Release);
+            return Ok(());
+        }
+        let label = disk.label();
+        Err(MetaError::Full(format!(
+            "the state on {label} cannot be written"
+        )))
+    }
+
     /// Replaces the snapshot on a disk: there always is a whole one.
     async fn write(&self, index: usize, bytes: Bytes) -> Result<(), DiskError> {
         let disk = &self.disks.get(index).disk;
@@ -142,7 +99,12 @@ impl MemoryState {
         let file = disk
             .open(&temporary, OpenMode::CreateNew { len_bytes: 0 })
             .await?;
-        file.write_at(0, vec![bytes]).await?;
+        if let Err(error) = file.write_at(0, vec![bytes]).await {
+            drop(file);
+            // Half a copy would only take space; what the removal says matters less than this error.
+            let _ = disk.remove(&temporary).await;
+            return Err(error);
+        }
         file.sync().await?;
         disk.rename(&temporary, &name).await?;
         disk.sync_folder(&self.disks.folder()).await
@@ -166,6 +128,7 @@ impl StateStore for MemoryState {
         &self,
         writes: &mut dyn Iterator<Item = (StateKey, Option<Bytes>)>,
     ) -> Result<(), MetaError> {
+        self.require_space()?;
         let mut map = self.map.write();
         let map = Arc::make_mut(&mut map);
         for (key, value) in writes {
@@ -180,9 +143,19 @@ impl StateStore for MemoryState {
 
     fn flush(&self) -> StateFuture<'_, Result<(), MetaError>> {
         Box::pin(async {
-            let bytes = Bytes::from(encode(&self.map.read().clone()));
-            let written = self.write(self.index, bytes).await;
-            written.map_err(|error| MetaError::State(format!("writing the state: {error}")))
+            let bytes = Bytes::from(snapshot::encode(&self.map.read().clone()));
+            let len_bytes = bytes.len() as u64;
+            match self.write(self.index, bytes).await {
+                Ok(()) => {
+                    self.missing_bytes.store(0, Ordering::Release);
+                    Ok(())
+                }
+                Err(error @ DiskError::Full { .. }) => {
+                    self.missing_bytes.store(len_bytes, Ordering::Release);
+                    Err(MetaError::Full(format!("writing the state: {error}")))
+                }
+                Err(error) => Err(MetaError::State(format!("writing the state: {error}"))),
+            }
         })
     }
 
@@ -192,7 +165,7 @@ impl StateStore for MemoryState {
         _applied: AppliedRecord,
     ) -> StateFuture<'_, Result<Vec<ShipResult>, MetaError>> {
         Box::pin(async move {
-            let bytes = Bytes::from(encode(&self.map.read().clone()));
+            let bytes = Bytes::from(snapshot::encode(&self.map.read().clone()));
             let mut results = Vec::with_capacity(disks.len());
             for index in disks {
                 let written = self.write(index, bytes.clone()).await;
@@ -228,31 +201,5 @@ impl StateCursor for MemoryCursor {
         };
         self.from = Bound::Excluded(key.clone());
         Ok(Some((key, value)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn snapshots_are_read_back_or_refused() {
-        let mut map = Map::new();
-        map.insert(b"key".to_vec(), Bytes::from_static(b"value"));
-        let applied = AppliedRecord {
-            position: cairn_base::LogPosition(7),
-            ..AppliedRecord::default()
-        };
-        let key = Key::applied().at(Default::default()).to_vec();
-        map.insert(key, Bytes::from(applied.encode()));
-        let bytes = encode(&map);
-        let read = decode(&bytes).expect("decodes");
-        assert_eq!((read.applied, read.map), (applied, map));
-        for index in 0..bytes.len() {
-            let mut damaged = bytes.clone();
-            damaged[index] ^= 4;
-            assert!(decode(&damaged).is_err(), "byte {index}");
-            assert!(decode(&bytes[..index]).is_err(), "cut at {index}");
-        }
     }
 }

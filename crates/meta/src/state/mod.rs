@@ -3,8 +3,10 @@
 //! Owns: the seam to the ordered store, versions of keys, where copies are and which is newest.
 //! Must not know: the log, batches that are not applied, what values mean.
 
+mod descriptor;
 mod memory;
 mod rocks;
+mod snapshot;
 pub(crate) mod versions;
 
 use std::future::Future;
@@ -30,7 +32,8 @@ pub(crate) trait StateStore: Send + Sync {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, MetaError>;
     /// Entries with `from <= key < to`, as of now.
     fn cursor<'a>(&'a self, from: &[u8], to: &[u8]) -> Box<dyn StateCursor + 'a>;
-    /// Applies all writes at once; `None` deletes. The position is one of them.
+    /// Applies all writes at once; `None` deletes. The position is one of them. Fails with
+    /// [`MetaError::Full`], and changes nothing, as long as the disk had no space for a flush.
     fn apply(
         &self,
         writes: &mut dyn Iterator<Item = (StateKey, Option<Bytes>)>,
@@ -67,7 +70,7 @@ pub(crate) struct Candidate {
 }
 
 enum Source {
-    Memory(memory::Snapshot),
+    Memory(snapshot::Snapshot),
     Rocks(Box<rocks::OpenState>),
     Replica(rocks::Replica),
 }
@@ -118,7 +121,7 @@ pub(crate) async fn create(
     if disks.get(index).disk.folder().is_some() {
         rocks::create(disks, index, settings, env.entropy.u64()).await
     } else {
-        Ok(memory::open(disks, index, memory::Snapshot::default()))
+        Ok(memory::open(disks, index, snapshot::Snapshot::default()))
     }
 }
 
@@ -152,10 +155,4 @@ pub(crate) async fn blocking<T: Send + 'static>(
             "a thread of the state panicked".to_owned(),
         ))
     })
-}
-
-/// Runs the decoders of this module, for fuzzing.
-pub(crate) fn decode_anything(bytes: &[u8]) {
-    memory::decode_anything(bytes);
-    rocks::decode_anything(bytes);
 }

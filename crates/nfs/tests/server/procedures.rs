@@ -1,11 +1,11 @@
 //! Every procedure of NFS, MOUNT, PORTMAP and rpcbind over a socket, on a real volume.
 
 use crate::common::{Answer, Client, Server, call_bytes, export, pattern, rule, user, write_call};
-use cairn_codec_nfs::mount;
 use cairn_codec_nfs::v3::{
     self, Call, CreateHow, DeviceNumber, DirOp, ErrorStatus, FileHandle, FileType, MkNodWhat,
     NfsTime, Reply, SetAttributes, SetTime, StableHow,
 };
+use cairn_codec_nfs::{mount, nlm};
 use cairn_codec_rpc::{AcceptStatus, OpaqueAuth, Reader, portmap, rpcbind};
 
 macro_rules! ok {
@@ -746,6 +746,102 @@ fn the_pseudo_root_shows_the_volumes() {
 }
 
 #[test]
+fn locks_are_refused() {
+    use nlm::{Call, LockArgs, Status};
+    let server = Server::start();
+    let mut client = server.connect();
+    let cookie = nlm::Object::from("cookie");
+    let refused = Some(Status::DeniedNoLocks);
+    for version in [1, 3, 4] {
+        let lock = || nlm::Lock {
+            client: "host".into(),
+            // Nobody asks what it names: the answer is the same for every file.
+            file: "handle".into(),
+            owner: "7@host".into(),
+            process: 7,
+            range: match version {
+                nlm::VERSION_4 => nlm::Range::Wide {
+                    offset: 1 << 40,
+                    len_bytes: 0,
+                },
+                _ => nlm::Range::Narrow {
+                    offset: 1 << 31,
+                    len_bytes: 0,
+                },
+            },
+        };
+        let lock_args = |block| LockArgs {
+            cookie,
+            block,
+            exclusive: true,
+            lock: lock(),
+            reclaim: false,
+            state: 1,
+        };
+        let share = || nlm::ShareArgs {
+            cookie,
+            client: "host".into(),
+            file: "handle".into(),
+            owner: "me".into(),
+            denied: nlm::ShareRight::None,
+            wanted: nlm::ShareRight::Read,
+            reclaim: false,
+        };
+        let notice = nlm::Notice {
+            client: "host".into(),
+            state: 3,
+        };
+        let test = Call::Test {
+            cookie,
+            exclusive: false,
+            lock: lock(),
+        };
+        let cancel = Call::Cancel {
+            cookie,
+            block: true,
+            exclusive: true,
+            lock: lock(),
+        };
+        let unlock = Call::Unlock {
+            cookie,
+            lock: lock(),
+        };
+        let cases = [
+            (0, Call::Null, None),
+            (1, test, refused),
+            (2, Call::Lock(lock_args(false)), refused),
+            (2, Call::Lock(lock_args(true)), refused),
+            (3, cancel, Some(Status::Denied)),
+            (4, unlock, Some(Status::Granted)),
+            (20, Call::Share(share()), refused),
+            (21, Call::Unshare(share()), Some(Status::Granted)),
+            (22, Call::UnmonitoredLock(lock_args(true)), refused),
+            (23, Call::FreeAll(notice), None),
+        ];
+        for (number, call, status) in cases {
+            if nlm::Procedure::of_version(version, number).is_none() {
+                continue;
+            }
+            let answer = client.call((nlm::PROGRAM, version, number), &call);
+            assert_eq!(answer.accepted(), AcceptStatus::Success);
+            let mut from = Reader::new(answer.results);
+            if let Some(status) = status {
+                assert_eq!(from.get(), Ok(nlm::Outcome { cookie, status }), "{call:?}");
+            }
+            if let Call::Share(_) | Call::Unshare(_) = call {
+                assert_eq!(from.u32(), Ok(0));
+            }
+            assert_eq!(from.finish(), Ok(()), "{call:?}");
+        }
+    }
+    // TEST and two LOCK thrice, SHARE and NM_LOCK where they are.
+    assert_eq!(
+        server.metric("cairn_nfs_locks_refused_total"),
+        3 * 3 + 2 * 2
+    );
+}
+
+#[test]
 fn ports_are_told() {
     let server = Server::start();
     let nfs = u32::from(server.address.port());
@@ -766,6 +862,10 @@ fn ports_are_told() {
         assert_eq!(port(v3::PROGRAM, 3, tcp), nfs);
         assert_eq!(port(mount::PROGRAM, 3, tcp), nfs);
         assert_eq!(port(mount::PROGRAM, 1, tcp), nfs);
+        for version in [1, 3, 4] {
+            assert_eq!(port(nlm::PROGRAM, version, tcp), nfs);
+        }
+        assert_eq!(port(nlm::PROGRAM, 4, udp), 0);
         assert_eq!(port(portmap::PROGRAM, 2, udp), own);
         assert_eq!(port(v3::PROGRAM, 4, tcp), 0);
         assert_eq!(port(v3::PROGRAM, 3, udp), 0);
@@ -777,7 +877,7 @@ fn ports_are_told() {
         let Ok(portmap::Reply::Dump(mappings)) = reply else {
             panic!("{reply:?}");
         };
-        assert_eq!(mappings.0.len(), 9);
+        assert_eq!(mappings.0.len(), 12);
 
         for version in [3, 4] {
             let wanted = rpcbind::Call::GetAddr(rpcbind::Mapping {
@@ -831,6 +931,7 @@ fn datagrams_are_answered_in_little() {
         ((v3::PROGRAM, 3, 0), AcceptStatus::Success),
         ((v3::PROGRAM, 3, 1), AcceptStatus::ProgramUnavailable),
         ((mount::PROGRAM, 3, 0), AcceptStatus::Success),
+        ((nlm::PROGRAM, 4, 0), AcceptStatus::ProgramUnavailable),
         ((portmap::PROGRAM, 2, 4), AcceptStatus::ProcedureUnavailable),
         ((mount::PROGRAM, 3, 5), AcceptStatus::ProcedureUnavailable),
     ];

@@ -5,8 +5,8 @@ use std::io::Write;
 use std::time::Duration;
 
 use crate::common::{Client, Server, call_bytes, pattern, write_call};
-use cairn_codec_nfs::mount;
 use cairn_codec_nfs::v3::{self, Call, ErrorStatus, Reply};
+use cairn_codec_nfs::{mount, nlm};
 use cairn_codec_rpc::{
     AcceptStatus, AuthStatus, FragmentHeader, OpaqueAuth, Rejection, ReplyBody, portmap,
 };
@@ -25,18 +25,25 @@ fn what_is_not_served_is_refused() {
     let mut client = server.connect();
     let mismatch = |low, high| AcceptStatus::ProgramMismatch { low, high };
     let cases = [
-        ((100_021, 4, 0), AcceptStatus::ProgramUnavailable),
+        ((100_024, 1, 0), AcceptStatus::ProgramUnavailable),
         ((v3::PROGRAM, 2, 0), mismatch(3, 3)),
         ((v3::PROGRAM, 4, 0), mismatch(3, 3)),
         ((mount::PROGRAM, 2, 0), mismatch(1, 3)),
         ((mount::PROGRAM, 4, 0), mismatch(1, 3)),
+        ((nlm::PROGRAM, 2, 0), mismatch(1, 4)),
+        ((nlm::PROGRAM, 5, 0), mismatch(1, 4)),
         ((portmap::PROGRAM, 1, 0), mismatch(2, 4)),
         ((v3::PROGRAM, 3, 22), AcceptStatus::ProcedureUnavailable),
         ((mount::PROGRAM, 3, 6), AcceptStatus::ProcedureUnavailable),
+        // GRANTED, LOCK_MSG, and SHARE before it was there.
+        ((nlm::PROGRAM, 4, 5), AcceptStatus::ProcedureUnavailable),
+        ((nlm::PROGRAM, 4, 7), AcceptStatus::ProcedureUnavailable),
+        ((nlm::PROGRAM, 1, 20), AcceptStatus::ProcedureUnavailable),
         ((portmap::PROGRAM, 2, 5), AcceptStatus::ProcedureUnavailable),
         ((portmap::PROGRAM, 3, 9), AcceptStatus::ProcedureUnavailable),
         ((v3::PROGRAM, 3, 1), AcceptStatus::GarbageArgs),
         ((mount::PROGRAM, 3, 1), AcceptStatus::GarbageArgs),
+        ((nlm::PROGRAM, 4, 2), AcceptStatus::GarbageArgs),
         ((portmap::PROGRAM, 2, 3), AcceptStatus::GarbageArgs),
         ((v3::PROGRAM, 3, 0), AcceptStatus::Success),
     ];

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use cairn_base::SegmentId;
+use cairn_base::disk::{Disk, OpenMode};
 use cairn_testkit::Rng;
 
 use super::world::*;
@@ -228,5 +229,58 @@ fn a_full_segment_is_sealed_and_the_next_begun() {
         world.store.seal_all(VOLUME).await;
         assert!(world.store.segments(VOLUME).iter().all(|info| info.sealed));
         world.cold(&[1]).await.check(&written).await;
+    });
+}
+
+#[test]
+fn spares_are_made_evenly_used_and_given_back() {
+    block_on(async {
+        let world = World::with_capacity(3, 1 << 30, 4).await;
+        let spares = |world: &World| -> Vec<usize> {
+            let count = |disk: &std::sync::Arc<cairn_testkit::MemDisk>| {
+                let names = disk.file_names();
+                names
+                    .iter()
+                    .filter(|name| name.starts_with("free/"))
+                    .count()
+            };
+            world.disks.iter().map(count).collect()
+        };
+        let free_bytes = world.store.space().free_bytes;
+        let wanted_bytes = 40 << 20;
+        assert!(world.store.tend_spares(wanted_bytes).await);
+        assert_eq!(spares(&world).iter().sum::<usize>(), 1, "one at a time");
+        while world.store.tend_spares(wanted_bytes).await {}
+        assert_eq!(spares(&world), [2, 2, 2], "shards are of 16 MiB here");
+        assert_eq!(
+            world.store.space().free_bytes,
+            free_bytes,
+            "they count as free"
+        );
+        let written = world
+            .append_ok(code(2, 1), vec![data(&mut Rng::new(1), 5000, false, true)])
+            .await;
+        assert_eq!(spares(&world), [1, 1, 1], "a new segment takes them");
+        // Kept over a restart.
+        let world = world.cold(&[]).await;
+        assert_eq!(spares(&world), [1, 1, 1]);
+        while world.store.tend_spares(wanted_bytes).await {}
+        assert_eq!(spares(&world), [2, 2, 2]);
+        // Somebody else fills a disk: no more there, then none.
+        let room = |world: &World| world.disks[0].space().expect("space").free_bytes;
+        let fill = |len_bytes| OpenMode::CreateNew { len_bytes };
+        world.disks[0]
+            .open("other", fill(room(&world) - (100 << 20)))
+            .await
+            .expect("fits");
+        while world.store.tend_spares(wanted_bytes * 2).await {}
+        assert_eq!(spares(&world), [2, 4, 4], "no more where room is not ample");
+        world.disks[0]
+            .open("another", fill(room(&world) - (1 << 20)))
+            .await
+            .expect("fits");
+        while world.store.tend_spares(wanted_bytes * 2).await {}
+        assert_eq!(spares(&world), [0, 4, 4], "room for the metadata");
+        world.check(&written).await;
     });
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use cairn_base::disk::Disk;
-use cairn_base::{AlignedBuf, DiskId, PoolId, SegmentId, Timestamp, VolumeId};
+use cairn_base::{AlignedBuf, DiskId, Epoch, PoolId, SegmentId, Timestamp, VolumeId};
 use cairn_erasure::Code;
 use cairn_shard::{ShardDisk, ShardSettings};
 use cairn_testkit::{MemDisk, Rng, TestWorld};
@@ -13,6 +13,7 @@ use cairn_testkit::{MemDisk, Rng, TestWorld};
 use crate::*;
 
 pub const VOLUME: VolumeId = VolumeId(7);
+pub const EPOCH: Epoch = Epoch(3);
 const POOL: PoolId = PoolId(99);
 
 pub struct World {
@@ -88,7 +89,7 @@ impl World {
         let next_segment = Arc::new(AtomicU64::new(next_segment));
         let next = next_segment.clone();
         let allocate = move || SegmentId(next.fetch_add(1, Ordering::Relaxed));
-        store.open_volume(VOLUME, Arc::new(allocate), known);
+        store.open_volume(VOLUME, EPOCH, Arc::new(allocate), known);
         Self {
             store,
             disks,

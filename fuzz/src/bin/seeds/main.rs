@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use cairn_codec_nfs::{mount, v3};
+use cairn_codec_nfs::{mount, nlm, v3};
 use cairn_codec_rpc::rpc::encode_success;
 use cairn_codec_rpc::{
     AuthSys, CallHeader, Encode, Groups, List, OpaqueAuth, Writer, portmap, rpcbind,
@@ -12,15 +12,22 @@ use cairn_codec_rpc::{
 #[path = "../../../../crates/codec-nfs/src/source.rs"]
 mod source;
 mod storage;
+mod text;
 use source::Source;
 
 // Compiled in as in the targets that they are for, which say why.
+#[allow(dead_code)]
+#[path = "../../../../crates/admin/src/api.rs"]
+mod api;
 #[allow(dead_code)]
 #[path = "../../../../crates/meta/src/batch.rs"]
 mod batch;
 #[allow(dead_code)]
 #[path = "../../../../crates/meta/src/error.rs"]
 mod error;
+#[allow(dead_code)]
+#[path = "../../../../crates/nfs/src/handle.rs"]
+mod handle;
 #[allow(dead_code)]
 #[path = "../../../../crates/meta/src/keys.rs"]
 mod keys;
@@ -36,6 +43,12 @@ mod pool;
 #[allow(dead_code)]
 #[path = "../../../../crates/meta/src/records.rs"]
 mod records;
+#[allow(dead_code)]
+#[path = "../../../../crates/meta/src/state"]
+mod state {
+    pub(crate) mod descriptor;
+    pub(crate) mod snapshot;
+}
 
 /// Variants of each message.
 const VARIANT_COUNT: u32 = 2;
@@ -62,11 +75,21 @@ fn main() -> std::io::Result<()> {
                 write_reply(&corpus, &name, [selector, number as u8], &reply)?;
             }
         }
+        for procedure in nlm::Procedure::ALL {
+            for version in [nlm::VERSION_1, nlm::VERSION_4] {
+                let number = procedure.number();
+                let mut source = source(number, variant);
+                let name = format!("nlm{version}-{}-{variant}", procedure.name());
+                let call = source.nlm_call(version, *procedure);
+                write_call(&corpus, &name, [nlm::PROGRAM, version, number], &call)?;
+            }
+        }
     }
     portmap_seeds(&corpus)?;
     rpcbind_seeds(&corpus)?;
     record_seeds(&corpus)?;
-    storage::write_seeds(&corpus)
+    storage::write_seeds(&corpus)?;
+    text::write_seeds(&corpus)
 }
 
 fn portmap_seeds(corpus: &Path) -> std::io::Result<()> {

@@ -22,6 +22,8 @@ use crate::records::{
     AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, InodeKind,
     InodeRecord, SegmentRecord,
 };
+use crate::state::descriptor::{Descriptor, FileEntry};
+use crate::state::snapshot;
 use crate::write;
 
 const CREATED: Timestamp = Timestamp {
@@ -32,6 +34,8 @@ const CREATED: Timestamp = Timestamp {
 const TRAILER_FIELDS_LEN: usize = 56;
 /// Fields of an identity.
 const IDENTITY_FIELDS_LEN: usize = 60;
+/// Magic and version of the files of a state.
+const STATE_HEAD_LEN: usize = 12;
 /// Fields of [`header`]: the fixed ones, four disks, one term.
 const HEADER_FIELDS_LEN: usize = 68 + 4 * 16 + 24;
 
@@ -39,6 +43,7 @@ pub fn write_seeds(corpus: &Path) -> std::io::Result<()> {
     shard(corpus)?;
     segment(corpus)?;
     meta(corpus)?;
+    meta_state(corpus)?;
     pool(corpus)
 }
 
@@ -271,6 +276,43 @@ fn group() -> Group {
     group
 }
 
+fn meta_state(corpus: &Path) -> std::io::Result<()> {
+    let seed = |kind: u8, name: &str, file: &[u8]| {
+        let body = &file[STATE_HEAD_LEN..file.len() - 4];
+        write(corpus, "meta_state", name, &[&[kind], body].concat())
+    };
+    let applied = AppliedRecord {
+        position: LogPosition(5),
+        epoch: Epoch(2),
+        term: 3,
+    };
+    let file = |name: &str| FileEntry {
+        name: name.to_owned(),
+        len_bytes: 10,
+        crc: 11,
+    };
+    let descriptor = |files| Descriptor {
+        volume: VolumeId(1),
+        applied,
+        lineage: 4,
+        files,
+    };
+    let copy = descriptor(vec![file("000012.sst"), file("MANIFEST-000004")]);
+    seed(0, "descriptor", &copy.encode())?;
+    seed(0, "descriptor-empty", &descriptor(Vec::new()).encode())?;
+    seed(
+        0,
+        "descriptor-parent",
+        &descriptor(vec![file("../x")]).encode(),
+    )?;
+    let mut map = snapshot::Map::new();
+    seed(1, "snapshot-empty", &snapshot::encode(&map))?;
+    let position = Key::applied().at(Generation(0)).to_vec();
+    map.insert(position, Bytes::from(applied.encode()));
+    map.insert(b"key".to_vec(), Bytes::from_static(b"value"));
+    seed(1, "snapshot", &snapshot::encode(&map))
+}
+
 fn pool(corpus: &Path) -> std::io::Result<()> {
     let state = PoolState {
         pool: PoolId(77),
@@ -296,6 +338,27 @@ fn pool(corpus: &Path) -> std::io::Result<()> {
     write(corpus, "pool_file", "file", &file)?;
     let head_len = file.iter().take_while(|byte| **byte != b'\n').count() + 1;
     write(corpus, "pool_file", "json", &file[head_len..])?;
+    let two = PoolState {
+        volumes: ["v1", "v2"]
+            .into_iter()
+            .zip(1..)
+            .map(|(name, id)| PoolVolume {
+                id: VolumeId(id),
+                name: name.parse().expect("it is a name"),
+                settings: VolumeSettings::default(),
+                created: CREATED,
+                exports: Vec::new(),
+            })
+            .collect(),
+        volume_next: VolumeId(3),
+        ..state.clone()
+    };
+    write(
+        corpus,
+        "pool_file",
+        "json-two",
+        &encode_pool(&two)[head_len..],
+    )?;
     let forming = PoolState {
         stage: Stage::Forming,
         volumes: Vec::new(),

@@ -1,0 +1,286 @@
+//! NFS workloads: so many connections, each with so many requests in flight on a file or folder of
+//! its own, until so much is done.
+//!
+//! Owns: what each workload sends, names of files, when the clock starts and stops.
+//! Must not know: which server answers, how the report is printed.
+//!
+//! One thread for each processor drives its share of the connections; nothing is shared while the
+//! clock runs. Names, data and the order of random offsets are those of the C program `nfsload`, so
+//! that one can read what the other wrote, and rates can be compared.
+
+mod lane;
+mod pattern;
+mod report;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io;
+use std::num::NonZeroUsize;
+use std::str::FromStr;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cairn_nfs_client::{Error, NfsUrl};
+use futures_util::future;
+use tokio::task::JoinSet;
+
+pub use report::Report;
+
+use lane::Lane;
+use report::Tally;
+
+pub const CONNECTION_COUNT_MAX: usize = 64;
+/// Requests in flight on one connection.
+pub const DEPTH_MAX: usize = 256;
+/// The word that is checked by `verify` has so many bytes.
+pub const BLOCK_LEN_BYTES_MIN: u64 = 8;
+/// Buffers of all connections together.
+pub const BUFFER_BYTES_MAX: u64 = 4 << 30;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Workload {
+    /// Writes each connection's file from its front to its end.
+    SeqWrite,
+    SeqRead,
+    /// Reads blocks at random until the time is over.
+    RandRead,
+    RandWrite,
+    /// Makes empty files, each connection in a directory of its own.
+    Create,
+    /// Attributes of the files of `Create`, by name.
+    Stat,
+    /// Removes the files of `Create`.
+    Unlink,
+}
+
+impl Workload {
+    pub const ALL: [Self; 7] = [
+        Self::SeqWrite,
+        Self::SeqRead,
+        Self::RandRead,
+        Self::RandWrite,
+        Self::Create,
+        Self::Stat,
+        Self::Unlink,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::SeqWrite => "seqwrite",
+            Self::SeqRead => "seqread",
+            Self::RandRead => "randread",
+            Self::RandWrite => "randwrite",
+            Self::Create => "create",
+            Self::Stat => "stat",
+            Self::Unlink => "unlink",
+        }
+    }
+
+    pub fn is_write(self) -> bool {
+        matches!(self, Self::SeqWrite | Self::RandWrite)
+    }
+
+    pub fn is_random(self) -> bool {
+        matches!(self, Self::RandRead | Self::RandWrite)
+    }
+
+    /// Whether it is about names, not data.
+    pub fn is_names(self) -> bool {
+        matches!(self, Self::Create | Self::Stat | Self::Unlink)
+    }
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Workload {
+    type Err = LoadError;
+
+    fn from_str(text: &str) -> Result<Self, LoadError> {
+        let found = Self::ALL.into_iter().find(|it| it.name() == text);
+        found.ok_or_else(|| LoadError::UnknownWorkload(text.to_owned()))
+    }
+}
+
+/// What to do and how much of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadSettings {
+    pub workload: Workload,
+    /// Each has one file, or one directory, of its own.
+    pub connection_count: usize,
+    /// Requests in flight on each connection.
+    pub depth: usize,
+    /// Bytes of each request.
+    pub block_len_bytes: u64,
+    /// Bytes of each file.
+    pub file_len_bytes: u64,
+    /// Files of each connection, for `Create`, `Stat` and `Unlink`.
+    pub file_count: u64,
+    /// When a random workload ends.
+    pub time: Duration,
+    /// Writes end with COMMIT, inside the clock.
+    pub commit: bool,
+    /// Each write is FILE_SYNC.
+    pub sync: bool,
+    /// `SeqWrite` writes a pattern that depends on the place, `SeqRead` checks it.
+    pub verify: bool,
+    /// `Create`, `Stat` and `Unlink` look the directory up by name each time, and the file as well
+    /// after making it, as libnfs does; otherwise each is one call.
+    pub walk: bool,
+}
+
+impl LoadSettings {
+    pub fn new(workload: Workload) -> Self {
+        Self {
+            workload,
+            connection_count: 4,
+            depth: 16,
+            block_len_bytes: 1 << 20,
+            file_len_bytes: 256 << 20,
+            file_count: 2000,
+            time: Duration::from_secs(10),
+            commit: true,
+            sync: false,
+            verify: false,
+            walk: true,
+        }
+    }
+
+    fn check(&self) -> Result<(), LoadError> {
+        let limit = |what, min, max| Err(LoadError::Setting { what, min, max });
+        if !(1..=CONNECTION_COUNT_MAX).contains(&self.connection_count) {
+            return limit("the number of connections", 1, CONNECTION_COUNT_MAX as u64);
+        }
+        if !(1..=DEPTH_MAX).contains(&self.depth) {
+            return limit("the depth", 1, DEPTH_MAX as u64);
+        }
+        if self.workload.is_names() {
+            return Ok(());
+        }
+        let buffers = (self.connection_count * self.depth) as u64;
+        let largest = self.file_len_bytes.min(BUFFER_BYTES_MAX / buffers);
+        if !(BLOCK_LEN_BYTES_MIN..=largest).contains(&self.block_len_bytes) {
+            return limit("the bytes of a request", BLOCK_LEN_BYTES_MIN, largest);
+        }
+        if self.verify && !self.block_len_bytes.is_multiple_of(BLOCK_LEN_BYTES_MIN) {
+            return Err(LoadError::NotWords(self.block_len_bytes));
+        }
+        Ok(())
+    }
+
+    fn block_count(&self) -> u64 {
+        self.file_len_bytes / self.block_len_bytes
+    }
+}
+
+/// Why there is no report at all. Requests that fail are counted in the report instead.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    #[error(
+        "there is no workload `{0}`; there are seqwrite, seqread, randread, randwrite, create, stat and unlink"
+    )]
+    UnknownWorkload(String),
+    #[error("{what} must be from {min} to {max}")]
+    Setting {
+        what: &'static str,
+        min: u64,
+        max: u64,
+    },
+    #[error("to verify, requests must be a multiple of {BLOCK_LEN_BYTES_MIN} bytes, not {0}")]
+    NotWords(u64),
+    #[error("the server takes at most {len_bytes_max} bytes in a request, not {len_bytes}")]
+    BlockTooLarge { len_bytes: u64, len_bytes_max: u32 },
+    #[error("connecting to {url}: {error}")]
+    Connect { url: String, error: Error },
+    #[error("preparing {name}: {error}")]
+    Prepare { name: String, error: Error },
+    #[error("starting a thread for the load: {0}")]
+    Thread(io::Error),
+}
+
+/// Connects, runs the workload below the place that `url` names, and reports.
+///
+/// Blocks; must not be called from a task of an asynchronous runtime.
+pub fn run(url: &NfsUrl, settings: &LoadSettings) -> Result<Report, LoadError> {
+    settings.check()?;
+    let processor_count = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let thread_count = settings.connection_count.min(processor_count);
+    thread::scope(|scope| {
+        let (ready_to, ready) = mpsc::channel();
+        // Dropped on an early return, which ends the threads that wait for them to open.
+        let mut gates = Vec::with_capacity(thread_count);
+        let mut threads = Vec::with_capacity(thread_count);
+        for first in 0..thread_count {
+            let indices = (first..settings.connection_count).step_by(thread_count);
+            let (gate, opened) = mpsc::channel();
+            let ready_to = ready_to.clone();
+            let work = move || share(url, settings, indices, &ready_to, &opened);
+            let named = thread::Builder::new().name(format!("load-{first}"));
+            threads.push(named.spawn_scoped(scope, work).map_err(LoadError::Thread)?);
+            gates.push(gate);
+        }
+        drop(ready_to);
+        for prepared in ready.iter().take(thread_count) {
+            prepared?;
+        }
+        for gate in &gates {
+            // A thread that is gone has panicked; joining it passes that on.
+            let _ = gate.send(());
+        }
+        let mut all = Tally::default();
+        for thread in threads {
+            match thread.join() {
+                Ok(tallies) => tallies.into_iter().for_each(|tally| all.merge(tally)),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        Ok(all.report())
+    })
+}
+
+/// One thread's share of the connections: prepares, says so, waits for the start, runs.
+fn share(
+    url: &NfsUrl,
+    settings: &LoadSettings,
+    indices: impl Iterator<Item = usize>,
+    ready_to: &mpsc::Sender<Result<(), LoadError>>,
+    opened: &mpsc::Receiver<()>,
+) -> Vec<Tally> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let _ = ready_to.send(Err(LoadError::Thread(error)));
+            return Vec::new();
+        }
+    };
+    let prepared = runtime.block_on(future::try_join_all(
+        indices.map(|index| Lane::prepare(url, settings, index)),
+    ));
+    let lanes = match prepared {
+        Ok(lanes) => lanes,
+        Err(error) => {
+            let _ = ready_to.send(Err(error));
+            return Vec::new();
+        }
+    };
+    if ready_to.send(Ok(())).is_err() || opened.recv().is_err() {
+        return Vec::new();
+    }
+    let start = Instant::now();
+    runtime.block_on(async {
+        let mut running = JoinSet::new();
+        for lane in lanes {
+            running.spawn(Arc::new(lane).run(start));
+        }
+        running.join_all().await
+    })
+}

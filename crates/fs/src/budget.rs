@@ -1,0 +1,171 @@
+//! Memory for data that is not in segments yet: one budget for all volumes of a process (Rule 6).
+//!
+//! Owns: who holds how much, and who waits for it to become less.
+//! Must not know: when and how data is flushed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use tokio::sync::Notify;
+
+/// What all volumes that share it may hold together, in bytes.
+#[derive(Debug)]
+pub struct DirtyBudget {
+    bytes: AtomicU64,
+    bytes_max: u64,
+    account_count: AtomicUsize,
+    less: Notify,
+    /// Wakes every flusher: whoever holds most may not be whoever waits.
+    press: Notify,
+}
+
+impl DirtyBudget {
+    pub fn new(bytes_max: u64) -> Arc<Self> {
+        Arc::new(Self {
+            bytes: AtomicU64::new(0),
+            bytes_max,
+            account_count: AtomicUsize::new(0),
+            less: Notify::new(),
+            press: Notify::new(),
+        })
+    }
+
+    /// Bytes held now.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    pub fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
+    /// Most that one volume may hold: where there are several, one that cannot flush must not stop
+    /// the others.
+    fn bytes_max_of_one(&self) -> u64 {
+        match self.account_count.load(Ordering::Relaxed) {
+            0 | 1 => self.bytes_max,
+            _ => self.bytes_max - self.bytes_max / 4,
+        }
+    }
+}
+
+/// What one volume holds of a budget; gives it back when it is dropped.
+pub(crate) struct DirtyAccount {
+    bytes: AtomicU64,
+    budget: Arc<DirtyBudget>,
+}
+
+impl Drop for DirtyAccount {
+    fn drop(&mut self) {
+        self.add(-(self.bytes() as i64));
+        self.budget.account_count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl DirtyAccount {
+    pub fn new(budget: Arc<DirtyBudget>) -> Self {
+        budget.account_count.fetch_add(1, Ordering::Relaxed);
+        Self {
+            bytes: AtomicU64::new(0),
+            budget,
+        }
+    }
+
+    /// Bytes that this volume holds.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    pub fn budget(&self) -> &DirtyBudget {
+        &self.budget
+    }
+
+    pub fn add(&self, delta: i64) {
+        let by = delta.unsigned_abs();
+        if delta >= 0 {
+            self.bytes.fetch_add(by, Ordering::Relaxed);
+            self.budget.bytes.fetch_add(by, Ordering::Relaxed);
+        } else {
+            self.bytes.fetch_sub(by, Ordering::Relaxed);
+            self.budget.bytes.fetch_sub(by, Ordering::Relaxed);
+            self.budget.less.notify_waiters();
+        }
+    }
+
+    /// Whether flushing should not wait for age.
+    pub fn is_high(&self) -> bool {
+        self.budget.bytes() > self.budget.bytes_max / 2
+    }
+
+    /// Whether there is room for `len_bytes` more; if not, waits until there may be: until something
+    /// was flushed, or a flush failed, so that the caller looks whether there still is space. What is
+    /// larger than all there is gets in when nothing else is there.
+    pub async fn admit(&self, len_bytes: u64) -> bool {
+        if self.has_room(len_bytes) {
+            return true;
+        }
+        let less = self.budget.less.notified();
+        self.budget.press.notify_waiters();
+        if self.has_room(len_bytes) {
+            return true;
+        }
+        less.await;
+        false
+    }
+
+    /// A flush failed: whoever waits for it should look around.
+    pub fn note_failure(&self) {
+        self.budget.less.notify_waiters();
+    }
+
+    fn has_room(&self, len_bytes: u64) -> bool {
+        let fits = |held: u64, max: u64| held == 0 || held.saturating_add(len_bytes) <= max;
+        fits(self.budget.bytes(), self.budget.bytes_max)
+            && fits(self.bytes(), self.budget.bytes_max_of_one())
+    }
+
+    /// Resolves when somebody waits for room.
+    pub async fn pressed(&self) {
+        self.budget.press.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn volumes_share_one_budget() {
+        let budget = DirtyBudget::new(100);
+        let (first, second) = (
+            DirtyAccount::new(budget.clone()),
+            DirtyAccount::new(budget.clone()),
+        );
+        first.add(60);
+        let admits = |account: &DirtyAccount, len| account.admit(len).now_or_never();
+        assert_eq!(admits(&first, 15), Some(true), "up to its part");
+        assert_eq!(admits(&first, 16), None, "the rest is for others");
+        assert_eq!(admits(&second, 40), Some(true));
+        let mut waits = Box::pin(second.admit(41));
+        assert_eq!(waits.as_mut().now_or_never(), None, "both together");
+        first.add(-1);
+        assert_eq!(waits.now_or_never(), Some(false), "woken, to look again");
+        assert_eq!(admits(&second, 41), Some(true));
+        let mut waits = Box::pin(second.admit(50));
+        assert_eq!(waits.as_mut().now_or_never(), None);
+        first.note_failure();
+        assert_eq!(waits.now_or_never(), Some(false));
+        second.add(30);
+        assert_eq!(
+            (first.bytes(), second.bytes(), budget.bytes()),
+            (59, 30, 89)
+        );
+        drop(first);
+        assert_eq!(budget.bytes(), 30, "what a volume held goes with it");
+        assert_eq!(admits(&second, 70), Some(true), "alone it may have all");
+        second.add(-30);
+        assert_eq!(admits(&second, 1000), Some(true));
+    }
+}

@@ -1,0 +1,219 @@
+//! Rename: a name moves, and may replace another.
+//!
+//! Owns: the order of checks (which error wins), the order of locks, that no directory comes to lie
+//! below itself. Every rename submits one batch under the locks of all inodes it touches.
+
+use std::sync::Arc;
+
+use cairn_base::Ino;
+use cairn_meta::{Batch, DirentRecord, InodeKind, Key, Ticket};
+
+use crate::inode::{Inode, Locked};
+use crate::namespace::{DirChange, NAME_ATTEMPTS_MAX, check_name, is_dot};
+use crate::perm::{EXECUTE, WRITE, granted, require, require_unsticky};
+use crate::types::*;
+use crate::volume::{Fs, ROOT, Shared};
+
+impl Fs {
+    /// Moves a name, replacing what is at the target if that is allowed (POSIX rename).
+    pub async fn rename(
+        &self,
+        who: &Credentials,
+        from_dir: Ino,
+        from_name: &[u8],
+        to_dir: Ino,
+        to_name: &[u8],
+    ) -> Result<(Wcc, Wcc), FsError> {
+        check_name(from_name)?;
+        check_name(to_name)?;
+        if is_dot(from_name) || is_dot(to_name) {
+            return Err(FsError::Invalid);
+        }
+        let done = self.0.rename(who, from_dir, from_name, to_dir, to_name);
+        self.0.settle(done).await
+    }
+}
+
+impl Shared {
+    fn rename(
+        self: &Arc<Self>,
+        who: &Credentials,
+        from_dir: Ino,
+        from_name: &[u8],
+        to_dir: Ino,
+        to_name: &[u8],
+    ) -> Result<((Wcc, Wcc), Ticket), FsError> {
+        let from_parent = self.inode(from_dir)?;
+        let to_parent = self.inode(to_dir)?;
+        for _ in 0..NAME_ATTEMPTS_MAX {
+            for parent in [&from_parent, &to_parent] {
+                let state = parent.lock();
+                state.require_dir()?;
+                require(who, state.guarded(), EXECUTE)?;
+            }
+            let source = self.dirent(from_dir, from_name)?.ok_or(FsError::NotFound)?;
+            let target = self.dirent(to_dir, to_name)?;
+            let Ok(moved) = self.inode(source.ino) else {
+                continue;
+            };
+            let replaced = match &target {
+                Some(entry) => match self.inode(entry.ino) {
+                    Ok(inode) => Some(inode),
+                    Err(_) => continue,
+                },
+                None => None,
+            };
+            // Moves of directories between parents are one at a time: what is above the target
+            // cannot change while it is checked.
+            let moves_dir = source.kind == InodeKind::Directory && from_dir != to_dir;
+            let _moving = moves_dir.then(|| self.directory_moves.lock());
+            if moves_dir {
+                self.require_not_above(moved.ino, to_dir)?;
+            }
+            let mut inodes = vec![&from_parent, &to_parent, &moved];
+            inodes.extend(replaced.as_ref());
+            let mut locked = Locked::all(&inodes);
+            if self.dirent(from_dir, from_name)?.as_ref() != Some(&source)
+                || self.dirent(to_dir, to_name)? != target
+            {
+                continue;
+            }
+            let move_ = Move {
+                from_dir,
+                from_name,
+                to_dir,
+                to_name,
+                source: &source,
+                target: target.as_ref(),
+                moved: &moved,
+                replaced: replaced.as_ref(),
+            };
+            return self.rename_locked(who, &move_, &mut locked);
+        }
+        Err(FsError::TryLater)
+    }
+
+    fn rename_locked(
+        self: &Arc<Self>,
+        who: &Credentials,
+        m: &Move<'_>,
+        locked: &mut Locked<'_>,
+    ) -> Result<((Wcc, Wcc), Ticket), FsError> {
+        locked.of(m.from_dir).require_dir()?;
+        locked.of(m.to_dir).require_dir()?;
+        for dir in [m.from_dir, m.to_dir] {
+            require(who, locked.of(dir).guarded(), WRITE | EXECUTE)?;
+        }
+        let moved_guard = locked.of(m.moved.ino).guarded();
+        require_unsticky(who, locked.of(m.from_dir).guarded(), moved_guard)?;
+        let is_dir = moved_guard.kind == FileKind::Directory;
+        let across = m.from_dir != m.to_dir;
+        if let Some(replaced) = m.replaced {
+            // Two names of one inode: nothing happens (POSIX).
+            if replaced.ino == m.moved.ino {
+                let ticket = locked.of(m.moved.ino).ticket;
+                let wcc = |locked: &mut Locked<'_>, dir| {
+                    let state = locked.of(dir);
+                    state.wcc(dir, state.pre_attr())
+                };
+                return Ok(((wcc(locked, m.from_dir), wcc(locked, m.to_dir)), ticket));
+            }
+            let guard = locked.of(replaced.ino).guarded();
+            require_unsticky(who, locked.of(m.to_dir).guarded(), guard)?;
+            match (is_dir, guard.kind == FileKind::Directory) {
+                (true, false) => return Err(FsError::NotDirectory),
+                (false, true) => return Err(FsError::IsDirectory),
+                (true, true) if locked.of(replaced.ino).record.entry_count > 0 => {
+                    return Err(FsError::NotEmpty);
+                }
+                _ => {}
+            }
+        }
+        if is_dir && across {
+            // Its `..` changes, which is a write to it.
+            if granted(who, moved_guard) & WRITE == 0 {
+                return Err(FsError::AccessDenied);
+            }
+            if m.replaced.is_none() && locked.of(m.to_dir).record.nlink >= LINK_COUNT_MAX {
+                return Err(FsError::TooManyLinks);
+            }
+        }
+
+        let now = self.now();
+        let mut batch = Batch::new();
+        let before_from = locked.of(m.from_dir).pre_attr();
+        let before_to = locked.of(m.to_dir).pre_attr();
+        let state = locked.of(m.from_dir);
+        DirChange {
+            dir: m.from_dir,
+            batch: &mut batch,
+        }
+        .remove(state, m.from_name, m.source.cookie);
+        if is_dir {
+            state.record.nlink = state.record.nlink.saturating_sub(1);
+        }
+        let state = locked.of(m.to_dir);
+        let mut change = DirChange {
+            dir: m.to_dir,
+            batch: &mut batch,
+        };
+        match m.target {
+            Some(entry) => change.replace(m.to_name, m.moved.ino, m.source.kind, entry.cookie),
+            None => change.add(state, m.to_name, m.moved.ino, m.source.kind),
+        }
+        // A directory that comes adds a link; one that it replaces takes its own away.
+        if is_dir && m.replaced.is_none() {
+            state.record.nlink += 1;
+        }
+        if let Some(replaced) = m.replaced {
+            self.drop_link(replaced, locked.of(replaced.ino), now, &mut batch)?;
+        }
+        let state = locked.of(m.moved.ino);
+        state.record.parent = m.to_dir;
+        state.touch_ctime(now);
+        batch.put(Key::inode(m.moved.ino), state.stored_record().encode());
+        locked.of(m.from_dir).touch_mtime(now);
+        if across {
+            locked.of(m.to_dir).touch_mtime(now);
+        }
+        for dir in [m.from_dir, m.to_dir] {
+            batch.put(Key::inode(dir), locked.of(dir).stored_record().encode());
+        }
+        let ticket = self.meta.submit(batch);
+        for ino in [m.from_dir, m.to_dir, m.moved.ino] {
+            locked.of(ino).ticket = ticket;
+        }
+        if let Some(replaced) = m.replaced {
+            locked.of(replaced.ino).ticket = ticket;
+        }
+        let from = locked.of(m.from_dir).wcc(m.from_dir, before_from);
+        let to = locked.of(m.to_dir).wcc(m.to_dir, before_to);
+        Ok(((from, to), ticket))
+    }
+
+    /// Fails when `dir` is `moved` or below it: moving `moved` there would cut off a cycle.
+    fn require_not_above(&self, moved: Ino, dir: Ino) -> Result<(), FsError> {
+        let mut at = dir;
+        while at != ROOT {
+            if at == moved {
+                return Err(FsError::Invalid);
+            }
+            at = self.inode(at)?.lock().record.parent;
+        }
+        if moved == ROOT {
+            return Err(FsError::Invalid);
+        }
+        Ok(())
+    }
+}
+
+struct Move<'a> {
+    from_dir: Ino,
+    from_name: &'a [u8],
+    to_dir: Ino,
+    to_name: &'a [u8],
+    source: &'a DirentRecord,
+    target: Option<&'a DirentRecord>,
+    moved: &'a Arc<Inode>,
+    replaced: Option<&'a Arc<Inode>>,
+}

@@ -1,0 +1,101 @@
+//! How many links a file or directory may have, at the edge.
+//!
+//! Making 65,000 of them takes too long for a test, so the count is written into the record, and the
+//! volume opened again.
+
+use cairn_base::Ino;
+use cairn_fs::*;
+use cairn_meta::{Batch, InodeRecord, Key};
+
+use world::*;
+
+mod world;
+
+async fn make_dir(fs: &Fs, dir: Ino, name: &str) -> Result<Ino, FsError> {
+    let set = SetAttr::default();
+    let made = fs.make_dir(&ROOT_USER, dir, name.as_bytes(), set).await?;
+    Ok(made.attr.ino)
+}
+
+async fn make_file(fs: &Fs, dir: Ino, name: &str) -> Ino {
+    let mode = CreateMode::Guarded(SetAttr::default());
+    let made = fs.create(&ROOT_USER, dir, name.as_bytes(), mode).await;
+    made.unwrap().attr.ino
+}
+
+async fn link_count(fs: &Fs, ino: Ino) -> u32 {
+    fs.attr(ino).await.unwrap().nlink
+}
+
+/// The volume after a restart in which each of `inos` came to have `count` links.
+async fn with_link_count(world: World, inos: &[Ino], count: u32) -> World {
+    let meta = world.fs.meta();
+    let mut batch = Batch::new();
+    for ino in inos {
+        let stored = meta.get(&Key::inode(*ino)).unwrap().unwrap();
+        let mut record = InodeRecord::decode(&stored).unwrap();
+        record.nlink = count;
+        batch.put(Key::inode(*ino), record.encode());
+    }
+    let ticket = meta.submit(batch);
+    meta.durable(ticket).await.unwrap();
+    world.restart(2).await
+}
+
+#[test]
+fn a_file_has_a_last_name() {
+    block_on(async {
+        let world = World::new(1, 1).await;
+        let file = make_file(&world.fs, ROOT_INO, "file").await;
+        let world = with_link_count(world, &[file], LINK_COUNT_MAX - 1).await;
+        let fs = &world.fs;
+        let (attr, _) = fs.link(&ROOT_USER, file, ROOT_INO, b"last").await.unwrap();
+        assert_eq!(attr.nlink, LINK_COUNT_MAX);
+        let refused = fs.link(&ROOT_USER, file, ROOT_INO, b"more").await;
+        assert_eq!(refused.unwrap_err(), FsError::TooManyLinks);
+        let missing = fs.lookup(&ROOT_USER, ROOT_INO, b"more").await;
+        assert_eq!(missing.unwrap_err(), FsError::NotFound);
+        assert_eq!(link_count(fs, file).await, LINK_COUNT_MAX);
+
+        // A name that goes makes room for another, over a restart as well.
+        fs.remove(&ROOT_USER, ROOT_INO, b"last").await.unwrap();
+        fs.link(&ROOT_USER, file, ROOT_INO, b"again").await.unwrap();
+        let world = world.restart(3).await;
+        let refused = world.fs.link(&ROOT_USER, file, ROOT_INO, b"more").await;
+        assert_eq!(refused.unwrap_err(), FsError::TooManyLinks);
+        world.fs.close().await.unwrap();
+    });
+}
+
+/// The `..` of each directory in it is a link to a directory.
+#[test]
+fn a_directory_has_a_last_directory() {
+    block_on(async {
+        let world = World::new(1, 1).await;
+        let full = make_dir(&world.fs, ROOT_INO, "full").await.unwrap();
+        make_dir(&world.fs, ROOT_INO, "other").await.unwrap();
+        let world = with_link_count(world, &[full], LINK_COUNT_MAX - 1).await;
+        let fs = &world.fs;
+        make_dir(fs, full, "last").await.unwrap();
+        let refused = make_dir(fs, full, "more").await;
+        assert_eq!(refused.unwrap_err(), FsError::TooManyLinks);
+        let refused = fs
+            .rename(&ROOT_USER, ROOT_INO, b"other", full, b"more")
+            .await;
+        assert_eq!(refused.unwrap_err(), FsError::TooManyLinks);
+        assert_eq!(link_count(fs, full).await, LINK_COUNT_MAX);
+
+        // What adds no directory is let in: files, new names, one in the place of another.
+        make_file(fs, full, "file").await;
+        fs.rename(&ROOT_USER, full, b"last", full, b"renamed")
+            .await
+            .unwrap();
+        fs.rename(&ROOT_USER, ROOT_INO, b"other", full, b"renamed")
+            .await
+            .unwrap();
+        assert_eq!(link_count(fs, full).await, LINK_COUNT_MAX);
+        fs.remove_dir(&ROOT_USER, full, b"renamed").await.unwrap();
+        make_dir(fs, full, "more").await.unwrap();
+        world.fs.close().await.unwrap();
+    });
+}

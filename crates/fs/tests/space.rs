@@ -1,0 +1,421 @@
+//! Space: full pools, what deleting gives back, what failed or interrupted flushes leave, files cut
+//! into very many extents, attributes that go with their inode.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use cairn_base::disk::{Disk, OpenMode};
+use cairn_base::{Ino, SegmentId};
+use cairn_fs::*;
+use cairn_meta::Key;
+use cairn_testkit::{Crash, MemDisk, Recorder, Rng};
+
+use world::*;
+
+mod world;
+
+const MIB: u64 = 1 << 20;
+
+async fn create(fs: &Fs, name: &str) -> Result<Ino, FsError> {
+    let mode = CreateMode::Guarded(SetAttr::default());
+    let made = fs
+        .create(&ROOT_USER, ROOT_INO, name.as_bytes(), mode)
+        .await?;
+    Ok(made.attr.ino)
+}
+
+async fn write(fs: &Fs, ino: Ino, offset: u64, data: &[u8]) -> Result<Written, FsError> {
+    let data = Bytes::copy_from_slice(data);
+    fs.write(&ROOT_USER, ino, offset, data, Stability::Unstable)
+        .await
+}
+
+async fn commit(fs: &Fs, ino: Ino) -> Result<(), FsError> {
+    fs.commit(&ROOT_USER, ino, 0, 0).await.map(|_| ())
+}
+
+async fn truncate(fs: &Fs, ino: Ino, size_bytes: u64) -> Result<(), FsError> {
+    let set = SetAttr {
+        size_bytes: Some(size_bytes),
+        ..SetAttr::default()
+    };
+    fs.set_attr(&ROOT_USER, ino, set, None).await.map(|_| ())
+}
+
+async fn remove(fs: &Fs, name: &str) -> Result<(), FsError> {
+    let removed = fs.remove(&ROOT_USER, ROOT_INO, name.as_bytes()).await;
+    removed.map(|_| ())
+}
+
+/// The segments that have a shard on a disk.
+fn segments_on(disk: &MemDisk) -> Vec<SegmentId> {
+    let mut found: Vec<SegmentId> = disk
+        .file_names()
+        .iter()
+        .filter_map(|name| name.strip_prefix("shards/")?.split(['/', '.']).nth(1))
+        .map(|digits| SegmentId(u64::from_str_radix(digits, 16).unwrap()))
+        .collect();
+    found.sort_unstable();
+    found
+}
+
+/// The space counters say what the extents say.
+fn check_counters(fs: &Fs) {
+    let (from, to) = Key::all_extents();
+    let mut file_bytes = 0;
+    let mut records = BTreeMap::new();
+    for (key, value) in fs.meta().scan(&from, &to, usize::MAX).unwrap() {
+        let Ok(cairn_meta::KeyKind::Extent { end_offset, .. }) = key.kind() else {
+            panic!("{key:?} is no extent");
+        };
+        let extent = cairn_meta::ExtentRecord::decode(&value).unwrap();
+        file_bytes += end_offset - extent.start;
+        *records.entry(extent.record.location.segment).or_insert(0) += 1;
+    }
+    assert_eq!(fs.meta().counters().file_bytes, file_bytes);
+    for (id, record) in fs.meta().segments() {
+        assert_eq!(record.live_records, records.get(&id).copied().unwrap_or(0));
+    }
+    assert_eq!(fs.meta().stats().counter_errors, 0);
+}
+
+/// A file that is removed while its first flush is under way: the segment that the flush makes never
+/// gets into the metadata.
+#[test]
+fn a_segment_that_nothing_refers_to_is_deleted() {
+    block_on(async {
+        let world = World::new(1, 1).await;
+        let fs = &world.fs;
+        let ino = create(fs, "a").await.unwrap();
+        // Enough in order to start a flush at once, which runs when this test waits next.
+        for part in 0..8 {
+            write(fs, ino, part * MIB, &pattern(MIB as u32, 1))
+                .await
+                .unwrap();
+        }
+        remove(fs, "a").await.unwrap();
+        world.run_for(2).await;
+        assert_eq!(fs.stats().dirty_bytes, 0, "the flush has ended");
+        let left = world.segments.segments(VOLUME);
+        assert!(!left.is_empty(), "it made a segment");
+        assert_eq!(fs.meta().segments(), [], "which the metadata never knew");
+        // Open segments are sealed when they were idle for a minute.
+        world.run_for(70).await;
+        assert_eq!(world.segments.segments(VOLUME), []);
+        assert_eq!(fs.stats().gc_segments_removed, left.len() as u64);
+        assert_eq!(fs.stats().gc_errors, 0);
+        fs.close().await.unwrap();
+    });
+}
+
+/// Killed at every write: after the next start only segments that the metadata knows take space.
+#[test]
+fn a_crash_leaves_no_segments_behind() {
+    block_on(async {
+        let world = World::new(2, 1).await;
+        let recorder = Recorder::new(&world.disks);
+        let fs = &world.fs;
+        for name in ["a", "b"] {
+            let ino = create(fs, name).await.unwrap();
+            for part in 0..5 {
+                write(fs, ino, part * MIB, &pattern(MIB as u32, 1))
+                    .await
+                    .unwrap();
+            }
+            commit(fs, ino).await.unwrap();
+        }
+        let mut swept_count = 0;
+        for index in 0..=recorder.op_count() {
+            let disks = recorder.crash_at(index, Crash::KeepUnsynced, index as u64);
+            let disk = disks[0].clone();
+            let world = World::open(3, disks).await;
+            let swept = world.segments.sweep(VOLUME).await.unwrap();
+            swept_count += swept.shards_removed;
+            let mut known: Vec<SegmentId> = world
+                .fs
+                .meta()
+                .segments()
+                .into_iter()
+                .map(|(id, _)| id)
+                .collect();
+            known.sort_unstable();
+            assert_eq!(segments_on(&disk), known, "{}", index);
+        }
+        assert!(swept_count > 0, "some crash came between append and commit");
+    });
+}
+
+/// Small files until nothing fits, then all deleted, three times. What was written stays readable, and
+/// as much fits the last time as before. (The first time the log does not have all its files yet.)
+#[test]
+fn a_pool_filled_with_small_files_can_be_emptied_and_filled_again() {
+    block_on(async {
+        let world = World::with_capacity(4, 1, 96 * MIB).await;
+        let fs = &world.fs;
+        let data = Rng::new(4).bytes(100_000);
+        let mut counts = Vec::new();
+        for _ in 0..3 {
+            let mut names = Vec::new();
+            loop {
+                let name = format!("file{}", names.len());
+                let written = async {
+                    let ino = create(fs, &name).await?;
+                    write(fs, ino, 0, &data).await?;
+                    commit(fs, ino).await?;
+                    Ok::<_, FsError>(ino)
+                };
+                match written.await {
+                    Ok(ino) => names.push((name, ino)),
+                    Err(error) => {
+                        assert_eq!(error, FsError::NoSpace);
+                        break;
+                    }
+                }
+                assert!(names.len() < 2000, "the pool never fills");
+            }
+            // Full is full for names as well, and reading goes on.
+            let refused = fs
+                .make_dir(&ROOT_USER, ROOT_INO, b"dir", SetAttr::default())
+                .await;
+            let free_bytes = fs.space().await.unwrap().free_bytes;
+            if free_bytes < 4096 {
+                assert_eq!(refused.unwrap_err(), FsError::NoSpace);
+            } else if refused.is_ok() {
+                fs.remove_dir(&ROOT_USER, ROOT_INO, b"dir").await.unwrap();
+            }
+            for (_, ino) in names.iter().step_by(50) {
+                assert!(read_all(fs, *ino).await == data);
+            }
+            counts.push(names.len());
+            let last = format!("file{}", names.len());
+            match remove(fs, &last).await {
+                Ok(()) | Err(FsError::NotFound) => {}
+                Err(error) => panic!("{error}"),
+            }
+            for (name, _) in names {
+                remove(fs, &name).await.unwrap();
+            }
+            world.run_for(70).await;
+            assert_eq!(fs.meta().counters().file_bytes, 0);
+            assert_eq!(world.segments.segments(VOLUME), []);
+            check_counters(fs);
+        }
+        assert!(counts[0] > 400, "{counts:?}");
+        // Log files come and go, each as large as forty of these files.
+        assert!(counts[2] + 100 >= counts[1], "{counts:?}");
+        fs.close().await.unwrap();
+    });
+}
+
+async fn take_all_but(disk: &MemDisk, name: &str, left_bytes: u64) {
+    let len_bytes = disk.space().unwrap().free_bytes.saturating_sub(left_bytes);
+    let ballast = disk.open(name, OpenMode::CreateNew { len_bytes });
+    drop(ballast.await.unwrap());
+    disk.sync_folder("").await.unwrap();
+}
+
+/// A disk that others fill up, so that not even the state of the metadata can be written: new data is
+/// refused, the rest goes on, a restart finds everything, and with space again all is as before.
+#[test]
+fn a_disk_without_space_for_metadata_stops_only_what_adds() {
+    block_on(async {
+        let mut world = World::with_capacity(5, 1, 256 * MIB).await;
+        for file in 0..40 {
+            let ino = create(&world.fs, &format!("file{file}")).await.unwrap();
+            write(&world.fs, ino, 0, &pattern(10_000, file))
+                .await
+                .unwrap();
+            commit(&world.fs, ino).await.unwrap();
+        }
+        world = world.restart(6).await;
+        for round in 0..2 {
+            let fs = &world.fs;
+            // The restart may have given up old log files.
+            take_all_but(&world.disks[0], &format!("ballast{round}"), 8192).await;
+            remove(fs, &format!("file{}", 10 + round)).await.unwrap();
+            assert!(fs.meta().ship().await.is_err());
+            remove(fs, &format!("file{}", 20 + round)).await.unwrap();
+            world.run_for(3).await;
+            assert!(fs.meta().is_full(), "round {round}");
+            assert_eq!(create(fs, "new").await.unwrap_err(), FsError::NoSpace);
+            remove(fs, &format!("file{}", 1 + round)).await.unwrap();
+            let (attr, _) = fs.lookup(&ROOT_USER, ROOT_INO, b"file9").await.unwrap();
+            assert!(read_all(fs, attr.ino).await == pattern(10_000, 9));
+            let gone = fs.lookup(&ROOT_USER, ROOT_INO, b"file1").await;
+            assert_eq!(gone.unwrap_err(), FsError::NotFound);
+            if round == 0 {
+                world = world.crash(7, Crash::LoseUnsynced).await;
+            }
+        }
+        for round in 0..2 {
+            let name = format!("ballast{round}");
+            world.disks[0].remove(&name).await.unwrap();
+        }
+        world.run_for(3).await;
+        let fs = &world.fs;
+        assert!(!fs.meta().is_full());
+        create(fs, "new").await.unwrap();
+        fs.close().await.unwrap();
+        world = World::open(8, world.disks).await;
+        assert_eq!(world.fs.meta().counters().inodes, 1 + 40 - 6 + 1);
+        check_counters(&world.fs);
+    });
+}
+
+/// Single bytes with holes between them: more extents than one batch may replace or remove.
+#[test]
+fn files_of_very_many_extents_are_overwritten_and_cut_in_steps() {
+    // More bytes in all than the journal takes, so that every commit goes to segments.
+    const COUNT: u64 = 40_000;
+    block_on(async {
+        let mut world = World::new(9, 1).await;
+        let mut model = vec![0; 2 * COUNT as usize];
+        let ino = create(&world.fs, "a").await.unwrap();
+        for round in 0..3u8 {
+            let fs = &world.fs;
+            for at in (0..2 * COUNT).step_by(2) {
+                write(fs, ino, at, &[round + 1]).await.unwrap();
+                model[at as usize] = round + 1;
+            }
+            truncate(fs, ino, 2 * COUNT).await.unwrap();
+            commit(fs, ino).await.unwrap();
+            assert!(read_all(fs, ino).await == model);
+            let (from, to) = Key::extents_past(ino, 0);
+            let extents = fs.meta().scan(&from, &to, usize::MAX).unwrap().len() as u64;
+            match round {
+                0 => assert_eq!(extents, COUNT),
+                _ => assert!(extents > COUNT / 2),
+            }
+            match round {
+                // All but the first and the last byte.
+                0 => {
+                    let data = pattern(2 * COUNT as u32 - 2, 77);
+                    model[1..2 * COUNT as usize - 1].copy_from_slice(&data);
+                    write(fs, ino, 1, &data).await.unwrap();
+                    commit(fs, ino).await.unwrap();
+                }
+                1 => {
+                    truncate(fs, ino, 11).await.unwrap();
+                    truncate(fs, ino, 2 * COUNT).await.unwrap();
+                    model[11..].fill(0);
+                }
+                _ => {}
+            }
+            assert!(read_all(fs, ino).await == model, "round {round}");
+            check_counters(fs);
+            world = world.crash(10, Crash::LoseUnsynced).await;
+            assert!(
+                read_all(&world.fs, ino).await == model,
+                "round {round}, restarted"
+            );
+            check_counters(&world.fs);
+        }
+        remove(&world.fs, "a").await.unwrap();
+        world.run_for(1).await;
+        assert_eq!(world.fs.meta().counters().file_bytes, 0);
+        check_counters(&world.fs);
+    });
+}
+
+/// Extended attributes: what is not in the property test. Limits, permissions, and their end.
+#[test]
+fn extended_attributes_have_limits_and_go_with_their_inode() {
+    block_on(async {
+        let world = World::new(11, 1).await;
+        let fs = &world.fs;
+        let ino = create(fs, "a").await.unwrap();
+        let xattr_count = |ino| {
+            let (from, to) = Key::xattrs(ino);
+            fs.meta().scan(&from, &to, usize::MAX).unwrap().len()
+        };
+        let set = |number: u32| {
+            let name = format!("user.{number:0>250}").into_bytes();
+            async move {
+                let set = fs.set_xattr(&ROOT_USER, ino, &name, b"x", XattrMode::Any);
+                set.await.map(|_| ())
+            }
+        };
+        for number in 0..256 {
+            set(number).await.unwrap();
+        }
+        assert_eq!(set(256).await, Err(FsError::NoSpace), "the list is full");
+        set(255).await.unwrap();
+        assert_eq!(xattr_count(ino), 256);
+
+        let stranger = Credentials {
+            uid: 7,
+            gid: 7,
+            groups: Vec::new(),
+        };
+        let name = format!("user.{:0>250}", 0).into_bytes();
+        fs.xattr(&stranger, ino, &name).await.unwrap();
+        let refused = fs.set_xattr(&stranger, ino, b"user.b", b"x", XattrMode::Any);
+        assert_eq!(refused.await.unwrap_err(), FsError::AccessDenied);
+        let chmod = |mode| SetAttr {
+            mode: Some(mode),
+            ..SetAttr::default()
+        };
+        let shut = fs.set_attr(&ROOT_USER, ino, chmod(0), None);
+        shut.await.unwrap();
+        let refused = fs.xattr(&stranger, ino, &name).await;
+        assert_eq!(refused.unwrap_err(), FsError::AccessDenied);
+        assert_eq!(fs.xattr_list(&stranger, ino).await.unwrap().len(), 256);
+        let sticky = fs
+            .make_dir(&ROOT_USER, ROOT_INO, b"tmp", chmod(0o1777))
+            .await
+            .unwrap();
+        let refused = fs.set_xattr(&stranger, sticky.attr.ino, b"user.b", b"x", XattrMode::Any);
+        assert_eq!(refused.await.unwrap_err(), FsError::NotOwner);
+
+        // Without data it goes at once, with data by the reaper.
+        let full = create(fs, "b").await.unwrap();
+        let before = fs.attr(full).await.unwrap();
+        let set = fs.set_xattr(&ROOT_USER, full, b"user.b", b"x", XattrMode::Create);
+        let after = set.await.unwrap();
+        assert!(after.ctime > before.ctime);
+        assert_eq!(after.mtime, before.mtime);
+        write(fs, full, 0, &pattern(200_000, 1)).await.unwrap();
+        commit(fs, full).await.unwrap();
+        fs.link(&ROOT_USER, full, ROOT_INO, b"c").await.unwrap();
+        remove(fs, "b").await.unwrap();
+        assert_eq!(xattr_count(full), 1, "a name is left");
+        remove(fs, "c").await.unwrap();
+        remove(fs, "a").await.unwrap();
+        world.run_for(1).await;
+        assert_eq!((xattr_count(ino), xattr_count(full)), (0, 0));
+        let gone = fs.xattr_list(&ROOT_USER, full).await;
+        assert_eq!(gone.unwrap_err(), FsError::Stale);
+        fs.close().await.unwrap();
+    });
+}
+
+/// Two volumes share the memory for dirty data: what one holds is flushed when the other needs room.
+#[test]
+fn volumes_share_the_memory_for_dirty_data() {
+    block_on(async {
+        let dirty = DirtyBudget::new(8 * MIB);
+        let first = World::with_dirty(12, dirty.clone()).await;
+        let second = World::with_dirty(13, dirty.clone()).await;
+        let ino = create(&first.fs, "a").await.unwrap();
+        for part in 0..6 {
+            // Far from each other: no stream, so nothing is flushed by itself.
+            write(&first.fs, ino, part * 64 * MIB, &pattern(MIB as u32, 1))
+                .await
+                .unwrap();
+        }
+        assert_eq!(dirty.bytes(), 6 * MIB);
+        let ino = create(&second.fs, "a").await.unwrap();
+        for part in 0..4 {
+            write(&second.fs, ino, part * 64 * MIB, &pattern(MIB as u32, 1))
+                .await
+                .unwrap();
+        }
+        assert!(first.fs.stats().flushed_bytes > 0, "it made room");
+        assert!(dirty.bytes() <= dirty.bytes_max());
+        let held = first.fs.stats().dirty_bytes + second.fs.stats().dirty_bytes;
+        assert_eq!(dirty.bytes(), held);
+        first.fs.close().await.unwrap();
+        second.fs.close().await.unwrap();
+        assert_eq!(dirty.bytes(), 0);
+    });
+}

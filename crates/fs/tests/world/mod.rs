@@ -1,0 +1,214 @@
+//! What the tests of the file service run on: simulated disks, a clock, a volume on them.
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use std::sync::Arc;
+
+use cairn_base::disk::Disk;
+use cairn_base::{DiskId, Ino, PoolId, Timestamp, VolumeId};
+use cairn_fs::*;
+use cairn_meta::{MetaCache, MetaSettings, MetaStore};
+use cairn_segment::{SegmentSettings, SegmentStore};
+use cairn_shard::{ShardDisk, ShardSettings};
+use cairn_testkit::{Crash, ManualClock, MemDisk, TestWorld};
+
+pub const POOL: PoolId = PoolId(7);
+pub const VOLUME: VolumeId = VolumeId(1);
+pub static ROOT_USER: Credentials = Credentials::ROOT;
+pub const ROOT_INO: Ino = Ino(1);
+
+pub struct World {
+    pub disks: Vec<Arc<MemDisk>>,
+    pub env: cairn_base::env::Env,
+    pub clock: ManualClock,
+    pub segments: Arc<SegmentStore>,
+    pub fs: Fs,
+}
+
+/// Bytes of each disk, unless a test wants another size.
+const DISK_BYTES: u64 = 1 << 30;
+
+fn meta_settings(disk_count: usize) -> MetaSettings {
+    let mut settings = MetaSettings::new(disk_count.min(3), MetaCache::new(1 << 20));
+    settings.log_file_bytes = 4 << 20;
+    settings.ship_bytes = 8 << 20;
+    settings
+}
+
+fn segment_settings() -> SegmentSettings {
+    SegmentSettings {
+        shard_len_bytes: 4 << 20,
+        cache_bytes: 1 << 20,
+        ..SegmentSettings::default()
+    }
+}
+
+fn fs_settings(env: &cairn_base::env::Env) -> FsSettings {
+    FsSettings::new(env.clone(), VOLUME, "main")
+}
+
+fn disk_id(index: usize) -> DiskId {
+    DiskId(index as u128 + 1)
+}
+
+fn members(disks: &[Arc<MemDisk>]) -> Vec<(DiskId, Arc<dyn Disk>)> {
+    disks
+        .iter()
+        .enumerate()
+        .map(|(index, disk)| (disk_id(index), disk.clone() as Arc<dyn Disk>))
+        .collect()
+}
+
+async fn segments_on(
+    env: &cairn_base::env::Env,
+    disks: &[(DiskId, Arc<dyn Disk>)],
+    format: bool,
+) -> Arc<SegmentStore> {
+    let mut shard_disks = Vec::new();
+    for (id, disk) in disks.iter().cloned() {
+        if format {
+            ShardDisk::format(disk.clone(), POOL, id, Timestamp::new(1, 0))
+                .await
+                .unwrap();
+        }
+        shard_disks.push(
+            ShardDisk::open(disk, POOL, ShardSettings::default())
+                .await
+                .unwrap(),
+        );
+    }
+    SegmentStore::new(env.clone(), segment_settings(), shard_disks, Vec::new())
+}
+
+impl World {
+    pub async fn new(seed: u64, disk_count: usize) -> Self {
+        Self::with_capacity(seed, disk_count, DISK_BYTES).await
+    }
+
+    pub async fn with_capacity(seed: u64, disk_count: usize, disk_bytes: u64) -> Self {
+        let dirty = DirtyBudget::new(256 << 20);
+        Self::format(seed, disk_count, disk_bytes, dirty).await
+    }
+
+    /// One disk, and a volume that shares memory for dirty data with others.
+    pub async fn with_dirty(seed: u64, dirty: Arc<DirtyBudget>) -> Self {
+        Self::format(seed, 1, DISK_BYTES, dirty).await
+    }
+
+    async fn format(
+        seed: u64,
+        disk_count: usize,
+        disk_bytes: u64,
+        dirty: Arc<DirtyBudget>,
+    ) -> Self {
+        let TestWorld { env, clock } = TestWorld::new(seed);
+        let disks: Vec<_> = (0..disk_count)
+            .map(|index| MemDisk::new(format!("disk{index}"), disk_bytes))
+            .collect();
+        let segments = segments_on(&env, &members(&disks), true).await;
+        let meta = MetaStore::create(
+            env.clone(),
+            meta_settings(disk_count),
+            VOLUME,
+            members(&disks),
+        )
+        .await
+        .unwrap();
+        let settings = FsSettings {
+            dirty,
+            ..fs_settings(&env)
+        };
+        let fs = Fs::format(settings, meta, segments.clone()).await.unwrap();
+        Self {
+            disks,
+            env,
+            clock,
+            segments,
+            fs,
+        }
+    }
+
+    pub async fn open(seed: u64, disks: Vec<Arc<MemDisk>>) -> Self {
+        Self::open_degraded(seed, disks.into_iter().enumerate().collect()).await
+    }
+
+    /// Opens with some of the disks, each with its number.
+    pub async fn open_degraded(seed: u64, disks: Vec<(usize, Arc<MemDisk>)>) -> Self {
+        let TestWorld { env, clock } = TestWorld::new(seed);
+        let count = disks.len();
+        let members: Vec<_> = disks
+            .iter()
+            .map(|(index, disk)| (disk_id(*index), disk.clone() as Arc<dyn Disk>))
+            .collect();
+        let disks: Vec<_> = disks.into_iter().map(|(_, disk)| disk).collect();
+        let segments = segments_on(&env, &members, false).await;
+        let (meta, recovered) = MetaStore::open(env.clone(), meta_settings(count), VOLUME, members)
+            .await
+            .unwrap();
+        let fs = Fs::open(fs_settings(&env), meta, recovered.journal, segments.clone())
+            .await
+            .unwrap();
+        Self {
+            disks,
+            env,
+            clock,
+            segments,
+            fs,
+        }
+    }
+
+    pub async fn restart(self, seed: u64) -> Self {
+        self.fs.close().await.unwrap();
+        Self::open(seed, self.disks).await
+    }
+
+    pub async fn crash(self, seed: u64, mode: Crash) -> Self {
+        let disks = self
+            .disks
+            .iter()
+            .enumerate()
+            .map(|(index, disk)| disk.crash(mode, seed + index as u64))
+            .collect();
+        drop(self.env);
+        Self::open(seed, disks).await
+    }
+
+    /// Lets background tasks run for some time: steps of the clock, each with room to work.
+    pub async fn run_for(&self, seconds: u64) {
+        for _ in 0..seconds * 2 {
+            self.clock.advance(std::time::Duration::from_millis(500));
+            for _ in 0..200 {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+}
+
+pub async fn read_all(fs: &Fs, ino: Ino) -> Vec<u8> {
+    let mut data = Vec::new();
+    loop {
+        let part = fs
+            .read(&ROOT_USER, ino, data.len() as u64, 1 << 20)
+            .await
+            .unwrap();
+        for bytes in &part.parts {
+            data.extend_from_slice(bytes);
+        }
+        if part.eof {
+            return data;
+        }
+    }
+}
+
+pub fn pattern(len: u32, byte: u8) -> Vec<u8> {
+    (0..len)
+        .map(|at| byte.wrapping_add((at / 7) as u8))
+        .collect()
+}
+
+pub fn block_on(future: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(future);
+}

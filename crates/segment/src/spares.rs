@@ -1,0 +1,85 @@
+//! Spare shard files: written in idle moments, so that new segments overwrite instead of allocate.
+//!
+//! Owns: how much room spares may take, and when they give it back.
+//! Must not know: what idle is; the caller decides when to call.
+
+use std::sync::Arc;
+
+use cairn_shard::{ShardDisk, file_len_bytes};
+
+use crate::store::SegmentStore;
+
+/// No spare is made on a disk that would have less than this part of it free then.
+const FREE_PART_MIN: u64 = 8;
+
+impl SegmentStore {
+    /// Makes one spare file where there are fewer than `bytes_per_disk` of them and room is ample;
+    /// gives spares back where room became short. Returns whether there may be more to do.
+    ///
+    /// Slow for the size of one shard; a caller with something better to do waits before the next.
+    pub async fn tend_spares(&self, bytes_per_disk: u64) -> bool {
+        let capacity_bytes = self.settings.shard_len_bytes;
+        let Some(len_bytes) = file_len_bytes(capacity_bytes) else {
+            return false;
+        };
+        let wanted = usize::try_from(bytes_per_disk / len_bytes).unwrap_or(usize::MAX);
+        // Evenly: a segment needs one on each disk.
+        let mut disks: Vec<(usize, &Arc<ShardDisk>)> = self
+            .healthy_disks()
+            .map(|disk| (disk.recycled_count(capacity_bytes), disk))
+            .collect();
+        disks.sort_by_key(|(count, disk)| (*count, disk.id()));
+        for (count, disk) in disks {
+            let Some(room) = Room::of(disk) else {
+                continue;
+            };
+            if room.is_short(self.reserve_bytes(room.total_bytes)) {
+                if let Err(error) = disk.release_recycled().await {
+                    tracing::warn!(%error, "spare files were not given back");
+                }
+                continue;
+            }
+            if count >= wanted || !room.is_ample(len_bytes) {
+                continue;
+            }
+            if let Err(error) = disk.prepare_recycled(count + 1, capacity_bytes).await {
+                tracing::debug!(%error, "no spare file was made");
+                return false;
+            }
+            // Unchanged when the disk keeps fewer files than are wanted.
+            if disk.recycled_count(capacity_bytes) > count {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// The space of a disk as the file system sees it: spares are used space there.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    total_bytes: u64,
+    free_bytes: u64,
+    spare_bytes: u64,
+}
+
+impl Room {
+    fn of(disk: &ShardDisk) -> Option<Self> {
+        let space = disk.space().ok()?;
+        let spare_bytes = disk.recycled_bytes();
+        Some(Self {
+            total_bytes: space.total_bytes,
+            free_bytes: space.free_bytes.saturating_sub(spare_bytes),
+            spare_bytes,
+        })
+    }
+
+    /// The metadata, which cannot ask for spares, must not find the disk full because of them.
+    fn is_short(self, reserve_bytes: u64) -> bool {
+        self.spare_bytes > 0 && self.free_bytes < reserve_bytes
+    }
+
+    fn is_ample(self, len_bytes: u64) -> bool {
+        self.free_bytes.saturating_sub(len_bytes) >= self.total_bytes / FREE_PART_MIN
+    }
+}

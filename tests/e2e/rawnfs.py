@@ -1,0 +1,148 @@
+"""MOUNT and NFSv3 calls made by hand: for requests that no well-behaved client sends.
+
+Blocking, one call at a time, each with the credential that the test wants.
+"""
+
+import socket
+import struct
+
+MOUNT, NFS = 100005, 100003
+ANSWER_SECONDS_MAX = 30
+ANSWER_LEN_BYTES_MAX = 1 << 20
+
+OK, PERM, NOENT, ACCES, ROFS, STALE, BADHANDLE = 0, 1, 2, 13, 30, 70, 10001
+
+
+def opaque(data):
+    return struct.pack(">I", len(data)) + data + bytes(-len(data) % 4)
+
+
+class Reader:
+    """Takes XDR values from the front of an answer."""
+
+    def __init__(self, data):
+        self.data, self.at = data, 0
+
+    def take(self, len_bytes):
+        self.at += len_bytes
+        assert self.at <= len(self.data), "the answer ends early"
+        return self.data[self.at - len_bytes : self.at]
+
+    def u32(self):
+        return struct.unpack(">I", self.take(4))[0]
+
+    def opaque(self):
+        len_bytes = self.u32()
+        data = self.take(len_bytes)
+        self.take(-len_bytes % 4)
+        return data
+
+
+class Denied(Exception):
+    """The server did not even look at the call."""
+
+
+class Peer:
+    """One connection, from an address and a port that the test may choose."""
+
+    def __init__(self, port, source="127.0.0.1", source_port=0):
+        self.socket = socket.create_connection(
+            ("127.0.0.1", port), timeout=ANSWER_SECONDS_MAX, source_address=(source, source_port)
+        )
+        self.xid = 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.socket.close()
+
+    def call(self, program, version, procedure, arguments=b"", uid=0, gid=0, groups=()):
+        """The results of an accepted call."""
+        self.xid += 1
+        ids = struct.pack(f">III{len(groups)}I", uid, gid, len(groups), *groups)
+        credential = struct.pack(">I", 0) + opaque(b"raw") + ids
+        head = struct.pack(">6I", self.xid, 0, 2, program, version, procedure)
+        message = head + struct.pack(">I", 1) + opaque(credential) + struct.pack(">II", 0, 0) + arguments
+        self.socket.sendall(struct.pack(">I", 0x8000_0000 | len(message)) + message)
+        answer = Reader(self.record())
+        assert answer.u32() == self.xid
+        if (answer.u32(), answer.u32()) != (1, 0):
+            raise Denied("rejected")
+        answer.u32()
+        answer.opaque()
+        if status := answer.u32():
+            raise Denied(f"accept status {status}")
+        return answer
+
+    def record(self):
+        (mark,) = struct.unpack(">I", self.exactly(4))
+        assert mark & 0x8000_0000, "answers come in one fragment"
+        assert mark & 0x7FFF_FFFF <= ANSWER_LEN_BYTES_MAX
+        return self.exactly(mark & 0x7FFF_FFFF)
+
+    def exactly(self, len_bytes):
+        data = b""
+        while len(data) < len_bytes:
+            piece = self.socket.recv(len_bytes - len(data))
+            if not piece:
+                raise ConnectionError("the server closed the connection")
+            data += piece
+        return data
+
+    def mount(self, path, **who):
+        """Status, and the root handle if there is one."""
+        answer = self.call(MOUNT, 3, 1, opaque(path.encode()), **who)
+        status = answer.u32()
+        return status, answer.opaque() if status == OK else None
+
+    def exports(self):
+        """The paths that MOUNT's EXPORT lists for this client."""
+        answer, paths = self.call(MOUNT, 3, 5), []
+        while answer.u32():
+            paths.append(answer.opaque().decode())
+            while answer.u32():
+                answer.opaque()
+        return paths
+
+    def getattr(self, handle, **who):
+        """Status, and mode, uid and gid."""
+        answer = self.call(NFS, 3, 1, opaque(handle), **who)
+        return answer.u32(), owner(answer) if answer.at < len(answer.data) else None
+
+    def lookup(self, directory, name, **who):
+        answer = self.call(NFS, 3, 3, opaque(directory) + opaque(name.encode()), **who)
+        status = answer.u32()
+        return status, answer.opaque() if status == OK else None
+
+    def create(self, directory, name, mode=0o644, **who):
+        """Status, handle, and mode, uid and gid of a new file."""
+        unchecked = struct.pack(">6I", 0, 1, mode, 0, 0, 0) + struct.pack(">II", 0, 0)
+        answer = self.call(NFS, 3, 8, opaque(directory) + opaque(name.encode()) + unchecked, **who)
+        status = answer.u32()
+        if status != OK:
+            return status, None, None
+        assert answer.u32() == 1
+        handle = answer.opaque()
+        assert answer.u32() == 1
+        return status, handle, owner(answer)
+
+    def remove(self, directory, name, **who):
+        return self.call(NFS, 3, 12, opaque(directory) + opaque(name.encode()), **who).u32()
+
+    def read(self, handle, **who):
+        return self.call(NFS, 3, 6, opaque(handle) + struct.pack(">QI", 0, 100), **who).u32()
+
+    def chmod(self, handle, mode, **who):
+        attributes = struct.pack(">8I", 1, mode, 0, 0, 0, 0, 0, 0)
+        return self.call(NFS, 3, 2, opaque(handle) + attributes, **who).u32()
+
+    def write(self, handle, data, **who):
+        arguments = opaque(handle) + struct.pack(">QII", 0, len(data), 2) + opaque(data)
+        return self.call(NFS, 3, 7, arguments, **who).u32()
+
+
+def owner(answer):
+    """mode, uid and gid of the attributes that come next."""
+    _type, mode, _links, uid, gid = (answer.u32() for _ in range(5))
+    return mode & 0o7777, uid, gid

@@ -1,0 +1,86 @@
+"""/metrics under load: all that docs/admin.md lists is there, moves, and says the truth."""
+
+import itertools
+import re
+import unittest
+
+import harness
+import libnfs
+from worlds import WorldTest, content, digest_tree, make_tree
+
+LARGE_LEN_BYTES = 96 * 1024 * 1024
+GC_SECONDS_MAX = 120
+# Shown only once there is something to count.
+RARE = {"cairn_nfs_errors_total"}
+
+
+def documented():
+    """The names in the tables of the manual; `a_{b,c}` is a_b and a_c."""
+    text = (harness.REPOSITORY / "docs" / "admin.md").read_text()
+    names = set()
+    for pattern in re.findall(r"`(cairn_[a-z_{},]+)`", text):
+        parts = [part.strip("{}").split(",") for part in re.split(r"(\{[^}]*\})", pattern)]
+        names |= {"".join(choice) for choice in itertools.product(*parts)}
+    return names
+
+
+def family(series):
+    """The name of a series without labels and the endings of histograms."""
+    return re.sub(r"_(bucket|count|sum)$", "", series.partition("{")[0])
+
+
+class Metrics(WorldTest):
+    def test_what_is_documented_is_there_and_moves(self):
+        server = self.server(3)
+        tree = make_tree(self.scratch / "tree")
+        before = server.metrics()
+        server.cairn("cp", "-r", "-q", tree, server.url("tree"))
+        server.cairn("cp", "-r", "-q", server.url("tree"), self.scratch / "back")
+        self.assertEqual(digest_tree(self.scratch / "back"), digest_tree(tree))
+        self.assertNotEqual(server.cairn("stat", server.url("none"), check=False).returncode, 0)
+        with libnfs.Mount(server.libnfs_url()) as mount:
+            mount.write_file("/large", content("large", LARGE_LEN_BYTES))
+            loaded = server.metrics()
+            mount.unlink("/large")
+
+        shown = {family(series) for series in loaded if series.startswith("cairn_")}
+        known = documented() | {name.removesuffix("_max") for name in documented()}
+        self.assertEqual(documented() - RARE - shown, set(), "documented and not shown")
+        limits = {name for name in shown if name.endswith("_max")}
+        self.assertEqual(shown - known - limits, set(), "shown and not documented")
+
+        def more(series, least=1):
+            risen = loaded[series] - before.get(series, 0)
+            self.assertGreaterEqual(risen, least, series)
+
+        bytes_in_tree = sum(path.stat().st_size for path in tree.rglob("*") if path.is_file() and not path.is_symlink())
+        dense = bytes_in_tree - 5 * 1024 * 1024  # the hole of the sparse file does not travel
+        more("cairn_nfs_written_bytes_total", dense + LARGE_LEN_BYTES)
+        more("cairn_nfs_read_bytes_total", dense)
+        for procedure in ("lookup", "create", "mkdir", "write", "read", "commit", "readdirplus", "symlink"):
+            more(f'cairn_nfs_request_duration_seconds_count{{procedure="{procedure}"}}')
+            self.assertGreater(loaded[f'cairn_nfs_request_duration_seconds_sum{{procedure="{procedure}"}}'], 0)
+        more('cairn_nfs_errors_total{status="NFS3ERR_NOENT"}')
+        more("cairn_cache_hits_total")
+        more("cairn_store_appended_bytes_total", LARGE_LEN_BYTES)
+        more("cairn_store_parity_bytes_total", 2 * LARGE_LEN_BYTES)
+        more('cairn_log_syncs_total{volume="main"}')
+        more('cairn_volume_flushed_bytes_total{volume="main"}', LARGE_LEN_BYTES)
+        more('cairn_volume_file_bytes{volume="main"}', LARGE_LEN_BYTES)
+        self.assertGreater(loaded["cairn_cache_bytes"], 0)
+        self.assertGreater(loaded['cairn_volume_dirty_bytes_max{volume="main"}'], 0)
+        healthy = [value for series, value in loaded.items() if series.startswith("cairn_disk_healthy{")]
+        self.assertEqual(healthy, [1, 1, 1])
+        free = sum(value for series, value in loaded.items() if series.startswith("cairn_disk_free_bytes{"))
+        self.assertGreater(free, 0)
+
+        def collected():
+            now = server.metrics()
+            removed = now['cairn_gc_segments_removed_total{volume="main"}']
+            return removed and now['cairn_volume_orphans_reaped_total{volume="main"}']
+
+        harness.wait_until(collected, GC_SECONDS_MAX, "garbage collection")
+
+
+if __name__ == "__main__":
+    unittest.main()
