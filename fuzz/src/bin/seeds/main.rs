@@ -78,6 +78,9 @@ fn main() -> std::io::Result<()> {
         for procedure in nlm::Procedure::ALL {
             for version in [nlm::VERSION_1, nlm::VERSION_4] {
                 let number = procedure.number();
+                if nlm::Procedure::of_version(version, number).is_none() {
+                    continue;
+                }
                 let mut source = source(number, variant);
                 let name = format!("nlm{version}-{}-{variant}", procedure.name());
                 let call = source.nlm_call(version, *procedure);
