@@ -167,10 +167,17 @@ class Server:
         """A URL for our own file commands."""
         return f"nfs://127.0.0.1:{self.port}/main/{path}"
 
-    def libnfs_url(self):
+    def libnfs_url(self, path=""):
         """A URL for libnfs."""
         port = self.port
-        return f"nfs://127.0.0.1/main?nfsport={port}&mountport={port}&version=3"
+        top = f"/main/{path}".rstrip("/")
+        return f"nfs://127.0.0.1{top}?nfsport={port}&mountport={port}&version=3"
+
+    def make_folder(self, name):
+        """Makes a folder in the volume, by copying an empty one."""
+        with scratch("folder-") as root:
+            (root / name).mkdir()
+            self.cairn("cp", "-r", str(root / name), self.url())
 
     def get(self, path):
         """The body of GET from the admin API."""

@@ -22,15 +22,15 @@ class Load:
     program: pathlib.Path
     is_libnfs: bool
 
-    def argv(self, server, arguments):
+    def argv(self, server, arguments, folder=""):
         workload, *keys = arguments.split()
-        url = server.libnfs_url() if self.is_libnfs else server.url()
+        url = server.libnfs_url(folder) if self.is_libnfs else server.url(folder)
         return [str(self.program), workload, url, *keys]
 
-    def run(self, server, arguments):
+    def run(self, server, arguments, folder=""):
         """One run: what the load says, and the CPU seconds of server and load."""
         before, load_before = server.cpu_seconds(), children_cpu_seconds()
-        argv = self.argv(server, arguments)
+        argv = self.argv(server, arguments, folder)
         done = subprocess.run(argv, capture_output=True, text=True, timeout=LOAD_SECONDS_MAX)
         if done.returncode != 0:
             raise harness.Failure(f"{self.name} {arguments} failed: {done.stdout}{done.stderr}")

@@ -62,11 +62,14 @@ class Ganesha:
         harness.wait_until(serves, GANESHA_SECONDS_MAX, "the start of NFS-Ganesha")
         return self
 
-    def url(self):
-        return f"nfs://127.0.0.1:{self.port}{self.export}?mountport={self.mount_port}"
+    def url(self, path=""):
+        return f"nfs://127.0.0.1:{self.port}{self.export / path}?mountport={self.mount_port}"
 
-    def libnfs_url(self):
-        return f"nfs://127.0.0.1{self.export}?nfsport={self.port}&mountport={self.mount_port}&version=3"
+    def libnfs_url(self, path=""):
+        return f"nfs://127.0.0.1{self.export / path}?nfsport={self.port}&mountport={self.mount_port}&version=3"
+
+    def make_folder(self, name):
+        (self.export / name).mkdir()
 
     def stop(self):
         self.process.terminate()

@@ -12,7 +12,7 @@ import time
 from bench_nfs import scale
 from bench_nfs.workloads import BY_KEY, STREAMS, WORKLOADS
 
-SIX_AIMS = {"seqwrite-new": 0.6, "seqwrite-again": 0.6, "seqread-cold": 0.9, "seqread-warm": 0.9}
+SIX_AIMS = {"seqwrite-first": None, "seqwrite-new": 0.6, "seqwrite-again": 0.6, "seqread-cold": 0.9, "seqread-warm": 0.9}
 DEGRADED_AIM = 0.7
 LIMIT_TITLES = {
     "disk-write": "disk, 1 MiB O_DIRECT write",
@@ -56,6 +56,10 @@ def ratios(ours, theirs, key):
     return [rate(one[key]) / rate(other[key]) for one, other in zip(ours, theirs)]
 
 
+def aim_text(aim, found):
+    return f"{aim} | {yes(statistics.median(found) >= aim)}" if aim else "- | -"
+
+
 def ratio_text(values):
     middle = statistics.median(values)
     spread = f" ({min(values):.2f} to {max(values):.2f})" if len(values) > 1 else ""
@@ -75,7 +79,7 @@ def beside_ganesha(rounds):
         found = ratios(ours, theirs, key)
         lines.append(
             f"| {workload.title} | {workload.rate_text(rate_of(ours, key))} | {workload.rate_text(rate_of(theirs, key))} "
-            f"| {ratio_text(found)} | {workload.aim} | {yes(statistics.median(found) >= workload.aim)} |"
+            f"| {ratio_text(found)} | {aim_text(workload.aim, found)} |"
         )
     return lines
 
@@ -148,7 +152,7 @@ def six_disks(rounds):
         workload, found = BY_KEY[key], ratios(six, one, key)
         lines.append(
             f"| {workload.title} | {workload.rate_text(rate_of(one, key))} | {workload.rate_text(rate_of(six, key))} "
-            f"| {ratio_text(found)} | {SIX_AIMS[key]} | {yes(statistics.median(found) >= SIX_AIMS[key])} |"
+            f"| {ratio_text(found)} | {aim_text(SIX_AIMS[key], found)} |"
         )
     healthy = [one["seqread-cold"]["mb_per_s"] for one in six]
     degraded = [one["degraded"]["mb_per_s"] for one in six]
@@ -229,7 +233,9 @@ def document(results):
     if rounds.get("cairn") and rounds.get("ganesha"):
         part("One data disk each", [
             "Ganesha's VFS backend on the same file system does not sync names; Cairn's creates and unlinks are durable when "
-            "answered. Cold: both servers restarted, page cache dropped.",
+            "answered. Cold: both servers restarted, page cache dropped. What a new server writes first goes to memory that is "
+            "touched for the first time, for which this machine asks its hypervisor page by page (0.5 to 1 GB/s; 10 GB/s when "
+            "the memory is there): the row after it is the server at work.",
             "", *beside_ganesha(rounds)])
         part("CPU seconds per GB or per million operations", [
             "The load shares the CPUs. \"Most the load allows\" is the ratio to Ganesha that would be reached if Cairn took no "

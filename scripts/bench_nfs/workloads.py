@@ -14,10 +14,12 @@ class Workload:
     key: str
     title: str
     arguments: str
-    aim: float
+    aim: float | None
     # The key whose files it works on; run first, also if it was not asked for.
     needs: str | None = None
     is_cold: bool = False
+    # The folder of its files; empty: the top.
+    folder: str = ""
 
     @property
     def is_stream(self):
@@ -50,7 +52,8 @@ class Workload:
 RANDOM = "bs=4096 secs={seconds} size={size}"
 # In this order on each server.
 WORKLOADS = [
-    Workload("seqwrite-new", "sequential write, new files, COMMIT in the clock", "seqwrite conns=4 size={size}", 2.5),
+    Workload("seqwrite-first", "sequential write, the first thing that a new server does", "seqwrite conns=4 size={size}", None, folder="first"),
+    Workload("seqwrite-new", "sequential write, new files, COMMIT in the clock", "seqwrite conns=4 size={size}", 2.5, "seqwrite-first"),
     Workload("seqwrite-again", "sequential write, overwriting", "seqwrite conns=4 size={size}", 1.0, "seqwrite-new"),
     Workload("seqread-cold", "sequential read, cold", "seqread conns=4 size={size}", 1.0, "seqwrite-new", True),
     Workload("seqread-warm", "sequential read, warm", "seqread conns=4 size={size}", 1.4, "seqread-cold"),
@@ -66,7 +69,7 @@ WORKLOADS = [
 ]
 BY_KEY = {workload.key: workload for workload in WORKLOADS}
 # What six disks are compared with one by.
-STREAMS = ["seqwrite-new", "seqwrite-again", "seqread-cold", "seqread-warm"]
+STREAMS = ["seqwrite-first", "seqwrite-new", "seqwrite-again", "seqread-cold", "seqread-warm"]
 
 
 def with_needs(keys):
@@ -85,5 +88,7 @@ def run(load, server, chosen, sizes):
     for workload in chosen:
         if workload.is_cold:
             peers.make_cold(server)
-        results[workload.key] = load.run(server, workload.arguments.format(**sizes))
+        if workload.folder:
+            server.make_folder(workload.folder)
+        results[workload.key] = load.run(server, workload.arguments.format(**sizes), workload.folder)
     return results
