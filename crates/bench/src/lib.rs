@@ -1,6 +1,21 @@
-//! Load on a server, through the client that everything else uses.
+//! Benchmarks: workloads on a mounted path or on a server, their results, and pages of them.
 //!
-//! Owns: workloads, their data, counting and timing them.
-//! Must not know: servers and how they are started, other load generators, how results are shown.
+//! Owns: workloads, their data, counting and timing them, the format of results.
+//! Must not know: servers and how they are started.
 
+pub mod agent;
+mod drive;
+pub mod engine;
+pub mod fio;
+pub mod import;
+pub mod latency;
 pub mod load;
+pub mod merge;
+pub mod nfs_engine;
+pub mod path_engine;
+pub mod pattern;
+pub mod plan;
+pub mod report;
+pub mod result;
+pub mod samples;
+pub mod suite;

@@ -11,14 +11,17 @@ use cairn_files::{CatArgs, CpArgs, LsArgs, RmArgs, StatArgs};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::bench_args::BenchCommand;
+
 const EXIT_CODES: &str = "\
 Exit codes:
   0    done
-  1    failed
+  1    failed; of a benchmark also: the result is partial
   2    wrong usage or configuration
   3    the server cannot be reached
   4    refused: no right to do it, or the state of things forbids it
-  130  a second interrupt ended `cairn serve` before all was on disk";
+  130  a second interrupt ended `cairn serve` before all was on disk, or a benchmark before its files
+       were removed";
 
 /// Software-defined file storage: erasure-coded, checksummed, served over NFS.
 ///
@@ -56,6 +59,9 @@ pub enum Command {
     Rm(RmArgs),
     /// Show everything about files on an NFS server
     Stat(StatArgs),
+    /// Benchmarks: four corners, IOzone, IOR, metadata; on a mounted path or an NFS server
+    #[command(subcommand)]
+    Bench(Box<BenchCommand>),
     /// The config file
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -331,6 +337,40 @@ mod tests {
             ("cat nfs://127.0.0.1/main/file", true),
             ("rm -r nfs://127.0.0.1/main/folder", true),
             ("stat --json nfs://127.0.0.1/main/file", true),
+            (
+                "bench four-corners nfs://h/main --jobs 2 --working-set 1GiB --runtime 2s --ramp 0s --depths 8,1",
+                true,
+            ),
+            ("bench four-corners", false),
+            ("bench four-corners /mnt --runtime soon", false),
+            ("bench four-corners s3://bucket", false),
+            ("bench four-corners smb://host/share", false),
+            (
+                "bench iozone /mnt -e -s 120GiB -i 0,1 -r 1MiB -t 8 --clients a,b:7118 --token-file t",
+                true,
+            ),
+            ("bench iozone /mnt -i 0 -i 1 -I", true),
+            ("bench iozone /mnt --token-file t", false),
+            (
+                "bench ior /mnt -t 1MiB -b 1MiB -s 16384 -F -w --direct -i 3",
+                true,
+            ),
+            ("bench ior /mnt -w -r", false),
+            (
+                "bench metadata nfs://h/m -n 100 --one-directory --keep --allow-files",
+                true,
+            ),
+            (
+                "bench all . -o results --compressible 50 --dedupe 20 --seed 7 --json",
+                true,
+            ),
+            ("bench all . --compressible 101", false),
+            ("bench all . --agents a,b --token-file t", true),
+            ("bench agent --listen 0.0.0.0:7117 --token-file t", true),
+            ("bench report a.json b.json -o out.html", true),
+            ("bench report", false),
+            ("bench import fio.json -o x.json --label old", true),
+            ("bench show x.json", true),
             ("cp onlyone", false),
             ("", false),
             ("frobnicate", false),

@@ -6,6 +6,9 @@
 
 mod access;
 mod args;
+mod bench;
+mod bench_args;
+mod bench_progress;
 mod exit;
 mod export;
 mod print;
@@ -67,6 +70,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Stat(args) => {
             return files(async |console| cairn_files::stat(&args, console).await);
         }
+        Command::Bench(command) => return bench::bench(&command),
         Command::Serve(args) => serve::run(*args),
         Command::Status(args) => status::status(&args),
         Command::Disk(DiskCommand::List(args)) => status::disk_list(&args),

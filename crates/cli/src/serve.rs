@@ -137,7 +137,8 @@ fn read_file(path: &Path) -> Result<Result<Settings, ConfigError>, Failure> {
     Ok(parse_file(&content, folder))
 }
 
-fn start_logging(format: LogFormat) {
+/// Logs to standard error, as much as RUST_LOG says.
+pub fn start_logging(format: LogFormat) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let logging = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -214,7 +215,8 @@ fn notify(state: &[NotifyState<'_>]) {
     }
 }
 
-fn signals() -> Result<(Signal, Signal), Failure> {
+/// SIGTERM and SIGINT.
+pub fn signals() -> Result<(Signal, Signal), Failure> {
     let failed = |error: std::io::Error| Failure::failed(format!("waiting for signals: {error}"));
     Ok((
         signal(SignalKind::terminate()).map_err(failed)?,

@@ -4,12 +4,10 @@
 //! Owns: what each workload sends, names of files, when the clock starts and stops.
 //! Must not know: which server answers, how the report is printed.
 //!
-//! One thread for each processor drives its share of the connections; nothing is shared while the
-//! clock runs. Names, data and the order of random offsets are those of the C program `nfsload`, so
+//! Names, data and the order of random offsets are those of the C program `nfsload`, so
 //! that one can read what the other wrote, and rates can be compared.
 
-mod lane;
-mod pattern;
+mod job;
 mod report;
 
 #[cfg(test)]
@@ -17,26 +15,25 @@ mod tests;
 
 use std::fmt;
 use std::io;
-use std::num::NonZeroUsize;
 use std::str::FromStr;
-use std::sync::{Arc, mpsc};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cairn_nfs_client::{Error, NfsUrl};
-use futures_util::future;
-use tokio::task::JoinSet;
+
+use crate::drive::{self, Course, DriveError, Settle};
+use crate::engine::Control;
 
 pub use report::Report;
 
-use lane::Lane;
-use report::Tally;
+use job::LoadPlan;
 
 pub const CONNECTION_COUNT_MAX: usize = 64;
 /// Requests in flight on one connection.
 pub const DEPTH_MAX: usize = 256;
 /// The word that is checked by `verify` has so many bytes.
 pub const BLOCK_LEN_BYTES_MIN: u64 = 8;
+/// A server that is silent for so long has failed.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Buffers of all connections together.
 pub const BUFFER_BYTES_MAX: u64 = 4 << 30;
 
@@ -204,83 +201,36 @@ pub enum LoadError {
     Thread(io::Error),
 }
 
+impl From<DriveError> for LoadError {
+    fn from(error: DriveError) -> Self {
+        match error {
+            DriveError::Connect { url, error } => Self::Connect { url, error },
+            DriveError::Thread(error) => Self::Thread(error),
+        }
+    }
+}
+
 /// Connects, runs the workload below the place that `url` names, and reports.
 ///
 /// Blocks; must not be called from a task of an asynchronous runtime.
 pub fn run(url: &NfsUrl, settings: &LoadSettings) -> Result<Report, LoadError> {
     settings.check()?;
-    let processor_count = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let thread_count = settings.connection_count.min(processor_count);
-    thread::scope(|scope| {
-        let (ready_to, ready) = mpsc::channel();
-        // Dropped on an early return, which ends the threads that wait for them to open.
-        let mut gates = Vec::with_capacity(thread_count);
-        let mut threads = Vec::with_capacity(thread_count);
-        for first in 0..thread_count {
-            let indices = (first..settings.connection_count).step_by(thread_count);
-            let (gate, opened) = mpsc::channel();
-            let ready_to = ready_to.clone();
-            let work = move || share(url, settings, indices, &ready_to, &opened);
-            let named = thread::Builder::new().name(format!("load-{first}"));
-            threads.push(named.spawn_scoped(scope, work).map_err(LoadError::Thread)?);
-            gates.push(gate);
-        }
-        drop(ready_to);
-        for prepared in ready.iter().take(thread_count) {
-            prepared?;
-        }
-        for gate in &gates {
-            // A thread that is gone has panicked; joining it passes that on.
-            let _ = gate.send(());
-        }
-        let mut all = Tally::default();
-        for thread in threads {
-            match thread.join() {
-                Ok(tallies) => tallies.into_iter().for_each(|tally| all.merge(tally)),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
-        Ok(all.report())
-    })
-}
-
-/// One thread's share of the connections: prepares, says so, waits for the start, runs.
-fn share(
-    url: &NfsUrl,
-    settings: &LoadSettings,
-    indices: impl Iterator<Item = usize>,
-    ready_to: &mpsc::Sender<Result<(), LoadError>>,
-    opened: &mpsc::Receiver<()>,
-) -> Vec<Tally> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let runtime = match runtime {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            let _ = ready_to.send(Err(LoadError::Thread(error)));
-            return Vec::new();
-        }
+    let workload = settings.workload;
+    let course = Course {
+        job_count: settings.connection_count,
+        connection_count: settings.connection_count,
+        depth: settings.depth,
+        in_flight_max: settings.depth,
+        reply_timeout: REPLY_TIMEOUT,
+        ramp: Duration::ZERO,
+        runtime: workload.is_random().then_some(settings.time),
+        settle: match workload.is_write() && settings.commit {
+            true => Settle::InClock,
+            false => Settle::Never,
+        },
+        errors_in_row_max: u64::MAX,
+        quiet: false,
     };
-    let prepared = runtime.block_on(future::try_join_all(
-        indices.map(|index| Lane::prepare(url, settings, index)),
-    ));
-    let lanes = match prepared {
-        Ok(lanes) => lanes,
-        Err(error) => {
-            let _ = ready_to.send(Err(error));
-            return Vec::new();
-        }
-    };
-    if ready_to.send(Ok(())).is_err() || opened.recv().is_err() {
-        return Vec::new();
-    }
-    let start = Instant::now();
-    runtime.block_on(async {
-        let mut running = JoinSet::new();
-        for lane in lanes {
-            running.spawn(Arc::new(lane).run(start));
-        }
-        running.join_all().await
-    })
+    let outcome = drive::drive(url, &LoadPlan { settings }, &course, &Control::default())?;
+    Ok(Report::new(outcome.tally, outcome.foreground))
 }

@@ -1,16 +1,12 @@
-//! What was done and how long it took.
+//! What a run of a workload comes to.
 //!
-//! Owns: counters and the latency histogram of one connection, adding them up.
-//! Must not know: what a request is.
+//! Owns: rates. Must not know: what a request is.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-/// Longer latencies count as this.
-const LATENCY_NS_MAX: u64 = 3600 * 1_000_000_000;
-/// Latencies are kept to one part in a thousand.
-const SIGNIFICANT_DIGITS: u8 = 3;
+use crate::drive::Tally;
 
 /// The outcome of a run.
 #[derive(Clone, Debug)]
@@ -24,11 +20,22 @@ pub struct Report {
     pub bytes: u64,
     /// From the start of the first connection to the end of the last, COMMIT included.
     pub elapsed: Duration,
-    /// Nanoseconds of each request, failed ones included.
+    /// Nanoseconds of each request that succeeded.
     pub latency_ns: Histogram<u64>,
 }
 
 impl Report {
+    pub(super) fn new(tally: Tally, elapsed: Duration) -> Self {
+        Self {
+            operation_count: tally.operation_count,
+            error_count: tally.error_count,
+            first_error: tally.first_error,
+            bytes: tally.bytes,
+            elapsed,
+            latency_ns: tally.latency_ns,
+        }
+    }
+
     pub fn operations_per_second(&self) -> f64 {
         per_second(self.operation_count, self.elapsed)
     }
@@ -48,73 +55,5 @@ fn per_second(count: u64, time: Duration) -> f64 {
     match time.is_zero() {
         true => 0.0,
         false => count as f64 / time.as_secs_f64(),
-    }
-}
-
-/// Counts for one connection, or the sum over several.
-pub struct Tally {
-    pub operation_count: u64,
-    pub error_count: u64,
-    pub first_error: Option<String>,
-    pub bytes: u64,
-    /// First start and last end.
-    pub span: Option<(Instant, Instant)>,
-    latency_ns: Histogram<u64>,
-}
-
-impl Default for Tally {
-    fn default() -> Self {
-        let latency_ns = Histogram::new_with_max(LATENCY_NS_MAX, SIGNIFICANT_DIGITS);
-        Self {
-            operation_count: 0,
-            error_count: 0,
-            first_error: None,
-            bytes: 0,
-            span: None,
-            latency_ns: latency_ns.expect("the limits of the histogram are in order"),
-        }
-    }
-}
-
-impl Tally {
-    pub fn timed(&mut self, latency: Duration) {
-        let ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
-        self.latency_ns.saturating_record(ns);
-    }
-
-    pub fn done(&mut self, bytes: u64) {
-        self.operation_count += 1;
-        self.bytes += bytes;
-    }
-
-    pub fn failed(&mut self, error: impl ToString) {
-        self.error_count += 1;
-        self.first_error.get_or_insert_with(|| error.to_string());
-    }
-
-    pub fn merge(&mut self, other: Self) {
-        self.operation_count += other.operation_count;
-        self.error_count += other.error_count;
-        self.first_error = self.first_error.take().or(other.first_error);
-        self.bytes += other.bytes;
-        self.span = match (self.span, other.span) {
-            (Some((start, end)), Some((other_start, other_end))) => {
-                Some((start.min(other_start), end.max(other_end)))
-            }
-            (span, None) | (None, span) => span,
-        };
-        let merged = self.latency_ns.add(other.latency_ns);
-        merged.expect("both histograms have the same limits");
-    }
-
-    pub fn report(self) -> Report {
-        Report {
-            operation_count: self.operation_count,
-            error_count: self.error_count,
-            first_error: self.first_error,
-            bytes: self.bytes,
-            elapsed: self.span.map_or(Duration::ZERO, |(start, end)| end - start),
-            latency_ns: self.latency_ns,
-        }
     }
 }

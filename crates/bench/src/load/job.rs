@@ -1,31 +1,28 @@
-//! One connection with its file or directory.
+//! What one connection does with its file or directory.
 //!
 //! Owns: the requests of each workload, which of them comes next, when there are no more.
-//! Must not know: other connections.
-
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+//! Must not know: other connections, time.
 
 use cairn_base::AlignedBuf;
 use cairn_base::buf::BufPool;
-use cairn_codec_nfs::v3::{CreateHow, FileHandle, SetAttributes, StableHow};
-use cairn_nfs_client::{
-    Client, ClientSettings, ConnectionSettings, Error, NfsUrl, Round, Uncommitted,
-};
+use cairn_nfs_client::v3::{CreateHow, FileHandle, SetAttributes, StableHow};
+use cairn_nfs_client::{Client, Error};
 use parking_lot::Mutex;
-use tokio::task::JoinSet;
 
-use super::report::Tally;
-use super::{LoadError, LoadSettings, Workload, pattern};
+use super::{LoadError, LoadSettings, Workload};
+use crate::drive::{Done, Failed, Job, Plan, Turn, Unstable, write_all};
+use crate::pattern;
 
-/// A server that is silent for so long has failed.
-const REPLY_SECONDS_MAX: u64 = 30;
 /// Where the random offsets of connection 0 begin.
 const RANDOM_SEED: u64 = 88_172_645_463_325_252;
 const FILE_MODE: u32 = 0o644;
 const DIRECTORY_MODE: u32 = 0o755;
 
-pub struct Lane {
+pub struct LoadPlan<'a> {
+    pub settings: &'a LoadSettings,
+}
+
+pub struct LoadJob {
     settings: LoadSettings,
     index: u64,
     client: Client,
@@ -35,10 +32,9 @@ pub struct Lane {
     name: String,
     target: FileHandle,
     buffers: BufPool,
-    // The tasks of a lane share a thread; these locks are never waited for.
+    // The tasks of a connection share a thread; this lock is never waited for.
     turns: Mutex<Turns>,
-    uncommitted: Mutex<Uncommitted>,
-    tally: Mutex<Tally>,
+    unstable: Unstable,
 }
 
 /// Which request comes next.
@@ -46,52 +42,21 @@ struct Turns {
     /// Requests begun.
     begun: u64,
     random: u64,
-    stopped: bool,
 }
 
-/// A request to make.
-#[derive(Clone, Copy)]
-struct Turn {
-    index: u64,
-    /// Where in the file, for those that move data.
-    offset: u64,
-}
+impl Plan for LoadPlan<'_> {
+    type Job = LoadJob;
+    type Error = LoadError;
 
-/// Why a request did not succeed.
-#[derive(Debug, thiserror::Error)]
-enum Failed {
-    #[error("{0}")]
-    Request(#[from] Error),
-    #[error("wrong data at {0}")]
-    WrongData(u64),
-    #[error("the file ends at {0}; write it first, with the same size")]
-    Short(u64),
-}
-
-impl Failed {
-    /// Whether the server did answer.
-    fn is_answer(&self) -> bool {
-        match self {
-            Self::Request(error) => error.status().is_some(),
-            Self::WrongData(_) | Self::Short(_) => true,
-        }
-    }
-}
-
-impl Lane {
-    /// Connects, and finds or makes the file or directory.
-    pub async fn prepare(
-        url: &NfsUrl,
-        settings: &LoadSettings,
-        index: usize,
-    ) -> Result<Self, LoadError> {
-        let connect = |error| LoadError::Connect {
-            url: url.to_string(),
+    /// Finds or makes the file or directory.
+    async fn prepare(&self, index: usize, client: &Client) -> Result<LoadJob, LoadError> {
+        let settings = self.settings;
+        let base = client.resolve_url(true).await;
+        let base = base.map_err(|error| LoadError::Connect {
+            url: client.url().to_string(),
             error,
-        };
-        let client = Client::connect(url, client_settings(settings.depth));
-        let client = client.await.map_err(connect)?;
-        let base = client.resolve_url(true).await.map_err(connect)?.handle;
+        })?;
+        let base = base.handle;
         let workload = settings.workload;
         let limits = client.limits();
         let len_bytes_max = limits.read_max_bytes.min(limits.write_max_bytes);
@@ -104,17 +69,17 @@ impl Lane {
         let kind = if workload.is_names() { 'd' } else { 'f' };
         let name = format!("nfsload-{kind}{index}");
         let target = match workload.is_names() {
-            true => directory(&client, base, &name, workload).await,
-            false => file(&client, base, &name, workload).await,
+            true => directory(client, base, &name, workload).await,
+            false => file(client, base, &name, workload).await,
         };
         let target = target.map_err(|error| LoadError::Prepare {
             name: name.clone(),
             error,
         })?;
-        Ok(Self {
+        Ok(LoadJob {
             settings: settings.clone(),
             index: index as u64,
-            client,
+            client: client.clone(),
             base,
             name,
             target,
@@ -122,61 +87,23 @@ impl Lane {
             turns: Mutex::new(Turns {
                 begun: 0,
                 random: RANDOM_SEED ^ (index as u64) << 32,
-                stopped: false,
             }),
-            uncommitted: Mutex::default(),
-            tally: Mutex::default(),
+            unstable: Unstable::default(),
         })
     }
+}
 
-    /// Runs the workload to its end.
-    ///
-    /// Each request in flight has a task: the runtime looks at its sockets each time a future that
-    /// it did not spawn is woken, which would be twice for each request.
-    pub async fn run(self: Arc<Self>, start: Instant) -> Tally {
-        let mut slots = JoinSet::new();
-        for _ in 0..self.settings.depth {
-            slots.spawn(self.clone().slot(start));
-        }
-        slots.join_all().await;
-        if self.settings.workload.is_write() && self.settings.commit {
-            self.commit().await;
-        }
-        let mut tally = std::mem::take(&mut *self.tally.lock());
-        tally.span = Some((start, Instant::now()));
-        tally
-    }
-
-    /// One request after the other, as long as there are any.
-    async fn slot(self: Arc<Self>, start: Instant) {
-        while let Some(turn) = self.next_turn(start) {
-            let begin = Instant::now();
-            let outcome = self.request(turn).await;
-            let mut tally = self.tally.lock();
-            tally.timed(begin.elapsed());
-            match outcome {
-                Ok(bytes) => tally.done(bytes),
-                Err(failed) => {
-                    // Without a status the server has not answered; it would not the next time.
-                    self.turns.lock().stopped |= !failed.is_answer();
-                    tally.failed(failed);
-                }
-            }
-        }
-    }
-
-    fn next_turn(&self, start: Instant) -> Option<Turn> {
+impl Job for LoadJob {
+    fn next(&self) -> Option<Turn> {
         let settings = &self.settings;
         let workload = settings.workload;
         let mut turns = self.turns.lock();
-        let is_over = if workload.is_random() {
-            start.elapsed() >= settings.time
-        } else if workload.is_names() {
+        let is_over = if workload.is_names() {
             turns.begun >= settings.file_count
         } else {
-            turns.begun >= settings.block_count()
+            !workload.is_random() && turns.begun >= settings.block_count()
         };
-        if is_over || turns.stopped {
+        if is_over {
             return None;
         }
         let index = turns.begun;
@@ -187,26 +114,30 @@ impl Lane {
         } else {
             index
         };
-        // Without data the block is a file's number, and its offset says nothing.
-        let offset = block.saturating_mul(settings.block_len_bytes);
-        Some(Turn { index, offset })
+        Some(Turn { index, block })
     }
 
-    /// Bytes of data that the request moved.
-    async fn request(&self, turn: Turn) -> Result<u64, Failed> {
-        match self.settings.workload {
+    async fn request(&self, turn: Turn) -> Result<Option<Done>, Failed> {
+        let bytes = match self.settings.workload {
             Workload::SeqWrite | Workload::RandWrite => self.write(turn).await,
-            Workload::SeqRead => self.read(turn.offset, self.settings.verify).await,
-            Workload::RandRead => self.read(turn.offset, false).await,
+            Workload::SeqRead => self.read(turn, self.settings.verify).await,
+            Workload::RandRead => self.read(turn, false).await,
             Workload::Create => self.create(turn.index).await,
             Workload::Stat => self.stat(turn.index).await,
             Workload::Unlink => self.unlink(turn.index).await,
-        }
+        };
+        Ok(Some(Done::one(bytes?)))
     }
 
+    async fn settle(&self) -> Result<(), Failed> {
+        self.unstable.commit(&self.client, self.target).await
+    }
+}
+
+impl LoadJob {
     async fn write(&self, turn: Turn) -> Result<u64, Failed> {
-        let offset = turn.offset;
         let len_bytes = self.settings.block_len_bytes;
+        let offset = turn.block * len_bytes;
         let mut buffer = self.buffers.take(len_bytes as usize);
         match self.settings.verify {
             true => pattern::fill(&mut buffer, self.place(offset)),
@@ -216,20 +147,14 @@ impl Lane {
             true => StableHow::FileSync,
             false => StableHow::Unstable,
         };
-        let mut uncommitted = Uncommitted::default();
-        let data = buffer.freeze();
-        let write = self
-            .client
-            .write_full(self.target, offset, data, stable, &mut uncommitted);
-        write.await?;
-        if self.settings.commit {
-            self.uncommitted.lock().merge(uncommitted);
-        }
+        let (client, data) = (&self.client, buffer.freeze());
+        write_all(client, self.target, offset, data, stable, &self.unstable).await?;
         Ok(len_bytes)
     }
 
-    async fn read(&self, offset: u64, verify: bool) -> Result<u64, Failed> {
+    async fn read(&self, turn: Turn, verify: bool) -> Result<u64, Failed> {
         let len_bytes = self.settings.block_len_bytes;
+        let offset = turn.block * len_bytes;
         let buffer = self.buffers.take(len_bytes as usize);
         let read = self.client.read_full(self.target, offset, buffer).await?;
         let read_bytes = read.data.len() as u64;
@@ -280,37 +205,9 @@ impl Lane {
         }
     }
 
-    async fn commit(&self) {
-        let mut uncommitted = std::mem::take(&mut *self.uncommitted.lock());
-        let committed = self.client.commit_all(self.target, &mut uncommitted).await;
-        match committed {
-            Ok(Round::Safe) => {}
-            Ok(Round::Resend(lost)) => self.tally.lock().failed(format!(
-                "the server was restarted and lost {} ranges that were written",
-                lost.len()
-            )),
-            Err(error) => self.tally.lock().failed(error),
-        }
-    }
-
     /// Names a block among those of all connections.
     fn place(&self, offset: u64) -> u64 {
         self.index << 40 | offset
-    }
-}
-
-/// A benchmark must see what the server does: nothing is sent twice.
-fn client_settings(depth: usize) -> ClientSettings {
-    ClientSettings {
-        connection: ConnectionSettings {
-            in_flight_max: depth,
-            reply_timeout: Duration::from_secs(REPLY_SECONDS_MAX),
-            transmissions_max: 1,
-            reconnect_for: Duration::ZERO,
-            ..ConnectionSettings::default()
-        },
-        nconnect: 1,
-        ..ClientSettings::default()
     }
 }
 

@@ -1,0 +1,166 @@
+//! The published figures of five systems.
+//!
+//! Owns: `data/published.toml`. Must not know: results.
+
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+
+use crate::plan::{Direction, Order};
+
+static PUBLISHED: LazyLock<Published> = LazyLock::new(|| {
+    // The text is part of the program; a test reads it.
+    toml::from_str(include_str!("../../data/published.toml"))
+        .expect("data/published.toml is well-formed")
+});
+
+/// All published figures.
+pub(super) fn published() -> &'static Published {
+    &PUBLISHED
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Published {
+    pub paper: Vec<Paper>,
+    pub figure: Vec<PublishedFigure>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Paper {
+    pub id: String,
+    pub system: String,
+    pub title: String,
+    pub date: String,
+    pub method: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PublishedFigure {
+    pub workload: Workload,
+    pub value: f64,
+    /// The value is a lower limit.
+    #[serde(default)]
+    pub at_least: bool,
+    pub unit: String,
+    pub paper: String,
+    pub hardware: String,
+    /// Where the collection of facts has it, as a JSON pointer.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for the test that compares"))]
+    pub fact: String,
+}
+
+/// What papers publish figures of.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Workload {
+    SequentialRead,
+    SequentialWrite,
+    RandomRead,
+    RandomWrite,
+}
+
+impl Workload {
+    pub const ALL: [Self; 4] = [
+        Self::SequentialRead,
+        Self::SequentialWrite,
+        Self::RandomRead,
+        Self::RandomWrite,
+    ];
+
+    pub fn of(order: Order, direction: Direction) -> Self {
+        match (order, direction) {
+            (Order::Sequential, Direction::Read) => Self::SequentialRead,
+            (Order::Sequential, Direction::Write) => Self::SequentialWrite,
+            (Order::Random, Direction::Read) => Self::RandomRead,
+            (Order::Random, Direction::Write) => Self::RandomWrite,
+        }
+    }
+
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::SequentialRead => "Sequential read",
+            Self::SequentialWrite => "Sequential write",
+            Self::RandomRead => "Random read",
+            Self::RandomWrite => "Random write",
+        }
+    }
+
+    /// What it is compared by.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Self::SequentialRead | Self::SequentialWrite => "MB/s",
+            Self::RandomRead | Self::RandomWrite => "ops/s",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Write};
+    use std::path::Path;
+
+    use super::*;
+    use crate::report::view::in_unit;
+
+    #[test]
+    fn every_figure_has_its_paper_and_a_unit_that_compares() {
+        let published = published();
+        for figure in &published.figure {
+            assert!(
+                published.paper.iter().any(|paper| paper.id == figure.paper),
+                "{figure:?}"
+            );
+            assert!(
+                in_unit(figure.value, &figure.unit, figure.workload.unit()).is_some(),
+                "{figure:?}"
+            );
+        }
+        for paper in &published.paper {
+            assert!(
+                published
+                    .figure
+                    .iter()
+                    .any(|figure| figure.paper == paper.id),
+                "{}",
+                paper.id
+            );
+        }
+    }
+
+    /// The facts are beside the repository, not in it, where it is built for review.
+    #[test]
+    fn figures_are_those_of_the_facts() {
+        let path =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/facts/cloud-storage.json");
+        let Ok(text) = std::fs::read_to_string(&path) else {
+            // Past the harness, which keeps what a passing test prints.
+            let _ = writeln!(
+                io::stderr(),
+                "published figures not compared: nothing at {}",
+                path.display()
+            );
+            return;
+        };
+        let facts: serde_json::Value = serde_json::from_str(&text).unwrap();
+        for figure in &published().figure {
+            let value = match facts.pointer(&figure.fact) {
+                Some(serde_json::Value::Number(number)) => number.as_f64(),
+                // "over 1,000,000 below 1 ms average"
+                Some(serde_json::Value::String(text)) if figure.at_least => text
+                    .strip_prefix("over ")
+                    .and_then(|text| text.split(' ').next())
+                    .and_then(|number| number.replace(',', "").parse().ok()),
+                _ => None,
+            };
+            assert_eq!(value, Some(figure.value), "{figure:?}");
+        }
+        println!(
+            "compared {} figures with {}",
+            published().figure.len(),
+            path.display()
+        );
+    }
+}

@@ -1,0 +1,159 @@
+//! The result of a benchmark, as it is kept in a file (docs/bench.md has the schema in words).
+//!
+//! Owns: the JSON schema and its version, adding up clients, what is derived from samples.
+//! Must not know: engines, suites, how results are shown.
+
+mod read;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::read::{LoadError, RESULT_LEN_BYTES_MAX, load, parse};
+use crate::plan::{DataPattern, Phase};
+
+/// The version of the schema. A reader takes this one and the older ones it knows, no newer ones.
+pub const SCHEMA: &str = "cairn-bench/1";
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunResult {
+    pub schema: String,
+    /// `four-corners`, `iozone`, `ior`, `metadata`; of a foreign program for imported results.
+    pub suite: String,
+    /// For charts; the target unless the user says otherwise.
+    pub label: String,
+    /// RFC 3339, UTC.
+    pub started: String,
+    pub cairn_version: String,
+    /// Why this is not all that was asked for; absent when it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partial: Option<String>,
+    pub target: TargetInfo,
+    pub clients: Vec<ClientInfo>,
+    /// Absent in imported results.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<DataPattern>,
+    /// What was done about caches before reads, in words.
+    pub cache: String,
+    /// What the user asked for, as flags and values.
+    pub parameters: BTreeMap<String, String>,
+    pub phases: Vec<PhaseResult>,
+    /// The figures that the suite is about.
+    pub summary: Vec<Figure>,
+    /// What a reader must know to judge the figures, each a sentence.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TargetInfo {
+    /// `nfs`, `path`, or `imported`.
+    pub kind: String,
+    /// As the user wrote it.
+    pub text: String,
+    /// Of a path: type, source and options of the mount it is on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mount: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientInfo {
+    pub name: String,
+    pub machine: Machine,
+    /// `cairn-nfs 0.1.0`, `fio-3.33`.
+    pub engine: String,
+    /// Why its part is missing or not whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    pub cpu: String,
+    pub cpus: u32,
+    pub memory_bytes: u64,
+    pub kernel: String,
+    pub os: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PhaseResult {
+    pub name: String,
+    /// Absent in imported results that do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Phase>,
+    /// Requests that succeeded; for READDIR entries.
+    pub operations: u64,
+    pub bytes: u64,
+    pub errors: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_error: Option<String>,
+    /// From the start of the first worker to the end of the last request that counts.
+    pub foreground_seconds: f64,
+    /// The same until everything written is stable; equal to the foreground for reads.
+    pub drained_seconds: f64,
+    /// CPU time of the load itself, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load_cpu_seconds: Option<f64>,
+    pub workers: Vec<WorkerResult>,
+    /// Over all workers, by time; the sum of `operations` is that of the phase.
+    pub samples: Vec<Sample>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency: Option<Latency>,
+    /// What to give the engine to run this again (a fio job file).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_file: Option<String>,
+    /// Why it ended early.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partial: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkerResult {
+    /// Place in [`RunResult::clients`].
+    pub client: usize,
+    pub operations: u64,
+    pub bytes: u64,
+    /// Until its last request, with its fsync if that is in the clock.
+    pub seconds: f64,
+}
+
+/// What was done in one interval.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Its start, from the start of the phase.
+    pub at_seconds: f64,
+    pub seconds: f64,
+    pub operations: u64,
+    pub bytes: u64,
+}
+
+/// The latency of single requests.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    pub count: u64,
+    pub min_us: f64,
+    pub mean_us: f64,
+    pub max_us: f64,
+    /// Pairs of percentile and microseconds, rising, from 0 to 100.
+    pub percentiles_us: Vec<(f64, f64)>,
+    /// The histogram of nanoseconds in HDR's V2 format with deflate, base64; to be merged. Absent when
+    /// only percentiles are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub histogram: Option<String>,
+}
+
+/// One figure of the summary.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    /// `sequential read`
+    pub title: String,
+    pub value: f64,
+    /// `MB/s` (10^6) or `ops/s`
+    pub unit: String,
+    /// The same when everything was stable; absent for reads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drained: Option<f64>,
+    /// The phase it is from.
+    pub phase: String,
+}

@@ -1,0 +1,406 @@
+//! The flags of `cairn bench`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cairn_base::units::parse_size;
+use cairn_bench::suite::{Target, four_corners, ior, iozone, metadata, parse_duration};
+use clap::{Args, Subcommand};
+
+use crate::exit::Failure;
+
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Sequential and random, read and write, over queue depths; the highest counts (as fio is used)
+    FourCorners(FourCornersArgs),
+    /// Write and rewrite, read and reread, random read and write by several threads (as IOzone does)
+    Iozone(IozoneArgs),
+    /// Blocks and segments of many tasks, in a file each or in one for all (as IOR does)
+    Ior(IorArgs),
+    /// Create, stat, list, rename and remove files (as mdtest does)
+    Metadata(MetadataArgs),
+    /// All four with usual settings; a result file for each
+    All(AllArgs),
+    /// Do what a coordinator on another machine says
+    Agent(AgentArgs),
+    /// Make a page with charts of one or more results
+    Report(ReportArgs),
+    /// Turn the output of fio, IOR or IOzone into a result
+    Import(ImportArgs),
+    /// Print a result as text
+    Show(ShowArgs),
+}
+
+/// What all runs have in common.
+#[derive(Clone, Debug, Args)]
+pub struct RunArgs {
+    /// A directory (of a mounted file system, measured by fio), or nfs://HOST[:PORT]/EXPORT
+    /// (measured without a mount)
+    pub target: Target,
+    /// Let these agents make the load, together: HOST[:PORT], with commas between them
+    #[arg(
+        long,
+        alias = "agents",
+        value_delimiter = ',',
+        value_name = "HOST[:PORT]"
+    )]
+    pub clients: Vec<String>,
+    /// File with the token that the agents were started with
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "CAIRN_BENCH_TOKEN_FILE",
+        requires = "clients"
+    )]
+    pub token_file: Option<PathBuf>,
+    /// The result file, or the folder for it [default: bench-SUITE-TIME.json here]
+    #[arg(long, short, value_name = "PATH")]
+    pub out: Option<PathBuf>,
+    /// A name for the target in charts [default: the target]
+    #[arg(long, value_name = "TEXT")]
+    pub label: Option<String>,
+    /// Leave the files of the run (TARGET/cairn-bench) where they are
+    #[arg(long)]
+    pub keep: bool,
+    /// Run in a directory that is not empty
+    #[arg(long)]
+    pub allow_files: bool,
+    /// Do not drop caches before reads
+    #[arg(long)]
+    pub keep_caches: bool,
+    /// How much of the data compresses away
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub compressible: u8,
+    /// How much of the data is a copy of other data
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub dedupe: u8,
+    /// Makes data and random places the same in each run [default: random]
+    #[arg(long, value_name = "NUMBER")]
+    pub seed: Option<u64>,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct FourCornersArgs {
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// Workers on each client, each with a file
+    #[arg(long, value_name = "COUNT", default_value_t = four_corners::JOBS_DEFAULT)]
+    pub jobs: u32,
+    /// All files of all clients together
+    #[arg(long, value_name = "SIZE", default_value = "4GiB", value_parser = parse_size)]
+    pub working_set: u64,
+    /// How long each depth of each corner is measured
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
+    pub runtime: Duration,
+    /// How long each runs before it is measured
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
+    pub ramp: Duration,
+    /// Requests in flight of each worker
+    #[arg(long, value_name = "DEPTH,...", value_delimiter = ',', default_values_t = four_corners::DEPTHS_DEFAULT)]
+    pub depths: Vec<u32>,
+    /// Bytes of a sequential request
+    #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = parse_size)]
+    pub sequential_request: u64,
+    /// Bytes of a random request
+    #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = parse_size)]
+    pub random_request: u64,
+    /// Go through the client's cache (on a path; there is none over nfs://)
+    #[arg(long)]
+    pub buffered: bool,
+}
+
+impl FourCornersArgs {
+    pub fn settings(&self) -> four_corners::Settings {
+        four_corners::Settings {
+            jobs: self.jobs,
+            working_set_bytes: self.working_set,
+            runtime: self.runtime,
+            ramp: self.ramp,
+            depths: self.depths.clone(),
+            sequential_bytes: self.sequential_request,
+            random_bytes: self.random_request,
+            direct: !self.buffered,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct IozoneArgs {
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// 0: write and rewrite, 1: read and reread, 2: random read and write
+    #[arg(long, short = 'i', value_name = "NUMBER,...", value_delimiter = ',', default_values_t = iozone::TESTS_DEFAULT)]
+    pub test: Vec<u8>,
+    /// Bytes of a request
+    #[arg(long, short = 'r', value_name = "SIZE", default_value = "1MiB", value_parser = parse_size)]
+    pub record: u64,
+    /// The file of each thread
+    #[arg(long, short = 's', value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
+    pub size: u64,
+    /// Threads on each client
+    #[arg(long, short = 't', value_name = "COUNT", default_value_t = 8)]
+    pub threads: u32,
+    /// Time writes with their fsync
+    #[arg(long, short = 'e')]
+    pub fsync: bool,
+    /// Bypass the client's cache (O_DIRECT on a path)
+    #[arg(long, short = 'I')]
+    pub direct: bool,
+    /// Requests in flight of each thread
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    pub depth: u32,
+}
+
+impl IozoneArgs {
+    pub fn settings(&self) -> iozone::Settings {
+        iozone::Settings {
+            tests: self.test.clone(),
+            record_bytes: self.record,
+            file_bytes: self.size,
+            threads: self.threads,
+            fsync: self.fsync,
+            direct: self.direct,
+            depth: self.depth,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct IorArgs {
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// Bytes of a request
+    #[arg(long, short = 't', value_name = "SIZE", default_value = "1MiB", value_parser = parse_size)]
+    pub transfer: u64,
+    /// What each task has in a segment
+    #[arg(long, short = 'b', value_name = "SIZE", default_value = "1MiB", value_parser = parse_size)]
+    pub block: u64,
+    /// Segments
+    #[arg(long, short = 's', value_name = "COUNT", default_value_t = 1024)]
+    pub segments: u64,
+    /// Tasks on each client
+    #[arg(long, short = 'N', value_name = "COUNT", default_value_t = 4)]
+    pub tasks: u32,
+    /// A file for each task instead of one for all
+    #[arg(long, short = 'F')]
+    pub file_per_process: bool,
+    /// Only write
+    #[arg(long, short = 'w', conflicts_with = "read_only")]
+    pub write_only: bool,
+    /// Only read (what is read is written before, untimed)
+    #[arg(long, short = 'r')]
+    pub read_only: bool,
+    /// Requests at random places
+    #[arg(long, short = 'z')]
+    pub random: bool,
+    /// Let tasks read what they wrote themselves, not what the next client (or task) did
+    #[arg(long)]
+    pub no_reorder: bool,
+    /// Time writes with their fsync
+    #[arg(long, short = 'e')]
+    pub fsync: bool,
+    /// How often all is done, with new files each time
+    #[arg(long, short = 'i', value_name = "COUNT", default_value_t = 1)]
+    pub iterations: u32,
+    /// Bypass the client's cache (O_DIRECT on a path)
+    #[arg(long)]
+    pub direct: bool,
+    /// Requests in flight of each task
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    pub depth: u32,
+}
+
+impl IorArgs {
+    pub fn settings(&self) -> ior::Settings {
+        ior::Settings {
+            transfer_bytes: self.transfer,
+            block_bytes: self.block,
+            segments: self.segments,
+            tasks: self.tasks,
+            file_per_process: self.file_per_process,
+            write: !self.read_only,
+            read: !self.write_only,
+            random: self.random,
+            reorder: !self.no_reorder,
+            fsync: self.fsync,
+            iterations: self.iterations,
+            direct: self.direct,
+            depth: self.depth,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct MetadataArgs {
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// Files of each worker
+    #[arg(long, short = 'n', value_name = "COUNT", default_value_t = 10_000)]
+    pub files: u64,
+    /// Workers on each client
+    #[arg(long, value_name = "COUNT", default_value_t = 4)]
+    pub jobs: u32,
+    /// All workers in one directory instead of one each
+    #[arg(long)]
+    pub one_directory: bool,
+    /// How often all is done
+    #[arg(long, short = 'i', value_name = "COUNT", default_value_t = 1)]
+    pub iterations: u32,
+    /// Calls in flight of each worker
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    pub depth: u32,
+}
+
+impl MetadataArgs {
+    pub fn settings(&self) -> metadata::Settings {
+        metadata::Settings {
+            files: self.files,
+            jobs: self.jobs,
+            one_directory: self.one_directory,
+            iterations: self.iterations,
+            depth: self.depth,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct AllArgs {
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// Workers on each client
+    #[arg(long, value_name = "COUNT", default_value_t = 4)]
+    pub jobs: u32,
+    /// All files of all clients together
+    #[arg(long, value_name = "SIZE", default_value = "4GiB", value_parser = parse_size)]
+    pub working_set: u64,
+    /// How long each depth of each of the four corners is measured
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+    pub runtime: Duration,
+    /// How long each runs before it is measured
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
+    pub ramp: Duration,
+    /// Requests in flight of each worker in the four corners
+    #[arg(long, value_name = "DEPTH,...", value_delimiter = ',', default_values_t = four_corners::DEPTHS_DEFAULT)]
+    pub depths: Vec<u32>,
+    /// Files of each worker of the metadata suite
+    #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
+    pub files: u64,
+}
+
+impl AllArgs {
+    pub fn four_corners(&self) -> four_corners::Settings {
+        four_corners::Settings {
+            jobs: self.jobs,
+            working_set_bytes: self.working_set,
+            runtime: self.runtime,
+            ramp: self.ramp,
+            depths: self.depths.clone(),
+            sequential_bytes: four_corners::SEQUENTIAL_BYTES_DEFAULT,
+            random_bytes: four_corners::RANDOM_BYTES_DEFAULT,
+            direct: true,
+        }
+    }
+
+    pub fn iozone(&self, client_count: u32) -> iozone::Settings {
+        let record_bytes = iozone::RECORD_BYTES_DEFAULT;
+        iozone::Settings {
+            tests: iozone::TESTS_DEFAULT.to_vec(),
+            record_bytes,
+            file_bytes: self.share(client_count) / record_bytes * record_bytes,
+            threads: self.jobs,
+            fsync: true,
+            direct: false,
+            depth: 1,
+        }
+    }
+
+    /// As the parallel file system paper does it, and no larger than the working set.
+    pub fn ior(&self, client_count: u32) -> ior::Settings {
+        let block_bytes = 1 << 20;
+        ior::Settings {
+            transfer_bytes: block_bytes,
+            block_bytes,
+            segments: self.share(client_count) / block_bytes,
+            tasks: self.jobs,
+            file_per_process: true,
+            write: true,
+            read: true,
+            random: false,
+            reorder: true,
+            fsync: false,
+            iterations: 1,
+            direct: true,
+            depth: 1,
+        }
+    }
+
+    pub fn metadata(&self) -> metadata::Settings {
+        metadata::Settings {
+            files: self.files,
+            jobs: self.jobs,
+            one_directory: false,
+            iterations: 1,
+            depth: 1,
+        }
+    }
+
+    /// Bytes of the file of each worker.
+    fn share(&self, client_count: u32) -> u64 {
+        self.working_set / (u64::from(self.jobs.max(1)) * u64::from(client_count.max(1)))
+    }
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct AgentArgs {
+    /// Where to answer; agents do what anybody with the token says, unencrypted, so not where strangers are
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7117")]
+    pub listen: std::net::SocketAddr,
+    /// File with a token of 16 to 256 characters, the same on all machines
+    #[arg(long, value_name = "PATH", env = "CAIRN_BENCH_TOKEN_FILE")]
+    pub token_file: PathBuf,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct ReportArgs {
+    /// Result files
+    #[arg(required = true)]
+    pub results: Vec<PathBuf>,
+    /// The page; Markdown when it ends in .md
+    #[arg(long, short, value_name = "PATH", default_value = "bench-report.html")]
+    pub out: PathBuf,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct ImportArgs {
+    /// What fio (--output-format=json or json+), IOR or IOzone printed
+    pub file: PathBuf,
+    /// The result file [default: FILE with .cairn.json]
+    #[arg(long, short, value_name = "PATH")]
+    pub out: Option<PathBuf>,
+    /// A name for it in charts [default: FILE]
+    #[arg(long, value_name = "TEXT")]
+    pub label: Option<String>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct ShowArgs {
+    /// A result file
+    pub result: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl RunArgs {
+    /// Refuses what makes no sense together.
+    pub fn check(&self) -> Result<(), Failure> {
+        if !self.clients.is_empty() && self.token_file.is_none() {
+            return Err(Failure::usage("--clients needs --token-file")
+                .hint("give the file that `cairn bench agent --token-file` was started with"));
+        }
+        Ok(())
+    }
+}
