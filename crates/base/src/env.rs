@@ -43,7 +43,8 @@ pub trait Spawner: Send + Sync + 'static {
         self.spawn(name, task);
     }
 
-    /// Whether there are threads of one's own: never under test, where one thread is one schedule.
+    /// Whether a task of [`Self::spawn_thread`] may block. Under test it may, on one thread with all
+    /// others: disks in memory do not block.
     fn has_threads(&self) -> bool {
         false
     }

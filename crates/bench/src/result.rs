@@ -108,6 +108,28 @@ pub struct PhaseResult {
     pub partial: Option<String>,
 }
 
+impl PhaseResult {
+    /// A phase that did nothing, and why.
+    pub fn nothing(phase: &Phase, reason: String) -> Self {
+        Self {
+            name: phase.name.clone(),
+            phase: Some(phase.clone()),
+            operations: 0,
+            bytes: 0,
+            errors: 0,
+            first_error: None,
+            foreground_seconds: 0.0,
+            drained_seconds: 0.0,
+            load_cpu_seconds: None,
+            workers: Vec::new(),
+            samples: Vec::new(),
+            latency: None,
+            job_file: None,
+            partial: Some(reason),
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerResult {
     /// Place in [`RunResult::clients`].

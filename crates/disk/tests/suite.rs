@@ -268,6 +268,24 @@ fn a_started_write_ends_though_its_future_is_dropped() {
 }
 
 #[test]
+fn a_write_in_the_calling_thread_is_as_any_other() {
+    each(|disk| async move {
+        let file = disk.open("a", NEW_EMPTY).await.unwrap();
+        assert!(file.write_durable_now(0, &Bytes::new()).is_none());
+        for (index, len) in [4096, 8192, 1001].into_iter().enumerate() {
+            let data = aligned(8192, index as u8 + 1).slice(..len);
+            let offset = file.len_bytes();
+            assert_eq!(file.write_durable_now(offset, &data), Some(Ok(())));
+            assert_eq!(file.len_bytes(), offset + len as u64);
+            assert_eq!(file.read_at(offset, len).await.unwrap(), data);
+        }
+        let past = file.write_durable_now(u64::MAX, &aligned(4096, 1));
+        assert!(matches!(past, Some(Err(DiskError::Io { .. }))), "{past:?}");
+        assert_eq!(file.len_bytes(), 4096 + 8192 + 1001);
+    });
+}
+
+#[test]
 fn many_parts_are_written_in_order() {
     each(|disk| async move {
         let file = disk.open("a", NEW_EMPTY).await.unwrap();

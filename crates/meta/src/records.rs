@@ -493,6 +493,34 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// The fields of a whole file that begins with `magic` and a version, and ends with its CRC32C.
+    pub(crate) fn of_file(
+        record: &'static str,
+        bytes: &'a [u8],
+        magic: [u8; 8],
+        version_known: u32,
+    ) -> Result<Self, RecordError> {
+        let mut fields = Self::unversioned(record, bytes);
+        let (body, crc) = bytes
+            .split_last_chunk::<4>()
+            .ok_or(fields.malformed("crc"))?;
+        if cairn_base::crc32c(body) != u32::from_be_bytes(*crc) {
+            return Err(fields.malformed("crc"));
+        }
+        fields.rest = body;
+        if fields.array::<8>("magic")? != magic {
+            return Err(fields.malformed("magic"));
+        }
+        let version = fields.u32("version")?;
+        if version != version_known {
+            return Err(RecordError::Version {
+                record,
+                version: version.min(255) as u8,
+            });
+        }
+        Ok(fields)
+    }
+
     pub(crate) fn malformed(&self, field: &'static str) -> RecordError {
         RecordError::Malformed {
             record: self.record,

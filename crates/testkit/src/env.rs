@@ -131,6 +131,11 @@ impl Spawner for AmbientSpawner {
     fn spawn(&self, _name: &'static str, task: BoxFuture<()>) {
         tokio::spawn(task);
     }
+
+    // The disks of tests never block, so the ways that are only for threads are tested too.
+    fn has_threads(&self) -> bool {
+        true
+    }
 }
 
 /// An [`Env`] together with the handle that moves its clock.

@@ -6,7 +6,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
 use cairn_base::AlignedBuf;
@@ -562,6 +562,18 @@ impl DiskFile for MemFile {
 
     fn write_durable_at<'a>(&'a self, offset: u64, parts: Vec<Bytes>) -> IoFuture<'a, ()> {
         Box::pin(self.write(offset, parts, true))
+    }
+
+    fn write_durable_now(&self, offset: u64, part: &Bytes) -> Option<Result<(), DiskError>> {
+        // With yields it takes its turns like everything else, which only a task can.
+        if self.shared.inner.lock().yields.is_some() {
+            return None;
+        }
+        let mut write = std::pin::pin!(self.write(offset, vec![part.clone()], true));
+        match write.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => Some(result),
+            Poll::Pending => unreachable!("without yields every operation is ready at once"),
+        }
     }
 
     fn read_at<'a>(&'a self, offset: u64, len_bytes: usize) -> IoFuture<'a, Bytes> {

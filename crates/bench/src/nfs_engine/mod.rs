@@ -191,7 +191,7 @@ impl NfsEngine {
         if needs_files {
             let filled = self.fill(phase, folder, &shares, &workers, pattern, control)?;
             if let Some(reason) = filled {
-                return Ok(nothing(phase, reason));
+                return Ok(PhaseResult::nothing(phase, reason));
             }
         }
         let pass = self.next_pass();
@@ -345,7 +345,7 @@ impl NfsEngine {
                 };
                 let outcome = self.names_pass(phase, &create, folder, &workers, &quiet, control)?;
                 if let Some(reason) = why_not_prepared(&outcome, "the names of this phase")? {
-                    return Ok(nothing(phase, reason));
+                    return Ok(PhaseResult::nothing(phase, reason));
                 }
             }
         }
@@ -670,26 +670,6 @@ fn why_not_prepared<J: Job>(
     }
 }
 
-/// A phase that did not begin.
-fn nothing(phase: &Phase, reason: String) -> PhaseResult {
-    PhaseResult {
-        name: phase.name.clone(),
-        phase: Some(phase.clone()),
-        operations: 0,
-        bytes: 0,
-        errors: 0,
-        first_error: None,
-        foreground_seconds: 0.0,
-        drained_seconds: 0.0,
-        load_cpu_seconds: None,
-        workers: Vec::new(),
-        samples: Vec::new(),
-        latency: None,
-        job_file: None,
-        partial: Some(reason),
-    }
-}
-
 fn result<J>(phase: &Phase, place: Place, outcome: Outcome<J>) -> PhaseResult {
     let (tally, start) = (outcome.tally, outcome.start);
     let until = |end: Option<Instant>| {
@@ -714,6 +694,6 @@ fn result<J>(phase: &Phase, place: Place, outcome: Outcome<J>) -> PhaseResult {
         latency: latency::latency(&tally.latency_ns),
         first_error: tally.first_error,
         partial: outcome.partial,
-        ..nothing(phase, String::new())
+        ..PhaseResult::nothing(phase, String::new())
     }
 }

@@ -45,7 +45,7 @@ impl PathEngine {
             let filled = self.fill(&fio, work, &own, mode, pattern, place, control)?;
             if let Some(why) = filled {
                 control.begin();
-                return Ok(nothing_done(
+                return Ok(PhaseResult::nothing(
                     phase,
                     format!("while its files were written: {why}"),
                 ));
@@ -53,7 +53,7 @@ impl PathEngine {
         }
         control.begin();
         if control.is_stopped() {
-            return Ok(nothing_done(phase, STOPPED.to_owned()));
+            return Ok(PhaseResult::nothing(phase, STOPPED.to_owned()));
         }
         if work.direction == Direction::Read {
             self.check_lengths(&parts)?;
@@ -86,7 +86,7 @@ impl PathEngine {
         let job_file = job.text()?;
         let ramp_ms = job.time.map_or(0, |(ramp_ms, _)| ramp_ms);
         let Some(outcome) = run::run(&fio, &job_file, job.parts.len(), ramp_ms, control)? else {
-            return Ok(nothing_done(phase, STOPPED.to_owned()));
+            return Ok(PhaseResult::nothing(phase, STOPPED.to_owned()));
         };
         let drain = work.direction == Direction::Write && work.fsync == Fsync::After;
         let files = self.files_of(&job.parts);
@@ -371,25 +371,6 @@ pub(super) fn parts(
     Ok((first..first + u64::from(phase.jobs)).map(part).collect())
 }
 
-pub(super) fn nothing_done(phase: &Phase, why: String) -> PhaseResult {
-    PhaseResult {
-        name: phase.name.clone(),
-        phase: Some(phase.clone()),
-        operations: 0,
-        bytes: 0,
-        errors: 0,
-        first_error: None,
-        foreground_seconds: 0.0,
-        drained_seconds: 0.0,
-        load_cpu_seconds: None,
-        workers: Vec::new(),
-        samples: Vec::new(),
-        latency: None,
-        job_file: None,
-        partial: Some(why),
-    }
-}
-
 fn phase_result(
     phase: &Phase,
     direction: Direction,
@@ -397,7 +378,7 @@ fn phase_result(
     place: Place,
     job_file: String,
 ) -> PhaseResult {
-    let mut result = nothing_done(phase, String::new());
+    let mut result = PhaseResult::nothing(phase, String::new());
     result.job_file = Some(job_file);
     result.partial = match &outcome.ended {
         Ended::Whole => None,

@@ -417,7 +417,7 @@ fn result(
     synced: io::Result<()>,
     control: &Control,
 ) -> PhaseResult {
-    let mut result = super::data::nothing_done(phase, String::new());
+    let mut result = PhaseResult::nothing(phase, String::new());
     result.partial = None;
     let mut sum = latency::histogram();
     let mut samples = Samples::default();

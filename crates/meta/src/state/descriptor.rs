@@ -54,24 +54,8 @@ impl Descriptor {
 
     /// Names are those of plain files: they become paths.
     pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
-        let mut fields = Fields::unversioned("checkpoint", bytes);
-        let (body, crc) = bytes
-            .split_last_chunk::<4>()
-            .ok_or(fields.malformed("crc"))?;
-        if crc32c(body) != u32::from_be_bytes(*crc) {
-            return Err(fields.malformed("crc"));
-        }
-        fields.rest = body;
-        if fields.array::<8>("magic")? != DESCRIPTOR_MAGIC {
-            return Err(fields.malformed("magic"));
-        }
-        let version = fields.u32("version")?;
-        if version != DESCRIPTOR_VERSION {
-            return Err(RecordError::Version {
-                record: "checkpoint",
-                version: version.min(255) as u8,
-            });
-        }
+        let mut fields =
+            Fields::of_file("checkpoint", bytes, DESCRIPTOR_MAGIC, DESCRIPTOR_VERSION)?;
         let volume = VolumeId(fields.u32("volume")?);
         let applied = AppliedRecord {
             position: LogPosition(fields.u64("position")?),

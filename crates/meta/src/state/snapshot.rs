@@ -39,24 +39,7 @@ pub(crate) fn encode(map: &Map) -> Vec<u8> {
 }
 
 pub(crate) fn decode(bytes: &[u8]) -> Result<Snapshot, RecordError> {
-    let mut fields = Fields::unversioned("state snapshot", bytes);
-    let (body, crc) = bytes
-        .split_last_chunk::<4>()
-        .ok_or(fields.malformed("crc"))?;
-    if crc32c(body) != u32::from_be_bytes(*crc) {
-        return Err(fields.malformed("crc"));
-    }
-    fields.rest = body;
-    if fields.array::<8>("magic")? != MAGIC {
-        return Err(fields.malformed("magic"));
-    }
-    let version = fields.u32("version")?;
-    if version != VERSION {
-        return Err(RecordError::Version {
-            record: "state snapshot",
-            version: version.min(255) as u8,
-        });
-    }
+    let mut fields = Fields::of_file("state snapshot", bytes, MAGIC, VERSION)?;
     let count = fields.u64("count")?;
     let mut map = Map::new();
     for _ in 0..count {
