@@ -197,8 +197,8 @@ impl Shared {
         if past.len() > 2 * CUT_EXTENTS_MAX {
             return Ok(false);
         }
-        let mut map = crate::extents::ExtentMap::empty();
-        map.load(0, past);
+        let mut map = crate::extents::ExtentMap::new(&self.extent_count);
+        map.load(0..u64::MAX, past);
         let mut change = Change::default();
         map.clear(size_bytes..u64::MAX, &mut change);
         self.change_extents(ino, state, &change, batch);

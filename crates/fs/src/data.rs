@@ -13,6 +13,7 @@ use cairn_segment::{ErrorKind, RecordPointer};
 use futures_util::future::try_join_all;
 
 use crate::dirty::Run;
+use crate::extents::Ahead;
 use crate::inode::{Inode, State};
 use crate::perm::{READ, WRITE, require_data, without_privilege_bits};
 use crate::types::*;
@@ -68,7 +69,7 @@ impl Fs {
                     }
                     None => {
                         drop(state);
-                        shared.load_extents(&inode, &range)?;
+                        shared.load_extents(&inode, &range, Ahead::Some)?;
                         continue;
                     }
                 }
@@ -233,10 +234,7 @@ fn sources(state: &State, range: &Range<u64>) -> Option<Vec<Source>> {
     } else {
         state.read_dirty(range.clone(), &mut memory, &mut gaps);
     }
-    if gaps
-        .iter()
-        .any(|gap| state.extents.window_missing(gap).is_some())
-    {
+    if !gaps.iter().all(|gap| state.extents.is_loaded(gap)) {
         return None;
     }
     let mut parts: Vec<(u64, Source)> = memory
@@ -357,7 +355,7 @@ impl Shared {
             return;
         };
         state.read_ahead_end = want;
-        if state.extents.window_missing(&(have..want)).is_some() {
+        if !state.extents.is_loaded(&(have..want)) {
             return;
         }
         let cold: Vec<_> = state

@@ -3,14 +3,18 @@
 //! Owns: how extents are cut when newer ones cover them, which parts of the map are in memory.
 //! Must not know: how extents are stored, what a record's bytes are.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cairn_segment::RecordPointer;
 
-/// Extents are loaded into memory for so many bytes of a file at a time.
-pub const WINDOW_LEN_BYTES: u64 = 64 << 20;
+/// Extents are loaded into memory for at most so many bytes of a file at a time,
+pub const LOAD_LEN_BYTES_MAX: u64 = 64 << 20;
+/// and about so many: what a miss costs.
+pub const LOAD_EXTENTS_MAX: usize = 128;
 
 /// `start..end` of the file is in `record`, from `offset_in_record` on (in the record's file bytes).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,22 +107,90 @@ impl Change {
     }
 }
 
+/// Whether more is loaded than was asked for, in the hope that it is asked for next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ahead {
+    Some,
+    None,
+}
+
+/// How many extents the files of a volume have in memory, together.
+#[derive(Clone, Debug, Default)]
+pub struct ExtentCount(Arc<AtomicUsize>);
+
+impl ExtentCount {
+    pub fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A stretch of a file whose extents are all in memory.
+#[derive(Debug)]
+struct Piece {
+    end: u64,
+    /// Since the clock hand came by.
+    used: Cell<bool>,
+}
+
 /// The extents of a file, as far as they are loaded.
+///
+/// They come in pieces, which are forgotten one by one: a file in use by a database has millions of
+/// extents, and a read of a few KiB must not cost the loading of many.
 #[derive(Debug, Default)]
 pub struct ExtentMap {
     by_end: BTreeMap<u64, Extent>,
-    windows: BTreeSet<u64>,
+    /// By their starts; they do not overlap.
+    pieces: BTreeMap<u64, Piece>,
+    /// All extents are in memory; then there are no pieces.
     complete: bool,
     /// Grows with each change, so that a load that raced with one is noticed.
     version: u64,
+    /// Where to look next for a piece to forget.
+    hand: u64,
+    share: Share,
+}
+
+/// What one map adds to the count of all.
+#[derive(Debug, Default)]
+struct Share {
+    all: ExtentCount,
+    len: usize,
+}
+
+impl Share {
+    fn set(&mut self, len: usize) {
+        if len >= self.len {
+            self.all.0.fetch_add(len - self.len, Ordering::Relaxed);
+        } else {
+            self.all.0.fetch_sub(self.len - len, Ordering::Relaxed);
+        }
+        self.len = len;
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.set(0);
+    }
 }
 
 impl ExtentMap {
+    /// The map of a file of which nothing is in memory yet.
+    pub fn new(count: &ExtentCount) -> Self {
+        Self {
+            share: Share {
+                all: count.clone(),
+                len: 0,
+            },
+            ..Self::default()
+        }
+    }
+
     /// The map of a file that has no extents.
-    pub fn empty() -> Self {
+    pub fn empty(count: &ExtentCount) -> Self {
         Self {
             complete: true,
-            ..Self::default()
+            ..Self::new(count)
         }
     }
 
@@ -126,33 +198,127 @@ impl ExtentMap {
         self.version
     }
 
+    /// What counts against memory.
     pub fn len(&self) -> usize {
-        self.by_end.len()
+        self.by_end.len() + self.pieces.len()
     }
 
-    /// The first window that `range` needs and that is not in memory.
-    pub fn window_missing(&self, range: &Range<u64>) -> Option<u64> {
-        if self.complete || range.is_empty() {
+    /// The first part of `range` that is not in memory, prolonged to where the next piece begins, by
+    /// at most [`LOAD_LEN_BYTES_MAX`].
+    pub fn missing(&self, range: &Range<u64>) -> Option<Range<u64>> {
+        if self.complete {
             return None;
         }
-        (range.start / WINDOW_LEN_BYTES..=(range.end - 1) / WINDOW_LEN_BYTES)
-            .find(|window| !self.windows.contains(window))
+        let mut at = range.start;
+        while at < range.end {
+            let before = self.pieces.range(..=at).next_back();
+            match before.filter(|(_, piece)| piece.end > at) {
+                Some((_, piece)) => {
+                    piece.used.set(true);
+                    at = piece.end;
+                }
+                None => {
+                    let next = self.pieces.range(at..).next();
+                    let end = at.saturating_add(LOAD_LEN_BYTES_MAX);
+                    return Some(at..next.map_or(end, |(start, _)| end.min(*start)));
+                }
+            }
+        }
+        None
     }
 
-    /// Adds the stored extents that touch `window`.
-    pub fn load(&mut self, window: u64, extents: Vec<Extent>) {
+    pub fn is_loaded(&self, range: &Range<u64>) -> bool {
+        self.missing(range).is_none()
+    }
+
+    /// Adds the stored extents that touch `range`, which was missing.
+    pub fn load(&mut self, range: Range<u64>, extents: Vec<Extent>) {
         for extent in extents {
             self.by_end.insert(extent.end, extent);
         }
-        self.windows.insert(window);
+        let piece = Piece {
+            end: range.end,
+            used: Cell::new(true),
+        };
+        self.pieces.insert(range.start, piece);
+        self.recount();
     }
 
     /// Forgets everything in memory; it is loaded again when it is needed.
     pub fn unload(&mut self) {
         if !self.complete || !self.by_end.is_empty() {
             self.by_end.clear();
-            self.windows.clear();
+            self.pieces.clear();
             self.complete = false;
+            self.recount();
+        }
+    }
+
+    /// Forgets what was not used for long, until at most `keep` count; nothing in `needed`.
+    pub fn trim(&mut self, keep: usize, needed: &Range<u64>) {
+        if self.len() <= keep {
+            return;
+        }
+        if self.complete {
+            self.cut_into_pieces();
+        }
+        // Twice around: the first time takes the marks away.
+        let mut turns = 2 * self.pieces.len();
+        while self.len() > keep && turns > 0 {
+            turns -= 1;
+            let next = self.pieces.range(self.hand..).next();
+            let Some((start, piece)) = next.or_else(|| self.pieces.iter().next()) else {
+                break;
+            };
+            let start = *start;
+            self.hand = piece.end;
+            let is_needed = start < needed.end && piece.end > needed.start;
+            if !is_needed && !piece.used.replace(false) {
+                self.forget(start);
+            }
+        }
+        self.recount();
+    }
+
+    fn cut_into_pieces(&mut self) {
+        self.complete = false;
+        let mut start = 0;
+        let ends = self.by_end.keys().copied();
+        let cuts: Vec<u64> = ends
+            .skip(LOAD_EXTENTS_MAX)
+            .step_by(LOAD_EXTENTS_MAX)
+            .collect();
+        for end in cuts.into_iter().chain([u64::MAX]) {
+            let used = Cell::new(false);
+            self.pieces.insert(start, Piece { end, used });
+            start = end;
+        }
+    }
+
+    /// Forgets the piece that begins at `start`, and its extents but those that others share.
+    fn forget(&mut self, start: u64) {
+        let Some(Piece { end, .. }) = self.pieces.remove(&start) else {
+            return;
+        };
+        let ends: Vec<u64> = self
+            .touching(start..end)
+            .filter(|extent| !self.touches_a_piece(extent))
+            .map(|extent| extent.end)
+            .collect();
+        for end in ends {
+            self.by_end.remove(&end);
+        }
+    }
+
+    fn touches_a_piece(&self, extent: &Extent) -> bool {
+        let last = self.pieces.range(..extent.end).next_back();
+        last.is_some_and(|(_, piece)| piece.end > extent.start)
+    }
+
+    /// Keeps what a change leaves of an extent, if it is in a part of the file that is in memory.
+    fn hold(&mut self, part: &Extent) {
+        if self.complete || self.touches_a_piece(part) {
+            self.by_end.insert(part.end, part.clone());
         }
     }
 
@@ -179,6 +345,7 @@ impl ExtentMap {
         assert!(new.start < new.end);
         self.clear(new.start..new.end, change);
         self.by_end.insert(new.end, new.clone());
+        self.recount();
         change.added(new);
     }
 
@@ -194,15 +361,20 @@ impl ExtentMap {
             change.removed(old.clone());
             if old.start < range.start {
                 let left = old.part(old.start, range.start);
-                self.by_end.insert(left.end, left.clone());
+                self.hold(&left);
                 change.added(left);
             }
             if old.end > range.end {
                 let right = old.part(range.end, old.end);
-                self.by_end.insert(right.end, right.clone());
+                self.hold(&right);
                 change.added(right);
             }
         }
+        self.recount();
+    }
+
+    fn recount(&mut self) {
+        self.share.set(self.len());
     }
 }
 
@@ -250,12 +422,82 @@ mod tests {
     }
 
     proptest! {
+        /// A map that is loaded piece by piece and forgets again is as one that has all.
+        #[test]
+        fn pieces_come_and_go(
+            steps in prop::collection::vec((0..300u64, 1..60u64, 0..4u8, 0..40usize), 1..60),
+        ) {
+            let count = ExtentCount::default();
+            let mut all = ExtentMap::empty(&count);
+            let mut map = ExtentMap::new(&count);
+            for (index, (start, len, what, keep)) in steps.into_iter().enumerate() {
+                let range = start..start + len;
+                while let Some(missing) = map.missing(&range) {
+                    // A few at a time, as from the metadata.
+                    let found: Vec<Extent> = all.touching(missing.clone()).take(3).cloned().collect();
+                    let end = match found.last() {
+                        Some(last) if found.len() == 3 => last.end.min(missing.end),
+                        _ => missing.end,
+                    };
+                    map.trim(keep, &range);
+                    map.load(missing.start..end, found);
+                }
+                let mut changes = [Change::default(), Change::default()];
+                match what {
+                    0 => {
+                        map.clear(range.clone(), &mut changes[0]);
+                        all.clear(range.clone(), &mut changes[1]);
+                    }
+                    1 | 2 => {
+                        let new = extent(index as u64, range.start, range.end);
+                        map.insert(new.clone(), &mut changes[0]);
+                        all.insert(new, &mut changes[1]);
+                    }
+                    _ => {
+                        map.forget_from(start);
+                        all.forget_from(start);
+                        continue;
+                    }
+                }
+                let [of_map, of_all] = changes.map(|change| format!("{change:?}"));
+                prop_assert_eq!(of_map, of_all);
+                let seen: Vec<&Extent> = map.touching(range.clone()).collect();
+                let want: Vec<&Extent> = all.touching(range).collect();
+                prop_assert_eq!(seen, want);
+                prop_assert_eq!(count.get(), map.len() + all.len());
+                map.trim(keep, &(0..0));
+                prop_assert!(map.len() <= keep);
+            }
+            drop((map, all));
+            prop_assert_eq!(count.get(), 0);
+        }
+
+        #[test]
+        fn a_whole_map_is_forgotten_in_pieces(starts in prop::collection::btree_set(0..5000u64, 400..600)) {
+            let count = ExtentCount::default();
+            let mut map = ExtentMap::empty(&count);
+            for start in &starts {
+                map.insert(extent(*start, start * 4, start * 4 + 3), &mut Change::default());
+            }
+            let stored: Vec<Extent> = map.touching(0..u64::MAX - 1).cloned().collect();
+            map.trim(300, &(0..0));
+            prop_assert!(map.len() <= 300);
+            for extent in &stored {
+                let range = extent.start..extent.end;
+                let is_there = map.touching(range.clone()).next() == Some(extent);
+                prop_assert_eq!(map.is_loaded(&range), is_there);
+            }
+        }
+    }
+
+    proptest! {
         #[test]
         fn the_newest_extent_wins_and_changes_replay(
             steps in prop::collection::vec((0..200u64, 1..60u64, prop::bool::weighted(0.8)), 1..40),
             group in 1..5usize,
         ) {
-            let mut map = ExtentMap::empty();
+            let count = ExtentCount::default();
+            let mut map = ExtentMap::empty(&count);
             let mut stored: BTreeMap<u64, Extent> = BTreeMap::new();
             let mut live = 0i64;
             let mut model = vec![None; 400];

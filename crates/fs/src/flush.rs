@@ -25,10 +25,10 @@ use rustc_hash::FxHashMap;
 use tokio::sync::{Notify, watch};
 
 use crate::dirty::Run;
-use crate::extents::{Change, Extent};
+use crate::extents::{Ahead, Change, Extent};
 use crate::inode::{Flight, FlightResult, Inode, State};
 use crate::types::FsError;
-use crate::volume::{EXTENTS_IN_MEMORY_MAX, Policy, Shared, segment_error};
+use crate::volume::{Policy, Shared, segment_error};
 
 /// What one flight takes at most.
 const FLIGHT_BYTES_MAX: u64 = 4 << 20;
@@ -240,17 +240,15 @@ impl Shared {
         at: &mut u64,
     ) -> Result<Option<cairn_meta::Ticket>, FsError> {
         let inode = &job.inode;
-        let range = |cut: &Cut| cut.start.max(*at)..cut.start + cut.len_bytes;
+        let mut loaded = 0;
         for (cut, _) in placed {
-            self.load_extents(inode, &range(cut))?;
+            let range = cut.start.max(*at)..cut.start + cut.len_bytes;
+            loaded += self.load_extents(inode, &range, Ahead::Some)?;
+            if loaded > LAND_EXTENTS_MAX {
+                break;
+            }
         }
         let mut state = inode.lock();
-        let missing = placed
-            .iter()
-            .any(|(cut, _)| state.extents.window_missing(&range(cut)).is_some());
-        if missing {
-            return Ok(None);
-        }
         let index = state
             .flights
             .iter()
@@ -269,6 +267,10 @@ impl Shared {
         let mut change = Change::default();
         let end_max = insert_extents(&mut state, placed, limit, at, &mut change);
         let is_last = *at == u64::MAX;
+        if !is_last && change.is_empty() {
+            // Others needed memory, and what was loaded is gone: once more.
+            return Ok(None);
+        }
         let mut batch = Batch::new();
         self.put_segments(segments, &mut batch);
         self.change_extents(inode.ino, &mut state, &change, &mut batch);
@@ -299,9 +301,7 @@ impl Shared {
                 state.journal_last = LogPosition(0);
             }
         }
-        if state.extents.len() > EXTENTS_IN_MEMORY_MAX {
-            state.extents.unload();
-        }
+        self.trim_extents(&mut state, &(0..0));
         Ok(is_last.then_some(ticket))
     }
 
@@ -567,8 +567,8 @@ impl Shared {
 }
 
 /// Makes extents of what was placed, from offset `at` of the file on and up to `limit`, until that
-/// replaces [`LAND_EXTENTS_MAX`] others. Moves `at` to where it stopped, or to `u64::MAX`; returns the
-/// end of the last extent.
+/// replaces [`LAND_EXTENTS_MAX`] others or meets a range that is not loaded. Moves `at` to where it
+/// stopped, or to `u64::MAX`; returns the end of the last extent.
 fn insert_extents(
     state: &mut State,
     placed: &[(&Cut, Arc<RecordPointer>)],
@@ -584,7 +584,7 @@ fn insert_extents(
         if start >= end {
             continue;
         }
-        if room == 0 {
+        if room == 0 || !state.extents.is_loaded(&(start..end)) {
             *at = start;
             return end_max;
         }

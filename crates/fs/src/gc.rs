@@ -13,7 +13,7 @@ use cairn_meta::{Batch, Key, SegmentRecord, SpaceDelta};
 use cairn_segment::{ErrorKind, RecordPointer, Stream, encode_record};
 use rustc_hash::FxHashMap;
 
-use crate::extents::{Change, Extent, ExtentMap};
+use crate::extents::{Ahead, Change, Extent, ExtentMap};
 use crate::types::FsError;
 use crate::volume::{Shared, meta_error, parse_extent, segment_error};
 
@@ -138,8 +138,8 @@ impl Shared {
             })?;
             let last = extents.len() < REAP_EXTENTS_MAX;
             at = extents.last().map_or(at, |extent| extent.end);
-            let mut map = ExtentMap::empty();
-            map.load(0, extents);
+            let mut map = ExtentMap::new(&self.extent_count);
+            map.load(0..u64::MAX, extents);
             let mut change = Change::default();
             map.clear(0..u64::MAX, &mut change);
             let mut batch = Batch::new();
@@ -173,6 +173,7 @@ impl Shared {
     pub(crate) async fn run_gc(self: Arc<Self>) {
         while self.tasks.pause(GC_INTERVAL, self.gc_wake.notified()).await {
             self.segments.seal_idle(self.volume, SEAL_IDLE).await;
+            self.trim_idle_extents();
             let round = async {
                 self.remove_dead().await?;
                 self.remove_unreferenced().await?;
@@ -392,7 +393,7 @@ impl Shared {
                 Err(error) => return Err(error),
             };
             for (extent, _) in &extents {
-                self.load_extents(&inode, &(extent.start..extent.end))?;
+                self.load_extents(&inode, &(extent.start..extent.end), Ahead::None)?;
             }
             let mut state = inode.lock();
             if state.removed {
@@ -401,7 +402,7 @@ impl Shared {
             let mut change = Change::default();
             for (old, pointer) in extents {
                 let range = old.start..old.end;
-                let same = state.extents.window_missing(&range).is_none()
+                let same = state.extents.is_loaded(&range)
                     && state.extents.touching(range).next() == Some(&old);
                 if same {
                     let new = Extent {

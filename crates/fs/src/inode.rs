@@ -301,6 +301,16 @@ impl InodeTable {
         self.evicted.load(Ordering::Relaxed)
     }
 
+    /// Shows each inode in memory to `visit`, without a lock of the table.
+    pub fn visit(&self, visit: impl Fn(&Inode)) {
+        for shard in &self.shards {
+            let inodes: Vec<Arc<Inode>> = shard.lock().inodes.values().cloned().collect();
+            for inode in inodes {
+                visit(&inode);
+            }
+        }
+    }
+
     /// Finds an inode, or makes it from what `load` reads; `load` runs without a lock held, and
     /// again if an inode was forgotten meanwhile, since what it read may then be old.
     pub fn find_or_load(

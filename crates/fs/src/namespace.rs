@@ -500,7 +500,7 @@ impl Shared {
         });
         let ticket = self.meta.submit(batch);
         parent.ticket = ticket;
-        let mut state = State::new(record, ExtentMap::empty());
+        let mut state = State::new(record, ExtentMap::empty(&self.extent_count));
         state.ticket = ticket;
         let made = Made {
             attr: state.attr(ino),

@@ -1,5 +1,6 @@
 //! A volume that is open: its parts, its settings, how it starts and stops.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::budget::{DirtyAccount, DirtyBudget};
 use crate::dirty::Run;
-use crate::extents::{Extent, ExtentMap, WINDOW_LEN_BYTES};
+use crate::extents::{Ahead, Extent, ExtentCount, ExtentMap, LOAD_EXTENTS_MAX};
 use crate::flush::{FLIGHTS_MAX, FlushQueue};
 use crate::inode::{Inode, InodeTable, State};
 use crate::tasks::Tasks;
@@ -32,8 +33,9 @@ const INODES_MAX: u64 = 1 << 40;
 pub(crate) const METADATA_BYTES: u64 = 4096;
 /// How long a look at the pool's free space is good for.
 const SPACE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// Extents of one file in memory above which they are forgotten after use.
-pub(crate) const EXTENTS_IN_MEMORY_MAX: usize = 100_000;
+/// Extents that a file may always have in memory while it is in use: what a batch of a flush or of
+/// garbage collection needs at once, several times over.
+const FILE_EXTENTS_MIN: usize = 32 << 10;
 
 /// How files of a volume are mostly used; decides the size of records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,6 +97,8 @@ pub struct FsSettings {
     pub dirty: Arc<DirtyBudget>,
     /// Inodes kept in memory when nobody uses them.
     pub inodes_max: usize,
+    /// Extents of files kept in memory, of some 256 bytes each.
+    pub extents_max: usize,
 }
 
 impl FsSettings {
@@ -106,6 +110,7 @@ impl FsSettings {
             policy: Policy::default(),
             dirty: DirtyBudget::new(256 << 20),
             inodes_max: 128 << 10,
+            extents_max: 1 << 20,
         }
     }
 }
@@ -115,6 +120,7 @@ impl FsSettings {
 pub struct FsStats {
     pub inodes_in_memory: u64,
     pub inodes_evicted: u64,
+    pub extents_in_memory: u64,
     pub dirty_bytes: u64,
     /// Of all volumes that share the memory.
     pub dirty_bytes_max: u64,
@@ -151,6 +157,8 @@ pub(crate) struct Shared {
     pub segments: Arc<SegmentStore>,
     pub policy: RwLock<Policy>,
     pub inodes: InodeTable,
+    pub extent_count: ExtentCount,
+    extents_max: usize,
     pub dirty: DirtyAccount,
     pub queue: FlushQueue,
     pub flight_permits: Arc<Semaphore>,
@@ -212,6 +220,7 @@ impl Fs {
             policy,
             dirty,
             inodes_max,
+            extents_max,
         } = settings;
         let known = meta
             .segments()
@@ -248,6 +257,8 @@ impl Fs {
             segments,
             policy: RwLock::new(policy),
             inodes: InodeTable::new(inodes_max),
+            extent_count: ExtentCount::default(),
+            extents_max,
             dirty: DirtyAccount::new(dirty),
             queue: FlushQueue::default(),
             flight_permits: Arc::new(Semaphore::new(FLIGHTS_MAX)),
@@ -331,6 +342,7 @@ impl Fs {
         FsStats {
             inodes_in_memory: shared.inodes.len() as u64,
             inodes_evicted: shared.inodes.evicted(),
+            extents_in_memory: shared.extent_count.get() as u64,
             dirty_bytes: shared.dirty.bytes(),
             dirty_bytes_max: shared.dirty.budget().bytes_max(),
             flushed_bytes: of(&shared.counters.flushed_bytes),
@@ -382,9 +394,9 @@ impl Shared {
                 };
                 let record = InodeRecord::decode(&bytes)?;
                 let extents = if record.used_bytes == 0 {
-                    ExtentMap::empty()
+                    ExtentMap::empty(&self.extent_count)
                 } else {
-                    ExtentMap::default()
+                    ExtentMap::new(&self.extent_count)
                 };
                 Ok(Some(State::new(record, extents)))
             })
@@ -482,41 +494,83 @@ impl Shared {
         *view
     }
 
-    /// Brings the extents of `range` into memory.
-    pub fn load_extents(&self, inode: &Inode, range: &std::ops::Range<u64>) -> Result<(), FsError> {
+    /// Brings the extents of `range` into memory; returns how many were loaded.
+    pub fn load_extents(
+        &self,
+        inode: &Inode,
+        range: &Range<u64>,
+        ahead: Ahead,
+    ) -> Result<usize, FsError> {
+        let next = |state: &State| {
+            let missing = state.extents.missing(range)?;
+            Some(match ahead {
+                Ahead::Some => missing,
+                Ahead::None => missing.start..missing.end.min(range.end),
+            })
+        };
+        let mut count = 0;
         loop {
-            let (window, version) = {
+            let (missing, version) = {
                 let state = inode.lock();
-                match state.extents.window_missing(range) {
-                    None => return Ok(()),
-                    Some(window) => (window, state.extents.version()),
+                match next(&state) {
+                    None => return Ok(count),
+                    Some(missing) => (missing, state.extents.version()),
                 }
             };
-            let extents = self.stored_extents(inode.ino, window)?;
+            let (extents, end) = self.stored_extents(inode.ino, &missing)?;
             let mut state = inode.lock();
-            // Read without the lock: what changed meanwhile may be missing, so it is read again.
-            if state.extents.version() == version {
-                if state.extents.len() > EXTENTS_IN_MEMORY_MAX {
-                    state.extents.unload();
-                }
-                state.extents.load(window, extents);
+            // Read without the lock: what changed meanwhile may be missing, and somebody else may have
+            // loaded the same, so it is looked at again.
+            if state.extents.version() == version && next(&state) == Some(missing.clone()) {
+                self.trim_extents(&mut state, range);
+                count += extents.len();
+                state.extents.load(missing.start..end, extents);
             }
         }
     }
 
-    fn stored_extents(&self, ino: Ino, window: u64) -> Result<Vec<Extent>, FsError> {
-        let start = window * WINDOW_LEN_BYTES;
-        let end = start.saturating_add(WINDOW_LEN_BYTES);
-        let (from, to) = Key::extents_past(ino, start);
-        let mut extents = Vec::new();
+    /// The stored extents that touch `range` or the first part of it, and where that part ends.
+    fn stored_extents(&self, ino: Ino, range: &Range<u64>) -> Result<(Vec<Extent>, u64), FsError> {
+        let (from, to) = Key::extents_past(ino, range.start);
+        let mut extents: Vec<Extent> = Vec::new();
+        let mut end = range.end;
         self.scan_extents(&from, &to, |extent| {
-            let inside = extent.start < end;
+            let inside = extent.start < range.end;
             if inside {
                 extents.push(extent);
             }
+            if extents.len() == LOAD_EXTENTS_MAX {
+                end = extents.last().map_or(end, |extent| extent.end.min(end));
+                return false;
+            }
             inside
         })?;
-        Ok(extents)
+        Ok((extents, end))
+    }
+
+    /// Forgets extents of this file if it, or all files together, have too many in memory, but none of
+    /// those in `needed`.
+    pub fn trim_extents(&self, state: &mut State, needed: &Range<u64>) {
+        let keep = if self.extent_count.get() > self.extents_max {
+            FILE_EXTENTS_MIN
+        } else {
+            FILE_EXTENTS_MIN.max(self.extents_max / 2)
+        };
+        if state.extents.len() > keep {
+            state.extents.trim(keep / 4 * 3, needed);
+        }
+    }
+
+    /// Forgets extents of files that nobody reads just now, if all files together have too many in memory.
+    pub fn trim_idle_extents(&self) {
+        if self.extent_count.get() <= self.extents_max {
+            return;
+        }
+        self.inodes.visit(|inode| {
+            let mut state = inode.lock();
+            let keep = state.extents.len() / 2;
+            state.extents.trim(keep, &(0..0));
+        });
     }
 
     /// Visits extents of one file in key order until `visit` says false.

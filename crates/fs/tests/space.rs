@@ -419,3 +419,38 @@ fn volumes_share_the_memory_for_dirty_data() {
         assert_eq!(dirty.bytes(), 0);
     });
 }
+
+/// A flush all over a file of more extents than may be in memory lands, and so does what garbage
+/// collection and readers do meanwhile. (It once loaded and forgot extents in turns, for ever.)
+#[test]
+fn a_flush_all_over_a_file_of_very_many_extents_lands() {
+    const EXTENTS: u64 = 150_000;
+    const STRIDE: u64 = 6 << 10;
+    const PASSES: u8 = 2;
+    block_on(async {
+        let world = World::with_extents_max(14, 1000).await;
+        let fs = &world.fs;
+        let ino = create(fs, "database").await.unwrap();
+        for pass in 1..=PASSES {
+            for index in 0..EXTENTS {
+                write(fs, ino, index * STRIDE, &[pass; 16]).await.unwrap();
+            }
+            commit(fs, ino).await.unwrap();
+        }
+        // One write here and there, which one flush takes.
+        for index in (0..EXTENTS).step_by(5000) {
+            write(fs, ino, index * STRIDE, &[PASSES + 1; 16]).await.unwrap();
+        }
+        commit(fs, ino).await.unwrap();
+        assert!(fs.stats().extents_in_memory < EXTENTS / 2, "the limit holds");
+        for index in (0..EXTENTS).step_by(1250) {
+            let found = fs.read(&ROOT_USER, ino, index * STRIDE, 32).await.unwrap();
+            let mut bytes = found.parts.concat();
+            bytes.resize(32, 0);
+            let want = if index % 5000 == 0 { PASSES + 1 } else { PASSES };
+            assert_eq!(bytes[..16], [want; 16], "{index}");
+            assert_eq!(bytes[16..], [0; 16], "{index}");
+        }
+        fs.close().await.unwrap();
+    });
+}

@@ -222,6 +222,7 @@ fn volumes(volumes: &[(String, VolumeNumbers)], out: &mut Families) {
         ("cairn_volume_stored_bytes", "Bytes of live records as stored", |n| n.stored_bytes),
         ("cairn_volume_segments", "Segments with a live record", |n| n.segments),
         ("cairn_volume_inodes_in_memory", "Inodes in memory", |n| n.fs.inodes_in_memory),
+        ("cairn_volume_extents_in_memory", "Extents of files in memory", |n| n.fs.extents_in_memory),
         ("cairn_volume_dirty_bytes", "Written data that is not on disk yet", |n| n.fs.dirty_bytes),
         ("cairn_volume_dirty_bytes_max", "Limit of such data, of all volumes together", |n| n.fs.dirty_bytes_max),
         ("cairn_log_bytes", "Bytes of the commit log that are kept, on one disk", |n| n.meta.log_bytes),

@@ -40,6 +40,8 @@ const WRITE_BUFFER_BYTES_MIN: u64 = 1 << 20;
 const WRITE_BUFFER_BYTES_MAX: u64 = 32 << 20;
 /// Memory that one inode in the table takes, about.
 const INODE_BYTES: u64 = 1 << 10;
+/// What an extent in memory takes, its pointer included.
+const EXTENT_BYTES: u64 = 256;
 
 /// A volume of the pool, served or not.
 #[derive(Clone)]
@@ -384,10 +386,10 @@ impl Inner {
         let mut settings = FsSettings::new(self.env.clone(), volume.id, volume.name.as_str());
         settings.policy = convert::policy(&volume.settings);
         settings.dirty = Arc::clone(&self.dirty);
-        let inodes = self.budget.rest_bytes / 2 / INODE_BYTES / count.max(1) as u64;
-        settings.inodes_max = usize::try_from(inodes)
-            .unwrap_or(usize::MAX)
-            .clamp(4096, 128 << 10);
+        let share = self.budget.rest_bytes / count.max(1) as u64;
+        let most = |bytes: u64, each: u64| usize::try_from(bytes / each).unwrap_or(usize::MAX);
+        settings.inodes_max = most(share / 2, INODE_BYTES).clamp(4096, 128 << 10);
+        settings.extents_max = most(share / 2, EXTENT_BYTES).clamp(64 << 10, 4 << 20);
         settings
     }
 

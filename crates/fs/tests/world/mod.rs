@@ -85,20 +85,26 @@ impl World {
     }
 
     pub async fn with_capacity(seed: u64, disk_count: usize, disk_bytes: u64) -> Self {
-        let dirty = DirtyBudget::new(256 << 20);
-        Self::format(seed, disk_count, disk_bytes, dirty).await
+        Self::format(seed, disk_count, disk_bytes, |_| {}).await
+    }
+
+    /// One disk, and a volume that may have few extents in memory.
+    pub async fn with_extents_max(seed: u64, extents_max: usize) -> Self {
+        let set = |settings: &mut FsSettings| settings.extents_max = extents_max;
+        Self::format(seed, 1, DISK_BYTES, set).await
     }
 
     /// One disk, and a volume that shares memory for dirty data with others.
     pub async fn with_dirty(seed: u64, dirty: Arc<DirtyBudget>) -> Self {
-        Self::format(seed, 1, DISK_BYTES, dirty).await
+        let set = |settings: &mut FsSettings| settings.dirty = dirty;
+        Self::format(seed, 1, DISK_BYTES, set).await
     }
 
     async fn format(
         seed: u64,
         disk_count: usize,
         disk_bytes: u64,
-        dirty: Arc<DirtyBudget>,
+        set: impl FnOnce(&mut FsSettings),
     ) -> Self {
         let TestWorld { env, clock } = TestWorld::new(seed);
         let disks: Vec<_> = (0..disk_count)
@@ -113,10 +119,8 @@ impl World {
         )
         .await
         .unwrap();
-        let settings = FsSettings {
-            dirty,
-            ..fs_settings(&env)
-        };
+        let mut settings = fs_settings(&env);
+        set(&mut settings);
         let fs = Fs::format(settings, meta, segments.clone()).await.unwrap();
         Self {
             disks,
