@@ -21,8 +21,8 @@ CAIRN := $(CARGO_TARGET_DIR)/release/cairn
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
-.PHONY: setup-build setup-test setup-bench setup-page setup-vm setup-fuzz
-setup-build setup-test setup-bench setup-page setup-vm setup-fuzz: setup-%:
+.PHONY: setup-build setup-test setup-bench setup-peers setup-page setup-vm setup-fuzz
+setup-build setup-test setup-bench setup-peers setup-page setup-vm setup-fuzz: setup-%:
 	@scripts/setup $*
 
 .PHONY: build
@@ -74,6 +74,15 @@ bench-nfs: setup-bench build ## Measure beside NFS-Ganesha and write docs/perfor
 	cargo build $(CARGO_FLAGS) -p cairn-bench --example nfs_load
 	cargo build --release --locked --manifest-path benches-peers/isal-compare/Cargo.toml
 	scripts/bench-nfs $(BENCH_FLAGS)
+
+.PHONY: bench-peers
+bench-peers: setup-peers build ## Run the suites of `cairn bench` beside NFS-Ganesha and GlusterFS 4+2, into docs/performance.md
+	scripts/bench-peers $(BENCH_FLAGS)
+
+.PHONY: bench-engine
+bench-engine: setup-bench build ## Run the engine of `cairn bench` beside LOAD=nfsload.c, into docs/performance.md
+	cargo build $(CARGO_FLAGS) -p cairn-bench --example nfs_load
+	scripts/bench-engine --write $(if $(LOAD),--load $(LOAD),) $(BENCH_FLAGS)
 
 .PHONY: bench-page
 bench-page: setup-page ## Look at report pages in a headless browser; RESULTS="a.json b.json" for one's own

@@ -33,12 +33,14 @@ def answers(port):
 
 
 class Ganesha:
-    """NFS-Ganesha with its VFS backend on a folder."""
+    """NFS-Ganesha; here with its VFS backend on a folder."""
+
+    # Its backend, as its configuration names it.
+    fsal = "Name=VFS;"
 
     def __init__(self, root):
-        self.root, self.export = root, root / "export"
-        self.export.mkdir(parents=True)
-        (root / "recovery").mkdir()
+        self.root, self.export = root, self.make_export(root)
+        (root / "recovery").mkdir(parents=True)
         self.port, self.mount_port = free_port(), free_port()
         self.config = root / "ganesha.conf"
         self.config.write_text(f"""
@@ -46,9 +48,15 @@ class Ganesha:
                 Rquota_Port={free_port()}; Enable_NLM=false; Enable_RQUOTA=false; Protocols=3; Bind_addr=127.0.0.1; }}
             NFSV4 {{ Graceless = true; RecoveryRoot = {root}/recovery; }}
             EXPORT {{ Export_Id=1; Path={self.export}; Pseudo=/x; Access_Type=RW; Squash=No_Root_Squash;
-                SecType=sys; Protocols=3; Transports=TCP; FSAL {{ Name=VFS; }} }}
+                SecType=sys; Protocols=3; Transports=TCP; FSAL {{ {self.fsal} }} }}
             LOG {{ Default_Log_Level = WARN; }}""")
         self.process = None
+
+    def make_export(self, root):
+        """Makes what is exported; gives its path."""
+        export = root / "export"
+        export.mkdir(parents=True)
+        return export
 
     def start(self):
         argv = ["ganesha.nfsd", "-F", "-L", str(self.root / "log"), "-f", str(self.config), "-p", str(self.root / "pid")]

@@ -14,6 +14,7 @@
 //!           verify=0     1: seqwrite writes a pattern that seqread verify=1 checks
 //!           walk=1       names: look up the path each time, as libnfs does; 0: one call each
 //!           engine=0     1: by the engine of `cairn bench` (walk=0, verify=0), to compare the two
+//!           warm=0       1: with engine=1, runs the same once before, unmeasured
 //!
 //! Exit status: 0 when each request succeeded, 1 otherwise, 2 on wrong usage.
 
@@ -33,22 +34,22 @@ use serde_json::json;
 
 const USAGE: &str = "usage: nfs_load WORKLOAD nfs://HOST:PORT/EXPORT [KEY=VALUE ...]; \
                      workloads: seqwrite seqread randwrite randread create stat unlink; \
-                     keys: conns depth bs size files secs commit sync verify walk engine";
+                     keys: conns depth bs size files secs commit sync verify walk engine warm";
 
 /// What the program that this becomes a part of uses as well.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let (url, settings, by_engine) = match arguments() {
+    let (url, settings, engine) = match arguments() {
         Ok(arguments) => arguments,
         Err(error) => {
             eprintln!("nfs_load: {error}\n{USAGE}");
             return ExitCode::from(2);
         }
     };
-    if by_engine {
-        return match run_engine(&url, &settings) {
+    if let Some(is_warm) = engine {
+        return match run_engine(&url, &settings, is_warm) {
             Ok(result) => {
                 println!("{}", result_to_json(&settings, &result));
                 ExitCode::from(u8::from(result.errors > 0 || result.partial.is_some()))
@@ -74,12 +75,15 @@ fn main() -> ExitCode {
     }
 }
 
-fn arguments() -> Result<(NfsUrl, LoadSettings, bool), Box<dyn std::error::Error>> {
+/// With the engine of `cairn bench`: whether it runs the same once before.
+type WithEngine = Option<bool>;
+
+fn arguments() -> Result<(NfsUrl, LoadSettings, WithEngine), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let workload = arguments.next().ok_or("there is no workload")?.parse()?;
     let url = arguments.next().ok_or("there is no URL")?.parse()?;
     let mut settings = LoadSettings::new(workload);
-    let mut by_engine = false;
+    let (mut by_engine, mut is_warm) = (false, false);
     for argument in arguments {
         let Some((key, value)) = argument.split_once('=') else {
             return Err(format!("`{argument}` is not KEY=VALUE").into());
@@ -99,16 +103,18 @@ fn arguments() -> Result<(NfsUrl, LoadSettings, bool), Box<dyn std::error::Error
             "verify" => settings.verify = number != 0,
             "walk" => settings.walk = number != 0,
             "engine" => by_engine = number != 0,
+            "warm" => is_warm = number != 0,
             _ => return Err(format!("there is no key `{key}`").into()),
         }
     }
-    Ok((url, settings, by_engine))
+    Ok((url, settings, by_engine.then_some(is_warm)))
 }
 
 /// The same work as a phase. What it needs is written first, and everything removed afterwards.
 fn run_engine(
     url: &NfsUrl,
     settings: &LoadSettings,
+    is_warm: bool,
 ) -> Result<PhaseResult, Box<dyn std::error::Error>> {
     let workload = settings.workload;
     let names = |operation| {
@@ -166,6 +172,9 @@ fn run_engine(
     };
     let mut engine = NfsEngine::new(url)?;
     engine.prepare(0, true)?;
+    if is_warm {
+        engine.run(&phase, &pattern, place, &Control::default())?;
+    }
     let result = engine.run(&phase, &pattern, place, &Control::default());
     engine.clean_up()?;
     Ok(result?)

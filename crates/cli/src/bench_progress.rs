@@ -122,6 +122,10 @@ struct View {
     /// Ramp and runtime; 0 when it ends after its work.
     time: Duration,
     operations: Option<u64>,
+    /// Of the files that it works on, which may have to be written first.
+    file_bytes: Option<u64>,
+    /// What had been done when it was first looked at.
+    bytes_before: Option<u64>,
     /// When the clock began, and what had been done by then.
     begun: Option<(Instant, u64)>,
     /// Time, operations and bytes of the last ticks.
@@ -134,6 +138,11 @@ impl View {
             control,
             time: Duration::from_millis(phase_ms(phase)),
             operations: phase_operations(phase).and_then(|count| count.checked_mul(client_count)),
+            file_bytes: phase
+                .bytes_per_worker()
+                .and_then(|bytes| bytes.checked_mul(u64::from(phase.jobs)))
+                .and_then(|bytes| bytes.checked_mul(client_count)),
+            bytes_before: None,
             begun: None,
             last: std::collections::VecDeque::with_capacity(RATE_TICKS + 1),
         }
@@ -144,14 +153,17 @@ impl View {
         let (operations, bytes) = self.control.so_far();
         if self.begun.is_none() && self.control.gate() == Gate::Begun {
             self.begun = Some((now, operations));
+            // The rate of writing files is none of the phase.
+            self.last.clear();
         }
         self.last.push_back((now, operations, bytes));
         if self.last.len() > RATE_TICKS {
             self.last.pop_front();
         }
         let rate = self.rate();
+        let bytes_before = *self.bytes_before.get_or_insert(bytes);
         let share = match (self.begun, self.operations) {
-            (None, _) => return (0.0, format!("preparing  {rate}")),
+            (None, _) => return self.preparing(bytes.saturating_sub(bytes_before), &rate),
             (Some((since, _)), _) if self.time > Duration::ZERO => {
                 now.duration_since(since).as_secs_f64() / self.time.as_secs_f64()
             }
@@ -161,6 +173,21 @@ impl View {
             (Some(_), _) => 0.0,
         };
         (share.clamp(0.0, 1.0), rate)
+    }
+
+    /// Before the clock: files are written that the phase needs.
+    fn preparing(&self, bytes: u64, rate: &str) -> (f64, String) {
+        match self.file_bytes {
+            Some(all) if all > 0 && bytes > 0 => (
+                (bytes as f64 / all as f64).clamp(0.0, 1.0),
+                format!(
+                    "preparing  {} of {}  {rate}",
+                    format_size(bytes),
+                    format_size(all)
+                ),
+            ),
+            _ => (0.0, "preparing".to_owned()),
+        }
     }
 
     fn rate(&self) -> String {
@@ -245,6 +272,14 @@ mod tests {
         let (share, text) = view.look(start + Duration::from_secs(5));
         assert_eq!((share, text.as_str()), (0.5, "1 MiB/s  0 ops/s"));
         assert_eq!(view.look(start + Duration::from_secs(50)).0, 1.0);
+
+        control.arm(false);
+        let mut view = View::new(&plan.steps[0].phase, 1, control.clone());
+        assert_eq!(view.look(start), (0.0, "preparing".to_owned()));
+        control.done(256, 256 << 20);
+        let (share, text) = view.look(start + Duration::from_secs(1));
+        let want = "preparing  256 MiB of 1 GiB  256 MiB/s  256 ops/s";
+        assert_eq!((share, text.as_str()), (0.25, want));
         assert_eq!(
             announce(&plan, "/mnt"),
             "four-corners on /mnt: 4 phases, 1 GiB of files, about 40 s"

@@ -25,6 +25,8 @@ struct Test {
     min_xfer_kib: Option<f64>,
     /// KiB and KiB/s of each child, with `-C`.
     children: Vec<(f64, f64)>,
+    /// It printed operations (`-O`).
+    in_operations: bool,
 }
 
 pub(super) fn import(text: &str, name: &str) -> Result<RunResult, ImportError> {
@@ -34,15 +36,20 @@ pub(super) fn import(text: &str, name: &str) -> Result<RunResult, ImportError> {
     let mut tests: Vec<Test> = Vec::new();
     for (line, number) in text.lines().zip(1u64..) {
         let line = line.trim();
+        let units = Units {
+            lines: &lines,
+            number,
+            record_bytes: record_bytes(&parameters),
+        };
         if let Some(rest) = line.strip_prefix(CHILDREN) {
             if tests.len() >= super::PHASE_COUNT_MAX {
                 return Err(lines.error(number, "fewer results", line));
             }
-            tests.push(begin(&lines, number, rest)?);
+            tests.push(begin(&units, rest)?);
         } else if let Some(rest) = line.strip_prefix("Version $Revision:") {
             version = format!("IOzone {}", rest.trim().trim_end_matches('$').trim());
         } else if let Some(test) = tests.last_mut() {
-            follow(&lines, number, line, test)?;
+            follow(&units, line, test)?;
         } else {
             head(line, &mut parameters);
         }
@@ -53,15 +60,12 @@ pub(super) fn import(text: &str, name: &str) -> Result<RunResult, ImportError> {
             expected: format!("lines {CHILDREN:?}, which IOzone prints in throughput mode (-t)"),
         });
     }
-    let record_bytes = parameters
-        .get("record size")
-        .and_then(|text| size(text))
-        .unwrap_or(0);
+    let record_bytes = record_bytes(&parameters).unwrap_or(0);
     let mut phases: Vec<PhaseResult> = Vec::new();
     let mut summary = Vec::new();
     for test in &tests {
         let phase = test.phase(record_bytes, &phases);
-        summary.extend(test.figures(&phase.name));
+        summary.extend(test.figures(&phase.name, record_bytes));
         phases.push(phase);
     }
     let started = parameters
@@ -85,12 +89,51 @@ pub(super) fn import(text: &str, name: &str) -> Result<RunResult, ImportError> {
     Ok(imported.into_result(name))
 }
 
+fn record_bytes(parameters: &BTreeMap<String, String>) -> Option<u64> {
+    size(parameters.get("record size")?).filter(|bytes| *bytes > 0)
+}
+
+/// What the numbers of one line are in.
+struct Units<'a> {
+    lines: &'a Lines<'a>,
+    number: u64,
+    record_bytes: Option<u64>,
+}
+
+impl Units<'_> {
+    fn error(&self, expected: impl Into<String>, found: &str) -> ImportError {
+        self.lines.error(self.number, expected, found)
+    }
+
+    /// `301113.50 kB/sec` or, with `-O`, `294.00 ops/sec`, as KiB.
+    fn kib(&self, value: &str, per: &str) -> Result<f64, ImportError> {
+        let mut words = value.split_whitespace();
+        let (figure, unit) = (
+            words.next().unwrap_or_default(),
+            words.next().unwrap_or_default(),
+        );
+        let unit = unit.strip_suffix(per).unwrap_or_default().to_lowercase();
+        let factor = match (unit.as_str(), self.record_bytes) {
+            ("kb" | "kbytes", _) => 1.0,
+            ("ops", Some(bytes)) => bytes as f64 / KIB,
+            ("ops", None) => {
+                return Err(self.error("a \"Record Size\" before operations", value.trim()));
+            }
+            _ => {
+                let expected = format!("a number and kB{per} or ops{per}");
+                return Err(self.error(expected, value.trim()));
+            }
+        };
+        Ok(self.lines.number(self.number, "the throughput", figure)? * factor)
+    }
+}
+
 /// `  8 initial writers  =  301113.50 kB/sec`
-fn begin(lines: &Lines, number: u64, rest: &str) -> Result<Test, ImportError> {
+fn begin(units: &Units, rest: &str) -> Result<Test, ImportError> {
     let expected = "\"N TEST = NUMBER kB/sec\" after \"Children see throughput for\"";
     let (what, value) = rest
         .split_once('=')
-        .ok_or_else(|| lines.error(number, expected, rest))?;
+        .ok_or_else(|| units.error(expected, rest))?;
     let mut words = what.split_whitespace();
     let processes = words
         .next()
@@ -101,59 +144,42 @@ fn begin(lines: &Lines, number: u64, rest: &str) -> Result<Test, ImportError> {
         (Some(processes), false) => Ok(Test {
             processes,
             title: title.join(" "),
-            children_kib: kib(lines, number, value, "/sec")?,
+            children_kib: units.kib(value, "/sec")?,
+            in_operations: value.contains("ops"),
             ..Test::default()
         }),
-        _ => Err(lines.error(number, expected, rest)),
-    }
-}
-
-/// `301113.50 kB/sec`. With `-O` IOzone prints operations instead, which say nothing of bytes.
-fn kib(lines: &Lines, number: u64, value: &str, per: &str) -> Result<f64, ImportError> {
-    let mut words = value.split_whitespace();
-    let (figure, unit) = (
-        words.next().unwrap_or_default(),
-        words.next().unwrap_or_default(),
-    );
-    let unit_known = unit
-        .strip_suffix(per)
-        .is_some_and(|unit| unit.eq_ignore_ascii_case("kb") || unit.eq_ignore_ascii_case("kbytes"));
-    match unit_known {
-        true => lines.number(number, "the throughput", figure),
-        false => Err(lines.error(number, format!("a number and kB{per}"), value.trim())),
+        _ => Err(units.error(expected, rest)),
     }
 }
 
 /// A line under `Children see`.
-fn follow(lines: &Lines, number: u64, line: &str, test: &mut Test) -> Result<(), ImportError> {
+fn follow(units: &Units, line: &str, test: &mut Test) -> Result<(), ImportError> {
     let Some((what, value)) = line.split_once('=') else {
         return Ok(());
     };
     let what = what.trim();
     if what.starts_with("Min throughput per") {
-        test.min_kib = Some(kib(lines, number, value, "/sec")?);
+        test.min_kib = Some(units.kib(value, "/sec")?);
     } else if what.starts_with("Max throughput per") {
-        test.max_kib = Some(kib(lines, number, value, "/sec")?);
+        test.max_kib = Some(units.kib(value, "/sec")?);
     } else if what.starts_with("Avg throughput per") {
-        test.avg_kib = Some(kib(lines, number, value, "/sec")?);
+        test.avg_kib = Some(units.kib(value, "/sec")?);
     } else if what == "Min xfer" {
-        test.min_xfer_kib = Some(kib(lines, number, value, "")?);
+        test.min_xfer_kib = Some(units.kib(value, "")?);
     } else if what.starts_with("Child[") {
         // `Child[0] xfer count =  131072.00 kB, Throughput =  301113.50 kB/sec`
         let expected = "\"NUMBER kB, Throughput = NUMBER kB/sec\"";
         let (moved, rate) = value
             .split_once(',')
-            .ok_or_else(|| lines.error(number, expected, line))?;
+            .ok_or_else(|| units.error(expected, line))?;
         let (_, rate) = rate
             .split_once('=')
-            .ok_or_else(|| lines.error(number, expected, line))?;
+            .ok_or_else(|| units.error(expected, line))?;
         if test.children.len() as u64 >= test.processes {
-            return Err(lines.error(number, format!("{} children", test.processes), line));
+            return Err(units.error(format!("{} children", test.processes), line));
         }
-        test.children.push((
-            kib(lines, number, moved, "")?,
-            kib(lines, number, rate, "/sec")?,
-        ));
+        test.children
+            .push((units.kib(moved, "")?, units.kib(rate, "/sec")?));
     }
     Ok(())
 }
@@ -173,6 +199,16 @@ fn head(line: &str, parameters: &mut BTreeMap<String, String>) {
                 .entry(key.to_owned())
                 .or_insert_with(|| value.trim().to_owned());
         }
+    }
+    // `Each process writes a 131072 kByte file in 1024 kByte records`, which every version prints.
+    if let Some((_, records)) = line.split_once(" file in ")
+        && line.starts_with("Each process writes")
+        && let Some(number) = records.split_whitespace().next()
+    {
+        let key = "record size".to_owned();
+        parameters
+            .entry(key)
+            .or_insert_with(|| format!("{number} kB"));
     }
     if line.starts_with("Include fsync") || line.starts_with("Include close") {
         parameters
@@ -220,11 +256,16 @@ impl Test {
         result
     }
 
-    fn figures(&self, phase: &str) -> Vec<Figure> {
+    /// In what IOzone was told to print.
+    fn figures(&self, phase: &str, record_bytes: u64) -> Vec<Figure> {
+        let (divisor, unit) = match self.in_operations {
+            true => (record_bytes.max(1) as f64, "ops/s"),
+            false => (1e6, "MB/s"),
+        };
         let figure = |title: String, kib: f64| Figure {
             title,
-            value: kib * KIB / 1e6,
-            unit: "MB/s".to_owned(),
+            value: kib * KIB / divisor,
+            unit: unit.to_owned(),
             drained: None,
             phase: phase.to_owned(),
         };

@@ -87,7 +87,7 @@ pub fn import(text: &str, name: &str) -> Result<RunResult, ImportError> {
             what: "already a result of cairn bench",
             hint: "show it with: cairn bench report",
         })
-    } else if text.trim_start().starts_with('{') {
+    } else if ior::json_start(text).is_some() {
         ior::import_json(text, name)
     } else if text.contains("MPI Coordinated Test of Parallel I/O")
         || has("Max Write:")
@@ -257,7 +257,7 @@ fn size(text: &str) -> Option<u64> {
         .or(unit.strip_suffix('b'))
         .unwrap_or(&unit)
     {
-        "" | "ytes" => 1.0,
+        "" | "bytes" => 1.0,
         "k" => 1024.0,
         "m" => 1024.0 * 1024.0,
         "g" => 1024.0 * 1024.0 * 1024.0,

@@ -10,13 +10,21 @@ const IOR_TEXT: &str = include_str!("../../testdata/ior-4.0.txt");
 const IOR_TEXT_OLD: &str = include_str!("../../testdata/ior-3.0.txt");
 const IOR_JSON: &str = include_str!("../../testdata/ior-4.0.json");
 const IOZONE: &str = include_str!("../../testdata/iozone-3.420.txt");
-const ALL: [&str; 6] = [
+const IOR_TEXT_OLDEST: &str = include_str!("../../testdata/ior-2.10.txt");
+const IOR_JSON_OLD: &str = include_str!("../../testdata/ior-3.2.json");
+const IOZONE_OLD: &str = include_str!("../../testdata/iozone-3.242.txt");
+const IOZONE_OPERATIONS: &str = include_str!("../../testdata/iozone-3.507-ops.txt");
+const ALL: [&str; 10] = [
     FIO_JSON_PLUS,
     FIO_JSON,
     IOR_TEXT,
     IOR_TEXT_OLD,
     IOR_JSON,
     IOZONE,
+    IOR_TEXT_OLDEST,
+    IOR_JSON_OLD,
+    IOZONE_OLD,
+    IOZONE_OPERATIONS,
 ];
 const MIB: u64 = 1024 * 1024;
 
@@ -154,10 +162,105 @@ fn ior_with_only_its_summary() {
         .filter(|line| !line.starts_with("access ") || line.contains(" : "))
         .collect();
     let want = [
-        ("write iteration mean of 2", 518, 543_581_798, 450),
-        ("read iteration mean of 2", 520, 545_091_748, 285),
+        ("write mean of 2", 518, 543_581_798, 450),
+        ("read mean of 2", 520, 545_091_748, 285),
     ];
     check(&short.join("\n"), "IOR", &want);
+}
+
+#[test]
+fn ior_2() {
+    let without = |dropped: &[&str]| {
+        let kept = |line: &&str| !dropped.iter().any(|start| line.starts_with(start));
+        let lines: Vec<&str> = IOR_TEXT_OLDEST.lines().filter(kept).collect();
+        lines.join("\n")
+    };
+    let want = [
+        ("write iteration 0", 256, 256 * MIB, 500),
+        ("read iteration 0", 256, 256 * MIB, 250),
+        ("write iteration 1", 256, 256 * MIB, 1000),
+        ("read iteration 1", 256, 256 * MIB, 125),
+    ];
+    let result = check(IOR_TEXT_OLDEST, "IOR", &want);
+    assert_eq!(figure(&result, "read"), 2147);
+    assert_eq!(result.clients[0].engine, "IOR-2.10.3");
+    assert_eq!(result.started, "2010-02-08T09:10:11Z");
+
+    // Without -vv there is no table of iterations.
+    let want = [
+        ("write mean", 288, 288 * MIB, 750),
+        ("read mean", 288, 288 * MIB, 188),
+    ];
+    let short = without(&["access ", "Commencing"]);
+    check(&short, "IOR", &want);
+
+    // Older ones have no column for the whole time.
+    let untimed = IOR_TEXT_OLDEST.replace("close(s) total(s)", "close(s)");
+    let untimed = untimed.replace(" 0.500000   0 ", " 0 ");
+    let untimed: Vec<&str> = untimed
+        .lines()
+        .filter(|line| !line.contains("1.00       1") && !line.starts_with("read "))
+        .collect();
+    let want = [("write iteration 0", 256, 256 * MIB, 500)];
+    check(&untimed.join("\n"), "IOR", &want);
+
+    let shortest = without(&["access ", "Operation", "write ", "read "]);
+    let want = [
+        ("write best", 256, 256 * MIB, 500),
+        ("read best", 256, 256 * MIB, 125),
+    ];
+    check(&shortest, "IOR", &want);
+}
+
+#[test]
+fn ior_json_of_lists_and_with_noise() {
+    let want = [
+        ("write iteration 0", 16, 4 * MIB, 2),
+        // Too short for the four digits of its time: from the size.
+        ("read iteration 0", 16, 4 * MIB, 0),
+        ("write iteration 1", 16, 4 * MIB, 4),
+    ];
+    let result = check(IOR_JSON_OLD, "IOR", &want);
+    assert_eq!(result.clients[0].engine, "IOR-3.2.1");
+    assert_eq!(figure(&result, "write"), 2097);
+    assert!(result.phases[1].foreground_seconds > 0.0);
+}
+
+#[test]
+fn ior_with_two_tests_has_names_for_both() {
+    let twice = IOR_JSON_OLD.replace(
+        "\n], \n  \"summary\"",
+        ", {\"Results\": [{\"access\": \"read\", \"bwMiB\": 1, \"xferKiB\": 1024, \"totalTime\": 2}]}\n], \n  \"summary\"",
+    );
+    let result = import(&twice, "x").expect("two tests");
+    let names: Vec<&str> = result.phases.iter().map(|it| it.name.as_str()).collect();
+    let want = "read iteration 0 of test 2";
+    assert_eq!((names.len(), names.last()), (4, Some(&want)));
+}
+
+#[test]
+fn iozone_of_several_counts_and_in_kb() {
+    let want = [
+        ("1 initial writers", 64, 8 * MIB, 500),
+        ("1 rewriters", 64, 8 * MIB, 250),
+        ("2 initial writers", 128, 16 * MIB, 500),
+        ("2 rewriters", 128, 16 * MIB, 250),
+    ];
+    let result = check(IOZONE_OLD, "IOzone", &want);
+    assert_eq!(figure(&result, "2 rewriters"), 67);
+    assert_eq!(result.started, "2004-01-14T21:32:08Z");
+}
+
+#[test]
+fn iozone_in_operations() {
+    let want = [
+        ("2 initial writers", 512, 2 * MIB, 500),
+        ("2 random readers", 512, 2 * MIB, 250),
+    ];
+    let result = check(IOZONE_OPERATIONS, "IOzone", &want);
+    assert_eq!(figure(&result, "2 random readers"), 2048);
+    assert!(result.summary.iter().all(|figure| figure.unit == "ops/s"));
+    assert_eq!(result.phases[0].workers.len(), 2);
 }
 
 #[test]
@@ -242,14 +345,28 @@ fn what_is_wrong_is_told_with_its_line() {
             &["line 8", "JSON"],
         ),
         (
-            "operations of IOzone",
-            without(IOZONE, "262144.00 kB/sec", "262144.00 ops/sec"),
-            &["line 20", "kB/sec", "ops/sec"],
+            "other units of IOzone",
+            without(IOZONE, "262144.00 kB/sec", "262144.00 MB/sec"),
+            &["line 20", "kB/sec", "ops/sec", "MB/sec"],
         ),
         (
             "IOzone without an equals sign",
             without(IOZONE, "initial writers \t=", "initial writers"),
             &["line 20"],
+        ),
+        (
+            "operations of IOzone of no known size",
+            IOZONE_OPERATIONS
+                .lines()
+                .filter(|line| !line.contains("Record Size") && !line.contains("records"))
+                .collect::<Vec<_>>()
+                .join("\n"),
+            &["Record Size", "ops/sec"],
+        ),
+        (
+            "no number after Max Write",
+            without(IOR_TEXT, "Max Write: 1280.00", "Max Write: much"),
+            &["line 48", "much"],
         ),
         (
             "IOzone of no process",
@@ -287,7 +404,7 @@ fn sizes_are_read_or_refused() {
         ("128 kB", Some(131_072)),
         ("1.5g", Some(1_610_612_736)),
         ("512", Some(512)),
-        ("512 bytes", None),
+        ("512 bytes", Some(512)),
         ("4096 b", Some(4096)),
         ("9999999t", None),
         ("k", None),

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
-use super::PathEngine;
+use super::{PathEngine, place};
 use crate::engine::{Control, EngineError, Place};
 use crate::fio::find::{Fio, IoEngine, Mode};
 use crate::fio::job::{Job, Part, Sync};
@@ -41,6 +41,15 @@ impl PathEngine {
         let own = self::parts(phase, work, place, 0)?;
         let mode = self.mode(&fio, work, phase.depth)?;
         self.make_shared_file(work, &own)?;
+        if matches!(work.layout, Layout::Shared { segments, .. } if segments > 1)
+            && work.order == Order::Random
+        {
+            self.note(
+                "Requests at random places of one file for all are random inside of each block; the blocks follow \
+                 each other in order, because fio has no random order over blocks with gaps."
+                    .to_owned(),
+            );
+        }
         if needs_whole_files(work) {
             let filled = self.fill(&fio, work, &own, mode, pattern, place, control)?;
             if let Some(why) = filled {
@@ -218,13 +227,15 @@ impl PathEngine {
             pattern: *pattern,
             seed: self.seed(pattern, place, 1),
         };
-        // What is filled is not progress of the phase; only the wish to stop is handed on.
-        let filling = Watched::new(control);
-        let outcome = run::run(fio, &job.text()?, job.parts.len(), 0, &filling.control)?;
+        let outcome = run::run(fio, &job.text()?, job.parts.len(), 0, control)?;
         match outcome.map_or(Ended::Stopped, |outcome| outcome.ended) {
             Ended::Whole => {
                 let written = job.parts.iter().map(part_key);
                 self.written.extend(written);
+                if work.direction == Direction::Read {
+                    // What was read would be what this wrote a moment ago.
+                    place::drop_caches(&self.files_of(&job.parts), false);
+                }
                 Ok(None)
             }
             Ended::Stopped => Ok(Some(STOPPED.to_owned())),
@@ -264,35 +275,6 @@ impl PathEngine {
 }
 
 pub(super) const STOPPED: &str = "stopped by the user";
-
-/// A control whose progress nobody sees, stopped when the outer one is.
-struct Watched {
-    control: Control,
-    done: std::sync::mpsc::Sender<()>,
-}
-
-impl Watched {
-    fn new(outer: &Control) -> Self {
-        let control = Control::default();
-        let (done, is_done) = std::sync::mpsc::channel::<()>();
-        let (outer, inner) = (outer.clone(), control.clone());
-        thread::spawn(move || {
-            let look = std::time::Duration::from_millis(100);
-            while is_done.recv_timeout(look) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-                if outer.is_stopped() {
-                    return inner.stop();
-                }
-            }
-        });
-        Self { control, done }
-    }
-}
-
-impl Drop for Watched {
-    fn drop(&mut self) {
-        let _ = self.done.send(());
-    }
-}
 
 /// Reads read what is there; random writes that go on for a time are to change a whole file.
 fn needs_whole_files(work: &DataWork) -> bool {

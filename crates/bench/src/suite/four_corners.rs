@@ -156,10 +156,7 @@ pub fn plan(settings: &Settings, client_count: u32) -> Result<Plan, SuiteError> 
     let notes = if settings.direct {
         Vec::new()
     } else {
-        vec![
-            "On a mounted path, reads may come from the cache of the client, which wrote the files."
-                .to_owned(),
-        ]
+        vec!["Reads may come from the cache of the client, which wrote the files.".to_owned()]
     };
     Plan::new(SUITE, client_count, steps, parameters, notes)
 }

@@ -119,7 +119,7 @@ pub fn plan(settings: &Settings, client_count: u32) -> Result<Plan, SuiteError> 
             });
         }
     }
-    let notes = notes(settings, client_count);
+    let notes = path_notes(settings, client_count);
     let parameters = parameters([
         ("transfer", format_size(settings.transfer_bytes)),
         ("block", format_size(settings.block_bytes)),
@@ -136,12 +136,11 @@ pub fn plan(settings: &Settings, client_count: u32) -> Result<Plan, SuiteError> 
     Plan::new(SUITE, client_count, steps, parameters, notes)
 }
 
-fn notes(settings: &Settings, client_count: u32) -> Vec<String> {
+fn path_notes(settings: &Settings, client_count: u32) -> Vec<String> {
     let mut notes = Vec::new();
     if settings.write && settings.read && !settings.direct && client_count == 1 {
         notes.push(
-            "One client wrote and read without O_DIRECT: on a mounted path, reads may come from its cache."
-                .to_owned(),
+            "One client wrote and read without O_DIRECT: reads may come from its cache.".to_owned(),
         );
     }
     notes

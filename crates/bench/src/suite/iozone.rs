@@ -153,14 +153,18 @@ fn rates(result: &PhaseResult) -> Vec<f64> {
         .collect()
 }
 
-/// What the children saw, in MB/s.
+/// How far the sum of what the children saw may be above what moved while any of them ran.
+const CHILDREN_ABOVE_PARENT_MAX: f64 = 1.1;
+
+/// What all together moved while any of them ran, in MB/s. The sum of what the children saw is more
+/// where they did not all run at the same time: two that take turns on a cache see its rate twice.
 pub fn summary(phases: &[PhaseResult]) -> Vec<Figure> {
     let figure = |result: &PhaseResult| {
         let is_write = matches!(&result.phase, Some(Phase { work: Work::Data(data), .. })
             if data.direction == Direction::Write);
         Figure {
             title: result.name.clone(),
-            value: rates(result).iter().sum::<f64>() / 1e6,
+            value: per_second(result.bytes as f64 / 1e6, result.foreground_seconds),
             unit: "MB/s".to_owned(),
             drained: is_write
                 .then(|| per_second(result.bytes as f64 / 1e6, result.drained_seconds)),
@@ -192,7 +196,8 @@ pub(super) fn text(phases: &[PhaseResult]) -> String {
             let _ = writeln!(text, "\t{name:<50} = {value:>14.2} {unit}");
         };
         let sees = format!("throughput for {count:>2} {children}");
-        line(format!("Children see {sees}"), rates.iter().sum(), "kB/sec");
+        let seen: f64 = rates.iter().sum();
+        line(format!("Children see {sees}"), seen, "kB/sec");
         line(format!("Parent sees {sees}"), parent, "kB/sec");
         if result.drained_seconds > result.foreground_seconds {
             line(format!("Drained {sees}"), drained, "kB/sec");
@@ -217,6 +222,12 @@ pub(super) fn text(phases: &[PhaseResult]) -> String {
             kib(min_xfer.unwrap_or_default()),
             "kB",
         );
+        if seen > parent * CHILDREN_ABOVE_PARENT_MAX {
+            text.push_str(
+                "\tThe children did not all run at the same time: what the parent sees is the rate. \
+                 A larger --size makes the two agree.\n",
+            );
+        }
         text.push('\n');
     }
     text.push_str("\tkB is 1024 bytes, as IOzone has it\n");

@@ -54,8 +54,8 @@ pub struct Plan {
     pub bytes_needed: u64,
     /// What the user asked for, as flags and values.
     pub parameters: BTreeMap<String, String>,
-    /// What a reader must know to judge the figures.
-    pub notes: Vec<String>,
+    /// What a reader must know to judge the figures when the target is a path, whose client has a cache.
+    pub path_notes: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl Plan {
         client_count: u32,
         steps: Vec<Step>,
         parameters: BTreeMap<String, String>,
-        notes: Vec<String>,
+        path_notes: Vec<String>,
     ) -> Result<Self, SuiteError> {
         let setting = |message: String| SuiteError::Setting(message);
         if !(1..=CLIENT_COUNT_MAX).contains(&client_count) {
@@ -105,7 +105,7 @@ impl Plan {
             suite,
             bytes_needed,
             parameters,
-            notes,
+            path_notes,
             steps,
         })
     }

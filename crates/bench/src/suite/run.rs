@@ -138,16 +138,18 @@ pub fn run(
 ) -> Result<RunResult, EngineError> {
     let started = SystemTime::now();
     driver.prepare(plan.bytes_needed, job.allow_files, control)?;
-    let mut state = State {
-        notes: plan.notes.clone(),
-        ..State::default()
-    };
+    let mut state = State::default();
+    if job.target.kind == "path" {
+        state.notes.clone_from(&plan.path_notes);
+    }
     for (index, step) in plan.steps.iter().enumerate() {
         if control.is_stopped() {
             let left = plan.steps.len() - index;
             state.partial(format!("it was stopped; {left} phases were not run"));
             break;
         }
+        // The clock of the phase before has stopped: who watches must not take it for that of this one.
+        control.arm(false);
         observer.phase_begins(index, plan, control);
         if let Err(error) = state.step(step, job, driver, control, observer) {
             let left = plan.steps.len() - index - 1;

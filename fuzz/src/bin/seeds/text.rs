@@ -18,7 +18,32 @@ pub fn write_seeds(corpus: &Path) -> std::io::Result<()> {
     config(corpus)?;
     url(corpus)?;
     handles(corpus)?;
+    outputs(corpus)?;
     json(corpus)
+}
+
+/// The samples of the importers' tests; fio's long one is left out, as its bins are much of the same.
+fn outputs(corpus: &Path) -> std::io::Result<()> {
+    macro_rules! samples {
+        ($($name:literal),*) => {
+            [$(($name, include_str!(concat!("../../../../crates/bench/testdata/", $name)))),*]
+        };
+    }
+    let seeds = samples![
+        "fio-3.33-json.json",
+        "ior-2.10.txt",
+        "ior-3.0.txt",
+        "ior-4.0.txt",
+        "ior-3.2.json",
+        "ior-4.0.json",
+        "iozone-3.242.txt",
+        "iozone-3.420.txt",
+        "iozone-3.507-ops.txt"
+    ];
+    for (name, text) in seeds {
+        write(corpus, "bench_import", name, text.as_bytes())?;
+    }
+    Ok(())
 }
 
 fn config(corpus: &Path) -> std::io::Result<()> {
