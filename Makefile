@@ -21,8 +21,8 @@ CAIRN := $(CARGO_TARGET_DIR)/release/cairn
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
-.PHONY: setup-build setup-test setup-bench setup-peers setup-page setup-vm setup-fuzz
-setup-build setup-test setup-bench setup-peers setup-page setup-vm setup-fuzz: setup-%:
+.PHONY: setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz
+setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz: setup-%:
 	@scripts/setup $*
 
 .PHONY: build
@@ -88,6 +88,14 @@ bench-engine: setup-bench build ## Run the engine of `cairn bench` beside LOAD=n
 bench-page: setup-page ## Look at report pages in a headless browser; RESULTS="a.json b.json" for one's own
 	$(if $(RESULTS),cargo build $(CARGO_FLAGS) -p cairn,)
 	scripts/bench-page $(BENCH_PAGE_FLAGS) $(RESULTS)
+
+.PHONY: plan-page
+plan-page: setup-page ## Look at the planner's pages in a headless browser
+	scripts/plan-page $(PLAN_PAGE_FLAGS)
+
+.PHONY: test-plan
+test-plan: setup-plan build ## Lint the planner's templates, deploy them to a local stand-in for AWS, boot a server
+	scripts/test-plan $(TESTS)
 
 .PHONY: fuzz-short
 fuzz-short: setup-fuzz ## Every fuzz target for FUZZ_SHORT_SECONDS

@@ -1,0 +1,230 @@
+//! User data: what a machine does at its first boot, as cloud-init reads it.
+//!
+//! Owns: the settings that scripts read, the places where values go. Must not know: how a format
+//! names those values.
+
+use super::spec::Machine;
+use super::tree::{list, map};
+use super::{ClientValues, Install, MachineValues, NFS_PORT};
+
+const BOOT: &str = include_str!("../../templates/boot.sh");
+const SERVER: &str = include_str!("../../templates/server.sh");
+const CLUSTER: &str = include_str!("../../templates/cluster.sh");
+const CLIENT: &str = include_str!("../../templates/client.sh");
+const SETTINGS_PATH: &str = "/etc/cairn/deploy.env";
+
+/// A value that is known only where the template is deployed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Slot {
+    Name,
+    User,
+    Region,
+    /// The stack that waits for a signal; empty where there is none.
+    Stack,
+    /// Ids of volumes, with commas; or devices.
+    Volumes,
+    /// Networks, with commas.
+    Clients,
+    /// Address of the login node, whose root is root; empty: none.
+    Login,
+    PackageUrl,
+    PackageSha256,
+    SourceUrl,
+    SourceRef,
+    /// Internal addresses of all nodes, with commas.
+    Nodes,
+    /// Those of the nodes where etcd runs.
+    Etcd,
+}
+
+impl Slot {
+    const ALL: [(&'static str, Self); 13] = [
+        ("Name", Self::Name),
+        ("User", Self::User),
+        ("Region", Self::Region),
+        ("Stack", Self::Stack),
+        ("Volumes", Self::Volumes),
+        ("Clients", Self::Clients),
+        ("Login", Self::Login),
+        ("PackageUrl", Self::PackageUrl),
+        ("PackageSha256", Self::PackageSha256),
+        ("SourceUrl", Self::SourceUrl),
+        ("SourceRef", Self::SourceRef),
+        ("Nodes", Self::Nodes),
+        ("Etcd", Self::Etcd),
+    ];
+
+    pub fn name(self) -> &'static str {
+        let known = Self::ALL.iter().find(|(_, slot)| *slot == self);
+        known.map_or("", |(name, _)| name)
+    }
+
+    /// The value where there is no template around the user data.
+    pub fn literal(self, values: &MachineValues, region: &str) -> String {
+        let (package, source) = match &values.install {
+            Install::Package { url, sha256 } => ((url.as_str(), sha256.as_str()), ("", "")),
+            Install::Source { url, reference } => (("", ""), (url.as_str(), reference.as_str())),
+        };
+        match self {
+            Self::Name => values.name.clone(),
+            Self::User => values.user.clone(),
+            Self::Region => region.to_string(),
+            Self::Stack | Self::Nodes | Self::Etcd => String::new(),
+            Self::Volumes => values.devices.join(","),
+            Self::Clients => values.client_networks.join(","),
+            Self::Login => values.login.clone().unwrap_or_default(),
+            Self::PackageUrl => package.0.to_string(),
+            Self::PackageSha256 => package.1.to_string(),
+            Self::SourceUrl => source.0.to_string(),
+            Self::SourceRef => source.1.to_string(),
+        }
+    }
+}
+
+/// How the boot script finds the data disks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DiskMode {
+    /// Attaches the volumes in [`Slot::Volumes`].
+    Volumes,
+    /// EBS volumes that came with the instance.
+    OwnVolumes,
+    InstanceStore,
+    /// The devices in [`Slot::Volumes`].
+    Devices,
+}
+
+// Around the name of a slot, in text that is not filled in yet. Neither is in any script or setting.
+const OPEN: char = '\u{e000}';
+const CLOSE: char = '\u{e001}';
+
+fn slot(slot: Slot) -> String {
+    format!("{OPEN}{}{CLOSE}", slot.name())
+}
+
+/// Puts values where slots are; `fixed` escapes what is between them.
+pub(super) fn fill(
+    text: &str,
+    mut value: impl FnMut(Slot) -> String,
+    fixed: impl Fn(&str) -> String,
+) -> String {
+    let mut out = String::new();
+    for part in text.split(OPEN) {
+        let (name, rest) = part.split_once(CLOSE).unwrap_or(("", part));
+        let known = Slot::ALL.iter().find(|(known, _)| *known == name);
+        if let Some((_, slot)) = known {
+            out.push_str(&value(*slot));
+        }
+        out.push_str(&fixed(rest));
+    }
+    out
+}
+
+/// What has slots, in whole lines, and the rest.
+pub(super) fn split_after_slots(text: &str) -> (&str, &str) {
+    let last = text.rfind(CLOSE).unwrap_or(0);
+    let end_of_line = text.get(last..).and_then(|rest| rest.find('\n'));
+    text.split_at(end_of_line.map_or(text.len(), |len| last + len + 1))
+}
+
+/// Lines of a file that a shell reads. Values need no escaping: `values` lets no quote pass.
+fn settings(entries: &[(&str, String)]) -> String {
+    let mut out = String::new();
+    for (name, value) in entries {
+        out.push_str(&format!("CAIRN_{name}='{value}'\n"));
+    }
+    out
+}
+
+fn cloud_config(user: Option<String>, settings: String, program: &str, script: String) -> String {
+    let mut config = map! {};
+    if let Some(user) = user {
+        // Gets the key that the machine is started with, and sudo.
+        config = config.with("user", user);
+    }
+    let files = list![
+        map! { "path" => SETTINGS_PATH, "permissions" => "0600", "content" => settings },
+        map! { "path" => program, "permissions" => "0755", "content" => script },
+    ];
+    let config = config
+        .with("write_files", files)
+        .with("runcmd", list![list![program]]);
+    format!("#cloud-config\n{}", config.yaml())
+}
+
+fn common(machine: &Machine, mode: DiskMode) -> Vec<(&'static str, String)> {
+    let mode = match mode {
+        DiskMode::Volumes => "volumes",
+        DiskMode::OwnVolumes => "own-volumes",
+        DiskMode::InstanceStore => "instance-store",
+        DiskMode::Devices => "devices",
+    };
+    vec![
+        ("NAME", slot(Slot::Name)),
+        ("REGION", slot(Slot::Region)),
+        ("STACK", slot(Slot::Stack)),
+        ("DISKS", mode.to_string()),
+        ("DISK_COUNT", machine.disks.count().to_string()),
+        ("VOLUMES", slot(Slot::Volumes)),
+        ("PACKAGE_URL", slot(Slot::PackageUrl)),
+        ("PACKAGE_SHA256", slot(Slot::PackageSha256)),
+        ("SOURCE_URL", slot(Slot::SourceUrl)),
+        ("SOURCE_REF", slot(Slot::SourceRef)),
+    ]
+}
+
+/// Name of the resource whose creation the server's signal ends.
+pub(super) const SERVER_SIGNAL: &str = "ServerGroup";
+
+/// User data of a single server, with slots.
+pub(super) fn server(machine: &Machine, mode: DiskMode) -> String {
+    let (volume, protection) = machine.export();
+    let mut entries = common(machine, mode);
+    entries.extend([
+        ("SIGNAL", SERVER_SIGNAL.to_string()),
+        ("VOLUME", volume.to_string()),
+        ("PROTECTION", protection),
+        ("CLIENTS", slot(Slot::Clients)),
+        ("LOGIN", slot(Slot::Login)),
+        ("PORT", NFS_PORT.to_string()),
+    ]);
+    cloud_config(
+        Some(slot(Slot::User)),
+        settings(&entries),
+        "/usr/local/sbin/cairn-boot",
+        format!("{BOOT}{SERVER}"),
+    )
+}
+
+/// User data of every node of a cluster, with slots.
+pub(super) fn node(machine: &Machine, mode: DiskMode) -> String {
+    let mut entries = common(machine, mode);
+    entries.extend([
+        ("SIGNAL", "tag".to_string()),
+        ("CLIENTS", slot(Slot::Clients)),
+        ("NODES", slot(Slot::Nodes)),
+        ("ETCD", slot(Slot::Etcd)),
+    ]);
+    cloud_config(
+        Some(slot(Slot::User)),
+        settings(&entries),
+        "/usr/local/sbin/cairn-boot",
+        format!("{BOOT}{CLUSTER}"),
+    )
+}
+
+/// User data of a client.
+pub(super) fn client(values: &ClientValues) -> String {
+    let entries = [
+        ("SERVER", values.server.clone()),
+        ("PORT", NFS_PORT.to_string()),
+        ("VOLUME", values.volume.clone()),
+        ("MOUNT_POINT", values.mount_point.clone()),
+        ("NCONNECT", values.nconnect.to_string()),
+    ];
+    cloud_config(
+        None,
+        settings(&entries),
+        "/usr/local/sbin/cairn-mount",
+        CLIENT.to_string(),
+    )
+}

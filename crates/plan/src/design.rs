@@ -1,0 +1,342 @@
+//! A design: everything that is needed to price, predict and deploy one way of storing data.
+//!
+//! Owns: the shapes and what describes them. Must not know: what they deliver or cost.
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::{Bytes, Rate};
+
+/// One design in one region. Plain data: it can be saved, compared and changed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Design {
+    /// Who makes what serves the data.
+    pub product: Product,
+    /// Region of the prices and of the template, such as `us-east-1`.
+    pub region: String,
+    pub shape: Shape,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Product {
+    /// What the design's paper describes: the vendor's product or service, or plain Linux.
+    Vendor,
+    Cairn,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "family", rename_all = "kebab-case")]
+pub enum Shape {
+    /// Nodes that store one name space together, protected N+M across nodes.
+    Cluster(Cluster),
+    /// One server with its own disks or volumes.
+    NfsServer(NfsServer),
+    /// Block systems, striped by the host.
+    SanArray(SanArray),
+    /// A file system whose throughput grows with its capacity.
+    ParallelFs(ParallelFs),
+    /// Volumes whose throughput follows their size and service level.
+    CloudVolumes(CloudVolumes),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Family {
+    Cluster,
+    NfsServer,
+    SanArray,
+    ParallelFs,
+    CloudVolumes,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cluster {
+    pub nodes: u32,
+    /// Instance type of every node.
+    pub instance: String,
+    /// Storage of every node: the same on all.
+    pub storage: Storage,
+    /// Across nodes.
+    pub protection: Protection,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NfsServer {
+    pub instance: String,
+    pub storage: Storage,
+    /// Across the disks or volumes of this one server; `0` parity: they are joined without redundancy.
+    pub protection: Protection,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SanArray {
+    /// How many block systems the host stripes over.
+    pub systems: u32,
+    pub system: SanSystem,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum SanSystem {
+    /// A managed file system that serves LUNs.
+    Ontap {
+        ssd_bytes: Bytes,
+        iops: u64,
+        /// Throughput capacity.
+        mb_s: Rate,
+    },
+    /// Cairn on a server of one's own.
+    Server(NfsServer),
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum ParallelFs {
+    /// The managed service.
+    Lustre {
+        /// `persistent-12` or `persistent-40`.
+        level: String,
+        capacity_bytes: Bytes,
+        ssd_read_cache: bool,
+    },
+    /// Cairn on servers of one's own, files spread over them.
+    Servers { servers: u32, server: NfsServer },
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum CloudVolumes {
+    /// The managed service.
+    Service {
+        /// `standard`, `premium` or `extreme`.
+        level: String,
+        volumes: u32,
+        quota_bytes: Bytes,
+    },
+    /// Cairn on servers of one's own; each volume lives on one of them.
+    Servers { servers: u32, server: NfsServer },
+}
+
+/// Storage of one server or node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "storage", rename_all = "kebab-case")]
+pub enum Storage {
+    /// Disks of the host: fast, and gone when the instance stops.
+    InstanceStore {
+        disks: u32,
+        disk_bytes: Bytes,
+    },
+    Ebs {
+        volumes: u32,
+        volume: Volume,
+    },
+}
+
+/// One EBS volume.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Volume {
+    /// `gp3`, `st1`, `io1` and so on.
+    pub volume_type: String,
+    pub size_bytes: Bytes,
+    /// Provisioned; `None`: what the type gives by itself.
+    #[serde(default)]
+    pub iops: Option<u64>,
+    /// Provisioned; `None`: what the type gives by itself.
+    #[serde(default)]
+    pub mib_s: Option<u32>,
+}
+
+/// N+M: `data` units and `parity` units to a stripe; any `parity` of them may be lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Protection {
+    pub data: u32,
+    pub parity: u32,
+}
+
+impl Protection {
+    /// Share of the raw capacity that holds data.
+    pub fn efficiency(self) -> f64 {
+        f64::from(self.data) / f64::from((self.data + self.parity).max(1))
+    }
+}
+
+impl std::fmt::Display for Protection {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.parity {
+            0 => write!(out, "none"),
+            parity => write!(out, "{}+{parity}", self.data),
+        }
+    }
+}
+
+impl Shape {
+    pub fn family(&self) -> Family {
+        match self {
+            Self::Cluster(_) => Family::Cluster,
+            Self::NfsServer(_) => Family::NfsServer,
+            Self::SanArray(_) => Family::SanArray,
+            Self::ParallelFs(_) => Family::ParallelFs,
+            Self::CloudVolumes(_) => Family::CloudVolumes,
+        }
+    }
+}
+
+impl Family {
+    pub const ALL: [Self; 5] = [
+        Self::Cluster,
+        Self::NfsServer,
+        Self::SanArray,
+        Self::ParallelFs,
+        Self::CloudVolumes,
+    ];
+
+    /// The name in data files, flags and JSON.
+    pub fn id(self) -> &'static str {
+        match self {
+            Self::Cluster => "cluster",
+            Self::NfsServer => "nfs-server",
+            Self::SanArray => "san-array",
+            Self::ParallelFs => "parallel-fs",
+            Self::CloudVolumes => "cloud-volumes",
+        }
+    }
+
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Cluster => "scale-out cluster",
+            Self::NfsServer => "single NFS server",
+            Self::SanArray => "SAN array",
+            Self::ParallelFs => "parallel file system",
+            Self::CloudVolumes => "cloud volumes",
+        }
+    }
+}
+
+impl Storage {
+    pub fn count(&self) -> u32 {
+        match self {
+            Self::InstanceStore { disks, .. } => *disks,
+            Self::Ebs { volumes, .. } => *volumes,
+        }
+    }
+
+    pub fn size_each(&self) -> Bytes {
+        match self {
+            Self::InstanceStore { disk_bytes, .. } => *disk_bytes,
+            Self::Ebs { volume, .. } => volume.size_bytes,
+        }
+    }
+
+    pub fn raw(&self) -> Bytes {
+        self.size_each().times(f64::from(self.count()))
+    }
+
+    /// Such as `12 x gp3 1 TiB`.
+    pub fn words(&self) -> String {
+        match self {
+            Self::InstanceStore { disks, disk_bytes } => {
+                format!("{disks} x local disk {}", disk_bytes.tb_or_tib())
+            }
+            Self::Ebs { volumes, volume } => {
+                let mut words = format!(
+                    "{volumes} x {} {}",
+                    volume.volume_type,
+                    volume.size_bytes.tb_or_tib()
+                );
+                if let Some(mib_s) = volume.mib_s {
+                    words += &format!(" {mib_s} MiB/s");
+                }
+                if let Some(iops) = volume.iops {
+                    words += &format!(" {iops} IOPS");
+                }
+                words
+            }
+        }
+    }
+}
+
+impl NfsServer {
+    fn words(&self) -> String {
+        format!(
+            "{}, {}, protection {}",
+            self.instance,
+            self.storage.words(),
+            self.protection
+        )
+    }
+}
+
+impl Design {
+    /// The design in one line, without its region; unique among the designs of one ranking.
+    pub fn name(&self) -> String {
+        let maker = match (self.product, &self.shape) {
+            (Product::Cairn, _) => "Cairn",
+            (Product::Vendor, Shape::Cluster(_)) => "APEX File Storage",
+            (Product::Vendor, Shape::NfsServer(_)) => "Linux NFS",
+            (Product::Vendor, Shape::SanArray(_)) => "FSx for NetApp ONTAP",
+            (Product::Vendor, Shape::ParallelFs(_)) => "FSx for Lustre",
+            (Product::Vendor, Shape::CloudVolumes(_)) => "Cloud Volumes Service",
+        };
+        format!(
+            "{maker} {}: {}",
+            self.shape.family().words(),
+            self.shape.words()
+        )
+    }
+}
+
+impl Shape {
+    /// Such as `6 x m5dn.12xlarge, 12 x gp3 1 TiB, protection 4+2`.
+    pub fn words(&self) -> String {
+        match self {
+            Self::Cluster(it) => format!(
+                "{} x {}, {}, protection {}",
+                it.nodes,
+                it.instance,
+                it.storage.words(),
+                it.protection
+            ),
+            Self::NfsServer(it) => it.words(),
+            Self::SanArray(it) => match &it.system {
+                SanSystem::Ontap {
+                    ssd_bytes,
+                    iops,
+                    mb_s,
+                } => format!(
+                    "{} x file system of {} SSD, {iops} IOPS, {mb_s}",
+                    it.systems,
+                    ssd_bytes.tb_or_tib()
+                ),
+                SanSystem::Server(server) => format!("{} x ({})", it.systems, server.words()),
+            },
+            Self::ParallelFs(ParallelFs::Lustre {
+                level,
+                capacity_bytes,
+                ssd_read_cache,
+            }) => format!(
+                "{level}, {}{}",
+                capacity_bytes.tb_or_tib(),
+                if *ssd_read_cache {
+                    ", SSD read cache"
+                } else {
+                    ""
+                }
+            ),
+            Self::CloudVolumes(CloudVolumes::Service {
+                level,
+                volumes,
+                quota_bytes,
+            }) => format!("{volumes} x {level} volume of {}", quota_bytes.tb_or_tib()),
+            Self::ParallelFs(ParallelFs::Servers { servers, server })
+            | Self::CloudVolumes(CloudVolumes::Servers { servers, server }) => {
+                format!("{servers} x ({})", server.words())
+            }
+        }
+    }
+}

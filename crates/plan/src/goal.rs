@@ -1,0 +1,124 @@
+//! What the buyer wants.
+//!
+//! Owns: the goals and which of them contradict each other before any design is looked at.
+//! Must not know: designs.
+
+use serde::Serialize;
+
+use crate::report::Protocol;
+use crate::units::{Bytes, Rate, Usd};
+
+/// What a design has to meet. Fields left out are no limit.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Goal {
+    /// Usable, today.
+    pub capacity_bytes: Bytes,
+    /// Sequential, steady, all clients together.
+    pub read_mb_s: Option<Rate>,
+    pub write_mb_s: Option<Rate>,
+    /// Random reads of 4 KiB per second.
+    pub iops: Option<u64>,
+    pub clients: Option<u32>,
+    pub protocols: Vec<Protocol>,
+    /// Failures (of disks, volumes or nodes) that must lose no data.
+    pub survive: u32,
+    pub region: String,
+    pub budget_month_usd: Option<Usd>,
+    /// Share of the data that is read often: what a cache has to hold.
+    pub hot_share: Option<f64>,
+    /// Growth of the capacity, per year: 0.3 is 30 %.
+    pub growth_per_year: f64,
+    pub years: u32,
+    pub workload: Workload,
+    /// Rank designs that need what this version of Cairn does not have with the others.
+    pub include_planned: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Workload {
+    /// Large files, read and written in order.
+    #[default]
+    Streaming,
+    Random,
+    /// Many small files and directory operations.
+    Metadata,
+    Database,
+    /// Written once, seldom read.
+    Archive,
+}
+
+impl Workload {
+    pub const ALL: [(&'static str, Self); 5] = [
+        ("streaming", Self::Streaming),
+        ("random", Self::Random),
+        ("metadata", Self::Metadata),
+        ("database", Self::Database),
+        ("archive", Self::Archive),
+    ];
+}
+
+/// Years at most that a plan looks ahead.
+pub const YEARS_MAX: u32 = 10;
+
+/// Why goals cannot be planned for, whatever the designs are.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GoalError {
+    #[error("--capacity 0 stores nothing: give the usable capacity, such as 200TiB")]
+    NoCapacity,
+    #[error("--years {years} is more than the {YEARS_MAX} that a plan looks ahead")]
+    TooFar { years: u32 },
+    #[error("--growth without --years says not for how long: add --years 3, or leave out --growth")]
+    GrowthWithoutYears,
+    #[error("--clients 0 contradicts any use: leave it out, or give how many clients mount it")]
+    NoClients,
+}
+
+impl Goal {
+    /// A goal of this capacity and nothing else.
+    pub fn capacity(capacity: Bytes, region: &str) -> Self {
+        Self {
+            capacity_bytes: capacity,
+            read_mb_s: None,
+            write_mb_s: None,
+            iops: None,
+            clients: None,
+            protocols: vec![Protocol::Nfs],
+            survive: 0,
+            region: region.to_owned(),
+            budget_month_usd: None,
+            hot_share: None,
+            growth_per_year: 0.0,
+            years: 0,
+            workload: Workload::default(),
+            include_planned: false,
+        }
+    }
+
+    pub fn check(&self) -> Result<(), GoalError> {
+        if self.capacity_bytes.get() <= 0.0 {
+            return Err(GoalError::NoCapacity);
+        }
+        if self.years > YEARS_MAX {
+            return Err(GoalError::TooFar { years: self.years });
+        }
+        if self.growth_per_year > 0.0 && self.years == 0 {
+            return Err(GoalError::GrowthWithoutYears);
+        }
+        if self.clients == Some(0) {
+            return Err(GoalError::NoClients);
+        }
+        Ok(())
+    }
+
+    /// The capacity needed after `years` of growth.
+    pub fn capacity_after(&self, years: u32) -> Bytes {
+        self.capacity_bytes
+            .times((1.0 + self.growth_per_year).powi(years.min(YEARS_MAX) as i32))
+    }
+
+    /// The capacity a design has to hold: at the end of the growth.
+    pub fn capacity_planned(&self) -> Bytes {
+        self.capacity_after(self.years)
+    }
+}

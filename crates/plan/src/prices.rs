@@ -1,0 +1,364 @@
+//! Prices by region, with where and when they are from.
+//!
+//! Owns: the price file's format (`data/prices.toml`, `--prices FILE`), laying one list over another,
+//! and saying which price is missing. Must not know: files and URLs, or what is priced.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::catalog::nearest;
+use crate::report::PriceStamp;
+use crate::units::Usd;
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PriceError {
+    #[error("the price file {file} is not understood: {detail}")]
+    File { file: String, detail: String },
+    #[error("the price file {file} has a price that is no amount: {name} = {value}")]
+    Negative {
+        file: String,
+        name: String,
+        value: String,
+    },
+    #[error(
+        "there are no prices for region \"{region}\"; there are for {}. \
+         Give a list of that region with --prices FILE (`cairn plan prices update` makes one)", known.join(", ")
+    )]
+    Region { region: String, known: Vec<String> },
+    #[error("\"{region}\" is no region of the cloud; nearest: {}", nearest.join(", "))]
+    NoSuchRegion {
+        region: String,
+        nearest: Vec<String>,
+    },
+    #[error("the price list of {region} ({date}) has no price for {what}")]
+    Gap {
+        region: String,
+        date: String,
+        what: String,
+    },
+}
+
+/// All regions there are, to tell a typing error from a region without prices.
+pub const REGIONS: &[&str] = &[
+    "af-south-1",
+    "ap-east-1",
+    "ap-northeast-1",
+    "ap-northeast-2",
+    "ap-northeast-3",
+    "ap-south-1",
+    "ap-south-2",
+    "ap-southeast-1",
+    "ap-southeast-2",
+    "ap-southeast-3",
+    "ap-southeast-4",
+    "ca-central-1",
+    "ca-west-1",
+    "eu-central-1",
+    "eu-central-2",
+    "eu-north-1",
+    "eu-south-1",
+    "eu-south-2",
+    "eu-west-1",
+    "eu-west-2",
+    "eu-west-3",
+    "il-central-1",
+    "me-central-1",
+    "me-south-1",
+    "sa-east-1",
+    "us-east-1",
+    "us-east-2",
+    "us-west-1",
+    "us-west-2",
+];
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PriceList {
+    pub version: u32,
+    #[serde(rename = "region")]
+    pub books: Vec<PriceBook>,
+}
+
+/// The prices of one region.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PriceBook {
+    pub name: String,
+    /// `2025-03-02`.
+    pub date: String,
+    pub source: String,
+    #[serde(default = "hours_per_month")]
+    pub hours_per_month: f64,
+    /// What a volume's price is for: the cloud bills GiB, the paper of 2016 counts GB.
+    #[serde(default)]
+    pub volume_unit: VolumeUnit,
+    #[serde(default)]
+    pub ec2_usd_per_hour: BTreeMap<String, f64>,
+    #[serde(default)]
+    pub ebs: BTreeMap<String, VolumePrice>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub reserved: BTreeMap<String, Reserved>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lustre: Option<ServicePrices>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ontap: Option<OntapPrices>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cloud_volumes: Option<ServicePrices>,
+}
+
+fn hours_per_month() -> f64 {
+    crate::units::HOURS_PER_MONTH
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum VolumeUnit {
+    #[default]
+    GiB,
+    #[serde(rename = "GB")]
+    Gb,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumePrice {
+    pub usd_per_unit_month: f64,
+    #[serde(default)]
+    pub iops_included: f64,
+    pub usd_per_iops_month: Option<f64>,
+    #[serde(default)]
+    pub mib_s_included: f64,
+    pub usd_per_mib_s_month: Option<f64>,
+}
+
+/// For the whole term, all of it, per instance.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reserved {
+    pub year_usd: Option<f64>,
+    pub three_years_usd: Option<f64>,
+}
+
+/// Per GB and month, by level.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ServicePrices {
+    /// Where these are from, when not from the list itself.
+    pub of: Option<String>,
+    #[serde(flatten)]
+    pub usd_per_gb_month: BTreeMap<String, f64>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OntapPrices {
+    pub of: Option<String>,
+    pub usd_per_gb_month: f64,
+    pub iops_per_gib_included: f64,
+    pub usd_per_iops_month: f64,
+    pub usd_per_mb_s_month: f64,
+}
+
+impl PriceList {
+    pub fn parse(file: &str, text: &str) -> Result<Self, PriceError> {
+        let list: Self = toml::from_str(text).map_err(|error| PriceError::File {
+            file: file.to_owned(),
+            detail: error.to_string(),
+        })?;
+        for book in &list.books {
+            book.check(file)?;
+        }
+        Ok(list)
+    }
+
+    /// As a price file.
+    pub fn to_toml(&self) -> Result<String, PriceError> {
+        toml::to_string(self).map_err(|error| PriceError::File {
+            file: "to be written".to_owned(),
+            detail: error.to_string(),
+        })
+    }
+
+    /// Puts `over` on top: a region in it replaces the region here, whole, so that prices of two dates
+    /// are never mixed.
+    pub fn with(mut self, over: Self) -> Self {
+        for book in over.books {
+            self.books.retain(|old| old.name != book.name);
+            self.books.push(book);
+        }
+        self
+    }
+
+    pub fn book(&self, region: &str) -> Result<&PriceBook, PriceError> {
+        if let Some(book) = self.books.iter().find(|book| book.name == region) {
+            return Ok(book);
+        }
+        Err(if REGIONS.contains(&region) {
+            PriceError::Region {
+                region: region.to_owned(),
+                known: self.books.iter().map(|book| book.name.clone()).collect(),
+            }
+        } else {
+            let names = REGIONS.iter().copied();
+            PriceError::NoSuchRegion {
+                region: region.to_owned(),
+                nearest: nearest(
+                    region,
+                    names.chain(self.books.iter().map(|b| b.name.as_str())),
+                ),
+            }
+        })
+    }
+}
+
+impl PriceBook {
+    pub fn stamp(&self) -> PriceStamp {
+        PriceStamp {
+            region: self.name.clone(),
+            date: self.date.clone(),
+            source: self.source.clone(),
+        }
+    }
+
+    fn gap(&self, what: String) -> PriceError {
+        PriceError::Gap {
+            region: self.name.clone(),
+            date: self.date.clone(),
+            what,
+        }
+    }
+
+    fn check(&self, file: &str) -> Result<(), PriceError> {
+        let volumes = self.ebs.iter().flat_map(|(name, price)| {
+            [
+                Some(price.usd_per_unit_month),
+                price.usd_per_iops_month,
+                price.usd_per_mib_s_month,
+            ]
+            .into_iter()
+            .flatten()
+            .map(move |value| (name, value))
+        });
+        let instances = self
+            .ec2_usd_per_hour
+            .iter()
+            .map(|(name, value)| (name, *value));
+        let services = [&self.lustre, &self.cloud_volumes]
+            .into_iter()
+            .flatten()
+            .flat_map(|prices| prices.usd_per_gb_month.iter().map(|(n, v)| (n, *v)));
+        let hours = std::iter::once((&self.name, self.hours_per_month));
+        for (name, value) in instances.chain(volumes).chain(services).chain(hours) {
+            if !(value.is_finite() && value > 0.0) {
+                return Err(PriceError::Negative {
+                    file: file.to_owned(),
+                    name: name.clone(),
+                    value: value.to_string(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    pub fn instance_hour(&self, name: &str) -> Result<Usd, PriceError> {
+        self.ec2_usd_per_hour
+            .get(name)
+            .map(|usd| Usd(*usd))
+            .ok_or_else(|| self.gap(format!("instance {name}")))
+    }
+
+    pub fn volume(&self, volume_type: &str) -> Result<&VolumePrice, PriceError> {
+        self.ebs
+            .get(volume_type)
+            .ok_or_else(|| self.gap(format!("{volume_type} volumes")))
+    }
+
+    /// Price of what is provisioned over what is included.
+    pub fn over(&self, price: Option<f64>, count: f64, what: &str) -> Result<Usd, PriceError> {
+        if count <= 0.0 {
+            return Ok(Usd(0.0));
+        }
+        price
+            .map(|price| Usd(price * count))
+            .ok_or_else(|| self.gap(what.to_owned()))
+    }
+
+    pub fn lustre(&self, level: &str) -> Result<(f64, Option<&str>), PriceError> {
+        service(&self.lustre, level).ok_or_else(|| self.gap(format!("FSx for Lustre {level}")))
+    }
+
+    pub fn cloud_volume(&self, level: &str) -> Result<(f64, Option<&str>), PriceError> {
+        service(&self.cloud_volumes, level)
+            .ok_or_else(|| self.gap(format!("Cloud Volumes Service {level}")))
+    }
+
+    pub fn ontap(&self) -> Result<&OntapPrices, PriceError> {
+        self.ontap
+            .as_ref()
+            .ok_or_else(|| self.gap("FSx for NetApp ONTAP".to_owned()))
+    }
+}
+
+fn service<'a>(prices: &'a Option<ServicePrices>, level: &str) -> Option<(f64, Option<&'a str>)> {
+    let prices = prices.as_ref()?;
+    let price = prices.usd_per_gb_month.get(level)?;
+    Some((*price, prices.of.as_deref()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "version = 1\n[[region]]\nname = \"us-east-1\"\ndate = \"2026-01-01\"\n\
+                        source = \"test\"\n[region.ec2_usd_per_hour]\n\"a.large\" = ";
+
+    fn message<T: std::fmt::Debug>(result: Result<T, PriceError>) -> String {
+        result.unwrap_err().to_string()
+    }
+
+    #[test]
+    fn price_files_are_read_or_refused_and_gaps_are_named() {
+        let list = PriceList::parse("t", &format!("{FILE}0.5\n")).unwrap();
+        let book = list.book("us-east-1").unwrap();
+        assert_eq!(book.instance_hour("a.large").unwrap(), Usd(0.5));
+        let cases = [
+            (
+                message(book.instance_hour("b.large")),
+                "no price for instance b.large",
+            ),
+            (message(book.volume("gp3")), "no price for gp3 volumes"),
+            (message(book.ontap()), "ONTAP"),
+            (
+                message(list.book("us-west-2")),
+                "no prices for region \"us-west-2\"",
+            ),
+            (message(list.book("us-esat-1")), "us-east-1"),
+            (
+                message(PriceList::parse("t", &format!("{FILE}-1\n"))),
+                "a.large = -1",
+            ),
+            (
+                message(PriceList::parse("t", &format!("{FILE}nan\n"))),
+                "no amount",
+            ),
+            (
+                message(PriceList::parse("t", "version = 1\nprices = 3")),
+                "not understood",
+            ),
+        ];
+        for (got, want) in cases {
+            assert!(got.contains(want), "{got}, not {want}");
+        }
+    }
+
+    #[test]
+    fn a_list_on_top_replaces_whole_regions() {
+        let below = PriceList::parse("t", &format!("{FILE}0.5\n")).unwrap();
+        let over = PriceList::parse("t", &format!("{FILE}0.7\n")).unwrap();
+        let both = below.with(over);
+        assert_eq!(both.books.len(), 1);
+        let book = both.book("us-east-1").unwrap();
+        assert_eq!(book.instance_hour("a.large").unwrap(), Usd(0.7));
+        let again = PriceList::parse("t", &both.to_toml().unwrap()).unwrap();
+        assert_eq!(again.books.len(), 1);
+    }
+}

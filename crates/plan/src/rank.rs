@@ -1,0 +1,778 @@
+//! From a goal to a ranking: what fits, in order, and what does not, with the limit it breaks.
+//!
+//! Owns: what it means to fit, the order, and the words why. Must not know: how figures follow.
+//!
+//! Order: designs that work today before those that need what is planned (unless the goal says
+//! otherwise), then the lower cost per month, then the higher rate.
+
+use crate::candidates::candidates;
+use crate::catalog::Catalog;
+use crate::design::{CloudVolumes, Design, Family, ParallelFs, Product, SanSystem, Shape, Storage};
+use crate::evaluate::{
+    Detail, EvaluateError, evaluate, evaluate_with, planned_protocols, protocol_missing,
+};
+use crate::goal::{Goal, GoalError, Workload};
+use crate::prices::PriceError;
+use crate::report::{Bottleneck, Broken, Collision, Evaluation, Fit, Miss, Protocol, Ranking};
+use crate::rules;
+use crate::units::{Bytes, Rate, Usd, number};
+
+/// Designs shown that fit: the best of each family, product and kind of storage.
+pub const FIT_COUNT_MAX: usize = 12;
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RankError {
+    #[error(transparent)]
+    Goal(#[from] GoalError),
+    #[error(transparent)]
+    Evaluate(#[from] EvaluateError),
+}
+
+/// Designs that compete with each other; the best of each is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Kind {
+    family: Family,
+    product: Product,
+    /// `gp3`, `st1`, local: too different to be variants of one another.
+    storage: StorageKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum StorageKind {
+    Ssd,
+    Hdd,
+    Local,
+    Service,
+}
+
+fn storage_kind(storage: &Storage) -> StorageKind {
+    match storage {
+        Storage::InstanceStore { .. } => StorageKind::Local,
+        Storage::Ebs { volume, .. } if volume.volume_type == "st1" => StorageKind::Hdd,
+        Storage::Ebs { .. } => StorageKind::Ssd,
+    }
+}
+
+fn kind(design: &Design) -> Kind {
+    let storage = match &design.shape {
+        Shape::Cluster(it) => storage_kind(&it.storage),
+        Shape::NfsServer(it) => storage_kind(&it.storage),
+        Shape::SanArray(it) => match &it.system {
+            SanSystem::Ontap { .. } => StorageKind::Service,
+            SanSystem::Server(server) => storage_kind(&server.storage),
+        },
+        Shape::ParallelFs(ParallelFs::Lustre { .. })
+        | Shape::CloudVolumes(CloudVolumes::Service { .. }) => StorageKind::Service,
+        Shape::ParallelFs(ParallelFs::Servers { server, .. })
+        | Shape::CloudVolumes(CloudVolumes::Servers { server, .. }) => {
+            storage_kind(&server.storage)
+        }
+    };
+    Kind {
+        family: design.shape.family(),
+        product: design.product,
+        storage,
+    }
+}
+
+/// One goal held against one design: below 1 it is missed; how far says which is missed most.
+struct Kept {
+    goal: &'static str,
+    ratio: f64,
+}
+
+/// The goals as flags, in the order in which they are named.
+const GOALS: [&str; 8] = [
+    "capacity",
+    "read",
+    "write",
+    "iops",
+    "clients",
+    "protocols",
+    "survive",
+    "budget",
+];
+
+/// Holds an evaluation against every goal.
+fn kept(catalog: &Catalog, goal: &Goal, it: &Evaluation) -> Vec<Kept> {
+    let mut all = Vec::with_capacity(GOALS.len());
+    let mut hold = |goal: &'static str, ratio: f64| all.push(Kept { goal, ratio });
+    let limits = &catalog.designs.nfs_server;
+    let paper_server =
+        it.design.product == Product::Vendor && it.design.shape.family() == Family::NfsServer;
+    let needed = goal.capacity_planned();
+    hold(
+        "capacity",
+        it.capacity.usable_bytes.value.get() / needed.get(),
+    );
+    if let Some(read) = goal.read_mb_s {
+        hold(
+            "read",
+            read_rate(catalog, goal, it).mb_s() / read.mb_s().max(f64::MIN_POSITIVE),
+        );
+    }
+    if let Some(write) = goal.write_mb_s {
+        let steady = it.performance.seq_write.steady_mb_s;
+        hold("write", steady.mb_s() / write.mb_s().max(f64::MIN_POSITIVE));
+    }
+    if let Some(iops) = goal.iops {
+        hold(
+            "iops",
+            it.performance.random_read.steady_iops / (iops as f64).max(1.0),
+        );
+    }
+    if let Some(clients) = goal.clients {
+        let most = match it.design.shape.family() {
+            Family::SanArray => 1,
+            _ if paper_server => limits.clients_below.saturating_sub(1),
+            _ => u32::MAX,
+        };
+        hold("clients", f64::from(most) / f64::from(clients));
+    }
+    if paper_server {
+        // Below, not at: the smallest step above the limit breaks it.
+        let ratio = limits.capacity_below_tib / needed.tib();
+        hold("capacity", if ratio == 1.0 { 0.999 } else { ratio });
+    }
+    if !goal.protocols.is_empty() {
+        let served = goal.protocols.iter().all(|protocol| serves(it, *protocol));
+        hold("protocols", if served { 1.0 } else { 0.0 });
+    }
+    if goal.survive > 0 {
+        hold(
+            "survive",
+            f64::from(it.survives.value) / f64::from(goal.survive),
+        );
+    }
+    if let Some(budget) = goal.budget_month_usd {
+        hold(
+            "budget",
+            budget.0 / it.cost.month_usd.0.max(f64::MIN_POSITIVE),
+        );
+    }
+    all
+}
+
+/// Cairn will serve what is planned for its shape; a vendor serves what it serves.
+fn serves(it: &Evaluation, protocol: Protocol) -> bool {
+    it.protocols.contains(&protocol)
+        || (it.design.product == Product::Cairn
+            && planned_protocols(it.design.shape.family()).contains(&protocol))
+}
+
+/// Steady reads; of hot data that the cache holds, the cache's. The read cache of a parallel file system
+/// counts only so: without `--hot` its disks answer.
+fn read_rate(catalog: &Catalog, goal: &Goal, it: &Evaluation) -> Rate {
+    let steady = match &it.design.shape {
+        Shape::ParallelFs(ParallelFs::Lustre {
+            level,
+            capacity_bytes,
+            ssd_read_cache: true,
+        }) => catalog.lustre_level(level).map_or(Rate::ZERO, |level| {
+            Rate::from_mb_s(capacity_bytes.tib() * level.disk_mb_s_per_tib)
+        }),
+        _ => it.performance.seq_read.steady_mb_s,
+    };
+    let performance = &it.performance;
+    match (
+        goal.hot_share,
+        &performance.cache_bytes,
+        &performance.cached_read_mb_s,
+    ) {
+        (Some(share), Some(cache), Some(cached))
+            if cache.value.get() >= share * goal.capacity_bytes.get()
+                && cached.value.mb_s() > steady.mb_s() =>
+        {
+            cached.value
+        }
+        _ => steady,
+    }
+}
+
+/// The goal that is missed most, if any.
+fn worst(kept: &[Kept]) -> Option<&Kept> {
+    kept.iter()
+        .filter(|kept| kept.ratio < 1.0 - 1e-9)
+        .min_by(|left, right| left.ratio.total_cmp(&right.ratio))
+}
+
+fn broken(catalog: &Catalog, goal: &Goal, it: &Evaluation, name: &'static str) -> Broken {
+    let performance = &it.performance;
+    let rate = |what: &str, got: Rate, wanted: Option<Rate>, by: &Bottleneck| {
+        (
+            format!(
+                "{what} {got} of the {} asked for; limited by {}: {}",
+                wanted.unwrap_or_default(),
+                by.name,
+                by.words
+            ),
+            by.rules.clone(),
+        )
+    };
+    let limits = &catalog.designs.nfs_server;
+    let paper_server =
+        it.design.product == Product::Vendor && it.design.shape.family() == Family::NfsServer;
+    let (words, rules) = match name {
+        "read"
+            if performance.cached_when.is_some()
+                && it.design.shape.family() == Family::ParallelFs
+                && it.design.product == Product::Vendor =>
+        {
+            (
+                format!(
+                    "reads {} of the {} asked for from its disks; the cache counts where --hot fits into it",
+                    read_rate(catalog, goal, it),
+                    goal.read_mb_s.unwrap_or_default()
+                ),
+                vec![rules::LUSTRE_DISK, rules::LUSTRE_CACHE],
+            )
+        }
+        "read" => rate(
+            "reads",
+            read_rate(catalog, goal, it),
+            goal.read_mb_s,
+            &performance.seq_read.bottleneck,
+        ),
+        "write" => rate(
+            "writes",
+            performance.seq_write.steady_mb_s,
+            goal.write_mb_s,
+            &performance.seq_write.bottleneck,
+        ),
+        "iops" => (
+            format!(
+                "{} random reads per second of the {} asked for; limited by {}",
+                number(performance.random_read.steady_iops),
+                number(goal.iops.unwrap_or(0) as f64),
+                performance.random_read.bottleneck.words
+            ),
+            performance.random_read.bottleneck.rules.clone(),
+        ),
+        "clients" if paper_server => (
+            format!(
+                "rule of thumb: fewer than {} clients for one NFS server",
+                limits.clients_below
+            ),
+            vec![rules::NFS_CLIENTS],
+        ),
+        "clients" => (
+            "one host mounts the file system on the array".to_owned(),
+            vec![rules::SAN_STRIPE],
+        ),
+        "protocols" => (
+            format!("does not serve {}", protocol_names(&goal.protocols)),
+            Vec::new(),
+        ),
+        "survive" => (
+            format!("survives {}, not any {}", it.survives_words, goal.survive),
+            it.survives.rules.clone(),
+        ),
+        "budget" => (
+            format!(
+                "costs {} a month, more than {}",
+                it.cost.month_usd,
+                goal.budget_month_usd.unwrap_or_default()
+            ),
+            it.cost.rules.clone(),
+        ),
+        _ if paper_server && goal.capacity_planned().tib() >= limits.capacity_below_tib => (
+            format!(
+                "rule of thumb: less than {} TiB for one NFS server",
+                number(limits.capacity_below_tib)
+            ),
+            vec![rules::NFS_CAPACITY],
+        ),
+        _ => (
+            format!(
+                "holds {} of the {} asked for",
+                it.capacity.usable_bytes.value,
+                goal.capacity_planned()
+            ),
+            it.capacity.usable_bytes.rules.clone(),
+        ),
+    };
+    let thumb = paper_server
+        && matches!(name, "read" | "write")
+        && [goal.read_mb_s, goal.write_mb_s]
+            .into_iter()
+            .flatten()
+            .any(|rate| rate.mb_s() >= limits.throughput_below_gb_s * 1000.0);
+    let (words, rules) = if thumb {
+        let words = format!(
+            "{words} (rule of thumb: below {} GB/s for one NFS server)",
+            number(limits.throughput_below_gb_s)
+        );
+        (words, [rules, vec![rules::NFS_THROUGHPUT]].concat())
+    } else {
+        (words, rules)
+    };
+    Broken {
+        goal: name,
+        words,
+        rules,
+    }
+}
+
+fn protocol_names(protocols: &[Protocol]) -> String {
+    let names: Vec<&str> = protocols
+        .iter()
+        .map(|protocol| match protocol {
+            Protocol::Nfs => "nfs",
+            Protocol::Smb => "smb",
+            Protocol::S3 => "s3",
+            Protocol::Iscsi => "iscsi",
+            Protocol::Lustre => "lustre",
+        })
+        .collect();
+    names.join(", ")
+}
+
+/// A candidate's figures that the order needs; the evaluation itself is made again for what is shown.
+struct Scored {
+    index: usize,
+    kind: Kind,
+    available: bool,
+    month: Usd,
+    /// Steady read plus write, MB/s.
+    rate: f64,
+    /// What the order goes by: the cost, or the cost per operation.
+    key: f64,
+    /// The goal that is missed most; `None`: fits.
+    missed: Option<&'static str>,
+    /// How far all missed goals are away together: 0 for what fits.
+    shortfall: f64,
+    /// Ratio of each goal, in the order of [`GOALS`]; infinite where nobody asked.
+    ratios: [f64; GOALS.len()],
+}
+
+/// Ranks the embedded candidates for a goal.
+pub fn rank(catalog: &Catalog, goal: &Goal) -> Result<Ranking, RankError> {
+    rank_designs(catalog, goal, &candidates(catalog, goal))
+}
+
+/// Ranks these designs. A design without a price is left out: there is nothing to rank it by.
+pub fn rank_designs(
+    catalog: &Catalog,
+    goal: &Goal,
+    designs: &[Design],
+) -> Result<Ranking, RankError> {
+    goal.check()?;
+    catalog
+        .prices
+        .book(&goal.region)
+        .map_err(EvaluateError::from)?;
+    let mut scored = Vec::with_capacity(designs.len());
+    let mut unpriced: Vec<String> = Vec::new();
+    for (index, design) in designs.iter().enumerate() {
+        match evaluate_with(catalog, design, Detail::Figures) {
+            Ok(evaluation) => scored.push(score(catalog, goal, index, evaluation)),
+            Err(EvaluateError::Price(PriceError::Gap { what, .. })) => {
+                if !unpriced.contains(&what) {
+                    unpriced.push(what);
+                }
+            }
+            // A combination that cannot be built is no candidate.
+            Err(EvaluateError::Invalid { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    scored.sort_by(|left, right| order(goal, left, right));
+    let fits = fits(catalog, goal, designs, &scored)?;
+    let misses = misses(catalog, goal, designs, &scored)?;
+    let collision = fits
+        .is_empty()
+        .then(|| collision(catalog, goal, designs, &scored))
+        .transpose()?;
+    unpriced.sort();
+    Ok(Ranking {
+        candidates: scored.len(),
+        fits,
+        misses,
+        collision,
+        unpriced,
+    })
+}
+
+/// What is not there at all (a protocol, protection) counts as a hundredth of it: far, but no farther than
+/// a rate can be.
+const RATIO_NONE: f64 = 0.01;
+
+/// Streams and archives go by cost; random work without a number of its own by the cost of an operation.
+fn key(goal: &Goal, it: &Evaluation) -> f64 {
+    let month = it.cost.month_usd.0;
+    if per_operation(goal) {
+        let operations = it
+            .performance
+            .random_read
+            .steady_iops
+            .min(it.performance.random_write.steady_iops);
+        month / operations.max(f64::MIN_POSITIVE)
+    } else {
+        month
+    }
+}
+
+fn per_operation(goal: &Goal) -> bool {
+    goal.iops.is_none()
+        && matches!(
+            goal.workload,
+            Workload::Random | Workload::Metadata | Workload::Database
+        )
+}
+
+fn score(catalog: &Catalog, goal: &Goal, index: usize, mut evaluation: Evaluation) -> Scored {
+    add_needs(catalog, goal, &mut evaluation);
+    let kept = kept(catalog, goal, &evaluation);
+    let mut ratios = [f64::INFINITY; GOALS.len()];
+    for held in &kept {
+        if let Some(place) = GOALS.iter().position(|goal| *goal == held.goal) {
+            ratios[place] = ratios[place].min(held.ratio);
+        }
+    }
+    Scored {
+        index,
+        kind: kind(&evaluation.design),
+        available: evaluation.available,
+        month: evaluation.cost.month_usd,
+        rate: evaluation.performance.seq_read.steady_mb_s.mb_s()
+            + evaluation.performance.seq_write.steady_mb_s.mb_s(),
+        key: key(goal, &evaluation),
+        missed: worst(&kept).map(|kept| kept.goal),
+        shortfall: kept
+            .iter()
+            .map(|kept| match kept.ratio {
+                ratio if ratio > 0.0 => -ratio.min(1.0).ln(),
+                _ => -RATIO_NONE.ln(),
+            })
+            .sum(),
+        ratios,
+    }
+}
+
+/// What the goal's protocols need beyond the shape.
+fn add_needs(catalog: &Catalog, goal: &Goal, it: &mut Evaluation) {
+    if it.design.product != Product::Cairn {
+        return;
+    }
+    for protocol in &goal.protocols {
+        if let Some(missing) = protocol_missing(catalog, *protocol)
+            && planned_protocols(it.design.shape.family()).contains(protocol)
+            && !it.needs.contains(&missing)
+        {
+            it.needs.push(missing);
+        }
+    }
+    it.available = it.needs.is_empty();
+}
+
+fn order(goal: &Goal, left: &Scored, right: &Scored) -> std::cmp::Ordering {
+    let availability = |scored: &Scored| !(scored.available || goal.include_planned);
+    availability(left)
+        .cmp(&availability(right))
+        .then(left.key.total_cmp(&right.key))
+        .then(right.rate.total_cmp(&left.rate))
+        .then(left.index.cmp(&right.index))
+}
+
+fn evaluated(
+    catalog: &Catalog,
+    goal: &Goal,
+    designs: &[Design],
+    scored: &Scored,
+) -> Result<Evaluation, RankError> {
+    let mut evaluation = evaluate(catalog, &designs[scored.index])?;
+    add_needs(catalog, goal, &mut evaluation);
+    Ok(evaluation)
+}
+
+fn fits(
+    catalog: &Catalog,
+    goal: &Goal,
+    designs: &[Design],
+    scored: &[Scored],
+) -> Result<Vec<Fit>, RankError> {
+    let mut kinds = Vec::new();
+    let mut fits: Vec<Fit> = Vec::new();
+    for it in scored.iter().filter(|it| it.missed.is_none()) {
+        if kinds.contains(&it.kind) || fits.len() == FIT_COUNT_MAX {
+            continue;
+        }
+        kinds.push(it.kind);
+        let evaluation = evaluated(catalog, goal, designs, it)?;
+        let why = why(
+            catalog,
+            goal,
+            fits.last().map(|fit| &fit.evaluation),
+            &evaluation,
+        );
+        fits.push(Fit {
+            rank: fits.len() + 1,
+            growth: growth(catalog, goal, &evaluation),
+            evaluation,
+            why,
+        });
+    }
+    Ok(fits)
+}
+
+fn why(catalog: &Catalog, goal: &Goal, before: Option<&Evaluation>, it: &Evaluation) -> String {
+    let month = it.cost.month_usd;
+    let Some(before) = before else {
+        let mut words = if it.available || goal.include_planned {
+            let per = if per_operation(goal) {
+                " of a random operation"
+            } else {
+                ""
+            };
+            format!("the lowest cost{per} of all that fit, {month} a month")
+        } else {
+            format!(
+                "nothing that works today fits; of what is planned this costs least, {month} a month"
+            )
+        };
+        if it.design.shape.family() == Family::NfsServer {
+            words += &format!("; {}", rule_of_thumb(catalog, goal));
+        }
+        return words;
+    };
+    if before.available && !it.available && !goal.include_planned {
+        return format!(
+            "needs {}, which this version of Cairn does not have; costs {month} a month",
+            it.needs.join(" and ")
+        );
+    }
+    let more = month.0 - before.cost.month_usd.0;
+    let percent = more / before.cost.month_usd.0.max(f64::MIN_POSITIVE) * 100.0;
+    let mut words = if more.abs() < 0.005 {
+        "costs the same".to_owned()
+    } else if more < 0.0 {
+        format!("costs {} a month less, but more per operation", Usd(-more))
+    } else {
+        format!(
+            "costs {} a month more ({}%)",
+            Usd(more),
+            number(percent.round())
+        )
+    };
+    let faster = |name: &str, left: f64, right: f64| {
+        (right > left * 1.1).then(|| {
+            format!(
+                "{name} {} times as fast",
+                number((right / left * 10.0).round() / 10.0)
+            )
+        })
+    };
+    let gains: Vec<String> = [
+        faster(
+            "reads",
+            before.performance.seq_read.steady_mb_s.mb_s(),
+            it.performance.seq_read.steady_mb_s.mb_s(),
+        ),
+        faster(
+            "writes",
+            before.performance.seq_write.steady_mb_s.mb_s(),
+            it.performance.seq_write.steady_mb_s.mb_s(),
+        ),
+        (it.survives.value > before.survives.value)
+            .then(|| format!("survives {}", it.survives_words)),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if !gains.is_empty() {
+        words += &format!("; {}", gains.join(", "));
+    }
+    words
+}
+
+/// Which of the paper's three rules hold, with the goal's numbers.
+fn rule_of_thumb(catalog: &Catalog, goal: &Goal) -> String {
+    let limits = &catalog.designs.nfs_server;
+    let capacity = goal.capacity_planned();
+    let rate = goal
+        .read_mb_s
+        .unwrap_or_default()
+        .mb_s()
+        .max(goal.write_mb_s.unwrap_or_default().mb_s());
+    let rules = [
+        (
+            capacity.tib() < limits.capacity_below_tib,
+            format!("below {} TiB", number(limits.capacity_below_tib)),
+        ),
+        (
+            rate < limits.throughput_below_gb_s * 1000.0,
+            format!("below {} GB/s", number(limits.throughput_below_gb_s)),
+        ),
+        (
+            goal.clients.unwrap_or(0) < limits.clients_below,
+            format!("fewer than {} clients", limits.clients_below),
+        ),
+    ];
+    let of = |wanted: bool| {
+        let rules: Vec<&str> = rules
+            .iter()
+            .filter(|(holds, _)| *holds == wanted)
+            .map(|(_, rule)| rule.as_str())
+            .collect();
+        rules.join(", ")
+    };
+    if rules.iter().all(|(holds, _)| *holds) {
+        format!(
+            "one NFS server is enough, by the rules of thumb: {}",
+            of(true)
+        )
+    } else {
+        format!(
+            "beyond the rules of thumb of 2016 for one server ({}), which today's larger instances carry",
+            of(false)
+        )
+    }
+}
+
+/// The next step of a design, with what it adds and costs.
+fn growth(catalog: &Catalog, goal: &Goal, it: &Evaluation) -> String {
+    let mut words = match crate::whatif::grow(catalog, &it.design) {
+        Some((step, after)) => format!(
+            "{step}: {} usable (+{}), {} a month more",
+            after.capacity.usable_bytes.value,
+            Bytes::new(
+                (after.capacity.usable_bytes.value.get() - it.capacity.usable_bytes.value.get())
+                    .max(0.0)
+            ),
+            Usd(after.cost.month_usd.0 - it.cost.month_usd.0)
+        ),
+        None => "at its largest: the next step is another design".to_owned(),
+    };
+    if goal.growth_per_year > 0.0 {
+        let fits_years = (0..=crate::goal::YEARS_MAX)
+            .take_while(|years| {
+                goal.capacity_after(*years).get()
+                    <= it.capacity.usable_bytes.value.get() * 1.000_001
+            })
+            .count()
+            .saturating_sub(1);
+        words += &format!(
+            "; at {}% a year it is full after {fits_years} years",
+            number(goal.growth_per_year * 100.0)
+        );
+    }
+    words
+}
+
+/// The nearest of each kind of which nothing fits.
+fn misses(
+    catalog: &Catalog,
+    goal: &Goal,
+    designs: &[Design],
+    scored: &[Scored],
+) -> Result<Vec<Miss>, RankError> {
+    let mut nearest: Vec<&Scored> = Vec::new();
+    for it in scored {
+        if it.missed.is_none() {
+            continue;
+        }
+        if scored
+            .iter()
+            .any(|other| other.missed.is_none() && other.kind == it.kind)
+        {
+            continue;
+        }
+        match nearest.iter_mut().find(|other| other.kind == it.kind) {
+            // Sorted by cost: of two that miss as far, the cheaper stays.
+            Some(other) if it.shortfall < other.shortfall - 1e-9 => *other = it,
+            Some(_) => {}
+            None => nearest.push(it),
+        }
+    }
+    nearest.sort_by(|left, right| left.shortfall.total_cmp(&right.shortfall));
+    nearest
+        .into_iter()
+        .map(|it| miss(catalog, goal, designs, it))
+        .collect()
+}
+
+fn miss(
+    catalog: &Catalog,
+    goal: &Goal,
+    designs: &[Design],
+    it: &Scored,
+) -> Result<Miss, RankError> {
+    let evaluation = evaluated(catalog, goal, designs, it)?;
+    let name = it.missed.unwrap_or("capacity");
+    Ok(Miss {
+        broken: broken(catalog, goal, &evaluation, name),
+        evaluation,
+    })
+}
+
+/// Nothing fits: the goal that nothing meets, or two that nothing meets together.
+fn collision(
+    catalog: &Catalog,
+    goal: &Goal,
+    designs: &[Design],
+    scored: &[Scored],
+) -> Result<Collision, RankError> {
+    let meets = |it: &Scored, place: usize| it.ratios[place] >= 1.0 - 1e-9;
+    let asked: Vec<usize> = (0..GOALS.len())
+        .filter(|place| scored.iter().any(|it| it.ratios[*place].is_finite()))
+        .collect();
+    let alone = asked
+        .iter()
+        .find(|place| !scored.iter().any(|it| meets(it, **place)));
+    let pair = || {
+        asked.iter().enumerate().find_map(|(index, left)| {
+            asked[index + 1..]
+                .iter()
+                .find(|right| {
+                    !scored
+                        .iter()
+                        .any(|it| meets(it, *left) && meets(it, **right))
+                })
+                .map(|right| (*left, *right))
+        })
+    };
+    let nearest = scored
+        .iter()
+        .filter(|it| it.missed.is_some())
+        .min_by(|left, right| {
+            left.shortfall
+                .total_cmp(&right.shortfall)
+                .then(left.month.0.total_cmp(&right.month.0))
+        })
+        .map(|it| miss(catalog, goal, designs, it))
+        .transpose()?;
+    let (goals, mut words) = if let Some(place) = alone {
+        let name = GOALS[*place];
+        if name == "budget" {
+            // Candidates are as large as the capacity asks: with less of it a budget may do.
+            (
+                vec!["capacity", name],
+                "--capacity and --budget collide: nothing that holds so much costs so little"
+                    .to_owned(),
+            )
+        } else {
+            (vec![name], format!("no design meets --{name} alone"))
+        }
+    } else if let Some((left, right)) = pair() {
+        let (left, right) = (GOALS[left], GOALS[right]);
+        (
+            vec![left, right],
+            format!("--{left} and --{right} collide: designs meet each, none meets both"),
+        )
+    } else {
+        let names: Vec<&'static str> = asked.iter().map(|place| GOALS[*place]).collect();
+        let words = format!("no design meets --{} together", names.join(" --"));
+        (names, words)
+    };
+    if let Some(nearest) = &nearest {
+        words += &format!(
+            ". The nearest is {}: it {}",
+            nearest.evaluation.name, nearest.broken.words
+        );
+    }
+    Ok(Collision {
+        goals,
+        words,
+        nearest: nearest.map(Box::new),
+    })
+}

@@ -1,0 +1,271 @@
+//! The rules of the model: what each number follows from, in words, as a formula, with its source.
+//!
+//! Owns: the one table that the model cites and `cairn plan explain` prints.
+//! Must not know: how the rules are computed; the modules that cite them do.
+
+use serde::Serialize;
+
+/// Names a rule, such as `ebs.instance`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct RuleId(&'static str);
+
+impl RuleId {
+    pub fn as_str(self) -> &'static str {
+        self.0
+    }
+
+    pub fn rule(self) -> &'static Rule {
+        RULES
+            .iter()
+            .find(|rule| rule.id == self)
+            .expect("ids are made by the same macro as the table")
+    }
+}
+
+impl std::fmt::Display for RuleId {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(self.0)
+    }
+}
+
+/// One rule, as `cairn plan explain` shows it.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Rule {
+    pub id: RuleId,
+    pub words: &'static str,
+    /// Empty where the rule is a condition, not a formula.
+    pub formula: &'static str,
+    pub source: &'static str,
+}
+
+macro_rules! rules {
+    ($($name:ident = $id:literal, $words:literal, $formula:literal, $source:expr;)*) => {
+        $(pub const $name: RuleId = RuleId($id);)*
+        /// All rules, in the order in which `explain` shows them.
+        pub const RULES: &[Rule] = &[
+            $(Rule { id: $name, words: $words, formula: $formula, source: $source },)*
+        ];
+    };
+}
+
+const APEX: &str = "Introduction to APEX File Storage for AWS, H19642, May 2023";
+const ALCES: &str = "NFS Storage Solutions on AWS with Alces Flight Compute, 2016.2, May 2016";
+const SAN: &str = "SAN: A million IOPs in AWS from Amazon FSx NetApp ONTAP";
+const LUSTRE: &str = "Optimize price and performance with Amazon FSx for Lustre; FSx for Lustre user guide, \
+                      Performance characteristics of SSD and HDD storage classes";
+const CVS: &str =
+    "The Real Baseline Performance Story: NetApp Cloud Volumes Service for AWS, August 2019";
+const EC2: &str = "EC2 DescribeInstanceTypes (EbsInfo, NetworkInfo)";
+const EBS: &str = "EC2 user guide, Amazon EBS volume types";
+const CAIRN: &str = "this project: README.md, docs/performance.md";
+
+rules! {
+    CAPACITY_RAW = "capacity.raw",
+        "Raw capacity is what all disks or volumes hold together.",
+        "raw = nodes x volumes x size", APEX;
+    CAPACITY_PROTECTION = "capacity.protection",
+        "N+M protection keeps N units of data and M of parity; the share N/(N+M) of the raw capacity holds data.",
+        "usable = raw x N / (N + M)", APEX;
+    CAPACITY_JOINED = "capacity.joined",
+        "Disks or volumes joined by LVM hold data on all of them and have no redundancy of their own.",
+        "usable = raw", ALCES;
+    CAPACITY_SERVICE = "capacity.service",
+        "A managed service is bought by its usable capacity; its own redundancy is inside the price.",
+        "usable = what is provisioned", LUSTRE;
+
+    CLUSTER_NODES = "cluster.nodes",
+        "A cluster has 4 to 6 nodes.", "4 <= nodes <= 6", "H19642, Table 1";
+    CLUSTER_SAME = "cluster.same",
+        "All nodes have the same instance size, volume type, volume count and volume size.", "", "H19642, Table 1";
+    CLUSTER_INSTANCE = "cluster.instance",
+        "Nodes are m5dn.8xlarge, 12xlarge, 16xlarge or 24xlarge.", "", "H19642, Table 2";
+    CLUSTER_PROTECTION = "cluster.protection",
+        "+2n protection: 4 nodes 2+2, 5 nodes 3+2, 6 nodes 4+2; any two nodes or two drives may be lost.",
+        "N = nodes - 2, M = 2", "H19642, Table 3";
+    CLUSTER_SSD_VOLUMES = "cluster.ssd.volumes",
+        "SSD nodes have 5, 6, 10, 12, 15, 18 or 20 gp3 volumes each.", "", "H19642, Tables 1 and 8";
+    CLUSTER_SSD_SIZE = "cluster.ssd.size",
+        "SSD volumes are 1 to 16 TiB, less where the cluster would exceed 1 PiB raw; Table 8 cuts to a tenth of a TiB.",
+        "size <= min(16 TiB, floor to 0.1 of 1024 TiB / (nodes x volumes))", "H19642, Table 8";
+    CLUSTER_SSD_RAW = "cluster.ssd.raw",
+        "SSD clusters have 20 TiB to 1 PiB raw. Table 1 says 24 TiB at least, but Table 8 lists 4 nodes x 5 x 1 TiB = 20 TiB as supported: we follow Table 8.",
+        "20 TiB <= raw <= 1024 TiB", "H19642, Tables 1 and 8";
+    CLUSTER_HDD_VOLUMES = "cluster.hdd.volumes",
+        "HDD nodes have 5 or 6 st1 volumes each.", "", "H19642, Tables 1 and 9";
+    CLUSTER_HDD_SIZE = "cluster.hdd.size",
+        "HDD volumes are 4 or 10 TiB.", "size = 4 TiB or 10 TiB", "H19642, Tables 1 and 9";
+    CLUSTER_HDD_RAW = "cluster.hdd.raw",
+        "HDD clusters have 80 to 360 TiB raw.", "80 TiB <= raw <= 360 TiB", "H19642, Tables 1 and 9";
+    CLUSTER_VOLUME_TYPE = "cluster.volume-type",
+        "Data volumes are gp3 (SSD) or st1 (HDD).", "", "H19642, Table 1";
+
+    NFS_CAPACITY = "nfs.capacity",
+        "One NFS server is for less than 48 TiB: the largest instance store of its time is 24 disks of 2 TB.",
+        "capacity < 48 TiB", ALCES;
+    NFS_THROUGHPUT = "nfs.throughput",
+        "One NFS server is for less than 1 GB/s: the network of the largest instance of its time is 10 Gb/s, 1,250 MB/s.",
+        "throughput < 1 GB/s", ALCES;
+    NFS_CLIENTS = "nfs.clients",
+        "One NFS server is for fewer than 32 clients: they share its one network; 32 of them get less than 40 MB/s each of 1,250 MB/s.",
+        "clients < 32", ALCES;
+
+    NETWORK_INSTANCE = "network.instance",
+        "All that clients read leaves, and all that they write enters, through the instance's network. Smaller sizes have a baseline and a peak that lasts while credits do.",
+        "rate <= network Gb/s / 8", EC2;
+    NETWORK_CLUSTER = "network.cluster",
+        "External and internal traffic share a node's network. A client reads through one node, and (nodes-1)/nodes of each stripe comes from other nodes.",
+        "read a node <= network / (1 + (nodes-1)/nodes); write a node <= network / (1 + (N+M)/N x (nodes-1)/nodes)",
+        "H19642: network bandwidth is shared by the internal and the external network";
+    EBS_INSTANCE = "ebs.instance",
+        "An instance has so much bandwidth to all its EBS volumes together; smaller sizes have a baseline and a maximum for 30 minutes a day.",
+        "storage <= EBS bandwidth of the instance", EC2;
+    EBS_IOPS = "ebs.instance-iops",
+        "An instance does so many EBS operations per second, of 16 KiB or less.",
+        "IOPS <= EBS IOPS of the instance", EC2;
+    EBS_GP3 = "ebs.gp3",
+        "A gp3 volume does 125 MiB/s and 3,000 IOPS, provisioned up to 1,000 MiB/s and 16,000 IOPS.",
+        "storage <= volumes x MiB/s of each", EBS;
+    EBS_ST1 = "ebs.st1",
+        "An st1 volume does 40 MiB/s per TiB, and bursts to 250 MiB/s per TiB, at most 500 MiB/s, while its bucket of 1 TiB of credit per TiB lasts.",
+        "baseline = 40 MiB/s x TiB; burst = min(250 MiB/s x TiB, 500 MiB/s)", EBS;
+    EBS_ST1_IOPS = "ebs.st1-iops",
+        "st1 counts a small random operation as 1 MiB of its throughput.",
+        "IOPS = MiB/s", EBS;
+    EBS_SLOWEST = "ebs.slowest",
+        "EBS volumes deliver at least 90 % of what is provisioned for 99 % of the time. A stripe is written when its slowest unit is, so a striped write is planned with the 90 %.",
+        "striped write <= 0.9 x storage bandwidth x N / (N + M)",
+        "EBS user guide, Amazon EBS optimization: \"at least 90% of their provisioned performance 99% of the time\"";
+    PARITY_WRITE = "parity.write",
+        "Each N units written cost N+M units to the disks.",
+        "write = storage x N / (N + M)", "arithmetic of N+M";
+    PARITY_RANDOM = "parity.random",
+        "A small write reads and writes one data unit and M parity units; joined disks write it once.",
+        "random write = IOPS / (2 x (1 + M))", "arithmetic of N+M with update in place";
+    JOURNAL_RANDOM = "journal.random",
+        "Cairn appends a small stable write to M+1 copies of its log and folds it into full stripes later.",
+        "random write = IOPS / (1 + M + (N + M) / N)", "ARCHITECTURE.md, The life of a write";
+    DISK_HDD = "disk.hdd",
+        "24 local hard disks of a d2.8xlarge do 3.5 GB/s of reads and 3.1 GB/s of writes; we count the 24th part for each disk, for later disks too.",
+        "storage = disks x 145.8 MB/s (read), 129.2 MB/s (write)",
+        "EC2 D2 instance documentation: \"up to 3.5 GB/s read performance and 3.1 GB/s write performance with a 2 MiB block size\"";
+    DISK_HDD_RANDOM = "disk.hdd-random",
+        "A 7,200 rpm disk needs half a turn (4.2 ms) and a seek (8.5 ms) for each random operation.",
+        "IOPS = disks x 79", "arithmetic of 7,200 rpm with a seek of 8.5 ms";
+    DISK_NVME = "disk.nvme",
+        "Local NVMe: the IOPS of 4 KiB that the cloud states for the whole instance; times 4 KiB they are a floor of the sequential rate, which is not stated.",
+        "storage >= IOPS x 4 KiB", "EC2 user guide, Storage optimized instances, SSD I/O performance";
+    CACHE_MEMORY = "cache.memory",
+        "What memory holds is read at the speed of the network. We count half of the memory as cache.",
+        "hot data <= servers x memory / 2",
+        "the papers' own reads above the limit of their disks; the half is our caution";
+    CAIRN_SOFTWARE = "cairn.software",
+        "Cairn wrote 1,593 MB/s of new files and read 2,115 MB/s cold with 2 CPUs; that it grows with the CPUs is assumed.",
+        "read <= 1057 MB/s x vCPU, write <= 796 MB/s x vCPU", CAIRN;
+    CAIRN_CODES = "cairn.codes",
+        "Cairn protects with N+M, N from 1 to 16 and M from 0 to 4, over as many disks or nodes as N+M at least.",
+        "1 <= N <= 16, M <= 4, N + M <= disks", CAIRN;
+    CAIRN_FEATURES = "cairn.features",
+        "What this version of Cairn has and what is planned is listed with it (data/cairn.toml).", "", CAIRN;
+
+    SAN_STRIPE = "san.stripe",
+        "The host joins the LUNs of all systems with LVM and puts one file system on top: rates add up, and one host uses it.",
+        "array = systems x each", SAN;
+    SAN_THROUGHPUT = "san.throughput",
+        "A first-generation file system has at most 2 GB/s of throughput capacity.",
+        "read <= systems x throughput", SAN;
+    SAN_WRITE = "san.write",
+        "A first-generation Single-AZ file system writes at most 750 MB/s, whatever its throughput capacity, because each write is copied to the partner.",
+        "write <= systems x min(throughput, 750 MB/s)",
+        "FSx for ONTAP user guide, Performance (write throughput of first-generation Single-AZ file systems)";
+    SAN_IOPS = "san.iops",
+        "A first-generation file system has at most 80,000 SSD IOPS; 3 per GiB are included. Its caches answer beyond that.",
+        "IOPS <= systems x SSD IOPS", SAN;
+    SAN_SIZE = "san.size",
+        "A file system has 1 to 196 TB of SSD.", "1 TB <= SSD <= 196 TB", SAN;
+    SAN_CLIENT = "san.client",
+        "The host's network carries all of the array's data.",
+        "read <= network of the host", SAN;
+
+    LUSTRE_NETWORK = "lustre.network",
+        "The servers' network grows with the capacity: persistent-12 has 40 MB/s per TiB and bursts to 375, persistent-40 has 150 and bursts to 1,300.",
+        "network = capacity TiB x level", LUSTRE;
+    LUSTRE_DISK = "lustre.disk",
+        "The disks' throughput grows with the capacity: persistent-12 has 12 MB/s per TiB and bursts to 80 (read) and 50 (write), persistent-40 has 40, 250 and 150.",
+        "disk = capacity TiB x level", LUSTRE;
+    LUSTRE_CACHE = "lustre.cache",
+        "The SSD read cache is 20 % of the capacity. Cached reads do 200 MB/s of disk per TiB of cache, and by network 200 bursting to 1,900 (persistent-12) or 750 bursting to 6,500 (persistent-40).",
+        "cached read = 0.2 x capacity TiB x level", LUSTRE;
+    LUSTRE_CREDIT = "lustre.credit",
+        "Use below the baseline earns credit, which a burst spends. How large the bucket is, is not published: charts assume one that lasts half an hour.",
+        "burst lasts bucket / (burst - baseline)", LUSTRE;
+    LUSTRE_SIZE = "lustre.size",
+        "HDD file systems come in steps of 6 TiB (persistent-12) or 1.8 TiB (persistent-40); such a TiB is 1,000 GiB, in the API and on the bill. We plan up to 1 PiB, the largest that any of the papers shows.",
+        "capacity = n x step", "FSx for Lustre user guide, CreateFileSystem StorageCapacity";
+
+    CVS_LEVEL = "cvs.level",
+        "A volume's throughput follows its level and quota: standard 16 KB/s per GB, premium 64, extreme 128.",
+        "rate = quota GB x level", "Cloud Volumes Service for AWS documentation, list of September 2018";
+    CVS_VOLUME = "cvs.volume",
+        "One volume of this storage system does about 4,500 MiB/s of sequential reads and 1,600 MiB/s of writes, 460,000 random reads and 130,000 random writes of 4 KiB per second: measured by others, in another cloud.",
+        "rate <= 4,500 MiB/s a volume",
+        "Azure NetApp Files performance benchmarks for Linux, September 2021";
+    CVS_GATEWAY = "cvs.gateway",
+        "The service is reached through a gateway: an instance with 32 vCPUs or more uses half of its network there, a smaller one at most 5 Gb/s.",
+        "client <= network / 2 (or 5 Gb/s)",
+        "EC2 user guide, Amazon EC2 instance network bandwidth: Direct Connect and gateways, \"up to 50%\"";
+    CVS_FLOW = "cvs.flow",
+        "One TCP flow carries 10 Gb/s inside a placement group and 5 Gb/s outside; nconnect opens up to 16.",
+        "client <= flows x 5 Gb/s", CVS;
+    SERVICE_REDUNDANCY = "service.redundancy",
+        "A managed service replaces its failed servers and disks by itself; data is kept more than once inside the zone.",
+        "", "FSx user guides, Deployment options";
+    EBS_SURVIVES = "ebs.survives",
+        "An EBS volume outlives the instance; a volume that is lost itself (0.1 to 0.2 % a year) takes what has no parity with it.",
+        "", EBS;
+    STORE_LOST = "disk.instance-store",
+        "Instance store is gone when the instance stops, hibernates or fails.", "",
+        "EC2 user guide, Storage optimized instances";
+
+    COST_HOURS = "cost.hours",
+        "A month has 730 hours, a year 12 months.", "month = hour x 730", "AWS pricing calculator";
+    COST_HOURS_2016 = "cost.hours-2016",
+        "The NFS paper's months have 30.4 days: 729.6 hours.", "month = hour x 729.6", "solved from the paper's own totals";
+    COST_INSTANCE = "cost.instance",
+        "Every server pays the instance's price per hour.", "instances x USD/hour", "price list";
+    COST_VOLUME = "cost.volume",
+        "Volumes pay per GiB and month, and gp3 for IOPS over 3,000 and MiB/s over 125. The NFS paper counts GB.",
+        "volumes x (GiB x price + IOPS over 3,000 x price + MiB/s over 125 x price)", "price list";
+    COST_SERVICE = "cost.service",
+        "A managed service pays per GB and month of what is provisioned, plus what the price list names.",
+        "GB x price (+ throughput, IOPS)", "price list";
+    COST_RESERVED = "cost.reserved",
+        "Reserved instances: the price of the whole term, where the price list has it; volumes pay as before.",
+        "", "price list";
+}
+
+/// The rule of this id, for `explain`.
+pub fn find(id: &str) -> Option<&'static Rule> {
+    RULES.iter().find(|rule| rule.id.as_str() == id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_unique_and_every_rule_has_words_and_a_source() {
+        for (index, rule) in RULES.iter().enumerate() {
+            assert!(
+                !rule.words.is_empty() && !rule.source.is_empty(),
+                "{}",
+                rule.id
+            );
+            assert!(
+                RULES[index + 1..].iter().all(|other| other.id != rule.id),
+                "{} twice",
+                rule.id
+            );
+            assert_eq!(rule.id.rule().words, rule.words);
+        }
+    }
+}

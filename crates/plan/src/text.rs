@@ -1,0 +1,668 @@
+//! A report in words for a terminal and as Markdown.
+//!
+//! Owns: how figures read. Must not know: how wide a terminal is, colours, HTML.
+
+use std::fmt::Write as _;
+
+use crate::check::Checked;
+use crate::design::{Design, Product};
+use crate::report::{Evaluation, PlanReport, PriceStamp};
+use crate::rules::{RULES, Rule, RuleId};
+use crate::units::{Rate, number, thousands};
+use crate::validate::Validation;
+use crate::whatif::Comparison;
+
+/// A table: headings, and rows of as many cells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    pub headings: Vec<&'static str>,
+    pub rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// Columns padded to their widest cell; numbers are not told apart, all is left-aligned.
+    pub fn plain(&self) -> String {
+        let mut widths: Vec<usize> = self.headings.iter().map(|it| it.chars().count()).collect();
+        for row in &self.rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        let mut text = String::new();
+        let headings: Vec<String> = self.headings.iter().map(|it| (*it).to_owned()).collect();
+        for row in std::iter::once(&headings).chain(&self.rows) {
+            let mut line = String::new();
+            for (cell, width) in row.iter().zip(&widths) {
+                let _ = write!(line, "{cell:<width$}  ");
+            }
+            text += line.trim_end();
+            text.push('\n');
+        }
+        text
+    }
+
+    pub fn markdown(&self) -> String {
+        let escape = |cell: &str| cell.replace('|', "\\|").replace('\n', " ");
+        let mut text = format!("| {} |\n", self.headings.join(" | "));
+        text += &format!("|{}\n", "---|".repeat(self.headings.len()));
+        for row in &self.rows {
+            let cells: Vec<String> = row.iter().map(|cell| escape(cell)).collect();
+            let _ = writeln!(text, "| {} |", cells.join(" | "));
+        }
+        text
+    }
+}
+
+/// Such as `Cairn single NFS server`: what it is, without its sizes.
+pub fn short_name(design: &Design) -> String {
+    let name = design.name();
+    let (what, sizes) = name.split_once(": ").unwrap_or((&name, ""));
+    let storage = ["gp3", "st1", "local disk"]
+        .into_iter()
+        .find(|kind| sizes.contains(kind));
+    match storage {
+        Some(storage) => format!("{what} ({storage})"),
+        None => what.to_owned(),
+    }
+}
+
+pub fn ids(rules: &[RuleId]) -> String {
+    let ids: Vec<&str> = rules.iter().map(|rule| rule.as_str()).collect();
+    ids.join(", ")
+}
+
+fn pair(steady: Rate, burst: Rate) -> String {
+    if burst.mb_s() > steady.mb_s() * 1.001 {
+        format!("{steady} ({burst} burst)")
+    } else {
+        steady.to_string()
+    }
+}
+
+fn iops(steady: f64, burst: f64) -> String {
+    let text = |value: f64| thousands(&format!("{value:.0}"));
+    if burst > steady * 1.001 {
+        format!("{} ({} burst)", text(steady), text(burst))
+    } else {
+        text(steady)
+    }
+}
+
+/// One line on where the prices are from.
+pub fn prices(stamp: &PriceStamp) -> String {
+    format!(
+        "Prices: {}, {} ({}).",
+        stamp.region, stamp.date, stamp.source
+    )
+}
+
+/// Everything about one design, a line per figure.
+pub fn evaluation(it: &Evaluation) -> Table {
+    let performance = &it.performance;
+    let mut rows: Vec<[String; 3]> = Vec::new();
+    let mut row =
+        |name: &str, value: String, from: String| rows.push([name.to_owned(), value, from]);
+    row(
+        "capacity",
+        format!(
+            "{} usable of {} raw ({}%)",
+            it.capacity.usable_bytes.value,
+            it.capacity.raw_bytes.value,
+            number(it.capacity.usable_percent)
+        ),
+        ids(&it.capacity.usable_bytes.rules),
+    );
+    for (name, of) in [
+        ("sequential read", &performance.seq_read),
+        ("sequential write", &performance.seq_write),
+    ] {
+        row(
+            name,
+            pair(of.steady_mb_s, of.burst_mb_s),
+            ids(&of.bottleneck.rules),
+        );
+        row(
+            "  limited by",
+            format!("{}: {}", of.bottleneck.name, of.bottleneck.words),
+            String::new(),
+        );
+    }
+    for (name, of) in [
+        ("random read IOPS", &performance.random_read),
+        ("random write IOPS", &performance.random_write),
+    ] {
+        row(
+            name,
+            iops(of.steady_iops, of.burst_iops),
+            ids(&of.bottleneck.rules),
+        );
+    }
+    if let (Some(cached), Some(when)) = (&performance.cached_read_mb_s, &performance.cached_when) {
+        row(
+            "cached read",
+            format!("{} {when}", cached.value),
+            ids(&cached.rules),
+        );
+    }
+    if let Some(credit) = &performance.credit {
+        row(
+            "burst lasts",
+            format!(
+                "{} hours from a full bucket of {} ({})",
+                number(credit.burst_s / 3600.0),
+                credit.bucket_bytes,
+                credit.name
+            ),
+            ids(&credit.rules),
+        );
+    }
+    let cost = &it.cost;
+    row(
+        "cost",
+        format!(
+            "{} an hour, {} a month, {} a year, {} in 3 years",
+            cost.hour_usd, cost.month_usd, cost.year_usd, cost.three_years_usd
+        ),
+        ids(&cost.rules),
+    );
+    let reserved: Vec<String> = [
+        cost.reserved_year_usd
+            .map(|usd| format!("{usd} for a year")),
+        cost.reserved_three_years_usd
+            .map(|usd| format!("{usd} for 3 years")),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if !reserved.is_empty() {
+        row("reserved", reserved.join(", "), String::new());
+    }
+    row(
+        "cost per unit",
+        format!(
+            "{} a month per usable TiB, {} per MB/s",
+            cost.month_per_usable_tib_usd, cost.month_per_mb_s_usd
+        ),
+        String::new(),
+    );
+    for item in &cost.items {
+        row(
+            "  of it",
+            format!(
+                "{} x {}: {} a month",
+                number(item.count),
+                item.words,
+                item.month_usd
+            ),
+            String::new(),
+        );
+    }
+    if !cost.without.is_empty() {
+        row("  without", cost.without.join("; "), String::new());
+    }
+    row(
+        "survives",
+        it.survives_words.clone(),
+        ids(&it.survives.rules),
+    );
+    if !it.available {
+        row(
+            "available",
+            format!("no: needs {}, which is planned", it.needs.join(" and ")),
+            "cairn.features".to_owned(),
+        );
+    }
+    for note in &it.notes {
+        row("note", note.clone(), String::new());
+    }
+    Table {
+        headings: vec!["", "figure", "rules"],
+        rows: rows.into_iter().map(Vec::from).collect(),
+    }
+}
+
+fn summary(report: &PlanReport) -> Table {
+    Table {
+        headings: vec![
+            "#", "design", "usable", "read", "write", "month", "per TiB", "survives", "today",
+        ],
+        rows: report
+            .ranking
+            .fits
+            .iter()
+            .map(|fit| {
+                let it = &fit.evaluation;
+                vec![
+                    fit.rank.to_string(),
+                    it.name.clone(),
+                    it.capacity.usable_bytes.value.to_string(),
+                    it.performance.seq_read.steady_mb_s.to_string(),
+                    it.performance.seq_write.steady_mb_s.to_string(),
+                    it.cost.month_usd.to_string(),
+                    it.cost.month_per_usable_tib_usd.to_string(),
+                    it.survives.value.to_string(),
+                    if it.available { "yes" } else { "planned" }.to_owned(),
+                ]
+            })
+            .collect(),
+    }
+}
+
+fn missed(report: &PlanReport) -> Table {
+    Table {
+        headings: vec!["what does not fit", "the limit that it breaks", "rules"],
+        rows: report
+            .ranking
+            .misses
+            .iter()
+            .map(|miss| {
+                vec![
+                    miss.evaluation.name.clone(),
+                    format!("--{}: {}", miss.broken.goal, miss.broken.words),
+                    ids(&miss.broken.rules),
+                ]
+            })
+            .collect(),
+    }
+}
+
+fn details(report: &PlanReport) -> Vec<(String, String, Table)> {
+    report
+        .ranking
+        .fits
+        .iter()
+        .map(|fit| {
+            (
+                format!("{}. {}", fit.rank, fit.evaluation.name),
+                format!("{}. Growth: {}.", capital(&fit.why), fit.growth),
+                evaluation(&fit.evaluation),
+            )
+        })
+        .collect()
+}
+
+fn capital(words: &str) -> String {
+    let mut chars = words.chars();
+    chars.next().map_or_else(String::new, |first| {
+        first.to_uppercase().chain(chars).collect()
+    })
+}
+
+/// The report for a terminal: the ranking, then each design that fits (the first `details_count`), then
+/// what does not.
+pub fn terminal(report: &PlanReport, details_count: usize) -> String {
+    let mut text = format!(
+        "{} designs looked at. {}\n\n",
+        thousands(&report.ranking.candidates.to_string()),
+        prices(&report.prices)
+    );
+    if let Some(collision) = &report.ranking.collision {
+        let _ = writeln!(text, "Nothing fits: {}.\n", collision.words);
+    } else {
+        text += &summary(report).plain();
+        text.push('\n');
+        for (title, why, table) in details(report).into_iter().take(details_count) {
+            let _ = writeln!(text, "{title}\n{why}\n{}", table.plain());
+        }
+        let why: Vec<String> = report
+            .ranking
+            .fits
+            .iter()
+            .skip(details_count)
+            .map(|fit| {
+                format!(
+                    "{}. {}. Growth: {}.",
+                    fit.rank,
+                    capital(&fit.why),
+                    fit.growth
+                )
+            })
+            .collect();
+        if !why.is_empty() {
+            let _ = writeln!(text, "{}\n", why.join("\n"));
+        }
+    }
+    text += &missed(report).plain();
+    text += &unpriced(report);
+    text
+}
+
+fn unpriced(report: &PlanReport) -> String {
+    let gaps = &report.ranking.unpriced;
+    if gaps.is_empty() {
+        return String::new();
+    }
+    /// Gaps named before they are only counted.
+    const NAMED_COUNT_MAX: usize = 6;
+    let named: Vec<&str> = gaps
+        .iter()
+        .take(NAMED_COUNT_MAX)
+        .map(String::as_str)
+        .collect();
+    let more = match gaps.len() - named.len() {
+        0 => String::new(),
+        count => format!(" and {count} more (--output json has all)"),
+    };
+    format!(
+        "\nLeft out, because the price list has no price: {}{more}.\n",
+        named.join(", ")
+    )
+}
+
+/// The whole report as Markdown.
+pub fn markdown(report: &PlanReport) -> String {
+    let goal = serde_json::to_string(&report.goal).unwrap_or_default();
+    let mut text = format!(
+        "# Storage plan\n\nGoal: `{goal}`\n\n{} designs looked at. {}\n\n",
+        thousands(&report.ranking.candidates.to_string()),
+        prices(&report.prices)
+    );
+    if let Some(collision) = &report.ranking.collision {
+        let _ = writeln!(text, "**Nothing fits**: {}.\n", collision.words);
+    } else {
+        let _ = writeln!(text, "## What fits\n\n{}", summary(report).markdown());
+        for (title, why, table) in details(report) {
+            let _ = writeln!(text, "### {title}\n\n{why}\n\n{}", table.markdown());
+        }
+    }
+    let _ = writeln!(
+        text,
+        "## What does not fit\n\n{}",
+        missed(report).markdown()
+    );
+    text += &unpriced(report);
+    let mut used: Vec<RuleId> = Vec::new();
+    for fit in &report.ranking.fits {
+        used.extend(rules_of(&fit.evaluation));
+    }
+    for miss in &report.ranking.misses {
+        used.extend(&miss.broken.rules);
+    }
+    let rules: Vec<&Rule> = RULES
+        .iter()
+        .filter(|rule| used.contains(&rule.id))
+        .collect();
+    let _ = writeln!(text, "## Rules\n\n{}", explain(&rules).markdown());
+    text
+}
+
+/// Every rule that a number of this evaluation cites.
+pub fn rules_of(it: &Evaluation) -> Vec<RuleId> {
+    let performance = &it.performance;
+    let mut rules: Vec<RuleId> = Vec::new();
+    rules.extend(&it.capacity.raw_bytes.rules);
+    rules.extend(&it.capacity.usable_bytes.rules);
+    for bottleneck in [
+        &performance.seq_read.bottleneck,
+        &performance.seq_read.bottleneck_burst,
+        &performance.seq_write.bottleneck,
+        &performance.seq_write.bottleneck_burst,
+        &performance.random_read.bottleneck,
+        &performance.random_write.bottleneck,
+    ] {
+        rules.extend(&bottleneck.rules);
+        rules.extend(bottleneck.limits.iter().map(|limit| limit.rule));
+    }
+    if let Some(cached) = &performance.cached_read_mb_s {
+        rules.extend(&cached.rules);
+    }
+    if let Some(credit) = &performance.credit {
+        rules.extend(&credit.rules);
+    }
+    rules.extend(&it.cost.rules);
+    rules.extend(&it.survives.rules);
+    rules
+}
+
+/// Rules in words and formulas, each with its source.
+pub fn explain(rules: &[&Rule]) -> Table {
+    Table {
+        headings: vec!["rule", "in words", "formula", "source"],
+        rows: rules
+            .iter()
+            .map(|rule| {
+                vec![
+                    rule.id.to_string(),
+                    rule.words.to_owned(),
+                    rule.formula.to_owned(),
+                    rule.source.to_owned(),
+                ]
+            })
+            .collect(),
+    }
+}
+
+/// The same for a terminal: a paragraph per rule.
+pub fn explain_plain(rules: &[&Rule]) -> String {
+    let mut text = String::new();
+    for rule in rules {
+        let _ = writeln!(text, "{}\n    {}", rule.id, rule.words);
+        if !rule.formula.is_empty() {
+            let _ = writeln!(text, "    {}", rule.formula);
+        }
+        let _ = writeln!(text, "    Source: {}", rule.source);
+    }
+    text
+}
+
+/// Two designs, a figure a line.
+pub fn comparison(it: &Comparison) -> Table {
+    let figures = |it: &Evaluation| -> Vec<(&'static str, f64, String)> {
+        let performance = &it.performance;
+        let rate = |rate: Rate| (rate.mb_s(), rate.to_string());
+        let row = |name, (value, text): (f64, String)| (name, value, text);
+        vec![
+            row(
+                "usable",
+                (
+                    it.capacity.usable_bytes.value.get(),
+                    it.capacity.usable_bytes.value.to_string(),
+                ),
+            ),
+            row(
+                "raw",
+                (
+                    it.capacity.raw_bytes.value.get(),
+                    it.capacity.raw_bytes.value.to_string(),
+                ),
+            ),
+            row(
+                "sequential read, steady",
+                rate(performance.seq_read.steady_mb_s),
+            ),
+            row(
+                "sequential read, burst",
+                rate(performance.seq_read.burst_mb_s),
+            ),
+            row(
+                "sequential write, steady",
+                rate(performance.seq_write.steady_mb_s),
+            ),
+            row(
+                "sequential write, burst",
+                rate(performance.seq_write.burst_mb_s),
+            ),
+            row(
+                "random read IOPS",
+                (
+                    performance.random_read.steady_iops,
+                    iops(performance.random_read.steady_iops, 0.0),
+                ),
+            ),
+            row(
+                "random write IOPS",
+                (
+                    performance.random_write.steady_iops,
+                    iops(performance.random_write.steady_iops, 0.0),
+                ),
+            ),
+            row(
+                "cost a month",
+                (it.cost.month_usd.0, it.cost.month_usd.to_string()),
+            ),
+            row(
+                "cost in 3 years",
+                (
+                    it.cost.three_years_usd.0,
+                    it.cost.three_years_usd.to_string(),
+                ),
+            ),
+            row(
+                "per usable TiB a month",
+                (
+                    it.cost.month_per_usable_tib_usd.0,
+                    it.cost.month_per_usable_tib_usd.to_string(),
+                ),
+            ),
+            row(
+                "per MB/s a month",
+                (
+                    it.cost.month_per_mb_s_usd.0,
+                    it.cost.month_per_mb_s_usd.to_string(),
+                ),
+            ),
+            row(
+                "failures survived",
+                (f64::from(it.survives.value), it.survives_words.clone()),
+            ),
+            row(
+                "read limited by",
+                (0.0, performance.seq_read.bottleneck.name.clone()),
+            ),
+            row(
+                "write limited by",
+                (0.0, performance.seq_write.bottleneck.name.clone()),
+            ),
+            row(
+                "works today",
+                (
+                    0.0,
+                    if it.available {
+                        "yes".to_owned()
+                    } else {
+                        format!("needs {}", it.needs.join(" and "))
+                    },
+                ),
+            ),
+        ]
+    };
+    let rows = figures(&it.before)
+        .into_iter()
+        .zip(figures(&it.after))
+        .map(|((name, before, left), (_, after, right))| {
+            let change = if before > 0.0 && (after - before).abs() > before * 1e-6 {
+                format!("{:+.1}%", (after / before - 1.0) * 100.0)
+            } else {
+                String::new()
+            };
+            vec![name.to_owned(), left, right, change]
+        })
+        .collect();
+    Table {
+        headings: vec!["", "A", "B", "change"],
+        rows,
+    }
+}
+
+/// Predicted beside published.
+pub fn validation(it: &Validation) -> Table {
+    Table {
+        headings: vec![
+            "family",
+            "what",
+            "published",
+            "predicted",
+            "error",
+            "rules",
+            "note",
+        ],
+        rows: it
+            .rows
+            .iter()
+            .map(|row| {
+                let value =
+                    |value: f64| format!("{} {}", number((value * 10.0).round() / 10.0), row.unit);
+                let (predicted, error) = match &row.range {
+                    None => (value(row.predicted), format!("{:+.1}%", row.error * 100.0)),
+                    Some(range) => (
+                        format!(
+                            "{} to {}",
+                            number(range.least.round()),
+                            value(range.most.round())
+                        ),
+                        if range.holds { "within" } else { "OUTSIDE" }.to_owned(),
+                    ),
+                };
+                vec![
+                    row.family.to_owned(),
+                    row.what.clone(),
+                    value(row.published),
+                    predicted,
+                    error,
+                    ids(&row.rules),
+                    row.note.clone(),
+                ]
+            })
+            .collect(),
+    }
+}
+
+/// Median and worst error of each family.
+pub fn validation_families(it: &Validation) -> Table {
+    let percent = |value: f64| format!("{:.1}%", value * 100.0);
+    Table {
+        headings: vec![
+            "family",
+            "rows",
+            "median error",
+            "worst error",
+            "median <= 10%, worst <= 25%",
+        ],
+        rows: it
+            .families
+            .iter()
+            .map(|family| {
+                vec![
+                    family.family.to_owned(),
+                    family.rows.to_string(),
+                    percent(family.median),
+                    percent(family.worst),
+                    if family.holds { "holds" } else { "BROKEN" }.to_owned(),
+                ]
+            })
+            .collect(),
+    }
+}
+
+/// What `check` found, for people.
+pub fn checked(it: &Checked) -> String {
+    let mut text = format!("{}\n", it.name);
+    if it.violations.is_empty() {
+        text += "keeps every rule\n";
+    }
+    for violation in &it.violations {
+        let _ = writeln!(
+            text,
+            "breaks {}: {} ({})",
+            violation.rule,
+            violation.words,
+            violation.rule.rule().source
+        );
+    }
+    if let Some(nearest) = &it.nearest_name {
+        let _ = writeln!(text, "nearest that passes: {nearest}");
+    }
+    if let Some(found) = &it.evaluation {
+        text.push('\n');
+        text += &evaluation(found).plain();
+    }
+    text
+}
+
+/// `Product` as written in configurations.
+pub fn product(product: Product) -> &'static str {
+    match product {
+        Product::Vendor => "vendor",
+        Product::Cairn => "cairn",
+    }
+}

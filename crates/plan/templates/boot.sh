@@ -1,0 +1,163 @@
+#!/bin/bash
+# First boot of a machine that serves Cairn. It may run again: what is done already is left as it is.
+#
+# Settings are in /etc/cairn/deploy.env; what happens is in /var/log/cloud-init-output.log.
+set -Eeuo pipefail
+# shellcheck source=/dev/null
+. "${CAIRN_DEPLOY_ENV:-/etc/cairn/deploy.env}"
+export DEBIAN_FRONTEND=noninteractive HOME=/root AWS_DEFAULT_REGION=$CAIRN_REGION
+
+readonly DISKS=/srv/cairn
+readonly BY_ID=${CAIRN_BY_ID:-/dev/disk/by-id}
+readonly METADATA=${CAIRN_METADATA:-http://169.254.169.254}
+readonly WAIT_SECONDS_MAX=${CAIRN_WAIT_SECONDS_MAX:-900}
+readonly RETRY_SECONDS=5
+
+say() {
+    echo "cairn-boot: $*"
+}
+
+fail() {
+    say "$*" >&2
+    exit 1
+}
+
+# metadata PATH: what the instance knows of itself; only with a token (IMDSv2).
+metadata() {
+    local token
+    token=$(curl -sSf -X PUT -H "X-aws-ec2-metadata-token-ttl-seconds: 300" "$METADATA/latest/api/token")
+    curl -sSf -H "X-aws-ec2-metadata-token: $token" "$METADATA/latest/meta-data/$1"
+}
+
+# Tells the stack how it went. Outside of a stack's creation or update nobody waits for that.
+finish() {
+    local status=$? word=SUCCESS
+    [[ $status -eq 0 ]] || word=FAILURE
+    say "ends with $word"
+    [[ -n $CAIRN_STACK ]] || return 0
+    # Nodes of a cluster have the same settings: each has the name of its own resource in a tag.
+    [[ $CAIRN_SIGNAL != tag ]] || CAIRN_SIGNAL=$(metadata tags/instance/cairn-signal)
+    aws cloudformation signal-resource --stack-name "$CAIRN_STACK" --logical-resource-id "$CAIRN_SIGNAL" \
+        --unique-id "$(metadata instance-id)" --status "$word" || say "no stack waits for this signal"
+}
+trap finish EXIT
+
+# until_true WHAT COMMAND...: tries until it succeeds.
+until_true() {
+    local what=$1 until=$((SECONDS + WAIT_SECONDS_MAX))
+    shift
+    until "$@"; do
+        [[ $SECONDS -lt $until ]] || fail "gave up after $WAIT_SECONDS_MAX s: $what"
+        sleep "$RETRY_SECONDS"
+    done
+}
+
+need_packages() {
+    until_true "the lists of packages" apt-get -o DPkg::Lock::Timeout=300 update -qq
+    until_true "installing $*" apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends "$@"
+}
+
+# Puts /usr/bin/cairn and its service in place: from an archive of `make install`, or from source.
+install_cairn() {
+    local scratch
+    if [[ -n $CAIRN_PACKAGE_URL ]]; then
+        scratch=$(mktemp -d)
+        case $CAIRN_PACKAGE_URL in
+        s3://*) aws s3 cp --only-show-errors "$CAIRN_PACKAGE_URL" "$scratch/cairn.tar.gz" ;;
+        *) curl -sSfL --retry 5 "$CAIRN_PACKAGE_URL" -o "$scratch/cairn.tar.gz" ;;
+        esac
+        echo "$CAIRN_PACKAGE_SHA256  $scratch/cairn.tar.gz" | sha256sum --check --quiet ||
+            fail "$CAIRN_PACKAGE_URL is not what its SHA-256 says"
+        tar -xzf "$scratch/cairn.tar.gz" -C / --no-same-owner --no-overwrite-dir ./usr
+        rm -rf "$scratch"
+    elif [[ -n $CAIRN_SOURCE_URL ]]; then
+        need_packages git make
+        rm -rf /usr/local/src/cairn
+        git clone --quiet --depth 1 --branch "$CAIRN_SOURCE_REF" "$CAIRN_SOURCE_URL" /usr/local/src/cairn
+        make -C /usr/local/src/cairn install PREFIX=/usr
+    else
+        fail "neither a package nor a source of Cairn is given"
+    fi
+    say "$(cairn --version) is installed"
+    id cairn >/dev/null 2>&1 ||
+        useradd --system --home-dir /var/lib/cairn --shell /usr/sbin/nologin cairn
+}
+
+# attach NUMBER VOLUME: a volume that the instance before this one had comes free when that one is gone.
+attach() {
+    local number=$1 volume=$2 names=(/dev/sd{f..p} /dev/xvdb{a..z}) me at
+    me=$(metadata instance-id)
+    at=$(aws ec2 describe-volumes --volume-ids "$volume" --output text --query "Volumes[0].Attachments[0].InstanceId")
+    [[ $at != "$me" ]] || return 0
+    aws ec2 attach-volume --volume-id "$volume" --instance-id "$me" --device "${names[number - 1]}" >/dev/null
+}
+
+# Devices by what their links begin with. A device has several links, and partitions have some too.
+devices_named() {
+    find "$BY_ID" -name "$1*" ! -name "*-part*" -exec realpath {} + 2>/dev/null | sort -u
+}
+
+root_device() {
+    lsblk --noheadings --nodeps --paths --output PKNAME "$(findmnt --noheadings --output SOURCE --target /)"
+}
+
+# Prints the devices of the data disks, one a line.
+data_devices() {
+    local number=0 volume link
+    case $CAIRN_DISKS in
+    volumes)
+        for volume in ${CAIRN_VOLUMES//,/ }; do
+            number=$((number + 1))
+            until_true "attaching $volume" attach "$number" "$volume" >&2
+            link=$BY_ID/nvme-Amazon_Elastic_Block_Store_${volume/-/}
+            until_true "$link" test -e "$link" >&2
+            realpath "$link"
+        done
+        ;;
+    own-volumes) devices_named nvme-Amazon_Elastic_Block_Store_vol | grep -vxF "$(root_device)" ;;
+    instance-store) devices_named nvme-Amazon_EC2_NVMe_Instance_Storage_ ;;
+    devices)
+        for link in ${CAIRN_VOLUMES//,/ }; do
+            until_true "$link" test -b "$link" >&2
+            realpath "$link"
+        done
+        ;;
+    *) fail "CAIRN_DISKS is not known: $CAIRN_DISKS" ;;
+    esac
+}
+
+# mount_disk NUMBER DEVICE: as XFS, made only where there is nothing at all.
+mount_disk() {
+    local folder=$DISKS/disk$1 device=$2 type uuid
+    type=$(blkid -p -s TYPE -o value "$device" || true)
+    if [[ -z $type ]]; then
+        [[ -z $(blkid -p "$device" || true) ]] || fail "$device has partitions: it is no data disk"
+        say "making a file system on $device"
+        mkfs.xfs -q "$device"
+    elif [[ $type != xfs ]]; then
+        fail "$device holds $type, not XFS: it is left alone"
+    fi
+    uuid=$(blkid -p -s UUID -o value "$device")
+    mkdir -p "$folder"
+    sed -i "\\| $folder xfs |d" /etc/fstab
+    echo "UUID=$uuid $folder xfs noatime,nofail,x-systemd.device-timeout=120 0 0" >>/etc/fstab
+    mountpoint -q "$folder" || mount "$folder"
+    # A folder inside: where a disk is not mounted, there is no folder, and Cairn cannot mistake it.
+    install -d -o cairn -g cairn -m 700 "$folder/data"
+}
+
+# Mounts all disks and lists their folders in FOLDERS. Without all of them nothing is served: a pool that is
+# made, or repaired, without a disk that is merely late would lose what is on it.
+FOLDERS=()
+mount_disks() {
+    local device devices
+    devices=$(data_devices)
+    while read -r device; do
+        [[ -n $device ]] || continue
+        mount_disk $((${#FOLDERS[@]} + 1)) "$device"
+        FOLDERS+=("$DISKS/disk$((${#FOLDERS[@]} + 1))")
+    done <<<"$devices"
+    [[ ${#FOLDERS[@]} -eq $CAIRN_DISK_COUNT ]] ||
+        fail "there are ${#FOLDERS[@]} data disks, not $CAIRN_DISK_COUNT"
+    say "data disks: ${FOLDERS[*]}"
+}
