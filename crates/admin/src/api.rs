@@ -127,8 +127,12 @@ pub enum DiskState {
     Ok,
     /// Not there at start.
     Missing,
-    /// There, but it failed too often to be written to.
+    /// There, but it failed too often, hung or was too slow: no longer used.
     Failed,
+    /// It leaves: its data is moved to other disks.
+    Draining,
+    /// Nothing is on it any more; it can be removed.
+    Drained,
 }
 
 impl std::fmt::Display for DiskState {
@@ -137,6 +141,8 @@ impl std::fmt::Display for DiskState {
             Self::Ok => "ok",
             Self::Missing => "MISSING",
             Self::Failed => "FAILED",
+            Self::Draining => "draining",
+            Self::Drained => "drained",
         })
     }
 }
@@ -153,6 +159,149 @@ pub struct DiskView {
     pub write_errors: u64,
     pub full_errors: u64,
     pub checksum_errors: u64,
+    /// Shards that the volumes have on it.
+    pub shards: u64,
+    /// What is wrong with it, if anything is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// A disk to add: an empty folder, by its path on the server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DiskAdd {
+    pub path: String,
+    /// Take it although it was a disk of Cairn's, and delete what is on it.
+    #[serde(default)]
+    pub wipe: bool,
+}
+
+/// What to change about a disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DiskChange {
+    /// Move its data to the other disks, or stop doing that.
+    pub draining: bool,
+}
+
+/// Moving and rebuilding of shards from disks that leave or are lost.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RebuildView {
+    /// Whether something is being moved now.
+    pub running: bool,
+    /// Bytes per second that are moved at most; 0: no limit.
+    pub rate_bytes_per_second: u64,
+    /// Shards that still are on disks that leave, or were on disks that are given up.
+    pub shards_left: u64,
+    pub bytes_left: u64,
+    /// Done since the server started.
+    pub shards_moved: u64,
+    pub segments_rewritten: u64,
+    pub moved_bytes: u64,
+    /// Bytes that could not be had from anywhere.
+    pub lost_bytes: u64,
+    pub errors: u64,
+    /// Time that the rest takes at the speed of the last minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_left: Option<u64>,
+    /// Shards that cannot be read where they should be, by how many more their segment can lose: those
+    /// with the least come first.
+    pub shards_missing: u64,
+    /// Why it does not go on, if it does not.
+    pub problems: Vec<String>,
+}
+
+/// How fast shards are moved and rebuilt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RebuildRate {
+    /// 0: no limit.
+    pub rate_bytes_per_second: u64,
+}
+
+/// Where a scrub stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ScrubStage {
+    /// None was ever started.
+    #[default]
+    Never,
+    Running,
+    /// Stopped by `pause`; goes on with `start`.
+    Paused,
+    Done,
+}
+
+impl std::fmt::Display for ScrubStage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Never => "never",
+            Self::Running => "running",
+            Self::Paused => "paused",
+            Self::Done => "done",
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ScrubStart {
+    /// Bytes per second from now on; 0: no limit. What is left out stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_bytes_per_second: Option<u64>,
+    /// Begin anew also when one is under way.
+    #[serde(default)]
+    pub restart: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ScrubView {
+    pub stage: ScrubStage,
+    pub started_seconds: i64,
+    /// 0 while it is not done.
+    pub finished_seconds: i64,
+    pub rate_bytes_per_second: u64,
+    /// Bytes read so far, and about how many it will be.
+    pub done_bytes: u64,
+    pub total_bytes: u64,
+    /// At the speed so far.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_left: Option<u64>,
+    pub shards: u64,
+    pub records: u64,
+    /// Bytes of shards that were wrong or could not be read, and those of them that were written anew.
+    pub wrong_bytes: u64,
+    pub repaired_bytes: u64,
+    pub shards_rebuilt: u64,
+    pub shards_sealed: u64,
+    /// Shards on disks that are away, which were not looked at.
+    pub shards_away: u64,
+    /// Places in files that cannot be read any more; `report` names them.
+    pub damaged: u64,
+    /// Failures of the scrub itself.
+    pub errors: u64,
+}
+
+/// Bytes of a file that cannot be read any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ScrubDamage {
+    pub volume: String,
+    pub inode: u64,
+    /// All its names, from the root of the volume; none if it has none any more. Bytes that are not
+    /// UTF-8 are shown as U+FFFD.
+    pub paths: Vec<String>,
+    pub start: u64,
+    pub end: u64,
+    pub detail: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ScrubReport {
+    pub scrub: ScrubView,
+    /// What was found and is still there, by volume and file.
+    pub damaged: Vec<ScrubDamage>,
+    /// Places beyond those, for which there was no room in the list.
+    pub damaged_more: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

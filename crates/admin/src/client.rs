@@ -7,7 +7,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::api::{
-    DiskList, ErrorBody, ErrorDetail, ErrorKind, ExportList, ExportSet, ExportView, Status,
+    DiskAdd, DiskChange, DiskList, DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportList,
+    ExportSet, ExportView, RebuildRate, RebuildView, ScrubReport, ScrubStart, ScrubView, Status,
     VolumeChange, VolumeCreate, VolumeList, VolumeView,
 };
 use crate::token::Token;
@@ -64,6 +65,53 @@ impl Client {
 
     pub fn disks(&self) -> Result<DiskList, ClientError> {
         self.get("/api/v1/disks")
+    }
+
+    pub fn disk_add(&self, add: &DiskAdd) -> Result<DiskView, ClientError> {
+        self.call(self.agent.post(self.at("/api/v1/disks")), add)
+    }
+
+    /// `disk` is an id as the list of disks has it.
+    pub fn disk_set(&self, disk: &str, change: &DiskChange) -> Result<DiskView, ClientError> {
+        let path = format!("/api/v1/disks/{disk}");
+        self.call(self.agent.patch(self.at(&path)), change)
+    }
+
+    pub fn disk_remove(&self, disk: &str, force: bool) -> Result<(), ClientError> {
+        let path = format!("/api/v1/disks/{disk}?force={force}");
+        self.send(|agent| self.authorized(agent.delete(self.at(&path))).call())
+            .map(drop)
+    }
+
+    pub fn disk_replace(&self, disk: &str, by: &DiskAdd) -> Result<DiskView, ClientError> {
+        let path = format!("/api/v1/disks/{disk}/replace");
+        self.call(self.agent.post(self.at(&path)), by)
+    }
+
+    pub fn rebuild(&self) -> Result<RebuildView, ClientError> {
+        self.get("/api/v1/rebuild")
+    }
+
+    pub fn rebuild_rate(&self, rate: &RebuildRate) -> Result<RebuildView, ClientError> {
+        self.call(self.agent.patch(self.at("/api/v1/rebuild")), rate)
+    }
+
+    pub fn scrub(&self) -> Result<ScrubView, ClientError> {
+        self.get("/api/v1/scrub")
+    }
+
+    pub fn scrub_start(&self, start: &ScrubStart) -> Result<ScrubView, ClientError> {
+        self.call(self.agent.post(self.at("/api/v1/scrub/start")), start)
+    }
+
+    pub fn scrub_pause(&self) -> Result<ScrubView, ClientError> {
+        let pause = self.agent.post(self.at("/api/v1/scrub/pause"));
+        let answer = self.send(|_| self.authorized(pause).send_empty())?;
+        self.parse(&answer)
+    }
+
+    pub fn scrub_report(&self) -> Result<ScrubReport, ClientError> {
+        self.get("/api/v1/scrub/report")
     }
 
     pub fn volumes(&self) -> Result<VolumeList, ClientError> {

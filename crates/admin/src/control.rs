@@ -6,8 +6,8 @@ use std::pin::Pin;
 use cairn_config::{ClientNet, ExportRule, VolumeName};
 
 use crate::api::{
-    DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportView, Status, VolumeChange, VolumeCreate,
-    VolumeView,
+    DiskAdd, DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportView, RebuildView, ScrubReport,
+    ScrubStart, ScrubView, Status, VolumeChange, VolumeCreate, VolumeView,
 };
 
 /// A failed request, as it is answered.
@@ -54,6 +54,22 @@ pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, ControlError>> + 
 pub trait Control: Send + Sync + 'static {
     fn status(&self) -> Answer<'_, Status>;
     fn disks(&self) -> Answer<'_, Vec<DiskView>>;
+    /// Takes a folder into the pool as a new disk.
+    fn disk_add(&self, add: DiskAdd) -> Answer<'_, DiskView>;
+    /// Moves the data of a disk to others, or stops that. A disk is named by its id, or by as
+    /// much of the beginning of that as is its alone.
+    fn disk_drain(&self, disk: String, draining: bool) -> Answer<'_, DiskView>;
+    /// Takes a disk out of the pool: one with nothing on it, or with `force` one whose data the others have.
+    fn disk_remove(&self, disk: String, force: bool) -> Answer<'_, ()>;
+    /// Puts a new disk into the place of one, which is drained, or rebuilt if it is lost, and removed.
+    fn disk_replace(&self, disk: String, by: DiskAdd) -> Answer<'_, DiskView>;
+    fn rebuild(&self) -> Answer<'_, RebuildView>;
+    /// Bytes per second; 0 for no limit.
+    fn rebuild_rate(&self, rate_bytes_per_second: u64) -> Answer<'_, RebuildView>;
+    fn scrub(&self) -> Answer<'_, ScrubView>;
+    fn scrub_start(&self, start: ScrubStart) -> Answer<'_, ScrubView>;
+    fn scrub_pause(&self) -> Answer<'_, ScrubView>;
+    fn scrub_report(&self) -> Answer<'_, ScrubReport>;
     fn volumes(&self) -> Answer<'_, Vec<VolumeView>>;
     fn volume(&self, name: VolumeName) -> Answer<'_, VolumeView>;
     fn volume_create(&self, create: VolumeCreate) -> Answer<'_, VolumeView>;

@@ -28,7 +28,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::api::{
-    DiskList, ErrorBody, ErrorKind, ExportList, ExportSet, ExportView, Status, VolumeChange,
+    DiskAdd, DiskChange, DiskList, DiskView, ErrorBody, ErrorKind, ExportList, ExportSet,
+    ExportView, RebuildRate, RebuildView, ScrubReport, ScrubStart, ScrubView, Status, VolumeChange,
     VolumeCreate, VolumeList, VolumeView,
 };
 use crate::control::{Control, ControlError};
@@ -150,7 +151,14 @@ struct Document;
 fn secured() -> OpenApiRouter<Arc<Shared>> {
     OpenApiRouter::new()
         .routes(routes!(status))
-        .routes(routes!(disk_list))
+        .routes(routes!(disk_list, disk_add))
+        .routes(routes!(disk_set, disk_remove))
+        .routes(routes!(disk_replace))
+        .routes(routes!(rebuild, rebuild_set))
+        .routes(routes!(scrub))
+        .routes(routes!(scrub_start))
+        .routes(routes!(scrub_pause))
+        .routes(routes!(scrub_report))
         .routes(routes!(volume_list, volume_create))
         .routes(routes!(volume_show, volume_set, volume_delete))
         .routes(routes!(export_list))
@@ -373,9 +381,36 @@ impl<S: Send + Sync> FromRequestParts<S> for Named {
     }
 }
 
+/// The disk that the path names.
+struct DiskNamed(String);
+
+impl<S: Send + Sync> FromRequestParts<S> for DiskNamed {
+    type Rejection = ControlError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ControlError> {
+        Path::<String>::from_request_parts(parts, state)
+            .await
+            .map(|Path(disk)| Self(disk))
+            .map_err(|_| ControlError::new(ErrorKind::NotFound, "there is no disk of that name"))
+    }
+}
+
 impl From<QueryError> for ControlError {
     fn from(error: QueryError) -> Self {
         Self::new(ErrorKind::Invalid, error.to_string())
+    }
+}
+
+/// The only key that some queries have.
+fn force_of(query: Option<&str>) -> Result<bool, ControlError> {
+    let query = Query::parse(query, &["force"])?;
+    match query.values("force").last() {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(_) => Err(ControlError::new(
+            ErrorKind::Invalid,
+            "force is true or false",
+        )),
     }
 }
 
@@ -410,6 +445,113 @@ async fn status(State(shared): Api) -> Result<Json<Status>, ControlError> {
 async fn disk_list(State(shared): Api) -> Result<Json<DiskList>, ControlError> {
     let disks = shared.control.disks().await?;
     Ok(Json(DiskList { disks }))
+}
+
+/// Takes an empty folder of the server's machine into the pool.
+#[utoipa::path(post, path = "/api/v1/disks", request_body = DiskAdd, responses(
+    (status = 201, body = DiskView), (status = 409, body = ErrorBody)))]
+async fn disk_add(
+    State(shared): Api,
+    Given(add): Given<DiskAdd>,
+) -> Result<(StatusCode, Json<DiskView>), ControlError> {
+    let disk = to_the_end(async move { shared.control.disk_add(add).await }).await?;
+    Ok((StatusCode::CREATED, Json(disk)))
+}
+
+/// Moves the data of a disk to the others, or stops that. `disk` is its id, or the beginning of it.
+#[utoipa::path(patch, path = "/api/v1/disks/{disk}", params(("disk" = String, Path)),
+    request_body = DiskChange, responses(
+    (status = 200, body = DiskView), (status = 404, body = ErrorBody),
+    (status = 409, body = ErrorBody)))]
+async fn disk_set(
+    State(shared): Api,
+    DiskNamed(disk): DiskNamed,
+    Given(change): Given<DiskChange>,
+) -> Result<Json<DiskView>, ControlError> {
+    to_the_end(async move { shared.control.disk_drain(disk, change.draining).await })
+        .await
+        .map(Json)
+}
+
+/// Takes a disk out of the pool. One with data on it only with `force=true`, and only if that data can
+/// be rebuilt from the others.
+#[utoipa::path(delete, path = "/api/v1/disks/{disk}",
+    params(("disk" = String, Path), ("force" = Option<bool>, Query)), responses(
+    (status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+    (status = 409, body = ErrorBody)))]
+async fn disk_remove(
+    State(shared): Api,
+    DiskNamed(disk): DiskNamed,
+    RawQuery(query): RawQuery,
+) -> Result<StatusCode, ControlError> {
+    let force = force_of(query.as_deref())?;
+    to_the_end(async move { shared.control.disk_remove(disk, force).await }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Puts a new disk into the place of one that is there or lost; the old one leaves the pool when
+/// everything that it held is on others.
+#[utoipa::path(post, path = "/api/v1/disks/{disk}/replace", params(("disk" = String, Path)),
+    request_body = DiskAdd, responses(
+    (status = 201, body = DiskView), (status = 404, body = ErrorBody),
+    (status = 409, body = ErrorBody)))]
+async fn disk_replace(
+    State(shared): Api,
+    DiskNamed(disk): DiskNamed,
+    Given(by): Given<DiskAdd>,
+) -> Result<(StatusCode, Json<DiskView>), ControlError> {
+    let disk = to_the_end(async move { shared.control.disk_replace(disk, by).await }).await?;
+    Ok((StatusCode::CREATED, Json(disk)))
+}
+
+/// How far the moving and rebuilding of shards is.
+#[utoipa::path(get, path = "/api/v1/rebuild", responses((status = 200, body = RebuildView)))]
+async fn rebuild(State(shared): Api) -> Result<Json<RebuildView>, ControlError> {
+    shared.control.rebuild().await.map(Json)
+}
+
+/// Changes how fast shards are moved and rebuilt, until the next start.
+#[utoipa::path(patch, path = "/api/v1/rebuild", request_body = RebuildRate, responses(
+    (status = 200, body = RebuildView)))]
+async fn rebuild_set(
+    State(shared): Api,
+    Given(set): Given<RebuildRate>,
+) -> Result<Json<RebuildView>, ControlError> {
+    let answer = shared.control.rebuild_rate(set.rate_bytes_per_second);
+    answer.await.map(Json)
+}
+
+/// How far the scrub is.
+#[utoipa::path(get, path = "/api/v1/scrub", responses((status = 200, body = ScrubView)))]
+async fn scrub(State(shared): Api) -> Result<Json<ScrubView>, ControlError> {
+    shared.control.scrub().await.map(Json)
+}
+
+/// Starts a scrub, or goes on with the one that was paused; changes its rate.
+#[utoipa::path(post, path = "/api/v1/scrub/start", request_body = ScrubStart, responses(
+    (status = 200, body = ScrubView)))]
+async fn scrub_start(
+    State(shared): Api,
+    Given(start): Given<ScrubStart>,
+) -> Result<Json<ScrubView>, ControlError> {
+    to_the_end(async move { shared.control.scrub_start(start).await })
+        .await
+        .map(Json)
+}
+
+/// Pauses the scrub; it stays paused over restarts.
+#[utoipa::path(post, path = "/api/v1/scrub/pause", responses(
+    (status = 200, body = ScrubView), (status = 409, body = ErrorBody)))]
+async fn scrub_pause(State(shared): Api) -> Result<Json<ScrubView>, ControlError> {
+    to_the_end(async move { shared.control.scrub_pause().await })
+        .await
+        .map(Json)
+}
+
+/// What the last scrub found that cannot be repaired: which bytes of which files.
+#[utoipa::path(get, path = "/api/v1/scrub/report", responses((status = 200, body = ScrubReport)))]
+async fn scrub_report(State(shared): Api) -> Result<Json<ScrubReport>, ControlError> {
+    shared.control.scrub_report().await.map(Json)
 }
 
 /// All volumes.
@@ -466,17 +608,7 @@ async fn volume_delete(
     Named(name): Named,
     RawQuery(query): RawQuery,
 ) -> Result<StatusCode, ControlError> {
-    let query = Query::parse(query.as_deref(), &["force"])?;
-    let force = match query.values("force").last() {
-        None | Some("false") => false,
-        Some("true") => true,
-        Some(_) => {
-            return Err(ControlError::new(
-                ErrorKind::Invalid,
-                "force is true or false",
-            ));
-        }
-    };
+    let force = force_of(query.as_deref())?;
     to_the_end(async move { shared.control.volume_delete(name, force).await }).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower::ServiceExt;
 
 use super::*;
-use crate::api::{DiskView, ErrorDetail};
+use crate::api::{DiskView, ErrorDetail, ScrubStage};
 use crate::client::{Client, ClientError};
 use crate::control::Answer;
 
@@ -49,6 +49,22 @@ fn answer<T: Send + 'static>(result: Result<T, ControlError>) -> Answer<'static,
     Box::pin(async move { result })
 }
 
+fn disk(id: &str) -> DiskView {
+    DiskView {
+        id: id.to_owned(),
+        label: "/disk".to_owned(),
+        state: crate::api::DiskState::Ok,
+        total_bytes: 2,
+        free_bytes: 1,
+        read_errors: 0,
+        write_errors: 0,
+        full_errors: 0,
+        checksum_errors: 0,
+        shards: 3,
+        problem: None,
+    }
+}
+
 fn only_main(name: &VolumeName) -> Result<(), ControlError> {
     if name.as_str() == "main" {
         Ok(())
@@ -67,6 +83,57 @@ impl Control for Pretend {
 
     fn disks(&self) -> Answer<'_, Vec<DiskView>> {
         answer(Ok(Vec::new()))
+    }
+
+    fn disk_add(&self, add: DiskAdd) -> Answer<'_, DiskView> {
+        self.tell(format!("add {add:?}"));
+        answer(Ok(disk("ab")))
+    }
+
+    fn disk_drain(&self, id: String, draining: bool) -> Answer<'_, DiskView> {
+        self.tell(format!("drain {id} {draining}"));
+        answer(Ok(disk(&id)))
+    }
+
+    fn disk_remove(&self, id: String, force: bool) -> Answer<'_, ()> {
+        self.tell(format!("remove {id} {force}"));
+        answer(Ok(()))
+    }
+
+    fn disk_replace(&self, id: String, by: DiskAdd) -> Answer<'_, DiskView> {
+        self.tell(format!("replace {id} {by:?}"));
+        answer(Ok(disk("cd")))
+    }
+
+    fn rebuild(&self) -> Answer<'_, RebuildView> {
+        answer(Ok(RebuildView::default()))
+    }
+
+    fn rebuild_rate(&self, rate_bytes_per_second: u64) -> Answer<'_, RebuildView> {
+        answer(Ok(RebuildView {
+            rate_bytes_per_second,
+            ..RebuildView::default()
+        }))
+    }
+
+    fn scrub(&self) -> Answer<'_, ScrubView> {
+        answer(Ok(ScrubView::default()))
+    }
+
+    fn scrub_start(&self, start: ScrubStart) -> Answer<'_, ScrubView> {
+        answer(Ok(ScrubView {
+            stage: ScrubStage::Running,
+            rate_bytes_per_second: start.rate_bytes_per_second.unwrap_or(7),
+            ..ScrubView::default()
+        }))
+    }
+
+    fn scrub_pause(&self) -> Answer<'_, ScrubView> {
+        answer(Err(ControlError::new(ErrorKind::Conflict, "no scrub runs")))
+    }
+
+    fn scrub_report(&self) -> Answer<'_, ScrubReport> {
+        answer(Ok(ScrubReport::default()))
     }
 
     fn volumes(&self) -> Answer<'_, Vec<VolumeView>> {
@@ -164,6 +231,22 @@ async fn requests_are_answered_or_refused() {
         ("GET", "/api/v1/volumes", yes, "", 200, "\"zstd:3\""),
         ("GET", "/api/v1/status", yes, "", 503, "unavailable"),
         ("GET", "/api/v1/disks", yes, "", 200, "\"disks\":[]"),
+        ("POST", "/api/v1/disks", None, r#"{"path":"/new"}"#, 401, "unauthorized"),
+        ("POST", "/api/v1/disks", yes, r#"{"path":"/new"}"#, 201, "\"shards\":3"),
+        ("POST", "/api/v1/disks", yes, r#"{"folder":"/new"}"#, 400, "unknown field"),
+        ("PATCH", "/api/v1/disks/ab", yes, r#"{"draining":true}"#, 200, "\"ab\""),
+        ("PATCH", "/api/v1/disks/ab", yes, "{}", 400, "draining"),
+        ("DELETE", "/api/v1/disks/ab?force=true", yes, "", 204, ""),
+        ("DELETE", "/api/v1/disks/ab?force=1", yes, "", 400, "true or false"),
+        ("POST", "/api/v1/disks/ab/replace", yes, r#"{"path":"/n","wipe":true}"#, 201, "\"cd\""),
+        ("GET", "/api/v1/rebuild", yes, "", 200, "shards_left"),
+        ("PATCH", "/api/v1/rebuild", yes, r#"{"rate_bytes_per_second":5}"#, 200, ":5,"),
+        ("GET", "/api/v1/scrub", yes, "", 200, "\"never\""),
+        ("POST", "/api/v1/scrub/start", None, "{}", 401, "unauthorized"),
+        ("POST", "/api/v1/scrub/start", yes, "{}", 200, "\"running\""),
+        ("POST", "/api/v1/scrub/start", yes, r#"{"rate":1}"#, 400, "unknown field"),
+        ("POST", "/api/v1/scrub/pause", yes, "", 409, "no scrub runs"),
+        ("GET", "/api/v1/scrub/report", yes, "", 200, "\"damaged\":[]"),
         ("GET", "/api/v1/volumes/main", yes, "", 200, "\"+2n\""),
         ("GET", "/api/v1/volumes/other", yes, "", 404, "not_found"),
         ("GET", "/api/v1/volumes/%2e%2e", yes, "", 404, "not_found"),
@@ -217,7 +300,11 @@ async fn requests_are_answered_or_refused() {
 /// The path of the document that `path` belongs to.
 fn template(path: &str) -> String {
     let path = path.split('?').next().unwrap_or_default();
+    if path.ends_with("/replace") {
+        return "/api/v1/disks/{disk}/replace".to_owned();
+    }
     for (prefix, template) in [
+        ("/api/v1/disks/", "/api/v1/disks/{disk}"),
         ("/api/v1/volumes/", "/api/v1/volumes/{name}"),
         ("/api/v1/exports/", "/api/v1/exports/{volume}"),
     ] {
@@ -244,6 +331,10 @@ fn the_document_names_every_path() {
     for path in [
         "status",
         "disks",
+        "disks/{disk}",
+        "rebuild",
+        "scrub",
+        "scrub/report",
         "volumes",
         "volumes/{name}",
         "exports",
@@ -290,6 +381,28 @@ fn the_client_speaks_to_the_server() {
         }
         other => panic!("{other:?}"),
     }
+    let add = DiskAdd {
+        path: "/new".to_owned(),
+        wipe: false,
+    };
+    assert_eq!(client.disk_add(&add).unwrap().id, "ab");
+    let change = DiskChange { draining: true };
+    assert_eq!(client.disk_set("ab", &change).unwrap().id, "ab");
+    client.disk_remove("ab", true).unwrap();
+    assert_eq!(client.disk_replace("ab", &add).unwrap().id, "cd");
+    assert_eq!(client.rebuild().unwrap(), RebuildView::default());
+    let rate = RebuildRate {
+        rate_bytes_per_second: 9,
+    };
+    assert_eq!(client.rebuild_rate(&rate).unwrap().rate_bytes_per_second, 9);
+    let started = client.scrub_start(&ScrubStart::default()).unwrap();
+    assert_eq!(started.stage, ScrubStage::Running);
+    assert_eq!(client.scrub().unwrap().stage, ScrubStage::Never);
+    assert_eq!(
+        client.scrub_pause().unwrap_err().kind(),
+        Some(ErrorKind::Conflict)
+    );
+    assert!(client.scrub_report().unwrap().damaged.is_empty());
     client.volume_set(&main, &VolumeChange::default()).unwrap();
     client.volume_delete(&main, true).unwrap();
     let rules = vec![ExportRule::new("10.0.0.0/8".parse().unwrap())];

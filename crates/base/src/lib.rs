@@ -8,6 +8,7 @@ pub mod buf;
 pub mod disk;
 pub mod env;
 pub mod ids;
+pub mod planted;
 pub mod real;
 pub mod time;
 pub mod units;

@@ -4,14 +4,15 @@ use std::path::PathBuf;
 
 use cairn_admin::api::VolumeChange;
 use cairn_config::{
-    ANONYMOUS_ID_DEFAULT, AccessPattern, ClientNet, Compression, Protection, Settings, SizeLimit,
-    Squash, VolumeName,
+    ANONYMOUS_ID_DEFAULT, AccessPattern, ClientNet, Compression, Protection, Settings, Size,
+    SizeLimit, Squash, VolumeName,
 };
 use cairn_files::{CatArgs, CpArgs, LsArgs, RmArgs, StatArgs};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::bench_args::BenchCommand;
+use crate::plan_args::PlanArgs;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -43,6 +44,9 @@ pub enum Command {
     /// Disks of the pool
     #[command(subcommand)]
     Disk(DiskCommand),
+    /// Scrub: read everything, repair what is wrong, say what cannot be
+    #[command(subcommand)]
+    Scrub(ScrubCommand),
     /// Volumes: make, show, change, delete
     #[command(subcommand)]
     Volume(VolumeCommand),
@@ -62,6 +66,8 @@ pub enum Command {
     /// Benchmarks: four corners, IOzone, IOR, metadata; on a mounted path or an NFS server
     #[command(subcommand)]
     Bench(Box<BenchCommand>),
+    /// Plan storage: which design, how big, what it costs, what it delivers, the template for it
+    Plan(Box<PlanArgs>),
     /// The config file
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -105,8 +111,87 @@ pub struct ViewArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum DiskCommand {
-    /// List the disks
+    /// List the disks, and what is being moved between them
     List(ViewArgs),
+    /// Take an empty folder into the pool as a new disk
+    Add(DiskAddArgs),
+    /// Move everything off a disk to the others, while clients work
+    Drain(DiskDrainArgs),
+    /// Take a disk out of the pool
+    Remove(DiskRemoveArgs),
+    /// Put a new disk into the place of one that is there, has failed or is lost
+    Replace(DiskReplaceArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct DiskAddArgs {
+    /// The folder, on the server's machine
+    pub folder: String,
+    /// Take a folder that was a disk of Cairn's, and delete what is in it
+    #[arg(long)]
+    pub wipe: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct DiskDrainArgs {
+    /// The disk: its folder, or its id or the beginning of that
+    pub disk: String,
+    /// Stop, and let new data go there again
+    #[arg(long)]
+    pub cancel: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct DiskRemoveArgs {
+    /// The disk: its folder, or its id or the beginning of that
+    pub disk: String,
+    /// Remove it although data is on it; that is rebuilt from the other disks. Refused if they do not
+    /// have it
+    #[arg(long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct DiskReplaceArgs {
+    /// The disk to replace: its folder, or its id or the beginning of that
+    pub disk: String,
+    /// The folder of the new disk, on the server's machine; may be that of the lost one
+    pub folder: String,
+    /// Take a folder that was a disk of Cairn's, and delete what is in it
+    #[arg(long)]
+    pub wipe: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ScrubCommand {
+    /// Start a scrub, or go on with the one that was paused; change its rate
+    Start(ScrubStartArgs),
+    /// Pause the scrub, also over restarts
+    Pause(ViewArgs),
+    /// Show how far the scrub is and what it found
+    Status(ViewArgs),
+    /// List the files with data that cannot be read any more
+    Report(ViewArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct ScrubStartArgs {
+    /// Read at most so much per second, such as 50MiB; 0 for no limit
+    #[arg(long, value_name = "SIZE")]
+    pub rate: Option<Size>,
+    /// Begin anew although one is under way
+    #[arg(long)]
+    pub restart: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -301,6 +386,21 @@ mod tests {
             ("serve --dta a", false),
             ("status --json --server http://127.0.0.1:1", true),
             ("disk list --json", true),
+            ("disk add /srv/new --json", true),
+            ("disk add", false),
+            ("disk drain 1234 --cancel", true),
+            ("disk remove /srv/old --force", true),
+            ("disk replace /srv/old /srv/new --wipe", true),
+            ("disk replace /srv/old", false),
+            ("scrub start --rate 50MiB --restart", true),
+            ("scrub start --rate fast", false),
+            ("scrub pause", true),
+            ("scrub status --json", true),
+            ("scrub report --json", true),
+            (
+                "serve --data a --scrub-rate 10MiB --rebuild-rate 0 --rebuild-delay 5",
+                true,
+            ),
             (
                 "volume create v --protection +2n --size-limit 1TiB --compression zstd:5",
                 true,

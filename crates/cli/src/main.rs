@@ -9,9 +9,13 @@ mod args;
 mod bench;
 mod bench_args;
 mod bench_progress;
+mod disk;
 mod exit;
 mod export;
+mod plan;
+mod plan_args;
 mod print;
+mod scrub;
 mod serve;
 mod status;
 mod volume;
@@ -21,7 +25,9 @@ use std::process::ExitCode;
 use cairn_files::{Console, Exit};
 use clap::{CommandFactory, Parser};
 
-use crate::args::{Cli, Command, ConfigCommand, DiskCommand, ExportCommand, VolumeCommand};
+use crate::args::{
+    Cli, Command, ConfigCommand, DiskCommand, ExportCommand, ScrubCommand, VolumeCommand,
+};
 use crate::exit::Failure;
 
 /// Many threads allocate and free buffers of each other; the system's allocator grows from that.
@@ -71,9 +77,18 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
             return files(async |console| cairn_files::stat(&args, console).await);
         }
         Command::Bench(command) => return bench::bench(&command),
+        Command::Plan(args) => plan::plan(&args),
         Command::Serve(args) => serve::run(*args),
         Command::Status(args) => status::status(&args),
-        Command::Disk(DiskCommand::List(args)) => status::disk_list(&args),
+        Command::Disk(DiskCommand::List(args)) => disk::list(&args),
+        Command::Disk(DiskCommand::Add(args)) => disk::add(&args),
+        Command::Disk(DiskCommand::Drain(args)) => disk::drain(&args),
+        Command::Disk(DiskCommand::Remove(args)) => disk::remove(&args),
+        Command::Disk(DiskCommand::Replace(args)) => disk::replace(&args),
+        Command::Scrub(ScrubCommand::Start(args)) => scrub::start(&args),
+        Command::Scrub(ScrubCommand::Pause(args)) => scrub::pause(&args),
+        Command::Scrub(ScrubCommand::Status(args)) => scrub::status(&args),
+        Command::Scrub(ScrubCommand::Report(args)) => scrub::report(&args),
         Command::Volume(VolumeCommand::List(args)) => volume::list(&args),
         Command::Volume(VolumeCommand::Show(args)) => volume::show(&args),
         Command::Volume(VolumeCommand::Create(args)) => volume::create(&args),

@@ -1,10 +1,11 @@
-//! `cairn status` and `cairn disk list`.
+//! `cairn status`.
 
-use cairn_admin::api::{DiskView, Health, Status, VolumeView};
+use cairn_admin::api::{Health, Status, VolumeView};
 use cairn_base::units::format_size;
 
 use crate::access;
 use crate::args::ViewArgs;
+use crate::disk::disk_table;
 use crate::exit::Failure;
 use crate::print::{self, Align, Column};
 
@@ -14,19 +15,6 @@ pub fn status(args: &ViewArgs) -> Result<(), Failure> {
         return print::json(&status);
     }
     print::text(&status_text(&status))
-}
-
-pub fn disk_list(args: &ViewArgs) -> Result<(), Failure> {
-    let list = access::client(&args.server)?.disks()?;
-    if args.json {
-        return print::json(&list);
-    }
-    let mut text = disk_table(&list.disks);
-    // Every view of the disks says when there is only one to lose.
-    if list.disks.len() == 1 {
-        text.push_str("\n\nNO REDUNDANCY: losing this disk loses everything.");
-    }
-    print::text(&text)
 }
 
 fn status_text(status: &Status) -> String {
@@ -80,32 +68,6 @@ fn nfs_address(status: &Status) -> String {
     format!("{} port {}{rpcbind}", status.nfs.address, status.nfs.port)
 }
 
-fn disk_table(disks: &[DiskView]) -> String {
-    const COLUMNS: &[Column] = &[
-        ("DISK", Align::Left),
-        ("STATE", Align::Left),
-        ("SIZE", Align::Right),
-        ("FREE", Align::Right),
-        ("READ ERRORS", Align::Right),
-        ("WRITE ERRORS", Align::Right),
-        ("WRONG BYTES", Align::Right),
-        ("ID", Align::Left),
-    ];
-    let rows = disks.iter().map(|disk| {
-        vec![
-            disk.label.clone(),
-            disk.state.to_string(),
-            size_or_none(disk.total_bytes),
-            size_or_none(disk.free_bytes),
-            disk.read_errors.to_string(),
-            disk.write_errors.to_string(),
-            disk.checksum_errors.to_string(),
-            disk.id.get(..8).unwrap_or(&disk.id).to_owned(),
-        ]
-    });
-    print::table(COLUMNS, rows.collect())
-}
-
 pub fn volume_table(volumes: &[VolumeView]) -> String {
     const COLUMNS: &[Column] = &[
         ("VOLUME", Align::Left),
@@ -138,7 +100,7 @@ pub fn volume_table(volumes: &[VolumeView]) -> String {
     print::table(COLUMNS, rows.collect())
 }
 
-fn size_or_none(bytes: u64) -> String {
+pub fn size_or_none(bytes: u64) -> String {
     if bytes == 0 {
         String::new()
     } else {
@@ -146,7 +108,7 @@ fn size_or_none(bytes: u64) -> String {
     }
 }
 
-fn duration(seconds: u64) -> String {
+pub fn duration(seconds: u64) -> String {
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
     match (days, hours, minutes) {
         (0, 0, 0) => format!("{seconds} s"),

@@ -59,9 +59,18 @@ const KEYS: &[(&str, Setter)] = &[
         settings.ready_file = Some(folder.join(text(value)?));
         Ok(())
     }),
+    ("rebuild_delay", |settings, value, _| {
+        word(&mut settings.rebuild_delay, value)
+    }),
+    ("rebuild_rate", |settings, value, _| {
+        word(&mut settings.rebuild_rate, value)
+    }),
     ("rpcbind", |settings, value, _| {
         settings.rpcbind = Some(yes_or_no(value)?);
         Ok(())
+    }),
+    ("scrub_rate", |settings, value, _| {
+        word(&mut settings.scrub_rate, value)
     }),
     ("threads", |settings, value, _| {
         word(&mut settings.threads, value)?;
@@ -197,6 +206,9 @@ mod tests {
             metrics_open = false
             disk_size_limit = 1073741824
             disk_spare = "1GiB"
+            scrub_rate = "10MiB"
+            rebuild_rate = 0
+            rebuild_delay = 30
             disk_io = "threads"
         "#;
         let want = Settings {
@@ -212,6 +224,9 @@ mod tests {
             metrics_open: Some(false),
             disk_size_limit: Some(Size(1 << 30)),
             disk_spare: Some(Size(1 << 30)),
+            scrub_rate: Some(Size(10 << 20)),
+            rebuild_rate: Some(Size(0)),
+            rebuild_delay: Some(30),
             disk_io: Some(DiskIo::Threads),
         };
         assert_eq!(parse_file(content, Path::new("/etc/cairn")), Ok(want));

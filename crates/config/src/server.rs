@@ -20,6 +20,12 @@ pub const DATA_FOLDERS_MAX: usize = 64;
 /// Space of each disk that is written ahead, unless told otherwise. None: through NFS no gain was seen on
 /// a disk whose first write is as fast as the next.
 pub const DISK_SPARE_BYTES_DEFAULT: u64 = 0;
+/// How fast a scrub reads, unless told otherwise.
+pub const SCRUB_RATE_DEFAULT: u64 = 50 << 20;
+/// How fast shards are moved and rebuilt, unless told otherwise.
+pub const REBUILD_RATE_DEFAULT: u64 = 200 << 20;
+/// How long a lost disk is waited for before its data is rebuilt elsewhere, unless told otherwise.
+pub const REBUILD_DELAY_SECONDS_DEFAULT: u64 = 600;
 /// Most threads that serve clients.
 pub const THREADS_MAX: usize = 256;
 
@@ -107,6 +113,16 @@ pub struct Settings {
     /// auto, uring or threads [default: auto]
     #[arg(long, value_name = "KIND")]
     pub disk_io: Option<DiskIo>,
+    /// Bytes per second that a scrub reads; 0 for no limit [default: 50MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub scrub_rate: Option<Size>,
+    /// Bytes per second that are moved or rebuilt when a disk leaves or is lost; 0 for no limit
+    /// [default: 200MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub rebuild_rate: Option<Size>,
+    /// Seconds that a lost disk is waited for before its data is rebuilt on others [default: 600]
+    #[arg(long, value_name = "SECONDS")]
+    pub rebuild_delay: Option<u64>,
 }
 
 /// Reads `ADDR:PORT`; `localhost` and nothing stand for 127.0.0.1 and all addresses.
@@ -161,6 +177,9 @@ impl Settings {
             disk_size_limit: self.disk_size_limit.or(below.disk_size_limit),
             disk_spare: self.disk_spare.or(below.disk_spare),
             disk_io: self.disk_io.or(below.disk_io),
+            scrub_rate: self.scrub_rate.or(below.scrub_rate),
+            rebuild_rate: self.rebuild_rate.or(below.rebuild_rate),
+            rebuild_delay: self.rebuild_delay.or(below.rebuild_delay),
         }
     }
 
@@ -189,6 +208,11 @@ impl Settings {
                 .disk_spare
                 .map_or(DISK_SPARE_BYTES_DEFAULT, |size| size.0),
             disk_io: self.disk_io.unwrap_or(DiskIo::Auto),
+            scrub_bytes_per_second: self.scrub_rate.map_or(SCRUB_RATE_DEFAULT, |rate| rate.0),
+            rebuild_bytes_per_second: self
+                .rebuild_rate
+                .map_or(REBUILD_RATE_DEFAULT, |rate| rate.0),
+            rebuild_delay_seconds: self.rebuild_delay.unwrap_or(REBUILD_DELAY_SECONDS_DEFAULT),
         })
     }
 
@@ -245,6 +269,11 @@ pub struct Config {
     /// Space of each disk in files that wait for new data.
     pub disk_spare_bytes: u64,
     pub disk_io: DiskIo,
+    /// 0: no limit.
+    pub scrub_bytes_per_second: u64,
+    /// 0: no limit.
+    pub rebuild_bytes_per_second: u64,
+    pub rebuild_delay_seconds: u64,
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, Timestamp};
 use cairn_meta::{Batch, Fold, InodeKind, Key, Ticket};
 
@@ -156,8 +157,10 @@ impl Shared {
             if state.record.used_bytes > 0 && !self.cut_extents(ino, state, size_bytes, batch)? {
                 return Ok(false);
             }
-            self.discard_dirty(state, size_bytes);
-            if state.journal_last.0 > 0 {
+            if !planted::is(Bug::CutForgetsDirty) {
+                self.discard_dirty(state, size_bytes);
+            }
+            if state.journal_last.0 > 0 && !planted::is(Bug::CutForgetsJournal) {
                 batch.fold(Fold {
                     ino,
                     start: size_bytes,
@@ -232,6 +235,8 @@ impl Shared {
                 // More came meanwhile; the caller begins again.
                 return Ok(());
             }
+            // Whoever replays older journal entries must see that they do not tell the size any more.
+            state.touch_ctime(self.now());
             batch.put(Key::inode(ino), state.stored_record().encode());
             state.ticket = self.meta.submit(batch);
         }

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, Timestamp};
 use cairn_meta::{Batch, InodeKind, JournalEntry};
 use cairn_segment::{ErrorKind, RecordPointer};
@@ -125,6 +126,10 @@ impl Fs {
                 });
             }
         }
+        // What came in after the last flush would be lost, and answered with the old verifier.
+        if shared.tasks.is_stopping() {
+            return Err(FsError::Fenced);
+        }
         loop {
             shared.require_space(u64::from(count_bytes))?;
             if shared.dirty.admit(u64::from(count_bytes)).await {
@@ -180,7 +185,9 @@ impl Fs {
             }),
             Stability::Stable => {
                 if journal {
-                    shared.durable(ticket).await?;
+                    if !planted::is(Bug::StableWriteNotAwaited) {
+                        shared.durable(ticket).await?;
+                    }
                 } else {
                     shared.commit(&inode).await?;
                 }
@@ -416,7 +423,7 @@ impl Shared {
                     .collect();
                 (waits, state.ticket)
             };
-            if waits.is_empty() {
+            if waits.is_empty() || planted::is(Bug::CommitSkipsFlights) {
                 return self.durable(ticket).await;
             }
             for mut done in waits {
@@ -427,7 +434,10 @@ impl Shared {
             }
             let ticket = {
                 let state = inode.lock();
-                let left = state.dirty.has_unstable_up_to(sequence.unwrap_or(0));
+                let left = match planted::is(Bug::CommitForgetsNewFlights) {
+                    true => state.dirty.has_unstable_up_to(sequence.unwrap_or(0)),
+                    false => state.has_unstable_up_to(sequence.unwrap_or(0)),
+                };
                 (!left).then_some(state.ticket)
             };
             if let Some(ticket) = ticket {

@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use cairn_base::LogPosition;
+use cairn_base::planted::{self, Bug};
 
 /// Bytes that were written together, or what later writes left of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,11 +61,23 @@ impl DirtyMap {
     }
 
     /// Puts `run` at `offset`; it wins over what is there. Returns the change of `len_bytes`.
-    pub fn insert(&mut self, offset: u64, run: Run) -> i64 {
+    ///
+    /// Where it replaces bytes that are in memory only, it also takes over their number: a COMMIT that
+    /// waits for those must not find them gone before these are stable.
+    pub fn insert(&mut self, offset: u64, mut run: Run) -> i64 {
         if run.data.is_empty() {
             return 0;
         }
         let before = self.len_bytes;
+        let end = offset + run.data.len() as u64;
+        if !planted::is(Bug::OverwriteForgetsCommit) {
+            let touched = self.runs.range(..end).rev();
+            let touched =
+                touched.take_while(|(start, old)| *start + old.data.len() as u64 > offset);
+            let unstable = touched.filter(|(_, old)| old.journal.is_none());
+            let oldest = unstable.map(|(_, old)| old.sequence).min();
+            run.sequence = oldest.map_or(run.sequence, |oldest| oldest.min(run.sequence));
+        }
         self.clear(offset..offset + run.data.len() as u64);
         self.add(offset, run);
         self.len_bytes as i64 - before as i64

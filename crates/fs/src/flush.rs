@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, LogPosition, SegmentId};
 use cairn_meta::{Batch, ExtentRecord, Fold, Key, SegmentRecord, SpaceDelta};
 use cairn_segment::{Appended, EncodedRecord, RecordPointer, SegmentInfo, Stream, encode_record};
@@ -334,7 +335,7 @@ impl Shared {
             for (start, run) in flight.runs.iter() {
                 let len = run.data.len() as u64;
                 let end = (start + len).min(flight.limit);
-                if !state.removed && *start < end {
+                if !state.removed && *start < end && !planted::is(Bug::FailedFlushDropped) {
                     let part = Run {
                         data: run.data.slice(..(end - start) as usize),
                         ..run.clone()

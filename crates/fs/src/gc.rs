@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use cairn_base::{Ino, SegmentId};
 use cairn_meta::{Batch, Key, SegmentRecord, SpaceDelta};
-use cairn_segment::{ErrorKind, RecordPointer, Stream, encode_record};
+use cairn_segment::{ErrorKind, Pace, RecordPointer, Stream, encode_record};
 use rustc_hash::FxHashMap;
 
 use crate::extents::{Ahead, Change, Extent, ExtentMap};
 use crate::types::FsError;
-use crate::volume::{Shared, meta_error, parse_extent, segment_error};
+use crate::volume::{Fs, Shared, meta_error, parse_extent, segment_error};
 
 /// The collector looks this often, and when space is short.
 const GC_INTERVAL: Duration = Duration::from_secs(2);
@@ -40,6 +40,21 @@ const RELOCATE_BYTES_PER_SECOND: u64 = 200 << 20;
 const REMOVE_SEGMENTS_MAX: usize = 256;
 /// Open segments without an append for so long are sealed.
 const SEAL_IDLE: Duration = Duration::from_secs(60);
+
+/// Segments that one call rewrites: one pass over all extents finds their records.
+pub const EVACUATE_SEGMENTS_MAX: usize = 64;
+
+/// What garbage collection has before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GcBacklog {
+    /// Removed files whose extents are still there.
+    pub orphans: u64,
+    /// Segments without a live record, and their room for data.
+    pub dead_segments: u64,
+    pub dead_bytes: u64,
+    /// Room in segments with live records that those do not take; what is open counts, too.
+    pub sparse_bytes: u64,
+}
 
 /// An extent to move, and whose it is.
 struct Victim {
@@ -70,6 +85,35 @@ fn fate(is_idle: impl FnOnce() -> bool, live_records: impl FnOnce() -> Option<u6
         Some(0) => Fate::Dead,
         Some(_) => Fate::Keep,
         None => Fate::Unreferenced,
+    }
+}
+
+impl Fs {
+    /// Rewrites the live records of some segments into new ones, which are laid out for the disks that
+    /// stay, and deletes the old ones. A segment stays if some of its records are damaged, or if it is
+    /// being written to; at most [`EVACUATE_SEGMENTS_MAX`] at a time.
+    pub async fn evacuate(&self, segments: &[SegmentId], pace: &Pace) -> Result<(), FsError> {
+        let segments = segments.get(..EVACUATE_SEGMENTS_MAX).unwrap_or(segments);
+        self.0.evacuate(segments, pace).await
+    }
+
+    /// How much there is to collect.
+    pub fn gc_backlog(&self) -> GcBacklog {
+        let mut backlog = GcBacklog {
+            orphans: self.0.orphans.lock().len() as u64,
+            ..GcBacklog::default()
+        };
+        for (_, record) in self.0.meta.segments() {
+            let data_bytes = record.shard_len_bytes * u64::from(record.data);
+            let dead_bytes = data_bytes.saturating_sub(record.live_bytes);
+            if record.live_records == 0 {
+                backlog.dead_segments += 1;
+                backlog.dead_bytes += data_bytes;
+            } else {
+                backlog.sparse_bytes += dead_bytes;
+            }
+        }
+        backlog
     }
 }
 
@@ -316,6 +360,39 @@ impl Shared {
             self.relocate(step).await?;
         }
         Ok(chosen.len())
+    }
+
+    /// Copies the live records out of segments, whatever they hold, and deletes those that are empty
+    /// then. New segments have the code that the disks allow now.
+    pub(crate) async fn evacuate(
+        self: &Arc<Self>,
+        chosen: &[SegmentId],
+        pace: &Pace,
+    ) -> Result<(), FsError> {
+        let chosen: Vec<SegmentId> = chosen
+            .iter()
+            .copied()
+            .filter(|id| self.is_idle(*id))
+            .collect();
+        let mut step = Vec::new();
+        let mut step_bytes = 0;
+        let mut victims = self.find_victims(&chosen)?.into_iter().peekable();
+        while let Some(victim) = victims.next() {
+            step_bytes += victim.extent.len_bytes();
+            step.push(victim);
+            if step_bytes >= STEP_BYTES
+                || step.len() >= STEP_EXTENTS_MAX
+                || victims.peek().is_none()
+            {
+                pace.spend(step_bytes).await;
+                self.relocate(std::mem::take(&mut step)).await?;
+                step_bytes = 0;
+            }
+            if self.tasks.is_stopping() {
+                return Err(FsError::Fenced);
+            }
+        }
+        self.remove_dead().await
     }
 
     /// All extents in the `chosen` segments: one pass over the extents of the volume, which needs

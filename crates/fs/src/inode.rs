@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, LogPosition, Timestamp};
 use cairn_meta::{InodeKind, InodeRecord, MetaError, Ticket};
 use parking_lot::{Mutex, MutexGuard};
@@ -231,10 +232,20 @@ impl State {
     pub fn stored_record(&mut self) -> InodeRecord {
         self.attr_dirty = false;
         let mut record = self.record.clone();
-        if record.kind == InodeKind::Regular {
+        if record.kind == InodeKind::Regular && !planted::is(Bug::SizeBeforeData) {
             record.size_bytes = self.stable_size_bytes;
         }
         record
+    }
+
+    /// Whether bytes of a write up to `sequence` are in memory only: dirty, or in a flight that somebody
+    /// else started meanwhile.
+    pub fn has_unstable_up_to(&self, sequence: u64) -> bool {
+        let flying = |flight: &Flight| {
+            let mut runs = flight.runs.values();
+            runs.any(|run| run.journal.is_none() && run.sequence <= sequence)
+        };
+        self.dirty.has_unstable_up_to(sequence) || self.flights.iter().any(flying)
     }
 
     /// What dirty maps and flights hold of `range`, in `pieces`; the rest is in `gaps`.

@@ -21,11 +21,14 @@ mod inode;
 mod namespace;
 pub mod perm;
 mod rename;
+mod scrub;
 mod tasks;
 pub mod types;
 mod volume;
 mod xattr;
 
 pub use budget::DirtyBudget;
+pub use gc::{EVACUATE_SEGMENTS_MAX, GcBacklog};
+pub use scrub::{DamagedExtent, ExtentAt, RecordScrub};
 pub use types::*;
 pub use volume::{AccessPattern, Fs, FsSettings, FsStats, Policy, ROOT};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_base::Ino;
+use cairn_base::planted::{self, Bug};
 use cairn_meta::{
     Batch, CookieRecord, DirentRecord, Fold, InodeKind, InodeRecord, Key, SpaceDelta, Ticket,
 };
@@ -75,6 +76,9 @@ impl DirChange<'_> {
     pub fn remove(&mut self, state: &mut State, name: &[u8], cookie: u64) {
         state.record.entry_count = state.record.entry_count.saturating_sub(1);
         self.batch.delete(Key::dirent(self.dir, name));
+        if planted::is(Bug::RemovalForgetsCookie) {
+            return;
+        }
         self.batch.delete(Key::cookie(self.dir, cookie));
     }
 }
@@ -610,6 +614,9 @@ impl Shared {
             });
         } else {
             batch.put(Key::inode(child.ino), state.stored_record().encode());
+            if planted::is(Bug::OrphanForgotten) {
+                return Ok(());
+            }
             batch.put(Key::orphan(child.ino), vec![1]);
             self.add_orphan(child.ino);
         }
@@ -656,7 +663,9 @@ impl Shared {
         let state = locked.of(ino);
         state.record.nlink += 1;
         state.touch_ctime(now);
-        batch.put(Key::inode(ino), state.stored_record().encode());
+        if !planted::is(Bug::LinkCountNotStored) {
+            batch.put(Key::inode(ino), state.stored_record().encode());
+        }
         let ticket = self.meta.submit(batch);
         state.ticket = ticket;
         let attr = state.attr(ino);

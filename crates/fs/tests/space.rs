@@ -439,15 +439,24 @@ fn a_flush_all_over_a_file_of_very_many_extents_lands() {
         }
         // One write here and there, which one flush takes.
         for index in (0..EXTENTS).step_by(5000) {
-            write(fs, ino, index * STRIDE, &[PASSES + 1; 16]).await.unwrap();
+            write(fs, ino, index * STRIDE, &[PASSES + 1; 16])
+                .await
+                .unwrap();
         }
         commit(fs, ino).await.unwrap();
-        assert!(fs.stats().extents_in_memory < EXTENTS / 2, "the limit holds");
+        assert!(
+            fs.stats().extents_in_memory < EXTENTS / 2,
+            "the limit holds"
+        );
         for index in (0..EXTENTS).step_by(1250) {
             let found = fs.read(&ROOT_USER, ino, index * STRIDE, 32).await.unwrap();
             let mut bytes = found.parts.concat();
             bytes.resize(32, 0);
-            let want = if index % 5000 == 0 { PASSES + 1 } else { PASSES };
+            let want = if index % 5000 == 0 {
+                PASSES + 1
+            } else {
+                PASSES
+            };
             assert_eq!(bytes[..16], [want; 16], "{index}");
             assert_eq!(bytes[16..], [0; 16], "{index}");
         }

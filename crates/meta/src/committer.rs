@@ -17,6 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use cairn_base::disk::DiskError;
 use cairn_base::env::Clock;
+use cairn_base::planted::{self, Bug};
 use cairn_base::{Generation, LogPosition};
 use futures_util::future::join;
 
@@ -171,6 +172,12 @@ impl Committer {
             self.counters.record.segment_reserved = marks.segment_reserved;
             (taken, changed)
         };
+        let mut taken = taken;
+        if planted::is(Bug::SwapCommits)
+            && let [first, second, ..] = taken.as_mut_slice()
+        {
+            std::mem::swap(&mut first.batch, &mut second.batch);
+        }
         self.is_first = false;
         let mut group = self.merge(taken, &mut changed)?;
         self.counters.write(changed, &mut group);
@@ -213,6 +220,9 @@ impl Committer {
         // request waits for two wake-ups less.
         let may_block = backlog.is_empty() && shared.tasks.has_threads();
         let write = async {
+            if planted::is(Bug::AnswerBeforeLog) {
+                shared.progress.advance(group.last);
+            }
             let written = append(log, &shared, &*self.clock, group, may_block).await;
             if written.is_ok() {
                 shared.committed(group);

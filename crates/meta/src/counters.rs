@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use cairn_base::SegmentId;
+use cairn_base::planted::{self, Bug};
 
 use crate::batch::{Batch, SegmentChange};
 use crate::keys::Key;
@@ -43,6 +44,9 @@ impl Counters {
             let errors = &mut self.errors;
             add(&mut record.inodes, space.inodes, errors);
             add(&mut record.file_bytes, space.file_bytes, errors);
+            if planted::is(Bug::SpaceCountedTwice) {
+                add(&mut record.file_bytes, space.file_bytes, errors);
+            }
             add(&mut record.stored_bytes, space.stored_bytes, errors);
         }
     }
@@ -64,6 +68,7 @@ impl Counters {
                 }
             }
             SegmentChange::Delta { id, bytes, records } => match self.segments.get_mut(id) {
+                Some(_) if planted::is(Bug::SegmentDeltaLost) && *records < 0 => {}
                 Some(segment) => {
                     add(&mut segment.live_bytes, *bytes, &mut self.errors);
                     add(&mut segment.live_records, *records, &mut self.errors);

@@ -7,20 +7,44 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use cairn_base::disk::Disk;
 use cairn_base::{DiskId, VolumeId};
+use parking_lot::RwLock;
 
 pub(crate) struct Member {
     pub id: DiskId,
     pub disk: Arc<dyn Disk>,
     failed: AtomicBool,
+    /// It leaves, or left: nothing is to be kept there.
+    retired: AtomicBool,
 }
 
-/// The disks that were present at open, in the caller's order of preference. A disk is named by
-/// its index here.
+impl Member {
+    fn new(id: DiskId, disk: Arc<dyn Disk>) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            disk,
+            failed: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
+        })
+    }
+
+    fn is_healthy(&self) -> bool {
+        !self.failed.load(Ordering::Acquire) && !self.is_retired()
+    }
+
+    fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Acquire)
+    }
+}
+
+/// The disks that were present at open, in the caller's order of preference, and those added since.
+/// A disk is named by its index here, for as long as the store is open.
 #[derive(Clone)]
 pub(crate) struct DiskSet {
     pub volume: VolumeId,
-    members: Arc<Vec<Member>>,
+    members: Arc<RwLock<Vec<Arc<Member>>>>,
     copies: Arc<AtomicUsize>,
+    /// A disk came or left since the log began its file, whose header names the members.
+    changed: Arc<AtomicBool>,
 }
 
 impl DiskSet {
@@ -28,16 +52,13 @@ impl DiskSet {
     pub fn new(volume: VolumeId, disks: Vec<(DiskId, Arc<dyn Disk>)>, copies: usize) -> Self {
         let members = disks
             .into_iter()
-            .map(|(id, disk)| Member {
-                id,
-                disk,
-                failed: AtomicBool::new(false),
-            })
+            .map(|(id, disk)| Member::new(id, disk))
             .collect();
         Self {
             volume,
-            members: Arc::new(members),
+            members: Arc::new(RwLock::new(members)),
             copies: Arc::new(AtomicUsize::new(copies)),
+            changed: Arc::default(),
         }
     }
 
@@ -57,32 +78,64 @@ impl DiskSet {
     }
 
     pub fn len(&self) -> usize {
-        self.members.len()
+        self.members.read().len()
     }
 
-    pub fn get(&self, index: usize) -> &Member {
-        &self.members[index]
+    pub fn get(&self, index: usize) -> Arc<Member> {
+        self.members.read()[index].clone()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (usize, &Member)> {
-        self.members.iter().enumerate()
+    /// Adds a disk, or takes one back that was retired or had failed.
+    pub fn add(&self, id: DiskId, disk: Arc<dyn Disk>) {
+        let mut members = self.members.write();
+        match members.iter().position(|member| member.id == id) {
+            // Who has the old handle goes on with it.
+            Some(index) => members[index] = Member::new(id, disk),
+            None => members.push(Member::new(id, disk)),
+        }
+        drop(members);
+        self.changed.store(true, Ordering::Release);
     }
 
+    /// Whether a disk was added or retired since this was asked last.
+    pub fn take_changed(&self) -> bool {
+        self.changed.load(Ordering::Acquire) && self.changed.swap(false, Ordering::AcqRel)
+    }
+
+    /// Keeps nothing new on a disk, and names it as a member no more.
+    pub fn retire(&self, index: usize) {
+        self.get(index).retired.store(true, Ordering::Release);
+        self.changed.store(true, Ordering::Release);
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (usize, Arc<Member>)> {
+        let members = self.members.read().clone();
+        members.into_iter().enumerate()
+    }
+
+    /// Those that stay.
     pub fn ids(&self) -> Vec<DiskId> {
-        self.members.iter().map(|member| member.id).collect()
+        let members = self.members.read();
+        let staying = members.iter().filter(|member| !member.is_retired());
+        staying.map(|member| member.id).collect()
     }
 
     pub fn index_of(&self, id: DiskId) -> Option<usize> {
-        self.members.iter().position(|member| member.id == id)
+        let members = self.members.read();
+        members.iter().position(|member| member.id == id)
+    }
+
+    pub fn is_retired(&self, index: usize) -> bool {
+        self.get(index).is_retired()
     }
 
     pub fn is_healthy(&self, index: usize) -> bool {
-        !self.members[index].failed.load(Ordering::Acquire)
+        self.get(index).is_healthy()
     }
 
     /// From now on nothing is written to it; a restart tries it again.
     pub fn mark_failed(&self, index: usize, why: &dyn std::fmt::Display) {
-        let member = &self.members[index];
+        let member = self.get(index);
         if !member.failed.swap(true, Ordering::AcqRel) {
             tracing::error!(
                 volume = self.volume.0,
@@ -93,14 +146,15 @@ impl DiskSet {
     }
 
     pub fn healthy(&self) -> Vec<usize> {
-        (0..self.members.len())
-            .filter(|index| self.is_healthy(*index))
-            .collect()
+        let members = self.members.read();
+        let healthy = members.iter().enumerate();
+        let healthy = healthy.filter(|(_, member)| member.is_healthy());
+        healthy.map(|(index, _)| index).collect()
     }
 
     pub fn failed_ids(&self) -> Vec<DiskId> {
         self.iter()
-            .filter(|(index, _)| !self.is_healthy(*index))
+            .filter(|(_, member)| member.failed.load(Ordering::Acquire))
             .map(|(_, member)| member.id)
             .collect()
     }

@@ -161,6 +161,14 @@ impl Key {
         Self::all_of(TAG_DIRENT, dir.0)
     }
 
+    /// The entries of every directory.
+    pub fn all_dirents() -> (Self, Self) {
+        (
+            Self::with_tag(TAG_DIRENT),
+            Self::with_tag(TAG_DIRENT.saturating_add(1)),
+        )
+    }
+
     /// The cookies of `dir` whose sequence number is above `seq`.
     pub fn cookies_after(dir: Ino, seq: u64) -> (Self, Self) {
         let (all, to) = Self::all_of(TAG_COOKIE, dir.0);

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use cairn_base::buf::IO_ALIGN_BYTES;
 use cairn_base::disk::Disk;
 use cairn_base::env::{Clock, Env};
+use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, Epoch, Generation, LogPosition, SegmentId, VolumeId};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
@@ -46,8 +47,9 @@ pub(crate) async fn create(
     let disks = DiskSet::new(volume, disks, settings.copies);
     let scan = recover::scan(&disks).await?;
     if !scan.is_empty() {
-        let disk = disks.iter().next().map(|(_, member)| member.disk.label());
-        let disk = disk.unwrap_or_default().to_owned();
+        let disk = disks.iter().next();
+        let disk = disk.map(|(_, member)| member.disk.label().to_owned());
+        let disk = disk.unwrap_or_default();
         return Err(MetaError::Exists { volume, disk });
     }
     let first = disks.healthy().first().copied();
@@ -62,7 +64,7 @@ pub(crate) async fn create(
         log_file_bytes: settings.log_file_bytes,
         history: vec![term],
     };
-    let spares = Arc::new(Spares::new(disks.len()));
+    let spares = Arc::new(Spares::default());
     let clock = env.clock.clone();
     let tasks = Tasks::new(env.spawner.clone());
     for (disk, sequence) in scan.unused_files() {
@@ -122,7 +124,10 @@ pub(crate) async fn open(
     let recovery = Recovered {
         epoch: term.epoch,
         replayed_entries: replay.entries,
-        journal: replay.journal.finish(),
+        journal: match planted::is(Bug::JournalNotReplayed) {
+            true => Vec::new(),
+            false => replay.journal.finish(),
+        },
     };
     let mut journal = JournalIndex::default();
     for entry in &recovery.journal {
@@ -279,7 +284,7 @@ async fn start_term(
             .max(largest_record(recovered).next_multiple_of(IO_ALIGN_BYTES as u64)),
         history: recovered.history.clone(),
     };
-    let spares = Arc::new(Spares::new(disks.len()));
+    let spares = Arc::new(Spares::default());
     let folder = disks.folder();
     for (disk, sequence) in std::mem::take(&mut recovered.unused) {
         let name = file_name(&folder, sequence);
@@ -298,7 +303,11 @@ async fn start_term(
     };
     let mut log = MirroredLog::start(files, recovered.sequence_max + 1, retained.into()).await?;
     let wanted = disks.copies_possible();
-    let is_short = |record: &recover::RecoveredRecord| record.copy_count < wanted;
+    // A disk that failed while the term began does not count any more: what it alone has is copied, too.
+    let is_short = |record: &recover::RecoveredRecord| {
+        let holders = record.holders.iter();
+        holders.filter(|disk| disks.is_healthy(**disk)).count() < wanted
+    };
     let first_short = recovered.records.iter().position(is_short);
     let short = first_short.and_then(|first| recovered.records.get(first..));
     for record in short.unwrap_or_default() {
@@ -334,12 +343,17 @@ fn replay(
         journal: JournalReplay::default(),
         backlog: Backlog::default(),
     };
-    for record in &recovered.records {
+    let skipped = usize::from(planted::is(Bug::LogLastRecordNotReplayed));
+    let count = recovered.records.len().saturating_sub(skipped);
+    for record in recovered.records.iter().take(count) {
         let group = Group::decode(&record.payload, record.first, record.last)?;
         for entry in &group.journal {
             replay.journal.insert(entry.clone());
         }
         for fold in &group.folds {
+            if planted::is(Bug::JournalFoldIgnored) {
+                continue;
+            }
             replay.journal.fold(fold);
         }
         if record.last > replay.applied.position {
@@ -427,8 +441,14 @@ impl Start {
     async fn run(self, log: MirroredLog) -> Result<Arc<MetaStore>, MetaError> {
         let batch_bytes_max = self.settings.batch_bytes_max();
         let mut visible = self.counters.clone();
-        let ino_next = visible.record.ino_reserved;
-        let segment_next = visible.record.segment_reserved;
+        let mut ino_next = visible.record.ino_reserved;
+        if planted::is(Bug::InoUsedAgain) {
+            ino_next = ino_next.saturating_sub(ID_CHUNK).max(2);
+        }
+        let mut segment_next = visible.record.segment_reserved;
+        if planted::is(Bug::SegmentIdUsedAgain) {
+            segment_next = segment_next.saturating_sub(ID_CHUNK).max(1);
+        }
         visible.record.ino_reserved += ID_CHUNK;
         visible.record.segment_reserved += ID_CHUNK;
         let primary = self.state.disk();

@@ -327,6 +327,51 @@ impl MetaStore {
         Ok(())
     }
 
+    /// The disk that the state is worked with on; it cannot be retired while the store is open.
+    pub fn primary_disk(&self) -> DiskId {
+        self.shared.disks.get(self.shared.state.disk()).id
+    }
+
+    /// Whether log and state may be kept on a disk.
+    pub fn uses_disk(&self, id: DiskId) -> bool {
+        let disks = &self.shared.disks;
+        let index = disks.index_of(id);
+        index.is_some_and(|index| !disks.is_retired(index))
+    }
+
+    /// Why the store takes nothing any more, if it has failed; open it again on other disks.
+    pub fn failure(&self) -> Option<MetaError> {
+        let reason = self.shared.progress.stop_reason();
+        reason.filter(|reason| !matches!(reason, MetaError::Closed))
+    }
+
+    /// Adds a disk to those that log and state can be kept on; one that was retired or had failed may
+    /// come back. Copies that are missing are made in the background.
+    pub fn add_disk(&self, id: DiskId, disk: Arc<dyn Disk>) {
+        self.shared.disks.add(id, disk);
+        self.shared.ship_in_background();
+        // The next group begins another log file, which names the disk.
+        self.submit(Batch::new());
+    }
+
+    /// Keeps nothing on a disk any more. When it returns, everything submitted before has its copies on
+    /// the others, as far as there are enough. Fails for the disk of the state itself.
+    pub async fn retire_disk(&self, id: DiskId) -> Result<(), MetaError> {
+        let Some(index) = self.shared.disks.index_of(id) else {
+            return Ok(());
+        };
+        if index == self.shared.state.disk() {
+            return Err(MetaError::State(format!(
+                "the state is on disk {id}; open the volume on other disks"
+            )));
+        }
+        self.shared.disks.retire(index);
+        // The next group begins another log file, which does not name the disk; what older ones hold is in
+        // the checkpoints then.
+        self.durable(self.submit(Batch::new())).await?;
+        self.shared.ship_now().await
+    }
+
     /// Stops taking batches, makes everything durable and ships it, so that the next start replays
     /// nothing. The state stays open until the last handle of this store is dropped.
     pub async fn close(&self) -> Result<(), MetaError> {

@@ -724,6 +724,67 @@ fn copies_follow_the_setting_while_it_runs() {
     }
 }
 
+/// A disk leaves and another one comes while it runs; then any two of those that stay are lost, and the
+/// one that left is not there either.
+#[test]
+fn disks_leave_and_come_while_it_runs() {
+    for seed in 0..12 {
+        block_on(async {
+            let pool = Pool::new(6);
+            let recorder = Recorder::new(&pool.disks);
+            let world = TestWorld::new(seed);
+            let mut model = Model::new(seed);
+            let first = present(&pool.disks, &BTreeSet::from([5]));
+            let created = MetaStore::create(world.env.clone(), settings(3), VOLUME, first);
+            let store = created.await.expect("creates");
+            for (index, disk) in pool.disks.iter().enumerate() {
+                disk.yield_at_random(index as u64, 3);
+            }
+            let primary = store.primary_disk();
+            assert!(store.retire_disk(primary).await.is_err());
+            assert!(store.uses_disk(primary));
+            // One that has a copy of the log, or one that has nothing.
+            let leaving = if seed % 2 == 0 { 1 } else { 4 };
+            let id = DiskId(leaving as u128 + 1);
+            for _ in 0..=model.below(30) {
+                assert!(model.submit(&store));
+            }
+            store.retire_disk(id).await.expect("retires");
+            assert!(!store.uses_disk(id));
+            assert!(model.wait(&store).await);
+            let stats = store.stats();
+            assert!(!stats.log_disks.contains(&id));
+            assert!(stats.states.iter().all(|state| state.disk != id));
+            assert_eq!((stats.log_disks.len(), stats.states.len()), (3, 3));
+            let new: Arc<dyn Disk> = pool.disks[5].clone();
+            store.add_disk(DiskId(6), new);
+            for _ in 0..=model.below(10) {
+                assert!(model.submit(&store));
+                assert!(model.wait(&store).await);
+            }
+            let staying: Vec<usize> = (0..6).filter(|disk| *disk != leaving).collect();
+            for first in 0..staying.len() {
+                for second in first + 1..staying.len() {
+                    let gone = BTreeSet::from([leaving, staying[first], staying[second]]);
+                    let disks = recorder.crash_at(recorder.op_count(), Crash::Random, seed);
+                    let disks = present(&disks, &gone);
+                    let opened = MetaStore::open(world.env.clone(), settings(3), VOLUME, disks);
+                    let (opened, recovered) = opened.await.expect("opens without three disks");
+                    let mut check = Model {
+                        rng: Rng::new(1),
+                        history: model.history.clone(),
+                        tickets: model.tickets.clone(),
+                        durable: model.durable,
+                    };
+                    check.recovered(&opened, &recovered);
+                    opened.abort().await;
+                }
+            }
+            store.abort().await;
+        });
+    }
+}
+
 #[test]
 fn disks_may_fail_while_it_runs() {
     for seed in 0..30 {
@@ -790,6 +851,64 @@ fn a_failed_write_goes_to_another_disk_before_it_is_acknowledged() {
         let (store, _) = opened.await.expect("opens from the fourth disk");
         assert_eq!(store.epoch().0, 2);
         assert!(store.get(&Key::inode(Ino(5))).expect("reads").is_some());
+    });
+}
+
+/// A record was on one disk only, as a crash between the writes of a group leaves it. That disk failed
+/// while the next term began: what it alone had must be copied all the same, for the log goes on
+/// without it.
+#[test]
+fn a_disk_that_fails_at_the_start_takes_no_record_with_it() {
+    block_on(async {
+        let world = TestWorld::new(3);
+        let mut disks: Vec<_> = (0..2)
+            .map(|index| MemDisk::new(format!("disk{index}"), 1 << 30))
+            .collect();
+        let all = || present(&disks, &BTreeSet::new());
+        let store = MetaStore::create(world.env.clone(), settings(2), VOLUME, all())
+            .await
+            .expect("created");
+        let put = |key| {
+            let mut batch = Batch::new();
+            batch.put(key, Bytes::from_static(b"value"));
+            batch
+        };
+        store
+            .durable(store.submit(put(Key::inode(Ino(1)))))
+            .await
+            .expect("durable");
+        disks[1].fail_nth(OpKind::WriteDurable, 0, Fault::LoseWrite);
+        store
+            .durable(store.submit(put(Key::inode(Ino(2)))))
+            .await
+            .expect("durable");
+        for (index, disk) in disks.iter_mut().enumerate() {
+            *disk = disk.crash(Crash::LoseUnsynced, index as u64);
+        }
+        drop(store);
+
+        disks[0].fail_nth(OpKind::Create, 0, Fault::Io);
+        let all = present(&disks, &BTreeSet::new());
+        let (store, _) = MetaStore::open(world.env.clone(), settings(2), VOLUME, all)
+            .await
+            .expect("opens");
+        store
+            .durable(store.submit(put(Key::inode(Ino(3)))))
+            .await
+            .expect("durable");
+        for (index, disk) in disks.iter_mut().enumerate() {
+            *disk = disk.crash(Crash::LoseUnsynced, index as u64);
+        }
+        drop(store);
+
+        let left = present(&disks, &BTreeSet::from([0]));
+        let (store, _) = MetaStore::open(world.env.clone(), settings(2), VOLUME, left)
+            .await
+            .expect("opens without the disk that failed");
+        for number in 1..=3 {
+            let found = store.get(&Key::inode(Ino(number))).expect("read");
+            assert!(found.is_some(), "{number}");
+        }
     });
 }
 

@@ -39,6 +39,7 @@ pub enum Content {
 
 /// What to do; numbers are places in the list of folders.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "one is made at each start")]
 pub enum Plan {
     /// Make a pool of all folders.
     Create,
@@ -76,8 +77,8 @@ pub enum AssembleError {
         second_label: String,
     },
     #[error(
-        "{label} is not a disk of pool {pool}. Its disks are {members}. Adding a disk to a pool is not \
-         supported yet: start without this folder"
+        "{label} is not a disk of pool {pool}. Its disks are {members}. Start without this folder, then \
+         add it with `cairn disk add`"
     )]
     NotAMember {
         label: String,
@@ -186,11 +187,18 @@ fn open(found: &[Found], state: PoolState) -> Result<Plan, AssembleError> {
     let mut seen = BTreeSet::new();
     for (index, folder) in found.iter().enumerate() {
         let by_label = state.disks.iter().find(|disk| disk.label == folder.label);
+        if by_label.is_none() && has_left(&state, folder) {
+            continue;
+        }
         let why = match &folder.content {
             Content::Disk {
                 identity: Some(identity),
-                ..
+                state: own,
             } => {
+                if let Some(stale) = stale(&state, identity.disk, own.as_ref()) {
+                    missing.push(stale);
+                    continue;
+                }
                 if !state.disks.iter().any(|disk| disk.id == identity.disk) {
                     return Err(not_a_member(&state, folder));
                 }
@@ -234,6 +242,38 @@ fn open(found: &[Found], state: PoolState) -> Result<Plan, AssembleError> {
         present,
         unformatted,
         missing,
+    })
+}
+
+/// Whether a folder is that of a disk which was removed from the pool: whoever still names it may.
+fn has_left(state: &PoolState, folder: &Found) -> bool {
+    match &folder.content {
+        Content::Disk {
+            identity: Some(identity),
+            ..
+        } => {
+            let is_member = state.disks.iter().any(|disk| disk.id == identity.disk);
+            !is_member && state.left.iter().any(|disk| disk.id == identity.disk)
+        }
+        Content::Absent | Content::Blank | Content::Disk { identity: None, .. } => {
+            state.left.iter().any(|disk| disk.label == folder.label)
+        }
+        Content::Foreign { .. } | Content::Unusable(_) => false,
+    }
+}
+
+/// A disk that had a newer pool file than it has now is an old copy of itself: restored from a backup or
+/// an image, or a mirror's half that was left behind. What it holds is not what it held.
+fn stale(state: &PoolState, id: DiskId, own: Option<&PoolState>) -> Option<Missing> {
+    let member = state.disks.iter().find(|disk| disk.id == id)?;
+    let own = own?;
+    (own.version < member.seen).then(|| Missing {
+        disk: member.clone(),
+        why: format!(
+            "it is an old copy of the disk: it was at version {} of the pool and comes back with {}; \
+             replace it (`cairn disk replace`)",
+            member.seen, own.version
+        ),
     })
 }
 
@@ -441,6 +481,62 @@ mod tests {
         let mut found = members(2);
         found.push(folder("/copy", disk(77, 1, None)));
         assert!(matches!(plan(&found), Err(AssembleError::Twice { .. })));
+    }
+
+    #[test]
+    fn an_old_copy_of_a_disk_is_not_used() {
+        let mut state = example(4);
+        state.version = 9;
+        state.disks[1].seen = 7;
+        state.disks[2].seen = 5;
+        // One is as of version 6, the others missed nothing, or a change while they were away.
+        let versions = [9, 6, 5, 3];
+        let mut found = members(4);
+        for (folder, version) in found.iter_mut().zip(versions) {
+            let Content::Disk { state: own, .. } = &mut folder.content else {
+                panic!("disks");
+            };
+            let mut copy = state.clone();
+            copy.version = version;
+            *own = Some(copy);
+        }
+        match plan(&found) {
+            Ok(Plan::Open {
+                present, missing, ..
+            }) => {
+                assert_eq!(present.len(), 3);
+                assert_eq!(missing.len(), 1);
+                assert_eq!(missing[0].disk.id, DiskId(2));
+                assert!(missing[0].why.contains("old copy"));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn folders_of_disks_that_left_are_passed_over() {
+        let mut state = example(4);
+        state.remove_disk(DiskId(4));
+        let mut found = members(4);
+        for folder in &mut found {
+            if let Content::Disk { state: own, .. } = &mut folder.content {
+                *own = Some(state.clone());
+            }
+        }
+        for content in [disk(77, 4, None), Content::Blank, Content::Absent] {
+            found[3].content = content;
+            match plan(&found) {
+                Ok(Plan::Open {
+                    present, missing, ..
+                }) => assert_eq!((present.len(), missing.len()), (3, 0)),
+                other => panic!("{other:?}"),
+            }
+        }
+        found[3].content = disk(77, 9, None);
+        assert!(matches!(
+            plan(&found),
+            Err(AssembleError::NotAMember { .. })
+        ));
     }
 
     #[test]

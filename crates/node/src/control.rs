@@ -5,11 +5,12 @@
 use std::sync::Arc;
 
 use cairn_admin::api::{
-    AdminView, DiskState, DiskView, ErrorKind, ExportView, MemoryView, NfsView, PoolView, Status,
-    VolumeChange, VolumeCreate, VolumeView,
+    AdminView, DiskAdd, DiskState, DiskView, ErrorKind, ExportView, MemoryView, NfsView, PoolView,
+    RebuildView, ScrubReport, ScrubStart, ScrubView, Status, VolumeChange, VolumeCreate,
+    VolumeView,
 };
 use cairn_admin::{Answer, Control, ControlError};
-use cairn_base::LogPosition;
+use cairn_base::{DiskId, LogPosition};
 use cairn_config::{ClientNet, ExportRule, Protection, VolumeName, VolumeSettings};
 use cairn_meta::MetaStats;
 use cairn_segment::DiskStatus;
@@ -32,6 +33,76 @@ impl Control for Controller {
 
     fn disks(&self) -> Answer<'_, Vec<DiskView>> {
         Box::pin(async { Ok(self.disk_views()) })
+    }
+
+    fn disk_add(&self, add: DiskAdd) -> Answer<'_, DiskView> {
+        Box::pin(async move {
+            let added = self.inner.disk_add(&add.path, add.wipe).await;
+            self.disk_now(added.map_err(refusal)?)
+        })
+    }
+
+    fn disk_drain(&self, disk: String, draining: bool) -> Answer<'_, DiskView> {
+        Box::pin(async move {
+            let changed = self.inner.disk_drain(&disk, draining).await;
+            self.disk_now(changed.map_err(refusal)?)
+        })
+    }
+
+    fn disk_remove(&self, disk: String, force: bool) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let removed = self.inner.disk_remove(&disk, force).await;
+            removed.map_err(refusal)
+        })
+    }
+
+    fn disk_replace(&self, disk: String, by: DiskAdd) -> Answer<'_, DiskView> {
+        Box::pin(async move {
+            let added = self.inner.disk_replace(&disk, &by.path, by.wipe).await;
+            self.disk_now(added.map_err(refusal)?)
+        })
+    }
+
+    fn rebuild(&self) -> Answer<'_, RebuildView> {
+        Box::pin(async { Ok(self.inner.rebuild_view()) })
+    }
+
+    fn rebuild_rate(&self, rate_bytes_per_second: u64) -> Answer<'_, RebuildView> {
+        Box::pin(async move {
+            self.inner.rebuild.set_rate(rate_bytes_per_second);
+            Ok(self.inner.rebuild_view())
+        })
+    }
+
+    fn scrub(&self) -> Answer<'_, ScrubView> {
+        Box::pin(async { Ok(self.inner.scrub_view()) })
+    }
+
+    fn scrub_start(&self, start: ScrubStart) -> Answer<'_, ScrubView> {
+        Box::pin(async move {
+            let rate = start.rate_bytes_per_second;
+            self.inner.scrub_start(rate, start.restart).await;
+            Ok(self.inner.scrub_view())
+        })
+    }
+
+    fn scrub_pause(&self) -> Answer<'_, ScrubView> {
+        Box::pin(async {
+            if self.inner.scrub_pause().await {
+                return Ok(self.inner.scrub_view());
+            }
+            let error = ControlError::new(ErrorKind::Conflict, "no scrub runs");
+            Err(error.hint("`cairn scrub start` starts one"))
+        })
+    }
+
+    fn scrub_report(&self) -> Answer<'_, ScrubReport> {
+        Box::pin(async {
+            let inner = Arc::clone(&self.inner);
+            // Names are found by a pass over all of them, which would hold up a thread of the server.
+            let report = tokio::task::spawn_blocking(move || inner.scrub_report()).await;
+            report.map_err(|error| ControlError::new(ErrorKind::Internal, error.to_string()))
+        })
     }
 
     fn volumes(&self) -> Answer<'_, Vec<VolumeView>> {
@@ -153,16 +224,11 @@ impl Controller {
         let space = inner.store.space();
         let lost = disks.iter().filter_map(|disk| {
             let why = match disk.state {
-                DiskState::Ok => return None,
-                DiskState::Failed => "failed: too many I/O errors".to_owned(),
-                DiskState::Missing => {
-                    let missing = inner.missing.iter();
-                    let entry = missing
-                        .clone()
-                        .find(|entry| entry.disk.id.to_string() == disk.id);
-                    format!("is missing: {}", entry.map_or("", |entry| &entry.why))
-                }
+                DiskState::Ok | DiskState::Draining | DiskState::Drained => return None,
+                DiskState::Failed => "failed",
+                DiskState::Missing => "is missing",
             };
+            let why = format!("{why}: {}", disk.problem.as_deref().unwrap_or(""));
             Some(format!("{} {why}", disk.label))
         });
         let failed = volumes
@@ -224,9 +290,59 @@ impl Controller {
     fn disk_views(&self) -> Vec<DiskView> {
         let pool = self.inner.pool.load_full();
         let statuses = self.inner.store.disk_status();
-        let mut views: Vec<DiskView> = statuses.iter().map(|disk| disk_view(disk, &pool)).collect();
+        let shards = self.inner.shards_by_disk();
+        let view = |disk: &DiskStatus| {
+            let shards = shards.get(&disk.id).copied().unwrap_or(0);
+            self.disk_view(disk, &pool, shards)
+        };
+        let mut views: Vec<DiskView> = statuses.iter().map(view).collect();
         views.sort_by(|left, right| left.label.cmp(&right.label));
         views
+    }
+
+    fn disk_now(&self, id: DiskId) -> Result<DiskView, ControlError> {
+        let id = id.to_string();
+        let mut views = self.disk_views().into_iter();
+        views
+            .find(|view| view.id == id)
+            .ok_or_else(|| ControlError::new(ErrorKind::Internal, "the disk is not there any more"))
+    }
+
+    fn disk_view(&self, disk: &DiskStatus, pool: &PoolState, shards: u64) -> DiskView {
+        let member = pool.disks.iter().find(|member| member.id == disk.id);
+        let label = match member {
+            Some(member) if disk.label.is_empty() => member.label.clone(),
+            _ => disk.label.clone(),
+        };
+        let is_leaving = member.is_some_and(|member| member.leaving);
+        let (state, problem) = match disk.state {
+            cairn_segment::DiskState::Healthy if !is_leaving => (DiskState::Ok, None),
+            cairn_segment::DiskState::Healthy if shards > 0 => (DiskState::Draining, None),
+            cairn_segment::DiskState::Healthy => (DiskState::Drained, None),
+            cairn_segment::DiskState::Missing => {
+                let missing = self.inner.missing.read();
+                let entry = missing.iter().find(|entry| entry.disk.id == disk.id);
+                (DiskState::Missing, entry.map(|entry| entry.why.clone()))
+            }
+            cairn_segment::DiskState::Failed => {
+                let why = self.inner.watch.problem(&label);
+                let why = why.unwrap_or_else(|| "too many I/O errors".to_owned());
+                (DiskState::Failed, Some(why))
+            }
+        };
+        DiskView {
+            id: disk.id.to_string(),
+            label,
+            state,
+            total_bytes: disk.total_bytes,
+            free_bytes: disk.free_bytes,
+            read_errors: disk.read_errors,
+            write_errors: disk.write_errors,
+            full_errors: disk.full_errors,
+            checksum_errors: disk.checksum_errors,
+            shards,
+            problem,
+        }
     }
 
     async fn volume_views(&self) -> Vec<VolumeView> {
@@ -298,28 +414,6 @@ impl Controller {
     }
 }
 
-fn disk_view(disk: &DiskStatus, pool: &PoolState) -> DiskView {
-    let member = pool.disks.iter().find(|member| member.id == disk.id);
-    DiskView {
-        id: disk.id.to_string(),
-        label: match member {
-            Some(member) if disk.label.is_empty() => member.label.clone(),
-            _ => disk.label.clone(),
-        },
-        state: match disk.state {
-            cairn_segment::DiskState::Healthy => DiskState::Ok,
-            cairn_segment::DiskState::Missing => DiskState::Missing,
-            cairn_segment::DiskState::Failed => DiskState::Failed,
-        },
-        total_bytes: disk.total_bytes,
-        free_bytes: disk.free_bytes,
-        read_errors: disk.read_errors,
-        write_errors: disk.write_errors,
-        full_errors: disk.full_errors,
-        checksum_errors: disk.checksum_errors,
-    }
-}
-
 fn export_view(volume: &PoolVolume) -> ExportView {
     ExportView {
         volume: volume.name.clone(),
@@ -363,6 +457,8 @@ fn refusal(failure: ChangeFailure) -> ControlError {
         ChangeFailure::Exported(name) => ControlError::new(ErrorKind::Conflict, message).hint(
             format!("remove its export first (`cairn export remove {name}`), or use --force"),
         ),
+        ChangeFailure::NoDisk(_) => ControlError::new(ErrorKind::NotFound, message)
+            .hint("`cairn disk list` shows all disks"),
         ChangeFailure::Impossible(_) => ControlError::new(ErrorKind::Conflict, message),
         ChangeFailure::Save(_) | ChangeFailure::Engine(_) => {
             tracing::error!(%message, "a change of the pool failed");

@@ -19,6 +19,7 @@ use crate::assemble::{Content, Found, Missing, Plan, plan};
 use crate::error::NodeError;
 use crate::pool::{HandleKey, PoolDisk, PoolState, Stage};
 use crate::pool_store;
+use crate::watch::Watch;
 
 /// Names in a data folder that do not make it a used one.
 const HARMLESS: &[&str] = &[
@@ -27,6 +28,7 @@ const HARMLESS: &[&str] = &[
     "lost+found",
     pool_store::POOL_NAME_NEW,
     "cairn-disk.new",
+    crate::scrub::SCRUB_NAME_NEW,
     crate::token::TOKEN_NAME,
     crate::ready::SERVER_FILE_NAME,
 ];
@@ -39,6 +41,7 @@ const OURS: &[&str] = &[
     "volumes",
     "free",
     "rebuild",
+    crate::scrub::SCRUB_NAME,
 ];
 
 /// Most files that wait for new shards on one disk.
@@ -49,6 +52,7 @@ pub struct PoolDisks {
     pub state: PoolState,
     pub disks: Vec<Arc<ShardDisk>>,
     pub missing: Vec<Missing>,
+    pub watch: Watch,
     /// Whether the pool was made just now.
     pub created: bool,
 }
@@ -59,6 +63,7 @@ pub async fn open_pool(env: &Env, config: &Config) -> Result<PoolDisks, NodeErro
     for path in &config.data {
         folders.push(Folder::look(path, config).await?);
     }
+    look_by_label(&mut folders, config).await?;
     let found: Vec<Found> = folders
         .iter()
         .map(|folder| Found {
@@ -106,20 +111,46 @@ pub async fn open_pool(env: &Env, config: &Config) -> Result<PoolDisks, NodeErro
                 members.extend(bare.iter().cloned());
                 return form(env, config, state, members, &bare).await;
             }
-            open_members(config, state, members, missing).await
+            open_members(env, config, state, members, missing).await
         }
     }
 }
 
+/// Looks for disks that were added to a running server where they were then.
+async fn look_by_label(folders: &mut Vec<Folder>, config: &Config) -> Result<(), NodeError> {
+    let states = folders.iter().filter_map(|folder| match &folder.content {
+        Content::Disk { state, .. } => state.as_ref(),
+        _ => None,
+    });
+    let Some(newest) = states.max_by_key(|state| state.version).cloned() else {
+        return Ok(());
+    };
+    for member in newest.disks.iter().filter(|member| member.by_label) {
+        let is_there = folders.iter().any(|folder| {
+            let by_id = folder.identity() == Some(member.id);
+            by_id || folder.label() == member.label
+        });
+        if is_there {
+            continue;
+        }
+        let folder = Folder::look(Path::new(&member.label), config).await?;
+        // Anything else there is none of the operator's words: the disk is missing then.
+        if folder.identity() == Some(member.id) {
+            folders.push(folder);
+        }
+    }
+    Ok(())
+}
+
 /// A data folder as it was found.
-struct Folder {
-    path: PathBuf,
-    disk: Option<Arc<dyn Disk>>,
-    content: Content,
+pub struct Folder {
+    pub path: PathBuf,
+    pub disk: Option<Arc<dyn Disk>>,
+    pub content: Content,
 }
 
 impl Folder {
-    async fn look(path: &Path, config: &Config) -> Result<Self, NodeError> {
+    pub async fn look(path: &Path, config: &Config) -> Result<Self, NodeError> {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let path = path.canonicalize().unwrap_or(path);
         let with = |content, disk| {
@@ -150,8 +181,15 @@ impl Folder {
         }
     }
 
-    fn label(&self) -> String {
+    pub fn label(&self) -> String {
         self.path.display().to_string()
+    }
+
+    fn identity(&self) -> Option<DiskId> {
+        match &self.content {
+            Content::Disk { identity, .. } => identity.as_ref().map(|identity| identity.disk),
+            _ => None,
+        }
     }
 }
 
@@ -191,7 +229,26 @@ async fn read(disk: &Arc<dyn Disk>, content: Content) -> Result<Content, String>
     Ok(Content::Disk { identity, state })
 }
 
-fn open_disk(path: &Path, config: &Config) -> Result<Arc<dyn Disk>, NodeError> {
+/// Deletes what a disk of Cairn's has in its folder; the identity goes first.
+pub fn wipe(folder: &Path) -> std::io::Result<()> {
+    let ours = std::iter::once(cairn_shard::IDENTITY_NAME).chain(OURS.iter().copied());
+    let made_meanwhile = [pool_store::POOL_NAME_NEW, crate::scrub::SCRUB_NAME_NEW];
+    for name in ours.chain(made_meanwhile) {
+        let path = folder.join(name);
+        let removed = match std::fs::symlink_metadata(&path) {
+            Ok(found) if found.is_dir() => std::fs::remove_dir_all(&path),
+            Ok(_) => std::fs::remove_file(&path),
+            Err(error) => Err(error),
+        };
+        match removed {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+pub fn open_disk(path: &Path, config: &Config) -> Result<Arc<dyn Disk>, NodeError> {
     let settings = DiskSettings {
         engine: match config.disk_io {
             DiskIo::Auto => EngineChoice::Auto,
@@ -217,12 +274,9 @@ fn new_state(env: &Env, disks: &[Arc<dyn Disk>]) -> PoolState {
         stage: Stage::Forming,
         disks: disks
             .iter()
-            .map(|disk| PoolDisk {
-                id: DiskId(env.entropy.u128()),
-                label: disk.label().to_owned(),
-                added: now,
-            })
+            .map(|disk| PoolDisk::new(DiskId(env.entropy.u128()), disk.label(), now))
             .collect(),
+        left: Vec::new(),
         volumes: Vec::new(),
         volume_next: VolumeId(1),
         handle_key: HandleKey(env.entropy.u128()),
@@ -251,7 +305,7 @@ async fn form(
     state.stage = Stage::Empty;
     state.version += 1;
     save_on_all(&disks, &state).await?;
-    let mut opened = open_members(config, state, members, Vec::new()).await?;
+    let mut opened = open_members(env, config, state, members, Vec::new()).await?;
     opened.created = true;
     Ok(opened)
 }
@@ -264,18 +318,25 @@ async fn save_on_all(disks: &[Arc<dyn Disk>], state: &PoolState) -> Result<(), N
     Ok(())
 }
 
-/// Opens the members' shards. A disk that fails now joins the missing ones.
-async fn open_members(
-    config: &Config,
-    mut state: PoolState,
-    members: Vec<Member>,
-    mut missing: Vec<Missing>,
-) -> Result<PoolDisks, NodeError> {
+pub fn shard_settings(config: &Config) -> ShardSettings {
     let mut settings = ShardSettings::default();
     let spares = config.disk_spare_bytes / SegmentSettings::default().shard_len_bytes;
     let spares = usize::try_from(spares);
     let spares = spares.unwrap_or(usize::MAX).min(SPARES_MAX);
     settings.recycled_files_max = settings.recycled_files_max.max(spares);
+    settings
+}
+
+/// Opens the members' shards. A disk that fails now joins the missing ones.
+async fn open_members(
+    env: &Env,
+    config: &Config,
+    mut state: PoolState,
+    members: Vec<Member>,
+    mut missing: Vec<Missing>,
+) -> Result<PoolDisks, NodeError> {
+    let settings = shard_settings(config);
+    let watch = Watch::new(env.clock.clone());
     let mut disks = Vec::with_capacity(members.len());
     for (disk, id) in members {
         let label = disk.label().to_owned();
@@ -283,6 +344,7 @@ async fn open_members(
             // Written with the next change; until then the old place is only an outdated hint.
             entry.label.clone_from(&label);
         }
+        let disk = watch.over(disk);
         match ShardDisk::open(disk, state.pool, settings.clone()).await {
             Ok(disk) => disks.push(disk),
             Err(error) if refused(&error) => return Err(error.into()),
@@ -301,6 +363,7 @@ async fn open_members(
         state,
         disks,
         missing,
+        watch,
         created: false,
     })
 }

@@ -10,14 +10,18 @@ mod convert;
 mod disks;
 mod error;
 mod health;
+mod members;
 mod metrics;
 mod node;
 mod pool;
 mod pool_store;
 pub mod ready;
+mod rebuild;
 mod running;
+mod scrub;
 mod spares;
 pub mod token;
+mod watch;
 
 pub use assemble::AssembleError;
 pub use error::{NodeError, NodeErrorKind};

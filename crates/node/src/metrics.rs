@@ -6,8 +6,9 @@
 use std::collections::HashMap;
 use std::sync::Weak;
 
+use cairn_admin::api::{RebuildView, ScrubStage, ScrubView};
 use cairn_config::MemoryBudget;
-use cairn_fs::FsStats;
+use cairn_fs::{FsStats, GcBacklog};
 use cairn_meta::MetaStats;
 use cairn_segment::{DiskState, DiskStatus, SegmentStats};
 use prometheus::core::{Collector, Desc};
@@ -26,6 +27,8 @@ pub struct Observed {
     pub metadata_cache_bytes: u64,
     pub segments: SegmentStats,
     pub disks: Vec<DiskStatus>,
+    pub scrub: ScrubView,
+    pub rebuild: RebuildView,
     /// By the volume's name.
     pub volumes: Vec<(String, VolumeNumbers)>,
     pub volumes_failed: u64,
@@ -33,6 +36,7 @@ pub struct Observed {
 
 pub struct VolumeNumbers {
     pub fs: FsStats,
+    pub backlog: GcBacklog,
     pub meta: MetaStats,
     pub inodes: u64,
     pub file_bytes: u64,
@@ -79,6 +83,9 @@ fn families(observed: &Observed) -> Vec<MetricFamily> {
     node(observed, &mut out);
     store(&observed.segments, &mut out);
     disks(&observed.disks, &mut out);
+    amplification(observed, &mut out);
+    scrub(&observed.scrub, &mut out);
+    rebuild(&observed.rebuild, &mut out);
     volumes(&observed.volumes, &mut out);
     out.0
 }
@@ -207,6 +214,69 @@ fn disks(disks: &[DiskStatus], out: &mut Families) {
     );
 }
 
+/// Bytes written to disks for each byte that files were given: records with parity and padding, and
+/// every copy of the log. In thousandths, because gauges here are whole numbers.
+fn amplification(observed: &Observed, out: &mut Families) {
+    let segments = &observed.segments;
+    let mut written = segments.appended_bytes + segments.parity_bytes + segments.padding_bytes;
+    let mut given = 0;
+    for (_, numbers) in &observed.volumes {
+        written += numbers.meta.group_bytes * numbers.meta.log_disks.len() as u64;
+        given += numbers.fs.flushed_bytes;
+    }
+    let permille = u128::from(written) * 1000 / u128::from(given.max(1));
+    if given > 0 {
+        out.gauge(
+            "cairn_write_amplification_permille",
+            "Thousandths of bytes written to disks for each byte of files since the start",
+            u64::try_from(permille).unwrap_or(u64::MAX),
+        );
+    }
+}
+
+fn scrub(scrub: &ScrubView, out: &mut Families) {
+    let is_running = u64::from(scrub.stage == ScrubStage::Running);
+    #[rustfmt::skip]
+    let gauges = [
+        ("cairn_scrub_running", "1 while a scrub runs", is_running),
+        ("cairn_scrub_done_bytes", "Bytes that this or the last scrub read", scrub.done_bytes),
+        ("cairn_scrub_total_bytes", "Bytes that it is to read, about", scrub.total_bytes),
+        ("cairn_scrub_shards", "Shards that it checked", scrub.shards),
+        ("cairn_scrub_records", "Records that it checked", scrub.records),
+        ("cairn_scrub_wrong_bytes", "Bytes of shards that it found wrong", scrub.wrong_bytes),
+        ("cairn_scrub_repaired_bytes", "Those of them that it repaired", scrub.repaired_bytes),
+        ("cairn_scrub_damaged", "Places in files that it could not repair", scrub.damaged),
+        ("cairn_scrub_errors", "Its own failures", scrub.errors),
+    ];
+    for (name, help, value) in gauges {
+        out.gauge(name, help, value);
+    }
+}
+
+fn rebuild(rebuild: &RebuildView, out: &mut Families) {
+    #[rustfmt::skip]
+    let gauges = [
+        ("cairn_rebuild_running", "1 while shards have to move or be rebuilt", u64::from(rebuild.running)),
+        ("cairn_rebuild_shards_left", "Shards that have to get to another disk", rebuild.shards_left),
+        ("cairn_rebuild_bytes_left", "Bytes of them", rebuild.bytes_left),
+        ("cairn_rebuild_shards_missing", "Shards that cannot be read where they should be", rebuild.shards_missing),
+    ];
+    for (name, help, value) in gauges {
+        out.gauge(name, help, value);
+    }
+    #[rustfmt::skip]
+    let counters = [
+        ("cairn_rebuild_shards_total", "Shards moved or rebuilt onto another disk", rebuild.shards_moved),
+        ("cairn_rebuild_segments_total", "Segments rewritten because no disk could take their shards", rebuild.segments_rewritten),
+        ("cairn_rebuild_bytes_total", "Bytes moved, rebuilt or rewritten", rebuild.moved_bytes),
+        ("cairn_rebuild_lost_bytes_total", "Bytes that could not be had from anywhere", rebuild.lost_bytes),
+        ("cairn_rebuild_errors_total", "Moves and rewrites that failed", rebuild.errors),
+    ];
+    for (name, help, value) in counters {
+        out.counters(name, help, vec![(Vec::new(), value)]);
+    }
+}
+
 fn volumes(volumes: &[(String, VolumeNumbers)], out: &mut Families) {
     let each = |value: fn(&VolumeNumbers) -> u64| -> Vec<Sample> {
         volumes
@@ -225,6 +295,10 @@ fn volumes(volumes: &[(String, VolumeNumbers)], out: &mut Families) {
         ("cairn_volume_extents_in_memory", "Extents of files in memory", |n| n.fs.extents_in_memory),
         ("cairn_volume_dirty_bytes", "Written data that is not on disk yet", |n| n.fs.dirty_bytes),
         ("cairn_volume_dirty_bytes_max", "Limit of such data, of all volumes together", |n| n.fs.dirty_bytes_max),
+        ("cairn_gc_orphans", "Removed files whose space is not freed yet", |n| n.backlog.orphans),
+        ("cairn_gc_dead_segments", "Segments without a live record that are still there", |n| n.backlog.dead_segments),
+        ("cairn_gc_dead_bytes", "Room for data in them", |n| n.backlog.dead_bytes),
+        ("cairn_gc_sparse_bytes", "Room in other segments that no live record takes", |n| n.backlog.sparse_bytes),
         ("cairn_log_bytes", "Bytes of the commit log that are kept, on one disk", |n| n.meta.log_bytes),
         ("cairn_log_queue_bytes", "Bytes submitted to the log and not durable yet", |n| n.meta.queue_bytes),
         ("cairn_log_disks", "Disks that the log is written to", |n| n.meta.log_disks.len() as u64),

@@ -4,22 +4,23 @@
 //! first, then the pool file, then the exports), which volumes are served.
 //! Must not know: protocols' messages, HTTP.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use cairn_base::VolumeId;
 use cairn_base::disk::Disk;
 use cairn_base::env::Env;
+use cairn_base::{DiskId, VolumeId};
 use cairn_config::{Config, ExportRule, MemoryBudget, VolumeName, VolumeSettings};
 use cairn_fs::{DirtyBudget, Fs, FsSettings};
 use cairn_meta::{MetaCache, MetaSettings, MetaStore};
 use cairn_nfs::{Export, Exports};
 use cairn_segment::{SegmentSettings, SegmentStore};
 use cairn_shard::ShardDisk;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use prometheus::Registry;
 
 use crate::assemble::{Missing, failures_tolerated};
@@ -29,6 +30,9 @@ use crate::error::NodeError;
 use crate::metrics::{Observed, VolumeNumbers};
 use crate::pool::{PoolState, PoolVolume, Stage};
 use crate::pool_store;
+use crate::rebuild::Rebuild;
+use crate::scrub::Scrub;
+use crate::watch::Watch;
 
 /// The volume that a new pool begins with.
 const FIRST_VOLUME: &str = "main";
@@ -57,8 +61,17 @@ pub struct Inner {
     pub budget: MemoryBudget,
     pub started: Instant,
     pub store: Arc<SegmentStore>,
-    pub disks: Vec<Arc<ShardDisk>>,
-    pub missing: Vec<Missing>,
+    /// The disks that are there, also those that leave.
+    pub disks: RwLock<Vec<Arc<ShardDisk>>>,
+    pub missing: RwLock<Vec<Missing>>,
+    pub scrub: Scrub,
+    pub rebuild: Rebuild,
+    pub watch: Watch,
+    /// Disks on which a volume's metadata failed: not used for metadata until the next start.
+    pub avoided: Mutex<BTreeSet<DiskId>>,
+    /// The version of the pool file that each disk is known to have.
+    confirmed: Mutex<BTreeMap<DiskId, u64>>,
+    pub stopping: AtomicBool,
     pub exports: Arc<Exports>,
     pub registry: Registry,
     pub meta_cache: MetaCache,
@@ -68,7 +81,7 @@ pub struct Inner {
     pub pool: ArcSwap<PoolState>,
     pub volumes: RwLock<BTreeMap<VolumeId, VolumeService>>,
     /// Held over a change of the pool; the number is the version last tried.
-    changes: tokio::sync::Mutex<u64>,
+    pub changes: tokio::sync::Mutex<u64>,
 }
 
 impl Inner {
@@ -83,15 +96,26 @@ impl Inner {
         settings.append_bytes_in_flight_max = in_flight;
         let missing = pool.missing.iter().map(|entry| entry.disk.id).collect();
         let store = SegmentStore::new(env.clone(), settings, pool.disks.clone(), missing);
+        for disk in pool.state.disks.iter().filter(|disk| disk.leaving) {
+            store.disk_leaving(disk.id, true);
+        }
         let cache_bytes = budget.metadata_bytes / 100 * METADATA_CACHE_PERCENT;
+        let scrub = Scrub::new(env.clock.clone(), config.scrub_bytes_per_second);
+        let rebuild = Rebuild::new(env.clock.clone(), config.rebuild_bytes_per_second);
         Arc::new(Self {
             env,
             config,
             budget,
             started: Instant::now(),
             store,
-            disks: pool.disks,
-            missing: pool.missing,
+            scrub,
+            rebuild,
+            watch: pool.watch,
+            avoided: Mutex::default(),
+            confirmed: Mutex::default(),
+            stopping: AtomicBool::new(false),
+            disks: RwLock::new(pool.disks),
+            missing: RwLock::new(pool.missing),
             exports: Arc::new(Exports::new(Vec::new())),
             registry: Registry::new(),
             dirty: DirtyBudget::new(budget.dirty_bytes),
@@ -119,7 +143,7 @@ impl Inner {
         self.apply_exports(&state);
     }
 
-    async fn open_volume(&self, volume: &PoolVolume, count: usize) -> Result<Fs, String> {
+    pub async fn open_volume(&self, volume: &PoolVolume, count: usize) -> Result<Fs, String> {
         let begun = Instant::now();
         let meta_settings = self.meta_settings(&volume.settings, count);
         let (meta, recovered) = MetaStore::open(
@@ -329,21 +353,40 @@ impl Inner {
             .map_or(0, |code| code.parity())
     }
 
-    async fn save(&self, tried: &mut u64, state: &mut PoolState) -> Result<(), ChangeFailure> {
+    /// Writes the state down as the pool's, and remembers which disks have it.
+    pub async fn save(&self, tried: &mut u64, state: &mut PoolState) -> Result<(), ChangeFailure> {
         // Above what was tried, not only what was saved: a failed save may be on some disks.
         *tried = tried.saturating_add(1);
         state.version = *tried;
-        let disks: Vec<Arc<dyn Disk>> = self
-            .disks
+        for disk in &mut state.disks {
+            let confirmed = self.confirmed.lock().get(&disk.id).copied();
+            disk.seen = disk.seen.max(confirmed.unwrap_or(0));
+        }
+        let (ids, disks): (Vec<DiskId>, Vec<Arc<dyn Disk>>) = self
+            .disks()
             .iter()
-            .map(|disk| Arc::clone(disk.disk()))
-            .collect();
-        pool_store::save(&disks, state).await?;
+            .map(|disk| (disk.id(), Arc::clone(disk.disk())))
+            .unzip();
+        let saved = pool_store::save(&disks, state).await?;
+        {
+            let mut confirmed = self.confirmed.lock();
+            let have_it = ids.into_iter().zip(saved).filter(|(_, saved)| *saved);
+            confirmed.extend(have_it.map(|(id, _)| (id, state.version)));
+        }
         self.pool.store(Arc::new(state.clone()));
         Ok(())
     }
 
-    fn apply_exports(&self, state: &PoolState) {
+    /// Writes the pool file anew, so that a disk which comes back with an older one is known for a copy.
+    pub async fn renew(&self) {
+        let mut tried = self.changes.lock().await;
+        let mut state = PoolState::clone(&self.pool.load());
+        if let Err(error) = self.save(&mut tried, &mut state).await {
+            tracing::warn!(%error, "the pool file was not renewed");
+        }
+    }
+
+    pub fn apply_exports(&self, state: &PoolState) {
         let exports = state
             .volumes
             .iter()
@@ -359,16 +402,25 @@ impl Inner {
         self.exports.replace(exports);
     }
 
-    fn meta_disks(&self) -> Vec<(cairn_base::DiskId, Arc<dyn Disk>)> {
-        self.disks
+    /// The disks for metadata: not those that leave or that failed.
+    fn meta_disks(&self) -> Vec<(DiskId, Arc<dyn Disk>)> {
+        let pool = self.pool.load();
+        let avoided = self.avoided.lock();
+        let is_leaving = |id| pool.disks.iter().any(|disk| disk.id == id && disk.leaving);
+        self.disks()
             .iter()
+            .filter(|disk| {
+                let id = disk.id();
+                !is_leaving(id) && !avoided.contains(&id) && !disk.health().failed
+            })
             .map(|disk| (disk.id(), Arc::clone(disk.disk())))
             .collect()
     }
 
     /// Metadata survives what the pool survives, and what the volume's data survives if that is more.
-    fn metadata_copies(&self, settings: &VolumeSettings) -> usize {
-        let members = self.pool.load().disks.len();
+    pub fn metadata_copies(&self, settings: &VolumeSettings) -> usize {
+        let pool = self.pool.load();
+        let members = pool.disks.iter().filter(|disk| !disk.leaving).count();
         1 + failures_tolerated(members).max(usize::from(self.tolerated(settings)))
     }
 
@@ -399,7 +451,7 @@ impl Inner {
     /// there if it is an old copy, and those must not be touched.
     async fn remove_leftovers(&self, state: &PoolState) {
         let mut leftovers = std::collections::BTreeSet::new();
-        for disk in &self.disks {
+        for disk in self.disks() {
             match disk.volumes().await {
                 Ok(volumes) => leftovers.extend(volumes),
                 Err(error) => tracing::warn!(%error, "looking for deleted volumes failed"),
@@ -421,7 +473,7 @@ impl Inner {
             tracing::warn!(%id, errors = swept.errors, "some shards stay until the next start");
         }
         let folders: Vec<PathBuf> = self
-            .disks
+            .disks()
             .iter()
             .flat_map(|disk| meta_folders(disk.disk()))
             .filter(|(there, _)| *there == id)
@@ -454,6 +506,7 @@ impl Inner {
                 volume.name.to_string(),
                 VolumeNumbers {
                     fs: fs.stats(),
+                    backlog: fs.gc_backlog(),
                     meta: fs.meta().stats(),
                     inodes: counters.inodes,
                     file_bytes: counters.file_bytes,
@@ -469,6 +522,8 @@ impl Inner {
             metadata_cache_bytes: self.meta_cache.used_bytes() as u64,
             segments: self.store.stats(),
             disks: self.store.disk_status(),
+            scrub: self.scrub_view(),
+            rebuild: self.rebuild_view(),
             volumes,
             volumes_failed,
         }
@@ -503,6 +558,8 @@ fn meta_folders(disk: &Arc<dyn Disk>) -> Vec<(VolumeId, PathBuf)> {
 pub enum ChangeFailure {
     #[error(transparent)]
     Refused(#[from] crate::pool::ChangeError),
+    #[error("there is no disk \"{0}\" in the pool")]
+    NoDisk(String),
     #[error("the volume \"{0}\" is exported")]
     Exported(VolumeName),
     /// The disks do not allow it.

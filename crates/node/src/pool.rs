@@ -16,8 +16,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub const POOL_FILE_LEN_BYTES_MAX: u64 = 8 << 20;
 /// Most volumes of a pool.
 pub const VOLUMES_MAX: usize = 128;
-/// The version that this program writes; it reads none but this, the first.
-const SCHEMA: u32 = 1;
+/// The version that this program writes; it reads all up to it.
+const SCHEMA: u32 = 2;
+/// Most disks that left which are remembered; above it the oldest are forgotten.
+const LEFT_MAX: usize = 256;
 const MAGIC: &str = "cairn-pool";
 
 /// Signs the handles of files. `Debug` hides it.
@@ -53,6 +55,33 @@ pub struct PoolDisk {
     /// The folder it was last seen at; only a hint, the identity file in it decides.
     pub label: String,
     pub added: Timestamp,
+    /// Nothing new is put on it, and what is there goes to others.
+    #[serde(default)]
+    pub leaving: bool,
+    /// Another one took its place: it is removed when nothing is on it any more.
+    #[serde(default)]
+    pub replaced: bool,
+    /// It was added to a running server: looked for at its label when it is not among the data folders.
+    #[serde(default)]
+    pub by_label: bool,
+    /// The highest version of this file that the disk is known to have had; one that comes with an older
+    /// version is an old copy of itself.
+    #[serde(default)]
+    pub seen: u64,
+}
+
+impl PoolDisk {
+    pub fn new(id: DiskId, label: impl Into<String>, added: Timestamp) -> Self {
+        Self {
+            id,
+            label: label.into(),
+            added,
+            leaving: false,
+            replaced: false,
+            by_label: false,
+            seen: 0,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,6 +116,9 @@ pub struct PoolState {
     pub created: Timestamp,
     pub stage: Stage,
     pub disks: Vec<PoolDisk>,
+    /// Disks that were removed: their folders are no mistake, and not used.
+    #[serde(default)]
+    pub left: Vec<PoolDisk>,
     pub volumes: Vec<PoolVolume>,
     /// The next volume's id; ids are never reused.
     pub volume_next: VolumeId,
@@ -99,8 +131,8 @@ pub struct PoolState {
 pub enum PoolFileError {
     #[error("it does not begin like a pool file")]
     Magic,
-    #[error("it has version {found}, this program knows only {SCHEMA}; use a newer program")]
-    Version { found: u32 },
+    #[error("it has version {found}, this program knows those up to {known}; use a newer program")]
+    Version { found: u32, known: u32 },
     #[error("its checksum does not match")]
     Checksum,
     #[error("its content makes no sense: {0}")]
@@ -138,6 +170,21 @@ impl PoolState {
             .iter_mut()
             .find(|volume| volume.name == *name)
             .ok_or_else(|| ChangeError::NotFound(name.clone()))
+    }
+
+    pub fn disk_mut(&mut self, id: DiskId) -> Option<&mut PoolDisk> {
+        self.disks.iter_mut().find(|disk| disk.id == id)
+    }
+
+    /// Takes a disk out of the pool; it is remembered as one that left.
+    pub fn remove_disk(&mut self, id: DiskId) {
+        let (gone, kept) = std::mem::take(&mut self.disks)
+            .into_iter()
+            .partition(|disk| disk.id == id);
+        self.disks = kept;
+        self.left.extend(Vec::<PoolDisk>::into_iter(gone));
+        let surplus = self.left.len().saturating_sub(LEFT_MAX);
+        self.left.drain(..surplus);
     }
 
     /// Takes the next volume id; the state must be saved before the id is used.
@@ -214,6 +261,9 @@ impl PoolState {
         if !distinct(self.disks.iter().map(|disk| disk.id)) {
             return refuse("two disks have one id");
         }
+        if self.left.len() > LEFT_MAX {
+            return refuse("the number of disks that left");
+        }
         if self.volumes.len() > VOLUMES_MAX {
             return refuse("the number of volumes");
         }
@@ -247,12 +297,30 @@ fn distinct<T: Ord>(items: impl Iterator<Item = T>) -> bool {
 pub fn encode_pool(state: &PoolState) -> Vec<u8> {
     // Every field is a string, a number or a list of them, which JSON always can say.
     let json = serde_json::to_string_pretty(state).unwrap_or_default();
-    let crc = crc32c(json.as_bytes());
-    format!("{MAGIC} {SCHEMA} {crc:08x}\n{json}").into_bytes()
+    encode_file(MAGIC, SCHEMA, &json)
 }
 
 /// Reads a pool file. Magic, version and checksum have the same place in every version.
 pub fn decode_pool(bytes: &[u8]) -> Result<PoolState, PoolFileError> {
+    let json = decode_file(bytes, MAGIC, SCHEMA)?;
+    let state: PoolState =
+        serde_json::from_slice(json).map_err(|error| PoolFileError::Content(error.to_string()))?;
+    state.check()?;
+    Ok(state)
+}
+
+/// A line with magic, version and the CRC32C of the rest, then the rest.
+pub(crate) fn encode_file(magic: &str, schema: u32, json: &str) -> Vec<u8> {
+    let crc = crc32c(json.as_bytes());
+    format!("{magic} {schema} {crc:08x}\n{json}").into_bytes()
+}
+
+/// What follows the first line of a file of [`encode_file`], of a version up to `schema_max`.
+pub(crate) fn decode_file<'a>(
+    bytes: &'a [u8],
+    magic: &str,
+    schema_max: u32,
+) -> Result<&'a [u8], PoolFileError> {
     let newline = bytes
         .iter()
         .take(64)
@@ -264,22 +332,25 @@ pub fn decode_pool(bytes: &[u8]) -> Result<PoolState, PoolFileError> {
     let json = json.get(1..).ok_or(PoolFileError::Magic)?;
     let head = std::str::from_utf8(head).map_err(|_| PoolFileError::Magic)?;
     let mut words = head.split(' ');
-    let (Some(MAGIC), Some(schema), Some(crc), None) =
+    let (Some(found), Some(schema), Some(crc), None) =
         (words.next(), words.next(), words.next(), words.next())
     else {
         return Err(PoolFileError::Magic);
     };
+    if found != magic {
+        return Err(PoolFileError::Magic);
+    }
     let schema = schema.parse::<u32>().map_err(|_| PoolFileError::Magic)?;
     if crc != format!("{:08x}", crc32c(json)) {
         return Err(PoolFileError::Checksum);
     }
-    if schema != SCHEMA {
-        return Err(PoolFileError::Version { found: schema });
+    if !(1..=schema_max).contains(&schema) {
+        return Err(PoolFileError::Version {
+            found: schema,
+            known: schema_max,
+        });
     }
-    let state: PoolState =
-        serde_json::from_slice(json).map_err(|error| PoolFileError::Content(error.to_string()))?;
-    state.check()?;
-    Ok(state)
+    Ok(json)
 }
 
 #[cfg(test)]
@@ -296,12 +367,9 @@ pub(crate) mod tests {
             created,
             stage: Stage::InUse,
             disks: (1..=disk_count)
-                .map(|id| PoolDisk {
-                    id: DiskId(id),
-                    label: format!("/data/{id}"),
-                    added: created,
-                })
+                .map(|id| PoolDisk::new(DiskId(id), format!("/data/{id}"), created))
                 .collect(),
+            left: Vec::new(),
             volumes: vec![PoolVolume {
                 id: VolumeId(1),
                 name: "main".parse().unwrap(),
@@ -317,6 +385,28 @@ pub(crate) mod tests {
     #[test]
     fn what_is_encoded_is_decoded() {
         let state = example(6);
+        assert_eq!(decode_pool(&encode_pool(&state)), Ok(state));
+    }
+
+    #[test]
+    fn the_first_version_is_read() {
+        let mut json = serde_json::to_value(example(2)).unwrap();
+        json.as_object_mut().unwrap().remove("left");
+        for disk in json["disks"].as_array_mut().unwrap() {
+            for field in ["leaving", "replaced", "by_label", "seen"] {
+                assert!(disk.as_object_mut().unwrap().remove(field).is_some());
+            }
+        }
+        let first = encode_file(MAGIC, 1, &json.to_string());
+        assert_eq!(decode_pool(&first), Ok(example(2)));
+    }
+
+    #[test]
+    fn disks_that_left_are_remembered() {
+        let mut state = example(3);
+        state.remove_disk(DiskId(2));
+        assert_eq!((state.disks.len(), state.left.len()), (2, 1));
+        assert_eq!(state.left[0].id, DiskId(2));
         assert_eq!(decode_pool(&encode_pool(&state)), Ok(state));
     }
 
@@ -353,10 +443,10 @@ pub(crate) mod tests {
             assert!(matches!(result, Err(PoolFileError::Content(_))), "{name}");
         }
         let newer = String::from_utf8(encode_pool(&example(1))).unwrap();
-        let newer = newer.replacen("cairn-pool 1", "cairn-pool 2", 1);
+        let newer = newer.replacen("cairn-pool 2", "cairn-pool 3", 1);
         assert_eq!(
             decode_pool(newer.as_bytes()),
-            Err(PoolFileError::Version { found: 2 })
+            Err(PoolFileError::Version { found: 3, known: 2 })
         );
     }
 

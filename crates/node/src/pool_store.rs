@@ -21,28 +21,38 @@ pub const POOL_NAME_NEW: &str = "pool.new";
 pub async fn load(
     disk: &Arc<dyn Disk>,
 ) -> Result<Option<Result<PoolState, PoolFileError>>, DiskError> {
-    let file = match disk.open(POOL_NAME, OpenMode::Existing).await {
+    let read = read_file(disk, POOL_NAME, POOL_FILE_LEN_BYTES_MAX).await?;
+    Ok(read.map(|read| read.and_then(|bytes| decode_pool(&bytes))))
+}
+
+/// A small file of a disk: `Ok(None)` if there is none, `Ok(Some(Err(..)))` if it is too long.
+pub async fn read_file(
+    disk: &Arc<dyn Disk>,
+    name: &str,
+    len_bytes_max: u64,
+) -> Result<Option<Result<Bytes, PoolFileError>>, DiskError> {
+    let file = match disk.open(name, OpenMode::Existing).await {
         Ok(file) => file,
         Err(DiskError::NotFound { .. }) => return Ok(None),
         Err(error) => return Err(error),
     };
     let len_bytes = file.len_bytes();
-    if len_bytes > POOL_FILE_LEN_BYTES_MAX {
-        return Ok(Some(Err(PoolFileError::Content(format!(
-            "it is {len_bytes} bytes long"
-        )))));
+    if len_bytes > len_bytes_max {
+        let what = format!("it is {len_bytes} bytes long");
+        return Ok(Some(Err(PoolFileError::Content(what))));
     }
-    let bytes = file.read_at(0, len_bytes as usize).await?;
-    Ok(Some(decode_pool(&bytes)))
+    file.read_at(0, len_bytes as usize)
+        .await
+        .map(|bytes| Some(Ok(bytes)))
 }
 
 /// Writes the pool file of all `disks`; returns when enough of the pool's members have it.
 ///
 /// Enough means all but those that may be lost: then any start that finds enough disks finds one
 /// with the newest file, if the pool has more than four disks or the same ones are missing.
-/// Failures of single disks are logged. After an error some disks may have the new file: the next
-/// one must have a higher version.
-pub async fn save(disks: &[Arc<dyn Disk>], state: &PoolState) -> Result<(), NodeError> {
+/// Failures of single disks are logged; says which disks have it. After an error some disks may have
+/// the new file: the next one must have a higher version.
+pub async fn save(disks: &[Arc<dyn Disk>], state: &PoolState) -> Result<Vec<bool>, NodeError> {
     let bytes = Bytes::from(encode_pool(state));
     let results = join_all(disks.iter().map(|disk| write(disk, bytes.clone()))).await;
     let errors: Vec<String> = results
@@ -63,7 +73,7 @@ pub async fn save(disks: &[Arc<dyn Disk>], state: &PoolState) -> Result<(), Node
             detail: errors.join("; "),
         });
     }
-    Ok(())
+    Ok(results.iter().map(Result::is_ok).collect())
 }
 
 /// Writes the pool file of one disk.
@@ -72,18 +82,28 @@ pub async fn save_one(disk: &Arc<dyn Disk>, state: &PoolState) -> Result<(), Dis
 }
 
 async fn write(disk: &Arc<dyn Disk>, bytes: Bytes) -> Result<(), DiskError> {
-    match disk.remove(POOL_NAME_NEW).await {
+    write_file(disk, POOL_NAME, POOL_NAME_NEW, bytes).await
+}
+
+/// Writes a small file whole: a crash leaves the old one or the new one.
+pub async fn write_file(
+    disk: &Arc<dyn Disk>,
+    name: &str,
+    name_new: &str,
+    bytes: Bytes,
+) -> Result<(), DiskError> {
+    match disk.remove(name_new).await {
         Ok(()) | Err(DiskError::NotFound { .. }) => {}
         Err(error) => return Err(error),
     }
     let len_bytes = bytes.len() as u64;
     let file = disk
-        .open(POOL_NAME_NEW, OpenMode::CreateNew { len_bytes })
+        .open(name_new, OpenMode::CreateNew { len_bytes })
         .await?;
     file.write_at(0, vec![bytes]).await?;
     file.sync().await?;
     drop(file);
-    disk.rename(POOL_NAME_NEW, POOL_NAME).await?;
+    disk.rename(name_new, name).await?;
     disk.sync_folder("").await
 }
 

@@ -6,6 +6,7 @@
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use cairn_admin::api::{AdminView, NfsReady, NfsView, ReadyFile, Status};
@@ -29,6 +30,8 @@ use crate::token;
 const RPCBIND_PORT: u16 = 111;
 /// How long requests under way may take at the end.
 const STOP_GRACE: Duration = Duration::from_secs(10);
+/// How often disks get a new pool file: an older copy of a disk is known by an older file.
+const POOL_FILE_INTERVAL: Duration = Duration::from_secs(600);
 /// Threads for what blocks: copying and deleting files of metadata.
 const BLOCKING_THREADS_MAX: usize = 16;
 
@@ -130,6 +133,15 @@ impl Node {
             },
         );
         crate::spares::tend(&inner);
+        crate::watch::tend(&inner);
+        runtime.block_on(async {
+            // Twice: the second one says that the first is there.
+            inner.renew().await;
+            inner.renew().await;
+            crate::scrub::tend(&inner).await;
+        });
+        crate::rebuild::tend(&inner);
+        tend_pool_file(&inner);
         let (admin_stop, stopped) = oneshot::channel();
         let admin = runtime.spawn(server.serve(listener, async {
             // Ready too when the sender is dropped: a node that is gone serves nothing.
@@ -189,6 +201,8 @@ impl Node {
     /// Takes no more requests, finishes those under way, makes everything durable and ends.
     pub fn stop(self) {
         self.runtime.block_on(async {
+            self.inner.scrub_stop().await;
+            self.inner.stopping.store(true, Ordering::Release);
             // An error means that the server has ended already.
             let _ = self.admin_stop.send(());
             self.nfs.stop(STOP_GRACE).await;
@@ -200,6 +214,23 @@ impl Node {
         });
         self.runtime.shutdown_timeout(STOP_GRACE);
     }
+}
+
+/// Writes the pool file anew now and then; ends with the node.
+fn tend_pool_file(inner: &Arc<Inner>) {
+    let clock = Arc::clone(&inner.env.clock);
+    let node = Arc::downgrade(inner);
+    let task = async move {
+        loop {
+            clock.sleep(POOL_FILE_INTERVAL).await;
+            let Some(inner) = node.upgrade() else { return };
+            if inner.is_stopping() {
+                return;
+            }
+            inner.renew().await;
+        }
+    };
+    inner.env.spawner.spawn("pool file", Box::pin(task));
 }
 
 fn start_nfs(

@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use cairn_base::disk::DiskError;
+use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, VolumeId};
 use cairn_erasure::Code;
 use cairn_shard::{CHECKSUM_UNIT_BYTES, Shard, ShardDisk, ShardError, file_len_bytes};
@@ -103,7 +105,7 @@ impl SegmentStore {
                 for (index, error) in failure.shards {
                     tracing::warn!(segment = %failure.segment.id, shard = index, %error, "a write failed; trying other disks");
                     detail = error.to_string();
-                    excluded.extend(failure.segment.disks.get(usize::from(index)).copied());
+                    excluded.extend(failure.segment.disk_of(index));
                 }
             }
         }
@@ -157,7 +159,7 @@ impl SegmentStore {
             .into_iter()
             .filter_map(std::result::Result::err)
             .collect();
-        if !failures.is_empty() {
+        if !failures.is_empty() && !planted::is(Bug::AppendAnsweredOnError) {
             for failure in &failures {
                 self.retire(volume, &failure.segment);
             }
@@ -280,8 +282,8 @@ impl SegmentStore {
     }
 
     fn is_usable(&self, segment: &Segment, excluded: &FxHashSet<DiskId>) -> bool {
-        let good = |disk: &DiskId| !excluded.contains(disk) && self.healthy_disk(*disk).is_some();
-        segment.takes_rows() && segment.disks.iter().all(good)
+        let good = |disk: &DiskId| !excluded.contains(disk) && self.takes_shards(*disk);
+        segment.takes_rows() && segment.disks().iter().all(good)
     }
 
     /// Takes a segment out of use and seals it in the background.
@@ -304,12 +306,15 @@ impl SegmentStore {
         excluded: &FxHashSet<DiskId>,
     ) -> Result<Arc<Segment>> {
         let mut excluded = excluded.clone();
+        // Full disks still count as disks that work: they are no reason for less protection.
+        let mut full = FxHashSet::default();
         let mut detail = String::new();
         for _ in 0..CREATE_ATTEMPTS_MAX {
-            let (code, disks, shard_len_bytes) = match self.place(wanted, stream, &excluded) {
+            let plan = self.place(wanted, stream, &excluded, &full);
+            let (code, disks, shard_len_bytes) = match plan {
                 Ok(plan) => plan,
                 Err(error) if !self.release_recycled().await => return Err(error),
-                Err(_) => self.place(wanted, stream, &excluded)?,
+                Err(_) => self.place(wanted, stream, &excluded, &full)?,
             };
             match self.create_on(volume, code, &disks, shard_len_bytes).await {
                 Ok(segment) => return Ok(segment),
@@ -317,9 +322,15 @@ impl SegmentStore {
                     for (disk, error) in refused {
                         tracing::warn!(%error, "a shard was not created; trying other disks");
                         detail = error.to_string();
-                        // A name that exists says nothing about the disk; the next id will be free.
-                        if !matches!(error, ShardError::Exists { .. }) {
-                            excluded.insert(disk);
+                        match error {
+                            // This says nothing about the disk; the next id will be free.
+                            ShardError::Exists { .. } => {}
+                            ShardError::Disk(DiskError::Full { .. }) => {
+                                full.insert(disk);
+                            }
+                            _ => {
+                                excluded.insert(disk);
+                            }
                         }
                     }
                 }
@@ -334,11 +345,19 @@ impl SegmentStore {
         wanted: Code,
         stream: Stream,
         excluded: &FxHashSet<DiskId>,
+        full: &FxHashSet<DiskId>,
     ) -> Result<(Code, Vec<Arc<ShardDisk>>, u64)> {
-        let healthy: Vec<(&Arc<ShardDisk>, u64)> = self
-            .healthy_disks()
+        let healthy: Vec<(Arc<ShardDisk>, u64)> = self
+            .roomy_disks()
+            .into_iter()
             .filter(|disk| !excluded.contains(&disk.id()))
-            .map(|disk| (disk, self.room_bytes(disk, stream)))
+            .map(|disk| {
+                let room_bytes = match full.contains(&disk.id()) {
+                    true => 0,
+                    false => self.room_bytes(&disk, stream),
+                };
+                (disk, room_bytes)
+            })
             .collect();
         let mut best = None;
         let mut len_bytes = self.settings.shard_len_bytes;
@@ -394,12 +413,13 @@ impl SegmentStore {
     /// Gives the space of recycled files back; whether there was any.
     async fn release_recycled(&self) -> bool {
         let free = || {
-            self.healthy_disks()
-                .map(|disk| disk_space(disk).free_bytes)
-                .sum::<u64>()
+            let disks = self.healthy_disks();
+            let free = disks.iter().map(|disk| disk_space(disk).free_bytes);
+            free.sum::<u64>()
         };
         let before = free();
-        let releases = self.healthy_disks().map(|disk| disk.release_recycled());
+        let disks = self.healthy_disks();
+        let releases = disks.iter().map(|disk| disk.release_recycled());
         for result in join_all(releases).await {
             if let Err(error) = result {
                 tracing::warn!(%error, "recycled files were not released");

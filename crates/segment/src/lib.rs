@@ -13,6 +13,9 @@ mod append;
 mod cache;
 mod error;
 mod layout;
+mod members;
+mod moves;
+mod pace;
 mod placement;
 pub mod pointer;
 mod read;
@@ -21,17 +24,21 @@ mod record;
 mod repair;
 mod row;
 mod row_cache;
+mod scrub;
 mod spares;
 mod store;
 mod types;
 mod volume;
 
 pub use error::{ErrorKind, SegmentError};
+pub use moves::{MoveError, Moved, ShardAt};
+pub use pace::Pace;
 pub use pointer::{
     BLOCK_BYTES, CHECKSUM_GRANULE_BYTES, Codec, Location, PointerError, RECORD_LEN_BYTES_MAX,
     RecordPointer, decode_pointer, encode_pointer,
 };
 pub use record::{Compression, EncodedRecord, RecordError, decode_record, encode_record};
+pub use scrub::SegmentScrub;
 pub use store::SegmentStore;
 pub use types::*;
 

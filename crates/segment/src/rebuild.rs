@@ -10,10 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_base::crc32c;
+use cairn_base::{AlignedBuf, crc32c};
 use cairn_shard::{CHECKSUM_UNIT_BYTES, Shard, ShardDisk, ShardError, ShardErrorKind, ShardFooter};
 use futures_util::future::join_all;
 
+use crate::pace::Pace;
 use crate::pointer::BLOCK_BYTES;
 use crate::read::decode;
 use crate::store::{SegmentStore, count};
@@ -29,7 +30,7 @@ const PART_BYTES: u64 = 1 << 20;
 const _: () = assert!(PART_BYTES.is_multiple_of(CHECKSUM_UNIT_BYTES));
 
 #[derive(Debug, thiserror::Error)]
-enum RebuildError {
+pub(crate) enum RebuildError {
     #[error(transparent)]
     Shard(#[from] ShardError),
     #[error("{good} of the {needed} other shards that it takes are good at byte {offset}")]
@@ -41,10 +42,20 @@ enum RebuildError {
 }
 
 /// Another shard of the segment, with its footer if it was sealed.
-struct Source {
+pub(crate) struct Source {
     index: u8,
     shard: Arc<Shard>,
     footer: Option<ShardFooter>,
+}
+
+/// What a shard is made from.
+pub(crate) struct Fill<'a> {
+    pub index: u8,
+    pub sources: &'a [Source],
+    /// The shard itself, at the place that it leaves.
+    pub own: Option<&'a Source>,
+    /// Go on past bytes that cannot be had; else they are an error.
+    pub keep_what_is_left: bool,
 }
 
 impl SegmentStore {
@@ -62,8 +73,27 @@ impl SegmentStore {
         }
         let (store, segment) = (self.clone(), segment.clone());
         let task = async move {
-            let result = store.rebuild(&segment, index).await;
-            let mut retry_at = None;
+            store.rebuild_and_tell(&segment, index).await;
+            drop(permit);
+        };
+        self.env.spawner.spawn("shard rebuild", Box::pin(task));
+    }
+
+    /// Rebuilds a shard whose file is gone, in the caller's time; whether it is there now.
+    pub(crate) async fn rebuild_now(&self, segment: &Segment, index: u8) -> bool {
+        if segment.code.parity() == 0 || segment.is_open() || segment.is_removed() {
+            return false;
+        }
+        segment.begin_rebuild(index, self.env.clock.monotonic())
+            && self.rebuild_and_tell(segment, index).await
+    }
+
+    async fn rebuild_and_tell(&self, segment: &Segment, index: u8) -> bool {
+        let store = self;
+        let result = store.rebuild(segment, index).await;
+        let mut retry_at = None;
+        let done = matches!(result, Ok(true));
+        {
             match result {
                 Ok(false) => {}
                 Ok(true) => {
@@ -76,18 +106,17 @@ impl SegmentStore {
                     retry_at = Some(store.env.clock.monotonic() + RETRY_AFTER);
                 }
             }
-            segment.end_rebuild(index, retry_at);
-            drop(permit);
-        };
-        self.env.spawner.spawn("shard rebuild", Box::pin(task));
+        }
+        segment.end_rebuild(index, retry_at);
+        done
     }
 
     /// False if there is nothing to be rebuilt.
     async fn rebuild(&self, segment: &Segment, index: u8) -> Result<bool, RebuildError> {
         // Held to the end: a removal meanwhile must find the shard, and delete it.
         let _writing = segment.gate.read().await;
-        let disk = segment.disks.get(usize::from(index));
-        let Some(disk) = disk.and_then(|disk| self.healthy_disk(*disk)) else {
+        let disk = segment.disk_of(index);
+        let Some(disk) = disk.and_then(|disk| self.healthy_disk(disk)) else {
             return Ok(false);
         };
         if segment.is_removed() || segment.is_open() {
@@ -99,51 +128,76 @@ impl SegmentStore {
             Err(error) => return Err(error.into()),
         }
         let sources = self.rebuild_sources(segment, index).await;
-        self.rebuild_on(segment, index, disk, &sources).await?;
+        let fill = Fill {
+            index,
+            sources: &sources,
+            own: None,
+            keep_what_is_left: false,
+        };
+        self.rebuild_on(segment, &fill, &disk, None).await?;
         Ok(true)
     }
 
-    async fn rebuild_sources(&self, segment: &Segment, index: u8) -> Vec<Source> {
+    pub(crate) async fn rebuild_sources(&self, segment: &Segment, index: u8) -> Vec<Source> {
         let mut sources = Vec::new();
-        for (other, disk) in (0..).zip(&segment.disks) {
-            let Some(disk) = self.healthy_disk(*disk).filter(|_| other != index) else {
-                continue;
-            };
-            let Ok(shard) = disk.open_shard(segment.shard_name(other)).await else {
-                continue;
-            };
-            // A damaged footer is as good as none: records have checksums of their own.
-            let footer = shard.read_footer().await.ok().flatten();
-            sources.push(Source {
-                index: other,
-                shard,
-                footer,
-            });
+        for other in (0..segment.code.total()).filter(|other| *other != index) {
+            sources.extend(self.rebuild_source(segment, other).await);
         }
         sources
     }
 
-    async fn rebuild_on(
+    pub(crate) async fn rebuild_source(&self, segment: &Segment, index: u8) -> Option<Source> {
+        let disk = segment.disk_of(index);
+        let disk = disk.and_then(|disk| self.healthy_disk(disk))?;
+        let shard = disk.open_shard(segment.shard_name(index)).await.ok()?;
+        // A damaged footer is as good as none: records have checksums of their own.
+        let footer = shard.read_footer().await.ok().flatten();
+        Some(Source {
+            index,
+            shard,
+            footer,
+        })
+    }
+
+    /// Makes the shard on `disk`; returns how many of its bytes could not be had, which is none unless
+    /// `fill` keeps what is left.
+    pub(crate) async fn rebuild_on(
         &self,
         segment: &Segment,
-        index: u8,
+        fill: &Fill<'_>,
         disk: &ShardDisk,
-        sources: &[Source],
-    ) -> Result<(), RebuildError> {
+        pace: Option<&Pace>,
+    ) -> Result<u64, RebuildError> {
+        let Fill { index, sources, .. } = *fill;
         let name = segment.shard_name(index);
-        let footer = sources.iter().find_map(|source| source.footer.as_ref());
+        let mut footers = fill.own.iter().copied().chain(sources);
+        let footer = footers.find_map(|source| source.footer.as_ref());
         // Not sealed: a crash came first, and which part of it is in use only the metadata knows.
         let len_bytes = footer.map_or(segment.shard_len_bytes, |footer| footer.data_len_bytes);
         let len_bytes = len_bytes.next_multiple_of(u64::from(BLOCK_BYTES));
         let hidden = disk.create_hidden(name, segment.shard_len_bytes).await?;
         let mut checksums = Vec::new();
+        let mut lost_bytes = 0;
         let mut start = 0;
         while start < len_bytes {
             let end = (start + PART_BYTES).min(len_bytes);
-            let part = self
-                .rebuild_part(segment, index, sources, start..end)
-                .await?;
-            checksums.extend(part.chunks(CHECKSUM_UNIT_BYTES as usize).map(crc32c));
+            if let Some(pace) = pace {
+                pace.spend(end - start).await;
+            }
+            let part = match self.fill_part(segment, fill, start..end).await {
+                Ok(part) => {
+                    checksums.extend(part.chunks(CHECKSUM_UNIT_BYTES as usize).map(crc32c));
+                    part
+                }
+                Err(RebuildError::TooFew { .. }) if fill.keep_what_is_left => {
+                    let (part, sums, lost) =
+                        self.fill_what_is_left(segment, fill, start..end).await;
+                    checksums.extend(sums);
+                    lost_bytes += lost;
+                    part
+                }
+                Err(error) => return Err(error),
+            };
             hidden.shard().write_at(start, vec![part]).await?;
             start = end;
         }
@@ -156,7 +210,55 @@ impl SegmentStore {
             hidden.shard().seal(footer).await?;
         }
         disk.publish(hidden).await?;
-        Ok(())
+        Ok(lost_bytes)
+    }
+
+    /// Bytes `range` of the shard: from its old place if they are good there, else computed.
+    async fn fill_part(
+        &self,
+        segment: &Segment,
+        fill: &Fill<'_>,
+        range: Range<u64>,
+    ) -> Result<Bytes, RebuildError> {
+        if let Some(own) = fill.own {
+            let len = (range.end - range.start) as usize;
+            let read = own.shard.read_at(range.start, len).await.ok();
+            if let Some(bytes) = read.filter(|bytes| own.is_good(range.start, bytes)) {
+                return Ok(bytes);
+            }
+        }
+        self.rebuild_part(segment, fill.index, fill.sources, range)
+            .await
+    }
+
+    /// As [`Self::fill_part`] where that fails: piece by piece, and for pieces that cannot be had zeros,
+    /// with a checksum that is not theirs, so that nobody takes them for what was written.
+    async fn fill_what_is_left(
+        &self,
+        segment: &Segment,
+        fill: &Fill<'_>,
+        range: Range<u64>,
+    ) -> (Bytes, Vec<u32>, u64) {
+        let mut part = AlignedBuf::zeroed((range.end - range.start) as usize);
+        let mut checksums = Vec::new();
+        let mut lost_bytes = 0;
+        let mut start = range.start;
+        while start < range.end {
+            let end = (start + CHECKSUM_UNIT_BYTES).min(range.end);
+            let into = (start - range.start) as usize..(end - range.start) as usize;
+            match self.fill_part(segment, fill, start..end).await {
+                Ok(piece) => {
+                    checksums.push(crc32c(&piece));
+                    part[into].copy_from_slice(&piece);
+                }
+                Err(_) => {
+                    checksums.push(!crc32c(&part[into]));
+                    lost_bytes += end - start;
+                }
+            }
+            start = end;
+        }
+        (part.freeze(), checksums, lost_bytes)
     }
 
     /// Bytes `range` of a shard, computed from the first N others that read well.

@@ -72,8 +72,8 @@ impl SegmentStore {
     ) -> Result<bool, ShardError> {
         let Fix { piece, data } = fix;
         let _writing = segment.gate.read().await;
-        let disk = segment.disks.get(usize::from(piece.shard));
-        let Some(disk) = disk.and_then(|disk| self.healthy_disk(*disk)) else {
+        let disk = segment.disk_of(piece.shard);
+        let Some(disk) = disk.and_then(|disk| self.healthy_disk(disk)) else {
             return Ok(false);
         };
         if segment.is_removed() {

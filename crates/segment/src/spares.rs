@@ -24,13 +24,14 @@ impl SegmentStore {
         };
         let wanted = usize::try_from(bytes_per_disk / len_bytes).unwrap_or(usize::MAX);
         // Evenly: a segment needs one on each disk.
-        let mut disks: Vec<(usize, &Arc<ShardDisk>)> = self
-            .healthy_disks()
+        let mut disks: Vec<(usize, Arc<ShardDisk>)> = self
+            .roomy_disks()
+            .into_iter()
             .map(|disk| (disk.recycled_count(capacity_bytes), disk))
             .collect();
         disks.sort_by_key(|(count, disk)| (*count, disk.id()));
         for (count, disk) in disks {
-            let Some(room) = Room::of(disk) else {
+            let Some(room) = Room::of(&disk) else {
                 continue;
             };
             if room.is_short(self.reserve_bytes(room.total_bytes)) {

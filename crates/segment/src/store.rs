@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use cairn_base::disk::DiskSpace;
 use cairn_base::env::Env;
@@ -22,6 +23,7 @@ use tokio::sync::Semaphore;
 
 use crate::cache::{Key, RecordCache};
 use crate::error::{Result, SegmentError};
+use crate::members::Members;
 use crate::placement;
 use crate::pointer::{BLOCK_BYTES, RecordPointer};
 use crate::rebuild::REBUILDS_MAX;
@@ -44,8 +46,7 @@ const SWEEP_CONCURRENCY: usize = 16;
 pub struct SegmentStore {
     pub(crate) env: Env,
     pub(crate) settings: SegmentSettings,
-    disks: FxHashMap<DiskId, Arc<ShardDisk>>,
-    missing: Vec<DiskId>,
+    members: ArcSwap<Members>,
     volumes: RwLock<FxHashMap<VolumeId, Arc<Volume>>>,
     pub(crate) cache: RecordCache,
     pub(crate) rows: RowCache,
@@ -103,8 +104,7 @@ impl SegmentStore {
         let in_flight =
             in_flight.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize) as u64) as u32;
         Arc::new(Self {
-            disks: disks.into_iter().map(|disk| (disk.id(), disk)).collect(),
-            missing,
+            members: ArcSwap::from_pointee(Members::new(disks, missing)),
             volumes: RwLock::default(),
             cache: RecordCache::new(settings.cache_bytes),
             rows: RowCache::new(),
@@ -138,10 +138,15 @@ impl SegmentStore {
     }
 
     /// Deletes the shards of segments that are not known: left by a crash between an append and its
-    /// commit, or by a removal while their disk was away. Call after [`Self::open_volume`].
+    /// commit, or by a removal while their disk was away; and those that another disk has now. Call
+    /// after [`Self::open_volume`].
     pub async fn sweep(&self, volume: VolumeId) -> Result<Swept> {
         let opened = self.volume(volume)?;
-        let known = |id: SegmentId| opened.segments.read().contains_key(&id);
+        let known = |name: ShardName, disk: DiskId| {
+            let segments = opened.segments.read();
+            let segment = segments.get(&name.segment);
+            segment.is_some_and(|segment| segment.has_shard_on(name.index, disk))
+        };
         Ok(self.sweep_unless(volume, known).await)
     }
 
@@ -154,12 +159,16 @@ impl SegmentStore {
         for segment in segments {
             self.remove_segment(&segment).await;
         }
-        self.sweep_unless(volume, |_| false).await
+        self.sweep_unless(volume, |_, _| false).await
     }
 
-    async fn sweep_unless(&self, volume: VolumeId, known: impl Fn(SegmentId) -> bool) -> Swept {
+    async fn sweep_unless(
+        &self,
+        volume: VolumeId,
+        known: impl Fn(ShardName, DiskId) -> bool,
+    ) -> Swept {
         let mut swept = Swept::default();
-        for disk in self.disks.values() {
+        for disk in self.members().all() {
             let names = match disk.list(volume).await {
                 Ok(names) => names,
                 Err(error) => {
@@ -170,7 +179,7 @@ impl SegmentStore {
             };
             let unknown: Vec<ShardName> = names
                 .into_iter()
-                .filter(|name| !known(name.segment))
+                .filter(|name| !known(*name, disk.id()))
                 .collect();
             for batch in unknown.chunks(SWEEP_CONCURRENCY) {
                 for result in join_all(batch.iter().map(|name| disk.remove(*name))).await {
@@ -194,8 +203,9 @@ impl SegmentStore {
         placement::code_for(protection, self.disk_count())
     }
 
+    /// Disks that new data is laid out for: those that are leaving do not count.
     fn disk_count(&self) -> usize {
-        self.disks.len() + self.missing.len()
+        self.members().staying_count()
     }
 
     /// Bytes `range` of a record if they are all in the cache; never waits.
@@ -267,7 +277,8 @@ impl SegmentStore {
         // Once the shards are deleted their files may be recycled, so whoever writes must be done.
         let _alone = segment.gate.write().await;
         drop(segment.take_open());
-        let removals = segment.disks.iter().enumerate().map(|(index, disk)| async move {
+        let disks = segment.disks();
+        let removals = disks.iter().enumerate().map(|(index, disk)| async move {
             let Some(disk) = self.disk(*disk) else {
                 return;
             };
@@ -377,23 +388,53 @@ impl SegmentStore {
     }
 
     /// A disk of the pool that is there; it may be failing.
-    pub(crate) fn disk(&self, disk: DiskId) -> Option<&Arc<ShardDisk>> {
-        self.disks.get(&disk)
+    pub(crate) fn disk(&self, disk: DiskId) -> Option<Arc<ShardDisk>> {
+        self.members.load().disk(disk).cloned()
+    }
+
+    pub(crate) fn members(&self) -> Arc<Members> {
+        self.members.load_full()
+    }
+
+    pub(crate) fn change_members(&self, change: impl Fn(&mut Members)) {
+        self.members.rcu(|members| {
+            let mut members = Members::clone(members);
+            change(&mut members);
+            members
+        });
     }
 
     /// A disk that can be written to.
-    pub(crate) fn healthy_disk(&self, disk: DiskId) -> Option<&Arc<ShardDisk>> {
+    pub(crate) fn healthy_disk(&self, disk: DiskId) -> Option<Arc<ShardDisk>> {
         self.disk(disk).filter(|disk| !disk.health().failed)
     }
 
-    pub(crate) fn healthy_disks(&self) -> impl Iterator<Item = &Arc<ShardDisk>> {
-        self.disks.values().filter(|disk| !disk.health().failed)
+    pub(crate) fn healthy_disks(&self) -> Vec<Arc<ShardDisk>> {
+        let members = self.members.load();
+        let healthy = members.all().filter(|disk| !disk.health().failed);
+        healthy.cloned().collect()
+    }
+
+    /// Healthy disks that new shards may be put on.
+    pub(crate) fn roomy_disks(&self) -> Vec<Arc<ShardDisk>> {
+        let members = self.members.load();
+        let staying = members
+            .all()
+            .filter(|disk| !disk.health().failed && !members.is_leaving(disk.id()));
+        staying.cloned().collect()
+    }
+
+    /// Whether new shards may be put on a disk.
+    pub(crate) fn takes_shards(&self, disk: DiskId) -> bool {
+        let members = self.members.load();
+        let there = members.disk(disk);
+        there.is_some_and(|there| !there.health().failed) && !members.is_leaving(disk)
     }
 
     /// Room on the pool's disks.
     pub fn space(&self) -> PoolSpace {
         let mut pool = PoolSpace::default();
-        for disk in self.disks.values() {
+        for disk in self.members().all() {
             let space = disk_space(disk);
             let reserve_bytes = self.reserve_bytes(space.total_bytes);
             pool.total_bytes += space.total_bytes;
@@ -413,8 +454,8 @@ impl SegmentStore {
     /// Room for file bytes under `code`, without the reserve; room in open segments counts as free.
     pub fn usable(&self, code: Code) -> UsableSpace {
         let (mut total, mut free) = (Vec::new(), Vec::new());
-        for disk in self.healthy_disks() {
-            let space = disk_space(disk);
+        for disk in self.roomy_disks() {
+            let space = disk_space(&disk);
             let reserve_bytes = self.reserve_bytes(space.total_bytes);
             total.push(space.total_bytes.saturating_sub(reserve_bytes));
             free.push(space.free_bytes.saturating_sub(reserve_bytes));
@@ -440,7 +481,8 @@ impl SegmentStore {
 
     /// Every disk of the pool, also those that are not there.
     pub fn disk_status(&self) -> Vec<DiskStatus> {
-        let there = self.disks.values().map(|disk| {
+        let members = self.members();
+        let there = members.all().map(|disk| {
             let (space, health) = (disk_space(disk), disk.health());
             DiskStatus {
                 id: disk.id(),
@@ -458,7 +500,7 @@ impl SegmentStore {
                 checksum_errors: health.checksum_errors,
             }
         });
-        let missing = self.missing.iter().map(|id| DiskStatus {
+        let missing = members.missing().iter().map(|id| DiskStatus {
             id: *id,
             label: String::new(),
             state: DiskState::Missing,

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
+use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, Epoch, SegmentId, VolumeId};
 use cairn_erasure::Code;
 use cairn_shard::Shard;
@@ -23,8 +25,8 @@ pub(crate) struct Segment {
     pub volume: VolumeId,
     pub id: SegmentId,
     pub code: Code,
-    /// By shard index.
-    pub disks: Vec<DiskId>,
+    /// By shard index; a move of a shard puts another list in its place.
+    disks: ArcSwap<Vec<DiskId>>,
     pub shard_len_bytes: u64,
     /// Held shared by whoever writes to the shards (appends, repairs), alone by sealing and removal:
     /// a removed shard's file may be another segment's a moment later.
@@ -39,6 +41,8 @@ pub(crate) struct Segment {
     /// Shards being rebuilt, and those whose rebuild failed, with the time (of the monotonic clock)
     /// before which it is not tried again.
     rebuilding: Mutex<Vec<(u8, Duration)>>,
+    /// Shards that are being moved, and where to: their new files are no orphans.
+    moving: Mutex<Vec<(u8, DiskId)>>,
 }
 
 /// What a segment has while it may be appended to.
@@ -88,7 +92,8 @@ impl Segment {
             volume,
             id: info.id,
             code: info.code,
-            disks: info.disks,
+            disks: ArcSwap::from_pointee(info.disks),
+            moving: Mutex::default(),
             shard_len_bytes: info.shard_len_bytes,
             gate: Arc::default(),
             appended: AtomicBool::new(true),
@@ -127,7 +132,7 @@ impl Segment {
         SegmentInfo {
             id: self.id,
             code: self.code,
-            disks: self.disks.clone(),
+            disks: self.disks().to_vec(),
             shard_len_bytes: self.shard_len_bytes,
             sealed: !self.is_open(),
         }
@@ -175,6 +180,9 @@ impl Segment {
             rest = &rest[plan.offsets.len()..];
             let row_block = open.next_block;
             open.next_block += u32::from(plan.unit_blocks);
+            if planted::is(Bug::RowsOverlap) && plan.unit_blocks > 1 {
+                open.next_block -= 1;
+            }
             rows.push(ReservedRow { row_block, plan });
         }
         rows
@@ -248,6 +256,44 @@ impl Segment {
         let mut rebuilding = self.rebuilding.lock();
         rebuilding.retain(|entry| entry.0 != shard);
         rebuilding.extend(retry_at.map(|at| (shard, at)));
+    }
+
+    /// The disk of each shard, by index, as of now.
+    pub fn disks(&self) -> Arc<Vec<DiskId>> {
+        self.disks.load_full()
+    }
+
+    pub fn disk_of(&self, shard: u8) -> Option<DiskId> {
+        self.disks.load().get(usize::from(shard)).copied()
+    }
+
+    /// Whether a file of shard `shard` on `disk` is, or is about to be, part of this segment.
+    pub fn has_shard_on(&self, shard: u8, disk: DiskId) -> bool {
+        // In this order: a move ends by changing the disks first, and then it is no longer moving.
+        let moving = self.moving.lock().contains(&(shard, disk));
+        moving || self.disk_of(shard) == Some(disk)
+    }
+
+    /// Whether the caller is the one to move this shard; one move of a segment at a time.
+    pub fn begin_move(&self, shard: u8, to: DiskId) -> bool {
+        let mut moving = self.moving.lock();
+        let free = moving.is_empty() && !self.disks.load().contains(&to);
+        if free {
+            moving.push((shard, to));
+        }
+        free
+    }
+
+    /// Ends a move: with `done` the shard is on its new disk from now on.
+    pub fn end_move(&self, shard: u8, to: DiskId, done: bool) {
+        if done {
+            let mut disks = self.disks().to_vec();
+            if let Some(place) = disks.get_mut(usize::from(shard)) {
+                *place = to;
+            }
+            self.disks.store(Arc::new(disks));
+        }
+        self.moving.lock().retain(|entry| *entry != (shard, to));
     }
 
     pub fn mark_removed(&self) {

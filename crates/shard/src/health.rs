@@ -13,7 +13,8 @@ pub struct DiskHealth {
     pub full_errors: u64,
     /// Wrong bytes, as reported by those who can tell.
     pub checksum_errors: u64,
-    /// Many I/O errors came in a row. It stays so until the disk is opened again.
+    /// Many I/O errors came in a row, or someone who watches it found it unfit. It stays so until the
+    /// disk is opened again.
     pub failed: bool,
 }
 
@@ -80,6 +81,10 @@ impl Health {
 
     pub(crate) fn note_checksum_error(&self) {
         self.checksum_errors.fetch_add(1, ORDER);
+    }
+
+    pub(crate) fn fail(&self) {
+        self.failed.store(true, ORDER);
     }
 
     pub(crate) fn get(&self) -> DiskHealth {

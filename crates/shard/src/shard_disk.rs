@@ -226,6 +226,11 @@ impl ShardDisk {
         self.shared.health.get()
     }
 
+    /// Counts it as failed: nothing is written to it any more, and it is read only as a last resort.
+    pub fn mark_failed(&self) {
+        self.shared.health.fail();
+    }
+
     /// Counts wrong bytes read from this disk; only the reader, who has the checksums, can tell.
     pub fn note_checksum_error(&self) {
         self.shared.health.note_checksum_error();

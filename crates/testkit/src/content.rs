@@ -59,6 +59,11 @@ impl Content {
         }
     }
 
+    /// Where the pages start that were written.
+    pub fn page_offsets(&self) -> Vec<u64> {
+        self.pages.keys().map(|index| index * PAGE_BYTES).collect()
+    }
+
     pub fn set_len(&mut self, len_bytes: u64) {
         if len_bytes < self.len_bytes {
             self.pages.split_off(&len_bytes.div_ceil(PAGE_BYTES));

@@ -15,7 +15,7 @@ mod state;
 mod tests;
 
 pub use env::{ManualClock, SeededEntropy, TestWorld, test_env};
-pub use mem_disk::{DiskSnapshot, DiskStats, Fault, FaultRule, MemDisk, OpKind};
+pub use mem_disk::{DiskSnapshot, DiskStats, Fault, FaultRule, MemDisk, OpKind, Pace};
 pub use record::Recorder;
 pub use rng::Rng;
 pub use state::Crash;

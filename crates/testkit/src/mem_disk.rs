@@ -3,6 +3,7 @@
 //! Owns: handles, limits, faults and the order of operations. What survives a crash is decided in
 //! `state`.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,7 +16,9 @@ use parking_lot::Mutex;
 
 use crate::record::Recorder;
 use crate::rng::Rng;
-use crate::state::{Crash, FileId, Op, State, allocated_bytes, folder_of};
+use crate::state::{
+    BLOCK_BYTES, Crash, FileId, Op, SECTOR_BYTES, State, allocated_bytes, folder_of,
+};
 
 /// Longest file that can be made: what `off_t` can say.
 const FILE_LEN_BYTES_MAX: u64 = i64::MAX as u64;
@@ -37,11 +40,58 @@ pub enum OpKind {
     SetLen,
 }
 
-/// How an operation fails. It then has changed nothing, but a failed sync has dropped what was dirty.
+/// What goes wrong with an operation. One that fails has changed nothing, but a failed sync has dropped
+/// what was dirty, and a torn write has written a part. The others are silent: the operation succeeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     Io,
     Full,
+    /// A write fails after a random part of its sectors was written.
+    Torn {
+        seed: u64,
+    },
+    /// A read returns its bytes with one bit flipped, at this place modulo its length.
+    FlipRead {
+        bit: u64,
+    },
+    /// A read returns the bytes that are so many blocks further on, around the end of the file.
+    MisdirectRead {
+        blocks: u64,
+    },
+    /// A read returns what was there when [`MemDisk::remember`] was called.
+    StaleRead,
+    /// A write is answered, and nothing is written.
+    LoseWrite,
+    /// A write goes so many blocks further on, around the end of the file.
+    MisdirectWrite {
+        blocks: u64,
+    },
+}
+
+impl Fault {
+    /// Whether an operation of this kind can go wrong so.
+    fn fits(self, kind: OpKind) -> bool {
+        match self {
+            Fault::Io => true,
+            Fault::Full => true,
+            Fault::FlipRead { .. } | Fault::MisdirectRead { .. } | Fault::StaleRead => {
+                kind == OpKind::Read
+            }
+            Fault::Torn { .. } | Fault::LoseWrite | Fault::MisdirectWrite { .. } => {
+                matches!(kind, OpKind::Write | OpKind::WriteDurable)
+            }
+        }
+    }
+
+    fn is_silent(self) -> bool {
+        !matches!(self, Fault::Io | Fault::Full | Fault::Torn { .. })
+    }
+}
+
+/// Decides how long operations take: what it returns is awaited before an operation takes effect, and
+/// again before it is answered. `None` goes on at once.
+pub trait Pace: Send + Sync + 'static {
+    fn pause(&self, kind: OpKind, name: &str) -> Option<cairn_base::env::BoxFuture<()>>;
 }
 
 /// Which operations fail: of those that match, `skip` succeed, then `times` fail.
@@ -99,7 +149,14 @@ struct Inner {
     /// Why nothing works any more, when that is so.
     dead: Option<&'static str>,
     yields: Option<Yields>,
+    pace: Option<Arc<dyn Pace>>,
     recorder: Option<(Arc<Recorder>, usize)>,
+    /// Writes that were asked for and have not taken effect: a power loss may leave a part of each.
+    under_way: BTreeMap<u64, Op>,
+    under_way_next: u64,
+    /// What stale reads return.
+    remembered: Option<State>,
+    silent_faults: u64,
 }
 
 struct Yields {
@@ -134,7 +191,12 @@ impl MemDisk {
             faults: Vec::new(),
             dead: None,
             yields: None,
+            pace: None,
             recorder: None,
+            under_way: BTreeMap::new(),
+            under_way_next: 0,
+            remembered: None,
+            silent_faults: 0,
         };
         let shared = Shared {
             label,
@@ -149,16 +211,26 @@ impl MemDisk {
     /// Cuts the power: this disk and its handles only give errors from now on. Returns the disk as
     /// the next start finds it.
     pub fn crash(&self, mode: Crash, seed: u64) -> Arc<MemDisk> {
+        let mut rng = Rng::new(seed);
         let state = {
             let mut inner = self.shared.inner.lock();
             inner.dead = Some("the power was cut");
             inner.recorder = None;
-            inner.state.clone()
+            inner.pace = None;
+            let mut state = inner.state.clone();
+            if mode == Crash::Random {
+                for op in std::mem::take(&mut inner.under_way).values() {
+                    if rng.coin() {
+                        state.apply_unfinished(op);
+                    }
+                }
+            }
+            state
         };
         Self::from_state(
             self.shared.label.clone(),
             self.shared.capacity_bytes,
-            state.crash(mode, &mut Rng::new(seed)),
+            state.crash(mode, &mut rng),
         )
     }
 
@@ -236,6 +308,43 @@ impl MemDisk {
         });
     }
 
+    /// As [`MemDisk::yield_at_random`], with pauses that the caller decides.
+    pub fn pace_with(&self, pace: Arc<dyn Pace>) {
+        self.shared.inner.lock().pace = Some(pace);
+    }
+
+    /// Keeps what the disk holds now for [`Fault::StaleRead`].
+    pub fn remember(&self) {
+        let mut inner = self.shared.inner.lock();
+        inner.remembered = Some(inner.state.clone());
+    }
+
+    /// How often a silent fault struck, and what is left of the rules.
+    pub fn silent_faults(&self) -> u64 {
+        self.shared.inner.lock().silent_faults
+    }
+
+    /// Flips one bit in what was written to some file whose name contains `name_part`; `pick` decides
+    /// where. `None` if there is no such byte, else the file and the offset in it.
+    pub fn flip_some_bit(&self, name_part: &str, pick: u64) -> Option<(String, u64)> {
+        let mut rng = Rng::new(pick);
+        let mut inner = self.shared.inner.lock();
+        let state = &inner.state;
+        let written: Vec<(String, Vec<u64>)> = state
+            .names()
+            .filter(|name| name.contains(name_part))
+            .filter_map(|name| {
+                let pages = state.content(state.lookup(name)?)?.page_offsets();
+                (!pages.is_empty()).then(|| (name.to_owned(), pages))
+            })
+            .collect();
+        let (name, pages) = written.get(rng.below(written.len() as u64) as usize)?;
+        let page = pages.get(rng.below(pages.len() as u64) as usize)?;
+        let (offset, bit) = (page + rng.below(BLOCK_BYTES), rng.below(8));
+        let flipped = inner.state.corrupt(name, offset, |byte| *byte ^= 1 << bit);
+        flipped.then(|| (name.clone(), offset))
+    }
+
     pub(crate) fn record_to(&self, recorder: Arc<Recorder>, disk_index: usize) {
         let mut inner = self.shared.inner.lock();
         assert!(inner.recorder.is_none(), "a disk has one recorder");
@@ -282,6 +391,17 @@ impl Shared {
         name: &str,
         act: impl FnOnce(&mut Inner, usize) -> Result<T, DiskError>,
     ) -> Result<T, DiskError> {
+        self.run_with(kind, name, |inner, issued, _| act(inner, issued))
+            .await
+    }
+
+    /// As `run`; `act` is also told of the silent fault that strikes it.
+    async fn run_with<T>(
+        &self,
+        kind: OpKind,
+        name: &str,
+        act: impl FnOnce(&mut Inner, usize, Option<Fault>) -> Result<T, DiskError>,
+    ) -> Result<T, DiskError> {
         let issued = {
             let inner = self.inner.lock();
             inner
@@ -289,13 +409,20 @@ impl Shared {
                 .as_ref()
                 .map_or(0, |(recorder, _)| recorder.op_count())
         };
-        self.pause().await;
+        self.pause(kind, name).await;
         let result = {
             let mut inner = self.inner.lock();
-            self.admit(&mut inner, kind, name)
-                .and_then(|()| act(&mut inner, issued))
+            match self.admit(&mut inner, kind, name) {
+                Ok(Some(fault @ Fault::Torn { .. })) => {
+                    let torn = act(&mut inner, issued, Some(fault));
+                    let what = format!("{kind:?} {name}");
+                    torn.and(Err(self.io_error(what, "an injected fault")))
+                }
+                Ok(fault) => act(&mut inner, issued, fault),
+                Err(error) => Err(error),
+            }
         };
-        self.pause().await;
+        self.pause(kind, name).await;
         // An answer never arrives after the power was cut.
         match self.inner.lock().dead {
             Some(reason) => Err(self.io_error(format!("{kind:?} {name}"), reason)),
@@ -303,7 +430,11 @@ impl Shared {
         }
     }
 
-    async fn pause(&self) {
+    async fn pause(&self, kind: OpKind, name: &str) {
+        let pace = self.inner.lock().pace.clone();
+        if let Some(pause) = pace.and_then(|pace| pace.pause(kind, name)) {
+            pause.await;
+        }
         let count = match &mut self.inner.lock().yields {
             Some(yields) => {
                 let bound = yields.count_max.saturating_add(1);
@@ -316,8 +447,14 @@ impl Shared {
         }
     }
 
-    /// Refuses what a dead disk, a bad name or a fault rule refuses.
-    fn admit(&self, inner: &mut Inner, kind: OpKind, name: &str) -> Result<(), DiskError> {
+    /// Refuses what a dead disk, a bad name or a fault rule refuses; returns the fault that the
+    /// operation has to play itself.
+    fn admit(
+        &self,
+        inner: &mut Inner,
+        kind: OpKind,
+        name: &str,
+    ) -> Result<Option<Fault>, DiskError> {
         let what = || format!("{kind:?} {name}");
         if let Some(reason) = inner.dead {
             return Err(self.io_error(what(), reason));
@@ -325,6 +462,7 @@ impl Shared {
         for rule in &mut inner.faults {
             let matches = rule.kind.is_none_or(|wanted| wanted == kind)
                 && name.contains(rule.name_part.as_str())
+                && rule.fault.fits(kind)
                 && rule.times > 0;
             if !matches {
                 continue;
@@ -334,12 +472,16 @@ impl Shared {
                 continue;
             }
             rule.times -= 1;
-            return Err(match rule.fault {
-                Fault::Io => self.io_error(what(), "an injected fault"),
-                Fault::Full => self.full(what()),
-            });
+            return match rule.fault {
+                Fault::Io => Err(self.io_error(what(), "an injected fault")),
+                Fault::Full => Err(self.full(what())),
+                fault => {
+                    inner.silent_faults += u64::from(fault.is_silent());
+                    Ok(Some(fault))
+                }
+            };
         }
-        Ok(())
+        Ok(None)
     }
 
     fn apply(&self, inner: &mut Inner, issued: usize, name: &str, op: Op) {
@@ -520,7 +662,15 @@ impl MemFile {
         let Some(end) = offset.checked_add(bytes.len() as u64) else {
             return Err(self.shared.io_error(what, "the offset is too large"));
         };
-        let act = |inner: &mut Inner, issued| {
+        let op = Op::Write {
+            file: self.id,
+            offset,
+            bytes: bytes.clone(),
+            durable,
+        };
+        let under_way = UnderWay::new(&self.shared, op);
+        let act = |inner: &mut Inner, issued, fault| {
+            inner.under_way.remove(&under_way.number);
             let len_bytes = self.content(inner)?.len_bytes();
             if end > len_bytes && !bytes.is_empty() {
                 self.shared.reserve(inner, &what, len_bytes, end)?;
@@ -531,16 +681,34 @@ impl MemFile {
             if bytes.is_empty() {
                 return Ok(());
             }
-            let op = Op::Write {
+            let write = |offset, bytes| Op::Write {
                 file: self.id,
                 offset,
                 bytes,
                 durable,
             };
-            self.shared.apply(inner, issued, &self.name, op);
+            match fault {
+                Some(Fault::LoseWrite) => {}
+                Some(Fault::Torn { seed }) => {
+                    for (offset, part) in torn_parts(offset, &bytes, seed) {
+                        self.shared
+                            .apply(inner, issued, &self.name, write(offset, part));
+                    }
+                }
+                Some(Fault::MisdirectWrite { blocks }) if end <= len_bytes => {
+                    let room = (len_bytes - bytes.len() as u64) / BLOCK_BYTES + 1;
+                    let offset = (offset / BLOCK_BYTES + blocks) % room * BLOCK_BYTES;
+                    self.shared
+                        .apply(inner, issued, &self.name, write(offset, bytes));
+                }
+                _ => {
+                    self.shared
+                        .apply(inner, issued, &self.name, write(offset, bytes));
+                }
+            }
             Ok(())
         };
-        self.shared.run(kind, &self.name, act).await
+        self.shared.run_with(kind, &self.name, act).await
     }
 
     fn content<'a>(&self, inner: &'a Inner) -> Result<&'a crate::content::Content, DiskError> {
@@ -566,8 +734,11 @@ impl DiskFile for MemFile {
 
     fn write_durable_now(&self, offset: u64, part: &Bytes) -> Option<Result<(), DiskError>> {
         // With yields it takes its turns like everything else, which only a task can.
-        if self.shared.inner.lock().yields.is_some() {
-            return None;
+        {
+            let inner = self.shared.inner.lock();
+            if inner.yields.is_some() || inner.pace.is_some() {
+                return None;
+            }
         }
         let mut write = std::pin::pin!(self.write(offset, vec![part.clone()], true));
         match write.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -577,7 +748,7 @@ impl DiskFile for MemFile {
     }
 
     fn read_at<'a>(&'a self, offset: u64, len_bytes: usize) -> IoFuture<'a, Bytes> {
-        Box::pin(self.shared.run(OpKind::Read, &self.name, move |inner, _| {
+        let act = move |inner: &mut Inner, _, fault| {
             let content = self.content(inner)?;
             let end = offset.checked_add(len_bytes as u64);
             if end.is_none_or(|end| end > content.len_bytes()) {
@@ -589,11 +760,28 @@ impl DiskFile for MemFile {
                 });
             }
             let mut buf = AlignedBuf::zeroed(len_bytes);
-            content.read(offset, &mut buf);
+            let mut offset = offset;
+            if let Some(Fault::MisdirectRead { blocks }) = fault {
+                let room = (content.len_bytes() - len_bytes as u64) / BLOCK_BYTES + 1;
+                offset = (offset / BLOCK_BYTES + blocks) % room * BLOCK_BYTES;
+            }
+            let old = inner
+                .remembered
+                .as_ref()
+                .and_then(|state| state.content(self.id));
+            match (fault, old) {
+                (Some(Fault::StaleRead), Some(old)) => old.read(offset, &mut buf),
+                _ => content.read(offset, &mut buf),
+            }
+            if let (Some(Fault::FlipRead { bit }), false) = (fault, buf.is_empty()) {
+                let at = (bit / 8) % buf.len() as u64;
+                buf[at as usize] ^= 1 << (bit % 8);
+            }
             inner.stats.reads += 1;
             inner.stats.read_bytes += len_bytes as u64;
             Ok(buf.freeze())
-        }))
+        };
+        Box::pin(self.shared.run_with(OpKind::Read, &self.name, act))
     }
 
     fn sync<'a>(&'a self) -> IoFuture<'a, ()> {
@@ -640,6 +828,44 @@ impl Drop for MemFile {
     fn drop(&mut self) {
         self.shared.inner.lock().state.close(self.id);
     }
+}
+
+/// A write that was asked for; forgotten when its caller goes away, as it then never takes effect.
+struct UnderWay<'a> {
+    shared: &'a Shared,
+    number: u64,
+}
+
+impl<'a> UnderWay<'a> {
+    fn new(shared: &'a Shared, op: Op) -> Self {
+        let mut inner = shared.inner.lock();
+        let number = inner.under_way_next;
+        inner.under_way_next += 1;
+        inner.under_way.insert(number, op);
+        Self { shared, number }
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.shared.inner.lock().under_way.remove(&self.number);
+    }
+}
+
+/// A random part of the sectors of a write, each with its offset.
+fn torn_parts(offset: u64, bytes: &Bytes, seed: u64) -> Vec<(u64, Bytes)> {
+    let mut rng = Rng::new(seed);
+    let mut parts = Vec::new();
+    let mut at = 0;
+    while at < bytes.len() {
+        let left_in_sector = SECTOR_BYTES - (offset + at as u64) % SECTOR_BYTES;
+        let end = bytes.len().min(at + left_in_sector as usize);
+        if rng.coin() {
+            parts.push((offset + at as u64, bytes.slice(at..end)));
+        }
+        at = end;
+    }
+    parts
 }
 
 fn join(mut parts: Vec<Bytes>) -> Bytes {

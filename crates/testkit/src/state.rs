@@ -21,9 +21,9 @@ use crate::content::Content;
 use crate::rng::Rng;
 
 /// What a disk writes at once or not at all.
-const SECTOR_BYTES: u64 = 512;
+pub const SECTOR_BYTES: u64 = 512;
 /// Files occupy whole blocks of this size.
-const BLOCK_BYTES: u64 = 4096;
+pub const BLOCK_BYTES: u64 = 4096;
 
 /// What a power loss leaves of the operations that were not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -412,7 +412,11 @@ fn iozone_reports_as_iozone_does() {
         check_shows(&text, part);
     }
     let summary = super::iozone::summary(&result.phases);
-    assert_eq!(summary[0].value, 134.217728 / 2.0, "MB/s while any of them ran");
+    assert_eq!(
+        summary[0].value,
+        134.217728 / 2.0,
+        "MB/s while any of them ran"
+    );
 }
 
 #[test]

@@ -7,7 +7,7 @@ pub(crate) mod format;
 pub(crate) mod group;
 pub(crate) mod recover;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use bytes::Bytes;
 use cairn_base::buf::AlignedBuf;
 use cairn_base::disk::{DiskError, DiskFile, OpenMode};
 use cairn_base::env::Env;
+use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, LogPosition};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
@@ -99,21 +100,18 @@ pub(crate) struct MirroredLog {
 }
 
 /// Names of files that can be used again, by disk.
-pub(crate) struct Spares(Mutex<Vec<Vec<String>>>);
+#[derive(Default)]
+pub(crate) struct Spares(Mutex<BTreeMap<usize, Vec<String>>>);
 
 impl Spares {
-    pub fn new(disk_count: usize) -> Self {
-        Self(Mutex::new(vec![Vec::new(); disk_count]))
-    }
-
     fn take(&self, disk: usize) -> Option<String> {
-        self.0.lock()[disk].pop()
+        self.0.lock().get_mut(&disk)?.pop()
     }
 
     /// Whether it was kept; else the caller removes the file.
     pub fn offer(&self, disk: usize, name: String) -> bool {
         let mut names = self.0.lock();
-        let names = &mut names[disk];
+        let names = names.entry(disk).or_default();
         let keep = names.len() < SPARE_FILE_COUNT_MAX;
         if keep {
             names.push(name);
@@ -158,6 +156,17 @@ impl MirroredLog {
         });
     }
 
+    /// Gives up the file that was prepared: its header says who the members were.
+    async fn drop_prepared(&mut self) {
+        let prepared = match self.next.take() {
+            Some(receiver) => receiver.await.ok().flatten(),
+            None => None,
+        };
+        if let Some(file) = prepared {
+            self.retain(&file);
+        }
+    }
+
     /// Goes on in another file, on healthy disks only.
     async fn roll(&mut self) -> Result<(), MetaError> {
         let prepared = match self.next.take() {
@@ -189,9 +198,8 @@ impl MirroredLog {
     /// copies that it has, which shows in the status.
     async fn roll_for_copies(&mut self, retained_from: LogPosition) {
         let wanted = self.files.disks.copies_wanted();
-        let is_raised = wanted > self.current.copies_wanted;
         let mut done = self.roll().await;
-        if done.is_ok() && is_raised {
+        if done.is_ok() {
             done = self.copy_retained(retained_from).await;
         }
         self.is_short = done.is_err();
@@ -206,7 +214,13 @@ impl MirroredLog {
     }
 
     async fn copy_retained(&mut self, retained_from: LogPosition) -> Result<(), MetaError> {
-        let needed = |file: &&Retained| file.last >= retained_from;
+        let disks = self.files.disks.clone();
+        let possible = disks.copies_possible();
+        let is_short = |file: &Retained| {
+            let healthy = file.disks.iter().filter(|disk| disks.is_healthy(**disk));
+            healthy.count() < possible
+        };
+        let needed = |file: &&Retained| file.last >= retained_from && is_short(file);
         let old: Vec<(u64, Vec<usize>)> = self
             .retained
             .iter()
@@ -247,6 +261,9 @@ impl MirroredLog {
             let bytes = bytes.clone();
             async move {
                 // All are begun in this order: the others are on their way when this thread blocks.
+                if planted::is(Bug::LogWithoutSync) {
+                    return file.write_at(offset, vec![bytes]).await;
+                }
                 let here = may_block && index == last;
                 match here
                     .then(|| file.write_durable_now(offset, &bytes))
@@ -287,6 +304,11 @@ impl MirroredLog {
         // A disk may have failed in other hands since: the copy there does not count any more.
         let disks = self.files.disks.clone();
         let is_healthy = |(disk, _): &(usize, Arc<dyn DiskFile>)| disks.is_healthy(*disk);
+        if disks.take_changed() {
+            // A start counts the members that are missing, so no header may name one that left.
+            self.drop_prepared().await;
+            self.roll_for_copies(retained_from).await;
+        }
         if self.current.offset + len > file_len || !self.current.copies.iter().all(is_healthy) {
             self.current.copies.retain(is_healthy);
             self.roll().await?;
@@ -513,8 +535,8 @@ impl FileMaker {
 
     async fn read(&self, disk: usize, sequence: u64) -> Result<(u64, Bytes), MetaError> {
         let name = file_name(&self.disks.folder(), sequence);
-        let file = self.disks.get(disk).disk.open(&name, OpenMode::Existing);
-        let file = file.await?;
+        let member = self.disks.get(disk);
+        let file = member.disk.open(&name, OpenMode::Existing).await?;
         let header = FileHeader::decode(&file.read_at(0, BLOCK_BYTES).await?)?;
         let nonce = header.map(|header| header.nonce).unwrap_or_default();
         let len = usize::try_from(file.len_bytes()).unwrap_or(usize::MAX);
@@ -528,7 +550,7 @@ impl FileMaker {
         sequence: u64,
         header: &Bytes,
     ) -> Result<Arc<dyn DiskFile>, DiskError> {
-        let disk = &self.disks.get(index).disk;
+        let disk = &self.disks.get(index).disk.clone();
         let folder = self.disks.folder();
         let name = file_name(&folder, sequence);
         let len_bytes = self.info.log_file_bytes;
@@ -550,6 +572,9 @@ impl FileMaker {
             }
         };
         file.write_durable_at(0, vec![header.clone()]).await?;
+        if planted::is(Bug::LogFolderWithoutSync) {
+            return Ok(file);
+        }
         disk.sync_folder(&folder).await?;
         Ok(file)
     }

@@ -74,7 +74,7 @@ pub(crate) struct RecoveredRecord {
     pub term: u64,
     pub payload: Bytes,
     /// Disks that have a whole copy.
-    pub copy_count: usize,
+    pub holders: BTreeSet<usize>,
 }
 
 /// The history that the disks hold.
@@ -164,7 +164,7 @@ async fn scan_disk(
     disks: &DiskSet,
     index: usize,
 ) -> Result<Vec<(ScannedFile, Vec<Content>)>, MetaError> {
-    let disk = &disks.get(index).disk;
+    let disk = &disks.get(index).disk.clone();
     let folder = disks.folder();
     let mut sequences: Vec<u64> = disk
         .list(&folder)
@@ -351,7 +351,7 @@ impl Scan {
                 epoch: id.epoch,
                 term: id.term,
                 payload: copies.payload.clone(),
-                copy_count: copies.holders.len(),
+                holders: copies.holders.clone(),
             });
         }
         Ok((records, LogPosition(expected.0.saturating_sub(1))))

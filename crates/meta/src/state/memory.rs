@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use cairn_base::disk::{DiskError, OpenMode};
+use cairn_base::planted::{self, Bug};
 use parking_lot::RwLock;
 
 use super::snapshot::{self, Map, Snapshot};
@@ -50,7 +51,7 @@ pub(super) fn empty() -> impl StateStore {
 
 /// The snapshot on a disk, if there is a whole one.
 pub(super) async fn discover(disks: &DiskSet, index: usize) -> Option<Snapshot> {
-    let disk = &disks.get(index).disk;
+    let disk = &disks.get(index).disk.clone();
     let name = snapshot_name(disks);
     let file = disk.open(&name, OpenMode::Existing).await.ok()?;
     let bytes = file.read_at(0, file.len_bytes() as usize).await.ok()?;
@@ -73,7 +74,7 @@ impl MemoryState {
         if missing_bytes == 0 {
             return Ok(());
         }
-        let disk = &self.disks.get(self.index).disk;
+        let disk = &self.disks.get(self.index).disk.clone();
         if disk
             .space()
             .is_ok_and(|space| space.free_bytes > missing_bytes)
@@ -89,7 +90,7 @@ impl MemoryState {
 
     /// Replaces the snapshot on a disk: there always is a whole one.
     async fn write(&self, index: usize, bytes: Bytes) -> Result<(), DiskError> {
-        let disk = &self.disks.get(index).disk;
+        let disk = &self.disks.get(index).disk.clone();
         let name = snapshot_name(&self.disks);
         let temporary = format!("{name}.new");
         match disk.remove(&temporary).await {
@@ -105,7 +106,9 @@ impl MemoryState {
             let _ = disk.remove(&temporary).await;
             return Err(error);
         }
-        file.sync().await?;
+        if !planted::is(Bug::StateRenamedBeforeSync) {
+            file.sync().await?;
+        }
         disk.rename(&temporary, &name).await?;
         disk.sync_folder(&self.disks.folder()).await
     }

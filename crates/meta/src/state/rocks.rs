@@ -74,8 +74,8 @@ fn failed(what: &str, path: &Path, error: &dyn std::fmt::Display) -> MetaError {
 }
 
 fn volume_path(disks: &DiskSet, index: usize) -> Option<PathBuf> {
-    let folder = disks.get(index).disk.folder()?;
-    Some(folder.join(disks.folder()))
+    let member = disks.get(index);
+    Some(member.disk.folder()?.join(disks.folder()))
 }
 
 fn options(settings: &MetaSettings) -> Options {

@@ -401,6 +401,32 @@ fn footers_name_the_term_that_wrote_them() {
     });
 }
 
+/// A disk that has no space for a shard works: data that had to go without it would be less protected
+/// than what was asked for, and nobody would know.
+#[test]
+fn a_full_disk_is_no_reason_for_fewer_copies() {
+    block_on(async {
+        let world = World::new(3, 1).await;
+        world.disks[0].inject(FaultRule {
+            kind: Some(OpKind::Create),
+            name_part: "shards/".to_owned(),
+            skip: 0,
+            times: u64::MAX,
+            fault: Fault::Full,
+        });
+        let record = || vec![(vec![7; 10_000].into(), Compression::None)];
+        let refused = world.append(code(1, 2), Stream::Mixed, record()).await;
+        assert!(matches!(refused, Err(SegmentError::NoSpace { .. })));
+        world.disks[0].clear_faults();
+        let written = world
+            .append_ok(code(1, 2), vec![vec![7; 10_000].into()])
+            .await;
+        let segment = written[0].pointer.location.segment;
+        let info = world.store.segment(VOLUME, segment).expect("known");
+        assert_eq!((info.code.data(), info.code.parity()), (1, 2));
+    });
+}
+
 #[test]
 fn a_rebuild_that_fails_is_not_tried_at_every_read() {
     block_on(async {

@@ -14,7 +14,7 @@ use crate::*;
 
 pub const VOLUME: VolumeId = VolumeId(7);
 pub const EPOCH: Epoch = Epoch(3);
-const POOL: PoolId = PoolId(99);
+pub const POOL: PoolId = PoolId(99);
 
 pub struct World {
     pub store: Arc<SegmentStore>,

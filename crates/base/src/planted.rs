@@ -1,0 +1,118 @@
+//! Bugs planted on purpose, to prove that the simulator finds them.
+//!
+//! Owns: their names and which one is planted. Without the feature `planted-bugs` [`is`] is a constant
+//! `false`: the program has none of them. With it, each still does nothing until [`plant`] is called,
+//! and then only on the thread that called it.
+
+/// A mistake that somebody could make. The place in the code where it is made asks [`is`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Bug {
+    // meta
+    LogWithoutSync,
+    LogFolderWithoutSync,
+    AnswerBeforeLog,
+    SwapCommits,
+    LogChecksumIgnored,
+    LogCutTooEarly,
+    LogLastRecordNotReplayed,
+    StateRenamedBeforeSync,
+    JournalNotReplayed,
+    JournalFoldIgnored,
+    InoUsedAgain,
+    SegmentIdUsedAgain,
+    SpaceCountedTwice,
+    SegmentDeltaLost,
+    // shard
+    ShardWithoutSync,
+    ShardNameWithoutSync,
+    SyncErrorIgnored,
+    // segment
+    RecordChecksumIgnored,
+    ParityNotComputed,
+    RowsOverlap,
+    AppendAnsweredOnError,
+    // fs
+    StableWriteNotAwaited,
+    CommitSkipsFlights,
+    CommitForgetsNewFlights,
+    JournalSizeIgnored,
+    OverwriteForgetsCommit,
+    CutForgetsDirty,
+    CutForgetsJournal,
+    SizeBeforeData,
+    LinkCountNotStored,
+    RemovalForgetsCookie,
+    OrphanForgotten,
+    VerifierKept,
+    FailedFlushDropped,
+}
+
+impl Bug {
+    pub const ALL: &[Bug] = &[
+        Bug::LogWithoutSync,
+        Bug::LogFolderWithoutSync,
+        Bug::AnswerBeforeLog,
+        Bug::SwapCommits,
+        Bug::LogChecksumIgnored,
+        Bug::LogCutTooEarly,
+        Bug::LogLastRecordNotReplayed,
+        Bug::StateRenamedBeforeSync,
+        Bug::JournalNotReplayed,
+        Bug::JournalFoldIgnored,
+        Bug::InoUsedAgain,
+        Bug::SegmentIdUsedAgain,
+        Bug::SpaceCountedTwice,
+        Bug::SegmentDeltaLost,
+        Bug::ShardWithoutSync,
+        Bug::ShardNameWithoutSync,
+        Bug::SyncErrorIgnored,
+        Bug::RecordChecksumIgnored,
+        Bug::ParityNotComputed,
+        Bug::RowsOverlap,
+        Bug::AppendAnsweredOnError,
+        Bug::StableWriteNotAwaited,
+        Bug::CommitSkipsFlights,
+        Bug::CommitForgetsNewFlights,
+        Bug::JournalSizeIgnored,
+        Bug::OverwriteForgetsCommit,
+        Bug::CutForgetsDirty,
+        Bug::CutForgetsJournal,
+        Bug::SizeBeforeData,
+        Bug::LinkCountNotStored,
+        Bug::RemovalForgetsCookie,
+        Bug::OrphanForgotten,
+        Bug::VerifierKept,
+        Bug::FailedFlushDropped,
+    ];
+}
+
+/// Whether this bug is planted here.
+#[cfg(not(feature = "planted-bugs"))]
+#[inline(always)]
+pub const fn is(_bug: Bug) -> bool {
+    false
+}
+
+#[cfg(feature = "planted-bugs")]
+pub use switched::{is, plant};
+
+#[cfg(feature = "planted-bugs")]
+mod switched {
+    use std::cell::Cell;
+
+    use super::Bug;
+
+    thread_local! {
+        static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+    }
+
+    /// Whether this bug is planted on this thread.
+    pub fn is(bug: Bug) -> bool {
+        PLANTED.get() == Some(bug)
+    }
+
+    /// Plants a bug on this thread in place of another one; `None` plants none.
+    pub fn plant(bug: Option<Bug>) {
+        PLANTED.set(bug);
+    }
+}

@@ -1,0 +1,194 @@
+//! `cairn disk ...`.
+
+use cairn_admin::Client;
+use cairn_admin::api::{DiskAdd, DiskChange, DiskState, DiskView, RebuildView};
+use cairn_base::units::format_size;
+
+use crate::access;
+use crate::args::{DiskAddArgs, DiskDrainArgs, DiskRemoveArgs, DiskReplaceArgs, ViewArgs};
+use crate::exit::Failure;
+use crate::print::{self, Align, Column};
+use crate::status::{duration, size_or_none};
+
+pub fn list(args: &ViewArgs) -> Result<(), Failure> {
+    let client = access::client(&args.server)?;
+    let list = client.disks()?;
+    let rebuild = client.rebuild()?;
+    if args.json {
+        let list = serde_json::json!({ "disks": list.disks, "rebuild": rebuild });
+        return print::json(&list);
+    }
+    let mut text = disk_table(&list.disks);
+    for disk in &list.disks {
+        if let Some(problem) = &disk.problem {
+            text.push_str(&format!("\n\n{}: {problem}", disk.label));
+        }
+    }
+    // Every view of the disks says when there is only one to lose.
+    if list.disks.len() == 1 {
+        text.push_str("\n\nNO REDUNDANCY: losing this disk loses everything.");
+    }
+    if let Some(progress) = rebuild_text(&rebuild) {
+        text.push_str(&format!("\n\n{progress}"));
+    }
+    print::text(&text)
+}
+
+pub fn add(args: &DiskAddArgs) -> Result<(), Failure> {
+    let add = given(&args.folder, args.wipe);
+    let disk = access::client(&args.view.server)?.disk_add(&add)?;
+    shown(&disk, args.view.json, |disk| {
+        format!("{} is disk {} of the pool", disk.label, short(disk))
+    })
+}
+
+pub fn drain(args: &DiskDrainArgs) -> Result<(), Failure> {
+    let client = access::client(&args.view.server)?;
+    let id = find(&client, &args.disk)?;
+    let draining = !args.cancel;
+    let disk = client.disk_set(&id, &DiskChange { draining })?;
+    shown(&disk, args.view.json, |disk| match disk.state {
+        DiskState::Drained => format!("nothing is on {}: `cairn disk remove` it", disk.label),
+        DiskState::Draining => format!(
+            "{} shards are moved off {}; `cairn disk list` shows how far that is",
+            disk.shards, disk.label
+        ),
+        DiskState::Ok | DiskState::Missing | DiskState::Failed => {
+            format!("{} takes new data again", disk.label)
+        }
+    })
+}
+
+pub fn remove(args: &DiskRemoveArgs) -> Result<(), Failure> {
+    let client = access::client(&args.view.server)?;
+    let id = find(&client, &args.disk)?;
+    client.disk_remove(&id, args.force)?;
+    if args.view.json {
+        return print::json(&serde_json::json!({ "removed": id }));
+    }
+    print::text(&format!("{} is no disk of the pool any more", args.disk))
+}
+
+pub fn replace(args: &DiskReplaceArgs) -> Result<(), Failure> {
+    let client = access::client(&args.view.server)?;
+    let id = find(&client, &args.disk)?;
+    let by = given(&args.folder, args.wipe);
+    let disk = client.disk_replace(&id, &by)?;
+    shown(&disk, args.view.json, |disk| {
+        format!(
+            "{} takes the place of {}, which leaves when all it held is elsewhere; `cairn disk list` shows how far that is",
+            disk.label, args.disk
+        )
+    })
+}
+
+/// A folder by the name that the server needs: where this command runs says nothing to it.
+fn given(folder: &str, wipe: bool) -> DiskAdd {
+    let path = std::path::absolute(folder);
+    let path = path.map_or_else(|_| folder.to_owned(), |path| path.display().to_string());
+    DiskAdd { path, wipe }
+}
+
+/// The id of the disk that the words mean.
+fn find(client: &Client, words: &str) -> Result<String, Failure> {
+    let disks = client.disks()?.disks;
+    let absolute = given(words, false).path;
+    let by_label = |disk: &&DiskView| disk.label == words || disk.label == absolute;
+    let by_id = |disk: &&DiskView| words.len() >= 4 && disk.id.starts_with(words);
+    let mut found = disks.iter().filter(by_label).collect::<Vec<_>>();
+    if found.is_empty() {
+        found = disks.iter().filter(by_id).collect();
+    }
+    // A lost disk and the one in its place may have one folder: the lost one is meant.
+    if found.len() > 1 {
+        found.retain(|disk| disk.state != DiskState::Ok);
+    }
+    match found.as_slice() {
+        [disk] => Ok(disk.id.clone()),
+        [] => Err(Failure::failed(format!("there is no disk \"{words}\""))
+            .hint("`cairn disk list` shows all disks")),
+        _ => Err(
+            Failure::usage(format!("\"{words}\" means more than one disk"))
+                .hint("give more of its id; `cairn disk list --json` shows all of it"),
+        ),
+    }
+}
+
+fn shown(
+    disk: &DiskView,
+    json: bool,
+    text: impl FnOnce(&DiskView) -> String,
+) -> Result<(), Failure> {
+    if json {
+        return print::json(disk);
+    }
+    print::text(&text(disk))
+}
+
+fn short(disk: &DiskView) -> &str {
+    disk.id.get(..8).unwrap_or(&disk.id)
+}
+
+/// What is being moved; nothing if there is nothing to tell.
+fn rebuild_text(rebuild: &RebuildView) -> Option<String> {
+    let mut lines = Vec::new();
+    if rebuild.shards_left > 0 {
+        let left = rebuild.seconds_left.map(duration);
+        lines.push(format!(
+            "moving    {} shards left, {}{}",
+            rebuild.shards_left,
+            format_size(rebuild.bytes_left),
+            left.map(|left| format!(", about {left}"))
+                .unwrap_or_default()
+        ));
+    }
+    if rebuild.shards_moved + rebuild.segments_rewritten > 0 {
+        lines.push(format!(
+            "moved     {} shards and {} rewritten segments, {}",
+            rebuild.shards_moved,
+            rebuild.segments_rewritten,
+            format_size(rebuild.moved_bytes)
+        ));
+    }
+    if rebuild.lost_bytes > 0 {
+        lines.push(format!(
+            "LOST      {} of shards could not be had from anywhere; `cairn scrub start` finds the files",
+            format_size(rebuild.lost_bytes)
+        ));
+    }
+    lines.extend(
+        rebuild
+            .problems
+            .iter()
+            .map(|problem| format!("problem   {problem}")),
+    );
+    (!lines.is_empty()).then(|| lines.join("\n"))
+}
+
+pub fn disk_table(disks: &[DiskView]) -> String {
+    const COLUMNS: &[Column] = &[
+        ("DISK", Align::Left),
+        ("STATE", Align::Left),
+        ("SIZE", Align::Right),
+        ("FREE", Align::Right),
+        ("SHARDS", Align::Right),
+        ("READ ERRORS", Align::Right),
+        ("WRITE ERRORS", Align::Right),
+        ("WRONG BYTES", Align::Right),
+        ("ID", Align::Left),
+    ];
+    let rows = disks.iter().map(|disk| {
+        vec![
+            disk.label.clone(),
+            disk.state.to_string(),
+            size_or_none(disk.total_bytes),
+            size_or_none(disk.free_bytes),
+            disk.shards.to_string(),
+            disk.read_errors.to_string(),
+            disk.write_errors.to_string(),
+            disk.checksum_errors.to_string(),
+            disk.id.get(..8).unwrap_or(&disk.id).to_owned(),
+        ]
+    });
+    print::table(COLUMNS, rows.collect())
+}

@@ -1,0 +1,376 @@
+//! `cairn plan`: ranks designs, checks, explains and deploys them.
+//!
+//! Owns: files, addresses, formats, exit codes. Must not know: the model; that is crate `plan`.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use cairn_plan::catalog::Catalog;
+use cairn_plan::check::{self, Config};
+use cairn_plan::deploy::{
+    ClientValues, DeployOptions, Install, MachineValues, Rendered, client, render,
+};
+use cairn_plan::design::Design;
+use cairn_plan::evaluate::evaluate;
+use cairn_plan::offer::read_offer;
+use cairn_plan::prices::PriceList;
+use cairn_plan::rules::RULES;
+use cairn_plan::validate::validate;
+use cairn_plan::whatif::{Change, Comparison, whatif};
+use cairn_plan::{page, text};
+use serde::Serialize;
+
+use crate::exit::Failure;
+use crate::plan_args::{
+    CheckArgs, CompareArgs, DeployArgs, ExplainArgs, Output, OutputArgs, PlanArgs, PlanCommand,
+    PricesCommand, PricesUpdateArgs, WhatifArgs,
+};
+use crate::print;
+
+/// A configuration or a saved plan at most; a plan has some hundred kilobytes.
+const CONFIG_LEN_BYTES_MAX: u64 = 64 << 20;
+
+pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
+    let catalog = catalog(args.prices.prices.as_deref())?;
+    match &args.command {
+        None => ranking(&catalog, args),
+        Some(PlanCommand::Check(args)) => checked(&catalog, args),
+        Some(PlanCommand::Explain(args)) => explain(args),
+        Some(PlanCommand::Compare(args)) => compare(&catalog, args),
+        Some(PlanCommand::Whatif(args)) => changed(&catalog, args),
+        Some(PlanCommand::Validate(args)) => validated(&catalog, args),
+        Some(PlanCommand::Prices(PricesCommand::List(args))) => prices(&catalog, args),
+        Some(PlanCommand::Prices(PricesCommand::Update(args))) => update(&catalog, args),
+        Some(PlanCommand::Deploy(args)) => deploy(args),
+    }
+}
+
+fn usage(error: impl std::fmt::Display) -> Failure {
+    Failure::usage(error.to_string())
+}
+
+fn catalog(prices: Option<&Path>) -> Result<Catalog, Failure> {
+    let mut catalog = Catalog::embedded();
+    if let Some(path) = prices {
+        let list = PriceList::parse(&path.display().to_string(), &read(path)?).map_err(usage)?;
+        catalog.prices = catalog.prices.with(list);
+    }
+    Ok(catalog)
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    let failed = |error: std::io::Error| usage(format!("reading {}: {error}", path.display()));
+    let len_bytes = std::fs::metadata(path).map_err(failed)?.len();
+    if len_bytes > CONFIG_LEN_BYTES_MAX {
+        return Err(usage(format!(
+            "{} has {len_bytes} bytes: no configuration or plan is that large",
+            path.display()
+        )));
+    }
+    std::fs::read_to_string(path).map_err(failed)
+}
+
+fn write(out: Option<&Path>, content: &str) -> Result<(), Failure> {
+    match out {
+        None => print::text(content),
+        Some(path) => std::fs::write(path, content)
+            .map_err(|error| Failure::failed(format!("writing {}: {error}", path.display()))),
+    }
+}
+
+fn json(value: &impl Serialize) -> Result<String, Failure> {
+    serde_json::to_string_pretty(value)
+        .map(|json| json + "\n")
+        .map_err(|error| Failure::failed(format!("writing JSON: {error}")))
+}
+
+fn ranking(catalog: &Catalog, args: &PlanArgs) -> Result<(), Failure> {
+    let goal = args.goals.goal().ok_or_else(|| {
+        usage("--capacity is missing: how much must it hold?").hint(
+            "for example: cairn plan --capacity 200TiB --read 6GB/s --write 2GB/s --survive 2",
+        )
+    })?;
+    let report = cairn_plan::plan(catalog, &goal).map_err(usage)?;
+    let content = match args.output {
+        Output::Table => text::terminal(&report, args.details),
+        Output::Json => json(&report)?,
+        Output::Markdown => text::markdown(&report),
+        Output::Html => page::html(&report),
+    };
+    write(args.out.as_deref(), &content)?;
+    match &report.ranking.collision {
+        None => Ok(()),
+        Some(collision) => Err(usage(format!("nothing fits: {}", collision.words))),
+    }
+}
+
+/// Writes what is no ranking: a table, JSON or Markdown.
+fn show(
+    args: &OutputArgs,
+    value: &impl Serialize,
+    table: impl FnOnce() -> String,
+    markdown: impl FnOnce() -> String,
+) -> Result<(), Failure> {
+    match args.output {
+        Output::Table => print::text(&table()),
+        Output::Json => print::text(&json(value)?),
+        Output::Markdown => print::text(&markdown()),
+        Output::Html => Err(usage(
+            "a page is made of rankings only: use --output table, json or markdown",
+        )),
+    }
+}
+
+fn config(path: &Path) -> Result<Config, Failure> {
+    check::parse(&path.display().to_string(), &read(path)?).map_err(usage)
+}
+
+/// The design of a file: a configuration, or the one of this rank of a saved plan.
+fn design(path: &Path, rank: usize) -> Result<Design, Failure> {
+    check::design_of_rank(&path.display().to_string(), &read(path)?, rank).map_err(usage)
+}
+
+fn checked(catalog: &Catalog, args: &CheckArgs) -> Result<(), Failure> {
+    let found = check::check(catalog, &config(&args.file)?);
+    let words = || text::checked(&found);
+    show(&args.output, &found, words, words)?;
+    match found.violations.len() {
+        0 => Ok(()),
+        count => Err(usage(format!(
+            "{} breaks {count} rule{}",
+            args.file.display(),
+            if count == 1 { "" } else { "s" }
+        ))),
+    }
+}
+
+fn explain(args: &ExplainArgs) -> Result<(), Failure> {
+    let wanted = |id: &str| {
+        args.rules.is_empty()
+            || args
+                .rules
+                .iter()
+                .any(|name| id == name || id.starts_with(&format!("{name}.")))
+    };
+    let rules: Vec<_> = RULES
+        .iter()
+        .filter(|rule| wanted(rule.id.as_str()))
+        .collect();
+    if rules.is_empty() {
+        let known = RULES.iter().map(|rule| rule.id.as_str());
+        let nearest = cairn_plan::catalog::nearest(&args.rules[0], known);
+        return Err(usage(format!(
+            "there is no rule \"{}\"; nearest: {}",
+            args.rules[0],
+            nearest.join(", ")
+        )));
+    }
+    show(
+        &args.output,
+        &rules,
+        || text::explain_plain(&rules),
+        || text::explain(&rules).markdown(),
+    )
+}
+
+fn compare(catalog: &Catalog, args: &CompareArgs) -> Result<(), Failure> {
+    let (left, right) = match (args.files.as_slice(), args.ranks.as_slice()) {
+        ([file], [left, right]) => (design(file, *left)?, design(file, *right)?),
+        ([left, right], []) => (design(left, 1)?, design(right, 1)?),
+        _ => {
+            return Err(usage(
+                "compare takes two files, or one saved plan with --ranks A,B",
+            ));
+        }
+    };
+    let comparison = Comparison {
+        before: evaluate(catalog, &left).map_err(usage)?,
+        after: evaluate(catalog, &right).map_err(usage)?,
+    };
+    show_comparison(catalog, &args.output, &comparison)
+}
+
+fn show_comparison(
+    catalog: &Catalog,
+    args: &OutputArgs,
+    comparison: &Comparison,
+) -> Result<(), Failure> {
+    let table = text::comparison(comparison);
+    let region = |design: &Design| {
+        catalog
+            .prices
+            .book(&design.region)
+            .map(|book| text::prices(&book.stamp()))
+            .map_err(usage)
+    };
+    let left = region(&comparison.before.design)?;
+    let right = region(&comparison.after.design)?;
+    let prices = if left == right {
+        left
+    } else {
+        format!("A: {left} B: {right}")
+    };
+    let head = format!(
+        "A: {}\nB: {}\n{prices}\n\n",
+        comparison.before.name, comparison.after.name
+    );
+    show(
+        args,
+        comparison,
+        || head.clone() + &table.plain(),
+        || head.replace('\n', "\n\n") + &table.markdown(),
+    )
+}
+
+fn changed(catalog: &Catalog, args: &WhatifArgs) -> Result<(), Failure> {
+    let design = design(&args.file, args.rank)?;
+    let changes: Vec<Change> = [
+        args.instance.clone().map(Change::Instance),
+        args.volume_type.clone().map(Change::VolumeType),
+        args.volume_size.map(Change::VolumeSize),
+        args.volumes.map(Change::Volumes),
+        args.volume_mib_s.map(Change::VolumeMibS),
+        args.level.clone().map(Change::Level),
+        args.nodes.map(Change::Nodes),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if changes.is_empty() {
+        return Err(usage(
+            "nothing to change: give --nodes, --instance, --volume-type, --volume-size, --volumes, \
+             --volume-mib-s or --level",
+        ));
+    }
+    let comparison = whatif(catalog, &design, &changes).map_err(usage)?;
+    show_comparison(catalog, &args.output, &comparison)
+}
+
+fn validated(catalog: &Catalog, args: &OutputArgs) -> Result<(), Failure> {
+    let found = validate(catalog).map_err(usage)?;
+    show(
+        args,
+        &found,
+        || {
+            format!(
+                "{}\n{}",
+                text::validation(&found).plain(),
+                text::validation_families(&found).plain()
+            )
+        },
+        || {
+            format!(
+                "{}\n{}",
+                text::validation(&found).markdown(),
+                text::validation_families(&found).markdown()
+            )
+        },
+    )?;
+    if found.families.iter().all(|family| family.holds) {
+        Ok(())
+    } else {
+        Err(Failure::failed(
+            "the model misses what was published by more than it may",
+        ))
+    }
+}
+
+fn prices(catalog: &Catalog, args: &OutputArgs) -> Result<(), Failure> {
+    let books = &catalog.prices.books;
+    let table = text::Table {
+        headings: vec!["region", "date", "instances", "volumes", "source"],
+        rows: books
+            .iter()
+            .map(|book| {
+                let volumes: Vec<&str> = book.ebs.keys().map(String::as_str).collect();
+                vec![
+                    book.name.clone(),
+                    book.date.clone(),
+                    book.ec2_usd_per_hour.len().to_string(),
+                    volumes.join(", "),
+                    book.source.clone(),
+                ]
+            })
+            .collect(),
+    };
+    show(args, books, || table.plain(), || table.markdown())
+}
+
+fn update(catalog: &Catalog, args: &PricesUpdateArgs) -> Result<(), Failure> {
+    let failed = |error: &dyn std::fmt::Display| usage(format!("reading {}: {error}", args.from));
+    let input: Box<dyn BufRead> =
+        if args.from.starts_with("http://") || args.from.starts_with("https://") {
+            let response = ureq::get(&args.from)
+                .call()
+                .map_err(|error| failed(&error))?;
+            Box::new(BufReader::new(response.into_body().into_reader()))
+        } else {
+            Box::new(BufReader::new(
+                File::open(&args.from).map_err(|error| failed(&error))?,
+            ))
+        };
+    // The embedded list tells a region that is none from one without prices.
+    let old = match catalog.prices.book(&args.region) {
+        Ok(book) => Some(book),
+        Err(cairn_plan::prices::PriceError::Region { .. }) => None,
+        Err(error) => return Err(usage(error)),
+    };
+    let list = read_offer(input, &args.region, old).map_err(|error| failed(&error))?;
+    write(Some(&args.out), &list.to_toml().map_err(usage)?)?;
+    let book = list.book(&args.region).map_err(usage)?;
+    print::text(&format!(
+        "{}: {} instance types, {} volume types of {}, {}\n",
+        args.out.display(),
+        book.ec2_usd_per_hour.len(),
+        book.ebs.len(),
+        book.name,
+        book.date
+    ))
+}
+
+fn deploy(args: &DeployArgs) -> Result<(), Failure> {
+    let rendered = match (&args.client, &args.file) {
+        (Some(server), _) => client(&ClientValues {
+            server: server.clone(),
+            volume: args.volume.clone(),
+            mount_point: args.mount_point.clone(),
+            nconnect: args.nconnect,
+        })
+        .map_err(usage)?,
+        (None, Some(file)) => template(args, &design(file, args.rank)?)?,
+        (None, None) => return Err(usage("deploy takes a configuration or a saved plan")),
+    };
+    write(args.out.as_deref(), &rendered.content)?;
+    for notice in &rendered.notices {
+        eprintln!("cairn: {notice}");
+    }
+    Ok(())
+}
+
+fn template(args: &DeployArgs, design: &Design) -> Result<Rendered, Failure> {
+    let install = match (&args.package_url, &args.package_sha256, &args.source_url) {
+        (Some(url), Some(sha256), _) => Some(Install::Package {
+            url: url.clone(),
+            sha256: sha256.clone(),
+        }),
+        (_, _, Some(url)) => Some(Install::Source {
+            url: url.clone(),
+            reference: args.source_reference.clone(),
+        }),
+        _ => None,
+    };
+    let options = DeployOptions {
+        planned: args.planned,
+        protocols: args.protocols.iter().map(|name| name.protocol()).collect(),
+        machine: install.map(|install| MachineValues {
+            name: args.name.clone(),
+            user: args.user.clone(),
+            login: args.login.clone(),
+            client_networks: args.client_networks.clone(),
+            install,
+            devices: Vec::new(),
+        }),
+    };
+    render(design, &options, args.format).map_err(usage)
+}

@@ -1,0 +1,187 @@
+//! `cairn scrub ...`.
+
+use cairn_admin::api::{ScrubReport, ScrubStage, ScrubStart, ScrubView};
+use cairn_base::units::format_size;
+
+use crate::access;
+use crate::args::{ScrubStartArgs, ViewArgs};
+use crate::exit::Failure;
+use crate::print::{self, Align, Column};
+use crate::status::duration;
+
+pub fn start(args: &ScrubStartArgs) -> Result<(), Failure> {
+    let start = ScrubStart {
+        rate_bytes_per_second: args.rate.map(|rate| rate.0),
+        restart: args.restart,
+    };
+    let scrub = access::client(&args.view.server)?.scrub_start(&start)?;
+    shown(&scrub, &args.view)
+}
+
+pub fn pause(args: &ViewArgs) -> Result<(), Failure> {
+    let scrub = access::client(&args.server)?.scrub_pause()?;
+    shown(&scrub, args)
+}
+
+pub fn status(args: &ViewArgs) -> Result<(), Failure> {
+    let scrub = access::client(&args.server)?.scrub()?;
+    shown(&scrub, args)
+}
+
+pub fn report(args: &ViewArgs) -> Result<(), Failure> {
+    let report = access::client(&args.server)?.scrub_report()?;
+    if args.json {
+        return print::json(&report);
+    }
+    print::text(&report_text(&report))
+}
+
+fn shown(scrub: &ScrubView, view: &ViewArgs) -> Result<(), Failure> {
+    if view.json {
+        return print::json(scrub);
+    }
+    print::text(&scrub_text(scrub))
+}
+
+fn scrub_text(scrub: &ScrubView) -> String {
+    if scrub.stage == ScrubStage::Never {
+        return "no scrub was started yet: `cairn scrub start`".to_owned();
+    }
+    let percent = (u128::from(scrub.done_bytes) * 100)
+        .checked_div(u128::from(scrub.total_bytes))
+        .unwrap_or(100)
+        .min(100);
+    let left = scrub.seconds_left.map(duration);
+    let rate = match scrub.rate_bytes_per_second {
+        0 => "no limit".to_owned(),
+        rate => format!("at most {}/s", format_size(rate)),
+    };
+    let mut lines = vec![
+        format!("scrub     {} ({rate})", scrub.stage),
+        format!(
+            "read      {} of {}, {percent}%{}",
+            format_size(scrub.done_bytes),
+            format_size(scrub.total_bytes),
+            left.map(|left| format!(", about {left} left"))
+                .unwrap_or_default()
+        ),
+        format!(
+            "checked   {} shards, {} records",
+            scrub.shards, scrub.records
+        ),
+        format!(
+            "wrong     {} in shards, {} of that repaired; {} shards rebuilt, {} sealed",
+            format_size(scrub.wrong_bytes),
+            format_size(scrub.repaired_bytes),
+            scrub.shards_rebuilt,
+            scrub.shards_sealed
+        ),
+    ];
+    if scrub.shards_away > 0 {
+        lines.push(format!(
+            "away      {} shards on disks that are not there were not checked",
+            scrub.shards_away
+        ));
+    }
+    if scrub.errors > 0 {
+        lines.push(format!(
+            "errors    {}; the server's log says more",
+            scrub.errors
+        ));
+    }
+    if scrub.damaged > 0 {
+        lines.push(format!(
+            "DAMAGED   {} places in files cannot be read: `cairn scrub report`",
+            scrub.damaged
+        ));
+    }
+    lines.join("\n")
+}
+
+fn report_text(report: &ScrubReport) -> String {
+    const COLUMNS: &[Column] = &[
+        ("VOLUME", Align::Left),
+        ("FILE", Align::Left),
+        ("FROM", Align::Right),
+        ("TO", Align::Right),
+        ("INODE", Align::Right),
+    ];
+    if report.damaged.is_empty() {
+        let text = match report.scrub.stage {
+            ScrubStage::Never => "no scrub was started yet: `cairn scrub start`",
+            ScrubStage::Running | ScrubStage::Paused => "no damaged files so far",
+            ScrubStage::Done => "no damaged files",
+        };
+        return text.to_owned();
+    }
+    let mut rows = Vec::new();
+    for damage in &report.damaged {
+        let mut paths = damage.paths.clone();
+        if paths.is_empty() {
+            paths.push("(no name)".to_owned());
+        }
+        // All names of a file: each is one that somebody will ask about.
+        rows.extend(paths.into_iter().map(|path| {
+            vec![
+                damage.volume.clone(),
+                path.escape_debug().to_string(),
+                damage.start.to_string(),
+                damage.end.to_string(),
+                damage.inode.to_string(),
+            ]
+        }));
+    }
+    let mut text = print::table(COLUMNS, rows);
+    if report.damaged_more > 0 {
+        text.push_str(&format!("\n\nand {} places more", report.damaged_more));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_admin::api::ScrubDamage;
+
+    use super::*;
+
+    #[test]
+    fn a_scrub_is_told_in_words() {
+        let none = ScrubView::default();
+        assert!(scrub_text(&none).contains("no scrub"));
+        let running = ScrubView {
+            stage: ScrubStage::Running,
+            done_bytes: 1 << 30,
+            total_bytes: 4 << 30,
+            seconds_left: Some(3660),
+            rate_bytes_per_second: 50 << 20,
+            damaged: 2,
+            ..none
+        };
+        let text = scrub_text(&running);
+        assert!(
+            text.contains("1 GiB of 4 GiB, 25%, about 1 h 1 min left"),
+            "{text}"
+        );
+        assert!(text.contains("at most 50 MiB/s"), "{text}");
+        assert!(text.contains("2 places"), "{text}");
+    }
+
+    #[test]
+    fn every_name_of_a_damaged_file_is_listed() {
+        let report = ScrubReport {
+            damaged: vec![ScrubDamage {
+                volume: "main".to_owned(),
+                inode: 7,
+                paths: vec!["/a".to_owned(), "/b\n".to_owned()],
+                start: 0,
+                end: 4096,
+                detail: String::new(),
+            }],
+            damaged_more: 3,
+            ..ScrubReport::default()
+        };
+        let text = report_text(&report);
+        assert!(text.contains("/a") && text.contains("/b\\n"), "{text}");
+        assert!(text.contains("and 3 places more"), "{text}");
+    }
+}

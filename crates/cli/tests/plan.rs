@@ -1,0 +1,192 @@
+//! `cairn plan` as it is used: what it prints, what it writes, and how it ends.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn cairn(folder: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_cairn"))
+        .arg("plan")
+        .args(args)
+        .current_dir(folder)
+        .output()
+        .unwrap()
+}
+
+/// `code`: how it ends; `want`: what its output or its errors have.
+fn check(folder: &Path, args: &[&str], code: i32, want: &str) {
+    let output = cairn(folder, args);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {text}");
+    assert!(text.contains(want), "{args:?}: no {want:?} in {text}");
+}
+
+const CLUSTER: &str = r#"
+product = "vendor"
+region = "us-east-1"
+[shape]
+family = "cluster"
+nodes = 6
+instance = "m5dn.12xlarge"
+protection = { data = 4, parity = 2 }
+[shape.storage]
+storage = "ebs"
+volumes = 12
+volume = { volume_type = "gp3", size_bytes = "1TiB", mib_s = 145 }
+"#;
+
+const OFFER: &str = r#"{"publicationDate": "2026-02-03T04:05:06Z",
+  "products": {"A": {"productFamily": "Compute Instance", "attributes": {"regionCode": "us-east-1",
+    "instanceType": "m5dn.12xlarge", "tenancy": "Shared", "operatingSystem": "Linux",
+    "preInstalledSw": "NA", "capacitystatus": "Used"}}},
+  "terms": {"OnDemand": {"A": {"A.X": {"priceDimensions": {"A.X.1": {"unit": "Hrs",
+    "pricePerUnit": {"USD": "3.2640000000"}}}}}}}}"#;
+
+#[test]
+fn a_plan_from_goals_to_a_template() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let goals = ["--capacity", "20TiB", "--read", "0.5GB/s", "--survive", "2"];
+    let with = |more: &[&'static str]| [&goals[..], more].concat();
+    check(folder, &goals, 0, "rules of thumb");
+    check(
+        folder,
+        &with(&["--output", "markdown"]),
+        0,
+        "## What does not fit",
+    );
+    check(
+        folder,
+        &with(&["--output", "html", "--out", "plan.html"]),
+        0,
+        "",
+    );
+    check(
+        folder,
+        &with(&["--output", "json", "--out", "plan.json"]),
+        0,
+        "",
+    );
+    let page = std::fs::read_to_string(folder.join("plan.html")).unwrap();
+    assert!(page.starts_with("<!doctype html>") || page.starts_with("<!DOCTYPE html>"));
+    check(
+        folder,
+        &["compare", "plan.json", "--ranks", "1,2"],
+        0,
+        "cost a month",
+    );
+    check(
+        folder,
+        &["whatif", "plan.json", "--volume-type", "gp3"],
+        0,
+        "gp3",
+    );
+    check(
+        folder,
+        &["deploy", "plan.json"],
+        0,
+        "AWSTemplateFormatVersion",
+    );
+    check(
+        folder,
+        &["deploy", "plan.json", "--format", "terraform"],
+        0,
+        "resource",
+    );
+    check(folder, &["deploy", "--client", "10.0.0.5"], 0, "fstab");
+}
+
+#[test]
+fn configurations_prices_and_the_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
+    write("good.toml", CLUSTER);
+    write("bad.toml", &CLUSTER.replace("1TiB", "15TiB"));
+    write("offer.json", OFFER);
+    check(folder, &["check", "good.toml"], 0, "keeps every rule");
+    check(folder, &["check", "bad.toml"], 2, "14.2 TiB 145 MiB/s");
+    check(folder, &["compare", "good.toml", "bad.toml"], 0, "15 TiB");
+    check(folder, &["whatif", "good.toml", "--nodes", "-1"], 0, "3+2");
+    check(folder, &["validate"], 0, "holds");
+    check(folder, &["explain", "cluster"], 0, "Table 8");
+    check(folder, &["prices", "list"], 0, "eu-west-1-2016");
+    check(
+        folder,
+        &[
+            "prices",
+            "update",
+            "--from",
+            "offer.json",
+            "--out",
+            "p.toml",
+        ],
+        0,
+        "1 instance type",
+    );
+    check(
+        folder,
+        &["--prices", "p.toml", "--capacity", "20TiB"],
+        0,
+        "2026-02-03",
+    );
+}
+
+#[test]
+fn bad_input_ends_with_2_and_a_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    std::fs::write(folder.join("no.toml"), "hello").unwrap();
+    std::fs::write(folder.join("gap.toml"), "version = 1\n").unwrap();
+    let cases: &[(&[&str], &str)] = &[
+        (&[], "--capacity"),
+        (&["--capacity", "200"], "no unit"),
+        (&["--capacity", "-1TiB"], "negative"),
+        (&["--capacity", "1TiB", "--read", "6GB"], "MiB/s"),
+        (
+            &["--capacity", "1TiB", "--region", "us-esat-1"],
+            "us-east-1",
+        ),
+        (
+            &["--capacity", "1TiB", "--region", "ap-south-1"],
+            "--prices",
+        ),
+        (&["--capacity", "1TiB", "--growth", "30%/year"], "--years"),
+        (&["--capacity", "500PiB"], "no design meets --capacity"),
+        (
+            &["--capacity", "200TiB", "--budget", "100USD/month"],
+            "collide",
+        ),
+        (
+            &["--prices", "gap.toml", "--capacity", "1TiB"],
+            "not understood",
+        ),
+        (
+            &["--prices", "none.toml", "--capacity", "1TiB"],
+            "none.toml",
+        ),
+        (&["check", "no.toml"], "no configuration"),
+        (&["explain", "ebss"], "nearest"),
+        (&["whatif", "no.toml"], "no configuration"),
+        (
+            &["prices", "update", "--from", "none.json", "--out", "p.toml"],
+            "none.json",
+        ),
+        (
+            &[
+                "prices",
+                "update",
+                "--from",
+                "none.json",
+                "--region",
+                "us-esat-1",
+                "--out",
+                "p.toml",
+            ],
+            "none.json",
+        ),
+    ];
+    for (args, want) in cases {
+        check(folder, args, 2, want);
+    }
+}

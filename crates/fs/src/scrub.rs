@@ -1,0 +1,286 @@
+//! Scrub of a volume's records, and the names of the files that have damaged ones.
+//!
+//! Owns: the walk over the extents, where it stands, which file a damaged record belongs to.
+//! Must not know: shards and their checksums (`segment` checks those), when a scrub runs.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use cairn_base::{Ino, SegmentId};
+use cairn_meta::{CookieRecord, DirentRecord, InodeRecord, Key, KeyKind};
+use cairn_segment::{ErrorKind, Pace};
+use futures_util::future::join_all;
+
+use crate::extents::Extent;
+use crate::types::FsError;
+use crate::volume::{Fs, ROOT, Shared, meta_error, parse_extent, segment_error};
+
+/// Extents that one step looks at.
+const STEP_EXTENTS_MAX: usize = 256;
+/// Records that are read at a time.
+const CONCURRENCY: usize = 4;
+/// Most folders above a file; deeper ones cannot be made through NFS, whose paths are shorter.
+const DEPTH_MAX: usize = 4096;
+
+/// An extent, named by its file and its end: where a walk stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ExtentAt {
+    pub ino: Ino,
+    pub end: u64,
+}
+
+/// Bytes of a file that cannot be read any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DamagedExtent {
+    pub at: ExtentAt,
+    pub start: u64,
+    pub segment: SegmentId,
+    /// What was found wrong.
+    pub detail: String,
+}
+
+/// What one step of a walk found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecordScrub {
+    pub records: u64,
+    /// Bytes of those records as stored.
+    pub record_bytes: u64,
+    pub damaged: Vec<DamagedExtent>,
+    /// Where the next step goes on; `None`: that was the end.
+    pub next: Option<ExtentAt>,
+}
+
+impl Fs {
+    /// Checks the records of the extents behind `after` against their pointers, a few hundred of them.
+    /// Wrong bytes are repaired where redundancy allows; what is damaged beyond that is returned.
+    ///
+    /// Fails only if the metadata cannot be read, or the volume is closing.
+    pub async fn scrub_records(
+        &self,
+        after: Option<ExtentAt>,
+        pace: &Pace,
+    ) -> Result<RecordScrub, FsError> {
+        let shared = &self.0;
+        let extents = shared.extents_after(after, STEP_EXTENTS_MAX)?;
+        let mut scrub = RecordScrub {
+            next: (extents.len() == STEP_EXTENTS_MAX)
+                .then(|| extents.last().map(|(at, _)| *at))
+                .flatten(),
+            ..RecordScrub::default()
+        };
+        // A record that was partly overwritten has several extents, mostly side by side.
+        let mut distinct: Vec<Vec<(ExtentAt, Extent)>> = Vec::new();
+        for (at, extent) in extents {
+            match distinct.last_mut() {
+                Some(group) if group.iter().all(|(_, last)| last.record == extent.record) => {
+                    group.push((at, extent));
+                }
+                _ => distinct.push(vec![(at, extent)]),
+            }
+        }
+        for groups in distinct.chunks(CONCURRENCY) {
+            let bytes = |group: &Vec<(ExtentAt, Extent)>| {
+                let record = group.first().map(|(_, extent)| &extent.record);
+                record.map_or(0, |record| u64::from(record.location.len_bytes))
+            };
+            let total: u64 = groups.iter().map(bytes).sum();
+            pace.spend(total).await;
+            if shared.tasks.is_stopping() {
+                return Err(FsError::Fenced);
+            }
+            let checks = groups.iter().map(|group| async {
+                let (at, extent) = group.first()?;
+                shared.check_extent(*at, extent).await
+            });
+            for (group, damage) in groups.iter().zip(join_all(checks).await) {
+                scrub.records += 1;
+                let Some(detail) = damage else { continue };
+                let damaged = group.iter().map(|(at, extent)| DamagedExtent {
+                    at: *at,
+                    start: extent.start,
+                    segment: extent.record.location.segment,
+                    detail: detail.clone(),
+                });
+                scrub.damaged.extend(damaged);
+            }
+            scrub.record_bytes += total;
+        }
+        Ok(scrub)
+    }
+
+    /// Whether an extent that was found damaged is still there, in the same segment: it may have been
+    /// overwritten or deleted since.
+    pub fn is_still_there(&self, damaged: &DamagedExtent) -> Result<bool, FsError> {
+        let found = self.0.extent_at(damaged.at)?;
+        Ok(found.is_some_and(|extent| extent.record.location.segment == damaged.segment))
+    }
+
+    /// The paths of some inodes, from the root of the volume (`/a/b`), all names of each. One pass over
+    /// all names of the volume: inodes know no names.
+    pub fn paths_of(&self, inos: &[Ino]) -> Result<BTreeMap<Ino, Vec<Vec<u8>>>, FsError> {
+        let shared = &self.0;
+        let mut paths: BTreeMap<Ino, Vec<Vec<u8>>> = BTreeMap::new();
+        if inos.is_empty() {
+            return Ok(paths);
+        }
+        let mut entries: Vec<(Ino, Ino, Vec<u8>)> = Vec::new();
+        let (from, to) = Key::all_dirents();
+        shared.visit(&from, &to, |key, value| {
+            let KeyKind::Dirent { dir, name } = key else {
+                return Ok(());
+            };
+            let entry = DirentRecord::decode(value)?;
+            if inos.contains(&entry.ino) {
+                entries.push((entry.ino, dir, name.to_vec()));
+            }
+            Ok(())
+        })?;
+        let mut folders: BTreeMap<Ino, Option<Vec<u8>>> = BTreeMap::new();
+        for (ino, dir, name) in entries {
+            // A folder that is gone meanwhile took its names with it.
+            if let Some(mut path) = shared.folder_path(dir, &mut folders)? {
+                path.push(b'/');
+                path.extend_from_slice(&name);
+                paths.entry(ino).or_default().push(path);
+            }
+        }
+        Ok(paths)
+    }
+}
+
+impl Shared {
+    fn extents_after(
+        &self,
+        after: Option<ExtentAt>,
+        count_max: usize,
+    ) -> Result<Vec<(ExtentAt, Extent)>, FsError> {
+        let (all, to) = Key::all_extents();
+        let from = after.map_or(all, |at| Key::extent(at.ino, at.end).successor());
+        let mut found = Vec::new();
+        let mut failed = None;
+        self.meta
+            .scan_with(&from, &to, |key, value| match parse_extent(key, value) {
+                Ok((ino, extent)) => {
+                    let end = extent.end;
+                    found.push((ExtentAt { ino, end }, extent));
+                    if found.len() < count_max {
+                        ControlFlow::Continue(())
+                    } else {
+                        ControlFlow::Break(())
+                    }
+                }
+                Err(error) => {
+                    failed = Some(error);
+                    ControlFlow::Break(())
+                }
+            })
+            .map_err(meta_error)?;
+        failed.map_or(Ok(found), |error| Err(meta_error(error)))
+    }
+
+    fn extent_at(&self, at: ExtentAt) -> Result<Option<Extent>, FsError> {
+        let key = Key::extent(at.ino, at.end);
+        let Some(value) = self.meta.get(&key).map_err(meta_error)? else {
+            return Ok(None);
+        };
+        let (_, extent) = parse_extent(key.as_bytes(), &value).map_err(meta_error)?;
+        Ok(Some(extent))
+    }
+
+    /// What is wrong with the record of an extent, if anything is.
+    async fn check_extent(&self, at: ExtentAt, extent: &Extent) -> Option<String> {
+        let mut record = extent.record.clone();
+        loop {
+            let error = match self.segments.verify(self.volume, &record).await {
+                Ok(()) => return None,
+                Err(error) => error,
+            };
+            // It was moved or overwritten while it was read: what it is now counts.
+            let now = self.extent_at(at).ok().flatten()?;
+            if now.record != record {
+                record = now.record;
+                continue;
+            }
+            return match error.kind() {
+                ErrorKind::Damaged | ErrorKind::Gone => Some(error.to_string()),
+                ErrorKind::NoSpace | ErrorKind::Refused | ErrorKind::Io => {
+                    Some(segment_error(error).to_string())
+                }
+            };
+        }
+    }
+
+    /// The path of a folder without its last slash: nothing for the root.
+    fn folder_path(
+        &self,
+        folder: Ino,
+        known: &mut BTreeMap<Ino, Option<Vec<u8>>>,
+    ) -> Result<Option<Vec<u8>>, FsError> {
+        let mut below: Vec<Ino> = Vec::new();
+        let mut at = folder;
+        let mut path = loop {
+            if at == ROOT {
+                break Some(Vec::new());
+            }
+            if let Some(path) = known.get(&at) {
+                break path.clone();
+            }
+            let record = self.meta.get(&Key::inode(at)).map_err(meta_error)?;
+            let Some(record) = record.filter(|_| below.len() < DEPTH_MAX) else {
+                break None;
+            };
+            below.push(at);
+            at = InodeRecord::decode(&record)
+                .map_err(|error| FsError::Io(error.to_string()))?
+                .parent;
+        };
+        for child in below.into_iter().rev() {
+            let name = self.name_in(at, child)?;
+            path = path.zip(name).map(|(mut path, name)| {
+                path.push(b'/');
+                path.extend_from_slice(&name);
+                path
+            });
+            known.insert(child, path.clone());
+            at = child;
+        }
+        Ok(path)
+    }
+
+    /// The name of `child` in the folder `dir`.
+    fn name_in(&self, dir: Ino, child: Ino) -> Result<Option<Vec<u8>>, FsError> {
+        let (from, to) = Key::cookies_after(dir, 0);
+        let mut name = None;
+        self.visit(&from, &to, |key, value| {
+            let entry = CookieRecord::decode(value)?;
+            if matches!(key, KeyKind::Cookie { .. }) && entry.ino == child {
+                name = Some(entry.name.to_vec());
+            }
+            Ok(())
+        })?;
+        Ok(name)
+    }
+
+    fn visit(
+        &self,
+        from: &Key,
+        to: &Key,
+        mut each: impl FnMut(KeyKind<'_>, &[u8]) -> Result<(), cairn_meta::MetaError>,
+    ) -> Result<(), FsError> {
+        let mut failed = None;
+        let visited = self.meta.scan_with(from, to, |key, value| {
+            let done = KeyKind::parse(key)
+                .map_err(cairn_meta::MetaError::from)
+                .and_then(|key| each(key, value));
+            match done {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => {
+                    failed = Some(error);
+                    ControlFlow::Break(())
+                }
+            }
+        });
+        visited.map_err(meta_error)?;
+        failed.map_or(Ok(()), |error| Err(meta_error(error)))
+    }
+}

@@ -1,0 +1,434 @@
+//! Disks come and go while the pool is served.
+//!
+//! Owns: adding, draining, removing and replacing of disks, what each of these requires, moving a
+//! volume's metadata off a disk, opening a volume again whose metadata failed with its disk.
+//! Must not know: how data is moved; `rebuild` sees to that once the pool file says what is wanted.
+//!
+//! A change is one writing of the pool file. What has to follow it is found again after a restart.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cairn_base::DiskId;
+use cairn_base::disk::Disk;
+use cairn_config::DATA_FOLDERS_MAX;
+use cairn_fs::Fs;
+use cairn_shard::ShardDisk;
+
+use crate::assemble::Content;
+use crate::convert;
+use crate::disks::{Folder, open_disk, shard_settings, wipe};
+use crate::node::{ChangeFailure, Inner, VolumeService};
+use crate::pool::{PoolDisk, PoolState};
+use crate::rebuild::Standing;
+
+/// The beginning of an id must be so long to stand for it.
+const ID_DIGITS_MIN: usize = 4;
+
+impl Inner {
+    pub fn disks(&self) -> Vec<Arc<ShardDisk>> {
+        self.disks.read().clone()
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// The disk that the beginning of an id means.
+    pub fn find_disk(&self, words: &str) -> Result<PoolDisk, ChangeFailure> {
+        let pool = self.pool.load();
+        let is_meant = |disk: &&PoolDisk| disk.id.to_string().starts_with(words);
+        let mut found = pool.disks.iter().filter(is_meant);
+        match (found.next(), found.next()) {
+            (Some(disk), None) if words.len() >= ID_DIGITS_MIN => Ok(disk.clone()),
+            _ => Err(ChangeFailure::NoDisk(words.to_owned())),
+        }
+    }
+
+    /// Takes an empty folder into the pool.
+    pub async fn disk_add(
+        self: &Arc<Self>,
+        path: &str,
+        wipe_it: bool,
+    ) -> Result<DiskId, ChangeFailure> {
+        let mut tried = self.changes.lock().await;
+        let mut state = PoolState::clone(&self.pool.load());
+        let id = self
+            .take_in(&mut tried, &mut state, path, wipe_it, |_| {})
+            .await?;
+        drop(tried);
+        self.after_a_change().await;
+        Ok(id)
+    }
+
+    /// Puts a new disk into the place of another, which leaves.
+    pub async fn disk_replace(
+        self: &Arc<Self>,
+        words: &str,
+        path: &str,
+        wipe_it: bool,
+    ) -> Result<DiskId, ChangeFailure> {
+        let old = self.find_disk(words)?;
+        let mut tried = self.changes.lock().await;
+        let mut state = PoolState::clone(&self.pool.load());
+        let leaves = |state: &mut PoolState| {
+            if let Some(old) = state.disk_mut(old.id) {
+                old.leaving = true;
+                old.replaced = true;
+            }
+        };
+        let id = self
+            .take_in(&mut tried, &mut state, path, wipe_it, leaves)
+            .await?;
+        self.store.disk_leaving(old.id, true);
+        drop(tried);
+        self.after_a_change().await;
+        Ok(id)
+    }
+
+    /// Makes a folder a disk, and a member; `also` is changed with it.
+    async fn take_in(
+        &self,
+        tried: &mut u64,
+        state: &mut PoolState,
+        path: &str,
+        wipe_it: bool,
+        also: impl FnOnce(&mut PoolState),
+    ) -> Result<DiskId, ChangeFailure> {
+        let impossible = |why: String| Err(ChangeFailure::Impossible(why));
+        if !Path::new(path).is_absolute() {
+            return impossible(format!(
+                "\"{path}\" is not a path from the root of the server"
+            ));
+        }
+        if state.disks.len() >= DATA_FOLDERS_MAX {
+            return impossible(format!("a pool has at most {DATA_FOLDERS_MAX} disks"));
+        }
+        let given = Path::new(path);
+        let given = given.canonicalize().unwrap_or_else(|_| given.to_owned());
+        let is_used =
+            |disk: &Arc<ShardDisk>| disk.disk().folder() == Some(&given) && !disk.health().failed;
+        if self.disks().iter().any(is_used) {
+            let label = given.display();
+            return impossible(format!("{label} is a disk of the pool already"));
+        }
+        let folder = Folder::look(&given, &self.config).await?;
+        let label = folder.label();
+        let disk: Arc<dyn Disk> = match (folder.content, folder.disk) {
+            (Content::Absent | Content::Blank, Some(disk)) => disk,
+            (Content::Absent | Content::Blank, None) => open_disk(&folder.path, &self.config)?,
+            (Content::Disk { .. }, disk) if wipe_it => {
+                // Held open meanwhile, so that nobody else takes it.
+                let at = folder.path.clone();
+                let wiped = tokio::task::spawn_blocking(move || wipe(&at)).await;
+                if let Ok(Err(error)) = wiped {
+                    return impossible(format!("{label} cannot be wiped: {error}"));
+                }
+                drop(disk);
+                open_disk(&folder.path, &self.config)?
+            }
+            (Content::Disk { .. }, _) => {
+                return impossible(format!(
+                    "{label} was a disk of Cairn's; if nobody needs what is on it any more, use --wipe"
+                ));
+            }
+            (Content::Foreign { example }, _) => {
+                return impossible(format!(
+                    "{label} has files that are not Cairn's ({example}); give an empty folder"
+                ));
+            }
+            (Content::Unusable(why), _) => {
+                return impossible(format!("{label} cannot be used: {why}"));
+            }
+        };
+        let disk = self.watched(disk);
+        let id = DiskId(self.env.entropy.u128());
+        let now = self.env.clock.now();
+        let failed = |error: &dyn std::fmt::Display| ChangeFailure::Engine(error.to_string());
+        ShardDisk::format(Arc::clone(&disk), state.pool, id, now)
+            .await
+            .map_err(|error| failed(&error))?;
+        let opened = ShardDisk::open(disk, state.pool, shard_settings(&self.config))
+            .await
+            .map_err(|error| failed(&error))?;
+        let mut member = PoolDisk::new(id, label, now);
+        member.by_label = true;
+        state.disks.push(member);
+        also(state);
+        self.disks.write().push(Arc::clone(&opened));
+        if let Err(error) = self.save(tried, state).await {
+            self.disks.write().retain(|disk| disk.id() != id);
+            return Err(error);
+        }
+        self.store.disk_join(Arc::clone(&opened));
+        for fs in self.serving_all() {
+            fs.meta().add_disk(id, Arc::clone(opened.disk()));
+        }
+        tracing::info!(disk = opened.label(), %id, "a disk joined the pool");
+        Ok(id)
+    }
+
+    /// Starts to move everything off a disk, or stops that.
+    pub async fn disk_drain(
+        self: &Arc<Self>,
+        words: &str,
+        draining: bool,
+    ) -> Result<DiskId, ChangeFailure> {
+        let disk = self.find_disk(words)?;
+        let mut tried = self.changes.lock().await;
+        let mut state = PoolState::clone(&self.pool.load());
+        if draining && !disk.leaving {
+            self.require_room(&state, disk.id)?;
+        }
+        if let Some(entry) = state.disk_mut(disk.id) {
+            entry.leaving = draining;
+            entry.replaced &= draining;
+        }
+        self.save(&mut tried, &mut state).await?;
+        self.store.disk_leaving(disk.id, draining);
+        if !draining && let Some(there) = self.disks().iter().find(|there| there.id() == disk.id) {
+            for fs in self.serving_all() {
+                fs.meta().add_disk(disk.id, Arc::clone(there.disk()));
+            }
+        }
+        drop(tried);
+        tracing::info!(disk = disk.label, draining, "draining");
+        self.after_a_change().await;
+        Ok(disk.id)
+    }
+
+    /// Whether the pool can do without a disk: enough others for every volume's protection, and room.
+    fn require_room(&self, state: &PoolState, id: DiskId) -> Result<(), ChangeFailure> {
+        let standings = self.standings();
+        let fine =
+            |disk: &&PoolDisk| disk.id != id && standings.get(&disk.id) == Some(&Standing::Fine);
+        if !state.disks.iter().any(|disk| fine(&disk)) {
+            let why = "there is no other disk that works: add one first".to_owned();
+            return Err(ChangeFailure::Impossible(why));
+        }
+        self.store.disk_leaving(id, true);
+        let codes = state.volumes.iter().map(|volume| {
+            self.store
+                .code_for(convert::protection(volume.settings.protection))
+                .map_err(|error| format!("volume {}: {error}", volume.name))
+        });
+        let codes: Result<Vec<_>, String> = codes.collect();
+        let (needed_bytes, room_bytes) = self.room_to_leave(id);
+        let was_leaving = state.disks.iter().any(|disk| disk.id == id && disk.leaving);
+        self.store.disk_leaving(id, was_leaving);
+        codes.map_err(ChangeFailure::Impossible)?;
+        if needed_bytes > room_bytes {
+            return Err(ChangeFailure::Impossible(format!(
+                "what is on it takes {} on the other disks, and {} are free there beside the reserve: \
+                 add a disk or delete data first",
+                cairn_base::units::format_size(needed_bytes),
+                cairn_base::units::format_size(room_bytes)
+            )));
+        }
+        Ok(())
+    }
+
+    /// Takes a disk out of the pool.
+    pub async fn disk_remove(
+        self: &Arc<Self>,
+        words: &str,
+        force: bool,
+    ) -> Result<(), ChangeFailure> {
+        let disk = self.find_disk(words)?;
+        let impossible = |why: String| Err(ChangeFailure::Impossible(why));
+        let mut tried = self.changes.lock().await;
+        let mut state = PoolState::clone(&self.pool.load());
+        if state.disks.len() == 1 {
+            return impossible("it is the only disk".to_owned());
+        }
+        let unserved = state
+            .volumes
+            .iter()
+            .find(|volume| !matches!(self.service(volume.id), Some(VolumeService::Serving(_))));
+        if let Some(volume) = unserved {
+            return impossible(format!(
+                "volume {} is not served, so nobody knows whether it needs this disk",
+                volume.name
+            ));
+        }
+        let shards = self.shards_by_disk().get(&disk.id).copied().unwrap_or(0);
+        if shards > 0 && !force {
+            return impossible(format!(
+                "{shards} shards are on it: drain it first (`cairn disk drain`), or with --force have them rebuilt from the others"
+            ));
+        }
+        if shards > 0 {
+            self.require_rebuildable(disk.id)?;
+            self.require_room(&state, disk.id)?;
+        }
+        self.store.disk_leaving(disk.id, true);
+        if let Err(why) = self.metadata_off(disk.id).await {
+            let leaving = disk.leaving;
+            self.store.disk_leaving(disk.id, leaving);
+            return impossible(why);
+        }
+        state.remove_disk(disk.id);
+        self.save(&mut tried, &mut state).await?;
+        self.store.disk_forget(disk.id);
+        let gone: Vec<Arc<ShardDisk>> = {
+            let mut disks = self.disks.write();
+            let gone = disks.iter().filter(|there| there.id() == disk.id);
+            let gone = gone.cloned().collect();
+            disks.retain(|there| there.id() != disk.id);
+            gone
+        };
+        self.missing
+            .write()
+            .retain(|entry| entry.disk.id != disk.id);
+        for gone in gone {
+            let Some(folder) = gone.disk().folder().map(Path::to_owned) else {
+                continue;
+            };
+            // Another drive may be mounted there by now, and be a disk of the pool.
+            let is_anothers = |other: &Arc<ShardDisk>| other.disk().folder() == Some(&folder);
+            if gone.health().failed || self.disks().iter().any(is_anothers) {
+                continue;
+            }
+            // So that it is taken for an empty folder, and not for a disk of this pool.
+            let wiped = tokio::task::spawn_blocking(move || wipe(&folder)).await;
+            if let Ok(Err(error)) = wiped {
+                tracing::warn!(disk = gone.label(), %error, "the removed disk was not emptied");
+            }
+        }
+        drop(tried);
+        tracing::info!(disk = disk.label, "a disk left the pool");
+        self.rebuild.wake();
+        Ok(())
+    }
+
+    /// Whether everything that is on a disk could be had from the others.
+    fn require_rebuildable(&self, id: DiskId) -> Result<(), ChangeFailure> {
+        let standings = self.standings();
+        let is_there = |disk: &&DiskId| {
+            **disk != id
+                && matches!(
+                    standings.get(disk),
+                    Some(Standing::Fine | Standing::Leaving)
+                )
+        };
+        for fs in self.serving_all() {
+            for info in self.store.segments(fs.volume()) {
+                let others = info.disks.iter().filter(is_there).count();
+                if info.disks.contains(&id) && others < usize::from(info.code.data()) {
+                    return Err(ChangeFailure::Impossible(format!(
+                        "volume {} has data that could not be had without it (segment {}): drain it instead",
+                        fs.name(),
+                        info.id
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A replaced disk with nothing on it leaves by itself.
+    pub async fn finish_replaced(self: &Arc<Self>, id: DiskId) {
+        let is_replaced = self
+            .pool
+            .load()
+            .disks
+            .iter()
+            .any(|disk| disk.id == id && disk.replaced);
+        if !is_replaced {
+            return;
+        }
+        if let Err(error) = self.disk_remove(&id.to_string(), false).await {
+            tracing::debug!(%error, "the replaced disk stays for now");
+        }
+    }
+
+    /// Keeps a volume's metadata on enough disks, closes segments that touch one that leaves, and has
+    /// the data moved.
+    async fn after_a_change(self: &Arc<Self>) {
+        let pool = self.pool.load_full();
+        for fs in self.serving_all() {
+            let settings = pool.volumes.iter().find(|volume| volume.id == fs.volume());
+            if let Some(volume) = settings {
+                let copies = self.metadata_copies(&volume.settings);
+                if let Err(error) = fs.meta().set_copies(copies).await {
+                    tracing::warn!(volume = fs.name(), %error, "the metadata does not have its copies yet");
+                }
+            }
+            if pool.disks.iter().any(|disk| disk.leaving) {
+                self.store.seal_all(fs.volume()).await;
+            }
+        }
+        self.rebuild.wake();
+    }
+
+    pub fn serving_all(&self) -> Vec<Fs> {
+        let services = self.volumes.read();
+        let serving = services.values().filter_map(|service| match service {
+            VolumeService::Serving(fs) => Some(fs.clone()),
+            VolumeService::Failed(_) => None,
+        });
+        serving.collect()
+    }
+
+    /// Sees to it that no volume needs a disk for its metadata. Says what is in the way, if anything is.
+    pub async fn metadata_off(&self, id: DiskId) -> Result<(), String> {
+        for fs in self.serving_all() {
+            if fs.meta().primary_disk() == id {
+                tracing::info!(volume = fs.name(), "opening the volume on other disks");
+                self.reopen(&fs).await?;
+            } else if fs.meta().uses_disk(id) {
+                let retired = fs.meta().retire_disk(id).await;
+                retired.map_err(|error| {
+                    format!(
+                        "metadata of volume {} stays on the disk: {error}",
+                        fs.name()
+                    )
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes a volume and opens it on the disks that stay. Clients wait meanwhile: they are told to try
+    /// again later. The write verifier changes, so they send again what was not committed.
+    async fn reopen(&self, fs: &Fs) -> Result<(), String> {
+        let pool = self.pool.load_full();
+        let Some(volume) = pool.volumes.iter().find(|volume| volume.id == fs.volume()) else {
+            return Ok(());
+        };
+        if let Err(error) = fs.close().await {
+            tracing::warn!(volume = %volume.name, %error, "the volume did not close cleanly; it is recovered");
+        }
+        let opened = self.open_volume(volume, pool.volumes.len()).await;
+        let (service, result) = match opened {
+            Ok(fs) => (VolumeService::Serving(fs), Ok(())),
+            Err(why) => {
+                tracing::error!(volume = %volume.name, %why, "this volume is not served");
+                let told = format!("volume {} could not be opened again: {why}", volume.name);
+                (VolumeService::Failed(why), Err(told))
+            }
+        };
+        self.volumes.write().insert(volume.id, service);
+        self.apply_exports(&pool);
+        result
+    }
+
+    /// Opens volumes again whose metadata failed together with the disk that it was worked with on.
+    pub async fn reopen_failed(&self) {
+        for fs in self.serving_all() {
+            let Some(why) = fs.meta().failure() else {
+                continue;
+            };
+            let primary = fs.meta().primary_disk();
+            let others = self.disks().len();
+            if others < 2 || !self.avoided.lock().insert(primary) {
+                continue;
+            }
+            tracing::error!(volume = fs.name(), disk = %primary, %why, "metadata failed; opening the volume on other disks");
+            let _changes = self.changes.lock().await;
+            // What is in the way was logged, and the status says it.
+            let _ = self.reopen(&fs).await;
+        }
+    }
+}

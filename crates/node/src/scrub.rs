@@ -1,0 +1,662 @@
+//! The scrub of the pool: everything that is stored, read and compared with its checksums.
+//!
+//! Owns: when it runs and how fast, where it stands (kept over restarts), what it found.
+//! Must not know: how shards and records are checked (`segment` and `fs` do that).
+//! Layout of the file: docs/formats/pool.md.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cairn_admin::api::{ScrubDamage, ScrubReport, ScrubStage, ScrubView};
+use cairn_base::disk::Disk;
+use cairn_base::env::Clock;
+use cairn_base::{Ino, PoolId, SegmentId, VolumeId};
+use cairn_fs::{DamagedExtent, ExtentAt, Fs, FsError};
+use cairn_segment::{Pace, SegmentScrub};
+use futures_util::future::{join_all, select};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+
+use crate::node::{Inner, VolumeService};
+use crate::pool::{PoolFileError, decode_file, encode_file};
+use crate::pool_store;
+
+pub const SCRUB_NAME: &str = "scrub";
+pub const SCRUB_NAME_NEW: &str = "scrub.new";
+const MAGIC: &str = "cairn-scrub";
+const SCHEMA: u32 = 1;
+/// The file is not longer than this, in bytes.
+const FILE_LEN_BYTES_MAX: u64 = 8 << 20;
+/// Most damaged places that are remembered; more are counted.
+const DAMAGES_MAX: usize = 10_000;
+/// Longest text kept of what was wrong at one place.
+const DETAIL_CHARS_MAX: usize = 200;
+/// How often a running scrub writes down where it stands: so much a restart does again.
+const SAVE_INTERVAL: Duration = Duration::from_secs(10);
+/// A task with nothing to do looks this often whether the node is still there.
+const IDLE_INTERVAL: Duration = Duration::from_secs(2);
+/// A volume whose metadata cannot be read just now is tried again so often before it is left out.
+const ATTEMPTS_MAX: u32 = 5;
+
+/// Where a scrub stands in one volume: first its segments in order, then its records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Cursor {
+    volume: VolumeId,
+    /// The last segment that is done.
+    segment: u64,
+    /// All segments are done; of the records, those up to this place.
+    records: Option<(u64, u64)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Damage {
+    volume: VolumeId,
+    inode: u64,
+    start: u64,
+    end: u64,
+    segment: u64,
+    detail: String,
+}
+
+impl Damage {
+    fn extent(&self) -> DamagedExtent {
+        DamagedExtent {
+            at: ExtentAt {
+                ino: Ino(self.inode),
+                end: self.end,
+            },
+            start: self.start,
+            segment: SegmentId(self.segment),
+            detail: self.detail.clone(),
+        }
+    }
+}
+
+/// What is kept of a scrub.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScrubState {
+    pool: PoolId,
+    /// Grows with every writing; of several copies the highest counts.
+    version: u64,
+    stage: ScrubStage,
+    /// Set by the operator; else the config's.
+    rate_bytes_per_second: Option<u64>,
+    started_seconds: i64,
+    finished_seconds: i64,
+    done_bytes: u64,
+    volumes_done: Vec<VolumeId>,
+    cursor: Option<Cursor>,
+    shards: u64,
+    records: u64,
+    wrong_bytes: u64,
+    repaired_bytes: u64,
+    shards_rebuilt: u64,
+    shards_sealed: u64,
+    shards_away: u64,
+    errors: u64,
+    damages: Vec<Damage>,
+    damages_more: u64,
+}
+
+impl ScrubState {
+    fn begin(&mut self, now_seconds: i64) {
+        *self = Self {
+            pool: self.pool,
+            version: self.version,
+            rate_bytes_per_second: self.rate_bytes_per_second,
+            stage: ScrubStage::Running,
+            started_seconds: now_seconds,
+            ..Self::default()
+        };
+    }
+
+    fn add_segment(&mut self, scrub: SegmentScrub) {
+        self.shards += scrub.shards;
+        self.wrong_bytes += scrub.wrong_bytes;
+        self.repaired_bytes += scrub.repaired_bytes;
+        self.shards_rebuilt += scrub.shards_rebuilt;
+        self.shards_sealed += scrub.shards_sealed;
+        self.shards_away += scrub.shards_away;
+    }
+
+    fn add_damage(&mut self, volume: VolumeId, found: DamagedExtent) {
+        if self.damages.len() >= DAMAGES_MAX {
+            self.damages_more += 1;
+            return;
+        }
+        self.damages.push(Damage {
+            volume,
+            inode: found.at.ino.0,
+            start: found.start,
+            end: found.at.end,
+            segment: found.segment.0,
+            detail: found.detail.chars().take(DETAIL_CHARS_MAX).collect(),
+        });
+    }
+}
+
+fn encode(state: &ScrubState) -> Vec<u8> {
+    // Every field is a string, a number or a list of them, which JSON always can say.
+    let json = serde_json::to_string(state).unwrap_or_default();
+    encode_file(MAGIC, SCHEMA, &json)
+}
+
+fn decode(bytes: &[u8]) -> Result<ScrubState, PoolFileError> {
+    let json = decode_file(bytes, MAGIC, SCHEMA)?;
+    let state: ScrubState =
+        serde_json::from_slice(json).map_err(|error| PoolFileError::Content(error.to_string()))?;
+    if state.damages.len() > DAMAGES_MAX {
+        return Err(PoolFileError::Content("too many damaged places".to_owned()));
+    }
+    Ok(state)
+}
+
+/// The scrub of a node.
+pub struct Scrub {
+    pace: Pace,
+    rate_default: u64,
+    state: Mutex<ScrubState>,
+    /// Since when it runs, and what was done then: for the speed.
+    since: Mutex<Option<(Duration, u64)>>,
+    wake: Notify,
+}
+
+impl Scrub {
+    pub fn new(clock: Arc<dyn Clock>, rate_default: u64) -> Self {
+        Self {
+            pace: Pace::new(clock, rate_default),
+            rate_default,
+            state: Mutex::default(),
+            since: Mutex::default(),
+            wake: Notify::new(),
+        }
+    }
+
+    fn is_running(&self) -> bool {
+        self.state.lock().stage == ScrubStage::Running
+    }
+}
+
+/// Takes up what an earlier run of the server left, and starts the task; it ends with the node.
+pub async fn tend(inner: &Arc<Inner>) {
+    load(inner).await;
+    let env = inner.env.clone();
+    let node = Arc::downgrade(inner);
+    let task = async move {
+        loop {
+            let Some(inner) = node.upgrade() else { return };
+            if inner.is_stopping() {
+                return;
+            }
+            if inner.scrub.is_running() {
+                drop(inner);
+                run(&node).await;
+                continue;
+            }
+            let wake = async {
+                inner.scrub.wake.notified().await;
+            };
+            let sleep = env.clock.sleep(IDLE_INTERVAL);
+            select(std::pin::pin!(wake), sleep).await;
+        }
+    };
+    inner.env.spawner.spawn("scrub", Box::pin(task));
+}
+
+async fn load(inner: &Inner) {
+    let pool = inner.pool.load().pool;
+    let mut newest: Option<ScrubState> = None;
+    for disk in inner.disks() {
+        let read = pool_store::read_file(disk.disk(), SCRUB_NAME, FILE_LEN_BYTES_MAX).await;
+        let Ok(Some(read)) = read else { continue };
+        match read.and_then(|bytes| decode(&bytes)) {
+            Ok(state) if state.pool == pool => {
+                if newest
+                    .as_ref()
+                    .is_none_or(|newest| newest.version < state.version)
+                {
+                    newest = Some(state);
+                }
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(disk = disk.label(), %error, "where the last scrub stood is not known from this disk");
+            }
+        }
+    }
+    let mut state = newest.unwrap_or_default();
+    state.pool = pool;
+    let rate = state
+        .rate_bytes_per_second
+        .unwrap_or(inner.scrub.rate_default);
+    inner.scrub.pace.set_bytes_per_second(rate);
+    *inner.scrub.state.lock() = state;
+}
+
+/// Writes down where the scrub stands, on all disks that take it.
+async fn save(inner: &Inner) {
+    let bytes = {
+        let mut state = inner.scrub.state.lock();
+        state.version += 1;
+        Bytes::from(encode(&state))
+    };
+    let disks: Vec<Arc<dyn Disk>> = inner
+        .disks()
+        .iter()
+        .filter(|disk| !disk.health().failed)
+        .map(|disk| Arc::clone(disk.disk()))
+        .collect();
+    let writes = disks
+        .iter()
+        .map(|disk| pool_store::write_file(disk, SCRUB_NAME, SCRUB_NAME_NEW, bytes.clone()));
+    for error in join_all(writes).await.into_iter().filter_map(Result::err) {
+        tracing::warn!(%error, "where the scrub stands is not written down");
+    }
+}
+
+/// One run, until it is done, paused, or the node is gone.
+async fn run(node: &Weak<Inner>) {
+    let mut saved_at = Duration::ZERO;
+    let mut attempts = 0;
+    loop {
+        // Not held over the waiting of a slow scrub: the node would not end before it.
+        let Some(inner) = node.upgrade() else { return };
+        if inner.is_stopping() {
+            return;
+        }
+        let now = inner.env.clock.monotonic();
+        {
+            let done_bytes = inner.scrub.state.lock().done_bytes;
+            inner.scrub.since.lock().get_or_insert((now, done_bytes));
+        }
+        let step = step(&inner).await;
+        match step {
+            Ok(true) => attempts = 0,
+            Ok(false) => {
+                finish(&inner).await;
+                return;
+            }
+            Err(error) => {
+                attempts += 1;
+                inner.scrub.state.lock().errors += 1;
+                tracing::warn!(%error, "a step of the scrub failed");
+                if attempts >= ATTEMPTS_MAX {
+                    leave_volume(&inner);
+                    attempts = 0;
+                }
+                inner.env.clock.sleep(IDLE_INTERVAL).await;
+            }
+        }
+        if !inner.scrub.is_running() {
+            *inner.scrub.since.lock() = None;
+            save(&inner).await;
+            return;
+        }
+        let now = inner.env.clock.monotonic();
+        if now.saturating_sub(saved_at) >= SAVE_INTERVAL {
+            saved_at = now;
+            save(&inner).await;
+        }
+    }
+}
+
+async fn finish(inner: &Inner) {
+    // A node that stops has no volumes any more; that is not the end of the scrub.
+    if inner.is_stopping() {
+        return;
+    }
+    {
+        let mut state = inner.scrub.state.lock();
+        // Paused in the last moment: the next start finds nothing left to do.
+        if state.stage == ScrubStage::Running {
+            state.stage = ScrubStage::Done;
+            state.finished_seconds = inner.env.clock.now().seconds;
+            tracing::info!(
+                shards = state.shards,
+                records = state.records,
+                repaired_bytes = state.repaired_bytes,
+                damaged = state.damages.len() as u64 + state.damages_more,
+                "scrub done"
+            );
+        }
+    }
+    *inner.scrub.since.lock() = None;
+    save(inner).await;
+}
+
+fn leave_volume(inner: &Inner) {
+    let mut state = inner.scrub.state.lock();
+    if let Some(cursor) = state.cursor.take() {
+        state.volumes_done.push(cursor.volume);
+    }
+}
+
+/// One segment, or a few hundred records. False: all is done.
+async fn step(inner: &Inner) -> Result<bool, FsError> {
+    let Some((mut cursor, fs)) = place(inner) else {
+        return Ok(false);
+    };
+    if let Some(after) = cursor.records {
+        let at = ExtentAt {
+            ino: Ino(after.0),
+            end: after.1,
+        };
+        let after = (at != ExtentAt::default()).then_some(at);
+        let found = fs.scrub_records(after, &inner.scrub.pace).await?;
+        let mut state = inner.scrub.state.lock();
+        state.records += found.records;
+        state.done_bytes += found.record_bytes;
+        for damaged in found.damaged {
+            tracing::error!(
+                volume = fs.name(),
+                inode = damaged.at.ino.0,
+                start = damaged.start,
+                end = damaged.at.end,
+                detail = damaged.detail,
+                "scrub found data that cannot be repaired"
+            );
+            state.add_damage(cursor.volume, damaged);
+        }
+        match found.next {
+            Some(next) => {
+                cursor.records = Some((next.ino.0, next.end));
+                state.cursor = Some(cursor);
+            }
+            None => {
+                state.cursor = None;
+                state.volumes_done.push(cursor.volume);
+            }
+        }
+        return Ok(true);
+    }
+    let next = inner
+        .store
+        .segments(cursor.volume)
+        .into_iter()
+        .filter(|info| info.id.0 > cursor.segment)
+        .min_by_key(|info| info.id);
+    let Some(info) = next else {
+        cursor.records = Some((0, 0));
+        inner.scrub.state.lock().cursor = Some(cursor);
+        return Ok(true);
+    };
+    let scrubbed = inner
+        .store
+        .scrub_segment(cursor.volume, info.id, &inner.scrub.pace)
+        .await;
+    // A volume that is closing has no segments to look at; it is tried again.
+    let scrubbed = scrubbed.map_err(|_| FsError::Fenced)?;
+    let mut state = inner.scrub.state.lock();
+    state.add_segment(scrubbed);
+    state.done_bytes += info.shard_len_bytes * u64::from(info.code.total());
+    cursor.segment = info.id.0;
+    state.cursor = Some(cursor);
+    Ok(true)
+}
+
+/// Where to go on: in the volume that was begun, else in the next one that is served.
+fn place(inner: &Inner) -> Option<(Cursor, Fs)> {
+    let serving = |id: VolumeId| match inner.service(id) {
+        Some(VolumeService::Serving(fs)) => Some(fs),
+        _ => None,
+    };
+    let mut state = inner.scrub.state.lock();
+    if let Some(cursor) = state.cursor {
+        if let Some(fs) = serving(cursor.volume) {
+            return Some((cursor, fs));
+        }
+        // Deleted meanwhile, or not served any more.
+        state.cursor = None;
+        state.volumes_done.push(cursor.volume);
+    }
+    let volumes: Vec<VolumeId> = inner.volumes.read().keys().copied().collect();
+    volumes
+        .into_iter()
+        .filter(|id| !state.volumes_done.contains(id))
+        .find_map(|volume| {
+            let cursor = Cursor {
+                volume,
+                ..Cursor::default()
+            };
+            Some((cursor, serving(volume)?))
+        })
+}
+
+impl Inner {
+    /// Starts a scrub, or goes on with one.
+    pub async fn scrub_start(&self, rate_bytes_per_second: Option<u64>, restart: bool) {
+        {
+            let now = self.env.clock.now().seconds;
+            let mut state = self.scrub.state.lock();
+            if let Some(rate) = rate_bytes_per_second {
+                state.rate_bytes_per_second = Some(rate);
+                self.scrub.pace.set_bytes_per_second(rate);
+            }
+            match state.stage {
+                ScrubStage::Running | ScrubStage::Paused if !restart => {
+                    state.stage = ScrubStage::Running;
+                }
+                _ => {
+                    state.begin(now);
+                    *self.scrub.since.lock() = None;
+                }
+            }
+        }
+        save(self).await;
+        self.scrub.wake.notify_one();
+    }
+
+    /// Whether there was one to pause.
+    pub async fn scrub_pause(&self) -> bool {
+        {
+            let mut state = self.scrub.state.lock();
+            match state.stage {
+                ScrubStage::Running => state.stage = ScrubStage::Paused,
+                ScrubStage::Paused => return true,
+                ScrubStage::Never | ScrubStage::Done => return false,
+            }
+        }
+        *self.scrub.since.lock() = None;
+        save(self).await;
+        true
+    }
+
+    /// Writes down where a running scrub stands, at the end of the node.
+    pub async fn scrub_stop(&self) {
+        if self.scrub.is_running() {
+            save(self).await;
+        }
+    }
+
+    pub fn scrub_view(&self) -> ScrubView {
+        let total_bytes = self.scrub_total_bytes();
+        let state = self.scrub.state.lock();
+        let since = *self.scrub.since.lock();
+        let done_bytes = state.done_bytes;
+        let total_bytes = match state.stage {
+            ScrubStage::Running | ScrubStage::Paused => total_bytes.max(done_bytes),
+            ScrubStage::Never => total_bytes,
+            ScrubStage::Done => done_bytes,
+        };
+        let seconds_left = since.and_then(|(since, before)| {
+            let elapsed = self.env.clock.monotonic().checked_sub(since)?.as_secs_f64();
+            let done = done_bytes.checked_sub(before).filter(|done| *done > 0)?;
+            let left = (total_bytes - done_bytes) as f64;
+            Some((left * elapsed / done as f64) as u64)
+        });
+        ScrubView {
+            stage: state.stage,
+            started_seconds: state.started_seconds,
+            finished_seconds: state.finished_seconds,
+            rate_bytes_per_second: self.scrub.pace.bytes_per_second(),
+            done_bytes,
+            total_bytes,
+            seconds_left: seconds_left.filter(|_| state.stage == ScrubStage::Running),
+            shards: state.shards,
+            records: state.records,
+            wrong_bytes: state.wrong_bytes,
+            repaired_bytes: state.repaired_bytes,
+            shards_rebuilt: state.shards_rebuilt,
+            shards_sealed: state.shards_sealed,
+            shards_away: state.shards_away,
+            damaged: state.damages.len() as u64 + state.damages_more,
+            errors: state.errors,
+        }
+    }
+
+    /// Shards of all segments, and once more the records in them.
+    fn scrub_total_bytes(&self) -> u64 {
+        let mut total_bytes = 0;
+        let services = self.volumes.read().clone();
+        for (id, service) in services {
+            if let VolumeService::Serving(fs) = service {
+                let segments = self.store.segments(id);
+                let shards = segments
+                    .iter()
+                    .map(|info| info.shard_len_bytes * u64::from(info.code.total()));
+                total_bytes += shards.sum::<u64>() + fs.meta().counters().stored_bytes;
+            }
+        }
+        total_bytes
+    }
+
+    /// What was found and is still there. Reads the metadata of all volumes with damage.
+    pub fn scrub_report(&self) -> ScrubReport {
+        let (damages, damaged_more) = {
+            let state = self.scrub.state.lock();
+            (state.damages.clone(), state.damages_more)
+        };
+        let mut by_volume: BTreeMap<VolumeId, Vec<Damage>> = BTreeMap::new();
+        for damage in damages {
+            by_volume.entry(damage.volume).or_default().push(damage);
+        }
+        let mut damaged = Vec::new();
+        for (volume, damages) in by_volume {
+            if let Some(VolumeService::Serving(fs)) = self.service(volume) {
+                damaged.extend(volume_report(&fs, damages));
+            }
+        }
+        ScrubReport {
+            scrub: self.scrub_view(),
+            damaged,
+            damaged_more,
+        }
+    }
+}
+
+fn volume_report(fs: &Fs, mut damages: Vec<Damage>) -> Vec<ScrubDamage> {
+    // What cannot be asked now is rather told than left out.
+    damages.retain(|damage| fs.is_still_there(&damage.extent()).unwrap_or(true));
+    damages.sort_by_key(|damage| (damage.inode, damage.start));
+    let mut inos: Vec<Ino> = damages.iter().map(|damage| Ino(damage.inode)).collect();
+    inos.dedup();
+    let paths = fs.paths_of(&inos).unwrap_or_else(|error| {
+        tracing::warn!(%error, "the names of damaged files cannot be read");
+        BTreeMap::new()
+    });
+    damages
+        .into_iter()
+        .map(|damage| ScrubDamage {
+            volume: fs.name().to_owned(),
+            inode: damage.inode,
+            paths: paths
+                .get(&Ino(damage.inode))
+                .into_iter()
+                .flatten()
+                .map(|path| String::from_utf8_lossy(path).into_owned())
+                .collect(),
+            start: damage.start,
+            end: damage.end,
+            detail: damage.detail,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn example() -> ScrubState {
+        let mut state = ScrubState {
+            pool: PoolId(5),
+            rate_bytes_per_second: Some(7),
+            ..ScrubState::default()
+        };
+        state.begin(100);
+        state.cursor = Some(Cursor {
+            volume: VolumeId(1),
+            segment: 3,
+            records: Some((4, 5)),
+        });
+        state.add_damage(
+            VolumeId(1),
+            DamagedExtent {
+                at: ExtentAt {
+                    ino: Ino(9),
+                    end: 4096,
+                },
+                start: 0,
+                segment: SegmentId(2),
+                detail: "x".repeat(1000),
+            },
+        );
+        state
+    }
+
+    #[test]
+    fn what_is_written_down_is_read() {
+        let state = example();
+        let bytes = encode(&state);
+        assert_eq!(decode(&bytes), Ok(state.clone()));
+        for offset in 0..bytes.len() {
+            let mut bad = bytes.clone();
+            bad[offset] ^= 1;
+            assert!(decode(&bad).is_err(), "byte {offset}");
+        }
+        let pool_file = encode_file("cairn-pool", 1, "{}");
+        assert_eq!(decode(&pool_file), Err(PoolFileError::Magic));
+    }
+
+    #[test]
+    fn damage_is_bounded() {
+        let mut state = example();
+        let one = state.damages[0].extent();
+        assert_eq!(one.detail.len(), DETAIL_CHARS_MAX);
+        for _ in 0..DAMAGES_MAX + 5 {
+            state.add_damage(VolumeId(1), one.clone());
+        }
+        assert_eq!((state.damages.len(), state.damages_more), (DAMAGES_MAX, 6));
+        assert!(encode(&state).len() as u64 <= FILE_LEN_BYTES_MAX);
+    }
+
+    #[test]
+    fn a_new_run_keeps_the_rate_and_nothing_else() {
+        let mut state = example();
+        state.version = 4;
+        state.begin(200);
+        let fresh = ScrubState {
+            pool: PoolId(5),
+            version: 4,
+            rate_bytes_per_second: Some(7),
+            stage: ScrubStage::Running,
+            started_seconds: 200,
+            ..ScrubState::default()
+        };
+        assert_eq!(state, fresh);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = decode(&bytes);
+        }
+    }
+}

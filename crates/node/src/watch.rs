@@ -1,0 +1,585 @@
+//! Watches how disks answer: one that hangs, is far slower than the others, or fails again and again is
+//! not used any more.
+//!
+//! Owns: how long operations take, when that is too long, what is said about it.
+//! Must not know: what is read or written; what becomes of the data (`rebuild` sees to that).
+//!
+//! An operation without an answer is given up with an error, so that its data is read from, or written
+//! to, other disks. Nothing is asked of that disk again before the next start, or before it is replaced: a
+//! write that was given up may still land at any time.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cairn_base::disk::{Disk, DiskError, DiskFile, DiskSpace, IoFuture, OpenMode};
+use cairn_base::env::Clock;
+use futures_util::future::{Either, select};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::assemble::failures_tolerated;
+use crate::node::Inner;
+
+/// How often disks are looked at.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// A look that comes so late says that the process was stopped, not that disks hang.
+const LOOK_LATE: Duration = Duration::from_secs(5);
+/// An operation that takes so long has no answer.
+const HANG_AFTER: Duration = Duration::from_secs(30);
+/// A disk is slow if its operations take so many times as long as those of the others, and so long...
+const SLOW_FACTOR: u32 = 10;
+const SLOW_MIN: Duration = Duration::from_millis(100);
+/// ... for so many looks in a row, each with so many operations.
+const SLOW_LOOKS: u32 = 30;
+const SLOW_OPS_MIN: u64 = 4;
+/// So many errors within as many looks are too many, also if operations between them succeed.
+const ERRORS_MAX: u64 = 32;
+const ERRORS_LOOKS: usize = 60;
+/// Seconds that operations under way are told apart by.
+const SLOTS: u64 = 64;
+
+const _: () = assert!(SLOTS > HANG_AFTER.as_secs() + LOOK_LATE.as_secs() + 2);
+
+const ORDER: Ordering = Ordering::Relaxed;
+
+/// What is known of a disk's answers.
+struct Answers {
+    clock: Arc<dyn Clock>,
+    label: String,
+    /// Operations under way, by the second in which they began.
+    under_way: [AtomicU32; SLOTS as usize],
+    ops: AtomicU64,
+    nanos: AtomicU64,
+    given_up: AtomicBool,
+    gone: Notify,
+    why: Mutex<Option<String>>,
+}
+
+impl Answers {
+    fn new(clock: Arc<dyn Clock>, label: String) -> Self {
+        Self {
+            clock,
+            label,
+            under_way: [const { AtomicU32::new(0) }; SLOTS as usize],
+            ops: AtomicU64::new(0),
+            nanos: AtomicU64::new(0),
+            given_up: AtomicBool::new(false),
+            gone: Notify::new(),
+            why: Mutex::new(None),
+        }
+    }
+
+    fn slot(&self, at: Duration) -> &AtomicU32 {
+        &self.under_way[(at.as_secs() % SLOTS) as usize]
+    }
+
+    fn begin(&self) -> UnderWay<'_> {
+        let begun = self.clock.monotonic();
+        self.slot(begun).fetch_add(1, ORDER);
+        UnderWay {
+            answers: self,
+            begun,
+        }
+    }
+
+    /// Whether an operation of before `now` minus [`HANG_AFTER`] is under way; what began before `base`
+    /// counts as begun then.
+    fn hangs(&self, now: Duration, base: Duration) -> bool {
+        let Some(late) = now.checked_sub(HANG_AFTER).filter(|late| *late > base) else {
+            return false;
+        };
+        // Slots of the last seconds are of operations that have time left.
+        let recent: Vec<u64> = (late.as_secs()..=now.as_secs())
+            .map(|at| at % SLOTS)
+            .collect();
+        (0..SLOTS)
+            .filter(|slot| !recent.contains(slot))
+            .any(|slot| self.under_way[slot as usize].load(ORDER) > 0)
+    }
+
+    fn refusal(&self) -> DiskError {
+        let why = self.why.lock().clone();
+        DiskError::Io {
+            disk: self.label.clone(),
+            what: "the disk is not used any more".to_owned(),
+            detail: why.unwrap_or_default(),
+        }
+    }
+
+    fn give_up(&self, why: String) {
+        if self.given_up.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        tracing::error!(disk = self.label, why, "this disk is not used any more");
+        *self.why.lock() = Some(why);
+        self.gone.notify_waiters();
+    }
+
+    async fn watch<T>(&self, op: IoFuture<'_, T>) -> Result<T, DiskError> {
+        // Made before it is asked, so that no word is missed between the two.
+        let gone = self.gone.notified();
+        if self.given_up.load(Ordering::Acquire) {
+            return Err(self.refusal());
+        }
+        let _under_way = self.begin();
+        match select(op, std::pin::pin!(gone)).await {
+            Either::Left((result, _)) => result,
+            Either::Right(_) => Err(self.refusal()),
+        }
+    }
+}
+
+struct UnderWay<'a> {
+    answers: &'a Answers,
+    begun: Duration,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let answers = self.answers;
+        answers.slot(self.begun).fetch_sub(1, ORDER);
+        let took = answers.clock.monotonic().saturating_sub(self.begun);
+        answers.ops.fetch_add(1, ORDER);
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        answers.nanos.fetch_add(nanos, ORDER);
+    }
+}
+
+/// A disk whose answers are watched.
+struct WatchedDisk {
+    inner: Arc<dyn Disk>,
+    answers: Arc<Answers>,
+}
+
+struct WatchedFile {
+    inner: Arc<dyn DiskFile>,
+    answers: Arc<Answers>,
+}
+
+impl WatchedDisk {
+    fn watch<'a, T: Send + 'a>(&'a self, op: IoFuture<'a, T>) -> IoFuture<'a, T> {
+        Box::pin(self.answers.watch(op))
+    }
+}
+
+impl Disk for WatchedDisk {
+    fn label(&self) -> &str {
+        self.inner.label()
+    }
+
+    fn open<'a>(&'a self, name: &'a str, mode: OpenMode) -> IoFuture<'a, Arc<dyn DiskFile>> {
+        Box::pin(async move {
+            let inner = self.answers.watch(self.inner.open(name, mode)).await?;
+            let answers = Arc::clone(&self.answers);
+            Ok(Arc::new(WatchedFile { inner, answers }) as Arc<dyn DiskFile>)
+        })
+    }
+
+    fn remove<'a>(&'a self, name: &'a str) -> IoFuture<'a, ()> {
+        self.watch(self.inner.remove(name))
+    }
+
+    fn rename<'a>(&'a self, from: &'a str, to: &'a str) -> IoFuture<'a, ()> {
+        self.watch(self.inner.rename(from, to))
+    }
+
+    fn list<'a>(&'a self, folder: &'a str) -> IoFuture<'a, Vec<String>> {
+        self.watch(self.inner.list(folder))
+    }
+
+    fn sync_folder<'a>(&'a self, folder: &'a str) -> IoFuture<'a, ()> {
+        self.watch(self.inner.sync_folder(folder))
+    }
+
+    fn space(&self) -> Result<DiskSpace, DiskError> {
+        if self.answers.given_up.load(Ordering::Acquire) {
+            return Err(self.answers.refusal());
+        }
+        self.inner.space()
+    }
+
+    fn folder(&self) -> Option<&Path> {
+        self.inner.folder()
+    }
+}
+
+impl WatchedFile {
+    fn watch<'a, T: Send + 'a>(&'a self, op: IoFuture<'a, T>) -> IoFuture<'a, T> {
+        Box::pin(self.answers.watch(op))
+    }
+}
+
+impl DiskFile for WatchedFile {
+    fn len_bytes(&self) -> u64 {
+        self.inner.len_bytes()
+    }
+
+    fn write_at<'a>(&'a self, offset: u64, parts: Vec<Bytes>) -> IoFuture<'a, ()> {
+        self.watch(self.inner.write_at(offset, parts))
+    }
+
+    fn write_durable_at<'a>(&'a self, offset: u64, parts: Vec<Bytes>) -> IoFuture<'a, ()> {
+        self.watch(self.inner.write_durable_at(offset, parts))
+    }
+
+    fn write_durable_now(&self, offset: u64, part: &Bytes) -> Option<Result<(), DiskError>> {
+        if self.answers.given_up.load(Ordering::Acquire) {
+            return Some(Err(self.answers.refusal()));
+        }
+        let _under_way = self.answers.begin();
+        self.inner.write_durable_now(offset, part)
+    }
+
+    fn read_at<'a>(&'a self, offset: u64, len_bytes: usize) -> IoFuture<'a, Bytes> {
+        self.watch(self.inner.read_at(offset, len_bytes))
+    }
+
+    fn sync<'a>(&'a self) -> IoFuture<'a, ()> {
+        self.watch(self.inner.sync())
+    }
+
+    fn set_len<'a>(&'a self, len_bytes: u64) -> IoFuture<'a, ()> {
+        self.watch(self.inner.set_len(len_bytes))
+    }
+}
+
+/// How a disk did since the last look.
+#[derive(Clone, Copy, Debug, Default)]
+struct Look {
+    hangs: bool,
+    ops: u64,
+    nanos: u64,
+    errors: u64,
+    /// It is out already.
+    out: bool,
+}
+
+impl Look {
+    fn mean(&self) -> Option<Duration> {
+        let mean = self.nanos.checked_div(self.ops)?;
+        (self.ops >= SLOW_OPS_MIN).then(|| Duration::from_nanos(mean))
+    }
+}
+
+/// What was seen of one disk before.
+#[derive(Clone, Debug, Default)]
+struct History {
+    slow_looks: u32,
+    /// Of the last looks.
+    errors: std::collections::VecDeque<u64>,
+}
+
+/// Decides which disks are not used any more, and why. `spare`: disks that may be put out although they
+/// answer; one without an answer is out anyway.
+fn judge(looks: &[Look], histories: &mut [History], mut spare: usize) -> Vec<(usize, String)> {
+    let mut out = Vec::new();
+    for (index, (look, history)) in looks.iter().zip(&mut *histories).enumerate() {
+        let others = looks
+            .iter()
+            .enumerate()
+            .filter(|(other, _)| *other != index);
+        let mut means: Vec<Duration> = others.filter_map(|(_, look)| look.mean()).collect();
+        means.sort_unstable();
+        let median = means.get(means.len() / 2).copied();
+        let is_slow = match (look.mean(), median) {
+            (Some(mean), Some(median)) => mean > SLOW_MIN && mean > median * SLOW_FACTOR,
+            // Nothing to compare, or nothing done: neither better nor worse.
+            _ => history.slow_looks > 0 && look.ops == 0,
+        };
+        history.slow_looks = if is_slow { history.slow_looks + 1 } else { 0 };
+        history.errors.push_back(look.errors);
+        if history.errors.len() > ERRORS_LOOKS {
+            history.errors.pop_front();
+        }
+        let errors: u64 = history.errors.iter().sum();
+        let why = if look.out {
+            continue;
+        } else if look.hangs {
+            format!(
+                "an operation had no answer after {} s",
+                HANG_AFTER.as_secs()
+            )
+        } else if spare == 0 {
+            continue;
+        } else if history.slow_looks >= SLOW_LOOKS {
+            let took = look.mean().unwrap_or_default().as_millis();
+            format!(
+                "its operations take {took} ms, more than {SLOW_FACTOR} times those of the others"
+            )
+        } else if errors >= ERRORS_MAX {
+            format!("{errors} operations failed within {ERRORS_LOOKS} s")
+        } else {
+            continue;
+        };
+        spare = spare.saturating_sub(1);
+        out.push((index, why));
+    }
+    out
+}
+
+/// All disks of a node that are watched.
+pub struct Watch {
+    clock: Arc<dyn Clock>,
+    disks: Mutex<BTreeMap<String, Arc<Answers>>>,
+}
+
+impl Watch {
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self {
+            clock,
+            disks: Mutex::default(),
+        }
+    }
+
+    /// The disk, watched from now on.
+    pub fn over(&self, disk: Arc<dyn Disk>) -> Arc<dyn Disk> {
+        let label = disk.label().to_owned();
+        let answers = Arc::new(Answers::new(Arc::clone(&self.clock), label.clone()));
+        self.disks.lock().insert(label, Arc::clone(&answers));
+        Arc::new(WatchedDisk {
+            inner: disk,
+            answers,
+        })
+    }
+
+    /// Why a disk is not used any more, if it is not.
+    pub fn problem(&self, label: &str) -> Option<String> {
+        self.disks.lock().get(label)?.why.lock().clone()
+    }
+
+    fn answers(&self, label: &str) -> Option<Arc<Answers>> {
+        self.disks.lock().get(label).cloned()
+    }
+}
+
+impl Inner {
+    pub fn watched(&self, disk: Arc<dyn Disk>) -> Arc<dyn Disk> {
+        self.watch.over(disk)
+    }
+}
+
+/// Starts the task that looks; it ends with the node.
+pub fn tend(inner: &Arc<Inner>) {
+    let env = inner.env.clone();
+    let node = Arc::downgrade(inner);
+    let task = async move {
+        let mut state = Looking {
+            last: env.clock.monotonic(),
+            ..Looking::default()
+        };
+        loop {
+            env.clock.sleep(LOOK_INTERVAL).await;
+            if !look(&node, &mut state) {
+                return;
+            }
+        }
+    };
+    inner.env.spawner.spawn("watch", Box::pin(task));
+}
+
+#[derive(Default)]
+struct Looking {
+    last: Duration,
+    /// Operations that began before count as begun then.
+    base: Duration,
+    /// By the disk's label: what was counted at the last look, and the history.
+    before: BTreeMap<String, ((u64, u64, u64), History)>,
+}
+
+/// One look; false when the node is gone.
+fn look(node: &Weak<Inner>, state: &mut Looking) -> bool {
+    let Some(inner) = node.upgrade() else {
+        return false;
+    };
+    let now = inner.env.clock.monotonic();
+    if now.saturating_sub(state.last) > LOOK_LATE {
+        state.base = now;
+    }
+    state.last = now;
+    let disks = inner.disks();
+    let mut looks = Vec::with_capacity(disks.len());
+    let mut histories = Vec::with_capacity(disks.len());
+    let mut watched = Vec::with_capacity(disks.len());
+    for disk in &disks {
+        let Some(answers) = inner.watch.answers(disk.label()) else {
+            continue;
+        };
+        let health = disk.health();
+        let counts = (
+            answers.ops.load(ORDER),
+            answers.nanos.load(ORDER),
+            health.read_errors + health.write_errors,
+        );
+        let (before, history) = state.before.remove(disk.label()).unwrap_or_default();
+        looks.push(Look {
+            hangs: answers.hangs(now, state.base),
+            ops: counts.0.saturating_sub(before.0),
+            nanos: counts.1.saturating_sub(before.1),
+            errors: counts.2.saturating_sub(before.2),
+            out: health.failed,
+        });
+        histories.push(history);
+        watched.push((disk, answers, counts));
+    }
+    let members = inner.pool.load().disks.len();
+    let lost = members.saturating_sub(looks.iter().filter(|look| !look.out).count());
+    let spare = failures_tolerated(members).saturating_sub(lost);
+    for (index, why) in judge(&looks, &mut histories, spare) {
+        if let Some((disk, answers, _)) = watched.get(index) {
+            answers.give_up(why);
+            disk.mark_failed();
+        }
+    }
+    let counted = watched.into_iter().zip(histories);
+    state.before = counted
+        .map(|((disk, _, counts), history)| (disk.label().to_owned(), (counts, history)))
+        .collect();
+    !inner.is_stopping()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::task::{Context, Poll, Waker};
+
+    use cairn_testkit::{MemDisk, TestWorld};
+
+    use super::*;
+
+    const QUICK: Look = Look {
+        hangs: false,
+        ops: 100,
+        nanos: 100 * 1_000_000,
+        errors: 0,
+        out: false,
+    };
+
+    #[test]
+    fn what_hangs_is_slow_or_fails_is_put_out() {
+        let slow = Look {
+            nanos: 100 * 200_000_000,
+            ..QUICK
+        };
+        let slow_as_all = slow;
+        let failing = Look { errors: 1, ..QUICK };
+        let hangs = Look {
+            hangs: true,
+            ops: 0,
+            nanos: 0,
+            ..QUICK
+        };
+        let idle = Look {
+            ops: 0,
+            nanos: 0,
+            ..QUICK
+        };
+        // Looks at the disks, how often, disks to spare; which are out then.
+        type Case<'a> = (&'a str, Vec<Look>, u32, usize, &'a [usize]);
+        let cases: Vec<Case> = vec![
+            ("all well", vec![QUICK; 6], 100, 2, &[]),
+            ("one hangs", vec![QUICK, hangs, QUICK], 1, 2, &[1]),
+            ("one hangs, none to spare", vec![QUICK, hangs], 1, 0, &[1]),
+            (
+                "slow for a moment",
+                vec![slow, QUICK, QUICK],
+                SLOW_LOOKS - 1,
+                2,
+                &[],
+            ),
+            (
+                "slow for long",
+                vec![slow, QUICK, QUICK],
+                SLOW_LOOKS,
+                2,
+                &[0],
+            ),
+            (
+                "slow, none to spare",
+                vec![slow, QUICK, QUICK],
+                SLOW_LOOKS,
+                0,
+                &[],
+            ),
+            ("all slow", vec![slow_as_all; 4], 100, 2, &[]),
+            ("alone", vec![slow], 100, 2, &[]),
+            ("idle", vec![idle; 3], 100, 2, &[]),
+            ("some errors", vec![failing, QUICK], 31, 2, &[]),
+            ("many errors", vec![failing, QUICK], 32, 2, &[0]),
+            (
+                "out already",
+                vec![Look { out: true, ..hangs }, QUICK],
+                1,
+                2,
+                &[],
+            ),
+            (
+                "two to put out, one to spare",
+                vec![slow, slow, QUICK, QUICK, QUICK],
+                SLOW_LOOKS,
+                1,
+                &[0],
+            ),
+        ];
+        for (name, looks, times, spare, want) in cases {
+            let mut histories = vec![History::default(); looks.len()];
+            let mut out = Vec::new();
+            for _ in 0..times {
+                out = judge(&looks, &mut histories, spare);
+            }
+            let got: Vec<usize> = out.iter().map(|(index, _)| *index).collect();
+            assert_eq!(got, want, "{name}: {out:?}");
+        }
+    }
+
+    #[test]
+    fn operations_without_an_answer_are_told_by_age() {
+        let world = TestWorld::new(1);
+        world.clock.advance(Duration::from_secs(100));
+        let clock = world.env.clock.clone();
+        let answers = Answers::new(clock.clone(), "disk".to_owned());
+        let begun = clock.monotonic();
+        let under_way = answers.begin();
+        let base = Duration::ZERO;
+        let at = |seconds| begun + Duration::from_secs(seconds);
+        assert!(!answers.hangs(at(0), base));
+        assert!(!answers.hangs(at(29), base));
+        assert!(answers.hangs(at(32), base));
+        // The process was stopped for a while: that is not the disk's fault.
+        assert!(!answers.hangs(at(32), at(31)));
+        assert!(answers.hangs(at(63), at(31)));
+        drop(under_way);
+        assert!(!answers.hangs(at(63), base));
+    }
+
+    #[test]
+    fn a_disk_that_is_given_up_answers_at_once() {
+        let world = TestWorld::new(1);
+        let watch = Watch::new(world.env.clock.clone());
+        let disk = watch.over(MemDisk::new("disk", 1 << 20));
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let mode = OpenMode::CreateNew { len_bytes: 4096 };
+            let file = disk.open("file", mode).await.unwrap();
+            assert_eq!(file.read_at(0, 10).await.unwrap().len(), 10);
+            let answers = watch.answers("disk").unwrap();
+            assert_eq!(answers.ops.load(ORDER), 2);
+            // One that never ends is given up with the disk.
+            let mut hanging = Box::pin(answers.watch::<()>(Box::pin(std::future::pending())));
+            let mut context = Context::from_waker(Waker::noop());
+            assert!(hanging.as_mut().poll(&mut context).is_pending());
+            answers.give_up("for a test".to_owned());
+            let ended = hanging.as_mut().poll(&mut context);
+            assert!(matches!(ended, Poll::Ready(Err(DiskError::Io { .. }))));
+            assert!(file.read_at(0, 10).await.is_err());
+            assert!(disk.list("").await.is_err());
+            assert!(disk.space().is_err());
+            assert_eq!(watch.problem("disk").as_deref(), Some("for a test"));
+        });
+    }
+}

@@ -1,0 +1,86 @@
+//! The disks of the pool as the store knows them: there, missing, leaving.
+//!
+//! Owns: which disks may be read, which may be given new shards, how many new data is laid out for.
+//! Must not know: why a disk leaves, who decides it, the pool file.
+//! A list never changes: a change puts another one in its place, so a reader sees one or the other.
+
+use std::sync::Arc;
+
+use cairn_base::DiskId;
+use cairn_shard::ShardDisk;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::store::SegmentStore;
+
+#[derive(Clone, Default)]
+pub(crate) struct Members {
+    disks: FxHashMap<DiskId, Arc<ShardDisk>>,
+    missing: Vec<DiskId>,
+    /// Read, and given no new shards.
+    leaving: FxHashSet<DiskId>,
+}
+
+impl Members {
+    pub fn new(disks: Vec<Arc<ShardDisk>>, missing: Vec<DiskId>) -> Self {
+        Self {
+            disks: disks.into_iter().map(|disk| (disk.id(), disk)).collect(),
+            missing,
+            leaving: FxHashSet::default(),
+        }
+    }
+
+    pub fn disk(&self, id: DiskId) -> Option<&Arc<ShardDisk>> {
+        self.disks.get(&id)
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Arc<ShardDisk>> {
+        self.disks.values()
+    }
+
+    pub fn missing(&self) -> &[DiskId] {
+        &self.missing
+    }
+
+    pub fn is_leaving(&self, id: DiskId) -> bool {
+        self.leaving.contains(&id)
+    }
+
+    /// Disks, there or not, that are to stay.
+    pub fn staying_count(&self) -> usize {
+        let ids = self.disks.keys().chain(&self.missing);
+        ids.filter(|id| !self.leaving.contains(id)).count()
+    }
+}
+
+impl SegmentStore {
+    /// Takes a disk into the pool, or back into it; new shards may be put on it from now on.
+    pub fn disk_join(&self, disk: Arc<ShardDisk>) {
+        let id = disk.id();
+        self.change_members(|members| {
+            members.missing.retain(|missing| *missing != id);
+            members.leaving.remove(&id);
+            members.disks.insert(id, disk.clone());
+        });
+    }
+
+    /// Puts nothing new on a disk any more (`leaving`), or again. Segments that are open on it are
+    /// left by their next append.
+    pub fn disk_leaving(&self, id: DiskId, leaving: bool) {
+        self.change_members(|members| {
+            if leaving {
+                members.leaving.insert(id);
+            } else {
+                members.leaving.remove(&id);
+            }
+        });
+    }
+
+    /// Forgets a disk: whatever still is on it is lost.
+    pub fn disk_forget(&self, id: DiskId) {
+        self.change_members(|members| {
+            members.missing.retain(|missing| *missing != id);
+            members.leaving.remove(&id);
+            members.disks.remove(&id);
+        });
+    }
+}

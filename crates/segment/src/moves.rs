@@ -1,0 +1,165 @@
+//! Moves of shards to other disks: off a disk that leaves, or from the others when it is lost.
+//!
+//! Owns: how a shard gets to another disk without a moment in which it is missed, and where it may go.
+//! Must not know: why it moves; how the metadata keeps the segment's disks.
+//! Invariant: the old shard is deleted only after the caller has made the new place durable.
+
+use std::sync::Arc;
+
+use cairn_base::{DiskId, SegmentId, VolumeId};
+use cairn_shard::{ShardError, file_len_bytes};
+use tokio::sync::OwnedRwLockReadGuard;
+
+use crate::pace::Pace;
+use crate::rebuild::{Fill, RebuildError};
+use crate::store::{SegmentStore, disk_space};
+use crate::types::SegmentInfo;
+use crate::volume::Segment;
+
+/// Names one shard of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ShardAt {
+    pub volume: VolumeId,
+    pub segment: SegmentId,
+    pub index: u8,
+}
+
+/// Why a shard was not moved.
+#[derive(Debug, thiserror::Error)]
+pub enum MoveError {
+    /// It is open, being moved already, or gone: there is nothing to do now.
+    #[error("the segment is in use or gone")]
+    NotNow,
+    /// No disk that does not hold a shard of the segment has room for one more.
+    #[error("no disk can take the shard")]
+    NoTarget,
+    /// Too few of the others can be read to compute it; with disks that are away it may be later.
+    #[error("it cannot be computed: {0}")]
+    TooFew(String),
+    #[error(transparent)]
+    Disk(#[from] ShardError),
+}
+
+/// A shard that is at its new place, for which nobody looks there yet. Dropped, it stays where it was.
+pub struct Moved {
+    store: Arc<SegmentStore>,
+    segment: Arc<Segment>,
+    index: u8,
+    to: DiskId,
+    /// Bytes that could not be had from anywhere.
+    pub lost_bytes: u64,
+    /// Keeps the segment from being removed until its disks are known.
+    _gate: OwnedRwLockReadGuard<()>,
+    done: bool,
+}
+
+impl Moved {
+    /// The segment with its new disks, for the metadata.
+    pub fn info(&self) -> SegmentInfo {
+        let mut info = self.segment.info();
+        if let Some(place) = info.disks.get_mut(usize::from(self.index)) {
+            *place = self.to;
+        }
+        info
+    }
+
+    /// The new place is durable in the metadata: readers go there, and the old shard is deleted.
+    pub async fn finish(mut self) {
+        let from = self.segment.disk_of(self.index);
+        self.segment.end_move(self.index, self.to, true);
+        self.done = true;
+        if let Some(disk) = from.and_then(|from| self.store.disk(from)) {
+            let name = self.segment.shard_name(self.index);
+            if let Err(error) = disk.remove(name).await {
+                tracing::debug!(%error, "the old copy of a moved shard stays until a sweep");
+            }
+        }
+    }
+}
+
+impl Drop for Moved {
+    fn drop(&mut self) {
+        if !self.done {
+            // What was made there is deleted by the next sweep.
+            self.segment.end_move(self.index, self.to, false);
+        }
+    }
+}
+
+impl SegmentStore {
+    /// Makes a shard on another disk, chosen by free space among those that hold none of its segment;
+    /// the caller makes that durable and calls [`Moved::finish`].
+    ///
+    /// The bytes come from the shard itself where it can be read, else from the others. Bytes that
+    /// cannot be had although every other shard's disk is there are given up, and counted: they were
+    /// lost before, and the rest of the shard must not stay unprotected because of them.
+    pub async fn move_shard(
+        self: &Arc<Self>,
+        at: ShardAt,
+        pace: &Pace,
+    ) -> Result<Moved, MoveError> {
+        let segment = self
+            .volume(at.volume)
+            .and_then(|volume| volume.segment(at.segment))
+            .map_err(|_| MoveError::NotNow)?;
+        let gate = segment.gate.clone().read_owned().await;
+        if segment.is_removed() || segment.is_open() || segment.is_pinned() {
+            return Err(MoveError::NotNow);
+        }
+        let target = self.move_target(&segment).ok_or(MoveError::NoTarget)?;
+        let disk = self.healthy_disk(target).ok_or(MoveError::NoTarget)?;
+        if !segment.begin_move(at.index, target) {
+            return Err(MoveError::NotNow);
+        }
+        let mut moved = Moved {
+            store: self.clone(),
+            segment: segment.clone(),
+            index: at.index,
+            to: target,
+            lost_bytes: 0,
+            _gate: gate,
+            done: false,
+        };
+        // Left by a move that a crash broke off.
+        disk.remove(segment.shard_name(at.index)).await?;
+        let sources = self.rebuild_sources(&segment, at.index).await;
+        let own = self.rebuild_source(&segment, at.index).await;
+        let others_there = sources.len() + 1 >= usize::from(segment.code.total());
+        let fill = Fill {
+            index: at.index,
+            sources: &sources,
+            own: own.as_ref(),
+            keep_what_is_left: others_there && segment.code.parity() > 0 || own.is_some(),
+        };
+        moved.lost_bytes = match self.rebuild_on(&segment, &fill, &disk, Some(pace)).await {
+            Ok(lost_bytes) => lost_bytes,
+            Err(RebuildError::Shard(error)) => return Err(error.into()),
+            Err(error @ RebuildError::TooFew { .. }) => {
+                return Err(MoveError::TooFew(error.to_string()));
+            }
+        };
+        Ok(moved)
+    }
+
+    /// Whether a shard of a segment with these disks could be moved now.
+    pub fn can_move(&self, info: &SegmentInfo) -> bool {
+        self.target_for(&info.disks, info.shard_len_bytes).is_some()
+    }
+
+    fn move_target(&self, segment: &Segment) -> Option<DiskId> {
+        self.target_for(&segment.disks(), segment.shard_len_bytes)
+    }
+
+    /// The disk with most room of those that hold none of the segment's shards.
+    fn target_for(&self, held: &[DiskId], shard_len_bytes: u64) -> Option<DiskId> {
+        let needed = file_len_bytes(shard_len_bytes)?;
+        self.roomy_disks()
+            .into_iter()
+            .filter(|disk| !held.contains(&disk.id()))
+            .map(|disk| (disk_space(&disk).free_bytes, disk.id()))
+            // The reserve is for this, too; but not its last bytes, which the metadata may need.
+            .filter(|(free, _)| *free >= needed.saturating_mul(2))
+            .max()
+            .map(|(_, id)| id)
+    }
+}

@@ -1,0 +1,326 @@
+//! Scrub of the shards of a segment: what is stored against the checksums beside it.
+//!
+//! Owns: what of a shard is compared with what, and how it is made good again.
+//! Must not know: when and how often; which records are live, which the records' own check covers.
+//!
+//! A sealed shard is checked by its footer, piece by piece; wrong pieces are computed from pieces of the
+//! other shards that are right. A shard that has no footer, or none that can be read, is compared with
+//! what the others say it should hold, and gets one. A segment that a crash left without any footer
+//! is not looked at here: only the metadata knows what in it counts.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cairn_base::{SegmentId, VolumeId, crc32c};
+use cairn_shard::{CHECKSUM_UNIT_BYTES, Shard, ShardDisk, ShardErrorKind, ShardFooter};
+use futures_util::future::join_all;
+
+use crate::error::Result;
+use crate::pace::Pace;
+use crate::read::decode;
+use crate::store::{SegmentStore, count};
+use crate::volume::Segment;
+
+/// Bytes of each shard that are looked at together.
+const PART_BYTES: u64 = 1 << 20;
+
+const _: () = assert!(PART_BYTES.is_multiple_of(CHECKSUM_UNIT_BYTES));
+
+/// What a scrub of shards found and did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SegmentScrub {
+    /// Shards that were read from end to end.
+    pub shards: u64,
+    pub read_bytes: u64,
+    /// Bytes of shards that were wrong or could not be read.
+    pub wrong_bytes: u64,
+    /// Those of them that were written anew.
+    pub repaired_bytes: u64,
+    /// Shards whose file was gone, made anew.
+    pub shards_rebuilt: u64,
+    /// Shards that had no footer and got one.
+    pub shards_sealed: u64,
+    /// Shards that could not be looked at: their disk is away, or their file is gone for good.
+    pub shards_away: u64,
+    /// Segments without any footer, or still being written: their records alone tell.
+    pub segments_unsealed: u64,
+}
+
+impl std::ops::AddAssign for SegmentScrub {
+    fn add_assign(&mut self, other: Self) {
+        self.shards += other.shards;
+        self.read_bytes += other.read_bytes;
+        self.wrong_bytes += other.wrong_bytes;
+        self.repaired_bytes += other.repaired_bytes;
+        self.shards_rebuilt += other.shards_rebuilt;
+        self.shards_sealed += other.shards_sealed;
+        self.shards_away += other.shards_away;
+        self.segments_unsealed += other.segments_unsealed;
+    }
+}
+
+/// A shard that is looked at.
+struct Looked {
+    index: u8,
+    disk: Arc<ShardDisk>,
+    shard: Arc<Shard>,
+    footer: Option<ShardFooter>,
+    /// For the footer that a shard without one gets.
+    checksums: Vec<u32>,
+    /// Some of what it should hold is not known, so it gets no footer.
+    unknown: bool,
+}
+
+impl Looked {
+    /// What the footer says of the piece that begins at `offset`.
+    fn checksum_at(&self, offset: u64) -> Option<u32> {
+        let index = usize::try_from(offset / CHECKSUM_UNIT_BYTES).ok()?;
+        self.footer.as_ref()?.checksums.get(index).copied()
+    }
+}
+
+impl SegmentStore {
+    /// Checks all shards of a segment that are there, and makes good what is wrong. A segment that is
+    /// gone meanwhile is no error.
+    pub async fn scrub_segment(
+        self: &Arc<Self>,
+        volume: VolumeId,
+        segment: SegmentId,
+        pace: &Pace,
+    ) -> Result<SegmentScrub> {
+        let mut scrub = SegmentScrub::default();
+        let Ok(segment) = self.volume(volume)?.segment(segment) else {
+            return Ok(scrub);
+        };
+        if segment.is_open() {
+            scrub.segments_unsealed = 1;
+            return Ok(scrub);
+        }
+        let mut looked = self.look(&segment, &mut scrub).await;
+        let pattern = looked.iter().find_map(|shard| shard.footer.clone());
+        let Some(pattern) = pattern else {
+            scrub.segments_unsealed = 1;
+            return Ok(scrub);
+        };
+        // One that contradicts the others cannot be right; its checksums are no help then.
+        for shard in &mut looked {
+            let differs = |footer: &ShardFooter| {
+                footer.data_len_bytes != pattern.data_len_bytes || footer.rows != pattern.rows
+            };
+            if shard.footer.as_ref().is_some_and(differs) {
+                shard.footer = None;
+            }
+        }
+        let mut start = 0;
+        while start < pattern.data_len_bytes {
+            let end = (start + PART_BYTES).min(pattern.data_len_bytes);
+            pace.spend((end - start) * looked.len() as u64).await;
+            // Not over the whole segment: whoever removes it waits for this.
+            let _writing = segment.gate.read().await;
+            if segment.is_removed() {
+                return Ok(scrub);
+            }
+            self.scrub_part(&segment, &mut looked, start..end, &mut scrub)
+                .await;
+            start = end;
+        }
+        scrub.shards += looked.len() as u64;
+        self.seal_unsealed(&segment, looked, &pattern, &mut scrub)
+            .await;
+        Ok(scrub)
+    }
+
+    /// Opens the shards that are there; those whose file is gone are made anew first.
+    async fn look(&self, segment: &Arc<Segment>, scrub: &mut SegmentScrub) -> Vec<Looked> {
+        let mut looked = Vec::new();
+        for index in 0..segment.code.total() {
+            let disk = segment.disk_of(index);
+            let Some(disk) = disk.and_then(|disk| self.healthy_disk(disk)) else {
+                scrub.shards_away += 1;
+                continue;
+            };
+            let mut opened = disk.open_shard(segment.shard_name(index)).await;
+            if matches!(&opened, Err(error) if error.kind() == ShardErrorKind::NotFound)
+                && self.rebuild_now(segment, index).await
+            {
+                scrub.shards_rebuilt += 1;
+                opened = disk.open_shard(segment.shard_name(index)).await;
+            }
+            let Ok(shard) = opened else {
+                scrub.shards_away += 1;
+                continue;
+            };
+            // A footer that is damaged is written anew as one that is missing.
+            let footer = shard.read_footer().await.ok().flatten();
+            looked.push(Looked {
+                index,
+                disk,
+                shard,
+                footer,
+                checksums: Vec::new(),
+                unknown: false,
+            });
+        }
+        looked
+    }
+
+    async fn scrub_part(
+        &self,
+        segment: &Segment,
+        looked: &mut [Looked],
+        range: Range<u64>,
+        scrub: &mut SegmentScrub,
+    ) {
+        let len = (range.end - range.start) as usize;
+        let reads = looked
+            .iter()
+            .map(|shard| shard.shard.read_at(range.start, len));
+        let reads: Vec<Option<Bytes>> = join_all(reads)
+            .await
+            .into_iter()
+            .map(std::result::Result::ok)
+            .collect();
+        scrub.read_bytes += reads
+            .iter()
+            .flatten()
+            .map(|read| read.len() as u64)
+            .sum::<u64>();
+        let mut touched = vec![false; looked.len()];
+        let mut start = range.start;
+        while start < range.end {
+            let end = (start + CHECKSUM_UNIT_BYTES).min(range.end);
+            let cut = (start - range.start) as usize..(end - range.start) as usize;
+            let pieces: Vec<Option<Bytes>> = reads
+                .iter()
+                .map(|read| read.as_ref().map(|read| read.slice(cut.clone())))
+                .collect();
+            self.scrub_pieces(
+                segment,
+                looked,
+                start,
+                cut.len(),
+                &pieces,
+                &mut touched,
+                scrub,
+            )
+            .await;
+            start = end;
+        }
+        for (shard, touched) in looked.iter().zip(touched) {
+            if touched && let Err(error) = shard.shard.sync().await {
+                count(&self.counters.repairs_failed, 1);
+                tracing::warn!(volume = %segment.volume, segment = %segment.id, shard = shard.index, %error, "a repair is not durable");
+            }
+        }
+    }
+
+    /// Checks the pieces of all shards at one place, and writes those anew that are wrong.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one place in several parallel lists"
+    )]
+    async fn scrub_pieces(
+        &self,
+        segment: &Segment,
+        looked: &mut [Looked],
+        start: u64,
+        len: usize,
+        pieces: &[Option<Bytes>],
+        touched: &mut [bool],
+        scrub: &mut SegmentScrub,
+    ) {
+        let mut good: Vec<(u8, Bytes)> = Vec::with_capacity(looked.len());
+        let mut wrong: Vec<usize> = Vec::new();
+        for (place, (shard, piece)) in looked.iter().zip(pieces).enumerate() {
+            match (piece, shard.checksum_at(start)) {
+                (Some(piece), Some(checksum)) if crc32c(piece) == checksum => {
+                    good.push((shard.index, piece.clone()));
+                }
+                _ => wrong.push(place),
+            }
+        }
+        if wrong.is_empty() {
+            return;
+        }
+        let wanted: Vec<u8> = wrong
+            .iter()
+            .filter_map(|place| Some(looked.get(*place)?.index))
+            .collect();
+        let enough = good.len() >= usize::from(segment.code.data());
+        good.truncate(usize::from(segment.code.data()));
+        let units = enough
+            .then(|| decode(segment, &good, &wanted, len))
+            .flatten();
+        for (at, place) in wrong.into_iter().enumerate() {
+            let (Some(shard), Some(piece)) = (looked.get_mut(place), pieces.get(place)) else {
+                continue;
+            };
+            let unit = units.as_ref().and_then(|units| units.get(at)).cloned();
+            let known = shard.checksum_at(start);
+            let unit = unit.filter(|unit| known.is_none_or(|known| crc32c(unit) == known));
+            let Some(unit) = unit else {
+                // Without a footer nothing says that it is wrong; its records will.
+                if known.is_some() {
+                    scrub.wrong_bytes += len as u64;
+                }
+                shard.unknown = true;
+                continue;
+            };
+            shard.checksums.push(crc32c(&unit));
+            if piece.as_ref() == Some(&unit) {
+                continue;
+            }
+            scrub.wrong_bytes += len as u64;
+            if piece.is_some() {
+                shard.disk.note_checksum_error();
+                count(&self.counters.checksum_errors, 1);
+            }
+            match shard.shard.write_at(start, vec![unit]).await {
+                Ok(()) => {
+                    scrub.repaired_bytes += len as u64;
+                    count(&self.counters.repairs, 1);
+                    if let Some(touched) = touched.get_mut(place) {
+                        *touched = true;
+                    }
+                    tracing::warn!(volume = %segment.volume, segment = %segment.id, shard = shard.index, offset = start, disk = shard.disk.label(), "scrub found wrong bytes and wrote them anew");
+                }
+                Err(error) => {
+                    shard.unknown = true;
+                    count(&self.counters.repairs_failed, 1);
+                    tracing::warn!(volume = %segment.volume, segment = %segment.id, shard = shard.index, %error, "a repair failed");
+                }
+            }
+        }
+    }
+
+    /// Gives a footer to those that have none.
+    async fn seal_unsealed(
+        &self,
+        segment: &Segment,
+        looked: Vec<Looked>,
+        pattern: &ShardFooter,
+        scrub: &mut SegmentScrub,
+    ) {
+        let _writing = segment.gate.read().await;
+        if segment.is_removed() {
+            return;
+        }
+        for shard in looked {
+            if shard.footer.is_some() || shard.unknown {
+                continue;
+            }
+            let footer = ShardFooter {
+                name: segment.shard_name(shard.index),
+                checksums: shard.checksums,
+                ..pattern.clone()
+            };
+            match shard.shard.seal(footer).await {
+                Ok(()) => scrub.shards_sealed += 1,
+                Err(error) => {
+                    tracing::warn!(volume = %segment.volume, segment = %segment.id, shard = shard.index, %error, "a shard got no footer");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! Scrub finds and repairs what is wrong with shards; moves leave no moment without a copy.
+
+use cairn_base::DiskId;
+use cairn_base::disk::Disk;
+use cairn_shard::{ShardDisk, ShardSettings};
+use cairn_testkit::{Fault, FaultRule, MemDisk, OpKind, Rng, TestWorld};
+use proptest::prelude::*;
+
+use super::world::*;
+use crate::*;
+
+fn unpaced() -> Pace {
+    Pace::new(TestWorld::new(1).env.clock, 0)
+}
+
+async fn fill(world: &World, n: u8, m: u8, rng: &mut Rng) -> Vec<Written> {
+    let mut all = Vec::new();
+    for batch in [&[1 << 20, 1 << 20, 70_000][..], &[300, 5_000, 200_000]] {
+        let records = batch
+            .iter()
+            .map(|len| data(rng, *len, false, true))
+            .collect();
+        all.extend(world.append_ok(code(n, m), records).await);
+    }
+    all
+}
+
+async fn scrub_all(world: &World) -> SegmentScrub {
+    let mut all = SegmentScrub::default();
+    for segment in world.store.segments(VOLUME) {
+        all += world
+            .store
+            .scrub_segment(VOLUME, segment.id, &unpaced())
+            .await
+            .expect("scrubbed");
+    }
+    all
+}
+
+/// Whatever is on the disks below `shards/`, by name.
+fn shard_files(world: &World) -> Vec<(usize, String, Vec<u8>)> {
+    let mut files = Vec::new();
+    for (index, disk) in world.disks.iter().enumerate() {
+        for name in disk.file_names() {
+            if name.starts_with("shards/") {
+                let bytes = disk.file_bytes(&name).expect("there");
+                files.push((index, name, bytes));
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Bits flipped anywhere in the shards of up to M disks, footers included; files gone, too.
+    #[test]
+    fn scrub_makes_shards_what_they_were(
+        pick in 0..4_usize, seed in any::<u32>(), flips in 1..40_usize, gone in any::<bool>(),
+    ) {
+        block_on(async {
+            let (n, m) = [(1, 1), (1, 2), (2, 2), (4, 2)][pick];
+            let mut rng = Rng::new(u64::from(seed));
+            let world = World::new(usize::from(n + m), u64::from(seed)).await;
+            let written = fill(&world, n, m, &mut rng).await;
+            world.store.seal_all(VOLUME).await;
+            let before = shard_files(&world);
+            let first = rng.below(u64::from(n + m)) as usize;
+            let harmed: Vec<usize> = (0..usize::from(m)).map(|i| (first + i) % usize::from(n + m)).collect();
+            for disk in &harmed {
+                let files: Vec<_> = before.iter().filter(|(on, ..)| on == disk).collect();
+                for _ in 0..flips {
+                    let (_, name, bytes) = files[rng.below(files.len() as u64) as usize];
+                    world.disks[*disk].flip_bit(name, rng.below(bytes.len() as u64), rng.below(8) as u8);
+                }
+                if gone && rng.coin() {
+                    let (_, name, _) = files[rng.below(files.len() as u64) as usize];
+                    world.disks[*disk].remove(name).await.expect("removed");
+                }
+            }
+            let cold = world.cold(&[]).await;
+            let scrub = scrub_all(&cold).await;
+            assert_eq!(scrub.wrong_bytes, scrub.repaired_bytes);
+            assert_eq!((scrub.shards_away, scrub.segments_unsealed), (0, 0));
+            // What a footer's spare bytes hold is not checked, so only what counts is compared.
+            let again = scrub_all(&cold.cold(&[]).await).await;
+            assert_eq!((again.wrong_bytes, again.shards_sealed, again.shards_rebuilt), (0, 0, 0));
+            // Any M disks may go now: those that were not harmed.
+            let others: Vec<usize> = (0..usize::from(n + m)).filter(|disk| !harmed.contains(disk)).take(usize::from(m)).collect();
+            let cold = cold.cold(&others).await;
+            cold.check(&written).await;
+            assert_eq!(cold.store.stats().checksum_errors, 0);
+        });
+    }
+}
+
+#[test]
+fn scrub_says_what_it_cannot_repair() {
+    block_on(async {
+        let mut rng = Rng::new(5);
+        let world = World::new(6, 5).await;
+        let written = fill(&world, 4, 2, &mut rng).await;
+        world.store.seal_all(VOLUME).await;
+        let segment = written[0].pointer.location.segment;
+        for shard in 0..3 {
+            let (disk, file) = world.shard_file(segment, shard);
+            world.disks[disk].flip_bit(&file, 4096, 1);
+        }
+        let cold = world.cold(&[]).await;
+        let scrub = scrub_all(&cold).await;
+        assert_eq!((scrub.wrong_bytes, scrub.repaired_bytes), ((3 * 64) << 10, 0));
+        let (bad, good): (Vec<_>, Vec<_>) = {
+            let mut results = Vec::new();
+            for each in &written {
+                results.push((cold.store.verify(VOLUME, &each.pointer).await, each));
+            }
+            results.into_iter().partition(|(result, _)| result.is_err())
+        };
+        assert!(!bad.is_empty() && !good.is_empty());
+        for (result, each) in bad {
+            assert_eq!(result.expect_err("bad").kind(), ErrorKind::Damaged);
+            let read = cold.read_all(each).await;
+            assert_eq!(read.expect_err("bad").kind(), ErrorKind::Damaged);
+        }
+    });
+}
+
+#[test]
+fn a_record_is_verified_on_the_disk_and_repaired() {
+    block_on(async {
+        let mut rng = Rng::new(6);
+        let world = World::new(6, 6).await;
+        let written = fill(&world, 4, 2, &mut rng).await;
+        // Not sealed, so that nothing but the pointers tells; and cached, which must not help.
+        world.check(&written).await;
+        let (disk, file) = world.shard_file(written[0].pointer.location.segment, 0);
+        world.disks[disk].flip_bit(&file, 10, 1);
+        for each in &written {
+            world
+                .store
+                .verify(VOLUME, &each.pointer)
+                .await
+                .expect("repaired");
+        }
+        assert_eq!(world.store.stats().repairs, 1);
+        let scrub = scrub_all(&world).await;
+        assert_eq!((scrub.shards, scrub.segments_unsealed), (0, 1));
+    });
+}
+
+/// Moves every shard that is on `from`; returns how many bytes were lost.
+async fn move_off(world: &World, from: DiskId) -> Result<u64, MoveError> {
+    let mut lost_bytes = 0;
+    for info in world.store.segments(VOLUME) {
+        let Some(index) = info.disks.iter().position(|disk| *disk == from) else {
+            continue;
+        };
+        let at = ShardAt {
+            volume: VOLUME,
+            segment: info.id,
+            index: index as u8,
+        };
+        let moved = world.store.move_shard(at, &unpaced()).await?;
+        lost_bytes += moved.lost_bytes;
+        assert!(!moved.info().disks.contains(&from));
+        moved.finish().await;
+    }
+    Ok(lost_bytes)
+}
+
+#[test]
+fn shards_move_off_a_disk_that_leaves() {
+    block_on(async {
+        // There and read; failing every read; away since the start.
+        for how in ["leaving", "failing", "away"] {
+            for sealed in [true, false] {
+                let mut rng = Rng::new(7);
+                let world = World::new(8, 7).await;
+                let mut written = fill(&world, 4, 2, &mut rng).await;
+                if sealed {
+                    world.store.seal_all(VOLUME).await;
+                }
+                let from = world.store.segments(VOLUME)[0].disks[1];
+                let index = from.0 as usize - 1;
+                let away: &[usize] = if how == "away" { &[index] } else { &[] };
+                let cold = world.cold(away).await;
+                if how == "failing" {
+                    cold.disks[index].inject(FaultRule {
+                        kind: Some(OpKind::Read),
+                        name_part: "shards/".to_owned(),
+                        skip: 0,
+                        times: u64::MAX,
+                        fault: Fault::Io,
+                    });
+                }
+                cold.store.disk_leaving(from, true);
+                assert_eq!(move_off(&cold, from).await.expect("moved"), 0, "{how}");
+                cold.store.disk_forget(from);
+                cold.check(&written).await;
+                let new = cold
+                    .append_ok(code(4, 2), vec![data(&mut rng, 50_000, false, true)])
+                    .await;
+                written.extend(new);
+                let segments = cold.store.segments(VOLUME);
+                assert!(segments.iter().all(|info| !info.disks.contains(&from)));
+                cold.store.seal_all(VOLUME).await;
+                assert_eq!(scrub_all(&cold).await.wrong_bytes, 0);
+                // Without it and any two others.
+                let others: Vec<usize> = [index, (index + 1) % 8, (index + 4) % 8].into();
+                cold.cold(&others).await.check(&written).await;
+            }
+        }
+    });
+}
+
+#[test]
+fn a_move_that_is_not_finished_changes_nothing() {
+    block_on(async {
+        let mut rng = Rng::new(8);
+        let world = World::new(7, 8).await;
+        let written = fill(&world, 4, 2, &mut rng).await;
+        world.store.seal_all(VOLUME).await;
+        let before = shard_files(&world);
+        let info = world.store.segments(VOLUME).remove(0);
+        let at = ShardAt {
+            volume: VOLUME,
+            segment: info.id,
+            index: 0,
+        };
+        let moved = world.store.move_shard(at, &unpaced()).await.expect("made");
+        let again = world.store.move_shard(at, &unpaced()).await;
+        assert!(matches!(again.map(drop), Err(MoveError::NotNow)));
+        assert_eq!(shard_files(&world).len(), before.len() + 1);
+        // A sweep meanwhile keeps it; one after it was given up does not.
+        let swept = world.store.sweep(VOLUME).await.expect("swept");
+        assert_eq!(swept.shards_removed, 0);
+        drop(moved);
+        let swept = world.store.sweep(VOLUME).await.expect("swept");
+        assert_eq!(swept.shards_removed, 1);
+        assert!(shard_files(&world) == before);
+        world.cold(&[]).await.check(&written).await;
+    });
+}
+
+#[test]
+fn there_may_be_nowhere_to_move_to() {
+    block_on(async {
+        let world = World::new(6, 9).await;
+        let written = fill(&world, 4, 2, &mut Rng::new(9)).await;
+        world.store.seal_all(VOLUME).await;
+        let info = world.store.segments(VOLUME).remove(0);
+        assert!(!world.store.can_move(&info));
+        let at = ShardAt {
+            volume: VOLUME,
+            segment: info.id,
+            index: 0,
+        };
+        let refused = world.store.move_shard(at, &unpaced()).await;
+        assert!(matches!(refused.map(drop), Err(MoveError::NoTarget)));
+        // A disk that joins can take it.
+        let disk = MemDisk::new("disk6", 1 << 30);
+        let id = DiskId(7);
+        ShardDisk::format(disk.clone(), POOL, id, Default::default())
+            .await
+            .expect("formatted");
+        let joined = ShardDisk::open(disk, POOL, ShardSettings::default()).await;
+        world.store.disk_join(joined.expect("opened"));
+        assert!(world.store.can_move(&info));
+        assert_eq!(world.store.default_code(), code(5, 2));
+        let from = info.disks[0];
+        world.store.disk_leaving(from, true);
+        assert_eq!(world.store.default_code(), code(4, 2));
+        assert_eq!(move_off(&world, from).await.expect("moved"), 0);
+        world.check(&written).await;
+        let infos = world.store.segments(VOLUME);
+        assert!(infos.iter().all(|info| info.disks.contains(&id)));
+    });
+}
+
+#[test]
+fn what_is_lost_does_not_keep_the_rest_unprotected() {
+    block_on(async {
+        let mut rng = Rng::new(10);
+        let world = World::new(7, 10).await;
+        let written = fill(&world, 4, 2, &mut rng).await;
+        world.store.seal_all(VOLUME).await;
+        let info = world.store.segments(VOLUME).remove(0);
+        // Three pieces at one place: more than the code can do without.
+        for shard in 0..3 {
+            let (disk, file) = world.shard_file(info.id, shard);
+            world.disks[disk].flip_bit(&file, 4096, 1);
+        }
+        let from = info.disks[1];
+        let cold = world.cold(&[]).await;
+        cold.store.disk_leaving(from, true);
+        assert_eq!(move_off(&cold, from).await.expect("moved"), 64 << 10);
+        let mut damaged = 0;
+        for each in &written {
+            match cold.read_all(each).await {
+                Ok(bytes) => assert!(bytes == each.data),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Damaged);
+                    damaged += 1;
+                }
+            }
+        }
+        assert!(damaged > 0 && damaged < written.len());
+        assert_eq!(
+            scrub_all(&cold).await.repaired_bytes,
+            0,
+            "it is known to be wrong"
+        );
+    });
+}

@@ -1,0 +1,293 @@
+//! The recount: every number that the metadata keeps, counted again from what it is about.
+//!
+//! Owns: which records must agree with which. Must not know: what clients did.
+//! It runs between two steps of the executor, so that nothing changes meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+
+use cairn_base::{Ino, SegmentId};
+use cairn_meta::{
+    CookieRecord, DirentRecord, ExtentRecord, InodeKind, InodeRecord, Key, KeyKind, MetaStore,
+};
+
+/// Counts again; an error says what does not agree.
+pub fn recount(meta: &MetaStore) -> Result<(), String> {
+    let mut count = Recount {
+        meta,
+        inodes: BTreeMap::new(),
+        orphans: BTreeSet::new(),
+        links: BTreeMap::new(),
+        subdirs: BTreeMap::new(),
+        live: BTreeMap::new(),
+        file_bytes: 0,
+        stored_bytes: 0,
+    };
+    count.load()?;
+    count.check_directories()?;
+    count.check_links()?;
+    count.check_extents()?;
+    count.check_counters()
+}
+
+struct Recount<'a> {
+    meta: &'a MetaStore,
+    inodes: BTreeMap<Ino, InodeRecord>,
+    orphans: BTreeSet<Ino>,
+    /// Names of each inode.
+    links: BTreeMap<Ino, u32>,
+    subdirs: BTreeMap<Ino, u32>,
+    /// Live bytes and records of each segment.
+    live: BTreeMap<SegmentId, (u64, u64)>,
+    file_bytes: u64,
+    stored_bytes: u64,
+}
+
+impl Recount<'_> {
+    fn scan(
+        &self,
+        range: (Key, Key),
+        mut visit: impl FnMut(KeyKind<'_>, &[u8]) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let mut failed = Ok(());
+        self.meta
+            .scan_with(&range.0, &range.1, |key, value| {
+                failed = KeyKind::parse(key)
+                    .map_err(|error| error.to_string())
+                    .and_then(|kind| visit(kind, value));
+                match failed {
+                    Ok(()) => ControlFlow::Continue(()),
+                    Err(_) => ControlFlow::Break(()),
+                }
+            })
+            .map_err(|error| format!("scanning the metadata: {error}"))?;
+        failed
+    }
+
+    fn load(&mut self) -> Result<(), String> {
+        let mut inodes = BTreeMap::new();
+        self.scan(Key::inodes(), |key, value| {
+            let KeyKind::Inode(ino) = key else {
+                return Err(format!("{key:?} among the inodes"));
+            };
+            let record = InodeRecord::decode(value).map_err(|error| error.to_string())?;
+            inodes.insert(ino, record);
+            Ok(())
+        })?;
+        let mut orphans = BTreeSet::new();
+        self.scan(Key::orphans(), |key, _| {
+            let KeyKind::Orphan(ino) = key else {
+                return Err(format!("{key:?} among the orphans"));
+            };
+            orphans.insert(ino);
+            Ok(())
+        })?;
+        self.inodes = inodes;
+        self.orphans = orphans;
+        Ok(())
+    }
+
+    fn check_directories(&mut self) -> Result<(), String> {
+        let dirs: Vec<(Ino, InodeRecord)> = self
+            .inodes
+            .iter()
+            .filter(|(_, record)| record.kind == InodeKind::Directory)
+            .map(|(ino, record)| (*ino, record.clone()))
+            .collect();
+        for (dir, record) in dirs {
+            let at = |text: String| format!("directory {dir}: {text}");
+            let mut by_cookie = BTreeMap::new();
+            let mut entries = Vec::new();
+            self.scan(Key::dirents(dir), |key, value| {
+                let KeyKind::Dirent { name, .. } = key else {
+                    return Err(format!("{key:?} among the entries"));
+                };
+                let entry = DirentRecord::decode(value).map_err(|error| error.to_string())?;
+                entries.push((name.to_vec(), entry.ino, entry.kind));
+                by_cookie.insert(entry.cookie, (entry.ino, name.to_vec()));
+                Ok(())
+            })
+            .map_err(at)?;
+            let mut cookie_count = 0u64;
+            self.scan(Key::cookies_after(dir, 0), |key, value| {
+                let KeyKind::Cookie { seq, .. } = key else {
+                    return Err(format!("{key:?} among the cookies"));
+                };
+                let cookie = CookieRecord::decode(value).map_err(|error| error.to_string())?;
+                cookie_count += 1;
+                let entry = by_cookie.get(&seq);
+                if entry.is_none_or(|entry| *entry != (cookie.ino, cookie.name.to_vec())) {
+                    return Err(format!("cookie {seq} and its entry do not agree"));
+                }
+                if seq >= record.cookie_next {
+                    return Err(format!("cookie {seq} was not given yet"));
+                }
+                Ok(())
+            })
+            .map_err(at)?;
+            let count = entries.len() as u64;
+            if count != by_cookie.len() as u64 || count != cookie_count {
+                return Err(at(format!("{count} entries, {cookie_count} cookies")));
+            }
+            if count != record.entry_count {
+                return Err(at(format!(
+                    "counts {} entries, has {count}",
+                    record.entry_count
+                )));
+            }
+            for (name, ino, kind) in entries {
+                let name = String::from_utf8_lossy(&name).into_owned();
+                let child = self
+                    .inodes
+                    .get(&ino)
+                    .ok_or_else(|| at(format!("{name} names inode {ino}, which is not there")))?;
+                if child.kind != kind {
+                    return Err(at(format!("{name} is another kind than its inode")));
+                }
+                *self.links.entry(ino).or_default() += 1;
+                if kind == InodeKind::Directory {
+                    *self.subdirs.entry(dir).or_default() += 1;
+                    if child.parent != dir {
+                        return Err(at(format!("{name} says that it is in {}", child.parent)));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_links(&self) -> Result<(), String> {
+        for (ino, record) in &self.inodes {
+            let names = self.links.get(ino).copied().unwrap_or(0);
+            let is_root = *ino == Ino(1);
+            let want = match record.kind {
+                InodeKind::Directory => 2 + self.subdirs.get(ino).copied().unwrap_or(0),
+                _ => names,
+            };
+            if record.nlink == 0 || self.orphans.contains(ino) {
+                if names != 0 || record.nlink != 0 || !self.orphans.contains(ino) {
+                    return Err(format!(
+                        "inode {ino} has {} links, {names} names, and is {} orphan",
+                        record.nlink,
+                        if self.orphans.contains(ino) {
+                            "an"
+                        } else {
+                            "no"
+                        }
+                    ));
+                }
+                continue;
+            }
+            if record.nlink != want {
+                return Err(format!(
+                    "inode {ino} counts {} links, has {want}",
+                    record.nlink
+                ));
+            }
+            if names == 0 && !is_root {
+                return Err(format!("inode {ino} has no name"));
+            }
+            if record.kind == InodeKind::Directory && names > 1 {
+                return Err(format!("directory {ino} has {names} names"));
+            }
+        }
+        match self
+            .orphans
+            .iter()
+            .find(|ino| !self.inodes.contains_key(ino))
+        {
+            Some(ino) => Err(format!("orphan {ino} is not there")),
+            None => Ok(()),
+        }
+    }
+
+    fn check_extents(&mut self) -> Result<(), String> {
+        let mut used: BTreeMap<Ino, u64> = BTreeMap::new();
+        let mut last: Option<(Ino, u64)> = None;
+        let mut live: BTreeMap<SegmentId, (u64, u64)> = BTreeMap::new();
+        let (mut file_bytes, mut stored_bytes) = (0, 0);
+        self.scan(Key::all_extents(), |key, value| {
+            let KeyKind::Extent { ino, end_offset } = key else {
+                return Err(format!("{key:?} among the extents"));
+            };
+            let extent = ExtentRecord::decode(value).map_err(|error| error.to_string())?;
+            let at = |text: &str| {
+                format!(
+                    "extent {}..{end_offset} of inode {ino}: {text}",
+                    extent.start
+                )
+            };
+            if extent.start >= end_offset {
+                return Err(at("is empty"));
+            }
+            if last.is_some_and(|(other, end)| other == ino && end > extent.start) {
+                return Err(at("overlaps the one before"));
+            }
+            last = Some((ino, end_offset));
+            let len = end_offset - extent.start;
+            let record = &extent.record;
+            if u64::from(extent.offset_in_record) + len > u64::from(record.file_len_bytes) {
+                return Err(at("is longer than its record"));
+            }
+            let inode = self
+                .inodes
+                .get(&ino)
+                .ok_or_else(|| at("its inode is not there"))?;
+            if !self.orphans.contains(&ino) && end_offset > inode.size_bytes {
+                return Err(at("is past the end of the file"));
+            }
+            let segment = record.location.segment;
+            if self.meta.segment(segment).is_none() {
+                return Err(at("is in a segment that is not there"));
+            }
+            let stored = (u64::from(record.location.len_bytes) * len)
+                .div_ceil(u64::from(record.file_len_bytes).max(1));
+            let entry = live.entry(segment).or_default();
+            entry.0 += stored;
+            entry.1 += 1;
+            file_bytes += len;
+            stored_bytes += stored;
+            *used.entry(ino).or_default() += len;
+            Ok(())
+        })?;
+        for (ino, record) in &self.inodes {
+            let used = used.get(ino).copied().unwrap_or(0);
+            // An orphan's extents go before it does.
+            if !self.orphans.contains(ino) && record.used_bytes != used {
+                return Err(format!(
+                    "inode {ino} uses {} bytes, its extents {used}",
+                    record.used_bytes
+                ));
+            }
+        }
+        self.live = live;
+        self.file_bytes = file_bytes;
+        self.stored_bytes = stored_bytes;
+        Ok(())
+    }
+
+    fn check_counters(&self) -> Result<(), String> {
+        let counters = self.meta.counters();
+        let pairs = [
+            ("inodes", counters.inodes, self.inodes.len() as u64),
+            ("file bytes", counters.file_bytes, self.file_bytes),
+            ("stored bytes", counters.stored_bytes, self.stored_bytes),
+            ("errors of counters", self.meta.stats().counter_errors, 0),
+        ];
+        for (what, is, want) in pairs {
+            if is != want {
+                return Err(format!("the volume counts {is} {what}, has {want}"));
+            }
+        }
+        for (id, record) in self.meta.segments() {
+            let want = self.live.get(&id).copied().unwrap_or((0, 0));
+            if (record.live_bytes, record.live_records) != want {
+                return Err(format!(
+                    "segment {id} counts {} live bytes in {} records, has {want:?}",
+                    record.live_bytes, record.live_records
+                ));
+            }
+        }
+        Ok(())
+    }
+}

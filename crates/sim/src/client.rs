@@ -1,0 +1,686 @@
+//! Clients: what they ask, and what they make of the answers.
+//!
+//! Owns: the choice of operations, the moment at which the model follows, which errors are excusable.
+//! Must not know: when the power goes.
+//!
+//! An operation takes effect in one poll of its future: when the log got a batch (changes of names and
+//! attributes), or when the file's change time moved (writes). The model follows in that very poll, so
+//! its order is the engine's, however many clients there are.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cairn_base::Ino;
+use cairn_base::env::Env;
+use cairn_fs::{CreateMode, Fs, FsError, SetAttr, Stability, XattrMode};
+use cairn_meta::Key;
+use cairn_testkit::Rng;
+use parking_lot::Mutex;
+
+use crate::model::{self, FILE_LEN_BYTES_MAX, Model, WORD_BYTES};
+use crate::scenario::{Shape, Trouble};
+use crate::tree::{Change, Kind, NodeId};
+use crate::world::{ROOT_INO, WHO};
+
+/// Names that clients use in each directory; few, so that they meet.
+const NAME_COUNT: u64 = 6;
+const DIR_COUNT_MAX: usize = 5;
+
+/// What the clients of one life share with whoever runs them.
+pub struct Life {
+    pub model: Arc<Mutex<Model>>,
+    pub shape: Shape,
+    pub failure: Mutex<Option<String>>,
+    pub ops_begun: AtomicU32,
+    pub ops_refused: AtomicU64,
+    pub clients_left: AtomicU32,
+    pub waiting: Mutex<Option<Waker>>,
+}
+
+impl Life {
+    pub fn fail(&self, what: impl Into<String>) {
+        self.failure.lock().get_or_insert(what.into());
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.failure.lock().is_some()
+    }
+
+    /// Resolves when all clients are done.
+    pub async fn clients_done(&self) {
+        poll_fn(|context| {
+            if self.clients_left.load(Ordering::Relaxed) == 0 {
+                return Poll::Ready(());
+            }
+            *self.waiting.lock() = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    fn client_is_done(&self) {
+        self.clients_left.fetch_sub(1, Ordering::Relaxed);
+        if let Some(waker) = self.waiting.lock().take() {
+            waker.wake();
+        }
+    }
+}
+
+/// One client.
+pub struct Client {
+    pub life: Arc<Life>,
+    pub fs: Fs,
+    pub env: Env,
+    pub rng: Rng,
+}
+
+/// Calls `on_effect` in the poll in which `mark` moves for the first time.
+async fn observe<T>(
+    future: impl Future<Output = T>,
+    mark: impl Fn() -> u128,
+    mut on_effect: impl FnMut(),
+) -> T {
+    let mut future = pin!(future);
+    let mut was_seen = false;
+    poll_fn(|context| {
+        let before = mark();
+        let polled = future.as_mut().poll(context);
+        if !was_seen && mark() != before {
+            was_seen = true;
+            on_effect();
+        }
+        polled
+    })
+    .await
+}
+
+impl Client {
+    pub async fn run(mut self, op_count: u32, pause_ms_max: u64) {
+        for _ in 0..op_count {
+            if self.life.has_failed() || self.has_stopped() {
+                break;
+            }
+            if pause_ms_max > 0 {
+                let pause = self.rng.below(pause_ms_max * 1000);
+                self.env.clock.sleep(Duration::from_micros(pause)).await;
+            }
+            self.life.ops_begun.fetch_add(1, Ordering::Relaxed);
+            self.step().await;
+        }
+        self.life.client_is_done();
+    }
+
+    async fn step(&mut self) {
+        let is_data = self.life.shape.is_data_heavy && self.rng.coin();
+        match self.rng.below(100) {
+            0..60 if is_data => self.write().await,
+            60..90 if is_data => self.commit().await,
+            0..10 => self.create().await,
+            10..14 => self.make_dir().await,
+            14..16 => self.make_symlink().await,
+            16..41 => self.write().await,
+            41..47 => self.cut().await,
+            47..57 => self.read().await,
+            57..64 => self.commit().await,
+            64..70 => self.remove().await,
+            70..72 => self.remove_dir().await,
+            72..80 => self.rename().await,
+            80..84 => self.link().await,
+            84..86 => self.chmod().await,
+            86..89 => self.set_xattr().await,
+            89..90 => self.remove_xattr().await,
+            90..95 => self.list().await,
+            _ => self.look().await,
+        }
+    }
+
+    fn pick(&mut self, wanted: impl Fn(&Kind) -> bool) -> Option<(NodeId, Ino)> {
+        let model = self.life.model.lock();
+        let known = model.known(wanted);
+        let node = *known.get(self.rng.below(known.len() as u64) as usize)?;
+        Some((node, Ino(model.ino(node)?)))
+    }
+
+    fn pick_dir(&mut self) -> Option<(NodeId, Ino)> {
+        self.pick(|kind| matches!(kind, Kind::Dir(_)))
+    }
+
+    fn pick_file(&mut self) -> Option<(NodeId, Ino)> {
+        if self.life.shape.is_data_heavy && self.rng.below(4) != 0 {
+            let model = self.life.model.lock();
+            let node = *model.known(|kind| matches!(kind, Kind::File)).first()?;
+            return Some((node, Ino(model.ino(node)?)));
+        }
+        self.pick(|kind| matches!(kind, Kind::File))
+    }
+
+    fn name(&mut self) -> Vec<u8> {
+        format!("n{}", self.rng.below(NAME_COUNT)).into_bytes()
+    }
+
+    /// The metadata gave up: nothing is served until the next start, and what memory holds means nothing.
+    fn has_stopped(&self) -> bool {
+        self.fs.meta().get(&Key::inode(ROOT_INO)).is_err()
+    }
+
+    /// Whether an error may be what it is: an operation that took effect and then failed, or one that
+    /// was refused without a reason in the model.
+    fn is_excused(&self, error: &FsError, took_effect: bool) -> bool {
+        let shape = &self.life.shape;
+        let is_small = shape.disk_mib < 512;
+        match error {
+            FsError::NoSpace | FsError::QuotaExceeded => {
+                (shape.trouble != Trouble::Crashes || is_small) && !took_effect
+            }
+            FsError::Io(_) | FsError::Fenced => match shape.trouble {
+                Trouble::Crashes | Trouble::Full => false,
+                Trouble::Errors | Trouble::Beyond => true,
+                // The disk that the metadata's state is on may be the bad one; nothing is served then.
+                Trouble::BadDisks => self.has_stopped(),
+            },
+            _ => false,
+        }
+    }
+
+    /// Runs a change of names or attributes against the model.
+    async fn change<T>(
+        &mut self,
+        change: Change,
+        future: impl Future<Output = Result<T, FsError>>,
+    ) -> Option<T> {
+        let life = self.life.clone();
+        let expected = life.model.lock().tree.expect(&change);
+        let effect = Mutex::new(None);
+        let fs = self.fs.clone();
+        let result = observe(
+            future,
+            || u128::from(fs.meta().last_ticket().0.0),
+            || match life.model.lock().apply(&change) {
+                Ok(seq) => {
+                    tracing::debug!(?change, seq, "takes effect");
+                    *effect.lock() = Some(seq);
+                }
+                Err(error) => life.fail(format!("{change:?} took effect, want: {error}")),
+            },
+        )
+        .await;
+        let effect = effect.into_inner();
+        tracing::debug!(?change, effect, error = ?result.as_ref().err(), "changed");
+        match (expected, result) {
+            (Ok(is_change), Ok(value)) => {
+                match effect {
+                    Some(seq) => life.model.lock().change_is_durable(seq),
+                    None if is_change => life.fail(format!("{change:?} succeeded without effect")),
+                    None => {}
+                }
+                return Some(value);
+            }
+            (Err(want), Err(error)) if want == error => {}
+            (_, Err(error)) if self.is_excused(&error, effect.is_some()) => {
+                life.ops_refused.fetch_add(1, Ordering::Relaxed);
+            }
+            (expected, result) => {
+                let result = result.map(|_| "success");
+                life.fail(format!("{change:?}: {result:?}, want {expected:?}"));
+            }
+        }
+        None
+    }
+
+    fn learn(&self, node: NodeId, ino: Ino) {
+        if let Err(error) = self.life.model.lock().learn_ino(node, ino.0) {
+            self.life.fail(error);
+        }
+    }
+
+    async fn create(&mut self) {
+        let Some((dir, ino)) = self.pick_dir() else {
+            return;
+        };
+        let (name, mode) = (self.name(), 0o600 + self.rng.below(64) as u32);
+        let node = self.life.model.lock().new_node();
+        let set = SetAttr {
+            mode: Some(mode),
+            ..SetAttr::default()
+        };
+        let fs = self.fs.clone();
+        let future = fs.create(&WHO, ino, &name, CreateMode::Guarded(set));
+        let change = Change::Create {
+            dir,
+            name: name.clone(),
+            node,
+            mode,
+        };
+        if let Some(made) = self.change(change, future).await {
+            self.learn(node, made.attr.ino);
+        }
+    }
+
+    async fn make_dir(&mut self) {
+        let dir_count = self
+            .life
+            .model
+            .lock()
+            .known(|kind| matches!(kind, Kind::Dir(_)))
+            .len();
+        let Some((dir, ino)) = self.pick_dir() else {
+            return;
+        };
+        if dir_count >= DIR_COUNT_MAX {
+            return;
+        }
+        let name = self.name();
+        let node = self.life.model.lock().new_node();
+        let set = SetAttr {
+            mode: Some(0o750),
+            ..SetAttr::default()
+        };
+        let fs = self.fs.clone();
+        let future = fs.make_dir(&WHO, ino, &name, set);
+        let change = Change::MakeDir {
+            dir,
+            name: name.clone(),
+            node,
+            mode: 0o750,
+        };
+        if let Some(made) = self.change(change, future).await {
+            self.learn(node, made.attr.ino);
+        }
+    }
+
+    async fn make_symlink(&mut self) {
+        let Some((dir, ino)) = self.pick_dir() else {
+            return;
+        };
+        let name = self.name();
+        let target = format!("to/{}", self.rng.below(1000)).into_bytes();
+        let node = self.life.model.lock().new_node();
+        let fs = self.fs.clone();
+        let future = fs.make_symlink(&WHO, ino, &name, &target, SetAttr::default());
+        let change = Change::Symlink {
+            dir,
+            name: name.clone(),
+            node,
+            target: target.clone(),
+        };
+        if let Some(made) = self.change(change, future).await {
+            self.learn(node, made.attr.ino);
+        }
+    }
+
+    async fn remove(&mut self) {
+        let Some((dir, ino)) = self.pick_dir() else {
+            return;
+        };
+        let name = self.name();
+        let fs = self.fs.clone();
+        let future = fs.remove(&WHO, ino, &name);
+        self.change(
+            Change::Remove {
+                dir,
+                name: name.clone(),
+            },
+            future,
+        )
+        .await;
+    }
+
+    async fn remove_dir(&mut self) {
+        let Some((dir, ino)) = self.pick_dir() else {
+            return;
+        };
+        let name = self.name();
+        let fs = self.fs.clone();
+        let future = fs.remove_dir(&WHO, ino, &name);
+        self.change(
+            Change::RemoveDir {
+                dir,
+                name: name.clone(),
+            },
+            future,
+        )
+        .await;
+    }
+
+    async fn rename(&mut self) {
+        let (Some((from, from_ino)), Some((to, to_ino))) = (self.pick_dir(), self.pick_dir())
+        else {
+            return;
+        };
+        let (from_name, to_name) = (self.name(), self.name());
+        let fs = self.fs.clone();
+        let future = fs.rename(&WHO, from_ino, &from_name, to_ino, &to_name);
+        let change = Change::Rename {
+            from,
+            from_name: from_name.clone(),
+            to,
+            to_name: to_name.clone(),
+        };
+        self.change(change, future).await;
+    }
+
+    async fn link(&mut self) {
+        let (Some((node, ino)), Some((dir, dir_ino))) = (self.pick(|_| true), self.pick_dir())
+        else {
+            return;
+        };
+        let name = self.name();
+        let fs = self.fs.clone();
+        let future = fs.link(&WHO, ino, dir_ino, &name);
+        self.change(
+            Change::Link {
+                node,
+                dir,
+                name: name.clone(),
+            },
+            future,
+        )
+        .await;
+    }
+
+    async fn chmod(&mut self) {
+        let Some((node, ino)) = self.pick_file() else {
+            return;
+        };
+        let mode = self.rng.below(0o1000) as u32;
+        let set = SetAttr {
+            mode: Some(mode),
+            ..SetAttr::default()
+        };
+        let fs = self.fs.clone();
+        let future = fs.set_attr(&WHO, ino, set, None);
+        self.change(Change::Chmod { node, mode }, future).await;
+    }
+
+    async fn cut(&mut self) {
+        let Some((node, ino)) = self.pick_file() else {
+            return;
+        };
+        let now = self.life.model.lock().size_bytes(node);
+        let size_bytes = match self.rng.below(4) {
+            0 => 0,
+            1 => now / 2,
+            2 => self.rng.below(now + 1),
+            _ => (now + self.rng.below(40_000)).min(FILE_LEN_BYTES_MAX),
+        };
+        let size_bytes = size_bytes - size_bytes % WORD_BYTES;
+        let set = SetAttr {
+            size_bytes: Some(size_bytes),
+            ..SetAttr::default()
+        };
+        let fs = self.fs.clone();
+        let future = fs.set_attr(&WHO, ino, set, None);
+        self.change(Change::Cut { node, size_bytes }, future).await;
+    }
+
+    async fn set_xattr(&mut self) {
+        let Some((node, ino)) = self.pick(|_| true) else {
+            return;
+        };
+        let name = format!("user.x{}", self.rng.below(3)).into_bytes();
+        let len = if self.rng.below(8) == 0 { 20_000 } else { 40 };
+        let len = self.rng.below(len) as usize;
+        let value = self.rng.bytes(len);
+        let fs = self.fs.clone();
+        let future = fs.set_xattr(&WHO, ino, &name, &value, XattrMode::Any);
+        let change = Change::SetXattr {
+            node,
+            name: name.clone(),
+            value: value.clone(),
+        };
+        self.change(change, future).await;
+    }
+
+    async fn remove_xattr(&mut self) {
+        let Some((node, ino)) = self.pick(|_| true) else {
+            return;
+        };
+        let name = format!("user.x{}", self.rng.below(3)).into_bytes();
+        let fs = self.fs.clone();
+        let future = fs.remove_xattr(&WHO, ino, &name);
+        self.change(
+            Change::RemoveXattr {
+                node,
+                name: name.clone(),
+            },
+            future,
+        )
+        .await;
+    }
+
+    async fn write(&mut self) {
+        let Some((node, ino)) = self.pick_file() else {
+            return;
+        };
+        let stability = if self.rng.below(3) == 0 {
+            Stability::Stable
+        } else {
+            Stability::Unstable
+        };
+        let (first, count) = self.pick_words(node);
+        let tag = self.life.model.lock().new_tag();
+        let data = Bytes::from(model::content(tag, first, count));
+        let len = data.len() as u32;
+        let life = self.life.clone();
+        let fs = self.fs.clone();
+        let effect = Mutex::new(None);
+        let result = observe(
+            fs.write(&WHO, ino, first * WORD_BYTES, data, stability),
+            || change_time(&fs, ino),
+            || {
+                let seq = life.model.lock().write(node, first, count, tag);
+                tracing::debug!(node = node.0, first, count, tag, seq, "write takes effect");
+                *effect.lock() = Some(seq);
+            },
+        )
+        .await;
+        let effect = effect.into_inner();
+        let error = result.as_ref().err();
+        tracing::debug!(node = node.0, %ino, first, count, tag, ?stability, effect, ?error, "written");
+        match (result, effect) {
+            (Ok(written), Some(seq)) => {
+                if written.count_bytes != len {
+                    life.fail(format!(
+                        "a write of {len} bytes took {}",
+                        written.count_bytes
+                    ));
+                }
+                if stability == Stability::Stable && !written.stable {
+                    life.fail("a stable write was answered as unstable");
+                }
+                if written.stable {
+                    life.model.lock().write_is_durable(node, seq);
+                }
+            }
+            (Ok(_), None) => life.fail("a write succeeded without effect"),
+            (Err(error), effect) => {
+                let is_gone = error == FsError::Stale && self.is_gone(node);
+                // A write that took effect stays in memory when it cannot be made stable.
+                let is_full = error == FsError::NoSpace && self.is_excused(&error, false);
+                if is_gone || is_full || self.is_excused(&error, effect.is_some()) {
+                    life.ops_refused.fetch_add(1, Ordering::Relaxed);
+                } else {
+                    life.fail(format!("a write to node {} failed: {error}", node.0));
+                }
+            }
+        }
+    }
+
+    /// Where to write: mostly small and near what is there, sometimes large.
+    fn pick_words(&mut self, node: NodeId) -> (u64, u64) {
+        let words = self.life.model.lock().size_bytes(node) / WORD_BYTES;
+        let words_max = FILE_LEN_BYTES_MAX / WORD_BYTES;
+        let small = if self.life.shape.is_data_heavy { 4 } else { 16 };
+        let count = match self.rng.below(small) {
+            0 => 1 + self.rng.below(40_000),
+            1 => 1 + self.rng.below(12_000),
+            2..6 => 512 * (1 + self.rng.below(4)),
+            _ => 1 + self.rng.below(700),
+        };
+        let first = match self.rng.below(4) {
+            0 => words,
+            1 => words / 512 * 512,
+            2 => self.rng.below(words + 1),
+            _ => self.rng.below(words + 3000),
+        };
+        let first = first.min(words_max - 1);
+        (first, count.min(words_max - first))
+    }
+
+    fn is_gone(&self, node: NodeId) -> bool {
+        !self.life.model.lock().tree.nodes.contains_key(&node)
+    }
+
+    async fn commit(&mut self) {
+        let Some((node, ino)) = self.pick_file() else {
+            return;
+        };
+        let begun = self.life.model.lock().seq();
+        tracing::debug!(node = node.0, begun, "commit begins");
+        let committed = self.fs.commit(&WHO, ino, 0, 0).await;
+        let error = committed.as_ref().err();
+        tracing::debug!(node = node.0, %ino, begun, ?error, "committed");
+        match committed {
+            Ok(_) => self.life.model.lock().committed(node, begun),
+            Err(FsError::Stale) if self.is_gone(node) => {}
+            Err(error) if self.is_excused(&error, false) => {
+                self.life.ops_refused.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(error) => {
+                self.life
+                    .fail(format!("a commit of node {} failed: {error}", node.0));
+            }
+        }
+    }
+
+    async fn read(&mut self) {
+        let Some((node, ino)) = self.pick_file() else {
+            return;
+        };
+        let (offset, len, expected, begun) = {
+            let model = self.life.model.lock();
+            let size = model.size_bytes(node);
+            let (offset, len) = match self.rng.below(4) {
+                0 => (0, FILE_LEN_BYTES_MAX),
+                1 => (self.rng.below(size + 8), 4096),
+                2 => (self.rng.below(size + 8) / 4096 * 4096, 65_536),
+                _ => (self.rng.below(size + 8), 8 + self.rng.below(4000)),
+            };
+            let (offset, len) = (offset - offset % WORD_BYTES, len - len % WORD_BYTES);
+            (
+                offset,
+                len,
+                model.expected_read(node, offset, len),
+                model.seq(),
+            )
+        };
+        match self.fs.read(&WHO, ino, offset, len as u32).await {
+            Ok(_) if self.has_stopped() => {}
+            Ok(read) => {
+                let bytes = read.parts.concat();
+                let model = self.life.model.lock();
+                if let Err(error) = model.check_read(node, offset, &bytes, &expected, begun) {
+                    self.life.fail(error);
+                }
+            }
+            Err(FsError::Stale) if self.is_gone(node) => {}
+            Err(error) if self.is_excused(&error, false) => {
+                self.life.ops_refused.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(error) => self
+                .life
+                .fail(format!("a read of node {} failed: {error}", node.0)),
+        }
+    }
+
+    /// A whole directory in one page.
+    async fn list(&mut self) {
+        let Some((dir, ino)) = self.pick_dir() else {
+            return;
+        };
+        let want: Vec<Vec<u8>> = {
+            let model = self.life.model.lock();
+            let entries = model.tree.entries(dir);
+            entries
+                .map(|entries| entries.keys().cloned().collect())
+                .unwrap_or_default()
+        };
+        match self.fs.read_dir(&WHO, ino, 0, 1000, true).await {
+            Ok(page) => {
+                let mut names: Vec<Vec<u8>> = page
+                    .entries
+                    .iter()
+                    .skip(2)
+                    .map(|entry| entry.name.to_vec())
+                    .collect();
+                names.sort_unstable();
+                if names != want {
+                    self.life
+                        .fail(format!("a listing gave {names:?}, want {want:?}"));
+                }
+            }
+            Err(error) if self.is_excused(&error, false) => {}
+            Err(error) => self.life.fail(format!("a listing failed: {error}")),
+        }
+    }
+
+    /// Looks a name up, or at attributes.
+    async fn look(&mut self) {
+        let Some((dir, ino)) = self.pick_dir() else {
+            return;
+        };
+        let name = self.name();
+        let (want, want_ino, node) = {
+            let model = self.life.model.lock();
+            let node = model.tree.lookup(dir, &name);
+            let found = node
+                .clone()
+                .ok()
+                .and_then(|node| model.tree.nodes.get(&node).cloned());
+            let ino = node.clone().ok().and_then(|node| model.ino(node));
+            (found, ino, node)
+        };
+        let is_sure = node
+            .clone()
+            .is_ok_and(|node| self.life.model.lock().is_sure(node));
+        let size = node
+            .clone()
+            .map(|node| self.life.model.lock().size_bytes(node));
+        match (self.fs.lookup(&WHO, ino, &name).await, node) {
+            (Ok((attr, _)), Ok(node)) => {
+                let is_ino = want_ino.is_none_or(|want| want == attr.ino.0);
+                let is_node = want.is_some_and(|want| {
+                    want.nlink == attr.nlink
+                        && want.mode == attr.mode
+                        && (want.kind != Kind::File || !is_sure || Ok(attr.size_bytes) == size)
+                });
+                if !is_ino || !is_node {
+                    self.life
+                        .fail(format!("node {} has attributes {attr:?}", node.0));
+                }
+            }
+            (Err(error), Err(want)) if error == want => {}
+            (Err(error), _) if self.is_excused(&error, false) => {}
+            (got, want) => {
+                self.life
+                    .fail(format!("a lookup gave {got:?}, want {want:?}"));
+            }
+        }
+    }
+}
+
+/// The change time of an inode now, as a number; 0 when it is not there.
+fn change_time(fs: &Fs, ino: Ino) -> u128 {
+    let mut attr = pin!(fs.attr(ino));
+    match attr.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Ok(attr)) => {
+            (attr.ctime.seconds as u64 as u128) << 32 | u128::from(attr.ctime.nanos)
+        }
+        _ => 0,
+    }
+}

@@ -1,0 +1,274 @@
+//! The executor: one thread, one seed, one order of all steps.
+//!
+//! Owns: tasks, which of those that are ready goes next, the passing of time, the trace.
+//! Must not know: what the tasks do.
+//!
+//! Time stands still while any task is ready, and jumps to the next timer when none is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use cairn_base::env::{BoxFuture, Clock, Env, Spawner};
+use cairn_testkit::{ManualClock, Rng, SeededEntropy};
+use parking_lot::Mutex;
+
+/// How the next task is picked among those that are ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Picking {
+    /// Each with the same chance.
+    Uniform,
+    /// By a random priority that each task got; now and then one is changed. Finds orders in which
+    /// one task starves for long (Burckhardt et al., 2010).
+    Priority,
+}
+
+/// Why the executor stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// The condition holds.
+    Done,
+    /// So many steps were made.
+    StepLimit,
+    /// No task is ready and no timer is set, or the time allowed has passed.
+    Stuck,
+    /// A task panicked; the text is the message.
+    Panicked(String),
+}
+
+/// A hash of everything that happened, in order.
+#[derive(Clone, Default)]
+pub struct Trace {
+    hash: Arc<Mutex<u64>>,
+}
+
+impl Trace {
+    pub fn note(&self, words: &[u64]) {
+        let mut hash = self.hash.lock();
+        for word in words {
+            *hash = (*hash ^ word)
+                .wrapping_mul(0x0000_0100_0000_01b3)
+                .rotate_left(23);
+        }
+    }
+
+    pub fn note_text(&self, text: &str) {
+        let mut words = [0, text.len() as u64];
+        for byte in text.bytes() {
+            words[0] = words[0].wrapping_mul(131).wrapping_add(u64::from(byte));
+        }
+        self.note(&words);
+    }
+
+    pub fn hash(&self) -> u64 {
+        *self.hash.lock()
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    ready: BTreeSet<u64>,
+    spawned: Vec<(u64, &'static str, BoxFuture<()>)>,
+    next: u64,
+}
+
+struct Task {
+    name: &'static str,
+    future: BoxFuture<()>,
+    waker: Waker,
+    priority: u64,
+}
+
+struct TaskWaker {
+    id: u64,
+    queue: Arc<Mutex<Queue>>,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.queue.lock().ready.insert(self.id);
+    }
+}
+
+struct SimSpawner {
+    queue: Arc<Mutex<Queue>>,
+    has_threads: bool,
+}
+
+impl Spawner for SimSpawner {
+    fn spawn(&self, name: &'static str, task: BoxFuture<()>) {
+        let mut queue = self.queue.lock();
+        let id = queue.next;
+        queue.next += 1;
+        queue.spawned.push((id, name, task));
+        queue.ready.insert(id);
+    }
+
+    fn has_threads(&self) -> bool {
+        self.has_threads
+    }
+}
+
+/// Runs the tasks of one life.
+pub struct Executor {
+    queue: Arc<Mutex<Queue>>,
+    tasks: BTreeMap<u64, Task>,
+    rng: Rng,
+    picking: Picking,
+    pub clock: ManualClock,
+    pub env: Env,
+    pub trace: Trace,
+    pub steps: u64,
+}
+
+impl Executor {
+    /// `has_threads`: whether tasks are told that they may block, which takes other ways through the
+    /// engine; disks in memory do not block.
+    pub fn new(seed: u64, picking: Picking, has_threads: bool, trace: Trace) -> Self {
+        let queue = Arc::new(Mutex::new(Queue::default()));
+        let mut rng = Rng::new(seed);
+        let clock = ManualClock::default();
+        let env = Env {
+            clock: Arc::new(clock.clone()),
+            entropy: Arc::new(SeededEntropy::new(rng.u64())),
+            spawner: Arc::new(SimSpawner {
+                queue: queue.clone(),
+                has_threads,
+            }),
+        };
+        Self {
+            queue,
+            tasks: BTreeMap::new(),
+            rng,
+            picking,
+            clock,
+            env,
+            trace,
+            steps: 0,
+        }
+    }
+
+    /// Runs until `done` (asked before each step, with their number so far), or until `steps_max` steps were made since the start, or until the clock
+    /// shows `time_max`.
+    pub fn run(
+        &mut self,
+        steps_max: u64,
+        time_max: Duration,
+        mut done: impl FnMut(u64) -> bool,
+    ) -> Stopped {
+        loop {
+            if done(self.steps) {
+                return Stopped::Done;
+            }
+            if self.steps >= steps_max {
+                return Stopped::StepLimit;
+            }
+            self.admit_spawned();
+            let Some(id) = self.pick() else {
+                let Some(deadline) = self.clock.next_deadline() else {
+                    return Stopped::Stuck;
+                };
+                let now = self.clock.monotonic();
+                if deadline > time_max {
+                    return Stopped::Stuck;
+                }
+                self.clock.advance(deadline.saturating_sub(now));
+                continue;
+            };
+            self.steps += 1;
+            if let Err(message) = self.poll(id) {
+                return Stopped::Panicked(message);
+            }
+        }
+    }
+
+    fn admit_spawned(&mut self) {
+        let spawned = std::mem::take(&mut self.queue.lock().spawned);
+        for (id, name, future) in spawned {
+            let waker = Waker::from(Arc::new(TaskWaker {
+                id,
+                queue: self.queue.clone(),
+            }));
+            let priority = self.rng.u64();
+            self.tasks.insert(
+                id,
+                Task {
+                    name,
+                    future,
+                    waker,
+                    priority,
+                },
+            );
+        }
+    }
+
+    fn pick(&mut self) -> Option<u64> {
+        let mut queue = self.queue.lock();
+        // Wake-ups of tasks that have ended.
+        queue.ready.retain(|id| self.tasks.contains_key(id));
+        let count = queue.ready.len() as u64;
+        if count == 0 {
+            return None;
+        }
+        let nth = self.rng.below(count) as usize;
+        let mut id = *queue.ready.iter().nth(nth)?;
+        if self.picking == Picking::Priority {
+            if self.rng.below(32) == 0
+                && let Some(task) = self.tasks.get_mut(&id)
+            {
+                task.priority = self.rng.u64();
+            }
+            // Whoever yields again and again must not keep all others away.
+            if self.rng.below(8) != 0 {
+                let tasks = &self.tasks;
+                id = *queue.ready.iter().max_by_key(|id| tasks[*id].priority)?;
+            }
+        }
+        queue.ready.remove(&id);
+        Some(id)
+    }
+
+    fn poll(&mut self, id: u64) -> Result<(), String> {
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return Ok(());
+        };
+        self.trace.note_text(task.name);
+        self.trace.note(&[id, self.steps]);
+        let mut context = Context::from_waker(&task.waker);
+        let future = &mut task.future;
+        let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut context)));
+        match polled {
+            Ok(Poll::Ready(())) => {
+                self.tasks.remove(&id);
+                Ok(())
+            }
+            Ok(Poll::Pending) => Ok(()),
+            Err(payload) => Err(format!("{}: {}", task.name, panic_text(&*payload))),
+        }
+    }
+}
+
+impl Drop for Executor {
+    fn drop(&mut self) {
+        // What is dropped may spawn; none of that runs any more.
+        self.tasks.clear();
+        loop {
+            let spawned = std::mem::take(&mut self.queue.lock().spawned);
+            if spawned.is_empty() {
+                return;
+            }
+            drop(spawned);
+        }
+    }
+}
+
+fn panic_text(payload: &(dyn std::any::Any + Send)) -> String {
+    let text = payload
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned());
+    text.or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without a message".to_owned())
+}

@@ -1,0 +1,252 @@
+//! Faults of disks, as data, and how they are played.
+//!
+//! Owns: which rule or event of a simulated disk a fault becomes.
+//! Must not know: which faults a scenario may have (`scenario`), what the engine makes of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_base::env::{BoxFuture, Clock};
+use cairn_testkit::{Fault as DiskFault, FaultRule, ManualClock, MemDisk, OpKind, Pace, Rng};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::exec::Trace;
+
+/// What happens once, or for a while, to one disk in one life.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fault {
+    pub disk: usize,
+    /// After so many operations of the disk (those that it can strike) in this life.
+    pub after: u64,
+    /// Decides details: which bit, where.
+    pub pick: u64,
+    pub kind: FaultKind,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FaultKind {
+    ReadFails {
+        times: u64,
+    },
+    WriteFails {
+        times: u64,
+    },
+    /// Fails after a part was written.
+    WriteTorn,
+    /// The dirty bytes are gone, and the next sync says that all is well.
+    SyncFails {
+        times: u64,
+    },
+    /// One bit, on its way from the disk.
+    FlipRead,
+    /// One bit, where it lies.
+    FlipAtRest,
+    MisdirectRead,
+    /// Reads give what was there some time ago.
+    StaleRead {
+        times: u64,
+    },
+    LoseWrite {
+        times: u64,
+    },
+    MisdirectWrite,
+    /// Every operation fails from then on.
+    Dead,
+    Slow {
+        ms: u64,
+        times: u64,
+    },
+    Hang {
+        ms: u64,
+    },
+    /// Nothing can be made or extended.
+    Full {
+        times: u64,
+    },
+    /// The wall clock steps.
+    ClockStep {
+        seconds: i64,
+    },
+}
+
+/// Something that happens when the disk has done so many operations.
+#[derive(Clone, Copy)]
+enum Event {
+    Remember,
+    FlipAtRest { pick: u64, only_data: bool },
+    Slow { ms: u64, times: u64 },
+    StepClock { seconds: i64 },
+}
+
+struct PaceState {
+    rng: Rng,
+    op_count: u64,
+    events: Vec<(u64, Event)>,
+    slow: (u64, u64),
+}
+
+/// How long operations of one disk take, and what happens between them.
+struct DiskPace {
+    index: usize,
+    is_paced: bool,
+    clock: ManualClock,
+    trace: Trace,
+    disk: Arc<MemDisk>,
+    state: Mutex<PaceState>,
+}
+
+/// What the faults of one disk in one life are armed with.
+pub struct Arming {
+    pub index: usize,
+    /// Silent faults strike shards only, not the metadata.
+    pub only_data: bool,
+    pub is_paced: bool,
+    pub seed: u64,
+    pub clock: ManualClock,
+    pub trace: Trace,
+}
+
+/// Arms those of `faults` that are this disk's.
+pub fn arm(disk: &Arc<MemDisk>, faults: &[Fault], arming: Arming) {
+    let Arming {
+        index,
+        only_data,
+        is_paced,
+        seed,
+        clock,
+        trace,
+    } = arming;
+    let mut events = Vec::new();
+    for fault in faults.iter().filter(|fault| fault.disk == index) {
+        let rule = |kind: Option<OpKind>, times: u64, what: DiskFault| FaultRule {
+            kind,
+            name_part: if only_data { "shards/" } else { "" }.to_owned(),
+            skip: fault.after,
+            times,
+            fault: what,
+        };
+        let pick = fault.pick;
+        let blocks = 1 + pick % 600;
+        match fault.kind {
+            FaultKind::ReadFails { times } => {
+                disk.inject(rule(Some(OpKind::Read), times, DiskFault::Io));
+            }
+            FaultKind::WriteFails { times } => {
+                let kind = write_kind(pick);
+                disk.inject(rule(Some(kind), times, DiskFault::Io));
+            }
+            FaultKind::WriteTorn => {
+                disk.inject(rule(None, 1, DiskFault::Torn { seed: pick }));
+            }
+            FaultKind::SyncFails { times } => {
+                disk.inject(rule(Some(OpKind::Sync), times, DiskFault::Io));
+            }
+            FaultKind::FlipRead => {
+                disk.inject(rule(None, 1, DiskFault::FlipRead { bit: pick }));
+            }
+            FaultKind::MisdirectRead => {
+                disk.inject(rule(None, 1, DiskFault::MisdirectRead { blocks }));
+            }
+            FaultKind::StaleRead { times } => {
+                events.push((fault.after / 2, Event::Remember));
+                disk.inject(rule(None, times, DiskFault::StaleRead));
+            }
+            FaultKind::LoseWrite { times } => {
+                disk.inject(rule(None, times, DiskFault::LoseWrite));
+            }
+            FaultKind::MisdirectWrite => {
+                disk.inject(rule(None, 1, DiskFault::MisdirectWrite { blocks }));
+            }
+            FaultKind::Dead => disk.inject(rule(None, u64::MAX, DiskFault::Io)),
+            FaultKind::Full { times } => {
+                disk.inject(rule(Some(OpKind::Create), times, DiskFault::Full));
+            }
+            FaultKind::FlipAtRest => {
+                events.push((fault.after, Event::FlipAtRest { pick, only_data }));
+            }
+            FaultKind::Slow { ms, times } => events.push((fault.after, Event::Slow { ms, times })),
+            FaultKind::Hang { ms } => events.push((fault.after, Event::Slow { ms, times: 1 })),
+            FaultKind::ClockStep { seconds } => {
+                events.push((fault.after, Event::StepClock { seconds }));
+            }
+        }
+    }
+    disk.pace_with(Arc::new(DiskPace {
+        index,
+        is_paced,
+        clock,
+        trace,
+        disk: disk.clone(),
+        state: Mutex::new(PaceState {
+            rng: Rng::new(seed),
+            op_count: 0,
+            events,
+            slow: (0, 0),
+        }),
+    }));
+}
+
+fn write_kind(pick: u64) -> OpKind {
+    if pick & 1 == 0 {
+        OpKind::Write
+    } else {
+        OpKind::WriteDurable
+    }
+}
+
+impl DiskPace {
+    fn play(&self, event: Event, state: &mut PaceState) {
+        match event {
+            Event::Remember => self.disk.remember(),
+            Event::FlipAtRest { pick, only_data } => {
+                let part = if only_data { "shards/" } else { "" };
+                let flipped = self.disk.flip_some_bit(part, pick);
+                tracing::debug!(disk = self.index, ?flipped, "a bit is flipped at rest");
+            }
+            Event::Slow { ms, times } => state.slow = (ms, times),
+            Event::StepClock { seconds } => self.clock.step_wall(seconds),
+        }
+    }
+
+    /// How long this moment of an operation takes.
+    fn delay(&self, state: &mut PaceState) -> Duration {
+        let (ms, times) = state.slow;
+        if times > 0 {
+            state.slow = (ms, times - 1);
+            return Duration::from_millis(ms);
+        }
+        match state.rng.below(4) {
+            0 => Duration::from_micros(10 + state.rng.below(400)),
+            1 => Duration::from_micros(1 + state.rng.below(20)),
+            _ => Duration::ZERO,
+        }
+    }
+}
+
+impl Pace for DiskPace {
+    fn pause(&self, kind: OpKind, name: &str) -> Option<BoxFuture<()>> {
+        self.trace.note_text(name);
+        self.trace.note(&[self.index as u64, kind as u64]);
+        let delay = {
+            let mut state = self.state.lock();
+            state.op_count += 1;
+            // Every operation pauses twice.
+            let now = state.op_count / 2;
+            let (due, later): (Vec<_>, Vec<_>) = std::mem::take(&mut state.events)
+                .into_iter()
+                .partition(|(at, _)| *at <= now);
+            state.events = later;
+            for (_, event) in due {
+                self.play(event, &mut state);
+            }
+            if !self.is_paced && state.slow.1 == 0 {
+                return None;
+            }
+            self.delay(&mut state)
+        };
+        (!delay.is_zero()).then(|| self.clock.sleep(delay))
+    }
+}

@@ -1,0 +1,25 @@
+//! The simulator: the real engine, from the file service down, on simulated disks, clock and randomness.
+//!
+//! Owns: schedules, faults, the work of clients, the model that judges what survives.
+//! Must not know: how the engine does its work; it sees what a protocol sees, the metadata's keys for
+//! the recount, and disks.
+//!
+//! A [`Scenario`] is plain data and follows from a seed; running it twice gives the same trace. It is
+//! one thread: every task of the engine and every client is polled by [`exec::Executor`], which picks
+//! among those that are ready by the seed. A scenario is a list of lives: start, check what survived
+//! the last life, let clients work, crash or stop.
+
+pub mod bite;
+pub mod check;
+pub mod client;
+pub mod exec;
+pub mod faults;
+pub mod model;
+pub mod run;
+pub mod scenario;
+pub mod shrink;
+pub mod tree;
+pub mod world;
+
+pub use run::{Report, Verdict, run};
+pub use scenario::Scenario;

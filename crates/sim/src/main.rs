@@ -1,0 +1,261 @@
+//! The program `cairn-sim`: runs seeds, replays one, makes a failing one smaller.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use cairn_sim::run::Counts;
+use cairn_sim::shrink::shrink;
+use cairn_sim::{Report, Scenario, Verdict, run};
+use clap::{Args, Parser, Subcommand};
+use parking_lot::Mutex;
+
+/// Simulates the engine with crashes and failing disks, by seed.
+#[derive(Parser)]
+#[command(name = "cairn-sim", version)]
+struct Command {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Run seeds; the exit status is 1 if one fails, and its scenario is printed.
+    Run(Run),
+    /// Print the scenario of a seed, as `--scenario` takes it.
+    Show { seed: u64 },
+    /// Show that planted bugs are found, and after how many seeds.
+    #[cfg(feature = "planted-bugs")]
+    Bite(Bite),
+}
+
+#[derive(Args)]
+struct Run {
+    /// Run this seed only.
+    #[arg(long, conflicts_with_all = ["seeds", "hours", "scenario"])]
+    seed: Option<u64>,
+    /// Run so many seeds.
+    #[arg(long, default_value_t = 100)]
+    seeds: u64,
+    /// The first seed; by default one that nobody chose.
+    #[arg(long)]
+    from: Option<u64>,
+    /// Run seeds for so long instead.
+    #[arg(long)]
+    hours: Option<f64>,
+    /// Run the scenario in this file (JSON).
+    #[arg(long)]
+    scenario: Option<PathBuf>,
+    /// Make a failing scenario smaller before it is printed.
+    #[arg(long)]
+    shrink: bool,
+    /// Threads; each runs seeds of its own.
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Go on after a failure.
+    #[arg(long)]
+    keep_going: bool,
+    /// Print a line for each seed.
+    #[arg(long)]
+    verbose: bool,
+    /// Print what the engine logs.
+    #[arg(long)]
+    log: bool,
+}
+
+#[cfg(feature = "planted-bugs")]
+#[derive(Args)]
+struct Bite {
+    /// The first seed.
+    #[arg(long, default_value_t = 1)]
+    from: u64,
+    /// Seeds that each may take.
+    #[arg(long, default_value_t = cairn_sim::bite::SEEDS_MAX)]
+    seeds: u64,
+    /// Only bugs whose name contains this.
+    #[arg(long, default_value = "")]
+    bug: String,
+}
+
+fn main() -> anyhow::Result<()> {
+    match Command::parse().what {
+        What::Run(args) => run_seeds(&args),
+        What::Show { seed } => {
+            println!(
+                "{}",
+                serde_json::to_string_pretty(&Scenario::from_seed(seed))?
+            );
+            Ok(())
+        }
+        #[cfg(feature = "planted-bugs")]
+        What::Bite(args) => bite(&args),
+    }
+}
+
+/// A seed that nobody chose: the time.
+fn fresh_seed() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(1, |since| since.as_nanos() as u64 & 0xffff_ffff_ffff)
+}
+
+fn run_seeds(args: &Run) -> anyhow::Result<()> {
+    if args.log {
+        tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::DEBUG)
+            .with_writer(std::io::stderr)
+            .without_time()
+            .init();
+    } else {
+        // What panics is reported with its seed.
+        std::panic::set_hook(Box::new(|_| {}));
+    }
+    if let Some(path) = &args.scenario {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("reading the scenario {}", path.display()))?;
+        let scenario: Scenario = serde_json::from_str(&text)
+            .with_context(|| format!("the scenario {} makes no sense", path.display()))?;
+        return one(&scenario, args);
+    }
+    if let Some(seed) = args.seed {
+        return one(&Scenario::from_seed(seed), args);
+    }
+    many(args)
+}
+
+fn one(scenario: &Scenario, args: &Run) -> anyhow::Result<()> {
+    let report = run(scenario);
+    println!("{}", line(scenario.seed, &report));
+    println!("{:#?}", report.counts);
+    if report.verdict.is_failed() {
+        explain(scenario, &report, args)?;
+        bail!("the scenario of seed {} failed", scenario.seed);
+    }
+    Ok(())
+}
+
+/// Prints all that is needed to see a failure again.
+fn explain(scenario: &Scenario, report: &Report, args: &Run) -> anyhow::Result<()> {
+    let (mut scenario, mut verdict) = (scenario.clone(), report.verdict.clone());
+    if args.shrink {
+        (scenario, verdict) = shrink(&scenario, 400);
+        println!("made smaller: {verdict:?}");
+    }
+    println!("{}", serde_json::to_string(&scenario)?);
+    if let Verdict::Failed(text) = &verdict {
+        println!("FAILED seed {}: {text}", scenario.seed);
+    }
+    println!("again: cairn-sim run --seed {} --shrink", scenario.seed);
+    Ok(())
+}
+
+fn line(seed: u64, report: &Report) -> String {
+    let verdict = match &report.verdict {
+        Verdict::Passed => "passed".to_owned(),
+        Verdict::Failed(text) => format!("FAILED: {text}"),
+    };
+    format!(
+        "seed {seed} trace {:016x} steps {} ops {}: {verdict}",
+        report.trace, report.counts.steps, report.counts.ops
+    )
+}
+
+fn many(args: &Run) -> anyhow::Result<()> {
+    let from = args.from.unwrap_or_else(fresh_seed);
+    let threads = args.threads.unwrap_or_else(|| {
+        std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get)
+    });
+    let until = args
+        .hours
+        .map(|hours| Instant::now() + Duration::from_secs_f64(hours * 3600.0));
+    let begun = Instant::now();
+    let next = AtomicU64::new(0);
+    let stop = AtomicBool::new(false);
+    let total = Mutex::new((Counts::default(), 0u64, Vec::new()));
+    println!("seeds from {from} on, {threads} threads");
+    let work = || {
+        while !stop.load(Ordering::Relaxed) {
+            let nth = next.fetch_add(1, Ordering::Relaxed);
+            let is_over = match until {
+                Some(until) => Instant::now() >= until,
+                None => nth >= args.seeds,
+            };
+            if is_over {
+                return;
+            }
+            let seed = from + nth;
+            let scenario = Scenario::from_seed(seed);
+            let report = run(&scenario);
+            let mut total = total.lock();
+            total.0.add(&report.counts);
+            total.1 += 1;
+            if args.verbose || report.verdict.is_failed() {
+                println!("{}", line(seed, &report));
+            }
+            if total.1.is_multiple_of(1000) {
+                println!("{} seeds, {} failed", total.1, total.2.len());
+            }
+            if report.verdict.is_failed() {
+                total.2.push(scenario);
+                if !args.keep_going {
+                    stop.store(true, Ordering::Relaxed);
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(work);
+        }
+    });
+    let (counts, seeds, failed) = total.into_inner();
+    let seconds = begun.elapsed().as_secs_f64();
+    println!("{counts:#?}");
+    println!(
+        "{seeds} seeds from {from} in {seconds:.1} s ({:.1}/s), {} failed",
+        seeds as f64 / seconds,
+        failed.len()
+    );
+    if let Some(scenario) = failed.first() {
+        explain(scenario, &run(scenario), args)?;
+        bail!("{} seeds failed", failed.len());
+    }
+    Ok(())
+}
+
+#[cfg(feature = "planted-bugs")]
+fn bite(args: &Bite) -> anyhow::Result<()> {
+    use cairn_base::planted::Bug;
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut missed = Vec::new();
+    for bug in Bug::ALL {
+        if !format!("{bug:?}").contains(&args.bug) {
+            continue;
+        }
+        let begun = Instant::now();
+        let bitten = cairn_sim::bite::bite(*bug, args.from, args.seeds);
+        let seconds = begun.elapsed().as_secs_f64();
+        match bitten.failure {
+            Some(failure) => {
+                let short: String = failure.chars().take(110).collect();
+                println!(
+                    "{:<30} {:>4} seeds {seconds:>6.1} s  {short}",
+                    format!("{bug:?}"),
+                    bitten.seeds
+                );
+            }
+            None => {
+                println!(
+                    "{:<30} NOT FOUND in {} seeds {seconds:.1} s",
+                    format!("{bug:?}"),
+                    bitten.seeds
+                );
+                missed.push(*bug);
+            }
+        }
+    }
+    if !missed.is_empty() {
+        bail!("not found: {missed:?}");
+    }
+    Ok(())
+}

@@ -1,0 +1,762 @@
+//! What the volume should hold, and what it may hold after a crash.
+//!
+//! Owns: the order of all changes and writes as the engine took them, which of them are known to be
+//! durable, and the judgement over what a restart finds.
+//! Must not know: how clients choose what to do, how the engine stores anything.
+//!
+//! Changes of names and attributes, and writes, get numbers in the order in which they take effect.
+//! What survives of the changes is a prefix that contains all that was answered. What survives of the
+//! writes is any set that contains all that were answered as stable or committed, nothing from behind
+//! the prefix, and each write as a whole, unless a later write or cut reached into it.
+//!
+//! A file is words of 8 bytes; each says which write it comes from (its tag) and where it belongs, so
+//! that one word alone shows a wrong byte, an old one, and one from elsewhere.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cairn_fs::FsError;
+
+use crate::tree::{self, Change, Found, FoundKind, Kind, NodeId, ROOT, Tree};
+
+pub const WORD_BYTES: u64 = 8;
+/// Files stay below this size, in bytes.
+pub const FILE_LEN_BYTES_MAX: u64 = 1 << 20;
+const ROOT_INO: u64 = 1;
+
+/// The place of an event in the order of all.
+pub type Seq = u64;
+/// Names a write; 0 is a hole.
+pub type Tag = u32;
+
+/// The bytes of word `index` written by `tag`.
+pub fn word(tag: Tag, index: u64) -> [u8; 8] {
+    if tag == 0 {
+        return [0; 8];
+    }
+    (u64::from(tag) << 32 | (index & 0xffff_ffff)).to_le_bytes()
+}
+
+/// The bytes that write `tag` puts at word `first`.
+pub fn content(tag: Tag, first: u64, count: u64) -> Vec<u8> {
+    (first..first + count)
+        .flat_map(|index| word(tag, index))
+        .collect()
+}
+
+/// Which write the bytes at word `index` come from.
+fn tag_of(bytes: &[u8], index: u64) -> Result<Tag, String> {
+    let word: [u8; 8] = bytes
+        .try_into()
+        .map_err(|_| "a part of a word".to_owned())?;
+    let value = u64::from_le_bytes(word);
+    if value == 0 {
+        return Ok(0);
+    }
+    let tag = (value >> 32) as Tag;
+    if tag == 0 || value & 0xffff_ffff != index & 0xffff_ffff {
+        return Err(format!(
+            "word {index} holds {value:#018x}, which nobody wrote there"
+        ));
+    }
+    Ok(tag)
+}
+
+/// The tags of a file's words.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Words {
+    tags: Vec<Tag>,
+}
+
+impl Words {
+    fn size_bytes(&self) -> u64 {
+        self.tags.len() as u64 * WORD_BYTES
+    }
+
+    fn get(&self, index: u64) -> Tag {
+        self.tags.get(index as usize).copied().unwrap_or(0)
+    }
+
+    /// The tags as runs, each with its length in words.
+    fn describe(&self) -> String {
+        let mut text = String::new();
+        for run in self.tags.chunk_by(|a, b| a == b) {
+            text.push_str(&format!("{}x{} ", run.len(), run[0]));
+        }
+        text
+    }
+
+    fn write(&mut self, first: u64, count: u64, tag: Tag) {
+        let end = (first + count) as usize;
+        if self.tags.len() < end {
+            self.tags.resize(end, 0);
+        }
+        self.tags[first as usize..end].fill(tag);
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Write { first: u64, count: u64, tag: Tag },
+    Cut { words: u64 },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Event {
+    seq: Seq,
+    what: What,
+    /// Of a write: it is durable for sure.
+    stable: bool,
+}
+
+impl Event {
+    fn covers(&self, index: u64) -> bool {
+        match self.what {
+            What::Write { first, count, .. } => (first..first + count).contains(&index),
+            What::Cut { words } => index >= words,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct History {
+    /// What this life began with, all of it durable.
+    base: Words,
+    events: Vec<Event>,
+    live: Words,
+    /// It could not be read after a crash (where that is allowed): which of the events survived is not
+    /// known, and `live` is a guess.
+    is_unsure: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Logged {
+    seq: Seq,
+    change: Change,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    pub tree: Tree,
+    base_tree: Tree,
+    log: Vec<Logged>,
+    files: BTreeMap<NodeId, History>,
+    inos: BTreeMap<NodeId, u64>,
+    inos_used: BTreeSet<u64>,
+    seq_next: Seq,
+    node_next: u32,
+    tag_next: Tag,
+    /// All changes below are durable.
+    floor: Seq,
+    /// Where this life begins: of files that could not be read events of earlier ones are kept.
+    life_first: Seq,
+}
+
+/// What the judgement found; see [`Model::rebase`].
+pub struct Judged {
+    tree: Tree,
+    inos: BTreeMap<NodeId, u64>,
+    words: BTreeMap<NodeId, Words>,
+    /// Exactly the changes below survived.
+    bound: Seq,
+    pub lost_changes: usize,
+    pub lost_writes: usize,
+}
+
+impl Model {
+    pub fn new() -> Self {
+        Self {
+            node_next: 1,
+            tag_next: 1,
+            seq_next: 1,
+            inos: BTreeMap::from([(ROOT, ROOT_INO)]),
+            inos_used: BTreeSet::from([ROOT_INO]),
+            ..Self::default()
+        }
+    }
+
+    pub fn new_node(&mut self) -> NodeId {
+        let node = NodeId(self.node_next);
+        self.node_next += 1;
+        node
+    }
+
+    pub fn new_tag(&mut self) -> Tag {
+        let tag = self.tag_next;
+        self.tag_next += 1;
+        tag
+    }
+
+    pub fn ino(&self, node: NodeId) -> Option<u64> {
+        self.inos.get(&node).copied()
+    }
+
+    /// Nodes of one kind that the engine has named.
+    pub fn known(&self, wanted: impl Fn(&Kind) -> bool) -> Vec<NodeId> {
+        let nodes = self.tree.nodes.iter();
+        nodes
+            .filter(|(id, node)| wanted(&node.kind) && self.inos.contains_key(id))
+            .map(|(id, _)| *id)
+            .collect()
+    }
+
+    /// The engine named what it made.
+    pub fn learn_ino(&mut self, node: NodeId, ino: u64) -> Result<(), String> {
+        if self.inos.get(&node) == Some(&ino) {
+            return Ok(());
+        }
+        if !self.inos_used.insert(ino) {
+            return Err(format!("inode number {ino} was used before"));
+        }
+        self.inos.insert(node, ino);
+        Ok(())
+    }
+
+    pub fn size_bytes(&self, node: NodeId) -> u64 {
+        self.files
+            .get(&node)
+            .map_or(0, |file| file.live.size_bytes())
+    }
+
+    /// Whether it is known what the file holds now.
+    pub fn is_sure(&self, node: NodeId) -> bool {
+        self.files.get(&node).is_none_or(|file| !file.is_unsure)
+    }
+
+    fn next_seq(&mut self) -> Seq {
+        let seq = self.seq_next;
+        self.seq_next += 1;
+        seq
+    }
+
+    pub fn seq(&self) -> Seq {
+        self.seq_next
+    }
+
+    /// A change takes effect now. An error: it should have been refused.
+    pub fn apply(&mut self, change: &Change) -> Result<Seq, FsError> {
+        self.tree.apply(change)?;
+        let seq = self.next_seq();
+        match change {
+            Change::Create { node, .. } => {
+                self.files.insert(*node, History::default());
+            }
+            Change::Cut { node, size_bytes } => {
+                let words = size_bytes / WORD_BYTES;
+                let file = self.files.entry(*node).or_default();
+                file.live.tags.resize(words as usize, 0);
+                file.events.push(Event {
+                    seq,
+                    what: What::Cut { words },
+                    stable: false,
+                });
+            }
+            _ => {}
+        }
+        self.log.push(Logged {
+            seq,
+            change: change.clone(),
+        });
+        Ok(seq)
+    }
+
+    /// A write takes effect now.
+    pub fn write(&mut self, node: NodeId, first: u64, count: u64, tag: Tag) -> Seq {
+        let seq = self.next_seq();
+        let file = self.files.entry(node).or_default();
+        file.live.write(first, count, tag);
+        file.events.push(Event {
+            seq,
+            what: What::Write { first, count, tag },
+            stable: false,
+        });
+        seq
+    }
+
+    /// The change was answered.
+    pub fn change_is_durable(&mut self, seq: Seq) {
+        self.floor = self.floor.max(seq + 1);
+    }
+
+    /// The write was answered as stable.
+    pub fn write_is_durable(&mut self, node: NodeId, seq: Seq) {
+        let Some(file) = self.files.get_mut(&node) else {
+            return;
+        };
+        for event in file.events.iter_mut().filter(|event| event.seq == seq) {
+            event.stable = true;
+        }
+        // What was submitted before it is in the log before it.
+        self.floor = self.floor.max(seq);
+    }
+
+    /// A commit that began at `begun` was answered.
+    pub fn committed(&mut self, node: NodeId, begun: Seq) {
+        let Some(file) = self.files.get_mut(&node) else {
+            return;
+        };
+        let of_life = self.life_first..begun;
+        for event in file
+            .events
+            .iter_mut()
+            .filter(|event| of_life.contains(&event.seq))
+        {
+            if matches!(event.what, What::Write { .. }) {
+                event.stable = true;
+                self.floor = self.floor.max(event.seq);
+            }
+        }
+    }
+
+    /// The volume was closed without an error: all that took effect is durable.
+    pub fn everything_is_durable(&mut self) {
+        self.floor = self.seq_next;
+        for event in self.files.values_mut().flat_map(|file| &mut file.events) {
+            event.stable |= event.seq >= self.life_first;
+        }
+    }
+
+    /// Checks what a read returned: the bytes as of `begun`, or newer ones where a write came since.
+    pub fn check_read(
+        &self,
+        node: NodeId,
+        offset: u64,
+        bytes: &[u8],
+        expected: &[Tag],
+        begun: Seq,
+    ) -> Result<(), String> {
+        if !self.is_sure(node) {
+            return Ok(());
+        }
+        if bytes.len() as u64 != expected.len() as u64 * WORD_BYTES {
+            return Err(format!(
+                "a read of node {} at {offset} gave {} bytes, want {}",
+                node.0,
+                bytes.len(),
+                expected.len() as u64 * WORD_BYTES
+            ));
+        }
+        let first = offset / WORD_BYTES;
+        let events = self
+            .files
+            .get(&node)
+            .map(|file| &file.events[..])
+            .unwrap_or_default();
+        for ((index, got), want) in (first..).zip(bytes.chunks(8)).zip(expected) {
+            let tag = tag_of(got, index)
+                .map_err(|error| format!("a read of node {} at {offset}: {error}", node.0))?;
+            let is_newer = || {
+                events
+                    .iter()
+                    .filter(|event| event.seq >= begun)
+                    .any(|event| match event.what {
+                        What::Write { tag: other, .. } => other == tag && event.covers(index),
+                        What::Cut { .. } => tag == 0 && event.covers(index),
+                    })
+            };
+            if tag != *want && !is_newer() {
+                return Err(format!(
+                    "a read of node {} at {offset}: word {index} is of write {tag}, want {want}",
+                    node.0
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The tags that a read should give now.
+    pub fn expected_read(&self, node: NodeId, offset: u64, len: u64) -> Vec<Tag> {
+        let Some(file) = self.files.get(&node) else {
+            return Vec::new();
+        };
+        let words = file.live.tags.len() as u64;
+        let first = (offset / WORD_BYTES).min(words);
+        let end = ((offset + len) / WORD_BYTES).min(words);
+        file.live.tags[first as usize..end as usize].to_vec()
+    }
+
+    /// Whether `found` is what a restart may find; says why not.
+    pub fn judge(&self, found: &Found) -> Result<Judged, String> {
+        let mut tree = self.base_tree.clone();
+        let mut rest = self.log.iter().peekable();
+        let mut reasons = Vec::new();
+        loop {
+            // All that is known to be durable, then one more change each time.
+            while let Some(logged) = rest.next_if(|logged| logged.seq < self.floor) {
+                tree.apply(&logged.change)
+                    .map_err(|error| format!("the model refuses its own change: {error}"))?;
+            }
+            let bound = rest.peek().map_or(Seq::MAX, |next| next.seq);
+            match self.judge_prefix(&tree, bound, found) {
+                Ok(mut judged) => {
+                    judged.lost_changes = rest.count();
+                    return Ok(judged);
+                }
+                Err(reason) => reasons.push(reason),
+            }
+            let Some(logged) = rest.next() else {
+                break;
+            };
+            tree.apply(&logged.change)
+                .map_err(|error| format!("the model refuses its own change: {error}"))?;
+        }
+        reasons.dedup();
+        Err(reasons.join("; or else "))
+    }
+
+    /// As [`Self::judge`], if exactly the changes below `bound` survived.
+    fn judge_prefix(&self, tree: &Tree, bound: Seq, found: &Found) -> Result<Judged, String> {
+        let is_used = |ino| self.inos_used.contains(&ino);
+        let inos = tree::match_tree(tree, found, ROOT_INO, &self.inos, is_used)?;
+        let mut words = BTreeMap::new();
+        let mut lost_writes = 0;
+        for (node, ino) in &inos {
+            let Some(FoundKind::File { size_bytes, bytes }) =
+                found.nodes.get(ino).map(|node| &node.kind)
+            else {
+                continue;
+            };
+            let none = History::default();
+            let history = self.files.get(node).unwrap_or(&none);
+            let Some(bytes) = bytes else {
+                // It could not be read, and that was allowed: nothing is known of it any more.
+                continue;
+            };
+            let at = |error| format!("inode {ino} (node {}): {error}", node.0);
+            if *size_bytes != bytes.len() as u64 {
+                return Err(at(format!(
+                    "{size_bytes} bytes long, {} were read",
+                    bytes.len()
+                )));
+            }
+            let read = read_words(bytes).map_err(at)?;
+            let judged = judge_file(history, bound, &read);
+            if judged.is_err() {
+                tracing::debug!(ino, bound, found = %read.describe(), ?history.events, "a file is wrong");
+            }
+            lost_writes += judged.map_err(at)?;
+            words.insert(*node, read);
+        }
+        Ok(Judged {
+            tree: tree.clone(),
+            inos,
+            words,
+            bound,
+            lost_changes: 0,
+            lost_writes,
+        })
+    }
+
+    /// A life begins with what was found.
+    pub fn rebase(&mut self, judged: Judged) {
+        let mut files = BTreeMap::new();
+        for (node, words) in judged.words {
+            files.insert(
+                node,
+                History {
+                    live: words.clone(),
+                    base: words,
+                    ..History::default()
+                },
+            );
+        }
+        // Of those that could not be read what is known stays as it was.
+        for (node, mut history) in std::mem::take(&mut self.files) {
+            if judged.tree.nodes.contains_key(&node) {
+                history.events.retain(|event| event.seq < judged.bound);
+                history.is_unsure = true;
+                files.entry(node).or_insert(history);
+            }
+        }
+        self.files = files;
+        self.inos_used.extend(judged.inos.values());
+        self.inos = judged.inos;
+        self.base_tree = judged.tree.clone();
+        self.tree = judged.tree;
+        self.log.clear();
+        self.floor = self.seq_next;
+        self.life_first = self.seq_next;
+    }
+}
+
+fn read_words(bytes: &[u8]) -> Result<Words, String> {
+    if !(bytes.len() as u64).is_multiple_of(WORD_BYTES) {
+        return Err(format!(
+            "a length of {} bytes, which nobody made",
+            bytes.len()
+        ));
+    }
+    let tags: Result<Vec<Tag>, String> = (0..)
+        .zip(bytes.chunks(8))
+        .map(|(index, word)| tag_of(word, index))
+        .collect();
+    Ok(Words { tags: tags? })
+}
+
+/// Whether a file may hold `read` when the changes below `bound` survived and no later one. Returns how
+/// many writes are lost.
+fn judge_file(history: &History, bound: Seq, read: &Words) -> Result<usize, String> {
+    // In order; what comes after the first lost change is lost, too.
+    let events: Vec<&Event> = history
+        .events
+        .iter()
+        .take_while(|event| event.seq < bound)
+        .collect();
+    if let Some(lost) = history.events[events.len()..]
+        .iter()
+        .find(|event| event.stable)
+    {
+        return Err(format!(
+            "write {lost:?} was answered, and a change before it is lost"
+        ));
+    }
+    let is_definite = |event: &Event| event.stable || matches!(event.what, What::Cut { .. });
+    check_size(history, &events, read, is_definite)?;
+    for index in 0..read.tags.len() as u64 {
+        let tag = read.get(index);
+        // Where the word may come from: the last of these.
+        let from = events.iter().rposition(|event| match event.what {
+            What::Write { tag: other, .. } => other == tag && event.covers(index),
+            What::Cut { .. } => tag == 0 && event.covers(index),
+        });
+        let since = match from {
+            Some(at) => at + 1,
+            None if history.base.get(index) == tag => 0,
+            None => {
+                return Err(format!(
+                    "word {index} is of write {tag}, which is not there"
+                ));
+            }
+        };
+        let newer = events[since..]
+            .iter()
+            .find(|event| is_definite(event) && event.covers(index));
+        if let Some(newer) = newer {
+            return Err(format!(
+                "word {index} is of write {tag}, older than {:?}",
+                newer.what
+            ));
+        }
+    }
+    let mut lost_writes = history.events.len() - events.len();
+    for (at, event) in events.iter().enumerate() {
+        let What::Write { first, count, tag } = event.what else {
+            continue;
+        };
+        let own: Vec<u64> = (first..first + count)
+            .filter(|index| !events[at + 1..].iter().any(|later| later.covers(*index)))
+            .collect();
+        let there = own.iter().filter(|index| read.get(**index) == tag).count();
+        if event.stable && there < own.len() {
+            return Err(format!("write {tag} was answered and is not there"));
+        }
+        // What a later write cut apart may be flushed in parts.
+        let is_whole = own.len() as u64 == count;
+        if is_whole && there != 0 && there != own.len() {
+            return Err(format!(
+                "write {tag} (words {first}..{}) is there in part: {there} of {} words",
+                first + count,
+                own.len()
+            ));
+        }
+        lost_writes += usize::from(there == 0 && !own.is_empty());
+    }
+    Ok(lost_writes)
+}
+
+fn check_size(
+    history: &History,
+    events: &[&Event],
+    read: &Words,
+    is_definite: impl Fn(&Event) -> bool,
+) -> Result<(), String> {
+    let last_cut = events
+        .iter()
+        .rposition(|event| matches!(event.what, What::Cut { .. }));
+    let (cut_words, since) = match last_cut.map(|at| (at, events[at].what)) {
+        Some((at, What::Cut { words })) => (words, at + 1),
+        _ => (history.base.tags.len() as u64, 0),
+    };
+    let size = read.tags.len() as u64;
+    let mut is_explained = size == cut_words;
+    let mut least = cut_words;
+    for (at, event) in events.iter().enumerate().skip(since) {
+        let What::Write { first, count, .. } = event.what else {
+            continue;
+        };
+        let end = first + count;
+        if is_definite(event) {
+            least = least.max(end);
+        }
+        // The file ends where what survived of the write does: at its end, or where a later one began
+        // that cut it apart. The last word must be there, or one that came later.
+        let is_cut_at = |later: &&Event| match later.what {
+            What::Write { first, .. } => first == size,
+            What::Cut { .. } => false,
+        };
+        let ends_here =
+            end == size || (first < size && size < end && events[at + 1..].iter().any(is_cut_at));
+        let covers_last = |later: &&Event| match later.what {
+            What::Write { tag, .. } => tag == read.get(size - 1) && later.covers(size - 1),
+            What::Cut { .. } => false,
+        };
+        is_explained |= ends_here && events[at..].iter().any(covers_last);
+    }
+    if size < least {
+        return Err(format!("{size} words long, at least {least} were answered"));
+    }
+    if !is_explained {
+        return Err(format!(
+            "{size} words long, which no write and no cut that survived made it"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(seq: Seq, what: What, stable: bool) -> Event {
+        Event { seq, what, stable }
+    }
+
+    fn write(seq: Seq, first: u64, count: u64, tag: Tag, stable: bool) -> Event {
+        event(seq, What::Write { first, count, tag }, stable)
+    }
+
+    /// Base `aabb` in words, then the events; is `read` allowed when all below `bound` survived?
+    #[test]
+    fn what_may_survive_is_told_from_what_may_not() {
+        let base = vec![1, 1, 2, 2];
+        type Case<'a> = (&'a str, &'a [Event], Seq, &'a [Tag], bool);
+        let cases: &[Case] = &[
+            ("nothing happened", &[], 99, &[1, 1, 2, 2], true),
+            ("a wrong tag", &[], 99, &[1, 1, 2, 3], false),
+            ("too short", &[], 99, &[1, 1, 2], false),
+            (
+                "unstable, there",
+                &[write(1, 0, 2, 7, false)],
+                99,
+                &[7, 7, 2, 2],
+                true,
+            ),
+            (
+                "unstable, absent",
+                &[write(1, 0, 2, 7, false)],
+                99,
+                &[1, 1, 2, 2],
+                true,
+            ),
+            (
+                "unstable, half",
+                &[write(1, 0, 2, 7, false)],
+                99,
+                &[7, 1, 2, 2],
+                false,
+            ),
+            (
+                "stable, absent",
+                &[write(1, 0, 2, 7, true)],
+                99,
+                &[1, 1, 2, 2],
+                false,
+            ),
+            (
+                "behind the prefix",
+                &[write(5, 0, 2, 7, false)],
+                5,
+                &[7, 7, 2, 2],
+                false,
+            ),
+            (
+                "extends",
+                &[write(1, 4, 1, 7, false)],
+                99,
+                &[1, 1, 2, 2, 7],
+                true,
+            ),
+            (
+                "size without data",
+                &[write(1, 4, 1, 7, false)],
+                99,
+                &[1, 1, 2, 2, 0],
+                false,
+            ),
+            (
+                "a hole",
+                &[write(1, 5, 1, 7, true)],
+                99,
+                &[1, 1, 2, 2, 0, 7],
+                true,
+            ),
+            (
+                "older over newer",
+                &[write(1, 0, 2, 7, false), write(2, 0, 2, 8, true)],
+                99,
+                &[7, 7, 2, 2],
+                false,
+            ),
+            (
+                "newer lost",
+                &[write(1, 0, 2, 7, true), write(2, 1, 2, 8, false)],
+                99,
+                &[7, 7, 2, 2],
+                true,
+            ),
+            (
+                "cut",
+                &[event(1, What::Cut { words: 2 }, false)],
+                99,
+                &[1, 1],
+                true,
+            ),
+            (
+                "cut not done",
+                &[event(1, What::Cut { words: 2 }, false)],
+                99,
+                &[1, 1, 2, 2],
+                false,
+            ),
+            (
+                "cut behind the prefix",
+                &[event(5, What::Cut { words: 2 }, false)],
+                5,
+                &[1, 1, 2, 2],
+                true,
+            ),
+            (
+                "cut and grown",
+                &[
+                    event(1, What::Cut { words: 2 }, false),
+                    write(2, 3, 1, 7, true),
+                ],
+                99,
+                &[1, 1, 0, 7],
+                true,
+            ),
+            (
+                "old bytes come back",
+                &[
+                    event(1, What::Cut { words: 2 }, false),
+                    write(2, 3, 1, 7, true),
+                ],
+                99,
+                &[1, 1, 2, 7],
+                false,
+            ),
+        ];
+        for (name, events, bound, read, want) in cases {
+            let history = History {
+                base: Words { tags: base.clone() },
+                events: events.to_vec(),
+                ..History::default()
+            };
+            let read = Words {
+                tags: read.to_vec(),
+            };
+            let got = judge_file(&history, *bound, &read);
+            assert_eq!(got.is_ok(), *want, "{name}: {got:?}");
+        }
+    }
+}

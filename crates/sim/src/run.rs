@@ -1,0 +1,512 @@
+//! Runs a scenario: life after life, and the judgement between them.
+//!
+//! Owns: the order of a life, when the power goes, what counts as a failure.
+//! Must not know: how clients choose, what may survive.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use cairn_base::env::Env;
+use cairn_testkit::{Crash, MemDisk, Rng};
+use parking_lot::Mutex;
+
+use crate::check;
+use crate::client::{self, Client};
+use crate::exec::{Executor, Stopped, Trace};
+use crate::faults::{self, Fault, FaultKind};
+use crate::model::{Judged, Model};
+use crate::scenario::{End, Life, Scenario, Shape, Trouble};
+use crate::tree::{Found, FoundKind};
+use crate::world::{World, format_disks, read_everything};
+
+/// Steps of one life; more is a loop without end.
+const STEPS_MAX: u64 = 3_000_000;
+/// Time that a life takes beside its pauses, at most.
+const LIFE_TIME_MAX: Duration = Duration::from_secs(4 * 3600);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Passed,
+    /// Something acknowledged is lost, or something is wrong; the text says what, and in which life.
+    Failed(String),
+}
+
+impl Verdict {
+    pub fn is_failed(&self) -> bool {
+        matches!(self, Verdict::Failed(_))
+    }
+}
+
+/// What a run saw.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub steps: u64,
+    pub ops: u64,
+    pub ops_refused: u64,
+    pub crashes: u64,
+    /// Starts that were refused, where that is allowed.
+    pub refused_starts: u64,
+    /// Checks of everything after a start, with all disks and with some taken away.
+    pub checks: u64,
+    pub checks_without_disks: u64,
+    pub verified_bytes: u64,
+    /// Changes and writes that were not answered and did not survive.
+    pub lost_changes: u64,
+    pub lost_writes: u64,
+    pub silent_faults: u64,
+    pub gc_segments_removed: u64,
+    pub gc_relocated_bytes: u64,
+    pub repairs: u64,
+}
+
+impl Counts {
+    pub fn add(&mut self, other: &Counts) {
+        self.steps += other.steps;
+        self.ops += other.ops;
+        self.ops_refused += other.ops_refused;
+        self.crashes += other.crashes;
+        self.refused_starts += other.refused_starts;
+        self.checks += other.checks;
+        self.checks_without_disks += other.checks_without_disks;
+        self.verified_bytes += other.verified_bytes;
+        self.lost_changes += other.lost_changes;
+        self.lost_writes += other.lost_writes;
+        self.silent_faults += other.silent_faults;
+        self.gc_segments_removed += other.gc_segments_removed;
+        self.gc_relocated_bytes += other.gc_relocated_bytes;
+        self.repairs += other.repairs;
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    pub verdict: Verdict,
+    /// Hash of every step and every operation of a disk, in order.
+    pub trace: u64,
+    pub counts: Counts,
+}
+
+/// What outlives a life.
+struct Pool {
+    shape: Shape,
+    disks: Vec<Arc<MemDisk>>,
+    model: Arc<Mutex<Model>>,
+    trace: Trace,
+    verifiers: Arc<Mutex<Vec<[u8; 8]>>>,
+    counts: Counts,
+    rng: Rng,
+}
+
+/// Runs a scenario to its end or to the first failure.
+pub fn run(scenario: &Scenario) -> Report {
+    let shape = scenario.shape.clone();
+    let disks = (0..shape.disk_count)
+        .map(|index| MemDisk::new(format!("disk{index}"), shape.disk_mib << 20))
+        .collect();
+    let mut pool = Pool {
+        shape,
+        disks,
+        model: Arc::new(Mutex::new(Model::new())),
+        trace: Trace::default(),
+        verifiers: Arc::default(),
+        counts: Counts::default(),
+        rng: Rng::new(scenario.seed),
+    };
+    let mut verdict = Verdict::Passed;
+    let last = Life {
+        op_count: 0,
+        pause_ms_max: 0,
+        faults: Vec::new(),
+        idle_seconds: 0,
+        end: End::Close,
+        without: Vec::new(),
+    };
+    // After the last one everything is looked at once more.
+    let lives = scenario.lives.iter().chain(std::iter::once(&last));
+    for (index, life) in lives.enumerate() {
+        match pool.live(index, life) {
+            // The volume could not be made: there is nothing to lose.
+            Ok(Start::Refused) if index == 0 => break,
+            Ok(_) => {}
+            Err(error) => {
+                verdict = Verdict::Failed(format!("life {index}: {error}"));
+                break;
+            }
+        }
+    }
+    Report {
+        verdict,
+        trace: pool.trace.hash(),
+        counts: pool.counts,
+    }
+}
+
+/// How a life began.
+enum Start {
+    Served,
+    Refused,
+}
+
+/// How far the task that drives a life has come.
+#[derive(Default)]
+struct Progress {
+    has_started: AtomicBool,
+    is_done: AtomicBool,
+    was_closed: AtomicBool,
+    refused_start: Mutex<Option<String>>,
+    verified_bytes: AtomicU64,
+    lost_changes: AtomicU64,
+    lost_writes: AtomicU64,
+    checks: AtomicU64,
+    fs: Mutex<Option<World>>,
+}
+
+impl Pool {
+    fn live(&mut self, index: usize, life: &Life) -> Result<Start, String> {
+        let is_first = index == 0;
+        let seed = self.rng.u64();
+        if !is_first && !life.without.is_empty() {
+            self.check_without(&life.without, seed)?;
+        }
+        let mut exec = Executor::new(
+            seed,
+            self.shape.picking,
+            self.shape.has_threads,
+            self.trace.clone(),
+        );
+        if is_first {
+            self.format(&mut exec)?;
+        }
+        let shared = Arc::new(client::Life {
+            model: self.model.clone(),
+            shape: self.shape.clone(),
+            failure: Mutex::default(),
+            ops_begun: AtomicU32::new(0),
+            ops_refused: AtomicU64::new(0),
+            clients_left: AtomicU32::new(self.shape.client_count as u32),
+            waiting: Mutex::default(),
+        });
+        let progress = Arc::new(Progress::default());
+        self.arm(life, &exec);
+        let driver = Driver {
+            env: exec.env.clone(),
+            disks: self.disks.iter().cloned().enumerate().collect(),
+            life: life.clone(),
+            shared: shared.clone(),
+            progress: progress.clone(),
+            verifiers: self.verifiers.clone(),
+            is_first,
+            rng: Rng::new(self.rng.u64()),
+        };
+        exec.env.spawner.spawn("driver", Box::pin(driver.run()));
+        let stopped = self.run_to_end(&mut exec, life, &shared, &progress, is_first);
+        let failure = shared.failure.lock().clone();
+        self.note(&exec, &shared, &progress);
+        let was_closed = progress.was_closed.load(Ordering::Relaxed);
+        // First the power, then the tasks: nothing that runs when they are dropped reaches a disk.
+        let mode = match life.end {
+            End::Crash { keep, .. } => keep.mode(),
+            End::Close => Crash::LoseUnsynced,
+        };
+        self.counts.crashes += u64::from(!was_closed);
+        let seed = self.rng.u64();
+        let disks = self.disks.iter().zip(0..);
+        self.disks = disks
+            .map(|(disk, index)| disk.crash(mode, seed ^ index))
+            .collect();
+        drop(progress.fs.lock().take());
+        drop(exec);
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        match stopped {
+            Stopped::Done => {}
+            Stopped::Stuck => return Err("nothing goes on: it waits for ever".to_owned()),
+            Stopped::StepLimit => return Err("steps without end".to_owned()),
+            Stopped::Panicked(text) => return Err(format!("a panic in {text}")),
+        }
+        if let Some(why) = progress.refused_start.lock().take() {
+            self.allow_refused_start(&why, life)?;
+            return Ok(Start::Refused);
+        }
+        if was_closed {
+            self.model.lock().everything_is_durable();
+        }
+        Ok(Start::Served)
+    }
+
+    fn format(&self, exec: &mut Executor) -> Result<(), String> {
+        let done = Arc::new(Mutex::new(None));
+        let (disks, result) = (self.disks.clone(), done.clone());
+        let task = async move {
+            let formatted = format_disks(&disks).await;
+            *result.lock() = Some(formatted);
+        };
+        exec.env.spawner.spawn("format", Box::pin(task));
+        exec.run(STEPS_MAX, LIFE_TIME_MAX, |_| done.lock().is_some());
+        let result = done.lock().take();
+        result.unwrap_or_else(|| Err("formatting does not end".to_owned()))
+    }
+
+    fn arm(&mut self, life: &Life, exec: &Executor) {
+        let only_data = self.shape.trouble == Trouble::Beyond;
+        for (index, disk) in self.disks.iter().enumerate() {
+            let arming = faults::Arming {
+                index,
+                only_data,
+                is_paced: self.shape.is_paced,
+                seed: self.rng.u64(),
+                clock: exec.clock.clone(),
+                trace: self.trace.clone(),
+            };
+            faults::arm(disk, &life.faults, arming);
+        }
+    }
+
+    /// Runs until the driver is done, the power goes, or something is wrong.
+    fn run_to_end(
+        &self,
+        exec: &mut Executor,
+        life: &Life,
+        shared: &client::Life,
+        progress: &Progress,
+        is_first: bool,
+    ) -> Stopped {
+        let mut power_off_at = None;
+        let (steps_max, time_max) = (exec.steps + STEPS_MAX, LIFE_TIME_MAX);
+        exec.run(steps_max, time_max, |steps| {
+            if shared.has_failed() || progress.is_done.load(Ordering::Relaxed) {
+                return true;
+            }
+            let End::Crash {
+                after_ops,
+                then_steps,
+                ..
+            } = life.end
+            else {
+                return false;
+            };
+            // A volume that is not made yet has nothing to lose: the first life begins when it is.
+            let may_crash = !is_first || progress.has_started.load(Ordering::Relaxed);
+            let begun = shared.ops_begun.load(Ordering::Relaxed);
+            if power_off_at.is_none() && may_crash && begun >= after_ops {
+                power_off_at = Some(steps + then_steps);
+            }
+            power_off_at.is_some_and(|at| steps >= at)
+        })
+    }
+
+    fn note(&mut self, exec: &Executor, shared: &client::Life, progress: &Progress) {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        self.counts.steps += exec.steps;
+        self.counts.ops += u64::from(shared.ops_begun.load(Ordering::Relaxed));
+        self.counts.ops_refused += get(&shared.ops_refused);
+        self.counts.verified_bytes += get(&progress.verified_bytes);
+        self.counts.lost_changes += get(&progress.lost_changes);
+        self.counts.lost_writes += get(&progress.lost_writes);
+        self.counts.checks += get(&progress.checks);
+        self.counts.silent_faults += self
+            .disks
+            .iter()
+            .map(|disk| disk.silent_faults())
+            .sum::<u64>();
+        if let Some(world) = &*progress.fs.lock() {
+            let stats = world.fs.stats();
+            self.counts.gc_segments_removed += stats.gc_segments_removed;
+            self.counts.gc_relocated_bytes += stats.gc_relocated_bytes;
+            self.counts.repairs += world.segments.stats().repairs;
+        }
+    }
+
+    /// A start that failed: only where a disk fails just then, or more is wrong than the engine promises
+    /// to survive.
+    fn allow_refused_start(&mut self, why: &str, life: &Life) -> Result<(), String> {
+        self.counts.refused_starts += 1;
+        match self.shape.trouble {
+            Trouble::Beyond => Ok(()),
+            Trouble::Errors | Trouble::BadDisks if !life.faults.is_empty() => Ok(()),
+            Trouble::Full if why.contains("no space") => Ok(()),
+            _ => Err(format!("the start was refused: {why}")),
+        }
+    }
+
+    /// What is there without some of the disks, on copies of the others.
+    fn check_without(&mut self, without: &[usize], seed: u64) -> Result<(), String> {
+        let disks: Vec<(usize, Arc<MemDisk>)> = self
+            .disks
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| !without.contains(index))
+            .map(|(index, disk)| (index, MemDisk::from_snapshot(&disk.snapshot())))
+            .collect();
+        let mut exec = Executor::new(
+            seed,
+            self.shape.picking,
+            self.shape.has_threads,
+            self.trace.clone(),
+        );
+        let result = Arc::new(Mutex::new(None));
+        let (env, shape, slot) = (exec.env.clone(), self.shape.clone(), result.clone());
+        let task = async move {
+            let read = async {
+                let world = World::start(&env, &shape, &disks, false).await?;
+                let found = read_everything(&world.fs, false).await?;
+                check::recount(world.fs.meta())?;
+                Ok::<_, String>(found)
+            };
+            let read = read.await;
+            *slot.lock() = Some(read);
+        };
+        exec.env.spawner.spawn("check", Box::pin(task));
+        let stopped = exec.run(STEPS_MAX, LIFE_TIME_MAX, |_| result.lock().is_some());
+        self.counts.steps += exec.steps;
+        drop(exec);
+        let read = result.lock().take();
+        let read = read.unwrap_or_else(|| Err(format!("{stopped:?}")));
+        let at = |error| format!("without disks {without:?}: {error}");
+        let found = read.map_err(at)?;
+        self.model.lock().judge(&found).map_err(at)?;
+        self.counts.checks_without_disks += 1;
+        self.counts.verified_bytes += bytes_in(&found);
+        Ok(())
+    }
+}
+
+fn bytes_in(found: &Found) -> u64 {
+    let sizes = found.nodes.values().map(|node| match &node.kind {
+        FoundKind::File { bytes, .. } => bytes.as_ref().map_or(0, |bytes| bytes.len() as u64),
+        _ => 0,
+    });
+    sizes.sum()
+}
+
+/// The task that leads through one life.
+struct Driver {
+    env: Env,
+    disks: Vec<(usize, Arc<MemDisk>)>,
+    life: Life,
+    shared: Arc<client::Life>,
+    progress: Arc<Progress>,
+    verifiers: Arc<Mutex<Vec<[u8; 8]>>>,
+    is_first: bool,
+    rng: Rng,
+}
+
+impl Driver {
+    async fn run(mut self) {
+        if let Err(error) = self.lead().await {
+            self.shared.fail(error);
+        }
+        self.progress.is_done.store(true, Ordering::Relaxed);
+    }
+
+    async fn lead(&mut self) -> Result<(), String> {
+        let shape = &self.shared.shape;
+        let world = match World::start(&self.env, shape, &self.disks, self.is_first).await {
+            Ok(world) => world,
+            Err(why) => {
+                *self.progress.refused_start.lock() = Some(why);
+                return Ok(());
+            }
+        };
+        let fs = world.fs.clone();
+        *self.progress.fs.lock() = Some(world);
+        if !self.is_first {
+            self.verify(&fs).await?;
+        }
+        self.progress.has_started.store(true, Ordering::Relaxed);
+        self.check_verifier(&fs)?;
+        if let Some(world) = &*self.progress.fs.lock() {
+            world.sweep(&self.env);
+        }
+        for _ in 0..shape.client_count {
+            let client = Client {
+                life: self.shared.clone(),
+                fs: fs.clone(),
+                env: self.env.clone(),
+                rng: Rng::new(self.rng.u64()),
+            };
+            let work = client.run(self.life.op_count, self.life.pause_ms_max);
+            self.env.spawner.spawn("client", Box::pin(work));
+        }
+        self.shared.clients_done().await;
+        self.env
+            .clock
+            .sleep(Duration::from_secs(self.life.idle_seconds))
+            .await;
+        if self.shared.has_failed() {
+            return Ok(());
+        }
+        match check::recount(fs.meta()) {
+            Err(error) if !self.is_trouble_excused() => return Err(error),
+            _ => {}
+        }
+        if self.life.end == End::Close {
+            match fs.close().await {
+                Ok(()) => self.progress.was_closed.store(true, Ordering::Relaxed),
+                Err(error) if shape.trouble == Trouble::Crashes => {
+                    return Err(format!("closing: {error}"));
+                }
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the volume may have stopped serving.
+    fn is_trouble_excused(&self) -> bool {
+        matches!(
+            self.shared.shape.trouble,
+            Trouble::Errors | Trouble::Beyond | Trouble::BadDisks
+        )
+    }
+
+    /// Reads everything, judges it, and makes it what the model knows.
+    async fn verify(&self, fs: &cairn_fs::Fs) -> Result<(), String> {
+        let reads_fail = |fault: &Fault| matches!(fault.kind, FaultKind::ReadFails { .. });
+        let is_unreadable_allowed = match self.shared.shape.trouble {
+            Trouble::Beyond => true,
+            Trouble::Errors => self.life.faults.iter().any(reads_fail),
+            _ => false,
+        };
+        let found = match read_everything(fs, is_unreadable_allowed).await {
+            Ok(found) => found,
+            Err(_) if self.has_stopped(fs) => {
+                // As a start that was refused: nothing is served.
+                *self.progress.refused_start.lock() = None;
+                self.progress.is_done.store(true, Ordering::Relaxed);
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        let judged: Judged = self.shared.model.lock().judge(&found)?;
+        match check::recount(fs.meta()) {
+            Err(_) if self.has_stopped(fs) => return Ok(()),
+            counted => counted?,
+        }
+        let add = |counter: &AtomicU64, by: u64| counter.fetch_add(by, Ordering::Relaxed);
+        add(&self.progress.checks, 1);
+        add(&self.progress.verified_bytes, bytes_in(&found));
+        add(&self.progress.lost_changes, judged.lost_changes as u64);
+        add(&self.progress.lost_writes, judged.lost_writes as u64);
+        self.shared.model.lock().rebase(judged);
+        Ok(())
+    }
+
+    /// The metadata gave up, and that is allowed.
+    fn has_stopped(&self, fs: &cairn_fs::Fs) -> bool {
+        let key = cairn_meta::Key::inode(crate::world::ROOT_INO);
+        self.is_trouble_excused() && fs.meta().get(&key).is_err()
+    }
+
+    fn check_verifier(&self, fs: &cairn_fs::Fs) -> Result<(), String> {
+        let verifier = fs.write_verifier();
+        let mut verifiers = self.verifiers.lock();
+        if verifiers.contains(&verifier) {
+            return Err("the write verifier is that of an earlier life".to_owned());
+        }
+        verifiers.push(verifier);
+        Ok(())
+    }
+}

@@ -1,0 +1,357 @@
+//! Scenarios: everything a run depends on, as plain data that follows from a seed.
+//!
+//! Owns: what is drawn, with which chances, and that it stays within what the engine promises to
+//! survive. Must not know: the engine beyond its settings, how faults are played.
+
+use cairn_testkit::{Crash, Rng};
+use serde::{Deserialize, Serialize};
+
+use crate::exec::Picking;
+use crate::faults::{Fault, FaultKind};
+
+/// One run: a pool, and what happens to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    pub seed: u64,
+    pub shape: Shape,
+    pub lives: Vec<Life>,
+}
+
+/// What kind of trouble a scenario has. It decides what the engine owes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Trouble {
+    /// Crashes only: every operation succeeds, every byte is there with M disks gone.
+    Crashes,
+    /// Also disks that run full: operations may be refused for that.
+    Full,
+    /// Also up to M disks that fail and lie in any way: nothing is lost, reads succeed.
+    BadDisks,
+    /// Errors of up to M disks, or of the only one, none of them silent: operations may fail, what was
+    /// answered is there.
+    Errors,
+    /// More than M disks with damaged data: reads may fail, and never give other bytes.
+    Beyond,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Protection {
+    Default,
+    None,
+    Plus(u8),
+    Mirror(u8),
+}
+
+/// The pool, the volume and how busy they are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shape {
+    pub trouble: Trouble,
+    pub disk_count: usize,
+    pub disk_mib: u64,
+    pub protection: Protection,
+    /// Records of 16 KiB instead of up to 1 MiB.
+    pub small_records: bool,
+    pub compress: bool,
+    pub dirty_kib: u64,
+    pub log_file_kib: u64,
+    pub log_kib_max: u64,
+    pub cache_kib: u64,
+    pub client_count: usize,
+    pub picking: Picking,
+    pub has_threads: bool,
+    /// Clients mostly write and commit, and mostly to one file.
+    pub is_data_heavy: bool,
+    /// Whether operations of disks take time.
+    pub is_paced: bool,
+    /// Disks that have the trouble.
+    pub bad_disks: Vec<usize>,
+}
+
+/// From a start to the next crash or stop.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Life {
+    /// Operations of each client.
+    pub op_count: u32,
+    /// Between one operation and the next of a client, at most.
+    pub pause_ms_max: u64,
+    pub faults: Vec<Fault>,
+    /// Time without clients at the end, if there is no crash before.
+    pub idle_seconds: u64,
+    pub end: End,
+    /// Check also what is readable without these disks, before it begins.
+    pub without: Vec<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    /// So many steps of the executor after the clients began so many operations; at the end of the
+    /// idle time if there are not so many. With 0 operations the start itself is cut off.
+    Crash {
+        after_ops: u32,
+        then_steps: u64,
+        keep: Keep,
+    },
+    Close,
+}
+
+/// What a crash leaves of what was not synced; see [`Crash`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Keep {
+    Nothing,
+    Everything,
+    Random,
+}
+
+impl Keep {
+    pub fn mode(self) -> Crash {
+        match self {
+            Keep::Nothing => Crash::LoseUnsynced,
+            Keep::Everything => Crash::KeepUnsynced,
+            Keep::Random => Crash::Random,
+        }
+    }
+}
+
+impl Shape {
+    /// How many disks may be lost.
+    pub fn tolerated(&self) -> usize {
+        match self.protection {
+            Protection::Default => match self.disk_count {
+                0 | 1 => 0,
+                2 => 1,
+                _ => 2,
+            },
+            Protection::None => 0,
+            Protection::Plus(losses) => usize::from(losses),
+            Protection::Mirror(copies) => usize::from(copies).saturating_sub(1),
+        }
+    }
+
+    /// Copies of the metadata: as a server keeps them.
+    pub fn metadata_copies(&self) -> usize {
+        let of_pool = match self.disk_count {
+            0 | 1 => 0,
+            2 => 1,
+            _ => 2,
+        };
+        1 + self.tolerated().max(of_pool)
+    }
+}
+
+fn one_of<T: Copy>(rng: &mut Rng, choices: &[T]) -> T {
+    choices[rng.below(choices.len() as u64) as usize]
+}
+
+impl Scenario {
+    pub fn from_seed(seed: u64) -> Self {
+        let mut rng = Rng::new(seed ^ 0x005e_ed0f_ca12_2026);
+        let shape = draw_shape(&mut rng);
+        let life_count = 2 + rng.below(3);
+        let lives = (0..life_count)
+            .map(|index| draw_life(&mut rng, &shape, index + 1 == life_count))
+            .collect();
+        Self { seed, shape, lives }
+    }
+
+    pub fn faults(&self) -> impl Iterator<Item = &Fault> {
+        self.lives.iter().flat_map(|life| &life.faults)
+    }
+}
+
+fn draw_shape(rng: &mut Rng) -> Shape {
+    let disk_count = one_of(rng, &[1, 1, 2, 3, 4, 6, 6]);
+    let protection = match rng.below(4) {
+        0 if disk_count >= 2 => Protection::Mirror(2),
+        1 if disk_count >= 3 => Protection::Plus(1),
+        2 if disk_count == 1 => Protection::None,
+        _ => Protection::Default,
+    };
+    let trouble = one_of(
+        rng,
+        &[
+            Trouble::Crashes,
+            Trouble::Crashes,
+            Trouble::Crashes,
+            Trouble::Full,
+            Trouble::BadDisks,
+            Trouble::BadDisks,
+            Trouble::Errors,
+            Trouble::Beyond,
+        ],
+    );
+    let log_file_kib = one_of(rng, &[512, 1024]);
+    let mut shape = Shape {
+        trouble,
+        disk_count,
+        disk_mib: one_of(rng, &[64, 96, 512]),
+        protection,
+        small_records: rng.coin(),
+        compress: rng.coin(),
+        dirty_kib: one_of(rng, &[1 << 10, 64 << 10, 256 << 10]),
+        log_file_kib,
+        log_kib_max: log_file_kib * one_of(rng, &[2, 6, 512]),
+        cache_kib: one_of(rng, &[0, 64, 4096]),
+        client_count: 1 + rng.below(4) as usize,
+        picking: one_of(rng, &[Picking::Uniform, Picking::Priority]),
+        has_threads: rng.coin(),
+        is_data_heavy: rng.below(3) == 0,
+        is_paced: rng.below(4) != 0,
+        bad_disks: Vec::new(),
+    };
+    if shape.trouble == Trouble::BadDisks && shape.tolerated() == 0 {
+        shape.trouble = Trouble::Crashes;
+    }
+    if shape.trouble != Trouble::Full && shape.disk_mib < 512 && shape.disk_count < 3 {
+        // Enough that sparse segments of a few lives do not fill it.
+        shape.disk_mib = 128;
+    }
+    let bad_count = match shape.trouble {
+        // The log has fewer copies while a disk has no space for it: the full ones are those to lose.
+        Trouble::Errors | Trouble::Full => shape.tolerated().max(1),
+        Trouble::BadDisks => 1 + rng.below(shape.tolerated() as u64) as usize,
+        Trouble::Beyond => (shape.tolerated() + 1).min(disk_count),
+        _ => 0,
+    };
+    shape.bad_disks = draw_disks(rng, disk_count, bad_count, &[]);
+    shape
+}
+
+/// `count` disks, those in `first` before others.
+fn draw_disks(rng: &mut Rng, disk_count: usize, count: usize, first: &[usize]) -> Vec<usize> {
+    let mut chosen = first.to_vec();
+    chosen.truncate(count);
+    while chosen.len() < count {
+        let disk = rng.below(disk_count as u64) as usize;
+        if !chosen.contains(&disk) {
+            chosen.push(disk);
+        }
+    }
+    chosen.sort_unstable();
+    chosen
+}
+
+fn draw_life(rng: &mut Rng, shape: &Shape, is_last: bool) -> Life {
+    let op_count = 5 + rng.below(40) as u32;
+    let all_ops = op_count * shape.client_count as u32;
+    let end = if !is_last && rng.below(8) == 0 {
+        End::Close
+    } else {
+        End::Crash {
+            after_ops: match rng.below(8) {
+                0 => 0,
+                1 => all_ops * 2,
+                _ => 1 + rng.below(u64::from(all_ops)) as u32,
+            },
+            then_steps: one_of(rng, &[0, 3, 20, 100, 400, 1500]) + rng.below(50),
+            keep: one_of(
+                rng,
+                &[Keep::Nothing, Keep::Everything, Keep::Random, Keep::Random],
+            ),
+        }
+    };
+    let may_check_without = matches!(
+        shape.trouble,
+        Trouble::Crashes | Trouble::BadDisks | Trouble::Full
+    );
+    let without = if may_check_without && shape.tolerated() > 0 && rng.coin() {
+        draw_disks(rng, shape.disk_count, shape.tolerated(), &shape.bad_disks)
+    } else {
+        Vec::new()
+    };
+    let faults = draw_faults(rng, shape);
+    Life {
+        op_count,
+        pause_ms_max: one_of(rng, &[0, 5, 300, 3000]),
+        faults,
+        idle_seconds: one_of(rng, &[0, 1, 5, 130]),
+        end,
+        without,
+    }
+}
+
+fn draw_faults(rng: &mut Rng, shape: &Shape) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    if rng.below(8) == 0 {
+        let seconds = rng.below(200_000) as i64 - 100_000;
+        faults.push(Fault {
+            disk: 0,
+            after: rng.below(200),
+            pick: 0,
+            kind: FaultKind::ClockStep { seconds },
+        });
+    }
+    let count = rng.below(4);
+    for _ in 0..count {
+        let (disk, kind) = match shape.trouble {
+            Trouble::Crashes => continue,
+            Trouble::Full => {
+                let times = one_of(rng, &[1, 3, 40]);
+                (one_of(rng, &shape.bad_disks), FaultKind::Full { times })
+            }
+            Trouble::BadDisks => (one_of(rng, &shape.bad_disks), draw_any(rng)),
+            Trouble::Errors => (one_of(rng, &shape.bad_disks), draw_loud(rng)),
+            Trouble::Beyond => {
+                let kind = match rng.below(3) {
+                    0 => FaultKind::FlipRead,
+                    1 => FaultKind::FlipAtRest,
+                    _ => FaultKind::MisdirectRead,
+                };
+                (one_of(rng, &shape.bad_disks), kind)
+            }
+        };
+        let within = one_of(rng, &[4, 12, 40, 400]);
+        faults.push(Fault {
+            disk,
+            after: rng.below(within),
+            pick: rng.u64(),
+            kind,
+        });
+    }
+    faults
+}
+
+/// Errors that are not silent.
+fn draw_loud(rng: &mut Rng) -> FaultKind {
+    match rng.below(6) {
+        0 => FaultKind::ReadFails {
+            times: 1 + rng.below(3),
+        },
+        1 => FaultKind::WriteFails {
+            times: 1 + rng.below(3),
+        },
+        2 => FaultKind::WriteTorn,
+        3 => FaultKind::Hang {
+            ms: 1 + rng.below(90_000),
+        },
+        _ => FaultKind::SyncFails {
+            times: 1 + rng.below(2),
+        },
+    }
+}
+
+fn draw_any(rng: &mut Rng) -> FaultKind {
+    match rng.below(12) {
+        0 => FaultKind::FlipRead,
+        1 | 2 => FaultKind::FlipAtRest,
+        3 => FaultKind::MisdirectRead,
+        4 => FaultKind::StaleRead {
+            times: 1 + rng.below(20),
+        },
+        5 => FaultKind::LoseWrite {
+            times: 1 + rng.below(5),
+        },
+        6 => FaultKind::MisdirectWrite,
+        7 => FaultKind::Dead,
+        8 => FaultKind::Slow {
+            ms: 1 + rng.below(500),
+            times: 1 + rng.below(200),
+        },
+        _ => draw_loud(rng),
+    }
+}

@@ -1,0 +1,253 @@
+//! The engine on simulated disks: how it is started, and how all of it is read.
+//!
+//! Owns: the wiring, which is that of a server without its edges.
+//! Must not know: what should be there.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cairn_base::disk::Disk;
+use cairn_base::env::Env;
+use cairn_base::{DiskId, Ino, PoolId, Timestamp, VolumeId};
+use cairn_fs::{
+    AccessPattern, Attr, Credentials, DirtyBudget, FileKind, Fs, FsError, FsSettings, Policy,
+};
+use cairn_meta::{MetaCache, MetaSettings, MetaStore};
+use cairn_segment::{Compression, SegmentSettings, SegmentStore};
+use cairn_shard::{ShardDisk, ShardSettings};
+use cairn_testkit::MemDisk;
+
+use crate::scenario::{Protection, Shape};
+use crate::tree::{Found, FoundKind, FoundNode};
+
+const POOL: PoolId = PoolId(7);
+pub const VOLUME: VolumeId = VolumeId(1);
+pub static WHO: Credentials = Credentials::ROOT;
+pub const ROOT_INO: Ino = Ino(1);
+/// More than any scenario has, so that what is kept open does not depend on hashes of the host.
+const OPEN_SHARDS_MAX: usize = 1 << 16;
+/// Entries asked for at a time; small, so that directories come in pages.
+const PAGE_ENTRIES: usize = 7;
+
+/// A volume that is served.
+pub struct World {
+    pub fs: Fs,
+    pub segments: Arc<SegmentStore>,
+    /// The disks that were there at the start.
+    pub shard_disks: Vec<Arc<ShardDisk>>,
+}
+
+fn disk_id(index: usize) -> DiskId {
+    DiskId(index as u128 + 1)
+}
+
+fn meta_settings(shape: &Shape) -> MetaSettings {
+    let mut settings = MetaSettings::new(shape.metadata_copies(), MetaCache::new(1 << 20));
+    settings.log_file_bytes = shape.log_file_kib << 10;
+    settings.log_bytes_max = shape.log_kib_max << 10;
+    settings.ship_bytes = (shape.log_kib_max << 10) / 2;
+    settings
+}
+
+fn policy(shape: &Shape) -> Policy {
+    Policy {
+        protection: match shape.protection {
+            Protection::Default => cairn_segment::Protection::Default,
+            Protection::None => cairn_segment::Protection::None,
+            Protection::Plus(losses) => cairn_segment::Protection::Plus(losses),
+            Protection::Mirror(copies) => cairn_segment::Protection::Mirror(copies),
+        },
+        access_pattern: if shape.small_records {
+            AccessPattern::Random
+        } else {
+            AccessPattern::Concurrent
+        },
+        compression: if shape.compress {
+            Compression::Lz4
+        } else {
+            Compression::None
+        },
+        ..Policy::default()
+    }
+}
+
+/// Makes each disk one of the pool's.
+pub async fn format_disks(disks: &[Arc<MemDisk>]) -> Result<(), String> {
+    for (index, disk) in disks.iter().enumerate() {
+        let disk: Arc<dyn Disk> = disk.clone();
+        ShardDisk::format(disk, POOL, disk_id(index), Timestamp::new(1, 0))
+            .await
+            .map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+impl World {
+    /// Starts on these disks, each with its number; a disk that cannot be opened counts as missing.
+    pub async fn start(
+        env: &Env,
+        shape: &Shape,
+        disks: &[(usize, Arc<MemDisk>)],
+        is_new: bool,
+    ) -> Result<Self, String> {
+        let mut shard_disks = Vec::new();
+        let mut members: Vec<(DiskId, Arc<dyn Disk>)> = Vec::new();
+        let shard_settings = ShardSettings {
+            open_shards_max: OPEN_SHARDS_MAX,
+            ..ShardSettings::default()
+        };
+        for (index, disk) in disks {
+            let disk: Arc<dyn Disk> = disk.clone();
+            match ShardDisk::open(disk.clone(), POOL, shard_settings.clone()).await {
+                Ok(opened) => {
+                    shard_disks.push(opened);
+                    members.push((disk_id(*index), disk));
+                }
+                Err(error) => tracing::debug!(%error, "a disk is missing"),
+            }
+        }
+        let missing = (0..shape.disk_count)
+            .map(disk_id)
+            .filter(|id| !members.iter().any(|(member, _)| member == id))
+            .collect();
+        let segment_settings = SegmentSettings {
+            shard_len_bytes: 4 << 20,
+            cache_bytes: shape.cache_kib << 10,
+            ..SegmentSettings::default()
+        };
+        let segments =
+            SegmentStore::new(env.clone(), segment_settings, shard_disks.clone(), missing);
+        let settings = FsSettings {
+            policy: policy(shape),
+            dirty: DirtyBudget::new(shape.dirty_kib << 10),
+            ..FsSettings::new(env.clone(), VOLUME, "main")
+        };
+        let fs = if is_new {
+            let meta = MetaStore::create(env.clone(), meta_settings(shape), VOLUME, members)
+                .await
+                .map_err(|error| format!("making the metadata: {error}"))?;
+            Fs::format(settings, meta, segments.clone()).await
+        } else {
+            let (meta, recovered) =
+                MetaStore::open(env.clone(), meta_settings(shape), VOLUME, members)
+                    .await
+                    .map_err(|error| format!("opening the metadata: {error}"))?;
+            Fs::open(settings, meta, recovered.journal, segments.clone()).await
+        };
+        let fs = fs.map_err(|error| format!("opening the volume: {error}"))?;
+        Ok(Self {
+            fs,
+            segments,
+            shard_disks,
+        })
+    }
+
+    /// Deletes what nothing refers to, as a server does after its start.
+    pub fn sweep(&self, env: &Env) {
+        let segments = self.segments.clone();
+        let task = async move {
+            if let Err(error) = segments.sweep(VOLUME).await {
+                tracing::debug!(%error, "the sweep failed");
+            }
+        };
+        env.spawner.spawn("sweep", Box::pin(task));
+    }
+}
+
+/// Reads everything that has a name. `is_unreadable_allowed`: bytes that give an I/O error are left out.
+pub async fn read_everything(fs: &Fs, is_unreadable_allowed: bool) -> Result<Found, String> {
+    let mut found = Found::default();
+    let mut todo = vec![ROOT_INO];
+    while let Some(ino) = todo.pop() {
+        if found.nodes.contains_key(&ino.0) {
+            continue;
+        }
+        let attr = fs
+            .attr(ino)
+            .await
+            .map_err(|error| format!("attributes of {ino}: {error}"))?;
+        let kind = match attr.kind {
+            FileKind::Directory => {
+                let entries = list(fs, ino)
+                    .await
+                    .map_err(|error| format!("listing {ino}: {error}"))?;
+                todo.extend(entries.values().map(|ino| Ino(*ino)));
+                FoundKind::Dir(entries)
+            }
+            FileKind::Symlink => {
+                let read = fs.read_link(&WHO, ino).await;
+                let (target, _) = read.map_err(|error| format!("reading link {ino}: {error}"))?;
+                FoundKind::Symlink(target.to_vec())
+            }
+            _ => match read_file(fs, ino, &attr).await {
+                Ok(bytes) => FoundKind::File {
+                    size_bytes: attr.size_bytes,
+                    bytes: Some(bytes),
+                },
+                Err(FsError::Io(_)) if is_unreadable_allowed => FoundKind::File {
+                    size_bytes: attr.size_bytes,
+                    bytes: None,
+                },
+                Err(error) => return Err(format!("reading {ino}: {error}")),
+            },
+        };
+        let node = FoundNode {
+            kind,
+            nlink: attr.nlink,
+            mode: attr.mode,
+            xattrs: xattrs(fs, ino)
+                .await
+                .map_err(|error| format!("extended attributes of {ino}: {error}"))?,
+        };
+        found.nodes.insert(ino.0, node);
+    }
+    Ok(found)
+}
+
+async fn list(fs: &Fs, dir: Ino) -> Result<BTreeMap<Vec<u8>, u64>, String> {
+    let mut entries = BTreeMap::new();
+    let mut cookie = 0;
+    loop {
+        let page = fs
+            .read_dir(&WHO, dir, cookie, PAGE_ENTRIES, true)
+            .await
+            .map_err(|error| error.to_string())?;
+        for entry in &page.entries {
+            if entry.cookie <= cookie {
+                return Err(format!("cookie {} after {cookie}", entry.cookie));
+            }
+            cookie = entry.cookie;
+            if entry.name.as_ref() == b"." || entry.name.as_ref() == b".." {
+                continue;
+            }
+            if entries.insert(entry.name.to_vec(), entry.ino.0).is_some() {
+                return Err(format!("{:?} is listed twice", entry.name));
+            }
+        }
+        if page.eof {
+            return Ok(entries);
+        }
+    }
+}
+
+async fn read_file(fs: &Fs, ino: Ino, attr: &Attr) -> Result<Vec<u8>, FsError> {
+    let mut bytes = Vec::with_capacity(attr.size_bytes as usize);
+    loop {
+        let part = fs.read(&WHO, ino, bytes.len() as u64, 1 << 20).await?;
+        for piece in &part.parts {
+            bytes.extend_from_slice(piece);
+        }
+        if part.eof {
+            return Ok(bytes);
+        }
+    }
+}
+
+async fn xattrs(fs: &Fs, ino: Ino) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, FsError> {
+    let mut found = BTreeMap::new();
+    for name in fs.xattr_list(&WHO, ino).await? {
+        let value = fs.xattr(&WHO, ino, &name).await?;
+        found.insert(name.to_vec(), value.to_vec());
+    }
+    Ok(found)
+}

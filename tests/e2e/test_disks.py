@@ -1,0 +1,240 @@
+"""Disks come, leave, are lost and replaced while clients work."""
+
+import json
+import shutil
+import threading
+import unittest
+
+import harness
+import libnfs
+from worlds import WorldTest, content, digest_tree, make_tree
+
+MOVE_SECONDS_MAX = 120
+
+
+class Disks(WorldTest):
+    def disks(self, server):
+        listed = json.loads(server.cairn("disk", "list", "--json").stdout)
+        return listed["disks"], listed["rebuild"]
+
+    def states(self, server):
+        return {disk["label"].rpartition("/")[2]: disk["state"] for disk in self.disks(server)[0]}
+
+    def wait(self, server, done, what):
+        def look():
+            disks, rebuild = self.disks(server)
+            named = {disk["label"].rpartition("/")[2]: disk for disk in disks}
+            # A lost disk and the one in its place have one name.
+            return done(named | {"count": len(disks)}, rebuild)
+
+        harness.wait_until(look, MOVE_SECONDS_MAX, what)
+
+    def fill(self, server, name="tree", seed=1):
+        tree = make_tree(self.scratch / name, seed)
+        server.cairn("cp", "-r", "-q", tree, server.url(name))
+        return tree
+
+    def check(self, server, tree):
+        back = self.scratch / f"back-{tree.name}"
+        shutil.rmtree(back, ignore_errors=True)
+        server.cairn("cp", "-r", "-q", server.url(tree.name), back)
+        self.assertEqual(digest_tree(back), digest_tree(tree))
+
+    def check_without(self, server, tree, names):
+        """Everything is there with some disks gone."""
+        server.kill()
+        for name in names:
+            (server.root / name).rename(server.root / f"{name}.away")
+        server.start()
+        self.check(server, tree)
+        server.kill()
+        for name in names:
+            shutil.rmtree(server.root / name, ignore_errors=True)
+            (server.root / f"{name}.away").rename(server.root / name)
+        server.start()
+
+    def test_a_lost_disk_is_replaced(self):
+        server = self.server(6)
+        tree = self.fill(server)
+        server.kill()
+        shutil.rmtree(server.disks[0])
+        server.disks[0].mkdir()
+        server.start()
+        self.assertEqual(self.states(server)["disk0"], "missing")
+        lost = server.root / "disk0"
+        # The new drive is mounted where the old one was.
+        server.cairn("disk", "replace", lost, lost)
+        self.wait(
+            server,
+            lambda disks, rebuild: disks["count"] == 6 and rebuild["shards_left"] == 0,
+            "the rebuild of a lost disk",
+        )
+        self.assertEqual(set(self.states(server).values()), {"ok"})
+        disks, rebuild = self.disks(server)
+        self.assertGreater(rebuild["shards_moved"], 0)
+        self.assertEqual((rebuild["lost_bytes"], rebuild["errors"]), (0, 0))
+        self.assertEqual(server.status()["health"], "healthy")
+        self.check(server, tree)
+        self.check_without(server, tree, ["disk1", "disk4"])
+
+    def test_a_disk_is_added_and_another_drained_under_load(self):
+        server = self.server(6)
+        tree = self.fill(server)
+        new = server.root / "new"
+        stopping = threading.Event()
+        written, problems = [], []
+
+        def load():
+            index = 0
+            while not stopping.is_set():
+                path = self.scratch / f"load-{index}"
+                path.write_bytes(content(path.name, 3 * 1024 * 1024))
+                done = server.cairn("cp", "-q", path, server.url(path.name), check=False)
+                if done.returncode != 0:
+                    problems.append(done.stderr)
+                written.append(path)
+                index += 1
+
+        worker = threading.Thread(target=load)
+        worker.start()
+        try:
+            added = json.loads(server.cairn("disk", "add", new, "--json").stdout)
+            self.assertEqual((added["state"], added["label"]), ("ok", str(new)))
+            again = server.cairn("disk", "add", new, check=False)
+            self.assertEqual(again.returncode, 4, again.stderr)
+            held = server.cairn("disk", "remove", server.disks[0], check=False)
+            self.assertEqual(held.returncode, 4, held.stderr)
+            self.assertIn("drain", held.stderr)
+            # The one that volumes have their metadata on.
+            server.cairn("disk", "drain", server.disks[0])
+            self.wait(
+                server,
+                lambda disks, _: disks["disk0"]["state"] == "drained",
+                "the draining of a disk",
+            )
+            server.cairn("disk", "remove", server.disks[0])
+        finally:
+            stopping.set()
+            worker.join()
+        self.assertEqual(problems, [])
+        self.assertGreater(len(written), 0)
+        self.assertEqual(len(self.disks(server)[0]), 6)
+        self.assertFalse((server.disks[0] / "cairn-disk").exists())
+        # The command line still names the removed disk, and not the new one.
+        server.restart()
+        self.assertEqual(set(self.states(server)), {"new", "disk1", "disk2", "disk3", "disk4", "disk5"})
+        self.check(server, tree)
+        for path in written:
+            got = server.cairn("cat", server.url(path.name), text=False).stdout
+            self.assertTrue(got == path.read_bytes(), path.name)
+        self.assertEqual(server.status()["health"], "healthy")
+        server.disks = server.disks[1:]
+        self.check_without(server, tree, ["disk3", "disk5"])
+
+    def test_without_another_disk_data_is_laid_out_anew(self):
+        server = self.server(6)
+        tree = self.fill(server)
+        self.assertEqual(server.status()["pool"]["protection"], "4+2")
+        server.cairn("disk", "drain", server.disks[5])
+        self.wait(
+            server, lambda disks, _: disks["disk5"]["state"] == "drained", "the draining of a disk"
+        )
+        self.assertGreater(self.disks(server)[1]["segments_rewritten"], 0)
+        server.cairn("disk", "remove", server.disks[5])
+        self.assertEqual(server.status()["pool"]["protection"], "3+2")
+        self.check(server, tree)
+        server.disks.pop()
+        self.check_without(server, tree, ["disk0", "disk1"])
+
+    def test_a_drain_can_be_cancelled_and_goes_on_over_restarts(self):
+        server = self.server(7, flags=["--rebuild-rate", "1MiB"])
+        tree = self.fill(server)
+        server.cairn("disk", "drain", server.disks[2])
+        self.assertEqual(self.states(server)["disk2"], "draining")
+        server.kill()
+        server.start()
+        self.assertEqual(self.states(server)["disk2"], "draining")
+        server.cairn("disk", "drain", "--cancel", server.disks[2])
+        self.assertEqual(self.states(server)["disk2"], "ok")
+        server.flags = ["--rebuild-rate", "0"]
+        server.cairn("disk", "drain", server.disks[2])
+        server.kill()
+        server.start()
+        self.wait(
+            server, lambda disks, _: disks["disk2"]["state"] == "drained", "the draining of a disk"
+        )
+        self.check(server, tree)
+
+    def test_what_cannot_be_done_is_said_first(self):
+        server = self.server(3, flags=["--disk-size-limit", "256MiB"])
+        foreign = server.root / "foreign"
+        foreign.mkdir()
+        (foreign / "thesis.tex").write_text("mine")
+        refused = server.cairn("disk", "add", foreign, check=False)
+        self.assertEqual(refused.returncode, 4)
+        self.assertIn("thesis.tex", refused.stderr)
+        unknown = server.cairn("disk", "drain", "/nowhere", check=False)
+        self.assertEqual(unknown.returncode, 1)
+        # Mirrors on two disks would not hold what three of them do... with two copies, not with three.
+        server.cairn("volume", "set", "main", "--protection", "2x")
+        with libnfs.Mount(server.libnfs_url()) as mount:
+            for index in range(28):
+                mount.write_file(f"/{index}", content(str(index), 8 * 1024 * 1024))
+        full = server.cairn("disk", "drain", server.disks[0], check=False)
+        self.assertEqual(full.returncode, 4)
+        self.assertIn("free there", full.stderr)
+        self.assertEqual(self.states(server)["disk0"], "ok")
+        one = self.server(1, name="one")
+        alone = one.cairn("disk", "drain", one.disks[0], check=False)
+        self.assertEqual(alone.returncode, 4)
+
+    def test_an_old_copy_of_a_disk_is_recognised(self):
+        server = self.server(6)
+        tree = self.fill(server)
+        server.stop()
+        image = self.scratch / "image"
+        shutil.copytree(server.disks[3], image)
+        server.start()
+        second = self.fill(server, "second", seed=2)
+        server.restart()
+        server.stop()
+        shutil.rmtree(server.disks[3])
+        image.rename(server.disks[3])
+        server.start()
+        disks = {disk["label"]: disk for disk in self.disks(server)[0]}
+        stale = disks[str(server.disks[3])]
+        self.assertEqual(stale["state"], "missing")
+        self.assertIn("old copy", stale["problem"])
+        self.check(server, tree)
+        self.check(server, second)
+        refused = server.cairn("disk", "replace", server.disks[3], server.disks[3], check=False)
+        self.assertIn("--wipe", refused.stderr)
+        server.cairn("disk", "replace", "--wipe", server.disks[3], server.disks[3])
+        self.wait(
+            server,
+            lambda disks, rebuild: disks["count"] == 6 and rebuild["shards_left"] == 0,
+            "the rebuild of a disk",
+        )
+        self.assertEqual(set(self.states(server).values()), {"ok"})
+        self.check_without(server, second, ["disk1", "disk4"])
+
+    def test_a_lost_disk_is_rebuilt_by_itself_where_there_is_another(self):
+        server = self.server(8, flags=["--rebuild-delay", "0"])
+        server.cairn("volume", "set", "main", "--protection", "2x")
+        tree = self.fill(server)
+        server.kill()
+        shutil.rmtree(server.disks[6])
+        server.start()
+        self.wait(
+            server,
+            lambda disks, rebuild: disks["disk6"]["shards"] == 0,
+            "the rebuild of a lost disk",
+        )
+        self.check(server, tree)
+        server.cairn("disk", "remove", server.disks[6])
+        server.disks.pop(6)
+        self.check_without(server, tree, ["disk2"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,137 @@
+"""Scrub: everything is read, what is wrong is repaired, and what cannot be is named."""
+
+import json
+import os
+import unittest
+
+import harness
+import libnfs
+from worlds import WorldTest, blocks, content, flip_bits
+
+FLIPS_PER_DISK = 20
+SCRUB_SECONDS_MAX = 120
+
+
+class Scrub(WorldTest):
+    def scrub(self, server, *arguments):
+        return json.loads(server.cairn("scrub", *arguments, "--json").stdout)
+
+    def scrubbed(self, server, *arguments):
+        """Runs a scrub to its end."""
+        self.scrub(server, "start", "--rate", "0", *arguments)
+        done = lambda: self.scrub(server, "status")["stage"] == "done"
+        harness.wait_until(done, SCRUB_SECONDS_MAX, "the end of a scrub")
+        return self.scrub(server, "status")
+
+    def test_damage_that_nobody_read_is_repaired(self):
+        data = content("scrubbed", 24 * 1024 * 1024)
+        server = self.server(6)
+        self.assertEqual(self.scrub(server, "status")["stage"], "never")
+        with libnfs.Mount(server.libnfs_url()) as mount:
+            mount.write_file("/f", data)
+        server.stop()
+        # Parity, too, which no reader would look at; and one shard is gone altogether.
+        flipped = 0
+        for disk in server.disks[:2]:
+            for shard in (disk / "shards").rglob("*.0?"):
+                with open(shard, "r+b") as file:
+                    for index in range(FLIPS_PER_DISK):
+                        file.seek(index * 70_000)
+                        byte = file.read(1)
+                        if byte and file.tell() + 200_000 < shard.stat().st_size:
+                            file.seek(index * 70_000)
+                            file.write(bytes([byte[0] ^ 0x40]))
+                            flipped += 1
+        self.assertGreater(flipped, FLIPS_PER_DISK)
+        server.start()
+        first = self.scrubbed(server)
+        self.assertGreater(first["repaired_bytes"], 0)
+        self.assertEqual(first["wrong_bytes"], first["repaired_bytes"])
+        self.assertGreater(first["shards"], 5)
+        self.assertGreater(first["records"], 10)
+        self.assertEqual((first["damaged"], first["errors"], first["shards_away"]), (0, 0, 0))
+        self.assertEqual(first["done_bytes"], first["total_bytes"])
+        self.assertIn("done", server.cairn("scrub", "status").stdout)
+        self.assertIn("no damaged files", server.cairn("scrub", "report").stdout)
+        second = self.scrubbed(server)
+        self.assertEqual(second["wrong_bytes"], 0)
+        self.assertEqual(server.metrics()["cairn_scrub_repaired_bytes"], 0)
+        # What was repaired is as good as before: two other disks may go.
+        server.stop()
+        for disk in server.disks[2:4]:
+            disk.rename(disk.with_suffix(".away"))
+        server.start()
+        with libnfs.Mount(server.libnfs_url()) as mount:
+            self.assertTrue(mount.read_file("/f") == data)
+
+    def test_what_cannot_be_repaired_is_named(self):
+        data = content("to lose", 1024 * 1024)
+        server = self.server(1)
+        server.make_folder("folder")
+        with libnfs.Mount(server.libnfs_url()) as mount:
+            mount.write_file("/folder/lost", data)
+            mount.write_file("/whole", data[::-1])
+            mount.link("/folder/lost", "/other name")
+        server.stop()
+        self.assertEqual(flip_bits(server.disks[0], blocks(data), 1), 1)
+        server.start()
+        scrub = self.scrubbed(server)
+        self.assertGreater(scrub["wrong_bytes"], 0)
+        self.assertEqual((scrub["repaired_bytes"], scrub["damaged"]), (0, 1))
+        report = self.scrub(server, "report")
+        [damage] = report["damaged"]
+        self.assertEqual(sorted(damage["paths"]), ["/folder/lost", "/other name"])
+        self.assertEqual(damage["volume"], "main")
+        self.assertLess(damage["start"], damage["end"])
+        text = server.cairn("scrub", "report").stdout
+        self.assertIn("/folder/lost", text)
+        self.assertNotIn("whole", text)
+        self.assertGreater(server.metrics()["cairn_scrub_damaged"], 0)
+        # Its readers get an error, those of other files their bytes.
+        failed = server.cairn("cat", server.url("folder/lost"), check=False, text=False)
+        self.assertNotEqual(failed.returncode, 0)
+        with libnfs.Mount(server.libnfs_url()) as mount:
+            self.assertTrue(mount.read_file("/whole") == data[::-1])
+            # It stays in the report over a restart, until the file is gone.
+            server.restart()
+            self.assertEqual(len(self.scrub(server, "report")["damaged"]), 1)
+        with libnfs.Mount(server.libnfs_url()) as mount:
+            mount.unlink("/other name")
+            self.assertEqual(self.scrub(server, "report")["damaged"][0]["paths"], ["/folder/lost"])
+            mount.unlink("/folder/lost")
+        gone = lambda: not self.scrub(server, "report")["damaged"]
+        harness.wait_until(gone, 30, "the end of the damaged file")
+
+    def test_it_pauses_and_goes_on_over_restarts(self):
+        server = self.server(3, flags=["--scrub-rate", "1MiB"])
+        with libnfs.Mount(server.libnfs_url()) as mount:
+            for index in range(8):
+                mount.write_file(f"/{index}", content(str(index), 4 * 1024 * 1024))
+        server.restart()
+        refused = server.cairn("scrub", "pause", check=False)
+        self.assertEqual(refused.returncode, 4, refused.stderr)
+        started = self.scrub(server, "start")
+        self.assertEqual((started["stage"], started["rate_bytes_per_second"]), ("running", 1 << 20))
+        server.restart()
+        self.assertEqual(self.scrub(server, "status")["stage"], "running")
+        self.scrub(server, "start", "--rate", "40MiB")
+        begun = lambda: self.scrub(server, "status")["done_bytes"] > 0
+        harness.wait_until(begun, 60, "the first segment")
+        paused = self.scrub(server, "pause")
+        self.assertEqual(paused["stage"], "paused")
+        server.kill()
+        server.start()
+        again = self.scrub(server, "status")
+        self.assertEqual(again["stage"], "paused")
+        self.assertGreater(again["done_bytes"], 0)
+        self.assertEqual(again["rate_bytes_per_second"], 40 << 20)
+        self.assertEqual(again["started_seconds"], paused["started_seconds"])
+        done = self.scrubbed(server)
+        self.assertEqual(done["started_seconds"], paused["started_seconds"])
+        self.assertEqual((done["wrong_bytes"], done["damaged"]), (0, 0))
+        restarted = self.scrubbed(server, "--restart")
+        self.assertEqual(restarted["done_bytes"], restarted["total_bytes"])
+
+
+if __name__ == "__main__":
+    unittest.main()
