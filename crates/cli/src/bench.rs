@@ -30,6 +30,7 @@ use crate::bench_args::{AgentArgs, BenchCommand, ImportArgs, ReportArgs, RunArgs
 use crate::bench_progress::{Progress, announce};
 use crate::exit::Failure;
 use crate::print;
+use crate::print::note;
 
 /// Makes the plan for a number of clients.
 type Planner<'a> = Box<dyn Fn(u32) -> Result<Plan, SuiteError> + 'a>;
@@ -115,7 +116,7 @@ fn measure(args: &RunArgs, planners: &[Planner<'_>]) -> Result<ExitCode, Failure
         } else {
             print::text(&text(&result))?;
         }
-        eprintln!(
+        note!(
             "cairn: the result is in {}; `cairn bench report {}` makes a page of it",
             file.path.display(),
             file.path.display()
@@ -127,7 +128,7 @@ fn measure(args: &RunArgs, planners: &[Planner<'_>]) -> Result<ExitCode, Failure
             } else {
                 String::new()
             };
-            eprintln!("cairn: the result is PARTIAL{why}");
+            note!("cairn: the result is PARTIAL{why}");
             is_partial = true;
         }
     }
@@ -194,7 +195,7 @@ fn agents(args: &RunArgs) -> Result<Option<Cluster>, Failure> {
         })?;
     let failures = cluster.failures();
     if !failures.is_empty() {
-        eprintln!("cairn: the run goes on without {failures}");
+        note!("cairn: the run goes on without {failures}");
     }
     Ok(Some(cluster))
 }
@@ -240,12 +241,10 @@ fn stop_on_signals(control: Control, args: &RunArgs) -> Result<(), Failure> {
             }
             signals += 1;
             if signals > 1 {
-                eprintln!("cairn: files may be left in {RUN_FOLDER} in {target}");
+                note!("cairn: files may be left in {RUN_FOLDER} in {target}");
                 std::process::exit(130);
             }
-            eprintln!(
-                "cairn: stopping; the files of the run are removed (once more: leave at once)"
-            );
+            note!("cairn: stopping; the files of the run are removed (once more: leave at once)");
             control.stop();
         }
     };
@@ -414,7 +413,7 @@ fn report(args: &ReportArgs) -> Result<(), Failure> {
     if !is_markdown {
         print::text(&markdown)?;
     }
-    eprintln!("cairn: the report is in {}", args.out.display());
+    note!("cairn: the report is in {}", args.out.display());
     Ok(())
 }
 
@@ -447,6 +446,6 @@ fn import(args: &ImportArgs) -> Result<(), Failure> {
     let mut file = Out::new(Some(&out), false)?.create(&result.suite)?;
     file.write(&result)?;
     print::text(&text(&result))?;
-    eprintln!("cairn: the result is in {}", file.path.display());
+    note!("cairn: the result is in {}", file.path.display());
     Ok(())
 }

@@ -12,6 +12,8 @@ use cairn_bench::result::PhaseResult;
 use cairn_bench::suite::{Observer, Plan, phase_line, phase_ms, phase_operations};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::print::note;
+
 const TICK: Duration = Duration::from_millis(200);
 /// Ticks that the current rate is over.
 const RATE_TICKS: usize = 10;
@@ -55,8 +57,8 @@ impl Progress {
     /// A line above the bar.
     pub fn line(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("{text}")),
-            None => eprintln!("{text}"),
+            Some(bar) => bar.suspend(|| note!("{text}")),
+            None => note!("{text}"),
         }
     }
 

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use cairn_admin::ClientError;
 use cairn_admin::api::ErrorKind;
 
+use crate::print::note;
+
 /// Why a command did not do what it was asked, with what to try.
 #[derive(Debug)]
 pub struct Failure {
@@ -49,9 +51,9 @@ impl Failure {
     }
 
     pub fn print(&self) {
-        eprintln!("cairn: {}", self.message);
+        note!("cairn: {}", self.message);
         if let Some(hint) = &self.hint {
-            eprintln!("       {hint}");
+            note!("       {hint}");
         }
     }
 

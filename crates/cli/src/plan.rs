@@ -27,6 +27,7 @@ use crate::plan_args::{
     PricesCommand, PricesUpdateArgs, WhatifArgs,
 };
 use crate::print;
+use crate::print::note;
 
 /// A configuration or a saved plan at most; a plan has some hundred kilobytes.
 const CONFIG_LEN_BYTES_MAX: u64 = 64 << 20;
@@ -343,7 +344,7 @@ fn deploy(args: &DeployArgs) -> Result<(), Failure> {
     };
     write(args.out.as_deref(), &rendered.content)?;
     for notice in &rendered.notices {
-        eprintln!("cairn: {notice}");
+        note!("cairn: {notice}");
     }
     Ok(())
 }

@@ -29,6 +29,15 @@ pub fn json(value: &impl Serialize) -> Result<(), Failure> {
     text(&json)
 }
 
+/// Writes a line to standard error. Unlike `eprintln!` it does not panic when nobody reads that.
+macro_rules! note {
+    ($($part:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($part)*);
+    }};
+}
+pub(crate) use note;
+
 /// A column: its heading, and whether it holds numbers.
 pub type Column = (&'static str, Align);
 

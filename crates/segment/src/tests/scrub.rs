@@ -110,7 +110,10 @@ fn scrub_says_what_it_cannot_repair() {
         }
         let cold = world.cold(&[]).await;
         let scrub = scrub_all(&cold).await;
-        assert_eq!((scrub.wrong_bytes, scrub.repaired_bytes), ((3 * 64) << 10, 0));
+        assert_eq!(
+            (scrub.wrong_bytes, scrub.repaired_bytes),
+            ((3 * 64) << 10, 0)
+        );
         let (bad, good): (Vec<_>, Vec<_>) = {
             let mut results = Vec::new();
             for each in &written {
