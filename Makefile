@@ -94,8 +94,28 @@ plan-page: setup-page ## Look at the planner's pages in a headless browser
 	scripts/plan-page $(PLAN_PAGE_FLAGS)
 
 .PHONY: test-plan
-test-plan: setup-plan build ## Lint the planner's templates, deploy them to a local stand-in for AWS, boot a server
+test-plan: setup-plan setup-vm build ## Lint the planner's templates, deploy them to a local stand-in for AWS, boot a server
 	scripts/test-plan $(TESTS)
+
+.PHONY: test-plan-short
+test-plan-short: setup-plan ## The part of test-plan that needs neither root nor a VM
+	scripts/test-plan test_tools test_stacks
+
+.PHONY: sim
+sim: setup-build ## Simulate the engine on disks that misbehave: SEEDS=1000, FROM=n for the first
+	scripts/sim seeds $(or $(SEEDS),1000) $(FROM)
+
+.PHONY: sim-soak
+sim-soak: setup-build ## The same for HOURS=n
+	scripts/sim soak $(or $(HOURS),1)
+
+.PHONY: sim-ci
+sim-ci: setup-build ## A fixed set of seeds, and as many that nobody ran before
+	scripts/sim ci
+
+.PHONY: sim-bite
+sim-bite: setup-build ## Does the simulator find bugs that are planted, and how soon?
+	scripts/sim bite
 
 .PHONY: fuzz-short
 fuzz-short: setup-fuzz ## Every fuzz target for FUZZ_SHORT_SECONDS

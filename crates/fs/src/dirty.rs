@@ -8,7 +8,6 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use cairn_base::LogPosition;
-use cairn_base::planted::{self, Bug};
 
 /// Bytes that were written together, or what later writes left of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +15,8 @@ pub struct Run {
     pub data: Bytes,
     /// Where the journal holds the bytes; `None` while they live in memory only.
     pub journal: Option<LogPosition>,
-    /// Number of the write within its file: what a COMMIT has to wait for.
+    /// Number of the write within its file, or of the oldest whose bytes in memory it replaced: what a
+    /// COMMIT has to wait for.
     pub sequence: u64,
 }
 
@@ -70,14 +70,11 @@ impl DirtyMap {
         }
         let before = self.len_bytes;
         let end = offset + run.data.len() as u64;
-        if !planted::is(Bug::OverwriteForgetsCommit) {
-            let touched = self.runs.range(..end).rev();
-            let touched =
-                touched.take_while(|(start, old)| *start + old.data.len() as u64 > offset);
-            let unstable = touched.filter(|(_, old)| old.journal.is_none());
-            let oldest = unstable.map(|(_, old)| old.sequence).min();
-            run.sequence = oldest.map_or(run.sequence, |oldest| oldest.min(run.sequence));
-        }
+        let touched = self.runs.range(..end).rev();
+        let touched = touched.take_while(|(start, old)| *start + old.data.len() as u64 > offset);
+        let unstable = touched.filter(|(_, old)| old.journal.is_none());
+        let oldest = unstable.map(|(_, old)| old.sequence).min();
+        run.sequence = oldest.map_or(run.sequence, |oldest| oldest.min(run.sequence));
         self.clear(offset..offset + run.data.len() as u64);
         self.add(offset, run);
         self.len_bytes as i64 - before as i64
