@@ -99,7 +99,7 @@ test-plan: setup-plan setup-vm build ## Lint the planner's templates, deploy the
 
 .PHONY: test-plan-short
 test-plan-short: setup-plan ## The part of test-plan that needs neither root nor a VM
-	scripts/test-plan test_tools test_stacks
+	scripts/test-plan test_tools test_schema test_stacks
 
 .PHONY: sim
 sim: setup-build ## Simulate the engine on disks that misbehave: SEEDS=1000, FROM=n for the first

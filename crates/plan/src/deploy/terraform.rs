@@ -12,8 +12,8 @@ use super::{DeployError, DeployOptions, NFS_PORT, check_user_data, ports, values
 
 const IMAGE_PARAMETER: &str = "/aws/service/debian/release/12/latest/amd64";
 const ROOT_GIB: u32 = 100;
-/// The oldest version of the provider that has all of what is used here.
-const PROVIDER_VERSION: &str = ">= 5.0";
+/// The oldest version of the provider that has all of what is used here: `insecure_value` of a parameter is of 5.8.
+const PROVIDER_VERSION: &str = ">= 5.8";
 const TAG: &str = "cairn:server";
 
 pub(super) fn template(
