@@ -1,0 +1,18 @@
+"""The tables of docs/performance.md that programs write.
+
+Owns: where they stand. Must not know: what is in them.
+"""
+
+import harness
+
+PATH = harness.REPOSITORY / "docs" / "performance.md"
+
+
+def write(target, text):
+    """Puts `text` between the marks of the make target that measured it."""
+    marks = (f"<!-- {target}: written by `make {target}` -->", f"<!-- {target}: end -->")
+    before, mark, rest = PATH.read_text().partition(marks[0])
+    _, end, after = rest.partition(marks[1])
+    if not mark or not end:
+        raise harness.Failure(f"{PATH} has lost the marks {marks}")
+    PATH.write_text(f"{before}{mark}\n\n{text}\n\n{end}{after}")
