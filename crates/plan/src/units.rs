@@ -95,11 +95,23 @@ fn grouped(number: &str) -> bool {
         && groups.all(|group| group.len() == 3)
 }
 
-fn factor(unit: &str, table: &[(&str, f64)]) -> Option<f64> {
+/// Reads a number with one of the units of `table`, each with its factor to the base unit.
+fn in_base_unit(
+    text: &str,
+    what: &'static str,
+    expected: &'static str,
+    table: &[(&str, f64)],
+) -> Result<f64, UnitError> {
+    let (value, unit) = split(text, what, expected)?;
     table
         .iter()
         .find(|(name, _)| *name == unit)
-        .map(|(_, factor)| *factor)
+        .map(|(_, factor)| value * factor)
+        .ok_or_else(|| UnitError::NotUnderstood {
+            text: text.trim().to_owned(),
+            what,
+            expected,
+        })
 }
 
 /// Three decimals are enough in JSON, and keep it readable.
@@ -178,14 +190,7 @@ impl Bytes {
     /// Reads `200TiB`. The case of a unit counts: `Tb` would be bits.
     pub fn parse(text: &str) -> Result<Self, UnitError> {
         let what = "an amount of bytes";
-        let (value, unit) = split(text, what, Self::EXPECTED)?;
-        factor(unit, &Self::UNITS)
-            .map(|factor| Self(value * factor))
-            .ok_or(UnitError::NotUnderstood {
-                text: text.trim().to_owned(),
-                what,
-                expected: Self::EXPECTED,
-            })
+        in_base_unit(text, what, Self::EXPECTED, &Self::UNITS).map(Self)
     }
 
     pub fn get(self) -> f64 {
@@ -307,14 +312,7 @@ impl Rate {
 
     pub fn parse(text: &str) -> Result<Self, UnitError> {
         let what = "a rate";
-        let (value, unit) = split(text, what, Self::EXPECTED)?;
-        factor(unit, &Self::UNITS)
-            .map(|factor| Self(value * factor))
-            .ok_or(UnitError::NotUnderstood {
-                text: text.trim().to_owned(),
-                what,
-                expected: Self::EXPECTED,
-            })
+        in_base_unit(text, what, Self::EXPECTED, &Self::UNITS).map(Self)
     }
 
     pub fn bytes_s(self) -> f64 {
@@ -395,19 +393,12 @@ impl Usd {
     /// Reads a budget into dollars per month: `5000USD/month`, `60000USD/year`, `2.5USD/hour`.
     pub fn parse_per_month(text: &str) -> Result<Self, UnitError> {
         let what = "a budget";
-        let (value, unit) = split(text, what, Self::EXPECTED)?;
         let table = [
             ("USD/month", 1.0),
             ("USD/year", 1.0 / 12.0),
             ("USD/hour", HOURS_PER_MONTH),
         ];
-        factor(unit, &table)
-            .map(|factor| Self(value * factor))
-            .ok_or(UnitError::NotUnderstood {
-                text: text.trim().to_owned(),
-                what,
-                expected: Self::EXPECTED,
-            })
+        in_base_unit(text, what, Self::EXPECTED, &table).map(Self)
     }
 
     pub fn times(self, factor: f64) -> Self {
@@ -451,31 +442,30 @@ impl Serialize for Usd {
 /// Reads `20%` into 0.2; refuses more than 100 %.
 pub fn parse_share(text: &str) -> Result<f64, UnitError> {
     const EXPECTED: &str = "a share in percent, such as 20%";
-    let what = "a share";
-    let (value, unit) = split(text, what, EXPECTED)?;
-    if unit == "%" && value <= 100.0 {
-        Ok(value / 100.0)
-    } else {
-        Err(UnitError::NotUnderstood {
-            text: text.trim().to_owned(),
-            what,
-            expected: EXPECTED,
-        })
-    }
+    percent(text, "a share", EXPECTED, "%", 100.0)
 }
 
 /// Reads `30%/year` into 0.3.
 pub fn parse_growth(text: &str) -> Result<f64, UnitError> {
     const EXPECTED: &str = "growth in percent a year, such as 30%/year, at most 1000%/year";
-    let what = "growth";
-    let (value, unit) = split(text, what, EXPECTED)?;
-    if unit == "%/year" && value <= 1000.0 {
-        Ok(value / 100.0)
+    percent(text, "growth", EXPECTED, "%/year", 1000.0)
+}
+
+fn percent(
+    text: &str,
+    what: &'static str,
+    expected: &'static str,
+    unit: &str,
+    max_percent: f64,
+) -> Result<f64, UnitError> {
+    let value = in_base_unit(text, what, expected, &[(unit, 0.01)])?;
+    if value * 100.0 <= max_percent {
+        Ok(value)
     } else {
         Err(UnitError::NotUnderstood {
             text: text.trim().to_owned(),
             what,
-            expected: EXPECTED,
+            expected,
         })
     }
 }

@@ -1,0 +1,115 @@
+//! A SAN array: file systems that serve LUNs, striped by the host.
+//!
+//! Owns: how the rules combine for this family. Must not know: the other families, prices but by name.
+
+use super::*;
+
+pub(super) fn san_array<'a>(
+    catalog: &Catalog,
+    book: &'a PriceBook,
+    it: &SanArray,
+    detail: Detail,
+) -> Result<Parts<'a>, EvaluateError> {
+    check_count(it.systems, "systems")?;
+    let (ssd, iops_each, rate) = match &it.system {
+        SanSystem::Server(server) => return servers(catalog, book, it.systems, server, detail),
+        SanSystem::Ontap {
+            ssd_bytes,
+            iops,
+            mb_s,
+        } => (*ssd_bytes, *iops, *mb_s),
+    };
+    let of = &catalog.designs.san_array;
+    let size = of.ssd_tb_min..=of.ssd_tb_max;
+    if it.systems > of.systems_max
+        || !size.contains(&(ssd.get() / 1e12))
+        || iops_each > of.iops_max
+        || rate.mb_s() > of.throughput_gb_s_max * 1024.0
+    {
+        return Err(invalid(format!(
+            "an array is at most {} file systems of {} to {} TB SSD, {} IOPS and {} GB/s each",
+            of.systems_max, of.ssd_tb_min, of.ssd_tb_max, of.iops_max, of.throughput_gb_s_max
+        )));
+    }
+    let count = f64::from(it.systems);
+    let (mut read, mut write, mut random) = (
+        Limits::new(detail),
+        Limits::new(detail),
+        Limits::new(detail),
+    );
+    read.rate(
+        "throughput capacity",
+        rate.times(count),
+        rules::SAN_THROUGHPUT,
+        || format!("{} systems x {rate}", it.systems),
+    );
+    let each = rate.min(Rate::from_mb_s(of.write_mb_s_max));
+    write.rate(
+        "throughput capacity",
+        rate.times(count),
+        rules::SAN_THROUGHPUT,
+        || format!("{} systems x {rate}", it.systems),
+    );
+    write.rate(
+        "writes copied to the partner",
+        each.times(count),
+        rules::SAN_WRITE,
+        || format!("{} systems x {each}", it.systems),
+    );
+    random.iops(
+        "SSD IOPS",
+        iops_each as f64 * count,
+        rules::SAN_IOPS,
+        || format!("{} systems x {iops_each} IOPS", it.systems),
+    );
+    random.iops(
+        "throughput capacity",
+        rate.bytes_s() * count / RANDOM_BYTES,
+        rules::SAN_THROUGHPUT,
+        || format!("{} systems x {rate} / 4 KiB", it.systems),
+    );
+    let mut random_write = random.clone();
+    random_write.iops(
+        "writes copied to the partner",
+        each.bytes_s() * count / RANDOM_BYTES,
+        rules::SAN_WRITE,
+        || format!("{} systems x {each} / 4 KiB", it.systems),
+    );
+    let prices = book.ontap()?;
+    let mut costing = Costing::new(book);
+    let extra = iops_each as f64 - prices.iops_per_gib_included * ssd.gib();
+    let month = prices.usd_per_gb_month * ssd.gib()
+        + prices.usd_per_iops_month * extra.max(0.0)
+        + prices.usd_per_mb_s_month * rate.mb_s();
+    costing.service(
+        "FSx for NetApp ONTAP file system".to_owned(),
+        count,
+        Usd(month * count),
+        prices.of.as_deref(),
+    );
+    costing.without("the host that stripes over the array, and data transfer");
+    let performance = Performance {
+        seq_read: throughput(read.clone(), read, &[rules::SAN_STRIPE]),
+        seq_write: throughput(write.clone(), write, &[rules::SAN_STRIPE]),
+        random_read: iops(random.clone(), random, &[rules::SAN_STRIPE]),
+        random_write: iops(random_write.clone(), random_write, &[rules::SAN_STRIPE]),
+        cached_read_mb_s: None,
+        cached_when: None,
+        cache_bytes: None,
+        credit: None,
+    };
+    Ok(Parts {
+        capacity: service_capacity(ssd.times(count)),
+        performance,
+        costing,
+        survives: figure(1, &[rules::SERVICE_REDUNDANCY]),
+        survives_words: "one server of each system's pair; losing a whole system loses the array"
+            .to_owned(),
+        notes: vec![
+            "one host uses the array; its network carries all of it: 20 GB/s need 160 Gb/s"
+                .to_owned(),
+            "random reads that its memory or NVMe caches answer come on top of the SSD IOPS"
+                .to_owned(),
+        ],
+    })
+}
