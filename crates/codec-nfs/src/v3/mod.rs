@@ -54,79 +54,57 @@ xdr_enum! {
     }
 }
 
+/// One side of the conversation: an enum with what each procedure that is not NULL carries.
+macro_rules! message {
+    ($(#[$doc:meta])* $name:ident { $($procedure:ident($body:ty),)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum $name<'a> {
+            Null,
+            $($procedure($body),)*
+        }
+
+        impl<'a> $name<'a> {
+            /// Reads what `procedure` carries. What follows it is left in `from`.
+            pub fn decode(
+                procedure: Procedure,
+                from: &mut Reader<'a>,
+            ) -> Result<Self, DecodeError> {
+                Ok(match procedure {
+                    Procedure::Null => Self::Null,
+                    $(Procedure::$procedure => Self::$procedure(Decode::decode(from)?),)*
+                })
+            }
+
+            pub fn procedure(&self) -> Procedure {
+                match self {
+                    Self::Null => Procedure::Null,
+                    $(Self::$procedure(_) => Procedure::$procedure,)*
+                }
+            }
+        }
+
+        impl Encode for $name<'_> {
+            fn encode(&self, to: &mut Writer<'_>) {
+                match self {
+                    Self::Null => {}
+                    $(Self::$procedure(body) => to.put(body),)*
+                }
+            }
+        }
+    };
+}
+
 /// One line per procedure that has arguments gives both enums and their codecs.
 macro_rules! messages {
     ($($procedure:ident($args:ty) -> $reply:ty,)*) => {
-        /// The arguments of a call.
-        #[derive(Clone, Debug, PartialEq, Eq)]
-        pub enum Call<'a> {
-            Null,
-            $($procedure($args),)*
+        message! {
+            /// The arguments of a call.
+            Call { $($procedure($args),)* }
         }
-
-        impl<'a> Call<'a> {
-            /// Reads the arguments of `procedure`. What follows them is left in `from`.
-            pub fn decode(
-                procedure: Procedure,
-                from: &mut Reader<'a>,
-            ) -> Result<Self, DecodeError> {
-                Ok(match procedure {
-                    Procedure::Null => Self::Null,
-                    $(Procedure::$procedure => Self::$procedure(Decode::decode(from)?),)*
-                })
-            }
-
-            pub fn procedure(&self) -> Procedure {
-                match self {
-                    Self::Null => Procedure::Null,
-                    $(Self::$procedure(_) => Procedure::$procedure,)*
-                }
-            }
-        }
-
-        impl Encode for Call<'_> {
-            fn encode(&self, to: &mut Writer<'_>) {
-                match self {
-                    Self::Null => {}
-                    $(Self::$procedure(args) => to.put(args),)*
-                }
-            }
-        }
-
-        /// The results of a call.
-        #[derive(Clone, Debug, PartialEq, Eq)]
-        pub enum Reply<'a> {
-            Null,
-            $($procedure($reply),)*
-        }
-
-        impl<'a> Reply<'a> {
-            /// Reads the results of `procedure`. What follows them is left in `from`.
-            pub fn decode(
-                procedure: Procedure,
-                from: &mut Reader<'a>,
-            ) -> Result<Self, DecodeError> {
-                Ok(match procedure {
-                    Procedure::Null => Self::Null,
-                    $(Procedure::$procedure => Self::$procedure(Decode::decode(from)?),)*
-                })
-            }
-
-            pub fn procedure(&self) -> Procedure {
-                match self {
-                    Self::Null => Procedure::Null,
-                    $(Self::$procedure(_) => Procedure::$procedure,)*
-                }
-            }
-        }
-
-        impl Encode for Reply<'_> {
-            fn encode(&self, to: &mut Writer<'_>) {
-                match self {
-                    Self::Null => {}
-                    $(Self::$procedure(results) => to.put(results),)*
-                }
-            }
+        message! {
+            /// The results of a call.
+            Reply { $($procedure($reply),)* }
         }
     };
 }

@@ -319,11 +319,8 @@ fn pool(corpus: &Path) -> std::io::Result<()> {
         version: 3,
         created: CREATED,
         stage: Stage::InUse,
-        disks: vec![PoolDisk {
-            id: DiskId(1),
-            label: "/data/1".into(),
-            added: CREATED,
-        }],
+        disks: vec![PoolDisk::new(DiskId(1), "/data/1", CREATED)],
+        left: Vec::new(),
         volumes: vec![PoolVolume {
             id: VolumeId(1),
             name: "main".parse().expect("it is a name"),

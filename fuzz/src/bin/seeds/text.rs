@@ -177,6 +177,8 @@ fn disk() -> DiskView {
         write_errors: 0,
         full_errors: 0,
         checksum_errors: 0,
+        shards: 3,
+        problem: Some("it hangs".to_owned()),
     }
 }
 
