@@ -1,19 +1,7 @@
 // Draws the charts of a report page: the data is in #chart-data, as crates/bench/src/report/chart.rs has it.
 "use strict";
 (() => {
-  const charts = JSON.parse(document.getElementById("chart-data").textContent);
-  const frames = [...document.querySelectorAll(".chart")];
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  const DASHES = [[], [6, 3], [2, 2], [8, 3, 2, 3], [], [6, 3]];
-  const HEIGHT = 260;
-  const PRINT_WIDTH = 340;
-  let plots = [];
-  let isPrinting = false;
-
-  const rounded = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
-  const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
-  const compact = new Intl.NumberFormat("en", { maximumSignificantDigits: 3, notation: "compact" });
-  const number = (value) => (Math.abs(value) >= 100 ? whole : rounded).format(value);
+  const { number, whole, compact, stroke } = pageCharts;
   const time = (us) =>
     us >= 1e6 ? number(us / 1e6) + " s" : us >= 1e3 ? number(us / 1e3) + " ms" : number(us) + " µs";
   // x of a latency chart is "of so many requests one is slower": 100 is the 99th percentile.
@@ -57,27 +45,16 @@
     },
   };
 
-  const colours = () => {
-    const style = getComputedStyle(document.documentElement);
-    const named = (name) => style.getPropertyValue(name).trim();
-    return { ink: named("--quiet"), grid: named("--line"), card: named("--card"), lines: [0, 1, 2, 3, 4, 5].map((at) => named("--c" + at)) };
-  };
-
   // The results have one colour on the whole page, so that a line and the list at the top agree.
   const labels = [...document.querySelectorAll("ul.runs b")].map((label) => label.textContent);
 
-  const options = (chart, width, colour) => {
+  const options = (chart, colour) => {
     const kind = KINDS[chart.kind];
-    const axis = (more) => ({
-      stroke: colour.ink, grid: { stroke: colour.grid, width: 1 }, ticks: { stroke: colour.grid, width: 1, size: 5 },
-      font: "12px system-ui, 'DejaVu Sans', sans-serif", labelFont: "12px system-ui, 'DejaVu Sans', sans-serif", labelSize: 18,
-      // The library would leave out what is no power of ten.
-      filter: (_, all) => all, ...more,
-    });
+    // The library would leave out what is no power of ten.
+    const axis = (more) => pageCharts.axis(colour, { filter: (_, all) => all, ...more });
     const splits = (choose, scale) => choose && ((u) => choose(u.scales[scale].min, u.scales[scale].max, u.data[0]));
     const value = kind.y ? kind.y.value : (y) => number(y) + " " + chart.unit;
     return {
-      width, height: HEIGHT,
       padding: [10, 26, 0, 0],
       scales: {
         x: { time: false, ...kind.x.scale },
@@ -87,10 +64,10 @@
         { label: kind.x.label, value: (_, x) => (x == null ? "" : kind.x.value(x)) },
         ...chart.lines.map((line) => {
           const at = Math.max(0, labels.indexOf(line.label));
-          const stroke = colour.lines[at % colour.lines.length];
+          const look = stroke(colour, at);
           return {
-            label: line.label, stroke, width: 2, dash: DASHES[at % DASHES.length], spanGaps: true,
-            points: { show: kind.points === true, size: 7, fill: colour.card, stroke },
+            label: line.label, ...look, spanGaps: true,
+            points: { show: kind.points === true, size: 7, fill: colour.card, stroke: look.stroke },
             value: (_, y) => (y == null ? "" : value(y)),
           };
         }),
@@ -105,35 +82,8 @@
     };
   };
 
-  const draw = () => {
-    for (const plot of plots) plot.destroy();
-    const colour = colours();
-    plots = frames.map((frame) => {
-      const chart = charts[frame.dataset.chart];
-      const data = uPlot.join(chart.lines.map((line) => [line.x, line.y]));
-      const width = isPrinting ? PRINT_WIDTH : Math.max(240, frame.clientWidth);
-      return new uPlot(options(chart, width, colour), data, frame);
-    });
-    document.body.dataset.charts = plots.length;
-  };
-
-  const resize = () => {
-    if (isPrinting) return;
-    plots.forEach((plot, at) => {
-      const width = Math.max(240, frames[at].clientWidth);
-      if (width !== plot.width) plot.setSize({ width, height: HEIGHT });
-    });
-  };
-
-  const print = (starts) => {
-    isPrinting = starts;
-    document.documentElement.toggleAttribute("data-printing", starts);
-    draw();
-  };
-
-  draw();
-  dark.addEventListener("change", draw);
-  addEventListener("resize", resize);
-  addEventListener("beforeprint", () => print(true));
-  addEventListener("afterprint", () => print(false));
+  pageCharts.show(260, (chart, _, colour) => ({
+    options: options(chart, colour),
+    data: uPlot.join(chart.lines.map((line) => [line.x, line.y])),
+  }));
 })();

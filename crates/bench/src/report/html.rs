@@ -15,9 +15,10 @@ use super::text;
 use super::view::{TOPIC_COUNT_MAX, Topic, View, about, phases};
 use crate::result::RunResult;
 
-const CHART_SCRIPT: &str = include_str!("../../assets/uplot/uPlot.iife.min.js");
+const CHART_LIBRARY: &str = include_str!("../../assets/uplot/uPlot.iife.min.js");
 const CHART_STYLE: &str = include_str!("../../assets/uplot/uPlot.min.css");
 const CHART_LICENCE: &str = include_str!("../../assets/uplot/LICENSE");
+const CHART_SCRIPT: &str = include_str!("../../assets/charts.js");
 const PAGE_SCRIPT: &str = include_str!("../../assets/page.js");
 const PAGE_STYLE: &str = include_str!("../../assets/page.css");
 
@@ -167,7 +168,7 @@ fn head(page: &mut Page, view: &View<'_>) {
     page.raw("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
     page.raw("<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; ");
     page.raw("base-uri 'none'; form-action 'none'; script-src");
-    for script in [CHART_SCRIPT, PAGE_SCRIPT] {
+    for script in [CHART_LIBRARY, CHART_SCRIPT, PAGE_SCRIPT] {
         page.raw(" 'sha256-");
         page.out
             .push_str(&BASE64_STANDARD.encode(Sha256::digest(script)));
@@ -392,9 +393,10 @@ fn scripts(page: &mut Page, charts: &[Chart]) {
     page.out.push_str(&text::json_in_script(&json));
     page.raw("</script>\n<!-- uPlot, which draws the charts:\n");
     page.text(CHART_LICENCE);
-    page.raw("-->\n<script>");
-    page.raw(CHART_SCRIPT);
-    page.raw("</script>\n<script>");
-    page.raw(PAGE_SCRIPT);
-    page.raw("</script>\n");
+    page.raw("-->\n");
+    for script in [CHART_LIBRARY, CHART_SCRIPT, PAGE_SCRIPT] {
+        page.raw("<script>");
+        page.raw(script);
+        page.raw("</script>\n");
+    }
 }
