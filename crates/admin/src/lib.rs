@@ -4,6 +4,8 @@
 //! code that answers), and the blocking client that the command line uses.
 //! Must not know: how a node does what is asked; it calls a [`Control`], which the node is.
 
+#![forbid(unsafe_code)]
+
 pub mod api;
 mod client;
 mod control;

@@ -39,6 +39,8 @@ use crate::token::Token;
 
 /// Longest body of a request, in bytes.
 pub const BODY_LEN_BYTES_MAX: usize = 256 << 10;
+/// Longest head of a request, in bytes; so much is kept for a connection, and an answer in so large parts.
+const HEAD_LEN_BYTES_MAX: usize = 64 << 10;
 /// Most connections at a time; more wait to be accepted.
 pub const CONNECTIONS_MAX: usize = 128;
 /// A client that takes longer to send its headers, or its body, is cut off; so is one that takes
@@ -88,7 +90,8 @@ impl AdminServer {
         let graceful = GracefulShutdown::new();
         let mut http = hyper::server::conn::http1::Builder::new();
         http.timer(TokioTimer::new())
-            .header_read_timeout(CLIENT_TIMEOUT);
+            .header_read_timeout(CLIENT_TIMEOUT)
+            .max_buf_size(HEAD_LEN_BYTES_MAX);
         tokio::pin!(stop);
         loop {
             let accept = async {

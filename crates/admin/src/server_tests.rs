@@ -315,6 +315,102 @@ fn template(path: &str) -> String {
     path.to_owned()
 }
 
+/// Method and path of every route of a part of the router, with something in place of each parameter.
+fn routes(part: OpenApiRouter<Arc<Shared>>) -> Vec<(String, String)> {
+    let document = serde_json::to_value(part.into_openapi()).unwrap();
+    let mut routes = Vec::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        let path = path
+            .split('/')
+            .map(|part| if part.starts_with('{') { "main" } else { part });
+        let path = path.collect::<Vec<_>>().join("/");
+        for method in item.as_object().unwrap().keys() {
+            routes.push((method.to_uppercase(), path.clone()));
+        }
+    }
+    routes
+}
+
+/// A route is made in one of three places; whoever adds one to those that take no token must say so here.
+#[tokio::test]
+async fn every_route_takes_the_token() {
+    let open = |method: &str, path: &str| (method.to_owned(), path.to_owned());
+    assert_eq!(
+        routes(super::open()),
+        [open("GET", "/api/v1/openapi.json"), open("GET", "/healthz")]
+    );
+    assert_eq!(routes(observed()), [open("GET", "/metrics")]);
+    // Made otherwise, a route would not be in the document, and not in this test.
+    assert!(!include_str!("server.rs").contains(".route("));
+
+    let pretend = Arc::new(Pretend::default());
+    let control: Arc<dyn Control> = pretend.clone();
+    let token = Token::parse(TOKEN).unwrap();
+    let settings = AdminSettings {
+        metrics_open: false,
+    };
+    let router = AdminServer::new(control, token, settings).router();
+    let secured: Vec<_> = [routes(secured()), routes(observed())].concat();
+    assert!(secured.len() > 20, "{secured:?}");
+    let half = &TOKEN[..TOKEN.len() / 2];
+    let longer = format!("{TOKEN}0");
+    let wrong = [
+        None,
+        Some(""),
+        Some("0123456789abcdef0123456789abcdee"),
+        Some(half),
+        Some(&longer),
+    ];
+    for (method, path) in &secured {
+        for token in wrong {
+            let (status, text) = ask(&router, method, path, token, "{}").await;
+            assert_eq!(status, 401, "{method} {path} {token:?}: {text}");
+        }
+        let (status, text) = ask(&router, method, path, Some(TOKEN), "{}").await;
+        assert_ne!(status, 401, "{method} {path}: {text}");
+        // A token elsewhere is none.
+        let path = format!("{path}?token={TOKEN}&access_token={TOKEN}");
+        let (status, text) = ask(&router, method, &path, None, "{}").await;
+        assert_eq!(status, 401, "{method} {path}: {text}");
+    }
+    // Without a token nothing was done, not even what the path or the method would have been refused for.
+    pretend.told.lock().unwrap().clear();
+    for (_, path) in &secured {
+        for method in [
+            "GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS", "TRACE",
+        ] {
+            let (status, _) = ask(&router, method, path, None, r#"{"path":"/x"}"#).await;
+            assert!([401, 405].contains(&status), "{method} {path}: {status}");
+        }
+    }
+    assert!(pretend.told.lock().unwrap().is_empty());
+}
+
+/// A head without end takes no memory without end.
+#[tokio::test]
+async fn long_heads_are_refused() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let serving = tokio::spawn(server(false).serve(listener, async { drop(stopped.await) }));
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    stream
+        .write_all(b"GET /healthz HTTP/1.1\r\nX: ")
+        .await
+        .unwrap();
+    let mut sent_bytes = 0;
+    // The server stops reading, answers and closes; what fits into the sockets' buffers goes out.
+    while stream.write_all(&[b'x'; 4096]).await.is_ok() {
+        sent_bytes += 4096;
+        assert!(sent_bytes < 64 << 20, "it takes all of it");
+    }
+    let mut got = Vec::new();
+    let _ = stream.read_to_end(&mut got).await;
+    assert!(got.is_empty() || got.starts_with(b"HTTP/1.1 431"));
+    stop.send(()).unwrap();
+    serving.await.unwrap();
+}
+
 #[tokio::test]
 async fn metrics_can_be_open() {
     let router = server(true).router();

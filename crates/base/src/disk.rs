@@ -21,6 +21,11 @@ pub enum DiskError {
     Exists { disk: String, name: String },
     #[error("{disk}: no space left while {what}; free space on it or add a disk")]
     Full { disk: String, what: String },
+    /// The process, or the machine, has no file descriptor left; no sign of a bad disk.
+    #[error(
+        "{disk}: no file descriptor left while {what}; raise the limit (LimitNOFILE, ulimit -n)"
+    )]
+    NoDescriptor { disk: String, what: String },
     #[error("{disk}: {what}: {detail}")]
     Io {
         disk: String,
@@ -94,11 +99,10 @@ pub trait DiskFile: Send + Sync + 'static {
     fn write_at<'a>(&'a self, offset: u64, parts: Vec<Bytes>) -> IoFuture<'a, ()>;
     /// Writes and syncs in one step (FUA where the device has it): the log's way to write.
     fn write_durable_at<'a>(&'a self, offset: u64, parts: Vec<Bytes>) -> IoFuture<'a, ()>;
-    /// As `write_durable_at`, in the calling thread, which is blocked meanwhile: for threads that have
-    /// nothing else to do, because each hand-over to another one costs a wake-up. `None`: this file
-    /// cannot, nothing was done.
-    fn write_durable_now(&self, _offset: u64, _part: &Bytes) -> Option<Result<(), DiskError>> {
-        None
+    /// As `write_durable_at`, if possible by the thread that polls, after its poll (see [`crate::here`]): for
+    /// threads that have nothing else to do, because each hand-over to another one costs a wake-up.
+    fn write_durable_here<'a>(&'a self, offset: u64, part: Bytes) -> IoFuture<'a, ()> {
+        self.write_durable_at(offset, vec![part])
     }
     /// Reads exactly `len_bytes`, or `Short`. The buffer starts at an aligned address if `offset` is aligned.
     fn read_at<'a>(&'a self, offset: u64, len_bytes: usize) -> IoFuture<'a, Bytes>;

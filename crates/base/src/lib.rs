@@ -7,6 +7,7 @@
 pub mod buf;
 pub mod disk;
 pub mod env;
+pub mod here;
 pub mod ids;
 pub mod planted;
 pub mod real;

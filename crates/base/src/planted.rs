@@ -26,11 +26,13 @@ pub enum Bug {
     ShardWithoutSync,
     ShardNameWithoutSync,
     SyncErrorIgnored,
+    RecycledNameHalfSynced,
     // segment
     RecordChecksumIgnored,
     ParityNotComputed,
     RowsOverlap,
     AppendAnsweredOnError,
+    RepairAtWrongPlace,
     // fs
     StableWriteNotAwaited,
     CommitSkipsFlights,
@@ -44,6 +46,11 @@ pub enum Bug {
     OrphanForgotten,
     VerifierKept,
     FailedFlushDropped,
+    RenameInTwoSteps,
+    // garbage collection, in fs
+    CollectorIgnoresPins,
+    CollectorDeletesFirst,
+    RelocationIgnoresOverwrites,
 }
 
 impl Bug {
@@ -65,10 +72,12 @@ impl Bug {
         Bug::ShardWithoutSync,
         Bug::ShardNameWithoutSync,
         Bug::SyncErrorIgnored,
+        Bug::RecycledNameHalfSynced,
         Bug::RecordChecksumIgnored,
         Bug::ParityNotComputed,
         Bug::RowsOverlap,
         Bug::AppendAnsweredOnError,
+        Bug::RepairAtWrongPlace,
         Bug::StableWriteNotAwaited,
         Bug::CommitSkipsFlights,
         Bug::CommitForgetsNewFlights,
@@ -81,6 +90,10 @@ impl Bug {
         Bug::OrphanForgotten,
         Bug::VerifierKept,
         Bug::FailedFlushDropped,
+        Bug::RenameInTwoSteps,
+        Bug::CollectorIgnoresPins,
+        Bug::CollectorDeletesFirst,
+        Bug::RelocationIgnoresOverwrites,
     ];
 }
 

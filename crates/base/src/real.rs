@@ -51,19 +51,13 @@ impl Spawner for TokioSpawner {
 
     fn spawn_thread(&self, name: &'static str, task: BoxFuture<()>) {
         let handle = self.0.clone();
-        let (sender, receiver) = std::sync::mpsc::sync_channel::<BoxFuture<()>>(1);
-        let thread = std::thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(move || {
-                if let Ok(task) = receiver.recv() {
-                    handle.block_on(task);
-                }
-            });
-        match thread {
-            // The thread waits for the task, and there is room for one.
-            Ok(_) => drop(sender.send(task)),
+        let enter = move |run: &dyn Fn()| {
+            let _inside = handle.enter();
+            run();
+        };
+        if let Err(task) = crate::here::spawn(name, task, enter) {
             // It works on a shared thread too, only slower.
-            Err(_) => drop(self.0.spawn(task)),
+            self.0.spawn(task);
         }
     }
 

@@ -1,5 +1,6 @@
 //! Finds the server that a command is for, and its token.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use cairn_admin::api::ReadyFile;
@@ -63,17 +64,27 @@ fn read(path: &Path) -> Result<Token, Failure> {
 
 /// The server of this machine: one that runs is preferred to one that left its file.
 fn find_local() -> Option<ReadyFile> {
-    let folders = [
-        ready::runtime_folder(),
-        Some(PathBuf::from(USUAL_DATA_FOLDER)),
+    let file_in = |folder: PathBuf| folder.join(ready::SERVER_FILE_NAME);
+    let usual = file_in(PathBuf::from(USUAL_DATA_FOLDER));
+    let places = [
+        ready::runtime_folder().map(file_in),
+        is_of_trust(&usual).then_some(usual),
     ];
-    let mut found: Vec<ReadyFile> = folders
+    let mut found: Vec<ReadyFile> = places
         .into_iter()
         .flatten()
-        .filter_map(|folder| ready::read(&folder.join(ready::SERVER_FILE_NAME)))
+        .filter_map(|path| ready::read(&path))
         .collect();
     found.sort_by_key(|ready| !runs(ready.pid));
     found.into_iter().next()
+}
+
+/// Whether the file is this user's or root's. The file names a server and a token for it: below the folder
+/// that one happens to be in, anybody's could have it all sent to them.
+fn is_of_trust(path: &Path) -> bool {
+    let user = rustix::process::geteuid().as_raw();
+    path.metadata()
+        .is_ok_and(|file| [0, user].contains(&file.uid()))
 }
 
 fn runs(pid: u32) -> bool {
@@ -83,6 +94,19 @@ fn runs(pid: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_ones_own_file_below_the_current_folder_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(ready::SERVER_FILE_NAME);
+        assert!(!is_of_trust(&path));
+        std::fs::write(&path, "{}").unwrap();
+        assert!(is_of_trust(&path));
+        // Only root can give a file away.
+        if std::os::unix::fs::chown(&path, Some(12_345), None).is_ok() {
+            assert!(!is_of_trust(&path));
+        }
+    }
 
     #[test]
     fn urls_are_completed_or_refused() {

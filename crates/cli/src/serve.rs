@@ -9,6 +9,7 @@ use cairn_config::{
     CONFIG_FILE_LEN_BYTES_MAX, Config, ConfigError, LogFormat, Settings, parse_file,
 };
 use cairn_node::{Node, NodeError, NodeErrorKind, ready};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -26,6 +27,7 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
     start_logging(config.log_format);
     // Data, keys and the token are for the server's user only.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    raise_descriptor_limit();
     let node = Node::start(config).map_err(start_failure)?;
     // Before anyone hears that it serves: who waits for that may stop it at once.
     let (mut terminate, mut interrupt) = node.block_on(async { signals() })?;
@@ -49,6 +51,19 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
     }
     node.stop();
     print::text("stopped")
+}
+
+/// Takes as many file descriptors as the system lets us have: the usual limit of 1024 is that of programs
+/// with `select`, and disks and clients need more.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, wanted) {
+        tracing::warn!("raising the limit of file descriptors: {error}");
+    }
 }
 
 pub fn config_check(args: &ConfigCheckArgs) -> Result<(), Failure> {

@@ -5,6 +5,8 @@
 //! volumes and exports that the CLI, the REST API and the pool file share.
 //! Must not know: how anything is done with them; it opens no file and no socket.
 
+#![forbid(unsafe_code)]
+
 mod export;
 mod file;
 mod memory;

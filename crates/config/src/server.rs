@@ -22,8 +22,8 @@ pub const DATA_FOLDERS_MAX: usize = 64;
 pub const DISK_SPARE_BYTES_DEFAULT: u64 = 0;
 /// How fast a scrub reads, unless told otherwise.
 pub const SCRUB_RATE_DEFAULT: u64 = 50 << 20;
-/// How fast shards are moved and rebuilt, unless told otherwise.
-pub const REBUILD_RATE_DEFAULT: u64 = 200 << 20;
+/// How fast shards are moved and rebuilt, unless told otherwise: as fast as disks and clients let it.
+pub const REBUILD_RATE_DEFAULT: u64 = 0;
 /// How long a lost disk is waited for before its data is rebuilt elsewhere, unless told otherwise.
 pub const REBUILD_DELAY_SECONDS_DEFAULT: u64 = 600;
 /// Most threads that serve clients.
@@ -113,11 +113,11 @@ pub struct Settings {
     /// auto, uring or threads [default: auto]
     #[arg(long, value_name = "KIND")]
     pub disk_io: Option<DiskIo>,
-    /// Bytes per second that a scrub reads; 0 for no limit [default: 50MiB]
+    /// Most bytes per second that a scrub reads; 0 for no limit but what clients leave [default: 50MiB]
     #[arg(long, value_name = "SIZE")]
     pub scrub_rate: Option<Size>,
-    /// Bytes per second that are moved or rebuilt when a disk leaves or is lost; 0 for no limit
-    /// [default: 200MiB]
+    /// Most bytes per second that are moved or rebuilt when a disk leaves or is lost; 0 for no limit but what
+    /// clients leave [default: 0]
     #[arg(long, value_name = "SIZE")]
     pub rebuild_rate: Option<Size>,
     /// Seconds that a lost disk is waited for before its data is rebuilt on others [default: 600]

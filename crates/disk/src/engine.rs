@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
@@ -105,6 +106,14 @@ impl Engine {
         result.await.unwrap_or_else(|_| Err(stopped()))
     }
 
+    /// Ends the threads when they have finished what they have; false if some have not by `deadline`.
+    pub(crate) fn end(&mut self, deadline: Instant) -> bool {
+        let ring = self.ring.as_mut().is_none_or(|ring| ring.end(deadline));
+        let syncers = self.syncers.as_mut();
+        let syncers = syncers.is_none_or(|workers| workers.end(deadline));
+        self.workers.end(deadline) && ring && syncers
+    }
+
     async fn slot(&self) -> io::Result<OwnedSemaphorePermit> {
         let slots = self.slots.clone();
         slots.acquire_owned().await.map_err(|_| stopped())
@@ -128,4 +137,40 @@ pub(crate) fn perform_here(mut op: Op) -> io::Result<Outcome> {
 
 fn stopped() -> io::Error {
     io::Error::other("the disk's I/O thread has stopped")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn a_disk_that_hangs_does_not_keep_others_from_closing_it() {
+        for choice in [EngineChoice::Auto, EngineChoice::Threads] {
+            let settings = DiskSettings {
+                engine: choice,
+                ..DiskSettings::default()
+            };
+            let mut engine = Engine::start(&settings).unwrap();
+            let (hang, hangs) = channel::<()>();
+            let (begun, has_begun) = channel();
+            let call = engine.call(move || {
+                begun.send(()).unwrap();
+                let _ = hangs.recv();
+                Ok(())
+            });
+            // It runs to its end, whether or not somebody waits for it.
+            assert!(call.now_or_never().is_none());
+            has_begun.recv().unwrap();
+            assert!(!engine.end(Instant::now() + Duration::from_millis(20)));
+            drop(hang);
+            drop(engine);
+            let mut idle = Engine::start(&settings).unwrap();
+            assert!(idle.end(Instant::now() + Duration::from_secs(60)));
+        }
+    }
 }

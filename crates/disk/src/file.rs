@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use cairn_base::buf::IO_ALIGN_BYTES;
 use cairn_base::disk::{DiskError, DiskFile, IoFuture};
+use cairn_base::here;
 
 use crate::align::align_parts;
 use crate::engine::perform_here;
@@ -216,17 +217,31 @@ impl DiskFile for RealFile {
         Box::pin(self.write(offset, parts, true))
     }
 
-    fn write_durable_now(&self, offset: u64, part: &Bytes) -> Option<Result<(), DiskError>> {
-        if part.is_empty() {
-            return None;
-        }
-        Some(
-            self.begin_write(offset, vec![part.clone()], true)
-                .and_then(|(op, write)| {
-                    let result = op.and_then(|op| perform_here(op).map(|_| ()));
-                    self.end_write(write, result)
-                }),
-        )
+    fn write_durable_here<'a>(&'a self, offset: u64, part: Bytes) -> IoFuture<'a, ()> {
+        Box::pin(async move {
+            if part.is_empty() || !here::is_possible() {
+                return self.write(offset, vec![part], true).await;
+            }
+            let (op, write) = self.begin_write(offset, vec![part], true)?;
+            let result = match op {
+                Ok(op) => {
+                    // The disk is not closed, nor its lock released, before the call has ended.
+                    let core = self.core.clone();
+                    let call = move || {
+                        let written = perform_here(op).map(drop);
+                        drop(core);
+                        written
+                    };
+                    // Asked just now, by this thread: it is still possible.
+                    match here::here(call) {
+                        Ok(written) => written.await,
+                        Err(_) => Err(io::Error::other("the thread is taken")),
+                    }
+                }
+                Err(error) => Err(error),
+            };
+            self.end_write(write, result)
+        })
     }
 
     fn read_at<'a>(&'a self, offset: u64, len_bytes: usize) -> IoFuture<'a, Bytes> {

@@ -6,10 +6,11 @@
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
-use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use cairn_base::AlignedBuf;
@@ -17,17 +18,22 @@ use cairn_base::buf::IO_ALIGN_BYTES;
 use cairn_base::disk::{Disk, DiskError, DiskFile, DiskSpace, IoFuture, OpenMode};
 use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 
 use crate::buf_pool::BufPool;
 use crate::engine::Engine;
 use crate::file::RealFile;
 use crate::op::{Op, OsFile};
 use crate::usage::Usage;
+use crate::workers::END_MAX;
 
 /// Holds the lock and our process id; not a file of the disk's users.
-const LOCK_NAME: &str = "lock";
+pub const LOCK_NAME: &str = "lock";
 /// Made and removed at each start to find out whether the file system takes direct I/O.
 const PROBE_NAME: &str = "probe.tmp";
+/// So many file descriptors of those that the process may have are never given to files: who opens its own,
+/// as RocksDB does, cannot wait for one as we can, and would fail for good.
+const DESCRIPTORS_SPARED: u64 = 32;
 const NAME_PART_LEN_BYTES_MAX: usize = 255;
 /// Zeros are written so many bytes at a time.
 const ZERO_WRITE_LEN_BYTES: usize = 1 << 20;
@@ -75,8 +81,21 @@ pub(crate) struct Core {
     pub(crate) engine: Engine,
     pub(crate) bufs: Arc<BufPool>,
     pub(crate) usage: Usage,
-    // After the engine: the lock is released when nothing is in flight any more.
-    _lock: File,
+    /// Released when nothing is in flight any more.
+    lock: Option<File>,
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        if !self.engine.end(Instant::now() + END_MAX) {
+            tracing::error!(
+                disk = self.label,
+                "operations have no answer at the end of the disk; its folder stays locked until this process ends"
+            );
+            // What is under way may still land there: nobody else must take it for quiet.
+            std::mem::forget(self.lock.take());
+        }
+    }
 }
 
 impl Core {
@@ -96,8 +115,46 @@ impl Core {
 /// A disk that is a folder of the local file system, held by this process alone.
 pub struct RealDisk {
     core: Arc<Core>,
-    root: PathBuf,
+    root: Root,
     direct: bool,
+}
+
+/// The folder that was opened. Names are looked up by path, and something else may be at that path by now:
+/// another drive, or, where one was unmounted, the file system below it. Neither is ours.
+#[derive(Clone)]
+struct Root {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+    /// Kept open, so that no other folder gets its number.
+    _folder: Arc<File>,
+}
+
+impl Root {
+    fn open(path: &Path) -> io::Result<Self> {
+        let folder = File::open(path)?;
+        let metadata = folder.metadata()?;
+        Ok(Self {
+            path: path.to_owned(),
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            _folder: Arc::new(folder),
+        })
+    }
+
+    /// Fails if another folder is at its path now.
+    fn check(&self) -> io::Result<()> {
+        let metadata = std::fs::metadata(&self.path);
+        let metadata = metadata.map_err(|error| {
+            io::Error::other(format!("the folder of the disk is gone: {error}"))
+        })?;
+        if (metadata.dev(), metadata.ino()) == (self.device, self.inode) {
+            return Ok(());
+        }
+        Err(io::Error::other(
+            "another folder is where that of the disk was: is another drive mounted there?",
+        ))
+    }
 }
 
 impl RealDisk {
@@ -115,6 +172,7 @@ impl RealDisk {
             .map_err(|error| fail("resolving the path", error))?;
         let label = root.display().to_string();
         let lock = take_lock(&root, &label)?;
+        let opened = Root::open(&root).map_err(|error| fail("opening the folder", error))?;
         let direct = settings.direct
             && takes_direct(&root).map_err(|error| fail("writing a probe file", error))?;
         let usage = Usage::scan(&root, settings.size_limit_bytes)
@@ -128,9 +186,9 @@ impl RealDisk {
                 engine,
                 bufs: Arc::default(),
                 usage,
-                _lock: lock,
+                lock: Some(lock),
             }),
-            root,
+            root: opened,
             direct,
         }))
     }
@@ -147,7 +205,7 @@ impl RealDisk {
 
     fn path_of(&self, name: &str) -> Result<PathBuf, DiskError> {
         match check_name(name) {
-            Ok(()) => Ok(self.root.join(name)),
+            Ok(()) => Ok(self.root.path.join(name)),
             Err(reason) => Err(DiskError::Io {
                 disk: self.core.label.clone(),
                 what: format!("checking the name {name:?}"),
@@ -158,7 +216,7 @@ impl RealDisk {
 
     fn folder_path_of(&self, folder: &str) -> Result<PathBuf, DiskError> {
         if folder.is_empty() {
-            return Ok(self.root.clone());
+            return Ok(self.root.path.clone());
         }
         self.path_of(folder)
     }
@@ -178,8 +236,11 @@ impl RealDisk {
         let path = self.path_of(name)?;
         match mode {
             OpenMode::Existing => {
-                let direct = self.direct;
-                let os_file = self.core.engine.call(move || open_existing(&path, direct));
+                let (root, direct) = (self.root.clone(), self.direct);
+                let os_file = self.core.engine.call(move || {
+                    root.check()?;
+                    open_existing(&path, direct)
+                });
                 let os_file = os_file
                     .await
                     .map_err(|error| self.name_error("opening", name, &error))?;
@@ -215,10 +276,12 @@ impl RealDisk {
             return Err(self.core.full(format!("creating {name}")));
         }
         let (root, direct) = (self.root.clone(), self.direct);
-        let created = self
-            .core
-            .engine
-            .call(move || with_parent(&root, &path, || create_allocated(&path, direct, len_bytes)));
+        let created = self.core.engine.call(move || {
+            root.check()?;
+            with_parent(&root.path, &path, || {
+                create_allocated(&path, direct, len_bytes)
+            })
+        });
         created.await.map_err(|error| {
             self.core.usage.shrink(len_bytes, 0);
             match error.kind() {
@@ -248,8 +311,10 @@ impl RealDisk {
 
     async fn remove_file(&self, name: &str) -> Result<(), DiskError> {
         let path = self.path_of(name)?;
+        let root = self.root.clone();
         let limited = self.core.usage.limit_bytes().is_some();
         let removed = self.core.engine.call(move || {
+            root.check()?;
             let len_bytes = if limited { path.metadata()?.len() } else { 0 };
             std::fs::remove_file(&path)?;
             Ok(len_bytes)
@@ -266,13 +331,16 @@ impl RealDisk {
         let root = self.root.clone();
         let limited = self.core.usage.limit_bytes().is_some();
         let renamed = self.core.engine.call(move || {
+            root.check()?;
             // Asked first, so that a missing file is not taken for a missing folder.
             from_path.symlink_metadata()?;
             let replaced_len_bytes = match to_path.metadata() {
                 Ok(metadata) if limited => metadata.len(),
                 _ => 0,
             };
-            with_parent(&root, &to_path, || std::fs::rename(&from_path, &to_path))?;
+            with_parent(&root.path, &to_path, || {
+                std::fs::rename(&from_path, &to_path)
+            })?;
             Ok(replaced_len_bytes)
         });
         let replaced_len_bytes = renamed
@@ -285,7 +353,11 @@ impl RealDisk {
     async fn list_files(&self, folder: &str) -> Result<Vec<String>, DiskError> {
         let path = self.folder_path_of(folder)?;
         let is_top = folder.is_empty();
-        let listed = self.core.engine.call(move || list_names(&path, is_top));
+        let root = self.root.clone();
+        let listed = self.core.engine.call(move || {
+            root.check()?;
+            list_names(&path, is_top)
+        });
         listed.await.map_err(|error| {
             self.core
                 .error(format!("listing the folder {folder:?}"), &error)
@@ -294,10 +366,14 @@ impl RealDisk {
 
     async fn sync_folder_names(&self, folder: &str) -> Result<(), DiskError> {
         let path = self.folder_path_of(folder)?;
-        let synced = self.core.engine.call(move || match sync_folder_at(&path) {
-            // No folder, so no names in it to keep.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            result => result,
+        let root = self.root.clone();
+        let synced = self.core.engine.call(move || {
+            root.check()?;
+            match sync_folder_at(&path) {
+                // No folder, so no names in it to keep.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                result => result,
+            }
         });
         synced.await.map_err(|error| {
             self.core
@@ -332,7 +408,9 @@ impl Disk for RealDisk {
     }
 
     fn space(&self) -> Result<DiskSpace, DiskError> {
-        let stat = rustix::fs::statvfs(&self.root).map_err(|errno| {
+        let here = self.root.check();
+        here.map_err(|error| self.core.error("asking for free space".into(), &error))?;
+        let stat = rustix::fs::statvfs(&self.root.path).map_err(|errno| {
             self.core
                 .error("asking for free space".into(), &errno.into())
         })?;
@@ -346,7 +424,7 @@ impl Disk for RealDisk {
     }
 
     fn folder(&self) -> Option<&Path> {
-        Some(&self.root)
+        Some(&self.root.path)
     }
 }
 
@@ -354,6 +432,7 @@ pub(crate) fn disk_error(label: &str, what: String, error: &io::Error) -> DiskEr
     let disk = label.to_owned();
     match error.raw_os_error() {
         Some(libc::ENOSPC | libc::EDQUOT) => DiskError::Full { disk, what },
+        Some(libc::EMFILE | libc::ENFILE) => DiskError::NoDescriptor { disk, what },
         _ => DiskError::Io {
             disk,
             what,
@@ -448,7 +527,7 @@ fn open_options(direct: bool) -> OpenOptions {
 }
 
 fn open_existing(path: &Path, direct: bool) -> io::Result<Arc<OsFile>> {
-    let file = open_options(direct).open(path)?;
+    let file = sparing_descriptors(open_options(direct).open(path)?)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         return Err(io::Error::other("it is not a regular file"));
@@ -458,12 +537,30 @@ fn open_existing(path: &Path, direct: bool) -> io::Result<Arc<OsFile>> {
 
 fn create_allocated(path: &Path, direct: bool, len_bytes: u64) -> io::Result<Arc<OsFile>> {
     let file = open_options(direct).create_new(true).open(path)?;
-    if let Err(error) = allocate(&file, len_bytes) {
+    let allocated = sparing_descriptors(file).and_then(|file| {
+        allocate(&file, len_bytes)?;
+        Ok(file)
+    });
+    match allocated {
+        Ok(file) => Ok(Arc::new(OsFile::new(file.into(), direct, len_bytes))),
         // A file without its space must not stay; the first error is the one to tell.
-        let _ = std::fs::remove_file(path);
-        return Err(error);
+        Err(error) => {
+            let _ = std::fs::remove_file(path);
+            Err(error)
+        }
     }
-    Ok(Arc::new(OsFile::new(file.into(), direct, len_bytes)))
+}
+
+/// Gives a file back that got one of the last file descriptors.
+fn sparing_descriptors(file: File) -> io::Result<File> {
+    // Asked each time, because it can be changed while the process runs.
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    // The kernel gives out the lowest number that is free.
+    let number = u64::try_from(file.as_raw_fd()).unwrap_or(0);
+    match number < limit.saturating_sub(DESCRIPTORS_SPARED) {
+        true => Ok(file),
+        false => Err(io::Error::from_raw_os_error(libc::EMFILE)),
+    }
 }
 
 fn allocate(file: &File, len_bytes: u64) -> io::Result<()> {
@@ -501,15 +598,19 @@ fn make_folders(root: &Path, folder: &Path) -> io::Result<()> {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        if let Some(parent) = path.parent() {
-            sync_folder_at(parent)?;
+        if let Some(parent) = path.parent()
+            && let Err(error) = sync_folder_at(parent)
+        {
+            // Who finds the folder there takes its name for durable.
+            let _ = std::fs::remove_dir(path);
+            return Err(error);
         }
     }
     Ok(())
 }
 
 fn sync_folder_at(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
+    sparing_descriptors(File::open(path)?)?.sync_all()
 }
 
 fn list_names(path: &Path, is_top: bool) -> io::Result<Vec<String>> {

@@ -17,4 +17,4 @@ mod usage;
 mod workers;
 
 pub use file::READ_LEN_BYTES_MAX;
-pub use folder::{DiskSettings, EngineChoice, RealDisk};
+pub use folder::{DiskSettings, EngineChoice, LOCK_NAME, RealDisk};

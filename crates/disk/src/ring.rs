@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, opcode, squeue, types};
 use parking_lot::Mutex;
@@ -21,6 +21,7 @@ use slab::Slab;
 
 use crate::engine::Request;
 use crate::op::Step;
+use crate::workers::{END_MAX, join};
 
 /// The completion that only says "look at the queue".
 const WAKE_KEY: u64 = u64::MAX;
@@ -99,16 +100,21 @@ impl Ring {
     }
 }
 
-impl Drop for Ring {
-    /// Waits for what is in flight, so that nothing touches the disk after it was closed.
-    fn drop(&mut self) {
+impl Ring {
+    /// Waits for what is in flight, so that nothing touches the disk after it was closed. False if that takes
+    /// until after `deadline`: then the thread, with the buffers, ends whenever the kernel is done.
+    pub(crate) fn end(&mut self, deadline: Instant) -> bool {
         self.shared.stop.store(true, Ordering::SeqCst);
         self.shared.wake();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the ring thread panicked");
-        }
+        self.thread
+            .take()
+            .is_none_or(|thread| join(thread, deadline))
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        self.end(Instant::now() + END_MAX);
     }
 }
 

@@ -4,8 +4,13 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+
+/// The closing of a disk waits so long for what is under way.
+pub(crate) const END_MAX: Duration = Duration::from_secs(5);
+const END_POLL: Duration = Duration::from_millis(1);
 
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
@@ -67,15 +72,37 @@ fn work(shared: &Shared) {
     }
 }
 
-impl Drop for Workers {
-    /// Finishes what is queued, so that nothing touches the disk after it was closed.
-    fn drop(&mut self) {
+impl Workers {
+    /// Finishes what is queued, so that nothing touches the disk after it was closed. False if that takes
+    /// until after `deadline`: then the threads end whenever what they wait for does.
+    pub(crate) fn end(&mut self, deadline: Instant) -> bool {
         self.shared.queue.lock().stop = true;
         self.shared.filled.notify_all();
+        let mut ended = true;
         for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                tracing::error!("a disk thread panicked");
-            }
+            ended &= join(thread, deadline);
         }
+        ended
     }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        // The threads that were started before one of them could not be.
+        self.end(Instant::now() + END_MAX);
+    }
+}
+
+/// Waits for the end of a thread, but not for ever: one that waits for a disk that hangs may not end.
+pub(crate) fn join(thread: JoinHandle<()>, deadline: Instant) -> bool {
+    while !thread.is_finished() {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(END_POLL);
+    }
+    if thread.join().is_err() {
+        tracing::error!("a disk thread panicked");
+    }
+    true
 }

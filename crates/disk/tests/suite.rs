@@ -267,21 +267,34 @@ fn a_started_write_ends_though_its_future_is_dropped() {
     }
 }
 
+async fn write_here(disk: Arc<RealDisk>) {
+    let file = disk.open("a", NEW_EMPTY).await.unwrap();
+    file.write_durable_here(0, Bytes::new()).await.unwrap();
+    for (index, len) in [4096, 8192, 1001].into_iter().enumerate() {
+        let data = aligned(8192, index as u8 + 1).slice(..len);
+        let offset = file.len_bytes();
+        let written = file.write_durable_here(offset, data.clone()).await;
+        assert_eq!(written, Ok(()));
+        assert_eq!(file.len_bytes(), offset + len as u64);
+        assert_eq!(file.read_at(offset, len).await.unwrap(), data);
+    }
+    let past = file.write_durable_here(u64::MAX, aligned(4096, 1)).await;
+    assert!(matches!(past, Err(DiskError::Io { .. })), "{past:?}");
+    assert_eq!(file.len_bytes(), 4096 + 8192 + 1001);
+}
+
 #[test]
-fn a_write_in_the_calling_thread_is_as_any_other() {
+fn a_write_by_the_polling_thread_is_as_any_other() {
+    // Where there is a thread that may be blocked, and where there is none.
+    each(write_here);
     each(|disk| async move {
-        let file = disk.open("a", NEW_EMPTY).await.unwrap();
-        assert!(file.write_durable_now(0, &Bytes::new()).is_none());
-        for (index, len) in [4096, 8192, 1001].into_iter().enumerate() {
-            let data = aligned(8192, index as u8 + 1).slice(..len);
-            let offset = file.len_bytes();
-            assert_eq!(file.write_durable_now(offset, &data), Some(Ok(())));
-            assert_eq!(file.len_bytes(), offset + len as u64);
-            assert_eq!(file.read_at(offset, len).await.unwrap(), data);
-        }
-        let past = file.write_durable_now(u64::MAX, &aligned(4096, 1));
-        assert!(matches!(past, Some(Err(DiskError::Io { .. }))), "{past:?}");
-        assert_eq!(file.len_bytes(), 4096 + 8192 + 1001);
+        let (done, is_done) = tokio::sync::oneshot::channel();
+        let task = Box::pin(async move {
+            write_here(disk).await;
+            done.send(()).unwrap();
+        });
+        assert!(cairn_base::here::spawn("test", task, |run| run()).is_ok());
+        is_done.await.unwrap();
     });
 }
 
@@ -321,6 +334,45 @@ fn a_folder_in_use_is_refused_with_the_holder() {
     assert!(RealDisk::open(dir.path(), DiskSettings::default()).is_err());
     drop(file);
     RealDisk::open(dir.path(), DiskSettings::default()).unwrap();
+}
+
+/// Another drive is mounted at the path of a disk that is open, or none is any more.
+#[test]
+fn another_folder_at_the_same_path_is_left_alone() {
+    let dir = temp_dir();
+    let place = dir.path().join("disk");
+    let disk = RealDisk::open(&place, DiskSettings::default()).unwrap();
+    block_on(async {
+        disk.open("volumes/a", NEW_EMPTY).await.unwrap();
+        std::fs::rename(&place, dir.path().join("pulled")).unwrap();
+        for other in [false, true] {
+            if other {
+                std::fs::create_dir_all(place.join("volumes")).unwrap();
+                std::fs::write(place.join("volumes/a"), "mine").unwrap();
+            }
+            let refused = |what: &str, error: Option<DiskError>| {
+                assert!(
+                    matches!(error, Some(DiskError::Io { .. })),
+                    "{what}: {error:?}"
+                );
+            };
+            refused(
+                "open",
+                disk.open("volumes/a", OpenMode::Existing).await.err(),
+            );
+            refused("create", disk.open("b", NEW_EMPTY).await.err());
+            refused("remove", disk.remove("volumes/a").await.err());
+            refused("rename", disk.rename("volumes/a", "c").await.err());
+            refused("list", disk.list("volumes").await.err());
+            refused("sync", disk.sync_folder("volumes").await.err());
+            refused("space", disk.space().err());
+        }
+        assert_eq!(std::fs::read(place.join("volumes/a")).unwrap(), b"mine");
+        assert_eq!(std::fs::read_dir(&place).unwrap().count(), 1);
+        std::fs::remove_dir_all(&place).unwrap();
+        std::fs::rename(dir.path().join("pulled"), &place).unwrap();
+        disk.remove("volumes/a").await.unwrap();
+    });
 }
 
 #[test]

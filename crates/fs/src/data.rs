@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
@@ -29,6 +30,8 @@ const JOURNAL_COMMIT_RUNS_MAX: usize = 32;
 const READ_ATTEMPTS_MAX: usize = 16;
 /// How far ahead of a sequential reader data is fetched, and how many such fetches run at once.
 const READ_AHEAD_BYTES: u64 = 4 << 20;
+/// So many reads in a row must each be near the one before, or the first at the file's start.
+const READ_RUN_COUNT_MIN: u32 = 3;
 pub(crate) const READ_AHEAD_TASKS_MAX: usize = 16;
 /// Access times older than this are renewed by a read.
 const RELATIME_SECONDS: i64 = 24 * 60 * 60;
@@ -90,7 +93,8 @@ impl Fs {
                     attempt += 1;
                 }
                 Err(error) => {
-                    tracing::error!(volume = %shared.volume, %ino, offset, len, %error, "read failed");
+                    // Whoever asked says so, and not as often as a client asks again.
+                    tracing::debug!(volume = %shared.volume, %ino, offset, len, %error, "read failed");
                     return Err(segment_error(error));
                 }
             }
@@ -174,6 +178,10 @@ impl Fs {
             };
             let added = state.dirty.insert(offset, run);
             shared.dirty.add(added);
+            shared
+                .counters
+                .written_bytes
+                .fetch_add(u64::from(count_bytes), Ordering::Relaxed);
             shared.after_write(&inode, &mut state);
             (state.wcc(ino, before), state.ticket)
         };
@@ -346,9 +354,16 @@ impl Shared {
             self.enqueue(inode, state);
         }
         // Pipelined reads of one stream arrive a little out of order, too.
-        let sequential = range.start.abs_diff(state.read_end) <= READ_AHEAD_BYTES;
+        let near = range.start.abs_diff(state.read_end) <= READ_AHEAD_BYTES;
+        state.read_run_count = match (range.start, near) {
+            (0, _) => READ_RUN_COUNT_MIN,
+            (_, true) => state.read_run_count.saturating_add(1),
+            (_, false) => 0,
+        };
         state.read_end = range.end;
-        if !sequential || range.end - range.start < 4096 {
+        // Reads at random are near one another now and then; taken for a stream, each of those would cost
+        // as much as a hundred others.
+        if state.read_run_count < READ_RUN_COUNT_MIN || range.end - range.start < 4096 {
             state.read_ahead_end = 0;
             return;
         }
@@ -392,7 +407,7 @@ impl Shared {
                 // Only for the cache: whoever reads for real sees an error.
                 let _ = shared
                     .segments
-                    .read(shared.volume, &pointer, from..from + len)
+                    .read_in_order(shared.volume, &pointer, from..from + len)
                     .await;
             }
             drop(permit);
@@ -476,7 +491,7 @@ impl Shared {
     fn note_journal(&self, count: u64) {
         self.counters
             .journaled_writes
-            .fetch_add(count, std::sync::atomic::Ordering::Relaxed);
+            .fetch_add(count, Ordering::Relaxed);
     }
 }
 

@@ -158,6 +158,7 @@ impl Shared {
         let Ok(_permit) = self.flight_permits.acquire().await else {
             return;
         };
+        let _turn = self.collector.turn().await;
         let policy = self.policy.read().clone();
         let mut cuts = Vec::new();
         let mut records = Vec::new();
@@ -242,9 +243,15 @@ impl Shared {
     ) -> Result<Option<cairn_meta::Ticket>, FsError> {
         let inode = &job.inode;
         let mut loaded = 0;
+        let mut needed: Option<Range<u64>> = None;
         for (cut, _) in placed {
             let range = cut.start.max(*at)..cut.start + cut.len_bytes;
-            loaded += self.load_extents(inode, &range, Ahead::Some)?;
+            if range.is_empty() {
+                continue;
+            }
+            let needed = needed.get_or_insert(range.clone());
+            needed.end = range.end;
+            loaded += self.load_extents_too(inode, &range, needed, Ahead::Some)?;
             if loaded > LAND_EXTENTS_MAX {
                 break;
             }

@@ -1,48 +1,89 @@
 //! Garbage: inodes without a name, segments without live records, segments with few.
 //!
-//! Owns: what may be deleted and when. Invariant: a segment goes only after its removal from the
-//! metadata is durable, and never while an append to it is not committed (it is pinned).
+//! Owns: what may be deleted and when, how records are moved. Must not know: how much waste is too
+//! much (`waste`). Invariant: a segment goes only after its removal from the metadata is durable, and
+//! never while an append to it is not committed (it is pinned).
 
+use std::future::{pending, poll_fn};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
+use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, SegmentId};
-use cairn_meta::{Batch, Key, SegmentRecord, SpaceDelta};
-use cairn_segment::{ErrorKind, Pace, RecordPointer, Stream, encode_record};
-use rustc_hash::FxHashMap;
+use cairn_meta::{Batch, Key, SpaceDelta};
+use cairn_segment::{ErrorKind, Pace, RecordPointer, SegmentError, Stream, encode_record};
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
+use parking_lot::Mutex;
+use rustc_hash::{FxHashMap, FxHashSet};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::extents::{Ahead, Change, Extent, ExtentMap};
 use crate::types::FsError;
 use crate::volume::{Fs, Shared, meta_error, parse_extent, segment_error};
+use crate::waste::{Budget, CANDIDATES_MAX, Limits, Room, Survey, narrow};
 
-/// The collector looks this often, and when space is short.
-const GC_INTERVAL: Duration = Duration::from_secs(2);
 const REAP_INTERVAL: Duration = Duration::from_secs(30);
 /// Extents that one step removes.
 const REAP_EXTENTS_MAX: usize = 1024;
-/// A segment with a smaller share of live bytes than this is sparse.
-const SPARSE_PERCENT: u64 = 50;
-/// Sparse segments are rewritten when they could give back this share of the pool, or when the
-/// pool is this full.
-const SPARSE_WASTE_PERCENT: u64 = 10;
-const PRESSED_FREE_PERCENT: u64 = 15;
-/// Segments, and live bytes, that one round rewrites.
-const ROUND_SEGMENTS_MAX: usize = 64;
-const ROUND_LIVE_BYTES_MAX: u64 = 256 << 20;
-const ROUND_EXTENTS_MAX: usize = 1 << 18;
-/// Extents and bytes relocated in one step, and how fast steps may follow each other while space is plenty.
+/// Between two rounds there is so much time at least, however often somebody finds no space.
+const ROUND_PAUSE: Duration = Duration::from_millis(20);
+/// Every so many rounds it looks for segments that the metadata does not know.
+const UNREFERENCED_ROUNDS: u64 = 4;
+/// Segments looked at in one piece.
+const SURVEY_SEGMENTS_MAX: usize = 4096;
+/// While segments are rewritten it looks this often how things stand.
+const SURVEY_INTERVAL: Duration = Duration::from_secs(1);
+/// Extents looked at before others get their turn.
+const SCAN_EXTENTS_MAX: usize = 4096;
+/// Extents and bytes relocated in one step, and steps at the same time when it is urgent.
 const STEP_EXTENTS_MAX: usize = 4096;
 const STEP_BYTES: u64 = 4 << 20;
-const RELOCATE_BYTES_PER_SECOND: u64 = 200 << 20;
+const URGENT_STEPS_MAX: usize = 3;
+/// Records of a step that are read at the same time.
+const READS_MAX: usize = 32;
+/// While it is not urgent at all, a step is followed by a pause of so many times its duration,
+const PATIENT_PAUSES: f64 = 3.0;
+/// but of no more than this: a step that a hanging disk held up is no reason to wait on.
+const PATIENT_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// That there is no space to collect garbage with is said this often.
+const NO_SPACE_TOLD: Duration = Duration::from_secs(60);
 /// Segments that one batch removes from the metadata.
 const REMOVE_SEGMENTS_MAX: usize = 256;
-/// Open segments without an append for so long are sealed.
-const SEAL_IDLE: Duration = Duration::from_secs(60);
+/// Segments that could not be emptied are let alone for so long.
+const STUCK_PAUSE: Duration = Duration::from_secs(30);
 
 /// Segments that one call rewrites: one pass over all extents finds their records.
 pub const EVACUATE_SEGMENTS_MAX: usize = 64;
+
+/// When garbage is collected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GcSettings {
+    /// It looks this often, and when space is short.
+    pub interval: Duration,
+    /// Room in sealed segments that no live record takes may be this share of the live bytes, less
+    /// when the pool fills up,
+    pub waste_percent: u64,
+    /// and so much beside; `None`: half of what the pool has in reserve.
+    pub waste_bytes: Option<u64>,
+    /// Open segments without an append for so long are sealed.
+    pub seal_idle: Duration,
+}
+
+impl Default for GcSettings {
+    fn default() -> Self {
+        Self {
+            interval: Duration::from_secs(2),
+            waste_percent: 25,
+            waste_bytes: None,
+            seal_idle: Duration::from_secs(60),
+        }
+    }
+}
 
 /// What garbage collection has before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,14 +93,76 @@ pub struct GcBacklog {
     /// Segments without a live record, and their room for data.
     pub dead_segments: u64,
     pub dead_bytes: u64,
-    /// Room in segments with live records that those do not take; what is open counts, too.
+    /// Room in sealed segments with live records that those do not take,
     pub sparse_bytes: u64,
+    /// and how much of that there may be.
+    pub sparse_bytes_allowed: u64,
+}
+
+impl GcBacklog {
+    /// What is to be given back now.
+    pub fn bytes(&self) -> u64 {
+        self.dead_bytes + self.sparse_bytes.saturating_sub(self.sparse_bytes_allowed)
+    }
+}
+
+/// What the collector of a volume knows, and how it holds writers back.
+pub(crate) struct Collector {
+    settings: GcSettings,
+    /// Waste comes faster than it is collected: flights go one by one.
+    is_urgent: AtomicBool,
+    turns: Semaphore,
+    /// About the number of the newest segment.
+    newest: AtomicU64,
+    /// Segments that could not be emptied, and until when they are let alone.
+    stuck: Mutex<FxHashMap<SegmentId, Duration>>,
+    budget: Mutex<Budget>,
+}
+
+impl Collector {
+    pub fn new(settings: GcSettings) -> Self {
+        Self {
+            settings,
+            is_urgent: AtomicBool::new(false),
+            turns: Semaphore::new(1),
+            newest: AtomicU64::new(0),
+            stuck: Mutex::default(),
+            budget: Mutex::default(),
+        }
+    }
+
+    /// A writer's turn: at once, or, where writers outrun the collector, one after the other. It does
+    /// not wait for the collector itself, so nothing stops when that cannot go on.
+    pub async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        if !self.is_urgent.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.turns.acquire().await.ok()
+    }
 }
 
 /// An extent to move, and whose it is.
 struct Victim {
     ino: Ino,
     extent: Extent,
+}
+
+/// Extents that are moved together.
+#[derive(Default)]
+struct Step {
+    victims: Vec<Victim>,
+    len_bytes: u64,
+}
+
+impl Step {
+    fn add(&mut self, victim: Victim) {
+        self.len_bytes += victim.extent.len_bytes();
+        self.victims.push(victim);
+    }
+
+    fn is_full(&self) -> bool {
+        self.len_bytes >= STEP_BYTES || self.victims.len() >= STEP_EXTENTS_MAX
+    }
 }
 
 /// What is to become of a segment.
@@ -103,16 +206,17 @@ impl Fs {
             orphans: self.0.orphans.lock().len() as u64,
             ..GcBacklog::default()
         };
-        for (_, record) in self.0.meta.segments() {
-            let data_bytes = record.shard_len_bytes * u64::from(record.data);
-            let dead_bytes = data_bytes.saturating_sub(record.live_bytes);
-            if record.live_records == 0 {
+        let mut live_bytes = 0;
+        self.0.visit_segments(|usage| {
+            live_bytes += usage.live_bytes;
+            if usage.live_records == 0 {
                 backlog.dead_segments += 1;
-                backlog.dead_bytes += data_bytes;
-            } else {
-                backlog.sparse_bytes += dead_bytes;
+                backlog.dead_bytes += usage.data_bytes;
+            } else if usage.sealed {
+                backlog.sparse_bytes += usage.data_bytes.saturating_sub(usage.live_bytes);
             }
-        }
+        });
+        backlog.sparse_bytes_allowed = self.0.limits(live_bytes).0.allowed_bytes;
         backlog
     }
 }
@@ -146,7 +250,8 @@ impl Shared {
                 };
                 if let Err(error) = self.reap(ino).await {
                     tracing::error!(volume = %self.volume, %ino, %error, "deleting a removed file failed; it is tried again");
-                    self.orphans.lock().push(ino);
+                    // After all others: whatever is wrong with it must not keep their space.
+                    self.orphans.lock().insert(0, ino);
                     break;
                 }
             }
@@ -215,35 +320,170 @@ impl Shared {
     }
 
     pub(crate) async fn run_gc(self: Arc<Self>) {
-        while self.tasks.pause(GC_INTERVAL, self.gc_wake.notified()).await {
-            self.segments.seal_idle(self.volume, SEAL_IDLE).await;
-            self.trim_idle_extents();
-            let round = async {
-                self.remove_dead().await?;
-                self.remove_unreferenced().await?;
-                if self.relocate_sparse().await? > 0 {
-                    self.remove_dead().await?;
+        let interval = self.collector.settings.interval;
+        let mut rounds = 0;
+        let mut told_at: Option<Duration> = None;
+        while self.tasks.pause(interval, self.gc_wake.notified()).await {
+            let collected = self.collect_garbage(rounds).await;
+            self.collector.is_urgent.store(false, Ordering::Relaxed);
+            match collected {
+                Ok(()) => {}
+                Err(_) if self.tasks.is_stopping() => return,
+                // Everything is full, the collector's own reserve included; deleting goes on.
+                Err(FsError::NoSpace) => {
+                    let now = self.env.clock.monotonic();
+                    if told_at.is_none_or(|at| now.saturating_sub(at) >= NO_SPACE_TOLD) {
+                        told_at = Some(now);
+                        tracing::warn!(volume = %self.volume, "no space to collect garbage with");
+                    }
                 }
-                Ok::<_, FsError>(())
-            };
-            if let Err(error) = round.await {
-                self.counters.gc_errors.fetch_add(1, Ordering::Relaxed);
-                tracing::error!(volume = %self.volume, %error, "garbage collection failed; it is tried again");
+                Err(error) => {
+                    self.counters.gc_errors.fetch_add(1, Ordering::Relaxed);
+                    tracing::error!(volume = %self.volume, %error, "garbage collection failed; it is tried again");
+                }
+            }
+            rounds += 1;
+            if !self.tasks.pause(ROUND_PAUSE, pending()).await {
+                return;
             }
         }
     }
 
-    /// Deletes segments without live records.
-    async fn remove_dead(self: &Arc<Self>) -> Result<(), FsError> {
-        let segments = self.meta.segments();
-        let candidates = segments
-            .iter()
-            .filter(|(_, record)| record.live_records == 0);
+    /// One round: what is dead goes, and if there is too much waste, some segments are rewritten.
+    async fn collect_garbage(self: &Arc<Self>, round: u64) -> Result<(), FsError> {
+        let survey = self.tend().await?;
+        let (limits, room) = self.limits(survey.live_bytes);
+        if limits.is_pressed || round.is_multiple_of(UNREFERENCED_ROUNDS) {
+            self.remove_unreferenced().await?;
+        }
+        let chosen: FxHashSet<SegmentId> = {
+            let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+            let flushed_bytes = of(&self.counters.flushed_bytes);
+            let moved_bytes = of(&self.counters.gc_relocated_bytes);
+            let mut budget = self.collector.budget.lock();
+            let budget_bytes = budget.update(survey.live_bytes, flushed_bytes, moved_bytes);
+            let now = self.env.clock.monotonic();
+            let mut stuck = self.collector.stuck.lock();
+            stuck.retain(|_, until| *until > now);
+            let is_free = |id| !stuck.contains_key(&id) && self.is_idle(id);
+            let chosen = survey.choose(&limits, room, budget_bytes, is_free);
+            chosen.into_iter().collect()
+        };
+        if chosen.is_empty() {
+            return Ok(());
+        }
+        let rewritten = self.rewrite(chosen, None).await;
+        let survey = self.survey();
+        self.remove_dead(&survey.dead).await?;
+        self.note_stuck(&rewritten?);
+        // There may be more; what comes meanwhile comes in its turn.
+        self.gc_wake.notify_one();
+        Ok(())
+    }
+
+    /// What needs no copying: open segments that nobody uses are sealed, memory and files that nobody needs
+    /// are given back, dead segments go. Returns how things stood before the last.
+    async fn tend(self: &Arc<Self>) -> Result<Survey, FsError> {
+        let idle = self.collector.settings.seal_idle;
+        self.segments.seal_idle(self.volume, idle).await;
+        self.trim_idle_extents();
+        self.segments.relieve().await;
+        let survey = self.survey();
+        self.remove_dead(&survey.dead).await?;
+        Ok(survey)
+    }
+
+    /// Remembers those of some rewritten segments that still have live records.
+    fn note_stuck(&self, chosen: &FxHashSet<SegmentId>) {
+        let until = self.env.clock.monotonic() + STUCK_PAUSE;
+        for id in chosen {
+            let live_records = self
+                .meta
+                .segment(*id)
+                .map_or(0, |record| record.live_records);
+            if live_records > 0 {
+                tracing::debug!(volume = %self.volume, segment = %id, live_records, "a segment was not emptied");
+                let mut stuck = self.collector.stuck.lock();
+                if stuck.len() < CANDIDATES_MAX {
+                    stuck.insert(*id, until);
+                }
+            }
+        }
+    }
+
+    /// How much waste there may be, and the room that this depends on.
+    fn limits(&self, live_bytes: u64) -> (Limits, Room) {
+        let code = self.code().unwrap_or_else(|_| self.segments.default_code());
+        let usable = self.segments.usable(code);
+        let room = Room {
+            total_bytes: usable.total_bytes,
+            free_bytes: usable.free_bytes,
+            relocate_bytes: usable.relocate_bytes,
+        };
+        let settings = &self.collector.settings;
+        let waste_bytes = settings.waste_bytes.unwrap_or_else(|| {
+            let reserve_bytes = self.segments.space().reserve_bytes;
+            reserve_bytes / u64::from(code.total()) * u64::from(code.data()) / 2
+        });
+        let limits = Limits::of(live_bytes, room, settings.waste_percent, waste_bytes);
+        (limits, room)
+    }
+
+    fn visit_segments(&self, mut visit: impl FnMut(&cairn_meta::SegmentUsage)) {
+        let mut from = SegmentId(0);
+        loop {
+            let some = self.meta.segment_usage(from, SURVEY_SEGMENTS_MAX);
+            some.iter().for_each(&mut visit);
+            match some.last() {
+                Some(last) if some.len() == SURVEY_SEGMENTS_MAX => from = SegmentId(last.id.0 + 1),
+                _ => return,
+            }
+        }
+    }
+
+    /// Looks at all segments. Those that were sealed since the last look are noted in the metadata, with
+    /// what is left of their room.
+    pub(crate) fn survey(&self) -> Survey {
+        let newest = SegmentId(self.collector.newest.load(Ordering::Relaxed));
+        let mut survey = Survey::default();
+        let mut batch = Batch::new();
+        let mut sealed_count = 0;
+        self.visit_segments(|usage| {
+            let mut usage = *usage;
+            if !usage.sealed
+                && let Some(len_bytes) = self.segments.settled_len_bytes(self.volume, usage.id)
+                && let Some(info) = self.segments.segment(self.volume, usage.id)
+            {
+                usage.sealed = true;
+                usage.data_bytes = len_bytes * u64::from(info.code.data());
+                if sealed_count < REMOVE_SEGMENTS_MAX {
+                    sealed_count += 1;
+                    batch.seal_segment(usage.id, len_bytes);
+                }
+            }
+            survey.add(&usage, newest);
+        });
+        if sealed_count > 0 {
+            // Nothing waits for it: a crash only forgets what is seen again.
+            self.meta.submit(batch);
+        }
+        self.collector
+            .newest
+            .store(survey.newest.0, Ordering::Relaxed);
+        survey
+    }
+
+    /// Deletes those of some segments that have no live records.
+    async fn remove_dead(self: &Arc<Self>, candidates: &[SegmentId]) -> Result<(), FsError> {
         let dead: Vec<SegmentId> = candidates
-            .map(|(id, _)| *id)
+            .iter()
+            .copied()
             .filter(|id| self.fate(*id) == Fate::Dead)
             .collect();
         for dead in dead.chunks(REMOVE_SEGMENTS_MAX) {
+            if planted::is(Bug::CollectorDeletesFirst) {
+                self.delete_segments(dead).await?;
+            }
             // What made them dead is durable before they go, and so is that they are gone.
             let mut batch = Batch::new();
             for id in dead {
@@ -296,70 +536,9 @@ impl Shared {
     /// Whether nothing is being added to a segment. The order matters here, too: rows are added only
     /// while it is open, and until they are committed it is pinned.
     fn is_idle(&self, id: SegmentId) -> bool {
-        !self.segments.is_open(self.volume, id) && !self.segments.is_pinned(self.volume, id)
-    }
-
-    /// Copies the live records out of sparse segments, when that is worth it.
-    /// Returns how many segments it emptied.
-    async fn relocate_sparse(self: &Arc<Self>) -> Result<usize, FsError> {
-        let space = self.segments.space();
-        let pressed = space.free_bytes.saturating_sub(space.reserve_bytes)
-            < space.total_bytes / 100 * PRESSED_FREE_PERCENT;
-        let data_bytes = |record: &SegmentRecord| record.shard_len_bytes * u64::from(record.data);
-        let mut sparse: Vec<(SegmentId, SegmentRecord)> = self
-            .meta
-            .segments()
-            .into_iter()
-            .filter(|(id, record)| {
-                record.live_records > 0
-                    && record.live_bytes < data_bytes(record) / 100 * SPARSE_PERCENT
-                    && self.is_idle(*id)
-            })
-            .collect();
-        let waste: u64 = sparse
-            .iter()
-            .map(|(_, record)| data_bytes(record) - record.live_bytes)
-            .sum();
-        if !pressed && waste < space.total_bytes / 100 * SPARSE_WASTE_PERCENT {
-            return Ok(0);
-        }
-        sparse.sort_by_key(|(_, record)| record.live_bytes * 100 / data_bytes(record).max(1));
-        let mut live = 0;
-        let chosen: Vec<SegmentId> = sparse
-            .into_iter()
-            .take(ROUND_SEGMENTS_MAX)
-            .take_while(|(_, record)| {
-                live += record.live_bytes;
-                live <= ROUND_LIVE_BYTES_MAX
-            })
-            .map(|(id, _)| id)
-            .collect();
-        // One segment gives nothing back that its copy does not take.
-        if chosen.len() < 2 {
-            return Ok(0);
-        }
-        let victims = self.find_victims(&chosen)?;
-        let mut step = Vec::new();
-        let mut step_bytes = 0;
-        for victim in victims {
-            step_bytes += victim.extent.len_bytes();
-            step.push(victim);
-            if step_bytes >= STEP_BYTES || step.len() >= STEP_EXTENTS_MAX {
-                self.relocate(std::mem::take(&mut step)).await?;
-                if !pressed {
-                    let pause = step_bytes as f64 / RELOCATE_BYTES_PER_SECOND as f64;
-                    self.env.clock.sleep(Duration::from_secs_f64(pause)).await;
-                }
-                step_bytes = 0;
-            }
-            if self.tasks.is_stopping() {
-                return Ok(0);
-            }
-        }
-        if !step.is_empty() {
-            self.relocate(step).await?;
-        }
-        Ok(chosen.len())
+        let is_pinned =
+            || self.segments.is_pinned(self.volume, id) && !planted::is(Bug::CollectorIgnoresPins);
+        !self.segments.is_open(self.volume, id) && !is_pinned()
     }
 
     /// Copies the live records out of segments, whatever they hold, and deletes those that are empty
@@ -369,77 +548,165 @@ impl Shared {
         chosen: &[SegmentId],
         pace: &Pace,
     ) -> Result<(), FsError> {
-        let chosen: Vec<SegmentId> = chosen
+        let chosen: FxHashSet<SegmentId> = chosen
             .iter()
             .copied()
             .filter(|id| self.is_idle(*id))
             .collect();
-        let mut step = Vec::new();
-        let mut step_bytes = 0;
-        let mut victims = self.find_victims(&chosen)?.into_iter().peekable();
-        while let Some(victim) = victims.next() {
-            step_bytes += victim.extent.len_bytes();
-            step.push(victim);
-            if step_bytes >= STEP_BYTES
-                || step.len() >= STEP_EXTENTS_MAX
-                || victims.peek().is_none()
-            {
-                pace.spend(step_bytes).await;
-                self.relocate(std::mem::take(&mut step)).await?;
-                step_bytes = 0;
+        let chosen = self.rewrite(chosen, Some(pace)).await?;
+        let dead: Vec<SegmentId> = chosen.into_iter().collect();
+        self.remove_dead(&dead).await
+    }
+
+    /// Copies the live records out of the `chosen` segments in one pass over all extents of the volume,
+    /// which needs no index from records back to files. Memory for one step is all it takes, however
+    /// many segments there are. At `pace`, or as fast as is needed. Returns the segments that it was
+    /// about to the end.
+    async fn rewrite(
+        self: &Arc<Self>,
+        mut chosen: FxHashSet<SegmentId>,
+        pace: Option<&Pace>,
+    ) -> Result<FxHashSet<SegmentId>, FsError> {
+        let (mut from, to) = Key::all_extents();
+        let mut step = Step::default();
+        let mut steps = FuturesUnordered::new();
+        let mut urgency = 0.0;
+        let mut looked_at: Option<Duration> = None;
+        loop {
+            let begun = self.env.clock.monotonic();
+            let is_due = |at: Duration| begun.saturating_sub(at) >= SURVEY_INTERVAL;
+            if pace.is_none() && looked_at.is_none_or(is_due) {
+                // None is left half done meanwhile: a reader may wait for what a step is reading.
+                while let Some(done) = steps.next().await {
+                    done?;
+                }
+                urgency = self.look_around(&mut chosen).await?;
+                looked_at = Some(self.env.clock.monotonic());
             }
+            let next = self.find_victims(&from, &to, &chosen, &mut step)?;
+            if step.is_full() || next.is_none() {
+                let begun = self.env.clock.monotonic();
+                let done = std::mem::take(&mut step);
+                // Held until the step is done: at a pace there is one at a time.
+                let _turn = match pace {
+                    Some(pace) => Some(pace.spend(done.len_bytes).await),
+                    None => None,
+                };
+                steps.push(self.relocate(done.victims));
+                let steps_max = if urgency < 1.0 { 1 } else { URGENT_STEPS_MAX };
+                while steps.len() >= steps_max {
+                    steps.next().await.unwrap_or(Ok(()))?;
+                }
+                let took = self.env.clock.monotonic().saturating_sub(begun);
+                let pause = took.mul_f64(PATIENT_PAUSES * (1.0 - urgency));
+                let pause = pause.min(PATIENT_PAUSE_MAX);
+                if pace.is_none() && !pause.is_zero() && !self.tasks.pause(pause, pending()).await {
+                    return Err(FsError::Fenced);
+                }
+            }
+            match next {
+                Some(next) => from = next,
+                None => break,
+            }
+            let_others_run().await;
             if self.tasks.is_stopping() {
                 return Err(FsError::Fenced);
             }
         }
-        self.remove_dead().await
+        while let Some(done) = steps.next().await {
+            done?;
+        }
+        Ok(chosen)
     }
 
-    /// All extents in the `chosen` segments: one pass over the extents of the volume, which needs
-    /// no index from records back to files.
-    fn find_victims(&self, chosen: &[SegmentId]) -> Result<Vec<Victim>, FsError> {
-        let mut victims = Vec::new();
+    /// In the middle of a pass: deletes what is dead by now, leaves out segments that there is no room
+    /// for any more, and says how urgent it is.
+    async fn look_around(
+        self: &Arc<Self>,
+        chosen: &mut FxHashSet<SegmentId>,
+    ) -> Result<f64, FsError> {
+        let survey = self.tend().await?;
+        let (limits, room) = self.limits(survey.live_bytes);
+        let urgency = limits.urgency(survey.waste_bytes);
+        self.collector
+            .is_urgent
+            .store(urgency >= 1.0, Ordering::Relaxed);
+        let live_bytes = |id| self.meta.segment(id).map_or(0, |record| record.live_bytes);
+        let left = chosen.iter().map(|id| (*id, live_bytes(*id))).collect();
+        for id in narrow(left, room.relocate_bytes) {
+            chosen.remove(&id);
+        }
+        Ok(urgency)
+    }
+
+    /// Adds extents in `chosen` segments to a step until that is full or very many were looked at;
+    /// returns where to go on.
+    fn find_victims(
+        &self,
+        from: &Key,
+        to: &Key,
+        chosen: &FxHashSet<SegmentId>,
+        step: &mut Step,
+    ) -> Result<Option<Key>, FsError> {
         let mut failed = None;
-        let (from, to) = Key::all_extents();
+        let mut seen = 0;
+        let mut last = None;
         self.meta
-            .scan_with(&from, &to, |key, value| match parse_extent(key, value) {
-                Ok((ino, extent)) => {
-                    if chosen.contains(&extent.record.location.segment) {
-                        victims.push(Victim { ino, extent });
+            .scan_with(from, to, |key, value| {
+                seen += 1;
+                match parse_extent(key, value) {
+                    Ok((ino, extent)) if chosen.contains(&extent.record.location.segment) => {
+                        step.add(Victim { ino, extent });
                     }
-                    if victims.len() < ROUND_EXTENTS_MAX {
-                        ControlFlow::Continue(())
-                    } else {
-                        ControlFlow::Break(())
+                    Ok(_) => {}
+                    // What it refers to stays; it is no reason not to collect the rest.
+                    Err(error) => {
+                        tracing::error!(volume = %self.volume, %error, "an extent makes no sense");
                     }
                 }
-                Err(error) => {
-                    failed = Some(error);
-                    ControlFlow::Break(())
+                if seen < SCAN_EXTENTS_MAX && !step.is_full() {
+                    return ControlFlow::Continue(());
                 }
+                match Key::parse(key) {
+                    Ok(key) => last = Some(key),
+                    Err(error) => failed = Some(error),
+                }
+                ControlFlow::Break(())
             })
             .map_err(meta_error)?;
-        failed.map_or(Ok(victims), |error| Err(meta_error(error)))
+        match failed {
+            Some(error) => Err(meta_error(error.into())),
+            None => Ok(last.map(|key| key.successor())),
+        }
     }
 
-    /// Copies the bytes of some extents into new records, and points to those where the extents
-    /// are still the same.
+    /// Copies the bytes of some extents into new records, and points to those wherever the extents, or
+    /// what overwrites have left of them, are still there.
     async fn relocate(self: &Arc<Self>, victims: Vec<Victim>) -> Result<(), FsError> {
         let compression = self.policy.read().compression;
         let mut moved = Vec::new();
         let mut records = Vec::new();
-        for victim in victims {
-            let extent = &victim.extent;
-            let from = extent.offset_in_record;
-            let range = from..from + extent.len_bytes() as u32;
-            match self.segments.read(self.volume, &extent.record, range).await {
-                Ok(parts) => {
-                    records.push(encode_record(parts, compression));
-                    moved.push(victim);
+        let mut victims = victims.into_iter().peekable();
+        while victims.peek().is_some() {
+            let some: Vec<Victim> = victims.by_ref().take(READS_MAX).collect();
+            let reads = join_all(some.iter().map(|victim| self.read_victim(victim))).await;
+            for (victim, read) in some.into_iter().zip(reads) {
+                match read {
+                    Ok(parts) => {
+                        records.push(encode_record(parts, compression));
+                        moved.push(victim);
+                    }
+                    Err(error @ SegmentError::VolumeClosed { .. }) => {
+                        return Err(segment_error(error));
+                    }
+                    // It was overwritten.
+                    Err(error) if error.kind() == ErrorKind::Gone => {}
+                    // It stays where it is, and its readers are told: no reason not to move the rest.
+                    Err(error) => {
+                        let ino = victim.ino;
+                        tracing::warn!(volume = %self.volume, %ino, %error, "a record cannot be moved");
+                    }
                 }
-                // Gone: it was overwritten. Damaged: it stays where it is, and its readers are told.
-                Err(error) if matches!(error.kind(), ErrorKind::Gone | ErrorKind::Damaged) => {}
-                Err(error) => return Err(segment_error(error)),
             }
         }
         if moved.is_empty() {
@@ -469,26 +736,19 @@ impl Shared {
                 Err(FsError::Stale) => continue,
                 Err(error) => return Err(error),
             };
+            let start = extents.first().map_or(0, |(extent, _)| extent.start);
             for (extent, _) in &extents {
-                self.load_extents(&inode, &(extent.start..extent.end), Ahead::None)?;
+                let range = extent.start..extent.end;
+                let needed = start..extent.end;
+                self.load_extents_too(&inode, &range, &needed, Ahead::None)?;
             }
             let mut state = inode.lock();
             if state.removed {
                 continue;
             }
             let mut change = Change::default();
-            for (old, pointer) in extents {
-                let range = old.start..old.end;
-                let same = state.extents.is_loaded(&range)
-                    && state.extents.touching(range).next() == Some(&old);
-                if same {
-                    let new = Extent {
-                        record: pointer,
-                        offset_in_record: 0,
-                        ..old
-                    };
-                    state.extents.insert(new, &mut change);
-                }
+            for (old, pointer) in &extents {
+                point_to_copy(&mut state.extents, old, pointer, &mut change);
             }
             if change.is_empty() {
                 continue;
@@ -502,6 +762,63 @@ impl Shared {
         }
         drop(appended.pin);
         self.durable(ticket).await
+    }
+
+    async fn read_victim(
+        &self,
+        victim: &Victim,
+    ) -> Result<Vec<bytes::Bytes>, cairn_segment::SegmentError> {
+        let extent = &victim.extent;
+        let from = extent.offset_in_record;
+        let len_bytes = u32::try_from(extent.len_bytes()).unwrap_or(u32::MAX);
+        let range = from..from.saturating_add(len_bytes);
+        self.segments.read(self.volume, &extent.record, range).await
+    }
+}
+
+/// Lets whatever else is ready have its turn.
+async fn let_others_run() {
+    let mut was_here = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut was_here, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Points to `copy`, which holds the bytes of extent `old`, instead of what is left of that extent.
+fn point_to_copy(
+    extents: &mut ExtentMap,
+    old: &Extent,
+    copy: &Arc<RecordPointer>,
+    change: &mut Change,
+) {
+    let range = old.start..old.end;
+    if !extents.is_loaded(&range) {
+        return;
+    }
+    let is_left = |extent: &&Extent| {
+        old.start <= extent.start
+            && extent.end <= old.end
+            && extent.record == old.record
+            && u64::from(
+                extent.offset_in_record - old.offset_in_record.min(extent.offset_in_record),
+            ) == extent.start - old.start
+    };
+    let mut left: Vec<Extent> = extents.touching(range).filter(is_left).cloned().collect();
+    if planted::is(Bug::RelocationIgnoresOverwrites) {
+        left = vec![old.clone()];
+    }
+    for extent in left {
+        let new = Extent {
+            record: copy.clone(),
+            offset_in_record: (extent.start - old.start) as u32,
+            ..extent
+        };
+        extents.insert(new, change);
     }
 }
 

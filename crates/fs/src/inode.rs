@@ -84,6 +84,8 @@ pub(crate) struct State {
     pub dirty_since: Duration,
     /// End of the last read: the next one from here on is sequential.
     pub read_end: u64,
+    /// Reads in sequence up to there.
+    pub read_run_count: u32,
     /// Data up to here was asked for ahead of readers.
     pub read_ahead_end: u64,
     /// End of the last write.
@@ -136,6 +138,7 @@ impl State {
             queued: false,
             dirty_since: Duration::ZERO,
             read_end: 0,
+            read_run_count: 0,
             read_ahead_end: 0,
             write_end: 0,
             write_run_bytes: 0,

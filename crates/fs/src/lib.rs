@@ -10,6 +10,8 @@
 //! durable is always a prefix. Unstable data lives in dirty maps until a flush has put it into
 //! segments and its extents into the metadata; small stable writes go to the log itself (journal).
 
+#![forbid(unsafe_code)]
+
 mod attr;
 mod budget;
 mod data;
@@ -25,10 +27,11 @@ mod scrub;
 mod tasks;
 pub mod types;
 mod volume;
+mod waste;
 mod xattr;
 
 pub use budget::DirtyBudget;
-pub use gc::{EVACUATE_SEGMENTS_MAX, GcBacklog};
+pub use gc::{EVACUATE_SEGMENTS_MAX, GcBacklog, GcSettings};
 pub use scrub::{DamagedExtent, ExtentAt, RecordScrub};
 pub use types::*;
 pub use volume::{AccessPattern, Fs, FsSettings, FsStats, Policy, ROOT};

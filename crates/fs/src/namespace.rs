@@ -313,6 +313,9 @@ impl Fs {
     }
 
     /// Entries after `cookie` (0 is the start), at most `limit`, with attributes if asked for.
+    ///
+    /// Who may list a directory and not search it learns names, and nothing that looking them up would
+    /// have refused: entries then have no attributes.
     pub async fn read_dir(
         &self,
         who: &Credentials,
@@ -323,7 +326,7 @@ impl Fs {
     ) -> Result<DirPage, FsError> {
         let shared = &self.0;
         let inode = shared.inode(dir)?;
-        let (attr, parent, cookie_next) = {
+        let (attr, parent, cookie_next, with_attr) = {
             let state = inode.lock();
             state.require_dir()?;
             require(who, state.guarded(), READ)?;
@@ -331,6 +334,7 @@ impl Fs {
                 state.attr(dir),
                 state.record.parent,
                 state.record.cookie_next,
+                with_attr && require(who, state.guarded(), EXECUTE).is_ok(),
             )
         };
         if cookie >= cookie_next.max(COOKIE_FIRST) {

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use cairn_base::Ino;
+use cairn_base::planted::{self, Bug};
 use cairn_meta::{Batch, DirentRecord, InodeKind, Key, Ticket};
 
 use crate::inode::{Inode, Locked};
@@ -149,6 +150,8 @@ impl Shared {
             batch: &mut batch,
         }
         .remove(state, m.from_name, m.source.cookie);
+        let is_split = planted::is(Bug::RenameInTwoSteps);
+        let first = is_split.then(|| self.meta.submit(std::mem::take(&mut batch)));
         if is_dir {
             state.record.nlink = state.record.nlink.saturating_sub(1);
         }
@@ -179,7 +182,17 @@ impl Shared {
         for dir in [m.from_dir, m.to_dir] {
             batch.put(Key::inode(dir), locked.of(dir).stored_record().encode());
         }
-        let ticket = self.meta.submit(batch);
+        let ticket = match first {
+            None => self.meta.submit(batch),
+            Some(ticket) => {
+                let shared = self.clone();
+                let later = async move {
+                    let _ = shared.meta.submit(batch);
+                };
+                self.tasks.spawn("second step", later);
+                ticket
+            }
+        };
         for ino in [m.from_dir, m.to_dir, m.moved.ino] {
             locked.of(ino).ticket = ticket;
         }

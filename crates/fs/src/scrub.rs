@@ -84,7 +84,7 @@ impl Fs {
                 record.map_or(0, |record| u64::from(record.location.len_bytes))
             };
             let total: u64 = groups.iter().map(bytes).sum();
-            pace.spend(total).await;
+            let _turn = pace.spend(total).await;
             if shared.tasks.is_stopping() {
                 return Err(FsError::Fenced);
             }

@@ -21,6 +21,7 @@ use crate::budget::{DirtyAccount, DirtyBudget};
 use crate::dirty::Run;
 use crate::extents::{Ahead, Extent, ExtentCount, ExtentMap, LOAD_EXTENTS_MAX};
 use crate::flush::{FLIGHTS_MAX, FlushQueue};
+use crate::gc::{Collector, GcSettings};
 use crate::inode::{Inode, InodeTable, State};
 use crate::tasks::Tasks;
 use crate::types::{FileKind, FsError, VolumeSpace};
@@ -100,6 +101,7 @@ pub struct FsSettings {
     pub inodes_max: usize,
     /// Extents of files kept in memory, of some 256 bytes each.
     pub extents_max: usize,
+    pub gc: GcSettings,
 }
 
 impl FsSettings {
@@ -112,6 +114,7 @@ impl FsSettings {
             dirty: DirtyBudget::new(256 << 20),
             inodes_max: 128 << 10,
             extents_max: 1 << 20,
+            gc: GcSettings::default(),
         }
     }
 }
@@ -125,6 +128,8 @@ pub struct FsStats {
     pub dirty_bytes: u64,
     /// Of all volumes that share the memory.
     pub dirty_bytes_max: u64,
+    /// What clients wrote.
+    pub written_bytes: u64,
     pub flushed_bytes: u64,
     pub flush_errors: u64,
     pub journaled_writes: u64,
@@ -136,6 +141,7 @@ pub struct FsStats {
 
 #[derive(Default)]
 pub(crate) struct Counters {
+    pub written_bytes: AtomicU64,
     pub flushed_bytes: AtomicU64,
     pub flush_errors: AtomicU64,
     pub journaled_writes: AtomicU64,
@@ -167,6 +173,7 @@ pub(crate) struct Shared {
     /// Held while a directory moves to another parent, so that no two moves make a cycle.
     pub directory_moves: Mutex<()>,
     pub gc_wake: Notify,
+    pub collector: Collector,
     pub orphans: Mutex<Vec<Ino>>,
     pub orphan_wake: Notify,
     pub tasks: Arc<Tasks>,
@@ -222,6 +229,7 @@ impl Fs {
             dirty,
             inodes_max,
             extents_max,
+            gc,
         } = settings;
         let known = meta
             .segments()
@@ -268,6 +276,7 @@ impl Fs {
             read_ahead_permits: Arc::new(Semaphore::new(crate::data::READ_AHEAD_TASKS_MAX)),
             directory_moves: Mutex::new(()),
             gc_wake: Notify::new(),
+            collector: Collector::new(gc),
             orphans: Mutex::default(),
             orphan_wake: Notify::new(),
             counters: Counters::default(),
@@ -298,6 +307,8 @@ impl Fs {
         self.0.tasks.ended().await;
         let flushed = self.0.flush_everything().await;
         self.0.segments.seal_all(self.0.volume).await;
+        // What sealing gave back is known at the next start.
+        let _ = self.0.survey();
         self.0.segments.close_volume(self.0.volume);
         self.0.meta.close().await.map_err(meta_error)?;
         flushed
@@ -348,6 +359,7 @@ impl Fs {
             extents_in_memory: shared.extent_count.get() as u64,
             dirty_bytes: shared.dirty.bytes(),
             dirty_bytes_max: shared.dirty.budget().bytes_max(),
+            written_bytes: of(&shared.counters.written_bytes),
             flushed_bytes: of(&shared.counters.flushed_bytes),
             flush_errors: of(&shared.counters.flush_errors),
             journaled_writes: of(&shared.counters.journaled_writes),
@@ -363,6 +375,8 @@ impl Fs {
     pub async fn space(&self) -> Result<VolumeSpace, FsError> {
         let shared = &self.0;
         let counters = shared.meta.counters();
+        // Whoever asks wants to know how it is now.
+        shared.forget_space();
         let view = shared.space_view();
         let dirty = shared.dirty.bytes();
         let pending = shared.dirty.budget().bytes();
@@ -504,6 +518,18 @@ impl Shared {
         range: &Range<u64>,
         ahead: Ahead,
     ) -> Result<usize, FsError> {
+        self.load_extents_too(inode, range, range, ahead)
+    }
+
+    /// As [`Self::load_extents`], and forgets nothing in `needed` meanwhile. Whoever needs several ranges at
+    /// once names all of them: else the last could drive out the first, for ever.
+    pub fn load_extents_too(
+        &self,
+        inode: &Inode,
+        range: &Range<u64>,
+        needed: &Range<u64>,
+        ahead: Ahead,
+    ) -> Result<usize, FsError> {
         let next = |state: &State| {
             let missing = state.extents.missing(range)?;
             Some(match ahead {
@@ -525,7 +551,7 @@ impl Shared {
             // Read without the lock: what changed meanwhile may be missing, and somebody else may have
             // loaded the same, so it is looked at again.
             if state.extents.version() == version && next(&state) == Some(missing.clone()) {
-                self.trim_extents(&mut state, range);
+                self.trim_extents(&mut state, needed);
                 count += extents.len();
                 state.extents.load(missing.start..end, extents);
             }
@@ -672,13 +698,8 @@ pub(crate) fn parse_extent(key: &[u8], value: &[u8]) -> Result<(Ino, Extent), Me
 
 pub(crate) fn meta_error(error: MetaError) -> FsError {
     match error.kind() {
-        MetaErrorKind::Stopped => {
-            if matches!(error, MetaError::Closed) {
-                FsError::Fenced
-            } else {
-                FsError::Io(error.to_string())
-            }
-        }
+        // One that failed is opened again on other disks, and by the next start at the latest: callers wait.
+        MetaErrorKind::Stopped => FsError::Fenced,
         MetaErrorKind::NoSpace => FsError::NoSpace,
         MetaErrorKind::NotFound
         | MetaErrorKind::Invalid

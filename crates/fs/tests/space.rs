@@ -463,3 +463,258 @@ fn a_flush_all_over_a_file_of_very_many_extents_lands() {
         fs.close().await.unwrap();
     });
 }
+
+/// Bytes of data that segments take on the disks: not those of files that wait to be used again, nor the
+/// room in segments that take appends.
+fn used_bytes(world: &World, data: u64, total: u64) -> u64 {
+    let sizes = world.disks.iter().flat_map(|disk| disk.file_sizes());
+    let shards = sizes.filter(|(name, _)| name.starts_with("shards/"));
+    let raw_bytes: u64 = shards.map(|(_, len_bytes)| len_bytes).sum();
+    raw_bytes / total * data - world.segments.stats().open_room_bytes
+}
+
+/// A file is overwritten at random for ten times its size: what is used stays in proportion.
+#[test]
+fn random_overwrites_do_not_grow_without_end() {
+    const FILE_BYTES: u64 = 24 * MIB;
+    const WRITE_BYTES: u64 = 24 << 10;
+    block_on(async {
+        let gc = GcSettings {
+            waste_bytes: Some(0),
+            ..GcSettings::default()
+        };
+        let world = World::with_gc(15, 3, 256 * MIB, gc).await;
+        let fs = &world.fs;
+        let mut rng = Rng::new(15);
+        let mut model = rng.bytes(FILE_BYTES as usize);
+        let ino = create(fs, "database").await.unwrap();
+        for (index, data) in model.chunks(MIB as usize).enumerate() {
+            write(fs, ino, index as u64 * MIB, data).await.unwrap();
+        }
+        commit(fs, ino).await.unwrap();
+        let mut used_max = 0;
+        for nth in 0..10 * FILE_BYTES / WRITE_BYTES {
+            let at = rng.below(FILE_BYTES - WRITE_BYTES);
+            let data = rng.bytes(WRITE_BYTES as usize);
+            model[at as usize..(at + WRITE_BYTES) as usize].copy_from_slice(&data);
+            write(fs, ino, at, &data).await.unwrap();
+            if nth % 40 == 0 {
+                commit(fs, ino).await.unwrap();
+                world.run_for(3).await;
+                used_max = used_max.max(used_bytes(&world, 1, 3));
+            }
+        }
+        commit(fs, ino).await.unwrap();
+        assert!(read_all(fs, ino).await == model);
+        // Beside the waste: one segment of 4 MiB that just was filled, and what came since the last look.
+        let bound = FILE_BYTES * 3 / 2 + 4 * MIB;
+        assert!(used_max < bound, "{used_max} of {bound}");
+        let stats = fs.stats();
+        assert!(
+            stats.gc_relocated_bytes < 3 * stats.written_bytes,
+            "{stats:?}"
+        );
+        assert_eq!(stats.gc_errors, 0);
+        check_counters(fs);
+        fs.close().await.unwrap();
+    });
+}
+
+/// A pool that is full of small files, every other of which is deleted: half of the space comes back within
+/// a minute, although no segment is empty, and only the reserve was there to copy the rest with.
+#[test]
+fn half_of_a_full_pool_comes_back() {
+    block_on(async {
+        let mut world = World::with_capacity(16, 3, 256 * MIB).await;
+        let data = Rng::new(16).bytes(200_000);
+        for round in 0..2 {
+            let fs = &world.fs;
+            let mut names = Vec::new();
+            loop {
+                let name = format!("{round}-{}", names.len());
+                let written = async {
+                    let ino = create(fs, &name).await?;
+                    write(fs, ino, 0, &data).await?;
+                    commit(fs, ino).await
+                };
+                if let Err(error) = written.await {
+                    assert_eq!(error, FsError::NoSpace);
+                    // What the client was not told of may be there, and be written when there is space.
+                    let _ = remove(fs, &name).await;
+                    break;
+                }
+                names.push(name);
+            }
+            assert!(names.len() > 300, "{}", names.len());
+            let full = fs.space().await.unwrap();
+            for name in names.iter().step_by(2) {
+                remove(fs, name).await.unwrap();
+            }
+            world.run_for(60).await;
+            let space = fs.space().await.unwrap();
+            let back = space.free_bytes.saturating_sub(full.free_bytes);
+            let deleted = (names.len() as u64).div_ceil(2) * 200_000;
+            assert!(back > deleted / 10 * 8, "{back} of {deleted}: {space:?}");
+            for name in names.iter().skip(1).step_by(2) {
+                let (attr, _) = fs
+                    .lookup(&ROOT_USER, ROOT_INO, name.as_bytes())
+                    .await
+                    .unwrap();
+                assert!(read_all(fs, attr.ino).await == data);
+                remove(fs, name).await.unwrap();
+            }
+            world.run_for(70).await;
+            assert_eq!(fs.stats().gc_errors, 0);
+            check_counters(fs);
+            world = world.restart(17).await;
+        }
+        // What garbage collection wrote last was still open.
+        world.run_for(10).await;
+        assert_eq!(world.segments.segments(VOLUME), []);
+    });
+}
+
+/// What sealing gave back is no waste, also after a restart: a volume that is left alone is left alone.
+#[test]
+fn short_segments_are_not_rewritten() {
+    block_on(async {
+        let gc = GcSettings {
+            waste_bytes: Some(0),
+            ..GcSettings::default()
+        };
+        let mut world = World::with_gc(18, 3, 256 * MIB, gc).await;
+        for round in 0..3 {
+            let name = format!("file{round}");
+            let ino = create(&world.fs, &name).await.unwrap();
+            write(&world.fs, ino, 0, &Rng::new(round).bytes(500_000))
+                .await
+                .unwrap();
+            commit(&world.fs, ino).await.unwrap();
+            world.run_for(130).await;
+            assert_eq!(world.fs.stats().gc_relocated_bytes, 0, "round {round}");
+            let backlog = world.fs.gc_backlog();
+            assert!(backlog.sparse_bytes < 20_000, "{backlog:?}");
+            world = world.restart(19 + round).await;
+            let backlog = world.fs.gc_backlog();
+            assert!(backlog.sparse_bytes < 20_000, "{backlog:?}");
+        }
+    });
+}
+
+/// Files that wait for new shards took all that the metadata could have used: it found the disk full, so
+/// that nothing more was written, which alone would have used those files.
+#[test]
+fn files_that_wait_for_shards_make_room_for_the_metadata() {
+    block_on(async {
+        let world = World::with_capacity(20, 1, 256 * MIB).await;
+        let fs = &world.fs;
+        let ino = create(fs, "large").await.unwrap();
+        for part in 0..24 {
+            write(fs, ino, part * MIB, &Rng::new(part).bytes(MIB as usize))
+                .await
+                .unwrap();
+        }
+        commit(fs, ino).await.unwrap();
+        remove(fs, "large").await.unwrap();
+        world.run_for(70).await;
+        let waiting = |(name, len): (String, u64)| name.starts_with("free/").then_some(len);
+        let waiting_bytes: u64 = world.disks[0]
+            .file_sizes()
+            .into_iter()
+            .filter_map(waiting)
+            .sum();
+        assert!(waiting_bytes > 8 * MIB, "{waiting_bytes}");
+        take_all_but(&world.disks[0], "ballast", 0).await;
+        assert!(fs.meta().ship().await.is_err());
+        world.run_for(10).await;
+        assert!(!fs.meta().is_full());
+        create(fs, "new").await.unwrap();
+        fs.close().await.unwrap();
+    });
+}
+
+/// One flush of a few bytes here and of a stretch of very many extents there: loading what is there drove
+/// out what is here, and loading what is here what is there, for ever.
+#[test]
+fn a_flush_of_two_places_needs_both_in_memory() {
+    const DENSE_AT: u64 = 16 * MIB;
+    const COUNT: u64 = 40_000;
+    block_on(async {
+        let world = World::with_extents_max(21, 1000).await;
+        let fs = &world.fs;
+        let ino = create(fs, "a").await.unwrap();
+        for at in (0..COUNT).map(|nth| DENSE_AT + 2 * nth) {
+            write(fs, ino, at, &[1]).await.unwrap();
+        }
+        // More than is loaded at once lies between the two places.
+        for at in 0..400 {
+            write(fs, ino, at * 8192, &[1; 100]).await.unwrap();
+        }
+        commit(fs, ino).await.unwrap();
+        write(fs, ino, 10, &[2; 20]).await.unwrap();
+        write(fs, ino, DENSE_AT, &vec![2; 2 * COUNT as usize])
+            .await
+            .unwrap();
+        commit(fs, ino).await.unwrap();
+        let found = fs.read(&ROOT_USER, ino, 0, 40).await.unwrap();
+        let want = [[1; 10].as_slice(), &[2; 20], &[1; 10]].concat();
+        assert_eq!(found.parts.concat(), want);
+        let found = fs.read(&ROOT_USER, ino, DENSE_AT, 100_000).await.unwrap();
+        assert!(found.parts.concat() == vec![2; 2 * COUNT as usize]);
+        check_counters(fs);
+        fs.close().await.unwrap();
+    });
+}
+
+/// A file with an extent that makes no sense and one that points nowhere cannot be deleted nor moved as a
+/// whole: that keeps no space of others.
+#[test]
+fn what_makes_no_sense_keeps_no_space_of_others() {
+    const LEN_BYTES: u64 = 200_000;
+    block_on(async {
+        let gc = GcSettings {
+            waste_bytes: Some(0),
+            ..GcSettings::default()
+        };
+        let world = World::with_gc(23, 1, 256 * MIB, gc).await;
+        let fs = &world.fs;
+        let data = Rng::new(23).bytes(LEN_BYTES as usize);
+        let mut inos = Vec::new();
+        for nth in 0..100 {
+            let ino = create(fs, &format!("file{nth}")).await.unwrap();
+            write(fs, ino, 0, &data).await.unwrap();
+            commit(fs, ino).await.unwrap();
+            inos.push(ino);
+        }
+        let (bad, good) = (inos[0], inos[2]);
+        let (from, to) = Key::extents_past(bad, 0);
+        let stored = fs.meta().scan(&from, &to, 1).unwrap();
+        let mut nowhere = cairn_meta::ExtentRecord::decode(&stored[0].1).unwrap();
+        nowhere.start = 1 << 40;
+        nowhere.record.location.row_block = 1 << 20;
+        let mut batch = cairn_meta::Batch::new();
+        batch.put(Key::extent(bad, (1 << 40) + 4096), nowhere.encode());
+        batch.put(Key::extent(bad, 1 << 41), vec![0xff]);
+        let ticket = fs.meta().submit(batch);
+        fs.meta().durable(ticket).await.unwrap();
+        // The bad one last: it is the first that is tried.
+        let both = futures_util::future::join(remove(fs, "file2"), remove(fs, "file0")).await;
+        assert_eq!(both, (Ok(()), Ok(())));
+        for nth in (4..100).step_by(2) {
+            remove(fs, &format!("file{nth}")).await.unwrap();
+        }
+        world.run_for(130).await;
+        assert_eq!(fs.gc_backlog().orphans, 1);
+        assert!(fs.meta().get(&Key::inode(bad)).unwrap().is_some());
+        assert!(fs.meta().get(&Key::inode(good)).unwrap().is_none());
+        assert!(fs.stats().gc_relocated_bytes > 10 * LEN_BYTES);
+        assert_eq!(fs.stats().gc_errors, 0);
+        // What lives, a quarter of that, and the segment of the bad one.
+        let used_bytes = used_bytes(&world, 1, 1);
+        assert!(used_bytes < 52 * LEN_BYTES * 5 / 4 + 4 * MIB, "{used_bytes}");
+        for nth in (1..100).step_by(2) {
+            assert!(read_all(fs, inos[nth]).await == data);
+        }
+        fs.close().await.unwrap();
+    });
+}

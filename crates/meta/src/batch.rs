@@ -3,7 +3,7 @@
 //! Owns: the shape and the size of a batch. Must not know: how it is logged or applied.
 
 use bytes::Bytes;
-use cairn_base::{Ino, LogPosition, SegmentId, Timestamp};
+use cairn_base::{DiskId, Ino, LogPosition, SegmentId, Timestamp};
 
 use crate::keys::Key;
 use crate::records::SegmentRecord;
@@ -73,6 +73,14 @@ pub(crate) enum SegmentChange {
         bytes: i64,
         records: i64,
     },
+    Seal {
+        id: SegmentId,
+        shard_len_bytes: u64,
+    },
+    Place {
+        id: SegmentId,
+        disks: Vec<DiskId>,
+    },
 }
 
 /// A set of changes that is visible and durable as a whole, or not at all.
@@ -124,6 +132,25 @@ impl Batch {
     pub fn put_segment(&mut self, id: SegmentId, record: SegmentRecord) -> &mut Self {
         self.len_bytes += SEGMENT_OPERATION_BYTES;
         self.segments.push(SegmentChange::Put(id, record));
+        self
+    }
+
+    /// Notes that a segment takes no more records, and how long its shards are since; one that is not
+    /// known is left alone. The rest of its record stays, whoever changes that at the same time.
+    pub fn seal_segment(&mut self, id: SegmentId, shard_len_bytes: u64) -> &mut Self {
+        self.len_bytes += SEGMENT_OPERATION_BYTES;
+        self.segments.push(SegmentChange::Seal {
+            id,
+            shard_len_bytes,
+        });
+        self
+    }
+
+    /// Sets the disks of a segment; one that is not known is left alone. The rest of its record stays, whoever
+    /// changes that, or removes it, at the same time.
+    pub fn place_segment(&mut self, id: SegmentId, disks: Vec<DiskId>) -> &mut Self {
+        self.len_bytes += SEGMENT_OPERATION_BYTES;
+        self.segments.push(SegmentChange::Place { id, disks });
         self
     }
 

@@ -42,18 +42,25 @@ pub(crate) const FULL_RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Groups that are durable and not applied: one, unless the state has no space.
 #[derive(Default)]
 pub(crate) struct Backlog {
-    groups: VecDeque<Group>,
+    /// With the end of each, and the term that it was submitted in: a start may have left some of an
+    /// older one.
+    groups: VecDeque<(Group, AppliedRecord)>,
     len_bytes: usize,
 }
 
 impl Backlog {
-    pub fn push(&mut self, group: Group) {
+    pub fn push(&mut self, group: Group, applied: AppliedRecord) {
         self.len_bytes += group.len_bytes;
-        self.groups.push_back(group);
+        self.groups.push_back((group, applied));
     }
 
     pub fn groups(&self) -> impl Iterator<Item = &Group> {
-        self.groups.iter()
+        self.groups.iter().map(|(group, _)| group)
+    }
+
+    #[cfg(test)]
+    pub fn applied(&self) -> impl Iterator<Item = AppliedRecord> {
+        self.groups.iter().map(|(_, applied)| *applied)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -66,8 +73,8 @@ impl Backlog {
 
     /// Brings the state as far as it goes; without space for it that is no error.
     fn apply(&mut self, shared: &Arc<Shared>) -> Result<(), MetaError> {
-        while let Some(group) = self.groups.front() {
-            match shared.apply(group) {
+        while let Some((group, applied)) = self.groups.front() {
+            match shared.apply(group, *applied) {
                 Ok(()) => {}
                 Err(MetaError::Full(why)) => {
                     shared.note_full(&why);
@@ -115,7 +122,13 @@ impl Committer {
             };
             if let Some(group) = group {
                 self.commit(&group).await?;
-                self.backlog.push(group);
+                let term = &self.shared.term;
+                let applied = AppliedRecord {
+                    position: group.last,
+                    epoch: term.epoch,
+                    term: term.nonce,
+                };
+                self.backlog.push(group, applied);
                 // Those who were woken on this thread go first: what they submit next shares a group.
                 tokio::task::yield_now().await;
             } else if !self.backlog.is_empty() {
@@ -224,6 +237,8 @@ impl Committer {
                 shared.progress.advance(group.last);
             }
             let written = append(log, &shared, &*self.clock, group, may_block).await;
+            // First: who waits for the group may ask how many copies of the log there are.
+            *shared.log_status.lock() = log.status();
             if written.is_ok() {
                 shared.committed(group);
             }

@@ -67,6 +67,22 @@ impl Counters {
                     changed.segments.insert(*id);
                 }
             }
+            SegmentChange::Seal {
+                id,
+                shard_len_bytes,
+            } => {
+                if let Some(segment) = self.segments.get_mut(id) {
+                    segment.sealed = true;
+                    segment.shard_len_bytes = *shard_len_bytes;
+                    changed.segments.insert(*id);
+                }
+            }
+            SegmentChange::Place { id, disks } => {
+                if let Some(segment) = self.segments.get_mut(id) {
+                    segment.disks.clone_from(disks);
+                    changed.segments.insert(*id);
+                }
+            }
             SegmentChange::Delta { id, bytes, records } => match self.segments.get_mut(id) {
                 Some(_) if planted::is(Bug::SegmentDeltaLost) && *records < 0 => {}
                 Some(segment) => {

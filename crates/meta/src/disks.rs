@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use cairn_base::disk::Disk;
+use cairn_base::disk::{Disk, DiskError, DiskFile, DiskSpace, IoFuture, OpenMode};
 use cairn_base::{DiskId, VolumeId};
 use parking_lot::RwLock;
 
@@ -97,6 +97,11 @@ impl DiskSet {
         self.changed.store(true, Ordering::Release);
     }
 
+    /// Has the log make the copies that it could not make before.
+    pub fn ask_for_copies(&self) {
+        self.changed.store(true, Ordering::Release);
+    }
+
     /// Whether a disk was added or retired since this was asked last.
     pub fn take_changed(&self) -> bool {
         self.changed.load(Ordering::Acquire) && self.changed.swap(false, Ordering::AcqRel)
@@ -106,6 +111,17 @@ impl DiskSet {
     pub fn retire(&self, index: usize) {
         self.get(index).retired.store(true, Ordering::Release);
         self.changed.store(true, Ordering::Release);
+    }
+
+    /// Lets go of a disk that was retired, so that it can be closed.
+    pub fn release(&self, index: usize) {
+        let mut members = self.members.write();
+        if let Some(member) = members.get_mut(index).filter(|member| member.is_retired()) {
+            let gone = Arc::new(Gone(member.disk.label().to_owned()));
+            let released = Member::new(member.id, gone);
+            released.retired.store(true, Ordering::Release);
+            *member = released;
+        }
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (usize, Arc<Member>)> {
@@ -145,6 +161,13 @@ impl DiskSet {
         }
     }
 
+    /// From now on nothing is written to any of them.
+    pub fn give_all_up(&self) {
+        for member in self.members.read().iter() {
+            member.failed.store(true, Ordering::Release);
+        }
+    }
+
     pub fn healthy(&self) -> Vec<usize> {
         let members = self.members.read();
         let healthy = members.iter().enumerate();
@@ -162,5 +185,52 @@ impl DiskSet {
     /// The folder of the volume's metadata on each disk.
     pub fn folder(&self) -> String {
         format!("volumes/{:08x}", self.volume.0)
+    }
+}
+
+/// In the place of a disk that left: its index stays taken.
+struct Gone(String);
+
+impl Gone {
+    fn error(&self) -> DiskError {
+        DiskError::Io {
+            disk: self.0.clone(),
+            what: "keeping metadata".to_owned(),
+            detail: "the disk has left".to_owned(),
+        }
+    }
+
+    fn refuse<T: Send>(&self) -> IoFuture<'_, T> {
+        Box::pin(async { Err(self.error()) })
+    }
+}
+
+impl Disk for Gone {
+    fn label(&self) -> &str {
+        &self.0
+    }
+
+    fn open<'a>(&'a self, _: &'a str, _: OpenMode) -> IoFuture<'a, Arc<dyn DiskFile>> {
+        self.refuse()
+    }
+
+    fn remove<'a>(&'a self, _: &'a str) -> IoFuture<'a, ()> {
+        self.refuse()
+    }
+
+    fn rename<'a>(&'a self, _: &'a str, _: &'a str) -> IoFuture<'a, ()> {
+        self.refuse()
+    }
+
+    fn list<'a>(&'a self, _: &'a str) -> IoFuture<'a, Vec<String>> {
+        self.refuse()
+    }
+
+    fn sync_folder<'a>(&'a self, _: &'a str) -> IoFuture<'a, ()> {
+        self.refuse()
+    }
+
+    fn space(&self) -> Result<DiskSpace, DiskError> {
+        Err(self.error())
     }
 }

@@ -86,6 +86,14 @@ pub enum MetaError {
     /// The text says which state and what failed.
     #[error("{0}; a restart recovers from the other copies")]
     State(String),
+    /// The text says which state. Its disk gave other bytes than were written, or none.
+    #[error("{0}; the other copies have it")]
+    StateDamaged(String),
+    /// There was no space, or no disk, for copies that were asked for.
+    #[error(
+        "volume {volume}: not all of its log is on as many disks as it should be; free space or add a disk, then try again"
+    )]
+    CopiesMissing { volume: VolumeId },
     /// The text says which state and what failed.
     #[error("no space for metadata: {0}; free space on that disk")]
     Full(String),
@@ -101,12 +109,14 @@ impl MetaError {
         match self {
             Self::NotFound { .. } => MetaErrorKind::NotFound,
             Self::Exists { .. } | Self::BatchTooLarge { .. } => MetaErrorKind::Invalid,
-            Self::TooManyMissing { .. } | Self::StateMissing { .. } | Self::NoDisk { .. } => {
-                MetaErrorKind::Missing
-            }
+            Self::TooManyMissing { .. }
+            | Self::StateMissing { .. }
+            | Self::CopiesMissing { .. }
+            | Self::NoDisk { .. } => MetaErrorKind::Missing,
             Self::SplitHistory { .. }
             | Self::TooManyTerms { .. }
             | Self::LogDamaged { .. }
+            | Self::StateDamaged(_)
             | Self::Key(_)
             | Self::Record(_) => MetaErrorKind::Damaged,
             Self::Full(_) => MetaErrorKind::NoSpace,

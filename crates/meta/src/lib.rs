@@ -5,6 +5,8 @@
 //! Must not know: what names, links and permissions mean (`fs`), where data shards are
 //! (`segment`), any protocol.
 
+#![forbid(unsafe_code)]
+
 pub mod batch;
 mod committer;
 mod counters;
@@ -34,7 +36,7 @@ pub use records::{
     CookieRecord, DirentRecord, ExtentRecord, InodeKind, InodeRecord, SegmentRecord,
 };
 pub use settings::{JournalPressure, MetaCache, MetaSettings, MetaStats, VolumeCounters};
-pub use store::{MetaStore, Recovered};
+pub use store::{MetaStore, Recovered, SegmentUsage};
 
 #[cfg(test)]
 mod tests;

@@ -21,7 +21,7 @@ use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::journal::{JournalIndex, JournalReplay};
 use crate::keys::{Key, KeyKind};
-use crate::log::format::{RecordBuf, SET_COUNT_MAX, TERM_COUNT_MAX, Term};
+use crate::log::format::{RecordBuf, SET_COUNT_MAX, TERM_COUNT_MAX, Term, record_len_bytes};
 use crate::log::group::Group;
 use crate::log::recover::{self, RecoveredLog};
 use crate::log::{CommitLog, FileMaker, MirroredLog, Spares, TermInfo, file_name, remove_later};
@@ -63,6 +63,7 @@ pub(crate) async fn create(
     let info = TermInfo {
         log_file_bytes: settings.log_file_bytes,
         history: vec![term],
+        members: None,
     };
     let spares = Arc::new(Spares::default());
     let clock = env.clock.clone();
@@ -207,12 +208,24 @@ async fn choose_state(
     fit.sort_by_key(|candidate| (candidate.applied.position, candidate.is_primary));
     while let Some(candidate) = fit.pop() {
         let disk = candidate.disk;
+        if !candidate.is_primary {
+            // It takes the place of the state that this disk may have, which must not be open then.
+            let others = fit.iter_mut().chain(&mut superseded);
+            for other in others.filter(|other| other.disk == disk) {
+                other.close();
+            }
+        }
+        let was_primary = candidate.is_primary;
         let taken = state::take_over(candidate, disks, settings, env).await;
         let read = taken.and_then(|state| Ok((read_applied(&*state)?, state)));
         match read {
             Ok((applied, state)) if recovered.continues(&applied) => {
+                // What was replaced is gone, and must not be removed by its name.
+                let is_replaced =
+                    |other: &Candidate| !was_primary && other.disk == disk && other.is_primary;
+                superseded.retain(|other| !is_replaced(other));
                 let mut states = Vec::new();
-                for other in fit {
+                for other in fit.into_iter().filter(|other| !is_replaced(other)) {
                     if other.disk == disk || other.is_primary {
                         superseded.push(other);
                     } else {
@@ -236,16 +249,16 @@ async fn choose_state(
     let first = disks.healthy().first().copied();
     match first {
         // The log is whole: it can be replayed from nothing.
-        Some(first) if recovered.retained_from.0 <= 1 => Ok(ChosenState {
-            state: state::create(disks, first, settings, env).await?,
-            applied: AppliedRecord::default(),
-            states: Vec::new(),
-            // The one on this disk was replaced; what is left elsewhere is of no use.
-            superseded: superseded
-                .into_iter()
-                .filter(|candidate| candidate.disk != first)
-                .collect(),
-        }),
+        Some(first) if recovered.retained_from.0 <= 1 => {
+            // The one on this disk is replaced, so it must not be open; what is left elsewhere is of no use.
+            superseded.retain(|candidate| candidate.disk != first);
+            Ok(ChosenState {
+                state: state::create(disks, first, settings, env).await?,
+                applied: AppliedRecord::default(),
+                states: Vec::new(),
+                superseded,
+            })
+        }
         _ => Err(MetaError::StateMissing {
             volume: disks.volume,
             position: recovered.retained_from,
@@ -261,8 +274,8 @@ fn read_applied(state: &dyn StateStore) -> Result<AppliedRecord, MetaError> {
     })
 }
 
-/// Begins a term, and copies into it what is on fewer disks than can be: nothing that is served
-/// may depend on a record with less than full protection.
+/// Begins a term. Nothing that is served may depend on a record with less than full protection, so what
+/// is on fewer disks than can be is copied first.
 async fn start_term(
     env: &Env,
     tasks: &Tasks,
@@ -277,12 +290,15 @@ async fn start_term(
             count: recovered.history.len(),
         });
     }
+    let log_file_bytes = settings
+        .log_file_bytes
+        .max(largest_record(recovered).next_multiple_of(IO_ALIGN_BYTES as u64));
+    copy_short(env, tasks, disks, recovered, log_file_bytes).await?;
     recovered.history.push(term);
     let info = TermInfo {
-        log_file_bytes: settings
-            .log_file_bytes
-            .max(largest_record(recovered).next_multiple_of(IO_ALIGN_BYTES as u64)),
+        log_file_bytes,
         history: recovered.history.clone(),
+        members: None,
     };
     let spares = Arc::new(Spares::default());
     let folder = disks.folder();
@@ -302,20 +318,83 @@ async fn start_term(
         retained_from: recovered.retained_from,
     };
     let mut log = MirroredLog::start(files, recovered.sequence_max + 1, retained.into()).await?;
-    let wanted = disks.copies_possible();
-    // A disk that failed while the term began does not count any more: what it alone has is copied, too.
-    let is_short = |record: &recover::RecoveredRecord| {
-        let holders = record.holders.iter();
-        holders.filter(|disk| disks.is_healthy(**disk)).count() < wanted
+    // A disk that failed meanwhile does not count any more: what it had is copied once more.
+    append_short(&mut log, disks, recovered).await?;
+    Ok(log)
+}
+
+/// Copies what is on fewer disks than can be, before any file names the new term: its header says that
+/// everything before its start is there, and a start refuses when it is not. So a crash in here leaves
+/// nothing that is promised and not kept. The files are of the term that is over.
+async fn copy_short(
+    env: &Env,
+    tasks: &Tasks,
+    disks: &DiskSet,
+    recovered: &mut RecoveredLog,
+    log_file_bytes: u64,
+) -> Result<(), MetaError> {
+    let short = first_short(disks, &recovered.records);
+    let Some(short) = short.and_then(|first| recovered.records.get(first..)) else {
+        return Ok(());
     };
-    let first_short = recovered.records.iter().position(is_short);
-    let short = first_short.and_then(|first| recovered.records.get(first..));
-    for record in short.unwrap_or_default() {
+    let lens = short
+        .iter()
+        .map(|record| record_len_bytes(record.payload.len()) as u64);
+    // No larger than needed: this may be a disk with little space. But any record fits: when a disk fails
+    // in here, others are to be copied, too.
+    let file_bytes = (IO_ALIGN_BYTES as u64)
+        .saturating_add(lens.sum())
+        .max(largest_record(recovered).next_multiple_of(IO_ALIGN_BYTES as u64))
+        .min(log_file_bytes);
+    let files = FileMaker {
+        env: env.clone(),
+        tasks: tasks.clone(),
+        disks: disks.clone(),
+        info: TermInfo {
+            log_file_bytes: file_bytes,
+            history: recovered.history.clone(),
+            members: Some(recovered.members.clone()),
+        },
+        spares: Arc::default(),
+        retained_from: recovered.retained_from,
+    };
+    let mut log = MirroredLog::start(files, recovered.sequence_max + 1, VecDeque::new()).await?;
+    append_short(&mut log, disks, recovered).await?;
+    let (files, sequence_next) = log.into_retained();
+    recovered.retained.extend(files);
+    recovered.sequence_max = sequence_next.saturating_sub(1);
+    Ok(())
+}
+
+/// Appends the records from the first on that is on fewer disks than can be, unless the log's own are
+/// among those that have it: where others have no space that is all there is.
+async fn append_short(
+    log: &mut MirroredLog,
+    disks: &DiskSet,
+    recovered: &mut RecoveredLog,
+) -> Result<(), MetaError> {
+    let Some(first) = first_short(disks, &recovered.records) else {
+        return Ok(());
+    };
+    for record in recovered.records.iter_mut().skip(first) {
+        if log.disks().all(|disk| record.holders.contains(&disk)) {
+            continue;
+        }
         let positions = (record.first, record.last);
         let copy = RecordBuf::copy_of(&record.payload, positions, record.epoch, record.term);
         log.append(copy, recovered.retained_from, false).await?;
+        record.holders.extend(log.disks());
     }
-    Ok(log)
+    Ok(())
+}
+
+fn first_short(disks: &DiskSet, records: &[recover::RecoveredRecord]) -> Option<usize> {
+    let possible = disks.copies_possible();
+    let is_short = |record: &recover::RecoveredRecord| {
+        let holders = record.holders.iter();
+        holders.filter(|disk| disks.is_healthy(**disk)).count() < possible
+    };
+    records.iter().position(is_short)
 }
 
 /// Bytes of a file that the largest record found fits in, should the setting have shrunk.
@@ -368,7 +447,7 @@ fn replay(
                 match result {
                     Err(MetaError::Full(why)) => {
                         tracing::error!("no space to replay all of the log: {why}");
-                        replay.backlog.push(group);
+                        replay.backlog.push(group, applied);
                     }
                     result => {
                         result?;
@@ -376,7 +455,7 @@ fn replay(
                     }
                 }
             } else {
-                replay.backlog.push(group);
+                replay.backlog.push(group, applied);
             }
         }
     }
@@ -520,5 +599,109 @@ impl Start {
         }
         shared.log_start.fetch_max(1, Ordering::AcqRel);
         Ok(store)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::{Pair, ShipResult, StateCursor, StateFuture, StateKey};
+    use bytes::Bytes;
+    use std::collections::BTreeSet;
+
+    /// A state whose disk is full.
+    struct FullState;
+
+    impl StateStore for FullState {
+        fn get(&self, _key: &[u8]) -> Result<Option<Bytes>, MetaError> {
+            Ok(None)
+        }
+
+        fn cursor<'a>(&'a self, _from: &[u8], _to: &[u8]) -> Box<dyn StateCursor + 'a> {
+            struct Nothing;
+            impl StateCursor for Nothing {
+                fn next(&mut self) -> Result<Option<Pair<'_>>, MetaError> {
+                    Ok(None)
+                }
+            }
+            Box::new(Nothing)
+        }
+
+        fn apply(
+            &self,
+            _writes: &mut dyn Iterator<Item = (StateKey, Option<Bytes>)>,
+        ) -> Result<(), MetaError> {
+            Err(MetaError::Full("a test".to_owned()))
+        }
+
+        fn flush(&self) -> StateFuture<'_, Result<(), MetaError>> {
+            Box::pin(async { Ok(()) })
+        }
+
+        fn ship(
+            &self,
+            _disks: Vec<usize>,
+            _applied: AppliedRecord,
+        ) -> StateFuture<'_, Result<Vec<ShipResult>, MetaError>> {
+            Box::pin(async { Ok(Vec::new()) })
+        }
+
+        fn disk(&self) -> usize {
+            0
+        }
+    }
+
+    /// What is applied later, when there is space, is still of the term that wrote it: a state that says
+    /// otherwise is not part of the history, and the next start would refuse it.
+    #[test]
+    fn what_is_replayed_later_keeps_its_term() {
+        let record = |position: u64, term: u64| {
+            let mut group = Group::new(
+                Generation::FIRST,
+                LogPosition(position),
+                LogPosition(position),
+            );
+            group.put(
+                Key::inode(cairn_base::Ino(1)),
+                Some(Bytes::from_static(b"value")),
+            );
+            let record = group.encode(Epoch(term), term);
+            let len = record.head.payload_len_bytes as usize;
+            let payload = &record.bytes[crate::log::format::RECORD_HEAD_BYTES..][..len];
+            recover::RecoveredRecord {
+                first: LogPosition(position),
+                last: LogPosition(position),
+                epoch: Epoch(term),
+                term,
+                payload: Bytes::copy_from_slice(payload),
+                holders: BTreeSet::from([0]),
+            }
+        };
+        let term = |number: u64, start: u64| Term {
+            epoch: Epoch(number),
+            nonce: number,
+            start: LogPosition(start),
+        };
+        let recovered = RecoveredLog {
+            // The last one is that of the start itself.
+            history: vec![term(1, 1), term(2, 3), term(3, 4)],
+            members: crate::log::Members {
+                disks: Vec::new(),
+                copies: 1,
+            },
+            epoch_max: Epoch(2),
+            sequence_max: 1,
+            retained_from: LogPosition(1),
+            end: LogPosition(3),
+            records: vec![record(1, 1), record(2, 1), record(3, 2)],
+            retained: Vec::new(),
+            unused: Vec::new(),
+        };
+        let replayed = replay(&FullState, AppliedRecord::default(), &recovered).expect("replays");
+        let applied: Vec<AppliedRecord> = replayed.backlog.applied().collect();
+        assert_eq!(applied.len(), 3);
+        for applied in applied {
+            assert!(recovered.continues(&applied), "{applied:?}");
+        }
     }
 }

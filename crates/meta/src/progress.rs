@@ -22,6 +22,8 @@ pub(crate) struct Progress {
 
 #[derive(Default)]
 struct Waiters {
+    /// Nobody hears of anything that becomes durable from now on.
+    is_fenced: bool,
     /// Why nothing becomes durable any more.
     stopped: Option<MetaError>,
     waiting: Vec<(LogPosition, Waker)>,
@@ -36,6 +38,9 @@ impl Progress {
     pub fn advance(&self, position: LogPosition) {
         let woken: Vec<Waker> = {
             let mut waiters = self.waiters.lock();
+            if waiters.is_fenced {
+                return;
+            }
             self.durable.fetch_max(position.0, Ordering::AcqRel);
             let all = std::mem::take(&mut waiters.waiting);
             let mut woken = Vec::with_capacity(all.len());
@@ -65,6 +70,13 @@ impl Progress {
         for (_, waker) in woken {
             waker.wake();
         }
+    }
+
+    /// As `stop`, for a store that somebody else goes on from: what becomes durable here may not be part of
+    /// that, so nobody is told of it, nor that anything was durable before.
+    pub fn fence(&self, reason: MetaError) {
+        self.waiters.lock().is_fenced = true;
+        self.stop(reason);
     }
 
     pub fn is_stopped(&self) -> bool {
@@ -112,10 +124,13 @@ impl Future for Durable {
             return Poll::Ready(Err(refusal));
         }
         let progress = self.progress.clone();
-        if progress.durable() >= self.position {
+        if progress.durable() >= self.position && !progress.is_stopped() {
             return Poll::Ready(Ok(()));
         }
         let mut waiters = progress.waiters.lock();
+        if let (Some(reason), true) = (&waiters.stopped, waiters.is_fenced) {
+            return Poll::Ready(Err(reason.clone()));
+        }
         // Again under the lock: who advances meanwhile would not see this waiter.
         if progress.durable() >= self.position {
             return Poll::Ready(Ok(()));

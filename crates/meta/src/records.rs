@@ -448,6 +448,10 @@ impl CountersRecord {
             segment_reserved: fields.u64("segment mark")?,
         };
         fields.end()?;
+        // There are always more to give out.
+        if record.ino_reserved.max(record.segment_reserved) > u64::MAX / 2 {
+            return Err(fields.malformed("mark"));
+        }
         Ok(record)
     }
 }

@@ -179,6 +179,35 @@ impl Shared {
         select(clock.sleep(FULL_RETRY_PAUSE), work).await;
     }
 
+    /// Ends the store when its state turns out to be damaged, if there is a copy to go on with: who
+    /// watches over it opens the volume again from that. Without one, what can be read is served.
+    pub fn note_damage(&self, error: &MetaError) {
+        if !matches!(error, MetaError::StateDamaged(_)) || self.progress.is_stopped() {
+            return;
+        }
+        let primary = self.state.disk();
+        let has_other = {
+            let states = self.states.lock();
+            let mut states = states.iter();
+            states.any(|(disk, _)| *disk != primary && self.disks.is_healthy(*disk))
+        };
+        if has_other {
+            self.fail(error.clone());
+        }
+    }
+
+    /// What a reader is told who met an error in the state: that the store has ended, if it has, because the
+    /// volume is opened again then, where the reader may find what it looks for.
+    pub fn told(&self, error: MetaError) -> MetaError {
+        self.note_damage(&error);
+        match error {
+            MetaError::State(_) | MetaError::StateDamaged(_) => {
+                self.progress.stop_reason().unwrap_or(error)
+            }
+            error => error,
+        }
+    }
+
     pub fn check(&self) -> Result<(), MetaError> {
         self.progress.stop_reason().map_or(Ok(()), Err)
     }
@@ -226,12 +255,7 @@ impl Shared {
     }
 
     /// Brings the state to the end of the group; what it holds then leaves the overlay.
-    pub fn apply(&self, group: &Group) -> Result<(), MetaError> {
-        let applied = AppliedRecord {
-            position: group.last,
-            epoch: self.term.epoch,
-            term: self.term.nonce,
-        };
+    pub fn apply(&self, group: &Group, applied: AppliedRecord) -> Result<(), MetaError> {
         self.state.apply(&mut writes_of(group, applied))?;
         *self.applied.lock() = applied;
         let mut overlay = self.overlay.write();
@@ -304,7 +328,9 @@ impl Shared {
         let task = async move {
             match shared.ship_now().await {
                 // The primary itself: without it nothing can be served.
-                Err(error @ MetaError::State(_)) => shared.fail(error),
+                Err(error @ (MetaError::State(_) | MetaError::StateDamaged(_))) => {
+                    shared.fail(error);
+                }
                 // Nor can it take more: the committer finds out, and goes on when there is space.
                 Err(MetaError::Full(why)) => shared.note_full(&why),
                 Err(error) => tracing::warn!("shipping a checkpoint: {error}"),
@@ -376,6 +402,11 @@ impl Shared {
                             disk = self.disks.get(disk).disk.label(),
                             "shipping a checkpoint: {error}"
                         );
+                        if matches!(error, MetaError::Disk(_)) {
+                            // It is not used any more.
+                            self.disks.mark_failed(disk, &error);
+                        }
+                        self.note_damage(&error);
                         // What was there may be half replaced.
                         self.states.lock().retain(|(at, _)| *at != disk);
                     }

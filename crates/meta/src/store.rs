@@ -30,6 +30,18 @@ const FOLD_PERCENT: u64 = 50;
 /// Entries of the overlay, in order; `None` is a deletion.
 type OverlayPart = Vec<(Key, Option<Bytes>)>;
 
+/// What of a segment is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentUsage {
+    pub id: SegmentId,
+    /// Room for data, parity apart.
+    pub data_bytes: u64,
+    pub live_bytes: u64,
+    pub live_records: u64,
+    /// It was noted that nothing is added any more.
+    pub sealed: bool,
+}
+
 /// What opening found.
 #[derive(Debug)]
 pub struct Recovered {
@@ -93,7 +105,8 @@ impl MetaStore {
         if let Some((value, _)) = self.shared.overlay.read().get(key) {
             return Ok(value.clone());
         }
-        versions::get(&*self.shared.state, key, self.generation())
+        let found = versions::get(&*self.shared.state, key, self.generation());
+        found.map_err(|error| self.shared.told(error))
     }
 
     /// Entries with `from <= key < to` in order, at most `limit`, as [`MetaStore::get`] sees them.
@@ -134,7 +147,8 @@ impl MetaStore {
         let mut from = from.clone();
         while from < *to {
             let (overlay, cursor, end) = self.view(&from, to);
-            let flow = merge(&overlay, cursor, &mut visit)?;
+            let flow = merge(&overlay, cursor, &mut visit);
+            let flow = flow.map_err(|error| self.shared.told(error))?;
             match end {
                 Some(next) if flow.is_continue() => from = next,
                 _ => return Ok(()),
@@ -242,6 +256,23 @@ impl MetaStore {
             .cloned()
     }
 
+    /// How full segments are: up to `max` of them, in order, from number `from` on. A look at all of
+    /// them in such parts copies little and never holds others up for long.
+    pub fn segment_usage(&self, from: SegmentId, max: usize) -> Vec<SegmentUsage> {
+        let pending = self.shared.pending.lock();
+        let some = pending.counters.segments.range(from..).take(max);
+        some.map(|(id, record)| SegmentUsage {
+            id: *id,
+            data_bytes: record
+                .shard_len_bytes
+                .saturating_mul(u64::from(record.data)),
+            live_bytes: record.live_bytes,
+            live_records: record.live_records,
+            sealed: record.sealed,
+        })
+        .collect()
+    }
+
     pub fn segments(&self) -> Vec<(SegmentId, SegmentRecord)> {
         let pending = self.shared.pending.lock();
         let all = pending.counters.segments.iter();
@@ -312,19 +343,32 @@ impl MetaStore {
     }
 
     /// Changes how many copies of log and state are kept. When it returns, everything submitted before
-    /// has as many as there are disks for.
+    /// has as many as there are disks for; [`MetaError::CopiesMissing`] if there is no space for some.
+    /// Asked for what is set already, it makes copies that could not be made before.
     pub async fn set_copies(&self, copies: usize) -> Result<(), MetaError> {
         let copies = copies.clamp(1, SET_COUNT_MAX);
+        let is_short = self.shared.log_status.lock().is_short;
         let before = self.shared.disks.want_copies(copies);
-        if copies > before {
+        if copies > before || is_short {
             // First: what is in the checkpoint does not have to be copied with the log.
             self.shared.ship_now().await?;
         }
-        if copies != before {
+        if is_short {
+            self.shared.disks.ask_for_copies();
+        }
+        if copies != before || is_short {
             // The next group begins another log file.
             self.durable(self.submit(Batch::new())).await?;
         }
-        Ok(())
+        self.check_copies()
+    }
+
+    fn check_copies(&self) -> Result<(), MetaError> {
+        let volume = self.shared.disks.volume;
+        match self.shared.log_status.lock().is_short {
+            true => Err(MetaError::CopiesMissing { volume }),
+            false => Ok(()),
+        }
     }
 
     /// The disk that the state is worked with on; it cannot be retired while the store is open.
@@ -348,14 +392,25 @@ impl MetaStore {
     /// Adds a disk to those that log and state can be kept on; one that was retired or had failed may
     /// come back. Copies that are missing are made in the background.
     pub fn add_disk(&self, id: DiskId, disk: Arc<dyn Disk>) {
+        let primary = self.shared.state.disk();
         self.shared.disks.add(id, disk);
+        if let Some(index) = self
+            .shared
+            .disks
+            .index_of(id)
+            .filter(|index| *index != primary)
+        {
+            // What it had may have been removed meanwhile.
+            self.shared.states.lock().retain(|(at, _)| *at != index);
+        }
         self.shared.ship_in_background();
         // The next group begins another log file, which names the disk.
         self.submit(Batch::new());
     }
 
     /// Keeps nothing on a disk any more. When it returns, everything submitted before has its copies on
-    /// the others, as far as there are enough. Fails for the disk of the state itself.
+    /// the others, as far as there are enough. Fails for the disk of the state itself, and as long as there
+    /// is no space for the copies: the disk may hold the only one of something then.
     pub async fn retire_disk(&self, id: DiskId) -> Result<(), MetaError> {
         let Some(index) = self.shared.disks.index_of(id) else {
             return Ok(());
@@ -369,7 +424,10 @@ impl MetaStore {
         // The next group begins another log file, which does not name the disk; what older ones hold is in
         // the checkpoints then.
         self.durable(self.submit(Batch::new())).await?;
-        self.shared.ship_now().await
+        self.check_copies()?;
+        self.shared.ship_now().await?;
+        self.shared.disks.release(index);
+        Ok(())
     }
 
     /// Stops taking batches, makes everything durable and ships it, so that the next start replays
@@ -385,6 +443,17 @@ impl MetaStore {
     /// Stops at once, as a crash would, and waits until nothing of the store runs any more.
     pub async fn abort(&self) {
         self.end(Stop::Now).await;
+    }
+
+    /// Leaves the store behind without waiting for anything, because some of it waits for a disk that may
+    /// never answer. Whatever it may still do, nobody hears of it, and it begins no writing of log or copies any
+    /// more, so that the volume can be opened again on other disks when what is on its way there has landed.
+    pub fn abandon(&self) {
+        let shared = &self.shared;
+        shared.progress.fence(MetaError::Closed);
+        shared.disks.give_all_up();
+        shared.ask_stop(Stop::Now);
+        shared.admission.notify_waiters();
     }
 
     async fn end(&self, stop: Stop) {

@@ -231,6 +231,13 @@ impl Controller {
             let why = format!("{why}: {}", disk.problem.as_deref().unwrap_or(""));
             Some(format!("{} {why}", disk.label))
         });
+        let troubled = disks.iter().filter_map(|disk| match disk.state {
+            DiskState::Ok | DiskState::Draining | DiskState::Drained => {
+                let problem = disk.problem.as_deref()?;
+                Some(format!("{}: {problem}", disk.label))
+            }
+            DiskState::Failed | DiskState::Missing => None,
+        });
         let failed = volumes
             .iter()
             .filter(|volume| !volume.serving)
@@ -254,6 +261,7 @@ impl Controller {
         Observed {
             disk_count: pool.disks.len(),
             disks_lost: lost.collect(),
+            disks_troubled: troubled.collect(),
             tolerated: usize::from(code.parity()),
             layout: convert::layout(code),
             volumes_failed: failed.collect(),
@@ -315,6 +323,9 @@ impl Controller {
             _ => disk.label.clone(),
         };
         let is_leaving = member.is_some_and(|member| member.leaving);
+        let there = self.inner.disks();
+        let there = there.iter().find(|there| there.id() == disk.id);
+        let watched = || self.inner.watch.problem(there?.disk());
         let (state, problem) = match disk.state {
             cairn_segment::DiskState::Healthy if !is_leaving => (DiskState::Ok, None),
             cairn_segment::DiskState::Healthy if shards > 0 => (DiskState::Draining, None),
@@ -325,11 +336,13 @@ impl Controller {
                 (DiskState::Missing, entry.map(|entry| entry.why.clone()))
             }
             cairn_segment::DiskState::Failed => {
-                let why = self.inner.watch.problem(&label);
-                let why = why.unwrap_or_else(|| "too many I/O errors".to_owned());
+                let why = watched().unwrap_or_else(|| "too many I/O errors".to_owned());
                 (DiskState::Failed, Some(why))
             }
         };
+        let problem = problem
+            .or_else(watched)
+            .or_else(|| self.inner.metadata_problem(disk.id));
         DiskView {
             id: disk.id.to_string(),
             label,

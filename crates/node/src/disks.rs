@@ -4,6 +4,7 @@
 //! first start.
 //! Must not know: volumes, servers. What to do is decided in `assemble`.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,6 +15,9 @@ use cairn_config::{Config, DiskIo};
 use cairn_disk::{DiskSettings, EngineChoice, RealDisk};
 use cairn_segment::SegmentSettings;
 use cairn_shard::{ShardDisk, ShardError, ShardErrorKind, ShardSettings};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 
 use crate::assemble::{Content, Found, Missing, Plan, plan};
 use crate::error::NodeError;
@@ -41,9 +45,17 @@ const OURS: &[&str] = &[
     "volumes",
     "free",
     "rebuild",
+    WIPED_NAME,
+    cairn_shard::PROBE_NAME,
     crate::scrub::SCRUB_NAME,
 ];
 
+/// What the identity is called while a folder is being emptied: it goes last, so that what a crash leaves is
+/// known for ours, and first has another name, so that nobody takes it for a disk.
+const WIPED_NAME: &str = "cairn-disk.wiped";
+
+/// A lock file says which process holds it in so many bytes at most.
+const PID_LEN_BYTES_MAX: u64 = 20;
 /// Most files that wait for new shards on one disk.
 const SPARES_MAX: usize = 64;
 
@@ -229,10 +241,34 @@ async fn read(disk: &Arc<dyn Disk>, content: Content) -> Result<Content, String>
     Ok(Content::Disk { identity, state })
 }
 
-/// Deletes what a disk of Cairn's has in its folder; the identity goes first.
+/// Whether the emptying of this folder was broken off.
+pub fn is_half_wiped(folder: &Path) -> bool {
+    std::fs::symlink_metadata(folder.join(WIPED_NAME)).is_ok()
+}
+
+/// Deletes what a disk of Cairn's has in its folder. The caller knows that it is one: folders have names like
+/// ours for many reasons.
 pub fn wipe(folder: &Path) -> std::io::Result<()> {
-    let ours = std::iter::once(cairn_shard::IDENTITY_NAME).chain(OURS.iter().copied());
+    let (identity, wiped) = (
+        folder.join(cairn_shard::IDENTITY_NAME),
+        folder.join(WIPED_NAME),
+    );
+    match std::fs::rename(&identity, &wiped) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            // Never formatted, or emptied halfway before.
+            drop(
+                std::fs::OpenOptions::new()
+                    .create(true)
+                    .append(true)
+                    .open(&wiped)?,
+            );
+        }
+        renamed => renamed?,
+    }
+    let sync = || std::fs::File::open(folder)?.sync_all();
+    sync()?;
     let made_meanwhile = [pool_store::POOL_NAME_NEW, crate::scrub::SCRUB_NAME_NEW];
+    let ours = OURS.iter().copied().filter(|name| *name != WIPED_NAME);
     for name in ours.chain(made_meanwhile) {
         let path = folder.join(name);
         let removed = match std::fs::symlink_metadata(&path) {
@@ -245,7 +281,36 @@ pub fn wipe(folder: &Path) -> std::io::Result<()> {
             _ => {}
         }
     }
-    Ok(())
+    sync()?;
+    std::fs::remove_file(&wiped)?;
+    sync()
+}
+
+/// Whether a disk that this process has open is what is in its folder now: another drive may be mounted there
+/// since, with a disk of another pool, with a copy of this one, or with anything else.
+pub async fn is_still_there(disk: &ShardDisk, folder: &Path) -> bool {
+    let identity = ShardDisk::identity(disk.disk()).await;
+    let is_same = matches!(&identity, Ok(Some(found)) if found.disk == disk.id() && found.pool == disk.pool());
+    let folder = folder.to_owned();
+    is_same
+        && tokio::task::spawn_blocking(move || holds_lock(&folder))
+            .await
+            .unwrap_or(false)
+}
+
+/// Whether the lock in a folder is held, and by this process.
+fn holds_lock(folder: &Path) -> bool {
+    let Ok(lock) = std::fs::File::open(folder.join(cairn_disk::LOCK_NAME)) else {
+        return false;
+    };
+    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => {}
+        // Nobody holds it: not what we opened.
+        Ok(()) | Err(_) => return false,
+    }
+    let mut pid = String::new();
+    let read = std::io::Read::take(lock, PID_LEN_BYTES_MAX).read_to_string(&mut pid);
+    read.is_ok() && pid.trim().parse() == Ok(std::process::id())
 }
 
 pub fn open_disk(path: &Path, config: &Config) -> Result<Arc<dyn Disk>, NodeError> {
@@ -324,7 +389,21 @@ pub fn shard_settings(config: &Config) -> ShardSettings {
     let spares = usize::try_from(spares);
     let spares = spares.unwrap_or(usize::MAX).min(SPARES_MAX);
     settings.recycled_files_max = settings.recycled_files_max.max(spares);
+    settings.open_shards_max = open_shards_max(descriptors_max(), config.data.len());
     settings
+}
+
+/// File descriptors that this process may have.
+pub fn descriptors_max() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Of each disk, so that all disks together take at most three eighths of the file descriptors. A shard can
+/// take two, one of them for transfers that are not aligned.
+pub fn open_shards_max(descriptors_max: u64, disk_count: usize) -> usize {
+    let all = usize::try_from(descriptors_max / 8 * 3 / 2).unwrap_or(usize::MAX);
+    let each = all / disk_count.max(1);
+    each.min(ShardSettings::default().open_shards_max)
 }
 
 /// Opens the members' shards. A disk that fails now joins the missing ones.
@@ -370,4 +449,111 @@ async fn open_members(
 
 fn refused(error: &ShardError) -> bool {
     error.kind() == ShardErrorKind::Refused
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_base::Timestamp;
+
+    use super::*;
+
+    fn real(path: &Path) -> Arc<dyn Disk> {
+        RealDisk::open(path, DiskSettings::default()).unwrap()
+    }
+
+    async fn member(path: &Path, id: u128) -> Arc<ShardDisk> {
+        let disk = real(path);
+        let now = Timestamp::default();
+        ShardDisk::format(Arc::clone(&disk), PoolId(1), DiskId(id), now)
+            .await
+            .unwrap();
+        let settings = ShardSettings::default();
+        ShardDisk::open(disk, PoolId(1), settings).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn another_drive_at_the_same_place_is_told_from_the_disk() {
+        let root = tempfile::tempdir().unwrap();
+        let place = root.path().join("disk");
+        let disk = member(&place, 5).await;
+        assert!(is_still_there(&disk, &place).await);
+        // Another drive is mounted there: nothing on it, something else, another disk, or a copy.
+        std::fs::rename(&place, root.path().join("old")).unwrap();
+        assert!(!is_still_there(&disk, &place).await, "nothing there");
+        std::fs::create_dir(&place).unwrap();
+        assert!(!is_still_there(&disk, &place).await, "an empty folder");
+        std::fs::create_dir(place.join("volumes")).unwrap();
+        assert!(!is_still_there(&disk, &place).await, "something else");
+        std::fs::remove_dir_all(&place).unwrap();
+        drop(member(&place, 6).await);
+        assert!(!is_still_there(&disk, &place).await, "another disk");
+        let other = member(&root.path().join("other"), 7).await;
+        std::fs::remove_dir_all(&place).unwrap();
+        std::fs::rename(root.path().join("other"), &place).unwrap();
+        assert!(!is_still_there(&disk, &place).await, "another open disk");
+        drop(other);
+        std::fs::remove_dir_all(&place).unwrap();
+        std::fs::create_dir(&place).unwrap();
+        for entry in std::fs::read_dir(root.path().join("old")).unwrap() {
+            let from = entry.unwrap();
+            if from.file_type().unwrap().is_file() {
+                std::fs::copy(from.path(), place.join(from.file_name())).unwrap();
+            }
+        }
+        assert!(
+            !is_still_there(&disk, &place).await,
+            "a copy, lock file and all"
+        );
+        std::fs::remove_dir_all(&place).unwrap();
+        std::fs::rename(root.path().join("old"), &place).unwrap();
+        assert!(is_still_there(&disk, &place).await, "it is back");
+    }
+
+    #[tokio::test]
+    async fn only_what_was_a_disk_is_known_for_one() {
+        let root = tempfile::tempdir().unwrap();
+        let settings = cairn_config::Settings {
+            data: vec![root.path().to_owned()],
+            ..cairn_config::Settings::default()
+        };
+        let config = settings.resolve(1).unwrap();
+        // Names like ours, in a folder of somebody else's.
+        let foreign = root.path().join("foreign");
+        std::fs::create_dir_all(foreign.join("volumes/precious")).unwrap();
+        let look = Folder::look(&foreign, &config).await.unwrap();
+        assert!(matches!(
+            look.content,
+            Content::Disk {
+                identity: None,
+                state: None
+            }
+        ));
+        assert!(!is_half_wiped(&foreign));
+        let place = root.path().join("disk");
+        drop(member(&place, 5).await);
+        let look = Folder::look(&place, &config).await.unwrap();
+        assert!(
+            matches!(&look.content, Content::Disk { identity: Some(found), .. } if found.disk == DiskId(5))
+        );
+        drop(look);
+        wipe(&place).unwrap();
+        let look = Folder::look(&place, &config).await.unwrap();
+        assert!(matches!(look.content, Content::Blank));
+        drop(look);
+        // Broken off at its begin, and done again.
+        drop(member(&place, 5).await);
+        std::fs::create_dir_all(place.join("shards/00000001")).unwrap();
+        std::fs::rename(
+            place.join(cairn_shard::IDENTITY_NAME),
+            place.join(WIPED_NAME),
+        )
+        .unwrap();
+        assert!(is_half_wiped(&place));
+        let look = Folder::look(&place, &config).await.unwrap();
+        assert!(matches!(look.content, Content::Disk { identity: None, .. }));
+        drop(look);
+        wipe(&place).unwrap();
+        let look = Folder::look(&place, &config).await.unwrap();
+        assert!(matches!(look.content, Content::Blank));
+    }
 }

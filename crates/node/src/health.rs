@@ -10,6 +10,8 @@ pub struct Observed {
     pub disk_count: usize,
     /// Labels, each with what is wrong: missing at start, or failed since.
     pub disks_lost: Vec<String>,
+    /// Labels of disks that are used in spite of what is wrong with them, each with what that is.
+    pub disks_troubled: Vec<String>,
     /// Disks that data of the default protection can lose.
     pub tolerated: usize,
     /// How that data is laid out.
@@ -46,7 +48,7 @@ pub fn judge(observed: &Observed) -> Judgement {
                 .to_owned(),
         );
     }
-    for disk in &observed.disks_lost {
+    for disk in observed.disks_lost.iter().chain(&observed.disks_troubled) {
         warnings.push(format!("disk {disk}"));
     }
     if lost > 0 && lost >= observed.tolerated {
@@ -84,7 +86,11 @@ pub fn judge(observed: &Observed) -> Judgement {
     }
     let health = if !observed.volumes_failed.is_empty() || lost > observed.tolerated {
         Health::Failed
-    } else if lost > 0 || !observed.volumes_degraded.is_empty() || observed.damaged_reads > 0 {
+    } else if lost > 0
+        || !observed.disks_troubled.is_empty()
+        || !observed.volumes_degraded.is_empty()
+        || observed.damaged_reads > 0
+    {
         Health::Degraded
     } else if observed.tolerated == 0 {
         Health::NoRedundancy
@@ -167,6 +173,15 @@ mod tests {
                     ..six()
                 },
                 Health::Healthy,
+                1,
+            ),
+            (
+                "metadata failed on a disk",
+                Observed {
+                    disks_troubled: vec!["/d1: metadata failed there".to_owned()],
+                    ..six()
+                },
+                Health::Degraded,
                 1,
             ),
             (

@@ -4,6 +4,8 @@
 //! the answers of the admin API, the engine's metrics.
 //! Must not know: messages of protocols, how files or segments are kept.
 
+#![forbid(unsafe_code)]
+
 mod assemble;
 mod control;
 mod convert;
@@ -19,6 +21,7 @@ pub mod ready;
 mod rebuild;
 mod running;
 mod scrub;
+mod scrub_file;
 mod spares;
 pub mod token;
 mod watch;

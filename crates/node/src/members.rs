@@ -6,25 +6,37 @@
 //!
 //! A change is one writing of the pool file. What has to follow it is found again after a restart.
 
+use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use cairn_base::DiskId;
 use cairn_base::disk::Disk;
-use cairn_config::DATA_FOLDERS_MAX;
+use cairn_config::{DATA_FOLDERS_MAX, VolumeSettings};
 use cairn_fs::Fs;
 use cairn_shard::ShardDisk;
+use futures_util::future::{Either, select};
 
 use crate::assemble::Content;
 use crate::convert;
-use crate::disks::{Folder, open_disk, shard_settings, wipe};
+use crate::disks::{Folder, is_half_wiped, is_still_there, open_disk, shard_settings, wipe};
 use crate::node::{ChangeFailure, Inner, VolumeService};
 use crate::pool::{PoolDisk, PoolState};
 use crate::rebuild::Standing;
+use crate::watch::HANG_AFTER;
 
 /// The beginning of an id must be so long to stand for it.
 const ID_DIGITS_MIN: usize = 4;
+/// A volume whose metadata is on a disk that fails may take so long to close before it is left behind.
+const CLOSE_MAX: Duration = Duration::from_secs(15);
+/// How often it is looked whether the disk with the metadata that somebody waits for works.
+const TROUBLE_INTERVAL: Duration = Duration::from_secs(1);
+/// What a volume that is left behind began to write past the disks, to their folders, is there after so long.
+const ABANDON_PAUSE: Duration = Duration::from_secs(1);
+/// What it began to write to disks is waited for, if it must be, a little longer than until they are given up.
+const QUIET_MAX: Duration = HANG_AFTER.saturating_add(Duration::from_secs(5));
 
 impl Inner {
     pub fn disks(&self) -> Vec<Arc<ShardDisk>> {
@@ -55,7 +67,7 @@ impl Inner {
         let mut tried = self.changes.lock().await;
         let mut state = PoolState::clone(&self.pool.load());
         let id = self
-            .take_in(&mut tried, &mut state, path, wipe_it, |_| {})
+            .take_in(&mut tried, &mut state, path, wipe_it, None)
             .await?;
         drop(tried);
         self.after_a_change().await;
@@ -72,14 +84,8 @@ impl Inner {
         let old = self.find_disk(words)?;
         let mut tried = self.changes.lock().await;
         let mut state = PoolState::clone(&self.pool.load());
-        let leaves = |state: &mut PoolState| {
-            if let Some(old) = state.disk_mut(old.id) {
-                old.leaving = true;
-                old.replaced = true;
-            }
-        };
         let id = self
-            .take_in(&mut tried, &mut state, path, wipe_it, leaves)
+            .take_in(&mut tried, &mut state, path, wipe_it, Some(old.id))
             .await?;
         self.store.disk_leaving(old.id, true);
         drop(tried);
@@ -87,14 +93,14 @@ impl Inner {
         Ok(id)
     }
 
-    /// Makes a folder a disk, and a member; `also` is changed with it.
+    /// Makes a folder a disk, and a member; the one that it replaces leaves.
     async fn take_in(
         &self,
         tried: &mut u64,
         state: &mut PoolState,
         path: &str,
         wipe_it: bool,
-        also: impl FnOnce(&mut PoolState),
+        replaces: Option<DiskId>,
     ) -> Result<DiskId, ChangeFailure> {
         let impossible = |why: String| Err(ChangeFailure::Impossible(why));
         if !Path::new(path).is_absolute() {
@@ -118,12 +124,37 @@ impl Inner {
         let disk: Arc<dyn Disk> = match (folder.content, folder.disk) {
             (Content::Absent | Content::Blank, Some(disk)) => disk,
             (Content::Absent | Content::Blank, None) => open_disk(&folder.path, &self.config)?,
-            (Content::Disk { .. }, disk) if wipe_it => {
+            (Content::Disk { identity, state }, _)
+                if identity.is_none() && state.is_none() && !is_half_wiped(&folder.path) =>
+            {
+                return impossible(format!(
+                    "{label} is not empty, and nothing in it says that it was a disk of Cairn's; give an empty folder"
+                ));
+            }
+            (Content::Disk { identity, .. }, disk) if wipe_it => {
+                let member = identity.filter(|found| {
+                    let is_it = |disk: &PoolDisk| disk.id == found.disk;
+                    found.pool == state.pool && state.disks.iter().any(is_it)
+                });
+                match member.map(|member| member.disk) {
+                    Some(id) if replaces != Some(id) => {
+                        return impossible(format!(
+                            "{label} is disk {id} of this pool: start the server anew to use it again, or replace it"
+                        ));
+                    }
+                    // Not used, and perhaps the only place of something nevertheless.
+                    Some(id) => self.require_rebuildable(id)?,
+                    None => {}
+                }
                 // Held open meanwhile, so that nobody else takes it.
                 let at = folder.path.clone();
                 let wiped = tokio::task::spawn_blocking(move || wipe(&at)).await;
-                if let Ok(Err(error)) = wiped {
-                    return impossible(format!("{label} cannot be wiped: {error}"));
+                match wiped {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => {
+                        return impossible(format!("{label} cannot be wiped: {error}"));
+                    }
+                    Err(error) => return impossible(format!("wiping {label} broke off: {error}")),
                 }
                 drop(disk);
                 open_disk(&folder.path, &self.config)?
@@ -155,7 +186,10 @@ impl Inner {
         let mut member = PoolDisk::new(id, label, now);
         member.by_label = true;
         state.disks.push(member);
-        also(state);
+        if let Some(old) = replaces.and_then(|old| state.disk_mut(old)) {
+            old.leaving = true;
+            old.replaced = true;
+        }
         self.disks.write().push(Arc::clone(&opened));
         if let Err(error) = self.save(tried, state).await {
             self.disks.write().retain(|disk| disk.id() != id);
@@ -207,6 +241,7 @@ impl Inner {
             let why = "there is no other disk that works: add one first".to_owned();
             return Err(ChangeFailure::Impossible(why));
         }
+        let was_leaving = self.store.is_disk_leaving(id);
         self.store.disk_leaving(id, true);
         let codes = state.volumes.iter().map(|volume| {
             self.store
@@ -215,7 +250,6 @@ impl Inner {
         });
         let codes: Result<Vec<_>, String> = codes.collect();
         let (needed_bytes, room_bytes) = self.room_to_leave(id);
-        let was_leaving = state.disks.iter().any(|disk| disk.id == id && disk.leaving);
         self.store.disk_leaving(id, was_leaving);
         codes.map_err(ChangeFailure::Impossible)?;
         if needed_bytes > room_bytes {
@@ -252,24 +286,13 @@ impl Inner {
                 volume.name
             ));
         }
-        let shards = self.shards_by_disk().get(&disk.id).copied().unwrap_or(0);
-        if shards > 0 && !force {
-            return impossible(format!(
-                "{shards} shards are on it: drain it first (`cairn disk drain`), or with --force have them rebuilt from the others"
-            ));
-        }
-        if shards > 0 {
-            self.require_rebuildable(disk.id)?;
-            self.require_room(&state, disk.id)?;
-        }
+        // From here on nothing new is put on it.
         self.store.disk_leaving(disk.id, true);
-        if let Err(why) = self.metadata_off(disk.id).await {
-            let leaving = disk.leaving;
-            self.store.disk_leaving(disk.id, leaving);
-            return impossible(why);
+        let taken_out = self.take_out(&mut tried, &mut state, &disk, force).await;
+        if let Err(failure) = taken_out {
+            self.keep(disk.id);
+            return Err(failure);
         }
-        state.remove_disk(disk.id);
-        self.save(&mut tried, &mut state).await?;
         self.store.disk_forget(disk.id);
         let gone: Vec<Arc<ShardDisk>> = {
             let mut disks = self.disks.write();
@@ -285,11 +308,15 @@ impl Inner {
             let Some(folder) = gone.disk().folder().map(Path::to_owned) else {
                 continue;
             };
-            // Another drive may be mounted there by now, and be a disk of the pool.
-            let is_anothers = |other: &Arc<ShardDisk>| other.disk().folder() == Some(&folder);
-            if gone.health().failed || self.disks().iter().any(is_anothers) {
+            if gone.health().failed || !is_still_there(&gone, &folder).await {
+                tracing::warn!(
+                    disk = gone.label(),
+                    "what is in the folder now is not the disk that was removed; it is left alone"
+                );
                 continue;
             }
+            // What is still on its way there would make names anew behind the wiping.
+            self.watch.let_go(gone.disk());
             // So that it is taken for an empty folder, and not for a disk of this pool.
             let wiped = tokio::task::spawn_blocking(move || wipe(&folder)).await;
             if let Ok(Err(error)) = wiped {
@@ -300,6 +327,53 @@ impl Inner {
         tracing::info!(disk = disk.label, "a disk left the pool");
         self.rebuild.wake();
         Ok(())
+    }
+
+    /// Takes a disk that leaves out of the pool file, if nothing is on it that is nowhere else.
+    async fn take_out(
+        self: &Arc<Self>,
+        tried: &mut u64,
+        state: &mut PoolState,
+        disk: &PoolDisk,
+        force: bool,
+    ) -> Result<(), ChangeFailure> {
+        let impossible = |why: String| Err(ChangeFailure::Impossible(why));
+        // What was on its way there when it began to leave: segments being made are known then, and a shard
+        // whose move is being made durable is in the metadata. Moves that come later find that it leaves.
+        self.store.placements_done().await;
+        drop(self.rebuild.commits.lock().await);
+        let shards = self.shards_by_disk().get(&disk.id).copied().unwrap_or(0);
+        if shards > 0 && !force {
+            return impossible(format!(
+                "{shards} shards are on it: drain it first (`cairn disk drain`), or with --force have them rebuilt from the others"
+            ));
+        }
+        if shards > 0 {
+            self.require_rebuildable(disk.id)?;
+            self.require_room(state, disk.id)?;
+        }
+        if let Err(why) = self.metadata_off(disk.id).await {
+            return impossible(why);
+        }
+        state.remove_disk(disk.id);
+        self.save(tried, state).await
+    }
+
+    /// A disk that was to be removed stays: things are put on it again, unless it is drained.
+    fn keep(&self, id: DiskId) {
+        let pool = self.pool.load();
+        let leaving = pool.disks.iter().any(|disk| disk.id == id && disk.leaving);
+        self.store.disk_leaving(id, leaving);
+        if leaving {
+            return;
+        }
+        if let Some(there) = self.disks().iter().find(|there| there.id() == id) {
+            for fs in self.serving_all() {
+                if !fs.meta().uses_disk(id) {
+                    fs.meta().add_disk(id, Arc::clone(there.disk()));
+                }
+            }
+        }
     }
 
     /// Whether everything that is on a disk could be had from the others.
@@ -350,10 +424,7 @@ impl Inner {
         for fs in self.serving_all() {
             let settings = pool.volumes.iter().find(|volume| volume.id == fs.volume());
             if let Some(volume) = settings {
-                let copies = self.metadata_copies(&volume.settings);
-                if let Err(error) = fs.meta().set_copies(copies).await {
-                    tracing::warn!(volume = fs.name(), %error, "the metadata does not have its copies yet");
-                }
+                self.set_copies(&fs, &volume.settings).await;
             }
             if pool.disks.iter().any(|disk| disk.leaving) {
                 self.store.seal_all(fs.volume()).await;
@@ -378,27 +449,77 @@ impl Inner {
                 tracing::info!(volume = fs.name(), "opening the volume on other disks");
                 self.reopen(&fs).await?;
             } else if fs.meta().uses_disk(id) {
-                let retired = fs.meta().retire_disk(id).await;
-                retired.map_err(|error| {
-                    format!(
-                        "metadata of volume {} stays on the disk: {error}",
-                        fs.name()
-                    )
-                })?;
+                let retired = self.while_it_works(&fs, fs.meta().retire_disk(id)).await;
+                let stays = |why: &dyn std::fmt::Display| {
+                    let name = fs.name();
+                    format!("metadata of volume {name} stays on the disk: {why}")
+                };
+                match retired {
+                    Some(retired) => retired.map_err(|error| stays(&error))?,
+                    None => return Err(stays(&"the disk of its state does not answer")),
+                }
             }
         }
         Ok(())
     }
 
+    /// Waits for work that needs a volume's metadata, but not for ever where that is on a disk which may never
+    /// answer: `None` then, and the work is given up.
+    pub async fn while_it_works<T>(
+        &self,
+        fs: &Fs,
+        work: impl Future<Output = T> + Send,
+    ) -> Option<T> {
+        let clock = &self.env.clock;
+        let mut work = Box::pin(work);
+        let mut until = None;
+        loop {
+            match select(work, clock.sleep(TROUBLE_INTERVAL)).await {
+                Either::Left((done, _)) => return Some(done),
+                Either::Right((_, rest)) => work = rest,
+            }
+            if self.metadata_trouble(fs).is_some() {
+                let now = clock.monotonic();
+                if now >= *until.get_or_insert(now + CLOSE_MAX) {
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Has a volume's metadata kept on as many disks as its settings want. The status says if copies are missing;
+    /// they are made when there is space.
+    pub async fn set_copies(&self, fs: &Fs, settings: &VolumeSettings) {
+        let copies = self.metadata_copies(settings);
+        let set = fs.meta().set_copies(copies);
+        if let Some(Err(error)) = self.while_it_works(fs, set).await {
+            tracing::warn!(volume = fs.name(), %error, "the metadata does not have its copies yet");
+        }
+    }
+
     /// Closes a volume and opens it on the disks that stay. Clients wait meanwhile: they are told to try
     /// again later. The write verifier changes, so they send again what was not committed.
+    ///
+    /// The caller holds the changes, so that no volume is opened twice at a time.
     async fn reopen(&self, fs: &Fs) -> Result<(), String> {
         let pool = self.pool.load_full();
         let Some(volume) = pool.volumes.iter().find(|volume| volume.id == fs.volume()) else {
             return Ok(());
         };
-        if let Err(error) = fs.close().await {
-            tracing::warn!(volume = %volume.name, %error, "the volume did not close cleanly; it is recovered");
+        let closed = self.while_it_works(fs, fs.close()).await;
+        match closed {
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                tracing::warn!(volume = %volume.name, %error, "the volume did not close cleanly; it is recovered");
+            }
+            None => {
+                // Something of it waits for a disk that may never answer. Whatever it may still do, nobody
+                // hears of it, and it puts nothing on the disks.
+                tracing::error!(volume = %volume.name, "the volume does not close; it is left behind, and recovered from the log");
+                fs.meta().abandon();
+                self.store.close_volume(volume.id);
+                self.wait_until_quiet().await;
+            }
         }
         let opened = self.open_volume(volume, pool.volumes.len()).await;
         let (service, result) = match opened {
@@ -414,19 +535,74 @@ impl Inner {
         result
     }
 
-    /// Opens volumes again whose metadata failed together with the disk that it was worked with on.
+    /// Waits until what was asked of the disks that are used before now is done, or they are not used any more:
+    /// what a volume that is left behind began to write could else land on what is written in its place.
+    async fn wait_until_quiet(&self) {
+        let since = self.env.clock.monotonic();
+        loop {
+            self.env.clock.sleep(ABANDON_PAUSE).await;
+            let now = self.env.clock.monotonic();
+            let disks = self.meta_disks().into_iter();
+            let mut is_quiet = disks.map(|(_, disk)| self.watch.is_quiet(&disk, since));
+            // The last disk is waited for when it hangs, but not here.
+            if is_quiet.all(|quiet| quiet) || now.saturating_sub(since) > QUIET_MAX {
+                return;
+            }
+        }
+    }
+
+    /// Whether a volume is served by this one still, and not by another that was opened since.
+    fn is_current(&self, fs: &Fs) -> bool {
+        match self.service(fs.volume()) {
+            Some(VolumeService::Serving(now)) => Arc::ptr_eq(now.meta(), fs.meta()),
+            Some(VolumeService::Failed(_)) | None => false,
+        }
+    }
+
+    /// Why the metadata of a volume cannot be worked with where it is, if that is so.
+    fn metadata_trouble(&self, fs: &Fs) -> Option<String> {
+        if let Some(failure) = fs.meta().failure() {
+            return Some(failure.to_string());
+        }
+        let primary = fs.meta().primary_disk();
+        let disks = self.disks();
+        let disk = disks.iter().find(|disk| disk.id() == primary)?;
+        let why = || self.watch.problem(disk.disk());
+        let failed = disk.health().failed;
+        failed.then(|| why().unwrap_or_else(|| "the disk fails".to_owned()))
+    }
+
+    /// What metadata met on a disk, if it is not kept there any more for that.
+    pub fn metadata_problem(&self, id: DiskId) -> Option<String> {
+        if let Some(why) = self.avoided.lock().get(&id) {
+            return Some(format!("it is not used for metadata any more: {why}"));
+        }
+        let failed = |fs: &Fs| fs.meta().stats().failed_disks.contains(&id);
+        let fs = self.serving_all().into_iter().find(failed)?;
+        Some(format!(
+            "metadata of volume {} could not be written there; it is not until the next start",
+            fs.name()
+        ))
+    }
+
+    /// Opens volumes again whose metadata failed, or is on a disk that did.
     pub async fn reopen_failed(&self) {
         for fs in self.serving_all() {
-            let Some(why) = fs.meta().failure() else {
+            if self.metadata_trouble(&fs).is_none() {
+                continue;
+            }
+            let _changes = self.changes.lock().await;
+            // Another change may have opened it meanwhile.
+            let Some(why) = self.metadata_trouble(&fs).filter(|_| self.is_current(&fs)) else {
                 continue;
             };
             let primary = fs.meta().primary_disk();
-            let others = self.disks().len();
-            if others < 2 || !self.avoided.lock().insert(primary) {
+            let others = self.meta_disks().iter().any(|(id, _)| *id != primary);
+            if !others {
                 continue;
             }
-            tracing::error!(volume = fs.name(), disk = %primary, %why, "metadata failed; opening the volume on other disks");
-            let _changes = self.changes.lock().await;
+            tracing::error!(volume = fs.name(), disk = %primary, why, "metadata failed; opening the volume on other disks");
+            self.avoided.lock().insert(primary, why);
             // What is in the way was logged, and the status says it.
             let _ = self.reopen(&fs).await;
         }

@@ -161,6 +161,11 @@ fn store(stats: &SegmentStats, out: &mut Families) {
         stats.open_segments,
     );
     out.gauge(
+        "cairn_store_open_room_bytes",
+        "Room for data in segments that take appends",
+        stats.open_room_bytes,
+    );
+    out.gauge(
         "cairn_store_append_bytes_in_flight",
         "Bytes on their way to disks",
         stats.append_bytes_in_flight,
@@ -214,24 +219,36 @@ fn disks(disks: &[DiskStatus], out: &mut Families) {
     );
 }
 
-/// Bytes written to disks for each byte that files were given: records with parity and padding, and
-/// every copy of the log. In thousandths, because gauges here are whole numbers.
+/// Bytes written to disks for each byte that clients wrote: once all of them (records, what garbage
+/// collection moves, padding, parity, every copy of the log), once without what redundancy adds. In
+/// thousandths, because gauges here are whole numbers.
 fn amplification(observed: &Observed, out: &mut Families) {
     let segments = &observed.segments;
-    let mut written = segments.appended_bytes + segments.parity_bytes + segments.padding_bytes;
+    let mut once = segments.appended_bytes + segments.padding_bytes;
+    let mut all = once + segments.parity_bytes;
     let mut given = 0;
     for (_, numbers) in &observed.volumes {
-        written += numbers.meta.group_bytes * numbers.meta.log_disks.len() as u64;
-        given += numbers.fs.flushed_bytes;
+        once += numbers.meta.group_bytes;
+        all += numbers.meta.group_bytes * numbers.meta.log_disks.len() as u64;
+        given += numbers.fs.written_bytes;
     }
-    let permille = u128::from(written) * 1000 / u128::from(given.max(1));
-    if given > 0 {
-        out.gauge(
-            "cairn_write_amplification_permille",
-            "Thousandths of bytes written to disks for each byte of files since the start",
-            u64::try_from(permille).unwrap_or(u64::MAX),
-        );
+    if given == 0 {
+        return;
     }
+    let permille = |written: u64| {
+        let permille = u128::from(written) * 1000 / u128::from(given);
+        u64::try_from(permille).unwrap_or(u64::MAX)
+    };
+    out.gauge(
+        "cairn_write_amplification_permille",
+        "Thousandths of bytes written to disks for each byte that clients wrote since the start",
+        permille(all),
+    );
+    out.gauge(
+        "cairn_write_amplification_data_permille",
+        "The same without parity and further copies",
+        permille(once),
+    );
 }
 
 fn scrub(scrub: &ScrubView, out: &mut Families) {
@@ -298,7 +315,9 @@ fn volumes(volumes: &[(String, VolumeNumbers)], out: &mut Families) {
         ("cairn_gc_orphans", "Removed files whose space is not freed yet", |n| n.backlog.orphans),
         ("cairn_gc_dead_segments", "Segments without a live record that are still there", |n| n.backlog.dead_segments),
         ("cairn_gc_dead_bytes", "Room for data in them", |n| n.backlog.dead_bytes),
-        ("cairn_gc_sparse_bytes", "Room in other segments that no live record takes", |n| n.backlog.sparse_bytes),
+        ("cairn_gc_sparse_bytes", "Room in other sealed segments that no live record takes", |n| n.backlog.sparse_bytes),
+        ("cairn_gc_sparse_bytes_allowed", "How much of that there may be before segments are rewritten", |n| n.backlog.sparse_bytes_allowed),
+        ("cairn_gc_backlog_bytes", "Room that garbage collection is to give back now", |n| n.backlog.bytes()),
         ("cairn_log_bytes", "Bytes of the commit log that are kept, on one disk", |n| n.meta.log_bytes),
         ("cairn_log_queue_bytes", "Bytes submitted to the log and not durable yet", |n| n.meta.queue_bytes),
         ("cairn_log_disks", "Disks that the log is written to", |n| n.meta.log_disks.len() as u64),
@@ -311,6 +330,7 @@ fn volumes(volumes: &[(String, VolumeNumbers)], out: &mut Families) {
     #[rustfmt::skip]
     let counters: &[Row] = &[
         ("cairn_volume_inodes_evicted_total", "Inodes put out of memory", |n| n.fs.inodes_evicted),
+        ("cairn_volume_written_bytes_total", "Bytes of files that clients wrote", |n| n.fs.written_bytes),
         ("cairn_volume_flushed_bytes_total", "Bytes of files written to segments", |n| n.fs.flushed_bytes),
         ("cairn_volume_flush_errors_total", "Flushes that failed", |n| n.fs.flush_errors),
         ("cairn_volume_journaled_writes_total", "Small stable writes that went to the log", |n| n.fs.journaled_writes),

@@ -4,7 +4,7 @@
 //! first, then the pool file, then the exports), which volumes are served.
 //! Must not know: protocols' messages, HTTP.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -18,7 +18,7 @@ use cairn_config::{Config, ExportRule, MemoryBudget, VolumeName, VolumeSettings}
 use cairn_fs::{DirtyBudget, Fs, FsSettings};
 use cairn_meta::{MetaCache, MetaSettings, MetaStore};
 use cairn_nfs::{Export, Exports};
-use cairn_segment::{SegmentSettings, SegmentStore};
+use cairn_segment::{Clients, Pace, SegmentSettings, SegmentStore};
 use cairn_shard::ShardDisk;
 use parking_lot::{Mutex, RwLock};
 use prometheus::Registry;
@@ -64,11 +64,13 @@ pub struct Inner {
     /// The disks that are there, also those that leave.
     pub disks: RwLock<Vec<Arc<ShardDisk>>>,
     pub missing: RwLock<Vec<Missing>>,
+    /// Whom work in the background makes way for.
+    pub clients: Arc<Clients>,
     pub scrub: Scrub,
     pub rebuild: Rebuild,
     pub watch: Watch,
-    /// Disks on which a volume's metadata failed: not used for metadata until the next start.
-    pub avoided: Mutex<BTreeSet<DiskId>>,
+    /// Disks on which a volume's metadata failed, and how: not used for metadata until the next start.
+    pub avoided: Mutex<BTreeMap<DiskId, String>>,
     /// The version of the pool file that each disk is known to have.
     confirmed: Mutex<BTreeMap<DiskId, u64>>,
     pub stopping: AtomicBool,
@@ -100,14 +102,17 @@ impl Inner {
             store.disk_leaving(disk.id, true);
         }
         let cache_bytes = budget.metadata_bytes / 100 * METADATA_CACHE_PERCENT;
-        let scrub = Scrub::new(env.clock.clone(), config.scrub_bytes_per_second);
-        let rebuild = Rebuild::new(env.clock.clone(), config.rebuild_bytes_per_second);
+        let clients = Clients::new(env.clock.clone());
+        let pace = |rate| Pace::new(env.clock.clone(), rate).beside(&clients);
+        let scrub = Scrub::new(pace(config.scrub_bytes_per_second));
+        let rebuild = Rebuild::new(pace(config.rebuild_bytes_per_second));
         Arc::new(Self {
             env,
             config,
             budget,
             started: Instant::now(),
             store,
+            clients,
             scrub,
             rebuild,
             watch: pool.watch,
@@ -259,10 +264,7 @@ impl Inner {
         self.save(&mut tried, &mut state).await?;
         if let Some(VolumeService::Serving(fs)) = self.service(id) {
             // First: data must not be safer than the metadata that it is found by.
-            if let Err(error) = fs.meta().set_copies(self.metadata_copies(&settings)).await {
-                // The status says that copies are missing; they are made when there is space.
-                tracing::warn!(volume = %name, %error, "the metadata does not have its copies yet");
-            }
+            self.set_copies(&fs, &settings).await;
             fs.set_policy(policy)
                 .map_err(|error| ChangeFailure::Impossible(error.to_string()))?;
         }
@@ -283,10 +285,14 @@ impl Inner {
         self.save(&mut tried, &mut state).await?;
         let service = self.volumes.write().remove(&id);
         self.apply_exports(&state);
-        if let Some(VolumeService::Serving(fs)) = service
-            && let Err(error) = fs.close().await
-        {
-            tracing::warn!(volume = %name, %error, "the deleted volume did not close cleanly");
+        if let Some(VolumeService::Serving(fs)) = service {
+            match self.while_it_works(&fs, fs.close()).await {
+                Some(Ok(())) => {}
+                Some(Err(error)) => {
+                    tracing::warn!(volume = %name, %error, "the deleted volume did not close cleanly");
+                }
+                None => fs.meta().abandon(),
+            }
         }
         self.remove_files(id).await;
         tracing::info!(volume = %name, %id, "volume deleted");
@@ -332,12 +338,21 @@ impl Inner {
         let closing = volumes
             .into_iter()
             .filter_map(|(id, service)| match service {
-                VolumeService::Serving(fs) => Some(async move { (id, fs.close().await) }),
+                VolumeService::Serving(fs) => Some(async move {
+                    let closed = self.while_it_works(&fs, fs.close()).await;
+                    (id, closed)
+                }),
                 VolumeService::Failed(_) => None,
             });
         for (id, result) in futures_util::future::join_all(closing).await {
-            if let Err(error) = result {
-                tracing::error!(%id, %error, "the volume did not close cleanly; the next start recovers it");
+            match result {
+                Some(Ok(())) => {}
+                Some(Err(error)) => {
+                    tracing::error!(%id, %error, "the volume did not close cleanly; the next start recovers it");
+                }
+                None => {
+                    tracing::error!(%id, "the volume does not close, because a disk does not answer; the next start recovers it");
+                }
             }
         }
     }
@@ -403,7 +418,7 @@ impl Inner {
     }
 
     /// The disks for metadata: not those that leave or that failed.
-    fn meta_disks(&self) -> Vec<(DiskId, Arc<dyn Disk>)> {
+    pub fn meta_disks(&self) -> Vec<(DiskId, Arc<dyn Disk>)> {
         let pool = self.pool.load();
         let avoided = self.avoided.lock();
         let is_leaving = |id| pool.disks.iter().any(|disk| disk.id == id && disk.leaving);
@@ -411,7 +426,7 @@ impl Inner {
             .iter()
             .filter(|disk| {
                 let id = disk.id();
-                !is_leaving(id) && !avoided.contains(&id) && !disk.health().failed
+                !is_leaving(id) && !avoided.contains_key(&id) && !disk.health().failed
             })
             .map(|disk| (disk.id(), Arc::clone(disk.disk())))
             .collect()
@@ -475,6 +490,8 @@ impl Inner {
         let folders: Vec<PathBuf> = self
             .disks()
             .iter()
+            // One that failed may hang; the next start looks at it.
+            .filter(|disk| !disk.health().failed)
             .flat_map(|disk| meta_folders(disk.disk()))
             .filter(|(there, _)| *there == id)
             .map(|(_, folder)| folder)

@@ -21,6 +21,8 @@ const SCHEMA: u32 = 2;
 /// Most disks that left which are remembered; above it the oldest are forgotten.
 const LEFT_MAX: usize = 256;
 const MAGIC: &str = "cairn-pool";
+/// No version that was counted up to comes near this, and one can be added to any below.
+const VERSION_MAX: u64 = 1 << 62;
 
 /// Signs the handles of files. `Debug` hides it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -255,6 +257,9 @@ impl PoolState {
 
     fn check(&self) -> Result<(), PoolFileError> {
         let refuse = |what: &str| Err(PoolFileError::Content(what.to_owned()));
+        if self.version > VERSION_MAX {
+            return refuse("its version");
+        }
         if self.disks.is_empty() || self.disks.len() > DATA_FOLDERS_MAX {
             return refuse("the number of disks");
         }
@@ -435,6 +440,8 @@ pub(crate) mod tests {
             ("id from the future", |state| {
                 state.volume_next = VolumeId(1)
             }),
+            // The next change would count on, and end the server.
+            ("no version after it", |state| state.version = u64::MAX),
         ];
         for (name, spoil) in cases {
             let mut state = example(2);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_admin::api::RebuildView;
-use cairn_base::env::Clock;
+use cairn_base::units::format_size;
 use cairn_base::{DiskId, SegmentId, VolumeId};
 use cairn_fs::{EVACUATE_SEGMENTS_MAX, Fs};
 use cairn_meta::Batch;
@@ -26,6 +26,8 @@ use crate::node::{Inner, VolumeService};
 
 /// How often it is looked what there is to do.
 const ROUND_INTERVAL: Duration = Duration::from_secs(1);
+/// As long as all disks are fine all segments are looked at only so often.
+const FINE_INTERVAL: Duration = Duration::from_secs(30);
 /// Shards that are moved before it is looked again whether that is still wanted, and in which order.
 const ROUND_SHARDS_MAX: usize = 32;
 /// What failed is not tried again for so long.
@@ -130,21 +132,28 @@ pub struct Rebuild {
     away_since: Mutex<BTreeMap<DiskId, Duration>>,
     /// What failed, and until when it is left alone.
     put_off: Mutex<BTreeMap<(VolumeId, SegmentId), Duration>>,
+    /// When all segments were looked at last, with all disks fine, and nothing was found.
+    found_none_at: Mutex<Option<Duration>>,
+    /// Held while the new place of a shard is made durable: whoever takes a disk out of the pool waits for it.
+    pub commits: tokio::sync::Mutex<()>,
 }
 
 impl Rebuild {
-    pub fn new(clock: Arc<dyn Clock>, bytes_per_second: u64) -> Self {
+    pub fn new(pace: Pace) -> Self {
         Self {
-            pace: Pace::new(clock, bytes_per_second),
+            pace,
             wake: Notify::new(),
             progress: Mutex::default(),
             away_since: Mutex::default(),
             put_off: Mutex::default(),
+            found_none_at: Mutex::default(),
+            commits: tokio::sync::Mutex::default(),
         }
     }
 
     pub fn wake(&self) {
         self.put_off.lock().clear();
+        *self.found_none_at.lock() = None;
         self.wake.notify_one();
     }
 
@@ -196,7 +205,19 @@ impl Inner {
             }
         }
         let standings = self.standings();
+        let now = self.env.clock.monotonic();
+        let are_fine = standings
+            .values()
+            .all(|standing| *standing == Standing::Fine);
+        {
+            let found_none_at = *self.rebuild.found_none_at.lock();
+            let is_recent = |at: Duration| now.saturating_sub(at) < FINE_INTERVAL;
+            if are_fine && found_none_at.is_some_and(is_recent) {
+                return false;
+            }
+        }
         let mut work = self.work(&standings);
+        *self.rebuild.found_none_at.lock() = (are_fine && work.is_empty()).then_some(now);
         order(&mut work);
         let shards_left: u64 = work.iter().map(|work| work.shards.len() as u64).sum();
         {
@@ -226,9 +247,35 @@ impl Inner {
             }
             return false;
         }
+        problems.extend(self.too_little_room(&work, &standings));
         let done = self.do_some(work, &mut problems).await;
         self.set_problems(problems);
         done
+    }
+
+    /// Says before the disks are full that not all of it finds room.
+    fn too_little_room(
+        &self,
+        work: &[Work],
+        standings: &BTreeMap<DiskId, Standing>,
+    ) -> Option<String> {
+        let needed = work
+            .iter()
+            .map(|work| work.shard_len_bytes * work.shards.len() as u64);
+        let needed_bytes: u64 = needed.sum();
+        let disks = self.store.space().disks.into_iter();
+        let room_bytes: u64 = disks
+            .filter(|disk| standings.get(&disk.disk) == Some(&Standing::Fine))
+            // The reserve is for this, too.
+            .map(|disk| disk.free_bytes)
+            .sum();
+        (needed_bytes > room_bytes).then(|| {
+            format!(
+                "{} are to be moved or rebuilt, and the disks that stay have room for {}: add a disk or delete data; what has lost most redundancy comes first",
+                format_size(needed_bytes),
+                format_size(room_bytes)
+            )
+        })
     }
 
     fn set_problems(&self, problems: BTreeSet<String>) {
@@ -260,6 +307,13 @@ impl Inner {
             for index in &work.shards {
                 match self.move_one(&fs, &work, *index).await {
                     Ok(()) => moved += 1,
+                    // Where nothing vouches for the shards the records have to.
+                    Err(MoveError::Unsealed) => {
+                        let segments = rewrites.entry(work.volume).or_default();
+                        if !segments.contains(&work.segment) {
+                            segments.push(work.segment);
+                        }
+                    }
                     Err(MoveError::NoTarget) if work.may_rewrite => {
                         let segments = rewrites.entry(work.volume).or_default();
                         if !segments.contains(&work.segment) {
@@ -296,6 +350,10 @@ impl Inner {
     }
 
     async fn move_one(&self, fs: &Fs, work: &Work, index: u8) -> Result<(), MoveError> {
+        // Of an append that is not committed, or never will be: collecting garbage decides over it.
+        if fs.meta().segment(work.segment).is_none() {
+            return Err(MoveError::NotNow);
+        }
         let at = ShardAt {
             volume: work.volume,
             segment: work.segment,
@@ -303,7 +361,7 @@ impl Inner {
         };
         let moved = self.store.move_shard(at, &self.rebuild.pace).await?;
         let lost_bytes = moved.lost_bytes;
-        if !commit(fs, moved).await {
+        if !self.commit_move(fs, moved).await {
             return Err(MoveError::NotNow);
         }
         let mut progress = self.rebuild.progress.lock();
@@ -318,6 +376,27 @@ impl Inner {
         Ok(())
     }
 
+    /// Makes the new place of a shard durable; whether it is there now.
+    async fn commit_move(&self, fs: &Fs, moved: Moved) -> bool {
+        let _commits = self.rebuild.commits.lock().await;
+        let info = moved.info();
+        if fs.meta().segment(info.id).is_none() || !moved.is_welcome() {
+            moved.abandon().await;
+            return false;
+        }
+        let mut batch = Batch::new();
+        batch.place_segment(info.id, info.disks);
+        let ticket = fs.meta().submit(batch);
+        // After an error nobody knows what the log has; the volume is opened again then, and a sweep
+        // removes the copy that is too many.
+        if let Err(error) = fs.meta().durable(ticket).await {
+            tracing::warn!(volume = fs.name(), %error, "the new place of a shard is not durable");
+            return false;
+        }
+        moved.finish().await;
+        true
+    }
+
     /// Rewrites some segments; returns how many are gone.
     async fn rewrite(
         &self,
@@ -330,16 +409,16 @@ impl Inner {
             let before = self.live_bytes(fs, some);
             let result = fs.evacuate(some, &self.rebuild.pace).await;
             let after = self.live_bytes(fs, some);
-            for segment in some {
-                if fs.meta().segment(*segment).is_none() {
-                    gone += 1;
-                } else {
-                    self.put_off((fs.volume(), *segment));
-                }
+            let is_left = |segment: &&SegmentId| fs.meta().segment(**segment).is_some();
+            let left: Vec<SegmentId> = some.iter().filter(is_left).copied().collect();
+            let rewritten = some.len() - left.len();
+            gone += rewritten;
+            for segment in left {
+                self.put_off((fs.volume(), segment));
             }
             {
                 let mut progress = self.rebuild.progress.lock();
-                progress.segments_rewritten += gone as u64;
+                progress.segments_rewritten += rewritten as u64;
                 progress.moved_bytes += before.saturating_sub(after);
             }
             if let Err(error) = result {
@@ -484,26 +563,6 @@ impl Inner {
             .sum();
         (needed_bytes, room_bytes)
     }
-}
-
-/// Makes the new place of a shard durable; whether it is there now.
-async fn commit(fs: &Fs, moved: Moved) -> bool {
-    let info = moved.info();
-    let Some(mut record) = fs.meta().segment(info.id) else {
-        return false;
-    };
-    record.disks = info.disks;
-    let mut batch = Batch::new();
-    batch.put_segment(info.id, record);
-    let ticket = fs.meta().submit(batch);
-    // After an error nobody knows what the log has; the volume is opened again then, and a sweep
-    // removes the copy that is too many.
-    if let Err(error) = fs.meta().durable(ticket).await {
-        tracing::warn!(volume = fs.name(), %error, "the new place of a shard is not durable");
-        return false;
-    }
-    moved.finish().await;
-    true
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::control::Controller;
-use crate::disks::open_pool;
+use crate::disks::{descriptors_max, open_pool};
 use crate::error::NodeError;
 use crate::metrics::NodeCollector;
 use crate::node::Inner;
@@ -133,7 +133,7 @@ impl Node {
             },
         );
         crate::spares::tend(&inner);
-        crate::watch::tend(&inner);
+        crate::watch::tend(&inner).map_err(NodeError::Runtime)?;
         runtime.block_on(async {
             // Twice: the second one says that the first is there.
             inner.renew().await;
@@ -241,17 +241,20 @@ fn start_nfs(
 ) -> Result<cairn_nfs::Running, NodeError> {
     let mut settings = cairn_nfs::Settings::new(inner.pool.load().handle_key.0.to_be_bytes());
     settings.threads = inner.config.threads;
+    let connections = usize::try_from(descriptors_max() / 4).unwrap_or(usize::MAX);
+    settings.connection_count_max = settings.connection_count_max.min(connections);
     let held = usize::try_from(inner.budget.rest_bytes / 2).unwrap_or(usize::MAX);
     settings.held_bytes_max = settings.held_bytes_max.min(held);
     let failed = |error: cairn_nfs::ServeError| NodeError::Nfs(error.to_string());
-    NfsServer::new(settings, Arc::clone(&inner.exports), &inner.registry)
-        .map_err(failed)?
-        .start(Listeners {
-            nfs: vec![nfs],
-            rpcbind,
-            rpcbind_udp,
-        })
-        .map_err(failed)
+    let server = NfsServer::new(settings, Arc::clone(&inner.exports), &inner.registry);
+    let server = server.map_err(failed)?;
+    inner.clients.watch(server.request_counter());
+    let listeners = Listeners {
+        nfs: vec![nfs],
+        rpcbind,
+        rpcbind_udp,
+    };
+    server.start(listeners).map_err(failed)
 }
 
 fn bind(config: &Config) -> Result<Sockets, NodeError> {

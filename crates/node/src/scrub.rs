@@ -1,67 +1,41 @@
 //! The scrub of the pool: everything that is stored, read and compared with its checksums.
 //!
 //! Owns: when it runs and how fast, where it stands (kept over restarts), what it found.
-//! Must not know: how shards and records are checked (`segment` and `fs` do that).
-//! Layout of the file: docs/formats/pool.md.
+//! Must not know: how shards and records are checked (`segment` and `fs` do that), how what is kept looks
+//! in its file (`scrub_file`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_admin::api::{ScrubDamage, ScrubReport, ScrubStage, ScrubView};
 use cairn_base::disk::Disk;
-use cairn_base::env::Clock;
-use cairn_base::{Ino, PoolId, SegmentId, VolumeId};
-use cairn_fs::{DamagedExtent, ExtentAt, Fs, FsError};
+use cairn_base::{Ino, SegmentId, VolumeId};
+use cairn_fs::{DamagedExtent, EVACUATE_SEGMENTS_MAX, ExtentAt, Fs, FsError};
 use cairn_segment::{Pace, SegmentScrub};
 use futures_util::future::{join_all, select};
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use crate::node::{Inner, VolumeService};
-use crate::pool::{PoolFileError, decode_file, encode_file};
 use crate::pool_store;
+use crate::scrub_file::{
+    Cursor, DAMAGES_MAX, Damage, FILE_LEN_BYTES_MAX, ScrubState, decode, encode,
+};
 
 pub const SCRUB_NAME: &str = "scrub";
 pub const SCRUB_NAME_NEW: &str = "scrub.new";
-const MAGIC: &str = "cairn-scrub";
-const SCHEMA: u32 = 1;
-/// The file is not longer than this, in bytes.
-const FILE_LEN_BYTES_MAX: u64 = 8 << 20;
-/// Most damaged places that are remembered; more are counted.
-const DAMAGES_MAX: usize = 10_000;
 /// Longest text kept of what was wrong at one place.
 const DETAIL_CHARS_MAX: usize = 200;
 /// How often a running scrub writes down where it stands: so much a restart does again.
 const SAVE_INTERVAL: Duration = Duration::from_secs(10);
 /// A task with nothing to do looks this often whether the node is still there.
 const IDLE_INTERVAL: Duration = Duration::from_secs(2);
-/// A volume whose metadata cannot be read just now is tried again so often before it is left out.
-const ATTEMPTS_MAX: u32 = 5;
-
-/// Where a scrub stands in one volume: first its segments in order, then its records.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Cursor {
-    volume: VolumeId,
-    /// The last segment that is done.
-    segment: u64,
-    /// All segments are done; of the records, those up to this place.
-    records: Option<(u64, u64)>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Damage {
-    volume: VolumeId,
-    inode: u64,
-    start: u64,
-    end: u64,
-    segment: u64,
-    detail: String,
-}
+/// A volume that cannot be read just now, because it is opened again on other disks for example, is tried
+/// again so often before it is left out.
+const ATTEMPTS_MAX: u32 = 60;
 
 impl Damage {
     fn extent(&self) -> DamagedExtent {
@@ -75,33 +49,6 @@ impl Damage {
             detail: self.detail.clone(),
         }
     }
-}
-
-/// What is kept of a scrub.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ScrubState {
-    pool: PoolId,
-    /// Grows with every writing; of several copies the highest counts.
-    version: u64,
-    stage: ScrubStage,
-    /// Set by the operator; else the config's.
-    rate_bytes_per_second: Option<u64>,
-    started_seconds: i64,
-    finished_seconds: i64,
-    done_bytes: u64,
-    volumes_done: Vec<VolumeId>,
-    cursor: Option<Cursor>,
-    shards: u64,
-    records: u64,
-    wrong_bytes: u64,
-    repaired_bytes: u64,
-    shards_rebuilt: u64,
-    shards_sealed: u64,
-    shards_away: u64,
-    errors: u64,
-    damages: Vec<Damage>,
-    damages_more: u64,
 }
 
 impl ScrubState {
@@ -141,22 +88,6 @@ impl ScrubState {
     }
 }
 
-fn encode(state: &ScrubState) -> Vec<u8> {
-    // Every field is a string, a number or a list of them, which JSON always can say.
-    let json = serde_json::to_string(state).unwrap_or_default();
-    encode_file(MAGIC, SCHEMA, &json)
-}
-
-fn decode(bytes: &[u8]) -> Result<ScrubState, PoolFileError> {
-    let json = decode_file(bytes, MAGIC, SCHEMA)?;
-    let state: ScrubState =
-        serde_json::from_slice(json).map_err(|error| PoolFileError::Content(error.to_string()))?;
-    if state.damages.len() > DAMAGES_MAX {
-        return Err(PoolFileError::Content("too many damaged places".to_owned()));
-    }
-    Ok(state)
-}
-
 /// The scrub of a node.
 pub struct Scrub {
     pace: Pace,
@@ -165,16 +96,68 @@ pub struct Scrub {
     /// Since when it runs, and what was done then: for the speed.
     since: Mutex<Option<(Duration, u64)>>,
     wake: Notify,
+    /// What the pace had let through when the last step ended: what it did since is of the step under way.
+    spent_before: AtomicU64,
+    /// Grows with every scrub that is begun: what is found for an earlier one is of no use.
+    run: AtomicU64,
+    /// Segments of a volume that are still to be looked at, the next one last.
+    todo: Mutex<(VolumeId, Vec<SegmentId>)>,
+    /// Segments whose records have to be written anew, because their shards contradict one another.
+    inconsistent: Mutex<BTreeSet<(VolumeId, SegmentId)>>,
 }
 
 impl Scrub {
-    pub fn new(clock: Arc<dyn Clock>, rate_default: u64) -> Self {
+    pub fn new(pace: Pace) -> Self {
         Self {
-            pace: Pace::new(clock, rate_default),
-            rate_default,
+            rate_default: pace.bytes_per_second(),
+            pace,
             state: Mutex::default(),
             since: Mutex::default(),
             wake: Notify::new(),
+            spent_before: AtomicU64::new(0),
+            run: AtomicU64::new(0),
+            todo: Mutex::default(),
+            inconsistent: Mutex::default(),
+        }
+    }
+
+    /// Begins from the start.
+    fn begin(&self, state: &mut ScrubState, now_seconds: i64) {
+        state.begin(now_seconds);
+        self.run.fetch_add(1, Ordering::AcqRel);
+        self.spent_before
+            .store(self.pace.spent_bytes(), Ordering::Release);
+        self.todo.lock().1.clear();
+        self.inconsistent.lock().clear();
+        *self.since.lock() = None;
+    }
+
+    /// Adds what a step of a scrub found, unless another scrub was begun since: where that stands must not
+    /// be taken from the one before.
+    fn note(&self, run: u64, change: impl FnOnce(&mut ScrubState)) {
+        let mut state = self.state.lock();
+        self.spent_before
+            .store(self.pace.spent_bytes(), Ordering::Release);
+        if self.run.load(Ordering::Acquire) == run {
+            change(&mut state);
+        }
+    }
+
+    /// What the step under way has done so far.
+    fn step_bytes(&self) -> u64 {
+        let before = self.spent_before.load(Ordering::Acquire);
+        self.pace.spent_bytes().saturating_sub(before)
+    }
+
+    fn next_todo(&self, volume: VolumeId) -> Option<SegmentId> {
+        let todo = self.todo.lock();
+        (todo.0 == volume).then(|| todo.1.last().copied()).flatten()
+    }
+
+    fn done_todo(&self, volume: VolumeId, segment: SegmentId) {
+        let mut todo = self.todo.lock();
+        if todo.0 == volume && todo.1.last() == Some(&segment) {
+            todo.1.pop();
         }
     }
 
@@ -339,77 +322,126 @@ fn leave_volume(inner: &Inner) {
 
 /// One segment, or a few hundred records. False: all is done.
 async fn step(inner: &Inner) -> Result<bool, FsError> {
-    let Some((mut cursor, fs)) = place(inner) else {
+    let scrub = &inner.scrub;
+    let Some((run, mut cursor, fs)) = place(inner) else {
         return Ok(false);
     };
+    let volume = cursor.volume;
     if let Some(after) = cursor.records {
         let at = ExtentAt {
             ino: Ino(after.0),
             end: after.1,
         };
         let after = (at != ExtentAt::default()).then_some(at);
-        let found = fs.scrub_records(after, &inner.scrub.pace).await?;
-        let mut state = inner.scrub.state.lock();
-        state.records += found.records;
-        state.done_bytes += found.record_bytes;
-        for damaged in found.damaged {
-            tracing::error!(
-                volume = fs.name(),
-                inode = damaged.at.ino.0,
-                start = damaged.start,
-                end = damaged.at.end,
-                detail = damaged.detail,
-                "scrub found data that cannot be repaired"
-            );
-            state.add_damage(cursor.volume, damaged);
-        }
-        match found.next {
-            Some(next) => {
-                cursor.records = Some((next.ino.0, next.end));
-                state.cursor = Some(cursor);
+        let found = fs.scrub_records(after, &scrub.pace).await?;
+        scrub.note(run, |state| {
+            state.records += found.records;
+            state.done_bytes += found.record_bytes;
+            for damaged in found.damaged {
+                tracing::error!(
+                    volume = fs.name(),
+                    inode = damaged.at.ino.0,
+                    start = damaged.start,
+                    end = damaged.at.end,
+                    detail = damaged.detail,
+                    "scrub found data that cannot be repaired"
+                );
+                state.add_damage(volume, damaged);
             }
-            None => {
-                state.cursor = None;
-                state.volumes_done.push(cursor.volume);
+            match found.next {
+                Some(next) => {
+                    cursor.records = Some((next.ino.0, next.end));
+                    state.cursor = Some(cursor);
+                }
+                None => {
+                    state.cursor = None;
+                    state.volumes_done.push(volume);
+                }
             }
-        }
+        });
         return Ok(true);
     }
-    let next = inner
-        .store
-        .segments(cursor.volume)
-        .into_iter()
-        .filter(|info| info.id.0 > cursor.segment)
-        .min_by_key(|info| info.id);
-    let Some(info) = next else {
+    // A volume that is closing has no segments to look at; it is tried again.
+    let closing = |_| FsError::Fenced;
+    if scrub.next_todo(volume).is_none() {
+        let mut ids = inner.store.segment_ids(volume).map_err(closing)?;
+        ids.retain(|id| id.0 > cursor.segment);
+        ids.sort_unstable_by(|left, right| right.cmp(left));
+        *scrub.todo.lock() = (volume, ids);
+    }
+    let Some(segment) = scrub.next_todo(volume) else {
+        write_anew(inner, &fs).await?;
         cursor.records = Some((0, 0));
-        inner.scrub.state.lock().cursor = Some(cursor);
+        scrub.note(run, |state| state.cursor = Some(cursor));
         return Ok(true);
     };
-    let scrubbed = inner
-        .store
-        .scrub_segment(cursor.volume, info.id, &inner.scrub.pace)
-        .await;
-    // A volume that is closing has no segments to look at; it is tried again.
-    let scrubbed = scrubbed.map_err(|_| FsError::Fenced)?;
-    let mut state = inner.scrub.state.lock();
-    state.add_segment(scrubbed);
-    state.done_bytes += info.shard_len_bytes * u64::from(info.code.total());
-    cursor.segment = info.id.0;
-    state.cursor = Some(cursor);
+    let info = inner.store.segment(volume, segment);
+    let scrubbed = inner.store.scrub_segment(volume, segment, &scrub.pace);
+    let scrubbed = scrubbed.await.map_err(closing)?;
+    if scrubbed.segments_inconsistent > 0 {
+        scrub.inconsistent.lock().insert((volume, segment));
+    }
+    scrub.done_todo(volume, segment);
+    scrub.note(run, |state| {
+        state.add_segment(scrubbed);
+        let bytes = info.map_or(0, |info| {
+            info.shard_len_bytes * u64::from(info.code.total())
+        });
+        state.done_bytes += bytes;
+        cursor.segment = segment.0;
+        state.cursor = Some(cursor);
+    });
     Ok(true)
 }
 
+/// Writes the records anew of segments whose shards nothing vouches for: those that a crash left without
+/// footers, so that nobody can tell whether their parity is right, and those that contradict themselves.
+async fn write_anew(inner: &Inner, fs: &Fs) -> Result<(), FsError> {
+    let volume = fs.volume();
+    let pace = &inner.scrub.pace;
+    let unsealed = inner.store.unsealed(volume, pace).await;
+    let mut segments = unsealed.map_err(|_| FsError::Fenced)?;
+    {
+        let inconsistent = inner.scrub.inconsistent.lock();
+        let of_volume = inconsistent.iter().filter(|(of, _)| *of == volume);
+        segments.extend(of_volume.map(|(_, segment)| *segment));
+    }
+    for some in segments.chunks(EVACUATE_SEGMENTS_MAX) {
+        // What cannot be had now, or has no room, stays as it is until the next scrub.
+        if let Err(error) = fs.evacuate(some, pace).await {
+            inner.scrub.state.lock().errors += 1;
+            tracing::warn!(volume = fs.name(), %error, "writing segments without footers anew");
+        }
+    }
+    if !segments.is_empty() {
+        let is_left = |id: &&SegmentId| fs.meta().segment(**id).is_some();
+        let left = segments.iter().filter(is_left).count();
+        tracing::info!(
+            volume = fs.name(),
+            segments = segments.len(),
+            left,
+            "segments without footers were written anew"
+        );
+    }
+    inner
+        .scrub
+        .inconsistent
+        .lock()
+        .retain(|(of, _)| *of != volume);
+    Ok(())
+}
+
 /// Where to go on: in the volume that was begun, else in the next one that is served.
-fn place(inner: &Inner) -> Option<(Cursor, Fs)> {
+fn place(inner: &Inner) -> Option<(u64, Cursor, Fs)> {
     let serving = |id: VolumeId| match inner.service(id) {
         Some(VolumeService::Serving(fs)) => Some(fs),
         _ => None,
     };
     let mut state = inner.scrub.state.lock();
+    let run = inner.scrub.run.load(Ordering::Acquire);
     if let Some(cursor) = state.cursor {
         if let Some(fs) = serving(cursor.volume) {
-            return Some((cursor, fs));
+            return Some((run, cursor, fs));
         }
         // Deleted meanwhile, or not served any more.
         state.cursor = None;
@@ -424,7 +456,7 @@ fn place(inner: &Inner) -> Option<(Cursor, Fs)> {
                 volume,
                 ..Cursor::default()
             };
-            Some((cursor, serving(volume)?))
+            Some((run, cursor, serving(volume)?))
         })
 }
 
@@ -442,11 +474,9 @@ impl Inner {
                 ScrubStage::Running | ScrubStage::Paused if !restart => {
                     state.stage = ScrubStage::Running;
                 }
-                _ => {
-                    state.begin(now);
-                    *self.scrub.since.lock() = None;
-                }
+                _ => self.scrub.begin(&mut state, now),
             }
+            self.scrub.pace.hold(false);
         }
         save(self).await;
         self.scrub.wake.notify_one();
@@ -461,6 +491,8 @@ impl Inner {
                 ScrubStage::Paused => return true,
                 ScrubStage::Never | ScrubStage::Done => return false,
             }
+            // A segment takes a while: it stops in the middle of it.
+            self.scrub.pace.hold(true);
         }
         *self.scrub.since.lock() = None;
         save(self).await;
@@ -472,13 +504,22 @@ impl Inner {
         if self.scrub.is_running() {
             save(self).await;
         }
+        // The node does not end before the step that is held.
+        self.scrub.pace.hold(false);
     }
 
     pub fn scrub_view(&self) -> ScrubView {
         let total_bytes = self.scrub_total_bytes();
         let state = self.scrub.state.lock();
         let since = *self.scrub.since.lock();
-        let done_bytes = state.done_bytes;
+        let done_bytes = match state.stage {
+            // Less than is left, which is counted when the step is done.
+            ScrubStage::Running | ScrubStage::Paused => {
+                let left = total_bytes.saturating_sub(state.done_bytes);
+                state.done_bytes + self.scrub.step_bytes().min(left)
+            }
+            ScrubStage::Never | ScrubStage::Done => state.done_bytes,
+        };
         let total_bytes = match state.stage {
             ScrubStage::Running | ScrubStage::Paused => total_bytes.max(done_bytes),
             ScrubStage::Never => total_bytes,
@@ -580,9 +621,11 @@ fn volume_report(fs: &Fs, mut damages: Vec<Damage>) -> Vec<ScrubDamage> {
 
 #[cfg(test)]
 mod tests {
+    use cairn_base::PoolId;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::pool::{PoolFileError, encode_file};
 
     fn example() -> ScrubState {
         let mut state = ScrubState {
@@ -625,6 +668,21 @@ mod tests {
         assert_eq!(decode(&pool_file), Err(PoolFileError::Magic));
     }
 
+    /// Counting on from there would end the server.
+    #[test]
+    fn counts_that_cannot_be_are_refused() {
+        let refused = |change: fn(&mut ScrubState)| {
+            let mut state = example();
+            change(&mut state);
+            matches!(decode(&encode(&state)), Err(PoolFileError::Content(_)))
+        };
+        assert!(refused(|state| state.version = u64::MAX));
+        assert!(refused(|state| state.done_bytes = u64::MAX));
+        assert!(refused(|state| state.damages_more = u64::MAX));
+        assert!(refused(|state| state.damages[0].start = 4097));
+        assert!(!refused(|state| state.shards = 1 << 62));
+    }
+
     #[test]
     fn damage_is_bounded() {
         let mut state = example();
@@ -635,6 +693,29 @@ mod tests {
         }
         assert_eq!((state.damages.len(), state.damages_more), (DAMAGES_MAX, 6));
         assert!(encode(&state).len() as u64 <= FILE_LEN_BYTES_MAX);
+    }
+
+    #[test]
+    fn a_step_of_the_scrub_before_moves_nothing() {
+        let clock = cairn_testkit::TestWorld::new(1).env.clock;
+        let scrub = Scrub::new(Pace::new(clock, 0));
+        scrub.begin(&mut scrub.state.lock(), 100);
+        let run = scrub.run.load(Ordering::Acquire);
+        scrub.note(run, |state| state.shards = 3);
+        assert_eq!(scrub.state.lock().shards, 3);
+        scrub.begin(&mut scrub.state.lock(), 200);
+        scrub.note(run, |state| {
+            state.cursor = Some(Cursor {
+                volume: VolumeId(1),
+                segment: 9,
+                records: None,
+            });
+        });
+        assert_eq!(
+            scrub.state.lock().cursor,
+            None,
+            "it would skip nine segments"
+        );
     }
 
     #[test]

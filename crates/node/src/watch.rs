@@ -15,8 +15,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use cairn_base::DiskId;
 use cairn_base::disk::{Disk, DiskError, DiskFile, DiskSpace, IoFuture, OpenMode};
 use cairn_base::env::Clock;
+use cairn_shard::ShardDisk;
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -28,14 +30,20 @@ use crate::node::Inner;
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// A look that comes so late says that the process was stopped, not that disks hang.
 const LOOK_LATE: Duration = Duration::from_secs(5);
+/// How often disks are asked to write something, whether or not they are used; at each look after a failure.
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 /// An operation that takes so long has no answer.
-const HANG_AFTER: Duration = Duration::from_secs(30);
+pub const HANG_AFTER: Duration = Duration::from_secs(30);
 /// A disk is slow if its operations take so many times as long as those of the others, and so long...
 const SLOW_FACTOR: u32 = 10;
 const SLOW_MIN: Duration = Duration::from_millis(100);
 /// ... for so many looks in a row, each with so many operations.
 const SLOW_LOOKS: u32 = 30;
 const SLOW_OPS_MIN: u64 = 4;
+/// An operation for which there is no file descriptor is tried again after so long...
+const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(100);
+/// ... and that is said so often.
+const DESCRIPTOR_LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// So many errors within as many looks are too many, also if operations between them succeed.
 const ERRORS_MAX: u64 = 32;
 const ERRORS_LOOKS: usize = 60;
@@ -57,6 +65,14 @@ struct Answers {
     given_up: AtomicBool,
     gone: Notify,
     why: Mutex<Option<String>>,
+    /// What is wrong although it is still used: it is the last one.
+    trouble: Mutex<Option<String>>,
+    /// A probe is under way.
+    probing: AtomicBool,
+    /// The last one failed: the next one comes soon.
+    probe_failed: AtomicBool,
+    /// When it was last said that there is no file descriptor.
+    starved: Mutex<Option<Duration>>,
 }
 
 impl Answers {
@@ -70,6 +86,10 @@ impl Answers {
             given_up: AtomicBool::new(false),
             gone: Notify::new(),
             why: Mutex::new(None),
+            trouble: Mutex::new(None),
+            probing: AtomicBool::new(false),
+            probe_failed: AtomicBool::new(false),
+            starved: Mutex::new(None),
         }
     }
 
@@ -101,6 +121,16 @@ impl Answers {
             .any(|slot| self.under_way[slot as usize].load(ORDER) > 0)
     }
 
+    /// Whether nothing that began up to `since` is under way. Not asked of a time too far back to be told.
+    fn is_quiet(&self, since: Duration, now: Duration) -> bool {
+        let later: Vec<u64> = (since.as_secs() + 1..=now.as_secs())
+            .map(|at| at % SLOTS)
+            .collect();
+        (0..SLOTS)
+            .filter(|slot| !later.contains(slot))
+            .all(|slot| self.under_way[slot as usize].load(ORDER) == 0)
+    }
+
     fn refusal(&self) -> DiskError {
         let why = self.why.lock().clone();
         DiskError::Io {
@@ -111,12 +141,47 @@ impl Answers {
     }
 
     fn give_up(&self, why: String) {
-        if self.given_up.swap(true, Ordering::AcqRel) {
-            return;
+        if self.let_go(why.clone()) {
+            tracing::error!(disk = self.label, why, "this disk is not used any more");
         }
-        tracing::error!(disk = self.label, why, "this disk is not used any more");
+    }
+
+    /// Whether it was not before.
+    fn let_go(&self, why: String) -> bool {
+        if self.given_up.swap(true, Ordering::AcqRel) {
+            return false;
+        }
         *self.why.lock() = Some(why);
         self.gone.notify_waiters();
+        true
+    }
+
+    /// Whether it hangs and is used nevertheless; says so when that changes.
+    fn note_trouble(&self, hangs: bool) {
+        let mut trouble = self.trouble.lock();
+        if hangs == trouble.is_some() {
+            return;
+        }
+        if !hangs {
+            *trouble = None;
+            tracing::warn!(disk = self.label, "the disk answers again");
+            return;
+        }
+        let why = format!(
+            "an operation has had no answer for {} s; it is waited for, because no other disk could answer",
+            HANG_AFTER.as_secs()
+        );
+        tracing::error!(disk = self.label, why, "the last disk hangs");
+        *trouble = Some(why);
+    }
+
+    fn tell_starved(&self, error: &DiskError) {
+        let now = self.clock.monotonic();
+        let mut last = self.starved.lock();
+        if last.is_none_or(|last| now.saturating_sub(last) >= DESCRIPTOR_LOG_INTERVAL) {
+            *last = Some(now);
+            tracing::warn!("operations wait: {error}");
+        }
     }
 
     async fn watch<T>(&self, op: IoFuture<'_, T>) -> Result<T, DiskError> {
@@ -129,6 +194,23 @@ impl Answers {
         match select(op, std::pin::pin!(gone)).await {
             Either::Left((result, _)) => result,
             Either::Right(_) => Err(self.refusal()),
+        }
+    }
+}
+
+/// Asks until there is a file descriptor for it: none is a matter of the process and of some moments, and
+/// clients wait. An error would make a good disk look bad. The pauses do not count as time without an answer.
+async fn patiently<'a, T>(
+    answers: &Answers,
+    ask: impl Fn() -> IoFuture<'a, T>,
+) -> Result<T, DiskError> {
+    loop {
+        match answers.watch(ask()).await {
+            Err(error @ DiskError::NoDescriptor { .. }) => {
+                answers.tell_starved(&error);
+                answers.clock.sleep(DESCRIPTOR_PAUSE).await;
+            }
+            result => return result,
         }
     }
 }
@@ -161,8 +243,11 @@ struct WatchedFile {
 }
 
 impl WatchedDisk {
-    fn watch<'a, T: Send + 'a>(&'a self, op: IoFuture<'a, T>) -> IoFuture<'a, T> {
-        Box::pin(self.answers.watch(op))
+    fn watch<'a, T: Send + 'a>(
+        &'a self,
+        ask: impl Fn() -> IoFuture<'a, T> + Send + 'a,
+    ) -> IoFuture<'a, T> {
+        Box::pin(patiently(&self.answers, ask))
     }
 }
 
@@ -173,26 +258,26 @@ impl Disk for WatchedDisk {
 
     fn open<'a>(&'a self, name: &'a str, mode: OpenMode) -> IoFuture<'a, Arc<dyn DiskFile>> {
         Box::pin(async move {
-            let inner = self.answers.watch(self.inner.open(name, mode)).await?;
+            let inner = patiently(&self.answers, || self.inner.open(name, mode)).await?;
             let answers = Arc::clone(&self.answers);
             Ok(Arc::new(WatchedFile { inner, answers }) as Arc<dyn DiskFile>)
         })
     }
 
     fn remove<'a>(&'a self, name: &'a str) -> IoFuture<'a, ()> {
-        self.watch(self.inner.remove(name))
+        self.watch(move || self.inner.remove(name))
     }
 
     fn rename<'a>(&'a self, from: &'a str, to: &'a str) -> IoFuture<'a, ()> {
-        self.watch(self.inner.rename(from, to))
+        self.watch(move || self.inner.rename(from, to))
     }
 
     fn list<'a>(&'a self, folder: &'a str) -> IoFuture<'a, Vec<String>> {
-        self.watch(self.inner.list(folder))
+        self.watch(move || self.inner.list(folder))
     }
 
     fn sync_folder<'a>(&'a self, folder: &'a str) -> IoFuture<'a, ()> {
-        self.watch(self.inner.sync_folder(folder))
+        self.watch(move || self.inner.sync_folder(folder))
     }
 
     fn space(&self) -> Result<DiskSpace, DiskError> {
@@ -208,8 +293,11 @@ impl Disk for WatchedDisk {
 }
 
 impl WatchedFile {
-    fn watch<'a, T: Send + 'a>(&'a self, op: IoFuture<'a, T>) -> IoFuture<'a, T> {
-        Box::pin(self.answers.watch(op))
+    fn watch<'a, T: Send + 'a>(
+        &'a self,
+        ask: impl Fn() -> IoFuture<'a, T> + Send + 'a,
+    ) -> IoFuture<'a, T> {
+        Box::pin(patiently(&self.answers, ask))
     }
 }
 
@@ -219,31 +307,27 @@ impl DiskFile for WatchedFile {
     }
 
     fn write_at<'a>(&'a self, offset: u64, parts: Vec<Bytes>) -> IoFuture<'a, ()> {
-        self.watch(self.inner.write_at(offset, parts))
+        self.watch(move || self.inner.write_at(offset, parts.clone()))
     }
 
     fn write_durable_at<'a>(&'a self, offset: u64, parts: Vec<Bytes>) -> IoFuture<'a, ()> {
-        self.watch(self.inner.write_durable_at(offset, parts))
+        self.watch(move || self.inner.write_durable_at(offset, parts.clone()))
     }
 
-    fn write_durable_now(&self, offset: u64, part: &Bytes) -> Option<Result<(), DiskError>> {
-        if self.answers.given_up.load(Ordering::Acquire) {
-            return Some(Err(self.answers.refusal()));
-        }
-        let _under_way = self.answers.begin();
-        self.inner.write_durable_now(offset, part)
+    fn write_durable_here<'a>(&'a self, offset: u64, part: Bytes) -> IoFuture<'a, ()> {
+        self.watch(move || self.inner.write_durable_here(offset, part.clone()))
     }
 
     fn read_at<'a>(&'a self, offset: u64, len_bytes: usize) -> IoFuture<'a, Bytes> {
-        self.watch(self.inner.read_at(offset, len_bytes))
+        self.watch(move || self.inner.read_at(offset, len_bytes))
     }
 
     fn sync<'a>(&'a self) -> IoFuture<'a, ()> {
-        self.watch(self.inner.sync())
+        self.watch(move || self.inner.sync())
     }
 
     fn set_len<'a>(&'a self, len_bytes: u64) -> IoFuture<'a, ()> {
-        self.watch(self.inner.set_len(len_bytes))
+        self.watch(move || self.inner.set_len(len_bytes))
     }
 }
 
@@ -274,9 +358,11 @@ struct History {
 }
 
 /// Decides which disks are not used any more, and why. `spare`: disks that may be put out although they
-/// answer; one without an answer is out anyway.
+/// answer; one without an answer is out anyway, unless there is no other: then it is waited for, because
+/// nobody else could answer.
 fn judge(looks: &[Look], histories: &mut [History], mut spare: usize) -> Vec<(usize, String)> {
     let mut out = Vec::new();
+    let mut left = looks.iter().filter(|look| !look.out).count();
     for (index, (look, history)) in looks.iter().zip(&mut *histories).enumerate() {
         let others = looks
             .iter()
@@ -296,7 +382,13 @@ fn judge(looks: &[Look], histories: &mut [History], mut spare: usize) -> Vec<(us
             history.errors.pop_front();
         }
         let errors: u64 = history.errors.iter().sum();
-        let why = if look.out {
+        let why = if look.out && !look.hangs {
+            continue;
+        } else if look.out {
+            // What waits for it although it failed before, such as the pool file, must not do so for ever.
+            out.push((index, "it failed, and has no answer now".to_owned()));
+            continue;
+        } else if left <= 1 {
             continue;
         } else if look.hangs {
             format!(
@@ -316,6 +408,7 @@ fn judge(looks: &[Look], histories: &mut [History], mut spare: usize) -> Vec<(us
             continue;
         };
         spare = spare.saturating_sub(1);
+        left -= 1;
         out.push((index, why));
     }
     out
@@ -324,7 +417,8 @@ fn judge(looks: &[Look], histories: &mut [History], mut spare: usize) -> Vec<(us
 /// All disks of a node that are watched.
 pub struct Watch {
     clock: Arc<dyn Clock>,
-    disks: Mutex<BTreeMap<String, Arc<Answers>>>,
+    /// By the disk itself: the drive in the place of a failed one has its label.
+    disks: Mutex<Vec<(Weak<WatchedDisk>, Arc<Answers>)>>,
 }
 
 impl Watch {
@@ -338,21 +432,44 @@ impl Watch {
     /// The disk, watched from now on.
     pub fn over(&self, disk: Arc<dyn Disk>) -> Arc<dyn Disk> {
         let label = disk.label().to_owned();
-        let answers = Arc::new(Answers::new(Arc::clone(&self.clock), label.clone()));
-        self.disks.lock().insert(label, Arc::clone(&answers));
-        Arc::new(WatchedDisk {
+        let answers = Arc::new(Answers::new(Arc::clone(&self.clock), label));
+        let watched = Arc::new(WatchedDisk {
             inner: disk,
-            answers,
-        })
+            answers: Arc::clone(&answers),
+        });
+        let mut disks = self.disks.lock();
+        disks.retain(|(disk, _)| disk.strong_count() > 0);
+        disks.push((Arc::downgrade(&watched), answers));
+        watched
     }
 
-    /// Why a disk is not used any more, if it is not.
-    pub fn problem(&self, label: &str) -> Option<String> {
-        self.disks.lock().get(label)?.why.lock().clone()
+    /// What is wrong with a disk: why it is not used any more, or what it is waited for.
+    pub fn problem(&self, disk: &Arc<dyn Disk>) -> Option<String> {
+        let answers = self.answers(disk)?;
+        let why = answers.why.lock().clone();
+        why.or_else(|| answers.trouble.lock().clone())
     }
 
-    fn answers(&self, label: &str) -> Option<Arc<Answers>> {
-        self.disks.lock().get(label).cloned()
+    /// Whether all that was asked of a disk up to `since`, not longer ago than a disk may hang, has an answer.
+    pub fn is_quiet(&self, disk: &Arc<dyn Disk>, since: Duration) -> bool {
+        let now = self.clock.monotonic();
+        self.answers(disk)
+            .is_none_or(|answers| answers.is_quiet(since, now))
+    }
+
+    /// Asks nothing of a disk any more that is no disk of the pool now.
+    pub fn let_go(&self, disk: &Arc<dyn Disk>) {
+        if let Some(answers) = self.answers(disk) {
+            answers.let_go("it was removed".to_owned());
+        }
+    }
+
+    fn answers(&self, disk: &Arc<dyn Disk>) -> Option<Arc<Answers>> {
+        let disks = self.disks.lock();
+        let is_it =
+            |watched: &Weak<WatchedDisk>| std::ptr::addr_eq(watched.as_ptr(), Arc::as_ptr(disk));
+        let found = disks.iter().find(|(watched, _)| is_it(watched));
+        found.map(|(_, answers)| Arc::clone(answers))
     }
 }
 
@@ -362,23 +479,21 @@ impl Inner {
     }
 }
 
-/// Starts the task that looks; it ends with the node.
-pub fn tend(inner: &Arc<Inner>) {
-    let env = inner.env.clone();
+/// Starts the thread that looks; it ends with the node. A thread of its own: those of the runtime may all be
+/// in RocksDB, waiting for the disk that hangs.
+pub fn tend(inner: &Arc<Inner>) -> std::io::Result<()> {
     let node = Arc::downgrade(inner);
-    let task = async move {
-        let mut state = Looking {
-            last: env.clock.monotonic(),
-            ..Looking::default()
-        };
-        loop {
-            env.clock.sleep(LOOK_INTERVAL).await;
-            if !look(&node, &mut state) {
-                return;
-            }
+    let mut state = Looking {
+        last: inner.env.clock.monotonic(),
+        ..Looking::default()
+    };
+    let looking = move || {
+        while look(&node, &mut state) {
+            std::thread::sleep(LOOK_INTERVAL);
         }
     };
-    inner.env.spawner.spawn("watch", Box::pin(task));
+    let thread = std::thread::Builder::new().name("watch".to_owned());
+    thread.spawn(looking).map(drop)
 }
 
 #[derive(Default)]
@@ -386,8 +501,37 @@ struct Looking {
     last: Duration,
     /// Operations that began before count as begun then.
     base: Duration,
-    /// By the disk's label: what was counted at the last look, and the history.
-    before: BTreeMap<String, ((u64, u64, u64), History)>,
+    /// What was counted at the last look, and the history.
+    before: BTreeMap<DiskId, ((u64, u64, u64), History)>,
+    /// When disks were asked last.
+    probed: Duration,
+}
+
+/// Asks disks to write something: what works with a disk's folder past us (the metadata's state) would notice
+/// that it fails or hangs, and could not tell.
+fn probe(inner: &Arc<Inner>, disks: &[Arc<ShardDisk>], is_due: bool) {
+    for disk in disks {
+        let Some(answers) = inner.watch.answers(disk.disk()) else {
+            continue;
+        };
+        let is_wanted = is_due || answers.probe_failed.load(Ordering::Acquire);
+        let is_out = disk.health().failed;
+        if is_out || !is_wanted || answers.probing.swap(true, Ordering::AcqRel) {
+            continue;
+        }
+        let disk = Arc::clone(disk);
+        let task = async move {
+            let probed = disk.probe().await;
+            if let Err(error) = &probed {
+                tracing::warn!(%error, "a disk was asked to write and to read something");
+            }
+            answers
+                .probe_failed
+                .store(probed.is_err(), Ordering::Release);
+            answers.probing.store(false, Ordering::Release);
+        };
+        inner.env.spawner.spawn("disk probe", Box::pin(task));
+    }
 }
 
 /// One look; false when the node is gone.
@@ -405,7 +549,7 @@ fn look(node: &Weak<Inner>, state: &mut Looking) -> bool {
     let mut histories = Vec::with_capacity(disks.len());
     let mut watched = Vec::with_capacity(disks.len());
     for disk in &disks {
-        let Some(answers) = inner.watch.answers(disk.label()) else {
+        let Some(answers) = inner.watch.answers(disk.disk()) else {
             continue;
         };
         let health = disk.health();
@@ -414,7 +558,7 @@ fn look(node: &Weak<Inner>, state: &mut Looking) -> bool {
             answers.nanos.load(ORDER),
             health.read_errors + health.write_errors,
         );
-        let (before, history) = state.before.remove(disk.label()).unwrap_or_default();
+        let (before, history) = state.before.remove(&disk.id()).unwrap_or_default();
         looks.push(Look {
             hangs: answers.hangs(now, state.base),
             ops: counts.0.saturating_sub(before.0),
@@ -434,11 +578,20 @@ fn look(node: &Weak<Inner>, state: &mut Looking) -> bool {
             disk.mark_failed();
         }
     }
+    for (look, (_, answers, _)) in looks.iter().zip(&watched) {
+        answers.note_trouble(look.hangs && !answers.given_up.load(Ordering::Acquire));
+    }
     let counted = watched.into_iter().zip(histories);
     state.before = counted
-        .map(|((disk, _, counts), history)| (disk.label().to_owned(), (counts, history)))
+        .map(|((disk, _, counts), history)| (disk.id(), (counts, history)))
         .collect();
-    !inner.is_stopping()
+    let is_due = now.saturating_sub(state.probed) >= PROBE_INTERVAL;
+    if is_due {
+        state.probed = now;
+    }
+    probe(&inner, &disks, is_due);
+    // Also of a node that stops: its end waits for disks.
+    true
 }
 
 #[cfg(test)]
@@ -506,15 +659,31 @@ mod tests {
             ),
             ("all slow", vec![slow_as_all; 4], 100, 2, &[]),
             ("alone", vec![slow], 100, 2, &[]),
+            ("alone and hangs", vec![hangs], 1, 0, &[]),
+            (
+                "the last one hangs",
+                vec![Look { out: true, ..QUICK }, hangs],
+                1,
+                0,
+                &[],
+            ),
+            ("all hang", vec![hangs; 3], 1, 2, &[0, 1]),
             ("idle", vec![idle; 3], 100, 2, &[]),
             ("some errors", vec![failing, QUICK], 31, 2, &[]),
             ("many errors", vec![failing, QUICK], 32, 2, &[0]),
             (
                 "out already",
-                vec![Look { out: true, ..hangs }, QUICK],
+                vec![Look { out: true, ..QUICK }, QUICK],
                 1,
                 2,
                 &[],
+            ),
+            (
+                "out, and hangs now",
+                vec![Look { out: true, ..hangs }, QUICK],
+                1,
+                0,
+                &[0],
             ),
             (
                 "two to put out, one to spare",
@@ -551,8 +720,58 @@ mod tests {
         // The process was stopped for a while: that is not the disk's fault.
         assert!(!answers.hangs(at(32), at(31)));
         assert!(answers.hangs(at(63), at(31)));
+        assert!(!answers.is_quiet(begun, at(5)));
+        assert!(!answers.is_quiet(at(2), at(5)));
+        let later = begun - Duration::from_secs(1);
+        assert!(answers.is_quiet(later, at(5)), "it began after that");
         drop(under_way);
+        assert!(answers.is_quiet(begun, at(5)));
         assert!(!answers.hangs(at(63), base));
+    }
+
+    #[test]
+    fn what_finds_no_descriptor_waits_for_one() {
+        let world = TestWorld::new(1);
+        let answers = Answers::new(world.env.clock.clone(), "disk".to_owned());
+        let asked = AtomicU32::new(0);
+        let mut waiting = Box::pin(patiently(&answers, || {
+            let none = DiskError::NoDescriptor {
+                disk: "disk".to_owned(),
+                what: "opening a file".to_owned(),
+            };
+            let tries = asked.fetch_add(1, ORDER) + 1;
+            Box::pin(async move { if tries < 1000 { Err(none) } else { Ok(tries) } })
+        }));
+        let mut context = Context::from_waker(Waker::noop());
+        // Longer than a disk may take for an answer.
+        let tries = loop {
+            match waiting.as_mut().poll(&mut context) {
+                Poll::Ready(result) => break result,
+                Poll::Pending => world.clock.advance(DESCRIPTOR_PAUSE),
+            }
+            assert!(!answers.hangs(world.env.clock.monotonic(), Duration::ZERO));
+        };
+        assert_eq!(tries, Ok(1000));
+        // A disk that is given up meanwhile is not waited for.
+        let mut waiting = Box::pin(patiently::<()>(&answers, || {
+            let (disk, what) = (String::new(), String::new());
+            Box::pin(async { Err(DiskError::NoDescriptor { disk, what }) })
+        }));
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+        answers.give_up("for a test".to_owned());
+        world.clock.advance(DESCRIPTOR_PAUSE);
+        let ended = waiting.as_mut().poll(&mut context);
+        assert!(matches!(ended, Poll::Ready(Err(DiskError::Io { .. }))));
+    }
+
+    #[test]
+    fn the_descriptors_of_a_node_suffice() {
+        // Shards with two each, all connections, and RocksDB.
+        for (limit, disks) in [(1024, 1), (1024, 6), (4096, 6), (65_536, 64), (1 << 30, 6)] {
+            let shards = crate::disks::open_shards_max(limit, disks);
+            assert!((8..=1024).contains(&shards), "{limit} {disks}: {shards}");
+            assert!((shards * disks * 2) as u64 <= limit * 3 / 8);
+        }
     }
 
     #[test]
@@ -567,7 +786,7 @@ mod tests {
             let mode = OpenMode::CreateNew { len_bytes: 4096 };
             let file = disk.open("file", mode).await.unwrap();
             assert_eq!(file.read_at(0, 10).await.unwrap().len(), 10);
-            let answers = watch.answers("disk").unwrap();
+            let answers = watch.answers(&disk).unwrap();
             assert_eq!(answers.ops.load(ORDER), 2);
             // One that never ends is given up with the disk.
             let mut hanging = Box::pin(answers.watch::<()>(Box::pin(std::future::pending())));
@@ -579,7 +798,12 @@ mod tests {
             assert!(file.read_at(0, 10).await.is_err());
             assert!(disk.list("").await.is_err());
             assert!(disk.space().is_err());
-            assert_eq!(watch.problem("disk").as_deref(), Some("for a test"));
+            assert_eq!(watch.problem(&disk).as_deref(), Some("for a test"));
+            // Another drive in its place is another disk.
+            let other = watch.over(MemDisk::new("disk", 1 << 20));
+            assert_eq!(watch.problem(&other), None);
+            assert_eq!(watch.problem(&disk).as_deref(), Some("for a test"));
+            assert!(other.list("").await.is_ok());
         });
     }
 }

@@ -22,7 +22,7 @@ use crate::pointer::{BLOCK_BYTES, Location};
 use crate::record::EncodedRecord;
 use crate::row::RowBuffers;
 use crate::store::{SegmentStore, count, disk_space, shard_len};
-use crate::types::{Appended, SHARD_LEN_BYTES_MIN, SegmentInfo, SegmentPin, Stream};
+use crate::types::{Appended, SegmentInfo, SegmentPin, Stream};
 use crate::volume::{ReservedRow, Segment, Volume, WrittenRow};
 
 /// Times an append is written as a whole, each time to other disks.
@@ -31,6 +31,9 @@ const APPEND_ATTEMPTS_MAX: usize = 4;
 const CREATE_ATTEMPTS_MAX: usize = 8;
 /// When disks are nearly full, new shards are smaller by this factor, and again.
 const SHARD_SHRINK: u64 = 4;
+
+/// The part of the reserve that garbage collection leaves to the metadata.
+const RELOCATE_RESERVE_PART: u64 = 4;
 
 /// Why a write of rows failed: the shards that refused, by index.
 struct WriteFailure {
@@ -248,7 +251,8 @@ impl SegmentStore {
                 Ok(segment) => segment,
                 Err(error @ SegmentError::NoSpace { .. }) => {
                     // Room that another stream reserved is better than none.
-                    let borrowed = volume.streams.lock().borrow_any(code, usable);
+                    let may_borrow = stream == Stream::Relocate || self.is_reserve_whole();
+                    let borrowed = volume.streams.lock().borrow_any(code, may_borrow, usable);
                     return borrowed.ok_or(error);
                 }
                 Err(error) => return Err(error),
@@ -377,16 +381,17 @@ impl SegmentStore {
                 }
             }
             let full_width = best.as_ref().is_some_and(|(code, ..)| *code == wanted);
-            if full_width || len_bytes <= SHARD_LEN_BYTES_MIN {
+            if full_width || len_bytes <= self.settings.shard_len_bytes_min {
                 break;
             }
-            len_bytes = shard_len(len_bytes / SHARD_SHRINK);
+            len_bytes = shard_len(&self.settings, len_bytes / SHARD_SHRINK);
         }
         let Some((code, roomy, len_bytes)) = best else {
             return Err(SegmentError::NoSpace {
                 detail: format!(
-                    "{} disks can be written to, and too few of them have {SHARD_LEN_BYTES_MIN} bytes free beside the reserve",
-                    healthy.len()
+                    "{} disks can be written to, and too few of them have {} bytes free beside the reserve",
+                    healthy.len(),
+                    self.settings.shard_len_bytes_min
                 ),
             });
         };
@@ -400,14 +405,15 @@ impl SegmentStore {
     }
 
     /// Bytes that a stream may take of a disk.
-    fn room_bytes(&self, disk: &ShardDisk, stream: Stream) -> u64 {
+    pub(crate) fn room_bytes(&self, disk: &ShardDisk, stream: Stream) -> u64 {
         let space = disk_space(disk);
-        match stream {
-            Stream::Relocate => space.free_bytes,
-            Stream::Mixed | Stream::File(_) => space
-                .free_bytes
-                .saturating_sub(self.reserve_bytes(space.total_bytes)),
-        }
+        let reserve_bytes = self.reserve_bytes(space.total_bytes);
+        let kept_bytes = match stream {
+            // The rest is the metadata's: collecting garbage takes that, too.
+            Stream::Relocate => reserve_bytes / RELOCATE_RESERVE_PART,
+            Stream::Mixed | Stream::File(_) => reserve_bytes,
+        };
+        space.free_bytes.saturating_sub(kept_bytes)
     }
 
     /// Gives the space of recycled files back; whether there was any.

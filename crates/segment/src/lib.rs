@@ -9,6 +9,8 @@
 //!
 //! The byte layout is described in `docs/formats/segment.md`.
 
+#![forbid(unsafe_code)]
+
 mod append;
 mod cache;
 mod error;
@@ -32,7 +34,7 @@ mod volume;
 
 pub use error::{ErrorKind, SegmentError};
 pub use moves::{MoveError, Moved, ShardAt};
-pub use pace::Pace;
+pub use pace::{Clients, Pace, Turn};
 pub use pointer::{
     BLOCK_BYTES, CHECKSUM_GRANULE_BYTES, Codec, Location, PointerError, RECORD_LEN_BYTES_MAX,
     RecordPointer, decode_pointer, encode_pointer,

@@ -75,6 +75,10 @@ impl SegmentStore {
         });
     }
 
+    pub fn is_disk_leaving(&self, id: DiskId) -> bool {
+        self.members().is_leaving(id)
+    }
+
     /// Forgets a disk: whatever still is on it is lost.
     pub fn disk_forget(&self, id: DiskId) {
         self.change_members(|members| {

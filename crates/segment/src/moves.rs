@@ -36,52 +36,88 @@ pub enum MoveError {
     /// Too few of the others can be read to compute it; with disks that are away it may be later.
     #[error("it cannot be computed: {0}")]
     TooFew(String),
+    /// A crash left it without footers, so that nothing vouches for the bytes that it would be computed
+    /// from; its records have checksums of their own, and can be written anew.
+    #[error("the segment has no footers; its records have to be written anew")]
+    Unsealed,
     #[error(transparent)]
     Disk(#[from] ShardError),
+}
+
+impl From<RebuildError> for MoveError {
+    fn from(error: RebuildError) -> Self {
+        match error {
+            RebuildError::Shard(error) => Self::Disk(error),
+            error @ RebuildError::TooFew { .. } => Self::TooFew(error.to_string()),
+            RebuildError::Unsealed => Self::Unsealed,
+            RebuildError::Removed => Self::NotNow,
+        }
+    }
 }
 
 /// A shard that is at its new place, for which nobody looks there yet. Dropped, it stays where it was.
 pub struct Moved {
     store: Arc<SegmentStore>,
-    segment: Arc<Segment>,
-    index: u8,
-    to: DiskId,
     /// Bytes that could not be had from anywhere.
     pub lost_bytes: u64,
     /// Keeps the segment from being removed until its disks are known.
     _gate: OwnedRwLockReadGuard<()>,
+    place: Place,
+}
+
+/// The place that a shard is being moved to. Dropped, the move is over, and changed nothing.
+struct Place {
+    segment: Arc<Segment>,
+    index: u8,
+    to: DiskId,
     done: bool,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.segment.end_move(self.index, self.to, self.done);
+    }
 }
 
 impl Moved {
     /// The segment with its new disks, for the metadata.
     pub fn info(&self) -> SegmentInfo {
-        let mut info = self.segment.info();
-        if let Some(place) = info.disks.get_mut(usize::from(self.index)) {
-            *place = self.to;
+        let place = &self.place;
+        let mut info = place.segment.info();
+        if let Some(disk) = info.disks.get_mut(usize::from(place.index)) {
+            *disk = place.to;
         }
         info
     }
 
+    /// Whether the disk still is one that shards may be put on. Ask with whatever keeps disks from leaving
+    /// held, before the metadata is told.
+    pub fn is_welcome(&self) -> bool {
+        self.store.takes_shards(self.place.to)
+    }
+
     /// The new place is durable in the metadata: readers go there, and the old shard is deleted.
     pub async fn finish(mut self) {
-        let from = self.segment.disk_of(self.index);
-        self.segment.end_move(self.index, self.to, true);
-        self.done = true;
-        if let Some(disk) = from.and_then(|from| self.store.disk(from)) {
-            let name = self.segment.shard_name(self.index);
-            if let Err(error) = disk.remove(name).await {
-                tracing::debug!(%error, "the old copy of a moved shard stays until a sweep");
-            }
+        let name = self.place.segment.shard_name(self.place.index);
+        let from = self.place.segment.disk_of(self.place.index);
+        self.place.done = true;
+        let Self { store, place, .. } = self;
+        drop(place);
+        if let Some(disk) = from.and_then(|from| store.disk(from))
+            && let Err(error) = disk.remove(name).await
+        {
+            tracing::debug!(%error, "the old copy of a moved shard stays until a sweep");
         }
     }
-}
 
-impl Drop for Moved {
-    fn drop(&mut self) {
-        if !self.done {
-            // What was made there is deleted by the next sweep.
-            self.segment.end_move(self.index, self.to, false);
+    /// The metadata does not have the new place, and never will: what was made there is deleted. Where that
+    /// is not known the value is dropped instead, and a sweep of the volume, opened again, decides.
+    pub async fn abandon(self) {
+        let name = self.place.segment.shard_name(self.place.index);
+        if let Some(disk) = self.store.disk(self.place.to)
+            && let Err(error) = disk.remove(name).await
+        {
+            tracing::debug!(%error, "a shard that was moved in vain stays until a sweep");
         }
     }
 }
@@ -102,8 +138,8 @@ impl SegmentStore {
             .volume(at.volume)
             .and_then(|volume| volume.segment(at.segment))
             .map_err(|_| MoveError::NotNow)?;
-        let gate = segment.gate.clone().read_owned().await;
-        if segment.is_removed() || segment.is_open() || segment.is_pinned() {
+        let is_busy = || segment.is_removed() || segment.is_open() || segment.is_pinned();
+        if is_busy() {
             return Err(MoveError::NotNow);
         }
         let target = self.move_target(&segment).ok_or(MoveError::NoTarget)?;
@@ -111,13 +147,10 @@ impl SegmentStore {
         if !segment.begin_move(at.index, target) {
             return Err(MoveError::NotNow);
         }
-        let mut moved = Moved {
-            store: self.clone(),
+        let place = Place {
             segment: segment.clone(),
             index: at.index,
             to: target,
-            lost_bytes: 0,
-            _gate: gate,
             done: false,
         };
         // Left by a move that a crash broke off.
@@ -129,16 +162,23 @@ impl SegmentStore {
             index: at.index,
             sources: &sources,
             own: own.as_ref(),
-            keep_what_is_left: others_there && segment.code.parity() > 0 || own.is_some(),
+            keep_what_is_left: others_there && (segment.code.parity() > 0 || own.is_some()),
         };
-        moved.lost_bytes = match self.rebuild_on(&segment, &fill, &disk, Some(pace)).await {
-            Ok(lost_bytes) => lost_bytes,
-            Err(RebuildError::Shard(error)) => return Err(error.into()),
-            Err(error @ RebuildError::TooFew { .. }) => {
-                return Err(MoveError::TooFew(error.to_string()));
-            }
-        };
-        Ok(moved)
+        let made = self.rebuild_on(&segment, &fill, &disk, Some(pace)).await;
+        let (hidden, lost_bytes) = made?;
+        // Not before: a removal should not wait for a whole shard, at the pace of this.
+        let gate = segment.gate.clone().read_owned().await;
+        if is_busy() {
+            disk.discard(hidden).await;
+            return Err(MoveError::NotNow);
+        }
+        disk.publish(hidden).await?;
+        Ok(Moved {
+            store: self.clone(),
+            lost_bytes,
+            _gate: gate,
+            place,
+        })
     }
 
     /// Whether a shard of a segment with these disks could be moved now.

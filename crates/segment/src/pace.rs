@@ -1,9 +1,15 @@
 //! How fast background work may go.
 //!
-//! Owns: the rate, which can be changed at any time. Must not know: what is done at that rate.
+//! Owns: the rate, which can be changed at any time; how it makes way for clients.
+//! Must not know: what is done at that rate, who the clients are.
+//!
+//! A limit in bytes per second is either too low for an idle machine or too high for a busy one. So background
+//! work goes as fast as its limit allows while nobody wants anything, and while clients work it takes
+//! turns: one part at a time, of all that goes on in the background, and then a rest that is some times as long
+//! as the part took. That costs clients at most a fourth of disks and processors, whatever their speed.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cairn_base::env::Clock;
@@ -13,6 +19,102 @@ use parking_lot::Mutex;
 const CREDIT_MAX: Duration = Duration::from_millis(100);
 /// A wait is cut into pieces of this length, so that a new rate is felt soon.
 const WAIT_MAX: Duration = Duration::from_secs(1);
+/// What is held looks this often whether it may go on.
+const HELD_INTERVAL: Duration = Duration::from_millis(200);
+/// Clients count as working until they wanted nothing for so long.
+const BUSY_FOR: Duration = Duration::from_millis(100);
+/// Beside clients, background work rests so many times as long as it worked,
+const REST_FACTOR: u32 = 3;
+/// but not longer: one part that took very long says little about the next.
+const REST_MAX: Duration = Duration::from_secs(1);
+
+type Requests = Box<dyn Fn() -> u64 + Send + Sync>;
+
+/// What background work knows of clients; all background work shares it.
+pub struct Clients {
+    clock: Arc<dyn Clock>,
+    /// Requests of clients so far.
+    requests: OnceLock<Requests>,
+    seen: Mutex<Seen>,
+    /// Who holds it works; the others wait.
+    turn: tokio::sync::Mutex<()>,
+    /// When the last turn is made up for, by the monotonic clock.
+    rest_until: Mutex<Duration>,
+}
+
+#[derive(Default)]
+struct Seen {
+    requests: u64,
+    busy_until: Duration,
+}
+
+impl Clients {
+    /// Nobody works until [`Self::watch`] is called.
+    pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
+        Arc::new(Self {
+            clock,
+            requests: OnceLock::new(),
+            seen: Mutex::default(),
+            turn: tokio::sync::Mutex::new(()),
+            rest_until: Mutex::new(Duration::ZERO),
+        })
+    }
+
+    /// `requests`: how many there were so far; only differences mean something. The first call counts.
+    pub fn watch(&self, requests: impl Fn() -> u64 + Send + Sync + 'static) {
+        let _ = self.requests.set(Box::new(requests));
+    }
+
+    fn are_busy(&self) -> bool {
+        let Some(requests) = self.requests.get() else {
+            return false;
+        };
+        let (requests, now) = (requests(), self.clock.monotonic());
+        let mut seen = self.seen.lock();
+        if requests != seen.requests {
+            *seen = Seen {
+                requests,
+                busy_until: now + BUSY_FOR,
+            };
+        }
+        now < seen.busy_until
+    }
+
+    /// Waits until it is somebody's turn; `None`: there are no turns, because nobody else works.
+    async fn turn(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+        if !self.are_busy() {
+            return None;
+        }
+        let turn = self.turn.lock().await;
+        while self.are_busy() {
+            let rest_until = *self.rest_until.lock();
+            let left = rest_until.saturating_sub(self.clock.monotonic());
+            if left.is_zero() {
+                return Some(turn);
+            }
+            self.clock.sleep(left.min(BUSY_FOR)).await;
+        }
+        None
+    }
+}
+
+/// A part of background work that is being done. It is over when this is dropped.
+#[must_use = "the part of the work that was waited for is over when this is dropped"]
+pub struct Turn<'a> {
+    clients: Option<(&'a Clients, tokio::sync::MutexGuard<'a, ()>)>,
+    began: Duration,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if let Some((clients, _)) = &self.clients {
+            let now = clients.clock.monotonic();
+            let worked = now.saturating_sub(self.began);
+            let rest = worked.saturating_mul(REST_FACTOR).min(REST_MAX);
+            *clients.rest_until.lock() = now + rest;
+        }
+    }
+}
 
 /// A rate in bytes per second that all who share it keep together.
 pub struct Pace {
@@ -21,6 +123,11 @@ pub struct Pace {
     bytes_per_second: AtomicU64,
     /// When what was taken so far is paid for, by the monotonic clock.
     paid_at: Mutex<Duration>,
+    /// All that was let through.
+    spent_bytes: AtomicU64,
+    is_held: AtomicBool,
+    /// Whom it makes way for.
+    clients: Option<Arc<Clients>>,
 }
 
 impl Pace {
@@ -30,6 +137,17 @@ impl Pace {
             clock,
             bytes_per_second: AtomicU64::new(bytes_per_second),
             paid_at: Mutex::new(Duration::ZERO),
+            spent_bytes: AtomicU64::new(0),
+            is_held: AtomicBool::new(false),
+            clients: None,
+        }
+    }
+
+    /// The same, making way for clients.
+    pub fn beside(self, clients: &Arc<Clients>) -> Self {
+        Self {
+            clients: Some(Arc::clone(clients)),
+            ..self
         }
     }
 
@@ -45,8 +163,34 @@ impl Pace {
         *paid_at = (*paid_at).min(now);
     }
 
-    /// Waits until `len_bytes` more may be read or written.
-    pub async fn spend(&self, len_bytes: u64) {
+    /// Lets nothing more through (`held`), or goes on. Parts that were let through are finished.
+    pub fn hold(&self, held: bool) {
+        self.is_held.store(held, Ordering::Release);
+    }
+
+    /// Bytes that were let through so far: how far something is that takes long.
+    pub fn spent_bytes(&self) -> u64 {
+        self.spent_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Waits until `len_bytes` more may be read or written, which is to be done before the turn is dropped.
+    pub async fn spend(&self, len_bytes: u64) -> Turn<'_> {
+        self.wait(len_bytes).await;
+        while self.is_held.load(Ordering::Acquire) {
+            self.clock.sleep(HELD_INTERVAL).await;
+        }
+        let clients = match &self.clients {
+            Some(clients) => clients.turn().await.map(|turn| (&**clients, turn)),
+            None => None,
+        };
+        self.spent_bytes.fetch_add(len_bytes, Ordering::Relaxed);
+        Turn {
+            clients,
+            began: self.clock.monotonic(),
+        }
+    }
+
+    async fn wait(&self, len_bytes: u64) {
         let rate = self.bytes_per_second();
         if rate == 0 {
             return;
@@ -79,9 +223,9 @@ mod tests {
 
     use super::*;
 
-    fn is_ready(future: &mut std::pin::Pin<Box<dyn Future<Output = ()> + '_>>) -> bool {
+    fn is_ready<T>(future: &mut std::pin::Pin<Box<dyn Future<Output = T> + '_>>) -> bool {
         let mut context = Context::from_waker(Waker::noop());
-        matches!(future.as_mut().poll(&mut context), Poll::Ready(()))
+        matches!(future.as_mut().poll(&mut context), Poll::Ready(_))
     }
 
     #[test]
@@ -90,9 +234,11 @@ mod tests {
         world.clock.advance(Duration::from_secs(10));
         let pace = Pace::new(world.env.clock.clone(), 1000);
         // 100 ms of credit, then 1000 bytes a second.
-        let mut first: std::pin::Pin<Box<dyn Future<Output = ()>>> = Box::pin(pace.spend(100));
+        let mut first: std::pin::Pin<Box<dyn Future<Output = Turn<'_>>>> =
+            Box::pin(pace.spend(100));
         assert!(is_ready(&mut first));
-        let mut second: std::pin::Pin<Box<dyn Future<Output = ()>>> = Box::pin(pace.spend(2000));
+        let mut second: std::pin::Pin<Box<dyn Future<Output = Turn<'_>>>> =
+            Box::pin(pace.spend(2000));
         assert!(!is_ready(&mut second));
         world.clock.advance(Duration::from_millis(1990));
         assert!(!is_ready(&mut second));
@@ -105,10 +251,82 @@ mod tests {
         let world = TestWorld::new(1);
         world.clock.advance(Duration::from_secs(10));
         let pace = Pace::new(world.env.clock.clone(), 1);
-        let mut slow: std::pin::Pin<Box<dyn Future<Output = ()>>> = Box::pin(pace.spend(1 << 20));
+        let mut slow: std::pin::Pin<Box<dyn Future<Output = Turn<'_>>>> =
+            Box::pin(pace.spend(1 << 20));
         assert!(!is_ready(&mut slow));
         pace.set_bytes_per_second(0);
         world.clock.advance(Duration::from_secs(1));
         assert!(is_ready(&mut slow));
+    }
+
+    #[test]
+    fn what_is_held_goes_on_where_it_was() {
+        let world = TestWorld::new(1);
+        let pace = Pace::new(world.env.clock.clone(), 0);
+        drop(now_or_never(pace.spend(100)).expect("no limit"));
+        pace.hold(true);
+        let mut held: std::pin::Pin<Box<dyn Future<Output = Turn<'_>>>> = Box::pin(pace.spend(10));
+        assert!(!is_ready(&mut held));
+        world.clock.advance(Duration::from_secs(100));
+        assert!(!is_ready(&mut held));
+        assert_eq!(pace.spent_bytes(), 100);
+        pace.hold(false);
+        world.clock.advance(HELD_INTERVAL);
+        assert!(is_ready(&mut held));
+        assert_eq!(pace.spent_bytes(), 110);
+    }
+
+    fn now_or_never<T>(future: impl Future<Output = T>) -> Option<T> {
+        let mut context = Context::from_waker(Waker::noop());
+        match std::pin::pin!(future).poll(&mut context) {
+            Poll::Ready(value) => Some(value),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn it_makes_way_for_clients() {
+        let world = TestWorld::new(1);
+        world.clock.advance(Duration::from_secs(10));
+        let clients = Clients::new(world.env.clock.clone());
+        let requests = Arc::new(AtomicU64::new(0));
+        let pace = |rate| Pace::new(world.env.clock.clone(), rate).beside(&clients);
+        let (scrub, rebuild) = (pace(0), pace(0));
+        let work = |turn: Option<Turn<'_>>, millis| {
+            world.clock.advance(Duration::from_millis(millis));
+            drop(turn);
+        };
+        // Nobody is there: as many parts at a time as there are.
+        let (first, second) = (now_or_never(scrub.spend(1)), now_or_never(rebuild.spend(1)));
+        assert!(first.is_some() && second.is_some());
+        drop((first, second));
+        let counted = requests.clone();
+        clients.watch(move || counted.load(Ordering::Relaxed));
+        let turn = now_or_never(scrub.spend(1));
+        assert!(turn.is_some(), "clients want nothing");
+        work(turn, 10);
+        // One at a time, and then three times as long nobody.
+        requests.store(1, Ordering::Relaxed);
+        let turn = now_or_never(scrub.spend(1));
+        assert!(turn.is_some());
+        assert!(now_or_never(rebuild.spend(1)).is_none());
+        work(turn, 10);
+        for millis in [0, 15, 14] {
+            world.clock.advance(Duration::from_millis(millis));
+            assert!(now_or_never(rebuild.spend(1)).is_none());
+        }
+        world.clock.advance(Duration::from_millis(1));
+        let turn = now_or_never(rebuild.spend(1));
+        assert!(turn.is_some());
+        // A part that took very long is not made up for by a rest as long.
+        requests.store(2, Ordering::Relaxed);
+        assert!(now_or_never(scrub.spend(1)).is_none());
+        work(turn, 60_000);
+        requests.store(3, Ordering::Relaxed);
+        assert!(now_or_never(scrub.spend(1)).is_none());
+        // The rest is over when clients want nothing any more.
+        world.clock.advance(BUSY_FOR);
+        let (first, second) = (now_or_never(scrub.spend(1)), now_or_never(rebuild.spend(1)));
+        assert!(first.is_some() && second.is_some());
     }
 }

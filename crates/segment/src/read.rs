@@ -37,6 +37,14 @@ enum Lost {
     Missing,
 }
 
+/// What is known of who reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reader {
+    /// What comes behind it is wanted next.
+    InOrder,
+    Any,
+}
+
 /// Bytes of a record with the checksum that they have together.
 struct Check {
     /// In the stored record.
@@ -55,6 +63,26 @@ impl SegmentStore {
         pointer: &RecordPointer,
         range: Range<u32>,
     ) -> Result<Vec<Bytes>> {
+        self.read_for(volume, pointer, range, Reader::Any).await
+    }
+
+    /// The same for a reader in order, who will want what comes behind it as well.
+    pub async fn read_in_order(
+        self: &Arc<Self>,
+        volume: VolumeId,
+        pointer: &RecordPointer,
+        range: Range<u32>,
+    ) -> Result<Vec<Bytes>> {
+        self.read_for(volume, pointer, range, Reader::InOrder).await
+    }
+
+    async fn read_for(
+        self: &Arc<Self>,
+        volume: VolumeId,
+        pointer: &RecordPointer,
+        range: Range<u32>,
+        reader: Reader,
+    ) -> Result<Vec<Bytes>> {
         if let Some(found) = self.read_cached(volume, pointer, range.clone()) {
             return Ok(found);
         }
@@ -66,10 +94,10 @@ impl SegmentStore {
         let segment = self.volume(volume)?.segment(pointer.location.segment)?;
         check_place(&segment, &pointer.location)?;
         let result = if is_read_whole(pointer, &range) {
-            let whole = self.read_whole(&segment, pointer).await;
+            let whole = self.read_whole(&segment, pointer, reader).await;
             whole.map(|parts| slice(&parts, range))
         } else {
-            self.read_granules(&segment, pointer, range).await
+            self.read_granules(&segment, pointer, range, reader).await
         };
         match result {
             // Its shards are deleted or already hold another segment's bytes.
@@ -93,7 +121,9 @@ impl SegmentStore {
         check_range(pointer, &(0..0))?;
         let segment = self.volume(volume)?.segment(pointer.location.segment)?;
         check_place(&segment, &pointer.location)?;
-        let fetched = self.fetch(&segment, pointer, checks(pointer)).await;
+        let fetched = self
+            .fetch(&segment, pointer, checks(pointer), Reader::Any)
+            .await;
         let checked = fetched.and_then(|stored| {
             if pointer.codec == Codec::Raw {
                 return Ok(());
@@ -118,13 +148,16 @@ impl SegmentStore {
         self: &Arc<Self>,
         segment: &Arc<Segment>,
         pointer: &RecordPointer,
+        reader: Reader,
     ) -> Result<Parts> {
         let key = Key::whole(segment.volume, pointer);
         let guard = match self.cache.get_or_guard(&key).await {
             Ok(parts) => return Ok(parts),
             Err(guard) => guard,
         };
-        let stored = self.fetch(segment, pointer, checks(pointer)).await?;
+        let stored = self
+            .fetch(segment, pointer, checks(pointer), reader)
+            .await?;
         let parts: Parts = if pointer.codec == Codec::Raw {
             stored.into_iter().map(unshare_small).collect()
         } else {
@@ -142,6 +175,7 @@ impl SegmentStore {
         segment: &Arc<Segment>,
         pointer: &RecordPointer,
         range: Range<u32>,
+        reader: Reader,
     ) -> Result<Vec<Bytes>> {
         // In ascending order by everyone, so that two readers never wait for each other.
         let mut missing: Vec<(u32, Guard<'_>)> = Vec::new();
@@ -169,7 +203,7 @@ impl SegmentStore {
                 .take(guards.len())
                 .map(|(check, _)| check)
                 .collect();
-            let stored = self.fetch(segment, pointer, checks).await?;
+            let stored = self.fetch(segment, pointer, checks, reader).await?;
             let run_len = guards.len();
             for (index, guard) in (0..).zip(guards) {
                 let start = index * CHECKSUM_GRANULE_BYTES;
@@ -197,6 +231,7 @@ impl SegmentStore {
         segment: &Arc<Segment>,
         pointer: &RecordPointer,
         checks: Vec<Check>,
+        reader: Reader,
     ) -> Result<Vec<Bytes>> {
         let location = &pointer.location;
         let (Some(first), Some(last)) = (checks.first(), checks.last()) else {
@@ -204,7 +239,7 @@ impl SegmentStore {
         };
         let stored = first.stored.start..last.stored.end;
         let pieces = pieces(location, stored.clone());
-        let whole_row = self.is_row_wanted(segment, location, &pieces);
+        let whole_row = self.is_row_wanted(segment, location, &pieces, reader);
         let reads = pieces.iter().map(|piece| async {
             if whole_row {
                 return Err(Lost::Away);
@@ -260,15 +295,21 @@ impl SegmentStore {
     }
 
     /// Whether these pieces should be cut from the decoded row although they may all be there: a disk
-    /// of the row is away, and a sequential reader is at its start, or its decoding is under way.
-    fn is_row_wanted(&self, segment: &Segment, location: &Location, pieces: &[Piece]) -> bool {
+    /// of the row is away, and a reader in order is at its start, or its decoding is under way.
+    fn is_row_wanted(
+        &self,
+        segment: &Segment,
+        location: &Location,
+        pieces: &[Piece],
+        reader: Reader,
+    ) -> bool {
         let disks = segment.disks();
         let data_disks = disks.iter().take(usize::from(segment.code.data()));
         let is_away = |disk: DiskId| self.healthy_disk(disk).is_none();
         let at_start = |piece: &Piece| piece.shard == 0 && piece.unit_offset == 0;
         is_streaming(segment, location, pieces)
             && data_disks.copied().any(is_away)
-            && (pieces.first().is_some_and(at_start)
+            && (reader == Reader::InOrder && pieces.first().is_some_and(at_start)
                 || self
                     .rows
                     .is_near(&(segment.volume, segment.id, location.row_block)))

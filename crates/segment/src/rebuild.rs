@@ -11,8 +11,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_base::{AlignedBuf, crc32c};
-use cairn_shard::{CHECKSUM_UNIT_BYTES, Shard, ShardDisk, ShardError, ShardErrorKind, ShardFooter};
+use cairn_shard::{
+    CHECKSUM_UNIT_BYTES, HiddenShard, Shard, ShardDisk, ShardError, ShardErrorKind, ShardFooter,
+};
+use futures_util::StreamExt;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesOrdered;
 
 use crate::pace::Pace;
 use crate::pointer::BLOCK_BYTES;
@@ -26,6 +30,8 @@ pub(crate) const REBUILDS_MAX: usize = 1;
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 /// Bytes of a shard computed at a time.
 const PART_BYTES: u64 = 1 << 20;
+/// Parts that are under way at a time.
+const PARTS_MAX: usize = 4;
 
 const _: () = assert!(PART_BYTES.is_multiple_of(CHECKSUM_UNIT_BYTES));
 
@@ -39,6 +45,10 @@ pub(crate) enum RebuildError {
         needed: usize,
         offset: u64,
     },
+    #[error("no shard of the segment says what it should hold")]
+    Unsealed,
+    #[error("the segment is removed")]
+    Removed,
 }
 
 /// Another shard of the segment, with its footer if it was sealed.
@@ -56,6 +66,14 @@ pub(crate) struct Fill<'a> {
     pub own: Option<&'a Source>,
     /// Go on past bytes that cannot be had; else they are an error.
     pub keep_what_is_left: bool,
+}
+
+impl Fill<'_> {
+    /// Whether a footer says what any of the shards should hold.
+    fn is_vouched(&self) -> bool {
+        let mut all = self.own.iter().copied().chain(self.sources);
+        all.any(Source::has_footer)
+    }
 }
 
 impl SegmentStore {
@@ -113,8 +131,6 @@ impl SegmentStore {
 
     /// False if there is nothing to be rebuilt.
     async fn rebuild(&self, segment: &Segment, index: u8) -> Result<bool, RebuildError> {
-        // Held to the end: a removal meanwhile must find the shard, and delete it.
-        let _writing = segment.gate.read().await;
         let disk = segment.disk_of(index);
         let Some(disk) = disk.and_then(|disk| self.healthy_disk(disk)) else {
             return Ok(false);
@@ -134,7 +150,19 @@ impl SegmentStore {
             own: None,
             keep_what_is_left: false,
         };
-        self.rebuild_on(segment, &fill, &disk, None).await?;
+        let hidden = match self.rebuild_on(segment, &fill, &disk, None).await {
+            Ok((hidden, _)) => hidden,
+            Err(RebuildError::Removed) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        // Not before: a removal should not wait for a whole shard. From here on it finds the shard, and
+        // deletes it.
+        let _writing = segment.gate.read().await;
+        if segment.is_removed() || segment.disk_of(index) != Some(disk.id()) {
+            disk.discard(hidden).await;
+            return Ok(false);
+        }
+        disk.publish(hidden).await?;
         Ok(true)
     }
 
@@ -159,58 +187,109 @@ impl SegmentStore {
         })
     }
 
-    /// Makes the shard on `disk`; returns how many of its bytes could not be had, which is none unless
-    /// `fill` keeps what is left.
+    /// Makes the shard on `disk`, hidden; with it, how many of its bytes could not be had, which is none
+    /// unless `fill` keeps what is left. After an error nothing of it is left.
     pub(crate) async fn rebuild_on(
         &self,
         segment: &Segment,
         fill: &Fill<'_>,
         disk: &ShardDisk,
         pace: Option<&Pace>,
-    ) -> Result<u64, RebuildError> {
-        let Fill { index, sources, .. } = *fill;
-        let name = segment.shard_name(index);
-        let mut footers = fill.own.iter().copied().chain(sources);
+    ) -> Result<(HiddenShard, u64), RebuildError> {
+        let name = segment.shard_name(fill.index);
+        let mut footers = fill.own.iter().copied().chain(fill.sources);
         let footer = footers.find_map(|source| source.footer.as_ref());
+        // What is computed from bytes that nothing vouches for would be wrong where they are, and no longer
+        // be of use to find that out. As it is a shard may be copied; its records tell.
+        if footer.is_none() && fill.own.is_none() {
+            return Err(RebuildError::Unsealed);
+        }
+        let hidden = disk.create_hidden(name, segment.shard_len_bytes).await?;
+        match self.fill(segment, fill, footer, &hidden, pace).await {
+            Ok(lost_bytes) => Ok((hidden, lost_bytes)),
+            Err(error) => {
+                disk.discard(hidden).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn fill(
+        &self,
+        segment: &Segment,
+        fill: &Fill<'_>,
+        footer: Option<&ShardFooter>,
+        hidden: &HiddenShard,
+        pace: Option<&Pace>,
+    ) -> Result<u64, RebuildError> {
         // Not sealed: a crash came first, and which part of it is in use only the metadata knows.
         let len_bytes = footer.map_or(segment.shard_len_bytes, |footer| footer.data_len_bytes);
         let len_bytes = len_bytes.next_multiple_of(u64::from(BLOCK_BYTES));
-        let hidden = disk.create_hidden(name, segment.shard_len_bytes).await?;
         let mut checksums = Vec::new();
         let mut lost_bytes = 0;
         let mut start = 0;
-        while start < len_bytes {
-            let end = (start + PART_BYTES).min(len_bytes);
-            if let Some(pace) = pace {
-                pace.spend(end - start).await;
+        let mut parts = FuturesOrdered::new();
+        loop {
+            // Some are read while others are written: a disk that waits does nothing.
+            while start < len_bytes && parts.len() < PARTS_MAX {
+                let end = (start + PART_BYTES).min(len_bytes);
+                parts.push_back(self.fill_and_write(segment, fill, start..end, hidden, pace));
+                start = end;
             }
-            let part = match self.fill_part(segment, fill, start..end).await {
-                Ok(part) => {
-                    checksums.extend(part.chunks(CHECKSUM_UNIT_BYTES as usize).map(crc32c));
-                    part
-                }
-                Err(RebuildError::TooFew { .. }) if fill.keep_what_is_left => {
-                    let (part, sums, lost) =
-                        self.fill_what_is_left(segment, fill, start..end).await;
-                    checksums.extend(sums);
-                    lost_bytes += lost;
-                    part
-                }
-                Err(error) => return Err(error),
+            let Some(part) = parts.next().await else {
+                break;
             };
-            hidden.shard().write_at(start, vec![part]).await?;
-            start = end;
+            let (sums, lost) = part?;
+            checksums.extend(sums);
+            lost_bytes += lost;
         }
+        drop(parts);
         if let Some(footer) = footer {
             let footer = ShardFooter {
-                name,
+                name: hidden.shard().name(),
                 checksums,
                 ..footer.clone()
             };
             hidden.shard().seal(footer).await?;
         }
-        disk.publish(hidden).await?;
         Ok(lost_bytes)
+    }
+
+    /// Returns the checksums of what is written, and how many bytes could not be had.
+    async fn fill_and_write(
+        &self,
+        segment: &Segment,
+        fill: &Fill<'_>,
+        range: Range<u64>,
+        hidden: &HiddenShard,
+        pace: Option<&Pace>,
+    ) -> Result<(Vec<u32>, u64), RebuildError> {
+        let _turn = match pace {
+            Some(pace) => Some(pace.spend(range.end - range.start).await),
+            None => None,
+        };
+        if segment.is_removed() {
+            return Err(RebuildError::Removed);
+        }
+        let start = range.start;
+        let (part, checksums, lost_bytes) = match self.fill_part(segment, fill, range.clone()).await
+        {
+            Ok(part) => {
+                let checksums = part.chunks(CHECKSUM_UNIT_BYTES as usize).map(crc32c);
+                let checksums = checksums.collect();
+                (part, checksums, 0)
+            }
+            // It can be had from the records, which is not for here.
+            Err(RebuildError::TooFew { .. }) if segment.code.parity() > 0 && !fill.is_vouched() => {
+                return Err(RebuildError::Unsealed);
+            }
+            Err(RebuildError::TooFew { .. }) if fill.keep_what_is_left => {
+                self.fill_what_is_left(segment, fill, range).await
+            }
+            Err(error) => return Err(error),
+        };
+        hidden.shard().write_at(start, vec![part]).await?;
+        Ok((checksums, lost_bytes))
     }
 
     /// Bytes `range` of the shard: from its old place if they are good there, else computed.
@@ -232,7 +311,8 @@ impl SegmentStore {
     }
 
     /// As [`Self::fill_part`] where that fails: piece by piece, and for pieces that cannot be had zeros,
-    /// with a checksum that is not theirs, so that nobody takes them for what was written.
+    /// with a checksum that is not theirs, so that nobody takes them for what was written: that of what was
+    /// written, if it is known, so that they can be made good should it be found after all.
     async fn fill_what_is_left(
         &self,
         segment: &Segment,
@@ -252,7 +332,9 @@ impl SegmentStore {
                     part[into].copy_from_slice(&piece);
                 }
                 Err(_) => {
-                    checksums.push(!crc32c(&part[into]));
+                    let zeros = crc32c(&part[into]);
+                    let known = fill.own.and_then(|own| own.checksum_at(start));
+                    checksums.push(known.filter(|known| *known != zeros).unwrap_or(!zeros));
                     lost_bytes += end - start;
                 }
             }
@@ -272,7 +354,12 @@ impl SegmentStore {
         let needed = usize::from(segment.code.data());
         let len = (range.end - range.start) as usize;
         let mut present: Vec<(u8, Bytes)> = Vec::with_capacity(needed);
-        let mut rest = sources;
+        // One without a footer had a write that failed: nobody knows what it holds.
+        let vouched: Vec<&Source> = sources
+            .iter()
+            .filter(|source| source.footer.is_some())
+            .collect();
+        let mut rest = vouched.as_slice();
         while present.len() < needed && !rest.is_empty() {
             let (next, later) = rest.split_at(rest.len().min(needed - present.len()));
             rest = later;
@@ -302,6 +389,16 @@ impl SegmentStore {
 }
 
 impl Source {
+    pub(crate) fn has_footer(&self) -> bool {
+        self.footer.is_some()
+    }
+
+    /// What the footer says of the piece that begins at `offset`.
+    fn checksum_at(&self, offset: u64) -> Option<u32> {
+        let index = usize::try_from(offset / CHECKSUM_UNIT_BYTES).ok()?;
+        self.footer.as_ref()?.checksums.get(index).copied()
+    }
+
     /// Whether bytes of this shard are what its footer says, if it has one.
     fn is_good(&self, start: u64, bytes: &[u8]) -> bool {
         let Some(footer) = &self.footer else {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_base::AlignedBuf;
+use cairn_base::planted::{self, Bug};
 use cairn_shard::{Shard, ShardError};
 
 use crate::layout::Piece;
@@ -94,7 +95,10 @@ impl SegmentStore {
             blocks[at..at + data.len()].copy_from_slice(data);
             blocks.freeze()
         };
-        let offset = location.row_offset_bytes() + u64::from(start);
+        let mut offset = location.row_offset_bytes() + u64::from(start);
+        if planted::is(Bug::RepairAtWrongPlace) {
+            offset = offset.saturating_sub(u64::from(BLOCK_BYTES));
+        }
         shard.write_at(offset, vec![blocks]).await?;
         shard.sync().await?;
         Ok(true)

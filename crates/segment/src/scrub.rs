@@ -5,8 +5,11 @@
 //!
 //! A sealed shard is checked by its footer, piece by piece; wrong pieces are computed from pieces of the
 //! other shards that are right. A shard that has no footer, or none that can be read, is compared with
-//! what the others say it should hold, and gets one. A segment that a crash left without any footer
-//! is not looked at here: only the metadata knows what in it counts.
+//! what the others say it should hold, and gets one. Pieces that are all right by their footers must also
+//! be those of one row: that finds parity that was computed from something else.
+//!
+//! A segment that a crash left without any footer is not looked at here: only the metadata knows what in it
+//! counts. It is named by [`SegmentStore::unsealed`], for somebody who writes its records anew.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,6 +21,7 @@ use futures_util::future::join_all;
 
 use crate::error::Result;
 use crate::pace::Pace;
+use crate::pointer::BLOCK_BYTES;
 use crate::read::decode;
 use crate::store::{SegmentStore, count};
 use crate::volume::Segment;
@@ -45,6 +49,9 @@ pub struct SegmentScrub {
     pub shards_away: u64,
     /// Segments without any footer, or still being written: their records alone tell.
     pub segments_unsealed: u64,
+    /// Segments whose shards contradict one another although each is what its footer says: their records
+    /// have to be written anew.
+    pub segments_inconsistent: u64,
 }
 
 impl std::ops::AddAssign for SegmentScrub {
@@ -57,6 +64,7 @@ impl std::ops::AddAssign for SegmentScrub {
         self.shards_sealed += other.shards_sealed;
         self.shards_away += other.shards_away;
         self.segments_unsealed += other.segments_unsealed;
+        self.segments_inconsistent += other.segments_inconsistent;
     }
 }
 
@@ -98,8 +106,7 @@ impl SegmentStore {
             return Ok(scrub);
         }
         let mut looked = self.look(&segment, &mut scrub).await;
-        let pattern = looked.iter().find_map(|shard| shard.footer.clone());
-        let Some(pattern) = pattern else {
+        let Some(pattern) = pattern_of(&looked) else {
             scrub.segments_unsealed = 1;
             return Ok(scrub);
         };
@@ -115,12 +122,14 @@ impl SegmentStore {
         let mut start = 0;
         while start < pattern.data_len_bytes {
             let end = (start + PART_BYTES).min(pattern.data_len_bytes);
-            pace.spend((end - start) * looked.len() as u64).await;
+            let _turn = pace.spend((end - start) * looked.len() as u64).await;
             // Not over the whole segment: whoever removes it waits for this.
             let _writing = segment.gate.read().await;
             if segment.is_removed() {
                 return Ok(scrub);
             }
+            // One that moved meanwhile was checked when it was copied.
+            looked.retain(|shard| segment.disk_of(shard.index) == Some(shard.disk.id()));
             self.scrub_part(&segment, &mut looked, start..end, &mut scrub)
                 .await;
             start = end;
@@ -129,6 +138,39 @@ impl SegmentStore {
         self.seal_unsealed(&segment, looked, &pattern, &mut scrub)
             .await;
         Ok(scrub)
+    }
+
+    /// Segments that take no more records and have no footer on any of their disks that are there.
+    pub async fn unsealed(&self, volume: VolumeId, pace: &Pace) -> Result<Vec<SegmentId>> {
+        let segments: Vec<Arc<Segment>> = {
+            let volume = self.volume(volume)?;
+            let segments = volume.segments.read();
+            segments.values().cloned().collect()
+        };
+        let mut unsealed = Vec::new();
+        for segment in segments {
+            if segment.is_open() || segment.is_removed() {
+                continue;
+            }
+            let _turn = pace.spend(u64::from(BLOCK_BYTES)).await;
+            let mut readable = 0;
+            let mut is_sealed = false;
+            for index in 0..segment.code.total() {
+                let Some(source) = self.rebuild_source(&segment, index).await else {
+                    continue;
+                };
+                readable += 1;
+                if source.has_footer() {
+                    is_sealed = true;
+                    break;
+                }
+            }
+            if !is_sealed && readable >= segment.code.data() {
+                unsealed.push(segment.id);
+            }
+        }
+        unsealed.sort_unstable();
+        Ok(unsealed)
     }
 
     /// Opens the shards that are there; those whose file is gone are made anew first.
@@ -241,6 +283,11 @@ impl SegmentStore {
             }
         }
         if wrong.is_empty() {
+            if scrub.segments_inconsistent == 0 && !is_one_row(segment, &good, len) {
+                scrub.segments_inconsistent = 1;
+                scrub.wrong_bytes += len as u64;
+                tracing::error!(volume = %segment.volume, segment = %segment.id, offset = start, "the shards of a segment contradict one another; its records are written anew");
+            }
             return;
         }
         let wanted: Vec<u8> = wrong
@@ -307,7 +354,8 @@ impl SegmentStore {
             return;
         }
         for shard in looked {
-            if shard.footer.is_some() || shard.unknown {
+            let has_moved = segment.disk_of(shard.index) != Some(shard.disk.id());
+            if shard.footer.is_some() || shard.unknown || has_moved {
                 continue;
             }
             let footer = ShardFooter {
@@ -323,4 +371,30 @@ impl SegmentStore {
             }
         }
     }
+}
+
+/// What most footers say of the length and the rows; `None` without any, or if as many say something else.
+fn pattern_of(looked: &[Looked]) -> Option<ShardFooter> {
+    let footers = || looked.iter().filter_map(|shard| shard.footer.as_ref());
+    let agrees = |one: &ShardFooter, other: &ShardFooter| {
+        one.data_len_bytes == other.data_len_bytes && one.rows == other.rows
+    };
+    let votes = |footer: &ShardFooter| footers().filter(|other| agrees(footer, other)).count();
+    let best = footers().max_by_key(|footer| votes(footer))?;
+    let is_tied = footers().any(|other| !agrees(best, other) && votes(other) == votes(best));
+    (!is_tied).then(|| best.clone())
+}
+
+/// Whether units are all of one row: those beyond the first N follow from these.
+fn is_one_row(segment: &Segment, units: &[(u8, Bytes)], len: usize) -> bool {
+    let data = usize::from(segment.code.data());
+    let Some((sources, rest)) = units.split_at_checked(data) else {
+        return true;
+    };
+    let wanted: Vec<u8> = rest.iter().map(|(index, _)| *index).collect();
+    if wanted.is_empty() {
+        return true;
+    }
+    let computed = decode(segment, sources, &wanted, len);
+    computed.is_some_and(|computed| computed.iter().eq(rest.iter().map(|(_, unit)| unit)))
 }

@@ -34,10 +34,7 @@ impl SegmentStore {
             let Some(room) = Room::of(&disk) else {
                 continue;
             };
-            if room.is_short(self.reserve_bytes(room.total_bytes)) {
-                if let Err(error) = disk.release_recycled().await {
-                    tracing::warn!(%error, "spare files were not given back");
-                }
+            if self.give_back_spares(&disk, room).await {
                 continue;
             }
             if count >= wanted || !room.is_ample(len_bytes) {
@@ -53,6 +50,27 @@ impl SegmentStore {
             }
         }
         false
+    }
+}
+
+impl SegmentStore {
+    /// Gives files that wait for new shards back to the file systems that are short of space, for
+    /// whoever cannot use those files: the metadata.
+    pub async fn relieve(&self) {
+        for disk in self.healthy_disks() {
+            if let Some(room) = Room::of(&disk) {
+                self.give_back_spares(&disk, room).await;
+            }
+        }
+    }
+
+    /// Whether the disk is short of space, so that it keeps no spares.
+    async fn give_back_spares(&self, disk: &ShardDisk, room: Room) -> bool {
+        let is_short = room.is_short(self.reserve_bytes(room.total_bytes));
+        if is_short && let Err(error) = disk.release_recycled().await {
+            tracing::warn!(%error, "spare files were not given back");
+        }
+        is_short
     }
 }
 

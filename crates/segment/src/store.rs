@@ -11,10 +11,12 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use cairn_base::disk::DiskSpace;
 use cairn_base::env::Env;
+use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, Epoch, SegmentId, VolumeId};
 use cairn_erasure::Code;
 use cairn_shard::{
-    CHECKSUM_UNIT_BYTES, FooterRow, SHARD_CAPACITY_BYTES_MAX, ShardDisk, ShardFooter, ShardName,
+    CHECKSUM_UNIT_BYTES, FooterRow, SHARD_CAPACITY_BYTES_MAX, Shard, ShardDisk, ShardFooter,
+    ShardName, file_len_bytes,
 };
 use futures_util::future::join_all;
 use parking_lot::RwLock;
@@ -30,8 +32,8 @@ use crate::rebuild::REBUILDS_MAX;
 use crate::repair::REPAIRS_MAX;
 use crate::row_cache::RowCache;
 use crate::types::{
-    DiskSpaceStatus, DiskState, DiskStatus, PoolSpace, Protection, SHARD_LEN_BYTES_MIN,
-    SegmentInfo, SegmentSettings, SegmentStats, Swept, UsableSpace,
+    DiskSpaceStatus, DiskState, DiskStatus, PoolSpace, Protection, SegmentInfo, SegmentSettings,
+    SegmentStats, Stream, Swept, UsableSpace,
 };
 use crate::volume::{Allocate, OpenSegment, Segment, Volume};
 
@@ -99,7 +101,7 @@ impl SegmentStore {
             let largest_shard = smallest / SHARDS_PER_DISK_MIN;
             settings.shard_len_bytes = settings.shard_len_bytes.min(largest_shard);
         }
-        settings.shard_len_bytes = shard_len(settings.shard_len_bytes);
+        settings.shard_len_bytes = shard_len(&settings, settings.shard_len_bytes);
         let in_flight = settings.append_bytes_in_flight_max / u64::from(BLOCK_BYTES);
         let in_flight =
             in_flight.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize) as u64) as u32;
@@ -143,11 +145,27 @@ impl SegmentStore {
     pub async fn sweep(&self, volume: VolumeId) -> Result<Swept> {
         let opened = self.volume(volume)?;
         let known = |name: ShardName, disk: DiskId| {
+            // Opened again meanwhile: what is written since is not for this sweep to judge.
+            let is_current = self
+                .volume(volume)
+                .is_ok_and(|now| Arc::ptr_eq(&now, &opened));
+            if !is_current {
+                return true;
+            }
             let segments = opened.segments.read();
             let segment = segments.get(&name.segment);
             segment.is_some_and(|segment| segment.has_shard_on(name.index, disk))
         };
         Ok(self.sweep_unless(volume, known).await)
+    }
+
+    /// Waits until no segment is being made of which it is not known yet on which disks it is: after a disk
+    /// was declared leaving, [`Self::segments`] then tells all that is on it.
+    pub async fn placements_done(&self) {
+        let volumes: Vec<Arc<Volume>> = self.volumes.read().values().cloned().collect();
+        for volume in volumes {
+            drop(volume.creating.lock().await);
+        }
     }
 
     /// Deletes a volume with all its segments.
@@ -182,9 +200,14 @@ impl SegmentStore {
                 .filter(|name| !known(*name, disk.id()))
                 .collect();
             for batch in unknown.chunks(SWEEP_CONCURRENCY) {
-                for result in join_all(batch.iter().map(|name| disk.remove(*name))).await {
+                // Asked once more, when nobody can publish it any more: a move may have come to this disk since.
+                let removals = batch
+                    .iter()
+                    .map(|name| disk.remove_unless(*name, || known(*name, disk.id())));
+                for result in join_all(removals).await {
                     match result {
-                        Ok(()) => swept.shards_removed += 1,
+                        Ok(true) => swept.shards_removed += 1,
+                        Ok(false) => {}
                         Err(_) => swept.errors += 1,
                     }
                 }
@@ -255,11 +278,13 @@ impl SegmentStore {
     /// Refuses segments that are open or pinned: their records may just be on their way.
     pub async fn remove(&self, volume: VolumeId, segment: SegmentId) -> Result<()> {
         let opened = self.volume(volume)?;
+        let is_pinned =
+            |found: &Segment| found.is_pinned() && !planted::is(Bug::CollectorIgnoresPins);
         let removed = {
             let mut segments = opened.segments.write();
             match segments.get(&segment) {
                 None => return Ok(()),
-                Some(found) if found.is_pinned() || found.is_open() => {
+                Some(found) if is_pinned(found) || found.is_open() => {
                     return Err(SegmentError::InUse { volume, segment });
                 }
                 Some(_) => segments.remove(&segment),
@@ -340,12 +365,20 @@ impl SegmentStore {
             return;
         }
         if !open.rows_in_order() {
+            segment.settle(segment.shard_len_bytes);
             return;
         }
         let footers = footers(volume.epoch, segment, &open);
         let seals = open.shards.iter().zip(footers).zip(&open.shard_failed);
         let seals = seals.filter(|(_, failed)| !**failed);
         let results = join_all(seals.map(|((shard, footer), _)| shard.seal(footer))).await;
+        let full_len_bytes = file_len_bytes(segment.shard_len_bytes).unwrap_or(0);
+        let is_cut = |shard: &Arc<Shard>| shard.file_len_bytes() < full_len_bytes;
+        let len_bytes = match open.shards.iter().all(is_cut) {
+            true => u64::from(open.data_blocks()) * u64::from(BLOCK_BYTES),
+            false => segment.shard_len_bytes,
+        };
+        segment.settle(len_bytes);
         for error in results.into_iter().filter_map(std::result::Result::err) {
             // Reads do not need footers; scrub will report their absence.
             tracing::warn!(volume = %segment.volume, segment = %segment.id, %error, "a shard was not sealed");
@@ -364,9 +397,21 @@ impl SegmentStore {
             .is_some_and(|found| found.is_open())
     }
 
+    /// What is set aside for data in each shard of a segment that was sealed; `None` before that.
+    pub fn settled_len_bytes(&self, volume: VolumeId, segment: SegmentId) -> Option<u64> {
+        self.find(volume, segment)?.settled_len_bytes()
+    }
+
     /// What is known of a segment.
     pub fn segment(&self, volume: VolumeId, segment: SegmentId) -> Option<SegmentInfo> {
         self.find(volume, segment).map(|found| found.info())
+    }
+
+    /// The ids of all segments of a volume, in no order.
+    pub fn segment_ids(&self, volume: VolumeId) -> Result<Vec<SegmentId>> {
+        let opened = self.volume(volume)?;
+        let segments = opened.segments.read();
+        Ok(segments.keys().copied().collect())
     }
 
     /// All segments of a volume, those included whose append was never committed.
@@ -453,30 +498,57 @@ impl SegmentStore {
 
     /// Room for file bytes under `code`, without the reserve; room in open segments counts as free.
     pub fn usable(&self, code: Code) -> UsableSpace {
-        let (mut total, mut free) = (Vec::new(), Vec::new());
+        let (mut total, mut free, mut relocate) = (Vec::new(), Vec::new(), Vec::new());
+        let least_bytes = file_len_bytes(self.settings.shard_len_bytes_min).unwrap_or(0);
         for disk in self.roomy_disks() {
             let space = disk_space(&disk);
             let reserve_bytes = self.reserve_bytes(space.total_bytes);
             total.push(space.total_bytes.saturating_sub(reserve_bytes));
             free.push(space.free_bytes.saturating_sub(reserve_bytes));
+            let room_bytes = self.room_bytes(&disk, Stream::Relocate);
+            relocate.push(if room_bytes < least_bytes {
+                0
+            } else {
+                room_bytes
+            });
         }
-        let open: u64 = {
-            let volumes = self.volumes.read();
-            volumes
-                .values()
-                .map(|volume| volume.streams.lock().room_bytes(code))
-                .sum()
-        };
+        let may_borrow = self.is_reserve_whole();
+        let (mut open, mut open_relocate) = (0, 0);
+        for volume in self.volumes.read().values() {
+            let streams = volume.streams.lock();
+            open += streams.room_bytes(code, may_borrow);
+            let relocate = streams.get(code, Stream::Relocate);
+            open_relocate += relocate.map_or(0, |segment| segment.room_bytes());
+        }
         let total_bytes = placement::usable_bytes(&total, code);
         let free_bytes = placement::usable_bytes(&free, code).saturating_add(open);
         UsableSpace {
             total_bytes,
             free_bytes: free_bytes.min(total_bytes),
+            relocate_bytes: placement::usable_bytes(&relocate, code).saturating_add(open_relocate),
         }
+    }
+
+    /// Whether garbage collection has taken nothing of the reserve. While it has, what is left in its open
+    /// segments is the reserve: it is nobody else's.
+    pub(crate) fn is_reserve_whole(&self) -> bool {
+        self.roomy_disks().iter().all(|disk| {
+            let space = disk_space(disk);
+            space.free_bytes >= self.reserve_bytes(space.total_bytes)
+        })
     }
 
     pub(crate) fn reserve_bytes(&self, total_bytes: u64) -> u64 {
         placement::reserve_bytes(&self.settings, total_bytes)
+    }
+
+    fn open_room_bytes(&self) -> u64 {
+        let may_borrow = self.is_reserve_whole();
+        let volumes = self.volumes.read();
+        let room = volumes
+            .values()
+            .map(|volume| volume.streams.lock().all_room_bytes(may_borrow));
+        room.sum()
     }
 
     /// Every disk of the pool, also those that are not there.
@@ -543,6 +615,7 @@ impl SegmentStore {
             cache_misses: get(&counters.cache_misses),
             cache_bytes: self.cache.weight_bytes() + self.rows.weight_bytes(),
             open_segments: self.open_segment_count(),
+            open_room_bytes: self.open_room_bytes(),
             append_bytes_in_flight: blocks_in_flight as u64 * u64::from(BLOCK_BYTES),
         }
     }
@@ -556,15 +629,16 @@ impl SegmentStore {
 
 /// The space of a disk; none if it cannot say, so that nothing new is put there.
 pub(crate) fn disk_space(disk: &ShardDisk) -> DiskSpace {
-    disk.space().unwrap_or_else(|error| {
-        tracing::warn!(%error, "a disk does not tell its space");
-        DiskSpace::default()
-    })
+    // The disk logs when that changes.
+    disk.space().unwrap_or_default()
 }
 
 /// A shard size within the limits, in whole blocks.
-pub(crate) fn shard_len(len_bytes: u64) -> u64 {
-    let len_bytes = len_bytes.clamp(SHARD_LEN_BYTES_MIN, SHARD_CAPACITY_BYTES_MAX);
+pub(crate) fn shard_len(settings: &SegmentSettings, len_bytes: u64) -> u64 {
+    let least = settings
+        .shard_len_bytes_min
+        .clamp(u64::from(BLOCK_BYTES), SHARD_CAPACITY_BYTES_MAX);
+    let len_bytes = len_bytes.clamp(least, SHARD_CAPACITY_BYTES_MAX);
     len_bytes - len_bytes % u64::from(BLOCK_BYTES)
 }
 

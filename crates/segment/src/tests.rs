@@ -1,6 +1,7 @@
 //! The whole store on simulated disks.
 
 mod damage;
+mod moves;
 mod scrub;
 mod space;
 mod world;

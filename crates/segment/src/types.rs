@@ -12,14 +12,16 @@ use crate::volume::Segment;
 
 /// Most streams of large files that have an open segment of their own, unless configured.
 pub const STREAMS_MAX_DEFAULT: usize = 16;
-/// Smallest shard made when disks are small or nearly full.
+/// Smallest shard made when disks are small or nearly full, unless configured.
 pub const SHARD_LEN_BYTES_MIN: u64 = 4 << 20;
 
 /// Numbers people tune.
 #[derive(Clone, Debug)]
 pub struct SegmentSettings {
-    /// Size of one shard file; less on small or nearly full disks, at least [`SHARD_LEN_BYTES_MIN`].
+    /// Size of one shard file; less on small or nearly full disks.
     pub shard_len_bytes: u64,
+    /// What shards shrink to when disks are small or nearly full.
+    pub shard_len_bytes_min: u64,
     /// Memory for records that were read or just written. While disks are away, decoded rows take up
     /// to 48 MiB beside it.
     pub cache_bytes: u64,
@@ -39,6 +41,7 @@ impl Default for SegmentSettings {
     fn default() -> Self {
         Self {
             shard_len_bytes: 64 << 20,
+            shard_len_bytes_min: SHARD_LEN_BYTES_MIN,
             cache_bytes: 256 << 20,
             open_segments_max: 32,
             streams_max: STREAMS_MAX_DEFAULT,
@@ -56,8 +59,9 @@ pub struct SegmentInfo {
     pub code: Code,
     /// The disk of each shard, by shard index; `code.total()` distinct ones.
     pub disks: Vec<DiskId>,
+    /// What was set aside for data in each shard; after sealing, what it was cut to.
     pub shard_len_bytes: u64,
-    /// Whether it takes no more appends.
+    /// Whether it takes no more appends, and what it takes on disks changes no more.
     pub sealed: bool,
 }
 
@@ -144,6 +148,8 @@ pub struct DiskSpaceStatus {
 pub struct UsableSpace {
     pub total_bytes: u64,
     pub free_bytes: u64,
+    /// What garbage collection may fill, in segments that it has open or makes: a part of the reserve, too.
+    pub relocate_bytes: u64,
 }
 
 /// How a disk is.
@@ -203,6 +209,8 @@ pub struct SegmentStats {
     pub cache_misses: u64,
     pub cache_bytes: u64,
     pub open_segments: u64,
+    /// Room for data in them; it counts as free.
+    pub open_room_bytes: u64,
     pub append_bytes_in_flight: u64,
 }
 

@@ -4,7 +4,7 @@
 //! where. Must not know: disks' errors, records' bytes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -37,6 +37,8 @@ pub(crate) struct Segment {
     /// Its shards are there, or never will be: until then it counts as open.
     made: AtomicBool,
     pins: AtomicU32,
+    /// What sealing has left of the room for data in each shard; 0: not sealed yet.
+    settled_len_bytes: AtomicU64,
     open: Mutex<Option<OpenSegment>>,
     /// Shards being rebuilt, and those whose rebuild failed, with the time (of the monotonic clock)
     /// before which it is not tried again.
@@ -100,6 +102,7 @@ impl Segment {
             removed: AtomicBool::new(false),
             made: AtomicBool::new(true),
             pins: AtomicU32::new(0),
+            settled_len_bytes: AtomicU64::new(info.shard_len_bytes),
             open: Mutex::new(None),
             rebuilding: Mutex::default(),
         }
@@ -110,6 +113,7 @@ impl Segment {
         Self {
             appended: AtomicBool::new(false),
             made: AtomicBool::new(false),
+            settled_len_bytes: AtomicU64::new(0),
             ..Self::known(volume, info)
         }
     }
@@ -133,9 +137,19 @@ impl Segment {
             id: self.id,
             code: self.code,
             disks: self.disks().to_vec(),
-            shard_len_bytes: self.shard_len_bytes,
-            sealed: !self.is_open(),
+            shard_len_bytes: self.settled_len_bytes().unwrap_or(self.shard_len_bytes),
+            sealed: self.settled_len_bytes().is_some(),
         }
+    }
+
+    /// What is set aside for data in each shard, once sealing is over and it changes no more.
+    pub fn settled_len_bytes(&self) -> Option<u64> {
+        let len_bytes = self.settled_len_bytes.load(Ordering::Acquire);
+        (len_bytes > 0).then_some(len_bytes)
+    }
+
+    pub fn settle(&self, len_bytes: u64) {
+        self.settled_len_bytes.store(len_bytes, Ordering::Release);
     }
 
     /// Whether rows may be added or are being written. Once false it stays so.
@@ -399,24 +413,33 @@ impl Streams {
         Some(self.idle.swap_remove(index).1)
     }
 
-    /// Any open segment that was made for `code`: when there is no space for a new one.
+    /// Any open segment that was made for `code`: when there is no space for a new one. Garbage
+    /// collection's only if it `may_relocate`.
     pub fn borrow_any(
         &self,
         code: Code,
+        may_relocate: bool,
         wanted: impl Fn(&Segment) -> bool,
     ) -> Option<Arc<Segment>> {
-        self.current
+        self.made_for(code, may_relocate)
+            .find(|segment| segment.takes_rows() && wanted(segment))
+            .cloned()
+    }
+
+    /// The open segments that were made for `code`, with or without those of garbage collection.
+    fn made_for(&self, code: Code, with_relocated: bool) -> impl Iterator<Item = &Arc<Segment>> {
+        let is_wanted = move |stream: &Stream| with_relocated || *stream != Stream::Relocate;
+        let current = self
+            .current
             .iter()
-            .map(|((made_for, _), segment)| (made_for, segment))
-            .chain(
-                self.idle
-                    .iter()
-                    .map(|(made_for, segment)| (made_for, segment)),
-            )
-            .find(|(made_for, segment)| {
-                **made_for == code && segment.takes_rows() && wanted(segment)
-            })
-            .map(|(_, segment)| segment.clone())
+            .filter(move |((made_for, stream), _)| *made_for == code && is_wanted(stream))
+            .map(|(_, segment)| segment);
+        let idle = self
+            .idle
+            .iter()
+            .filter(move |(made_for, _)| *made_for == code)
+            .map(|(_, segment)| segment);
+        current.chain(idle)
     }
 
     pub fn forget(&mut self, segment: &Arc<Segment>) {
@@ -473,20 +496,22 @@ impl Streams {
         self.current.len() + self.idle.len()
     }
 
-    /// Room in open segments made for `code`, in bytes of data.
-    pub fn room_bytes(&self, code: Code) -> u64 {
-        let current = self
-            .current
-            .iter()
-            .map(|((made_for, _), segment)| (made_for, segment));
-        let idle = self
-            .idle
-            .iter()
-            .map(|(made_for, segment)| (made_for, segment));
-        current
-            .chain(idle)
-            .filter(|(made_for, _)| **made_for == code)
-            .map(|(_, segment)| segment.room_bytes())
-            .sum()
+    /// Room in all open segments, in bytes of data; `with_relocated` as in [`Self::room_bytes`].
+    pub fn all_room_bytes(&self, with_relocated: bool) -> u64 {
+        let is_wanted = |stream: &Stream| with_relocated || *stream != Stream::Relocate;
+        let current = self.current.iter();
+        let current = current.filter(|((_, stream), _)| is_wanted(stream));
+        let idle = self.idle.iter().map(|(_, segment)| segment);
+        let all = current.map(|(_, segment)| segment).chain(idle);
+        all.map(|segment| segment.room_bytes()).sum()
+    }
+
+    /// Room in open segments made for `code`, in bytes of data; `with_relocated`: in those that garbage
+    /// collection fills, too.
+    pub fn room_bytes(&self, code: Code, with_relocated: bool) -> u64 {
+        let rooms = self
+            .made_for(code, with_relocated)
+            .map(|segment| segment.room_bytes());
+        rooms.sum()
     }
 }

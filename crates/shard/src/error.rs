@@ -94,7 +94,8 @@ impl ShardError {
             Self::NotFound { .. } => ShardErrorKind::NotFound,
             Self::Disk(DiskError::NotFound { .. }) => ShardErrorKind::NotFound,
             Self::Disk(DiskError::Full { .. }) => ShardErrorKind::Full,
-            Self::Disk(DiskError::Io { .. }) | Self::SyncLost { .. } => ShardErrorKind::Io,
+            Self::Disk(DiskError::Io { .. } | DiskError::NoDescriptor { .. })
+            | Self::SyncLost { .. } => ShardErrorKind::Io,
             Self::Disk(DiskError::Short { .. })
             | Self::DamagedIdentity { .. }
             | Self::DamagedFooter { .. } => ShardErrorKind::Damaged,

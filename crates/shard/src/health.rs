@@ -63,7 +63,10 @@ impl Health {
                 self.full_errors.fetch_add(1, ORDER);
             }
             Err(
-                DiskError::NotFound { .. } | DiskError::Exists { .. } | DiskError::InUse { .. },
+                DiskError::NotFound { .. }
+                | DiskError::Exists { .. }
+                | DiskError::InUse { .. }
+                | DiskError::NoDescriptor { .. },
             ) => {}
             Err(DiskError::Short { .. }) => {
                 errors.fetch_add(1, ORDER);

@@ -9,6 +9,8 @@
 //! Invariant: two live handles of one shard are the same handle, so a removed shard's file is given
 //! to another shard only when nobody can write to it any more.
 
+#![forbid(unsafe_code)]
+
 mod error;
 mod footer;
 mod health;
@@ -27,4 +29,4 @@ pub use health::DiskHealth;
 pub use identity::{DiskIdentity, IDENTITY_NAME, decode_identity, encode_identity};
 pub use name::ShardName;
 pub use shard::Shard;
-pub use shard_disk::{HiddenShard, ShardDisk, ShardSettings};
+pub use shard_disk::{HiddenShard, PROBE_NAME, ShardDisk, ShardSettings};

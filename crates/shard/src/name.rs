@@ -25,9 +25,10 @@ pub(crate) const VOLUMES_FOLDER: &str = "shard-volumes";
 /// Shards that are being rebuilt; what a crash leaves here is removed at the next start.
 pub(crate) const HIDDEN_FOLDER: &str = "rebuild";
 
-pub(crate) fn hidden_path(name: ShardName) -> String {
+/// `number` tells those apart that are made of one shard at a time: each is filled by somebody else.
+pub(crate) fn hidden_path(name: ShardName, number: u64) -> String {
     format!(
-        "{HIDDEN_FOLDER}/{:08x}.{:016x}.{:02}",
+        "{HIDDEN_FOLDER}/{:08x}.{:016x}.{:02}.{number:x}",
         name.volume.0, name.segment.0, name.index
     )
 }

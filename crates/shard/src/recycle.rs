@@ -150,6 +150,15 @@ impl FreeFiles {
         Some(state.files.swap_remove(index))
     }
 
+    pub(crate) fn all(&self) -> Vec<FreeFile> {
+        self.state.lock().files.clone()
+    }
+
+    /// Takes one off the list.
+    pub(crate) fn forget(&self, file: &FreeFile) {
+        self.state.lock().files.retain(|known| known != file);
+    }
+
     pub(crate) fn take_any(&self) -> Option<FreeFile> {
         self.state.lock().files.pop()
     }

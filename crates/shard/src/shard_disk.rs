@@ -5,8 +5,10 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cairn_base::disk::{Disk, DiskError, DiskFile, DiskSpace, OpenMode};
+use cairn_base::planted::{self, Bug};
 use cairn_base::{AlignedBuf, DiskId, PoolId, Timestamp, VolumeId};
 use parking_lot::Mutex;
 use quick_cache::sync::Cache;
@@ -24,6 +26,10 @@ use crate::name::{
 };
 use crate::recycle::{FREE_FOLDER, FreeFile, FreeFiles};
 use crate::shard::{Live, Shard};
+
+/// Written now and then to find out whether the disk answers.
+pub const PROBE_NAME: &str = "watch";
+const PROBE_LEN_BYTES: usize = 4096;
 
 /// Settings of the shards of one disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +90,10 @@ pub struct ShardDisk {
     /// Held for writing while a name changes to another file, for reading while one is looked up,
     /// so that no handle is made of a file that is on its way to the free ones.
     names: tokio::sync::RwLock<()>,
+    /// For the file of the next hidden shard.
+    hidden_next: AtomicU64,
+    /// Whether the disk told its space when it was asked last; a change is logged, not each question.
+    tells_space: AtomicBool,
 }
 
 impl ShardDisk {
@@ -168,7 +178,16 @@ impl ShardDisk {
             .filter_map(|name| parse_volume(name))
             .collect();
         let free_names = disk.list(FREE_FOLDER).await?;
-        let (free, surplus) = FreeFiles::adopt(settings.recycled_files_max, free_names);
+        let (free, mut surplus) = FreeFiles::adopt(settings.recycled_files_max, free_names);
+        for file in free.all() {
+            // A crash may have kept the name of a file and lost its length: what it does not have is no
+            // space that it could give back.
+            let opened = disk.open(&file.path(), OpenMode::Existing).await;
+            if opened.map_or(0, |opened| opened.len_bytes()) != file.file_len_bytes() {
+                free.forget(&file);
+                surplus.push(file.path());
+            }
+        }
         for path in surplus {
             // What cannot be removed now is tried again at the next start.
             let _ = disk.remove(&path).await;
@@ -188,6 +207,8 @@ impl ShardDisk {
             free,
             volumes: Mutex::new(volumes),
             names: tokio::sync::RwLock::default(),
+            hidden_next: AtomicU64::new(0),
+            tells_space: AtomicBool::new(true),
         }))
     }
 
@@ -209,7 +230,16 @@ impl ShardDisk {
 
     /// Space of the disk; files kept for new shards count as free, because they can be released.
     pub fn space(&self) -> Result<DiskSpace, ShardError> {
-        let space = self.shared.disk.space()?;
+        let space = self.shared.disk.space();
+        let told_before = self.tells_space.swap(space.is_ok(), Ordering::Relaxed);
+        match &space {
+            Err(error) if told_before => tracing::warn!(%error, "a disk does not tell its space"),
+            Ok(_) if !told_before => {
+                tracing::info!(disk = self.label(), "a disk tells its space again")
+            }
+            _ => {}
+        }
+        let space = space?;
         let free_bytes = space.free_bytes.saturating_add(self.free.len_bytes());
         Ok(DiskSpace {
             total_bytes: space.total_bytes,
@@ -229,6 +259,32 @@ impl ShardDisk {
     /// Counts it as failed: nothing is written to it any more, and it is read only as a last resort.
     pub fn mark_failed(&self) {
         self.shared.health.fail();
+    }
+
+    /// Asks the disk to write something durably and to read it back; the errors count like any others. For
+    /// those who work with its folder past us, and would not notice that it fails or hangs. A full disk is fine.
+    pub async fn probe(&self) -> Result<(), ShardError> {
+        match self.probe_now().await {
+            Err(ShardError::Disk(DiskError::Full { .. })) => Ok(()),
+            probed => probed,
+        }
+    }
+
+    async fn probe_now(&self) -> Result<(), ShardError> {
+        let disk = &self.shared.disk;
+        let health = &self.shared.health;
+        let file = match health.note_read(disk.open(PROBE_NAME, OpenMode::Existing).await) {
+            Err(DiskError::NotFound { .. }) => {
+                let len_bytes = PROBE_LEN_BYTES as u64;
+                let made = disk.open(PROBE_NAME, OpenMode::CreateNew { len_bytes });
+                health.note_write(made.await)?
+            }
+            file => file?,
+        };
+        let zeros = AlignedBuf::zeroed(PROBE_LEN_BYTES).freeze();
+        health.note_write(file.write_durable_at(0, vec![zeros]).await)?;
+        health.note_read(file.read_at(0, PROBE_LEN_BYTES).await)?;
+        Ok(())
     }
 
     /// Counts wrong bytes read from this disk; only the reader, who has the checksums, can tell.
@@ -276,41 +332,55 @@ impl ShardDisk {
     ) -> Result<HiddenShard, ShardError> {
         let len_bytes = self.file_len_bytes(name, capacity_bytes)?;
         self.note_volume(name.volume).await?;
-        let path = hidden_path(name);
-        match self.shared.disk.remove(&path).await {
-            Ok(()) | Err(DiskError::NotFound { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
+        let path = hidden_path(name, self.hidden_next.fetch_add(1, Ordering::Relaxed));
         let file = self.create_file(name, &path, len_bytes).await?;
         let capacity_bytes = Some(capacity_bytes);
         let shard = Shard::new(name, self.shared.clone(), file, capacity_bytes, Vec::new());
         Ok(HiddenShard {
             shard: Arc::new(shard),
+            path,
         })
     }
 
+    /// Deletes a hidden shard, which gives its space back. What cannot be deleted is at the next start.
+    pub async fn discard(&self, hidden: HiddenShard) {
+        let HiddenShard { shard, path } = hidden;
+        drop(shard);
+        let removed = self.shared.disk.remove(&path).await;
+        match self.shared.health.note_write(removed) {
+            Ok(()) | Err(DiskError::NotFound { .. }) => {}
+            Err(error) => tracing::warn!(%error, "half a shard stays until the next start"),
+        }
+    }
+
     /// Makes a hidden shard one that is found, with all that was written to it; durable when this
-    /// returns. Fails with `Exists` if there is one of its name meanwhile.
+    /// returns. Fails with `Exists` if there is one of its name meanwhile. After an error the hidden shard
+    /// is gone.
     pub async fn publish(&self, hidden: HiddenShard) -> Result<Arc<Shard>, ShardError> {
-        let shard = hidden.shard;
+        match self.publish_now(&hidden).await {
+            Ok(()) => Ok(hidden.shard),
+            Err(error) => {
+                self.discard(hidden).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn publish_now(&self, hidden: &HiddenShard) -> Result<(), ShardError> {
+        let HiddenShard { shard, path } = hidden;
         let name = shard.name();
         shard.sync().await?;
         let _names = self.names.write().await;
-        let path = hidden_path(name);
-        if let Err(error) = self.require_absent(name).await {
-            // It would be removed at the next start; the first error is the one to tell.
-            let _ = self.shared.disk.remove(&path).await;
-            return Err(error);
-        }
+        self.require_absent(name).await?;
         let disk = &self.shared.disk;
         let health = &self.shared.health;
         let folder = shards_folder(name.volume);
-        health.note_write(disk.rename(&path, &shard_path(name)).await)?;
+        health.note_write(disk.rename(path, &shard_path(name)).await)?;
         health.note_write(disk.sync_folder(HIDDEN_FOLDER).await)?;
         health.note_write(disk.sync_folder(&folder).await)?;
-        self.shared.live.lock().insert(&shard);
+        self.shared.live.lock().insert(shard);
         self.open.insert(name, shard.clone());
-        Ok(shard)
+        Ok(())
     }
 
     fn file_len_bytes(&self, name: ShardName, capacity_bytes: u64) -> Result<u64, ShardError> {
@@ -390,7 +460,10 @@ impl ShardDisk {
         self.require_absent(name).await?;
         health.note_write(disk.rename(&path, &shard_path(name)).await)?;
         // The free name goes first: a crash in between loses the empty file, never doubles it.
-        let folders = vec![FREE_FOLDER.to_owned(), shards_folder(name.volume)];
+        let mut folders = vec![FREE_FOLDER.to_owned(), shards_folder(name.volume)];
+        if planted::is(Bug::RecycledNameHalfSynced) {
+            folders.remove(0);
+        }
         Ok(self.adopt(name, file, Some(free.capacity_bytes), folders))
     }
 
@@ -460,7 +533,25 @@ impl ShardDisk {
     /// The removal becomes durable some time later: a crash can bring the shard back, which garbage
     /// collection has to expect.
     pub async fn remove(&self, name: ShardName) -> Result<(), ShardError> {
+        self.remove_unless(name, || false).await.map(drop)
+    }
+
+    /// As [`Self::remove`], unless `is_wanted` says otherwise when nobody can make, publish or remove a shard
+    /// here any more before it is gone. Whether it was removed.
+    pub async fn remove_unless(
+        &self,
+        name: ShardName,
+        is_wanted: impl FnOnce() -> bool,
+    ) -> Result<bool, ShardError> {
         let _names = self.names.write().await;
+        if is_wanted() {
+            return Ok(false);
+        }
+        self.remove_named(name).await.map(|()| true)
+    }
+
+    /// The caller holds the names.
+    async fn remove_named(&self, name: ShardName) -> Result<(), ShardError> {
         self.open.remove(&name);
         let (live, tainted) = {
             let mut live = self.shared.live.lock();
@@ -639,6 +730,7 @@ impl ShardDisk {
 /// A shard that is being filled; see [`ShardDisk::create_hidden`].
 pub struct HiddenShard {
     shard: Arc<Shard>,
+    path: String,
 }
 
 impl HiddenShard {

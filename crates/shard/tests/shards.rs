@@ -596,6 +596,72 @@ fn a_hidden_shard_is_found_when_it_is_published() {
 }
 
 #[test]
+fn two_who_make_the_same_shard_do_not_mix() {
+    each(|disk| async move {
+        let shards = open(disk.clone()).await;
+        let shard_name = name(1, 1, 0);
+        let slow = shards.create_hidden(shard_name, CAPACITY).await.unwrap();
+        let quick = shards.create_hidden(shard_name, CAPACITY).await.unwrap();
+        let data = fill(CAPACITY, 7);
+        slow.shard().write_at(0, vec![data.clone()]).await.unwrap();
+        // The other has written nothing yet.
+        let shard = shards.publish(slow).await.unwrap();
+        assert_eq!(shard.read_at(0, data.len()).await.unwrap(), data);
+        let published = shards.publish(quick).await.map(|_| ());
+        assert!(matches!(published, Err(ShardError::Exists { .. })));
+        let hidden = shards.create_hidden(name(1, 2, 0), CAPACITY).await.unwrap();
+        shards.discard(hidden).await;
+        assert_eq!(disk.list("rebuild").await.unwrap(), Vec::<String>::new());
+        drop(shards);
+        let shards = open(disk).await;
+        let shard = shards.open_shard(shard_name).await.unwrap();
+        assert_eq!(shard.read_at(0, data.len()).await.unwrap(), data);
+    });
+}
+
+#[test]
+fn a_probe_finds_out_whether_a_disk_works() {
+    block_on(async {
+        let disk = mem_disk();
+        let shards = open(disk.clone()).await;
+        for _ in 0..3 {
+            assert_eq!(shards.probe().await, Ok(()));
+        }
+        assert_eq!(shards.list(VolumeId(1)).await, Ok(Vec::new()));
+        disk.inject(FaultRule {
+            kind: Some(OpKind::WriteDurable),
+            name_part: "watch".to_owned(),
+            skip: 0,
+            times: 1,
+            fault: Fault::Full,
+        });
+        assert_eq!(shards.probe().await, Ok(()), "full is no failure");
+        disk.fail_all();
+        for _ in 0..ShardSettings::default().errors_in_a_row_max {
+            assert!(!shards.health().failed);
+            assert!(shards.probe().await.is_err());
+        }
+        assert!(shards.health().failed);
+    });
+}
+
+#[test]
+fn a_shard_that_is_wanted_after_all_is_not_removed() {
+    each(|disk| async move {
+        let shards = open(disk).await;
+        let shard_name = name(1, 1, 0);
+        shards.create(shard_name, CAPACITY).await.unwrap();
+        let removed = shards.remove_unless(shard_name, || true).await;
+        assert_eq!(removed, Ok(false));
+        assert!(shards.open_shard(shard_name).await.is_ok());
+        let removed = shards.remove_unless(shard_name, || false).await;
+        assert_eq!(removed, Ok(true));
+        let found = shards.open_shard(shard_name).await.map(|_| ());
+        assert_eq!(kind(found), Some(ShardErrorKind::NotFound));
+    });
+}
+
+#[test]
 fn a_crash_leaves_a_published_shard_whole_or_missing() {
     block_on(async {
         let disk = mem_disk();
@@ -667,6 +733,27 @@ fn a_free_file_that_does_not_work_is_replaced() {
                     .any(|name| name.starts_with("free/"))
             );
         }
+    });
+}
+
+/// A crash may keep the name of a waiting file and lose its length: then it has no space to give back.
+#[test]
+fn a_free_file_that_a_crash_cut_short_is_no_space() {
+    block_on(async {
+        let disk = mem_disk();
+        open(disk.clone()).await;
+        let whole_bytes = file_len_bytes(CAPACITY).unwrap();
+        for (number, len_bytes) in [0, 4096, whole_bytes].into_iter().enumerate() {
+            let path = format!("free/{CAPACITY:016x}.{number:016x}");
+            let made = disk.open(&path, OpenMode::CreateNew { len_bytes });
+            drop(made.await.unwrap());
+        }
+        let shards = open(disk.clone()).await;
+        assert_eq!(shards.recycled_count(CAPACITY), 1);
+        assert_eq!(shards.recycled_bytes(), whole_bytes);
+        let names = disk.file_names();
+        let waiting = names.iter().filter(|name| name.starts_with("free/"));
+        assert_eq!(waiting.count(), 1);
     });
 }
 

@@ -2,6 +2,8 @@
 //!
 //! Owns: within how many seeds they have to be found. Needs the feature `planted-bugs`.
 
+use std::time::Duration;
+
 use cairn_base::planted::Bug;
 
 /// Seeds, from the first on, within which every planted bug is found.
@@ -15,12 +17,51 @@ pub struct Bitten {
     pub seeds: u64,
     /// What failed; `None`: nothing did.
     pub failure: Option<String>,
+    pub took: Duration,
+}
+
+/// As [`bite`], for many bugs on all processors; `done` is called for each, in order.
+#[cfg(feature = "planted-bugs")]
+pub fn bite_all(bugs: &[Bug], from: u64, seeds_max: u64, mut done: impl FnMut(Bitten)) {
+    use std::collections::BTreeMap;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    let (sender, bitten) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            let (next, sender) = (&next, sender.clone());
+            scope.spawn(move || {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(bug) = bugs.get(index) else {
+                        return;
+                    };
+                    if sender.send((index, bite(*bug, from, seeds_max))).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        let mut waiting = BTreeMap::new();
+        let mut due = 0;
+        for (index, bitten) in bitten {
+            waiting.insert(index, bitten);
+            while let Some(bitten) = waiting.remove(&due) {
+                due += 1;
+                done(bitten);
+            }
+        }
+    });
 }
 
 /// Runs seeds from `from` on with the bug planted until one fails.
 #[cfg(feature = "planted-bugs")]
 pub fn bite(bug: Bug, from: u64, seeds_max: u64) -> Bitten {
     use crate::{Scenario, Verdict, run};
+    let begun = std::time::Instant::now();
     cairn_base::planted::plant(Some(bug));
     let found = (0..seeds_max).find_map(|nth| {
         let report = run(&Scenario::from_seed(from + nth));
@@ -30,16 +71,14 @@ pub fn bite(bug: Bug, from: u64, seeds_max: u64) -> Bitten {
         }
     });
     cairn_base::planted::plant(None);
-    match found {
-        Some((seeds, failure)) => Bitten {
-            bug,
-            seeds,
-            failure: Some(failure),
-        },
-        None => Bitten {
-            bug,
-            seeds: seeds_max,
-            failure: None,
-        },
+    let (seeds, failure) = match found {
+        Some((seeds, failure)) => (seeds, Some(failure)),
+        None => (seeds_max, None),
+    };
+    Bitten {
+        bug,
+        seeds,
+        failure,
+        took: begun.elapsed(),
     }
 }

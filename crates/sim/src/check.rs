@@ -1,4 +1,5 @@
-//! The recount: every number that the metadata keeps, counted again from what it is about.
+//! The recount: every number that the metadata keeps, counted again from what it is about, and what the
+//! volume says of its space, from the files on its disks.
 //!
 //! Owns: which records must agree with which. Must not know: what clients did.
 //! It runs between two steps of the executor, so that nothing changes meanwhile.
@@ -6,10 +7,91 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
+use cairn_base::disk::Disk;
 use cairn_base::{Ino, SegmentId};
+use cairn_erasure::Code;
+use cairn_fs::{GcBacklog, VolumeSpace};
 use cairn_meta::{
     CookieRecord, DirentRecord, ExtentRecord, InodeKind, InodeRecord, Key, KeyKind, MetaStore,
 };
+use cairn_segment::{DiskState, SegmentStore};
+use cairn_testkit::MemDisk;
+
+use crate::world::VOLUME;
+
+/// The volume's free space, counted from the files on the disks. Only where each segment takes all
+/// disks is that simple; elsewhere nothing is said.
+pub fn space(
+    disks: &[&MemDisk],
+    segments: &SegmentStore,
+    code: Code,
+    said: VolumeSpace,
+    dirty_bytes: u64,
+) -> Result<(), String> {
+    let status = segments.disk_status();
+    let healthy = status
+        .iter()
+        .filter(|disk| disk.state == DiskState::Healthy);
+    if usize::from(code.total()) != disks.len() || healthy.count() != disks.len() {
+        return Ok(());
+    }
+    let reserve: Vec<u64> = segments
+        .space()
+        .disks
+        .iter()
+        .map(|disk| disk.reserve_bytes)
+        .collect();
+    let mut room_bytes = u64::MAX;
+    for (disk, reserve_bytes) in disks.iter().zip(reserve) {
+        let total_bytes = disk.space().map_err(|error| error.to_string())?.total_bytes;
+        let files = disk.file_sizes();
+        let used = files.iter().filter(|(name, _)| !name.starts_with("free/"));
+        let used_bytes: u64 = used.map(|(_, len_bytes)| len_bytes).sum();
+        let room = total_bytes.saturating_sub(used_bytes + reserve_bytes);
+        room_bytes = room_bytes.min(room);
+    }
+    if room_bytes == 0 {
+        return Ok(());
+    }
+    let stats = segments.stats();
+    let room_bytes = room_bytes * u64::from(code.data()) + stats.open_room_bytes;
+    let want_bytes = room_bytes.min(said.total_bytes).saturating_sub(dirty_bytes);
+    if said.free_bytes.abs_diff(want_bytes) > said.total_bytes / 100 {
+        return Err(format!(
+            "the volume says {said:?}, its disks have {want_bytes} free"
+        ));
+    }
+    Ok(())
+}
+
+/// After a long silence: no segment is kept for nothing, and no shard that belongs to none.
+pub fn garbage(
+    disks: &[&MemDisk],
+    segments: &SegmentStore,
+    backlog: GcBacklog,
+) -> Result<(), String> {
+    if backlog.orphans > 0 || backlog.dead_segments > 0 {
+        return Err(format!("garbage is left: {backlog:?}"));
+    }
+    let known: BTreeSet<u64> = segments
+        .segments(VOLUME)
+        .into_iter()
+        .map(|info| info.id.0)
+        .collect();
+    for disk in disks {
+        for (name, _) in disk.file_sizes() {
+            let Some(shard) = name.strip_prefix("shards/") else {
+                continue;
+            };
+            let digits = shard.split(['/', '.']).nth(1).unwrap_or_default();
+            let id = u64::from_str_radix(digits, 16).map_err(|error| format!("{name}: {error}"))?;
+            if !known.contains(&id) {
+                return Err(format!("{name} is of no segment"));
+            }
+        }
+    }
+    Ok(())
+}
 
 /// Counts again; an error says what does not agree.
 pub fn recount(meta: &MetaStore) -> Result<(), String> {

@@ -117,7 +117,11 @@ impl Client {
 
     async fn step(&mut self) {
         let is_data = self.life.shape.is_data_heavy && self.rng.coin();
+        let is_overwriting = self.life.shape.space.is_overwriting && self.rng.coin();
         match self.rng.below(100) {
+            0..60 if is_overwriting => self.write().await,
+            60..80 if is_overwriting => self.read().await,
+            80..90 if is_overwriting => self.commit().await,
             0..60 if is_data => self.write().await,
             60..90 if is_data => self.commit().await,
             0..10 => self.create().await,
@@ -523,6 +527,7 @@ impl Client {
             _ => 1 + self.rng.below(700),
         };
         let first = match self.rng.below(4) {
+            0 | 1 if self.life.shape.space.is_overwriting => self.rng.below(words + 1),
             0 => words,
             1 => words / 512 * 512,
             2 => self.rng.below(words + 1),

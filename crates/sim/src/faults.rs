@@ -4,6 +4,7 @@
 //! Must not know: which faults a scenario may have (`scenario`), what the engine makes of them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cairn_base::env::{BoxFuture, Clock};
@@ -92,6 +93,8 @@ struct PaceState {
 struct DiskPace {
     index: usize,
     is_paced: bool,
+    is_uneven: bool,
+    removals: Arc<AtomicU64>,
     clock: ManualClock,
     trace: Trace,
     disk: Arc<MemDisk>,
@@ -104,6 +107,9 @@ pub struct Arming {
     /// Silent faults strike shards only, not the metadata.
     pub only_data: bool,
     pub is_paced: bool,
+    pub is_uneven: bool,
+    /// Counts shards that are deleted.
+    pub removals: Arc<AtomicU64>,
     pub seed: u64,
     pub clock: ManualClock,
     pub trace: Trace,
@@ -115,6 +121,8 @@ pub fn arm(disk: &Arc<MemDisk>, faults: &[Fault], arming: Arming) {
         index,
         only_data,
         is_paced,
+        is_uneven,
+        removals,
         seed,
         clock,
         trace,
@@ -177,6 +185,8 @@ pub fn arm(disk: &Arc<MemDisk>, faults: &[Fault], arming: Arming) {
     disk.pace_with(Arc::new(DiskPace {
         index,
         is_paced,
+        is_uneven,
+        removals,
         clock,
         trace,
         disk: disk.clone(),
@@ -218,6 +228,9 @@ impl DiskPace {
             state.slow = (ms, times - 1);
             return Duration::from_millis(ms);
         }
+        if self.is_uneven && state.rng.below(48) == 0 {
+            return Duration::from_micros(1000 + state.rng.below(40_000));
+        }
         match state.rng.below(4) {
             0 => Duration::from_micros(10 + state.rng.below(400)),
             1 => Duration::from_micros(1 + state.rng.below(20)),
@@ -230,6 +243,9 @@ impl Pace for DiskPace {
     fn pause(&self, kind: OpKind, name: &str) -> Option<BoxFuture<()>> {
         self.trace.note_text(name);
         self.trace.note(&[self.index as u64, kind as u64]);
+        if matches!(kind, OpKind::Rename | OpKind::Remove) && name.starts_with("shards/") {
+            self.removals.fetch_add(1, Ordering::Relaxed);
+        }
         let delay = {
             let mut state = self.state.lock();
             state.op_count += 1;

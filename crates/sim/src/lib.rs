@@ -9,6 +9,8 @@
 //! among those that are ready by the seed. A scenario is a list of lives: start, check what survived
 //! the last life, let clients work, crash or stop.
 
+#![forbid(unsafe_code)]
+
 pub mod bite;
 pub mod check;
 pub mod client;

@@ -1,5 +1,7 @@
 //! The program `cairn-sim`: runs seeds, replays one, makes a failing one smaller.
 
+#![forbid(unsafe_code)]
+
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -227,33 +229,29 @@ fn many(args: &Run) -> anyhow::Result<()> {
 fn bite(args: &Bite) -> anyhow::Result<()> {
     use cairn_base::planted::Bug;
     std::panic::set_hook(Box::new(|_| {}));
+    let is_wanted = |bug: &Bug| format!("{bug:?}").contains(&args.bug);
+    let bugs: Vec<Bug> = Bug::ALL.iter().copied().filter(is_wanted).collect();
+    let begun = Instant::now();
     let mut missed = Vec::new();
-    for bug in Bug::ALL {
-        if !format!("{bug:?}").contains(&args.bug) {
-            continue;
-        }
-        let begun = Instant::now();
-        let bitten = cairn_sim::bite::bite(*bug, args.from, args.seeds);
-        let seconds = begun.elapsed().as_secs_f64();
+    cairn_sim::bite::bite_all(&bugs, args.from, args.seeds, |bitten| {
+        let name = format!("{:?}", bitten.bug);
+        let (seeds, seconds) = (bitten.seeds, bitten.took.as_secs_f64());
         match bitten.failure {
             Some(failure) => {
                 let short: String = failure.chars().take(110).collect();
-                println!(
-                    "{:<30} {:>4} seeds {seconds:>6.1} s  {short}",
-                    format!("{bug:?}"),
-                    bitten.seeds
-                );
+                println!("{name:<30} {seeds:>4} seeds {seconds:>6.1} s  {short}");
             }
             None => {
-                println!(
-                    "{:<30} NOT FOUND in {} seeds {seconds:.1} s",
-                    format!("{bug:?}"),
-                    bitten.seeds
-                );
-                missed.push(*bug);
+                println!("{name:<30} NOT FOUND in {seeds} seeds {seconds:.1} s");
+                missed.push(bitten.bug);
             }
         }
-    }
+    });
+    let (count, seconds) = (bugs.len(), begun.elapsed().as_secs_f64());
+    println!(
+        "{} of {count} bugs found in {seconds:.1} s",
+        count - missed.len()
+    );
     if !missed.is_empty() {
         bail!("not found: {missed:?}");
     }

@@ -25,6 +25,9 @@ const STEPS_MAX: u64 = 3_000_000;
 /// Time that a life takes beside its pauses, at most.
 const LIFE_TIME_MAX: Duration = Duration::from_secs(4 * 3600);
 
+/// After so much time without clients everything that is garbage is gone.
+const IDLE_SECONDS_ENOUGH: u64 = 130;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Passed,
@@ -162,6 +165,17 @@ struct Progress {
     fs: Mutex<Option<World>>,
 }
 
+impl Progress {
+    /// Whether the metadata has changes that a crash could take away.
+    fn has_undurable_changes(&self) -> bool {
+        let world = self.fs.lock();
+        world.as_ref().is_some_and(|world| {
+            let meta = world.fs.meta();
+            !meta.is_durable(meta.last_ticket())
+        })
+    }
+}
+
 impl Pool {
     fn live(&mut self, index: usize, life: &Life) -> Result<Start, String> {
         let is_first = index == 0;
@@ -188,7 +202,7 @@ impl Pool {
             waiting: Mutex::default(),
         });
         let progress = Arc::new(Progress::default());
-        self.arm(life, &exec);
+        let removals = self.arm(life, &exec);
         let driver = Driver {
             env: exec.env.clone(),
             disks: self.disks.iter().cloned().enumerate().collect(),
@@ -200,7 +214,12 @@ impl Pool {
             rng: Rng::new(self.rng.u64()),
         };
         exec.env.spawner.spawn("driver", Box::pin(driver.run()));
-        let stopped = self.run_to_end(&mut exec, life, &shared, &progress, is_first);
+        let at = PowerOff {
+            end: life.end,
+            is_first,
+            removals,
+        };
+        let stopped = run_to_end(&mut exec, &at, &shared, &progress);
         let failure = shared.failure.lock().clone();
         self.note(&exec, &shared, &progress);
         let was_closed = progress.was_closed.load(Ordering::Relaxed);
@@ -249,52 +268,24 @@ impl Pool {
         result.unwrap_or_else(|| Err("formatting does not end".to_owned()))
     }
 
-    fn arm(&mut self, life: &Life, exec: &Executor) {
+    /// Returns the count of shards that are deleted.
+    fn arm(&mut self, life: &Life, exec: &Executor) -> Arc<AtomicU64> {
         let only_data = self.shape.trouble == Trouble::Beyond;
+        let removals = Arc::new(AtomicU64::new(0));
         for (index, disk) in self.disks.iter().enumerate() {
             let arming = faults::Arming {
                 index,
                 only_data,
                 is_paced: self.shape.is_paced,
+                is_uneven: self.shape.is_uneven,
+                removals: removals.clone(),
                 seed: self.rng.u64(),
                 clock: exec.clock.clone(),
                 trace: self.trace.clone(),
             };
             faults::arm(disk, &life.faults, arming);
         }
-    }
-
-    /// Runs until the driver is done, the power goes, or something is wrong.
-    fn run_to_end(
-        &self,
-        exec: &mut Executor,
-        life: &Life,
-        shared: &client::Life,
-        progress: &Progress,
-        is_first: bool,
-    ) -> Stopped {
-        let mut power_off_at = None;
-        let (steps_max, time_max) = (exec.steps + STEPS_MAX, LIFE_TIME_MAX);
-        exec.run(steps_max, time_max, |steps| {
-            if shared.has_failed() || progress.is_done.load(Ordering::Relaxed) {
-                return true;
-            }
-            let End::Crash {
-                after_ops,
-                then_steps,
-                ..
-            } = life.end
-            else {
-                return false;
-            };
-            // A volume that is not made yet has nothing to lose: the first life begins when it is.
-            let may_crash = !is_first || progress.has_started.load(Ordering::Relaxed);
-            let begun = shared.ops_begun.load(Ordering::Relaxed);
-            if power_off_at.is_none() && may_crash && begun >= after_ops {
-                power_off_at = Some(steps + then_steps);
-            }
-            power_off_at.is_some_and(|at| steps >= at)
-        })
+        removals
     }
 
     fn note(&mut self, exec: &Executor, shared: &client::Life, progress: &Progress) {
@@ -373,6 +364,58 @@ impl Pool {
     }
 }
 
+/// When the power goes.
+struct PowerOff {
+    end: End,
+    is_first: bool,
+    /// Shards deleted so far.
+    removals: Arc<AtomicU64>,
+}
+
+/// Steps after the deletion of a shard within which the power goes, where it is to go then.
+const REMOVAL_STEPS: u64 = 6;
+
+/// Runs until the driver is done, the power goes, or something is wrong.
+fn run_to_end(
+    exec: &mut Executor,
+    at: &PowerOff,
+    shared: &client::Life,
+    progress: &Progress,
+) -> Stopped {
+    let mut power_off_at = None;
+    let mut removals_seen = 0;
+    let (steps_max, time_max) = (exec.steps + STEPS_MAX, LIFE_TIME_MAX);
+    exec.run(steps_max, time_max, |steps| {
+        if shared.has_failed() || progress.is_done.load(Ordering::Relaxed) {
+            return true;
+        }
+        let End::Crash {
+            after_ops,
+            then_steps,
+            at_removal,
+            ..
+        } = at.end
+        else {
+            return false;
+        };
+        // A volume that is not made yet has nothing to lose: the first life begins when it is.
+        let may_crash = !at.is_first || progress.has_started.load(Ordering::Relaxed);
+        let begun = shared.ops_begun.load(Ordering::Relaxed);
+        if power_off_at.is_none() && may_crash && begun >= after_ops {
+            if !at_removal {
+                power_off_at = Some(steps + then_steps);
+            } else {
+                let removals = at.removals.load(Ordering::Relaxed);
+                let is_new = std::mem::replace(&mut removals_seen, removals) != removals;
+                if is_new && progress.has_undurable_changes() {
+                    power_off_at = Some(steps + then_steps % REMOVAL_STEPS);
+                }
+            }
+        }
+        power_off_at.is_some_and(|at| steps >= at)
+    })
+}
+
 fn bytes_in(found: &Found) -> u64 {
     let sizes = found.nodes.values().map(|node| match &node.kind {
         FoundKind::File { bytes, .. } => bytes.as_ref().map_or(0, |bytes| bytes.len() as u64),
@@ -442,6 +485,12 @@ impl Driver {
             Err(error) if !self.is_trouble_excused() => return Err(error),
             _ => {}
         }
+        if !self.is_trouble_excused() {
+            self.check_space(&fs).await?;
+        }
+        if self.life.op_count == 0 {
+            self.check_repairs(&fs).await?;
+        }
         if self.life.end == End::Close {
             match fs.close().await {
                 Ok(()) => self.progress.was_closed.store(true, Ordering::Relaxed),
@@ -491,6 +540,64 @@ impl Driver {
         add(&self.progress.lost_changes, judged.lost_changes as u64);
         add(&self.progress.lost_writes, judged.lost_writes as u64);
         self.shared.model.lock().rebase(judged);
+        Ok(())
+    }
+
+    /// What the volume says of its space is what its disks say, and nothing is left lying around.
+    async fn check_space(&self, fs: &cairn_fs::Fs) -> Result<(), String> {
+        let (segments, code) = match &*self.progress.fs.lock() {
+            Some(world) => (world.segments.clone(), world.code()),
+            None => return Ok(()),
+        };
+        let disks: Vec<&MemDisk> = self.disks.iter().map(|(_, disk)| &**disk).collect();
+        let space = fs
+            .space()
+            .await
+            .map_err(|error| format!("space: {error}"))?;
+        check::space(&disks, &segments, code, space, fs.stats().dirty_bytes)?;
+        // Long enough for whatever was open to be sealed, and collected.
+        let is_quiet = self.life.idle_seconds >= IDLE_SECONDS_ENOUGH;
+        if is_quiet && self.shared.shape.trouble == Trouble::Crashes {
+            check::garbage(&disks, &segments, fs.gc_backlog())?;
+        }
+        Ok(())
+    }
+
+    /// What damage the records have is repaired by reading them, and stays repaired.
+    async fn check_repairs(&self, fs: &cairn_fs::Fs) -> Result<(), String> {
+        if self.shared.shape.trouble != Trouble::BadDisks || self.has_stopped(fs) {
+            return Ok(());
+        }
+        let Some(segments) = self
+            .progress
+            .fs
+            .lock()
+            .as_ref()
+            .map(|it| it.segments.clone())
+        else {
+            return Ok(());
+        };
+        let pace = cairn_segment::Pace::new(self.env.clock.clone(), 0);
+        for is_second in [false, true] {
+            let before = segments.stats();
+            let mut after = None;
+            loop {
+                let step = fs.scrub_records(after, &pace).await;
+                let step = step.map_err(|error| format!("the scrub failed: {error}"))?;
+                if let Some(damaged) = step.damaged.first() {
+                    return Err(format!("a scrub finds damage: {damaged:?}"));
+                }
+                after = step.next;
+                if after.is_none() {
+                    break;
+                }
+            }
+            segments.repairs_done().await;
+            let found = segments.stats().checksum_errors - before.checksum_errors;
+            if is_second && found > 0 {
+                return Err(format!("{found} places are damaged after their repair"));
+            }
+        }
         Ok(())
     }
 

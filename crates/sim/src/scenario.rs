@@ -68,6 +68,29 @@ pub struct Shape {
     pub is_paced: bool,
     /// Disks that have the trouble.
     pub bad_disks: Vec<usize>,
+    /// Now and then an operation of a disk takes very much longer than others.
+    #[serde(default)]
+    pub is_uneven: bool,
+    /// Scenarios written down before there was this play as they did.
+    #[serde(default)]
+    pub space: Space,
+}
+
+/// How segments come and go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Space {
+    /// Size of a shard.
+    pub shard_kib: u64,
+    /// Files of deleted shards that are kept for new ones.
+    pub recycled_files_max: usize,
+    pub gc_interval_ms: u64,
+    pub gc_waste_percent: u64,
+    /// As a server has it: half of the reserve may be waste.
+    pub gc_is_lazy: bool,
+    pub gc_seal_idle_ms: u64,
+    /// Clients write over what is there, and read it meanwhile.
+    pub is_overwriting: bool,
 }
 
 /// From a start to the next crash or stop.
@@ -95,6 +118,10 @@ pub enum End {
         after_ops: u32,
         then_steps: u64,
         keep: Keep,
+        /// Not at once, but where it hurts most: when a shard is deleted while some change of the metadata
+        /// is not durable yet.
+        #[serde(default)]
+        at_removal: bool,
     },
     Close,
 }
@@ -151,11 +178,20 @@ fn one_of<T: Copy>(rng: &mut Rng, choices: &[T]) -> T {
 impl Scenario {
     pub fn from_seed(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0x005e_ed0f_ca12_2026);
-        let shape = draw_shape(&mut rng);
+        let mut shape = draw_shape(&mut rng);
+        // Numbers of their own, so that a seed keeps the rest of what it always was.
+        shape.space = draw_space(&mut Rng::new(seed ^ 0x9a7b_a9e5), &shape);
+        let mut more = Rng::new(seed ^ 0x1df3_c04b);
+        shape.is_uneven = shape.is_paced && more.below(3) == 0;
         let life_count = 2 + rng.below(3);
-        let lives = (0..life_count)
+        let mut lives: Vec<Life> = (0..life_count)
             .map(|index| draw_life(&mut rng, &shape, index + 1 == life_count))
             .collect();
+        for life in &mut lives {
+            if let End::Crash { at_removal, .. } = &mut life.end {
+                *at_removal = more.below(4) == 0;
+            }
+        }
         Self { seed, shape, lives }
     }
 
@@ -202,7 +238,9 @@ fn draw_shape(rng: &mut Rng) -> Shape {
         has_threads: rng.coin(),
         is_data_heavy: rng.below(3) == 0,
         is_paced: rng.below(4) != 0,
+        is_uneven: false,
         bad_disks: Vec::new(),
+        space: Space::default(),
     };
     if shape.trouble == Trouble::BadDisks && shape.tolerated() == 0 {
         shape.trouble = Trouble::Crashes;
@@ -220,6 +258,41 @@ fn draw_shape(rng: &mut Rng) -> Shape {
     };
     shape.bad_disks = draw_disks(rng, disk_count, bad_count, &[]);
     shape
+}
+
+impl Default for Space {
+    /// As on a server, but for the size of the disks.
+    fn default() -> Self {
+        Self {
+            shard_kib: 4096,
+            recycled_files_max: 8,
+            gc_interval_ms: 2000,
+            gc_waste_percent: 25,
+            gc_is_lazy: true,
+            gc_seal_idle_ms: 60_000,
+            is_overwriting: false,
+        }
+    }
+}
+
+fn draw_space(rng: &mut Rng, shape: &Shape) -> Space {
+    if rng.below(3) == 0 {
+        return Space::default();
+    }
+    // The largest record must fit.
+    let shard_kib: &[u64] = match shape.small_records {
+        true => &[64, 128, 512],
+        false => &[1536, 2048],
+    };
+    Space {
+        shard_kib: one_of(rng, shard_kib),
+        recycled_files_max: one_of(rng, &[0, 1, 8]),
+        gc_interval_ms: one_of(rng, &[1, 5, 50, 500]),
+        gc_waste_percent: one_of(rng, &[0, 2, 10, 25]),
+        gc_is_lazy: false,
+        gc_seal_idle_ms: one_of(rng, &[1, 100, 3000, 60_000]),
+        is_overwriting: rng.coin(),
+    }
 }
 
 /// `count` disks, those in `first` before others.
@@ -253,6 +326,7 @@ fn draw_life(rng: &mut Rng, shape: &Shape, is_last: bool) -> Life {
                 rng,
                 &[Keep::Nothing, Keep::Everything, Keep::Random, Keep::Random],
             ),
+            at_removal: false,
         }
     };
     let may_check_without = matches!(

@@ -63,7 +63,8 @@ fn candidates(scenario: &Scenario) -> Vec<Scenario> {
         }
     }
     add(&|smaller| smaller.shape.client_count = scenario.shape.client_count.max(2) - 1);
-    add(&|smaller| smaller.shape.is_paced = false);
+    add(&|smaller| smaller.shape.is_uneven = false);
+    add(&|smaller| smaller.shape.is_paced = smaller.shape.is_uneven);
     add(&|smaller| smaller.shape.has_threads = false);
     add(&|smaller| smaller.shape.compress = false);
     all

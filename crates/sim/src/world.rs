@@ -5,12 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cairn_base::disk::Disk;
 use cairn_base::env::Env;
 use cairn_base::{DiskId, Ino, PoolId, Timestamp, VolumeId};
 use cairn_fs::{
-    AccessPattern, Attr, Credentials, DirtyBudget, FileKind, Fs, FsError, FsSettings, Policy,
+    AccessPattern, Attr, Credentials, DirtyBudget, FileKind, Fs, FsError, FsSettings, GcSettings,
+    Policy,
 };
 use cairn_meta::{MetaCache, MetaSettings, MetaStore};
 use cairn_segment::{Compression, SegmentSettings, SegmentStore};
@@ -71,6 +73,16 @@ fn policy(shape: &Shape) -> Policy {
     }
 }
 
+fn gc_settings(shape: &Shape) -> GcSettings {
+    let space = &shape.space;
+    GcSettings {
+        interval: Duration::from_millis(space.gc_interval_ms),
+        waste_percent: space.gc_waste_percent,
+        waste_bytes: (!space.gc_is_lazy).then_some(0),
+        seal_idle: Duration::from_millis(space.gc_seal_idle_ms),
+    }
+}
+
 /// Makes each disk one of the pool's.
 pub async fn format_disks(disks: &[Arc<MemDisk>]) -> Result<(), String> {
     for (index, disk) in disks.iter().enumerate() {
@@ -94,6 +106,7 @@ impl World {
         let mut members: Vec<(DiskId, Arc<dyn Disk>)> = Vec::new();
         let shard_settings = ShardSettings {
             open_shards_max: OPEN_SHARDS_MAX,
+            recycled_files_max: shape.space.recycled_files_max,
             ..ShardSettings::default()
         };
         for (index, disk) in disks {
@@ -111,7 +124,8 @@ impl World {
             .filter(|id| !members.iter().any(|(member, _)| member == id))
             .collect();
         let segment_settings = SegmentSettings {
-            shard_len_bytes: 4 << 20,
+            shard_len_bytes: shape.space.shard_kib << 10,
+            shard_len_bytes_min: shape.space.shard_kib << 10,
             cache_bytes: shape.cache_kib << 10,
             ..SegmentSettings::default()
         };
@@ -120,6 +134,7 @@ impl World {
         let settings = FsSettings {
             policy: policy(shape),
             dirty: DirtyBudget::new(shape.dirty_kib << 10),
+            gc: gc_settings(shape),
             ..FsSettings::new(env.clone(), VOLUME, "main")
         };
         let fs = if is_new {
@@ -140,6 +155,13 @@ impl World {
             segments,
             shard_disks,
         })
+    }
+
+    /// The code that new data gets.
+    pub fn code(&self) -> cairn_erasure::Code {
+        let protection = self.fs.policy().protection;
+        let code = self.segments.code_for(protection);
+        code.unwrap_or_else(|_| self.segments.default_code())
     }
 
     /// Deletes what nothing refers to, as a server does after its start.

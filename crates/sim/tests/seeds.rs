@@ -3,8 +3,16 @@
 use cairn_sim::{Scenario, Verdict, run};
 
 /// Seeds that found bugs: a COMMIT that did not wait for bytes that replaced its own, a record left on a
-/// disk that failed while a term of the log began.
-const SEEDS_OF_BUGS: &[u64] = &[14191550792963, 14191550791718];
+/// disk that failed while a term of the log began, starts that were cut short, space of files that a crash
+/// had cut short, a disk that failed while a start copied for it.
+const SEEDS_OF_BUGS: &[u64] = &[
+    14191550792963,
+    14191550791718,
+    14720395563953,
+    32932251298085,
+    33373211663524,
+    340,
+];
 
 #[test]
 fn fixed_seeds_pass() {

@@ -5,6 +5,8 @@
 //! randomness. Everything follows from seeds: the same calls give the same bytes.
 //! Must not know: segments, metadata, files, protocols. Used as a dev-dependency only.
 
+#![forbid(unsafe_code)]
+
 mod content;
 mod env;
 mod mem_disk;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 use cairn_base::AlignedBuf;
@@ -286,6 +286,17 @@ impl MemDisk {
     pub fn file_names(&self) -> Vec<String> {
         let inner = self.shared.inner.lock();
         inner.state.names().map(str::to_owned).collect()
+    }
+
+    /// All files with the space that they take, in order.
+    pub fn file_sizes(&self) -> Vec<(String, u64)> {
+        let inner = self.shared.inner.lock();
+        let state = &inner.state;
+        let size = |name: &str| {
+            let content = state.content(state.lookup(name)?)?;
+            Some((name.to_owned(), allocated_bytes(content.len_bytes())))
+        };
+        state.names().filter_map(size).collect()
     }
 
     /// The bytes of a file, past all faults and counters.
@@ -730,21 +741,6 @@ impl DiskFile for MemFile {
 
     fn write_durable_at<'a>(&'a self, offset: u64, parts: Vec<Bytes>) -> IoFuture<'a, ()> {
         Box::pin(self.write(offset, parts, true))
-    }
-
-    fn write_durable_now(&self, offset: u64, part: &Bytes) -> Option<Result<(), DiskError>> {
-        // With yields it takes its turns like everything else, which only a task can.
-        {
-            let inner = self.shared.inner.lock();
-            if inner.yields.is_some() || inner.pace.is_some() {
-                return None;
-            }
-        }
-        let mut write = std::pin::pin!(self.write(offset, vec![part.clone()], true));
-        match write.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(result) => Some(result),
-            Poll::Pending => unreachable!("without yields every operation is ready at once"),
-        }
     }
 
     fn read_at<'a>(&'a self, offset: u64, len_bytes: usize) -> IoFuture<'a, Bytes> {

@@ -47,6 +47,7 @@ fn kind(error: DiskError) -> &'static str {
         DiskError::Io { .. } => "io",
         DiskError::Short { .. } => "short",
         DiskError::InUse { .. } => "in use",
+        DiskError::NoDescriptor { .. } => "no descriptor",
     }
 }
 

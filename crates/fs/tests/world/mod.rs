@@ -94,6 +94,12 @@ impl World {
         Self::format(seed, 1, DISK_BYTES, set).await
     }
 
+    /// Garbage is collected with these settings.
+    pub async fn with_gc(seed: u64, disk_count: usize, disk_bytes: u64, gc: GcSettings) -> Self {
+        let set = |settings: &mut FsSettings| settings.gc = gc;
+        Self::format(seed, disk_count, disk_bytes, set).await
+    }
+
     /// One disk, and a volume that shares memory for dirty data with others.
     pub async fn with_dirty(seed: u64, dirty: Arc<DirtyBudget>) -> Self {
         let set = |settings: &mut FsSettings| settings.dirty = dirty;

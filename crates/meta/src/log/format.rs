@@ -27,6 +27,9 @@ pub(crate) const MEMBER_COUNT_MAX: usize = 64;
 /// Most terms that a header names.
 pub(crate) const TERM_COUNT_MAX: usize = 100;
 
+/// Larger positions and epochs are never written, so there is always one after those that are read.
+const NUMBER_MAX: u64 = u64::MAX / 2;
+
 const FILE_MAGIC: [u8; 8] = *b"CAIRNLOG";
 const FILE_VERSION: u32 = 1;
 const RECORD_MAGIC: u32 = 0x4352_4543;
@@ -156,6 +159,13 @@ impl FileHeader {
                 start: LogPosition(fields.u64("start")?),
             });
         }
+        if history
+            .iter()
+            .any(|term| term.epoch.0 > NUMBER_MAX || term.start.0 > NUMBER_MAX)
+            || retained_from.0 > NUMBER_MAX
+        {
+            return Err(fields.malformed("numbers"));
+        }
         Ok(Some(Self {
             volume,
             sequence,
@@ -226,7 +236,11 @@ impl RecordHead {
             payload_len_bytes: fields.u32("length").ok()?,
             payload_crc: fields.u32("payload crc").ok()?,
         };
-        (head.nonce == nonce && head.first.0 >= 1 && head.first <= head.last).then_some(head)
+        let is_possible = head.first.0 >= 1
+            && head.first <= head.last
+            && head.last.0 <= NUMBER_MAX
+            && head.retained_from.0 <= NUMBER_MAX;
+        (head.nonce == nonce && is_possible).then_some(head)
     }
 }
 

@@ -26,7 +26,8 @@ use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::tasks::Tasks;
 use format::{
-    BLOCK_BYTES, FileHeader, MEMBER_COUNT_MAX, RecordBuf, SET_COUNT_MAX, Term, find_records,
+    BLOCK_BYTES, FileHeader, MEMBER_COUNT_MAX, RECORD_HEAD_BYTES, RecordBuf, RecordHead,
+    SET_COUNT_MAX, Term, find_records, record_len_bytes,
 };
 
 /// Most files without content that are kept on one disk to be used again.
@@ -65,6 +66,16 @@ pub(crate) struct LogStatus {
 pub(crate) struct TermInfo {
     pub log_file_bytes: u64,
     pub history: Vec<Term>,
+    /// Set for files that only get copies of records, for a term that is over: they say of its disks what
+    /// its own files say. Else a start counts, without the disks that are away now, too few as missing.
+    pub members: Option<Members>,
+}
+
+/// The disks that a header names, and how many copies it says were wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Members {
+    pub disks: Vec<DiskId>,
+    pub copies: u8,
 }
 
 /// A file that is not written any more, but still needed.
@@ -74,6 +85,17 @@ pub(crate) struct Retained {
     pub last: LogPosition,
     pub disks: Vec<usize>,
     pub len_bytes: u64,
+}
+
+impl Retained {
+    fn of(file: &OpenFile, info: &TermInfo) -> Self {
+        Self {
+            sequence: file.sequence,
+            last: file.last,
+            disks: file.copies.iter().map(|(disk, _)| *disk).collect(),
+            len_bytes: info.log_file_bytes,
+        }
+    }
 }
 
 struct OpenFile {
@@ -95,8 +117,8 @@ pub(crate) struct MirroredLog {
     sequence_next: u64,
     retained: VecDeque<Retained>,
     syncs: u64,
-    /// Some of what is kept has fewer copies than were asked for.
-    is_short: bool,
+    /// Up to here some of what is kept may have fewer copies than were asked for; 0 if all has.
+    short_through: LogPosition,
 }
 
 /// Names of files that can be used again, by disk.
@@ -136,8 +158,20 @@ impl MirroredLog {
             sequence_next,
             retained,
             syncs: 0,
-            is_short: false,
+            short_through: LogPosition(0),
         })
+    }
+
+    /// The disks that the last record was written to.
+    pub fn disks(&self) -> impl Iterator<Item = usize> {
+        self.current.copies.iter().map(|(disk, _)| *disk)
+    }
+
+    /// Writes nothing more. Returns the files, which are needed as before, and the next sequence number.
+    pub fn into_retained(mut self) -> (VecDeque<Retained>, u64) {
+        let last = Retained::of(&self.current, &self.files.info);
+        self.retained.push_back(last);
+        (self.retained, self.sequence_next)
     }
 
     /// Prepares the next file in the background, so that rolling over costs nothing.
@@ -198,11 +232,15 @@ impl MirroredLog {
     /// copies that it has, which shows in the status.
     async fn roll_for_copies(&mut self, retained_from: LogPosition) {
         let wanted = self.files.disks.copies_wanted();
+        let last = self.last();
         let mut done = self.roll().await;
         if done.is_ok() {
             done = self.copy_retained(retained_from).await;
         }
-        self.is_short = done.is_err();
+        self.short_through = match self.has_all_copies() && done.is_ok() {
+            true => LogPosition(0),
+            false => last,
+        };
         if let Err(error) = done {
             self.current.copies_wanted = wanted;
             tracing::warn!(
@@ -221,35 +259,41 @@ impl MirroredLog {
             healthy.count() < possible
         };
         let needed = |file: &&Retained| file.last >= retained_from && is_short(file);
-        let old: Vec<(u64, Vec<usize>)> = self
+        let old: Vec<(u64, LogPosition, Vec<usize>)> = self
             .retained
             .iter()
             .filter(needed)
-            .map(|file| (file.sequence, file.disks.clone()))
+            .map(|file| (file.sequence, file.last, file.disks.clone()))
             .collect();
-        for (sequence, disks) in old {
-            let (nonce, body) = self.files.read_any(sequence, &disks).await?;
-            for found in find_records(&body, nonce) {
-                let head = found.head;
+        for (sequence, last, disks) in old {
+            for (head, payload) in self.files.read_records(sequence, last, &disks).await? {
                 if head.last < retained_from {
                     continue;
                 }
-                let payload = body.get(found.payload).unwrap_or_default();
                 let positions = (head.first, head.last);
-                let copy = RecordBuf::copy_of(payload, positions, head.epoch, head.term);
+                let copy = RecordBuf::copy_of(&payload, positions, head.epoch, head.term);
                 self.append(copy, retained_from, false).await?;
             }
         }
         Ok(())
     }
 
+    /// Whether the file that is written is on as many disks as it could be.
+    fn has_all_copies(&self) -> bool {
+        let disks = &self.files.disks;
+        let count = self.current.copies.len();
+        count >= disks.copies_wanted() || count >= disks.copies_possible()
+    }
+
+    /// The last position written.
+    fn last(&self) -> LogPosition {
+        let retained = self.retained.iter().map(|file| file.last);
+        retained.max().unwrap_or_default().max(self.current.last)
+    }
+
     fn retain(&mut self, file: &OpenFile) {
-        self.retained.push_back(Retained {
-            sequence: file.sequence,
-            last: file.last,
-            disks: file.copies.iter().map(|(disk, _)| *disk).collect(),
-            len_bytes: self.files.info.log_file_bytes,
-        });
+        self.retained
+            .push_back(Retained::of(file, &self.files.info));
     }
 
     /// Writes to all copies of the current file; false when some failed, which are dropped then.
@@ -264,13 +308,9 @@ impl MirroredLog {
                 if planted::is(Bug::LogWithoutSync) {
                     return file.write_at(offset, vec![bytes]).await;
                 }
-                let here = may_block && index == last;
-                match here
-                    .then(|| file.write_durable_now(offset, &bytes))
-                    .flatten()
-                {
-                    Some(result) => result,
-                    None => file.write_durable_at(offset, vec![bytes]).await,
+                match may_block && index == last {
+                    true => file.write_durable_here(offset, bytes).await,
+                    false => file.write_durable_at(offset, vec![bytes]).await,
                 }
             }
         };
@@ -282,7 +322,10 @@ impl MirroredLog {
         let mut is_whole = true;
         for ((disk, _), result) in self.current.copies.iter().zip(results) {
             if let Err(error) = result {
-                self.files.disks.mark_failed(*disk, &error);
+                // No space is no sign of a bad disk; another file finds out whether there is some.
+                if !matches!(error, DiskError::Full { .. }) {
+                    self.files.disks.mark_failed(*disk, &error);
+                }
                 is_whole = false;
             }
         }
@@ -333,8 +376,12 @@ impl MirroredLog {
             };
         }
         self.current.offset += len;
+        if !self.has_all_copies() {
+            self.short_through = self.last();
+        }
         self.files.retained_from = self.files.retained_from.max(retained_from);
-        if self.next.is_none() && self.current.offset > file_len / 4 {
+        let goes_on = self.files.info.members.is_none();
+        if goes_on && self.next.is_none() && self.current.offset > file_len / 4 {
             self.prepare_next();
         }
         Ok(())
@@ -373,7 +420,7 @@ impl CommitLog for MirroredLog {
             syncs: self.syncs,
             disks: self.current.copies.iter().map(disk_id).collect(),
             start: self.files.retained_from,
-            is_short: self.is_short,
+            is_short: self.short_through >= self.files.retained_from,
         }
     }
 }
@@ -397,9 +444,10 @@ pub(crate) fn file_name(folder: &str, sequence: u64) -> String {
 pub(crate) fn file_sequence(name: &str) -> Option<u64> {
     let digits = name.strip_prefix("log.")?;
     let is_canonical = digits.len() == 16 && !digits.contains(|c: char| c.is_ascii_uppercase());
+    // There must be one after it.
     u64::from_str_radix(digits, 16)
         .ok()
-        .filter(|_| is_canonical)
+        .filter(|number| is_canonical && *number < u64::MAX / 2)
 }
 
 /// Makes log files and takes back those that are not needed any more.
@@ -420,7 +468,12 @@ impl FileMaker {
         let folder = self.disks.folder();
         for disk in &file.disks {
             let name = file_name(&folder, file.sequence);
-            if self.disks.is_healthy(*disk) && !self.spares.offer(*disk, name.clone()) {
+            if !self.disks.is_healthy(*disk) {
+                continue;
+            }
+            // One of another length, as copies of records are in, would only be removed later.
+            let is_fit = file.len_bytes == self.info.log_file_bytes;
+            if !is_fit || !self.spares.offer(*disk, name.clone()) {
                 remove_later(&self.tasks, &self.disks, *disk, name);
             }
         }
@@ -471,16 +524,24 @@ impl FileMaker {
         set: Vec<usize>,
     ) -> Result<OpenFile, Vec<(usize, DiskError)>> {
         let copies_wanted = self.disks.copies_wanted();
-        let members = self.disks.ids().into_iter().take(MEMBER_COUNT_MAX);
+        let members = self.info.members.clone().unwrap_or_else(|| Members {
+            disks: self
+                .disks
+                .ids()
+                .into_iter()
+                .take(MEMBER_COUNT_MAX)
+                .collect(),
+            copies: copies_wanted.min(SET_COUNT_MAX) as u8,
+        });
         let header = FileHeader {
             volume: self.disks.volume,
             sequence,
             nonce: self.env.entropy.u64(),
             file_len_bytes: self.info.log_file_bytes,
             retained_from: self.retained_from,
-            copies: copies_wanted.min(SET_COUNT_MAX) as u8,
+            copies: members.copies,
             set: set.iter().map(|disk| self.disks.get(*disk).id).collect(),
-            members: members.collect(),
+            members: members.disks,
             history: self.info.history.clone(),
         };
         let block = header.encode().freeze();
@@ -519,18 +580,57 @@ impl FileMaker {
         Err(failures)
     }
 
-    /// The nonce and what follows the header of a file, from the first of `disks` that gives it.
-    async fn read_any(&self, sequence: u64, disks: &[usize]) -> Result<(u64, Bytes), MetaError> {
-        let mut last_error = MetaError::NoDisk {
-            volume: self.disks.volume,
-        };
-        for disk in disks.iter().filter(|disk| self.disks.is_healthy(**disk)) {
-            match self.read(*disk, sequence).await {
-                Ok(content) => return Ok(content),
-                Err(error) => last_error = error,
+    /// The records of a file whose last is `last`, put together from its copies if none is whole. A disk
+    /// that leaves, or takes no more writes, may still be the one that has it.
+    async fn read_records(
+        &self,
+        sequence: u64,
+        last: LogPosition,
+        disks: &[usize],
+    ) -> Result<Vec<(RecordHead, Bytes)>, MetaError> {
+        let mut order = disks.to_vec();
+        order.sort_by_key(|disk| !self.disks.is_healthy(*disk));
+        let mut all = BTreeMap::new();
+        let mut last_error = None;
+        for disk in order {
+            let (nonce, body) = match self.read(disk, sequence).await {
+                Ok(content) => content,
+                Err(error) => {
+                    last_error = Some(error);
+                    continue;
+                }
+            };
+            let mut end = 0;
+            let mut is_whole = true;
+            let mut reaches = false;
+            for found in find_records(&body, nonce) {
+                is_whole &= found.payload.start == end + RECORD_HEAD_BYTES;
+                end += record_len_bytes(found.payload.len());
+                reaches |= found.head.last >= last;
+                let payload = body.slice(found.payload);
+                all.entry((found.head.first, found.head.last))
+                    .or_insert((found.head, payload));
+            }
+            if is_whole && reaches {
+                return Ok(all.into_values().collect());
             }
         }
-        Err(last_error)
+        // Each copy has lost something: what they have together must be without a hole.
+        let mut end = None;
+        for (first, to) in all.keys() {
+            if end.is_some_and(|end| *first > LogPosition(end)) {
+                break;
+            }
+            end = Some(to.0.saturating_add(1));
+        }
+        match (end, last_error) {
+            (Some(end), _) if end > last.0 => Ok(all.into_values().collect()),
+            (None, Some(error)) => Err(error),
+            (end, _) => Err(MetaError::LogDamaged {
+                volume: self.disks.volume,
+                position: LogPosition(end.unwrap_or_default()),
+            }),
+        }
     }
 
     async fn read(&self, disk: usize, sequence: u64) -> Result<(u64, Bytes), MetaError> {
@@ -538,8 +638,14 @@ impl FileMaker {
         let member = self.disks.get(disk);
         let file = member.disk.open(&name, OpenMode::Existing).await?;
         let header = FileHeader::decode(&file.read_at(0, BLOCK_BYTES).await?)?;
-        let nonce = header.map(|header| header.nonce).unwrap_or_default();
-        let len = usize::try_from(file.len_bytes()).unwrap_or(usize::MAX);
+        let header = header.filter(|header| header.sequence == sequence);
+        let Some(nonce) = header.map(|header| header.nonce) else {
+            let (disk, what) = (member.disk.label().to_owned(), format!("reading {name}"));
+            let detail = "its header is damaged".to_owned();
+            return Err(DiskError::Io { disk, what, detail }.into());
+        };
+        let len_bytes = file.len_bytes().min(recover::FILE_LEN_BYTES_MAX);
+        let len = usize::try_from(len_bytes).unwrap_or(usize::MAX);
         let body = file.read_at(BLOCK_BYTES as u64, len.saturating_sub(BLOCK_BYTES));
         Ok((nonce, body.await?))
     }

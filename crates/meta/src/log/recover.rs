@@ -21,15 +21,16 @@ use bytes::Bytes;
 use cairn_base::disk::{DiskError, OpenMode};
 use cairn_base::{DiskId, Epoch, LogPosition};
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 
 use super::format::{BLOCK_BYTES, FileHeader, Term, find_records};
-use super::{Retained, file_name, file_sequence};
+use super::{Members, Retained, file_name, file_sequence};
 use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::records::AppliedRecord;
 
 /// Largest log file that is read, in bytes; settings stay far below.
-const FILE_LEN_BYTES_MAX: u64 = 256 << 20;
+pub(super) const FILE_LEN_BYTES_MAX: u64 = 256 << 20;
 
 /// Names one record: copies of it are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,6 +82,8 @@ pub(crate) struct RecoveredRecord {
 pub(crate) struct RecoveredLog {
     /// Terms whose records may still be needed, oldest first.
     pub history: Vec<Term>,
+    /// What the last of them says of its disks.
+    pub members: Members,
     /// The highest epoch seen anywhere, also on branches that do not count.
     pub epoch_max: Epoch,
     pub sequence_max: u64,
@@ -135,35 +138,36 @@ fn is_in_history(
 }
 
 /// Reads all log files of all disks. A disk that fails is marked and counts as missing.
+///
+/// What is held in memory meanwhile is the log once and one file of each disk: copies of what another
+/// disk had are dropped file by file.
 pub(crate) async fn scan(disks: &DiskSet) -> Result<Scan, MetaError> {
-    let mut scan = Scan {
+    let scan = Mutex::new(Scan {
         disks: disks.clone(),
         files: Vec::new(),
         records: BTreeMap::new(),
         terms: BTreeMap::new(),
-    };
-    let per_disk = join_all((0..disks.len()).map(|disk| scan_disk(disks, disk))).await;
+    });
+    let per_disk = join_all((0..disks.len()).map(|disk| scan_disk(disks, disk, &scan))).await;
+    let mut scan = scan.into_inner();
     for (disk, result) in per_disk.into_iter().enumerate() {
         match result {
-            Ok(files) => {
-                for (file, contents) in files {
-                    scan.add(file, contents);
-                }
+            Ok(()) => {}
+            Err(MetaError::Disk(error)) => {
+                disks.mark_failed(disk, &error);
+                scan.forget(disk);
             }
-            Err(MetaError::Disk(error)) => disks.mark_failed(disk, &error),
             Err(error) => return Err(error),
         }
     }
+    scan.find_terms();
     Ok(scan)
 }
 
 /// A record with its payload and what it says about the start of the log.
 type Content = (RecordId, Bytes, LogPosition);
 
-async fn scan_disk(
-    disks: &DiskSet,
-    index: usize,
-) -> Result<Vec<(ScannedFile, Vec<Content>)>, MetaError> {
+async fn scan_disk(disks: &DiskSet, index: usize, scan: &Mutex<Scan>) -> Result<(), MetaError> {
     let disk = &disks.get(index).disk.clone();
     let folder = disks.folder();
     let mut sequences: Vec<u64> = disk
@@ -173,7 +177,6 @@ async fn scan_disk(
         .filter_map(|name| file_sequence(name))
         .collect();
     sequences.sort_unstable();
-    let mut files = Vec::with_capacity(sequences.len());
     for sequence in sequences {
         let name = file_name(&folder, sequence);
         let file = match disk.open(&name, OpenMode::Existing).await {
@@ -204,9 +207,9 @@ async fn scan_disk(
                 scanned.header = Some(Arc::new(header));
             }
         }
-        files.push((scanned, contents));
+        scan.lock().add(scanned, contents);
     }
-    Ok(files)
+    Ok(())
 }
 
 fn find_contents(body: &Bytes, nonce: u64) -> Vec<Content> {
@@ -256,16 +259,31 @@ impl Scan {
             copies.holders.insert(file.disk);
             copies.sets.push(set.clone());
         }
-        if let Some(term) = header.term() {
+        self.files.push(file);
+    }
+
+    /// Gives up what a disk had that could not be read to its end.
+    fn forget(&mut self, disk: usize) {
+        self.files.retain(|file| file.disk != disk);
+        self.records.retain(|_, copies| {
+            copies.holders.remove(&disk);
+            !copies.holders.is_empty()
+        });
+    }
+
+    fn find_terms(&mut self) {
+        for header in self.files.iter().filter_map(|file| file.header.as_ref()) {
+            let Some(term) = header.term() else {
+                continue;
+            };
             let known = self
                 .terms
                 .entry((term.epoch, term.nonce))
                 .or_insert_with(|| header.clone());
             if known.sequence < header.sequence {
-                *known = header;
+                *known = header.clone();
             }
         }
-        self.files.push(file);
     }
 
     /// Finds the history. Fails rather than to give up anything that may have been acknowledged.
@@ -306,6 +324,10 @@ impl Scan {
         history.drain(..needed_from);
         Ok(RecoveredLog {
             history,
+            members: Members {
+                disks: head.members.clone(),
+                copies: head.copies,
+            },
             epoch_max: self
                 .terms
                 .keys()
@@ -467,7 +489,12 @@ impl Scan {
                 continue;
             }
             has_records = true;
-            let holds = |disk: &DiskId| match self.disks.index_of(*disk) {
+            // One that could not be read may have it.
+            let present = |disk: &DiskId| {
+                let index = self.disks.index_of(*disk);
+                index.filter(|index| self.disks.is_healthy(*index))
+            };
+            let holds = |disk: &DiskId| match present(disk) {
                 Some(index) => copies.holders.contains(&index),
                 None => true,
             };
@@ -492,6 +519,10 @@ mod tests {
         };
         let log = RecoveredLog {
             history: vec![term(3, 30, 10), term(5, 50, 20)],
+            members: Members {
+                disks: Vec::new(),
+                copies: 1,
+            },
             epoch_max: Epoch(5),
             sequence_max: 0,
             retained_from: LogPosition(15),
@@ -519,6 +550,134 @@ mod tests {
                 term,
             };
             assert_eq!(log.continues(&applied), fits, "{name}");
+        }
+    }
+
+    /// A log file's header: of the last term in `history`, on the disks of `set`.
+    fn header(sequence: u64, history: &[Term], set: &[u128]) -> Arc<FileHeader> {
+        let ids = |numbers: &[u128]| numbers.iter().map(|number| DiskId(*number)).collect();
+        Arc::new(FileHeader {
+            volume: cairn_base::VolumeId(1),
+            sequence,
+            nonce: sequence,
+            file_len_bytes: 1 << 16,
+            retained_from: LogPosition(1),
+            copies: 2,
+            set: ids(set),
+            members: ids(&[1, 2, 3, 4]),
+            history: history.to_vec(),
+        })
+    }
+
+    /// A disk, the header of a file on it, position and term of each record in it.
+    type Scanned<'a> = (usize, &'a Arc<FileHeader>, &'a [(u64, u64)]);
+
+    fn scan_of(files: &[Scanned<'_>], failed: &[usize]) -> Scan {
+        let disk = |number: u128| -> (DiskId, Arc<dyn cairn_base::disk::Disk>) {
+            let disk = cairn_testkit::MemDisk::new(format!("disk{number}"), 1 << 20);
+            (DiskId(number), disk)
+        };
+        let disks = DiskSet::new(cairn_base::VolumeId(1), (1..=4).map(disk).collect(), 2);
+        for disk in failed {
+            disks.mark_failed(*disk, &"a test");
+        }
+        let mut scan = Scan {
+            disks,
+            files: Vec::new(),
+            records: BTreeMap::new(),
+            terms: BTreeMap::new(),
+        };
+        for (disk, header, records) in files {
+            let contents: Vec<Content> = records
+                .iter()
+                .map(|(position, term)| {
+                    let id = RecordId {
+                        first: LogPosition(*position),
+                        last: LogPosition(*position),
+                        epoch: Epoch(*term),
+                        term: *term,
+                        payload_crc: 0,
+                    };
+                    (id, Bytes::new(), LogPosition(1))
+                })
+                .collect();
+            let file = ScannedFile {
+                disk: *disk,
+                sequence: header.sequence,
+                header: Some((*header).clone()),
+                records: contents.iter().map(|(id, _, _)| *id).collect(),
+            };
+            scan.add(file, contents);
+        }
+        scan.find_terms();
+        scan
+    }
+
+    /// Two terms began apart from each other. One wrote a record to all of its disks, one of which cannot
+    /// be read now; the other is newer by its number, and wrote to one of its two disks only.
+    #[test]
+    fn a_disk_that_cannot_be_read_may_have_what_was_acknowledged() {
+        let term = |number: u64, start: u64| Term {
+            epoch: Epoch(number),
+            nonce: number,
+            start: LogPosition(start),
+        };
+        let root = header(1, &[term(1, 1)], &[1, 2]);
+        let older = header(2, &[term(1, 1), term(2, 2)], &[1, 2]);
+        let newer = header(3, &[term(1, 1), term(3, 2)], &[3, 4]);
+        let files: [Scanned<'_>; 4] = [
+            (0, &root, &[(1, 1)]),
+            (0, &older, &[(2, 2)]),
+            (2, &newer, &[(2, 3)]),
+            (3, &newer, &[]),
+        ];
+        let log = scan_of(&files, &[1]).recover().expect("one of them counts");
+        assert_eq!(log.history.last(), Some(&term(2, 2)));
+        assert_eq!(log.end, LogPosition(2));
+    }
+
+    proptest::proptest! {
+        /// Whatever files of whatever terms there are, a history is found or refused, and what is found
+        /// has no hole.
+        #[test]
+        fn any_files_are_judged_without_panic(
+            files in proptest::collection::vec(
+                (
+                    0usize..4,
+                    1u64..5,
+                    proptest::collection::vec((0u64..4, 0u64..3, 0u64..6), 1..4),
+                    proptest::collection::vec(1u128..6, 0..4),
+                    proptest::collection::vec((1u64..8, 0u64..4), 0..6),
+                ),
+                0..8,
+            ),
+            failed in proptest::collection::vec(0usize..4, 0..2),
+        ) {
+            let headers: Vec<Arc<FileHeader>> = files
+                .iter()
+                .map(|(_, sequence, history, set, _)| {
+                    let terms = history.iter().map(|(epoch, nonce, start)| Term {
+                        epoch: Epoch(*epoch),
+                        nonce: *nonce,
+                        start: LogPosition(*start),
+                    });
+                    header(*sequence, &terms.collect::<Vec<_>>(), set)
+                })
+                .collect();
+            let scanned: Vec<Scanned<'_>> = files
+                .iter()
+                .zip(&headers)
+                .map(|((disk, _, _, _, records), header)| (*disk, header, records.as_slice()))
+                .collect();
+            let scan = scan_of(&scanned, &failed);
+            if let Ok(log) = scan.recover() {
+                let mut expected = None;
+                for record in &log.records {
+                    proptest::prop_assert!(expected.is_none_or(|position| record.first.0 == position));
+                    expected = Some(record.last.0 + 1);
+                }
+                proptest::prop_assert!(expected.is_none_or(|position| position == log.end.0 + 1));
+            }
         }
     }
 }

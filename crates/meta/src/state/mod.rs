@@ -10,10 +10,14 @@ mod snapshot;
 pub(crate) mod versions;
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 use bytes::Bytes;
+use cairn_base::disk::Disk;
 use cairn_base::env::Env;
 use smallvec::SmallVec;
 
@@ -21,6 +25,9 @@ use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::records::AppliedRecord;
 use crate::settings::MetaSettings;
+
+/// While work on a disk's folder takes longer, it is looked this often whether the disk is still used.
+const ANSWER_POLL: Duration = Duration::from_secs(1);
 
 /// A key with its generation, as the state holds it.
 pub(crate) type StateKey = SmallVec<[u8; 48]>;
@@ -72,7 +79,18 @@ pub(crate) struct Candidate {
 enum Source {
     Memory(snapshot::Snapshot),
     Rocks(Box<rocks::OpenState>),
+    /// As `Rocks`, not open at the moment.
+    Closed(PathBuf),
     Replica(rocks::Replica),
+}
+
+impl Candidate {
+    /// Closes it, so that what is at its place may be replaced. It can still be taken over.
+    pub fn close(&mut self) {
+        if let Source::Rocks(state) = &self.source {
+            self.source = Source::Closed(state.path().to_owned());
+        }
+    }
 }
 
 /// Looks for copies of the state on all disks. What cannot be read is logged and left out: the
@@ -104,7 +122,8 @@ pub(crate) async fn take_over(
     let index = candidate.disk;
     Ok(match candidate.source {
         Source::Memory(snapshot) => memory::open(disks, index, snapshot),
-        Source::Rocks(state) => rocks::open(disks, index, *state),
+        Source::Rocks(state) => rocks::open(disks, index, *state)?,
+        Source::Closed(path) => rocks::reopen(disks, index, path, settings).await?,
         Source::Replica(replica) => {
             rocks::from_replica(disks, index, replica, settings, env.entropy.u64()).await?
         }
@@ -130,7 +149,12 @@ pub(crate) async fn discard(candidate: Candidate, disks: &DiskSet) {
     match candidate.source {
         // One file, overwritten by the next that is shipped there.
         Source::Memory(_) => {}
-        Source::Rocks(state) => rocks::discard(disks, candidate.disk, *state).await,
+        Source::Rocks(state) => {
+            let path = state.path().to_owned();
+            drop(state);
+            rocks::discard(disks, candidate.disk, path).await;
+        }
+        Source::Closed(path) => rocks::discard(disks, candidate.disk, path).await,
         Source::Replica(replica) => rocks::discard_replica(replica).await,
     }
 }
@@ -155,4 +179,66 @@ pub(crate) async fn blocking<T: Send + 'static>(
             "a thread of the state panicked".to_owned(),
         ))
     })
+}
+
+/// As [`blocking`], on a disk: ends with an error when that is not used any more, because it hangs.
+async fn blocking_on<T: Send + 'static>(
+    disks: &DiskSet,
+    index: usize,
+    work: impl FnOnce() -> Result<T, MetaError> + Send + 'static,
+) -> Result<T, MetaError> {
+    let disk = disks.get(index).disk.clone();
+    blocking(move || while_it_answers(&*disk, work)).await
+}
+
+/// Does work that goes past a disk to its folder, on another thread, and waits for it as long as the disk says
+/// how much space it has, which one that is not used any more does not. The thread ends whenever it can.
+fn while_it_answers<T: Send + 'static>(
+    disk: &dyn Disk,
+    work: impl FnOnce() -> Result<T, MetaError> + Send + 'static,
+) -> Result<T, MetaError> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let thread = std::thread::Builder::new().name("meta-state".to_owned());
+    let spawned = thread.spawn(move || {
+        // Nobody may wait for it any more.
+        let _ = sender.send(work());
+    });
+    if let Err(error) = spawned {
+        return Err(MetaError::State(format!(
+            "starting a thread for the state: {error}"
+        )));
+    }
+    loop {
+        match receiver.recv_timeout(ANSWER_POLL) {
+            Ok(result) => return result,
+            Err(RecvTimeoutError::Timeout) => disk.space().map(drop)?,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(MetaError::State(
+                    "a thread of the state panicked".to_owned(),
+                ));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_testkit::{Crash, MemDisk};
+
+    use super::*;
+
+    #[test]
+    fn nobody_waits_for_a_disk_that_is_not_used_any_more() {
+        let disk = MemDisk::new("disk", 1 << 20);
+        let (hang, hangs) = mpsc::channel::<()>();
+        let done = while_it_answers(&*disk, || Ok(7));
+        assert!(matches!(done, Ok(7)), "{done:?}");
+        drop(disk.crash(Crash::Random, 1));
+        let result = while_it_answers(&*disk, move || {
+            let _ = hangs.recv();
+            Ok(())
+        });
+        assert!(matches!(result, Err(MetaError::Disk(_))), "{result:?}");
+        drop(hang);
+    }
 }

@@ -26,6 +26,7 @@ use rocksdb::{
 use super::descriptor::{DESCRIPTOR_BYTES_MAX, Descriptor, FileEntry};
 use super::{
     Candidate, Pair, ShipResult, Source, StateCursor, StateFuture, StateKey, StateStore, blocking,
+    blocking_on, while_it_answers,
 };
 use crate::disks::DiskSet;
 use crate::error::MetaError;
@@ -37,11 +38,20 @@ const DESCRIPTOR: &str = "checkpoint";
 /// Data, index and filters of an SST file are read and cached in pieces of about this size.
 const TABLE_BLOCK_BYTES: usize = 8 << 10;
 const COPY_BUFFER_BYTES: usize = 1 << 20;
+/// So many bytes of the files that a new copy takes from an older one are read and checked with each
+/// shipment, in turn: else what rots in a copy would stay in all that follow.
+const CHECK_BYTES_MAX: u64 = 64 << 20;
 
 /// A RocksDB that was opened to see how far it came.
 pub(crate) struct OpenState {
     db: DB,
     path: PathBuf,
+}
+
+impl OpenState {
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
 }
 
 /// A shipped copy that was found, not yet verified.
@@ -60,16 +70,35 @@ struct RocksState {
     checksums: Arc<Mutex<HashMap<String, FileEntry>>>,
 }
 
+const WRONG_CHECKSUM: &str = "Corruption: its checksum is wrong";
+
 /// What both RocksDB and the host say when a disk is full.
 const NO_SPACE: &str = "No space left on device";
+
+/// What the host says of bytes that it cannot read, and RocksDB of those that are not what was written.
+const DAMAGES: [&str; 2] = ["Input/output error", "Corruption: "];
 
 fn failed(what: &str, path: &Path, error: &dyn std::fmt::Display) -> MetaError {
     let text = format!("{what} {}: {error}", path.display());
     // RocksDB goes on by itself when there is space again: it tries every five seconds.
     if text.contains(NO_SPACE) {
         MetaError::Full(text)
+    } else if DAMAGES.iter().any(|damage| text.contains(damage)) {
+        MetaError::StateDamaged(text)
     } else {
         MetaError::State(text)
+    }
+}
+
+/// As [`failed`], on the disk of a copy, which says nothing of the state itself.
+fn failed_there(what: &str, path: &Path, error: &dyn std::fmt::Display) -> MetaError {
+    there(failed(what, path, error))
+}
+
+fn there(error: MetaError) -> MetaError {
+    match error {
+        MetaError::StateDamaged(text) => MetaError::State(text),
+        error => error,
     }
 }
 
@@ -149,7 +178,10 @@ pub(super) async fn discover(
     };
     let settings = settings.clone();
     let volume = disks.volume;
-    let found = blocking(move || Ok(discover_in(&folder, volume, &settings))).await;
+    let found = blocking_on(disks, index, move || {
+        Ok(discover_in(&folder, volume, &settings))
+    });
+    let found = found.await;
     for (applied, is_primary, source) in found.unwrap_or_default() {
         candidates.push(Candidate {
             disk: index,
@@ -202,7 +234,9 @@ fn replica_paths(folder: &Path) -> Vec<(u64, PathBuf)> {
     };
     let number = |path: &Path| {
         let digits = path.file_name()?.to_str()?.strip_prefix("replica.")?;
-        u64::from_str_radix(digits, 16).ok()
+        let number = u64::from_str_radix(digits, 16).ok()?;
+        // There must be one after it.
+        (number < u64::MAX).then_some(number)
     };
     entries
         .filter_map(|entry| Some(entry.ok()?.path()))
@@ -210,9 +244,28 @@ fn replica_paths(folder: &Path) -> Vec<(u64, PathBuf)> {
         .collect()
 }
 
-pub(super) fn open(disks: &DiskSet, index: usize, state: OpenState) -> Arc<dyn StateStore> {
-    let lineage = read_lineage(&state.db);
-    state_of(disks, index, state.db, lineage)
+pub(super) fn open(
+    disks: &DiskSet,
+    index: usize,
+    state: OpenState,
+) -> Result<Arc<dyn StateStore>, MetaError> {
+    let lineage = read_lineage(&state.db, &state.path)?;
+    Ok(state_of(disks, index, state.db, lineage))
+}
+
+/// As [`open`], of one that was closed since it was found.
+pub(super) async fn reopen(
+    disks: &DiskSet,
+    index: usize,
+    path: PathBuf,
+    settings: &MetaSettings,
+) -> Result<Arc<dyn StateStore>, MetaError> {
+    let settings = settings.clone();
+    let opened = blocking_on(disks, index, move || {
+        let db = open_db(&path, &settings, false)?;
+        Ok(OpenState { db, path })
+    });
+    open(disks, index, opened.await?)
 }
 
 fn state_of(disks: &DiskSet, index: usize, db: DB, lineage: u64) -> Arc<dyn StateStore> {
@@ -226,11 +279,12 @@ fn state_of(disks: &DiskSet, index: usize, db: DB, lineage: u64) -> Arc<dyn Stat
 }
 
 /// 0 when there is none: then no file of an older copy is taken for one of this state.
-fn read_lineage(db: &DB) -> u64 {
-    let value = db.get(Key::lineage().at(Default::default())).ok().flatten();
-    value
-        .and_then(|value| Some(u64::from_be_bytes(value.try_into().ok()?)))
-        .unwrap_or(0)
+fn read_lineage(db: &DB, path: &Path) -> Result<u64, MetaError> {
+    let value = db
+        .get(Key::lineage().at(Default::default()))
+        .map_err(|error| failed("reading the state at", path, &error))?;
+    let number = value.and_then(|value| Some(u64::from_be_bytes(value.try_into().ok()?)));
+    Ok(number.unwrap_or(0))
 }
 
 pub(super) async fn create(
@@ -241,7 +295,7 @@ pub(super) async fn create(
 ) -> Result<Arc<dyn StateStore>, MetaError> {
     let path = state_path(disks, index)?;
     let settings = settings.clone();
-    let db = blocking(move || {
+    let db = blocking_on(disks, index, move || {
         remove_folder(&path)?;
         fs::create_dir_all(&path).map_err(|error| failed("making", &path, &error))?;
         start_lineage(open_db(&path, &settings, true)?, &path, lineage)
@@ -260,7 +314,7 @@ pub(super) async fn from_replica(
 ) -> Result<Arc<dyn StateStore>, MetaError> {
     let path = state_path(disks, index)?;
     let settings = settings.clone();
-    let db = blocking(move || {
+    let db = blocking_on(disks, index, move || {
         let made = path.with_extension("new");
         remove_folder(&made)?;
         fs::create_dir_all(&made).map_err(|error| failed("making", &made, &error))?;
@@ -269,7 +323,7 @@ pub(super) async fn from_replica(
             let to = made.join(&file.name);
             let found = checksum_of(&from).map_err(|error| failed("reading", &from, &error))?;
             if found != (file.len_bytes, file.crc) {
-                return Err(failed("using", &from, &"its checksum is wrong"));
+                return Err(failed("using", &from, &WRONG_CHECKSUM));
             }
             // Only SST files are never changed in place.
             let taken = if is_sst(&file.name) {
@@ -304,13 +358,10 @@ fn start_lineage(db: DB, path: &Path, lineage: u64) -> Result<DB, MetaError> {
     Ok(db)
 }
 
-pub(super) async fn discard(disks: &DiskSet, index: usize, state: OpenState) {
+/// Removes a state that is not open.
+pub(super) async fn discard(disks: &DiskSet, index: usize, path: PathBuf) {
     let label = disks.get(index).disk.label().to_owned();
-    let removed = blocking(move || {
-        drop(state.db);
-        remove_folder(&state.path)
-    })
-    .await;
+    let removed = blocking_on(disks, index, move || remove_folder(&path)).await;
     if let Err(error) = removed {
         tracing::warn!(disk = label, "removing an old state: {error}");
     }
@@ -383,7 +434,10 @@ impl StateStore for RocksState {
             lineage: self.lineage,
             checksums: self.checksums.clone(),
         };
-        let target = |index: &usize| (*index, volume_path(&self.disks, *index));
+        let target = |index: &usize| Target {
+            disks: self.disks.clone(),
+            index: *index,
+        };
         let targets: Vec<_> = disks.iter().map(target).collect();
         let own = volume_path(&self.disks, self.index);
         Box::pin(blocking(move || {
@@ -430,26 +484,49 @@ struct Shipment {
     checksums: Arc<Mutex<HashMap<String, FileEntry>>>,
 }
 
+/// A disk that gets a copy.
+struct Target {
+    disks: DiskSet,
+    index: usize,
+}
+
+impl Target {
+    /// Whether copies are still put there. Asked again after everything that may have taken any time, because
+    /// a disk hung: the store may have been left behind since, and what is on this disk may be that of
+    /// another one which was opened in its place.
+    fn check(&self) -> Result<(), MetaError> {
+        match self.disks.is_healthy(self.index) {
+            true => Ok(()),
+            false => Err(MetaError::State(
+                "nothing is put on this disk any more".to_owned(),
+            )),
+        }
+    }
+
+    /// On a thread of its own: the others do not wait for a disk that hangs.
+    fn ship(self, checkpoint: &Path, descriptor: &Arc<Descriptor>) -> ShipResult {
+        let (disks, index) = (self.disks.clone(), self.index);
+        let Some(folder) = volume_path(&disks, index) else {
+            let why = "the disk is no folder".to_owned();
+            return (index, Err(MetaError::State(why)));
+        };
+        let (checkpoint, descriptor) = (checkpoint.to_owned(), descriptor.clone());
+        let work = move || ship_to(&folder, &checkpoint, &descriptor, &|| self.check());
+        (index, while_it_answers(&*disks.get(index).disk, work))
+    }
+}
+
 impl Shipment {
-    fn run(
-        &self,
-        own: &Path,
-        targets: Vec<(usize, Option<PathBuf>)>,
-    ) -> Result<Vec<ShipResult>, MetaError> {
+    fn run(&self, own: &Path, targets: Vec<Target>) -> Result<Vec<ShipResult>, MetaError> {
         let checkpoint = own.join("ship.new");
         remove_folder(&checkpoint)?;
         let made =
             Checkpoint::new(&*self.db).and_then(|maker| maker.create_checkpoint(&checkpoint));
         made.map_err(|error| failed("making a checkpoint of", self.db.path(), &error))?;
-        let descriptor = self.describe(&checkpoint)?;
-        let mut results = Vec::with_capacity(targets.len());
-        for (index, folder) in targets {
-            let result = match folder {
-                Some(folder) => ship_to(&folder, &checkpoint, &descriptor),
-                None => Err(MetaError::State("the disk is no folder".to_owned())),
-            };
-            results.push((index, result));
-        }
+        let descriptor = Arc::new(self.describe(&checkpoint)?);
+        let targets = targets.into_iter();
+        let results = targets.map(|target| target.ship(&checkpoint, &descriptor));
+        let results = results.collect();
         remove_folder(&checkpoint)?;
         Ok(results)
     }
@@ -491,18 +568,30 @@ impl Shipment {
 }
 
 /// Makes a new copy beside the old one, which goes once the new one counts.
-fn ship_to(folder: &Path, checkpoint: &Path, descriptor: &Descriptor) -> Result<(), MetaError> {
+fn ship_to(
+    folder: &Path,
+    checkpoint: &Path,
+    descriptor: &Descriptor,
+    check: &dyn Fn() -> Result<(), MetaError>,
+) -> Result<(), MetaError> {
+    check()?;
     let older = replica_paths(folder);
     let number = older.iter().map(|(number, _)| *number).max().unwrap_or(0) + 1;
     let made = folder.join(format!("replica.{number:016x}"));
-    let shipped = fill_replica(&made, &older, checkpoint, descriptor);
+    let checked = in_turn(&descriptor.files, number);
+    let filled = fill_replica(&made, &older, checkpoint, descriptor, &checked);
+    let shipped = filled.and_then(|()| {
+        check()?;
+        finish_replica(&made, descriptor)?;
+        check()
+    });
     if shipped.is_err() {
         // Room for what goes on; a folder that stays is replaced or ignored later.
         let _ = fs::remove_dir_all(&made);
         return shipped;
     }
     for (_, path) in older {
-        remove_folder(&path)?;
+        remove_folder(&path).map_err(there)?;
     }
     Ok(())
 }
@@ -512,8 +601,9 @@ fn fill_replica(
     older: &[(u64, PathBuf)],
     checkpoint: &Path,
     descriptor: &Descriptor,
+    checked: &[&FileEntry],
 ) -> Result<(), MetaError> {
-    fs::create_dir_all(made).map_err(|error| failed("making", made, &error))?;
+    fs::create_dir_all(made).map_err(|error| failed_there("making", made, &error))?;
     let same_line: Vec<(&PathBuf, Descriptor)> = older
         .iter()
         .filter_map(|(_, path)| Some((path, read_descriptor(path).ok()??)))
@@ -521,17 +611,36 @@ fn fill_replica(
         .collect();
     for file in &descriptor.files {
         let to = made.join(&file.name);
+        // What this line of states once wrote under the name. After a restart nothing else remembers it.
+        let was_other = |other: &FileEntry| other.name == file.name && other != file;
+        let mut older = same_line.iter().flat_map(|(_, other)| &other.files);
+        if is_sst(&file.name) && older.any(was_other) {
+            let from = checkpoint.join(&file.name);
+            return Err(failed("shipping", &from, &WRONG_CHECKSUM));
+        }
         let has = same_line
             .iter()
             .find(|(_, other)| is_sst(&file.name) && other.files.contains(file));
-        let is_linked =
+        let mut is_linked =
             has.is_some_and(|(path, _)| fs::hard_link(path.join(&file.name), &to).is_ok());
+        if is_linked && checked.contains(&file) {
+            let found = checksum_of(&to).ok();
+            if found != Some((file.len_bytes, file.crc)) {
+                tracing::warn!(file = %to.display(), "damaged in a copy of the state; taken anew");
+                fs::remove_file(&to).map_err(|error| failed_there("removing", &to, &error))?;
+                is_linked = false;
+            }
+        }
         if !is_linked {
             let from = checkpoint.join(&file.name);
-            copy_file(&from, &to).map_err(|error| failed("shipping to", &to, &error))?;
+            copy_checked(&from, &to, file)?;
         }
     }
-    sync_folder(made)?;
+    sync_folder(made).map_err(there)
+}
+
+/// From here on the copy counts.
+fn finish_replica(made: &Path, descriptor: &Descriptor) -> Result<(), MetaError> {
     let temporary = made.join("checkpoint.new");
     let written = File::create(&temporary).and_then(|mut file| {
         file.write_all(&descriptor.encode())?;
@@ -539,9 +648,27 @@ fn fill_replica(
     });
     written
         .and_then(|()| fs::rename(&temporary, made.join(DESCRIPTOR)))
-        .map_err(|error| failed("shipping to", made, &error))?;
-    sync_folder(made)?;
-    sync_parent(made)
+        .map_err(|error| failed_there("shipping to", made, &error))?;
+    sync_folder(made)
+        .and_then(|()| sync_parent(made))
+        .map_err(there)
+}
+
+/// The files that a shipment checks: from another one on each time, some of them.
+fn in_turn(files: &[FileEntry], number: u64) -> Vec<&FileEntry> {
+    let mut tables: Vec<&FileEntry> = files.iter().filter(|file| is_sst(&file.name)).collect();
+    tables.sort_by(|a, b| a.name.cmp(&b.name));
+    let count = tables.len();
+    let first = number.checked_rem(count as u64).unwrap_or(0) as usize;
+    let mut left_bytes = CHECK_BYTES_MAX;
+    let in_turn = tables.into_iter().cycle().skip(first).take(count);
+    in_turn
+        .take_while(|file| {
+            let is_due = left_bytes > 0;
+            left_bytes = left_bytes.saturating_sub(file.len_bytes);
+            is_due
+        })
+        .collect()
 }
 
 fn is_sst(name: &str) -> bool {
@@ -562,6 +689,30 @@ fn checksum_of(path: &Path) -> io::Result<(u64, u32)> {
         crc = crc32c_append(crc, read);
         len_bytes += count as u64;
     }
+}
+
+/// Copies a file that must be the one described: what is shipped is what others will count on.
+fn copy_checked(from: &Path, to: &Path, entry: &FileEntry) -> Result<(), MetaError> {
+    let reading = |error: io::Error| failed("reading", from, &error);
+    let writing = |error: io::Error| failed_there("shipping to", to, &error);
+    let mut source = File::open(from).map_err(reading)?;
+    let mut target = File::create(to).map_err(writing)?;
+    let mut buffer = vec![0; COPY_BUFFER_BYTES];
+    let mut len_bytes = 0;
+    let mut crc = crc32c(&[]);
+    loop {
+        let count = source.read(&mut buffer).map_err(reading)?;
+        let Some(read) = buffer.get(..count).filter(|read| !read.is_empty()) else {
+            break;
+        };
+        crc = crc32c_append(crc, read);
+        len_bytes += count as u64;
+        target.write_all(read).map_err(writing)?;
+    }
+    if (len_bytes, crc) != (entry.len_bytes, entry.crc) {
+        return Err(failed("shipping", from, &WRONG_CHECKSUM));
+    }
+    target.sync_all().map_err(writing)
 }
 
 fn copy_file(from: &Path, to: &Path) -> io::Result<()> {

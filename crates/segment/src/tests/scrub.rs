@@ -153,6 +153,62 @@ fn a_record_is_verified_on_the_disk_and_repaired() {
     });
 }
 
+#[test]
+fn parity_that_was_computed_from_something_else_is_found() {
+    block_on(async {
+        let mut rng = Rng::new(11);
+        let world = World::new(6, 11).await;
+        let written = fill(&world, 4, 2, &mut rng).await;
+        world.store.seal_all(VOLUME).await;
+        let info = world.store.segments(VOLUME).remove(0);
+        let cold = world.cold(&[]).await;
+        let disk = cold.store.disk(info.disks[5]).expect("there");
+        let name = cairn_shard::ShardName {
+            volume: VOLUME,
+            segment: info.id,
+            index: 5,
+        };
+        let shard = disk.open_shard(name).await.expect("there");
+        let mut footer = shard.read_footer().await.expect("read").expect("sealed");
+        let piece = data(&mut rng, 64 << 10, false, true);
+        footer.checksums[1] = cairn_base::crc32c(&piece);
+        shard
+            .write_at(64 << 10, vec![piece])
+            .await
+            .expect("written");
+        shard.seal(footer).await.expect("sealed");
+        let scrub = scrub_all(&cold).await;
+        assert_eq!((scrub.segments_inconsistent, scrub.repaired_bytes), (1, 0));
+        assert_eq!(scrub.wrong_bytes, 64 << 10);
+        cold.check(&written).await;
+    });
+}
+
+#[test]
+fn segments_without_footers_are_named() {
+    block_on(async {
+        let mut rng = Rng::new(12);
+        let world = World::new(6, 12).await;
+        fill(&world, 4, 2, &mut rng).await;
+        let open = world.store.segments(VOLUME);
+        let named = world.store.unsealed(VOLUME, &unpaced()).await;
+        assert_eq!(named, Ok(Vec::new()), "open segments are no concern");
+        let cold = world.cold(&[]).await;
+        let named = cold
+            .store
+            .unsealed(VOLUME, &unpaced())
+            .await
+            .expect("named");
+        assert_eq!(named.len(), open.len());
+        world.store.seal_all(VOLUME).await;
+        let cold = world.cold(&[]).await;
+        assert_eq!(
+            cold.store.unsealed(VOLUME, &unpaced()).await,
+            Ok(Vec::new())
+        );
+    });
+}
+
 /// Moves every shard that is on `from`; returns how many bytes were lost.
 async fn move_off(world: &World, from: DiskId) -> Result<u64, MoveError> {
     let mut lost_bytes = 0;
@@ -199,6 +255,16 @@ fn shards_move_off_a_disk_that_leaves() {
                     });
                 }
                 cold.store.disk_leaving(from, true);
+                if how != "leaving" && !sealed {
+                    // Nothing vouches for what it would be computed from.
+                    let moved = move_off(&cold, from).await;
+                    assert!(
+                        matches!(moved, Err(MoveError::Unsealed)),
+                        "{how}: {moved:?}"
+                    );
+                    cold.check(&written).await;
+                    continue;
+                }
                 assert_eq!(move_off(&cold, from).await.expect("moved"), 0, "{how}");
                 cold.store.disk_forget(from);
                 cold.check(&written).await;
@@ -236,12 +302,16 @@ fn a_move_that_is_not_finished_changes_nothing() {
         let again = world.store.move_shard(at, &unpaced()).await;
         assert!(matches!(again.map(drop), Err(MoveError::NotNow)));
         assert_eq!(shard_files(&world).len(), before.len() + 1);
-        // A sweep meanwhile keeps it; one after it was given up does not.
+        // A sweep meanwhile keeps it; one after it was dropped does not.
         let swept = world.store.sweep(VOLUME).await.expect("swept");
         assert_eq!(swept.shards_removed, 0);
         drop(moved);
         let swept = world.store.sweep(VOLUME).await.expect("swept");
         assert_eq!(swept.shards_removed, 1);
+        assert!(shard_files(&world) == before);
+        // One that is known to be in vain needs no sweep.
+        let moved = world.store.move_shard(at, &unpaced()).await.expect("made");
+        moved.abandon().await;
         assert!(shard_files(&world) == before);
         world.cold(&[]).await.check(&written).await;
     });

@@ -46,6 +46,21 @@ fn a_full_pool_reads_removes_and_relocates() {
                 )
                 .await;
             all.extend(moved.expect("the reserve is for this"));
+            // What is left in the segment that it made is the reserve's: nobody else gets it.
+            let record = || {
+                (
+                    data(&mut Rng::new(2), 1 << 20, false, true),
+                    Compression::None,
+                )
+            };
+            let refused = world
+                .append(code(n, m), Stream::Mixed, vec![record(), record()])
+                .await;
+            let refused = refused.map(drop).map_err(|error| error.kind());
+            assert_eq!(refused, Err(ErrorKind::NoSpace));
+            let usable = world.store.usable(code(n, m));
+            assert!(usable.free_bytes < 2 << 20, "{usable:?}");
+            assert!(usable.relocate_bytes > 0, "{usable:?}");
             world.check(&all).await;
             // Removing a segment makes room again.
             world.store.seal_all(VOLUME).await;

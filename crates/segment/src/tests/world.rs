@@ -69,7 +69,7 @@ impl World {
         next_segment: u64,
         seed: u64,
     ) -> Self {
-        let world = TestWorld::new(seed);
+        let simulated = TestWorld::new(seed);
         let mut opened = Vec::new();
         for (index, disk) in disks.iter().enumerate() {
             if !away.contains(&index) {
@@ -85,18 +85,24 @@ impl World {
             .iter()
             .map(|index| DiskId(*index as u128 + 1))
             .collect();
-        let store = SegmentStore::new(world.env, settings.clone(), opened, missing);
-        let next_segment = Arc::new(AtomicU64::new(next_segment));
-        let next = next_segment.clone();
-        let allocate = move || SegmentId(next.fetch_add(1, Ordering::Relaxed));
-        store.open_volume(VOLUME, EPOCH, Arc::new(allocate), known);
-        Self {
+        let store = SegmentStore::new(simulated.env, settings.clone(), opened, missing);
+        let world = Self {
             store,
             disks,
             settings,
-            next_segment,
+            next_segment: Arc::new(AtomicU64::new(next_segment)),
             seed,
-        }
+        };
+        world.open_again(known);
+        world
+    }
+
+    /// Opens the volume, with the segments that the metadata knows.
+    pub fn open_again(&self, known: Vec<SegmentInfo>) {
+        let next = self.next_segment.clone();
+        let allocate = move || SegmentId(next.fetch_add(1, Ordering::Relaxed));
+        self.store
+            .open_volume(VOLUME, EPOCH, Arc::new(allocate), known);
     }
 
     /// As after a restart: cold, with the segments known that `segments` has.

@@ -1,0 +1,477 @@
+//! A task on a thread of its own that may block it, and is not lost when the thread never comes back.
+//!
+//! Owns: which thread polls the task, handing it to another one.
+//! Must not know: what blocks. A disk that hangs keeps a thread in the kernel for as long as it likes.
+//!
+//! A future that would block the thread says so with [`here`]: the call is made by the thread of the task
+//! right after its poll, with no hand-over, which is what such a thread is for. The task itself is not being
+//! polled then. If something wakes it and the call takes longer than [`TAKE_OVER_AFTER`], another thread goes
+//! on with it, and the first one ends whenever its call does. So each call that never returns costs a thread,
+//! and whoever makes calls must not make more of them where one hung.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::env::BoxFuture;
+
+/// A call that takes longer does not keep the task from being polled any more.
+const TAKE_OVER_AFTER: Duration = Duration::from_secs(1);
+
+type Call = Box<dyn FnOnce() + Send>;
+type Enter = Box<dyn Fn(&dyn Fn()) + Send + Sync>;
+
+/// What the thread of a task offers to the poll under way.
+enum Offer {
+    Free,
+    Taken(Call),
+}
+
+thread_local! {
+    /// `None`: this thread polls no task that may block it.
+    static OFFER: RefCell<Option<Offer>> = const { RefCell::new(None) };
+}
+
+/// Whether [`here`] would take a call now: inside of a poll by a thread that may be blocked, once per poll.
+pub fn is_possible() -> bool {
+    OFFER.with_borrow(|offer| matches!(offer, Some(Offer::Free)))
+}
+
+/// Has `call` made by this thread after the poll under way. Gives it back if [`is_possible`] says no.
+///
+/// Once begun the call runs to its end, whether or not the future is kept.
+pub fn here<T, F>(call: F) -> Result<Here<T>, F>
+where
+    T: Send + 'static,
+    F: FnOnce() -> T + Send + 'static,
+{
+    if !is_possible() {
+        return Err(call);
+    }
+    let result: Arc<Mutex<Answer<T>>> = Arc::default();
+    let answer = Arc::clone(&result);
+    let call: Call = Box::new(move || {
+        let value = call();
+        let waker = {
+            let mut answer = answer.lock();
+            answer.value = Some(value);
+            answer.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    });
+    OFFER.with_borrow_mut(|offer| *offer = Some(Offer::Taken(call)));
+    Ok(Here { result })
+}
+
+struct Answer<T> {
+    value: Option<T>,
+    waker: Option<Waker>,
+}
+
+impl<T> Default for Answer<T> {
+    fn default() -> Self {
+        Self {
+            value: None,
+            waker: None,
+        }
+    }
+}
+
+/// The result of a call by the task's own thread.
+pub struct Here<T> {
+    result: Arc<Mutex<Answer<T>>>,
+}
+
+impl<T> Future for Here<T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let mut answer = self.result.lock();
+        match answer.value.take() {
+            Some(value) => Poll::Ready(value),
+            None => {
+                answer.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+/// A task with its thread.
+struct OwnThread {
+    name: String,
+    future: Mutex<Option<BoxFuture<()>>>,
+    state: Mutex<State>,
+    take_over_after: Duration,
+    /// What a thread of the task does around its life: it enters the runtime whose timers the task uses.
+    enter: Enter,
+}
+
+#[derive(Default)]
+struct State {
+    /// Grows with every thread; only the last one polls.
+    generation: u64,
+    thread: Option<Thread>,
+    is_woken: bool,
+    /// Since when the thread makes a call.
+    blocked_since: Option<Instant>,
+    /// A thread waits for the end of a call during which the task was woken, to take over if it does not come.
+    has_successor: bool,
+}
+
+impl Wake for OwnThread {
+    fn wake(self: Arc<Self>) {
+        let mut state = self.state.lock();
+        state.is_woken = true;
+        if state.blocked_since.is_none() {
+            if let Some(thread) = &state.thread {
+                thread.unpark();
+            }
+            return;
+        }
+        // It looks again after its call, the end of which is what its own thread wakes it for.
+        let own = state.thread.as_ref().map(Thread::id);
+        if own != Some(std::thread::current().id()) {
+            self.want_successor(&mut state);
+        }
+    }
+}
+
+/// Runs `task` on a thread of its own. `enter` is called by each of its threads with what the thread does.
+/// Gives the task back where there is no thread.
+pub fn spawn(
+    name: &str,
+    task: BoxFuture<()>,
+    enter: impl Fn(&dyn Fn()) + Send + Sync + 'static,
+) -> Result<(), BoxFuture<()>> {
+    spawn_with(name, task, enter, TAKE_OVER_AFTER)
+}
+
+fn spawn_with(
+    name: &str,
+    task: BoxFuture<()>,
+    enter: impl Fn(&dyn Fn()) + Send + Sync + 'static,
+    take_over_after: Duration,
+) -> Result<(), BoxFuture<()>> {
+    let task = Arc::new(OwnThread {
+        name: name.to_owned(),
+        future: Mutex::new(Some(task)),
+        state: Mutex::default(),
+        take_over_after,
+        enter: Box::new(enter),
+    });
+    let first = Arc::clone(&task);
+    match start(&task, move || first.run(0)) {
+        Ok(()) => Ok(()),
+        // Nobody polls it, so it is still there.
+        Err(_) => Err(task
+            .future
+            .lock()
+            .take()
+            .unwrap_or_else(|| Box::pin(async {}))),
+    }
+}
+
+fn start(task: &Arc<OwnThread>, work: impl Fn() + Send + 'static) -> std::io::Result<()> {
+    let task = Arc::clone(task);
+    std::thread::Builder::new()
+        .name(task.name.clone())
+        .spawn(move || (task.enter)(&work))
+        .map(drop)
+}
+
+impl OwnThread {
+    /// The task was woken in a call, and nobody may do so a second time: should the call not end, another thread
+    /// has to see to it.
+    fn want_successor(self: &Arc<Self>, state: &mut State) {
+        if state.has_successor {
+            return;
+        }
+        let successor = Arc::clone(self);
+        match start(self, move || successor.take_over()) {
+            Ok(()) => state.has_successor = true,
+            Err(error) => {
+                tracing::error!(task = self.name, %error, "no thread could take over, should the disk not answer");
+            }
+        }
+    }
+
+    /// Waits until the call under way has ended, or polls the task from now on if it takes too long.
+    fn take_over(self: &Arc<Self>) {
+        loop {
+            let left = {
+                let mut state = self.state.lock();
+                match state.blocked_since {
+                    // Woken in a call that is over; what is done since has not been.
+                    Some(since) if state.is_woken => {
+                        let left = self.take_over_after.saturating_sub(since.elapsed());
+                        if left.is_zero() {
+                            state.has_successor = false;
+                            state.blocked_since = None;
+                            state.generation += 1;
+                            let generation = state.generation;
+                            drop(state);
+                            tracing::error!(
+                                task = self.name,
+                                "a thread does not come back from a disk; another one goes on"
+                            );
+                            return self.run(generation);
+                        }
+                        left
+                    }
+                    _ => {
+                        state.has_successor = false;
+                        return;
+                    }
+                }
+            };
+            std::thread::sleep(left);
+        }
+    }
+
+    fn run(self: &Arc<Self>, generation: u64) {
+        let waker = Waker::from(Arc::clone(self));
+        loop {
+            {
+                let mut state = self.state.lock();
+                if state.generation != generation {
+                    return;
+                }
+                state.thread = Some(std::thread::current());
+                state.is_woken = false;
+            }
+            let Some(call) = self.poll(&waker) else {
+                return;
+            };
+            let Some(call) = call else {
+                while !self.state.lock().is_woken {
+                    std::thread::park();
+                }
+                continue;
+            };
+            {
+                let mut state = self.state.lock();
+                state.blocked_since = Some(Instant::now());
+                if state.is_woken {
+                    // Between the poll and now.
+                    self.want_successor(&mut state);
+                }
+            }
+            call();
+            let mut state = self.state.lock();
+            if state.generation != generation {
+                return;
+            }
+            state.blocked_since = None;
+        }
+    }
+
+    /// Polls once; `None` when the task has ended, else the call that it wants to be made.
+    fn poll(&self, waker: &Waker) -> Option<Option<Call>> {
+        let mut held = self.future.lock();
+        let future = held.as_mut()?;
+        OFFER.set(Some(Offer::Free));
+        let mut context = Context::from_waker(waker);
+        let polled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            future.as_mut().poll(&mut context)
+        }));
+        let offer = OFFER.take();
+        match polled {
+            Ok(Poll::Pending) => Some(match offer {
+                Some(Offer::Taken(call)) => Some(call),
+                _ => None,
+            }),
+            Ok(Poll::Ready(())) => {
+                *held = None;
+                None
+            }
+            Err(panic) => {
+                // What the task holds is let go, so that those who wait for it are told.
+                *held = None;
+                drop(held);
+                std::panic::resume_unwind(panic)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::*;
+
+    fn nothing(run: &dyn Fn()) {
+        run();
+    }
+
+    /// Ready when the flag is set.
+    #[derive(Clone, Default)]
+    struct Flag(Arc<Mutex<(bool, Option<Waker>)>>);
+
+    impl Flag {
+        fn set(&self) {
+            let mut flag = self.0.lock();
+            flag.0 = true;
+            if let Some(waker) = flag.1.take() {
+                waker.wake();
+            }
+        }
+    }
+
+    impl Future for Flag {
+        type Output = ();
+
+        fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+            let mut flag = self.0.lock();
+            if flag.0 {
+                return Poll::Ready(());
+            }
+            flag.1 = Some(context.waker().clone());
+            Poll::Pending
+        }
+    }
+
+    async fn first(flag: Flag, mut call: Here<u32>) -> Option<u32> {
+        let mut flag = flag;
+        std::future::poll_fn(move |context| {
+            if Pin::new(&mut flag).poll(context).is_ready() {
+                return Poll::Ready(None);
+            }
+            Pin::new(&mut call).poll(context).map(Some)
+        })
+        .await
+    }
+
+    #[test]
+    fn a_call_is_made_by_the_tasks_thread() {
+        let (told, answers) = channel();
+        let task = async move {
+            for number in 0..100 {
+                let thread = std::thread::current().id();
+                let call = here(move || (number, std::thread::current().id()));
+                let (got, by) = call.unwrap_or_else(|_| panic!("it is possible")).await;
+                told.send((got == number, by == thread)).unwrap();
+            }
+        };
+        assert!(spawn("test", Box::pin(task), nothing).is_ok());
+        let answers: Vec<_> = answers.iter().collect();
+        assert_eq!(answers, vec![(true, true); 100]);
+        assert!(!is_possible(), "not on other threads");
+        assert!(here(|| ()).is_err());
+    }
+
+    #[test]
+    fn one_call_in_a_poll() {
+        let (told, answers) = channel();
+        let task = async move {
+            let one = here(|| 1_u32);
+            let other = here(|| 2_u32);
+            told.send((one.is_ok(), other.is_err())).unwrap();
+            if let Ok(one) = one {
+                assert_eq!(one.await, 1);
+            }
+            told.send((is_possible(), true)).unwrap();
+        };
+        assert!(spawn("test", Box::pin(task), nothing).is_ok());
+        assert_eq!(answers.iter().collect::<Vec<_>>(), [(true, true); 2]);
+    }
+
+    #[test]
+    fn another_thread_goes_on_when_a_call_hangs() {
+        let (hang, hangs): (Sender<()>, Receiver<()>) = channel();
+        let (begun, has_begun) = channel();
+        let (told, answers) = channel();
+        let flag = Flag::default();
+        let given_up = flag.clone();
+        let task = async move {
+            let call = here(move || {
+                begun.send(()).unwrap();
+                let _ = hangs.recv();
+                7_u32
+            });
+            let call = call.unwrap_or_else(|_| panic!("it is possible"));
+            told.send(first(given_up, call).await).unwrap();
+            // It can block the new thread as well.
+            let call = here(|| 8_u32).unwrap_or_else(|_| panic!("it is possible"));
+            told.send(Some(call.await)).unwrap();
+        };
+        assert!(spawn_with("test", Box::pin(task), nothing, Duration::ZERO).is_ok());
+        has_begun.recv().unwrap();
+        flag.set();
+        assert_eq!(answers.iter().collect::<Vec<_>>(), [None, Some(8)]);
+        // The first one ends when its call does, and disturbs nobody.
+        drop(hang);
+    }
+
+    /// What wakes the task may come early in a call, and not again.
+    #[test]
+    fn a_wake_up_at_the_begin_of_a_call_that_hangs_is_not_lost() {
+        let (hang, hangs): (Sender<()>, Receiver<()>) = channel();
+        let (begun, has_begun) = channel();
+        let (told, answers) = channel();
+        let flag = Flag::default();
+        let given_up = flag.clone();
+        let task = async move {
+            let call = here(move || {
+                begun.send(()).unwrap();
+                let _ = hangs.recv();
+                7_u32
+            });
+            let call = call.unwrap_or_else(|_| panic!("it is possible"));
+            told.send(first(given_up, call).await).unwrap();
+        };
+        let soon = Duration::from_millis(50);
+        assert!(spawn_with("test", Box::pin(task), nothing, soon).is_ok());
+        has_begun.recv().unwrap();
+        flag.set();
+        assert_eq!(answers.iter().collect::<Vec<_>>(), [None]);
+        drop(hang);
+    }
+
+    #[test]
+    fn a_wake_up_in_between_takes_nothing_over() {
+        let (go, goes): (Sender<()>, Receiver<()>) = channel();
+        let (begun, has_begun) = channel();
+        let (told, answers) = channel();
+        let flag = Flag::default();
+        let given_up = flag.clone();
+        let task = async move {
+            let thread = std::thread::current().id();
+            let call = here(move || {
+                begun.send(()).unwrap();
+                goes.recv().unwrap();
+                7_u32
+            });
+            let call = call.unwrap_or_else(|_| panic!("it is possible"));
+            let got = first(given_up, call).await;
+            told.send((got, std::thread::current().id() == thread))
+                .unwrap();
+        };
+        let long = Duration::from_secs(3600);
+        assert!(spawn_with("test", Box::pin(task), nothing, long).is_ok());
+        has_begun.recv().unwrap();
+        flag.set();
+        go.send(()).unwrap();
+        assert_eq!(answers.iter().collect::<Vec<_>>(), [(None, true)]);
+    }
+
+    #[test]
+    fn a_panic_lets_go_of_what_the_task_holds() {
+        let (held, is_held): (Sender<()>, Receiver<()>) = channel();
+        let task = async move {
+            let _held = held;
+            panic!("for a test");
+        };
+        assert!(spawn("test", Box::pin(task), nothing).is_ok());
+        assert!(is_held.recv().is_err(), "it is dropped");
+    }
+}

@@ -1,0 +1,496 @@
+//! How much waste is too much, and which segments are rewritten for it: decided as plain data.
+//!
+//! Owns: the policy of garbage collection. Must not know: how segments are found or rewritten.
+//!
+//! Waste is room in sealed segments that no live record takes. It may be a share of the live bytes;
+//! above that segments are rewritten until it is clearly below, so that each pass over the extents,
+//! which finds the live records, is paid for by a good part of all waste. The share shrinks as the
+//! pool fills. Of the segments those come first that give most for what they cost: the room that a
+//! rewrite gives back, times how long it will stay given back (old data is likely to stay as it is),
+//! over the bytes that are read and written (Rosenblum and Ousterhout, 1992).
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use cairn_base::SegmentId;
+use cairn_meta::SegmentUsage;
+
+/// Segments that one pass rewrites, and that are remembered as candidates for it.
+pub(crate) const CANDIDATES_MAX: usize = 4096;
+/// Segments without a live record that one survey finds; the next finds more.
+const DEAD_MAX: usize = 4096;
+/// While so much of the pool is free, waste may be as much as it may ever be, in percent.
+const ROOMY_PERCENT: u64 = 20;
+/// When nothing is free, waste may still be this share of the live bytes, in percent: to have less
+/// would cost many times of what it gives.
+const TIGHT_WASTE_PERCENT: u64 = 5;
+/// Rewriting goes on until waste is this share of what is allowed, in percent.
+const ENOUGH_PERCENT: u64 = 75;
+/// Beyond what is allowed, the share of the live bytes from which on collection has no patience, in percent.
+const PATIENCE_PERCENT: u64 = 15;
+/// While less of the pool is free it has no patience either, in percent.
+const PRESSED_PERCENT: u64 = 5;
+/// Live bytes that one pass moves, as a share of all of them: what it needs in the meantime.
+const PASS_LIVE_PART: u64 = 8;
+/// Live bytes that one pass may move in any case.
+const PASS_LIVE_BYTES_MIN: u64 = 64 << 20;
+/// What one pass may take of the room that there is, in percent; clients take some of it meanwhile.
+const ROOM_PERCENT: u64 = 75;
+/// When what is left to do would take more of what is left of the room, the pass becomes smaller, in percent.
+const NARROW_PERCENT: u64 = 90;
+/// Bytes that may be moved for each that was written or deleted.
+const MOVED_PER_CHANGED_BYTE: u64 = 8;
+/// A rewrite gives back at least this part of the room that it empties.
+const GAIN_PART: u64 = 16;
+/// What a copy of small records takes at least: a block on each data shard.
+const BLOCK_BYTES: u64 = 4096;
+const DATA_SHARDS_MAX: u64 = 16;
+
+/// Room in the pool, in bytes of data under the volume's code.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Room {
+    pub total_bytes: u64,
+    pub free_bytes: u64,
+    /// What garbage collection may fill: of the reserve, too.
+    pub relocate_bytes: u64,
+}
+
+/// How much waste there may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Above it segments are rewritten,
+    pub allowed_bytes: u64,
+    /// down to this;
+    pub enough_bytes: u64,
+    /// and above this writers wait for it.
+    pub urgent_bytes: u64,
+    /// Space is so short that it is urgent anyway.
+    pub is_pressed: bool,
+}
+
+impl Limits {
+    /// `waste_percent` of the live bytes and `waste_bytes` beside, while there is room.
+    pub fn of(live_bytes: u64, room: Room, waste_percent: u64, waste_bytes: u64) -> Self {
+        let roomy_bytes = percent(room.total_bytes, ROOMY_PERCENT).max(1);
+        let free_bytes = room.free_bytes.min(roomy_bytes);
+        let scaled = |most: u64| part(most, free_bytes, roomy_bytes);
+        let least = TIGHT_WASTE_PERCENT.min(waste_percent);
+        let share = percent(live_bytes, least) + scaled(percent(live_bytes, waste_percent - least));
+        let allowed_bytes = share.saturating_add(scaled(waste_bytes));
+        Self {
+            allowed_bytes,
+            enough_bytes: percent(allowed_bytes, ENOUGH_PERCENT),
+            urgent_bytes: allowed_bytes.saturating_add(percent(live_bytes, PATIENCE_PERCENT)),
+            is_pressed: room.free_bytes < percent(room.total_bytes, PRESSED_PERCENT),
+        }
+    }
+
+    /// How urgent it is, from 0 (not more than anything else) to 1.
+    pub fn urgency(&self, waste_bytes: u64) -> f64 {
+        let over = waste_bytes.saturating_sub(self.allowed_bytes) as f64;
+        let patience = self.urgent_bytes.saturating_sub(self.allowed_bytes).max(1) as f64;
+        match self.is_pressed && waste_bytes > self.allowed_bytes {
+            true => 1.0,
+            false => (over / patience).min(1.0),
+        }
+    }
+}
+
+/// How many bytes may still be moved: what is written and deleted earns it. So a pool that cannot be packed
+/// more tightly is not packed again and again.
+#[derive(Debug, Default)]
+pub(crate) struct Budget {
+    bytes: u64,
+    /// Live, flushed and moved bytes at the last look.
+    last: Option<(u64, u64, u64)>,
+}
+
+impl Budget {
+    /// After a look at all segments; `flushed_bytes` and `moved_bytes` are counted from the start on.
+    pub fn update(&mut self, live_bytes: u64, flushed_bytes: u64, moved_bytes: u64) -> u64 {
+        let bytes = match self.last {
+            // Once everything: nobody knows what was earned before.
+            None => live_bytes,
+            Some((live, flushed, moved)) => {
+                let changed = live_bytes.abs_diff(live) + flushed_bytes.saturating_sub(flushed);
+                let earned = changed.saturating_mul(MOVED_PER_CHANGED_BYTE);
+                let spent = moved_bytes.saturating_sub(moved);
+                self.bytes.saturating_add(earned).saturating_sub(spent)
+            }
+        };
+        self.bytes = bytes.min(live_bytes.saturating_mul(2));
+        self.last = Some((live_bytes, flushed_bytes, moved_bytes));
+        self.bytes
+    }
+}
+
+fn percent(of: u64, percent: u64) -> u64 {
+    part(of, percent, 100)
+}
+
+fn part(of: u64, numerator: u64, denominator: u64) -> u64 {
+    let part = u128::from(of) * u128::from(numerator) / u128::from(denominator.max(1));
+    u64::try_from(part).unwrap_or(u64::MAX)
+}
+
+/// A segment that could be rewritten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    score: u64,
+    /// Of equals the older one.
+    id: Reverse<SegmentId>,
+    data_bytes: u64,
+    live_bytes: u64,
+}
+
+/// A look at all segments of a volume.
+#[derive(Debug, Default)]
+pub(crate) struct Survey {
+    /// Of all segments, open ones too.
+    pub live_bytes: u64,
+    /// Room in sealed segments that no live record takes, but for those without any.
+    pub waste_bytes: u64,
+    /// Segments without a live record, sealed or not; there may be more.
+    pub dead: Vec<SegmentId>,
+    pub dead_bytes: u64,
+    pub newest: SegmentId,
+    /// The best ones; what is least good is on top.
+    candidates: BinaryHeap<Reverse<Candidate>>,
+}
+
+impl Survey {
+    /// Adds one segment; `newest` is about the number of the last one made.
+    pub fn add(&mut self, usage: &SegmentUsage, newest: SegmentId) {
+        self.newest = self.newest.max(usage.id);
+        self.live_bytes += usage.live_bytes;
+        if usage.live_records == 0 {
+            self.dead_bytes += usage.data_bytes;
+            if self.dead.len() < DEAD_MAX {
+                self.dead.push(usage.id);
+            }
+            return;
+        }
+        if !usage.sealed {
+            return;
+        }
+        let waste_bytes = usage.data_bytes.saturating_sub(usage.live_bytes);
+        self.waste_bytes += waste_bytes;
+        if waste_bytes == 0 {
+            return;
+        }
+        self.candidates.push(Reverse(Candidate {
+            score: score(usage, newest),
+            id: Reverse(usage.id),
+            data_bytes: usage.data_bytes,
+            live_bytes: usage.live_bytes,
+        }));
+        if self.candidates.len() > CANDIDATES_MAX {
+            self.candidates.pop();
+        }
+    }
+
+    /// Which segments to rewrite now; none if that gives nothing back. `is_free` says whether one may
+    /// be rewritten at all.
+    pub fn choose(
+        self,
+        limits: &Limits,
+        room: Room,
+        budget_bytes: u64,
+        mut is_free: impl FnMut(SegmentId) -> bool,
+    ) -> Vec<SegmentId> {
+        if self.waste_bytes <= limits.allowed_bytes {
+            return Vec::new();
+        }
+        // The copies are there before what they were copied from is gone.
+        let room_bytes = percent(room.relocate_bytes, ROOM_PERCENT);
+        let live_max = (self.live_bytes / PASS_LIVE_PART)
+            .max(PASS_LIVE_BYTES_MIN)
+            .min(room_bytes)
+            .min(budget_bytes);
+        let wanted_bytes = self.waste_bytes - limits.enough_bytes;
+        let mut candidates: Vec<Candidate> =
+            self.candidates.into_iter().map(|Reverse(it)| it).collect();
+        candidates.sort_unstable_by_key(|candidate| Reverse(*candidate));
+        let mut chosen = Vec::new();
+        let (mut live_bytes, mut data_bytes) = (0, 0);
+        for candidate in candidates {
+            if data_bytes - live_bytes >= wanted_bytes {
+                break;
+            }
+            if live_bytes + candidate.live_bytes > live_max || !is_free(candidate.id.0) {
+                continue;
+            }
+            live_bytes += candidate.live_bytes;
+            data_bytes += candidate.data_bytes;
+            chosen.push(candidate.id.0);
+        }
+        let copied_bytes = live_bytes + DATA_SHARDS_MAX * BLOCK_BYTES;
+        if data_bytes.saturating_sub(copied_bytes) < (data_bytes / GAIN_PART).max(1) {
+            return Vec::new();
+        }
+        chosen
+    }
+}
+
+/// In the middle of a pass: which of its segments, with their live bytes, have to wait for another one,
+/// because clients took the room that their copies were to have. Without that the pass would end with much
+/// copied and no segment emptied, and nothing left to copy with.
+pub(crate) fn narrow(mut left: Vec<(SegmentId, u64)>, relocate_bytes: u64) -> Vec<SegmentId> {
+    let mut live_bytes: u64 = left.iter().map(|(_, live_bytes)| live_bytes).sum();
+    if live_bytes <= percent(relocate_bytes, NARROW_PERCENT) {
+        return Vec::new();
+    }
+    // Those stay that need least until they are empty.
+    left.sort_unstable_by_key(|(id, live_bytes)| (*live_bytes, *id));
+    let room_bytes = percent(relocate_bytes, ROOM_PERCENT);
+    let mut waiting = Vec::new();
+    while let Some((id, bytes)) = left.pop_if(|_| live_bytes > room_bytes) {
+        live_bytes -= bytes;
+        waiting.push(id);
+    }
+    waiting
+}
+
+/// What rewriting gives for what it costs; the higher the better.
+fn score(usage: &SegmentUsage, newest: SegmentId) -> u64 {
+    let waste_bytes = usage.data_bytes.saturating_sub(usage.live_bytes);
+    let age = 1 + u64::from((newest.0.saturating_sub(usage.id.0) + 1).ilog2());
+    part(
+        waste_bytes.saturating_mul(age),
+        1 << 20,
+        usage.data_bytes + usage.live_bytes,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn usage(id: u64, data_bytes: u64, live_bytes: u64) -> SegmentUsage {
+        SegmentUsage {
+            id: SegmentId(id),
+            data_bytes,
+            live_bytes,
+            live_records: live_bytes.div_ceil(4096),
+            sealed: true,
+        }
+    }
+
+    fn survey(all: &[SegmentUsage]) -> Survey {
+        let newest = all.iter().map(|usage| usage.id).max().unwrap_or_default();
+        let mut survey = Survey::default();
+        all.iter().for_each(|usage| survey.add(usage, newest));
+        survey
+    }
+
+    #[test]
+    fn less_waste_is_allowed_as_the_pool_fills() {
+        let gib = 1 << 30;
+        let cases = [
+            // (live, total, free) -> (allowed, pressed)
+            (100 * gib, 1000 * gib, 900 * gib, 25 * gib + 8, false),
+            (100 * gib, 1000 * gib, 200 * gib, 25 * gib + 8, false),
+            (100 * gib, 1000 * gib, 100 * gib, 15 * gib + 4, false),
+            (100 * gib, 1000 * gib, 49 * gib, 99 * gib / 10 + 1, true),
+            (100 * gib, 1000 * gib, 0, 5 * gib, true),
+            (0, 1000 * gib, 500 * gib, 8, false),
+            (0, 0, 0, 0, false),
+        ];
+        for (live_bytes, total_bytes, free_bytes, want, is_pressed) in cases {
+            let room = Room {
+                total_bytes,
+                free_bytes,
+                relocate_bytes: free_bytes,
+            };
+            let limits = Limits::of(live_bytes, room, 25, 8);
+            let near = limits.allowed_bytes.abs_diff(want) <= 2;
+            assert!(near, "{room:?}: {limits:?}, want {want}");
+            assert_eq!(limits.is_pressed, is_pressed, "{room:?}");
+        }
+    }
+
+    #[test]
+    fn the_emptiest_go_first_and_the_old_before_the_young() {
+        let room = Room {
+            total_bytes: 10_000 * MIB,
+            free_bytes: 5_000 * MIB,
+            relocate_bytes: 5_000 * MIB,
+        };
+        type Case<'a> = (&'a str, &'a [SegmentUsage], u64, &'a [u64]);
+        let full = |id| usage(id, 16 * MIB, 16 * MIB);
+        let cases: &[Case] = &[
+            (
+                "little waste",
+                &[usage(1, 16 * MIB, 15 * MIB), full(2)],
+                25,
+                &[],
+            ),
+            (
+                "no more than enough",
+                &[
+                    usage(1, 16 * MIB, 9 * MIB),
+                    usage(2, 16 * MIB, 2 * MIB),
+                    full(3),
+                    full(4),
+                ],
+                25,
+                &[2],
+            ),
+            (
+                "as empty, and old",
+                &[
+                    usage(1000, 16 * MIB, 8 * MIB),
+                    usage(1, 16 * MIB, 8 * MIB),
+                    full(1001),
+                ],
+                25,
+                &[1, 1000],
+            ),
+            ("nothing to gain", &[usage(1, 16 << 10, 100)], 0, &[]),
+        ];
+        for (name, all, waste_percent, want) in cases {
+            let survey = survey(all);
+            let limits = Limits::of(survey.live_bytes, room, *waste_percent, 0);
+            let chosen = survey.choose(&limits, room, u64::MAX, |_| true);
+            let want: Vec<SegmentId> = want.iter().map(|id| SegmentId(*id)).collect();
+            assert_eq!(chosen, want, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_pass_needs_no_more_room_than_there_is() {
+        let all: Vec<_> = (1..100).map(|id| usage(id, 16 * MIB, 8 * MIB)).collect();
+        let survey = survey(&all);
+        let room = Room {
+            total_bytes: 2000 * MIB,
+            free_bytes: 10 * MIB,
+            relocate_bytes: 25 * MIB,
+        };
+        let limits = Limits::of(survey.live_bytes, room, 25, 0);
+        let mut refused = Some(SegmentId(1));
+        let chosen = survey.choose(&limits, room, u64::MAX, |id| {
+            refused.take_if(|it| *it == id).is_none()
+        });
+        assert_eq!(chosen, [SegmentId(2), SegmentId(3)]);
+    }
+
+    #[test]
+    fn a_pass_becomes_smaller_when_its_room_is_taken() {
+        type Case<'a> = (&'a str, &'a [(u64, u64)], u64, &'a [u64]);
+        let cases: &[Case] = &[
+            ("nothing to do", &[], 0, &[]),
+            ("enough", &[(1, 50), (2, 40)], 100, &[]),
+            ("a little less", &[(1, 50), (2, 41)], 100, &[1]),
+            (
+                "the nearly empty stay",
+                &[(1, 5), (2, 60), (3, 10)],
+                40,
+                &[2],
+            ),
+            ("empty already", &[(1, 0), (2, 60)], 0, &[2]),
+            ("no room", &[(1, 5), (2, 60)], 0, &[2, 1]),
+        ];
+        for (name, left, relocate_bytes, want) in cases {
+            let left = left.iter().map(|(id, live)| (SegmentId(*id), *live));
+            let waiting = narrow(left.collect(), *relocate_bytes);
+            let want: Vec<SegmentId> = want.iter().map(|id| SegmentId(*id)).collect();
+            assert_eq!(waiting, want, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_changes_earns_what_may_be_moved() {
+        let mut budget = Budget::default();
+        // (live, flushed, moved) -> budget
+        let steps = [
+            ((1000, 500, 0), 1000),
+            ((1000, 500, 900), 100),
+            ((1000, 500, 1100), 0),
+            ((1000, 510, 1100), 80),
+            ((990, 510, 1100), 160),
+            ((990, 5000, 1100), 1980),
+        ];
+        for ((live, flushed, moved), want) in steps {
+            assert_eq!(
+                budget.update(live, flushed, moved),
+                want,
+                "{live} {flushed} {moved}"
+            );
+        }
+    }
+
+    /// Random overwrites of ten times the data, one record at a time: what is used stays within its
+    /// limit, and so does what is written for it.
+    #[test]
+    fn random_overwrites_stay_within_their_bounds() {
+        const RECORDS: usize = 40_000;
+        const PER_SEGMENT: usize = 256;
+        let record_bytes = 16 << 10;
+        let room = Room {
+            total_bytes: 100_000 * MIB,
+            free_bytes: 50_000 * MIB,
+            relocate_bytes: 50_000 * MIB,
+        };
+        let mut rng = cairn_testkit::Rng::new(7);
+        let mut place = vec![0_u64; RECORDS];
+        let mut segments: Vec<Vec<usize>> = vec![Vec::new()];
+        let mut live = vec![0_u64];
+        let (mut written, mut moved, mut used_max) = (0_usize, 0_usize, 0_usize);
+        let put = |record: usize,
+                   place: &mut Vec<u64>,
+                   segments: &mut Vec<Vec<usize>>,
+                   live: &mut Vec<u64>| {
+            if segments
+                .last()
+                .is_some_and(|last| last.len() == PER_SEGMENT)
+            {
+                segments.push(Vec::new());
+                live.push(0);
+            }
+            let last = segments.len() as u64 - 1;
+            segments[last as usize].push(record);
+            live[last as usize] += 1;
+            place[record] = last;
+        };
+        for record in 0..RECORDS {
+            put(record, &mut place, &mut segments, &mut live);
+        }
+        while written < 10 * RECORDS {
+            for _ in 0..PER_SEGMENT {
+                let record = rng.below(RECORDS as u64) as usize;
+                live[place[record] as usize] -= 1;
+                put(record, &mut place, &mut segments, &mut live);
+                written += 1;
+            }
+            let mut survey = Survey::default();
+            let newest = SegmentId(segments.len() as u64 - 1);
+            for id in 0..newest.0 {
+                if live[id as usize] > 0 {
+                    let data_bytes = PER_SEGMENT as u64 * record_bytes;
+                    survey.add(
+                        &usage(id, data_bytes, live[id as usize] * record_bytes),
+                        newest,
+                    );
+                }
+            }
+            let limits = Limits::of(RECORDS as u64 * record_bytes, room, 25, 0);
+            for victim in survey.choose(&limits, room, u64::MAX, |_| true) {
+                for record in std::mem::take(&mut segments[victim.0 as usize]) {
+                    if place[record] == victim.0 {
+                        live[victim.0 as usize] -= 1;
+                        put(record, &mut place, &mut segments, &mut live);
+                        moved += 1;
+                    }
+                }
+            }
+            let used = live.iter().filter(|live| **live > 0).count() * PER_SEGMENT;
+            used_max = used_max.max(used);
+        }
+        let used = used_max as f64 / RECORDS as f64;
+        let amplification = (written + moved) as f64 / written as f64;
+        assert!(used < 1.35, "{used}");
+        assert!(amplification < 3.2, "{amplification}");
+    }
+}

@@ -1,0 +1,57 @@
+//! What is read from disks that nobody asked for.
+
+use cairn_fs::*;
+use cairn_testkit::Rng;
+
+use world::*;
+
+mod world;
+
+const MIB: u64 = 1 << 20;
+const FILE_BYTES: u64 = 32 * MIB;
+
+async fn read(world: &World, ino: cairn_base::Ino, offset: u64, len: u32) -> u64 {
+    let before = world.segments.stats().disk_read_bytes;
+    let read = world.fs.read(&ROOT_USER, ino, offset, len).await.unwrap();
+    assert_eq!(
+        read.parts.iter().map(|part| part.len()).sum::<usize>(),
+        len as usize
+    );
+    // What goes on in the background has its turn.
+    for _ in 0..200 {
+        tokio::task::yield_now().await;
+    }
+    world.segments.stats().disk_read_bytes - before
+}
+
+#[test]
+fn a_reader_in_order_is_read_ahead_for_and_one_at_random_is_not() {
+    block_on(async {
+        let world = World::new(1, 1).await;
+        let mode = CreateMode::Guarded(SetAttr::default());
+        let made = world.fs.create(&ROOT_USER, ROOT_INO, b"file", mode).await;
+        let ino = made.unwrap().attr.ino;
+        let mut data = vec![0; FILE_BYTES as usize];
+        Rng::new(1).fill(&mut data);
+        for (offset, part) in (0..).step_by(MIB as usize).zip(data.chunks(MIB as usize)) {
+            let part = part.to_vec().into();
+            let written = world
+                .fs
+                .write(&ROOT_USER, ino, offset, part, Stability::Unstable);
+            written.await.unwrap();
+        }
+        let world = world.restart(2).await;
+        // Two of them are near the one before, by chance, and one of those twice in a row.
+        for mib in [20, 9, 12, 25, 30, 5, 6, 8, 15] {
+            let bytes = read(&world, ino, mib * MIB, 4096).await;
+            assert!(bytes <= 64 << 10, "{bytes} bytes at MiB {mib}");
+        }
+        // From the start, and from somewhere in the middle once it is clear.
+        assert!(read(&world, ino, 0, MIB as u32).await >= 4 * MIB);
+        let mut bytes = 0;
+        for mib in 16..20 {
+            bytes += read(&world, ino, mib * MIB, MIB as u32).await;
+        }
+        assert!(bytes >= 8 * MIB, "{bytes} bytes");
+    });
+}

@@ -1,0 +1,417 @@
+//! Copies that are asked for, disks that leave, come and fail while it runs.
+
+use super::*;
+
+/// As [`any_two_of_four_disks_may_go_at_any_moment`], from the moment on that more copies are wanted.
+#[test]
+fn copies_follow_the_setting_while_it_runs() {
+    for seed in 0..10 {
+        block_on(async {
+            let pool = Pool::new(4);
+            let recorder = Recorder::new(&pool.disks);
+            let world = TestWorld::new(seed);
+            let mut model = Model::new(seed);
+            let store = MetaStore::create(world.env.clone(), settings(1), VOLUME, pool.present())
+                .await
+                .expect("creates");
+            for (index, disk) in pool.disks.iter().enumerate() {
+                disk.yield_at_random(index as u64, 3);
+            }
+            for _ in 0..=model.below(40) {
+                assert!(model.submit(&store));
+                if model.below(3) == 0 {
+                    assert!(model.wait(&store).await);
+                }
+            }
+            assert_eq!(store.stats().log_disks.len(), 1);
+            store.set_copies(3).await.expect("three copies");
+            assert!(model.wait(&store).await);
+            let stats = store.stats();
+            let counts = (
+                stats.log_disks.len(),
+                stats.states.len(),
+                stats.copies_wanted,
+            );
+            assert_eq!(counts, (3, 3, 3));
+            for _ in 0..model.below(5) {
+                assert!(model.submit(&store));
+                assert!(model.wait(&store).await);
+            }
+            for (first, second) in [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)] {
+                let disks = recorder.crash_at(recorder.op_count(), Crash::Random, seed);
+                let disks = present(&disks, &BTreeSet::from([first, second]));
+                let opened = MetaStore::open(world.env.clone(), settings(3), VOLUME, disks);
+                let (opened, recovered) = opened.await.expect("opens without two disks");
+                let mut check = Model {
+                    rng: Rng::new(1),
+                    history: model.history.clone(),
+                    tickets: model.tickets.clone(),
+                    durable: model.durable,
+                };
+                check.recovered(&opened, &recovered);
+                opened.abort().await;
+            }
+            // Fewer again, which costs nothing that was acknowledged.
+            store.set_copies(2).await.expect("two copies");
+            assert_eq!(store.stats().log_disks.len(), 2);
+            store.abort().await;
+            drop(store);
+            let store = reopen(&world, &pool, &mut model, 2).await;
+            store.abort().await;
+        });
+    }
+}
+
+/// A disk leaves and another one comes while it runs; then any two of those that stay are lost, and the
+/// one that left is not there either.
+#[test]
+fn disks_leave_and_come_while_it_runs() {
+    for seed in 0..12 {
+        block_on(async {
+            let pool = Pool::new(6);
+            let recorder = Recorder::new(&pool.disks);
+            let world = TestWorld::new(seed);
+            let mut model = Model::new(seed);
+            let first = present(&pool.disks, &BTreeSet::from([5]));
+            let created = MetaStore::create(world.env.clone(), settings(3), VOLUME, first);
+            let store = created.await.expect("creates");
+            for (index, disk) in pool.disks.iter().enumerate() {
+                disk.yield_at_random(index as u64, 3);
+            }
+            let primary = store.primary_disk();
+            assert!(store.retire_disk(primary).await.is_err());
+            assert!(store.uses_disk(primary));
+            // One that has a copy of the log, or one that has nothing.
+            let leaving = if seed % 2 == 0 { 1 } else { 4 };
+            let id = DiskId(leaving as u128 + 1);
+            for _ in 0..=model.below(30) {
+                assert!(model.submit(&store));
+            }
+            store.retire_disk(id).await.expect("retires");
+            assert!(!store.uses_disk(id));
+            assert!(model.wait(&store).await);
+            let stats = store.stats();
+            assert!(!stats.log_disks.contains(&id));
+            assert!(stats.states.iter().all(|state| state.disk != id));
+            assert_eq!((stats.log_disks.len(), stats.states.len()), (3, 3));
+            let new: Arc<dyn Disk> = pool.disks[5].clone();
+            store.add_disk(DiskId(6), new);
+            for _ in 0..=model.below(10) {
+                assert!(model.submit(&store));
+                assert!(model.wait(&store).await);
+            }
+            let staying: Vec<usize> = (0..6).filter(|disk| *disk != leaving).collect();
+            for first in 0..staying.len() {
+                for second in first + 1..staying.len() {
+                    let gone = BTreeSet::from([leaving, staying[first], staying[second]]);
+                    let disks = recorder.crash_at(recorder.op_count(), Crash::Random, seed);
+                    let disks = present(&disks, &gone);
+                    let opened = MetaStore::open(world.env.clone(), settings(3), VOLUME, disks);
+                    let (opened, recovered) = opened.await.expect("opens without three disks");
+                    let mut check = Model {
+                        rng: Rng::new(1),
+                        history: model.history.clone(),
+                        tickets: model.tickets.clone(),
+                        durable: model.durable,
+                    };
+                    check.recovered(&opened, &recovered);
+                    opened.abort().await;
+                }
+            }
+            store.abort().await;
+        });
+    }
+}
+
+#[test]
+fn disks_may_fail_while_it_runs() {
+    for seed in 0..30 {
+        block_on(async {
+            let world = TestWorld::new(seed);
+            let mut rng = Rng::new(seed);
+            let mut pool = Pool::new(5);
+            let mut model = Model::new(seed);
+            let created =
+                MetaStore::create(world.env.clone(), settings(3), VOLUME, pool.present()).await;
+            let mut store = created.expect("creates");
+            let failing: BTreeSet<usize> = (0..2).map(|_| rng.below(5) as usize).collect();
+            for round in 0..40 {
+                for disk in &failing {
+                    if rng.below(20) == 0 {
+                        pool.disks[*disk].fail_all();
+                    }
+                }
+                model.submit(&store);
+                let mut alive = model.wait(&store).await;
+                if round % 10 == 5 {
+                    alive &= store.ship().await.is_ok();
+                }
+                if !alive {
+                    // The disk of the state itself: a restart goes on from another copy.
+                    store.abort().await;
+                    pool.missing = failing.clone();
+                    store = reopen(&world, &pool, &mut model, 3).await;
+                }
+            }
+            store.abort().await;
+            pool.crash(Crash::LoseUnsynced, seed);
+            pool.missing = failing;
+            let store = reopen(&world, &pool, &mut model, 3).await;
+            assert!(model.submit(&store));
+            assert!(model.wait(&store).await);
+        });
+    }
+}
+
+#[test]
+fn a_failed_write_goes_to_another_disk_before_it_is_acknowledged() {
+    block_on(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(4);
+        let created = MetaStore::create(world.env.clone(), settings(3), VOLUME, pool.present());
+        let store = created.await.expect("creates");
+        pool.disks[1].fail_nth(OpKind::WriteDurable, 0, Fault::Io);
+        let mut batch = Batch::new();
+        batch.put(Key::inode(Ino(5)), vec![1, 2]);
+        let ticket = store.submit(batch);
+        store.durable(ticket).await.expect("durable");
+        let stats = store.stats();
+        assert_eq!(stats.log_disks, [DiskId(1), DiskId(3), DiskId(4)]);
+        assert_eq!(stats.failed_disks, [DiskId(2)]);
+        store.abort().await;
+        let missing = BTreeSet::from([0, 2]);
+        let opened = MetaStore::open(
+            world.env.clone(),
+            settings(3),
+            VOLUME,
+            present(&pool.disks, &missing),
+        );
+        let (store, _) = opened.await.expect("opens from the fourth disk");
+        assert_eq!(store.epoch().0, 2);
+        assert!(store.get(&Key::inode(Ino(5))).expect("reads").is_some());
+    });
+}
+
+/// A record was on one disk only, as a crash between the writes of a group leaves it. That disk failed
+/// while the next term began: what it alone had must be copied all the same, for the log goes on
+/// without it.
+#[test]
+fn a_disk_that_fails_at_the_start_takes_no_record_with_it() {
+    block_on(async {
+        let world = TestWorld::new(3);
+        let mut disks: Vec<_> = (0..2)
+            .map(|index| MemDisk::new(format!("disk{index}"), 1 << 30))
+            .collect();
+        let all = || present(&disks, &BTreeSet::new());
+        let store = MetaStore::create(world.env.clone(), settings(2), VOLUME, all())
+            .await
+            .expect("created");
+        let put = |key| {
+            let mut batch = Batch::new();
+            batch.put(key, Bytes::from_static(b"value"));
+            batch
+        };
+        store
+            .durable(store.submit(put(Key::inode(Ino(1)))))
+            .await
+            .expect("durable");
+        disks[1].fail_nth(OpKind::WriteDurable, 0, Fault::LoseWrite);
+        store
+            .durable(store.submit(put(Key::inode(Ino(2)))))
+            .await
+            .expect("durable");
+        for (index, disk) in disks.iter_mut().enumerate() {
+            *disk = disk.crash(Crash::LoseUnsynced, index as u64);
+        }
+        drop(store);
+
+        disks[0].fail_nth(OpKind::Create, 0, Fault::Io);
+        let all = present(&disks, &BTreeSet::new());
+        let (store, _) = MetaStore::open(world.env.clone(), settings(2), VOLUME, all)
+            .await
+            .expect("opens");
+        store
+            .durable(store.submit(put(Key::inode(Ino(3)))))
+            .await
+            .expect("durable");
+        for (index, disk) in disks.iter_mut().enumerate() {
+            *disk = disk.crash(Crash::LoseUnsynced, index as u64);
+        }
+        drop(store);
+
+        let left = present(&disks, &BTreeSet::from([0]));
+        let (store, _) = MetaStore::open(world.env.clone(), settings(2), VOLUME, left)
+            .await
+            .expect("opens without the disk that failed");
+        for number in 1..=3 {
+            let found = store.get(&Key::inode(Ino(number))).expect("read");
+            assert!(found.is_some(), "{number}");
+        }
+    });
+}
+
+/// As above, but what the disk takes with it is a copy of an older record, much larger than the one for
+/// whose copies a file was made.
+#[test]
+fn a_disk_that_fails_at_the_start_may_have_large_records() {
+    block_on(async {
+        let world = TestWorld::new(4);
+        let mut pool = Pool::new(3);
+        let created = MetaStore::create(world.env.clone(), settings(2), VOLUME, pool.present());
+        let store = created.await.expect("creates");
+        let mut batch = Batch::new();
+        batch.put(Key::inode(Ino(1)), vec![7; 40_000]);
+        store.durable(store.submit(batch)).await.expect("durable");
+        pool.disks[1].fail_nth(OpKind::WriteDurable, 0, Fault::LoseWrite);
+        store.durable(store.submit(put(2))).await.expect("durable");
+        pool.crash(Crash::LoseUnsynced, 0);
+        store.abort().await;
+
+        pool.disks[0].fail_nth(OpKind::Create, 0, Fault::Io);
+        for missing in [BTreeSet::new(), BTreeSet::from([0])] {
+            let disks = present(&pool.disks, &missing);
+            let opened = MetaStore::open(world.env.clone(), settings(2), VOLUME, disks).await;
+            let (store, _) = opened.unwrap_or_else(|error| panic!("{missing:?}: {error}"));
+            for number in 1..=2 {
+                let found = store.get(&Key::inode(Ino(number))).expect("read");
+                assert!(found.is_some(), "{number}, {missing:?}");
+            }
+            pool.crash(Crash::LoseUnsynced, 1);
+            store.abort().await;
+        }
+    });
+}
+
+fn journal(position: u64) -> JournalEntry {
+    JournalEntry {
+        position: LogPosition(position),
+        ino: Ino(9),
+        offset: 10,
+        data: Bytes::from_static(b"0123456789"),
+        size_bytes: 20,
+        mtime: Timestamp::new(1, 2),
+        ctime: Timestamp::new(3, 4),
+        mode: 0o644,
+    }
+}
+
+/// What the log alone has, until it is folded.
+async fn write_journal(store: &MetaStore) -> JournalEntry {
+    let mut batch = Batch::new();
+    batch.journal(journal(0));
+    let ticket = store.submit(batch);
+    store.durable(ticket).await.expect("durable");
+    journal(ticket.0.0)
+}
+
+/// A copy that has lost a record is not what more copies are made of.
+#[test]
+fn copies_are_made_of_what_is_whole() {
+    // The record itself, and the last one.
+    for (later, damaged) in [(1, 8192 + 70), (0, 8192 + 70), (1, 10)] {
+        block_on(async {
+            let world = TestWorld::new(1);
+            let pool = Pool::new(3);
+            let created = MetaStore::create(world.env.clone(), settings(2), VOLUME, pool.present());
+            let store = created.await.expect("creates");
+            let entry = write_journal(&store).await;
+            for number in 0..later {
+                let ticket = store.submit(put(number + 1));
+                store.durable(ticket).await.expect("durable");
+            }
+            let names = pool.disks[0].file_names();
+            let name = names
+                .iter()
+                .find(|name| name.contains("log."))
+                .expect("a log file");
+            pool.disks[0].flip_bit(name, damaged, 3);
+            store.set_copies(3).await.expect("three copies");
+            store.abort().await;
+            let disks = present(&pool.disks, &BTreeSet::from([1]));
+            let opened = MetaStore::open(world.env.clone(), settings(3), VOLUME, disks).await;
+            let (store, recovered) = opened.unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(recovered.journal, [entry]);
+            store.abort().await;
+        });
+    }
+}
+
+/// With one copy the log may be on another disk than the state. When that one leaves, what only it has is
+/// copied off first.
+#[test]
+fn the_only_copy_of_the_log_leaves_with_nothing() {
+    block_on(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(2);
+        let second = present(&pool.disks, &BTreeSet::from([0]));
+        let created = MetaStore::create(world.env.clone(), settings(1), VOLUME, second).await;
+        created.expect("creates").close().await.expect("closes");
+        let opened = MetaStore::open(world.env.clone(), settings(1), VOLUME, pool.present()).await;
+        let (store, _) = opened.expect("opens");
+        assert_eq!(store.primary_disk(), DiskId(2));
+        assert_eq!(store.stats().log_disks, [DiskId(1)]);
+        let entry = write_journal(&store).await;
+        store.retire_disk(DiskId(1)).await.expect("retires");
+        store.abort().await;
+        let left = present(&pool.disks, &BTreeSet::from([0]));
+        let opened = MetaStore::open(world.env.clone(), settings(1), VOLUME, left).await;
+        let (store, recovered) = opened.unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(recovered.journal, [entry]);
+        store.abort().await;
+    });
+}
+
+/// Copies that find no space are missing, and that is said until they are made: the disk that leaves has
+/// one of them.
+#[test]
+fn a_disk_does_not_leave_while_its_copies_find_no_space() {
+    block_on(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(3);
+        let created = MetaStore::create(world.env.clone(), settings(2), VOLUME, pool.present());
+        let store = created.await.expect("creates");
+        let entry = write_journal(&store).await;
+        limits::fill(&pool.disks[2], "ballast", 0).await;
+        for _ in 0..2 {
+            let retired = store.retire_disk(DiskId(2)).await;
+            assert!(
+                matches!(retired, Err(MetaError::CopiesMissing { .. })),
+                "{retired:?}"
+            );
+            let copies = store.set_copies(2).await;
+            assert!(
+                matches!(copies, Err(MetaError::CopiesMissing { .. })),
+                "{copies:?}"
+            );
+            assert!(store.stats().log_is_short);
+        }
+        pool.disks[2].remove("ballast").await.expect("removes");
+        store.retire_disk(DiskId(2)).await.expect("retires");
+        assert!(!store.stats().log_is_short);
+        store.abort().await;
+        let left = present(&pool.disks, &BTreeSet::from([0, 1]));
+        let opened = MetaStore::open(world.env.clone(), settings(2), VOLUME, left).await;
+        let (store, recovered) = opened.unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(recovered.journal, [entry]);
+        store.abort().await;
+    });
+}
+
+/// A log file that finds no space in the middle of it (a thin device) says nothing of its disk.
+#[test]
+fn an_append_without_space_does_not_lose_the_disk() {
+    block_on(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(1);
+        let created = MetaStore::create(world.env.clone(), settings(1), VOLUME, pool.present());
+        let store = created.await.expect("creates");
+        pool.disks[0].fail_nth(OpKind::WriteDurable, 0, Fault::Full);
+        store.durable(store.submit(put(1))).await.expect("durable");
+        assert_eq!(store.stats().failed_disks, []);
+        store.abort().await;
+        let opened = MetaStore::open(world.env.clone(), settings(1), VOLUME, pool.present()).await;
+        let (store, _) = opened.expect("opens");
+        assert!(store.get(&Key::inode(Ino(1))).expect("reads").is_some());
+        store.abort().await;
+    });
+}

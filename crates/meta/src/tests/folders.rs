@@ -1,0 +1,237 @@
+//! On folders, with RocksDB: kills, lost disks, a disk without space.
+
+use super::*;
+
+/// On folders, with RocksDB: what a kill leaves is all that was written, but disks may be gone.
+#[test]
+fn a_volume_on_folders_lives_through_kills_and_lost_disks() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .build()
+        .expect("a runtime");
+    let env = cairn_base::real::env(runtime.handle().clone());
+    let mut disks = real_disks(folder.path(), &[]);
+    let mut model = Model::new(11);
+    let mut rng = Rng::new(11);
+    runtime.block_on(async {
+        let created = MetaStore::create(env.clone(), settings(3), VOLUME, disks.clone());
+        let mut store = created.await.expect("creates");
+        for round in 0..12 {
+            for step in 0..25 {
+                for _ in 0..rng.below(5) {
+                    assert!(model.submit(&store));
+                }
+                model.compare(&store);
+                assert!(model.wait(&store).await);
+                match (step, rng.below(12)) {
+                    (_, 0) => store.flush().await.expect("flushes"),
+                    (_, 1) | (24, _) => store.ship().await.expect("ships"),
+                    _ => {}
+                }
+            }
+            for _ in 0..rng.below(5) {
+                assert!(model.submit(&store));
+            }
+            if round % 4 == 3 {
+                store.close().await.expect("closes");
+                assert!(!store.stats().degraded, "{:?}", store.stats());
+            } else {
+                store.abort().await;
+            }
+            drop(store);
+            // Two disks are replaced by empty ones, or are away and come back stale.
+            let lost = [rng.below(4) as usize, rng.below(4) as usize];
+            let mut kept = disks.clone();
+            kept.retain(|(id, _)| !lost.iter().any(|index| disks[*index].0 == *id));
+            if round % 2 == 0 {
+                for index in lost {
+                    let path = disks[index].1.folder().expect("a folder").to_owned();
+                    std::fs::remove_dir_all(path.join("volumes")).ok();
+                }
+                kept = disks.clone();
+            }
+            let opened = MetaStore::open(env.clone(), settings(3), VOLUME, kept).await;
+            let (opened, recovered) = opened.unwrap_or_else(|error| panic!("{error}"));
+            model.recovered(&opened, &recovered);
+            assert!(model.submit(&opened));
+            model.compare(&opened);
+            opened.ship().await.expect("ships");
+            opened.abort().await;
+            drop(opened);
+            model.durable = model.durable.min(model.history.len() - 1);
+            disks.rotate_left(1);
+            let opened = MetaStore::open(env.clone(), settings(3), VOLUME, disks.clone()).await;
+            let (opened, recovered) = opened.unwrap_or_else(|error| panic!("{error}"));
+            model.recovered(&opened, &recovered);
+            store = opened;
+        }
+        store.abort().await;
+    });
+}
+
+const KILLED_FOLDER: &str = "CAIRN_META_TEST_FOLDER";
+const KILLED_STEP_COUNT: usize = 400;
+
+pub(super) fn real_disks(
+    folder: &std::path::Path,
+    missing: &[u64],
+) -> Vec<(DiskId, Arc<dyn Disk>)> {
+    let disk = |index: u64| -> (DiskId, Arc<dyn Disk>) {
+        let path = folder.join(format!("disk{index}"));
+        let disk = cairn_disk::RealDisk::open(path, Default::default()).expect("a disk");
+        (DiskId(u128::from(index) + 1), disk)
+    };
+    let present = (0..4).filter(|index| !missing.contains(index));
+    present.map(disk).collect()
+}
+
+/// Small write buffers, so that RocksDB flushes by itself in the middle of things.
+fn settings_on_folders() -> MetaSettings {
+    MetaSettings {
+        write_buffer_bytes: 64 << 10,
+        ..settings(3)
+    }
+}
+
+/// Runs in a process of its own when the test below asks for it; then it works until it is killed.
+#[test]
+fn the_process_that_is_killed() {
+    let Ok(folder) = std::env::var(KILLED_FOLDER) else {
+        return;
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .build()
+        .expect("a runtime");
+    let env = cairn_base::real::env(runtime.handle().clone());
+    runtime.block_on(async {
+        let disks = real_disks(folder.as_ref(), &[]);
+        let created = MetaStore::create(env, settings_on_folders(), VOLUME, disks);
+        let store = created.await.expect("creates");
+        let mut model = Model::new(5);
+        println!("\ndurable 0 0");
+        for step in 0..KILLED_STEP_COUNT {
+            assert!(model.submit(&store));
+            assert!(model.submit(&store));
+            assert!(model.wait(&store).await);
+            println!("\ndurable {} {}", step + 1, model.durable);
+        }
+    });
+    std::process::abort();
+}
+
+#[test]
+fn a_killed_process_loses_nothing_that_was_acknowledged() {
+    let program = std::env::current_exe().expect("a program");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .build()
+        .expect("a runtime");
+    for kill_after in [1, 7, 60, 200, KILLED_STEP_COUNT] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut child = std::process::Command::new(&program)
+            .args([
+                "--exact",
+                "tests::folders::the_process_that_is_killed",
+                "--nocapture",
+            ])
+            .env(KILLED_FOLDER, folder.path())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .expect("starts");
+        let mut output = std::io::BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut line = String::new();
+        let mut acknowledged = (0, 0);
+        while acknowledged.0 < kill_after {
+            line.clear();
+            let count = std::io::BufRead::read_line(&mut output, &mut line).expect("reads");
+            assert!(count > 0, "it died by itself after {acknowledged:?}");
+            let mut words = line.split_whitespace();
+            if words.next() == Some("durable") {
+                let mut number = || words.next()?.parse::<usize>().ok();
+                acknowledged = (number().expect("a step"), number().expect("a number"));
+            }
+        }
+        child.kill().expect("kills");
+        child.wait().expect("ends");
+        // The same random choices again: what it had submitted, and more.
+        let mut model = Model::new(5);
+        for _ in 0..KILLED_STEP_COUNT {
+            for _ in 0..2 {
+                // The store's own first group took position 1.
+                let position = LogPosition(model.history.len() as u64 + 1);
+                assert!(model.submit_to(|_| Ticket(position)));
+            }
+            model.durable = model.pick();
+        }
+        model.durable = acknowledged.1;
+        let missing = [kill_after as u64 % 4, kill_after as u64 % 3];
+        let env = cairn_base::real::env(runtime.handle().clone());
+        runtime.block_on(async {
+            let disks = real_disks(folder.path(), &missing);
+            let opened = MetaStore::open(env.clone(), settings_on_folders(), VOLUME, disks).await;
+            let (store, recovered) = opened.unwrap_or_else(|error| panic!("{error}"));
+            model.recovered(&store, &recovered);
+            store.abort().await;
+        });
+    }
+}
+
+/// RocksDB itself on a full disk: the files that it makes next are `/dev/full`. It looks by itself, every
+/// five seconds, whether it can go on.
+#[test]
+fn rocksdb_goes_on_after_a_full_disk() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_time()
+        .build()
+        .expect("a runtime");
+    let env = cairn_base::real::env(runtime.handle().clone());
+    runtime.block_on(async {
+        let disks = real_disks(folder.path(), &[1, 2, 3]);
+        let settings = MetaSettings {
+            log_file_bytes: 1 << 20,
+            ..settings_on_folders()
+        };
+        let created = MetaStore::create(env.clone(), settings.clone(), VOLUME, disks);
+        let store = created.await.expect("creates");
+        let mut model = Model::new(1);
+        assert!(model.submit(&store));
+        store.flush().await.expect("flushes");
+        let state = folder.path().join("disk0/volumes/00000007/state");
+        let traps: Vec<_> = (0..2000)
+            .map(|number| state.join(format!("{number:06}.sst")))
+            .filter(|path| std::os::unix::fs::symlink("/dev/full", path).is_ok())
+            .collect();
+        while !store.is_full() {
+            assert!(model.submit(&store));
+            let last = store.last_ticket();
+            store.durable(last).await.expect("the log has room");
+            model.durable = model.history.len() - 1;
+        }
+        model.compare(&store);
+        assert!(model.submit(&store));
+        assert!(model.wait(&store).await, "deletions would go on");
+        assert!(store.ship().await.is_err());
+        for trap in traps {
+            // Those that were tried are gone.
+            let _ = std::fs::remove_file(trap);
+        }
+        while store.is_full() {
+            env.clock.sleep(std::time::Duration::from_millis(20)).await;
+        }
+        model.compare(&store);
+        store.close().await.expect("closes");
+        drop(store);
+        model.durable = model.history.len() - 1;
+        let disks = real_disks(folder.path(), &[1, 2, 3]);
+        let opened = MetaStore::open(env, settings, VOLUME, disks).await;
+        let (store, recovered) = opened.unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(recovered.replayed_entries, 0);
+        model.recovered(&store, &recovered);
+        store.abort().await;
+    });
+}

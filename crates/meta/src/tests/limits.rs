@@ -1,0 +1,202 @@
+//! The log is recycled, queues are bounded, disks are full.
+
+use super::*;
+
+#[test]
+fn the_log_is_recycled_and_waits_for_the_journal() {
+    block_on(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(3);
+        let created = MetaStore::create(world.env.clone(), settings(2), VOLUME, pool.present());
+        let store = created.await.expect("creates");
+        let write = |journal: Option<JournalEntry>, fold: Option<Fold>| {
+            let store = store.clone();
+            async move {
+                let mut batch = Batch::new();
+                batch.put(Key::inode(Ino(1)), vec![1; 3000]);
+                journal.map(|entry| batch.journal(entry).len_bytes());
+                fold.map(|fold| batch.fold(fold).len_bytes());
+                let ticket = store.submit(batch);
+                store.durable(ticket).await.expect("durable");
+                ticket
+            }
+        };
+        let entry = JournalEntry {
+            position: LogPosition(0),
+            ino: Ino(9),
+            offset: 10,
+            data: Bytes::from_static(b"0123456789"),
+            size_bytes: 20,
+            mtime: Timestamp::new(1, 2),
+            ctime: Timestamp::new(3, 4),
+            mode: 0o644,
+        };
+        for _ in 0..300 {
+            write(None, None).await;
+        }
+        assert!(
+            store.stats().log_bytes < 8 * LOG_FILE_BYTES_MIN,
+            "{:?}",
+            store.stats()
+        );
+        let files = pool.disks[0].file_names().len();
+        assert!(files < 12, "{files} files");
+        let pinned = write(Some(entry.clone()), None).await;
+        for _ in 0..200 {
+            write(None, None).await;
+        }
+        store.ship().await.expect("ships");
+        let last = write(None, None).await;
+        assert!(store.stats().log_start <= pinned.0);
+        assert_eq!(store.journal_pressure().oldest, Some(pinned.0));
+        assert_eq!(store.journal_inodes(last.0), [Ino(9)]);
+        store.abort().await;
+        let opened = MetaStore::open(world.env.clone(), settings(2), VOLUME, pool.present());
+        let (store, recovered) = opened.await.expect("opens");
+        let position = pinned.0;
+        assert_eq!(recovered.journal, [JournalEntry { position, ..entry }]);
+        let mut batch = Batch::new();
+        batch.fold(Fold {
+            ino: Ino(9),
+            start: 0,
+            end: u64::MAX,
+            through: last.0,
+        });
+        store.durable(store.submit(batch)).await.expect("durable");
+        assert_eq!(store.journal_pressure().data_bytes, 0);
+        store.ship().await.expect("ships");
+        store
+            .durable(store.submit(Batch::new()))
+            .await
+            .expect("durable");
+        assert!(store.stats().log_start > last.0);
+    });
+}
+
+#[test]
+fn admission_waits_for_the_queue() {
+    block_on(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(1);
+        let mut settings = settings(1);
+        settings.queue_bytes_max = 1000;
+        let created = MetaStore::create(world.env.clone(), settings, VOLUME, pool.present());
+        let store = created.await.expect("creates");
+        store.admit().await;
+        let mut batch = Batch::new();
+        batch.put(Key::inode(Ino(1)), vec![1; 2000]);
+        let ticket = store.submit(batch);
+        assert!(!store.is_durable(ticket));
+        store.admit().await;
+        assert!(store.is_durable(ticket));
+    });
+}
+
+/// Takes all space of a disk but some.
+pub(super) async fn fill(disk: &Arc<MemDisk>, name: &str, left_bytes: u64) {
+    let free_bytes = disk.space().expect("says").free_bytes;
+    let len_bytes = free_bytes.saturating_sub(left_bytes);
+    let ballast = disk.open(name, OpenMode::CreateNew { len_bytes });
+    drop(ballast.await.expect("fits"));
+    disk.sync_folder("").await.expect("syncs");
+}
+
+async fn settle(world: &TestWorld) {
+    for _ in 0..3 {
+        world.clock.advance(std::time::Duration::from_secs(1));
+        for _ in 0..500 {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Neither the state nor, later, the log finds space: what was submitted stays readable and safe, also
+/// over a restart, and goes on as soon as there is space.
+#[test]
+fn a_full_disk_delays_and_loses_nothing() {
+    let mut unreplayed_count = 0;
+    for seed in 0..20 {
+        block_on(async {
+            let world = TestWorld::new(seed);
+            let mut pool = Pool::new(1);
+            let mut model = Model::new(seed);
+            let created =
+                MetaStore::create(world.env.clone(), settings(1), VOLUME, pool.present()).await;
+            let mut store = created.expect("creates");
+            for _ in 0..100 {
+                assert!(model.submit(&store));
+            }
+            let last = store.last_ticket();
+            store.durable(last).await.expect("durable");
+            store.ship().await.expect("ships");
+            for round in 0..2 {
+                assert!(model.submit(&store));
+                let last = store.last_ticket();
+                store.durable(last).await.expect("the log has room");
+                // Log files that are not needed any more go before.
+                settle(&world).await;
+                fill(&pool.disks[0], &format!("ballast{round}"), 0).await;
+                // A start that had no space to replay has nothing to write either.
+                let shipped = store.ship().await;
+                assert!(shipped.is_err() || store.is_full(), "round {round}");
+                for _ in 0..3 {
+                    assert!(model.submit(&store));
+                    assert!(model.wait(&store).await, "the log has room");
+                    model.compare(&store);
+                }
+                settle(&world).await;
+                assert!(store.is_full() && store.stats().full, "round {round}");
+                let stats = store.stats();
+                assert!(stats.applied < stats.durable, "{stats:?}");
+                if round == 0 {
+                    pool.crash(Crash::LoseUnsynced, seed);
+                    store.abort().await;
+                    store = reopen_with_room_for_a_term(&world, &pool, &mut model).await;
+                    unreplayed_count += usize::from(store.is_full());
+                }
+            }
+            // Until the log is full, too: now they wait.
+            for _ in 0..200 {
+                assert!(model.submit(&store));
+                settle_once().await;
+            }
+            let ticket = store.last_ticket();
+            settle(&world).await;
+            assert!(!store.is_durable(ticket), "there is no room for more");
+            model.compare(&store);
+            for name in ["ballast1", "ballast"] {
+                pool.disks[0].remove(name).await.expect("removes");
+            }
+            settle(&world).await;
+            store.durable(ticket).await.expect("durable");
+            settle(&world).await;
+            assert!(!store.is_full());
+            assert_eq!(store.stats().applied, store.stats().durable);
+            model.compare(&store);
+            store.close().await.expect("closes");
+            model.durable = model.history.len() - 1;
+            let store = reopen(&world, &pool, &mut model, 1).await;
+            assert!(model.submit(&store));
+            store.abort().await;
+        });
+    }
+    assert!(unreplayed_count > 0, "no start was short of space");
+}
+
+async fn settle_once() {
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Each start needs a log file of its own, so it gets room for that and for no more.
+async fn reopen_with_room_for_a_term(
+    world: &TestWorld,
+    pool: &Pool,
+    model: &mut Model,
+) -> Arc<MetaStore> {
+    let disk = &pool.disks[0];
+    disk.remove("ballast0").await.expect("removes");
+    fill(disk, "ballast", LOG_FILE_BYTES_MIN + 4096).await;
+    reopen(world, pool, model, 1).await
+}

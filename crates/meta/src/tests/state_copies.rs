@@ -1,0 +1,229 @@
+//! RocksDB's files rot, and copies take the place of states.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cairn_base::disk::Disk;
+use cairn_base::env::Env;
+use cairn_base::{DiskId, Ino};
+use cairn_testkit::Rng;
+
+use super::folders::real_disks;
+use super::{VOLUME, settings};
+use crate::{Batch, Key, MetaError, MetaSettings, MetaStore};
+
+type Disks = Vec<(DiskId, Arc<dyn Disk>)>;
+
+const COUNT: u64 = 300;
+
+fn with_env<F: Future<Output = ()>>(test: impl FnOnce(Env, PathBuf) -> F) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_time()
+        .build()
+        .expect("a runtime");
+    let env = cairn_base::real::env(runtime.handle().clone());
+    runtime.block_on(test(env, folder.path().to_owned()));
+}
+
+fn volume_folder(folder: &Path, disk: u64) -> PathBuf {
+    folder.join(format!("disk{disk}/volumes/{:08x}", VOLUME.0))
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("makes");
+    for entry in fs::read_dir(from).expect("reads") {
+        let entry = entry.expect("an entry");
+        fs::copy(entry.path(), to.join(entry.file_name())).expect("copies");
+    }
+}
+
+/// Turns a bit in the middle of the largest table, where inodes are; the file stays the one that hard
+/// links name.
+fn rot(folder: &Path) {
+    let entries = fs::read_dir(folder).expect("reads");
+    let tables = entries
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "sst"));
+    let largest = tables.max_by_key(|path| fs::metadata(path).map_or(0, |found| found.len()));
+    let table = largest.expect("a table");
+    let mut bytes = fs::read(&table).expect("reads");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x10;
+    fs::write(table, bytes).expect("writes");
+}
+
+fn replica_in(folder: &Path) -> PathBuf {
+    let mut replicas = fs::read_dir(folder)
+        .expect("reads")
+        .map(|entry| entry.expect("an entry").path());
+    let is_replica = |path: &PathBuf| path.to_string_lossy().contains("replica.");
+    replicas.find(is_replica).expect("a copy of the state")
+}
+
+/// Values that do not compress, so that a table has many blocks.
+async fn write(store: &MetaStore, numbers: std::ops::Range<u64>) {
+    for number in numbers {
+        let mut rng = Rng::new(number);
+        let value: Vec<u8> = (0..200).map(|_| rng.below(256) as u8).collect();
+        let mut batch = Batch::new();
+        batch.put(Key::inode(Ino(number)), value);
+        store.submit(batch);
+    }
+    let last = store.last_ticket();
+    store.durable(last).await.expect("durable");
+}
+
+fn read_all(store: &MetaStore, count: u64) -> Result<(), MetaError> {
+    for number in 1..count {
+        let found = store.get(&Key::inode(Ino(number)))?;
+        assert!(found.is_some(), "{number} is gone");
+    }
+    Ok(())
+}
+
+async fn open(env: &Env, settings: &MetaSettings, disks: Disks) -> Arc<MetaStore> {
+    let opened = MetaStore::open(env.clone(), settings.clone(), VOLUME, disks).await;
+    opened.unwrap_or_else(|error| panic!("{error}")).0
+}
+
+/// A disk has the state that was once worked with and a newer copy of another disk's: a crash came after
+/// the copy was made and before the old state was removed. Then the other disk is lost.
+#[test]
+fn a_copy_takes_the_place_of_an_older_state_on_its_disk() {
+    for is_cut in [false, true] {
+        with_env(|env, folder| async move {
+            let settings = settings(2);
+            let disks = |missing: &[u64]| {
+                let missing: Vec<u64> = missing.iter().copied().chain([2, 3]).collect();
+                real_disks(&folder, &missing)
+            };
+            let created = MetaStore::create(env.clone(), settings.clone(), VOLUME, disks(&[]));
+            let store = created.await.expect("creates");
+            write(&store, 1..COUNT).await;
+            store.ship().await.expect("ships");
+            store.abort().await;
+            drop(store);
+            let state = volume_folder(&folder, 0).join("state");
+            let store = open(&env, &settings, disks(&[0])).await;
+            write(&store, COUNT..2 * COUNT).await;
+            store.flush().await.expect("flushes");
+            store.abort().await;
+            drop(store);
+            let kept = folder.join("kept");
+            copy_folder(&state, &kept);
+            let store = open(&env, &settings, disks(&[])).await;
+            assert_eq!(store.primary_disk(), DiskId(2));
+            store.ship().await.expect("ships");
+            if is_cut {
+                // The log does not go on from the old state any more.
+                write(&store, 1..2).await;
+            }
+            store.abort().await;
+            drop(store);
+            assert!(!state.exists(), "it is not needed any more");
+            copy_folder(&kept, &state);
+
+            for _ in 0..3 {
+                let store = open(&env, &settings, disks(&[1])).await;
+                read_all(&store, 2 * COUNT).expect("reads");
+                write(&store, 1..COUNT).await;
+                store.ship().await.expect("ships");
+                store.close().await.expect("closes");
+            }
+        });
+    }
+}
+
+/// What rots in the state is noticed before it becomes a copy, also after a restart, and the store gives
+/// up in favour of the copies that are whole.
+#[test]
+fn a_rotten_state_is_not_shipped() {
+    for restarts in [false, true] {
+        with_env(|env, folder| async move {
+            let settings = settings(3);
+            let disks = |missing: &[u64]| real_disks(&folder, missing);
+            let created = MetaStore::create(env.clone(), settings.clone(), VOLUME, disks(&[3]));
+            let mut store = created.await.expect("creates");
+            write(&store, 1..COUNT).await;
+            store.ship().await.expect("ships");
+            if restarts {
+                store.abort().await;
+                drop(store);
+            } else {
+                // As a disk that comes without a copy.
+                fs::remove_dir_all(replica_in(&volume_folder(&folder, 1))).expect("removes");
+                rot(&volume_folder(&folder, 0).join("state"));
+                write(&store, COUNT..COUNT + 1).await;
+                store.ship().await.expect("the state itself can be written");
+                assert!(store.failure().is_some(), "it goes on with a damaged state");
+                store.abort().await;
+                drop(store);
+            }
+            if restarts {
+                rot(&volume_folder(&folder, 0).join("state"));
+                store = open(&env, &settings, disks(&[3])).await;
+                write(&store, COUNT..COUNT + 1).await;
+                store.ship().await.expect("the state itself can be written");
+                assert!(store.failure().is_some(), "it goes on with a damaged state");
+                store.abort().await;
+                drop(store);
+            }
+            let store = open(&env, &settings, disks(&[0, 3])).await;
+            read_all(&store, COUNT + 1).expect("reads");
+            store.close().await.expect("closes");
+        });
+    }
+}
+
+/// A read that meets damage ends the store if another copy has what is asked for; the only copy goes on
+/// with what can be read.
+#[test]
+fn a_rotten_state_is_left_for_a_copy() {
+    for copies in [1, 2] {
+        with_env(|env, folder| async move {
+            let settings = settings(copies);
+            let disks = |missing: &[u64]| real_disks(&folder, missing);
+            let created = MetaStore::create(env.clone(), settings.clone(), VOLUME, disks(&[2, 3]));
+            let store = created.await.expect("creates");
+            write(&store, 1..COUNT).await;
+            store.close().await.expect("closes");
+            drop(store);
+            rot(&volume_folder(&folder, 0).join("state"));
+            let store = open(&env, &settings, disks(&[2, 3])).await;
+            let read = read_all(&store, COUNT);
+            assert!(matches!(read, Err(MetaError::StateDamaged(_))), "{read:?}");
+            assert_eq!(store.failure().is_some(), copies == 2);
+            store.abort().await;
+            drop(store);
+            if copies == 2 {
+                let store = open(&env, &settings, disks(&[0, 2, 3])).await;
+                read_all(&store, COUNT).expect("reads");
+            }
+        });
+    }
+}
+
+/// A table that rots in a copy would be taken over by every copy after it.
+#[test]
+fn a_rotten_copy_is_made_whole_in_time() {
+    with_env(|env, folder| async move {
+        let settings = settings(2);
+        let disks = |missing: &[u64]| real_disks(&folder, missing);
+        let created = MetaStore::create(env.clone(), settings.clone(), VOLUME, disks(&[2, 3]));
+        let store = created.await.expect("creates");
+        write(&store, 1..COUNT).await;
+        store.ship().await.expect("ships");
+        rot(&replica_in(&volume_folder(&folder, 1)));
+        for number in 0..3 {
+            write(&store, COUNT + number..COUNT + number + 1).await;
+            store.ship().await.expect("ships");
+        }
+        store.abort().await;
+        drop(store);
+        let store = open(&env, &settings, disks(&[0, 2, 3])).await;
+        read_all(&store, COUNT + 3).expect("reads");
+    });
+}

@@ -1,0 +1,379 @@
+//! What a move of a shard meets on its way: sweeps, removals, disks that are away, bytes that nobody vouches for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_base::DiskId;
+use cairn_base::disk::{Disk, OpenMode};
+use cairn_base::env::BoxFuture;
+use cairn_testkit::{OpKind, Pace as DiskPace, Rng, TestWorld};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::world::*;
+use crate::*;
+
+fn unpaced() -> Pace {
+    Pace::new(TestWorld::new(1).env.clock, 0)
+}
+
+/// Operations on these names wait until their gate is opened.
+#[derive(Default)]
+struct Gates(Mutex<Vec<Gate>>);
+
+struct Gate {
+    kind: OpKind,
+    name_end: &'static str,
+    reached: Arc<Notify>,
+    open: Arc<Notify>,
+}
+
+/// What a test has of a gate.
+struct Held {
+    reached: Arc<Notify>,
+    open: Arc<Notify>,
+}
+
+impl Gates {
+    fn hold(&self, kind: OpKind, name_end: &'static str) -> Held {
+        let held = Held {
+            reached: Arc::default(),
+            open: Arc::default(),
+        };
+        self.0.lock().push(Gate {
+            kind,
+            name_end,
+            reached: held.reached.clone(),
+            open: held.open.clone(),
+        });
+        held
+    }
+}
+
+impl DiskPace for Gates {
+    fn pause(&self, kind: OpKind, name: &str) -> Option<BoxFuture<()>> {
+        let mut gates = self.0.lock();
+        let at = gates
+            .iter()
+            .position(|gate| gate.kind == kind && name.ends_with(gate.name_end))?;
+        let gate = gates.remove(at);
+        Some(Box::pin(async move {
+            gate.reached.notify_one();
+            gate.open.notified().await;
+        }))
+    }
+}
+
+fn at(info: &SegmentInfo, index: u8) -> ShardAt {
+    ShardAt {
+        volume: VOLUME,
+        segment: info.id,
+        index,
+    }
+}
+
+async fn filled(disks: usize, seed: u64) -> (World, Vec<Written>, SegmentInfo) {
+    let mut rng = Rng::new(seed);
+    let world = World::new(disks, seed).await;
+    let records = [1 << 20, 1 << 20, 300_000].map(|len| data(&mut rng, len, false, true));
+    let written = world.append_ok(code(4, 2), records.to_vec()).await;
+    let info = world.store.segments(VOLUME).remove(0);
+    (world, written, info)
+}
+
+/// The disk of a pool of seven that holds nothing of a segment of six shards.
+fn spare_disk(info: &SegmentInfo) -> usize {
+    (0..7)
+        .find(|index| !info.disks.contains(&DiskId(*index as u128 + 1)))
+        .expect("one is free")
+}
+
+async fn settle() {
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[test]
+fn a_sweep_spares_what_a_move_publishes_meanwhile() {
+    block_on(async {
+        let (world, written, info) = filled(7, 20).await;
+        world.store.seal_all(VOLUME).await;
+        let target = spare_disk(&info);
+        let cold = world.cold(&[]).await;
+        let disk = cold.disks[target].clone();
+        // What crashes left there: two rounds of a sweep, and the shard itself from a move that broke off.
+        let moved_name = format!("shards/{:08x}/{:016x}.01", VOLUME.0, info.id.0);
+        let mut names: Vec<String> = (0..32)
+            .map(|index| format!("shards/{:08x}/{:016x}.{index:02}", VOLUME.0, 0))
+            .collect();
+        names.push(moved_name.clone());
+        for name in &names {
+            let mode = OpenMode::CreateNew { len_bytes: 4096 };
+            disk.open(name, mode).await.expect("made");
+        }
+        let gates = Arc::new(Gates::default());
+        let first = gates.hold(OpKind::Open, "0000000000000000.00");
+        let second = gates.hold(OpKind::Open, "0000000000000000.16");
+        disk.pace_with(gates);
+        let local = tokio::task::LocalSet::new();
+        let store = cold.store.clone();
+        let sweep = local.spawn_local(async move { store.sweep(VOLUME).await.expect("swept") });
+        let store = cold.store.clone();
+        let place = at(&info, 1);
+        local
+            .run_until(async move {
+                first.reached.notified().await;
+                // The sweep knows what it is going to delete; the move begins.
+                let moving = tokio::task::spawn_local(async move {
+                    store.move_shard(place, &unpaced()).await.expect("moved")
+                });
+                settle().await;
+                first.open.notify_one();
+                second.reached.notified().await;
+                settle().await;
+                second.open.notify_one();
+                let moved = moving.await.expect("ended");
+                sweep.await.expect("ended");
+                moved.finish().await;
+            })
+            .await;
+        assert!(disk.file_names().contains(&moved_name), "the moved shard");
+        // Nothing has to be computed where all six shards are there.
+        let again = cold.cold(&[]).await;
+        again.check(&written).await;
+        assert_eq!(again.store.stats().degraded_reads, 0);
+    });
+}
+
+/// A disk that hangs holds a sweep up, and the volume is opened again on other disks meanwhile.
+#[test]
+fn a_sweep_spares_what_is_written_after_the_volume_was_opened_again() {
+    block_on(async {
+        let (world, written, _) = filled(6, 24).await;
+        world.store.seal_all(VOLUME).await;
+        let cold = world.cold(&[]).await;
+        let disk = cold.disks[3].clone();
+        let gates = Arc::new(Gates::default());
+        let listing = gates.hold(OpKind::List, "");
+        disk.pace_with(gates);
+        let local = tokio::task::LocalSet::new();
+        let store = cold.store.clone();
+        let sweep = local.spawn_local(async move { store.sweep(VOLUME).await.expect("swept") });
+        let (swept, fresh) = local
+            .run_until(async {
+                listing.reached.notified().await;
+                cold.store.close_volume(VOLUME);
+                cold.open_again(world.store.segments(VOLUME));
+                let mut rng = Rng::new(25);
+                let record = data(&mut rng, 1 << 20, false, true);
+                let fresh = cold.append_ok(code(4, 2), vec![record]).await;
+                listing.open.notify_one();
+                (sweep.await.expect("ended"), fresh)
+            })
+            .await;
+        assert_eq!(swept.shards_removed, 0);
+        cold.store.seal_all(VOLUME).await;
+        let again = cold.cold(&[]).await;
+        again.check(&written).await;
+        again.check(&fresh).await;
+        assert_eq!(again.store.stats().degraded_reads, 0);
+    });
+}
+
+#[test]
+fn a_move_that_fails_leaves_no_file() {
+    block_on(async {
+        let (world, _, info) = filled(7, 21).await;
+        world.store.seal_all(VOLUME).await;
+        // Three of six shards are away: it takes four to compute one.
+        let away = [0, 1, 2].map(|shard: usize| info.disks[shard].0 as usize - 1);
+        let cold = world.cold(&away).await;
+        let free_before = cold.store.space().free_bytes;
+        let failed = cold.store.move_shard(at(&info, 0), &unpaced()).await;
+        assert!(matches!(failed.map(drop), Err(MoveError::TooFew(_))));
+        let target = &cold.disks[spare_disk(&info)];
+        let left: Vec<String> = target.file_names();
+        assert!(
+            !left.iter().any(|name| name.starts_with("rebuild/")),
+            "{left:?}"
+        );
+        assert_eq!(cold.store.space().free_bytes, free_before);
+    });
+}
+
+#[test]
+fn bytes_are_given_up_only_when_every_other_disk_is_there() {
+    block_on(async {
+        let (world, written, info) = filled(7, 22).await;
+        world.store.seal_all(VOLUME).await;
+        // Wrong on the disk that leaves, and for now too few others to compute them.
+        let (disk, file) = world.shard_file(info.id, 0);
+        world.disks[disk].flip_bit(&file, 4096, 1);
+        let away = [1, 2, 3].map(|shard: usize| info.disks[shard].0 as usize - 1);
+        let cold = world.cold(&away).await;
+        let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
+        assert!(matches!(moved.map(drop), Err(MoveError::TooFew(_))));
+        // They are back: nothing was lost.
+        let cold = world.cold(&[]).await;
+        let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
+        let moved = moved.expect("moved");
+        assert_eq!(moved.lost_bytes, 0);
+        moved.finish().await;
+        cold.cold(&away[..2]).await.check(&written).await;
+    });
+}
+
+#[test]
+fn a_single_copy_is_moved_with_what_is_wrong_in_it() {
+    block_on(async {
+        let world = World::new(3, 23).await;
+        let mut rng = Rng::new(23);
+        let records = vec![data(&mut rng, 300_000, false, true)];
+        world.append_ok(code(1, 0), records).await;
+        world.store.seal_all(VOLUME).await;
+        let info = world.store.segments(VOLUME).remove(0);
+        let (disk, file) = world.shard_file(info.id, 0);
+        world.disks[disk].flip_bit(&file, 4096, 1);
+        let cold = world.cold(&[]).await;
+        let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
+        assert_eq!(moved.expect("moved").lost_bytes, 64 << 10);
+    });
+}
+
+#[test]
+fn what_was_given_up_can_be_repaired_when_it_is_found() {
+    block_on(async {
+        let (world, written, info) = filled(7, 24).await;
+        world.store.seal_all(VOLUME).await;
+        // Three pieces at one place are wrong; then one of them turns out right after all (a cable).
+        for shard in 0..3 {
+            let (disk, file) = world.shard_file(info.id, shard);
+            world.disks[disk].flip_bit(&file, 4096, 1);
+        }
+        let cold = world.cold(&[]).await;
+        let moved = cold.store.move_shard(at(&info, 1), &unpaced()).await;
+        let moved = moved.expect("moved");
+        assert_eq!(moved.lost_bytes, 64 << 10);
+        moved.finish().await;
+        let (disk, file) = cold.shard_file(info.id, 0);
+        cold.disks[disk].flip_bit(&file, 4096, 1);
+        let cold = cold.cold(&[]).await;
+        let scrub = cold.store.scrub_segment(VOLUME, info.id, &unpaced()).await;
+        let scrub = scrub.expect("scrubbed");
+        assert_eq!(
+            (scrub.wrong_bytes, scrub.repaired_bytes),
+            (128 << 10, 128 << 10)
+        );
+        let away = [0, 3].map(|shard: usize| info.disks[shard].0 as usize - 1);
+        cold.cold(&away).await.check(&written).await;
+    });
+}
+
+#[test]
+fn a_removal_does_not_wait_for_a_slow_move() {
+    block_on(async {
+        let (world, _, info) = filled(7, 25).await;
+        world.store.seal_all(VOLUME).await;
+        let cold = world.cold(&[]).await;
+        let clock = TestWorld::new(2);
+        clock.clock.advance(Duration::from_secs(10));
+        let slow = Pace::new(clock.env.clock.clone(), 1);
+        let local = tokio::task::LocalSet::new();
+        let store = cold.store.clone();
+        let place = at(&info, 0);
+        let moving =
+            local.spawn_local(async move { store.move_shard(place, &slow).await.map(drop) });
+        let store = cold.store.clone();
+        let id = info.id;
+        let removing = local.spawn_local(async move { store.remove(VOLUME, id).await });
+        local
+            .run_until(async move {
+                for _ in 0..100_000 {
+                    if removing.is_finished() {
+                        break;
+                    }
+                    tokio::task::yield_now().await;
+                }
+                assert!(removing.is_finished(), "the removal waits");
+                removing.await.expect("ended").expect("removed");
+                clock.clock.advance(Duration::from_secs(1 << 24));
+                for _ in 0..100_000 {
+                    if moving.is_finished() {
+                        break;
+                    }
+                    clock.clock.advance(Duration::from_secs(1));
+                    tokio::task::yield_now().await;
+                }
+                let moved = moving.await.expect("ended");
+                assert!(matches!(moved, Err(MoveError::NotNow)));
+            })
+            .await;
+        let left: Vec<String> = cold
+            .disks
+            .iter()
+            .flat_map(|disk| disk.file_names())
+            .collect();
+        let is_data = |name: &&String| name.starts_with("shards/") || name.starts_with("rebuild/");
+        assert_eq!(left.iter().filter(is_data).count(), 0, "{left:?}");
+    });
+}
+
+#[test]
+fn nothing_is_computed_from_bytes_that_nobody_vouches_for() {
+    block_on(async {
+        // Not sealed, as a crash leaves it, and a wrong bit that no footer tells.
+        let (world, written, info) = filled(7, 26).await;
+        let (disk, file) = world.shard_file(info.id, 0);
+        world.disks[disk].flip_bit(&file, 4096, 1);
+        let lost = info.disks[4].0 as usize - 1;
+        let cold = world.cold(&[lost]).await;
+        let moved = cold.store.move_shard(at(&info, 4), &unpaced()).await;
+        assert!(moved.is_err(), "parity was computed from a wrong bit");
+        cold.check(&written).await;
+        // It is there, and can be copied as it is.
+        let cold = world.cold(&[]).await;
+        let moved = cold.store.move_shard(at(&info, 4), &unpaced()).await;
+        moved.expect("moved").finish().await;
+    });
+}
+
+#[test]
+fn a_disk_that_leaves_waits_for_segments_being_made() {
+    block_on(async {
+        let world = World::new(3, 27).await;
+        let gates = Arc::new(Gates::default());
+        // The first file of the first segment, wherever it is made.
+        let held = gates.hold(OpKind::Create, "0000000000000001.00");
+        for disk in &world.disks {
+            disk.pace_with(gates.clone());
+        }
+        let mut rng = Rng::new(27);
+        let record = encode_record(vec![data(&mut rng, 5000, false, true)], Compression::None);
+        let local = tokio::task::LocalSet::new();
+        let store = world.store.clone();
+        let appending = local.spawn_local(async move {
+            let done = store.append(VOLUME, code(1, 0), Stream::Mixed, vec![record]);
+            done.await.expect("appended")
+        });
+        let store = world.store.clone();
+        local
+            .run_until(async move {
+                held.reached.notified().await;
+                let on = store.segments(VOLUME).remove(0).disks[0];
+                store.disk_leaving(on, true);
+                let waiting = store.clone();
+                let done = tokio::task::spawn_local(async move { waiting.placements_done().await });
+                settle().await;
+                assert!(!done.is_finished());
+                held.open.notify_one();
+                done.await.expect("ended");
+                let appended = appending.await.expect("ended");
+                // It is known to be there now; who removes the disk sees it.
+                let known = store.segments(VOLUME);
+                assert!(known.iter().any(|info| info.disks.contains(&on)));
+                assert_eq!(appended.segments.len(), 1);
+            })
+            .await;
+    });
+}

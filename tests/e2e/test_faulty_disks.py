@@ -1,0 +1,275 @@
+"""Disks that fail, hang, are slow, or come back: noticed, taken out and rebuilt from, with clients at work.
+
+The server is the program that is shipped; `faults.c`, loaded before the C library, makes its disks so.
+"""
+
+import json
+import random
+import shutil
+import subprocess
+import threading
+import time
+import unittest
+
+import harness
+from pathlib import Path
+from worlds import WorldTest, content
+
+# An operation without an answer is given up after 30 s; twice that, for a busy machine.
+NOTICE_SECONDS_MAX = 90
+MOVE_SECONDS_MAX = 180
+# What a client waits while a disk hangs and its volume is opened on another one.
+STALL_SECONDS_MAX = 120
+DISK_COUNT = 6
+
+
+def build_faults(folder):
+    """Compiles faults.c; skips the test where there is no compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        raise unittest.SkipTest("no C compiler")
+    library = folder / "faults.so"
+    source = Path(__file__).with_name("faults.c")
+    subprocess.run(
+        [compiler, "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True
+    )
+    return library
+
+
+class FaultyServer(harness.Server):
+    """A server whose disks do what a file says."""
+
+    def __init__(self, root, library, disks, flags):
+        config = root / "threads.toml"
+        # io_uring would go past the library.
+        config.write_text('disk_io = "threads"\n')
+        super().__init__(root, disks, ["--config", config, *flags])
+        self.library = library
+        self.rules = root / "faults"
+        self.rules.write_text("")
+
+    def environment(self):
+        return super().environment() | {
+            "LD_PRELOAD": str(self.library),
+            "CAIRN_FAULTS": str(self.rules),
+        }
+
+    def argv(self):
+        return [str(argument) for argument in super().argv()]
+
+    def meets(self, *rules):
+        """From now on: `("fail" | "hang" | "slow", disk, ...)`."""
+        lines = [" ".join([what, f"{disk}/", *map(str, more)]) + "\n" for what, disk, *more in rules]
+        made = self.rules.with_suffix(".new")
+        made.write_text("".join(lines))
+        made.rename(self.rules)
+
+
+class Clients:
+    """Clients that write and read all the time, and keep what they were told is stored."""
+
+    def __init__(self, server, scratch, volume="main"):
+        self.server, self.scratch, self.volume = server, scratch, volume
+        self.stored, self.problems, self.longest = {}, [], 0.0
+        self.stopping = threading.Event()
+        self.thread = threading.Thread(target=self.work)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stopping.set()
+        self.thread.join()
+
+    def url(self, name):
+        return f"nfs://127.0.0.1:{self.server.port}/{self.volume}/{name}"
+
+    def ask(self, *arguments, **options):
+        begun = time.monotonic()
+        done = self.server.cairn(*arguments, check=False, **options)
+        self.longest = max(self.longest, time.monotonic() - begun)
+        if done.returncode != 0:
+            self.problems.append(f"{arguments}: {done.stderr}")
+        return done
+
+    def work(self):
+        rng = random.Random(self.volume)
+        index = 0
+        while not self.stopping.is_set():
+            name = f"{self.volume}-{index}"
+            data = content(name, rng.choice([1, 5_000, 200_000, 3_000_000]))
+            path = self.scratch / name
+            path.write_bytes(data)
+            if self.ask("cp", "-q", path, self.url(name)).returncode == 0:
+                self.stored[name] = data
+            path.unlink()
+            index += 1
+            self.verify(rng.sample(sorted(self.stored), min(2, len(self.stored))))
+
+    def verify(self, names):
+        for name in names:
+            got = self.ask("cat", self.url(name), text=False)
+            if got.returncode == 0 and got.stdout != self.stored[name]:
+                self.problems.append(f"{name}: other bytes")
+
+    def wait_for_more(self, count):
+        """Until so many more files are stored."""
+        enough = len(self.stored) + count
+        harness.wait_until(lambda: len(self.stored) >= enough, STALL_SECONDS_MAX, "the work of clients")
+
+
+class FaultyDisks(WorldTest):
+    def setUp(self):
+        super().setUp()
+        self.library = build_faults(self.scratch)
+
+    def server(self, flags=()):
+        root = self.scratch / "pool"
+        root.mkdir()
+        flags = ["--rebuild-delay", "0", *flags]
+        return self.enterContextHere(FaultyServer(root, self.library, DISK_COUNT, flags))
+
+    def disks(self, server):
+        listed = json.loads(server.cairn("disk", "list", "--json").stdout)
+        return {disk["label"].rpartition("/")[2]: disk for disk in listed["disks"]}, listed["rebuild"]
+
+    def wait_for(self, server, name, state, seconds):
+        look = lambda: self.disks(server)[0][name]["state"] == state
+        harness.wait_until(look, seconds, f"{name} being {state}")
+
+    def finish(self, server, clients):
+        """All that was stored is there, also without any two disks."""
+        self.assertEqual(clients.problems, [])
+        self.assertGreater(len(clients.stored), 4)
+        self.assertLess(clients.longest, STALL_SECONDS_MAX)
+        server.meets()
+        server.restart()
+        clients.verify(sorted(clients.stored))
+        server.stop()
+        labels = [disk for disk in server.disks if disk.exists()]
+        for pair in (labels[:2], labels[2:4], labels[-2:]):
+            for disk in pair:
+                disk.rename(disk.with_suffix(".away"))
+            server.start()
+            clients.verify(sorted(clients.stored))
+            server.stop()
+            for disk in pair:
+                disk.with_suffix(".away").rename(disk)
+        self.assertEqual(clients.problems, [])
+
+    def goes_bad(self, index, rule, seconds=NOTICE_SECONDS_MAX, problem=""):
+        """A disk goes bad under load, is noticed, replaced, and can be thrown away."""
+        server = self.server()
+        bad = server.disks[index]
+        with Clients(server, self.scratch) as clients:
+            clients.wait_for_more(3)
+            begun = time.monotonic()
+            server.meets(rule(bad))
+            self.wait_for(server, bad.name, "failed", seconds)
+            noticed = time.monotonic() - begun
+            disk = self.disks(server)[0][bad.name]
+            self.assertIn(problem, disk["problem"])
+            self.assertEqual(server.status()["health"], "degraded")
+            self.assertEqual(server.metrics()[f'cairn_disk_healthy{{disk="{disk["id"]}",label="{bad}"}}'], 0)
+            clients.wait_for_more(3)
+            new = server.root / "new"
+            server.cairn("disk", "replace", bad, new)
+            rebuilt = lambda: bad.name not in self.disks(server)[0] and not self.disks(server)[1]["shards_left"]
+            harness.wait_until(rebuilt, MOVE_SECONDS_MAX, "the rebuild")
+            clients.wait_for_more(2)
+            disks, rebuild = self.disks(server)
+            self.assertEqual({disk["state"] for disk in disks.values()}, {"ok"})
+            self.assertEqual(rebuild["lost_bytes"], 0)
+            self.assertEqual(server.status()["health"], "healthy")
+        print(f"{self.id()}: noticed after {noticed:.1f} s, the longest wait of a client {clients.longest:.1f} s, "
+              f"{len(clients.stored)} files")
+        # What is on the bad disk is nobody's any more.
+        server.meets()
+        server.stop()
+        shutil.rmtree(bad)
+        server.disks[index] = new
+        server.start()
+        self.finish(server, clients)
+        return server
+
+    def test_a_disk_that_fails(self):
+        self.goes_bad(3, lambda disk: ("fail", disk))
+
+    def test_the_disk_of_the_metadata_fails(self):
+        self.goes_bad(0, lambda disk: ("fail", disk))
+
+    def test_a_disk_that_hangs(self):
+        self.goes_bad(3, lambda disk: ("hang", disk), problem="no answer")
+
+    def test_the_disk_of_the_metadata_hangs(self):
+        self.goes_bad(0, lambda disk: ("hang", disk), problem="no answer")
+
+    def test_a_disk_with_copies_of_the_metadata_hangs(self):
+        self.goes_bad(1, lambda disk: ("hang", disk), problem="no answer")
+
+    def test_a_disk_that_is_a_hundred_times_slower(self):
+        self.goes_bad(4, lambda disk: ("slow", disk, 150), seconds=240, problem="times those of the others")
+
+    def test_all_volumes_leave_a_disk_that_fails(self):
+        server = self.server()
+        server.cairn("volume", "create", "second")
+        server.cairn("export", "set", "second", "--client", "127.0.0.1", "--squash", "none")
+        first = Clients(server, self.scratch)
+        second = Clients(server, self.scratch, "second")
+        with first, second:
+            first.wait_for_more(2)
+            second.wait_for_more(2)
+            server.meets(("fail", server.disks[0]))
+            self.wait_for(server, "disk0", "failed", NOTICE_SECONDS_MAX)
+            first.wait_for_more(3)
+            second.wait_for_more(3)
+        self.assertEqual(second.problems, [])
+        self.finish(server, first)
+        server.start()
+        second.verify(sorted(second.stored))
+        self.assertEqual(second.problems, [])
+
+    def test_a_disk_that_comes_back_is_brought_up_to_date(self):
+        server = self.server()
+        with Clients(server, self.scratch) as clients:
+            clients.wait_for_more(3)
+            server.meets(("fail", server.disks[2]))
+            self.wait_for(server, "disk2", "failed", NOTICE_SECONDS_MAX)
+            # It misses this.
+            clients.wait_for_more(5)
+        server.meets()
+        server.restart()
+        disks, _ = self.disks(server)
+        self.assertEqual({disk["state"] for disk in disks.values()}, {"ok"})
+        server.cairn("scrub", "start", "--rate", "0")
+        done = lambda: json.loads(server.cairn("scrub", "status", "--json").stdout)["stage"] == "done"
+        harness.wait_until(done, MOVE_SECONDS_MAX, "the end of a scrub")
+        self.finish(server, clients)
+
+    def test_another_drive_in_the_place_of_a_drained_disk_is_left_alone(self):
+        server = self.server()
+        with Clients(server, self.scratch) as clients:
+            clients.wait_for_more(5)
+        place = server.disks[5]
+        server.cairn("disk", "drain", place)
+        self.wait_for(server, "disk5", "drained", MOVE_SECONDS_MAX)
+        # The drive is pulled, and another one with somebody's data is mounted there.
+        place.rename(self.scratch / "pulled")
+        (place / "volumes" / "precious").mkdir(parents=True)
+        (place / "volumes" / "precious" / "thesis").write_text("mine")
+        (place / "shards").mkdir()
+        server.cairn("disk", "remove", place)
+        self.assertEqual((place / "volumes" / "precious" / "thesis").read_text(), "mine")
+        self.assertTrue((place / "shards").is_dir())
+        # Nor is it wiped when it is to be added: nothing says that it was a disk of Cairn's.
+        refused = server.cairn("disk", "add", "--wipe", place, check=False)
+        self.assertEqual(refused.returncode, 4, refused.stderr)
+        self.assertEqual((place / "volumes" / "precious" / "thesis").read_text(), "mine")
+        shutil.rmtree(place)
+        server.disks.pop()
+        self.finish(server, clients)
+
+
+if __name__ == "__main__":
+    unittest.main()

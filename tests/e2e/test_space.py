@@ -1,0 +1,185 @@
+"""Space: what `df` says, what overwriting costs, what a full volume still does, and what deleting gives back.
+
+`make test-space` (CAIRN_SPACE_LONG=1) overwrites 1 GiB ten times over instead of an eighth of it.
+"""
+
+import os
+import random
+import threading
+import time
+import unittest
+
+import harness
+import libnfs
+from worlds import WorldTest, content
+
+MIB = 1024 * 1024
+LONG = os.environ.get("CAIRN_SPACE_LONG") == "1"
+# One percent of the volume, and what the file system of the disks itself needs for folders.
+DF_TOLERANCE = 0.01
+# docs/operations.md: how long deleting may take to give the space back.
+SPACE_BACK_SECONDS_MAX = 90
+DISKS = 3
+
+
+def shard_bytes(disk):
+    """Bytes of the files of a disk, and of those the ones that wait for new shards."""
+    all_bytes = waiting_bytes = 0
+    for folder, _, files in os.walk(disk):
+        for name in files:
+            try:
+                allocated = os.stat(os.path.join(folder, name)).st_blocks * 512
+            except FileNotFoundError:
+                continue  # renamed or deleted since it was listed
+            all_bytes += allocated
+            if os.path.basename(folder) == "free":
+                waiting_bytes += allocated
+    return all_bytes, waiting_bytes
+
+
+class Space(WorldTest):
+    def pool(self, disk_mib, flags=()):
+        return self.server(DISKS, ["--disk-size-limit", f"{disk_mib}MiB", *flags])
+
+    def check_df(self, server, mount, when):
+        """Free space by NFS and by the command, against the files in the folders of the disks.
+
+        Three disks hold three copies: what one disk has free is what the volume has. Data in memory counts
+        as used, room in segments that take appends as free. Under load things move between two looks, so
+        the smallest difference of a few counts.
+        """
+        differences = []
+        for _ in range(10):
+            before = server.metrics()
+            total, free = mount.space()
+            used = []
+            for disk in server.disks:
+                all_bytes, waiting_bytes = shard_bytes(disk)
+                used.append(all_bytes - waiting_bytes)
+            after = server.metrics()
+
+            def now(series):
+                return (before[series] + after[series]) / 2
+
+            reserve = self.disk_bytes / 16 if self.disk_bytes < 1024 * MIB else max(64 * MIB, self.disk_bytes * 0.02)
+            room = max(0, self.disk_bytes - reserve - max(used)) + now("cairn_store_open_room_bytes")
+            want = max(0, min(room, total) - now('cairn_volume_dirty_bytes{volume="main"}'))
+            differences.append(abs(free - want) / total)
+            if differences[-1] <= DF_TOLERANCE:
+                break
+        self.assertLessEqual(min(differences), DF_TOLERANCE, f"df is wrong {when}: {differences}")
+        volumes = {volume["name"]: volume for volume in server.status()["volumes"]}
+        told = volumes["main"]
+        total, free = mount.space()
+        self.assertLess(abs(told["total_bytes"] - total), 8192)
+        self.assertLessEqual(abs(told["free_bytes"] - free) / total, 2 * DF_TOLERANCE, f"`cairn status` {when}")
+
+    def test_overwriting_at_random_and_df(self):
+        """Ten times its size is written into a file at random places, while `df` is watched."""
+        file_mib = 1024 if LONG else 128
+        self.disk_bytes = (8 if LONG else 1) * 1024 * MIB
+        server = self.pool(self.disk_bytes // MIB)
+        write_len_bytes = 64 * 1024
+        rng = random.Random(5)
+        blocks = [content(f"block {index}", write_len_bytes) for index in range(64)]
+        file_blocks = file_mib * MIB // write_len_bytes
+        model = [index % len(blocks) for index in range(file_blocks)]
+        used_max = 0
+        with libnfs.Mount(server.libnfs_url()) as mount, libnfs.Mount(server.libnfs_url()) as looking:
+            self.check_df(server, looking, "when it is empty")
+            with mount.open("/database", os.O_CREAT | os.O_RDWR) as file:
+                for index in range(file_blocks):
+                    file.write(index * write_len_bytes, blocks[model[index]])
+                file.sync()
+                self.check_df(server, looking, "at rest")
+                done = threading.Event()
+
+                def overwrite():
+                    try:
+                        for nth in range(10 * file_blocks):
+                            index, block = rng.randrange(file_blocks), rng.randrange(len(blocks))
+                            file.write(index * write_len_bytes, blocks[block])
+                            model[index] = block
+                            if nth % 500 == 499:
+                                file.sync()
+                        file.sync()
+                    finally:
+                        done.set()
+
+                writer = threading.Thread(target=overwrite, daemon=True)
+                writer.start()
+                while not done.wait(1.0):
+                    self.check_df(server, looking, "under load")
+                    total, free = looking.space()
+                    dirty = server.metrics()['cairn_volume_dirty_bytes{volume="main"}']
+                    used_max = max(used_max, total - free - dirty)
+                writer.join()
+            metrics = server.metrics()
+            reserve = max(64 * MIB, self.disk_bytes * 0.02)
+            bound = 1.5 * file_mib * MIB + reserve
+            amplification = metrics["cairn_write_amplification_data_permille"] / 1000
+            print(
+                f"\noverwritten {10 * file_mib} MiB: used at most {used_max / MIB:.0f} MiB of {bound / MIB:.0f},"
+                f" write amplification {amplification:.2f}"
+            )
+            self.assertLess(used_max, bound)
+            self.assertLess(amplification, 4)
+            self.assertGreater(metrics['cairn_gc_relocated_bytes_total{volume="main"}'], 0)
+            self.check_df(server, looking, "afterwards")
+            data = mount.read_file("/database")
+            for index in range(file_blocks):
+                got = data[index * write_len_bytes : (index + 1) * write_len_bytes]
+                self.assertTrue(got == blocks[model[index]], f"block {index}")
+
+    def fill(self, mount, prefix, len_bytes):
+        """Writes files until there is no space; returns their names."""
+        data = content(prefix, len_bytes)
+        names = []
+        while True:
+            name = f"/{prefix}{len(names)}"
+            try:
+                mount.write_file(name, data)
+            except OSError:
+                break
+            names.append(name)
+            self.assertLess(len(names), 100_000, "it never fills")
+        try:
+            mount.unlink(f"/{prefix}{len(names)}")  # the one that did not fit
+        except OSError:
+            pass
+        return names, data
+
+    def test_full_and_emptied_again_and_again(self):
+        """Filled with small and with large files, emptied, filled again: as much fits as before."""
+        self.disk_bytes = 384 * MIB
+        server = self.pool(384)
+        with libnfs.Mount(server.libnfs_url()) as mount:
+            total, free_at_start = mount.space()
+            for round_number in range(2):
+                for kind, len_bytes in (("small", 40_000), ("large", 24 * MIB)):
+                    names, data = self.fill(mount, f"{kind}{round_number}-", len_bytes)
+                    written = len(names) * len_bytes
+                    self.assertGreater(written, 0.8 * free_at_start - len_bytes, f"{kind}, round {round_number}")
+                    self.check_df(server, mount, f"full of {kind} files")
+                    # Reading goes on, and deleting works on a full volume.
+                    for name in names[:: max(1, len(names) // 10)]:
+                        self.assertTrue(mount.read_file(name) == data, name)
+                    begun = time.monotonic()
+                    for name in names:
+                        mount.unlink(name)
+
+                    def is_back():
+                        return mount.space()[1] >= 0.95 * free_at_start
+
+                    harness.wait_until(is_back, SPACE_BACK_SECONDS_MAX, f"the return of space, {kind}")
+                    seconds = time.monotonic() - begun
+                    print(f"\n{kind}: {len(names)} files, {written / MIB:.0f} MiB; back in {seconds:.1f} s")
+                    self.check_df(server, mount, f"emptied of {kind} files")
+        server.restart()
+        metrics = server.metrics()
+        self.assertEqual(metrics['cairn_volume_file_bytes{volume="main"}'], 0)
+        self.assertEqual(metrics['cairn_gc_errors_total{volume="main"}'], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
