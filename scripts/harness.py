@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import pathlib
+import platform
 import shutil
 import signal
 import subprocess
@@ -33,6 +34,11 @@ def raise_exit(signal_number):
 
 class Failure(Exception):
     """Something did not work; the text is for the person who ran the script."""
+
+
+def cpu_name():
+    lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def target_dir():

@@ -9,6 +9,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import threading
 
 import harness
 
@@ -65,20 +66,27 @@ def own_network():
     return False
 
 
-def run(server, script, shares, seconds_max, arguments=(), cpus=1, requests=None):
-    """Runs a shell script of the repository in the guest; returns its status.
+def run(
+    server, script, shares, seconds_max, arguments=(), cpus=1, requests=None, port=None, environment=None, conduct=None
+):
+    """Runs a script of the repository in the guest; returns its status.
 
     `requests`: what the script may ask for, name to function. It makes a file NAME in REQUESTS and
-    waits for NAME.done.
+    waits for NAME.done. `port`: where it finds the server, if not where that is. `conduct`: called once with
+    that folder, in a thread of its own, while the script runs.
     """
     argv = [str(tool()), "run", "--timeout", str(seconds_max), "--cpus", str(cpus)]
     with harness.scratch("requests-") as folder:
         for host, guest in {**shares, folder: REQUESTS_FOLDER}.items():
             argv += ["--share", f"{host}:{guest}"]
-        argv += ["--env", f"SERVER={HOST_SEEN_FROM_GUEST}", "--env", f"PORT={server.port}"]
+        argv += ["--env", f"SERVER={HOST_SEEN_FROM_GUEST}", "--env", f"PORT={port or server.port}"]
         argv += ["--env", f"REQUESTS={REQUESTS_FOLDER}"]
+        for name, value in (environment or {}).items():
+            argv += ["--env", f"{name}={value}"]
         argv += ["--script", str(script), "--", *arguments]
         guest = subprocess.Popen(argv, stdin=subprocess.DEVNULL)
+        if conduct:
+            threading.Thread(target=conduct, args=(folder,), daemon=True).start()
         try:
             serve_requests(guest, folder, dict(requests or {}))
             return guest.returncode

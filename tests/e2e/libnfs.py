@@ -30,6 +30,15 @@ class _Dirent(ctypes.Structure):
 
 _Dirent._fields_ = [("next", ctypes.POINTER(_Dirent)), ("name", ctypes.c_char_p)]
 
+
+class _Statvfs(ctypes.Structure):
+    """struct statvfs of 64-bit Linux."""
+
+    _fields_ = [(name, ctypes.c_ulong) for name in (
+        "bsize", "frsize", "blocks", "bfree", "bavail", "files", "ffree", "favail", "fsid", "flag", "namemax",
+    )] + [("spare", ctypes.c_int * 6)]
+
+
 _lib.nfs_init_context.restype = ctypes.c_void_p
 _lib.nfs_get_error.restype = ctypes.c_char_p
 _lib.nfs_parse_url_dir.restype = ctypes.POINTER(_Url)
@@ -103,6 +112,12 @@ class Mount:
             names.append(entry.contents.name)
         _lib.nfs_closedir(self._nfs, directory)
         return sorted(name.decode() for name in names if name not in (b".", b".."))
+
+    def space(self):
+        """Total and free bytes of the volume (FSSTAT), in whole blocks."""
+        stat = _Statvfs()
+        self._check(_lib.nfs_statvfs(self._nfs, b"/", ctypes.byref(stat)), "space")
+        return stat.blocks * stat.bsize, stat.bavail * stat.bsize
 
     def write_file(self, path, content):
         """Creates or overwrites a file, and returns once it is stable."""

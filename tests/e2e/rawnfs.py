@@ -3,6 +3,7 @@
 Blocking, one call at a time, each with the credential that the test wants.
 """
 
+import random
 import socket
 import struct
 
@@ -10,7 +11,7 @@ MOUNT, NFS = 100005, 100003
 ANSWER_SECONDS_MAX = 30
 ANSWER_LEN_BYTES_MAX = 1 << 20
 
-OK, PERM, NOENT, ACCES, ROFS, STALE, BADHANDLE = 0, 1, 2, 13, 30, 70, 10001
+OK, PERM, NOENT, ACCES, NOSPC, ROFS, STALE, BADHANDLE = 0, 1, 2, 13, 28, 30, 70, 10001
 
 
 def opaque(data):
@@ -49,7 +50,8 @@ class Peer:
         self.socket = socket.create_connection(
             ("127.0.0.1", port), timeout=ANSWER_SECONDS_MAX, source_address=(source, source_port)
         )
-        self.xid = 0
+        # Clients do so, because a server takes the same number for the same call.
+        self.xid = random.getrandbits(31)
 
     def __enter__(self):
         return self
@@ -59,12 +61,7 @@ class Peer:
 
     def call(self, program, version, procedure, arguments=b"", uid=0, gid=0, groups=()):
         """The results of an accepted call."""
-        self.xid += 1
-        ids = struct.pack(f">III{len(groups)}I", uid, gid, len(groups), *groups)
-        credential = struct.pack(">I", 0) + opaque(b"raw") + ids
-        head = struct.pack(">6I", self.xid, 0, 2, program, version, procedure)
-        message = head + struct.pack(">I", 1) + opaque(credential) + struct.pack(">II", 0, 0) + arguments
-        self.socket.sendall(struct.pack(">I", 0x8000_0000 | len(message)) + message)
+        self.send(program, version, procedure, arguments, uid, gid, groups)
         answer = Reader(self.record())
         assert answer.u32() == self.xid
         if (answer.u32(), answer.u32()) != (1, 0):
@@ -74,6 +71,15 @@ class Peer:
         if status := answer.u32():
             raise Denied(f"accept status {status}")
         return answer
+
+    def send(self, program, version, procedure, arguments=b"", uid=0, gid=0, groups=()):
+        """Sends a call with the next number, and does not wait for the answer."""
+        self.xid += 1
+        ids = struct.pack(f">III{len(groups)}I", uid, gid, len(groups), *groups)
+        credential = struct.pack(">I", 0) + opaque(b"raw") + ids
+        head = struct.pack(">6I", self.xid, 0, 2, program, version, procedure)
+        message = head + struct.pack(">I", 1) + opaque(credential) + struct.pack(">II", 0, 0) + arguments
+        self.socket.sendall(struct.pack(">I", 0x8000_0000 | len(message)) + message)
 
     def record(self):
         (mark,) = struct.unpack(">I", self.exactly(4))
@@ -137,8 +143,8 @@ class Peer:
         attributes = struct.pack(">8I", 1, mode, 0, 0, 0, 0, 0, 0)
         return self.call(NFS, 3, 2, opaque(handle) + attributes, **who).u32()
 
-    def write(self, handle, data, **who):
-        arguments = opaque(handle) + struct.pack(">QII", 0, len(data), 2) + opaque(data)
+    def write(self, handle, data, offset=0, **who):
+        arguments = opaque(handle) + struct.pack(">QII", offset, len(data), 2) + opaque(data)
         return self.call(NFS, 3, 7, arguments, **who).u32()
 
 

@@ -114,8 +114,14 @@ class Scrub(WorldTest):
         self.assertEqual((started["stage"], started["rate_bytes_per_second"]), ("running", 1 << 20))
         server.restart()
         self.assertEqual(self.scrub(server, "status")["stage"], "running")
+        # Held and let go in the middle of a segment.
+        inside = lambda: self.scrub(server, "status")["done_bytes"] > 0
+        harness.wait_until(inside, 60, "the first bytes")
+        held = self.scrub(server, "pause")
+        self.assertEqual((held["stage"], held["shards"]), ("paused", 0))
         self.scrub(server, "start", "--rate", "40MiB")
-        begun = lambda: self.scrub(server, "status")["done_bytes"] > 0
+        # Where it stands is written down segment by segment.
+        begun = lambda: self.scrub(server, "status")["shards"] > 0
         harness.wait_until(begun, 60, "the first segment")
         paused = self.scrub(server, "pause")
         self.assertEqual(paused["stage"], "paused")

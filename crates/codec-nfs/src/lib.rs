@@ -5,6 +5,8 @@
 //! Invariant: no input makes a decoder panic or allocate more than a small multiple of the input;
 //! decoding the arguments of a call allocates nothing.
 
+#![forbid(unsafe_code)]
+
 pub mod mount;
 pub mod nlm;
 #[cfg(test)]

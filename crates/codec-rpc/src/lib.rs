@@ -4,6 +4,8 @@
 //! Must not know: sockets, clocks, which programs a server offers, what NFS is.
 //! Invariant: no input makes a decoder panic or allocate more than a small multiple of the input.
 
+#![forbid(unsafe_code)]
+
 mod error;
 pub mod portmap;
 pub mod record;

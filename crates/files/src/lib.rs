@@ -7,6 +7,8 @@
 //! Exit codes: 0 all done, 1 something failed (said on standard error), 2 the command makes no
 //! sense as it was written, 3 the server cannot be reached, 4 the server says no to this user.
 
+#![forbid(unsafe_code)]
+
 mod args;
 mod cat;
 mod console;

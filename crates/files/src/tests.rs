@@ -395,3 +395,45 @@ async fn files_are_listed_shown_and_removed() {
     run_ok(&["rm", "-r", &tree]).await;
     assert_eq!(server.names(""), Vec::<String>::new());
 }
+
+#[tokio::test]
+async fn a_server_does_not_choose_where_a_copy_goes() {
+    for name in ["../outside", "/OUTSIDE", "sub/../../outside"] {
+        let server = FakeServer::start().await;
+        let scratch = TempDir::new().expect("a scratch directory");
+        let (outside, copy) = (scratch.path().join("outside"), scratch.path().join("copy"));
+        let source = scratch.path().join("source");
+        fs::write(&source, "new").expect("written");
+        run_ok(&["cp", text(&source), &server.url("/file")]).await;
+        fs::write(&outside, "old").expect("written");
+        let name = name.replace("/OUTSIDE", text(&outside));
+        server.plant("file", name.as_bytes());
+        let (_, error) = run_failing(&["cp", "-r", &server.url("/"), text(&copy)]).await;
+        assert!(error.contains("slash"), "{name}: {error}");
+        assert_eq!(fs::read(&outside).expect("there"), b"old", "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_link_in_the_place_of_a_file_is_not_followed() {
+    let server = FakeServer::start().await;
+    let scratch = TempDir::new().expect("a scratch directory");
+    let (target, source) = (scratch.path().join("target"), scratch.path().join("source"));
+    fs::write(&target, "old").expect("written");
+    let before = fs::metadata(&target).expect("there").permissions();
+    // One name twice: the link to a file of this machine, and a file with another mode.
+    std::os::unix::fs::symlink(&target, &source).expect("made");
+    run_ok(&["cp", "-r", text(&source), &server.url("/link")]).await;
+    fs::remove_file(&source).expect("removed");
+    fs::write(&source, "new").expect("written");
+    fs::set_permissions(&source, fs::Permissions::from_mode(0o777)).expect("set");
+    run_ok(&["cp", "-p", text(&source), &server.url("/file")]).await;
+    for (first, second) in [("link", "file"), ("file", "link")] {
+        server.plant(first, b"twice");
+        server.plant(second, b"twice");
+        let copy = scratch.path().join(format!("copy-{first}"));
+        let _ = run(&["cp", "-rp", &server.url("/"), text(&copy)]).await;
+        assert_eq!(fs::read(&target).expect("there"), b"old");
+        assert_eq!(fs::metadata(&target).expect("there").permissions(), before);
+    }
+}

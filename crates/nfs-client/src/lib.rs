@@ -8,6 +8,8 @@
 //! ports and the root handle, [`Client`] has one method per procedure, `ops` and [`dir`] walk paths,
 //! list directories and write data until it is stable.
 
+#![forbid(unsafe_code)]
+
 mod client;
 mod connection;
 pub mod dir;

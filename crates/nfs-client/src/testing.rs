@@ -196,6 +196,16 @@ impl FakeServer {
         names
     }
 
+    /// Gives what is at a path below the export one more name in the root, one that no client could.
+    pub fn plant(&self, path: &str, name: &[u8]) {
+        let mut state = self.state.lock();
+        let inode = state.find(path).expect("something to name");
+        state.next += 1;
+        let cookie = state.next;
+        let entries = state.entries_mut(ROOT).expect("the root is a directory");
+        entries.insert(cookie, (name.to_vec(), inode));
+    }
+
     async fn serve(&self, mut stream: TcpStream) {
         let mut records = RecordAssembler::new(4 << 20);
         let mut input = BytesMut::new();

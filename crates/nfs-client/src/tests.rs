@@ -460,6 +460,29 @@ async fn directories_of_many_pages_are_listed_with_or_without_readdirplus() {
 }
 
 #[tokio::test]
+async fn names_that_lead_elsewhere_are_errors() {
+    let names: [&[u8]; 5] = [b"", b"../x", b"/etc/x", b"a/../../x", b"a\0b"];
+    for plus in [true, false] {
+        for name in names {
+            let (server, client) = server_and_client().await;
+            if !plus {
+                server.without_readdirplus();
+            }
+            create(&client, "file").await;
+            server.plant("file", name);
+            for with_nodes in [true, false] {
+                let mut pages = client.dir_pages(client.root(), with_nodes);
+                let error = pages.next_page().await.expect_err("a name that is none");
+                assert!(
+                    matches!(error, Error::Inconsistent { .. }),
+                    "{name:?}: {error}"
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn several_connections_share_the_calls() {
     let server = FakeServer::start().await;
     let url = format!("{}?nconnect=4", server.url(""))

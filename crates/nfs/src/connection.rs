@@ -46,6 +46,9 @@ const PEEK_LEN_BYTES: usize = 512;
 const WRITE_HEAD_LEN_BYTES_MAX: usize = CALL_HEADER_LEN_BYTES_MAX + v3::WRITE_PREFIX_LEN_BYTES_MAX;
 /// After so many rounds other connections of the thread get their turn.
 const ROUND_COUNT_MAX: usize = 16;
+/// In each timeout a record that is begun must be whole or bring so much, and of replies that wait so much
+/// must be taken: a byte now and then is no progress.
+const PROGRESS_LEN_BYTES_MIN: u64 = 32 << 10;
 /// A stalled connection is noticed after this many looks at it, within the timeout.
 const STALL_LOOK_COUNT: u32 = 4;
 
@@ -85,7 +88,9 @@ pub async fn serve(
             _ = look.tick() => {
                 if connection.is_stalled() {
                     Events::count(&service.metrics.events.connections_stalled);
-                    tracing::warn!(%peer, "connection closed: nothing moved for too long");
+                    if let Some(more) = service.connections_stalled.admitted() {
+                        tracing::warn!(%peer, more, "connection closed: nothing moved for too long");
+                    }
                     break Ok(());
                 }
             }
@@ -98,7 +103,9 @@ pub async fn serve(
         Err(Broken::Io(error)) => tracing::debug!(%peer, "connection lost: {error}"),
         Err(Broken::Protocol(error)) => {
             Events::count(&service.metrics.events.connections_broken);
-            tracing::warn!(%peer, "connection closed: {error}");
+            if let Some(more) = service.connections_broken.admitted() {
+                tracing::warn!(%peer, more, "connection closed: {error}");
+            }
         }
     }
     connection.close();
@@ -115,8 +122,8 @@ enum Receiving {
         payload: AlignedFill,
         padding_bytes: usize,
     },
-    /// A record too long for anything but a WRITE that is none; answered when it is over.
-    Skip { left_bytes: usize, xid: u32 },
+    /// A record too long for anything but a WRITE that is none, or is refused; answered when it is over.
+    Skip { left_bytes: usize, reply: Reply },
     /// A record of several fragments.
     Fragments {
         assembled: Vec<u8>,
@@ -222,10 +229,15 @@ struct Connection {
     /// The client sends no more.
     ended: bool,
     stopping: bool,
-    /// Grows with every byte that moves.
-    moved_bytes: u64,
-    moved_bytes_seen: u64,
-    looks_without_move: u32,
+    /// Calls that came as a whole, and bytes that came and went: each only grows.
+    calls: u64,
+    read_bytes: u64,
+    sent_bytes: u64,
+    /// There was a moment with nothing to send.
+    sent_all: bool,
+    /// The three counts when the client last did what it should.
+    seen: (u64, u64, u64),
+    looks_without_progress: u32,
     blocked: bool,
 }
 
@@ -253,9 +265,12 @@ impl Connection {
             held,
             ended: false,
             stopping: false,
-            moved_bytes: 0,
-            moved_bytes_seen: 0,
-            looks_without_move: 0,
+            calls: 0,
+            read_bytes: 0,
+            sent_bytes: 0,
+            sent_all: false,
+            seen: (0, 0, 0),
+            looks_without_progress: 0,
             blocked: false,
         }
     }
@@ -289,7 +304,7 @@ impl Connection {
                 };
             }
             let read_bytes = ready!(self.fill(cx))?;
-            self.moved_bytes += read_bytes as u64;
+            self.read_bytes += read_bytes as u64;
             self.ended = read_bytes == 0;
         }
         cx.waker().wake_by_ref();
@@ -381,15 +396,18 @@ impl Connection {
                         self.begin(&head, Some(payload.finish().freeze()), cx)?;
                     }
                 }
-                Receiving::Skip { left_bytes, xid } => {
+                Receiving::Skip { left_bytes, .. } => {
                     let take = (self.end - self.start).min(*left_bytes);
                     self.start += take;
                     *left_bytes -= take;
                     if *left_bytes > 0 {
                         return Ok(Taken::Starved);
                     }
-                    self.outbox.push(self.session.garbage(*xid));
-                    self.receiving = Receiving::Next;
+                    let skipped = std::mem::replace(&mut self.receiving, Receiving::Next);
+                    if let Receiving::Skip { reply, .. } = skipped {
+                        self.calls += 1;
+                        self.outbox.push(reply);
+                    }
                 }
                 Receiving::Fragments { .. } => {
                     if !self.take_fragments(cx)? {
@@ -407,9 +425,10 @@ impl Connection {
         header: FragmentHeader,
         cx: &mut Context<'_>,
     ) -> Result<bool, Broken> {
-        check_record_len(u64::from(header.len_bytes))?;
+        check_len(u64::from(header.len_bytes), RECORD_LEN_BYTES_MAX)?;
         let record_start = self.start + FragmentHeader::LEN_BYTES;
         if !header.last {
+            self.check_fragments_len(u64::from(header.len_bytes))?;
             self.start = record_start;
             self.receiving = Receiving::Fragments {
                 assembled: Vec::new(),
@@ -452,7 +471,7 @@ impl Connection {
             self.start = record_start;
             self.receiving = Receiving::Skip {
                 left_bytes: len_bytes,
-                xid,
+                reply: self.session.garbage(xid),
             };
             return Ok(true);
         }
@@ -468,18 +487,17 @@ impl Connection {
             false => Direct::NotWrite,
         };
         let mut from = Reader::new(there);
-        let is_write = match decode_call(&mut from) {
+        let xid = match decode_call(&mut from) {
             Ok(Incoming::Call(call)) => {
-                (call.program, call.version, call.procedure)
-                    == (v3::PROGRAM, v3::VERSION, v3::Procedure::Write.number())
+                let what = (call.program, call.version, call.procedure);
+                if what != (v3::PROGRAM, v3::VERSION, v3::Procedure::Write.number()) {
+                    return Direct::NotWrite;
+                }
+                call.xid
             }
-            Ok(Incoming::Refused { .. }) => false,
             Err(DecodeError::Truncated) => return needs_more,
-            Err(_) => false,
+            Ok(Incoming::Refused { .. }) | Err(_) => return Direct::NotWrite,
         };
-        if !is_write {
-            return Direct::NotWrite;
-        }
         let prefix = match v3::decode_write_prefix(from.rest()) {
             Ok(Some(prefix)) => prefix,
             Ok(None) => return needs_more,
@@ -489,6 +507,14 @@ impl Connection {
         let payload_start = there.len() - from.rest().len() + prefix.data_offset;
         if payload_start + xdr::padded_len(payload_len) != len_bytes {
             return Direct::NotWrite;
+        }
+        if let Some(reply) = self.session.refuse_write(xid, &prefix.head.file) {
+            self.start = record_start;
+            self.receiving = Receiving::Skip {
+                left_bytes: len_bytes,
+                reply,
+            };
+            return Direct::Begun;
         }
         self.receiving = Receiving::Payload {
             head: there[..payload_start].to_vec(),
@@ -527,7 +553,7 @@ impl Connection {
         let Some((header, _)) = FragmentHeader::split(input) else {
             return Ok(false);
         };
-        check_record_len(assembled.len() as u64 + u64::from(header.len_bytes))?;
+        let len_bytes = assembled.len() as u64 + u64::from(header.len_bytes);
         if *count >= FRAGMENT_COUNT_MAX {
             return Err(Broken::Protocol(DecodeError::TooManyFragments {
                 count_max: FRAGMENT_COUNT_MAX,
@@ -537,7 +563,17 @@ impl Connection {
         *left_bytes = header.len_bytes as usize;
         *last = header.last;
         self.start += FragmentHeader::LEN_BYTES;
+        self.check_fragments_len(len_bytes)?;
         Ok(true)
+    }
+
+    /// A record of several fragments is held while it comes: whom no export lets in gets no room for a
+    /// large one.
+    fn check_fragments_len(&self, len_bytes: u64) -> Result<(), DecodeError> {
+        match self.session.view.grants().is_empty() {
+            true => check_len(len_bytes, INPUT_LEN_BYTES as u32),
+            false => check_len(len_bytes, RECORD_LEN_BYTES_MAX),
+        }
     }
 
     /// Begins one call and polls it once.
@@ -549,6 +585,7 @@ impl Connection {
     ) -> Result<(), Broken> {
         let begun = Instant::now();
         self.begun_count += 1;
+        self.calls += 1;
         let call = self.session.start(&mut self.users, record, payload)?;
         let done = |reply| Done {
             reply,
@@ -586,12 +623,13 @@ impl Connection {
             match self.stream.try_write_vectored(&slices[..count]) {
                 Ok(sent_bytes) => {
                     self.outbox.advance(sent_bytes);
-                    self.moved_bytes += sent_bytes as u64;
+                    self.sent_bytes += sent_bytes as u64;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error.into()),
             }
         }
+        self.sent_all = true;
         Ok(Poll::Ready(()))
     }
 
@@ -625,19 +663,29 @@ impl Connection {
         Poll::Ready(Ok(read_bytes))
     }
 
-    /// Whether the client has left half a record, or its replies, where they are for a whole
-    /// timeout. To be asked [`STALL_LOOK_COUNT`] times in that.
+    /// Whether for a whole timeout the client left half a record or its replies where they are, or is
+    /// one that no export lets in and asked nothing. To be asked [`STALL_LOOK_COUNT`] times in that.
     fn is_stalled(&mut self) -> bool {
+        let (calls, read_bytes, sent_bytes) = self.seen;
+        let no_call = self.calls == calls;
         let half_record = !matches!(self.receiving, Receiving::Next) || self.start < self.end;
         // While a limit keeps us from reading, the half record is not the client's fault.
-        let theirs = !self.outbox.is_empty() || (half_record && !self.blocked);
-        if !theirs || self.moved_bytes != self.moved_bytes_seen {
-            self.moved_bytes_seen = self.moved_bytes;
-            self.looks_without_move = 0;
+        let record_stalls = half_record
+            && !self.blocked
+            && no_call
+            && self.read_bytes - read_bytes < PROGRESS_LEN_BYTES_MIN;
+        let replies_stall = !self.outbox.is_empty()
+            && !self.sent_all
+            && self.sent_bytes - sent_bytes < PROGRESS_LEN_BYTES_MIN;
+        let idle_stranger = no_call && self.session.view.grants().is_empty();
+        if !(record_stalls || replies_stall || idle_stranger) {
+            self.seen = (self.calls, self.read_bytes, self.sent_bytes);
+            self.sent_all = false;
+            self.looks_without_progress = 0;
             return false;
         }
-        self.looks_without_move += 1;
-        self.looks_without_move >= STALL_LOOK_COUNT
+        self.looks_without_progress += 1;
+        self.looks_without_progress >= STALL_LOOK_COUNT
     }
 
     /// Ends the connection. What is running goes on without anybody to answer: a change that was
@@ -664,11 +712,11 @@ enum Direct {
     NotWrite,
 }
 
-fn check_record_len(len_bytes: u64) -> Result<(), DecodeError> {
-    if len_bytes > u64::from(RECORD_LEN_BYTES_MAX) {
+fn check_len(len_bytes: u64, len_bytes_max: u32) -> Result<(), DecodeError> {
+    if len_bytes > u64::from(len_bytes_max) {
         return Err(DecodeError::RecordTooLong {
             len_bytes,
-            len_bytes_max: RECORD_LEN_BYTES_MAX,
+            len_bytes_max,
         });
     }
     Ok(())

@@ -32,7 +32,7 @@ pub struct RequestKey {
     pub client: IpAddr,
     pub xid: u32,
     pub procedure: u32,
-    /// Keyed hash of the arguments' first bytes and their length.
+    /// Hash of the arguments' first bytes, their length, and the credential.
     pub digest: u64,
 }
 

@@ -15,6 +15,7 @@ use std::hash::Hasher;
 
 use cairn_base::{Ino, VolumeId};
 use siphasher::sip::SipHasher24;
+use subtle::ConstantTimeEq;
 
 /// Bytes of a handle.
 pub const HANDLE_LEN_BYTES: usize = 32;
@@ -77,7 +78,8 @@ impl HandleKey {
     pub fn open(&self, bytes: &[u8]) -> Result<Target, BadHandle> {
         let bytes: &[u8; HANDLE_LEN_BYTES] = bytes.try_into().map_err(|_| BadHandle)?;
         let (signed, signature) = bytes.split_at(SIGNED_LEN_BYTES);
-        if self.sign(signed) != signature {
+        // Takes as long for any wrong one, so that it cannot be found byte by byte.
+        if !bool::from(self.sign(signed).ct_eq(signature)) {
             return Err(BadHandle);
         }
         // The signature says that we wrote the rest; a future format may still be newer than us.

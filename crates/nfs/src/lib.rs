@@ -17,6 +17,7 @@ mod nfs3;
 mod nlm;
 mod portmap;
 mod pseudo;
+mod quiet;
 mod reply;
 mod server;
 mod service;

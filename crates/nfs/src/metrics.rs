@@ -172,6 +172,14 @@ impl Metrics {
         }
     }
 
+    /// Requests answered so far.
+    pub fn request_count(&self) -> u64 {
+        let threads = self.threads.iter();
+        let procedures = threads.flat_map(|thread| &thread.procedures);
+        let counts = procedures.flat_map(|counts| &counts.latency);
+        counts.fold(0, |sum, count| sum.wrapping_add(count.get()))
+    }
+
     fn sum(&self, count: impl Fn(&ThreadCounts) -> &Count) -> u64 {
         let counts = self.threads.iter().map(|thread| count(thread).get());
         counts.fold(0, u64::wrapping_add)

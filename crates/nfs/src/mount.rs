@@ -106,7 +106,9 @@ pub fn start(session: &Arc<Session>, call: &CallHeader<'_>, mut args: Reader<'_>
         }
         Call::Dump => {
             let all = mounts.all();
-            let entries = all.iter().map(|(host, path)| MountEntry {
+            // Of volumes that a client may not use it does not hear.
+            let told = all.iter().filter(|(_, path)| may_see(session, path));
+            let entries = told.map(|(host, path)| MountEntry {
                 host: host.as_str().into(),
                 path: (&**path).into(),
             });
@@ -122,6 +124,15 @@ pub fn start(session: &Arc<Session>, call: &CallHeader<'_>, mut args: Reader<'_>
         }
         Call::Export => exports(session, xid),
     })
+}
+
+/// Whether this client may use the volume of a path; of `/`, whether there is one that it may.
+fn may_see(session: &Session, path: &[u8]) -> bool {
+    let mut names = path.split(|byte| *byte == b'/');
+    match names.find(|name| !name.is_empty() && *name != b".") {
+        Some(volume) => session.view.by_name(volume).is_some(),
+        None => !session.view.grants().is_empty(),
+    }
 }
 
 /// Lists what this client may mount.
@@ -153,10 +164,16 @@ async fn mount(session: &Session, xid: u32, version: u32, path: &[u8]) -> Reply 
     let found = find(session, path).await;
     match &found {
         Ok(_) => {
-            tracing::info!(%client, "mounted {shown}");
+            if let Some(more) = session.service.mounts_logged.admitted() {
+                tracing::info!(%client, more, "mounted {shown}");
+            }
             session.service.mounts.add(client.ip(), path);
         }
-        Err(error) => tracing::warn!(%client, "mount of {shown} refused: {}", error.name()),
+        Err(error) => {
+            let what = format!("mount of {shown}");
+            let log = &session.service.mounts_refused;
+            log.refused(client, &what, &error.name());
+        }
     }
     let found = found.map(|target| session.service.key.seal(target));
     if version == VERSION_1 {
@@ -188,9 +205,17 @@ async fn find(session: &Session, path: &[u8]) -> Result<Target, MountError> {
         .split(|byte| *byte == b'/')
         .filter(|name| !name.is_empty() && *name != b".");
     let Some(volume) = names.next() else {
-        return Ok(Target::PseudoRoot);
+        // To whom it would show nothing it is not there either.
+        return match session.view.grants().is_empty() {
+            true => Err(MountError::Access),
+            false => Ok(Target::PseudoRoot),
+        };
     };
     let Some(grant) = session.view.by_name(volume) else {
+        // Whom nothing lets in is not told which names there are.
+        if session.view.grants().is_empty() {
+            return Err(MountError::Access);
+        }
         let mut all = session.view.table().exports().iter();
         return Err(
             match all.any(|export| export.fs.name().as_bytes() == volume) {

@@ -10,29 +10,40 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cairn_codec_rpc::FragmentHeader;
 use parking_lot::Mutex;
+use rustix::process::{Resource, getrlimit};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::connection;
 use crate::exports::Exports;
 use crate::metrics::{Events, Gauges, Metrics, MetricsCollector};
+use crate::quiet::Quiet;
 use crate::service::{Service, Session, Started, Transport, Users};
 use crate::settings::Settings;
 use crate::vigil::Vigil;
 
 /// Longest datagram that is taken: the calls served over UDP are short.
 const DATAGRAM_LEN_BYTES_MAX: usize = 2048;
+/// Of the connections that may be, those whom no export lets in get one in so many.
+const STRANGERS_PART: usize = 2;
 /// Pause after `accept` failed, which it does when the process has no file descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Refused connections are logged at most so often.
-const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(5);
+/// So many file descriptors of those that the process may have are never given to connections: data
+/// files need them, which leave some for metadata, and a request that cannot open its file waits.
+const DESCRIPTORS_SPARED: u64 = 96;
+/// A client that vanished without a word is asked after this time without one from it, so often, and
+/// given up after so many questions without an answer.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_COUNT: u32 = 6;
 
 /// Why a server could not be made or started.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +86,12 @@ impl NfsServer {
         let collector = MetricsCollector::new(metrics, Box::new(move || gauges(&source)));
         registry.register(Box::new(collector))?;
         Ok(Self { service })
+    }
+
+    /// Requests answered so far, whenever it is asked.
+    pub fn request_counter(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
+        let service = Arc::clone(&self.service);
+        move || service.metrics.request_count()
     }
 
     /// Starts the threads. They run until [`Running::stop`].
@@ -145,15 +162,16 @@ impl NfsServer {
 
 fn gauges(service: &Service) -> Gauges {
     let (duplicates, duplicate_bytes) = service.duplicates.usage();
+    let (writes, write_bytes) = service.duplicate_writes.usage();
     let settings = &service.settings;
     Gauges {
         connections: service.connection_count.load(Ordering::Relaxed) as u64,
         connections_max: settings.connection_count_max as u64,
         held_bytes: service.held_bytes.load(Ordering::Relaxed) as u64,
         held_bytes_max: settings.held_bytes_max as u64,
-        duplicates: duplicates as u64,
-        duplicates_max: settings.duplicate_count_max as u64,
-        duplicate_bytes: duplicate_bytes as u64,
+        duplicates: (duplicates + writes) as u64,
+        duplicates_max: 2 * settings.duplicate_count_max as u64,
+        duplicate_bytes: (duplicate_bytes + write_bytes) as u64,
         mounts: service.mounts.len() as u64,
         mounts_max: service.mounts.count_max() as u64,
     }
@@ -239,7 +257,7 @@ struct Acceptor {
     service: Arc<Service>,
     lanes: Vec<Lane>,
     clients: Arc<Mutex<HashMap<IpAddr, usize>>>,
-    refused: Arc<RefusalLog>,
+    refused: Arc<Quiet>,
 }
 
 impl Clone for Lane {
@@ -248,28 +266,6 @@ impl Clone for Lane {
             sender: self.sender.clone(),
             connection_count: Arc::clone(&self.connection_count),
         }
-    }
-}
-
-/// Keeps a flood of refused connections from becoming a flood of log lines.
-#[derive(Default)]
-struct RefusalLog {
-    state: Mutex<Option<Instant>>,
-    silent_count: AtomicU64,
-}
-
-impl RefusalLog {
-    fn refuse(&self, peer: SocketAddr, reason: &str) {
-        let now = Instant::now();
-        let mut last = self.state.lock();
-        if last.is_some_and(|last| now.duration_since(last) < REFUSAL_LOG_INTERVAL) {
-            self.silent_count.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
-        *last = Some(now);
-        drop(last);
-        let silent = self.silent_count.swap(0, Ordering::Relaxed);
-        tracing::warn!(%peer, more = silent, "connection refused: {reason}");
     }
 }
 
@@ -282,11 +278,20 @@ impl Acceptor {
                 return;
             }
         };
+        let mut failing = false;
         loop {
             match listener.accept().await {
-                Ok((stream, peer)) => self.deal(stream, peer),
+                Ok((stream, peer)) => {
+                    if std::mem::take(&mut failing) {
+                        tracing::info!("connections are accepted again");
+                    }
+                    self.deal(stream, peer);
+                }
+                // Those who connect wait in the kernel; who is connected notices nothing.
                 Err(error) => {
-                    tracing::warn!("cannot accept a connection: {error}");
+                    if !std::mem::replace(&mut failing, true) {
+                        tracing::warn!("cannot accept connections until this is over: {error}");
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -303,11 +308,11 @@ impl Acceptor {
         let Some(lane) = fewest else {
             return;
         };
-        let permit = match self.permit(peer.ip().to_canonical(), lane) {
+        let permit = match spares_descriptors(&stream).and_then(|()| self.permit(peer, lane)) {
             Ok(permit) => permit,
             Err(reason) => {
                 Events::count(&events.connections_refused);
-                self.refused.refuse(peer, reason);
+                self.refused.refused(peer, "connection", &reason);
                 return;
             }
         };
@@ -329,17 +334,32 @@ impl Acceptor {
         }
     }
 
-    fn permit(&self, client: IpAddr, lane: &Lane) -> Result<Permit, &'static str> {
+    fn permit(&self, peer: SocketAddr, lane: &Lane) -> Result<Permit, &'static str> {
         let settings = &self.service.settings;
+        let client = peer.ip().to_canonical();
+        let view = self.service.exports.current().view(client, peer.port());
+        // Those who may use nothing cannot take the places of those who may.
+        let (count_max, per_client_max) = match view.grants().is_empty() {
+            true => (
+                settings.connection_count_max / STRANGERS_PART,
+                settings.connection_count_per_client_max / STRANGERS_PART,
+            ),
+            false => (
+                settings.connection_count_max,
+                settings.connection_count_per_client_max,
+            ),
+        };
         let mut clients = self.clients.lock();
-        if self.service.connection_count.load(Ordering::Relaxed) >= settings.connection_count_max {
+        if self.service.connection_count.load(Ordering::Relaxed) >= count_max {
             return Err("too many connections");
         }
-        let count = clients.entry(client).or_insert(0);
-        if *count >= settings.connection_count_per_client_max {
+        if clients
+            .get(&client)
+            .is_some_and(|count| *count >= per_client_max)
+        {
             return Err("too many connections of this client");
         }
-        *count += 1;
+        *clients.entry(client).or_insert(0) += 1;
         self.service
             .connection_count
             .fetch_add(1, Ordering::Relaxed);
@@ -350,6 +370,18 @@ impl Acceptor {
             client,
             lane_count: Arc::clone(&lane.connection_count),
         })
+    }
+}
+
+/// Refuses a connection that got one of the last file descriptors.
+fn spares_descriptors(stream: &impl AsRawFd) -> Result<(), &'static str> {
+    // Asked each time, because it can be changed while the process runs.
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    // The kernel gives out the lowest number that is free.
+    let number = u64::try_from(stream.as_raw_fd()).unwrap_or(0);
+    match number < limit.saturating_sub(DESCRIPTORS_SPARED) {
+        true => Ok(()),
+        false => Err("no file descriptors to spare"),
     }
 }
 
@@ -424,8 +456,11 @@ async fn serve_tcp(
     let ready = (|| {
         stream.set_nodelay(true)?;
         let socket = socket2::SockRef::from(&stream);
-        // A client that vanished without a word is noticed in the end.
-        socket.set_keepalive(true)?;
+        let keepalive = socket2::TcpKeepalive::new()
+            .with_time(KEEPALIVE_AFTER)
+            .with_interval(KEEPALIVE_INTERVAL)
+            .with_retries(KEEPALIVE_COUNT);
+        socket.set_tcp_keepalive(&keepalive)?;
         let local = stream.local_addr()?;
         Ok::<_, io::Error>((tokio::net::TcpStream::from_std(stream)?, local))
     })();

@@ -24,11 +24,15 @@ use crate::exports::{Exports, Grant, PeerView};
 use crate::handle::{HandleKey, Target};
 use crate::metrics::{Events, Metrics};
 use crate::mount::{self, MountList};
+use crate::quiet::Quiet;
 use crate::reply::Reply;
 use crate::settings::Settings;
 use crate::{nfs3, nlm, portmap, pseudo};
 
 pub type ReplyFuture = Pin<Box<dyn Future<Output = Reply> + Send>>;
+
+/// Lines of a kind in an interval, of kinds of which each single one is worth a line.
+const LINE_COUNT_MAX: u32 = 20;
 
 /// What all connections share.
 pub struct Service {
@@ -37,7 +41,16 @@ pub struct Service {
     pub key: HandleKey,
     pub metrics: Arc<Metrics>,
     pub duplicates: Duplicates,
+    /// Those of WRITE apart: there are so many that they would push out all others.
+    pub duplicate_writes: Duplicates,
     pub mounts: MountList,
+    pub mounts_refused: Quiet,
+    /// What of mounts, errors of disks and connections that we closed goes to the log: a client causes
+    /// as many as it likes.
+    pub mounts_logged: Quiet,
+    pub io_errors: Quiet,
+    pub connections_broken: Quiet,
+    pub connections_stalled: Quiet,
     /// Bytes held for all connections.
     pub held_bytes: AtomicUsize,
     pub connection_count: AtomicUsize,
@@ -50,10 +63,18 @@ pub struct Service {
 
 impl Service {
     pub fn new(settings: Settings, exports: Arc<Exports>, metrics: Arc<Metrics>) -> Self {
+        let duplicates =
+            || Duplicates::new(settings.duplicate_count_max, settings.duplicate_bytes_max);
         Self {
             key: HandleKey::new(&settings.handle_key),
-            duplicates: Duplicates::new(settings.duplicate_count_max, settings.duplicate_bytes_max),
+            duplicates: duplicates(),
+            duplicate_writes: duplicates(),
             mounts: MountList::new(settings.mount_list_count_max),
+            mounts_refused: Quiet::default(),
+            mounts_logged: Quiet::new(LINE_COUNT_MAX),
+            io_errors: Quiet::new(LINE_COUNT_MAX),
+            connections_broken: Quiet::default(),
+            connections_stalled: Quiet::default(),
             settings,
             exports,
             metrics,
@@ -276,17 +297,26 @@ impl Session {
         let Ok(future) = nfs3::start(request, procedure, args, payload, &mut held_bytes) else {
             return reply(self.garbage(xid));
         };
+        let key = |data_start: &[u8]| {
+            let head = args_bytes.get(..DIGEST_LEN_BYTES_MAX).unwrap_or(args_bytes);
+            // Another user's call is another call, whatever else is the same.
+            let parts = [head, data_start, call.credential.body];
+            let sum = parts.into_iter().fold(0, |sum: u32, part| {
+                sum.rotate_left(1) ^ cairn_base::crc32c(part)
+            });
+            RequestKey {
+                client: self.peer.ip(),
+                xid,
+                procedure: call.procedure,
+                digest: u64::from(sum) << 32 | args_bytes.len() as u64,
+            }
+        };
+        let service = &self.service;
         let started = match future {
             nfs3::Begun::Repeatable(future) => Started::Running(future),
-            nfs3::Begun::Once(future) => {
-                let head = args_bytes.get(..DIGEST_LEN_BYTES_MAX).unwrap_or(args_bytes);
-                let key = RequestKey {
-                    client: self.peer.ip(),
-                    xid,
-                    procedure: call.procedure,
-                    digest: u64::from(cairn_base::crc32c(head)) << 32 | args_bytes.len() as u64,
-                };
-                self.once(key, future)
+            nfs3::Begun::Once(future) => self.once(&service.duplicates, key(&[]), future),
+            nfs3::Begun::OnceWrite { future, data_start } => {
+                self.once(&service.duplicate_writes, key(&data_start), future)
             }
         };
         StartedCall {
@@ -297,9 +327,9 @@ impl Session {
     }
 
     /// Runs `future` unless the same request was run already or is running.
-    fn once(&self, key: RequestKey, future: ReplyFuture) -> Started {
+    fn once(&self, duplicates: &Duplicates, key: RequestKey, future: ReplyFuture) -> Started {
         let answered = &self.service.metrics.events.duplicates_answered;
-        match self.service.duplicates.admit(key) {
+        match duplicates.admit(key) {
             Admission::New(guard) => Started::Running(Box::pin(async move {
                 let reply = future.await;
                 guard.finish(Bytes::copy_from_slice(&reply.head));
@@ -322,11 +352,24 @@ impl Session {
         }
     }
 
+    /// The reply to a WRITE to what this client may not use: its payload need not be kept.
+    pub fn refuse_write(&self, xid: u32, file: &v3::FileHandle) -> Option<Reply> {
+        let status = self.resolve(file).err()?;
+        if status == v3::ErrorStatus::Access {
+            Events::count(&self.service.metrics.events.requests_denied);
+        }
+        Some(nfs3::refuse(xid, v3::Procedure::Write, status))
+    }
+
     /// What a handle names, if this client may use it.
     pub fn resolve(&self, handle: &v3::FileHandle) -> Result<Object, v3::ErrorStatus> {
         let target = self.service.key.open(handle.as_bytes());
         match target.map_err(|_| v3::ErrorStatus::BadHandle)? {
-            Target::PseudoRoot => Ok(Object::PseudoRoot),
+            // To whom it shows nothing it is not there either.
+            Target::PseudoRoot => match self.view.grants().is_empty() {
+                true => Err(v3::ErrorStatus::Access),
+                false => Ok(Object::PseudoRoot),
+            },
             Target::Inode { volume, ino } => match self.view.index_of(volume) {
                 Some(grant) => Ok(Object::Inode { grant, ino }),
                 None if self.view.is_exported(volume) => Err(v3::ErrorStatus::Access),

@@ -25,7 +25,8 @@ pub struct Settings {
     /// A connection is closed when half a record, or replies that the client does not take, made no
     /// progress for so long.
     pub stall_timeout: Duration,
-    /// Replies kept so that a request sent again is answered as the first time.
+    /// Replies kept so that a request sent again is answered as the first time; so many of WRITE, and so
+    /// many of all others.
     pub duplicate_count_max: usize,
     pub duplicate_bytes_max: usize,
     /// Mounts remembered for MOUNT DUMP (`showmount -a`).

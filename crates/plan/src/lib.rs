@@ -4,6 +4,8 @@
 //! Must not know: files, sockets, terminals, clocks, or anything of the engine. Text and values come
 //! in, values and text go out.
 
+#![forbid(unsafe_code)]
+
 pub mod candidates;
 pub mod catalog;
 pub mod charts;

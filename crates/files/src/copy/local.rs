@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File, ReadDir};
 use std::io;
 use std::ops::Range;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{
     DirBuilderExt as _, FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _,
@@ -395,8 +396,7 @@ fn apply(path: &Path, attributes: Attributes, file_type: FileType) -> io::Result
     if let Some(mode) = attributes.mode
         && file_type != FileType::Symlink
     {
-        let mode = Mode::from_raw_mode(mode);
-        rustix::fs::chmodat(CWD, path, mode, AtFlags::empty())?;
+        set_mode(path, Mode::from_raw_mode(mode))?;
     }
     if let Some((atime, mtime)) = attributes.times {
         let timespec = |time: Time| Timespec {
@@ -410,6 +410,18 @@ fn apply(path: &Path, attributes: Attributes, file_type: FileType) -> io::Result
         rustix::fs::utimensat(CWD, path, &times, nofollow)?;
     }
     Ok(())
+}
+
+/// Not through a link: a server that gives one name twice could have made one of the file meanwhile.
+fn set_mode(path: &Path, mode: Mode) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    let there = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode);
+    if there == rustix::fs::FileType::Symlink {
+        return Err(io::Error::other("it was replaced by a link"));
+    }
+    let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok(rustix::fs::chmodat(CWD, opened, mode, AtFlags::empty())?)
 }
 
 /// Makes something; if there is something else already, in its place.

@@ -2,4 +2,5 @@
 
 mod common;
 mod procedures;
+mod security;
 mod streams;

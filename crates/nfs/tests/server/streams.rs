@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
 
-use crate::common::{Client, Server, call_bytes, pattern, write_call};
+use crate::common::{Client, Server, call_bytes, pattern, user, write_call};
 use cairn_codec_nfs::v3::{self, Call, ErrorStatus, Reply};
 use cairn_codec_nfs::{mount, nlm};
 use cairn_codec_rpc::{
@@ -505,6 +505,78 @@ fn a_call_sent_again_is_answered_as_the_first_time() {
         Reply::MkDir(Ok(_))
     ));
     assert_eq!(first, again);
+}
+
+/// What a client sent over a connection that it gave up may be read after what it sent over the next.
+#[test]
+fn a_late_call_undoes_nothing() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let root = client.root("/main");
+    let file = client.create(root, "file");
+    // Small data comes with its call, large data is received apart.
+    for (round, len_bytes) in [5, 100_000].into_iter().enumerate() {
+        let (old, new) = (pattern(1, len_bytes), pattern(2, len_bytes));
+        let late_calls = [
+            client.encode(&write_call(file, 0, &old)),
+            client.encode(&Call::SetAttr(v3::SetAttrArgs {
+                object: file,
+                attributes: v3::SetAttributes {
+                    size_bytes: Some(1),
+                    ..Default::default()
+                },
+                guard: None,
+            })),
+        ];
+        let first = late_calls.each_ref().map(|call| {
+            client.send(call);
+            client.receive()
+        });
+        client.write(file, 0, &new).unwrap();
+        let mut late = server.connect();
+        let again = late_calls.each_ref().map(|call| {
+            late.send(call);
+            late.receive()
+        });
+        assert_eq!(first, again);
+        let read = client.read(file, 0, len_bytes as u32);
+        assert!(read == new, "{len_bytes} bytes");
+        let answered = server.metric("cairn_nfs_duplicates_answered_total");
+        assert_eq!(answered, 2 * (round as u64 + 1));
+    }
+}
+
+/// Clients behind one address may use the same numbers.
+#[test]
+fn the_same_number_with_other_data_or_user_is_another_call() {
+    let server = Server::start();
+    let (mut one, mut two) = (server.connect(), server.connect());
+    let root = one.root("/main");
+    two.root("/main");
+    for len_bytes in [5, 100_000] {
+        let file = one.create(root, &format!("file{len_bytes}"));
+        for (client, seed) in [(&mut one, 1), (&mut two, 2)] {
+            let data = pattern(seed, len_bytes);
+            let call = numbered(client.encode(&write_call(file, 0, &data)));
+            client.send(&call);
+            client.receive();
+            assert!(client.read(file, 0, len_bytes as u32) == data);
+        }
+        let data = pattern(2, len_bytes);
+        two.user = user(1000, 1000);
+        let call = numbered(two.encode(&write_call(file, 0, &data)));
+        two.send(&call);
+        let refused = format!("{:?}", two.receive().nfs(v3::Procedure::Write));
+        assert!(refused.contains("Access"), "{refused}");
+        two.user = user(0, 0);
+    }
+    assert_eq!(server.metric("cairn_nfs_duplicates_answered_total"), 0);
+}
+
+/// A call with the number 7.
+fn numbered(mut call: Vec<u8>) -> Vec<u8> {
+    call[4..8].copy_from_slice(&7u32.to_be_bytes());
+    call
 }
 
 #[test]
