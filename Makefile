@@ -12,7 +12,6 @@ export CARGO_TARGET_DIR ?= $(CURDIR)/target
 PREFIX ?= /usr/local
 DATA ?= data
 FUZZ_SECONDS ?= 3600
-FUZZ_SHORT_SECONDS ?= 20
 # One profile builds everything, so that RocksDB, which takes minutes, is compiled once.
 CARGO_FLAGS := --release --locked
 CAIRN := $(CARGO_TARGET_DIR)/release/cairn
@@ -21,8 +20,8 @@ CAIRN := $(CARGO_TARGET_DIR)/release/cairn
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
-.PHONY: setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz
-setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz: setup-%:
+.PHONY: setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit
+setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit: setup-%:
 	@scripts/setup $*
 
 .PHONY: build
@@ -48,16 +47,26 @@ test-unit: setup-test
 test-e2e: setup-test build ## The end-to-end tests only
 	scripts/test-e2e
 
+.PHONY: test-space
+test-space: setup-test build ## Space in full: overwrite 1 GiB at random ten times over, fill and empty a volume
+	CAIRN_SPACE_LONG=1 scripts/test-e2e test_space
+
 .PHONY: test-vm
-test-vm: setup-vm build ## A stock Linux kernel client in a VM: tar, git, make, fsx, open files
+test-vm: setup-vm build ## A stock Linux kernel client in a VM: tar, git, make, fsx, open files, a few faults
 	scripts/test-vm
+	scripts/test-faults --short
+
+.PHONY: test-faults
+test-faults: setup-vm build ## Kills, stops, cuts and shortages under fsx, tar, git, SQLite and PostgreSQL in the VM: an hour
+	scripts/test-faults $(FAULTS)
 
 .PHONY: pjdfstest
 pjdfstest: setup-vm build ## The POSIX conformance suite through the kernel client in the VM
 	scripts/pjdfstest
 
 .PHONY: check
-check: setup-build docs-check ## Format, lints, links
+check: setup-build docs-check ## Format, lints, links, uses of unsafe
+	scripts/unsafe-check
 	cargo fmt --all --check
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 
@@ -79,10 +88,19 @@ bench-nfs: setup-bench build ## Measure beside NFS-Ganesha and write docs/perfor
 bench-peers: setup-peers build ## Run the suites of `cairn bench` beside NFS-Ganesha and GlusterFS 4+2, into docs/performance.md
 	scripts/bench-peers $(BENCH_FLAGS)
 
+.PHONY: bench-reliability
+bench-reliability: setup-bench build ## Measure recovery, reads with disks gone, rebuild, scrub; write docs/reliability.md
+	cargo build $(CARGO_FLAGS) -p cairn-bench --example nfs_load
+	scripts/bench-reliability $(BENCH_FLAGS)
+
 .PHONY: bench-engine
 bench-engine: setup-bench build ## Run the engine of `cairn bench` beside LOAD=nfsload.c, into docs/performance.md
 	cargo build $(CARGO_FLAGS) -p cairn-bench --example nfs_load
 	scripts/bench-engine --write $(if $(LOAD),--load $(LOAD),) $(BENCH_FLAGS)
+
+.PHONY: bench-memory
+bench-memory: build ## Run `cairn bench` for MINUTES=60 and watch its memory
+	scripts/bench-memory $(if $(MINUTES),--minutes $(MINUTES),) $(BENCH_FLAGS)
 
 .PHONY: bench-page
 bench-page: setup-page ## Look at report pages in a headless browser; RESULTS="a.json b.json" for one's own
@@ -118,12 +136,20 @@ sim-bite: setup-build ## Does the simulator find bugs that are planted, and how 
 	scripts/sim bite
 
 .PHONY: fuzz-short
-fuzz-short: setup-fuzz ## Every fuzz target for FUZZ_SHORT_SECONDS
-	scripts/fuzz $(FUZZ_SHORT_SECONDS)
+fuzz-short: setup-build ## Every fuzz target with its corpus and mutations of it; no special compiler
+	scripts/fuzz-short
 
 .PHONY: fuzz
-fuzz: setup-fuzz ## Every fuzz target for FUZZ_SECONDS
+fuzz: setup-fuzz ## Every fuzz target for FUZZ_SECONDS, guided by coverage
 	scripts/fuzz $(FUZZ_SECONDS)
+
+.PHONY: fuzz-hours
+fuzz-hours: setup-fuzz ## The same until each had HOURS=1 of processor time; goes on where it stopped
+	scripts/fuzz-hours $(or $(HOURS),1) $(TARGETS)
+
+.PHONY: audit
+audit: setup-audit ## Licenses, sources and known vulnerabilities of all dependencies
+	scripts/audit
 
 .PHONY: install
 install: build ## Install program, manual pages, completions and systemd unit below PREFIX

@@ -1,34 +1,3 @@
-//! The pool file: as it is, and as JSON under a head that fits it.
 #![no_main]
 
-use cairn_base::crc32c;
-use libfuzzer_sys::fuzz_target;
-
-// Compiled in: its crate would bring RocksDB, which takes ten minutes to build for the fuzzer.
-#[allow(dead_code)]
-#[path = "../../crates/node/src/pool.rs"]
-mod pool;
-use pool::{POOL_FILE_LEN_BYTES_MAX, VOLUMES_MAX, decode_pool, encode_pool};
-
-fuzz_target!(|input: &[u8]| {
-    check(input);
-    let mut file = format!("cairn-pool 1 {:08x}\n", crc32c(input)).into_bytes();
-    file.extend_from_slice(input);
-    check(&file);
-});
-
-fn check(file: &[u8]) {
-    let Ok(state) = decode_pool(file) else {
-        return;
-    };
-    assert!(!state.disks.is_empty());
-    assert!(state.volumes.len() <= VOLUMES_MAX);
-    for volume in &state.volumes {
-        assert!(volume.id < state.volume_next);
-        let found = state.volume(&volume.name).expect("it is in the list");
-        assert_eq!(found, volume);
-    }
-    let again = encode_pool(&state);
-    assert!(again.len() as u64 <= POOL_FILE_LEN_BYTES_MAX);
-    assert_eq!(decode_pool(&again), Ok(state));
-}
+libfuzzer_sys::fuzz_target!(|input: &[u8]| cairn_fuzz::targets::pool_file::run(input));

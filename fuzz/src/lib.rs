@@ -1,10 +1,94 @@
-//! What the fuzz targets share: the round trip that every decoded value must survive.
+//! The fuzz targets, and what they share.
 //!
-//! Seeds in `corpus/TARGET/` are small and committed; `cargo run --bin seeds` writes them.
-//! A run adds what it finds to the first folder it is given, so give it a scratch one:
-//! `cargo +nightly fuzz run rpc_call /tmp/rpc_call corpus/rpc_call`.
+//! Owns: a function for each target that takes any bytes and fails by a panic; the seeds.
+//! Must not know: what drives them. That is libFuzzer (`fuzz_targets/`), or the short form on a stable
+//! compiler (`tests/short.rs`).
+
+pub mod seeds;
+pub mod targets;
 
 pub use cairn_codec_rpc::{Reader, Writer};
+
+// Compiled in by path: their crates would bring RocksDB, which takes ten minutes to build for the fuzzer,
+// servers and runtimes, which decode nothing of this. They find one another at the root, as at home.
+#[allow(dead_code)]
+#[path = "../../crates/admin/src/api.rs"]
+pub mod api;
+#[allow(dead_code)]
+#[path = "../../crates/meta/src/batch.rs"]
+mod batch;
+#[allow(dead_code, unused_imports)]
+#[path = "../../crates/bench/src"]
+mod bench {
+    pub mod agent {
+        mod protocol;
+        // A target like the others, but its messages can be named only beside them.
+        #[path = "../../../../fuzz/src/targets/bench_agent.rs"]
+        pub mod fuzz;
+    }
+    pub mod fio {
+        pub mod output;
+    }
+    pub mod import;
+    pub mod latency;
+    pub mod plan;
+    pub mod result;
+    pub mod suite {
+        mod words;
+        pub use words::{parse_duration, rfc3339_utc};
+    }
+}
+#[allow(dead_code)]
+#[path = "../../crates/meta/src/error.rs"]
+mod error;
+#[allow(dead_code)]
+#[path = "../../crates/nfs/src/handle.rs"]
+mod handle;
+#[allow(dead_code)]
+#[path = "../../crates/meta/src/keys.rs"]
+mod keys;
+#[allow(dead_code)]
+#[path = "../../crates/meta/src/log"]
+mod log {
+    pub(crate) mod format;
+    pub(crate) mod group;
+}
+// Not part of the interface of its crate.
+#[allow(dead_code)]
+#[path = "../../crates/shard/src/name.rs"]
+mod name;
+#[allow(dead_code)]
+#[path = "../../crates/node/src/pool.rs"]
+mod pool;
+#[allow(dead_code)]
+#[path = "../../crates/admin/src/query.rs"]
+mod query;
+#[allow(dead_code)]
+#[path = "../../crates/meta/src/records.rs"]
+mod records;
+#[allow(dead_code)]
+#[path = "../../crates/node/src/scrub_file.rs"]
+mod scrub_file;
+// The generator of the property tests.
+#[path = "../../crates/codec-nfs/src/source.rs"]
+mod source;
+#[allow(dead_code)]
+#[path = "../../crates/meta/src/state"]
+mod state {
+    pub(crate) mod descriptor;
+    pub(crate) mod snapshot;
+}
+#[allow(dead_code)]
+#[path = "../../crates/admin/src/token.rs"]
+mod token;
+#[allow(dead_code)]
+#[path = "../../crates/nfs-client/src/url.rs"]
+mod url;
+
+// What the sources above call by these names.
+use bench::{fio, latency, plan, result, suite};
+use cairn_codec_nfs::{mount, nlm, v3};
+extern crate self as cairn_admin;
 
 /// Decodes the front of `input` twice: as it is, and as the value that came out encodes. Both must
 /// be equal, and as long. Gives the value if there was one.

@@ -1,0 +1,400 @@
+//! Seeds of the stored forms. Targets make checksums right themselves, so these leave them out.
+
+use bytes::Bytes;
+use cairn_base::{
+    DiskId, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, Timestamp, VolumeId,
+};
+use cairn_config::{ExportRule, VolumeSettings};
+use cairn_segment::{Compression, Location, RecordPointer, encode_pointer, encode_record};
+use cairn_shard::{
+    CHECKSUM_UNIT_BYTES, DiskIdentity, FooterRow, ShardFooter, ShardName, TRAILER_LEN_BYTES,
+    encode_footer, encode_identity,
+};
+
+use super::{Corpus, write};
+use crate::api::ScrubStage;
+use crate::batch::{Fold, JournalEntry};
+use crate::keys::Key;
+use crate::log::format::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term};
+use crate::log::group::Group;
+use crate::pool::{HandleKey, PoolDisk, PoolState, PoolVolume, Stage, encode_pool};
+use crate::records::{
+    AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, InodeKind,
+    InodeRecord, SegmentRecord,
+};
+use crate::scrub_file::{self, Cursor, Damage, ScrubState};
+use crate::state::descriptor::{Descriptor, FileEntry};
+use crate::state::snapshot;
+
+const CREATED: Timestamp = Timestamp {
+    seconds: 1_700_000_000,
+    nanos: 5,
+};
+/// Fields of a trailer up to the checksum of the body.
+const TRAILER_FIELDS_LEN: usize = 56;
+/// Fields of an identity.
+const IDENTITY_FIELDS_LEN: usize = 60;
+/// Magic and version of the files of a state.
+const STATE_HEAD_LEN: usize = 12;
+/// Fields of [`header`]: the fixed ones, four disks, one term.
+const HEADER_FIELDS_LEN: usize = 68 + 4 * 16 + 24;
+
+pub fn write_seeds(corpus: &Corpus) {
+    shard(corpus);
+    segment(corpus);
+    meta(corpus);
+    meta_state(corpus);
+    pool(corpus);
+    scrub(corpus)
+}
+
+fn shard(corpus: &Corpus) {
+    let row = |start_block, unit_blocks| FooterRow {
+        start_block,
+        unit_blocks,
+    };
+    let cases = [
+        ("empty", vec![], 0),
+        ("one-row", vec![row(0, 1)], 4096),
+        (
+            "rows",
+            vec![row(0, 16), row(20, 29)],
+            3 * CHECKSUM_UNIT_BYTES + 4096,
+        ),
+    ];
+    for (name, rows, data_len_bytes) in cases {
+        let checksum_count = data_len_bytes.div_ceil(CHECKSUM_UNIT_BYTES) as u32;
+        let footer = ShardFooter {
+            name: ShardName {
+                volume: VolumeId(3),
+                segment: SegmentId(0x1122),
+                index: 5,
+            },
+            data_shards: 4,
+            parity_shards: 2,
+            epoch: Epoch(9),
+            data_len_bytes,
+            rows,
+            checksums: (0..checksum_count).collect(),
+        };
+        let bytes = encode_footer(&footer).expect("it makes sense");
+        let (body, trailer) = bytes.split_at(bytes.len() - TRAILER_LEN_BYTES);
+        let body_len = footer.rows.len() * 8 + footer.checksums.len() * 4;
+        let seed = [&trailer[..TRAILER_FIELDS_LEN], &body[..body_len]].concat();
+        write(corpus, "shard_footer", name, &seed);
+    }
+    let identity = encode_identity(&DiskIdentity {
+        pool: PoolId(7),
+        disk: DiskId(8),
+        created: CREATED,
+    });
+    write(
+        corpus,
+        "shard_footer",
+        "identity",
+        &identity[..IDENTITY_FIELDS_LEN],
+    )
+}
+
+fn pointer_and_stored(data: &[u8], compression: Compression) -> (RecordPointer, Vec<u8>) {
+    let record = encode_record(vec![Bytes::copy_from_slice(data)], compression);
+    let pointer = record.pointer(Location {
+        segment: SegmentId(300),
+        row_block: 7,
+        unit_blocks: 16,
+        offset_bytes: 4096,
+        len_bytes: record.stored_len_bytes(),
+    });
+    (pointer, record.parts().concat())
+}
+
+fn segment(corpus: &Corpus) {
+    let text = b"all work and no play ".repeat(20);
+    let cases: [(&str, &[u8], Compression); 4] = [
+        ("empty", b"", Compression::None),
+        ("raw", b"stone", Compression::None),
+        ("lz4", &text, Compression::Lz4),
+        ("zstd", &text, Compression::Zstd(1)),
+    ];
+    for (name, data, compression) in cases {
+        let (pointer, stored) = pointer_and_stored(data, compression);
+        let mut seed = Vec::new();
+        encode_pointer(&pointer, &mut seed);
+        seed.extend_from_slice(&stored);
+        write(corpus, "segment_record", &format!("pointer-{name}"), &seed);
+
+        let mut seed = vec![pointer.codec as u8];
+        seed.extend_from_slice(&pointer.file_len_bytes.to_le_bytes());
+        seed.extend_from_slice(&stored);
+        write(corpus, "segment_record", &format!("stored-{name}"), &seed);
+    }
+}
+
+fn meta(corpus: &Corpus) {
+    let seed = |kind: u8, name: &str, bytes: &[u8]| {
+        write(corpus, "meta_format", name, &[&[kind], bytes].concat())
+    };
+    for (name, key) in keys() {
+        seed(0, &format!("key-{name}"), key.as_bytes());
+        seed(0, &format!("state-key-{name}"), &key.at(Generation(3)));
+    }
+    for (name, bytes) in records() {
+        seed(1, &format!("record-{name}"), &bytes);
+    }
+    seed(2, "header", &header().encode()[..HEADER_FIELDS_LEN]);
+
+    let group = group();
+    let mut record = group.encode(Epoch(1), 9);
+    record.seal(5, LogPosition(1));
+    let payload_end = RECORD_HEAD_BYTES + record.head.payload_len_bytes as usize;
+    seed(3, "log-record", &record.bytes[8..payload_end]);
+    let mut empty = RecordBuf::copy_of(&[], (LogPosition(1), LogPosition(2)), Epoch(1), 9);
+    empty.seal(5, LogPosition(1));
+    seed(3, "log-record-empty", &empty.bytes[8..RECORD_HEAD_BYTES]);
+    let pieces =
+        b"\x00\x00......\x09\x00abcdef\x50\x00......\xff\x03......\x80\x02......\x90\x01......\x01\x00......";
+    seed(4, "log-file", pieces);
+    seed(5, "group", &record.bytes[RECORD_HEAD_BYTES..payload_end])
+}
+
+fn keys() -> Vec<(&'static str, Key)> {
+    vec![
+        ("inode", Key::inode(Ino(1))),
+        ("dirent", Key::dirent(Ino(2), b"a")),
+        ("cookie", Key::cookie(Ino(2), 9)),
+        ("extent", Key::extent(Ino(3), 4096)),
+        ("xattr", Key::xattr(Ino(3), b"user.x")),
+        ("acl", Key::acl(Ino(4))),
+        ("orphan", Key::orphan(Ino(5))),
+        ("segment", Key::segment(SegmentId(6))),
+        ("snapshot", Key::snapshot(Generation(2))),
+        ("quota", Key::quota(1, 1000)),
+        ("dedupe", Key::dedupe(&[7; 32])),
+        ("applied", Key::applied()),
+        ("counters", Key::counters()),
+        ("lineage", Key::lineage()),
+    ]
+}
+
+fn records() -> Vec<(&'static str, Vec<u8>)> {
+    let symlink = InodeRecord {
+        mode: 0o777,
+        mtime: CREATED,
+        exclusive_verifier: Some(*b"verifier"),
+        symlink_target: Bytes::from_static(b"../x"),
+        ..InodeRecord::new(InodeKind::Symlink)
+    };
+    let dirent = DirentRecord {
+        ino: Ino(1),
+        kind: InodeKind::Fifo,
+        cookie: 2,
+    };
+    let cookie = CookieRecord {
+        ino: Ino(1),
+        kind: InodeKind::Regular,
+        name: Bytes::from_static(b"name"),
+    };
+    let extent = |data: &[u8], compression| ExtentRecord {
+        start: 5,
+        offset_in_record: 1,
+        record: pointer_and_stored(data, compression).0,
+    };
+    let segment = SegmentRecord {
+        data: 1,
+        parity: 1,
+        disks: vec![DiskId(1), DiskId(u128::MAX)],
+        shard_len_bytes: 1 << 26,
+        sealed: true,
+        epoch: Epoch(3),
+        live_bytes: 4,
+        live_records: 5,
+    };
+    let applied = AppliedRecord {
+        position: LogPosition(1),
+        epoch: Epoch(2),
+        term: 3,
+    };
+    let counters = CountersRecord {
+        generation: Generation::FIRST,
+        inodes: 1,
+        file_bytes: 2,
+        stored_bytes: 3,
+        ino_reserved: 4,
+        segment_reserved: 5,
+    };
+    vec![
+        ("file", InodeRecord::new(InodeKind::Regular).encode()),
+        ("symlink", symlink.encode()),
+        ("dirent", dirent.encode()),
+        ("cookie", cookie.encode()),
+        ("extent-raw", extent(b"stone", Compression::None).encode()),
+        ("extent-lz4", extent(&[7; 4096], Compression::Lz4).encode()),
+        ("segment", segment.encode()),
+        ("applied", applied.encode()),
+        ("counters", counters.encode()),
+    ]
+}
+
+fn header() -> FileHeader {
+    FileHeader {
+        volume: VolumeId(3),
+        sequence: 4,
+        nonce: 5,
+        file_len_bytes: 1 << 20,
+        retained_from: LogPosition(7),
+        copies: 2,
+        set: vec![DiskId(1), DiskId(2)],
+        members: vec![DiskId(1), DiskId(2)],
+        history: vec![Term {
+            epoch: Epoch(1),
+            nonce: 9,
+            start: LogPosition(1),
+        }],
+    }
+}
+
+fn group() -> Group {
+    let mut group = Group::new(Generation::FIRST, LogPosition(4), LogPosition(6));
+    group.put(Key::inode(Ino(1)), Some(Bytes::from_static(b"value")));
+    group.put(Key::dirent(Ino(1), b"name"), None);
+    group.journal.push(JournalEntry {
+        position: LogPosition(5),
+        ino: Ino(1),
+        offset: 100,
+        data: Bytes::from_static(b"data"),
+        size_bytes: 104,
+        mtime: CREATED,
+        ctime: CREATED,
+        mode: 0o644,
+    });
+    group.folds.push(Fold {
+        ino: Ino(1),
+        start: 0,
+        end: u64::MAX,
+        through: LogPosition(3),
+    });
+    group
+}
+
+fn meta_state(corpus: &Corpus) {
+    let seed = |kind: u8, name: &str, file: &[u8]| {
+        let body = &file[STATE_HEAD_LEN..file.len() - 4];
+        write(corpus, "meta_state", name, &[&[kind], body].concat())
+    };
+    let applied = AppliedRecord {
+        position: LogPosition(5),
+        epoch: Epoch(2),
+        term: 3,
+    };
+    let file = |name: &str| FileEntry {
+        name: name.to_owned(),
+        len_bytes: 10,
+        crc: 11,
+    };
+    let descriptor = |files| Descriptor {
+        volume: VolumeId(1),
+        applied,
+        lineage: 4,
+        files,
+    };
+    let copy = descriptor(vec![file("000012.sst"), file("MANIFEST-000004")]);
+    seed(0, "descriptor", &copy.encode());
+    seed(0, "descriptor-empty", &descriptor(Vec::new()).encode());
+    seed(
+        0,
+        "descriptor-parent",
+        &descriptor(vec![file("../x")]).encode(),
+    );
+    let mut map = snapshot::Map::new();
+    seed(1, "snapshot-empty", &snapshot::encode(&map));
+    let position = Key::applied().at(Generation(0)).to_vec();
+    map.insert(position, Bytes::from(applied.encode()));
+    map.insert(b"key".to_vec(), Bytes::from_static(b"value"));
+    seed(1, "snapshot", &snapshot::encode(&map))
+}
+
+fn pool(corpus: &Corpus) {
+    let state = PoolState {
+        pool: PoolId(77),
+        version: 3,
+        created: CREATED,
+        stage: Stage::InUse,
+        disks: vec![PoolDisk::new(DiskId(1), "/data/1", CREATED)],
+        left: Vec::new(),
+        volumes: vec![PoolVolume {
+            id: VolumeId(1),
+            name: "main".parse().expect("it is a name"),
+            settings: VolumeSettings::default(),
+            created: CREATED,
+            exports: ExportRule::this_machine(),
+        }],
+        volume_next: VolumeId(2),
+        handle_key: HandleKey(9),
+    };
+    let file = encode_pool(&state);
+    write(corpus, "pool_file", "file", &file);
+    let head_len = file.iter().take_while(|byte| **byte != b'\n').count() + 1;
+    write(corpus, "pool_file", "json", &file[head_len..]);
+    let two = PoolState {
+        volumes: ["v1", "v2"]
+            .into_iter()
+            .zip(1..)
+            .map(|(name, id)| PoolVolume {
+                id: VolumeId(id),
+                name: name.parse().expect("it is a name"),
+                settings: VolumeSettings::default(),
+                created: CREATED,
+                exports: Vec::new(),
+            })
+            .collect(),
+        volume_next: VolumeId(3),
+        ..state.clone()
+    };
+    write(
+        corpus,
+        "pool_file",
+        "json-two",
+        &encode_pool(&two)[head_len..],
+    );
+    let forming = PoolState {
+        stage: Stage::Forming,
+        volumes: Vec::new(),
+        ..state
+    };
+    let file = encode_pool(&forming);
+    write(corpus, "pool_file", "json-forming", &file[head_len..])
+}
+
+fn scrub(corpus: &Corpus) {
+    let state = ScrubState {
+        pool: PoolId(77),
+        version: 12,
+        stage: ScrubStage::Running,
+        rate_bytes_per_second: Some(1 << 20),
+        started_seconds: CREATED.seconds,
+        done_bytes: 1 << 30,
+        volumes_done: vec![VolumeId(2)],
+        cursor: Some(Cursor {
+            volume: VolumeId(1),
+            segment: 3,
+            records: Some((4, 4096)),
+        }),
+        shards: 5,
+        damages: vec![Damage {
+            volume: VolumeId(1),
+            inode: 9,
+            start: 0,
+            end: 4096,
+            segment: 2,
+            detail: "two shards are gone".to_owned(),
+        }],
+        damages_more: 1,
+        ..ScrubState::default()
+    };
+    let file = scrub_file::encode(&state);
+    write(corpus, "scrub_file", "file", &file);
+    let head_len = file.iter().take_while(|byte| **byte != b'\n').count() + 1;
+    write(corpus, "scrub_file", "json", &file[head_len..]);
+    let never = scrub_file::encode(&ScrubState::default());
+    write(corpus, "scrub_file", "json-never", &never[head_len..]);
+}

@@ -1,0 +1,496 @@
+//! Seeds of what people and programs write as text: config files, URLs, JSON; and of handles.
+
+use cairn_base::{Ino, VolumeId};
+use cairn_config::{AccessPattern, Compression, ExportRule, Protection, SizeLimit};
+
+use super::{Corpus, write};
+use crate::api::{
+    AdminView, DiskState, DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportList, ExportView,
+    Health, MemoryView, NfsReady, NfsView, PoolView, ReadyFile, RebuildView, ScrubDamage,
+    ScrubReport, Status, VolumeList, VolumeView,
+};
+use crate::bench::import;
+use crate::handle::{HandleKey, Target};
+use crate::latency;
+use crate::result::Sample;
+
+const SIGNED_LEN_BYTES: usize = 24;
+
+pub fn write_seeds(corpus: &Corpus) {
+    config(corpus);
+    url(corpus);
+    handles(corpus);
+    outputs(corpus);
+    json(corpus);
+    results(corpus);
+    agent(corpus);
+    plans(corpus)
+}
+
+/// The samples of the importers' tests; fio's long one is left out, as its bins are much of the same.
+fn outputs(corpus: &Corpus) {
+    macro_rules! samples {
+        ($($name:literal),*) => {
+            [$(($name, include_str!(concat!("../../../crates/bench/testdata/", $name)))),*]
+        };
+    }
+    let seeds = samples![
+        "fio-3.33-json.json",
+        "ior-2.10.txt",
+        "ior-3.0.txt",
+        "ior-4.0.txt",
+        "ior-3.2.json",
+        "ior-4.0.json",
+        "iozone-3.242.txt",
+        "iozone-3.420.txt",
+        "iozone-3.507-ops.txt"
+    ];
+    for (name, text) in seeds {
+        write(corpus, "bench_import", name, text.as_bytes());
+    }
+}
+
+fn config(corpus: &Corpus) {
+    let full = include_str!("../../../packaging/cairn.toml");
+    // Its settings are commented out, as it shows what there is.
+    let set: Vec<&str> = full
+        .lines()
+        .map(|line| line.strip_prefix('#').unwrap_or(line))
+        .filter(|line| line.contains(" = ") && !line.starts_with(' '))
+        .collect();
+    let seeds = [
+        ("packaged", full.to_owned()),
+        ("all-set", set.join("\n")),
+        (
+            "at-the-limits",
+            "data=[\"a\"]\nmemory_limit=\"256MiB\"\nthreads=256\n".to_owned(),
+        ),
+        ("unknown-key", "listen_nsf = \"127.0.0.1:0\"\n".to_owned()),
+        (
+            "wrong-kinds",
+            "data = 1\nrpcbind = \"yes\"\nthreads = -1\n".to_owned(),
+        ),
+        (
+            "table",
+            "[nfs]\nlisten = { a = [1, 2.5, 1979-05-27] }\n".to_owned(),
+        ),
+        ("word-net", "fd00::/8".to_owned()),
+        ("word-compression", "zstd:19".to_owned()),
+        ("word-size", "12.5GiB".to_owned()),
+        ("word-protection", "+2n".to_owned()),
+    ];
+    for (name, text) in seeds {
+        write(corpus, "config_file", name, text.as_bytes());
+    }
+}
+
+fn url(corpus: &Corpus) {
+    let seeds = [
+        ("root", "nfs://host"),
+        ("path", "nfs://[::1]:2050//a/./b%20c%3F/"),
+        (
+            "options",
+            "nfs://10.0.0.1/x?port=7&mountport=8&version=3&uid=0&gid=100&nconnect=16",
+        ),
+        ("escapes", "h/%2e%2E/%00%ff"),
+        ("bad-option", "h/?soft"),
+    ];
+    for (name, text) in seeds {
+        write(corpus, "nfs_url", name, text.as_bytes());
+    }
+}
+
+fn handles(corpus: &Corpus) {
+    let key = HandleKey::new(b"0123456789abcdef");
+    let inode = Target::Inode {
+        volume: VolumeId(3),
+        ino: Ino(77),
+    };
+    for (name, target) in [("inode", inode), ("pseudo-root", Target::PseudoRoot)] {
+        let seed = [&[0], &key.seal(target).as_bytes()[..SIGNED_LEN_BYTES]].concat();
+        write(corpus, "file_handle", name, &seed);
+    }
+    write(
+        corpus,
+        "file_handle",
+        "shard-file",
+        b"\x0100000000000000ff.03",
+    );
+    write(corpus, "file_handle", "volume-file", b"\x010000000a")
+}
+
+fn json(corpus: &Corpus) {
+    let text = |kind: u8, name: &str, text: &str| {
+        write(
+            corpus,
+            "admin_json",
+            name,
+            &[&[kind], text.as_bytes()].concat(),
+        )
+    };
+    text(
+        0,
+        "volume-create",
+        r#"{"name":"two","protection":"+3n","size_limit":"1GiB","access_pattern":"random","compression":"zstd:5"}"#,
+    );
+    text(0, "volume-change", r#"{"size_limit":"none"}"#);
+    text(
+        0,
+        "export-set",
+        r#"{"rules":[{"client":"10.0.0.0/8","access":"ro","squash":"all","anonymous_uid":5,"anonymous_gid":6,"require_reserved_port":true},{"client":"::1"}]}"#,
+    );
+    text(0, "disk-add", r#"{"path":"/data/7","wipe":true}"#);
+    text(0, "disk-change", r#"{"draining":true}"#);
+    text(0, "rate", r#"{"rate_bytes_per_second":5}"#);
+    text(
+        0,
+        "scrub-start",
+        r#"{"rate_bytes_per_second":7,"restart":true}"#,
+    );
+    let answers = [
+        (
+            "scrub-report",
+            serde_json::to_string(&ScrubReport {
+                damaged: vec![ScrubDamage {
+                    volume: "main".to_owned(),
+                    inode: 9,
+                    paths: vec!["/a/b".to_owned()],
+                    start: 0,
+                    end: 4096,
+                    detail: "two shards are gone".to_owned(),
+                }],
+                ..ScrubReport::default()
+            }),
+        ),
+        ("rebuild", serde_json::to_string(&RebuildView::default())),
+        ("error", serde_json::to_string(&error())),
+        ("status", serde_json::to_string(&status())),
+        ("exports", serde_json::to_string(&exports())),
+        (
+            "volumes",
+            serde_json::to_string(&VolumeList {
+                volumes: vec![volume()],
+            }),
+        ),
+        ("ready", serde_json::to_string(&ready())),
+    ];
+    for (name, json) in answers {
+        text(1, name, &json.expect("answers can be written"));
+    }
+    text(2, "query", "client=10.0.0.0%2F8&client=::1&force=true");
+    text(3, "token", "Bearer 0123456789abcdef")
+}
+
+fn error() -> ErrorBody {
+    ErrorBody {
+        error: ErrorDetail {
+            kind: ErrorKind::Conflict,
+            message: "main is there".to_owned(),
+            hint: Some("choose another name".to_owned()),
+        },
+    }
+}
+
+fn disk() -> DiskView {
+    DiskView {
+        id: "0123".to_owned(),
+        label: "/data/1".to_owned(),
+        state: DiskState::Ok,
+        total_bytes: 2,
+        free_bytes: 1,
+        read_errors: 0,
+        write_errors: 0,
+        full_errors: 0,
+        checksum_errors: 0,
+        shards: 3,
+        problem: Some("it hangs".to_owned()),
+    }
+}
+
+fn volume() -> VolumeView {
+    VolumeView {
+        id: 1,
+        name: "main".parse().expect("it is a name"),
+        protection: Protection::Plus(2),
+        layout: "4+2".to_owned(),
+        disk_failures_tolerated: 2,
+        size_limit: SizeLimit::Bytes(1 << 30),
+        access_pattern: AccessPattern::Random,
+        compression: Compression::Zstd(3),
+        created_seconds: -1,
+        serving: false,
+        problem: Some("it is being opened".to_owned()),
+        used_bytes: 1,
+        total_bytes: 2,
+        free_bytes: 1,
+        inodes: 1,
+        exported: true,
+    }
+}
+
+fn exports() -> ExportList {
+    ExportList {
+        exports: vec![ExportView {
+            volume: "main".parse().expect("it is a name"),
+            rules: ExportRule::this_machine(),
+        }],
+    }
+}
+
+fn admin() -> AdminView {
+    AdminView {
+        url: "http://127.0.0.1:8049".to_owned(),
+    }
+}
+
+fn ready() -> ReadyFile {
+    ReadyFile {
+        pid: 7,
+        nfs: NfsReady {
+            address: "127.0.0.1".to_owned(),
+            port: 2049,
+        },
+        admin: admin(),
+        token_file: "/data/1/admin-token".to_owned(),
+        volumes: vec!["main".parse().expect("it is a name")],
+    }
+}
+
+fn status() -> Status {
+    Status {
+        version: "0.1.0".to_owned(),
+        pid: 7,
+        uptime_seconds: 8,
+        health: Health::NoRedundancy,
+        summary: "1 copy".to_owned(),
+        warnings: vec!["one".to_owned()],
+        pool: PoolView {
+            id: "0123".to_owned(),
+            created_seconds: 1,
+            protection: "1 copy".to_owned(),
+            disk_failures_tolerated: 0,
+            total_bytes: 2,
+            free_bytes: 1,
+            reserve_bytes: 1,
+        },
+        nfs: NfsView {
+            address: "127.0.0.1".to_owned(),
+            port: 2049,
+            rpcbind: false,
+        },
+        admin: admin(),
+        memory: MemoryView {
+            limit_bytes: 1,
+            resident_bytes: 2,
+            record_cache_limit_bytes: 3,
+            record_cache_bytes: 4,
+            dirty_limit_bytes: 5,
+            dirty_bytes: 6,
+            metadata_limit_bytes: 7,
+            rest_bytes: 8,
+        },
+        disks: vec![disk()],
+        volumes: vec![volume()],
+    }
+}
+
+/// A result, its histogram, and words, each under the byte that tells them apart.
+fn results(corpus: &Corpus) {
+    let seed = |kind: u8, name: &str, text: &[u8]| {
+        write(corpus, "bench_result", name, &[&[kind], text].concat());
+    };
+    let fio = include_str!("../../../crates/bench/testdata/fio-3.33-json.json");
+    let imported = import::import(fio, "fio.json").expect("it is fio's");
+    let mut histogram = latency::histogram();
+    for value in [1000, 2000, 2000, 5_000_000_000] {
+        histogram.saturating_record(value);
+    }
+    let encoded = latency::encode(&histogram);
+    let json = serde_json::to_vec(&imported).expect("a result can be written");
+    seed(0, "imported", &json);
+    let mut own = imported;
+    own.phases.truncate(1);
+    for phase in &mut own.phases {
+        phase.latency = latency::latency(&histogram);
+        phase.samples = vec![Sample {
+            at_seconds: 0.0,
+            seconds: 1.0,
+            operations: phase.operations,
+            bytes: phase.bytes,
+        }];
+    }
+    seed(
+        0,
+        "own",
+        &serde_json::to_vec(&own).expect("a result can be written"),
+    );
+    seed(0, "newer", br#"{"schema":"cairn-bench/2"}"#);
+    seed(1, "histogram", encoded.as_bytes());
+    // Of four values: the cookie, the length of the counters, offset, digits, lowest, highest, ratio.
+    let mut body = 0x1c84_9303_u32.to_be_bytes().to_vec();
+    for word in [3_u32, 0, 3] {
+        body.extend(word.to_be_bytes());
+    }
+    for word in [1_u64, 1 << 40, 1.0_f64.to_bits()] {
+        body.extend(word.to_be_bytes());
+    }
+    body.extend([2, 3, 4]);
+    seed(2, "counters", &body);
+    seed(3, "duration", b"1h30m");
+}
+
+fn agent(corpus: &Corpus) {
+    let phase = r#"{"name":"seq","fileset":"a","jobs":1,"depth":1,"work":{"kind":"data","direction":"write","order":"sequential","request_bytes":4096,"layout":{"kind":"file-per-worker","bytes":4096},"reorder":0,"end":{"kind":"whole"},"fsync":"none","direct":false}}"#;
+    let run = format!(
+        r#"{{"number":1,"command":{{"do":"run","phase":{phase},"pattern":{{"seed":1}},"client":0,"client_count":1}}}}"#
+    );
+    let seeds: [(u8, &str, &str); 11] = [
+        (
+            0,
+            "hello",
+            r#"{"protocol":"cairn-bench-agent/1","cairn_version":"0.1.0","machine":{"cpu":"x","cpus":2,"memory_bytes":3,"kernel":"6","os":"y"},"busy":false}"#,
+        ),
+        (
+            1,
+            "open",
+            r#"{"protocol":"cairn-bench-agent/1","target":"nfs://h/main","keep":false}"#,
+        ),
+        (2, "opened", r#"{"session":"0123"}"#),
+        (
+            3,
+            "order-prepare",
+            r#"{"number":1,"command":{"do":"prepare","bytes_needed":1,"allow_files":true}}"#,
+        ),
+        (3, "order-run", &run),
+        (
+            3,
+            "order-clean",
+            r#"{"number":2,"command":{"do":"clean-up"}}"#,
+        ),
+        (
+            4,
+            "state",
+            r#"{"number":1,"stage":"done","operations":1,"bytes":2,"outcome":{"outcome":"failed","why":"x"}}"#,
+        ),
+        (
+            4,
+            "state-ran",
+            r#"{"number":1,"stage":"done","operations":1,"bytes":2,"outcome":{"outcome":"ran","result":{"name":"a","operations":1,"bytes":2,"errors":0,"foreground_seconds":1.5,"drained_seconds":1.5,"workers":[{"client":0,"operations":1,"bytes":2,"seconds":1.5}],"samples":[]},"notes":["n"]}}"#,
+        ),
+        (
+            4,
+            "state-prepared",
+            r#"{"number":1,"stage":"ready","operations":0,"bytes":0,"outcome":{"outcome":"prepared","engine":"e","mount":null}}"#,
+        ),
+        (5, "go", r#"{"number":1,"in_ms":100}"#),
+        (6, "refusal", r#"{"error":"busy"}"#),
+    ];
+    for (kind, name, text) in seeds {
+        write(
+            corpus,
+            "bench_agent",
+            name,
+            &[&[kind], text.as_bytes()].concat(),
+        );
+    }
+}
+
+/// The examples of docs/planner.md, one of each family, and what else the planner reads.
+fn plans(corpus: &Corpus) {
+    let server = r#"family = "nfs-server"
+instance = "d2.8xlarge"
+protection = { data = 1, parity = 0 }
+storage = { storage = "instance-store", disks = 24, disk_bytes = "2TB" }"#;
+    let cluster = r#"family = "cluster"
+nodes = 6
+instance = "m5dn.12xlarge"
+protection = { data = 4, parity = 2 }
+storage = { storage = "ebs", volumes = 12, volume = { volume_type = "gp3", size_bytes = "1TiB", mib_s = 145 } }"#;
+    let san = r#"family = "san-array"
+systems = 10
+system = { kind = "ontap", ssd_bytes = "5.3TB", iops = 80000, mb_s = "2GB/s" }"#;
+    let lustre = r#"family = "parallel-fs"
+kind = "lustre"
+level = "persistent-12"
+capacity_bytes = "12TiB"
+ssd_read_cache = true"#;
+    let volumes = r#"family = "cloud-volumes"
+kind = "service"
+level = "extreme"
+volumes = 3
+quota_bytes = "10TiB""#;
+    let shapes = [
+        ("cluster", cluster),
+        ("server", server),
+        ("san", san),
+        ("lustre", lustre),
+        ("cloud-volumes", volumes),
+    ];
+    let seed = |kind: u8, name: &str, text: &str| {
+        write(
+            corpus,
+            "plan_files",
+            name,
+            &[&[kind], text.as_bytes()].concat(),
+        );
+    };
+    for (name, shape) in shapes {
+        for product in ["vendor", "cairn"] {
+            let text =
+                format!("product = \"{product}\"\nregion = \"us-east-1\"\n[shape]\n{shape}\n");
+            seed(0, &format!("config-{name}-{product}"), &text);
+        }
+    }
+    let node = r#"[[node]]
+instance = "m5dn.12xlarge"
+storage = "instance-store"
+disks = 2
+disk_bytes = "900GB"
+"#;
+    let list = format!(
+        "product = \"vendor\"\nregion = \"us-east-1\"\n{}",
+        node.repeat(4)
+    );
+    seed(0, "config-nodes", &list);
+    let design = r#"{"product":"vendor","region":"us-east-1","shape":{"family":"nfs-server","instance":"d2.8xlarge","protection":{"data":1,"parity":0},"storage":{"storage":"instance-store","disks":24,"disk_bytes":2000000000000}}}"#;
+    seed(0, "config-json", design);
+    let saved = format!(r#"{{"ranking":{{"fits":[{{"evaluation":{{"design":{design}}}}}]}}}}"#);
+    seed(1, "saved", &saved);
+    seed(
+        2,
+        "prices",
+        r#"version = 1
+[[region]]
+name = "us-east-1"
+date = "2025-03-02"
+source = "me"
+volume_unit = "GB"
+ec2_usd_per_hour = { "m5dn.12xlarge" = 3.264 }
+[region.ebs.gp3]
+usd_per_unit_month = 0.08
+usd_per_iops_month = 0.005
+[region.reserved."m5dn.12xlarge"]
+year_usd = 17000.0
+[region.lustre]
+usd_per_gb_month = { "persistent-12" = 0.145 }
+"#,
+    );
+    seed(
+        3,
+        "offer-json",
+        r#"{"publicationDate":"2026-02-03T04:05:06Z","products":{"A":{"productFamily":"Compute Instance","attributes":{"regionCode":"us-east-1","instanceType":"m5dn.12xlarge","tenancy":"Shared","operatingSystem":"Linux","preInstalledSw":"NA","capacitystatus":"Used"}},"C":{"productFamily":"Storage","attributes":{"regionCode":"us-east-1","volumeApiName":"gp3"}}},"terms":{"OnDemand":{"A":{"X":{"priceDimensions":{"Y":{"unit":"Hrs","pricePerUnit":{"USD":"3.264"}}}}},"C":{"X":{"priceDimensions":{"Y":{"unit":"GB-Mo","pricePerUnit":{"USD":"0.08"}}}}}},"Reserved":{"A":{"Z":{"termAttributes":{"LeaseContractLength":"1yr","PurchaseOption":"All Upfront","OfferingClass":"standard"},"priceDimensions":{"Y":{"unit":"Quantity","pricePerUnit":{"USD":"17000"}}}}}}}}"#,
+    );
+    seed(
+        3,
+        "offer-csv",
+        "\"FormatVersion\",\"v1.0\"\n\"Publication Date\",\"2026-02-03T04:05:06Z\"\n\"SKU\",\"TermType\",\"PriceDescription\",\"Unit\",\"PricePerUnit\",\"Currency\",\"LeaseContractLength\",\"PurchaseOption\",\"OfferingClass\",\"Product Family\",\"Instance Type\",\"Tenancy\",\"Operating System\",\"CapacityStatus\",\"Pre Installed S/W\",\"Region Code\",\"Volume API Name\"\n\"A\",\"OnDemand\",\"a \"\"quoted\"\", text\",\"Hrs\",\"3.264\",\"USD\",\"\",\"\",\"\",\"Compute Instance\",\"m5dn.12xlarge\",\"Shared\",\"Linux\",\"Used\",\"NA\",\"us-east-1\",\"\"\n\"C\",\"OnDemand\",\"\",\"GB-Mo\",\"0.08\",\"USD\",\"\",\"\",\"\",\"Storage\",\"\",\"\",\"\",\"\",\"\",\"us-east-1\",\"gp3\"\n",
+    );
+    for (name, word) in [
+        ("word-bytes", "200TiB"),
+        ("word-rate", "6GB/s"),
+        ("word-money", "3k$/month"),
+        ("word-share", "12.5%"),
+    ] {
+        seed(4, name, word);
+    }
+}

@@ -1,0 +1,64 @@
+//! The config file, and the words that flags, files and JSON share.
+
+use std::fmt::{Debug, Display};
+use std::path::Path;
+use std::str::FromStr;
+
+use cairn_base::units::parse_size;
+use cairn_config::{
+    AccessPattern, ClientNet, Compression, DATA_FOLDERS_MAX, MEMORY_LIMIT_BYTES_MIN, Protection,
+    SizeLimit, Squash, THREADS_MAX, VolumeName, parse_file,
+};
+
+const CPU_COUNT: usize = 2;
+
+/// Tries one input.
+pub fn run(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else {
+        return;
+    };
+    file(text);
+    word::<AccessPattern>(text);
+    word::<ClientNet>(text);
+    word::<Compression>(text);
+    word::<Protection>(text);
+    word::<SizeLimit>(text);
+    word::<Squash>(text);
+    word::<VolumeName>(text);
+    let _ = parse_size(text);
+}
+
+fn file(content: &str) {
+    let settings = match parse_file(content, Path::new("/etc/cairn")) {
+        Ok(settings) => settings,
+        Err(error) => {
+            assert!(!error.problems.is_empty());
+            let line_count = content.split('\n').count();
+            for problem in &error.problems {
+                assert!(
+                    problem
+                        .line
+                        .is_none_or(|line| (1..=line_count).contains(&line))
+                );
+                assert!(!problem.what.is_empty());
+            }
+            return;
+        }
+    };
+    for folder in &settings.data {
+        assert!(folder.is_absolute(), "{}", folder.display());
+    }
+    if let Ok(config) = settings.resolve(CPU_COUNT) {
+        assert!((1..=DATA_FOLDERS_MAX).contains(&config.data.len()));
+        assert!((1..=THREADS_MAX).contains(&config.threads));
+        assert!(config.memory_limit_bytes >= MEMORY_LIMIT_BYTES_MIN);
+    }
+}
+
+/// What is read, written and read again is the same.
+fn word<T: FromStr + Display + Debug + PartialEq>(text: &str) {
+    if let Ok(value) = text.parse::<T>() {
+        let again = value.to_string().parse::<T>().ok();
+        assert_eq!(again.as_ref(), Some(&value), "{text:?} written as {value}");
+    }
+}

@@ -1,0 +1,245 @@
+//! What metadata is made of: keys, records, log files and the groups in them.
+//!
+//! The first byte of the input says which of them the rest is. Checksums are made right where a
+//! format has them, or nothing would ever get past them.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use cairn_base::{Epoch, Generation, LogPosition, crc32c};
+
+use crate::keys::{Key, KeyKind};
+use crate::log::format::{
+    BLOCK_BYTES, FileHeader, RECORD_HEAD_BYTES, RecordBuf, RecordHead, find_records,
+};
+use crate::log::group::Group;
+use crate::records::{
+    AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, InodeRecord,
+    SegmentRecord,
+};
+
+/// What a record in a log file begins with (docs/formats/metadata.md).
+const RECORD_MAGIC: [u8; 4] = *b"CREC";
+/// Bytes of the input that make one record of a log file, and most of those.
+const PIECE_LEN: usize = 8;
+const PIECE_COUNT_MAX: usize = 8;
+/// What a length in a piece counts; the longest payload takes a second block.
+const PAYLOAD_STEP_BYTES: usize = 17;
+
+/// Tries one input.
+pub fn run(input: &[u8]) {
+    let Some((kind, rest)) = input.split_first() else {
+        return;
+    };
+    match kind % 6 {
+        0 => key(rest),
+        1 => record(rest),
+        2 => header(rest),
+        3 => record_head(rest),
+        4 => log_file(rest),
+        _ => group(rest),
+    }
+}
+
+fn key(bytes: &[u8]) {
+    if let Ok(key) = Key::parse(bytes) {
+        let kind = key.kind().expect("a parsed key is one");
+        if let Some(made) = made_of(kind) {
+            assert_eq!(made.as_bytes(), bytes);
+        }
+        if let Some((from, to)) = range_of(kind) {
+            assert!(from <= key);
+            assert!(key < to);
+        }
+        assert!(key < key.successor());
+    }
+    let Ok((key_bytes, generation)) = Key::split(bytes) else {
+        return;
+    };
+    if let Ok(key) = Key::parse(key_bytes) {
+        let at = key.at(generation);
+        let want = if key.is_versioned() { generation.0 } else { 0 };
+        assert_eq!(Key::split(&at), Ok((key_bytes, Generation(want))));
+    }
+}
+
+/// The key that its constructor makes of the same fields. The store's own have none to take.
+fn made_of(kind: KeyKind<'_>) -> Option<Key> {
+    Some(match kind {
+        KeyKind::Applied | KeyKind::Counters | KeyKind::Lineage => return None,
+        KeyKind::Inode(ino) => Key::inode(ino),
+        KeyKind::Dirent { dir, name } => Key::dirent(dir, name),
+        KeyKind::Cookie { dir, seq } => Key::cookie(dir, seq),
+        KeyKind::Extent { ino, end_offset } => Key::extent(ino, end_offset),
+        KeyKind::Xattr { ino, name } => Key::xattr(ino, name),
+        KeyKind::Acl(ino) => Key::acl(ino),
+        KeyKind::Orphan(ino) => Key::orphan(ino),
+        KeyKind::Segment(id) => Key::segment(id),
+        KeyKind::Snapshot(generation) => Key::snapshot(generation),
+        KeyKind::Quota { kind, id } => Key::quota(kind, id),
+        KeyKind::Dedupe(hash) => Key::dedupe(hash),
+    })
+}
+
+/// The smallest range of those that are offered in which the key must be.
+fn range_of(kind: KeyKind<'_>) -> Option<(Key, Key)> {
+    match kind {
+        KeyKind::Inode(_) => Some(Key::inodes()),
+        KeyKind::Dirent { dir, .. } => Some(Key::dirents(dir)),
+        KeyKind::Cookie { dir, seq } => Some(Key::cookies_after(dir, seq.checked_sub(1)?)),
+        KeyKind::Extent { ino, end_offset } => {
+            Some(Key::extents_past(ino, end_offset.checked_sub(1)?))
+        }
+        KeyKind::Xattr { ino, .. } => Some(Key::xattrs(ino)),
+        KeyKind::Orphan(_) => Some(Key::orphans()),
+        KeyKind::Segment(_) => Some(Key::all_segments()),
+        _ => Some(Key::everything()),
+    }
+}
+
+/// One value has one encoding, so whatever is decoded encodes to the very bytes.
+fn record(bytes: &[u8]) {
+    macro_rules! same_bytes {
+        ($($record:ty),*) => {$(
+            if let Ok(record) = <$record>::decode(bytes) {
+                assert_eq!(record.encode(), bytes, "{record:?}");
+            }
+        )*};
+    }
+    same_bytes!(
+        InodeRecord,
+        DirentRecord,
+        CookieRecord,
+        ExtentRecord,
+        SegmentRecord,
+        AppliedRecord,
+        CountersRecord
+    );
+}
+
+fn header(bytes: &[u8]) {
+    assert!(matches!(FileHeader::decode(bytes), Ok(None)) || bytes.len() == BLOCK_BYTES);
+    let mut block = bytes.to_vec();
+    block.resize(BLOCK_BYTES - 4, 0);
+    let crc = crc32c(&block);
+    block.extend_from_slice(&crc.to_be_bytes());
+    if let Ok(Some(header)) = FileHeader::decode(&block) {
+        assert!(header.term().is_some());
+        assert_eq!(FileHeader::decode(&header.encode()), Ok(Some(header)));
+    }
+}
+
+/// The input is a record in a file, from the nonce in its head on; its payload is what is left.
+fn record_head(bytes: &[u8]) {
+    let Some((nonce, _)) = bytes.split_first_chunk::<8>() else {
+        return;
+    };
+    let nonce = u64::from_be_bytes(*nonce);
+    find_all(bytes, nonce);
+
+    let mut file = RECORD_MAGIC.to_vec();
+    file.extend_from_slice(&[0; 4]);
+    file.extend_from_slice(bytes);
+    file.resize(file.len().max(RECORD_HEAD_BYTES), 0);
+    // The payload may be cut short; then its checksum cannot be right.
+    let payload_len = RecordHead::decode(&with_head_crc(file.clone()), nonce)
+        .map_or(0, |head| head.payload_len_bytes as usize);
+    let payload = file.get(RECORD_HEAD_BYTES..RECORD_HEAD_BYTES.saturating_add(payload_len));
+    let payload_crc = crc32c(payload.unwrap_or_default());
+    file[RECORD_HEAD_BYTES - 4..RECORD_HEAD_BYTES].copy_from_slice(&payload_crc.to_be_bytes());
+    let file = with_head_crc(file);
+    let is_whole = RecordHead::decode(&file, nonce).is_some_and(|head| {
+        assert_eq!(head.nonce, nonce);
+        assert!(head.first.0 >= 1);
+        assert!(head.first <= head.last);
+        head.payload_len_bytes as usize <= file.len() - RECORD_HEAD_BYTES
+    });
+    let first = find_all(&file, nonce);
+    assert_eq!(first == Some(RECORD_HEAD_BYTES), is_whole);
+}
+
+fn with_head_crc(mut file: Vec<u8>) -> Vec<u8> {
+    let crc = crc32c(&file[8..RECORD_HEAD_BYTES]);
+    file[4..8].copy_from_slice(&crc.to_be_bytes());
+    file
+}
+
+/// What is found is in the file, in order, apart, and of this use of it. Gives where the payload
+/// of the first is.
+fn find_all(file: &[u8], nonce: u64) -> Option<usize> {
+    let found = find_records(file, nonce);
+    let mut free = 0;
+    for record in &found {
+        assert_eq!(record.head.nonce, nonce);
+        assert!(record.payload.start >= free + RECORD_HEAD_BYTES);
+        assert_eq!((record.payload.start - RECORD_HEAD_BYTES) % BLOCK_BYTES, 0);
+        assert_eq!(record.payload.len(), record.head.payload_len_bytes as usize);
+        assert_eq!(
+            crc32c(&file[record.payload.clone()]),
+            record.head.payload_crc
+        );
+        free = record.payload.end;
+    }
+    found.first().map(|record| record.payload.start)
+}
+
+/// A recycled log file: of each piece of the input its first two bytes say how long a payload it
+/// repeats to and what happened to that record. Exactly the whole ones of this use are found.
+fn log_file(input: &[u8]) {
+    // Of the whole input, so that no piece of it can be the head of a record.
+    let nonce = u64::from(crc32c(input)) << 32 | 1;
+    let mut file = Vec::new();
+    let mut want = Vec::new();
+    for (index, piece) in input.chunks(PIECE_LEN).take(PIECE_COUNT_MAX).enumerate() {
+        let [len, fate, pattern @ ..] = piece else {
+            break;
+        };
+        let pattern = pattern.iter().copied().cycle();
+        let payload: Vec<u8> = pattern
+            .take(usize::from(*len) * PAYLOAD_STEP_BYTES)
+            .collect();
+        let position = LogPosition(index as u64 + 1);
+        let mut record = RecordBuf::copy_of(&payload, (position, position), Epoch(1), 2);
+        record.seal(nonce ^ u64::from(fate % 4 == 1), LogPosition(1));
+        let start = file.len();
+        file.extend_from_slice(&record.bytes);
+        match fate % 4 {
+            // Of the file's use before.
+            1 => {}
+            2 => file[start + usize::from(*fate) % RECORD_HEAD_BYTES] ^= 0x40,
+            3 if !payload.is_empty() => {
+                let at = usize::from(*fate) * PAYLOAD_STEP_BYTES % payload.len();
+                file[start + RECORD_HEAD_BYTES + at] ^= 0x01;
+            }
+            _ => want.push((position, payload)),
+        }
+    }
+    let found: Vec<_> = find_records(&file, nonce)
+        .into_iter()
+        .map(|record| (record.head.first, file[record.payload].to_vec()))
+        .collect();
+    assert_eq!(found, want);
+}
+
+fn group(payload: &[u8]) {
+    let (first, last) = (LogPosition(1), LogPosition(u64::MAX));
+    let payload = Bytes::copy_from_slice(payload);
+    let Ok(group) = Group::decode(&payload, first, last) else {
+        return;
+    };
+    let record = group.encode(Epoch(1), 2);
+    let len = record.head.payload_len_bytes as usize;
+    // One value has one encoding here too.
+    assert_eq!(record.bytes[RECORD_HEAD_BYTES..][..len], payload[..]);
+
+    // Merging keeps the last change of each key.
+    let mut merged = Group::new(group.generation, first, last);
+    for (key, value) in &group.puts {
+        merged.put(key.clone(), value.clone());
+    }
+    let state: BTreeMap<&Key, &Option<Bytes>> = group.puts.iter().map(|(k, v)| (k, v)).collect();
+    assert_eq!(merged.puts.len(), state.len());
+    for (key, value) in &merged.puts {
+        assert_eq!(state.get(key), Some(&value));
+    }
+}

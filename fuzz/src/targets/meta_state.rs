@@ -1,0 +1,59 @@
+//! The state of metadata at rest: the descriptor of a shipped RocksDB copy, and the snapshot of a
+//! state in memory. The first byte says which; checksums and what comes before are made right.
+
+use cairn_base::crc32c;
+
+use crate::keys::Key;
+use crate::records::AppliedRecord;
+use crate::state::descriptor::Descriptor;
+use crate::state::snapshot;
+
+/// Magic and version of both files (docs/formats/metadata.md).
+const DESCRIPTOR_HEAD: &[u8] = b"CAIRNCKP\0\0\0\x01";
+const SNAPSHOT_HEAD: &[u8] = b"CAIRNMEM\0\0\0\x01";
+
+/// Tries one input.
+pub fn run(input: &[u8]) {
+    let Some((kind, rest)) = input.split_first() else {
+        return;
+    };
+    if kind % 2 == 0 {
+        check_descriptor(rest);
+        check_descriptor(&sealed(DESCRIPTOR_HEAD, rest));
+    } else {
+        check_snapshot(rest);
+        check_snapshot(&sealed(SNAPSHOT_HEAD, rest));
+    }
+}
+
+fn sealed(head: &[u8], body: &[u8]) -> Vec<u8> {
+    let mut file = [head, body].concat();
+    let crc = crc32c(&file);
+    file.extend_from_slice(&crc.to_be_bytes());
+    file
+}
+
+fn check_descriptor(bytes: &[u8]) {
+    let Ok(descriptor) = Descriptor::decode(bytes) else {
+        return;
+    };
+    // One value has one encoding.
+    assert_eq!(descriptor.encode(), bytes);
+    for file in &descriptor.files {
+        // They become paths in a folder of the copy.
+        assert!(!file.name.is_empty() && !file.name.starts_with('.'));
+        assert!(!file.name.contains(['/', '\\', '\0']));
+    }
+}
+
+fn check_snapshot(bytes: &[u8]) {
+    let Ok(read) = snapshot::decode(bytes) else {
+        return;
+    };
+    assert_eq!(snapshot::encode(&read.map), bytes);
+    let key = Key::applied().at(Default::default());
+    let applied = read.map.get(key.as_slice()).map(|value| {
+        AppliedRecord::decode(value).expect("a snapshot that is read has a readable position")
+    });
+    assert_eq!(read.applied, applied.unwrap_or_default());
+}

@@ -1,0 +1,81 @@
+//! A module for each target. Its `run` takes any bytes, and fails by a panic.
+
+pub mod admin_json;
+pub mod bench_import;
+pub mod bench_result;
+pub mod config_file;
+pub mod file_handle;
+pub mod meta_format;
+pub mod meta_state;
+pub mod nfs3_reply;
+pub mod nfs_url;
+pub mod plan_files;
+pub mod pool_file;
+pub mod rpc_call;
+pub mod rpc_record;
+pub mod scrub_file;
+pub mod segment_record;
+pub mod shard_footer;
+
+use serde_json::Value;
+
+/// How far a fraction may be from what was written, of itself: reading rounds its last digit.
+const FRACTION_ERROR_MAX: f64 = 1e-12;
+
+/// Whether two texts of JSON say the same.
+pub(crate) fn is_same_json(one: &[u8], other: &[u8]) -> bool {
+    fn same(one: &Value, other: &Value) -> bool {
+        match (one, other) {
+            (Value::Array(one), Value::Array(other)) => {
+                one.len() == other.len()
+                    && one.iter().zip(other).all(|(one, other)| same(one, other))
+            }
+            (Value::Object(one), Value::Object(other)) => {
+                let in_both = |(key, one): (&String, &Value)| {
+                    other.get(key).is_some_and(|other| same(one, other))
+                };
+                one.len() == other.len() && one.iter().all(in_both)
+            }
+            (Value::Number(one), Value::Number(other)) if one.is_f64() && other.is_f64() => {
+                let (one, other) = (one.as_f64().unwrap_or(0.0), other.as_f64().unwrap_or(1.0));
+                (one - other).abs() <= FRACTION_ERROR_MAX * one.abs().max(other.abs())
+            }
+            _ => one == other,
+        }
+    }
+    let read = |text| serde_json::from_slice::<Value>(text).ok();
+    match (read(one), read(other)) {
+        (Some(one), Some(other)) => same(&one, &other),
+        _ => false,
+    }
+}
+
+// Its messages can be named only beside them.
+pub use crate::bench::agent::fuzz as bench_agent;
+
+macro_rules! all {
+    ($($target:ident),* $(,)?) => {
+        /// Every target by its name.
+        pub const ALL: &[(&str, fn(&[u8]))] = &[$((stringify!($target), $target::run)),*];
+    };
+}
+
+all![
+    admin_json,
+    bench_agent,
+    bench_import,
+    bench_result,
+    config_file,
+    file_handle,
+    meta_format,
+    meta_state,
+    nfs3_reply,
+    nfs_url,
+    plan_files,
+    pool_file,
+    rpc_call,
+    rpc_record,
+    scrub_file,
+    segment_record,
+    shard_footer,
+];

@@ -1,0 +1,89 @@
+//! The end of a shard's file, and the identity file of a disk.
+//!
+//! The input is read as it is, as trailer fields and a body, and as the fields of an identity; in
+//! the last two its checksums are made right, or nothing would ever get past them.
+
+use cairn_base::crc32c;
+use cairn_shard::{
+    FormatError, TRAILER_LEN_BYTES, decode_footer, decode_identity, decode_trailer, encode_footer,
+    encode_identity,
+};
+
+/// Blocks of a shard's file and of its footer.
+const BLOCK_BYTES: usize = 4096;
+/// Places of fields in a trailer (docs/formats/shard.md).
+const ROW_COUNT_OFFSET: usize = 48;
+const CHECKSUM_COUNT_OFFSET: usize = 52;
+const BODY_CRC_OFFSET: usize = 56;
+const TRAILER_CRC_OFFSET: usize = 60;
+/// Length of an identity file.
+const IDENTITY_LEN_BYTES: usize = 4096;
+
+/// Tries one input.
+pub fn run(input: &[u8]) {
+    footer(input);
+    identity(input);
+    if let Some(file) = sealed(input) {
+        footer(&file);
+    }
+    identity(&signed(input));
+}
+
+fn footer(file: &[u8]) {
+    let footer = decode_footer(file);
+    let block = &file[file.len().saturating_sub(TRAILER_LEN_BYTES)..];
+    let trailer = decode_trailer(block);
+    if block.len() == TRAILER_LEN_BYTES {
+        match &trailer {
+            Ok(Some(_)) => {}
+            Ok(None) => assert_eq!(footer, Err(FormatError::Magic)),
+            Err(error) => assert_eq!(footer.as_ref(), Err(error)),
+        }
+    }
+    let Ok(footer) = footer else {
+        return;
+    };
+    let trailer = trailer.ok().flatten().expect("a footer has a trailer");
+    assert_eq!(trailer.name, footer.name);
+    assert!(trailer.footer_len_bytes as usize <= file.len());
+    assert!(footer.rows.len() * 8 + footer.checksums.len() * 4 <= file.len());
+    let again = encode_footer(&footer).expect("what was decoded makes sense");
+    assert_eq!(again.len() % BLOCK_BYTES, 0);
+    assert_eq!(decode_footer(&again), Ok(footer));
+}
+
+fn identity(file: &[u8]) {
+    if let Ok(identity) = decode_identity(file) {
+        assert_eq!(decode_identity(&encode_identity(&identity)), Ok(identity));
+    }
+}
+
+/// A file that ends with the trailer at the front of `input`, after the body that follows there.
+fn sealed(input: &[u8]) -> Option<Vec<u8>> {
+    let (fields, body) = input.split_at_checked(BODY_CRC_OFFSET)?;
+    let count = |offset: usize| {
+        let bytes = fields.get(offset..)?.first_chunk::<4>()?;
+        usize::try_from(u32::from_le_bytes(*bytes)).ok()
+    };
+    let mut file = body.to_vec();
+    file.resize(body.len().next_multiple_of(BLOCK_BYTES), 0);
+    let body_len = count(ROW_COUNT_OFFSET)? * 8 + count(CHECKSUM_COUNT_OFFSET)? * 4;
+    let body_crc = crc32c(file.get(..body_len).unwrap_or_default());
+    let start = file.len();
+    file.extend_from_slice(fields);
+    file.extend_from_slice(&body_crc.to_le_bytes());
+    let trailer_crc = crc32c(&file[start..]);
+    assert_eq!(file.len() - start, TRAILER_CRC_OFFSET);
+    file.extend_from_slice(&trailer_crc.to_le_bytes());
+    file.resize(start + TRAILER_LEN_BYTES, 0);
+    Some(file)
+}
+
+/// An identity file that begins with `input`.
+fn signed(input: &[u8]) -> Vec<u8> {
+    let mut file = input.to_vec();
+    file.resize(IDENTITY_LEN_BYTES - 4, 0);
+    let crc = crc32c(&file);
+    file.extend_from_slice(&crc.to_le_bytes());
+    file
+}
