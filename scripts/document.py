@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md that programs write.
+"""The tables in the documents that programs write.
 
 Owns: where they stand. Must not know: what is in them.
 """
@@ -6,13 +6,14 @@ Owns: where they stand. Must not know: what is in them.
 import harness
 
 PATH = harness.REPOSITORY / "docs" / "performance.md"
+RELIABILITY_PATH = harness.REPOSITORY / "docs" / "reliability.md"
 
 
-def write(target, text):
+def write(target, text, path=PATH):
     """Puts `text` between the marks of the make target that measured it."""
     marks = (f"<!-- {target}: written by `make {target}` -->", f"<!-- {target}: end -->")
-    before, mark, rest = PATH.read_text().partition(marks[0])
+    before, mark, rest = path.read_text().partition(marks[0])
     _, end, after = rest.partition(marks[1])
     if not mark or not end:
-        raise harness.Failure(f"{PATH} has lost the marks {marks}")
-    PATH.write_text(f"{before}{mark}\n\n{text}\n\n{end}{after}")
+        raise harness.Failure(f"{path} has lost the marks {marks}")
+    path.write_text(f"{before}{mark}\n\n{text}\n\n{end}{after}")

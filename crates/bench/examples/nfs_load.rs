@@ -2,24 +2,25 @@
 //!
 //! nfs_load WORKLOAD nfs://HOST:PORT/EXPORT[?mountport=PORT] [KEY=VALUE ...]
 //!
-//! WORKLOAD  seqwrite seqread randwrite randread create stat unlink
+//! WORKLOAD  seqwrite seqread randwrite randread create stat unlink filewrite fileread
 //! KEY       conns=4      connections, each with a file (or directory) of its own
 //!           depth=16     requests in flight on each
 //!           bs=1048576   bytes of each request
 //!           size=268435456  bytes of each file
-//!           files=2000   files of each connection (create, stat, unlink)
+//!           files=2000   files of each connection (create, stat, unlink; filewrite, fileread: of `bs` bytes)
+//!           shuffle=0    1: fileread takes the files in an order of chance
 //!           secs=10      when the random workloads end
 //!           commit=1     writes end with COMMIT, inside the clock
 //!           sync=0       1: each write is FILE_SYNC
 //!           verify=0     1: seqwrite writes a pattern that seqread verify=1 checks
 //!           walk=1       names: look up the path each time, as libnfs does; 0: one call each
 //!           engine=0     1: by the engine of `cairn bench` (walk=0, verify=0), to compare the two
-//!           warm=0       1: with engine=1, runs the same once before, unmeasured
+//!           warm=0       with engine=1, runs the same before, unmeasured, until it took so many seconds
 //!
 //! Exit status: 0 when each request succeeded, 1 otherwise, 2 on wrong usage.
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cairn_bench::engine::{Control, Engine, Place};
 use cairn_bench::load::{self, LoadSettings, Report, Workload};
@@ -33,8 +34,8 @@ use cairn_nfs_client::NfsUrl;
 use serde_json::json;
 
 const USAGE: &str = "usage: nfs_load WORKLOAD nfs://HOST:PORT/EXPORT [KEY=VALUE ...]; \
-                     workloads: seqwrite seqread randwrite randread create stat unlink; \
-                     keys: conns depth bs size files secs commit sync verify walk engine warm";
+                     workloads: seqwrite seqread randwrite randread create stat unlink filewrite fileread; \
+                     keys: conns depth bs size files shuffle secs commit sync verify walk engine warm";
 
 /// What the program that this becomes a part of uses as well.
 #[global_allocator]
@@ -48,8 +49,8 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    if let Some(is_warm) = engine {
-        return match run_engine(&url, &settings, is_warm) {
+    if let Some(warm) = engine {
+        return match run_engine(&url, &settings, warm) {
             Ok(result) => {
                 println!("{}", result_to_json(&settings, &result));
                 ExitCode::from(u8::from(result.errors > 0 || result.partial.is_some()))
@@ -75,15 +76,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// With the engine of `cairn bench`: whether it runs the same once before.
-type WithEngine = Option<bool>;
+/// With the engine of `cairn bench`: for how long it runs the same before.
+type WithEngine = Option<Duration>;
 
 fn arguments() -> Result<(NfsUrl, LoadSettings, WithEngine), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let workload = arguments.next().ok_or("there is no workload")?.parse()?;
     let url = arguments.next().ok_or("there is no URL")?.parse()?;
     let mut settings = LoadSettings::new(workload);
-    let (mut by_engine, mut is_warm) = (false, false);
+    let (mut by_engine, mut warm) = (false, Duration::ZERO);
     for argument in arguments {
         let Some((key, value)) = argument.split_once('=') else {
             return Err(format!("`{argument}` is not KEY=VALUE").into());
@@ -97,24 +98,25 @@ fn arguments() -> Result<(NfsUrl, LoadSettings, WithEngine), Box<dyn std::error:
             "bs" => settings.block_len_bytes = number,
             "size" => settings.file_len_bytes = number,
             "files" => settings.file_count = number,
+            "shuffle" => settings.shuffle = number != 0,
             "secs" => settings.time = Duration::from_secs(number),
             "commit" => settings.commit = number != 0,
             "sync" => settings.sync = number != 0,
             "verify" => settings.verify = number != 0,
             "walk" => settings.walk = number != 0,
             "engine" => by_engine = number != 0,
-            "warm" => is_warm = number != 0,
+            "warm" => warm = Duration::from_secs(number),
             _ => return Err(format!("there is no key `{key}`").into()),
         }
     }
-    Ok((url, settings, by_engine.then_some(is_warm)))
+    Ok((url, settings, by_engine.then_some(warm)))
 }
 
 /// The same work as a phase. What it needs is written first, and everything removed afterwards.
 fn run_engine(
     url: &NfsUrl,
     settings: &LoadSettings,
-    is_warm: bool,
+    warm: Duration,
 ) -> Result<PhaseResult, Box<dyn std::error::Error>> {
     let workload = settings.workload;
     let names = |operation| {
@@ -159,6 +161,9 @@ fn run_engine(
             Workload::Create => names(NamesOperation::Create),
             Workload::Stat => names(NamesOperation::Stat),
             Workload::Unlink => names(NamesOperation::Unlink),
+            Workload::FileWrite | Workload::FileRead => {
+                return Err(format!("{workload} does not run with engine=1").into());
+            }
         },
     };
     let place = Place {
@@ -172,7 +177,8 @@ fn run_engine(
     };
     let mut engine = NfsEngine::new(url)?;
     engine.prepare(0, true)?;
-    if is_warm {
+    let start = Instant::now();
+    while start.elapsed() < warm {
         engine.run(&phase, &pattern, place, &Control::default())?;
     }
     let result = engine.run(&phase, &pattern, place, &Control::default());

@@ -210,7 +210,8 @@ fn decode_body(body: &[u8]) -> Result<Histogram<u64>, HistogramError> {
             return Err(HistogramError::NotV2);
         }
         let value = scale.value_at(index).ok_or(HistogramError::NotV2)?;
-        sum.saturating_record_n(value, count);
+        // By itself a histogram takes what its last counters reach, which is more.
+        sum.saturating_record_n(value.min(LATENCY_NS_MAX), count);
         index += 1;
     }
     Ok(sum)
@@ -371,6 +372,18 @@ mod tests {
         }
         for (low, digits) in [(0, 3), (1, 6), (u64::MAX, 3)] {
             assert!(Scale::new(low, digits).is_none());
+        }
+    }
+
+    #[test]
+    fn longer_ones_count_as_the_longest() {
+        let longest = histogram().highest_equivalent(LATENCY_NS_MAX);
+        let own = encode(&of(&[LATENCY_NS_MAX + LATENCY_NS_MAX / 6]));
+        let found = "HISTFAAAAD14nAEyAM3/HISTEwAAAAoAAAAAAAAAAwAAABAAAAAAAAAADRjC4oAA/8AAAAAAAAAM8PAs0P3KBTAgKOvgeZ";
+        for text in [own.as_str(), found] {
+            let read = decode(text).expect("it is V2");
+            assert_eq!(read.max(), longest, "{text}");
+            assert_eq!(decode(&encode(&read)), Ok(read));
         }
     }
 

@@ -3,6 +3,8 @@
 //! Owns: workloads, their data, counting and timing them, the format of results.
 //! Must not know: servers and how they are started.
 
+#![forbid(unsafe_code)]
+
 pub mod agent;
 mod drive;
 pub mod engine;

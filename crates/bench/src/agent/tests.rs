@@ -468,3 +468,45 @@ fn requests_are_refused_with_a_reason() {
         );
     }
 }
+
+#[test]
+fn nothing_is_done_without_the_token() {
+    let world = Shared::default();
+    let agent = Agent::start(&world);
+    let http = ureq::Agent::config_builder()
+        .http_status_as_error(false)
+        .build()
+        .new_agent();
+    let open = json!({"protocol": PROTOCOL, "target": "/tmp", "keep": false}).to_string();
+    for path in [
+        "hello",
+        "sessions",
+        "sessions/1",
+        "sessions/1/orders",
+        "sessions/1/go",
+        "sessions/1/stop",
+        "elsewhere",
+    ] {
+        let url = format!("http://{}/bench/v1/{path}", agent.address);
+        for header in [
+            "",
+            "Bearer ",
+            "Bearer wrong",
+            "Bearer 0123456789abcde",
+            TOKEN,
+        ] {
+            let status = |answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>| {
+                answer.unwrap().status().as_u16()
+            };
+            let got = [
+                status(http.get(&url).header("Authorization", header).call()),
+                status(http.delete(&url).header("Authorization", header).call()),
+                status(http.post(&url).header("Authorization", header).send(&open)),
+            ];
+            assert_eq!(got, [401; 3], "{path} {header:?}");
+        }
+        // A token in the query is none.
+        let query = format!("{url}?token={TOKEN}");
+        assert_eq!(http.get(&query).call().unwrap().status().as_u16(), 401);
+    }
+}

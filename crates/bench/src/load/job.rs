@@ -32,6 +32,8 @@ pub struct LoadJob {
     name: String,
     target: FileHandle,
     buffers: BufPool,
+    /// Which file comes when; empty: one after the other.
+    order: Vec<u64>,
     // The tasks of a connection share a thread; this lock is never waited for.
     turns: Mutex<Turns>,
     unstable: Unstable,
@@ -66,9 +68,13 @@ impl Plan for LoadPlan<'_> {
                 len_bytes_max,
             });
         }
-        let kind = if workload.is_names() { 'd' } else { 'f' };
-        let name = format!("nfsload-{kind}{index}");
-        let target = match workload.is_names() {
+        let name = match workload {
+            // Apart from those of `create`, whose files are empty.
+            Workload::FileWrite | Workload::FileRead => format!("nfsload-s{index}"),
+            _ if workload.is_names() => format!("nfsload-d{index}"),
+            _ => format!("nfsload-f{index}"),
+        };
+        let target = match workload.is_in_directory() {
             true => directory(client, base, &name, workload).await,
             false => file(client, base, &name, workload).await,
         };
@@ -84,6 +90,7 @@ impl Plan for LoadPlan<'_> {
             name,
             target,
             buffers: buffers(settings),
+            order: order(settings, index as u64),
             turns: Mutex::new(Turns {
                 begun: 0,
                 random: RANDOM_SEED ^ (index as u64) << 32,
@@ -98,7 +105,7 @@ impl Job for LoadJob {
         let settings = &self.settings;
         let workload = settings.workload;
         let mut turns = self.turns.lock();
-        let is_over = if workload.is_names() {
+        let is_over = if workload.is_in_directory() {
             turns.begun >= settings.file_count
         } else {
             !workload.is_random() && turns.begun >= settings.block_count()
@@ -114,6 +121,10 @@ impl Job for LoadJob {
         } else {
             index
         };
+        let index = match self.order.get(index as usize) {
+            Some(file) => *file,
+            None => index,
+        };
         Some(Turn { index, block })
     }
 
@@ -125,6 +136,8 @@ impl Job for LoadJob {
             Workload::Create => self.create(turn.index).await,
             Workload::Stat => self.stat(turn.index).await,
             Workload::Unlink => self.unlink(turn.index).await,
+            Workload::FileWrite => self.file_write(turn.index).await,
+            Workload::FileRead => self.file_read(turn.index).await,
         };
         Ok(Some(Done::one(bytes?)))
     }
@@ -193,6 +206,33 @@ impl LoadJob {
         Ok(0)
     }
 
+    async fn file_write(&self, turn: u64) -> Result<u64, Failed> {
+        let (name, len_bytes) = (file_name(turn), self.settings.block_len_bytes);
+        let how = CreateHow::Guarded(with_mode(FILE_MODE));
+        let client = &self.client;
+        let made = client.create(self.target, name.as_bytes(), how).await?;
+        let file = client
+            .made_handle(self.target, name.as_bytes(), made)
+            .await?;
+        let mut buffer = self.buffers.take(len_bytes as usize);
+        pattern::stamp(&mut buffer, self.place(turn * len_bytes), turn);
+        let stable = StableHow::FileSync;
+        write_all(client, file, 0, buffer.freeze(), stable, &self.unstable).await?;
+        Ok(len_bytes)
+    }
+
+    async fn file_read(&self, turn: u64) -> Result<u64, Failed> {
+        let (name, len_bytes) = (file_name(turn), self.settings.block_len_bytes);
+        let file = self.client.lookup(self.target, name.as_bytes()).await?;
+        let buffer = self.buffers.take(len_bytes as usize);
+        let read = self.client.read_full(file.object, 0, buffer).await?;
+        let read_bytes = read.data.len() as u64;
+        if read_bytes < len_bytes {
+            return Err(Failed::Short(read_bytes));
+        }
+        Ok(read_bytes)
+    }
+
     /// The directory of this connection, looked up again if that is wanted.
     async fn walked(&self) -> Result<FileHandle, Error> {
         match self.settings.walk {
@@ -209,6 +249,20 @@ impl LoadJob {
     fn place(&self, offset: u64) -> u64 {
         self.index << 40 | offset
     }
+}
+
+/// The files of a connection in an order of chance, which is always the same one; empty if in theirs.
+fn order(settings: &LoadSettings, index: u64) -> Vec<u64> {
+    if settings.workload != Workload::FileRead || !settings.shuffle {
+        return Vec::new();
+    }
+    let mut files: Vec<u64> = (0..settings.file_count).collect();
+    let mut word = RANDOM_SEED ^ index << 32;
+    for last in (1..files.len()).rev() {
+        word = pattern::mix(word);
+        files.swap(last, (word % (last as u64 + 1)) as usize);
+    }
+    files
 }
 
 /// As many buffers as there can be requests, with noise in them.
@@ -258,7 +312,7 @@ async fn directory(
     workload: Workload,
 ) -> Result<FileHandle, Error> {
     let name = name.as_bytes();
-    if workload == Workload::Create && client.child_if_there(base, name).await?.is_none() {
+    if workload.makes_directory() && client.child_if_there(base, name).await?.is_none() {
         let made = client.mkdir(base, name, with_mode(DIRECTORY_MODE)).await?;
         return client.made_handle(base, name, made).await;
     }

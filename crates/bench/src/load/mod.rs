@@ -51,10 +51,14 @@ pub enum Workload {
     Stat,
     /// Removes the files of `Create`.
     Unlink,
+    /// Makes files of one request each, stable when answered, in a directory for each connection.
+    FileWrite,
+    /// Looks each file of `FileWrite` up and reads it.
+    FileRead,
 }
 
 impl Workload {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::SeqWrite,
         Self::SeqRead,
         Self::RandRead,
@@ -62,6 +66,8 @@ impl Workload {
         Self::Create,
         Self::Stat,
         Self::Unlink,
+        Self::FileWrite,
+        Self::FileRead,
     ];
 
     pub fn name(self) -> &'static str {
@@ -73,6 +79,8 @@ impl Workload {
             Self::Create => "create",
             Self::Stat => "stat",
             Self::Unlink => "unlink",
+            Self::FileWrite => "filewrite",
+            Self::FileRead => "fileread",
         }
     }
 
@@ -87,6 +95,16 @@ impl Workload {
     /// Whether it is about names, not data.
     pub fn is_names(self) -> bool {
         matches!(self, Self::Create | Self::Stat | Self::Unlink)
+    }
+
+    /// Whether each connection has many files, in a directory.
+    pub fn is_in_directory(self) -> bool {
+        self.is_names() || matches!(self, Self::FileWrite | Self::FileRead)
+    }
+
+    /// Whether it makes its directory.
+    pub fn makes_directory(self) -> bool {
+        matches!(self, Self::Create | Self::FileWrite)
     }
 }
 
@@ -117,8 +135,10 @@ pub struct LoadSettings {
     pub block_len_bytes: u64,
     /// Bytes of each file.
     pub file_len_bytes: u64,
-    /// Files of each connection, for `Create`, `Stat` and `Unlink`.
+    /// Files of each connection, where it has a directory.
     pub file_count: u64,
+    /// `FileRead` takes the files in an order of chance.
+    pub shuffle: bool,
     /// When a random workload ends.
     pub time: Duration,
     /// Writes end with COMMIT, inside the clock.
@@ -141,6 +161,7 @@ impl LoadSettings {
             block_len_bytes: 1 << 20,
             file_len_bytes: 256 << 20,
             file_count: 2000,
+            shuffle: false,
             time: Duration::from_secs(10),
             commit: true,
             sync: false,
@@ -161,7 +182,10 @@ impl LoadSettings {
             return Ok(());
         }
         let buffers = (self.connection_count * self.depth) as u64;
-        let largest = self.file_len_bytes.min(BUFFER_BYTES_MAX / buffers);
+        let largest = match self.workload.is_in_directory() {
+            true => BUFFER_BYTES_MAX / buffers,
+            false => self.file_len_bytes.min(BUFFER_BYTES_MAX / buffers),
+        };
         if !(BLOCK_LEN_BYTES_MIN..=largest).contains(&self.block_len_bytes) {
             return limit("the bytes of a request", BLOCK_LEN_BYTES_MIN, largest);
         }
@@ -180,7 +204,7 @@ impl LoadSettings {
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     #[error(
-        "there is no workload `{0}`; there are seqwrite, seqread, randread, randwrite, create, stat and unlink"
+        "there is no workload `{0}`; there are seqwrite, seqread, randread, randwrite, create, stat, unlink, filewrite and fileread"
     )]
     UnknownWorkload(String),
     #[error("{what} must be from {min} to {max}")]

@@ -138,6 +138,25 @@ fn names_are_made_found_and_removed() {
 }
 
 #[test]
+fn small_files_are_written_and_read_in_any_order() {
+    let fixture = Fixture::new();
+    check(&fixture.run(&small(Workload::FileWrite)), 15, 15 * 4096);
+    assert_eq!(fixture.call_count(Procedure::Commit), 0);
+    let names = fixture.server.names("/nfsload-s1");
+    assert_eq!(names.len(), 5);
+    let stable = fixture.server.stable("/nfsload-s1/f0000003");
+    assert_eq!(stable.expect("a file").len(), 4096);
+    for shuffle in [false, true] {
+        let settings = LoadSettings {
+            shuffle,
+            ..small(Workload::FileRead)
+        };
+        check(&fixture.run(&settings), 15, 15 * 4096);
+    }
+    assert_eq!(fixture.call_count(Procedure::Read), 30);
+}
+
+#[test]
 fn failures_are_counted_and_a_silent_server_ends_it() {
     let fixture = Fixture::new();
     let mut count = 0;
