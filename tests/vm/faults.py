@@ -7,6 +7,7 @@ the server is killed once more, and all that was acknowledged is compared.
 
 SERVER and PORT name the server; REQUESTS is a folder shared with the host: `progress` says how far each is, `enough`
 ends the load. REFUSALS: the words of errors that the fault may cause; what is refused is tried again.
+POSTGRES_OPTIONS: PostgreSQL gets a mount of its own with these options as well.
 """
 
 import contextlib
@@ -25,9 +26,13 @@ import threading
 import time
 
 MOUNT = pathlib.Path("/mnt")
+POSTGRES_OPTIONS = os.environ.get("POSTGRES_OPTIONS")
+POSTGRES_MOUNT = pathlib.Path("/mnt-postgres") if POSTGRES_OPTIONS else MOUNT
 # Seconds until the client sends a call again, in tenths.
 RESEND_TENTHS = 100
 OPTIONS = f"vers=3,proto=tcp,nolock,hard,timeo={RESEND_TENTHS},retrans=2"
+# Where to mount, and with what beside that.
+MOUNTS = {MOUNT: ""} | ({POSTGRES_MOUNT: f",{POSTGRES_OPTIONS}"} if POSTGRES_OPTIONS else {})
 REQUESTS = pathlib.Path(os.environ["REQUESTS"])
 REFUSALS = [words for words in os.environ.get("REFUSALS", "").split("|") if words]
 PROGRESS_SECONDS = 0.3
@@ -94,11 +99,12 @@ class Workload(threading.Thread):
     unit = "rounds"
     # So many more say that it goes on.
     step = 1
+    mount = MOUNT
 
     def __init__(self):
         super().__init__(daemon=True)
         self.name = type(self).__name__.lower()
-        self.folder = MOUNT / self.name
+        self.folder = self.mount / self.name
         self.units = self.refused_count = 0
         self.failure = None
         self.enough = threading.Event()
@@ -347,7 +353,7 @@ class Sqlite(Workload):
 class Postgres(Workload):
     """pgbench with fsync on; the database is never closed properly, and its checksums are compared at the end."""
 
-    unit, step = "transactions", 2
+    unit, step, mount = "transactions", 2, POSTGRES_MOUNT
     CLIENTS, TRANSACTIONS = 3, 40
     BLOCK_LEN_BYTES = 8192
     SETTINGS = {
@@ -449,7 +455,7 @@ def log_lines(pattern):
     lines = []
     with contextlib.suppress(OSError):
         lines = pathlib.Path("/tmp/postgres.log").read_text(errors="replace").splitlines()
-    return [line for line in lines if re.search(pattern, line)][-10:]
+    return [line for line in lines if re.search(pattern, line)][-20:]
 
 
 def log_tail():
@@ -459,25 +465,29 @@ def log_tail():
 
 def mount():
     port = os.environ["PORT"]
-    run(["mount", "-t", "nfs", "-o", f"{OPTIONS},port={port},mountport={port}", f"{os.environ['SERVER']}:/main", MOUNT])
+    for path, more in MOUNTS.items():
+        path.mkdir(exist_ok=True)
+        options = f"{OPTIONS},port={port},mountport={port}{more}"
+        run(["mount", "-t", "nfs", "-o", options, f"{os.environ['SERVER']}:/main", path])
 
 
 def unmount():
-    try:
-        run(["umount", MOUNT])
-    except Failed as failed:
-        raise Failed(f"{failed}; in use: {users()}") from failed
+    for path in MOUNTS:
+        try:
+            run(["umount", path])
+        except Failed as failed:
+            raise Failed(f"{failed}; in use: {users(path)}") from failed
 
 
-def users():
-    """Who uses the mount: process and file."""
+def users(mount):
+    """Who uses a mount: process and file."""
     found = []
     for link in pathlib.Path("/proc").glob("[0-9]*/*"):
         with contextlib.suppress(OSError):
             links = link.iterdir() if link.name in ("fd", "map_files") else [link] if link.name == "cwd" else []
             for each in links:
                 target = os.readlink(each)
-                if target.startswith(f"{MOUNT}/"):
+                if target.startswith(f"{mount}/"):
                     found.append(f"{(link.parent / 'comm').read_text().strip()} {each}: {target}")
     return found[:10]
 
@@ -501,7 +511,6 @@ def tell(name, value):
 def main(names):
     kinds = {kind.__name__.lower(): kind for kind in (Fsx, Tar, Git, Sqlite, Postgres)}
     workloads = [kinds[name]() for name in names]
-    MOUNT.mkdir(exist_ok=True)
     mount()
     for workload in workloads:
         begun = time.monotonic()

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// What all volumes that share it may hold together, in bytes.
@@ -53,12 +54,13 @@ impl DirtyBudget {
 pub(crate) struct DirtyAccount {
     bytes: AtomicU64,
     budget: Arc<DirtyBudget>,
+    /// Locked over each change: what was given back is not counted again.
+    is_closed: Mutex<bool>,
 }
 
 impl Drop for DirtyAccount {
     fn drop(&mut self) {
-        self.add(-(self.bytes() as i64));
-        self.budget.account_count.fetch_sub(1, Ordering::Relaxed);
+        self.close();
     }
 }
 
@@ -68,6 +70,18 @@ impl DirtyAccount {
         Self {
             bytes: AtomicU64::new(0),
             budget,
+            is_closed: Mutex::new(false),
+        }
+    }
+
+    /// Gives back what the volume holds, and counts nothing of it any more: it was left behind, and whatever
+    /// still holds it may never end.
+    pub fn close(&self) {
+        let mut is_closed = self.is_closed.lock();
+        if !std::mem::replace(&mut *is_closed, true) {
+            self.budget.bytes.fetch_sub(self.bytes(), Ordering::Relaxed);
+            self.budget.account_count.fetch_sub(1, Ordering::Relaxed);
+            self.budget.less.notify_waiters();
         }
     }
 
@@ -82,12 +96,16 @@ impl DirtyAccount {
 
     pub fn add(&self, delta: i64) {
         let by = delta.unsigned_abs();
-        if delta >= 0 {
-            self.bytes.fetch_add(by, Ordering::Relaxed);
-            self.budget.bytes.fetch_add(by, Ordering::Relaxed);
-        } else {
-            self.bytes.fetch_sub(by, Ordering::Relaxed);
-            self.budget.bytes.fetch_sub(by, Ordering::Relaxed);
+        let is_closed = self.is_closed.lock();
+        let counted = (!*is_closed).then_some(&self.budget.bytes);
+        for bytes in std::iter::once(&self.bytes).chain(counted) {
+            match delta >= 0 {
+                true => bytes.fetch_add(by, Ordering::Relaxed),
+                false => bytes.fetch_sub(by, Ordering::Relaxed),
+            };
+        }
+        drop(is_closed);
+        if delta < 0 {
             self.budget.less.notify_waiters();
         }
     }
@@ -162,8 +180,12 @@ mod tests {
             (first.bytes(), second.bytes(), budget.bytes()),
             (59, 30, 89)
         );
-        drop(first);
+        first.close();
         assert_eq!(budget.bytes(), 30, "what a volume held goes with it");
+        first.add(7);
+        first.add(-60);
+        drop(first);
+        assert_eq!(budget.bytes(), 30, "once");
         assert_eq!(admits(&second, 70), Some(true), "alone it may have all");
         second.add(-30);
         assert_eq!(admits(&second, 1000), Some(true));

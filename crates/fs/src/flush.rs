@@ -183,7 +183,11 @@ impl Shared {
                         .map(|((cut, record), location)| (cut, Arc::new(record.pointer(*location))))
                         .collect();
                     at += cuts.len();
-                    tickets.push(self.land(job, &placed, &appended.segments));
+                    let landed = self.land(job, &placed, &appended.segments);
+                    if landed.is_ok() && self.collector.note_flushed(job.len_bytes) {
+                        self.gc_wake.notify_one();
+                    }
+                    tickets.push(landed);
                 }
                 drop(appended);
                 for (job, ticket) in jobs.into_iter().zip(tickets) {

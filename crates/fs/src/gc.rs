@@ -7,7 +7,7 @@
 use std::future::{pending, poll_fn};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -38,6 +38,8 @@ const UNREFERENCED_ROUNDS: u64 = 4;
 const SURVEY_SEGMENTS_MAX: usize = 4096;
 /// While segments are rewritten it looks this often how things stand.
 const SURVEY_INTERVAL: Duration = Duration::from_secs(1);
+/// It looks sooner when this part of the waste that is allowed may have come since.
+const LOOK_WASTE_PART: u64 = 8;
 /// Extents looked at before others get their turn.
 const SCAN_EXTENTS_MAX: usize = 4096;
 /// Extents and bytes relocated in one step, and steps at the same time when it is urgent.
@@ -70,6 +72,8 @@ pub struct GcSettings {
     pub waste_percent: u64,
     /// and so much beside; `None`: half of what the pool has in reserve.
     pub waste_bytes: Option<u64>,
+    /// It looks sooner when a part of the waste that there may be was written since, and not less than this.
+    pub look_bytes_min: u64,
     /// Open segments without an append for so long are sealed.
     pub seal_idle: Duration,
 }
@@ -80,6 +84,7 @@ impl Default for GcSettings {
             interval: Duration::from_secs(2),
             waste_percent: 25,
             waste_bytes: None,
+            look_bytes_min: 8 << 20,
             seal_idle: Duration::from_secs(60),
         }
     }
@@ -112,6 +117,8 @@ pub(crate) struct Collector {
     /// Waste comes faster than it is collected: flights go one by one.
     is_urgent: AtomicBool,
     turns: Semaphore,
+    /// Bytes that clients may still write until the next look is due.
+    unseen_bytes_left: AtomicI64,
     /// About the number of the newest segment.
     newest: AtomicU64,
     /// Segments that could not be emptied, and until when they are let alone.
@@ -121,10 +128,12 @@ pub(crate) struct Collector {
 
 impl Collector {
     pub fn new(settings: GcSettings) -> Self {
+        let look_bytes_min = settings.look_bytes_min;
         Self {
             settings,
             is_urgent: AtomicBool::new(false),
             turns: Semaphore::new(1),
+            unseen_bytes_left: AtomicI64::new(look_bytes_min as i64),
             newest: AtomicU64::new(0),
             stuck: Mutex::default(),
             budget: Mutex::default(),
@@ -138,6 +147,26 @@ impl Collector {
             return None;
         }
         self.turns.acquire().await.ok()
+    }
+
+    /// So much was flushed; whether that makes a look due.
+    pub fn note_flushed(&self, len_bytes: u64) -> bool {
+        let len_bytes = len_bytes as i64;
+        let before = self
+            .unseen_bytes_left
+            .fetch_sub(len_bytes, Ordering::Relaxed);
+        before > 0 && before <= len_bytes
+    }
+
+    fn is_look_due(&self) -> bool {
+        self.unseen_bytes_left.load(Ordering::Relaxed) <= 0
+    }
+
+    /// Everything was looked at; the next look is due when a part of what is allowed was written since.
+    fn note_look(&self, allowed_bytes: u64) {
+        let left = (allowed_bytes / LOOK_WASTE_PART).max(self.settings.look_bytes_min);
+        let left = i64::try_from(left).unwrap_or(i64::MAX);
+        self.unseen_bytes_left.store(left, Ordering::Relaxed);
     }
 }
 
@@ -389,6 +418,8 @@ impl Shared {
         self.trim_idle_extents();
         self.segments.relieve().await;
         let survey = self.survey();
+        let (limits, _) = self.limits(survey.live_bytes);
+        self.collector.note_look(limits.allowed_bytes);
         self.remove_dead(&survey.dead).await?;
         Ok(survey)
     }
@@ -574,8 +605,9 @@ impl Shared {
         let mut looked_at: Option<Duration> = None;
         loop {
             let begun = self.env.clock.monotonic();
-            let is_due = |at: Duration| begun.saturating_sub(at) >= SURVEY_INTERVAL;
-            if pace.is_none() && looked_at.is_none_or(is_due) {
+            let is_old = |at: Duration| begun.saturating_sub(at) >= SURVEY_INTERVAL;
+            let is_due = looked_at.is_none_or(is_old) || self.collector.is_look_due();
+            if pace.is_none() && is_due {
                 // None is left half done meanwhile: a reader may wait for what a step is reading.
                 while let Some(done) = steps.next().await {
                     done?;
@@ -600,7 +632,8 @@ impl Shared {
                 let took = self.env.clock.monotonic().saturating_sub(begun);
                 let pause = took.mul_f64(PATIENT_PAUSES * (1.0 - urgency));
                 let pause = pause.min(PATIENT_PAUSE_MAX);
-                if pace.is_none() && !pause.is_zero() && !self.tasks.pause(pause, pending()).await {
+                let wake = self.gc_wake.notified();
+                if pace.is_none() && !pause.is_zero() && !self.tasks.pause(pause, wake).await {
                     return Err(FsError::Fenced);
                 }
             }

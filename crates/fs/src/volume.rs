@@ -298,6 +298,14 @@ impl Fs {
         Ok(fs)
     }
 
+    /// Leaves the volume behind without waiting for anything, because some of it waits for a disk that may never
+    /// answer; see [`MetaStore::abandon`]. What was written and is not durable is lost, as in a crash.
+    pub fn abandon(&self) {
+        self.0.meta.abandon();
+        self.0.segments.close_volume(self.0.volume);
+        self.0.dirty.close();
+    }
+
     /// Stops background work, flushes everything, seals segments and closes the metadata.
     ///
     /// The caller has stopped sending operations. On an error the volume is closed all the same;

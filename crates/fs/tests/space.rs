@@ -711,7 +711,10 @@ fn what_makes_no_sense_keeps_no_space_of_others() {
         assert_eq!(fs.stats().gc_errors, 0);
         // What lives, a quarter of that, and the segment of the bad one.
         let used_bytes = used_bytes(&world, 1, 1);
-        assert!(used_bytes < 52 * LEN_BYTES * 5 / 4 + 4 * MIB, "{used_bytes}");
+        assert!(
+            used_bytes < 52 * LEN_BYTES * 5 / 4 + 4 * MIB,
+            "{used_bytes}"
+        );
         for nth in (1..100).step_by(2) {
             assert!(read_all(fs, inos[nth]).await == data);
         }

@@ -452,6 +452,7 @@ impl MetaStore {
         let shared = &self.shared;
         shared.progress.fence(MetaError::Closed);
         shared.disks.give_all_up();
+        shared.state.leave();
         shared.ask_stop(Stop::Now);
         shared.admission.notify_waiters();
     }

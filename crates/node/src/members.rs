@@ -516,8 +516,7 @@ impl Inner {
                 // Something of it waits for a disk that may never answer. Whatever it may still do, nobody
                 // hears of it, and it puts nothing on the disks.
                 tracing::error!(volume = %volume.name, "the volume does not close; it is left behind, and recovered from the log");
-                fs.meta().abandon();
-                self.store.close_volume(volume.id);
+                fs.abandon();
                 self.wait_until_quiet().await;
             }
         }

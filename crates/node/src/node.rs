@@ -291,7 +291,7 @@ impl Inner {
                 Some(Err(error)) => {
                     tracing::warn!(volume = %name, %error, "the deleted volume did not close cleanly");
                 }
-                None => fs.meta().abandon(),
+                None => fs.abandon(),
             }
         }
         self.remove_files(id).await;

@@ -471,8 +471,12 @@ impl Inner {
                 self.scrub.pace.set_bytes_per_second(rate);
             }
             match state.stage {
-                ScrubStage::Running | ScrubStage::Paused if !restart => {
+                ScrubStage::Running if !restart => {}
+                ScrubStage::Paused if !restart => {
                     state.stage = ScrubStage::Running;
+                    // It goes on in the middle of a step.
+                    let done_bytes = state.done_bytes + self.scrub.step_bytes();
+                    *self.scrub.since.lock() = Some((self.env.clock.monotonic(), done_bytes));
                 }
                 _ => self.scrub.begin(&mut state, now),
             }

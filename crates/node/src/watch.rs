@@ -8,7 +8,7 @@
 //! to, other disks. Nothing is asked of that disk again before the next start, or before it is replaced: a
 //! write that was given up may still land at any time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -37,8 +37,10 @@ pub const HANG_AFTER: Duration = Duration::from_secs(30);
 /// A disk is slow if its operations take so many times as long as those of the others, and so long...
 const SLOW_FACTOR: u32 = 10;
 const SLOW_MIN: Duration = Duration::from_millis(100);
-/// ... for so many looks in a row, each with so many operations.
+/// ... for so many looks in a row, each over the time since so many looks before, with so many operations: the
+/// slower a disk is, the fewer of them there are, on the others, too, that wait for it.
 const SLOW_LOOKS: u32 = 30;
+const SLOW_WINDOW: usize = 10;
 const SLOW_OPS_MIN: u64 = 4;
 /// An operation for which there is no file descriptor is tried again after so long...
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(100);
@@ -342,10 +344,11 @@ struct Look {
     out: bool,
 }
 
-impl Look {
-    fn mean(&self) -> Option<Duration> {
-        let mean = self.nanos.checked_div(self.ops)?;
-        (self.ops >= SLOW_OPS_MIN).then(|| Duration::from_nanos(mean))
+/// Puts `value` behind the last ones, of which `count_max` are kept.
+fn push<T>(values: &mut VecDeque<T>, value: T, count_max: usize) {
+    values.push_back(value);
+    if values.len() > count_max {
+        values.pop_front();
     }
 }
 
@@ -353,8 +356,21 @@ impl Look {
 #[derive(Clone, Debug, Default)]
 struct History {
     slow_looks: u32,
+    /// Operations, and what they took, of the last looks.
+    ops: VecDeque<(u64, u64)>,
     /// Of the last looks.
-    errors: std::collections::VecDeque<u64>,
+    errors: VecDeque<u64>,
+}
+
+impl History {
+    /// How long operations took of late, if there were enough of them.
+    fn mean(&self) -> Option<Duration> {
+        let ops: u64 = self.ops.iter().map(|(ops, _)| ops).sum();
+        let nanos = self.ops.iter().map(|(_, nanos)| nanos);
+        let nanos = nanos.fold(0, |sum: u64, nanos| sum.saturating_add(*nanos));
+        let mean = nanos.checked_div(ops)?;
+        (ops >= SLOW_OPS_MIN).then(|| Duration::from_nanos(mean))
+    }
 }
 
 /// Decides which disks are not used any more, and why. `spare`: disks that may be put out although they
@@ -363,24 +379,24 @@ struct History {
 fn judge(looks: &[Look], histories: &mut [History], mut spare: usize) -> Vec<(usize, String)> {
     let mut out = Vec::new();
     let mut left = looks.iter().filter(|look| !look.out).count();
+    for (look, history) in looks.iter().zip(&mut *histories) {
+        push(&mut history.ops, (look.ops, look.nanos), SLOW_WINDOW);
+        push(&mut history.errors, look.errors, ERRORS_LOOKS);
+    }
+    let all_means: Vec<Option<Duration>> = histories.iter().map(History::mean).collect();
     for (index, (look, history)) in looks.iter().zip(&mut *histories).enumerate() {
-        let others = looks
-            .iter()
-            .enumerate()
-            .filter(|(other, _)| *other != index);
-        let mut means: Vec<Duration> = others.filter_map(|(_, look)| look.mean()).collect();
+        let others = all_means.iter().enumerate();
+        let others = others.filter(|(other, _)| *other != index);
+        let mut means: Vec<Duration> = others.filter_map(|(_, mean)| *mean).collect();
         means.sort_unstable();
         let median = means.get(means.len() / 2).copied();
-        let is_slow = match (look.mean(), median) {
+        let mean = history.mean();
+        let is_slow = match (mean, median) {
             (Some(mean), Some(median)) => mean > SLOW_MIN && mean > median * SLOW_FACTOR,
             // Nothing to compare, or nothing done: neither better nor worse.
             _ => history.slow_looks > 0 && look.ops == 0,
         };
         history.slow_looks = if is_slow { history.slow_looks + 1 } else { 0 };
-        history.errors.push_back(look.errors);
-        if history.errors.len() > ERRORS_LOOKS {
-            history.errors.pop_front();
-        }
         let errors: u64 = history.errors.iter().sum();
         let why = if look.out && !look.hangs {
             continue;
@@ -398,7 +414,7 @@ fn judge(looks: &[Look], histories: &mut [History], mut spare: usize) -> Vec<(us
         } else if spare == 0 {
             continue;
         } else if history.slow_looks >= SLOW_LOOKS {
-            let took = look.mean().unwrap_or_default().as_millis();
+            let took = mean.unwrap_or_default().as_millis();
             format!(
                 "its operations take {took} ms, more than {SLOW_FACTOR} times those of the others"
             )
@@ -617,6 +633,12 @@ mod tests {
             nanos: 100 * 200_000_000,
             ..QUICK
         };
+        // Those who write to both wait for the one.
+        let few = |millis: u64| Look {
+            ops: 1,
+            nanos: millis * 1_000_000,
+            ..QUICK
+        };
         let slow_as_all = slow;
         let failing = Look { errors: 1, ..QUICK };
         let hangs = Look {
@@ -656,6 +678,13 @@ mod tests {
                 SLOW_LOOKS,
                 0,
                 &[],
+            ),
+            (
+                "so slow that little is done",
+                vec![few(600), few(5), few(5)],
+                SLOW_LOOKS + SLOW_OPS_MIN as u32 - 1,
+                2,
+                &[0],
             ),
             ("all slow", vec![slow_as_all; 4], 100, 2, &[]),
             ("alone", vec![slow], 100, 2, &[]),

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::candidates::candidates;
 use crate::catalog::Catalog;
 use crate::design::{Cluster, Design, Product, Protection, Shape, Storage};
-use crate::evaluate::{EvaluateError, evaluate};
+use crate::evaluate::{Detail, EvaluateError, evaluate, evaluate_with};
 use crate::goal::Goal;
 use crate::report::Evaluation;
 use crate::rules::{self, RuleId};
@@ -333,7 +333,7 @@ fn cluster(catalog: &Catalog, it: &Cluster, violations: &mut Vec<Violation>) {
     }
 }
 
-/// The configuration that breaks no rule and differs least: in instance, count, then capacity.
+/// The configuration that breaks no rule, has a price, and differs least: in instance, count, then capacity.
 fn nearest(catalog: &Catalog, design: &Design) -> Option<Design> {
     let raw = |design: &Design| match &design.shape {
         Shape::Cluster(it) => it.storage.raw().times(f64::from(it.nodes)),
@@ -346,20 +346,22 @@ fn nearest(catalog: &Catalog, design: &Design) -> Option<Design> {
         Bytes::new(wanted.get().max(1e12)).times(0.5),
         &design.region,
     );
-    candidates(catalog, &goal)
+    let mut others: Vec<(f64, Design)> = candidates(catalog, &goal)
         .into_iter()
         .filter(|other| {
             other.product == design.product && other.shape.family() == design.shape.family()
         })
         .map(|mut other| {
             keep_provisioned(design, &mut other);
-            other
+            (distance(design, &other, wanted, raw(&other)), other)
         })
-        .filter(|other| violations(catalog, other).is_empty())
-        .min_by(|left, right| {
-            let distance = |other: &Design| distance(design, other, wanted, raw(other));
-            distance(left).total_cmp(&distance(right))
-        })
+        .collect();
+    others.sort_by(|left, right| left.0.total_cmp(&right.0));
+    // The near ones first: to look at all would take seconds.
+    others.into_iter().map(|(_, other)| other).find(|other| {
+        violations(catalog, other).is_empty()
+            && evaluate_with(catalog, other, Detail::Figures).is_ok()
+    })
 }
 
 /// What was provisioned of a volume stays, where the type does.

@@ -392,6 +392,12 @@ fn configurations_are_checked_and_the_nearest_that_passes_is_named() {
             assert!(violations(&catalog, nearest).is_empty(), "{name}");
         }
     }
+    // Of this level only some have a price; one without is no advice.
+    let level = "product = \"vendor\"\nregion = \"us-east-1\"\n[shape]\nfamily = \"parallel-fs\"\nkind = \"lustre\"\n\
+                 level = \"persistent-13\"\ncapacity_bytes = \"12TiB\"\nssd_read_cache = true\n";
+    let config = check::parse("t.toml", level).unwrap();
+    let nearest = check::check(&catalog, &config).nearest.unwrap();
+    assert!(evaluate(&catalog, &nearest).is_ok(), "{nearest:?}");
     let nodes = "product = \"vendor\"\nregion = \"us-east-1\"\n".to_owned()
         + &["12xlarge", "12xlarge", "16xlarge", "12xlarge"]
             .map(|size| {

@@ -73,6 +73,7 @@ impl SegmentStore {
     ) -> Result<bool, ShardError> {
         let Fix { piece, data } = fix;
         let _writing = segment.gate.read().await;
+        let _alone = segment.repair.lock().await;
         let disk = segment.disk_of(piece.shard);
         let Some(disk) = disk.and_then(|disk| self.healthy_disk(disk)) else {
             return Ok(false);

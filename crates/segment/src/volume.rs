@@ -31,6 +31,8 @@ pub(crate) struct Segment {
     /// Held shared by whoever writes to the shards (appends, repairs), alone by sealing and removal:
     /// a removed shard's file may be another segment's a moment later.
     pub gate: Arc<tokio::sync::RwLock<()>>,
+    /// Held by a repair: it writes whole blocks, and two of records that share one would undo each other.
+    pub repair: tokio::sync::Mutex<()>,
     /// Some record in it was acknowledged.
     pub appended: AtomicBool,
     removed: AtomicBool,
@@ -98,6 +100,7 @@ impl Segment {
             moving: Mutex::default(),
             shard_len_bytes: info.shard_len_bytes,
             gate: Arc::default(),
+            repair: tokio::sync::Mutex::default(),
             appended: AtomicBool::new(true),
             removed: AtomicBool::new(false),
             made: AtomicBool::new(true),

@@ -25,6 +25,11 @@ const STEPS_MAX: u64 = 3_000_000;
 /// Time that a life takes beside its pauses, at most.
 const LIFE_TIME_MAX: Duration = Duration::from_secs(4 * 3600);
 
+/// Scrubs until nothing was left unrepaired, and once more, at most.
+const SCRUBS_MAX: u32 = 20;
+/// What the volume says of its space must be right in one of so many looks, so far apart.
+const SPACE_LOOKS_MAX: u32 = 5;
+const SPACE_LOOK_PAUSE: Duration = Duration::from_millis(300);
 /// After so much time without clients everything that is garbage is gone.
 const IDLE_SECONDS_ENOUGH: u64 = 130;
 
@@ -550,11 +555,17 @@ impl Driver {
             None => return Ok(()),
         };
         let disks: Vec<&MemDisk> = self.disks.iter().map(|(_, disk)| &**disk).collect();
-        let space = fs
-            .space()
-            .await
-            .map_err(|error| format!("space: {error}"))?;
-        check::space(&disks, &segments, code, space, fs.stats().dirty_bytes)?;
+        for look in 1..=SPACE_LOOKS_MAX {
+            let space = fs.space().await;
+            let space = space.map_err(|error| format!("space: {error}"))?;
+            let dirty_bytes = fs.stats().dirty_bytes;
+            match check::space(&disks, &segments, code, space, dirty_bytes) {
+                Err(error) if look == SPACE_LOOKS_MAX => return Err(error),
+                // A shard that is deleted just now has another name already, and is not known to be free.
+                Err(_) => self.env.clock.sleep(SPACE_LOOK_PAUSE).await,
+                Ok(()) => break,
+            }
+        }
         // Long enough for whatever was open to be sealed, and collected.
         let is_quiet = self.life.idle_seconds >= IDLE_SECONDS_ENOUGH;
         if is_quiet && self.shared.shape.trouble == Trouble::Crashes {
@@ -578,7 +589,9 @@ impl Driver {
             return Ok(());
         };
         let pace = cairn_segment::Pace::new(self.env.clock.clone(), 0);
-        for is_second in [false, true] {
+        // A pass that finds too much at once leaves some of it for the next.
+        let mut is_all_repaired = false;
+        for _ in 0..SCRUBS_MAX {
             let before = segments.stats();
             let mut after = None;
             loop {
@@ -593,10 +606,15 @@ impl Driver {
                 }
             }
             segments.repairs_done().await;
-            let found = segments.stats().checksum_errors - before.checksum_errors;
-            if is_second && found > 0 {
+            let stats = segments.stats();
+            let found = stats.checksum_errors - before.checksum_errors;
+            if is_all_repaired && found > 0 {
                 return Err(format!("{found} places are damaged after their repair"));
             }
+            if is_all_repaired {
+                break;
+            }
+            is_all_repaired = stats.repairs_skipped == before.repairs_skipped;
         }
         Ok(())
     }

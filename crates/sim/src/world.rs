@@ -79,6 +79,7 @@ fn gc_settings(shape: &Shape) -> GcSettings {
         interval: Duration::from_millis(space.gc_interval_ms),
         waste_percent: space.gc_waste_percent,
         waste_bytes: (!space.gc_is_lazy).then_some(0),
+        look_bytes_min: if space.gc_is_lazy { 8 << 20 } else { 16 << 10 },
         seal_idle: Duration::from_millis(space.gc_seal_idle_ms),
     }
 }

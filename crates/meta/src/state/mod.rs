@@ -55,6 +55,8 @@ pub(crate) trait StateStore: Send + Sync {
     ) -> StateFuture<'_, Result<Vec<ShipResult>, MetaError>>;
     /// The disk that it is on.
     fn disk(&self) -> usize;
+    /// It is left behind because its disk may never answer: nobody waits for its end.
+    fn leave(&self) {}
 }
 
 pub(crate) type ShipResult = (usize, Result<(), MetaError>);

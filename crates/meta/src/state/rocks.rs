@@ -13,13 +13,15 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_base::{VolumeId, crc32c, crc32c_append};
 use parking_lot::Mutex;
 use rocksdb::checkpoint::Checkpoint;
 use rocksdb::{
-    BlockBasedIndexType, BlockBasedOptions, DB, DBCompressionType, DBRawIterator, LogLevel,
+    BlockBasedIndexType, BlockBasedOptions, DB, DBCompressionType, DBRawIterator, Env, LogLevel,
     Options, ReadOptions, WriteBatch, WriteOptions,
 };
 
@@ -38,6 +40,12 @@ const DESCRIPTOR: &str = "checkpoint";
 /// Data, index and filters of an SST file are read and cached in pieces of about this size.
 const TABLE_BLOCK_BYTES: usize = 8 << 10;
 const COPY_BUFFER_BYTES: usize = 1 << 20;
+/// Flushes and compactions of a state at a time.
+const BACKGROUND_JOBS: i32 = 2;
+/// How often it is looked whether a state that was left behind can be closed.
+const LEFT_POLL: Duration = Duration::from_secs(1);
+/// States that were left behind.
+static LEFT_COUNT: AtomicI32 = AtomicI32::new(0);
 /// So many bytes of the files that a new copy takes from an older one are read and checked with each
 /// shipment, in turn: else what rots in a copy would stay in all that follow.
 const CHECK_BYTES_MAX: u64 = 64 << 20;
@@ -128,7 +136,7 @@ fn options(settings: &MetaSettings) -> Options {
     options.set_paranoid_checks(true);
     options.set_write_buffer_size(settings.write_buffer_bytes);
     options.set_max_write_buffer_number(3);
-    options.set_max_background_jobs(2);
+    options.set_max_background_jobs(BACKGROUND_JOBS);
     options.set_max_open_files(i32::try_from(settings.open_files_max).unwrap_or(i32::MAX));
     options.set_level_compaction_dynamic_level_bytes(true);
     options.set_bytes_per_sync(1 << 20);
@@ -449,6 +457,33 @@ impl StateStore for RocksState {
 
     fn disk(&self) -> usize {
         self.index
+    }
+
+    fn leave(&self) {
+        // RocksDB does the work of all states of a process on a few threads. What of them hangs with this state
+        // is missing to the one in its place, which could not even be opened.
+        let left_count = LEFT_COUNT.fetch_add(1, Ordering::AcqRel).saturating_add(1);
+        let thread_count = BACKGROUND_JOBS.saturating_add(left_count);
+        match Env::new() {
+            Ok(mut env) => {
+                env.set_high_priority_background_threads(thread_count);
+                env.set_low_priority_background_threads(thread_count);
+            }
+            Err(error) => tracing::error!(%error, "there are no more threads for RocksDB"),
+        }
+        // Closing it waits for those threads; whoever has it last must not.
+        let db = self.db.clone();
+        let close = move || {
+            while Arc::strong_count(&db) > 1 {
+                std::thread::sleep(LEFT_POLL);
+            }
+            drop(db);
+        };
+        let thread = std::thread::Builder::new().name("meta-left".to_owned());
+        if let Err(error) = thread.spawn(close) {
+            tracing::error!(%error, "there is no thread to close a state that was left behind");
+            std::mem::forget(self.db.clone());
+        }
     }
 }
 
