@@ -49,7 +49,6 @@ pub enum Bug {
     RenameInTwoSteps,
     // garbage collection, in fs
     CollectorIgnoresPins,
-    CollectorDeletesFirst,
     RelocationIgnoresOverwrites,
 }
 
@@ -92,7 +91,6 @@ impl Bug {
         Bug::FailedFlushDropped,
         Bug::RenameInTwoSteps,
         Bug::CollectorIgnoresPins,
-        Bug::CollectorDeletesFirst,
         Bug::RelocationIgnoresOverwrites,
     ];
 }

@@ -158,7 +158,8 @@ impl Shared {
         let Ok(_permit) = self.flight_permits.acquire().await else {
             return;
         };
-        let _turn = self.collector.turn().await;
+        let len_bytes = jobs.iter().map(|job| job.len_bytes).sum();
+        let _turn = self.writer_turn(len_bytes).await;
         let policy = self.policy.read().clone();
         let mut cuts = Vec::new();
         let mut records = Vec::new();

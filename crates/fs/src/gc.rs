@@ -20,7 +20,7 @@ use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use crate::extents::{Ahead, Change, Extent, ExtentMap};
 use crate::types::FsError;
@@ -54,6 +54,8 @@ const PATIENT_PAUSES: f64 = 3.0;
 const PATIENT_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// That there is no space to collect garbage with is said this often.
 const NO_SPACE_TOLD: Duration = Duration::from_secs(60);
+/// A flight waits so long for the collector at most.
+const TURN_WAIT_MAX: Duration = Duration::from_millis(250);
 /// Segments that one batch removes from the metadata.
 const REMOVE_SEGMENTS_MAX: usize = 256;
 /// Segments that could not be emptied are let alone for so long.
@@ -70,7 +72,7 @@ pub struct GcSettings {
     /// Room in sealed segments that no live record takes may be this share of the live bytes, less
     /// when the pool fills up,
     pub waste_percent: u64,
-    /// and so much beside; `None`: half of what the pool has in reserve.
+    /// and so much beside; `None`: a fourth of what the pool has in reserve.
     pub waste_bytes: Option<u64>,
     /// It looks sooner when a part of the waste that there may be was written since, and not less than this.
     pub look_bytes_min: u64,
@@ -114,9 +116,13 @@ impl GcBacklog {
 /// What the collector of a volume knows, and how it holds writers back.
 pub(crate) struct Collector {
     settings: GcSettings,
-    /// Waste comes faster than it is collected: flights go one by one.
-    is_urgent: AtomicBool,
+    /// There was more waste than there may be at the last look.
+    is_behind: AtomicBool,
+    /// Bytes that clients may write until waste is urgent, if all of them become waste. Less than 0: they wait.
+    credit_bytes: AtomicI64,
     turns: Semaphore,
+    /// Somebody looked; whoever has the turn may wait for it.
+    looked: Notify,
     /// Bytes that clients may still write until the next look is due.
     unseen_bytes_left: AtomicI64,
     /// About the number of the newest segment.
@@ -131,8 +137,10 @@ impl Collector {
         let look_bytes_min = settings.look_bytes_min;
         Self {
             settings,
-            is_urgent: AtomicBool::new(false),
+            is_behind: AtomicBool::new(false),
+            credit_bytes: AtomicI64::new(0),
             turns: Semaphore::new(1),
+            looked: Notify::new(),
             unseen_bytes_left: AtomicI64::new(look_bytes_min as i64),
             newest: AtomicU64::new(0),
             stuck: Mutex::default(),
@@ -140,13 +148,15 @@ impl Collector {
         }
     }
 
-    /// A writer's turn: at once, or, where writers outrun the collector, one after the other. It does
-    /// not wait for the collector itself, so nothing stops when that cannot go on.
-    pub async fn turn(&self) -> Option<SemaphorePermit<'_>> {
-        if !self.is_urgent.load(Ordering::Relaxed) {
-            return None;
-        }
-        self.turns.acquire().await.ok()
+    /// Takes the bytes of a flight from what may still be written; whether it must wait for its turn.
+    fn take(&self, len_bytes: u64) -> bool {
+        let len_bytes = i64::try_from(len_bytes).unwrap_or(i64::MAX);
+        let before = self.credit_bytes.fetch_sub(len_bytes, Ordering::Relaxed);
+        self.is_behind.load(Ordering::Relaxed) && before <= 0
+    }
+
+    fn must_wait(&self) -> bool {
+        self.is_behind.load(Ordering::Relaxed) && self.credit_bytes.load(Ordering::Relaxed) <= 0
     }
 
     /// So much was flushed; whether that makes a look due.
@@ -163,10 +173,22 @@ impl Collector {
     }
 
     /// Everything was looked at; the next look is due when a part of what is allowed was written since.
-    fn note_look(&self, allowed_bytes: u64) {
-        let left = (allowed_bytes / LOOK_WASTE_PART).max(self.settings.look_bytes_min);
+    fn note_look(&self, limits: &Limits, waste_bytes: u64) {
+        let left = (limits.allowed_bytes / LOOK_WASTE_PART).max(self.settings.look_bytes_min);
         let left = i64::try_from(left).unwrap_or(i64::MAX);
         self.unseen_bytes_left.store(left, Ordering::Relaxed);
+        let is_behind = limits.urgency(waste_bytes) > 0.0;
+        let credit = limits.credit_bytes(waste_bytes);
+        let credit = i64::try_from(credit).unwrap_or(i64::MAX);
+        self.credit_bytes.store(credit, Ordering::Relaxed);
+        self.is_behind.store(is_behind, Ordering::Relaxed);
+        self.looked.notify_one();
+    }
+
+    /// Nobody waits for it until the next look.
+    fn let_all_go(&self) {
+        self.is_behind.store(false, Ordering::Relaxed);
+        self.looked.notify_one();
     }
 }
 
@@ -354,7 +376,9 @@ impl Shared {
         let mut told_at: Option<Duration> = None;
         while self.tasks.pause(interval, self.gc_wake.notified()).await {
             let collected = self.collect_garbage(rounds).await;
-            self.collector.is_urgent.store(false, Ordering::Relaxed);
+            if collected.is_err() {
+                self.collector.let_all_go();
+            }
             match collected {
                 Ok(()) => {}
                 Err(_) if self.tasks.is_stopping() => return,
@@ -410,6 +434,27 @@ impl Shared {
         Ok(())
     }
 
+    /// A writer's turn: at once, or, where writers outrun the collector, one after the other, each when a look
+    /// finds that there is less waste again. None waits for long, so nothing stops when the collector cannot
+    /// go on.
+    pub(crate) async fn writer_turn(&self, len_bytes: u64) -> Option<SemaphorePermit<'_>> {
+        let collector = &self.collector;
+        if !collector.take(len_bytes) {
+            return None;
+        }
+        let turn = collector.turns.acquire().await.ok()?;
+        let begun = self.env.clock.monotonic();
+        while collector.must_wait() {
+            let waited = self.env.clock.monotonic().saturating_sub(begun);
+            let left = TURN_WAIT_MAX.saturating_sub(waited);
+            self.gc_wake.notify_one();
+            if left.is_zero() || !self.tasks.pause(left, collector.looked.notified()).await {
+                break;
+            }
+        }
+        Some(turn)
+    }
+
     /// What needs no copying: open segments that nobody uses are sealed, memory and files that nobody needs
     /// are given back, dead segments go. Returns how things stood before the last.
     async fn tend(self: &Arc<Self>) -> Result<Survey, FsError> {
@@ -419,7 +464,7 @@ impl Shared {
         self.segments.relieve().await;
         let survey = self.survey();
         let (limits, _) = self.limits(survey.live_bytes);
-        self.collector.note_look(limits.allowed_bytes);
+        self.collector.note_look(&limits, survey.waste_bytes);
         self.remove_dead(&survey.dead).await?;
         Ok(survey)
     }
@@ -512,9 +557,6 @@ impl Shared {
             .filter(|id| self.fate(*id) == Fate::Dead)
             .collect();
         for dead in dead.chunks(REMOVE_SEGMENTS_MAX) {
-            if planted::is(Bug::CollectorDeletesFirst) {
-                self.delete_segments(dead).await?;
-            }
             // What made them dead is durable before they go, and so is that they are gone.
             let mut batch = Batch::new();
             for id in dead {
@@ -661,9 +703,6 @@ impl Shared {
         let survey = self.tend().await?;
         let (limits, room) = self.limits(survey.live_bytes);
         let urgency = limits.urgency(survey.waste_bytes);
-        self.collector
-            .is_urgent
-            .store(urgency >= 1.0, Ordering::Relaxed);
         let live_bytes = |id| self.meta.segment(id).map_or(0, |record| record.live_bytes);
         let left = chosen.iter().map(|id| (*id, live_bytes(*id))).collect();
         for id in narrow(left, room.relocate_bytes) {

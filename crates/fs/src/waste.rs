@@ -27,7 +27,7 @@ const TIGHT_WASTE_PERCENT: u64 = 5;
 /// Rewriting goes on until waste is this share of what is allowed, in percent.
 const ENOUGH_PERCENT: u64 = 75;
 /// Beyond what is allowed, the share of the live bytes from which on collection has no patience, in percent.
-const PATIENCE_PERCENT: u64 = 15;
+const PATIENCE_PERCENT: u64 = 10;
 /// While less of the pool is free it has no patience either, in percent.
 const PRESSED_PERCENT: u64 = 5;
 /// Live bytes that one pass moves, as a share of all of them: what it needs in the meantime.
@@ -82,6 +82,14 @@ impl Limits {
             enough_bytes: percent(allowed_bytes, ENOUGH_PERCENT),
             urgent_bytes: allowed_bytes.saturating_add(percent(live_bytes, PATIENCE_PERCENT)),
             is_pressed: room.free_bytes < percent(room.total_bytes, PRESSED_PERCENT),
+        }
+    }
+
+    /// What may be written until it is urgent, if all of it becomes waste.
+    pub fn credit_bytes(&self, waste_bytes: u64) -> u64 {
+        match self.is_pressed && waste_bytes > self.allowed_bytes {
+            true => 0,
+            false => self.urgent_bytes.saturating_sub(waste_bytes),
         }
     }
 

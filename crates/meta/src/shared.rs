@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use cairn_base::disk::DiskError;
 use cairn_base::env::Clock;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Generation, LogPosition};
@@ -402,8 +403,14 @@ impl Shared {
                             disk = self.disks.get(disk).disk.label(),
                             "shipping a checkpoint: {error}"
                         );
-                        if matches!(error, MetaError::Disk(_)) {
-                            // It is not used any more.
+                        // No space, or no file descriptor, is no sign of a bad disk; others are not used any more.
+                        let is_bad = match &error {
+                            MetaError::Disk(
+                                DiskError::Full { .. } | DiskError::NoDescriptor { .. },
+                            ) => false,
+                            error => matches!(error, MetaError::Disk(_)),
+                        };
+                        if is_bad {
                             self.disks.mark_failed(disk, &error);
                         }
                         self.note_damage(&error);

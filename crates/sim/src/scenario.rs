@@ -86,7 +86,7 @@ pub struct Space {
     pub recycled_files_max: usize,
     pub gc_interval_ms: u64,
     pub gc_waste_percent: u64,
-    /// As a server has it: half of the reserve may be waste.
+    /// As a server has it: a fourth of the reserve may be waste.
     pub gc_is_lazy: bool,
     pub gc_seal_idle_ms: u64,
     /// Clients write over what is there, and read it meanwhile.

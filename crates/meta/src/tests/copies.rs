@@ -260,7 +260,7 @@ fn a_disk_that_fails_at_the_start_may_have_large_records() {
         let created = MetaStore::create(world.env.clone(), settings(2), VOLUME, pool.present());
         let store = created.await.expect("creates");
         let mut batch = Batch::new();
-        batch.put(Key::inode(Ino(1)), vec![7; 40_000]);
+        batch.put(Key::inode(Ino(1)), vec![7; 12_000]);
         store.durable(store.submit(batch)).await.expect("durable");
         pool.disks[1].fail_nth(OpKind::WriteDurable, 0, Fault::LoseWrite);
         store.durable(store.submit(put(2))).await.expect("durable");
