@@ -185,8 +185,10 @@ class Link:
     def __init__(self, client, server):
         self.client, self.server = client, server
         self.changed = threading.Condition()
-        self.frozen = self.deaf = self.cut = False
-        # Replies that the client never gets; calls that came while the link was frozen.
+        # Nothing gets through; calls do not, while replies do.
+        self.frozen = self.holds_calls = False
+        self.deaf = self.cut = False
+        # Replies that the client never gets; what came while it did not get through, replies or not.
         self.lost_bytes = self.held_bytes = 0
         self.pumps_count = 2
 
@@ -197,12 +199,15 @@ class Link:
             self.changed.notify_all()
 
     def pump(self, source, target, is_reply):
+        def holds():
+            return self.frozen or (self.holds_calls and not is_reply)
+
         with contextlib.suppress(OSError):
             while data := source.recv(CHUNK_LEN_BYTES):
                 with self.changed:
-                    if self.frozen and not is_reply:
+                    if holds():
                         self.held_bytes += len(data)
-                    self.changed.wait_for(lambda: not self.frozen)
+                    self.changed.wait_for(lambda: not holds())
                 if self.cut:
                     break
                 if is_reply and self.deaf:
@@ -219,7 +224,7 @@ class Link:
                 self.server.close()
 
     def reset(self):
-        self.set(frozen=False, cut=True)
+        self.set(frozen=False, holds_calls=False, cut=True)
         for end in (self.client, self.server):
             with contextlib.suppress(OSError):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_AT_CLOSE)
@@ -305,7 +310,7 @@ class Network:
         try:
             yield
             # It was in somebody's way.
-            harness.wait_until(lambda: any(link.held_bytes for link in links), HELD_SECONDS_MAX, "a call that is held")
+            harness.wait_until(lambda: any(link.held_bytes for link in links), HELD_SECONDS_MAX, "something that is held")
         finally:
             self.set_stalls(False)
 
@@ -331,7 +336,7 @@ class Network:
         """Connections end for the client; what it had sent reaches the server at the end of the block."""
         old = self.taken()
         for link in old:
-            link.set(frozen=True)
+            link.set(holds_calls=True)
         harness.wait_until(lambda: any(link.held_bytes for link in old), HELD_SECONDS_MAX, "a call that is held")
         for link in old:
             with contextlib.suppress(OSError):
@@ -340,4 +345,4 @@ class Network:
             yield
         finally:
             for link in old:
-                link.set(frozen=False)
+                link.set(holds_calls=False)
