@@ -423,6 +423,8 @@ impl Shared {
             chosen.into_iter().collect()
         };
         if chosen.is_empty() {
+            // There is nothing that a writer could wait for.
+            self.collector.let_all_go();
             return Ok(());
         }
         let rewritten = self.rewrite(chosen, None).await;
@@ -499,7 +501,7 @@ impl Shared {
         let settings = &self.collector.settings;
         let waste_bytes = settings.waste_bytes.unwrap_or_else(|| {
             let reserve_bytes = self.segments.space().reserve_bytes;
-            reserve_bytes / u64::from(code.total()) * u64::from(code.data()) / 2
+            reserve_bytes / u64::from(code.total()) * u64::from(code.data()) / 4
         });
         let limits = Limits::of(live_bytes, room, settings.waste_percent, waste_bytes);
         (limits, room)
