@@ -1,8 +1,10 @@
 """Reads with disks gone, beside the same reads with all there.
 
-Owns: what is read, which disks go.
+Owns: what is read, which disks go, how much the device is asked for.
 Must not know: how results are shown.
 """
+
+import pathlib
 
 from bench_reliability import pool
 
@@ -25,8 +27,14 @@ def lost_of(number, count):
     return {(number + 3 * index) % pool.DISKS for index in range(count)}
 
 
+def device_bytes(server):
+    """What the process has had read from the device so far."""
+    lines = pathlib.Path(f"/proc/{server.pid}/io").read_text().splitlines()
+    return int(dict(line.split(": ") for line in lines)["read_bytes"])
+
+
 def one(load, number, sizes, say):
-    """Rates of each read by the number of disks away."""
+    """Rates of each read by the number of disks away, and bytes that the device was asked for, per read."""
     rates = {}
     with pool.pool("degraded-", flags=pool.SMALL_MEMORY) as server:
         for arguments in WRITES:
@@ -38,8 +46,11 @@ def one(load, number, sizes, say):
             say(f"degraded, round {number + 1}: {count} disks away")
             for work in READS:
                 pool.away(server, lost_of(number, count))
+                before = device_bytes(server)
                 result = load.run(server, work.arguments.format(**sizes))
-                rates.setdefault(work.key, {})[str(count)] = result | {"rate": work.rate(result)}
+                per_read = (device_bytes(server) - before) / result["ops"]
+                found = result | {"rate": work.rate(result), "device_bytes_per_read": per_read}
+                rates.setdefault(work.key, {})[str(count)] = found
     return rates
 
 

@@ -48,14 +48,20 @@ def recovery(result):
 
 def degraded_reads(result):
     rounds = result["rounds"]
-    lines = ["| read, cold | all there | one disk gone | ratio | two disks gone | ratio | aim | reached |", "|---|---|---|---|---|---|---|---|"]
+    lines = [
+        "| read, cold | all there | one disk gone | ratio | the device is asked for | two disks gone | ratio | the device is asked for | aim | reached |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
     for work in degraded.READS:
         of = {count: [one[work.key][count]["rate"] for one in rounds] for count in ("0", "1", "2")}
         found = {count: [bad / good for bad, good in zip(of[count], of["0"])] for count in ("1", "2")}
+        asked = {count: middle(one[work.key][count]["device_bytes_per_read"] for one in rounds) for count in of}
         both = min((found["1"], found["2"]), key=middle)
         lines.append(
-            f"| {work.title} | {work.rate_text(middle(of['0']))} | {work.rate_text(middle(of['1']))} | {ratio_text(found['1'])} "
-            f"| {work.rate_text(middle(of['2']))} | {ratio_text(found['2'])} | {reached(DEGRADED_AIM, both)} |"
+            f"| {work.title} | {work.rate_text(middle(of['0']))} "
+            f"| {work.rate_text(middle(of['1']))} | {ratio_text(found['1'])} | {asked['1'] / asked['0']:.2f} times as much "
+            f"| {work.rate_text(middle(of['2']))} | {ratio_text(found['2'])} | {asked['2'] / asked['0']:.2f} times as much "
+            f"| {reached(DEGRADED_AIM, both)} |"
         )
     return lines
 
@@ -125,9 +131,9 @@ PARTS = {
         "Reads with disks gone",
         "Six disks, 4+2; disks are taken away while the server is stopped, and it is started with empty caches for each figure, with "
         "`--memory-limit 256MiB`, so that nothing is in memory when it is read again. A unit that is lost is computed from four others: with one disk "
-        "gone a sixth of the units is, with two a third, so reads at random then ask the device for 1.5 and 2 times as much, while reads "
-        "in order need all of it anyway. Where the device is the limit, which is one for all six here, reads at random "
-        "cannot keep more than 0.67 and 0.50.",
+        "gone a sixth of the units is, with two a third, so reads at random ask for more then, while reads in order need all of it "
+        "anyway. Where the device is the limit, which is one for all six here, a read keeps 1 / (what the device is asked for) "
+        "at best: at random, no code of 4+2 can keep 0.7 there.",
         degraded_reads,
     ),
     "rebuild": (

@@ -10,6 +10,7 @@ import libnfs
 from worlds import WorldTest, content, digest_tree, make_tree
 
 MOVE_SECONDS_MAX = 120
+OPEN_AGAIN_SECONDS_MAX = 60
 
 
 class Disks(WorldTest):
@@ -247,6 +248,25 @@ class Disks(WorldTest):
         server.cairn("disk", "remove", server.disks[6])
         server.disks.pop(6)
         self.check_without(server, tree, ["disk2"])
+
+    def test_a_volume_that_could_not_be_opened_is_tried_again(self):
+        server = self.server(1)
+        tree = self.fill(server)
+        server.stop()
+        (folder,) = (server.disks[0] / "volumes").iterdir()
+        # As if somebody had moved it, or it could not be read.
+        aside = folder.rename(server.root / "aside")
+        server.start()
+
+        def main():
+            return next(volume for volume in server.status()["volumes"] if volume["name"] == "main")
+
+        self.assertFalse(main()["serving"])
+        self.assertTrue(main()["problem"])
+        aside.rename(folder)
+        harness.wait_until(lambda: main()["serving"], OPEN_AGAIN_SECONDS_MAX, "the volume")
+        self.assertFalse(main().get("problem"))
+        self.check(server, tree)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ the server is killed once more, and all that was acknowledged is compared.
 
 SERVER and PORT name the server; REQUESTS is a folder shared with the host: `progress` says how far each is, `enough`
 ends the load. REFUSALS: the words of errors that the fault may cause; what is refused is tried again.
-POSTGRES_OPTIONS: PostgreSQL gets a mount of its own with these options as well.
+OPTIONS: of the mount, beside those below.
 """
 
 import contextlib
@@ -26,13 +26,10 @@ import threading
 import time
 
 MOUNT = pathlib.Path("/mnt")
-POSTGRES_OPTIONS = os.environ.get("POSTGRES_OPTIONS")
-POSTGRES_MOUNT = pathlib.Path("/mnt-postgres") if POSTGRES_OPTIONS else MOUNT
 # Seconds until the client sends a call again, in tenths.
 RESEND_TENTHS = 100
-OPTIONS = f"vers=3,proto=tcp,nolock,hard,timeo={RESEND_TENTHS},retrans=2"
-# Where to mount, and with what beside that.
-MOUNTS = {MOUNT: ""} | ({POSTGRES_MOUNT: f",{POSTGRES_OPTIONS}"} if POSTGRES_OPTIONS else {})
+OPTIONS = ["vers=3", "proto=tcp", "nolock", "hard", f"timeo={RESEND_TENTHS}", "retrans=2"]
+OPTIONS += os.environ.get("OPTIONS", "").split()
 REQUESTS = pathlib.Path(os.environ["REQUESTS"])
 REFUSALS = [words for words in os.environ.get("REFUSALS", "").split("|") if words]
 PROGRESS_SECONDS = 0.3
@@ -99,12 +96,11 @@ class Workload(threading.Thread):
     unit = "rounds"
     # So many more say that it goes on.
     step = 1
-    mount = MOUNT
 
     def __init__(self):
         super().__init__(daemon=True)
         self.name = type(self).__name__.lower()
-        self.folder = self.mount / self.name
+        self.folder = MOUNT / self.name
         self.units = self.refused_count = 0
         self.failure = None
         self.enough = threading.Event()
@@ -353,7 +349,7 @@ class Sqlite(Workload):
 class Postgres(Workload):
     """pgbench with fsync on; the database is never closed properly, and its checksums are compared at the end."""
 
-    unit, step, mount = "transactions", 2, POSTGRES_MOUNT
+    unit, step = "transactions", 2
     CLIENTS, TRANSACTIONS = 3, 40
     BLOCK_LEN_BYTES = 8192
     SETTINGS = {
@@ -465,29 +461,26 @@ def log_tail():
 
 def mount():
     port = os.environ["PORT"]
-    for path, more in MOUNTS.items():
-        path.mkdir(exist_ok=True)
-        options = f"{OPTIONS},port={port},mountport={port}{more}"
-        run(["mount", "-t", "nfs", "-o", options, f"{os.environ['SERVER']}:/main", path])
+    options = ",".join([*OPTIONS, f"port={port}", f"mountport={port}"])
+    run(["mount", "-t", "nfs", "-o", options, f"{os.environ['SERVER']}:/main", MOUNT])
 
 
 def unmount():
-    for path in MOUNTS:
-        try:
-            run(["umount", path])
-        except Failed as failed:
-            raise Failed(f"{failed}; in use: {users(path)}") from failed
+    try:
+        run(["umount", MOUNT])
+    except Failed as failed:
+        raise Failed(f"{failed}; in use: {users()}") from failed
 
 
-def users(mount):
-    """Who uses a mount: process and file."""
+def users():
+    """Who uses the mount: process and file."""
     found = []
     for link in pathlib.Path("/proc").glob("[0-9]*/*"):
         with contextlib.suppress(OSError):
             links = link.iterdir() if link.name in ("fd", "map_files") else [link] if link.name == "cwd" else []
             for each in links:
                 target = os.readlink(each)
-                if target.startswith(f"{mount}/"):
+                if target.startswith(f"{MOUNT}/"):
                     found.append(f"{(link.parent / 'comm').read_text().strip()} {each}: {target}")
     return found[:10]
 

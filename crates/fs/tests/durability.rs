@@ -141,3 +141,50 @@ fn a_commit_waits_for_what_replaces_its_bytes() {
         assert!(read[50_000..80_000] == pattern(30_000, 3));
     });
 }
+
+/// Nothing reaches the log while this is there.
+struct LogStands;
+
+impl Pace for LogStands {
+    fn pause(&self, kind: OpKind, name: &str) -> Option<BoxFuture<()>> {
+        let writes = matches!(kind, OpKind::Write | OpKind::WriteDurable | OpKind::Sync);
+        let waits = writes && name.contains("/log.");
+        waits.then(|| Box::pin(std::future::pending()) as BoxFuture<()>)
+    }
+}
+
+/// A segment without live records, if one believes what the log does not have yet, holds what a crash brings
+/// back.
+#[test]
+fn what_is_dead_stays_until_that_is_durable() {
+    block_on(async {
+        let world = World::new(9, 1).await;
+        let made = CreateMode::Guarded(SetAttr::default());
+        let made = world.fs.create(&ROOT_USER, ROOT_INO, b"file", made).await;
+        let ino = made.unwrap().attr.ino;
+        let old = pattern(300_000, 1);
+        let write = |bytes: Vec<u8>| {
+            let data = Bytes::from(bytes);
+            world
+                .fs
+                .write(&ROOT_USER, ino, 0, data, Stability::Unstable)
+        };
+        write(old.clone()).await.unwrap();
+        world.fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
+        // Until its segment takes no more appends.
+        world.run_for(130).await;
+        let known = |world: &World| world.fs.meta().counters().segments;
+        assert_eq!(known(&world), 1);
+        world.disks[0].pace_with(Arc::new(LogStands));
+        write(pattern(300_000, 2)).await.unwrap();
+        let fs = world.fs.clone();
+        let commit = tokio::spawn(async move { fs.commit(&ROOT_USER, ino, 0, 0).await });
+        world.run_for(10).await;
+        assert!(!commit.is_finished());
+        // The collector saw that it is dead: of the old one and the new one, the metadata knows one.
+        assert_eq!(known(&world), 1);
+        assert_eq!(world.segments.segments(VOLUME).len(), 2);
+        let world = world.crash(10, Crash::KeepUnsynced).await;
+        assert!(read_all(&world.fs, ino).await == old);
+    });
+}

@@ -35,6 +35,18 @@ fn settings(copies: usize) -> MetaSettings {
     }
 }
 
+type Disks = Vec<(DiskId, Arc<dyn Disk>)>;
+
+async fn create(world: &TestWorld, copies: usize, disks: Disks) -> Arc<MetaStore> {
+    let created = MetaStore::create(world.env.clone(), settings(copies), VOLUME, disks).await;
+    created.unwrap_or_else(|error| panic!("{error}"))
+}
+
+async fn open(world: &TestWorld, copies: usize, disks: Disks) -> (Arc<MetaStore>, Recovered) {
+    let opened = MetaStore::open(world.env.clone(), settings(copies), VOLUME, disks).await;
+    opened.unwrap_or_else(|error| panic!("{error}"))
+}
+
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     // Else the test itself would only run after 61 steps of the store's tasks, and never see one of
     // them under way.

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use cairn_base::DiskId;
 use cairn_base::disk::Disk;
+use cairn_base::{DiskId, VolumeId};
 use cairn_config::{DATA_FOLDERS_MAX, VolumeSettings};
 use cairn_fs::Fs;
 use cairn_shard::ShardDisk;
@@ -35,8 +35,29 @@ const CLOSE_MAX: Duration = Duration::from_secs(15);
 const TROUBLE_INTERVAL: Duration = Duration::from_secs(1);
 /// What a volume that is left behind began to write past the disks, to their folders, is there after so long.
 const ABANDON_PAUSE: Duration = Duration::from_secs(1);
+/// A volume that cannot be opened is tried again after so long, and then after twice as long each time,
+const OPEN_PAUSE: Duration = Duration::from_secs(10);
+/// but no less often than this.
+const OPEN_PAUSE_MAX: Duration = Duration::from_secs(600);
 /// What it began to write to disks is waited for, if it must be, a little longer than until they are given up.
 const QUIET_MAX: Duration = HANG_AFTER.saturating_add(Duration::from_secs(5));
+
+/// When a volume that could not be opened is tried again.
+pub struct OpenAgain {
+    at: Duration,
+    pause: Duration,
+}
+
+impl OpenAgain {
+    fn after(now: Duration, pause: Duration) -> Self {
+        let at = now + pause;
+        Self { at, pause }
+    }
+
+    fn put_off(&mut self, now: Duration) {
+        *self = Self::after(now, (self.pause * 2).min(OPEN_PAUSE_MAX));
+    }
+}
 
 impl Inner {
     pub fn disks(&self) -> Vec<Arc<ShardDisk>> {
@@ -604,6 +625,51 @@ impl Inner {
             self.avoided.lock().insert(primary, why);
             // What is in the way was logged, and the status says it.
             let _ = self.reopen(&fs).await;
+        }
+    }
+
+    /// Tries volumes again that could not be opened: what was in the way may be gone.
+    pub async fn open_failed(&self) {
+        let is_failed = |id| matches!(self.service(id), Some(VolumeService::Failed(_)));
+        let now = || self.env.clock.monotonic();
+        let due: Vec<VolumeId> = {
+            let pool = self.pool.load();
+            let ids = pool.volumes.iter().map(|volume| volume.id);
+            let failed: Vec<VolumeId> = ids.filter(|id| is_failed(*id)).collect();
+            let mut again = self.open_again.lock();
+            again.retain(|id, _| failed.contains(id));
+            let now = now();
+            let is_due = |id: &VolumeId| {
+                let first = || OpenAgain::after(now, OPEN_PAUSE);
+                again.entry(*id).or_insert_with(first).at <= now
+            };
+            failed.into_iter().filter(is_due).collect()
+        };
+        for id in due {
+            let _changes = self.changes.lock().await;
+            let pool = self.pool.load_full();
+            // It may have been deleted meanwhile.
+            let Some(volume) = pool.volumes.iter().find(|volume| volume.id == id) else {
+                continue;
+            };
+            if !is_failed(id) || self.is_stopping() {
+                continue;
+            }
+            match self.open_volume(volume, pool.volumes.len()).await {
+                Ok(fs) => {
+                    tracing::info!(volume = %volume.name, "this volume is served now");
+                    self.volumes.write().insert(id, VolumeService::Serving(fs));
+                    self.open_again.lock().remove(&id);
+                    self.apply_exports(&pool);
+                }
+                Err(why) => {
+                    tracing::warn!(volume = %volume.name, %why, "this volume is still not served");
+                    self.volumes.write().insert(id, VolumeService::Failed(why));
+                    if let Some(again) = self.open_again.lock().get_mut(&id) {
+                        again.put_off(now());
+                    }
+                }
+            }
         }
     }
 }

@@ -27,6 +27,7 @@ use crate::assemble::{Missing, failures_tolerated};
 use crate::convert;
 use crate::disks::PoolDisks;
 use crate::error::NodeError;
+use crate::members::OpenAgain;
 use crate::metrics::{Observed, VolumeNumbers};
 use crate::pool::{PoolState, PoolVolume, Stage};
 use crate::pool_store;
@@ -71,6 +72,8 @@ pub struct Inner {
     pub watch: Watch,
     /// Disks on which a volume's metadata failed, and how: not used for metadata until the next start.
     pub avoided: Mutex<BTreeMap<DiskId, String>>,
+    /// Volumes that could not be opened.
+    pub open_again: Mutex<BTreeMap<VolumeId, OpenAgain>>,
     /// The version of the pool file that each disk is known to have.
     confirmed: Mutex<BTreeMap<DiskId, u64>>,
     pub stopping: AtomicBool,
@@ -117,6 +120,7 @@ impl Inner {
             rebuild,
             watch: pool.watch,
             avoided: Mutex::default(),
+            open_again: Mutex::default(),
             confirmed: Mutex::default(),
             stopping: AtomicBool::new(false),
             disks: RwLock::new(pool.disks),

@@ -189,6 +189,7 @@ impl Inner {
             return false;
         }
         self.reopen_failed().await;
+        self.open_failed().await;
         let leaving: Vec<DiskId> = {
             let pool = self.pool.load();
             let leaving = pool.disks.iter().filter(|disk| disk.leaving);

@@ -73,8 +73,7 @@ fn disks_leave_and_come_while_it_runs() {
             let world = TestWorld::new(seed);
             let mut model = Model::new(seed);
             let first = present(&pool.disks, &BTreeSet::from([5]));
-            let created = MetaStore::create(world.env.clone(), settings(3), VOLUME, first);
-            let store = created.await.expect("creates");
+            let store = create(&world, 3, first).await;
             for (index, disk) in pool.disks.iter().enumerate() {
                 disk.yield_at_random(index as u64, 3);
             }
@@ -168,8 +167,7 @@ fn a_failed_write_goes_to_another_disk_before_it_is_acknowledged() {
     block_on(async {
         let world = TestWorld::new(1);
         let pool = Pool::new(4);
-        let created = MetaStore::create(world.env.clone(), settings(3), VOLUME, pool.present());
-        let store = created.await.expect("creates");
+        let store = create(&world, 3, pool.present()).await;
         pool.disks[1].fail_nth(OpKind::WriteDurable, 0, Fault::Io);
         let mut batch = Batch::new();
         batch.put(Key::inode(Ino(5)), vec![1, 2]);
@@ -257,8 +255,7 @@ fn a_disk_that_fails_at_the_start_may_have_large_records() {
     block_on(async {
         let world = TestWorld::new(4);
         let mut pool = Pool::new(3);
-        let created = MetaStore::create(world.env.clone(), settings(2), VOLUME, pool.present());
-        let store = created.await.expect("creates");
+        let store = create(&world, 2, pool.present()).await;
         let mut batch = Batch::new();
         batch.put(Key::inode(Ino(1)), vec![7; 12_000]);
         store.durable(store.submit(batch)).await.expect("durable");
@@ -312,8 +309,7 @@ fn copies_are_made_of_what_is_whole() {
         block_on(async {
             let world = TestWorld::new(1);
             let pool = Pool::new(3);
-            let created = MetaStore::create(world.env.clone(), settings(2), VOLUME, pool.present());
-            let store = created.await.expect("creates");
+            let store = create(&world, 2, pool.present()).await;
             let entry = write_journal(&store).await;
             for number in 0..later {
                 let ticket = store.submit(put(number + 1));
@@ -328,8 +324,7 @@ fn copies_are_made_of_what_is_whole() {
             store.set_copies(3).await.expect("three copies");
             store.abort().await;
             let disks = present(&pool.disks, &BTreeSet::from([1]));
-            let opened = MetaStore::open(world.env.clone(), settings(3), VOLUME, disks).await;
-            let (store, recovered) = opened.unwrap_or_else(|error| panic!("{error}"));
+            let (store, recovered) = open(&world, 3, disks).await;
             assert_eq!(recovered.journal, [entry]);
             store.abort().await;
         });
@@ -346,16 +341,14 @@ fn the_only_copy_of_the_log_leaves_with_nothing() {
         let second = present(&pool.disks, &BTreeSet::from([0]));
         let created = MetaStore::create(world.env.clone(), settings(1), VOLUME, second).await;
         created.expect("creates").close().await.expect("closes");
-        let opened = MetaStore::open(world.env.clone(), settings(1), VOLUME, pool.present()).await;
-        let (store, _) = opened.expect("opens");
+        let (store, _) = open(&world, 1, pool.present()).await;
         assert_eq!(store.primary_disk(), DiskId(2));
         assert_eq!(store.stats().log_disks, [DiskId(1)]);
         let entry = write_journal(&store).await;
         store.retire_disk(DiskId(1)).await.expect("retires");
         store.abort().await;
         let left = present(&pool.disks, &BTreeSet::from([0]));
-        let opened = MetaStore::open(world.env.clone(), settings(1), VOLUME, left).await;
-        let (store, recovered) = opened.unwrap_or_else(|error| panic!("{error}"));
+        let (store, recovered) = open(&world, 1, left).await;
         assert_eq!(recovered.journal, [entry]);
         store.abort().await;
     });
@@ -368,8 +361,7 @@ fn a_disk_does_not_leave_while_its_copies_find_no_space() {
     block_on(async {
         let world = TestWorld::new(1);
         let pool = Pool::new(3);
-        let created = MetaStore::create(world.env.clone(), settings(2), VOLUME, pool.present());
-        let store = created.await.expect("creates");
+        let store = create(&world, 2, pool.present()).await;
         let entry = write_journal(&store).await;
         limits::fill(&pool.disks[2], "ballast", 0).await;
         for _ in 0..2 {
@@ -390,8 +382,7 @@ fn a_disk_does_not_leave_while_its_copies_find_no_space() {
         assert!(!store.stats().log_is_short);
         store.abort().await;
         let left = present(&pool.disks, &BTreeSet::from([0, 1]));
-        let opened = MetaStore::open(world.env.clone(), settings(2), VOLUME, left).await;
-        let (store, recovered) = opened.unwrap_or_else(|error| panic!("{error}"));
+        let (store, recovered) = open(&world, 2, left).await;
         assert_eq!(recovered.journal, [entry]);
         store.abort().await;
     });
@@ -403,14 +394,12 @@ fn an_append_without_space_does_not_lose_the_disk() {
     block_on(async {
         let world = TestWorld::new(1);
         let pool = Pool::new(1);
-        let created = MetaStore::create(world.env.clone(), settings(1), VOLUME, pool.present());
-        let store = created.await.expect("creates");
+        let store = create(&world, 1, pool.present()).await;
         pool.disks[0].fail_nth(OpKind::WriteDurable, 0, Fault::Full);
         store.durable(store.submit(put(1))).await.expect("durable");
         assert_eq!(store.stats().failed_disks, []);
         store.abort().await;
-        let opened = MetaStore::open(world.env.clone(), settings(1), VOLUME, pool.present()).await;
-        let (store, _) = opened.expect("opens");
+        let (store, _) = open(&world, 1, pool.present()).await;
         assert!(store.get(&Key::inode(Ino(1))).expect("reads").is_some());
         store.abort().await;
     });

@@ -7,8 +7,7 @@ fn the_log_is_recycled_and_waits_for_the_journal() {
     block_on(async {
         let world = TestWorld::new(1);
         let pool = Pool::new(3);
-        let created = MetaStore::create(world.env.clone(), settings(2), VOLUME, pool.present());
-        let store = created.await.expect("creates");
+        let store = create(&world, 2, pool.present()).await;
         let write = |journal: Option<JournalEntry>, fold: Option<Fold>| {
             let store = store.clone();
             async move {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cairn_base::Ino;
 use cairn_testkit::{Crash, Fault, MemDisk, OpKind, Recorder, TestWorld};
 
-use super::{Pool, VOLUME, block_on, present, put, settings};
+use super::{Pool, VOLUME, block_on, create, present, put, settings};
 use crate::{Key, MetaError, MetaStore};
 
 /// Opens without some of the disks.
@@ -49,8 +49,7 @@ fn subsets(disks: usize, count: usize) -> Vec<Vec<usize>> {
 /// the log's disks only and was not.
 async fn torn_group(world: &TestWorld, disk_count: usize, copies: usize) -> Pool {
     let mut pool = Pool::new(disk_count);
-    let created = MetaStore::create(world.env.clone(), settings(copies), VOLUME, pool.present());
-    let store = created.await.expect("creates");
+    let store = create(&world, copies, pool.present()).await;
     store.durable(store.submit(put(1))).await.expect("durable");
     for disk in &pool.disks[1..copies] {
         disk.fail_nth(OpKind::WriteDurable, 0, Fault::LoseWrite);
@@ -116,8 +115,7 @@ fn a_start_that_is_cut_short_forgets_no_disk() {
     block_on(async {
         let world = TestWorld::new(1);
         let mut pool = Pool::new(4);
-        let created = MetaStore::create(world.env.clone(), settings(2), VOLUME, pool.present());
-        let store = created.await.expect("creates");
+        let store = create(&world, 2, pool.present()).await;
         for number in 1..4 {
             let ticket = store.submit(put(number));
             store.durable(ticket).await.expect("durable");

@@ -5,16 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cairn_base::disk::Disk;
-use cairn_base::env::Env;
 use cairn_base::{DiskId, Ino};
+use cairn_base::env::Env;
 use cairn_testkit::Rng;
 
 use super::folders::real_disks;
-use super::{VOLUME, settings};
+use super::{Disks, VOLUME, settings};
 use crate::{Batch, Key, MetaError, MetaSettings, MetaStore};
-
-type Disks = Vec<(DiskId, Arc<dyn Disk>)>;
 
 const COUNT: u64 = 300;
 
