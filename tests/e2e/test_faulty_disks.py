@@ -21,6 +21,8 @@ MOVE_SECONDS_MAX = 180
 # What a client waits while a disk hangs and its volume is opened on another one.
 STALL_SECONDS_MAX = 120
 DISK_COUNT = 6
+READERS_COUNT = 12
+READS_COUNT = 5
 
 
 def build_faults(folder):
@@ -204,6 +206,39 @@ class FaultyDisks(WorldTest):
 
     def test_the_disk_of_the_metadata_hangs(self):
         self.goes_bad(0, lambda disk: ("hang", disk), problem="no answer")
+
+    def test_names_that_are_not_in_memory_while_the_disk_of_the_metadata_hangs(self):
+        """Whoever reads them waits in a call to that disk; there are more of them than threads that serve clients."""
+        server = self.server()
+        tree = self.scratch / "tree"
+        tree.mkdir()
+        files = {f"name-{index}": content(str(index), 9_000) for index in range(400)}
+        for name, data in files.items():
+            (tree / name).write_bytes(data)
+        server.cairn("cp", "-r", "-q", tree, server.url("tree"))
+        # From here on nothing is in memory.
+        server.restart()
+        server.meets(("hang", server.disks[0]))
+        problems = []
+
+        def read(first):
+            for name in list(files)[first::READERS_COUNT][:READS_COUNT]:
+                got = server.cairn("cat", server.url(f"tree/{name}"), check=False, text=False)
+                if got.stdout != files[name]:
+                    problems.append(f"{name}: {got.stderr or 'other bytes'}")
+
+        begun = time.monotonic()
+        readers = [threading.Thread(target=read, args=(first,)) for first in range(READERS_COUNT)]
+        for reader in readers:
+            reader.start()
+        self.wait_for(server, "disk0", "failed", NOTICE_SECONDS_MAX)
+        for reader in readers:
+            reader.join(STALL_SECONDS_MAX)
+            self.assertFalse(reader.is_alive(), "a client still waits")
+        self.assertEqual(problems, [])
+        print(f"{self.id()}: all was read after {time.monotonic() - begun:.1f} s")
+        server.meets()
+        server.stop()
 
     def test_a_disk_with_copies_of_the_metadata_hangs(self):
         self.goes_bad(1, lambda disk: ("hang", disk), problem="no answer")

@@ -270,7 +270,8 @@ class Git(Workload):
         if lost:
             raise Wrong(f"{len(lost)} of {len(self.commits)} commits are lost, first {lost[0]}")
         count = self.git("count-objects", "--verbose")
-        kib = {line.split(": ")[0]: int(line.split(": ")[1]) for line in count.splitlines() if ": " in line}
+        # Beside warnings of objects that git was refused while it made them.
+        kib = {name: int(value) for name, value in re.findall(r"^([a-z-]+): (\d+)$", count, re.MULTILINE)}
         return (kib["size"] + kib["size-pack"]) << 10, f"{len(self.commits)} commits"
 
 
@@ -290,10 +291,14 @@ class Sqlite(Workload):
 
     def connect(self, mode):
         database = sqlite3.connect(self.folder / f"{mode}.db", isolation_level=None, check_same_thread=False)
-        database.execute(f"pragma journal_mode={mode}")
-        # Of the two, only EXTRA syncs the folder after a journal is deleted.
-        database.execute(f"pragma synchronous={'EXTRA' if mode == 'delete' else 'FULL'}")
-        database.execute("create table if not exists rows(id integer primary key, data blob)")
+        try:
+            database.execute(f"pragma journal_mode={mode}")
+            # Of the two, only EXTRA syncs the folder after a journal is deleted.
+            database.execute(f"pragma synchronous={'EXTRA' if mode == 'delete' else 'FULL'}")
+            database.execute("create table if not exists rows(id integer primary key, data blob)")
+        except sqlite3.Error:
+            database.close()
+            raise
         self.open[mode] = database
         return database
 

@@ -5,7 +5,9 @@
 
 mod descriptor;
 mod memory;
+mod readers;
 mod rocks;
+mod rocks_read;
 mod snapshot;
 pub(crate) mod versions;
 
@@ -13,11 +15,8 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_base::disk::Disk;
 use cairn_base::env::Env;
 use smallvec::SmallVec;
 
@@ -25,9 +24,9 @@ use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::records::AppliedRecord;
 use crate::settings::MetaSettings;
+use readers::while_it_answers;
 
-/// While work on a disk's folder takes longer, it is looked this often whether the disk is still used.
-const ANSWER_POLL: Duration = Duration::from_secs(1);
+pub(crate) use readers::blocking;
 
 /// A key with its generation, as the state holds it.
 pub(crate) type StateKey = SmallVec<[u8; 48]>;
@@ -161,28 +160,6 @@ pub(crate) async fn discard(candidate: Candidate, disks: &DiskSet) {
     }
 }
 
-/// Runs work that blocks on a thread of its own, so that no task waits for it.
-pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, MetaError> + Send + 'static,
-) -> Result<T, MetaError> {
-    let (sender, receiver) = tokio::sync::oneshot::channel();
-    let thread = std::thread::Builder::new().name("meta-state".to_owned());
-    let spawned = thread.spawn(move || {
-        // The caller may have gone away; the work is done all the same.
-        let _ = sender.send(work());
-    });
-    if let Err(error) = spawned {
-        return Err(MetaError::State(format!(
-            "starting a thread for the state: {error}"
-        )));
-    }
-    receiver.await.unwrap_or_else(|_| {
-        Err(MetaError::State(
-            "a thread of the state panicked".to_owned(),
-        ))
-    })
-}
-
 /// As [`blocking`], on a disk: ends with an error when that is not used any more, because it hangs.
 async fn blocking_on<T: Send + 'static>(
     disks: &DiskSet,
@@ -191,56 +168,4 @@ async fn blocking_on<T: Send + 'static>(
 ) -> Result<T, MetaError> {
     let disk = disks.get(index).disk.clone();
     blocking(move || while_it_answers(&*disk, work)).await
-}
-
-/// Does work that goes past a disk to its folder, on another thread, and waits for it as long as the disk says
-/// how much space it has, which one that is not used any more does not. The thread ends whenever it can.
-fn while_it_answers<T: Send + 'static>(
-    disk: &dyn Disk,
-    work: impl FnOnce() -> Result<T, MetaError> + Send + 'static,
-) -> Result<T, MetaError> {
-    let (sender, receiver) = mpsc::sync_channel(1);
-    let thread = std::thread::Builder::new().name("meta-state".to_owned());
-    let spawned = thread.spawn(move || {
-        // Nobody may wait for it any more.
-        let _ = sender.send(work());
-    });
-    if let Err(error) = spawned {
-        return Err(MetaError::State(format!(
-            "starting a thread for the state: {error}"
-        )));
-    }
-    loop {
-        match receiver.recv_timeout(ANSWER_POLL) {
-            Ok(result) => return result,
-            Err(RecvTimeoutError::Timeout) => disk.space().map(drop)?,
-            Err(RecvTimeoutError::Disconnected) => {
-                return Err(MetaError::State(
-                    "a thread of the state panicked".to_owned(),
-                ));
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use cairn_testkit::{Crash, MemDisk};
-
-    use super::*;
-
-    #[test]
-    fn nobody_waits_for_a_disk_that_is_not_used_any_more() {
-        let disk = MemDisk::new("disk", 1 << 20);
-        let (hang, hangs) = mpsc::channel::<()>();
-        let done = while_it_answers(&*disk, || Ok(7));
-        assert!(matches!(done, Ok(7)), "{done:?}");
-        drop(disk.crash(Crash::Random, 1));
-        let result = while_it_answers(&*disk, move || {
-            let _ = hangs.recv();
-            Ok(())
-        });
-        assert!(matches!(result, Err(MetaError::Disk(_))), "{result:?}");
-        drop(hang);
-    }
 }

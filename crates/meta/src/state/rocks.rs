@@ -21,13 +21,14 @@ use cairn_base::{VolumeId, crc32c, crc32c_append};
 use parking_lot::Mutex;
 use rocksdb::checkpoint::Checkpoint;
 use rocksdb::{
-    BlockBasedIndexType, BlockBasedOptions, DB, DBCompressionType, DBRawIterator, Env, LogLevel,
-    Options, ReadOptions, WriteBatch, WriteOptions,
+    BlockBasedIndexType, BlockBasedOptions, DB, DBCompressionType, Env, LogLevel, Options,
+    WriteBatch, WriteOptions,
 };
 
 use super::descriptor::{DESCRIPTOR_BYTES_MAX, Descriptor, FileEntry};
+use super::rocks_read::RocksReader;
 use super::{
-    Candidate, Pair, ShipResult, Source, StateCursor, StateFuture, StateKey, StateStore, blocking,
+    Candidate, ShipResult, Source, StateCursor, StateFuture, StateKey, StateStore, blocking,
     blocking_on, while_it_answers,
 };
 use crate::disks::DiskSet;
@@ -70,6 +71,7 @@ pub(crate) struct Replica {
 
 struct RocksState {
     db: Arc<DB>,
+    reader: RocksReader,
     disks: DiskSet,
     index: usize,
     /// Names the line of files that this state's belong to.
@@ -86,7 +88,7 @@ const NO_SPACE: &str = "No space left on device";
 /// What the host says of bytes that it cannot read, and RocksDB of those that are not what was written.
 const DAMAGES: [&str; 2] = ["Input/output error", "Corruption: "];
 
-fn failed(what: &str, path: &Path, error: &dyn std::fmt::Display) -> MetaError {
+pub(super) fn failed(what: &str, path: &Path, error: &dyn std::fmt::Display) -> MetaError {
     let text = format!("{what} {}: {error}", path.display());
     // RocksDB goes on by itself when there is space again: it tries every five seconds.
     if text.contains(NO_SPACE) {
@@ -277,8 +279,10 @@ pub(super) async fn reopen(
 }
 
 fn state_of(disks: &DiskSet, index: usize, db: DB, lineage: u64) -> Arc<dyn StateStore> {
+    let db = Arc::new(db);
     Arc::new(RocksState {
-        db: Arc::new(db),
+        reader: RocksReader::new(db.clone(), disks.get(index).disk.clone()),
+        db,
         disks: disks.clone(),
         index,
         lineage,
@@ -381,29 +385,13 @@ pub(super) async fn discard_replica(replica: Replica) {
     }
 }
 
-impl RocksState {
-    fn error(&self, error: &rocksdb::Error) -> MetaError {
-        failed("the state at", self.db.path(), error)
-    }
-}
-
 impl StateStore for RocksState {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, MetaError> {
-        let value = self.db.get_pinned(key);
-        let value = value.map_err(|error| self.error(&error))?;
-        Ok(value.map(|value| Bytes::copy_from_slice(&value)))
+        self.reader.get(key)
     }
 
     fn cursor<'a>(&'a self, from: &[u8], to: &[u8]) -> Box<dyn StateCursor + 'a> {
-        let mut options = ReadOptions::default();
-        options.set_iterate_upper_bound(to);
-        let mut iterator = self.db.raw_iterator_opt(options);
-        iterator.seek(from);
-        Box::new(RocksCursor {
-            state: self,
-            iterator,
-            is_started: false,
-        })
+        Box::new(self.reader.cursor(from, to))
     }
 
     fn apply(
@@ -419,7 +407,7 @@ impl StateStore for RocksState {
         }
         self.db
             .write_opt(batch, &unlogged())
-            .map_err(|error| self.error(&error))
+            .map_err(|error| failed("the state at", self.db.path(), &error))
     }
 
     fn flush(&self) -> StateFuture<'_, Result<(), MetaError>> {
@@ -484,29 +472,6 @@ impl StateStore for RocksState {
             tracing::error!(%error, "there is no thread to close a state that was left behind");
             std::mem::forget(self.db.clone());
         }
-    }
-}
-
-struct RocksCursor<'a> {
-    state: &'a RocksState,
-    iterator: DBRawIterator<'a>,
-    is_started: bool,
-}
-
-impl StateCursor for RocksCursor<'_> {
-    fn next(&mut self) -> Result<Option<Pair<'_>>, MetaError> {
-        // Moving past the end is not allowed; the caller stops there, but may ask again.
-        if self.is_started && self.iterator.valid() {
-            self.iterator.next();
-        }
-        self.is_started = true;
-        if !self.iterator.valid() {
-            let status = self.iterator.status();
-            return status
-                .map(|()| None)
-                .map_err(|error| self.state.error(&error));
-        }
-        Ok(self.iterator.item())
     }
 }
 

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cairn_base::{DiskId, Ino};
 use cairn_base::env::Env;
+use cairn_base::{DiskId, Ino};
 use cairn_testkit::Rng;
 
 use super::folders::real_disks;

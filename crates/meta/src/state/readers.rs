@@ -1,0 +1,172 @@
+//! Reading from a disk that may never answer.
+//!
+//! Owns: threads that wait for such disks, and how long those wait for whom they read. Must not know: what is
+//! read.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SendError, Sender};
+use std::time::Duration;
+
+use cairn_base::disk::Disk;
+use parking_lot::Mutex;
+
+use crate::error::MetaError;
+
+/// While work on a disk's folder takes longer, it is looked this often whether the disk is still used.
+const ANSWER_POLL: Duration = Duration::from_secs(1);
+/// Threads that are kept for the next one who reads.
+const IDLE_MAX: usize = 8;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Threads that read, each for one who waits. One that a disk keeps is missed by nobody: there are as many as
+/// are needed.
+#[derive(Default)]
+pub(super) struct Readers {
+    idle: Arc<Mutex<Vec<Sender<Job>>>>,
+}
+
+impl Readers {
+    /// Does work that reads from a disk, on another thread, and waits for it as long as the disk says how much
+    /// space it has, which one that is not used any more does not.
+    pub fn read<T: Send + 'static>(
+        &self,
+        disk: &dyn Disk,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, MetaError> {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        // Nobody may wait for it any more.
+        self.start(Box::new(move || drop(sender.send(work()))))?;
+        answer(disk, &receiver)
+    }
+
+    fn start(&self, mut job: Job) -> Result<(), MetaError> {
+        while let Some(thread) = { self.idle.lock().pop() } {
+            match thread.send(job) {
+                Ok(()) => return Ok(()),
+                Err(SendError(back)) => job = back,
+            }
+        }
+        let idle = Arc::downgrade(&self.idle);
+        let work = move || {
+            let mut next = Some(job);
+            while let Some(job) = next {
+                job();
+                let (sender, receiver) = mpsc::channel();
+                // Whoever has the list may go away meanwhile, and the senders with it.
+                let Some(idle) = idle.upgrade() else { return };
+                let mut threads = idle.lock();
+                if threads.len() >= IDLE_MAX {
+                    return;
+                }
+                threads.push(sender);
+                drop(threads);
+                drop(idle);
+                next = receiver.recv().ok();
+            }
+        };
+        spawn("meta-read", work)
+    }
+}
+
+/// Does work that goes past a disk to its folder, on a thread of its own, and waits as [`Readers::read`] does.
+/// The thread ends whenever it can.
+pub(super) fn while_it_answers<T: Send + 'static>(
+    disk: &dyn Disk,
+    work: impl FnOnce() -> Result<T, MetaError> + Send + 'static,
+) -> Result<T, MetaError> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    // Nobody may wait for it any more.
+    spawn("meta-state", move || drop(sender.send(work())))?;
+    answer(disk, &receiver)?
+}
+
+/// Runs work that blocks on a thread of its own, so that no task waits for it.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, MetaError> + Send + 'static,
+) -> Result<T, MetaError> {
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    // The caller may have gone away; the work is done all the same.
+    spawn("meta-state", move || drop(sender.send(work())))?;
+    receiver.await.unwrap_or_else(|_| Err(panicked()))
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), MetaError> {
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    match thread.spawn(work) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let why = format!("starting a thread for the state: {error}");
+            Err(MetaError::State(why))
+        }
+    }
+}
+
+fn answer<T>(disk: &dyn Disk, receiver: &Receiver<T>) -> Result<T, MetaError> {
+    loop {
+        match receiver.recv_timeout(ANSWER_POLL) {
+            Ok(result) => return Ok(result),
+            Err(RecvTimeoutError::Timeout) => disk.space().map(drop)?,
+            Err(RecvTimeoutError::Disconnected) => return Err(panicked()),
+        }
+    }
+}
+
+fn panicked() -> MetaError {
+    MetaError::State("a thread of the state panicked".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use cairn_testkit::{Crash, MemDisk};
+
+    use super::*;
+
+    #[test]
+    fn nobody_waits_for_a_disk_that_is_not_used_any_more() {
+        let disk = MemDisk::new("disk", 1 << 20);
+        let readers = Readers::default();
+        let done = while_it_answers(&*disk, || Ok(7));
+        assert!(matches!(done, Ok(7)), "{done:?}");
+        drop(disk.crash(Crash::Random, 1));
+        let (hang, hangs) = mpsc::channel::<()>();
+        let result = while_it_answers(&*disk, move || {
+            let _ = hangs.recv();
+            Ok(())
+        });
+        assert!(matches!(result, Err(MetaError::Disk(_))), "{result:?}");
+        drop(hang);
+        let (hang, hangs) = mpsc::channel::<()>();
+        let result = readers.read(&*disk, move || hangs.recv().is_ok());
+        assert!(matches!(result, Err(MetaError::Disk(_))), "{result:?}");
+        // The thread that hangs is missed by nobody.
+        assert_eq!(readers.read(&*disk, || 8).expect("reads"), 8);
+        drop(hang);
+    }
+
+    /// As many read at the same time as want to, and few threads stay.
+    #[test]
+    fn readers_are_as_many_as_are_needed() {
+        const COUNT: usize = 3 * IDLE_MAX;
+        let disk = MemDisk::new("disk", 1 << 20);
+        let readers = Readers::default();
+        let all_are_there = Arc::new(Barrier::new(COUNT));
+        std::thread::scope(|scope| {
+            for _ in 0..COUNT {
+                scope.spawn(|| {
+                    let all = all_are_there.clone();
+                    readers
+                        .read(&*disk, move || drop(all.wait()))
+                        .expect("reads");
+                });
+            }
+        });
+        // The last of them may be on its way to the list still.
+        for nth in 0..50 {
+            assert_eq!(readers.read(&*disk, move || nth).expect("reads"), nth);
+            assert!(readers.idle.lock().len() <= IDLE_MAX);
+        }
+    }
+}

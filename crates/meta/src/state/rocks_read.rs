@@ -1,0 +1,303 @@
+//! Reading the state in RocksDB, whose disk may never answer.
+//!
+//! Owns: what is read from memory at once, and how the rest is brought there. Must not know: what is stored.
+//!
+//! For what is not in its memory RocksDB calls the disk, and a thread in such a call stays there for as long as
+//! the disk hangs. Those that serve clients are few: they would all be in such calls after a moment, those that
+//! open the volume on another disk included. So a read asks for what is in memory first ([`ReadTier::BlockCache`]);
+//! what is missing is read by another thread, and waited for only as long as the disk is used.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cairn_base::disk::Disk;
+use rocksdb::{DB, DBRawIterator, Error, ErrorKind, ReadOptions, ReadTier, Snapshot};
+
+use super::readers::Readers;
+use super::rocks::failed;
+use super::{Pair, StateCursor};
+use crate::error::MetaError;
+
+/// What is brought into memory at a time for a cursor.
+const AHEAD_COUNT: usize = 512;
+const AHEAD_BYTES: usize = 64 << 10;
+/// If something is not in memory after so many times, somebody else drives it out, or it is in a file that only
+/// older readers know: it is read by who wants it.
+const BRING_COUNT_MAX: u32 = 3;
+
+/// Reads from one state.
+pub(super) struct RocksReader {
+    db: Arc<DB>,
+    disk: Arc<dyn Disk>,
+    readers: Readers,
+    in_memory: ReadOptions,
+}
+
+fn in_memory() -> ReadOptions {
+    let mut options = ReadOptions::default();
+    options.set_read_tier(ReadTier::BlockCache);
+    options
+}
+
+fn reading_failed(db: &DB, error: &dyn std::fmt::Display) -> MetaError {
+    failed("reading the state at", db.path(), error)
+}
+
+fn is_missing(error: &Error) -> bool {
+    error.kind() == ErrorKind::Incomplete
+}
+
+impl RocksReader {
+    pub fn new(db: Arc<DB>, disk: Arc<dyn Disk>) -> Self {
+        Self {
+            db,
+            disk,
+            readers: Readers::default(),
+            in_memory: in_memory(),
+        }
+    }
+
+    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, MetaError> {
+        match self.db.get_pinned_opt(key, &self.in_memory) {
+            Ok(value) => Ok(value.map(|value| Bytes::copy_from_slice(&value))),
+            Err(error) if is_missing(&error) => {
+                let key = key.to_vec();
+                self.read(move |db| Ok(db.get(key)?.map(Bytes::from)))
+            }
+            Err(error) => Err(reading_failed(&self.db, &error)),
+        }
+    }
+
+    /// Entries with `from <= key < to`, as of now. Nothing is read before the first is asked for, so this may be
+    /// called with locks held that others need.
+    pub fn cursor<'a>(&'a self, from: &[u8], to: &[u8]) -> RocksCursor<'a> {
+        let snapshot = self.db.snapshot();
+        let iterator = self.iterator(in_memory(), &snapshot, to);
+        RocksCursor {
+            reader: self,
+            iterator,
+            snapshot,
+            place: Place::Before,
+            at: from.to_vec(),
+            to: to.to_vec(),
+        }
+    }
+
+    fn iterator(&self, options: ReadOptions, snapshot: &Snapshot, to: &[u8]) -> DBRawIterator<'_> {
+        let mut options = options;
+        options.set_snapshot(snapshot);
+        options.set_iterate_upper_bound(to);
+        self.db.raw_iterator_opt(options)
+    }
+
+    /// Reads on another thread. A disk that is not used any more gives no bytes.
+    fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&DB) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, MetaError> {
+        let db = self.db.clone();
+        let read = self.readers.read(&*self.disk, move || work(&db));
+        match read {
+            Ok(Ok(found)) => Ok(found),
+            Ok(Err(error)) => Err(reading_failed(&self.db, &error)),
+            Err(MetaError::Disk(error)) => {
+                let path = self.db.path().display();
+                let why = format!("reading the state at {path}, which took very long: {error}");
+                Err(MetaError::StateDamaged(why))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Brings what a cursor reads next into memory.
+    fn bring(&self, from: &[u8], to: &[u8]) -> Result<(), MetaError> {
+        let (from, to) = (from.to_vec(), to.to_vec());
+        self.read(move |db| {
+            let mut options = ReadOptions::default();
+            options.set_iterate_upper_bound(to);
+            let mut iterator = db.raw_iterator_opt(options);
+            iterator.seek(from);
+            let mut len_bytes = 0;
+            for _ in 0..AHEAD_COUNT {
+                let Some((key, value)) = iterator.item() else {
+                    break;
+                };
+                len_bytes += key.len() + value.len();
+                if len_bytes >= AHEAD_BYTES {
+                    break;
+                }
+                iterator.next();
+            }
+            iterator.status()
+        })
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Before,
+    On,
+    End,
+}
+
+pub(super) struct RocksCursor<'a> {
+    reader: &'a RocksReader,
+    // Goes before the snapshot that it reads.
+    iterator: DBRawIterator<'a>,
+    snapshot: Snapshot<'a>,
+    place: Place,
+    /// The next entry has this key or a later one; while the cursor is on an entry, its key.
+    at: Vec<u8>,
+    to: Vec<u8>,
+}
+
+impl RocksCursor<'_> {
+    /// Has the iterator where there is an entry, or the end, whatever has to be read for it.
+    fn find(&mut self) -> Result<(), MetaError> {
+        for _ in 0..BRING_COUNT_MAX {
+            if self.is_found()? {
+                return Ok(());
+            }
+            self.reader.bring(&self.at, &self.to)?;
+            self.iterator.seek(&self.at);
+        }
+        if self.is_found()? {
+            return Ok(());
+        }
+        let options = ReadOptions::default();
+        self.iterator = self.reader.iterator(options, &self.snapshot, &self.to);
+        self.iterator.seek(&self.at);
+        self.is_found().map(drop)
+    }
+
+    /// False if what comes next is not in memory.
+    fn is_found(&self) -> Result<bool, MetaError> {
+        if self.iterator.valid() {
+            return Ok(true);
+        }
+        match self.iterator.status() {
+            Ok(()) => Ok(true),
+            Err(error) if is_missing(&error) => Ok(false),
+            Err(error) => Err(reading_failed(&self.reader.db, &error)),
+        }
+    }
+}
+
+impl StateCursor for RocksCursor<'_> {
+    fn next(&mut self) -> Result<Option<Pair<'_>>, MetaError> {
+        match self.place {
+            Place::Before => self.iterator.seek(&self.at),
+            Place::On => {
+                // From here on, the keys after it.
+                self.at.push(0);
+                self.iterator.next();
+            }
+            Place::End => return Ok(None),
+        }
+        // If that fails, the next call looks there again.
+        self.place = Place::Before;
+        self.find()?;
+        match self.iterator.item() {
+            Some((key, value)) => {
+                self.place = Place::On;
+                self.at.clear();
+                self.at.extend_from_slice(key);
+                Ok(Some((key, value)))
+            }
+            None => {
+                self.place = Place::End;
+                Ok(None)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use cairn_testkit::{MemDisk, Rng};
+    use rocksdb::{BlockBasedOptions, Cache, Options};
+
+    use super::*;
+
+    const COUNT: u64 = 4000;
+
+    fn open(path: &std::path::Path, cache_bytes: usize) -> RocksReader {
+        let mut table = BlockBasedOptions::default();
+        table.set_block_cache(&Cache::new_lru_cache(cache_bytes));
+        table.set_cache_index_and_filter_blocks(true);
+        table.set_bloom_filter(10.0, false);
+        let mut options = Options::default();
+        options.create_if_missing(true);
+        options.set_block_based_table_factory(&table);
+        let db = DB::open(&options, path).expect("opens");
+        RocksReader::new(Arc::new(db), MemDisk::new("disk", 1 << 20))
+    }
+
+    fn listed(cursor: &mut RocksCursor, count_max: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut found = Vec::new();
+        while found.len() < count_max
+            && let Some((key, value)) = cursor.next().expect("reads")
+        {
+            found.push((key.to_vec(), value.to_vec()));
+        }
+        found
+    }
+
+    /// Whatever is in memory, and whatever changes since: a cursor shows how things were when it was made.
+    #[test]
+    fn what_is_in_memory_or_not_is_read_as_it_was() {
+        for (seed, cache_bytes) in [(1, 0), (2, 32 << 10), (3, 8 << 20)] {
+            let mut rng = Rng::new(seed);
+            let folder = tempfile::tempdir().expect("a folder");
+            let mut model = BTreeMap::new();
+            {
+                let reader = open(folder.path(), cache_bytes);
+                for _ in 0..COUNT {
+                    let key = format!("{:05}", rng.below(100_000)).into_bytes();
+                    let value = rng.bytes(40);
+                    reader.db.put(&key, &value).expect("puts");
+                    model.insert(key, value);
+                }
+                reader.db.flush().expect("flushes");
+            }
+            let reader = open(folder.path(), cache_bytes);
+            let (from, to) = (b"1".to_vec(), b"7".to_vec());
+            let want = |model: &BTreeMap<Vec<u8>, Vec<u8>>| -> Vec<(Vec<u8>, Vec<u8>)> {
+                let part = model.range(from.clone()..to.clone());
+                part.map(|(key, value)| (key.clone(), value.clone()))
+                    .collect()
+            };
+            let before = want(&model);
+            let mut old = reader.cursor(&from, &to);
+            let first = listed(&mut old, 100);
+            // Half of it goes, the rest changes, and no file is what it was.
+            for key in model.keys().cloned().collect::<Vec<_>>() {
+                if rng.coin() {
+                    reader.db.delete(&key).expect("deletes");
+                    model.remove(&key);
+                } else {
+                    let value = rng.bytes(20);
+                    reader.db.put(&key, &value).expect("puts");
+                    model.insert(key, value);
+                }
+            }
+            reader.db.flush().expect("flushes");
+            reader.db.compact_range(None::<&[u8]>, None::<&[u8]>);
+            let rest = listed(&mut old, usize::MAX);
+            assert!([first, rest].concat() == before, "{cache_bytes}");
+            assert!(old.next().expect("reads").is_none());
+            let mut new = reader.cursor(&from, &to);
+            assert!(
+                listed(&mut new, usize::MAX) == want(&model),
+                "{cache_bytes}"
+            );
+            for number in (0..100_000).step_by(7) {
+                let key = format!("{number:05}").into_bytes();
+                let found = reader.get(&key).expect("reads");
+                assert_eq!(found.as_deref(), model.get(&key).map(Vec::as_slice));
+            }
+        }
+    }
+}
