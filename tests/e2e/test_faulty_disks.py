@@ -282,6 +282,23 @@ class FaultyDisks(WorldTest):
         harness.wait_until(done, MOVE_SECONDS_MAX, "the end of a scrub")
         self.finish(server, clients)
 
+    def test_a_folder_that_hangs_is_not_added_and_holds_up_nothing(self):
+        server = self.server()
+        new = server.root / "new"
+        new.mkdir()
+        server.meets(("hang", new))
+        refused = server.cairn("disk", "add", new, check=False, timeout=NOTICE_SECONDS_MAX)
+        self.assertEqual(refused.returncode, 4, refused.stderr)
+        self.assertIn("did not answer", refused.stderr)
+        server.cairn("volume", "create", "second")
+        self.assertNotIn("new", self.disks(server)[0])
+        server.meets()
+        # Whoever looked at it in vain lets go of it first.
+        added = lambda: server.cairn("disk", "add", new, check=False).returncode == 0
+        harness.wait_until(added, NOTICE_SECONDS_MAX, "the new disk")
+        self.wait_for(server, "new", "ok", MOVE_SECONDS_MAX)
+        server.stop()
+
     def test_another_drive_in_the_place_of_a_drained_disk_is_left_alone(self):
         server = self.server()
         with Clients(server, self.scratch) as clients:

@@ -7,7 +7,7 @@
 //! A change is one writing of the pool file. What has to follow it is found again after a restart.
 
 use std::future::Future;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -18,6 +18,7 @@ use cairn_config::{DATA_FOLDERS_MAX, VolumeSettings};
 use cairn_fs::Fs;
 use cairn_shard::ShardDisk;
 use futures_util::future::{Either, select};
+use tokio::runtime::Handle;
 
 use crate::assemble::Content;
 use crate::convert;
@@ -35,6 +36,8 @@ const CLOSE_MAX: Duration = Duration::from_secs(15);
 const TROUBLE_INTERVAL: Duration = Duration::from_secs(1);
 /// What a volume that is left behind began to write past the disks, to their folders, is there after so long.
 const ABANDON_PAUSE: Duration = Duration::from_secs(1);
+/// A folder that is to become a disk must answer within so long.
+const FOLDER_ANSWER_MAX: Duration = HANG_AFTER;
 /// A volume that cannot be opened is tried again after so long, and then after twice as long each time,
 const OPEN_PAUSE: Duration = Duration::from_secs(10);
 /// but no less often than this.
@@ -76,6 +79,34 @@ impl Inner {
         match (found.next(), found.next()) {
             (Some(disk), None) if words.len() >= ID_DIGITS_MIN => Ok(disk.clone()),
             _ => Err(ChangeFailure::NoDisk(words.to_owned())),
+        }
+    }
+
+    /// What is done with a folder that is no disk yet, past everything that would notice that it hangs. It is given
+    /// up after a while, for nobody else can change anything meanwhile.
+    async fn answer_of<T: Send + 'static>(
+        &self,
+        folder: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ChangeFailure> {
+        let done = self.within_time(folder, tokio::task::spawn_blocking(work));
+        done.await?.map_err(|error| {
+            ChangeFailure::Engine(format!("looking at {folder} broke off: {error}"))
+        })
+    }
+
+    async fn within_time<T>(
+        &self,
+        folder: &str,
+        work: impl Future<Output = T>,
+    ) -> Result<T, ChangeFailure> {
+        let time = self.env.clock.sleep(FOLDER_ANSWER_MAX);
+        match select(std::pin::pin!(work), time).await {
+            Either::Left((done, _)) => Ok(done),
+            Either::Right(_) => Err(ChangeFailure::Impossible(format!(
+                "{folder} did not answer within {} s; see whether the disk works, then try again",
+                FOLDER_ANSWER_MAX.as_secs()
+            ))),
         }
     }
 
@@ -132,19 +163,25 @@ impl Inner {
         if state.disks.len() >= DATA_FOLDERS_MAX {
             return impossible(format!("a pool has at most {DATA_FOLDERS_MAX} disks"));
         }
-        let given = Path::new(path);
-        let given = given.canonicalize().unwrap_or_else(|_| given.to_owned());
+        let given = PathBuf::from(path);
+        let given = self
+            .answer_of(path, move || given.canonicalize().unwrap_or(given))
+            .await?;
         let is_used =
             |disk: &Arc<ShardDisk>| disk.disk().folder() == Some(&given) && !disk.health().failed;
         if self.disks().iter().any(is_used) {
             let label = given.display();
             return impossible(format!("{label} is a disk of the pool already"));
         }
-        let folder = Folder::look(&given, &self.config).await?;
+        let (config, runtime) = (self.config.clone(), Handle::current());
+        let look = move || runtime.block_on(Folder::look(&given, &config));
+        let folder = self.answer_of(path, look).await??;
         let label = folder.label();
+        let (config, at) = (self.config.clone(), folder.path.clone());
+        let open = move || open_disk(&at, &config);
         let disk: Arc<dyn Disk> = match (folder.content, folder.disk) {
             (Content::Absent | Content::Blank, Some(disk)) => disk,
-            (Content::Absent | Content::Blank, None) => open_disk(&folder.path, &self.config)?,
+            (Content::Absent | Content::Blank, None) => self.answer_of(path, open).await??,
             (Content::Disk { identity, state }, _)
                 if identity.is_none() && state.is_none() && !is_half_wiped(&folder.path) =>
             {
@@ -178,7 +215,7 @@ impl Inner {
                     Err(error) => return impossible(format!("wiping {label} broke off: {error}")),
                 }
                 drop(disk);
-                open_disk(&folder.path, &self.config)?
+                self.answer_of(path, open).await??
             }
             (Content::Disk { .. }, _) => {
                 return impossible(format!(
@@ -198,12 +235,14 @@ impl Inner {
         let id = DiskId(self.env.entropy.u128());
         let now = self.env.clock.now();
         let failed = |error: &dyn std::fmt::Display| ChangeFailure::Engine(error.to_string());
-        ShardDisk::format(Arc::clone(&disk), state.pool, id, now)
-            .await
-            .map_err(|error| failed(&error))?;
-        let opened = ShardDisk::open(disk, state.pool, shard_settings(&self.config))
-            .await
-            .map_err(|error| failed(&error))?;
+        let pool = state.pool;
+        let settings = shard_settings(&self.config);
+        let begin = async {
+            ShardDisk::format(Arc::clone(&disk), pool, id, now).await?;
+            ShardDisk::open(Arc::clone(&disk), pool, settings).await
+        };
+        let begun = self.within_time(path, begin).await?;
+        let opened = begun.map_err(|error| failed(&error))?;
         let mut member = PoolDisk::new(id, label, now);
         member.by_label = true;
         state.disks.push(member);
