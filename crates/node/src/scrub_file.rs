@@ -16,7 +16,7 @@ pub const FILE_LEN_BYTES_MAX: u64 = 8 << 20;
 /// Most damaged places that are remembered; more are counted.
 pub const DAMAGES_MAX: usize = 10_000;
 /// No count that is true comes near this, and whatever is added to one that is below fits.
-const COUNT_MAX: u64 = 1 << 62;
+pub const COUNT_MAX: u64 = 1 << 62;
 
 /// Where a scrub stands in one volume: first its segments in order, then its records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

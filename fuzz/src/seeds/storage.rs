@@ -395,6 +395,15 @@ fn scrub(corpus: &Corpus) {
     write(corpus, "scrub_file", "file", &file);
     let head_len = file.iter().take_while(|byte| **byte != b'\n').count() + 1;
     write(corpus, "scrub_file", "json", &file[head_len..]);
+    let most = ScrubState {
+        version: scrub_file::COUNT_MAX,
+        done_bytes: scrub_file::COUNT_MAX,
+        shards: scrub_file::COUNT_MAX,
+        errors: scrub_file::COUNT_MAX,
+        ..ScrubState::default()
+    };
+    let most = scrub_file::encode(&most);
+    write(corpus, "scrub_file", "json-most", &most[head_len..]);
     let never = scrub_file::encode(&ScrubState::default());
     write(corpus, "scrub_file", "json-never", &never[head_len..]);
 }

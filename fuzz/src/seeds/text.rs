@@ -456,6 +456,15 @@ disk_bytes = "900GB"
     seed(0, "config-json", design);
     let saved = format!(r#"{{"ranking":{{"fits":[{{"evaluation":{{"design":{design}}}}}]}}}}"#);
     seed(1, "saved", &saved);
+    let cheap = r#"version = 1
+[[region]]
+name = "us-east-1"
+date = "2025-03-02"
+source = "me"
+volume_unit = "GB"
+ec2_usd_per_hour = { "m5dn.12xlarge" = 1e-9 }
+"#;
+    seed(2, "prices-cheap", cheap);
     seed(
         2,
         "prices",
