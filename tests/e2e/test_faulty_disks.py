@@ -18,6 +18,8 @@ from worlds import WorldTest, content
 # An operation without an answer is given up after 30 s; twice that, for a busy machine.
 NOTICE_SECONDS_MAX = 90
 MOVE_SECONDS_MAX = 180
+# Who reads goes without a disk that answers nothing for 2 s, which is looked at every second.
+SILENT_SECONDS_MAX = 12
 # What a client waits while a disk hangs and its volume is opened on another one.
 STALL_SECONDS_MAX = 120
 DISK_COUNT = 6
@@ -203,6 +205,33 @@ class FaultyDisks(WorldTest):
 
     def test_a_disk_that_hangs(self):
         self.goes_bad(3, lambda disk: ("hang", disk), problem="no answer")
+
+    def test_reads_do_not_wait_for_a_disk_that_hangs(self):
+        server = self.server(["--memory-limit", "256MiB"])
+        files = {f"name-{index}": content(str(index), 400_000) for index in range(60)}
+        tree = self.scratch / "tree"
+        tree.mkdir()
+        for name, data in files.items():
+            (tree / name).write_bytes(data)
+        server.cairn("cp", "-r", "-q", tree, server.url("tree"))
+        longest = degraded_count = 0
+        # Not the one of the metadata. What a disk has of these files is data or parity, or nothing.
+        for disk in server.disks[3:]:
+            server.restart()
+            # Names are not to be read from a disk any more.
+            server.cairn("ls", "-l", server.url("tree"))
+            server.meets(("hang", disk))
+            for name, data in files.items():
+                begun = time.monotonic()
+                got = server.cairn("cat", server.url(f"tree/{name}"), text=False)
+                longest = max(longest, time.monotonic() - begun)
+                self.assertTrue(got.stdout == data, name)
+            degraded_count += server.metrics()["cairn_store_degraded_reads_total"]
+            server.meets()
+        print(f"{self.id()}: the longest wait of a reader {longest:.1f} s")
+        self.assertGreater(degraded_count, 0)
+        self.assertLess(longest, SILENT_SECONDS_MAX)
+        server.stop()
 
     def test_the_disk_of_the_metadata_hangs(self):
         self.goes_bad(0, lambda disk: ("hang", disk), problem="no answer")

@@ -84,6 +84,10 @@ pub trait Disk: Send + Sync + 'static {
     /// Makes creations, removals and renames in `folder` durable ("" is the top).
     fn sync_folder<'a>(&'a self, folder: &'a str) -> IoFuture<'a, ()>;
     fn space(&self) -> Result<DiskSpace, DiskError>;
+    /// Counts again what others keep in its folder, if it may use only a part of its file system.
+    fn recount<'a>(&'a self) -> IoFuture<'a, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
     /// Where the disk is in the host's file system, when it is a folder there.
     fn folder(&self) -> Option<&std::path::Path> {
         None

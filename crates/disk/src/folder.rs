@@ -364,6 +364,20 @@ impl RealDisk {
         })
     }
 
+    async fn recount_others(&self) -> Result<(), DiskError> {
+        if self.core.usage.limit_bytes().is_none() {
+            return Ok(());
+        }
+        let (root, core) = (self.root.clone(), self.core.clone());
+        let counted = self.core.engine.call(move || {
+            root.check()?;
+            core.usage.recount(&root.path)
+        });
+        counted
+            .await
+            .map_err(|error| self.core.error("counting the space in use".into(), &error))
+    }
+
     async fn sync_folder_names(&self, folder: &str) -> Result<(), DiskError> {
         let path = self.folder_path_of(folder)?;
         let root = self.root.clone();
@@ -421,6 +435,10 @@ impl Disk for RealDisk {
             total_bytes: total_bytes.min(usage.limit_bytes().unwrap_or(u64::MAX)),
             free_bytes: free_bytes.min(usage.free_bytes()),
         })
+    }
+
+    fn recount<'a>(&'a self) -> IoFuture<'a, ()> {
+        Box::pin(self.recount_others())
     }
 
     fn folder(&self) -> Option<&Path> {

@@ -28,6 +28,8 @@ use crate::node::Inner;
 
 /// How often disks are looked at.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// A disk that answers nothing for so long is not waited for where what is on it can be had from others.
+const SILENT_AFTER: Duration = Duration::from_secs(2);
 /// A look that comes so late says that the process was stopped, not that disks hang.
 const LOOK_LATE: Duration = Duration::from_secs(5);
 /// How often disks are asked to write something, whether or not they are used; at each look after a failure.
@@ -108,10 +110,10 @@ impl Answers {
         }
     }
 
-    /// Whether an operation of before `now` minus [`HANG_AFTER`] is under way; what began before `base`
-    /// counts as begun then.
-    fn hangs(&self, now: Duration, base: Duration) -> bool {
-        let Some(late) = now.checked_sub(HANG_AFTER).filter(|late| *late > base) else {
+    /// Whether an operation of before `now` minus `after`, at most [`HANG_AFTER`], is under way; what began before
+    /// `base` counts as begun then.
+    fn waits(&self, after: Duration, now: Duration, base: Duration) -> bool {
+        let Some(late) = now.checked_sub(after).filter(|late| *late > base) else {
             return false;
         };
         // Slots of the last seconds are of operations that have time left.
@@ -121,6 +123,10 @@ impl Answers {
         (0..SLOTS)
             .filter(|slot| !recent.contains(slot))
             .any(|slot| self.under_way[slot as usize].load(ORDER) > 0)
+    }
+
+    fn hangs(&self, now: Duration, base: Duration) -> bool {
+        self.waits(HANG_AFTER, now, base)
     }
 
     /// Whether nothing that began up to `since` is under way. Not asked of a time too far back to be told.
@@ -287,6 +293,10 @@ impl Disk for WatchedDisk {
             return Err(self.answers.refusal());
         }
         self.inner.space()
+    }
+
+    fn recount<'a>(&'a self) -> IoFuture<'a, ()> {
+        self.watch(move || self.inner.recount())
     }
 
     fn folder(&self) -> Option<&Path> {
@@ -538,6 +548,10 @@ fn probe(inner: &Arc<Inner>, disks: &[Arc<ShardDisk>], is_due: bool) {
         let disk = Arc::clone(disk);
         let task = async move {
             let probed = disk.probe().await;
+            // It takes longer than most operations where there is much.
+            if let Err(error) = disk.disk().recount().await {
+                tracing::warn!(%error, "the files of the metadata's state cannot be counted");
+            }
             if let Err(error) = &probed {
                 tracing::warn!(%error, "a disk was asked to write and to read something");
             }
@@ -575,9 +589,12 @@ fn look(node: &Weak<Inner>, state: &mut Looking) -> bool {
             health.read_errors + health.write_errors,
         );
         let (before, history) = state.before.remove(&disk.id()).unwrap_or_default();
+        let ops = counts.0.saturating_sub(before.0);
+        // One that is only slow or has much to do answers some.
+        disk.set_silent(ops == 0 && answers.waits(SILENT_AFTER, now, state.base));
         looks.push(Look {
             hangs: answers.hangs(now, state.base),
-            ops: counts.0.saturating_sub(before.0),
+            ops,
             nanos: counts.1.saturating_sub(before.1),
             errors: counts.2.saturating_sub(before.2),
             out: health.failed,
@@ -746,6 +763,8 @@ mod tests {
         assert!(!answers.hangs(at(0), base));
         assert!(!answers.hangs(at(29), base));
         assert!(answers.hangs(at(32), base));
+        assert!(!answers.waits(SILENT_AFTER, at(1), base));
+        assert!(answers.waits(SILENT_AFTER, at(4), base));
         // The process was stopped for a while: that is not the disk's fault.
         assert!(!answers.hangs(at(32), at(31)));
         assert!(answers.hangs(at(63), at(31)));

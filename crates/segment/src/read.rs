@@ -4,13 +4,14 @@
 //! Invariant: no byte leaves here that did not pass its record's checksum (Rule 2).
 
 use std::ops::Range;
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{AlignedBuf, DiskId, VolumeId};
 use cairn_shard::ShardErrorKind;
-use futures_util::future::join_all;
+use futures_util::future::{Either, join_all, select};
 
 use crate::cache::{Guard, Key, Parts, granules, slice, within_granule};
 use crate::error::{Result, SegmentError};
@@ -373,7 +374,8 @@ impl SegmentStore {
         // Not those that are known to be lost: each would cost another round of reads.
         let mut candidates = (0..segment.code.total()).filter(|shard| {
             let disk = segment.disk_of(*shard);
-            disk.is_some_and(|disk| self.healthy_disk(disk).is_some())
+            let disk = disk.and_then(|disk| self.healthy_disk(disk));
+            disk.is_some_and(|disk| !disk.is_silent())
         });
         let mut present: Vec<(u8, Bytes)> = Vec::with_capacity(data);
         while present.len() < data {
@@ -514,7 +516,8 @@ impl SegmentStore {
         }
     }
 
-    /// Reads bytes `columns` of one unit of a row. A disk that has failed is asked only as a last resort.
+    /// Reads bytes `columns` of one unit of a row. A disk that has failed is asked only as a last resort, and one that
+    /// answers nothing is waited for only then.
     async fn read_shard(
         self: &Arc<Self>,
         segment: &Arc<Segment>,
@@ -528,14 +531,21 @@ impl SegmentStore {
         if disk.health().failed && !last_resort {
             return Err(Lost::Away);
         }
-        let handle = match segment.open_shard(shard) {
-            Some(handle) => Ok(handle),
-            None => disk.open_shard(segment.shard_name(shard)).await,
-        };
         let offset = location.row_offset_bytes() + u64::from(columns.start);
-        let read = match handle {
-            Ok(handle) => handle.read_at(offset, columns.len()).await,
-            Err(error) => Err(error),
+        let read = async {
+            let handle = match segment.open_shard(shard) {
+                Some(handle) => handle,
+                None => disk.open_shard(segment.shard_name(shard)).await?,
+            };
+            handle.read_at(offset, columns.len()).await
+        };
+        let read = if last_resort {
+            read.await
+        } else {
+            match select(pin!(read), pin!(disk.silence())).await {
+                Either::Left((read, _)) => read,
+                Either::Right(_) => return Err(Lost::Away),
+            }
         };
         match read {
             Ok(bytes) => {

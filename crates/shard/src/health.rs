@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use cairn_base::disk::DiskError;
+use tokio::sync::Notify;
 
 /// Counts since the disk was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,6 +27,8 @@ pub(crate) struct Health {
     full_errors: AtomicU64,
     checksum_errors: AtomicU64,
     failed: AtomicBool,
+    silent: AtomicBool,
+    fell_silent: Notify,
 }
 
 const ORDER: Ordering = Ordering::Relaxed;
@@ -40,6 +43,8 @@ impl Health {
             full_errors: AtomicU64::new(0),
             checksum_errors: AtomicU64::new(0),
             failed: AtomicBool::new(false),
+            silent: AtomicBool::new(false),
+            fell_silent: Notify::new(),
         }
     }
 
@@ -88,6 +93,27 @@ impl Health {
 
     pub(crate) fn fail(&self) {
         self.failed.store(true, ORDER);
+    }
+
+    pub(crate) fn set_silent(&self, silent: bool) {
+        let before = self.silent.swap(silent, Ordering::AcqRel);
+        if silent && !before {
+            self.fell_silent.notify_waiters();
+        }
+    }
+
+    pub(crate) fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::Acquire)
+    }
+
+    pub(crate) async fn silence(&self) {
+        loop {
+            let fell_silent = self.fell_silent.notified();
+            if self.is_silent() {
+                return;
+            }
+            fell_silent.await;
+        }
     }
 
     pub(crate) fn get(&self) -> DiskHealth {

@@ -261,6 +261,21 @@ impl ShardDisk {
         self.shared.health.fail();
     }
 
+    /// Somebody who watches it has found that it answers nothing at the moment, or that it does again. Who can do
+    /// without what is on it does not wait for it.
+    pub fn set_silent(&self, silent: bool) {
+        self.shared.health.set_silent(silent);
+    }
+
+    pub fn is_silent(&self) -> bool {
+        self.shared.health.is_silent()
+    }
+
+    /// Resolves when it answers nothing, see [`Self::set_silent`].
+    pub async fn silence(&self) {
+        self.shared.health.silence().await;
+    }
+
     /// Asks the disk to write something durably and to read it back; the errors count like any others. For
     /// those who work with its folder past us, and would not notice that it fails or hangs. A full disk is fine.
     pub async fn probe(&self) -> Result<(), ShardError> {

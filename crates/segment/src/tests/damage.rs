@@ -1,9 +1,14 @@
 //! Lost disks and wrong bytes: the same bytes come back and are repaired, or an error; never others.
 
+use std::sync::Arc;
+
+use cairn_base::DiskId;
 use cairn_base::disk::Disk;
-use cairn_testkit::{Fault, FaultRule, OpKind, Rng, TestWorld};
+use cairn_base::env::BoxFuture;
+use cairn_testkit::{Fault, FaultRule, OpKind, Pace as DiskPace, Rng, TestWorld};
 use futures_util::future::join_all;
 use proptest::prelude::*;
+use tokio::sync::Semaphore;
 
 use super::world::*;
 use crate::*;
@@ -228,6 +233,60 @@ fn a_row_without_two_disks_is_read_once() {
         // Each row once: four units, whichever they are.
         assert_eq!(stats.disk_read_bytes, 8 << 20);
         assert_eq!(stats.degraded_reads, 8);
+    });
+}
+
+/// No read of a shard is done before the gate opens.
+struct ReadGate(Arc<Semaphore>);
+
+impl DiskPace for ReadGate {
+    fn pause(&self, kind: OpKind, name: &str) -> Option<BoxFuture<()>> {
+        let gate = self.0.clone();
+        let waits = kind == OpKind::Read && name.starts_with("shards/");
+        waits.then(|| {
+            let pass = async move { drop(gate.acquire().await) };
+            Box::pin(pass) as BoxFuture<()>
+        })
+    }
+}
+
+/// A disk that answers nothing is waited for only where there is no other way, and not for ever even there.
+#[test]
+fn reads_do_not_wait_for_a_silent_disk() {
+    block_on(async {
+        for (n, m) in [(4, 2), (1, 1), (1, 0)] {
+            let mut rng = Rng::new(8);
+            let world = World::new(usize::from(n + m), 8).await;
+            let all = fill(&world, n, m, &mut rng).await;
+            let cold = world.cold(&[]).await;
+            let gate = Arc::new(Semaphore::new(0));
+            cold.disks[0].pace_with(Arc::new(ReadGate(gate.clone())));
+            let disk = cold.store.disk(DiskId(1)).expect("a disk");
+            let (store, known) = (cold.store.clone(), all.clone());
+            let reader = tokio::spawn(async move {
+                for each in known {
+                    let whole = 0..each.data.len() as u32;
+                    let read = store.read(VOLUME, &each.pointer, whole).await;
+                    assert!(read.expect("read").concat() == each.data);
+                }
+            });
+            let has_ended = async || {
+                for _ in 0..10_000 {
+                    tokio::task::yield_now().await;
+                }
+                reader.is_finished()
+            };
+            assert!(
+                !has_ended().await,
+                "{n}+{m}: it has not been silent for long"
+            );
+            disk.set_silent(true);
+            assert_eq!(has_ended().await, m > 0, "{n}+{m}");
+            gate.add_permits(1);
+            disk.set_silent(false);
+            reader.await.expect("no panic");
+            assert_eq!(cold.store.stats().damaged_reads, 0);
+        }
     });
 }
 
