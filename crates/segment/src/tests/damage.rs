@@ -236,6 +236,40 @@ fn a_row_without_two_disks_is_read_once() {
     });
 }
 
+/// Two records share a block and are repaired at the same time: each repair reads the block, puts its record
+/// into it and writes it, so one could put back what the other had just repaired.
+#[test]
+fn repairs_of_one_block_do_not_undo_each_other() {
+    for seed in 0..40 {
+        block_on(async {
+            let mut rng = Rng::new(seed);
+            let world = World::new(2, seed).await;
+            let records = [300, 300].map(|len| data(&mut rng, len, false, false));
+            let written = world.append_ok(code(1, 1), records.to_vec()).await;
+            let cold = world.cold(&[]).await;
+            let segment = written[0].pointer.location.segment;
+            let (bad, name) = cold.shard_file(segment, 0);
+            for each in &written {
+                let location = &each.pointer.location;
+                let at = location.row_offset_bytes() + u64::from(location.offset_bytes);
+                cold.disks[bad].flip_bit(&name, at + 7, 3);
+            }
+            cold.disks[bad].yield_at_random(seed, 4);
+            let reads = written.iter().map(|each| cold.read_all(each));
+            for (each, read) in written.iter().zip(join_all(reads).await) {
+                assert!(read.expect("read") == each.data);
+            }
+            cold.store.repairs_done().await;
+            assert_eq!(cold.store.stats().repairs, 2, "seed {seed}");
+            let alone = cold.cold(&[1 - bad]).await;
+            for each in &written {
+                let read = alone.read_all(each).await;
+                assert!(read.expect("repaired") == each.data, "seed {seed}");
+            }
+        });
+    }
+}
+
 /// No read of a shard is done before the gate opens.
 struct ReadGate(Arc<Semaphore>);
 
