@@ -42,6 +42,8 @@ const FOLDER_ANSWER_MAX: Duration = HANG_AFTER;
 const OPEN_PAUSE: Duration = Duration::from_secs(10);
 /// but no less often than this.
 const OPEN_PAUSE_MAX: Duration = Duration::from_secs(600);
+/// and this often until the next start: each time may cost one of the hundred terms that a log can name.
+const OPEN_TRIES_MAX: u32 = 10;
 /// What it began to write to disks is waited for, if it must be, a little longer than until they are given up.
 const QUIET_MAX: Duration = HANG_AFTER.saturating_add(Duration::from_secs(5));
 
@@ -49,16 +51,26 @@ const QUIET_MAX: Duration = HANG_AFTER.saturating_add(Duration::from_secs(5));
 pub struct OpenAgain {
     at: Duration,
     pause: Duration,
+    tries_left: u32,
 }
 
 impl OpenAgain {
-    fn after(now: Duration, pause: Duration) -> Self {
-        let at = now + pause;
-        Self { at, pause }
+    fn new(now: Duration) -> Self {
+        Self {
+            at: now + OPEN_PAUSE,
+            pause: OPEN_PAUSE,
+            tries_left: OPEN_TRIES_MAX,
+        }
     }
 
-    fn put_off(&mut self, now: Duration) {
-        *self = Self::after(now, (self.pause * 2).min(OPEN_PAUSE_MAX));
+    fn is_due(&self, now: Duration) -> bool {
+        self.tries_left > 0 && self.at <= now
+    }
+
+    fn note_failure(&mut self, now: Duration) {
+        self.tries_left = self.tries_left.saturating_sub(1);
+        self.pause = (self.pause * 2).min(OPEN_PAUSE_MAX);
+        self.at = now + self.pause;
     }
 }
 
@@ -679,8 +691,8 @@ impl Inner {
             again.retain(|id, _| failed.contains(id));
             let now = now();
             let is_due = |id: &VolumeId| {
-                let first = || OpenAgain::after(now, OPEN_PAUSE);
-                again.entry(*id).or_insert_with(first).at <= now
+                let first = || OpenAgain::new(now);
+                again.entry(*id).or_insert_with(first).is_due(now)
             };
             failed.into_iter().filter(is_due).collect()
         };
@@ -705,10 +717,30 @@ impl Inner {
                     tracing::warn!(volume = %volume.name, %why, "this volume is still not served");
                     self.volumes.write().insert(id, VolumeService::Failed(why));
                     if let Some(again) = self.open_again.lock().get_mut(&id) {
-                        again.put_off(now());
+                        again.note_failure(now());
                     }
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_is_tried_again_later_and_later_and_not_for_ever() {
+        let seconds = |now: u64| Duration::from_secs(now);
+        let mut again = OpenAgain::new(seconds(0));
+        let mut tries = Vec::new();
+        for now in (0..10_000).map(seconds) {
+            if again.is_due(now) {
+                tries.push(now.as_secs());
+                again.note_failure(now);
+            }
+        }
+        let want = [10, 30, 70, 150, 310, 630, 1230, 1830, 2430, 3030];
+        assert_eq!(tries, want);
     }
 }
