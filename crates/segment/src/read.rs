@@ -370,13 +370,9 @@ impl SegmentStore {
         columns: Range<u32>,
         wanted: &[u8],
     ) -> Option<Vec<Bytes>> {
-        let data = usize::from(segment.code.data());
+        let data = data_count(segment);
         // Not those that are known to be lost: each would cost another round of reads.
-        let mut candidates = (0..segment.code.total()).filter(|shard| {
-            let disk = segment.disk_of(*shard);
-            let disk = disk.and_then(|disk| self.healthy_disk(disk));
-            disk.is_some_and(|disk| !disk.is_silent())
-        });
+        let mut candidates = self.answering(segment);
         let mut present: Vec<(u8, Bytes)> = Vec::with_capacity(data);
         while present.len() < data {
             let next: Vec<u8> = candidates.by_ref().take(data - present.len()).collect();
@@ -390,6 +386,15 @@ impl SegmentStore {
             present.extend(reads.filter_map(|(read, shard)| Some((*shard, read.ok()?))));
         }
         decode(segment, &present, wanted, columns.len())
+    }
+
+    /// The shards of a segment whose disks answer.
+    fn answering<'a>(&'a self, segment: &'a Segment) -> impl Iterator<Item = u8> + 'a {
+        (0..segment.code.total()).filter(|shard| {
+            let disk = segment.disk_of(*shard);
+            let disk = disk.and_then(|disk| self.healthy_disk(disk));
+            disk.is_some_and(|disk| !disk.is_silent())
+        })
     }
 
     /// Bytes that fail their checksum, or could not be had: tries every set of N shards until the
@@ -544,7 +549,10 @@ impl SegmentStore {
         } else {
             match select(pin!(read), pin!(disk.silence())).await {
                 Either::Left((read, _)) => read,
-                Either::Right(_) => return Err(Lost::Away),
+                Either::Right(_) if self.answering(segment).count() >= data_count(segment) => {
+                    return Err(Lost::Away);
+                }
+                Either::Right((_, read)) => read.await,
             }
         };
         match read {
@@ -566,6 +574,10 @@ impl SegmentStore {
             }
         }
     }
+}
+
+fn data_count(segment: &Segment) -> usize {
+    usize::from(segment.code.data())
 }
 
 /// The `wanted` units from at least N `present` ones, all `len` bytes long.
