@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{ImportError, Imported, Lines, phase, rounded, size, time};
+use super::{ImportError, Imported, Lines, is_measured, phase, rounded, size, time};
 use crate::result::{Figure, PhaseResult, RunResult};
 
 const MIB: f64 = 1024.0 * 1024.0;
@@ -430,7 +430,7 @@ fn json_row(
     iteration: usize,
 ) -> Result<Row, ImportError> {
     let of = |key: &str| match result.get(key).and_then(Value::as_f64) {
-        Some(number) if number.is_finite() && number >= 0.0 => Ok(number),
+        Some(number) if is_measured(number) => Ok(number),
         _ => {
             let found = result
                 .get(key)

@@ -21,6 +21,8 @@ use crate::result::{ClientInfo, Figure, Machine, PhaseResult, RunResult, SCHEMA,
 pub const IMPORT_LEN_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// Phases of one imported file.
 const PHASE_COUNT_MAX: usize = 10_000;
+/// In whatever unit: MiB/s, KiB, seconds.
+const NUMBER_MAX: f64 = 1e15;
 /// Of a line in an error.
 const SHOWN_CHARS_MAX: usize = 80;
 
@@ -208,10 +210,10 @@ impl Lines<'_> {
         }
     }
 
-    /// A number that is finite and not negative.
+    /// A number that a measurement can give.
     fn number(&self, line: u64, what: &str, text: &str) -> Result<f64, ImportError> {
         match text.parse::<f64>() {
-            Ok(number) if number.is_finite() && number >= 0.0 => Ok(number),
+            Ok(number) if is_measured(number) => Ok(number),
             _ => Err(self.error(line, format!("a number for {what}"), text)),
         }
     }
@@ -235,6 +237,11 @@ impl Lines<'_> {
             )),
         }
     }
+}
+
+/// Not negative, and so far from the end that products of a few of them are finite.
+fn is_measured(number: f64) -> bool {
+    (0.0..=NUMBER_MAX).contains(&number)
 }
 
 /// A count from a product of measured numbers; what is too large is the largest.

@@ -416,6 +416,23 @@ fn sizes_are_read_or_refused() {
     }
 }
 
+/// 1e308 MiB/s: in bytes, or times some seconds, that was more than a number can be, and the result
+/// could not be read again.
+#[test]
+fn numbers_that_nothing_measures_are_refused() {
+    let (json, text) = (
+        IOR_JSON.replacen("\"bwMiB\": ", "\"bwMiB\": 1e308, \"was\": ", 1),
+        IOR_TEXT_OLD.replacen("read      1024.00 ", "read      1e308 ", 1),
+    );
+    for (damaged, whole) in [(json, IOR_JSON), (text, IOR_TEXT_OLD)] {
+        assert_ne!(damaged, whole);
+        let refused = import(&damaged, "damaged")
+            .expect_err("refused")
+            .to_string();
+        assert!(refused.contains("a number for"), "{refused}");
+    }
+}
+
 proptest! {
     #[test]
     fn damaged_files_are_results_or_errors(

@@ -49,7 +49,7 @@ fn subsets(disks: usize, count: usize) -> Vec<Vec<usize>> {
 /// the log's disks only and was not.
 async fn torn_group(world: &TestWorld, disk_count: usize, copies: usize) -> Pool {
     let mut pool = Pool::new(disk_count);
-    let store = create(&world, copies, pool.present()).await;
+    let store = create(world, copies, pool.present()).await;
     store.durable(store.submit(put(1))).await.expect("durable");
     for disk in &pool.disks[1..copies] {
         disk.fail_nth(OpKind::WriteDurable, 0, Fault::LoseWrite);
