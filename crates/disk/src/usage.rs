@@ -1,7 +1,7 @@
 //! Bytes that the files of a disk take, for disks that may use only a part of their file system.
 
 use std::collections::HashSet;
-use std::fs::Metadata;
+use std::fs::{DirEntry, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -36,7 +36,13 @@ impl Usage {
     /// Counts again what others keep there.
     pub(crate) fn recount(&self, root: &Path) -> io::Result<()> {
         let mut others = Others::default();
-        scan_others(root, 0, &mut others)?;
+        visit_files(root, 0, &mut |depth, entry| {
+            // Of the many files of its own nothing is asked.
+            if depth >= OTHERS_DEPTH {
+                others.add(&entry.metadata()?);
+            }
+            Ok(())
+        })?;
         self.others_bytes.store(others.bytes, Ordering::Relaxed);
         Ok(())
     }
@@ -83,42 +89,44 @@ fn in_blocks(len_bytes: u64) -> u64 {
 fn scan_folder(root: &Path) -> io::Result<(u64, u64)> {
     let mut own_bytes = 0u64;
     let mut others = Others::default();
-    let mut folders = vec![(root.to_owned(), 0)];
-    while let Some((folder, depth)) = folders.pop() {
-        for entry in std::fs::read_dir(folder)? {
-            let entry = entry?;
-            if entry.file_type()?.is_dir() {
-                folders.push((entry.path(), depth + 1));
-            } else if depth >= OTHERS_DEPTH {
-                others.add(&entry.metadata()?);
-            } else {
-                own_bytes = own_bytes.saturating_add(in_blocks(entry.metadata()?.len()));
-            }
+    visit_files(root, 0, &mut |depth, entry| {
+        let metadata = entry.metadata()?;
+        if depth >= OTHERS_DEPTH {
+            others.add(&metadata);
+        } else {
+            own_bytes = own_bytes.saturating_add(in_blocks(metadata.len()));
         }
-    }
+        Ok(())
+    })?;
     Ok((own_bytes, others.bytes))
 }
 
-/// Bytes of the files of others, which come and go meanwhile.
-fn scan_others(folder: &Path, depth: usize, others: &mut Others) -> io::Result<()> {
-    let if_there = |error: &io::Error| error.kind() != io::ErrorKind::NotFound;
-    let entries = match std::fs::read_dir(folder) {
-        Err(error) if if_there(&error) => return Err(error),
-        entries => entries.into_iter().flatten(),
+/// Shows all files below a folder, each with how many folders down it is. What goes away meanwhile is left out.
+fn visit_files(
+    folder: &Path,
+    depth: usize,
+    visit: &mut dyn FnMut(usize, &DirEntry) -> io::Result<()>,
+) -> io::Result<()> {
+    let Some(entries) = if_there(std::fs::read_dir(folder))? else {
+        return Ok(());
     };
     for entry in entries {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
-            scan_others(&entry.path(), depth + 1, others)?;
-        } else if depth >= OTHERS_DEPTH {
-            match entry.metadata() {
-                Ok(metadata) => others.add(&metadata),
-                Err(error) if if_there(&error) => return Err(error),
-                Err(_) => {}
-            }
+            visit_files(&entry.path(), depth + 1, visit)?;
+        } else {
+            if_there(visit(depth, &entry))?;
         }
     }
     Ok(())
+}
+
+fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 #[derive(Default)]

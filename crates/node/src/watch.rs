@@ -548,16 +548,15 @@ fn probe(inner: &Arc<Inner>, disks: &[Arc<ShardDisk>], is_due: bool) {
         let disk = Arc::clone(disk);
         let task = async move {
             let probed = disk.probe().await;
-            // It takes longer than most operations where there is much.
-            if let Err(error) = disk.disk().recount().await {
-                tracing::warn!(%error, "the files of the metadata's state cannot be counted");
-            }
             if let Err(error) = &probed {
                 tracing::warn!(%error, "a disk was asked to write and to read something");
             }
             answers
                 .probe_failed
                 .store(probed.is_err(), Ordering::Release);
+            if let Err(error) = disk.disk().recount().await {
+                tracing::warn!(%error, "the files of the metadata's state cannot be counted");
+            }
             answers.probing.store(false, Ordering::Release);
         };
         inner.env.spawner.spawn("disk probe", Box::pin(task));

@@ -522,7 +522,7 @@ impl SegmentStore {
     }
 
     /// Reads bytes `columns` of one unit of a row. A disk that has failed is asked only as a last resort, and one that
-    /// answers nothing is waited for only then.
+    /// answers nothing is waited for only then, or where those that do are not enough.
     async fn read_shard(
         self: &Arc<Self>,
         segment: &Arc<Segment>,

@@ -284,7 +284,7 @@ impl DiskPace for ReadGate {
     }
 }
 
-/// A disk that answers nothing is waited for only where there is no other way, and not for ever even there.
+/// A disk that answers nothing is waited for only where there is no other way.
 #[test]
 fn reads_do_not_wait_for_a_silent_disk() {
     block_on(async {
