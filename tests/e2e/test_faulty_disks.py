@@ -134,6 +134,27 @@ class FaultyDisks(WorldTest):
         flags = ["--rebuild-delay", "0", *flags]
         return self.enterContextHere(FaultyServer(root, self.library, DISK_COUNT, flags))
 
+    def store(self, server, count, len_bytes):
+        """Stores a folder `tree` of so many files; returns their contents by name."""
+        files = {f"name-{index}": content(str(index), len_bytes) for index in range(count)}
+        tree = self.scratch / "tree"
+        tree.mkdir()
+        for name, data in files.items():
+            (tree / name).write_bytes(data)
+        server.cairn("cp", "-r", "-q", tree, server.url("tree"))
+        return files
+
+    def read(self, server, files, problems, names):
+        for name in names:
+            got = server.cairn("cat", server.url(f"tree/{name}"), check=False, text=False)
+            if got.stdout != files[name]:
+                problems.append(f"{name}: {got.stderr or 'other bytes'}")
+
+    def join(self, readers):
+        for reader in readers:
+            reader.join(STALL_SECONDS_MAX)
+            self.assertFalse(reader.is_alive(), "a client still waits")
+
     def disks(self, server):
         listed = json.loads(server.cairn("disk", "list", "--json").stdout)
         return {disk["label"].rpartition("/")[2]: disk for disk in listed["disks"]}, listed["rebuild"]
@@ -208,12 +229,7 @@ class FaultyDisks(WorldTest):
 
     def test_reads_do_not_wait_for_a_disk_that_hangs(self):
         server = self.server(["--memory-limit", "256MiB"])
-        files = {f"name-{index}": content(str(index), 400_000) for index in range(60)}
-        tree = self.scratch / "tree"
-        tree.mkdir()
-        for name, data in files.items():
-            (tree / name).write_bytes(data)
-        server.cairn("cp", "-r", "-q", tree, server.url("tree"))
+        files = self.store(server, 60, 400_000)
         longest = degraded_count = 0
         # Not the one of the metadata. What a disk has of these files is data or parity, or nothing.
         for disk in server.disks[3:]:
@@ -239,31 +255,18 @@ class FaultyDisks(WorldTest):
     def test_names_that_are_not_in_memory_while_the_disk_of_the_metadata_hangs(self):
         """Whoever reads them waits in a call to that disk; there are more of them than threads that serve clients."""
         server = self.server()
-        tree = self.scratch / "tree"
-        tree.mkdir()
-        files = {f"name-{index}": content(str(index), 9_000) for index in range(400)}
-        for name, data in files.items():
-            (tree / name).write_bytes(data)
-        server.cairn("cp", "-r", "-q", tree, server.url("tree"))
+        files = self.store(server, 400, 9_000)
         # From here on nothing is in memory.
         server.restart()
         server.meets(("hang", server.disks[0]))
         problems = []
-
-        def read(first):
-            for name in list(files)[first::READERS_COUNT][:READS_COUNT]:
-                got = server.cairn("cat", server.url(f"tree/{name}"), check=False, text=False)
-                if got.stdout != files[name]:
-                    problems.append(f"{name}: {got.stderr or 'other bytes'}")
-
         begun = time.monotonic()
-        readers = [threading.Thread(target=read, args=(first,)) for first in range(READERS_COUNT)]
+        names = [list(files)[first::READERS_COUNT][:READS_COUNT] for first in range(READERS_COUNT)]
+        readers = [threading.Thread(target=self.read, args=(server, files, problems, some)) for some in names]
         for reader in readers:
             reader.start()
         self.wait_for(server, "disk0", "failed", NOTICE_SECONDS_MAX)
-        for reader in readers:
-            reader.join(STALL_SECONDS_MAX)
-            self.assertFalse(reader.is_alive(), "a client still waits")
+        self.join(readers)
         self.assertEqual(problems, [])
         print(f"{self.id()}: all was read after {time.monotonic() - begun:.1f} s")
         server.meets()

@@ -181,18 +181,21 @@ impl Shared {
     }
 
     /// Ends the store when its state turns out to be damaged, if there is a copy to go on with: who
-    /// watches over it opens the volume again from that. Without one, what can be read is served.
+    /// watches over it opens the volume again from that. Without one, what can be read is served, unless
+    /// that is nothing, because the disk is not used any more: then all wait for it to come back.
     pub fn note_damage(&self, error: &MetaError) {
-        if !matches!(error, MetaError::StateDamaged(_)) || self.progress.is_stopped() {
+        let is_damaged = matches!(error, MetaError::StateDamaged(_));
+        if !is_damaged && !matches!(error, MetaError::State(_)) || self.progress.is_stopped() {
             return;
         }
         let primary = self.state.disk();
-        let has_other = {
+        let is_gone = || self.disks.get(primary).disk.space().is_err();
+        let has_other = || {
             let states = self.states.lock();
             let mut states = states.iter();
             states.any(|(disk, _)| *disk != primary && self.disks.is_healthy(*disk))
         };
-        if has_other {
+        if is_damaged && has_other() || is_gone() {
             self.fail(error.clone());
         }
     }

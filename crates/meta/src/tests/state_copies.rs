@@ -217,6 +217,30 @@ fn a_rotten_state_is_left_for_a_copy() {
     }
 }
 
+/// Who reads from a disk that is gone, and from no other because there is no copy, waits until it is back, as
+/// who writes does; an error would reach the programs of users.
+#[test]
+fn a_state_on_a_disk_that_is_gone_ends_the_store() {
+    with_env(|env, folder| async move {
+        let settings = settings(1);
+        let disks = real_disks(&folder, &[1, 2, 3]);
+        let created = MetaStore::create(env.clone(), settings.clone(), VOLUME, disks);
+        let store = created.await.expect("creates");
+        write(&store, 1..COUNT).await;
+        store.close().await.expect("closes");
+        drop(store);
+        let store = open(&env, &settings, real_disks(&folder, &[1, 2, 3])).await;
+        rot(&volume_folder(&folder, 0).join("state"));
+        let error = read_all(&store, COUNT).expect_err("it is damaged");
+        assert!(matches!(error, MetaError::StateDamaged(_)), "{error:?}");
+        assert!(store.failure().is_none());
+        fs::rename(folder.join("disk0"), folder.join("away")).expect("renames");
+        let error = read_all(&store, COUNT).expect_err("it is gone");
+        assert!(matches!(error, MetaError::Failed(_)), "{error:?}");
+        store.abort().await;
+    });
+}
+
 /// A table that rots in a copy would be taken over by every copy after it.
 #[test]
 fn a_rotten_copy_is_made_whole_in_time() {
