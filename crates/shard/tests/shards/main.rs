@@ -1,0 +1,9 @@
+//! Shards on simulated and on real disks.
+
+mod common;
+mod crash;
+mod errors;
+mod identity;
+mod life;
+mod model;
+mod recycled;
