@@ -556,4 +556,14 @@ mod tests {
         let look = Folder::look(&place, &config).await.unwrap();
         assert!(matches!(look.content, Content::Blank));
     }
+
+    #[test]
+    fn the_descriptors_of_a_node_suffice() {
+        // Shards with two each, all connections, and RocksDB.
+        for (limit, disks) in [(1024, 1), (1024, 6), (4096, 6), (65_536, 64), (1 << 30, 6)] {
+            let shards = open_shards_max(limit, disks);
+            assert!((8..=1024).contains(&shards), "{limit} {disks}: {shards}");
+            assert!((shards * disks * 2) as u64 <= limit * 3 / 8);
+        }
+    }
 }

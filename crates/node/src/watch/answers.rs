@@ -1,0 +1,311 @@
+//! How one disk answers.
+//!
+//! Owns: the operations under way and what they took, giving up those without an answer. Must not know: when a
+//! disk is bad (`judge`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use cairn_base::disk::{DiskError, IoFuture};
+use cairn_base::env::Clock;
+use futures_util::future::{Either, select};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::{HANG_AFTER, LOOK_LATE};
+
+/// An operation for which there is no file descriptor is tried again after so long...
+const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(100);
+/// ... and that is said so often.
+const DESCRIPTOR_LOG_INTERVAL: Duration = Duration::from_secs(60);
+/// Seconds that operations under way are told apart by.
+const SLOTS: u64 = 64;
+
+const _: () = assert!(SLOTS > HANG_AFTER.as_secs() + LOOK_LATE.as_secs() + 2);
+
+const ORDER: Ordering = Ordering::Relaxed;
+
+/// What is known of a disk's answers.
+pub struct Answers {
+    clock: Arc<dyn Clock>,
+    label: String,
+    /// Operations under way, by the second in which they began.
+    under_way: [AtomicU32; SLOTS as usize],
+    ops: AtomicU64,
+    nanos: AtomicU64,
+    given_up: AtomicBool,
+    gone: Notify,
+    why: Mutex<Option<String>>,
+    /// What is wrong although it is still used: it is the last one.
+    trouble: Mutex<Option<String>>,
+    /// A probe is under way.
+    probing: AtomicBool,
+    /// The last one failed: the next one comes soon.
+    probe_failed: AtomicBool,
+    /// When it was last said that there is no file descriptor.
+    starved: Mutex<Option<Duration>>,
+}
+
+impl Answers {
+    pub fn new(clock: Arc<dyn Clock>, label: String) -> Self {
+        Self {
+            clock,
+            label,
+            under_way: [const { AtomicU32::new(0) }; SLOTS as usize],
+            ops: AtomicU64::new(0),
+            nanos: AtomicU64::new(0),
+            given_up: AtomicBool::new(false),
+            gone: Notify::new(),
+            why: Mutex::new(None),
+            trouble: Mutex::new(None),
+            probing: AtomicBool::new(false),
+            probe_failed: AtomicBool::new(false),
+            starved: Mutex::new(None),
+        }
+    }
+
+    fn slot(&self, at: Duration) -> &AtomicU32 {
+        &self.under_way[(at.as_secs() % SLOTS) as usize]
+    }
+
+    fn begin(&self) -> UnderWay<'_> {
+        let begun = self.clock.monotonic();
+        self.slot(begun).fetch_add(1, ORDER);
+        UnderWay {
+            answers: self,
+            begun,
+        }
+    }
+
+    /// Whether an operation of before `now` minus `after`, at most [`HANG_AFTER`], is under way; what began before
+    /// `base` counts as begun then.
+    pub fn waits(&self, after: Duration, now: Duration, base: Duration) -> bool {
+        let Some(late) = now.checked_sub(after).filter(|late| *late > base) else {
+            return false;
+        };
+        // Slots of the last seconds are of operations that have time left.
+        let recent: Vec<u64> = (late.as_secs()..=now.as_secs())
+            .map(|at| at % SLOTS)
+            .collect();
+        (0..SLOTS)
+            .filter(|slot| !recent.contains(slot))
+            .any(|slot| self.under_way[slot as usize].load(ORDER) > 0)
+    }
+
+    pub fn hangs(&self, now: Duration, base: Duration) -> bool {
+        self.waits(HANG_AFTER, now, base)
+    }
+
+    /// Whether nothing that began up to `since` is under way. Not asked of a time too far back to be told.
+    pub fn is_quiet(&self, since: Duration, now: Duration) -> bool {
+        let later: Vec<u64> = (since.as_secs() + 1..=now.as_secs())
+            .map(|at| at % SLOTS)
+            .collect();
+        (0..SLOTS)
+            .filter(|slot| !later.contains(slot))
+            .all(|slot| self.under_way[slot as usize].load(ORDER) == 0)
+    }
+
+    pub fn is_given_up(&self) -> bool {
+        self.given_up.load(Ordering::Acquire)
+    }
+
+    /// Why it is not used any more, or what it is waited for.
+    pub fn problem(&self) -> Option<String> {
+        let why = self.why.lock().clone();
+        why.or_else(|| self.trouble.lock().clone())
+    }
+
+    /// Operations that had an answer, and nanoseconds that they took together.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.ops.load(ORDER), self.nanos.load(ORDER))
+    }
+
+    /// Whether it is to be asked now whether it works: when that is due, or if it failed the last time, and not
+    /// while it is asked.
+    pub fn begin_probe(&self, is_due: bool) -> bool {
+        let is_wanted = is_due || self.probe_failed.load(Ordering::Acquire);
+        is_wanted && !self.probing.swap(true, Ordering::AcqRel)
+    }
+
+    pub fn note_probe(&self, failed: bool) {
+        self.probe_failed.store(failed, Ordering::Release);
+    }
+
+    pub fn end_probe(&self) {
+        self.probing.store(false, Ordering::Release);
+    }
+
+    pub fn refusal(&self) -> DiskError {
+        let why = self.why.lock().clone();
+        DiskError::Io {
+            disk: self.label.clone(),
+            what: "the disk is not used any more".to_owned(),
+            detail: why.unwrap_or_default(),
+        }
+    }
+
+    pub fn give_up(&self, why: String) {
+        if self.let_go(why.clone()) {
+            tracing::error!(disk = self.label, why, "this disk is not used any more");
+        }
+    }
+
+    /// Whether it was not before.
+    pub fn let_go(&self, why: String) -> bool {
+        if self.given_up.swap(true, Ordering::AcqRel) {
+            return false;
+        }
+        *self.why.lock() = Some(why);
+        self.gone.notify_waiters();
+        true
+    }
+
+    /// Whether it hangs and is used nevertheless; says so when that changes.
+    pub fn note_trouble(&self, hangs: bool) {
+        let mut trouble = self.trouble.lock();
+        if hangs == trouble.is_some() {
+            return;
+        }
+        if !hangs {
+            *trouble = None;
+            tracing::warn!(disk = self.label, "the disk answers again");
+            return;
+        }
+        let why = format!(
+            "an operation has had no answer for {} s; it is waited for, because no other disk could answer",
+            HANG_AFTER.as_secs()
+        );
+        tracing::error!(disk = self.label, why, "the last disk hangs");
+        *trouble = Some(why);
+    }
+
+    fn tell_starved(&self, error: &DiskError) {
+        let now = self.clock.monotonic();
+        let mut last = self.starved.lock();
+        if last.is_none_or(|last| now.saturating_sub(last) >= DESCRIPTOR_LOG_INTERVAL) {
+            *last = Some(now);
+            tracing::warn!("operations wait: {error}");
+        }
+    }
+
+    pub async fn watch<T>(&self, op: IoFuture<'_, T>) -> Result<T, DiskError> {
+        // Made before it is asked, so that no word is missed between the two.
+        let gone = self.gone.notified();
+        if self.is_given_up() {
+            return Err(self.refusal());
+        }
+        let _under_way = self.begin();
+        match select(op, std::pin::pin!(gone)).await {
+            Either::Left((result, _)) => result,
+            Either::Right(_) => Err(self.refusal()),
+        }
+    }
+}
+
+/// Asks until there is a file descriptor for it: none is a matter of the process and of some moments, and
+/// clients wait. An error would make a good disk look bad. The pauses do not count as time without an answer.
+pub async fn patiently<'a, T>(
+    answers: &Answers,
+    ask: impl Fn() -> IoFuture<'a, T>,
+) -> Result<T, DiskError> {
+    loop {
+        match answers.watch(ask()).await {
+            Err(error @ DiskError::NoDescriptor { .. }) => {
+                answers.tell_starved(&error);
+                answers.clock.sleep(DESCRIPTOR_PAUSE).await;
+            }
+            result => return result,
+        }
+    }
+}
+
+struct UnderWay<'a> {
+    answers: &'a Answers,
+    begun: Duration,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let answers = self.answers;
+        answers.slot(self.begun).fetch_sub(1, ORDER);
+        let took = answers.clock.monotonic().saturating_sub(self.begun);
+        answers.ops.fetch_add(1, ORDER);
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        answers.nanos.fetch_add(nanos, ORDER);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::task::{Context, Poll, Waker};
+
+    use cairn_testkit::TestWorld;
+
+    use super::super::SILENT_AFTER;
+    use super::*;
+
+    #[test]
+    fn operations_without_an_answer_are_told_by_age() {
+        let world = TestWorld::new(1);
+        world.clock.advance(Duration::from_secs(100));
+        let clock = world.env.clock.clone();
+        let answers = Answers::new(clock.clone(), "disk".to_owned());
+        let begun = clock.monotonic();
+        let under_way = answers.begin();
+        let base = Duration::ZERO;
+        let at = |seconds| begun + Duration::from_secs(seconds);
+        assert!(!answers.hangs(at(0), base));
+        assert!(!answers.hangs(at(29), base));
+        assert!(answers.hangs(at(32), base));
+        assert!(!answers.waits(SILENT_AFTER, at(1), base));
+        assert!(answers.waits(SILENT_AFTER, at(4), base));
+        // The process was stopped for a while: that is not the disk's fault.
+        assert!(!answers.hangs(at(32), at(31)));
+        assert!(answers.hangs(at(63), at(31)));
+        assert!(!answers.is_quiet(begun, at(5)));
+        assert!(!answers.is_quiet(at(2), at(5)));
+        let later = begun - Duration::from_secs(1);
+        assert!(answers.is_quiet(later, at(5)), "it began after that");
+        drop(under_way);
+        assert!(answers.is_quiet(begun, at(5)));
+        assert!(!answers.hangs(at(63), base));
+    }
+
+    #[test]
+    fn what_finds_no_descriptor_waits_for_one() {
+        let world = TestWorld::new(1);
+        let answers = Answers::new(world.env.clock.clone(), "disk".to_owned());
+        let asked = AtomicU32::new(0);
+        let mut waiting = Box::pin(patiently(&answers, || {
+            let none = DiskError::NoDescriptor {
+                disk: "disk".to_owned(),
+                what: "opening a file".to_owned(),
+            };
+            let tries = asked.fetch_add(1, ORDER) + 1;
+            Box::pin(async move { if tries < 1000 { Err(none) } else { Ok(tries) } })
+        }));
+        let mut context = Context::from_waker(Waker::noop());
+        // Longer than a disk may take for an answer.
+        let tries = loop {
+            match waiting.as_mut().poll(&mut context) {
+                Poll::Ready(result) => break result,
+                Poll::Pending => world.clock.advance(DESCRIPTOR_PAUSE),
+            }
+            assert!(!answers.hangs(world.env.clock.monotonic(), Duration::ZERO));
+        };
+        assert_eq!(tries, Ok(1000));
+        // A disk that is given up meanwhile is not waited for.
+        let mut waiting = Box::pin(patiently::<()>(&answers, || {
+            let (disk, what) = (String::new(), String::new());
+            Box::pin(async { Err(DiskError::NoDescriptor { disk, what }) })
+        }));
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+        answers.give_up("for a test".to_owned());
+        world.clock.advance(DESCRIPTOR_PAUSE);
+        let ended = waiting.as_mut().poll(&mut context);
+        assert!(matches!(ended, Poll::Ready(Err(DiskError::Io { .. }))));
+    }
+}

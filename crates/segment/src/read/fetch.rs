@@ -1,0 +1,280 @@
+//! The stored bytes of a record, verified, from their shards, or from redundancy where that is needed.
+//!
+//! Owns: when a read is degraded, which disks are waited for, what is repaired afterwards.
+
+use std::ops::Range;
+use std::pin::pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cairn_base::DiskId;
+use cairn_base::planted::{self, Bug};
+use cairn_shard::ShardErrorKind;
+use futures_util::future::{Either, join_all, select};
+
+use crate::error::{Result, SegmentError};
+use crate::layout::{Piece, pieces};
+use crate::pointer::{Location, RecordPointer};
+use crate::record::checksum_of;
+use crate::repair::Fix;
+use crate::store::{SegmentStore, count};
+use crate::volume::Segment;
+
+/// Why bytes of a shard could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lost {
+    /// The disk or the file is away: writing there is no use.
+    Away,
+    /// The disk refused to read them; it may take them anew.
+    Unreadable,
+    /// The disk is fine, and has no such file: the whole shard has to be rebuilt.
+    Missing,
+}
+
+/// What is known of who reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reader {
+    /// What comes behind it is wanted next.
+    InOrder,
+    Any,
+}
+
+/// Bytes of a record with the checksum that they have together.
+pub(super) struct Check {
+    /// In the stored record.
+    pub stored: Range<u32>,
+    pub checksum: u32,
+}
+
+impl SegmentStore {
+    /// The stored bytes that adjacent `checks` cover, every one of them verified.
+    pub(super) async fn fetch(
+        self: &Arc<Self>,
+        segment: &Arc<Segment>,
+        pointer: &RecordPointer,
+        checks: Vec<Check>,
+        reader: Reader,
+    ) -> Result<Vec<Bytes>> {
+        let location = &pointer.location;
+        let (Some(first), Some(last)) = (checks.first(), checks.last()) else {
+            return Ok(Vec::new());
+        };
+        let stored = first.stored.start..last.stored.end;
+        let pieces = pieces(location, stored.clone());
+        let whole_row = self.is_row_wanted(segment, location, &pieces, reader);
+        let reads = pieces.iter().map(|piece| async {
+            if whole_row {
+                return Err(Lost::Away);
+            }
+            self.read_shard(segment, location, piece.shard, piece.columns(), false)
+                .await
+        });
+        let reads = join_all(reads).await;
+        let mut unreadable = Vec::new();
+        let mut parts: Vec<Option<Bytes>> = Vec::with_capacity(reads.len());
+        for (at, read) in reads.into_iter().enumerate() {
+            if read == Err(Lost::Unreadable) {
+                unreadable.push(at);
+            }
+            parts.push(read.ok());
+        }
+        let degraded = parts.iter().any(Option::is_none);
+        if degraded {
+            count(&self.counters.degraded_reads, 1);
+            self.decode_lost(segment, location, &pieces, &mut parts)
+                .await;
+        }
+        let verified: Vec<Option<Vec<Bytes>>> = checks
+            .iter()
+            .map(|check| {
+                let range = check.stored.start - stored.start..check.stored.end - stored.start;
+                let parts = slice_known(&parts, &pieces, range)?;
+                let is_good = checksum_of(&parts) == check.checksum;
+                (is_good || planted::is(Bug::RecordChecksumIgnored)).then_some(parts)
+            })
+            .collect();
+        if verified.iter().all(Option::is_some) {
+            let parts: Vec<Bytes> = parts.into_iter().flatten().collect();
+            let fixes = unreadable.into_iter().filter_map(|at| {
+                Some(Fix {
+                    piece: *pieces.get(at)?,
+                    data: parts.get(at)?.clone(),
+                })
+            });
+            self.start_repair(segment, location, fixes.collect());
+            return Ok(parts);
+        }
+        let mut all = Vec::new();
+        let mut fixes = Vec::new();
+        for (check, verified) in checks.iter().zip(verified) {
+            match verified {
+                Some(parts) => all.extend(parts),
+                None => all.push(self.recover(segment, location, check, &mut fixes).await?),
+            }
+        }
+        self.start_repair(segment, location, join_adjacent(fixes));
+        Ok(all)
+    }
+
+    /// Whether these pieces should be cut from the decoded row although they may all be there: a disk
+    /// of the row is away, and a reader in order is at its start, or its decoding is under way.
+    fn is_row_wanted(
+        &self,
+        segment: &Segment,
+        location: &Location,
+        pieces: &[Piece],
+        reader: Reader,
+    ) -> bool {
+        let disks = segment.disks();
+        let data_disks = disks.iter().take(usize::from(segment.code.data()));
+        let is_away = |disk: DiskId| self.healthy_disk(disk).is_none();
+        let at_start = |piece: &Piece| piece.shard == 0 && piece.unit_offset == 0;
+        is_streaming(segment, location, pieces)
+            && data_disks.copied().any(is_away)
+            && (reader == Reader::InOrder && pieces.first().is_some_and(at_start)
+                || self
+                    .rows
+                    .is_near(&(segment.volume, segment.id, location.row_block)))
+    }
+
+    /// The shards of a segment whose disks answer.
+    pub(super) fn answering<'a>(&'a self, segment: &'a Segment) -> impl Iterator<Item = u8> + 'a {
+        (0..segment.code.total()).filter(|shard| {
+            let disk = segment.disk_of(*shard);
+            let disk = disk.and_then(|disk| self.healthy_disk(disk));
+            disk.is_some_and(|disk| !disk.is_silent())
+        })
+    }
+
+    /// Reads bytes `columns` of one unit of a row. A disk that has failed is asked only as a last resort, and one that
+    /// answers nothing is waited for only then, or where those that do are not enough.
+    pub(super) async fn read_shard(
+        self: &Arc<Self>,
+        segment: &Arc<Segment>,
+        location: &Location,
+        shard: u8,
+        columns: Range<u32>,
+        last_resort: bool,
+    ) -> std::result::Result<Bytes, Lost> {
+        let disk = segment.disk_of(shard).ok_or(Lost::Away)?;
+        let disk = self.disk(disk).ok_or(Lost::Away)?;
+        if disk.health().failed && !last_resort {
+            return Err(Lost::Away);
+        }
+        let offset = location.row_offset_bytes() + u64::from(columns.start);
+        let read = async {
+            let handle = match segment.open_shard(shard) {
+                Some(handle) => handle,
+                None => disk.open_shard(segment.shard_name(shard)).await?,
+            };
+            handle.read_at(offset, columns.len()).await
+        };
+        let read = if last_resort {
+            read.await
+        } else {
+            match select(pin!(read), pin!(disk.silence())).await {
+                Either::Left((read, _)) => read,
+                Either::Right(_) if self.answering(segment).count() >= data_count(segment) => {
+                    return Err(Lost::Away);
+                }
+                Either::Right((_, read)) => read.await,
+            }
+        };
+        match read {
+            Ok(bytes) => {
+                count(&self.counters.disk_reads, 1);
+                count(&self.counters.disk_read_bytes, columns.len() as u64);
+                Ok(bytes)
+            }
+            Err(error) => {
+                tracing::debug!(volume = %segment.volume, segment = %segment.id, shard, %error, "a shard could not be read");
+                Err(match error.kind() {
+                    ShardErrorKind::Io => Lost::Unreadable,
+                    ShardErrorKind::NotFound => {
+                        self.start_rebuild(segment, shard);
+                        Lost::Missing
+                    }
+                    _ => Lost::Away,
+                })
+            }
+        }
+    }
+}
+
+pub(super) fn data_count(segment: &Segment) -> usize {
+    usize::from(segment.code.data())
+}
+
+/// Whether pieces are so large a part of their row that its other records are likely wanted next.
+pub(super) fn is_streaming(segment: &Segment, location: &Location, pieces: &[Piece]) -> bool {
+    let wanted: u32 = pieces.iter().map(|piece| piece.len_bytes).sum();
+    segment.code.data() > 1 && wanted >= location.unit_len_bytes() / 2
+}
+
+/// The part of the pieces at `range` (counted from the first piece), if all of it is known.
+fn slice_known(parts: &[Option<Bytes>], pieces: &[Piece], range: Range<u32>) -> Option<Vec<Bytes>> {
+    let mut known = Vec::new();
+    let mut start = 0;
+    for (part, piece) in parts.iter().zip(pieces) {
+        let end = start + piece.len_bytes;
+        let (from, to) = (range.start.max(start), range.end.min(end));
+        if from < to {
+            let part = part.as_ref()?;
+            known.push(part.slice((from - start) as usize..(to - start) as usize));
+        }
+        start = end;
+    }
+    Some(known)
+}
+
+/// Fixes of adjacent bytes of one shard as one: granule by granule they would each be synced.
+fn join_adjacent(fixes: Vec<Fix>) -> Vec<Fix> {
+    let mut joined: Vec<(Piece, Vec<Bytes>)> = Vec::new();
+    for Fix { piece, data } in fixes {
+        match joined.last_mut() {
+            Some((last, parts))
+                if last.shard == piece.shard && last.columns().end == piece.unit_offset =>
+            {
+                last.len_bytes += piece.len_bytes;
+                parts.push(data);
+            }
+            _ => joined.push((piece, vec![data])),
+        }
+    }
+    let whole = |(piece, parts)| Fix {
+        piece,
+        data: join(parts),
+    };
+    joined.into_iter().map(whole).collect()
+}
+
+pub(super) fn join(mut parts: Vec<Bytes>) -> Bytes {
+    match (parts.pop(), parts.is_empty()) {
+        (None, _) => Bytes::new(),
+        (Some(only), true) => only,
+        (Some(last), false) => {
+            parts.push(last);
+            parts.concat().into()
+        }
+    }
+}
+
+pub(super) fn damaged(segment: &Segment, location: &Location, detail: String) -> SegmentError {
+    damaged_at(segment, location, &(0..location.len_bytes), detail)
+}
+
+pub(super) fn damaged_at(
+    segment: &Segment,
+    location: &Location,
+    stored: &Range<u32>,
+    detail: String,
+) -> SegmentError {
+    SegmentError::Damaged {
+        volume: segment.volume,
+        segment: segment.id,
+        row_block: location.row_block,
+        offset_bytes: location.offset_bytes + stored.start,
+        len_bytes: stored.len() as u32,
+        detail,
+    }
+}

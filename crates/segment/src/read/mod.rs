@@ -1,0 +1,275 @@
+//! The way of a read: cache, the bytes from their shards, checksums, redundancy.
+//!
+//! Owns: which parts of a record are fetched and cached together.
+//! Invariant: no byte leaves here that did not pass its record's checksum (Rule 2).
+
+mod fetch;
+mod redundancy;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cairn_base::VolumeId;
+
+pub(crate) use self::redundancy::decode;
+
+use self::fetch::{Check, Reader, damaged, join};
+use crate::cache::{Guard, Key, Parts, granules, slice, within_granule};
+use crate::error::{Result, SegmentError};
+use crate::pointer::{CHECKSUM_GRANULE_BYTES, Codec, Location, RecordPointer};
+use crate::record::decode_record;
+use crate::repair::REPAIRS_MAX;
+use crate::store::{SegmentStore, count};
+use crate::volume::Segment;
+
+/// A part shorter than this is copied before it is cached: the blocks around it, which were read
+/// with it, would weigh as much as itself.
+const SHARE_LEN_BYTES_MIN: usize = 16 << 10;
+
+impl SegmentStore {
+    /// Bytes `range` of the file bytes of a record, in parts, in order; from the cache or from disks,
+    /// from redundancy where disks fail. Damage that is found is repaired in the background.
+    ///
+    /// Fails with `Gone` if the segment was removed meanwhile and with `Damaged` if redundancy is not enough.
+    pub async fn read(
+        self: &Arc<Self>,
+        volume: VolumeId,
+        pointer: &RecordPointer,
+        range: Range<u32>,
+    ) -> Result<Vec<Bytes>> {
+        self.read_for(volume, pointer, range, Reader::Any).await
+    }
+
+    /// The same for a reader in order, who will want what comes behind it as well.
+    pub async fn read_in_order(
+        self: &Arc<Self>,
+        volume: VolumeId,
+        pointer: &RecordPointer,
+        range: Range<u32>,
+    ) -> Result<Vec<Bytes>> {
+        self.read_for(volume, pointer, range, Reader::InOrder).await
+    }
+
+    async fn read_for(
+        self: &Arc<Self>,
+        volume: VolumeId,
+        pointer: &RecordPointer,
+        range: Range<u32>,
+        reader: Reader,
+    ) -> Result<Vec<Bytes>> {
+        if let Some(found) = self.read_cached(volume, pointer, range.clone()) {
+            return Ok(found);
+        }
+        check_range(pointer, &range)?;
+        if range.is_empty() {
+            return Ok(Vec::new());
+        }
+        count(&self.counters.cache_misses, 1);
+        let segment = self.volume(volume)?.segment(pointer.location.segment)?;
+        check_place(&segment, &pointer.location)?;
+        let result = if is_read_whole(pointer, &range) {
+            let whole = self.read_whole(&segment, pointer, reader).await;
+            whole.map(|parts| slice(&parts, range))
+        } else {
+            self.read_granules(&segment, pointer, range, reader).await
+        };
+        match result {
+            // Its shards are deleted or already hold another segment's bytes.
+            Err(_) if segment.is_removed() => Err(SegmentError::Gone {
+                volume,
+                segment: segment.id,
+            }),
+            Err(error) => {
+                count(&self.counters.damaged_reads, 1);
+                Err(error)
+            }
+            read => read,
+        }
+    }
+
+    /// Reads a whole record from the disks, past the cache, and checks it against its pointer. Damage
+    /// is repaired from redundancy before this returns, where there is enough of it.
+    ///
+    /// Fails with `Gone` if the segment was removed meanwhile and with `Damaged` if redundancy is not enough.
+    pub async fn verify(self: &Arc<Self>, volume: VolumeId, pointer: &RecordPointer) -> Result<()> {
+        check_range(pointer, &(0..0))?;
+        let segment = self.volume(volume)?.segment(pointer.location.segment)?;
+        check_place(&segment, &pointer.location)?;
+        let fetched = self
+            .fetch(&segment, pointer, checks(pointer), Reader::Any)
+            .await;
+        let checked = fetched.and_then(|stored| {
+            if pointer.codec == Codec::Raw {
+                return Ok(());
+            }
+            decode_record(pointer.codec, &join(stored), pointer.file_len_bytes)
+                .map(drop)
+                .map_err(|error| damaged(&segment, &pointer.location, error.to_string()))
+        });
+        if self.repairs.available_permits() < REPAIRS_MAX {
+            self.repairs_done().await;
+        }
+        match checked {
+            Err(_) if segment.is_removed() => Err(SegmentError::Gone {
+                volume,
+                segment: segment.id,
+            }),
+            checked => checked,
+        }
+    }
+
+    async fn read_whole(
+        self: &Arc<Self>,
+        segment: &Arc<Segment>,
+        pointer: &RecordPointer,
+        reader: Reader,
+    ) -> Result<Parts> {
+        let key = Key::whole(segment.volume, pointer);
+        let guard = match self.cache.get_or_guard(&key).await {
+            Ok(parts) => return Ok(parts),
+            Err(guard) => guard,
+        };
+        let stored = self
+            .fetch(segment, pointer, checks(pointer), reader)
+            .await?;
+        let parts: Parts = if pointer.codec == Codec::Raw {
+            stored.into_iter().map(unshare_small).collect()
+        } else {
+            let stored = join(stored);
+            let data = decode_record(pointer.codec, &stored, pointer.file_len_bytes)
+                .map_err(|error| damaged(segment, &pointer.location, error.to_string()))?;
+            [data].into()
+        };
+        let _ = guard.insert(parts.clone());
+        Ok(parts)
+    }
+
+    async fn read_granules(
+        self: &Arc<Self>,
+        segment: &Arc<Segment>,
+        pointer: &RecordPointer,
+        range: Range<u32>,
+        reader: Reader,
+    ) -> Result<Vec<Bytes>> {
+        // In ascending order by everyone, so that two readers never wait for each other.
+        let mut missing: Vec<(u32, Guard<'_>)> = Vec::new();
+        let mut found: Vec<(u32, Parts)> = Vec::new();
+        for granule in granules(&range) {
+            let key = Key::granule(segment.volume, pointer, granule);
+            match self.cache.get_or_guard(&key).await {
+                Ok(parts) => found.push((granule, parts)),
+                Err(guard) => missing.push((granule, guard)),
+            }
+        }
+        let mut checks_of_all = checks(pointer).into_iter().zip(0..);
+        let mut missing = missing.into_iter().peekable();
+        while let Some((first, guard)) = missing.next() {
+            let mut guards = vec![guard];
+            while let Some((_, guard)) =
+                missing.next_if(|(next, _)| *next == first + guards.len() as u32)
+            {
+                guards.push(guard);
+            }
+            let run = first..first + guards.len() as u32;
+            let checks = checks_of_all
+                .by_ref()
+                .skip_while(|(_, granule)| *granule < run.start)
+                .take(guards.len())
+                .map(|(check, _)| check)
+                .collect();
+            let stored = self.fetch(segment, pointer, checks, reader).await?;
+            let run_len = guards.len();
+            for (index, guard) in (0..).zip(guards) {
+                let start = index * CHECKSUM_GRANULE_BYTES;
+                let parts = slice(&stored, start..start + CHECKSUM_GRANULE_BYTES);
+                // Alone it is what was read; as part of a run it would keep the whole run alive.
+                let parts: Parts = if run_len == 1 {
+                    parts.into_iter().map(unshare_small).collect()
+                } else {
+                    [parts.concat().into()].into()
+                };
+                let _ = guard.insert(parts.clone());
+                found.push((run.start + index, parts));
+            }
+        }
+        found.sort_unstable_by_key(|(granule, _)| *granule);
+        let parts = found
+            .iter()
+            .flat_map(|(granule, parts)| slice(parts, within_granule(*granule, &range)));
+        Ok(parts.collect())
+    }
+}
+
+/// What is checked in a whole record.
+fn checks(pointer: &RecordPointer) -> Vec<Check> {
+    let len_bytes = pointer.location.len_bytes;
+    if pointer.codec != Codec::Raw {
+        let checksum = pointer.checksums.first().copied();
+        return checksum
+            .map(|checksum| Check {
+                stored: 0..len_bytes,
+                checksum,
+            })
+            .into_iter()
+            .collect();
+    }
+    (0..)
+        .zip(&pointer.checksums)
+        .map(|(granule, checksum)| {
+            let start = granule * CHECKSUM_GRANULE_BYTES;
+            Check {
+                stored: start..len_bytes.min(start + CHECKSUM_GRANULE_BYTES),
+                checksum: *checksum,
+            }
+        })
+        .collect()
+}
+
+/// Whether a read of `range` fetches and caches the record as one.
+fn is_read_whole(pointer: &RecordPointer, range: &Range<u32>) -> bool {
+    let len_bytes = pointer.file_len_bytes;
+    pointer.codec != Codec::Raw
+        || len_bytes <= CHECKSUM_GRANULE_BYTES
+        || range.len() as u32 >= len_bytes / 2
+}
+
+fn check_range(pointer: &RecordPointer, range: &Range<u32>) -> Result<()> {
+    pointer.check().map_err(|error| SegmentError::BadPointer {
+        detail: error.to_string(),
+    })?;
+    if range.start > range.end || range.end > pointer.file_len_bytes {
+        return Err(SegmentError::BadPointer {
+            detail: format!(
+                "bytes {}..{} of a record of {} were asked for",
+                range.start, range.end, pointer.file_len_bytes
+            ),
+        });
+    }
+    Ok(())
+}
+
+/// Refuses places outside of the segment, which only damaged metadata can name.
+fn check_place(segment: &Segment, location: &Location) -> Result<()> {
+    let unit_len_bytes = u64::from(location.unit_len_bytes());
+    let row_end = location.row_offset_bytes() + unit_len_bytes;
+    let end = u64::from(location.offset_bytes) + u64::from(location.len_bytes);
+    let data = u64::from(segment.code.data());
+    if row_end > segment.shard_len_bytes || end > unit_len_bytes * data {
+        return Err(SegmentError::BadPointer {
+            detail: format!(
+                "segment {} has no such place: row at block {}, bytes up to {end}",
+                segment.id, location.row_block
+            ),
+        });
+    }
+    Ok(())
+}
+
+fn unshare_small(part: Bytes) -> Bytes {
+    if part.len() < SHARE_LEN_BYTES_MIN {
+        Bytes::copy_from_slice(&part)
+    } else {
+        part
+    }
+}
