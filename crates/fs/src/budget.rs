@@ -4,7 +4,7 @@
 //! Must not know: when and how data is flushed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -56,6 +56,8 @@ pub(crate) struct DirtyAccount {
     budget: Arc<DirtyBudget>,
     /// Locked over each change: what was given back is not counted again.
     is_closed: Mutex<bool>,
+    /// Nothing flushes any more, so there is nothing to wait for.
+    has_ended: AtomicBool,
 }
 
 impl Drop for DirtyAccount {
@@ -71,7 +73,14 @@ impl DirtyAccount {
             bytes: AtomicU64::new(0),
             budget,
             is_closed: Mutex::new(false),
+            has_ended: AtomicBool::new(false),
         }
+    }
+
+    /// Whoever waits for room should look around, now and whenever there is none: the volume ends.
+    pub fn end(&self) {
+        self.has_ended.store(true, Ordering::Release);
+        self.budget.less.notify_waiters();
     }
 
     /// Gives back what the volume holds, and counts nothing of it any more: it was left behind, and whatever
@@ -116,8 +125,8 @@ impl DirtyAccount {
     }
 
     /// Whether there is room for `len_bytes` more; if not, waits until there may be: until something
-    /// was flushed, or a flush failed, so that the caller looks whether there still is space. What is
-    /// larger than all there is gets in when nothing else is there.
+    /// was flushed, or a flush failed, so that the caller looks whether there still is space, or the volume
+    /// ended. What is larger than all there is gets in when nothing else is there.
     pub async fn admit(&self, len_bytes: u64) -> bool {
         if self.has_room(len_bytes) {
             return true;
@@ -126,6 +135,10 @@ impl DirtyAccount {
         self.budget.press.notify_waiters();
         if self.has_room(len_bytes) {
             return true;
+        }
+        // After that, its end wakes this waiter.
+        if self.has_ended.load(Ordering::Acquire) {
+            return false;
         }
         less.await;
         false

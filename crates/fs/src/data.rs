@@ -130,11 +130,11 @@ impl Fs {
                 });
             }
         }
-        // What came in after the last flush would be lost, and answered with the old verifier.
-        if shared.tasks.is_stopping() {
-            return Err(FsError::Fenced);
-        }
         loop {
+            // What came in after the last flush would be lost, and answered with the old verifier.
+            if shared.tasks.is_stopping() {
+                return Err(FsError::Fenced);
+            }
             shared.require_space(u64::from(count_bytes))?;
             if shared.dirty.admit(u64::from(count_bytes)).await {
                 break;
@@ -175,6 +175,7 @@ impl Fs {
                 data,
                 journal: position,
                 sequence,
+                buffer_len_bytes: u64::from(count_bytes),
             };
             let added = state.dirty.insert(offset, run);
             shared.dirty.add(added);
@@ -218,14 +219,12 @@ impl Fs {
         _len: u32,
     ) -> Result<Wcc, FsError> {
         let inode = self.0.inode(ino)?;
-        let before = {
-            let state = inode.lock();
-            require_file(&state)?;
-            state.pre_attr()
-        };
+        require_file(&inode.lock())?;
         self.0.commit(&inode).await?;
+        // It changes no attribute. Others may have meanwhile, and a client that was told of that as its own doing
+        // would believe what it has cached.
         let state = inode.lock();
-        Ok(state.wcc(ino, before))
+        Ok(state.wcc(ino, state.pre_attr()))
     }
 }
 

@@ -18,7 +18,13 @@ pub struct Run {
     /// Number of the write within its file, or of the oldest whose bytes in memory it replaced: what a
     /// COMMIT has to wait for.
     pub sequence: u64,
+    /// Of the buffer that `data` is of, all of which it keeps in memory.
+    pub buffer_len_bytes: u64,
 }
+
+/// A part of a buffer that is smaller than this part of it is copied, so that memory that is counted is not far
+/// less than what is held.
+const SHARED_PART_MIN: u64 = 4;
 
 /// Runs by file offset; they never overlap.
 #[derive(Debug, Default)]
@@ -80,11 +86,22 @@ impl DirtyMap {
         self.len_bytes as i64 - before as i64
     }
 
-    /// Puts back the parts of `run` that nothing newer covers: for a flush that failed.
+    /// Puts back the parts of `run` that nothing newer covers: for a flush that failed. What is newer and in memory
+    /// only takes over its number, as in [`Self::insert`].
     pub fn insert_under(&mut self, offset: u64, run: Run) -> i64 {
         let before = self.len_bytes;
         let mut gaps = Vec::new();
         let end = offset + run.data.len() as u64;
+        if run.journal.is_none() {
+            for (start, newer) in self.runs.range_mut(..end).rev() {
+                if *start + newer.data.len() as u64 <= offset {
+                    break;
+                }
+                if newer.journal.is_none() {
+                    newer.sequence = newer.sequence.min(run.sequence);
+                }
+            }
+        }
         gaps_of(&self.runs, offset..end, &mut gaps);
         for gap in gaps {
             let part = Run {
@@ -180,7 +197,12 @@ impl DirtyMap {
         self.unstable_bytes = 0;
     }
 
-    fn add(&mut self, offset: u64, run: Run) {
+    fn add(&mut self, offset: u64, mut run: Run) {
+        let len_bytes = run.data.len() as u64;
+        if len_bytes < run.buffer_len_bytes / SHARED_PART_MIN {
+            run.data = Bytes::copy_from_slice(&run.data);
+            run.buffer_len_bytes = len_bytes;
+        }
         self.len_bytes += run.data.len() as u64;
         if run.journal.is_none() {
             self.unstable_bytes += run.data.len() as u64;
@@ -266,6 +288,7 @@ mod tests {
             data: Bytes::from(vec![byte; len]),
             journal: sequence.is_multiple_of(2).then_some(LogPosition(sequence)),
             sequence,
+            buffer_len_bytes: len as u64,
         }
     }
 
@@ -279,6 +302,66 @@ mod tests {
             }
         }
         bytes
+    }
+
+    /// A COMMIT that waits for bytes that a failed flush gives back must not find them gone before what replaced
+    /// them meanwhile is stable.
+    #[test]
+    fn what_replaced_bytes_that_come_back_is_waited_for_as_they_are() {
+        let unstable = |offset, len, sequence| {
+            let run = Run {
+                journal: None,
+                ..run(7, len, sequence)
+            };
+            (offset, run)
+        };
+        for (newer_at, newer_len, waited) in [(0, 100, true), (90, 50, true), (100, 50, false)] {
+            let mut map = DirtyMap::default();
+            let (offset, newer) = unstable(newer_at, newer_len, 9);
+            map.insert(offset, newer);
+            let (offset, back) = unstable(0, 100, 2);
+            map.insert_under(offset, back.clone());
+            map.clear(0..newer_at);
+            assert_eq!(map.has_unstable_up_to(2), waited, "{newer_at}");
+            // What the journal has is stable already.
+            let journaled = Run {
+                journal: Some(LogPosition(1)),
+                ..back
+            };
+            let mut map = DirtyMap::default();
+            let (offset, newer) = unstable(newer_at, newer_len, 9);
+            map.insert(offset, newer);
+            map.insert_under(0, journaled);
+            assert!(!map.has_unstable_up_to(2));
+        }
+    }
+
+    /// What is left of large writes after others keeps about as much memory as is counted.
+    #[test]
+    fn small_rests_of_large_writes_do_not_keep_their_buffers() {
+        const LEN: usize = 1 << 20;
+        let mut map = DirtyMap::default();
+        let alive = std::sync::Arc::new(());
+        struct Buffer(Vec<u8>, #[expect(dead_code)] std::sync::Arc<()>);
+        impl AsRef<[u8]> for Buffer {
+            fn as_ref(&self) -> &[u8] {
+                &self.0
+            }
+        }
+        for step in 0..200u64 {
+            let data = Bytes::from_owner(Buffer(vec![1; LEN], alive.clone()));
+            let written = Run {
+                data,
+                ..run(1, LEN, step)
+            };
+            map.insert(step * 4096, written);
+        }
+        let held = std::sync::Arc::strong_count(&alive) - 1;
+        let counted = map.len_bytes() as usize / LEN;
+        assert!(
+            held <= 2 * SHARED_PART_MIN as usize * (counted + 1),
+            "{held} {counted}"
+        );
     }
 
     #[derive(Clone, Debug)]

@@ -191,11 +191,15 @@ impl Shared {
                     tickets.push(landed);
                 }
                 drop(appended);
+                let mut landed = Vec::with_capacity(jobs.len());
                 for (job, ticket) in jobs.into_iter().zip(tickets) {
-                    let result = match ticket {
-                        Ok(ticket) => self.durable(ticket).await,
-                        Err(error) => Err(error),
-                    };
+                    match ticket {
+                        Ok(ticket) => landed.push((job, ticket)),
+                        Err(error) => self.turn_back(job, error),
+                    }
+                }
+                for (job, ticket) in landed {
+                    let result = self.durable(ticket).await;
                     self.finish(job, result);
                 }
             }
@@ -334,7 +338,8 @@ impl Shared {
         job.done.send_replace(Some(result));
     }
 
-    /// A flush failed before anything referred to its bytes: they are dirty again.
+    /// A flush failed before all its bytes were the file's extents: they are dirty again. Those that are extents
+    /// already are replaced by the next flush.
     fn turn_back(&self, job: Job, error: FsError) {
         let mut state = job.inode.lock();
         let mut kept = 0;
@@ -689,6 +694,7 @@ mod tests {
                     data: Bytes::from(vec![*start as u8; *len]),
                     journal: None,
                     sequence: 0,
+                    buffer_len_bytes: *len as u64,
                 };
                 (*start, run)
             })

@@ -249,6 +249,10 @@ impl Shared {
     /// One round: what is dead goes, and if there is too much waste, some segments are rewritten.
     async fn collect_garbage(self: &Arc<Self>, round: u64) -> Result<(), FsError> {
         let survey = self.tend().await?;
+        if self.tasks.is_stopping() {
+            // The volume may be open anew by now, with segments of which this one's metadata does not know.
+            return Ok(());
+        }
         let (limits, room) = self.limits(survey.live_bytes);
         if limits.is_pressed || round.is_multiple_of(UNREFERENCED_ROUNDS) {
             self.remove_unreferenced().await?;

@@ -506,15 +506,20 @@ impl Shared {
             inodes: 1,
             ..SpaceDelta::default()
         });
+        // In the table before anybody can find it: who lists the directory would put it there, too.
+        let inode = Inode::new(
+            ino,
+            State::new(record, ExtentMap::empty(&self.extent_count)),
+        );
+        self.inodes.insert(inode.clone());
+        let mut state = inode.lock();
         let ticket = self.meta.submit(batch);
         parent.ticket = ticket;
-        let mut state = State::new(record, ExtentMap::empty(&self.extent_count));
         state.ticket = ticket;
         let made = Made {
             attr: state.attr(ino),
             dir: parent.wcc(dir, before),
         };
-        self.inodes.insert(Inode::new(ino, state));
         Ok((made, ticket))
     }
 
@@ -558,6 +563,8 @@ impl Shared {
             let now = self.now();
             let mut batch = Batch::new();
             let before = locked.of(dir).pre_attr();
+            // It may fail, so it comes before anything has changed.
+            self.drop_link(&child, locked.of(child.ino), now, &mut batch)?;
             let state = locked.of(dir);
             DirChange {
                 dir,
@@ -569,7 +576,6 @@ impl Shared {
             }
             state.touch_mtime(now);
             batch.put(Key::inode(dir), state.stored_record().encode());
-            self.drop_link(&child, locked.of(child.ino), now, &mut batch)?;
             let ticket = self.meta.submit(batch);
             locked.of(child.ino).ticket = ticket;
             let state = locked.of(dir);
@@ -580,7 +586,7 @@ impl Shared {
     }
 
     /// Takes one name from an inode (all of a directory's); without a name left, it is removed: at
-    /// once if it has no more extents than fit the batch, else by the reaper.
+    /// once if it has no more extents than fit the batch, else by the reaper. If it fails, nothing has changed.
     pub(crate) fn drop_link(
         self: &Arc<Self>,
         child: &Arc<Inode>,
@@ -589,8 +595,8 @@ impl Shared {
         batch: &mut Batch,
     ) -> Result<(), FsError> {
         let is_dir = state.record.kind == InodeKind::Directory;
-        state.touch_ctime(now);
         if !is_dir && state.record.nlink > 1 {
+            state.touch_ctime(now);
             state.record.nlink -= 1;
             batch.put(Key::inode(child.ino), state.stored_record().encode());
             return Ok(());
@@ -599,6 +605,7 @@ impl Shared {
         if goes_now {
             self.drop_xattrs(child.ino, state, batch)?;
         }
+        state.touch_ctime(now);
         state.record.nlink = 0;
         state.removed = true;
         self.discard_dirty(state, 0);

@@ -144,6 +144,10 @@ impl Shared {
         let mut batch = Batch::new();
         let before_from = locked.of(m.from_dir).pre_attr();
         let before_to = locked.of(m.to_dir).pre_attr();
+        if let Some(replaced) = m.replaced {
+            // It may fail, so it comes before anything has changed.
+            self.drop_link(replaced, locked.of(replaced.ino), now, &mut batch)?;
+        }
         let state = locked.of(m.from_dir);
         DirChange {
             dir: m.from_dir,
@@ -162,14 +166,16 @@ impl Shared {
         };
         match m.target {
             Some(entry) => change.replace(m.to_name, m.moved.ino, m.source.kind, entry.cookie),
-            None => change.add(state, m.to_name, m.moved.ino, m.source.kind),
+            None if across => change.add(state, m.to_name, m.moved.ino, m.source.kind),
+            // Its place in the directory stays: who renames what is listed would else never come to the end.
+            None => {
+                state.record.entry_count += 1;
+                change.replace(m.to_name, m.moved.ino, m.source.kind, m.source.cookie);
+            }
         }
         // A directory that comes adds a link; one that it replaces takes its own away.
         if is_dir && m.replaced.is_none() {
             state.record.nlink += 1;
-        }
-        if let Some(replaced) = m.replaced {
-            self.drop_link(replaced, locked.of(replaced.ino), now, &mut batch)?;
         }
         let state = locked.of(m.moved.ino);
         state.record.parent = m.to_dir;

@@ -301,6 +301,7 @@ impl Fs {
     /// Leaves the volume behind without waiting for anything, because some of it waits for a disk that may never
     /// answer; see [`MetaStore::abandon`]. What was written and is not durable is lost, as in a crash.
     pub fn abandon(&self) {
+        self.0.stop();
         self.0.meta.abandon();
         self.0.segments.close_volume(self.0.volume);
         self.0.dirty.close();
@@ -311,7 +312,7 @@ impl Fs {
     /// The caller has stopped sending operations. On an error the volume is closed all the same;
     /// what was acknowledged as stable is safe, unstable writes may be lost.
     pub async fn close(&self) -> Result<(), FsError> {
-        self.0.tasks.stop();
+        self.0.stop();
         self.0.tasks.ended().await;
         let flushed = self.0.flush_everything().await;
         self.0.segments.seal_all(self.0.volume).await;
@@ -423,10 +424,19 @@ impl Shared {
                 } else {
                     ExtentMap::new(&self.extent_count)
                 };
-                Ok(Some(State::new(record, extents)))
+                let mut state = State::new(record, extents);
+                // What it rests on was submitted, and may not be durable yet.
+                state.ticket = self.meta.last_ticket();
+                Ok(Some(state))
             })
             .map_err(meta_error)?;
         found.ok_or(FsError::Stale)
+    }
+
+    /// Ends background work; writers that wait for room go away.
+    fn stop(&self) {
+        self.tasks.stop();
+        self.dirty.end();
     }
 
     /// Waits until `ticket` is durable.
@@ -656,6 +666,7 @@ impl Shared {
             }
             state.sequence += 1;
             let run = Run {
+                buffer_len_bytes: entry.data.len() as u64,
                 data: entry.data,
                 journal: Some(entry.position),
                 sequence: state.sequence,

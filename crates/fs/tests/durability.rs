@@ -1,11 +1,16 @@
 //! What was answered is there after a crash: the smallest cases of bugs that the simulator found.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
+use cairn_base::Ino;
 use cairn_base::env::BoxFuture;
 use cairn_fs::*;
-use cairn_testkit::{Crash, OpKind, Pace};
+use cairn_meta::{Batch, Key};
+use cairn_testkit::{Crash, Fault, FaultRule, OpKind, Pace};
+use futures_util::FutureExt;
 use tokio::sync::Semaphore;
 
 use world::*;
@@ -186,5 +191,210 @@ fn what_is_dead_stays_until_that_is_durable() {
         assert_eq!(world.segments.segments(VOLUME).len(), 2);
         let world = world.crash(10, Crash::KeepUnsynced).await;
         assert!(read_all(&world.fs, ino).await == old);
+    });
+}
+
+async fn make_file(fs: &Fs, name: &[u8]) -> Ino {
+    let made = CreateMode::Guarded(SetAttr::default());
+    let made = fs.create(&ROOT_USER, ROOT_INO, name, made).await;
+    made.unwrap().attr.ino
+}
+
+async fn write(fs: &Fs, ino: Ino, offset: u64, bytes: Vec<u8>) -> Result<Written, FsError> {
+    fs.write(&ROOT_USER, ino, offset, bytes.into(), Stability::Unstable)
+        .await
+}
+
+/// The metadata could not be read for a moment when a flush was to land. Its bytes were never flushed again: every
+/// COMMIT failed from then on, or, when the inode had left memory, succeeded without them.
+#[test]
+fn what_could_not_land_is_flushed_again() {
+    block_on(async {
+        let world = World::new(11, 1).await;
+        let ino = make_file(&world.fs, b"file").await;
+        write(&world.fs, ino, 0, pattern(100_000, 1)).await.unwrap();
+        world.fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
+        let world = world.restart(12).await;
+        let key = Key::extent(ino, 100_000);
+        let meta = world.fs.meta();
+        let put = |value: Bytes| {
+            let mut batch = Batch::new();
+            batch.put(key.clone(), value);
+            meta.submit(batch);
+        };
+        let stored = meta.get(&key).unwrap().expect("an extent");
+        put(Bytes::from_static(&[99]));
+        let new = pattern(200_000, 2);
+        write(&world.fs, ino, 0, new.clone()).await.unwrap();
+        let refused = world.fs.commit(&ROOT_USER, ino, 0, 0).await;
+        assert!(matches!(refused, Err(FsError::Io(_))), "{refused:?}");
+        put(stored);
+        world.fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
+        let world = world.crash(13, Crash::LoseUnsynced).await;
+        assert!(read_all(&world.fs, ino).await == new);
+    });
+}
+
+/// A flush of bytes that a COMMIT waits for failed after others had replaced them: the COMMIT found nothing left to
+/// wait for, and a crash took both.
+#[test]
+fn a_commit_waits_for_what_replaced_the_bytes_of_a_failed_flush() {
+    block_on(async {
+        let world = World::new(14, 1).await;
+        let fs = &world.fs;
+        let ino = make_file(fs, b"file").await;
+        let gate = Arc::new(Semaphore::new(0));
+        world.disks[0].pace_with(Arc::new(SyncGate(gate.clone())));
+        let commit = || {
+            let fs = world.fs.clone();
+            tokio::spawn(async move { fs.commit(&ROOT_USER, ino, 0, 0).await })
+        };
+        write(fs, ino, 0, pattern(100_000, 1)).await.unwrap();
+        drop(commit());
+        let_others_run().await;
+        write(fs, ino, 10 << 20, pattern(100_000, 2)).await.unwrap();
+        drop(commit());
+        let_others_run().await;
+        write(fs, ino, 50_000, pattern(200_000, 3)).await.unwrap();
+        let waiting = commit();
+        let_others_run().await;
+        // The first lands; what it held back is flushed now, and that fails.
+        gate.add_permits(2);
+        let_others_run().await;
+        world.disks[0].inject(FaultRule {
+            kind: Some(OpKind::Write),
+            name_part: "shards/".into(),
+            skip: 0,
+            times: 1000,
+            fault: Fault::Io,
+        });
+        let flushing = fs.commit(&ROOT_USER, ino, 0, 0).now_or_never();
+        assert!(flushing.is_none());
+        let last = pattern(200_000, 4);
+        let written = write(fs, ino, 50_000, last.clone()).now_or_never();
+        written.expect("at once").unwrap();
+        let_others_run().await;
+        world.disks[0].clear_faults();
+        gate.add_permits(100);
+        waiting.await.unwrap().unwrap();
+        let world = world.crash(15, Crash::LoseUnsynced).await;
+        let read = read_all(&world.fs, ino).await;
+        assert!(read[50_000..250_000] == last);
+    });
+}
+
+/// Holds the first sync of a shard from when it is armed on.
+struct HoldsOne {
+    is_armed: AtomicBool,
+    gate: Arc<Semaphore>,
+}
+
+impl Pace for HoldsOne {
+    fn pause(&self, kind: OpKind, name: &str) -> Option<BoxFuture<()>> {
+        let is_wanted = kind == OpKind::Sync && name.contains("shards/");
+        let gate = self.gate.clone();
+        (is_wanted && self.is_armed.swap(false, Ordering::AcqRel)).then(|| {
+            let pass = async move { gate.acquire().await.unwrap().forget() };
+            Box::pin(pass) as BoxFuture<()>
+        })
+    }
+}
+
+/// The collector of a volume that was left behind came back from a disk that had kept it, and deleted the segments
+/// of the volume that was opened in its place: its metadata did not know them.
+#[test]
+fn a_volume_that_was_left_behind_deletes_nothing() {
+    // In one of these its last round is one that looks for segments that nothing refers to.
+    for seal_idle in 1..=8 {
+        block_on(async {
+            let gc = GcSettings {
+                interval: Duration::from_secs(1),
+                seal_idle: Duration::from_secs(seal_idle),
+                ..GcSettings::default()
+            };
+            let world = World::with_gc(16, 1, 1 << 30, gc).await;
+            let first = make_file(&world.fs, b"first").await;
+            let gate = Arc::new(Semaphore::new(0));
+            write(&world.fs, first, 0, pattern(300_000, 1))
+                .await
+                .unwrap();
+            world.fs.commit(&ROOT_USER, first, 0, 0).await.unwrap();
+            let holds = Arc::new(HoldsOne {
+                is_armed: AtomicBool::new(true),
+                gate: gate.clone(),
+            });
+            world.disks[0].pace_with(holds.clone());
+            world.run_for(20).await;
+            assert!(!holds.is_armed.load(Ordering::Acquire), "it seals");
+            world.fs.abandon();
+            let fs = world.open_again().await;
+            let second = make_file(&fs, b"second").await;
+            write(&fs, second, 0, pattern(300_000, 2)).await.unwrap();
+            fs.commit(&ROOT_USER, second, 0, 0).await.unwrap();
+            world.segments.seal_all(VOLUME).await;
+            gate.add_permits(1);
+            world.run_for(10).await;
+            fs.close().await.unwrap();
+            let disks = world.disks.clone();
+            drop((world, fs));
+            let world = World::open(19, disks).await;
+            assert!(read_all(&world.fs, second).await == pattern(300_000, 2));
+            assert!(read_all(&world.fs, first).await == pattern(300_000, 1));
+        });
+    }
+}
+
+/// A COMMIT told its client of a change that another client had made meanwhile as if it were its own: the client
+/// kept what it had cached.
+#[test]
+fn a_commit_does_not_take_the_changes_of_others_for_its_own() {
+    block_on(async {
+        let world = World::new(17, 1).await;
+        let ino = make_file(&world.fs, b"file").await;
+        let gate = Arc::new(Semaphore::new(0));
+        world.disks[0].pace_with(Arc::new(SyncGate(gate.clone())));
+        write(&world.fs, ino, 0, pattern(100_000, 1)).await.unwrap();
+        let fs = world.fs.clone();
+        let commit = tokio::spawn(async move { fs.commit(&ROOT_USER, ino, 0, 0).await });
+        let_others_run().await;
+        world.clock.advance(Duration::from_secs(1));
+        let written = write(&world.fs, ino, 1 << 20, pattern(10, 2))
+            .await
+            .unwrap();
+        gate.add_permits(100);
+        let wcc = commit.await.unwrap().unwrap();
+        assert_eq!(wcc.before.ctime, wcc.after.ctime);
+        assert_eq!(wcc.after.ctime, written.wcc.after.ctime);
+    });
+}
+
+/// Writers that waited for memory when the volume was left behind waited for ever.
+#[test]
+fn who_waits_for_memory_is_sent_away_when_the_volume_ends() {
+    block_on(async {
+        let world = World::with_dirty(18, DirtyBudget::new(1 << 20)).await;
+        let ino = make_file(&world.fs, b"file").await;
+        let gate = Arc::new(Semaphore::new(0));
+        world.disks[0].pace_with(Arc::new(SyncGate(gate)));
+        let writers: Vec<_> = (0..16)
+            .map(|index| {
+                let fs = world.fs.clone();
+                let data = pattern(200_000, 1);
+                tokio::spawn(async move { write(&fs, ino, index * 200_000, data).await })
+            })
+            .collect();
+        let_others_run().await;
+        let waiting: Vec<_> = writers
+            .into_iter()
+            .filter(|writer| !writer.is_finished())
+            .collect();
+        assert!(!waiting.is_empty());
+        world.fs.abandon();
+        let_others_run().await;
+        assert!(waiting.iter().all(|writer| writer.is_finished()));
+        for writer in waiting {
+            let written = writer.await.unwrap();
+            assert!(matches!(written, Err(FsError::Fenced)), "{written:?}");
+        }
     });
 }

@@ -34,6 +34,11 @@ impl Progress {
         LogPosition(self.durable.load(Ordering::Acquire))
     }
 
+    /// Whether everything up to `position` is durable, and nothing has ended that.
+    pub fn is_durable(&self, position: LogPosition) -> bool {
+        self.durable() >= position && !self.is_stopped()
+    }
+
     /// Everything up to `position` is durable; wakes those who wait for that.
     pub fn advance(&self, position: LogPosition) {
         let woken: Vec<Waker> = {
@@ -124,7 +129,7 @@ impl Future for Durable {
             return Poll::Ready(Err(refusal));
         }
         let progress = self.progress.clone();
-        if progress.durable() >= self.position && !progress.is_stopped() {
+        if progress.is_durable(self.position) {
             return Poll::Ready(Ok(()));
         }
         let mut waiters = progress.waiters.lock();

@@ -211,8 +211,9 @@ impl MetaStore {
         self.shared.progress.refuse(reason)
     }
 
+    /// Whether that is known to be so without waiting. Of a store that ended only [`Self::durable`] tells.
     pub fn is_durable(&self, ticket: Ticket) -> bool {
-        self.shared.progress.durable() >= ticket.0
+        self.shared.progress.is_durable(ticket.0)
     }
 
     /// Whether there is no space for metadata. What was submitted is safe in the log, reads and

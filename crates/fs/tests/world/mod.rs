@@ -166,6 +166,16 @@ impl World {
         }
     }
 
+    /// Opens the volume anew on the same disks, as a node does that left the other one behind.
+    pub async fn open_again(&self) -> Fs {
+        let (settings, members) = (meta_settings(self.disks.len()), members(&self.disks));
+        let opened = MetaStore::open(self.env.clone(), settings, VOLUME, members).await;
+        let (meta, recovered) = opened.unwrap();
+        let settings = fs_settings(&self.env);
+        let opened = Fs::open(settings, meta, recovered.journal, self.segments.clone());
+        opened.await.unwrap()
+    }
+
     pub async fn restart(self, seed: u64) -> Self {
         self.fs.close().await.unwrap();
         Self::open(seed, self.disks).await

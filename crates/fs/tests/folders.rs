@@ -1,0 +1,97 @@
+//! Listing directories while others change them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cairn_base::Ino;
+use cairn_fs::*;
+
+use world::*;
+
+mod world;
+
+async fn make_file(fs: &Fs, name: &str) -> Ino {
+    let mode = CreateMode::Guarded(SetAttr::default());
+    let made = fs.create(&ROOT_USER, ROOT_INO, name.as_bytes(), mode).await;
+    made.unwrap().attr.ino
+}
+
+/// Each entry that was renamed came again at the end, so that who renamed all that he read read for ever.
+#[test]
+fn who_renames_what_is_listed_comes_to_the_end() {
+    const COUNT: usize = 100;
+    block_on(async {
+        let world = World::new(1, 1).await;
+        let fs = &world.fs;
+        for index in 0..COUNT {
+            make_file(fs, &format!("file-{index}")).await;
+        }
+        let mut cookie = 0;
+        let mut seen = Vec::new();
+        loop {
+            let page = fs.read_dir(&ROOT_USER, ROOT_INO, cookie, 10, false).await;
+            let page = page.unwrap();
+            cookie = page.entries.last().map_or(cookie, |entry| entry.cookie);
+            let names = page.entries.iter().map(|entry| entry.name.clone());
+            for name in names.filter(|name| name.starts_with(b"file")) {
+                let new = [&name[..], b".new"].concat();
+                let renamed = fs.rename(&ROOT_USER, ROOT_INO, &name, ROOT_INO, &new);
+                renamed.await.unwrap();
+                seen.push(name);
+            }
+            assert!(seen.len() <= 2 * COUNT, "without an end");
+            if page.eof {
+                break;
+            }
+        }
+        assert_eq!(seen.len(), COUNT);
+        let world = world.restart(2).await;
+        let page = world.fs.read_dir(&ROOT_USER, ROOT_INO, 0, 1000, false);
+        let page = page.await.unwrap();
+        let is_new = |entry: &&DirEntry| entry.name.ends_with(b".new");
+        assert_eq!(page.entries.iter().filter(is_new).count(), COUNT);
+        assert_eq!(page.entries.len(), COUNT + 2);
+    });
+}
+
+/// Who listed a directory with attributes while a file was made in it put the inode into the table first, and the
+/// maker panicked.
+#[test]
+fn a_directory_is_listed_while_files_are_made() {
+    const COUNT: usize = 5000;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(3)
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let world = World::new(1, 1).await;
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let lister = tokio::spawn({
+            let (fs, has_ended) = (world.fs.clone(), has_ended.clone());
+            async move {
+                let (mut cookie, mut count) = (0, 0);
+                loop {
+                    let is_last = has_ended.load(Ordering::Acquire);
+                    let page = fs.read_dir(&ROOT_USER, ROOT_INO, cookie, 100, true).await;
+                    let page = page.unwrap();
+                    cookie = page.entries.last().map_or(cookie, |entry| entry.cookie);
+                    count += page.entries.len();
+                    if is_last && page.eof {
+                        return count;
+                    }
+                }
+            }
+        });
+        let fs = world.fs.clone();
+        let maker = tokio::spawn(async move {
+            for index in 0..COUNT {
+                make_file(&fs, &format!("file-{index}")).await;
+            }
+        });
+        let made = maker.await;
+        has_ended.store(true, Ordering::Release);
+        made.unwrap();
+        assert_eq!(lister.await.unwrap(), COUNT + 2);
+    });
+}
