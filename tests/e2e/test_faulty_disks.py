@@ -314,6 +314,43 @@ class FaultyDisks(WorldTest):
         harness.wait_until(done, MOVE_SECONDS_MAX, "the end of a scrub")
         self.finish(server, clients)
 
+    def test_a_disk_that_hangs_at_the_start_is_done_without(self):
+        server = self.server()
+        files = self.store(server, 40, 9_000)
+        for index in (3, 0):
+            server.stop()
+            server.meets(("hang", server.disks[index]))
+            begun = time.monotonic()
+            server.start(NOTICE_SECONDS_MAX)
+            problems = []
+            self.read(server, files, problems, list(files))
+            self.assertEqual(problems, [])
+            print(f"{self.id()}: without disk{index} all was read after {time.monotonic() - begun:.1f} s")
+            self.assertIn("30 s", self.disks(server)[0][f"disk{index}"]["problem"])
+            # Its threads may wait for ever.
+            server.kill()
+            server.meets()
+            server.start()
+
+    def test_a_disk_that_hangs_while_it_is_emptied_holds_up_nothing(self):
+        server = self.server()
+        self.store(server, 40, 90_000)
+        bad = server.disks[5]
+        server.cairn("disk", "drain", bad)
+        self.wait_for(server, bad.name, "drained", MOVE_SECONDS_MAX)
+        server.meets(("slow", bad, 1000))
+        remove = threading.Thread(target=server.cairn, args=("disk", "remove", bad), kwargs={"check": False})
+        remove.start()
+        gone = lambda: bad.name not in self.disks(server)[0]
+        harness.wait_until(gone, MOVE_SECONDS_MAX, "the leaving of a disk")
+        server.meets(("hang", bad))
+        begun = time.monotonic()
+        server.cairn("volume", "create", "second")
+        self.assertLess(time.monotonic() - begun, NOTICE_SECONDS_MAX)
+        server.meets()
+        remove.join(STALL_SECONDS_MAX)
+        self.assertFalse(remove.is_alive())
+
     def test_a_folder_that_hangs_is_not_added_and_holds_up_nothing(self):
         server = self.server()
         new = server.root / "new"

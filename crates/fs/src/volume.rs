@@ -282,9 +282,13 @@ impl Fs {
             counters: Counters::default(),
             space: Mutex::default(),
         }));
-        fs.0.inode(ROOT)?;
-        fs.0.replay(journal)?;
-        fs.0.find_orphans()?;
+        let read = fs.0.inode(ROOT).map(drop);
+        let read = read.and_then(|()| fs.0.replay(journal));
+        if let Err(error) = read.and_then(|()| fs.0.find_orphans()) {
+            // It holds the metadata open, which could not be opened again then.
+            fs.0.segments.close_volume(volume);
+            return Err(error);
+        }
         for (name, task) in [
             (
                 "flusher",

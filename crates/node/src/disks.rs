@@ -15,15 +15,17 @@ use cairn_config::{Config, DiskIo};
 use cairn_disk::{DiskSettings, EngineChoice, RealDisk};
 use cairn_segment::SegmentSettings;
 use cairn_shard::{ShardDisk, ShardError, ShardErrorKind, ShardSettings};
+use futures_util::future::{Either, join_all, select, try_join_all};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
+use tokio::runtime::Handle;
 
 use crate::assemble::{Content, Found, Missing, Plan, plan};
 use crate::error::NodeError;
 use crate::pool::{HandleKey, PoolDisk, PoolState, Stage};
 use crate::pool_store;
-use crate::watch::Watch;
+use crate::watch::{HANG_AFTER, Watch};
 
 /// Names in a data folder that do not make it a used one.
 const HARMLESS: &[&str] = &[
@@ -71,11 +73,12 @@ pub struct PoolDisks {
 
 /// Opens the pool on the configured folders; makes it when all of them are empty.
 pub async fn open_pool(env: &Env, config: &Config) -> Result<PoolDisks, NodeError> {
-    let mut folders = Vec::with_capacity(config.data.len());
-    for path in &config.data {
-        folders.push(Folder::look(path, config).await?);
-    }
-    look_by_label(&mut folders, config).await?;
+    let looks = config
+        .data
+        .iter()
+        .map(|path| look_in_time(env, path, config));
+    let mut folders = try_join_all(looks).await?;
+    look_by_label(env, &mut folders, config).await?;
     let found: Vec<Found> = folders
         .iter()
         .map(|folder| Found {
@@ -129,7 +132,11 @@ pub async fn open_pool(env: &Env, config: &Config) -> Result<PoolDisks, NodeErro
 }
 
 /// Looks for disks that were added to a running server where they were then.
-async fn look_by_label(folders: &mut Vec<Folder>, config: &Config) -> Result<(), NodeError> {
+async fn look_by_label(
+    env: &Env,
+    folders: &mut Vec<Folder>,
+    config: &Config,
+) -> Result<(), NodeError> {
     let states = folders.iter().filter_map(|folder| match &folder.content {
         Content::Disk { state, .. } => state.as_ref(),
         _ => None,
@@ -145,13 +152,39 @@ async fn look_by_label(folders: &mut Vec<Folder>, config: &Config) -> Result<(),
         if is_there {
             continue;
         }
-        let folder = Folder::look(Path::new(&member.label), config).await?;
+        let folder = look_in_time(env, Path::new(&member.label), config).await?;
         // Anything else there is none of the operator's words: the disk is missing then.
         if folder.identity() == Some(member.id) {
             folders.push(folder);
         }
     }
     Ok(())
+}
+
+/// Looks at a folder on another thread. One that does not answer cannot be used; the others are.
+async fn look_in_time(env: &Env, path: &Path, config: &Config) -> Result<Folder, NodeError> {
+    let unusable = |why: String| Folder {
+        path: std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
+        disk: None,
+        content: Content::Unusable(why),
+    };
+    let (at, config, runtime) = (path.to_owned(), config.clone(), Handle::current());
+    let looking = tokio::task::spawn_blocking(move || runtime.block_on(Folder::look(&at, &config)));
+    match select(looking, env.clock.sleep(HANG_AFTER)).await {
+        Either::Left((Ok(folder), _)) => folder,
+        Either::Left((Err(error), _)) => Ok(unusable(format!("looking at it broke off: {error}"))),
+        Either::Right(_) => Ok(unusable(no_answer())),
+    }
+}
+
+fn no_answer() -> String {
+    format!("it did not answer within {} s", HANG_AFTER.as_secs())
+}
+
+/// Where a data folder that the operator named is.
+pub fn place(path: &Path) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    path.canonicalize().unwrap_or(path)
 }
 
 /// A data folder as it was found.
@@ -163,8 +196,7 @@ pub struct Folder {
 
 impl Folder {
     pub async fn look(path: &Path, config: &Config) -> Result<Self, NodeError> {
-        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let path = path.canonicalize().unwrap_or(path);
+        let path = place(path);
         let with = |content, disk| {
             Ok(Self {
                 path: path.clone(),
@@ -417,25 +449,40 @@ async fn open_members(
     let settings = shard_settings(config);
     let watch = Watch::new(env.clock.clone());
     let mut disks = Vec::with_capacity(members.len());
-    for (disk, id) in members {
-        let label = disk.label().to_owned();
-        if let Some(entry) = state.disks.iter_mut().find(|entry| entry.id == id) {
+    for (disk, id) in &members {
+        if let Some(entry) = state.disks.iter_mut().find(|entry| entry.id == *id) {
             // Written with the next change; until then the old place is only an outdated hint.
-            entry.label.clone_from(&label);
+            disk.label().clone_into(&mut entry.label);
         }
-        let disk = watch.over(disk);
-        match ShardDisk::open(disk, state.pool, settings.clone()).await {
-            Ok(disk) => disks.push(disk),
-            Err(error) if refused(&error) => return Err(error.into()),
-            Err(error) => {
-                tracing::error!(disk = label, %error, "this disk is not used");
-                let entry = state.disks.iter().find(|entry| entry.id == id);
-                missing.extend(entry.map(|disk| Missing {
-                    disk: disk.clone(),
-                    why: error.to_string(),
-                }));
+    }
+    let opening = members.into_iter().map(|(disk, id)| {
+        let (label, disk) = (disk.label().to_owned(), watch.over(disk));
+        let opening = Box::pin(ShardDisk::open(disk, state.pool, settings.clone()));
+        async move {
+            // Nobody watches it yet.
+            let opened = match select(opening, env.clock.sleep(HANG_AFTER)).await {
+                Either::Left((opened, _)) => Some(opened),
+                Either::Right(_) => None,
+            };
+            (label, id, opened)
+        }
+    });
+    for (label, id, opened) in join_all(opening).await {
+        let why = match opened {
+            Some(Ok(disk)) => {
+                disks.push(disk);
+                continue;
             }
-        }
+            Some(Err(error)) if refused(&error) => return Err(error.into()),
+            Some(Err(error)) => error.to_string(),
+            None => no_answer(),
+        };
+        tracing::error!(disk = label, why, "this disk is not used");
+        let entry = state.disks.iter().find(|entry| entry.id == id);
+        missing.extend(entry.map(|disk| Missing {
+            disk: disk.clone(),
+            why,
+        }));
     }
     crate::assemble::require_enough(&state, disks.len(), &missing)?;
     Ok(PoolDisks {

@@ -16,15 +16,16 @@ use cairn_base::disk::Disk;
 use cairn_base::{DiskId, VolumeId};
 use cairn_config::{DATA_FOLDERS_MAX, VolumeSettings};
 use cairn_fs::Fs;
+use cairn_meta::MetaError;
 use cairn_shard::ShardDisk;
 use futures_util::future::{Either, select};
 use tokio::runtime::Handle;
 
 use crate::assemble::Content;
 use crate::convert;
-use crate::disks::{Folder, is_half_wiped, is_still_there, open_disk, shard_settings, wipe};
-use crate::node::{ChangeFailure, Inner, VolumeService};
-use crate::pool::{PoolDisk, PoolState};
+use crate::disks::{Folder, is_half_wiped, is_still_there, open_disk, place, shard_settings, wipe};
+use crate::node::{ChangeFailure, Inner, MetaDisks, VolumeService};
+use crate::pool::{PoolDisk, PoolState, PoolVolume};
 use crate::rebuild::Standing;
 use crate::watch::HANG_AFTER;
 
@@ -38,6 +39,8 @@ const TROUBLE_INTERVAL: Duration = Duration::from_secs(1);
 const ABANDON_PAUSE: Duration = Duration::from_secs(1);
 /// A folder that is to become a disk must answer within so long.
 const FOLDER_ANSWER_MAX: Duration = HANG_AFTER;
+/// And be emptied within so long.
+const WIPE_MAX: Duration = Duration::from_secs(600);
 /// A volume that cannot be opened is tried again after so long, and then after twice as long each time,
 const OPEN_PAUSE: Duration = Duration::from_secs(10);
 /// but no less often than this.
@@ -112,12 +115,20 @@ impl Inner {
         folder: &str,
         work: impl Future<Output = T>,
     ) -> Result<T, ChangeFailure> {
-        let time = self.env.clock.sleep(FOLDER_ANSWER_MAX);
-        match select(std::pin::pin!(work), time).await {
+        self.within(FOLDER_ANSWER_MAX, folder, work).await
+    }
+
+    async fn within<T>(
+        &self,
+        time: Duration,
+        folder: &str,
+        work: impl Future<Output = T>,
+    ) -> Result<T, ChangeFailure> {
+        match select(std::pin::pin!(work), self.env.clock.sleep(time)).await {
             Either::Left((done, _)) => Ok(done),
             Either::Right(_) => Err(ChangeFailure::Impossible(format!(
                 "{folder} did not answer within {} s; see whether the disk works, then try again",
-                FOLDER_ANSWER_MAX.as_secs()
+                time.as_secs()
             ))),
         }
     }
@@ -179,11 +190,24 @@ impl Inner {
         let given = self
             .answer_of(path, move || given.canonicalize().unwrap_or(given))
             .await?;
-        let is_used =
-            |disk: &Arc<ShardDisk>| disk.disk().folder() == Some(&given) && !disk.health().failed;
-        if self.disks().iter().any(is_used) {
+        for disk in self.disks() {
             let label = given.display();
-            return impossible(format!("{label} is a disk of the pool already"));
+            match disk.disk().folder() {
+                Some(folder) if folder == given && !disk.health().failed => {
+                    return impossible(format!("{label} is a disk of the pool already"));
+                }
+                // Emptying the one would empty the other.
+                Some(folder)
+                    if folder != given
+                        && (given.starts_with(folder) || folder.starts_with(&given)) =>
+                {
+                    return impossible(format!(
+                        "{label} and the disk {} are one in the other; give a folder beside it",
+                        folder.display()
+                    ));
+                }
+                _ => {}
+            }
         }
         let (config, runtime) = (self.config.clone(), Handle::current());
         let look = move || runtime.block_on(Folder::look(&given, &config));
@@ -218,8 +242,8 @@ impl Inner {
                 }
                 // Held open meanwhile, so that nobody else takes it.
                 let at = folder.path.clone();
-                let wiped = tokio::task::spawn_blocking(move || wipe(&at)).await;
-                match wiped {
+                let wiping = tokio::task::spawn_blocking(move || wipe(&at));
+                match self.within(WIPE_MAX, path, wiping).await? {
                     Ok(Ok(())) => {}
                     Ok(Err(error)) => {
                         return impossible(format!("{label} cannot be wiped: {error}"));
@@ -335,12 +359,23 @@ impl Inner {
         Ok(())
     }
 
-    /// Takes a disk out of the pool.
+    /// Takes a disk out of the pool, and empties its folder.
     pub async fn disk_remove(
         self: &Arc<Self>,
         words: &str,
         force: bool,
     ) -> Result<(), ChangeFailure> {
+        let gone = self.leave(words, force).await?;
+        self.empty(gone).await;
+        Ok(())
+    }
+
+    /// Takes a disk out of the pool; returns it, if it is there.
+    async fn leave(
+        self: &Arc<Self>,
+        words: &str,
+        force: bool,
+    ) -> Result<Option<Arc<ShardDisk>>, ChangeFailure> {
         let disk = self.find_disk(words)?;
         let impossible = |why: String| Err(ChangeFailure::Impossible(why));
         let mut tried = self.changes.lock().await;
@@ -348,16 +383,8 @@ impl Inner {
         if state.disks.len() == 1 {
             return impossible("it is the only disk".to_owned());
         }
-        let unserved = state
-            .volumes
-            .iter()
-            .find(|volume| !matches!(self.service(volume.id), Some(VolumeService::Serving(_))));
-        if let Some(volume) = unserved {
-            return impossible(format!(
-                "volume {} is not served, so nobody knows whether it needs this disk",
-                volume.name
-            ));
-        }
+        self.require_all_served()?;
+        self.require_named(&state, disk.id)?;
         // From here on nothing new is put on it.
         self.store.disk_leaving(disk.id, true);
         let taken_out = self.take_out(&mut tried, &mut state, &disk, force).await;
@@ -366,39 +393,56 @@ impl Inner {
             return Err(failure);
         }
         self.store.disk_forget(disk.id);
-        let gone: Vec<Arc<ShardDisk>> = {
+        let gone = {
             let mut disks = self.disks.write();
-            let gone = disks.iter().filter(|there| there.id() == disk.id);
-            let gone = gone.cloned().collect();
+            let gone = disks.iter().find(|there| there.id() == disk.id).cloned();
             disks.retain(|there| there.id() != disk.id);
             gone
         };
         self.missing
             .write()
             .retain(|entry| entry.disk.id != disk.id);
-        for gone in gone {
-            let Some(folder) = gone.disk().folder().map(Path::to_owned) else {
-                continue;
-            };
-            if gone.health().failed || !is_still_there(&gone, &folder).await {
-                tracing::warn!(
-                    disk = gone.label(),
-                    "what is in the folder now is not the disk that was removed; it is left alone"
-                );
-                continue;
-            }
-            // What is still on its way there would make names anew behind the wiping.
-            self.watch.let_go(gone.disk());
-            // So that it is taken for an empty folder, and not for a disk of this pool.
-            let wiped = tokio::task::spawn_blocking(move || wipe(&folder)).await;
-            if let Ok(Err(error)) = wiped {
-                tracing::warn!(disk = gone.label(), %error, "the removed disk was not emptied");
-            }
-        }
         drop(tried);
         tracing::info!(disk = disk.label, "a disk left the pool");
         self.rebuild.wake();
-        Ok(())
+        Ok(gone)
+    }
+
+    /// Empties the folder of a disk that left, so that it is taken for an empty one, and not for a disk of this pool.
+    /// Nobody watches it any more, so nothing else may wait for this.
+    async fn empty(&self, gone: Option<Arc<ShardDisk>>) {
+        let Some(gone) = gone else { return };
+        let Some(folder) = gone.disk().folder().map(Path::to_owned) else {
+            return;
+        };
+        let label = gone.label();
+        if gone.health().failed {
+            tracing::warn!(disk = label, "the removed disk failed; it is left alone");
+            return;
+        }
+        match self
+            .within_time(label, is_still_there(&gone, &folder))
+            .await
+        {
+            Ok(true) => {}
+            Ok(false) => {
+                tracing::warn!(
+                    disk = label,
+                    "what is in the folder now is not the disk that was removed; it is left alone"
+                );
+                return;
+            }
+            Err(error) => {
+                tracing::warn!(disk = label, %error, "the removed disk is left alone");
+                return;
+            }
+        }
+        // What is still on its way there would make names anew behind the wiping.
+        self.watch.let_go(gone.disk());
+        let wiped = tokio::task::spawn_blocking(move || wipe(&folder)).await;
+        if let Ok(Err(error)) = wiped {
+            tracing::warn!(disk = label, %error, "the removed disk was not emptied");
+        }
     }
 
     /// Takes a disk that leaves out of the pool file, if nothing is on it that is nowhere else.
@@ -448,8 +492,48 @@ impl Inner {
         }
     }
 
+    fn require_all_served(&self) -> Result<(), ChangeFailure> {
+        let pool = self.pool.load();
+        let is_served = |volume: &&PoolVolume| {
+            matches!(self.service(volume.id), Some(VolumeService::Serving(_)))
+        };
+        match pool.volumes.iter().find(|volume| !is_served(volume)) {
+            None => Ok(()),
+            Some(volume) => Err(ChangeFailure::Impossible(format!(
+                "volume {} is not served, so nobody knows whether it needs this disk",
+                volume.name
+            ))),
+        }
+    }
+
+    /// Whether the next start would find the pool without a disk: on a folder of those that the configuration names.
+    /// Where it finds only empty ones it makes a new pool.
+    fn require_named(&self, state: &PoolState, id: DiskId) -> Result<(), ChangeFailure> {
+        let is_named = |disk: &PoolDisk| {
+            let is_it = |path: &PathBuf| Path::new(&disk.label) == place(path);
+            self.config.data.iter().any(is_it)
+        };
+        let (mut gone, mut others) = (false, Vec::new());
+        for disk in &state.disks {
+            match disk.id == id {
+                true => gone = is_named(disk),
+                false => others.push(disk),
+            }
+        }
+        if !gone || others.iter().any(|disk| is_named(disk)) {
+            return Ok(());
+        }
+        let labels: Vec<&str> = others.iter().map(|disk| disk.label.as_str()).collect();
+        Err(ChangeFailure::Impossible(format!(
+            "it is the last one of those that `data` in the configuration or --data names, and the next start would \
+             make a new pool there: name {} instead, and start the server anew",
+            labels.join(", ")
+        )))
+    }
+
     /// Whether everything that is on a disk could be had from the others.
     fn require_rebuildable(&self, id: DiskId) -> Result<(), ChangeFailure> {
+        self.require_all_served()?;
         let standings = self.standings();
         let is_there = |disk: &&DiskId| {
             **disk != id
@@ -473,8 +557,8 @@ impl Inner {
         Ok(())
     }
 
-    /// A replaced disk with nothing on it leaves by itself.
-    pub async fn finish_replaced(self: &Arc<Self>, id: DiskId) {
+    /// A replaced disk with nothing on it leaves by itself. Says what is in the way, if anything is.
+    pub async fn finish_replaced(self: &Arc<Self>, id: DiskId) -> Option<String> {
         let is_replaced = self
             .pool
             .load()
@@ -482,10 +566,17 @@ impl Inner {
             .iter()
             .any(|disk| disk.id == id && disk.replaced);
         if !is_replaced {
-            return;
+            return None;
         }
-        if let Err(error) = self.disk_remove(&id.to_string(), false).await {
-            tracing::debug!(%error, "the replaced disk stays for now");
+        match self.leave(&id.to_string(), false).await {
+            Ok(gone) => {
+                // A disk that was replaced may take long for that, or never end it.
+                let inner = Arc::clone(self);
+                let task = async move { inner.empty(gone).await };
+                self.env.spawner.spawn("empty disk", Box::pin(task));
+                None
+            }
+            Err(error) => Some(format!("the replaced disk {id} stays: {error}")),
         }
     }
 
@@ -518,21 +609,77 @@ impl Inner {
     pub async fn metadata_off(&self, id: DiskId) -> Result<(), String> {
         for fs in self.serving_all() {
             if fs.meta().primary_disk() == id {
-                tracing::info!(volume = fs.name(), "opening the volume on other disks");
-                self.reopen(&fs).await?;
-            } else if fs.meta().uses_disk(id) {
-                let retired = self.while_it_works(&fs, fs.meta().retire_disk(id)).await;
-                let stays = |why: &dyn std::fmt::Display| {
-                    let name = fs.name();
-                    format!("metadata of volume {name} stays on the disk: {why}")
-                };
-                match retired {
-                    Some(retired) => retired.map_err(|error| stays(&error))?,
-                    None => return Err(stays(&"the disk of its state does not answer")),
-                }
+                self.move_state(&fs, id).await?;
+            } else {
+                self.retire(&fs, id).await?;
             }
         }
         Ok(())
+    }
+
+    /// Keeps nothing of a volume's metadata on a disk any more on which its state is not.
+    async fn retire(&self, fs: &Fs, id: DiskId) -> Result<(), String> {
+        if !fs.meta().uses_disk(id) {
+            return Ok(());
+        }
+        self.change_metadata(fs, fs.meta().retire_disk(id)).await
+    }
+
+    /// Opens a volume with its state on a disk that stays, instead of this one.
+    async fn move_state(&self, fs: &Fs, id: DiskId) -> Result<(), String> {
+        // It may be none of those that leave, but about to be removed.
+        let others = |mut disks: MetaDisks| {
+            disks.retain(|(disk, _)| *disk != id);
+            disks
+        };
+        if others(self.meta_disks()).is_empty() {
+            let name = fs.name();
+            return Err(format!(
+                "metadata of volume {name} stays on the disk: no other one works that does not leave, too"
+            ));
+        }
+        let mut disks = others(self.all_meta_disks());
+        // Of a disk that failed nothing can be had; the others have what it had.
+        if self.metadata_trouble(fs).is_none() {
+            let pool = self.pool.load_full();
+            for leaving in pool.disks.iter().filter(|disk| disk.leaving) {
+                if leaving.id != id {
+                    self.retire(fs, leaving.id).await?;
+                }
+            }
+            let Some(volume) = pool.volumes.iter().find(|volume| volume.id == fs.volume()) else {
+                return Ok(());
+            };
+            // The disk still has one of the copies, and the others have all that is wanted without it: also of what
+            // is changed from here on until the volume is closed.
+            let copies = self.metadata_copies(&volume.settings) + 1;
+            let copied = async {
+                fs.meta().set_copies(copies).await?;
+                fs.meta().ship().await
+            };
+            self.change_metadata(fs, copied).await?;
+            disks = others(self.meta_disks());
+        }
+        tracing::info!(volume = fs.name(), "opening the volume on other disks");
+        self.reopen(fs, disks).await
+    }
+
+    /// A change of where metadata is that a disk may hold up.
+    async fn change_metadata(
+        &self,
+        fs: &Fs,
+        change: impl Future<Output = Result<(), MetaError>> + Send,
+    ) -> Result<(), String> {
+        let name = fs.name();
+        match self.while_it_works(fs, change).await {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => Err(format!(
+                "metadata of volume {name} stays on the disk: {error}"
+            )),
+            None => Err(format!(
+                "metadata of volume {name} stays on the disk: the disk of its state does not answer"
+            )),
+        }
     }
 
     /// Waits for work that needs a volume's metadata, but not for ever where that is on a disk which may never
@@ -559,21 +706,27 @@ impl Inner {
         }
     }
 
-    /// Has a volume's metadata kept on as many disks as its settings want. The status says if copies are missing;
+    /// Has a volume's metadata kept on as many disks as its settings want, not counting those that leave: as long as
+    /// some of it is on them, nothing tells which disks have the copies. The status says if copies are missing;
     /// they are made when there is space.
     pub async fn set_copies(&self, fs: &Fs, settings: &VolumeSettings) {
-        let copies = self.metadata_copies(settings);
-        let set = fs.meta().set_copies(copies);
+        let pool = self.pool.load();
+        let leaving = pool.disks.iter().filter(|disk| disk.leaving);
+        let leaving = leaving.filter(|disk| fs.meta().uses_disk(disk.id)).count();
+        drop(pool);
+        let set = fs
+            .meta()
+            .set_copies(self.metadata_copies(settings) + leaving);
         if let Some(Err(error)) = self.while_it_works(fs, set).await {
             tracing::warn!(volume = fs.name(), %error, "the metadata does not have its copies yet");
         }
     }
 
-    /// Closes a volume and opens it on the disks that stay. Clients wait meanwhile: they are told to try
+    /// Closes a volume and opens it with its metadata on these disks. Clients wait meanwhile: they are told to try
     /// again later. The write verifier changes, so they send again what was not committed.
     ///
     /// The caller holds the changes, so that no volume is opened twice at a time.
-    async fn reopen(&self, fs: &Fs) -> Result<(), String> {
+    async fn reopen(&self, fs: &Fs, disks: MetaDisks) -> Result<(), String> {
         let pool = self.pool.load_full();
         let Some(volume) = pool.volumes.iter().find(|volume| volume.id == fs.volume()) else {
             return Ok(());
@@ -592,7 +745,7 @@ impl Inner {
                 self.wait_until_quiet().await;
             }
         }
-        let opened = self.open_volume(volume, pool.volumes.len()).await;
+        let opened = self.open_volume(volume, pool.volumes.len(), disks).await;
         let (service, result) = match opened {
             Ok(fs) => (VolumeService::Serving(fs), Ok(())),
             Err(why) => {
@@ -613,7 +766,7 @@ impl Inner {
         loop {
             self.env.clock.sleep(ABANDON_PAUSE).await;
             let now = self.env.clock.monotonic();
-            let disks = self.meta_disks().into_iter();
+            let disks = self.all_meta_disks().into_iter();
             let mut is_quiet = disks.map(|(_, disk)| self.watch.is_quiet(&disk, since));
             // The last disk is waited for when it hangs, but not here.
             if is_quiet.all(|quiet| quiet) || now.saturating_sub(since) > QUIET_MAX {
@@ -668,14 +821,14 @@ impl Inner {
                 continue;
             };
             let primary = fs.meta().primary_disk();
-            let others = self.meta_disks().iter().any(|(id, _)| *id != primary);
+            let others = self.all_meta_disks().iter().any(|(id, _)| *id != primary);
             if !others {
                 continue;
             }
             tracing::error!(volume = fs.name(), disk = %primary, why, "metadata failed; opening the volume on other disks");
             self.avoided.lock().insert(primary, why);
             // What is in the way was logged, and the status says it.
-            let _ = self.reopen(&fs).await;
+            let _ = self.reopen(&fs, self.all_meta_disks()).await;
         }
     }
 
@@ -706,7 +859,8 @@ impl Inner {
             if !is_failed(id) || self.is_stopping() {
                 continue;
             }
-            match self.open_volume(volume, pool.volumes.len()).await {
+            let disks = self.all_meta_disks();
+            match self.open_volume(volume, pool.volumes.len(), disks).await {
                 Ok(fs) => {
                     tracing::info!(volume = %volume.name, "this volume is served now");
                     self.volumes.write().insert(id, VolumeService::Serving(fs));

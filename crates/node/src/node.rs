@@ -20,6 +20,7 @@ use cairn_meta::{MetaCache, MetaSettings, MetaStore};
 use cairn_nfs::{Export, Exports};
 use cairn_segment::{Clients, Pace, SegmentSettings, SegmentStore};
 use cairn_shard::ShardDisk;
+use futures_util::future::{Either, select};
 use parking_lot::{Mutex, RwLock};
 use prometheus::Registry;
 
@@ -33,10 +34,12 @@ use crate::pool::{PoolState, PoolVolume, Stage};
 use crate::pool_store;
 use crate::rebuild::Rebuild;
 use crate::scrub::Scrub;
-use crate::watch::Watch;
+use crate::watch::{HANG_AFTER, Watch};
 
 /// The volume that a new pool begins with.
 const FIRST_VOLUME: &str = "main";
+/// What is left of a deleted volume is waited for so long, and removed all the same.
+const REMOVE_FILES_MAX: Duration = HANG_AFTER;
 /// Part of the metadata memory that is a read cache; the rest is for write buffers.
 const METADATA_CACHE_PERCENT: u64 = 60;
 /// A volume has up to this many write buffers of metadata at a time.
@@ -47,6 +50,9 @@ const WRITE_BUFFER_BYTES_MAX: u64 = 32 << 20;
 const INODE_BYTES: u64 = 1 << 10;
 /// What an extent in memory takes, its pointer included.
 const EXTENT_BYTES: u64 = 256;
+
+/// Disks for a volume's metadata, those to prefer first.
+pub type MetaDisks = Vec<(DiskId, Arc<dyn Disk>)>;
 
 /// A volume of the pool, served or not.
 #[derive(Clone)]
@@ -140,7 +146,8 @@ impl Inner {
         let state = self.pool.load_full();
         self.remove_leftovers(&state).await;
         for volume in &state.volumes {
-            let service = match self.open_volume(volume, state.volumes.len()).await {
+            let opened = self.open_volume(volume, state.volumes.len(), self.all_meta_disks());
+            let service = match opened.await {
                 Ok(fs) => VolumeService::Serving(fs),
                 Err(why) => {
                     tracing::error!(volume = %volume.name, %why, "this volume is not served");
@@ -152,17 +159,17 @@ impl Inner {
         self.apply_exports(&state);
     }
 
-    pub async fn open_volume(&self, volume: &PoolVolume, count: usize) -> Result<Fs, String> {
+    /// Opens one of `count` volumes, with its metadata on these disks: the first are preferred.
+    pub async fn open_volume(
+        &self,
+        volume: &PoolVolume,
+        count: usize,
+        disks: MetaDisks,
+    ) -> Result<Fs, String> {
         let begun = Instant::now();
-        let meta_settings = self.meta_settings(&volume.settings, count);
-        let (meta, recovered) = MetaStore::open(
-            self.env.clone(),
-            meta_settings,
-            volume.id,
-            self.meta_disks(),
-        )
-        .await
-        .map_err(|error| error.to_string())?;
+        let settings = self.meta_settings(&volume.settings, count);
+        let opened = MetaStore::open(self.env.clone(), settings, volume.id, disks).await;
+        let (meta, recovered) = opened.map_err(|error| error.to_string())?;
         tracing::info!(
             volume = %volume.name,
             epoch = recovered.epoch.0,
@@ -421,22 +428,34 @@ impl Inner {
         self.exports.replace(exports);
     }
 
-    /// The disks for metadata: not those that leave or that failed.
-    pub fn meta_disks(&self) -> Vec<(DiskId, Arc<dyn Disk>)> {
+    /// The disks to put metadata on: not those that leave or that failed.
+    pub fn meta_disks(&self) -> MetaDisks {
+        self.split_meta_disks().0
+    }
+
+    /// The disks to look for metadata on: also those that leave, at the end. Until it was moved off them, they may
+    /// be the only ones that know what was changed last.
+    pub fn all_meta_disks(&self) -> MetaDisks {
+        let (mut disks, leaving) = self.split_meta_disks();
+        disks.extend(leaving);
+        disks
+    }
+
+    /// Those that stay, and those that leave.
+    fn split_meta_disks(&self) -> (MetaDisks, MetaDisks) {
         let pool = self.pool.load();
         let avoided = self.avoided.lock();
         let is_leaving = |id| pool.disks.iter().any(|disk| disk.id == id && disk.leaving);
-        self.disks()
+        let disks = self.disks();
+        let disks = disks
             .iter()
-            .filter(|disk| {
-                let id = disk.id();
-                !is_leaving(id) && !avoided.contains_key(&id) && !disk.health().failed
-            })
-            .map(|disk| (disk.id(), Arc::clone(disk.disk())))
-            .collect()
+            .filter(|disk| !avoided.contains_key(&disk.id()) && !disk.health().failed)
+            .map(|disk| (disk.id(), Arc::clone(disk.disk())));
+        disks.partition(|(id, _)| !is_leaving(*id))
     }
 
-    /// Metadata survives what the pool survives, and what the volume's data survives if that is more.
+    /// Metadata survives what the pool survives, and what the volume's data survives if that is more. So many copies
+    /// are wanted on disks that stay.
     pub fn metadata_copies(&self, settings: &VolumeSettings) -> usize {
         let pool = self.pool.load();
         let members = pool.disks.iter().filter(|disk| !disk.leaving).count();
@@ -475,7 +494,20 @@ impl Inner {
                 Ok(volumes) => leftovers.extend(volumes),
                 Err(error) => tracing::warn!(%error, "looking for deleted volumes failed"),
             }
-            leftovers.extend(meta_folders(disk.disk()).into_iter().map(|(id, _)| id));
+            let at = Arc::clone(disk.disk());
+            let looking = tokio::task::spawn_blocking(move || meta_folders(&at));
+            // Past the disk, so that nobody else notices if it hangs.
+            match select(looking, self.env.clock.sleep(HANG_AFTER)).await {
+                Either::Left((folders, _)) => {
+                    leftovers.extend(folders.unwrap_or_default().into_iter().map(|(id, _)| id));
+                }
+                Either::Right(_) => {
+                    tracing::warn!(
+                        disk = disk.label(),
+                        "looking for deleted volumes: no answer"
+                    );
+                }
+            }
         }
         for id in leftovers {
             let known = state.volumes.iter().any(|volume| volume.id == id);
@@ -491,24 +523,28 @@ impl Inner {
         if swept.errors > 0 {
             tracing::warn!(%id, errors = swept.errors, "some shards stay until the next start");
         }
-        let folders: Vec<PathBuf> = self
-            .disks()
-            .iter()
-            // One that failed may hang; the next start looks at it.
-            .filter(|disk| !disk.health().failed)
-            .flat_map(|disk| meta_folders(disk.disk()))
-            .filter(|(there, _)| *there == id)
-            .map(|(_, folder)| folder)
+        let disks = self.disks();
+        // One that failed may hang; the next start looks at it.
+        let disks: Vec<Arc<dyn Disk>> = (disks.iter().filter(|disk| !disk.health().failed))
+            .map(|disk| Arc::clone(disk.disk()))
             .collect();
         let removing = tokio::task::spawn_blocking(move || {
-            for folder in folders {
+            let folders = disks.iter().flat_map(meta_folders);
+            for (_, folder) in folders.filter(|(there, _)| *there == id) {
                 if let Err(error) = std::fs::remove_dir_all(&folder) {
                     tracing::warn!(folder = %folder.display(), %error, "the folder stays until the next start");
                 }
             }
         });
-        if removing.await.is_err() {
-            tracing::error!(%id, "removing metadata broke off");
+        // Nothing else can be changed meanwhile, and one that hangs may never end it.
+        match select(removing, self.env.clock.sleep(REMOVE_FILES_MAX)).await {
+            Either::Left((Ok(()), _)) => {}
+            Either::Left((Err(error), _)) => {
+                tracing::error!(%id, %error, "removing metadata broke off");
+            }
+            Either::Right(_) => {
+                tracing::warn!(%id, "removing metadata takes long, and goes on by itself");
+            }
         }
     }
 

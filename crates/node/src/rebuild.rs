@@ -241,11 +241,11 @@ impl Inner {
             }
         }
         if work.is_empty() {
-            self.set_problems(problems);
             self.rebuild.put_off.lock().clear();
             for disk in leaving {
-                self.finish_replaced(disk).await;
+                problems.extend(self.finish_replaced(disk).await);
             }
+            self.set_problems(problems);
             return false;
         }
         problems.extend(self.too_little_room(&work, &standings));

@@ -98,6 +98,8 @@ impl Node {
         let (token, token_path) =
             token::load_or_make(config.token_file.as_deref(), &folders, &*env.entropy)?;
         let inner = Inner::new(env, config, pool);
+        // Before anything is asked of the disks: one that hangs is given up in time.
+        crate::watch::tend(&inner).map_err(NodeError::Runtime)?;
         runtime.block_on(async {
             inner.open_volumes().await;
             inner.ensure_first_volume().await
@@ -133,7 +135,6 @@ impl Node {
             },
         );
         crate::spares::tend(&inner);
-        crate::watch::tend(&inner).map_err(NodeError::Runtime)?;
         runtime.block_on(async {
             // Twice: the second one says that the first is there.
             inner.renew().await;
