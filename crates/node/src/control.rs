@@ -267,6 +267,7 @@ impl Controller {
             volumes_failed: failed.collect(),
             volumes_degraded: degraded.collect(),
             volumes_unprotected: unprotected.collect(),
+            narrow_segments: inner.narrow_segments(),
             damaged_reads: inner.store.stats().damaged_reads,
             free_percent: percent(space.free_bytes, space.total_bytes),
         }

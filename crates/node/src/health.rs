@@ -22,6 +22,8 @@ pub struct Observed {
     pub volumes_degraded: Vec<String>,
     /// Volumes that one lost disk would damage although the pool could protect them.
     pub volumes_unprotected: Vec<String>,
+    /// Parts of the data that have less protection than their volumes ask for.
+    pub narrow_segments: u64,
     /// Reads that failed for good since the start.
     pub damaged_reads: u64,
     /// Free space left, in percent.
@@ -70,6 +72,13 @@ pub fn judge(observed: &Observed) -> Judgement {
             "volume {volume} has protection none: NO REDUNDANCY, a lost disk loses its data"
         ));
     }
+    if observed.narrow_segments > 0 {
+        warnings.push(format!(
+            "{} segments of data have less protection than their volumes ask for, and are written anew as soon as \
+             there are disks and room for it; `cairn disk list` says how far that is",
+            observed.narrow_segments
+        ));
+    }
     if observed.damaged_reads > 0 {
         warnings.push(format!(
             "{} reads since the start met data that is damaged beyond repair; the log names it",
@@ -89,6 +98,7 @@ pub fn judge(observed: &Observed) -> Judgement {
     } else if lost > 0
         || !observed.disks_troubled.is_empty()
         || !observed.volumes_degraded.is_empty()
+        || observed.narrow_segments > 0
         || observed.damaged_reads > 0
     {
         Health::Degraded
@@ -179,6 +189,15 @@ mod tests {
                 "metadata failed on a disk",
                 Observed {
                     disks_troubled: vec!["/d1: metadata failed there".to_owned()],
+                    ..six()
+                },
+                Health::Degraded,
+                1,
+            ),
+            (
+                "data with too few copies",
+                Observed {
+                    narrow_segments: 3,
                     ..six()
                 },
                 Health::Degraded,

@@ -37,12 +37,12 @@ const SPEED_SPAN: Duration = Duration::from_secs(60);
 /// Most problems that are told at a time.
 const PROBLEMS_MAX: usize = 8;
 
-/// A segment with shards on disks that leave or are lost.
+/// A segment with shards on disks that leave or are lost, or with too few of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Work {
     pub volume: VolumeId,
     pub segment: SegmentId,
-    /// Shards that have to get to another disk.
+    /// Shards that have to get to another disk; all of them where the segment has too few.
     pub shards: Vec<u8>,
     /// Bytes of one shard.
     pub shard_len_bytes: u64,
@@ -50,6 +50,9 @@ pub struct Work {
     pub spare: i16,
     /// Some of the disks leave for good, so that it may be rewritten; else a disk may yet be added.
     pub may_rewrite: bool,
+    /// It has less protection than its volume asks for, and can have that: written when disks were missing, before
+    /// some were added, or before more was asked for. Only writing it anew helps.
+    pub is_narrow: bool,
 }
 
 /// What is to be thought of a disk.
@@ -67,10 +70,12 @@ pub enum Standing {
     Gone,
 }
 
-/// What has to be done for the segments of a volume, in no order.
+/// What has to be done for the segments of a volume, in no order. `parity_now`: the shards that a segment written now
+/// could lose.
 pub fn work_of(
     volume: VolumeId,
     segments: &[SegmentInfo],
+    parity_now: u8,
     standing: impl Fn(DiskId) -> Standing,
 ) -> Vec<Work> {
     let mut all = Vec::new();
@@ -82,6 +87,7 @@ pub fn work_of(
             shard_len_bytes: info.shard_len_bytes,
             spare: i16::from(info.code.parity()),
             may_rewrite: false,
+            is_narrow: info.sealed && info.code.parity() < parity_now,
         };
         for (index, disk) in (0..).zip(&info.disks) {
             let standing = standing(*disk);
@@ -95,6 +101,9 @@ pub fn work_of(
                 work.shards.push(index);
             }
             work.may_rewrite |= matches!(standing, Standing::Leaving | Standing::Gone);
+        }
+        if work.is_narrow {
+            work.shards = (0..info.code.total()).collect();
         }
         if !work.shards.is_empty() {
             all.push(work);
@@ -305,22 +314,28 @@ impl Inner {
                 problems.insert(format!("volume {} is not served", work.volume));
                 continue;
             };
+            let segments = rewrites.entry(work.volume).or_default();
+            if work.is_narrow {
+                // The rest in the next round, when it is known what else there is to do.
+                if segments.len() < EVACUATE_SEGMENTS_MAX {
+                    segments.push(work.segment);
+                }
+                continue;
+            }
             for index in &work.shards {
                 match self.move_one(&fs, &work, *index).await {
                     Ok(()) => moved += 1,
                     // Where nothing vouches for the shards the records have to.
-                    Err(MoveError::Unsealed) => {
-                        let segments = rewrites.entry(work.volume).or_default();
-                        if !segments.contains(&work.segment) {
-                            segments.push(work.segment);
-                        }
+                    Err(MoveError::Unsealed) if !segments.contains(&work.segment) => {
+                        segments.push(work.segment);
                     }
-                    Err(MoveError::NoTarget) if work.may_rewrite => {
-                        let segments = rewrites.entry(work.volume).or_default();
-                        if !segments.contains(&work.segment) {
-                            segments.push(work.segment);
-                        }
+                    Err(MoveError::NoTarget)
+                        if work.may_rewrite && !segments.contains(&work.segment) =>
+                    {
+                        segments.push(work.segment);
                     }
+                    Err(MoveError::Unsealed) => {}
+                    Err(MoveError::NoTarget) if work.may_rewrite => {}
                     Err(MoveError::NotNow) => {}
                     Err(error) => {
                         if !matches!(error, MoveError::NoTarget) {
@@ -474,12 +489,37 @@ impl Inner {
 
     fn work(&self, standings: &BTreeMap<DiskId, Standing>) -> Vec<Work> {
         let standing = |id| standings.get(&id).copied().unwrap_or(Standing::Gone);
+        let is_fine = |standing: &&Standing| **standing == Standing::Fine;
+        let fine_count = standings.values().filter(is_fine).count();
         let mut work = Vec::new();
         for fs in self.serving_all() {
             let segments = self.store.segments(fs.volume());
-            work.extend(work_of(fs.volume(), &segments, standing));
+            // With fewer disks it would be as narrow again.
+            let parity = self.parity_wanted(&fs);
+            let parity_now = if fine_count > usize::from(parity) {
+                parity
+            } else {
+                0
+            };
+            work.extend(work_of(fs.volume(), &segments, parity_now, standing));
         }
         work
+    }
+
+    /// Shards of each segment that a volume is to lose without a loss.
+    fn parity_wanted(&self, fs: &Fs) -> u8 {
+        let code = self.store.code_for(fs.policy().protection);
+        code.map_or(0, |code| code.parity())
+    }
+
+    /// Segments that can lose fewer shards than their volumes ask for.
+    pub fn narrow_segments(&self) -> u64 {
+        let narrow = self.serving_all().into_iter().map(|fs| {
+            let parity = self.parity_wanted(&fs);
+            let segments = self.store.segments(fs.volume()).into_iter();
+            segments.filter(|info| info.code.parity() < parity).count() as u64
+        });
+        narrow.sum()
     }
 
     fn shards_missing(&self, standings: &BTreeMap<DiskId, Standing>) -> u64 {
@@ -599,7 +639,7 @@ mod tests {
             info(5, &[5, 3, 2, 7]),
             info(6, &[4, 3, 2, 7]),
         ];
-        let mut work = work_of(VolumeId(1), &segments, standing);
+        let mut work = work_of(VolumeId(1), &segments, 2, standing);
         order(&mut work);
         type Row = (u64, Vec<u8>, i16, bool);
         let got: Vec<Row> = work
@@ -613,5 +653,23 @@ mod tests {
             (2, vec![0], 2, true),
         ];
         assert_eq!(got, want);
+    }
+
+    #[test]
+    fn what_has_too_few_shards_is_written_anew() {
+        let fine = |_| Standing::Fine;
+        let open = SegmentInfo {
+            sealed: false,
+            ..info(3, &[5, 6, 7])
+        };
+        let segments = [info(1, &[5, 6, 7]), info(2, &[5, 6, 7, 8]), open];
+        assert_eq!(work_of(VolumeId(1), &segments, 2, fine), []);
+        let work = work_of(VolumeId(1), &segments, 3, fine);
+        let got: Vec<(u64, usize)> = work
+            .iter()
+            .map(|work| (work.segment.0, work.shards.len()))
+            .collect();
+        assert_eq!(got, [(1, 3), (2, 4)]);
+        assert!(work.iter().all(|work| work.is_narrow && work.spare == 2));
     }
 }
