@@ -570,9 +570,9 @@ impl Connection {
     /// A record of several fragments is held while it comes: whom no export lets in gets no room for a
     /// large one.
     fn check_fragments_len(&self, len_bytes: u64) -> Result<(), DecodeError> {
-        match self.session.view.grants().is_empty() {
-            true => check_len(len_bytes, INPUT_LEN_BYTES as u32),
-            false => check_len(len_bytes, RECORD_LEN_BYTES_MAX),
+        match self.session.view.is_let_in() {
+            true => check_len(len_bytes, RECORD_LEN_BYTES_MAX),
+            false => check_len(len_bytes, INPUT_LEN_BYTES as u32),
         }
     }
 
@@ -677,7 +677,7 @@ impl Connection {
         let replies_stall = !self.outbox.is_empty()
             && !self.sent_all
             && self.sent_bytes - sent_bytes < PROGRESS_LEN_BYTES_MIN;
-        let idle_stranger = no_call && self.session.view.grants().is_empty();
+        let idle_stranger = no_call && !self.session.view.is_let_in();
         if !(record_stalls || replies_stall || idle_stranger) {
             self.seen = (self.calls, self.read_bytes, self.sent_bytes);
             self.sent_all = false;

@@ -339,14 +339,14 @@ impl Acceptor {
         let client = peer.ip().to_canonical();
         let view = self.service.exports.current().view(client, peer.port());
         // Those who may use nothing cannot take the places of those who may.
-        let (count_max, per_client_max) = match view.grants().is_empty() {
+        let (count_max, per_client_max) = match view.is_let_in() {
             true => (
-                settings.connection_count_max / STRANGERS_PART,
-                settings.connection_count_per_client_max / STRANGERS_PART,
-            ),
-            false => (
                 settings.connection_count_max,
                 settings.connection_count_per_client_max,
+            ),
+            false => (
+                settings.connection_count_max / STRANGERS_PART,
+                settings.connection_count_per_client_max / STRANGERS_PART,
             ),
         };
         let mut clients = self.clients.lock();

@@ -366,12 +366,14 @@ impl Session {
         let target = self.service.key.open(handle.as_bytes());
         match target.map_err(|_| v3::ErrorStatus::BadHandle)? {
             // To whom it shows nothing it is not there either.
-            Target::PseudoRoot => match self.view.grants().is_empty() {
-                true => Err(v3::ErrorStatus::Access),
-                false => Ok(Object::PseudoRoot),
+            Target::PseudoRoot => match self.view.is_let_in() {
+                true => Ok(Object::PseudoRoot),
+                false => Err(v3::ErrorStatus::Access),
             },
             Target::Inode { volume, ino } => match self.view.index_of(volume) {
                 Some(grant) => Ok(Object::Inode { grant, ino }),
+                // Of what is stale Linux drops what is not written yet, and never asks again.
+                None if self.view.is_failed(volume) => Err(v3::ErrorStatus::JukeBox),
                 None if self.view.is_exported(volume) => Err(v3::ErrorStatus::Access),
                 None => Err(v3::ErrorStatus::Stale),
             },

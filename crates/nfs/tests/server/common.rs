@@ -15,7 +15,9 @@ use cairn_codec_rpc::{
 };
 use cairn_fs::{Fs, FsSettings};
 use cairn_meta::{MetaCache, MetaSettings, MetaStore};
-use cairn_nfs::{ClientRule, Export, Exports, Listeners, NfsServer, Running, Settings, Squash};
+use cairn_nfs::{
+    ClientRule, Export, Exports, Listeners, NfsServer, Running, Settings, Squash, Volume,
+};
 use cairn_segment::{SegmentSettings, SegmentStore};
 use cairn_shard::{ShardDisk, ShardSettings};
 use cairn_testkit::MemDisk;
@@ -118,7 +120,7 @@ pub fn rule(clients: &str) -> ClientRule {
 
 pub fn export(fs: &Fs, rules: Vec<ClientRule>) -> Export {
     Export {
-        fs: fs.clone(),
+        volume: Volume::Serving(fs.clone()),
         rules,
     }
 }
