@@ -616,7 +616,10 @@ impl Connection {
         while !self.outbox.is_empty() {
             match self.stream.poll_write_ready(cx) {
                 Poll::Ready(ready) => ready?,
-                Poll::Pending => return Ok(Poll::Pending),
+                Poll::Pending => {
+                    self.outbox.detach();
+                    return Ok(Poll::Pending);
+                }
             }
             let mut slices = [IoSlice::new(&[]); SLICE_COUNT_MAX];
             let count = self.outbox.slices(&mut slices);
