@@ -418,6 +418,7 @@ async fn run(
                 let service = Arc::clone(&service);
                 let vigil = Arc::clone(&vigil);
                 connections.spawn(async move {
+                    // It ends when all that was begun has ended, so that the limits hold for that too.
                     serve_tcp(service, thread, stream, peer, vigil, stop).await;
                     drop(permit);
                 });
@@ -508,7 +509,7 @@ async fn serve_udp(service: Arc<Service>, thread: usize, socket: UdpSocket) {
         };
         let reply = match call.started {
             Started::Ready(reply) => reply,
-            Started::Running(future) => future.await,
+            Started::Running(future) | Started::Changing(future) => future.await,
         };
         // There are no record marks in datagrams.
         if let Some(bytes) = reply.head.get(FragmentHeader::LEN_BYTES..)

@@ -90,7 +90,10 @@ impl Service {
 /// Whether a reply can go out at once.
 pub enum Started {
     Ready(Reply),
+    /// Can be dropped when there is nobody to answer any more: it changes nothing.
     Running(ReplyFuture),
+    /// A change, which is done to its end once it was begun, whether anybody hears of it or not.
+    Changing(ReplyFuture),
 }
 
 /// A call that was understood as far as its header.
@@ -330,7 +333,7 @@ impl Session {
     fn once(&self, duplicates: &Duplicates, key: RequestKey, future: ReplyFuture) -> Started {
         let answered = &self.service.metrics.events.duplicates_answered;
         match duplicates.admit(key) {
-            Admission::New(guard) => Started::Running(Box::pin(async move {
+            Admission::New(guard) => Started::Changing(Box::pin(async move {
                 let reply = future.await;
                 guard.finish(Bytes::copy_from_slice(&reply.head));
                 reply
