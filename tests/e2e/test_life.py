@@ -7,11 +7,14 @@ import subprocess
 import unittest
 
 import harness
+from rawnfs import JUKEBOX, OK, Peer
 from worlds import WorldTest
 
 EXIT_USAGE = 2
 EXIT_REFUSED = 4
 RPCBIND_PORT = 111
+# It is tried again 10, 30 and 70 s after the start.
+OPEN_SECONDS_MAX = 120
 
 
 class Life(WorldTest):
@@ -60,6 +63,28 @@ class Life(WorldTest):
         server.cairn("volume", "delete", "extra", "--yes", "--force")
         listed = json.loads(server.cairn("volume", "list", "--json").stdout)
         self.assertEqual([volume["name"] for volume in listed["volumes"]], ["main"])
+
+    def test_clients_of_a_volume_that_cannot_be_opened_wait(self):
+        server = self.server(1)
+        with Peer(server.port) as peer:
+            _, root = peer.mount("/main")
+            _, file, _ = peer.create(root, "kept")
+            self.assertEqual(peer.write(file, b"data"), OK)
+        self.assertEqual(server.stop(), 0)
+        (folder,) = (server.disks[0] / "volumes").iterdir()
+        away = self.scratch / "away"
+        folder.rename(away)
+        server.start()
+        with Peer(server.port) as peer:
+            for handle in (root, file):
+                self.assertEqual(peer.getattr(handle)[0], JUKEBOX)
+            self.assertEqual(peer.write(file, b"more"), JUKEBOX)
+            self.assertEqual(peer.mount("/main"), (OK, root))
+            self.assertEqual(peer.exports(), ["/main"])
+            away.rename(folder)
+            served = lambda: peer.getattr(file)[0] == OK
+            harness.wait_until(served, OPEN_SECONDS_MAX, "the volume that is opened again")
+            self.assertEqual(peer.read(file), OK)
 
     def test_port_111_is_needed_only_when_asked_for(self):
         with socket.socket() as taken:

@@ -66,6 +66,8 @@ enum Broken {
 
 /// Serves a connection until the client closes it, breaks the protocol or stalls, or until `stop`
 /// says so: then what is running is finished and answered.
+///
+/// When the connection is gone the changes that it began go on, and this future with them.
 pub async fn serve(
     stream: TcpStream,
     session: Session,
@@ -108,7 +110,7 @@ pub async fn serve(
             }
         }
     }
-    connection.close();
+    connection.close().await;
 }
 
 /// What of a record is being received.
@@ -156,6 +158,7 @@ enum Taken {
 /// A call that waits.
 struct Running {
     future: ReplyFuture,
+    is_change: bool,
     procedure: Option<v3::Procedure>,
     begun: Instant,
     held_bytes: usize,
@@ -570,9 +573,9 @@ impl Connection {
     /// A record of several fragments is held while it comes: whom no export lets in gets no room for a
     /// large one.
     fn check_fragments_len(&self, len_bytes: u64) -> Result<(), DecodeError> {
-        match self.session.view.grants().is_empty() {
-            true => check_len(len_bytes, INPUT_LEN_BYTES as u32),
-            false => check_len(len_bytes, RECORD_LEN_BYTES_MAX),
+        match self.session.view.is_let_in() {
+            true => check_len(len_bytes, RECORD_LEN_BYTES_MAX),
+            false => check_len(len_bytes, INPUT_LEN_BYTES as u32),
         }
     }
 
@@ -593,20 +596,26 @@ impl Connection {
             begun,
             held_bytes: call.held_bytes,
         };
-        match call.started {
-            Started::Ready(reply) => self.finish(done(reply)),
-            Started::Running(mut future) => match future.as_mut().poll(cx) {
-                Poll::Ready(reply) => self.finish(done(reply)),
-                Poll::Pending => {
-                    self.running_bytes += call.held_bytes;
-                    self.running.push(Running {
-                        future,
-                        procedure: call.procedure,
-                        begun,
-                        held_bytes: call.held_bytes,
-                    });
-                }
-            },
+        let (mut future, is_change) = match call.started {
+            Started::Ready(reply) => {
+                self.finish(done(reply));
+                return Ok(());
+            }
+            Started::Running(future) => (future, false),
+            Started::Changing(future) => (future, true),
+        };
+        match future.as_mut().poll(cx) {
+            Poll::Ready(reply) => self.finish(done(reply)),
+            Poll::Pending => {
+                self.running_bytes += call.held_bytes;
+                self.running.push(Running {
+                    future,
+                    is_change,
+                    procedure: call.procedure,
+                    begun,
+                    held_bytes: call.held_bytes,
+                });
+            }
         }
         Ok(())
     }
@@ -616,7 +625,10 @@ impl Connection {
         while !self.outbox.is_empty() {
             match self.stream.poll_write_ready(cx) {
                 Poll::Ready(ready) => ready?,
-                Poll::Pending => return Ok(Poll::Pending),
+                Poll::Pending => {
+                    self.outbox.detach();
+                    return Ok(Poll::Pending);
+                }
             }
             let mut slices = [IoSlice::new(&[]); SLICE_COUNT_MAX];
             let count = self.outbox.slices(&mut slices);
@@ -677,7 +689,7 @@ impl Connection {
         let replies_stall = !self.outbox.is_empty()
             && !self.sent_all
             && self.sent_bytes - sent_bytes < PROGRESS_LEN_BYTES_MIN;
-        let idle_stranger = no_call && self.session.view.grants().is_empty();
+        let idle_stranger = no_call && !self.session.view.is_let_in();
         if !(record_stalls || replies_stall || idle_stranger) {
             self.seen = (self.calls, self.read_bytes, self.sent_bytes);
             self.sent_all = false;
@@ -688,20 +700,20 @@ impl Connection {
         self.looks_without_progress >= STALL_LOOK_COUNT
     }
 
-    /// Ends the connection. What is running goes on without anybody to answer: a change that was
-    /// begun should be done to its end, and its reply be there when the client asks again.
-    fn close(self) {
+    /// Ends the connection; the future is ready when what it began has ended. Changes go on without anybody
+    /// to answer: one that was begun should be done to its end, and its reply be there when the client asks
+    /// again. The rest is dropped, because the client would have to ask again anyway.
+    fn close(self) -> impl Future<Output = ()> {
         self.vigil.settled(0, self.settled_running, 0);
-        let (mut running, mut held) = (self.running, self.held);
-        if running.is_empty() {
-            return;
-        }
-        held.set(self.running_bytes);
-        tokio::spawn(async move {
-            while let Some(done) = running.next().await {
+        let mut held = self.held;
+        let running = self.running.into_iter();
+        let mut changes: FuturesUnordered<_> = running.filter(|call| call.is_change).collect();
+        held.set(changes.iter().map(|call| call.held_bytes).sum());
+        async move {
+            while let Some(done) = changes.next().await {
                 held.set(held.held_bytes - done.held_bytes);
             }
-        });
+        }
     }
 }
 

@@ -86,10 +86,41 @@ impl ClientRule {
     }
 }
 
+/// A volume, served or not.
+#[derive(Clone)]
+pub enum Volume {
+    Serving(Fs),
+    /// It could not be opened. It may be later, so its clients are to wait instead of giving up.
+    Failed(FailedVolume),
+}
+
+/// What is known of a volume that could not be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedVolume {
+    pub volume: VolumeId,
+    pub name: String,
+}
+
+impl Volume {
+    pub fn id(&self) -> VolumeId {
+        match self {
+            Self::Serving(fs) => fs.volume(),
+            Self::Failed(failed) => failed.volume,
+        }
+    }
+
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Serving(fs) => fs.name(),
+            Self::Failed(failed) => &failed.name,
+        }
+    }
+}
+
 /// One volume that can be mounted as `/NAME`.
 #[derive(Clone)]
 pub struct Export {
-    pub fs: Fs,
+    pub volume: Volume,
     pub rules: Vec<ClientRule>,
 }
 
@@ -111,22 +142,25 @@ impl ExportTable {
 
     /// What a client at this address and port may use.
     pub fn view(self: &Arc<Self>, peer: IpAddr, port: u16) -> PeerView {
-        let grants = self
-            .exports
-            .iter()
-            .filter_map(|export| {
-                let rule = rule_for(&export.rules, peer, port)?;
-                Some(Grant {
-                    volume: export.fs.volume(),
-                    fs: export.fs.clone(),
-                    rule: rule.clone(),
-                })
-            })
-            .collect();
-        PeerView {
+        let mut view = PeerView {
             table: Arc::clone(self),
-            grants,
+            grants: Vec::new(),
+            failed: Vec::new(),
+        };
+        for export in &self.exports {
+            let Some(rule) = rule_for(&export.rules, peer, port) else {
+                continue;
+            };
+            match &export.volume {
+                Volume::Serving(fs) => view.grants.push(Grant {
+                    volume: fs.volume(),
+                    fs: fs.clone(),
+                    rule: rule.clone(),
+                }),
+                Volume::Failed(failed) => view.failed.push(failed.clone()),
+            }
         }
+        view
     }
 }
 
@@ -156,6 +190,7 @@ pub struct Grant {
 pub struct PeerView {
     table: Arc<ExportTable>,
     grants: Vec<Grant>,
+    failed: Vec<FailedVolume>,
 }
 
 impl PeerView {
@@ -163,9 +198,19 @@ impl PeerView {
         self.table.version == table.version
     }
 
-    /// Sorted by name.
+    /// What the client may use now, sorted by name.
     pub fn grants(&self) -> &[Grant] {
         &self.grants
+    }
+
+    /// What it may use once that can be opened, sorted by name.
+    pub fn failed(&self) -> &[FailedVolume] {
+        &self.failed
+    }
+
+    /// Whether there is a volume that the client may use, be it now or once it can be opened.
+    pub fn is_let_in(&self) -> bool {
+        !(self.grants.is_empty() && self.failed.is_empty())
     }
 
     /// The place of a volume in [`Self::grants`].
@@ -179,10 +224,21 @@ impl PeerView {
             .find(|grant| grant.fs.name().as_bytes() == name)
     }
 
+    pub fn failed_by_name(&self, name: &[u8]) -> Option<&FailedVolume> {
+        self.failed
+            .iter()
+            .find(|failed| failed.name.as_bytes() == name)
+    }
+
+    /// Whether this is a volume that the client may use once it can be opened.
+    pub fn is_failed(&self, volume: VolumeId) -> bool {
+        self.failed.iter().any(|failed| failed.volume == volume)
+    }
+
     /// Whether the volume is exported, to whomever.
     pub fn is_exported(&self, volume: VolumeId) -> bool {
         let mut exports = self.table.exports.iter();
-        exports.any(|export| export.fs.volume() == volume)
+        exports.any(|export| export.volume.id() == volume)
     }
 
     pub fn table(&self) -> &ExportTable {
@@ -221,7 +277,7 @@ impl Exports {
 }
 
 fn sorted(version: u64, mut exports: Vec<Export>) -> ExportTable {
-    exports.sort_by(|a, b| a.fs.name().cmp(b.fs.name()));
+    exports.sort_by(|a, b| a.volume.name().cmp(b.volume.name()));
     ExportTable { version, exports }
 }
 

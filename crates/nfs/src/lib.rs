@@ -25,7 +25,8 @@ mod settings;
 mod vigil;
 
 pub use exports::{
-    ANONYMOUS_ID, ClientRule, Export, ExportTable, Exports, Grant, PeerView, Squash,
+    ANONYMOUS_ID, ClientRule, Export, ExportTable, Exports, FailedVolume, Grant, PeerView, Squash,
+    Volume,
 };
 pub use handle::{BadHandle, HANDLE_LEN_BYTES, Handle, HandleKey, Target};
 pub use server::{Listeners, NfsServer, Running, ServeError};

@@ -130,8 +130,11 @@ pub fn start(session: &Arc<Session>, call: &CallHeader<'_>, mut args: Reader<'_>
 fn may_see(session: &Session, path: &[u8]) -> bool {
     let mut names = path.split(|byte| *byte == b'/');
     match names.find(|name| !name.is_empty() && *name != b".") {
-        Some(volume) => session.view.by_name(volume).is_some(),
-        None => !session.view.grants().is_empty(),
+        Some(volume) => {
+            let view = &session.view;
+            view.by_name(volume).is_some() || view.failed_by_name(volume).is_some()
+        }
+        None => session.view.is_let_in(),
     }
 }
 
@@ -139,11 +142,14 @@ fn may_see(session: &Session, path: &[u8]) -> bool {
 fn exports(session: &Session, xid: u32) -> Reply {
     let view = &session.view;
     let exports = view.table().exports().iter();
-    let visible = exports.filter(|export| view.index_of(export.fs.volume()).is_some());
+    let visible = exports.filter(|export| {
+        let volume = export.volume.id();
+        view.index_of(volume).is_some() || view.is_failed(volume)
+    });
     let texts: Vec<(String, Vec<String>)> = visible
         .map(|export| {
             let clients = export.rules.iter().map(|rule| rule.clients.to_string());
-            (format!("/{}", export.fs.name()), clients.collect())
+            (format!("/{}", export.volume.name()), clients.collect())
         })
         .collect();
     let entries = texts.iter().map(|(path, clients)| ExportEntry {
@@ -206,19 +212,30 @@ async fn find(session: &Session, path: &[u8]) -> Result<Target, MountError> {
         .filter(|name| !name.is_empty() && *name != b".");
     let Some(volume) = names.next() else {
         // To whom it would show nothing it is not there either.
-        return match session.view.grants().is_empty() {
-            true => Err(MountError::Access),
-            false => Ok(Target::PseudoRoot),
+        return match session.view.is_let_in() {
+            true => Ok(Target::PseudoRoot),
+            false => Err(MountError::Access),
         };
     };
+    if let Some(failed) = session.view.failed_by_name(volume) {
+        // No error of MOUNT makes clients wait: Linux fails the mount. With the root, which is known, it goes
+        // on to ask for attributes, and does so until the answer is not "later" any more.
+        return match names.next() {
+            None => Ok(Target::Inode {
+                volume: failed.volume,
+                ino: cairn_fs::ROOT,
+            }),
+            Some(_) => Err(MountError::ServerFault),
+        };
+    }
     let Some(grant) = session.view.by_name(volume) else {
         // Whom nothing lets in is not told which names there are.
-        if session.view.grants().is_empty() {
+        if !session.view.is_let_in() {
             return Err(MountError::Access);
         }
         let mut all = session.view.table().exports().iter();
         return Err(
-            match all.any(|export| export.fs.name().as_bytes() == volume) {
+            match all.any(|export| export.volume.name().as_bytes() == volume) {
                 true => MountError::Access,
                 false => MountError::NoEnt,
             },

@@ -140,7 +140,11 @@ fn lookup(session: &Arc<Session>, xid: u32, name: &[u8]) -> Started {
         return Started::Ready(fail(ErrorStatus::NameTooLong));
     }
     let Some(grant) = session.view.by_name(name).cloned() else {
-        return Started::Ready(fail(ErrorStatus::NoEnt));
+        let status = match session.view.failed_by_name(name) {
+            Some(_) => ErrorStatus::JukeBox,
+            None => ErrorStatus::NoEnt,
+        };
+        return Started::Ready(fail(status));
     };
     let session = Arc::clone(session);
     Started::Running(Box::pin(async move {
@@ -167,10 +171,11 @@ fn attr(session: &Session) -> FileAttr {
     // A later table of exports has a later time, so that clients look at the listing again.
     let nanos = (session.view.table().version() % 1_000_000_000) as u32;
     let changed = convert::time(Timestamp::new(started.seconds, nanos));
+    let volume_count = session.view.grants().len() + session.view.failed().len();
     FileAttr {
         file_type: FileType::Directory,
         mode: 0o555,
-        nlink: 2 + session.view.grants().len() as u32,
+        nlink: 2 + volume_count as u32,
         uid: 0,
         gid: 0,
         size_bytes: 4096,
@@ -189,10 +194,15 @@ fn attr(session: &Session) -> FileAttr {
 /// neither repeats nor skips one.
 fn entries(session: &Session, cookie: u64) -> Vec<(u64, Vec<u8>, u64)> {
     let dots = [(FILEID, b".".to_vec(), 1), (FILEID, b"..".to_vec(), 2)];
-    let volumes = session.view.grants().iter().map(|grant| {
-        let id = u64::from(grant.volume.0);
-        let name = grant.fs.name().as_bytes().to_vec();
-        (FSID + 1 + id, name, DOT_COUNT + 1 + id)
+    let view = &session.view;
+    let served = view.grants().iter();
+    let served = served.map(|grant| (grant.volume, grant.fs.name()));
+    // What cannot be opened now is not gone.
+    let failed = view.failed().iter();
+    let failed = failed.map(|failed| (failed.volume, failed.name.as_str()));
+    let volumes = served.chain(failed).map(|(volume, name)| {
+        let id = u64::from(volume.0);
+        (FSID + 1 + id, name.as_bytes().to_vec(), DOT_COUNT + 1 + id)
     });
     let mut entries: Vec<_> = dots.into_iter().chain(volumes).collect();
     entries.sort_by_key(|(_, _, cookie)| *cookie);

@@ -15,6 +15,9 @@ use cairn_codec_rpc::{AcceptStatus, Encode, Rejection, ReplyHeader, Writer, xdr}
 
 /// Data up to this size is copied next to its header: cheaper than one more piece of a `writev`.
 const COPY_LEN_BYTES_MAX: usize = 4096;
+/// Data shorter than this does not wait for the socket in the buffer that it came in, which is a record of up to
+/// 1 MiB or the payload of a WRITE: so what waits keeps at most four times its length.
+const DETACH_LEN_BYTES_MAX: usize = 256 << 10;
 /// Most slices of one `writev`; the kernel takes 1024.
 pub const SLICE_COUNT_MAX: usize = 64;
 /// What a head buffer starts with: most replies fit.
@@ -122,6 +125,8 @@ impl Reply {
 #[derive(Default)]
 pub struct Outbox {
     full: VecDeque<Bytes>,
+    /// So many at the front of `full` keep little more in memory than themselves.
+    detached_count: usize,
     /// Comes after `full`.
     tail: Vec<u8>,
     /// Bytes at the front that have been sent.
@@ -184,6 +189,19 @@ impl Outbox {
         count
     }
 
+    /// To be called when the socket takes no more for now. A small piece of a large buffer keeps all of that in
+    /// memory: so that the bytes that are counted bound those that are held, such pieces are copied, each once.
+    /// Who takes replies as they come pays nothing.
+    pub fn detach(&mut self) {
+        for bytes in self.full.range_mut(self.detached_count..) {
+            // What is up to that small is no slice of something larger: `push` has copied it.
+            if (COPY_LEN_BYTES_MAX + 1..DETACH_LEN_BYTES_MAX).contains(&bytes.len()) {
+                *bytes = Bytes::copy_from_slice(bytes);
+            }
+        }
+        self.detached_count = self.full.len();
+    }
+
     /// Takes note that the socket took so many more bytes.
     pub fn advance(&mut self, sent_bytes: usize) {
         assert!(sent_bytes <= self.len_bytes);
@@ -194,6 +212,7 @@ impl Outbox {
         {
             self.sent_bytes -= front.len();
             self.full.pop_front();
+            self.detached_count = self.detached_count.saturating_sub(1);
         }
         if self.full.is_empty() && self.sent_bytes == self.tail.len() {
             self.tail.clear();
@@ -204,6 +223,8 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     fn reply(head: &[u8], parts: &[&'static [u8]]) -> Reply {
@@ -251,5 +272,58 @@ mod tests {
             }
             assert_eq!(got, want, "step {step}");
         }
+    }
+
+    /// A buffer of 1 MiB, as the record cache has them; whoever looks counts clones of what is in it.
+    struct Record(#[expect(dead_code, reason = "counted, not read")] Arc<()>);
+
+    const RECORD_LEN_BYTES: usize = 1 << 20;
+    static RECORD: [u8; RECORD_LEN_BYTES] = [5; RECORD_LEN_BYTES];
+
+    impl AsRef<[u8]> for Record {
+        fn as_ref(&self) -> &[u8] {
+            &RECORD
+        }
+    }
+
+    /// What the limits of a connection count must bound what it keeps in memory.
+    #[test]
+    fn replies_that_wait_do_not_keep_the_buffers_that_they_are_slices_of() {
+        let alive = Arc::new(());
+        let mut outbox = Outbox::default();
+        let mut want = 0;
+        let mut push = |outbox: &mut Outbox, len_bytes: usize| {
+            let part = Bytes::from_owner(Record(Arc::clone(&alive))).slice(..len_bytes);
+            outbox.push(Reply {
+                head: b"head".to_vec(),
+                parts_len_bytes: part.len(),
+                parts: vec![part],
+                status: None,
+            });
+            want += 4 + xdr::padded_len(len_bytes);
+        };
+        let held_bytes = || (Arc::strong_count(&alive) - 1) * RECORD_LEN_BYTES;
+        let mut sent_bytes = 0;
+        // Of a few sizes, the second time onto what waits already, in part sent.
+        for len_bytes in [5000, 4097, (256 << 10) - 1, 256 << 10, RECORD_LEN_BYTES] {
+            for _ in 0..if len_bytes > 5000 { 20 } else { 1000 } {
+                push(&mut outbox, len_bytes);
+            }
+            outbox.advance(7000);
+            sent_bytes += 7000;
+            outbox.detach();
+            let (held, counted) = (held_bytes(), outbox.len_bytes());
+            assert!(held <= 4 * counted, "{len_bytes}: {held} for {counted}");
+        }
+        // The bytes are the same, and nothing of them is left behind.
+        assert_eq!(outbox.len_bytes(), want - sent_bytes);
+        while !outbox.is_empty() {
+            let mut slices = [IoSlice::new(&[]); SLICE_COUNT_MAX];
+            let count = outbox.slices(&mut slices);
+            let sent = slices[..count].iter().map(|slice| slice.len()).sum();
+            outbox.advance(sent);
+            sent_bytes += sent;
+        }
+        assert_eq!((sent_bytes, held_bytes()), (want, 0));
     }
 }

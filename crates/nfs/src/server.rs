@@ -339,14 +339,14 @@ impl Acceptor {
         let client = peer.ip().to_canonical();
         let view = self.service.exports.current().view(client, peer.port());
         // Those who may use nothing cannot take the places of those who may.
-        let (count_max, per_client_max) = match view.grants().is_empty() {
+        let (count_max, per_client_max) = match view.is_let_in() {
             true => (
-                settings.connection_count_max / STRANGERS_PART,
-                settings.connection_count_per_client_max / STRANGERS_PART,
-            ),
-            false => (
                 settings.connection_count_max,
                 settings.connection_count_per_client_max,
+            ),
+            false => (
+                settings.connection_count_max / STRANGERS_PART,
+                settings.connection_count_per_client_max / STRANGERS_PART,
             ),
         };
         let mut clients = self.clients.lock();
@@ -418,6 +418,7 @@ async fn run(
                 let service = Arc::clone(&service);
                 let vigil = Arc::clone(&vigil);
                 connections.spawn(async move {
+                    // It ends when all that was begun has ended, so that the limits hold for that too.
                     serve_tcp(service, thread, stream, peer, vigil, stop).await;
                     drop(permit);
                 });
@@ -508,7 +509,7 @@ async fn serve_udp(service: Arc<Service>, thread: usize, socket: UdpSocket) {
         };
         let reply = match call.started {
             Started::Ready(reply) => reply,
-            Started::Running(future) => future.await,
+            Started::Running(future) | Started::Changing(future) => future.await,
         };
         // There are no record marks in datagrams.
         if let Some(bytes) = reply.head.get(FragmentHeader::LEN_BYTES..)

@@ -90,7 +90,10 @@ impl Service {
 /// Whether a reply can go out at once.
 pub enum Started {
     Ready(Reply),
+    /// Can be dropped when there is nobody to answer any more: it changes nothing.
     Running(ReplyFuture),
+    /// A change, which is done to its end once it was begun, whether anybody hears of it or not.
+    Changing(ReplyFuture),
 }
 
 /// A call that was understood as far as its header.
@@ -330,7 +333,7 @@ impl Session {
     fn once(&self, duplicates: &Duplicates, key: RequestKey, future: ReplyFuture) -> Started {
         let answered = &self.service.metrics.events.duplicates_answered;
         match duplicates.admit(key) {
-            Admission::New(guard) => Started::Running(Box::pin(async move {
+            Admission::New(guard) => Started::Changing(Box::pin(async move {
                 let reply = future.await;
                 guard.finish(Bytes::copy_from_slice(&reply.head));
                 reply
@@ -366,12 +369,14 @@ impl Session {
         let target = self.service.key.open(handle.as_bytes());
         match target.map_err(|_| v3::ErrorStatus::BadHandle)? {
             // To whom it shows nothing it is not there either.
-            Target::PseudoRoot => match self.view.grants().is_empty() {
-                true => Err(v3::ErrorStatus::Access),
-                false => Ok(Object::PseudoRoot),
+            Target::PseudoRoot => match self.view.is_let_in() {
+                true => Ok(Object::PseudoRoot),
+                false => Err(v3::ErrorStatus::Access),
             },
             Target::Inode { volume, ino } => match self.view.index_of(volume) {
                 Some(grant) => Ok(Object::Inode { grant, ino }),
+                // Of what is stale Linux drops what is not written yet, and never asks again.
+                None if self.view.is_failed(volume) => Err(v3::ErrorStatus::JukeBox),
                 None if self.view.is_exported(volume) => Err(v3::ErrorStatus::Access),
                 None => Err(v3::ErrorStatus::Stale),
             },

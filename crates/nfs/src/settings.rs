@@ -12,8 +12,11 @@ pub struct Settings {
     pub threads: usize,
     /// Secret of the pool: file handles are signed with it, so it must stay the same for ever.
     pub handle_key: [u8; 16],
+    /// A connection counts until the changes that came over it are done, also when it is gone before: what
+    /// they hold would be without a limit for those who connect again and again.
     pub connection_count_max: usize,
-    /// Connections of one client address.
+    /// Connections of one client address, counted in the same way. There must be room for those that a client
+    /// makes in place of broken ones; Linux makes up to 16 at a time.
     pub connection_count_per_client_max: usize,
     /// Requests of one connection that wait for the file system.
     pub in_flight_count_max: usize,

@@ -17,7 +17,7 @@ use cairn_base::{DiskId, VolumeId};
 use cairn_config::{Config, ExportRule, MemoryBudget, VolumeName, VolumeSettings};
 use cairn_fs::{DirtyBudget, Fs, FsSettings};
 use cairn_meta::{MetaCache, MetaSettings, MetaStore};
-use cairn_nfs::{Export, Exports};
+use cairn_nfs::{Export, Exports, FailedVolume, Volume};
 use cairn_segment::{Clients, Pace, SegmentSettings, SegmentStore};
 use cairn_shard::ShardDisk;
 use futures_util::future::{Either, select};
@@ -417,12 +417,15 @@ impl Inner {
             .volumes
             .iter()
             .filter(|volume| !volume.exports.is_empty())
-            .filter_map(|volume| match self.service(volume.id) {
-                Some(VolumeService::Serving(fs)) => Some(Export {
-                    fs,
-                    rules: volume.exports.iter().map(convert::client_rule).collect(),
-                }),
-                Some(VolumeService::Failed(_)) | None => None,
+            .map(|volume| Export {
+                volume: match self.service(volume.id) {
+                    Some(VolumeService::Serving(fs)) => Volume::Serving(fs),
+                    Some(VolumeService::Failed(_)) | None => Volume::Failed(FailedVolume {
+                        volume: volume.id,
+                        name: volume.name.to_string(),
+                    }),
+                },
+                rules: volume.exports.iter().map(convert::client_rule).collect(),
             })
             .collect();
         self.exports.replace(exports);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_base::disk::Disk;
+use cairn_base::env::BoxFuture;
 use cairn_base::{DiskId, PoolId, Timestamp, VolumeId};
 use cairn_codec_nfs::v3::{self, Call, FileHandle, Reply};
 use cairn_codec_nfs::{mount, v3::ErrorStatus};
@@ -13,17 +14,50 @@ use cairn_codec_rpc::{
     AcceptStatus, AuthSys, CallHeader, Encode, FragmentHeader, OpaqueAuth, Reader, ReplyBody,
     ReplyHeader, Writer,
 };
-use cairn_fs::{Fs, FsSettings};
+use cairn_fs::{DirtyBudget, Fs, FsSettings};
 use cairn_meta::{MetaCache, MetaSettings, MetaStore};
-use cairn_nfs::{ClientRule, Export, Exports, Listeners, NfsServer, Running, Settings, Squash};
+use cairn_nfs::{
+    ClientRule, Export, Exports, Listeners, NfsServer, Running, Settings, Squash, Volume,
+};
 use cairn_segment::{SegmentSettings, SegmentStore};
 use cairn_shard::{ShardDisk, ShardSettings};
-use cairn_testkit::MemDisk;
+use cairn_testkit::{MemDisk, OpKind, Pace};
+use tokio::sync::watch;
 
 pub const KEY: [u8; 16] = *b"a pool's secret.";
 const DISK: DiskId = DiskId(1);
 const POOL: PoolId = PoolId(7);
 const STOP_GRACE: Duration = Duration::from_secs(30);
+
+/// Holds back whatever is asked of the disks while it is shut.
+pub struct Gate(watch::Sender<bool>);
+
+impl Gate {
+    fn new() -> Arc<Self> {
+        Arc::new(Self(watch::Sender::new(true)))
+    }
+
+    pub fn shut(&self) {
+        self.0.send_replace(false);
+    }
+
+    pub fn open(&self) {
+        self.0.send_replace(true);
+    }
+}
+
+impl Pace for Gate {
+    fn pause(&self, _: OpKind, _: &str) -> Option<BoxFuture<()>> {
+        let mut is_open = self.0.subscribe();
+        if *is_open.borrow() {
+            return None;
+        }
+        Some(Box::pin(async move {
+            // An error means that the test is over.
+            let _ = is_open.wait_for(|is_open| *is_open).await;
+        }))
+    }
+}
 
 /// The runtime that the engine's background tasks run on; ends when dropped.
 pub struct Engine {
@@ -58,11 +92,20 @@ impl Engine {
         receiver.recv().unwrap()
     }
 
-    fn volume(&self, id: u32, name: &'static str) -> Fs {
+    fn volume(
+        &self,
+        id: u32,
+        name: &'static str,
+        dirty: &Arc<DirtyBudget>,
+        gate: &Arc<Gate>,
+    ) -> Fs {
         let handle = self.handle.clone();
+        let disk = MemDisk::new(name, 2 << 30);
+        disk.pace_with(Arc::clone(gate) as Arc<dyn Pace>);
+        let disk = disk as Arc<dyn Disk>;
+        let dirty = Arc::clone(dirty);
         self.run(async move {
             let env = cairn_base::real::env(handle);
-            let disk = MemDisk::new(name, 2 << 30) as Arc<dyn Disk>;
             let volume = VolumeId(id);
             ShardDisk::format(Arc::clone(&disk), POOL, DISK, Timestamp::new(1, 0))
                 .await
@@ -81,9 +124,9 @@ impl Engine {
             let meta = MetaStore::create(env.clone(), settings, volume, vec![(DISK, disk)])
                 .await
                 .unwrap();
-            Fs::format(FsSettings::new(env, volume, name), meta, segments)
-                .await
-                .unwrap()
+            let mut settings = FsSettings::new(env, volume, name);
+            settings.dirty = dirty;
+            Fs::format(settings, meta, segments).await.unwrap()
         })
     }
 }
@@ -105,6 +148,8 @@ pub struct Server {
     pub main: Fs,
     pub other: Fs,
     pub registry: prometheus::Registry,
+    /// In front of the disks.
+    pub gate: Arc<Gate>,
     running: Option<Running>,
     engine: Engine,
 }
@@ -118,7 +163,7 @@ pub fn rule(clients: &str) -> ClientRule {
 
 pub fn export(fs: &Fs, rules: Vec<ClientRule>) -> Export {
     Export {
-        fs: fs.clone(),
+        volume: Volume::Serving(fs.clone()),
         rules,
     }
 }
@@ -130,9 +175,16 @@ impl Server {
 
     /// Volumes `main` and `other`, exported to this machine without squashing.
     pub fn with(change: impl FnOnce(&mut Settings)) -> Self {
+        Self::with_dirty(256 << 20, change)
+    }
+
+    /// The same with so much memory for data that is not on the disks yet.
+    pub fn with_dirty(dirty_bytes_max: u64, change: impl FnOnce(&mut Settings)) -> Self {
         let engine = Engine::start();
-        let main = engine.volume(1, "main");
-        let other = engine.volume(2, "other");
+        let gate = Gate::new();
+        let dirty = DirtyBudget::new(dirty_bytes_max);
+        let main = engine.volume(1, "main", &dirty, &gate);
+        let other = engine.volume(2, "other", &dirty, &gate);
         let exports = Arc::new(Exports::new(vec![
             export(&main, vec![rule("127.0.0.0/8")]),
             export(&other, vec![rule("127.0.0.0/8")]),
@@ -163,6 +215,7 @@ impl Server {
             main,
             other,
             registry,
+            gate,
             running: Some(server.start(listeners).unwrap()),
             engine,
         }
@@ -190,6 +243,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        self.gate.open();
         self.stop();
         let volumes = [self.main.clone(), self.other.clone()];
         self.engine.run(async move {

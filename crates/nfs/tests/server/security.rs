@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use cairn_codec_nfs::mount::{self, MountError};
 use cairn_codec_nfs::v3::{self, Call, ErrorStatus, FileHandle, Procedure, Reply};
 use cairn_codec_rpc::{AcceptStatus, AuthSys, OpaqueAuth, Reader};
-use cairn_nfs::{HandleKey, Squash, Target};
+use cairn_nfs::{Export, FailedVolume, HandleKey, Squash, Target, Volume};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::common::{Client, KEY, Server, call_bytes, export, rule, user, write_call};
@@ -262,6 +262,56 @@ fn no_procedure_answers_a_client_outside_of_the_list() {
     server.exports.replace(Vec::new());
     nothing_is_answered(&mut inside, file, root, "Stale");
     server.exports.replace(only_inside());
+    assert_eq!(inside.lookup(root, "file"), Ok(file));
+}
+
+/// What is stale Linux gives up for ever, with what it has not written yet.
+#[test]
+fn a_volume_that_cannot_be_opened_is_waited_for() {
+    let server = Server::with(|settings| settings.connection_count_max = 4);
+    let mut inside = server.connect();
+    let root = inside.root("/main");
+    let file = inside.create(root, "file");
+    let mut outside = outsider(&server);
+    let failed = FailedVolume {
+        volume: server.main.volume(),
+        name: "main".into(),
+    };
+    server.exports.replace(vec![Export {
+        volume: Volume::Failed(failed),
+        rules: vec![rule(INSIDE)],
+    }]);
+    nothing_is_answered(&mut inside, file, root, "JukeBox");
+    nothing_is_answered(&mut outside, file, root, "Access");
+
+    // A mount waits: the first that Linux asks of the root is asked until it is answered.
+    assert_eq!(mounted(&mut inside, "/main"), Ok(root));
+    // No error of MOUNT says "later", and nobody knows what this is.
+    let below = mounted(&mut inside, "/main/dir");
+    assert_eq!(below, Err(MountError::ServerFault));
+    assert_eq!(mounted(&mut inside, "/none"), Err(MountError::NoEnt));
+    assert_eq!(mounted(&mut outside, "/main"), Err(MountError::Access));
+    assert_eq!(mounted(&mut outside, "/"), Err(MountError::Access));
+    for (client, count) in [(&mut inside, 1), (&mut outside, 0)] {
+        match client.mount(mount::Call::Export) {
+            mount::Reply::Export(exports) => assert_eq!(exports.0.len(), count),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(dump_len(client), count);
+    }
+    let pseudo = inside.root("/");
+    assert_eq!(inside.lookup(pseudo, "main"), Err(ErrorStatus::JukeBox));
+    let listing = call_of(Procedure::ReadDir, pseudo, pseudo).unwrap();
+    let text = format!("{:?}", inside.nfs(listing));
+    assert!(text.contains("main"), "{text}");
+    // Who waits is no stranger, who would get half of the connections.
+    for mut client in [server.connect(), server.connect()] {
+        assert_eq!(mounted(&mut client, "/main"), Ok(root));
+    }
+
+    server
+        .exports
+        .replace(vec![export(&server.main, vec![rule(INSIDE)])]);
     assert_eq!(inside.lookup(root, "file"), Ok(file));
 }
 

@@ -1,8 +1,8 @@
 //! What comes over a connection in unusual ways: garbage, pieces, floods, the same thing twice.
 
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::time::Duration;
+use std::io::{ErrorKind, Read, Write};
+use std::time::{Duration, Instant};
 
 use crate::common::{Client, Server, call_bytes, pattern, user, write_call};
 use cairn_codec_nfs::v3::{self, Call, ErrorStatus, Reply};
@@ -10,6 +10,9 @@ use cairn_codec_nfs::{mount, nlm};
 use cairn_codec_rpc::{
     AcceptStatus, AuthStatus, FragmentHeader, OpaqueAuth, Rejection, ReplyBody, portmap,
 };
+
+/// A test that would wait for ever fails after this.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn fragment(bytes: &[u8], last: bool) -> Vec<u8> {
     let header = FragmentHeader {
@@ -594,6 +597,123 @@ fn connections_are_limited() {
     assert_eq!(server.metric("cairn_nfs_connections_refused_total"), 1);
     assert_eq!(server.metric("cairn_nfs_connections"), 2);
     first.root("/main");
+}
+
+/// Sends a call and waits until the server holds more than `held_bytes`, or has refused the connection.
+fn is_begun(server: &Server, client: &mut Client, call: &[u8], held_bytes: u64) -> bool {
+    let _ = client.stream.write_all(call);
+    let step = Some(Duration::from_millis(10));
+    client.stream.set_read_timeout(step).unwrap();
+    let started = Instant::now();
+    while started.elapsed() < PATIENCE {
+        if server.metric("cairn_nfs_held_bytes") > held_bytes {
+            client.stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            return true;
+        }
+        match client.stream.read(&mut [0]) {
+            Ok(0) => return false,
+            Ok(_) => panic!("the disks do nothing"),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(_) => return false,
+        }
+    }
+    panic!("neither begun nor refused");
+}
+
+/// Ends a connection as one ends that breaks: the server hears that nobody is there any more.
+fn cut(client: Client) {
+    let socket = socket2::SockRef::from(&client.stream);
+    socket.set_linger(Some(Duration::ZERO)).unwrap();
+}
+
+fn wait_until(what: &str, done: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !done() {
+        assert!(started.elapsed() < PATIENCE, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Whoever comes again and again, each time with a call that waits for the disks, must not make the server
+/// hold more and more.
+#[test]
+fn what_broken_connections_left_counts_until_it_is_done() {
+    const CONNECTIONS: u64 = 8;
+    const HELD: u64 = 2 << 20;
+    const PAYLOAD: u64 = 1 << 20;
+    /// What a call that runs holds besides.
+    const CALL: u64 = 1024;
+    let server = Server::with_dirty(1 << 20, |settings| {
+        settings.connection_count_per_client_max = CONNECTIONS as usize;
+        settings.held_bytes_max = HELD as usize;
+    });
+    let mut client = server.connect();
+    let root = client.root("/main");
+    let file = client.create(root, "file");
+    let data = pattern(1, PAYLOAD as usize);
+    let held = || server.metric("cairn_nfs_held_bytes");
+    let connections = || server.metric("cairn_nfs_connections");
+    server.gate.shut();
+    // This one is all that memory has room for until it is on the disks.
+    client.write(file, 0, &data).unwrap();
+
+    wait_until("it is answered", || held() == 0);
+
+    // One that was begun can be heard of over the next connection.
+    let mut first = server.connect();
+    let write = first.encode(&write_call(file, PAYLOAD, &data));
+    assert!(is_begun(&server, &mut first, &write, PAYLOAD));
+    cut(first);
+    let mut again = server.connect();
+    let most = CALL + 2 * PAYLOAD;
+    assert!(is_begun(&server, &mut again, &write, most));
+    let mut begun = vec![PAYLOAD];
+    for index in 2..3 * CONNECTIONS {
+        let mut one = server.connect();
+        let call = one.encode(&write_call(file, index * PAYLOAD, &data));
+        if is_begun(&server, &mut one, &call, held() + PAYLOAD) {
+            begun.push(index * PAYLOAD);
+        }
+        cut(one);
+        let (held, most) = (held(), HELD + CONNECTIONS * PAYLOAD);
+        assert!(held <= most, "{held} bytes are held for {index} calls");
+    }
+    // Two are connected.
+    assert_eq!(begun.len() as u64, CONNECTIONS - 2);
+
+    server.gate.open();
+    let Reply::Write(Ok(written)) = again.receive().nfs(v3::Procedure::Write) else {
+        panic!("it is written");
+    };
+    assert_eq!(u64::from(written.count_bytes), PAYLOAD);
+    assert_eq!(server.metric("cairn_nfs_duplicates_answered_total"), 1);
+    // All that was begun is done to its end, and then there is room again.
+    wait_until("it is done", || held() == 0 && connections() == 2);
+    let mut next = server.connect();
+    for offset in begun {
+        assert!(next.read(file, offset, PAYLOAD as u32) == data, "{offset}");
+    }
+}
+
+#[test]
+fn what_changes_nothing_is_not_done_for_nobody() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let root = client.root("/main");
+    let file = client.create(root, "file");
+    client.write(file, 0, &pattern(1, 100_000)).unwrap();
+    let held = || server.metric("cairn_nfs_held_bytes");
+    wait_until("it is answered", || held() == 0);
+    server.gate.shut();
+    let mut asks = server.connect();
+    let commit = asks.encode(&Call::Commit(v3::CommitArgs {
+        file,
+        offset: 0,
+        count_bytes: 0,
+    }));
+    assert!(is_begun(&server, &mut asks, &commit, 0));
+    cut(asks);
+    wait_until("it is given up", || held() == 0);
 }
 
 #[test]
