@@ -127,8 +127,8 @@ impl SegmentStore {
     /// the caller makes that durable and calls [`Moved::finish`].
     ///
     /// The bytes come from the shard itself where it can be read, else from the others. Bytes that
-    /// cannot be had although every other shard's disk is there are given up, and counted: they were
-    /// lost before, and the rest of the shard must not stay unprotected because of them.
+    /// cannot be had although every other shard's disk is there, and its own works, are given up, and counted:
+    /// they were lost before, and the rest of the shard must not stay unprotected because of them.
     pub async fn move_shard(
         self: &Arc<Self>,
         at: ShardAt,
@@ -138,7 +138,9 @@ impl SegmentStore {
             .volume(at.volume)
             .and_then(|volume| volume.segment(at.segment))
             .map_err(|_| MoveError::NotNow)?;
-        let is_busy = || segment.is_removed() || segment.is_open() || segment.is_pinned();
+        // While it is being sealed it is not open any more, and its files lose their ends.
+        let is_settled = || segment.settled_len_bytes().is_some();
+        let is_busy = || segment.is_removed() || !is_settled() || segment.is_pinned();
         if is_busy() {
             return Err(MoveError::NotNow);
         }

@@ -284,7 +284,7 @@ impl SegmentStore {
                 return Err(RebuildError::Unsealed);
             }
             Err(RebuildError::TooFew { .. }) if fill.keep_what_is_left => {
-                self.fill_what_is_left(segment, fill, range).await
+                self.fill_what_is_left(segment, fill, range).await?
             }
             Err(error) => return Err(error),
         };
@@ -299,12 +299,10 @@ impl SegmentStore {
         fill: &Fill<'_>,
         range: Range<u64>,
     ) -> Result<Bytes, RebuildError> {
-        if let Some(own) = fill.own {
-            let len = (range.end - range.start) as usize;
-            let read = own.shard.read_at(range.start, len).await.ok();
-            if let Some(bytes) = read.filter(|bytes| own.is_good(range.start, bytes)) {
-                return Ok(bytes);
-            }
+        if let Some(own) = fill.own
+            && let Ok(Some(bytes)) = own.read_good(range.clone()).await
+        {
+            return Ok(bytes);
         }
         self.rebuild_part(segment, fill.index, fill.sources, range)
             .await
@@ -313,12 +311,14 @@ impl SegmentStore {
     /// As [`Self::fill_part`] where that fails: piece by piece, and for pieces that cannot be had zeros,
     /// with a checksum that is not theirs, so that nobody takes them for what was written: that of what was
     /// written, if it is known, so that they can be made good should it be found after all.
+    ///
+    /// Fails if it may well be that a piece can be had later: the old shard would be deleted with it.
     async fn fill_what_is_left(
         &self,
         segment: &Segment,
         fill: &Fill<'_>,
         range: Range<u64>,
-    ) -> (Bytes, Vec<u32>, u64) {
+    ) -> Result<(Bytes, Vec<u32>, u64), RebuildError> {
         let mut part = AlignedBuf::zeroed((range.end - range.start) as usize);
         let mut checksums = Vec::new();
         let mut lost_bytes = 0;
@@ -326,12 +326,12 @@ impl SegmentStore {
         while start < range.end {
             let end = (start + CHECKSUM_UNIT_BYTES).min(range.end);
             let into = (start - range.start) as usize..(end - range.start) as usize;
-            match self.fill_part(segment, fill, start..end).await {
-                Ok(piece) => {
+            match self.fill_piece(segment, fill, start..end).await? {
+                Some(piece) => {
                     checksums.push(crc32c(&piece));
                     part[into].copy_from_slice(&piece);
                 }
-                Err(_) => {
+                None => {
                     let zeros = crc32c(&part[into]);
                     let known = fill.own.and_then(|own| own.checksum_at(start));
                     checksums.push(known.filter(|known| *known != zeros).unwrap_or(!zeros));
@@ -340,7 +340,61 @@ impl SegmentStore {
             }
             start = end;
         }
-        (part.freeze(), checksums, lost_bytes)
+        Ok((part.freeze(), checksums, lost_bytes))
+    }
+
+    /// One piece of the shard; `None` if it is lost, which takes that all disks it could come from work.
+    async fn fill_piece(
+        &self,
+        segment: &Segment,
+        fill: &Fill<'_>,
+        range: Range<u64>,
+    ) -> Result<Option<Bytes>, RebuildError> {
+        let own = match fill.own {
+            Some(own) => own.read_good(range.clone()).await,
+            None => Ok(None),
+        };
+        if let Ok(Some(bytes)) = own {
+            return Ok(Some(bytes));
+        }
+        let rebuilt = self.rebuild_part(segment, fill.index, fill.sources, range.clone());
+        let too_few = match rebuilt.await {
+            Ok(bytes) => return Ok(Some(bytes)),
+            Err(error) => error,
+        };
+        let is_there = |source: &Source| {
+            let disk = segment.disk_of(source.index);
+            disk.is_some_and(|disk| self.healthy_disk(disk).is_some())
+        };
+        if !fill.sources.iter().all(is_there) {
+            return Err(too_few);
+        }
+        match (own, fill.own) {
+            (Err(error), Some(source)) => self.read_again(segment, source, range, error).await,
+            _ => Ok(None),
+        }
+    }
+
+    /// A piece that its disk did not give a moment ago. Fails unless the disk works otherwise: while it hangs or
+    /// fails as a whole nothing on it is lost.
+    async fn read_again(
+        &self,
+        segment: &Segment,
+        source: &Source,
+        range: Range<u64>,
+        error: ShardError,
+    ) -> Result<Option<Bytes>, RebuildError> {
+        let disk = segment.disk_of(source.index);
+        let disk = disk.and_then(|disk| self.healthy_disk(disk));
+        let disk = match disk {
+            Some(disk) if error.kind() != ShardErrorKind::NotFound => disk,
+            _ => return Err(error.into()),
+        };
+        disk.probe().await?;
+        match source.read_good(range).await {
+            Err(error) if disk.health().failed => Err(error.into()),
+            read => Ok(read.unwrap_or(None)),
+        }
     }
 
     /// Bytes `range` of a shard, computed from the first N others that read well.
@@ -397,6 +451,13 @@ impl Source {
     fn checksum_at(&self, offset: u64) -> Option<u32> {
         let index = usize::try_from(offset / CHECKSUM_UNIT_BYTES).ok()?;
         self.footer.as_ref()?.checksums.get(index).copied()
+    }
+
+    /// Bytes `range` of this shard; `None` if they are not what its footer says.
+    async fn read_good(&self, range: Range<u64>) -> Result<Option<Bytes>, ShardError> {
+        let len = (range.end - range.start) as usize;
+        let bytes = self.shard.read_at(range.start, len).await?;
+        Ok(self.is_good(range.start, &bytes).then_some(bytes))
     }
 
     /// Whether bytes of this shard are what its footer says, if it has one.

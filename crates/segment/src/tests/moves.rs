@@ -6,7 +6,7 @@ use std::time::Duration;
 use cairn_base::DiskId;
 use cairn_base::disk::{Disk, OpenMode};
 use cairn_base::env::BoxFuture;
-use cairn_testkit::{OpKind, Pace as DiskPace, Rng, TestWorld};
+use cairn_testkit::{Fault, FaultRule, OpKind, Pace as DiskPace, Rng, TestWorld};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -236,6 +236,142 @@ fn a_single_copy_is_moved_with_what_is_wrong_in_it() {
         let (disk, file) = world.shard_file(info.id, 0);
         world.disks[disk].flip_bit(&file, 4096, 1);
         let cold = world.cold(&[]).await;
+        let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
+        assert_eq!(moved.expect("moved").lost_bytes, 64 << 10);
+    });
+}
+
+/// The one shard of a segment without redundancy.
+async fn single_copy(world: &World, len_bytes: usize) -> (Vec<Written>, SegmentInfo) {
+    let mut rng = Rng::new(30);
+    let lens = (0..len_bytes.div_ceil(1 << 20)).map(|at| (len_bytes - (at << 20)).min(1 << 20));
+    let records = lens.map(|len| data(&mut rng, len, false, true)).collect();
+    let written = world.append_ok(code(1, 0), records).await;
+    (written, world.store.segments(VOLUME).remove(0))
+}
+
+/// Of a segment that is just being sealed there is neither a footer yet nor the length that it had before.
+#[test]
+fn a_shard_is_not_moved_while_it_is_sealed() {
+    block_on(async {
+        let world = World::new(3, 30).await;
+        let (written, info) = single_copy(&world, 100_000).await;
+        let gates = Arc::new(Gates::default());
+        let cut = gates.hold(OpKind::SetLen, ".00");
+        // Wherever the copy is made.
+        let made = gates.hold(OpKind::Create, ".00.0");
+        for disk in &world.disks {
+            disk.pace_with(gates.clone());
+        }
+        let place = at(&info, 0);
+        let local = tokio::task::LocalSet::new();
+        local
+            .run_until(async {
+                let store = world.store.clone();
+                let sealing = tokio::task::spawn_local(async move { store.seal_all(VOLUME).await });
+                cut.reached.notified().await;
+                let store = world.store.clone();
+                let moving =
+                    tokio::task::spawn_local(
+                        async move { store.move_shard(place, &unpaced()).await },
+                    );
+                settle().await;
+                cut.open.notify_one();
+                sealing.await.expect("ended");
+                made.open.notify_one();
+                match moving.await.expect("ended") {
+                    Ok(moved) => moved.finish().await,
+                    Err(error) => assert!(matches!(error, MoveError::NotNow), "{error}"),
+                }
+            })
+            .await;
+        world.cold(&[]).await.check(&written).await;
+        let moved = world.store.move_shard(place, &unpaced()).await;
+        let moved = moved.expect("moved");
+        assert_eq!(moved.lost_bytes, 0);
+        moved.finish().await;
+        world.cold(&[]).await.check(&written).await;
+    });
+}
+
+/// Bytes of a single copy are lost only if the disk that has them works, and does not give them.
+#[test]
+fn a_single_copy_on_a_disk_that_fails_for_now_is_not_given_up() {
+    block_on(async {
+        for how in ["fails", "is given up", "fails once"] {
+            let world = World::new(3, 31).await;
+            let (written, info) = single_copy(&world, 3 << 20).await;
+            world.store.seal_all(VOLUME).await;
+            let cold = world.cold(&[]).await;
+            let (disk, _) = cold.shard_file(info.id, 0);
+            let gates = Arc::new(Gates::default());
+            // Its footer is read by then, nothing else.
+            let made = gates.hold(OpKind::Create, ".00.0");
+            for disk in &cold.disks {
+                disk.pace_with(gates.clone());
+            }
+            let place = at(&info, 0);
+            let local = tokio::task::LocalSet::new();
+            let moved = local
+                .run_until(async {
+                    let store = cold.store.clone();
+                    let moving = tokio::task::spawn_local(async move {
+                        store.move_shard(place, &unpaced()).await
+                    });
+                    made.reached.notified().await;
+                    let mut rule = FaultRule {
+                        kind: Some(OpKind::Read),
+                        name_part: "shards/".to_owned(),
+                        skip: 1,
+                        times: u64::MAX,
+                        fault: Fault::Io,
+                    };
+                    match how {
+                        "fails" => rule.name_part = String::new(),
+                        "is given up" => {
+                            cold.store.disk(info.disks[0]).expect("there").mark_failed()
+                        }
+                        // The part, and its first piece.
+                        _ => rule.times = 2,
+                    }
+                    cold.disks[disk].inject(rule);
+                    made.open.notify_one();
+                    moving.await.expect("ended")
+                })
+                .await;
+            match moved {
+                Ok(moved) => {
+                    assert_eq!((how, moved.lost_bytes), ("fails once", 0));
+                    moved.finish().await;
+                }
+                Err(error) => {
+                    assert_ne!(how, "fails once");
+                    assert!(matches!(error, MoveError::Disk(_)), "{how}: {error}");
+                }
+            }
+            cold.disks[disk].clear_faults();
+            cold.cold(&[]).await.check(&written).await;
+        }
+    });
+}
+
+/// The disk works, and some of what it holds cannot be read: the rest must not wait for that.
+#[test]
+fn a_piece_that_cannot_be_read_on_a_disk_that_works_is_given_up() {
+    block_on(async {
+        let world = World::new(3, 32).await;
+        let (_, info) = single_copy(&world, 300_000).await;
+        world.store.seal_all(VOLUME).await;
+        let cold = world.cold(&[]).await;
+        let (disk, _) = cold.shard_file(info.id, 0);
+        cold.disks[disk].inject(FaultRule {
+            kind: Some(OpKind::Read),
+            name_part: "shards/".to_owned(),
+            // Behind the two reads of the footer: the part, and its first piece as often as it is asked for.
+            skip: 2,
+            times: 3,
+            fault: Fault::Io,
+        });
         let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
         assert_eq!(moved.expect("moved").lost_bytes, 64 << 10);
     });
