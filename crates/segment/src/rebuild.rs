@@ -68,11 +68,32 @@ pub(crate) struct Fill<'a> {
     pub keep_what_is_left: bool,
 }
 
+/// What became of a piece of a shard.
+enum Piece {
+    Good(Bytes),
+    /// What the shard held, of which nothing says whether it is right.
+    Unvouched(Bytes),
+    Lost,
+}
+
 impl Fill<'_> {
     /// Whether a footer says what any of the shards should hold.
     fn is_vouched(&self) -> bool {
         let mut all = self.own.iter().copied().chain(self.sources);
         all.any(Source::has_footer)
+    }
+
+    /// Whether what the shard itself holds may be taken for what was written, once it agrees with its footer if it
+    /// has one. Without one it may not where others have theirs: the copy gets a footer then, which says that its
+    /// bytes are right.
+    fn is_own_trusted(&self) -> bool {
+        self.own.is_some_and(Source::has_footer) || !self.is_vouched()
+    }
+
+    /// Whether there are too few footers to compute the shard, whatever can be read: a crash came between them.
+    fn is_half_sealed(&self, needed: usize) -> bool {
+        let sealed = self.sources.iter().filter(|source| source.has_footer());
+        !self.own.is_some_and(Source::has_footer) && sealed.count() < needed
     }
 }
 
@@ -280,7 +301,11 @@ impl SegmentStore {
                 (part, checksums, 0)
             }
             // It can be had from the records, which is not for here.
-            Err(RebuildError::TooFew { .. }) if segment.code.parity() > 0 && !fill.is_vouched() => {
+            Err(RebuildError::TooFew { needed, .. })
+                if segment.code.parity() > 0
+                    && (!fill.is_vouched()
+                        || fill.keep_what_is_left && fill.is_half_sealed(needed)) =>
+            {
                 return Err(RebuildError::Unsealed);
             }
             Err(RebuildError::TooFew { .. }) if fill.keep_what_is_left => {
@@ -292,14 +317,14 @@ impl SegmentStore {
         Ok((checksums, lost_bytes))
     }
 
-    /// Bytes `range` of the shard: from its old place if they are good there, else computed.
+    /// Bytes `range` of the shard: from its old place if they are known to be good there, else computed.
     async fn fill_part(
         &self,
         segment: &Segment,
         fill: &Fill<'_>,
         range: Range<u64>,
     ) -> Result<Bytes, RebuildError> {
-        if let Some(own) = fill.own
+        if let Some(own) = fill.own.filter(|_| fill.is_own_trusted())
             && let Ok(Some(bytes)) = own.read_good(range.clone()).await
         {
             return Ok(bytes);
@@ -308,9 +333,10 @@ impl SegmentStore {
             .await
     }
 
-    /// As [`Self::fill_part`] where that fails: piece by piece, and for pieces that cannot be had zeros,
-    /// with a checksum that is not theirs, so that nobody takes them for what was written: that of what was
-    /// written, if it is known, so that they can be made good should it be found after all.
+    /// As [`Self::fill_part`] where that fails: piece by piece, and for pieces that cannot be had what the shard
+    /// held, if nothing says that it is wrong, or zeros; with a checksum that is not theirs, so that nobody takes
+    /// them for what was written: that of what was written, if it is known, so that they can be made good should
+    /// it be found after all.
     ///
     /// Fails if it may well be that a piece can be had later: the old shard would be deleted with it.
     async fn fill_what_is_left(
@@ -327,11 +353,16 @@ impl SegmentStore {
             let end = (start + CHECKSUM_UNIT_BYTES).min(range.end);
             let into = (start - range.start) as usize..(end - range.start) as usize;
             match self.fill_piece(segment, fill, start..end).await? {
-                Some(piece) => {
+                Piece::Good(piece) => {
                     checksums.push(crc32c(&piece));
                     part[into].copy_from_slice(&piece);
                 }
-                None => {
+                Piece::Unvouched(piece) => {
+                    checksums.push(!crc32c(&piece));
+                    part[into].copy_from_slice(&piece);
+                    lost_bytes += end - start;
+                }
+                Piece::Lost => {
                     let zeros = crc32c(&part[into]);
                     let known = fill.own.and_then(|own| own.checksum_at(start));
                     checksums.push(known.filter(|known| *known != zeros).unwrap_or(!zeros));
@@ -343,23 +374,25 @@ impl SegmentStore {
         Ok((part.freeze(), checksums, lost_bytes))
     }
 
-    /// One piece of the shard; `None` if it is lost, which takes that all disks it could come from work.
+    /// One piece of the shard. That it is lost takes that all disks it could come from work.
     async fn fill_piece(
         &self,
         segment: &Segment,
         fill: &Fill<'_>,
         range: Range<u64>,
-    ) -> Result<Option<Bytes>, RebuildError> {
+    ) -> Result<Piece, RebuildError> {
         let own = match fill.own {
             Some(own) => own.read_good(range.clone()).await,
             None => Ok(None),
         };
-        if let Ok(Some(bytes)) = own {
-            return Ok(Some(bytes));
+        if fill.is_own_trusted()
+            && let Ok(Some(bytes)) = own
+        {
+            return Ok(Piece::Good(bytes));
         }
         let rebuilt = self.rebuild_part(segment, fill.index, fill.sources, range.clone());
         let too_few = match rebuilt.await {
-            Ok(bytes) => return Ok(Some(bytes)),
+            Ok(bytes) => return Ok(Piece::Good(bytes)),
             Err(error) => error,
         };
         let is_there = |source: &Source| {
@@ -369,10 +402,15 @@ impl SegmentStore {
         if !fill.sources.iter().all(is_there) {
             return Err(too_few);
         }
-        match (own, fill.own) {
-            (Err(error), Some(source)) => self.read_again(segment, source, range, error).await,
-            _ => Ok(None),
-        }
+        let own = match (own, fill.own) {
+            (Err(error), Some(source)) => self.read_again(segment, source, range, error).await?,
+            (own, _) => own.unwrap_or(None),
+        };
+        Ok(match own {
+            Some(bytes) if fill.is_own_trusted() => Piece::Good(bytes),
+            Some(bytes) => Piece::Unvouched(bytes),
+            None => Piece::Lost,
+        })
     }
 
     /// A piece that its disk did not give a moment ago. Fails unless the disk works otherwise: while it hangs or

@@ -474,6 +474,89 @@ fn nothing_is_computed_from_bytes_that_nobody_vouches_for() {
     });
 }
 
+/// The shard's own footer cannot be read, so that nothing of its own tells whether its bytes are right.
+#[test]
+fn a_shard_whose_footer_is_damaged_is_computed_from_those_that_are_vouched_for() {
+    block_on(async {
+        let (world, written, info) = filled(7, 33).await;
+        world.store.seal_all(VOLUME).await;
+        let (disk, file) = world.shard_file(info.id, 0);
+        let before = world.disks[disk].file_bytes(&file).expect("there");
+        let trailer = before.len() as u64 - 4096;
+        world.disks[disk].flip_bit(&file, trailer + 10, 1);
+        world.disks[disk].flip_bit(&file, 4096, 1);
+        let cold = world.cold(&[]).await;
+        let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
+        let moved = moved.expect("moved");
+        assert_eq!(moved.lost_bytes, 0);
+        moved.finish().await;
+        let (disk, file) = cold.shard_file(info.id, 0);
+        let after = cold.disks[disk].file_bytes(&file).expect("there");
+        assert!(after == before, "as it was before the damage");
+        let scrub = cold.store.scrub_segment(VOLUME, info.id, &unpaced()).await;
+        let scrub = scrub.expect("scrubbed");
+        assert_eq!((scrub.segments_inconsistent, scrub.wrong_bytes), (0, 0));
+        cold.check(&written).await;
+    });
+}
+
+/// As before, and three of the others are wrong at the same place: what the shard holds may be right, and nobody
+/// may take it for that.
+#[test]
+fn bytes_that_nobody_vouches_for_are_kept_and_not_taken_for_good() {
+    block_on(async {
+        let (world, written, info) = filled(7, 34).await;
+        world.store.seal_all(VOLUME).await;
+        for shard in 1..4 {
+            let (disk, file) = world.shard_file(info.id, shard);
+            world.disks[disk].flip_bit(&file, 4096, 1);
+        }
+        let (disk, file) = world.shard_file(info.id, 0);
+        let before = world.disks[disk].file_bytes(&file).expect("there");
+        world.disks[disk].flip_bit(&file, before.len() as u64 - 4096 + 10, 1);
+        let cold = world.cold(&[]).await;
+        let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
+        let moved = moved.expect("moved");
+        assert_eq!(moved.lost_bytes, 64 << 10);
+        moved.finish().await;
+        let (disk, file) = cold.shard_file(info.id, 0);
+        let after = cold.disks[disk].file_bytes(&file).expect("there");
+        let data = 0..64 << 10;
+        assert!(after[data.clone()] == before[data], "kept");
+        let scrub = cold.store.scrub_segment(VOLUME, info.id, &unpaced()).await;
+        let scrub = scrub.expect("scrubbed");
+        assert_eq!(
+            (scrub.wrong_bytes, scrub.repaired_bytes),
+            ((4 * 64) << 10, 0)
+        );
+        // The records tell: what lies on this shard alone is read.
+        let results = written.iter().map(|each| cold.read_all(each));
+        let results = futures_util::future::join_all(results).await;
+        assert!(results.iter().any(Result::is_ok));
+    });
+}
+
+/// A crash came between the footers, and there are too few to compute a shard, although nothing is lost.
+#[test]
+fn a_segment_that_is_half_sealed_is_left_to_its_records() {
+    block_on(async {
+        for is_away in [false, true] {
+            let (world, written, info) = filled(7, 35).await;
+            world.store.seal_all(VOLUME).await;
+            for shard in 0..3 {
+                let (disk, file) = world.shard_file(info.id, shard);
+                let len = world.disks[disk].file_bytes(&file).expect("there").len();
+                world.disks[disk].flip_bit(&file, len as u64 - 4096 + 10, 1);
+            }
+            let away = [info.disks[0].0 as usize - 1];
+            let cold = world.cold(if is_away { &away } else { &[] }).await;
+            let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
+            assert!(matches!(moved.map(drop), Err(MoveError::Unsealed)));
+            cold.check(&written).await;
+        }
+    });
+}
+
 #[test]
 fn a_disk_that_leaves_waits_for_segments_being_made() {
     block_on(async {
