@@ -112,24 +112,30 @@ impl SegmentStore {
         }
         let (store, segment) = (self.clone(), segment.clone());
         let task = async move {
-            store.rebuild_and_tell(&segment, index).await;
+            store.rebuild_and_tell(&segment, index, 0).await;
             drop(permit);
         };
         self.env.spawner.spawn("shard rebuild", Box::pin(task));
     }
 
-    /// Rebuilds a shard whose file is gone, in the caller's time; whether it is there now.
-    pub(crate) async fn rebuild_now(&self, segment: &Segment, index: u8) -> bool {
+    /// Rebuilds a shard whose file is gone, or shorter than `len_bytes_min`, in the caller's time; whether it is
+    /// there now.
+    pub(crate) async fn rebuild_now(
+        &self,
+        segment: &Segment,
+        index: u8,
+        len_bytes_min: u64,
+    ) -> bool {
         if segment.code.parity() == 0 || segment.is_open() || segment.is_removed() {
             return false;
         }
         segment.begin_rebuild(index, self.env.clock.monotonic())
-            && self.rebuild_and_tell(segment, index).await
+            && self.rebuild_and_tell(segment, index, len_bytes_min).await
     }
 
-    async fn rebuild_and_tell(&self, segment: &Segment, index: u8) -> bool {
+    async fn rebuild_and_tell(&self, segment: &Segment, index: u8, len_bytes_min: u64) -> bool {
         let store = self;
-        let result = store.rebuild(segment, index).await;
+        let result = store.rebuild(segment, index, len_bytes_min).await;
         let mut retry_at = None;
         let done = matches!(result, Ok(true));
         {
@@ -151,7 +157,12 @@ impl SegmentStore {
     }
 
     /// False if there is nothing to be rebuilt.
-    async fn rebuild(&self, segment: &Segment, index: u8) -> Result<bool, RebuildError> {
+    async fn rebuild(
+        &self,
+        segment: &Segment,
+        index: u8,
+        len_bytes_min: u64,
+    ) -> Result<bool, RebuildError> {
         let disk = segment.disk_of(index);
         let Some(disk) = disk.and_then(|disk| self.healthy_disk(disk)) else {
             return Ok(false);
@@ -159,7 +170,9 @@ impl SegmentStore {
         if segment.is_removed() || segment.is_open() {
             return Ok(false);
         }
-        match disk.open_shard(segment.shard_name(index)).await {
+        let name = segment.shard_name(index);
+        match disk.open_shard(name).await {
+            Ok(shard) if shard.file_len_bytes() < len_bytes_min => {}
             Ok(_) => return Ok(false),
             Err(error) if error.kind() == ShardErrorKind::NotFound => {}
             Err(error) => return Err(error.into()),
@@ -182,6 +195,11 @@ impl SegmentStore {
         if segment.is_removed() || segment.disk_of(index) != Some(disk.id()) {
             disk.discard(hidden).await;
             return Ok(false);
+        }
+        // One that is too short. Not before: until the new one is whole, what is left of it may be needed.
+        if let Err(error) = disk.remove(name).await {
+            disk.discard(hidden).await;
+            return Err(error.into());
         }
         disk.publish(hidden).await?;
         Ok(true)
