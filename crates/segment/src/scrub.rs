@@ -257,6 +257,9 @@ impl SegmentStore {
         range: Range<u64>,
         scrub: &mut SegmentScrub,
     ) {
+        // A read repair writes whole blocks, with what is around its record as it found it: what is written anew here
+        // in between would be undone. After the gate, as there.
+        let _alone = segment.repair.lock().await;
         let len = (range.end - range.start) as usize;
         let reads = looked
             .iter()

@@ -271,6 +271,46 @@ fn repairs_of_one_block_do_not_undo_each_other() {
     }
 }
 
+/// As above, with a scrub in the place of the second repair.
+#[test]
+fn a_repair_and_a_scrub_of_one_block_do_not_undo_each_other() {
+    for seed in 0..100 {
+        block_on(async {
+            let mut rng = Rng::new(seed);
+            let world = World::new(2, seed).await;
+            let records = [300, 300].map(|len| data(&mut rng, len, false, false));
+            let written = world.append_ok(code(1, 1), records.to_vec()).await;
+            world.store.seal_all(VOLUME).await;
+            let cold = world.cold(&[]).await;
+            let segment = written[0].pointer.location.segment;
+            let (bad, name) = cold.shard_file(segment, 0);
+            for each in &written {
+                let location = &each.pointer.location;
+                let at = location.row_offset_bytes() + u64::from(location.offset_bytes);
+                cold.disks[bad].flip_bit(&name, at + 7, 3);
+            }
+            cold.disks[bad].yield_at_random(seed, 4);
+            // Each a task of its own, as the repair is one: else that would be done between two of their turns.
+            let store = cold.store.clone();
+            let scrub = tokio::spawn(async move {
+                let pace = unpaced();
+                store.scrub_segment(VOLUME, segment, &pace).await
+            });
+            let (store, pointer) = (cold.store.clone(), written[0].pointer.clone());
+            let read = tokio::spawn(async move { store.read(VOLUME, &pointer, 0..300).await });
+            let read = read.await.expect("no panic").expect("read");
+            assert!(read.concat() == written[0].data);
+            scrub.await.expect("no panic").expect("scrubbed");
+            cold.store.repairs_done().await;
+            let alone = cold.cold(&[1 - bad]).await;
+            for each in &written {
+                let read = alone.read_all(each).await;
+                assert!(read.expect("repaired") == each.data, "seed {seed}");
+            }
+        });
+    }
+}
+
 /// No read of a shard is done before the gate opens.
 struct ReadGate(Arc<Semaphore>);
 
