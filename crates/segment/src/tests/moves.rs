@@ -557,6 +557,37 @@ fn a_segment_that_is_half_sealed_is_left_to_its_records() {
     });
 }
 
+/// The metadata may name the new file or the old one: both stay until it is asked.
+#[test]
+fn a_move_whose_end_is_not_known_keeps_both_files() {
+    block_on(async {
+        for is_committed in [true, false] {
+            let world = World::new(2, 36).await;
+            let (written, before) = single_copy(&world, 100_000).await;
+            world.store.seal_all(VOLUME).await;
+            let place = at(&before, 0);
+            let moved = world.store.move_shard(place, &unpaced()).await;
+            let moved = moved.expect("moved");
+            let after = moved.info();
+            drop(moved);
+            let again = world.store.move_shard(place, &unpaced()).await;
+            assert!(matches!(again.map(drop), Err(MoveError::NotNow)));
+            let swept = world.store.sweep(VOLUME).await.expect("swept");
+            assert_eq!(swept.shards_removed, 0);
+            let known = world.store.segments(VOLUME).remove(0);
+            let known = if is_committed { after } else { known };
+            let again = world.restart(world.disks.clone(), &[], vec![known]).await;
+            let swept = again.store.sweep(VOLUME).await.expect("swept");
+            assert_eq!(swept.shards_removed, 1);
+            again.check(&written).await;
+            // It can be moved again.
+            let moved = again.store.move_shard(place, &unpaced()).await;
+            moved.expect("moved").finish().await;
+            again.cold(&[]).await.check(&written).await;
+        }
+    });
+}
+
 #[test]
 fn a_disk_that_leaves_waits_for_segments_being_made() {
     block_on(async {
