@@ -16,7 +16,7 @@ use cairn_admin::api::RebuildView;
 use cairn_base::units::format_size;
 use cairn_base::{DiskId, SegmentId, VolumeId};
 use cairn_fs::{EVACUATE_SEGMENTS_MAX, Fs};
-use cairn_meta::Batch;
+use cairn_meta::{Batch, Ticket};
 use cairn_segment::{DiskState, MoveError, Moved, Pace, SegmentInfo, ShardAt};
 use futures_util::future::select;
 use parking_lot::Mutex;
@@ -403,8 +403,13 @@ impl Inner {
         let mut batch = Batch::new();
         batch.place_segment(info.id, info.disks);
         let ticket = fs.meta().submit(batch);
-        // After an error nobody knows what the log has; the volume is opened again then, and a sweep
-        // removes the copy that is too many.
+        if ticket == Ticket::REFUSED {
+            // The metadata has ended, or ends: the log never sees this.
+            moved.abandon().await;
+            return false;
+        }
+        // After an error nobody knows what the log has: both copies stay. The volume is opened again then, and a
+        // sweep removes the one that is too many.
         if let Err(error) = fs.meta().durable(ticket).await {
             tracing::warn!(volume = fs.name(), %error, "the new place of a shard is not durable");
             return false;

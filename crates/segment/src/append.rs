@@ -10,7 +10,9 @@ use cairn_base::disk::DiskError;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, VolumeId};
 use cairn_erasure::Code;
-use cairn_shard::{CHECKSUM_UNIT_BYTES, Shard, ShardDisk, ShardError, file_len_bytes};
+use cairn_shard::{
+    CHECKSUM_UNIT_BYTES, Shard, ShardDisk, ShardError, ShardErrorKind, file_len_bytes,
+};
 use futures_util::future::join_all;
 use rustc_hash::FxHashSet;
 use tokio::sync::{OwnedRwLockReadGuard, oneshot};
@@ -25,10 +27,10 @@ use crate::store::{SegmentStore, count, disk_space, shard_len};
 use crate::types::{Appended, SegmentInfo, SegmentPin, Stream};
 use crate::volume::{ReservedRow, Segment, Volume, WrittenRow};
 
-/// Times an append is written as a whole, each time to other disks.
-const APPEND_ATTEMPTS_MAX: usize = 4;
-/// Times the making of a segment is tried, each time without the disks that refused.
-const CREATE_ATTEMPTS_MAX: usize = 8;
+/// Times an append is written as a whole, and times the making of a segment is tried: to other disks where there
+/// are enough of them, else to the same again, until a disk works or counts as failed. That takes a few errors in
+/// a row, so only disks that answer by turns get this far.
+const ATTEMPTS_MAX: usize = 64;
 /// When disks are nearly full, new shards are smaller by this factor, and again.
 const SHARD_SHRINK: u64 = 4;
 
@@ -39,6 +41,50 @@ const RELOCATE_RESERVE_PART: u64 = 4;
 struct WriteFailure {
     segment: Arc<Segment>,
     shards: Vec<(u8, ShardError)>,
+}
+
+/// The disks that refused something while one append was tried.
+#[derive(Default)]
+struct Refusals {
+    /// The next try goes without them, if that costs no protection: one error does not make a failed disk.
+    avoided: FxHashSet<DiskId>,
+    /// They had no space for a new shard.
+    full: FxHashSet<DiskId>,
+    /// They had no space for bytes of a shard that was there: another open segment is no help.
+    full_for_writes: FxHashSet<DiskId>,
+}
+
+impl Refusals {
+    /// The disk did not make a shard.
+    fn note_create(&mut self, disk: DiskId, error: &ShardError) {
+        match error {
+            // These say nothing about the disk: the next id will be free, and a file descriptor is not to be had
+            // on any other disk either.
+            ShardError::Exists { .. } | ShardError::Disk(DiskError::NoDescriptor { .. }) => {}
+            ShardError::Disk(DiskError::Full { .. }) => {
+                self.full.insert(disk);
+            }
+            _ => {
+                self.avoided.insert(disk);
+            }
+        }
+    }
+
+    /// The disk did not take bytes of a shard.
+    fn note_write(&mut self, disk: DiskId, error: &ShardError) {
+        self.note_create(disk, error);
+        if error.kind() == ShardErrorKind::Full {
+            self.full_for_writes.insert(disk);
+        }
+    }
+
+    fn takes_shards(&self, disk: DiskId) -> bool {
+        !self.avoided.contains(&disk) && !self.full.contains(&disk)
+    }
+
+    fn takes_writes(&self, disk: DiskId) -> bool {
+        !self.avoided.contains(&disk) && !self.full_for_writes.contains(&disk)
+    }
 }
 
 /// Rows of one segment that are written together.
@@ -53,9 +99,10 @@ struct WriteJob<'a> {
 impl SegmentStore {
     /// Writes records and returns when they are durable on all shards of their segments.
     ///
-    /// On a failing disk the whole append is written again to a new segment on other disks, with a
-    /// narrower code if needed. Once started it goes on even if the returned future is dropped: a
-    /// caller that goes away must not leave a segment half made or a row half written.
+    /// After an error of a disk the whole append is written again to a new segment on other disks, with fewer data
+    /// shards if needed; where that would take fewer parity shards, to the same disks, until it works or the disk
+    /// counts as failed. Once started it goes on even if the returned future is dropped: a caller that goes away
+    /// must not leave a segment half made or a row half written.
     pub async fn append(
         self: &Arc<Self>,
         volume: VolumeId,
@@ -91,14 +138,14 @@ impl SegmentStore {
             .acquire_many(permits)
             .await
             .map_err(|_| SegmentError::Stopping)?;
-        let mut excluded = FxHashSet::default();
+        let mut refusals = Refusals::default();
         let mut detail = String::new();
-        for attempt in 0..APPEND_ATTEMPTS_MAX {
+        for attempt in 0..ATTEMPTS_MAX {
             if attempt > 0 {
                 count(&self.counters.append_retries, 1);
             }
             let failures = match self
-                .append_once(volume, code, stream, records, &excluded)
+                .append_once(volume, code, stream, records, &mut refusals)
                 .await?
             {
                 Ok(appended) => return Ok(appended),
@@ -106,9 +153,11 @@ impl SegmentStore {
             };
             for failure in failures {
                 for (index, error) in failure.shards {
-                    tracing::warn!(segment = %failure.segment.id, shard = index, %error, "a write failed; trying other disks");
+                    tracing::warn!(segment = %failure.segment.id, shard = index, %error, "a write failed; trying again");
                     detail = error.to_string();
-                    excluded.extend(failure.segment.disk_of(index));
+                    if let Some(disk) = failure.segment.disk_of(index) {
+                        refusals.note_write(disk, &error);
+                    }
                 }
             }
         }
@@ -116,14 +165,14 @@ impl SegmentStore {
     }
 
     /// One try to write everything. The inner error says which shards failed, so that the next try
-    /// goes without their disks.
+    /// can go without their disks.
     async fn append_once(
         self: &Arc<Self>,
         volume: &Arc<Volume>,
         code: Code,
         stream: Stream,
         records: &[EncodedRecord],
-        excluded: &FxHashSet<DiskId>,
+        refusals: &mut Refusals,
     ) -> Result<std::result::Result<Appended, Vec<WriteFailure>>> {
         let shapes: Vec<RecordShape> = records.iter().map(RecordShape::from).collect();
         let mut locations = Vec::with_capacity(records.len());
@@ -131,7 +180,7 @@ impl SegmentStore {
         let mut pin = SegmentPin::default();
         let mut writes = Vec::new();
         while locations.len() < records.len() {
-            let segment = self.open_segment(volume, code, stream, excluded).await?;
+            let segment = self.open_segment(volume, code, stream, refusals).await?;
             // Before the reservation: sealing must wait for rows that were reserved. Never waited for,
             // since earlier gates are held: only sealing and removal hold it alone, after closing.
             let Ok(gate) = segment.gate.clone().try_read_owned() else {
@@ -228,30 +277,33 @@ impl SegmentStore {
         count(&self.counters.parity_bytes, unit * u64::from(code.parity()));
     }
 
-    /// The segment that `stream` appends to, on none of the `excluded` disks; made if there is none.
+    /// The segment that `stream` appends to, on none of the disks that refused writes; made if there is none.
     async fn open_segment(
         self: &Arc<Self>,
         volume: &Arc<Volume>,
         code: Code,
         stream: Stream,
-        excluded: &FxHashSet<DiskId>,
+        refusals: &mut Refusals,
     ) -> Result<Arc<Segment>> {
-        if let Some(segment) = self.current_segment(volume, code, stream, excluded) {
+        if let Some(segment) = self.current_segment(volume, code, stream, refusals) {
             return Ok(segment);
         }
         let _creating = volume.creating.lock().await;
-        if let Some(segment) = self.current_segment(volume, code, stream, excluded) {
+        if let Some(segment) = self.current_segment(volume, code, stream, refusals) {
             return Ok(segment);
         }
-        let usable = |segment: &Segment| self.is_usable(segment, excluded);
-        let idle = volume.streams.lock().take_idle(code, usable);
+        let idle = {
+            let usable = |segment: &Segment| self.is_usable(segment, code, refusals);
+            volume.streams.lock().take_idle(code, usable)
+        };
         let segment = match idle {
             Some(segment) => segment,
-            None => match self.create_segment(volume, code, stream, excluded).await {
+            None => match self.create_segment(volume, code, stream, refusals).await {
                 Ok(segment) => segment,
                 Err(error @ SegmentError::NoSpace { .. }) => {
                     // Room that another stream reserved is better than none.
                     let may_borrow = stream == Stream::Relocate || self.is_reserve_whole();
+                    let usable = |segment: &Segment| self.is_usable(segment, code, refusals);
                     let borrowed = volume.streams.lock().borrow_any(code, may_borrow, usable);
                     return borrowed.ok_or(error);
                 }
@@ -275,19 +327,28 @@ impl SegmentStore {
         volume: &Arc<Volume>,
         code: Code,
         stream: Stream,
-        excluded: &FxHashSet<DiskId>,
+        refusals: &Refusals,
     ) -> Option<Arc<Segment>> {
         let segment = volume.streams.lock().get(code, stream)?.clone();
-        if self.is_usable(&segment, excluded) {
+        if self.is_usable(&segment, code, refusals) {
             return Some(segment);
         }
         self.retire(volume, &segment);
         None
     }
 
-    fn is_usable(&self, segment: &Segment, excluded: &FxHashSet<DiskId>) -> bool {
-        let good = |disk: &DiskId| !excluded.contains(disk) && self.takes_shards(*disk);
-        segment.takes_rows() && segment.disks().iter().all(good)
+    fn is_usable(&self, segment: &Segment, wanted: Code, refusals: &Refusals) -> bool {
+        let good = |disk: &DiskId| refusals.takes_writes(*disk) && self.takes_shards(*disk);
+        segment.takes_rows()
+            && segment.disks().iter().all(good)
+            && !self.is_weak(segment.code, wanted)
+    }
+
+    /// Whether a segment was made with fewer parity shards than one made now would have: disks that had failed
+    /// then are back. Every append asks this, so disks are counted only where there are fewer than wanted.
+    fn is_weak(&self, made: Code, wanted: Code) -> bool {
+        made.parity() < wanted.parity()
+            && usize::from(made.parity()) + 1 < self.takes_shards_count()
     }
 
     /// Takes a segment out of use and seals it in the background.
@@ -301,41 +362,35 @@ impl SegmentStore {
         self.env.spawner.spawn("segment seal", Box::pin(task));
     }
 
-    /// Makes a segment on disks with room; those that refuse are left out of the next try.
+    /// Makes a segment on disks with room; those that refuse are left out of the next try, if there are enough
+    /// without them.
     async fn create_segment(
         &self,
         volume: &Volume,
         wanted: Code,
         stream: Stream,
-        excluded: &FxHashSet<DiskId>,
+        refusals: &mut Refusals,
     ) -> Result<Arc<Segment>> {
-        let mut excluded = excluded.clone();
-        // Full disks still count as disks that work: they are no reason for less protection.
-        let mut full = FxHashSet::default();
         let mut detail = String::new();
-        for _ in 0..CREATE_ATTEMPTS_MAX {
-            let plan = self.place(wanted, stream, &excluded, &full);
+        for _ in 0..ATTEMPTS_MAX {
+            let mut plan = self.place(wanted, stream, refusals);
+            if plan.is_err() && !refusals.avoided.is_empty() {
+                // Too few disks without them, and they have not failed: they are asked again.
+                refusals.avoided.clear();
+                plan = self.place(wanted, stream, refusals);
+            }
             let (code, disks, shard_len_bytes) = match plan {
                 Ok(plan) => plan,
                 Err(error) if !self.release_recycled().await => return Err(error),
-                Err(_) => self.place(wanted, stream, &excluded, &full)?,
+                Err(_) => self.place(wanted, stream, refusals)?,
             };
             match self.create_on(volume, code, &disks, shard_len_bytes).await {
                 Ok(segment) => return Ok(segment),
                 Err(refused) => {
                     for (disk, error) in refused {
-                        tracing::warn!(%error, "a shard was not created; trying other disks");
+                        tracing::warn!(%error, "a shard was not created; trying again");
                         detail = error.to_string();
-                        match error {
-                            // This says nothing about the disk; the next id will be free.
-                            ShardError::Exists { .. } => {}
-                            ShardError::Disk(DiskError::Full { .. }) => {
-                                full.insert(disk);
-                            }
-                            _ => {
-                                excluded.insert(disk);
-                            }
-                        }
+                        refusals.note_create(disk, &error);
                     }
                 }
             }
@@ -343,22 +398,21 @@ impl SegmentStore {
         Err(SegmentError::Write { detail })
     }
 
-    /// Chooses code, disks and shard size for a new segment.
+    /// Chooses code, disks and shard size for a new segment. Disks that refused have no room, and still count as
+    /// disks that work: they are no reason for less protection.
     fn place(
         &self,
         wanted: Code,
         stream: Stream,
-        excluded: &FxHashSet<DiskId>,
-        full: &FxHashSet<DiskId>,
+        refusals: &Refusals,
     ) -> Result<(Code, Vec<Arc<ShardDisk>>, u64)> {
         let healthy: Vec<(Arc<ShardDisk>, u64)> = self
             .roomy_disks()
             .into_iter()
-            .filter(|disk| !excluded.contains(&disk.id()))
             .map(|disk| {
-                let room_bytes = match full.contains(&disk.id()) {
-                    true => 0,
-                    false => self.room_bytes(&disk, stream),
+                let room_bytes = match refusals.takes_shards(disk.id()) {
+                    true => self.room_bytes(&disk, stream),
+                    false => 0,
                 };
                 (disk, room_bytes)
             })

@@ -55,7 +55,10 @@ impl From<RebuildError> for MoveError {
     }
 }
 
-/// A shard that is at its new place, for which nobody looks there yet. Dropped, it stays where it was.
+/// A shard that is at its new place, for which nobody looks there yet.
+///
+/// Dropped, nobody knows whether the metadata names the new place: both files stay, and the segment is moved no more,
+/// until the volume is opened again.
 pub struct Moved {
     store: Arc<SegmentStore>,
     /// Bytes that could not be had from anywhere.
@@ -65,17 +68,32 @@ pub struct Moved {
     place: Place,
 }
 
-/// The place that a shard is being moved to. Dropped, the move is over, and changed nothing.
+/// The place that a shard is being moved to. Dropped, the move is over as far as that is known.
 struct Place {
     segment: Arc<Segment>,
     index: u8,
     to: DiskId,
-    done: bool,
+    outcome: Outcome,
+}
+
+/// What has become of a move.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// The metadata has the old place, and never heard of another one.
+    Nothing,
+    /// The metadata has one or the other.
+    Unknown,
+    /// The metadata has the new place.
+    Done,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.segment.end_move(self.index, self.to, self.done);
+        // The next move would begin by deleting what the metadata may name, and the next sweep would end it.
+        if self.outcome != Outcome::Unknown {
+            let done = self.outcome == Outcome::Done;
+            self.segment.end_move(self.index, self.to, done);
+        }
     }
 }
 
@@ -100,7 +118,7 @@ impl Moved {
     pub async fn finish(mut self) {
         let name = self.place.segment.shard_name(self.place.index);
         let from = self.place.segment.disk_of(self.place.index);
-        self.place.done = true;
+        self.place.outcome = Outcome::Done;
         let Self { store, place, .. } = self;
         drop(place);
         if let Some(disk) = from.and_then(|from| store.disk(from))
@@ -112,7 +130,8 @@ impl Moved {
 
     /// The metadata does not have the new place, and never will: what was made there is deleted. Where that
     /// is not known the value is dropped instead, and a sweep of the volume, opened again, decides.
-    pub async fn abandon(self) {
+    pub async fn abandon(mut self) {
+        self.place.outcome = Outcome::Nothing;
         let name = self.place.segment.shard_name(self.place.index);
         if let Some(disk) = self.store.disk(self.place.to)
             && let Err(error) = disk.remove(name).await
@@ -127,8 +146,8 @@ impl SegmentStore {
     /// the caller makes that durable and calls [`Moved::finish`].
     ///
     /// The bytes come from the shard itself where it can be read, else from the others. Bytes that
-    /// cannot be had although every other shard's disk is there are given up, and counted: they were
-    /// lost before, and the rest of the shard must not stay unprotected because of them.
+    /// cannot be had although every other shard's disk is there, and its own works, are given up, and counted:
+    /// they were lost before, and the rest of the shard must not stay unprotected because of them.
     pub async fn move_shard(
         self: &Arc<Self>,
         at: ShardAt,
@@ -138,7 +157,9 @@ impl SegmentStore {
             .volume(at.volume)
             .and_then(|volume| volume.segment(at.segment))
             .map_err(|_| MoveError::NotNow)?;
-        let is_busy = || segment.is_removed() || segment.is_open() || segment.is_pinned();
+        // While it is being sealed it is not open any more, and its files lose their ends.
+        let is_settled = || segment.settled_len_bytes().is_some();
+        let is_busy = || segment.is_removed() || !is_settled() || segment.is_pinned();
         if is_busy() {
             return Err(MoveError::NotNow);
         }
@@ -147,11 +168,11 @@ impl SegmentStore {
         if !segment.begin_move(at.index, target) {
             return Err(MoveError::NotNow);
         }
-        let place = Place {
+        let mut place = Place {
             segment: segment.clone(),
             index: at.index,
             to: target,
-            done: false,
+            outcome: Outcome::Nothing,
         };
         // Left by a move that a crash broke off.
         disk.remove(segment.shard_name(at.index)).await?;
@@ -173,6 +194,7 @@ impl SegmentStore {
             return Err(MoveError::NotNow);
         }
         disk.publish(hidden).await?;
+        place.outcome = Outcome::Unknown;
         Ok(Moved {
             store: self.clone(),
             lost_bytes,

@@ -68,11 +68,32 @@ pub(crate) struct Fill<'a> {
     pub keep_what_is_left: bool,
 }
 
+/// What became of a piece of a shard.
+enum Piece {
+    Good(Bytes),
+    /// What the shard held, of which nothing says whether it is right.
+    Unvouched(Bytes),
+    Lost,
+}
+
 impl Fill<'_> {
     /// Whether a footer says what any of the shards should hold.
     fn is_vouched(&self) -> bool {
         let mut all = self.own.iter().copied().chain(self.sources);
         all.any(Source::has_footer)
+    }
+
+    /// Whether what the shard itself holds may be taken for what was written, once it agrees with its footer if it
+    /// has one. Without one it may not where others have theirs: the copy gets a footer then, which says that its
+    /// bytes are right.
+    fn is_own_trusted(&self) -> bool {
+        self.own.is_some_and(Source::has_footer) || !self.is_vouched()
+    }
+
+    /// Whether there are too few footers to compute the shard, whatever can be read: a crash came between them.
+    fn is_half_sealed(&self, needed: usize) -> bool {
+        let sealed = self.sources.iter().filter(|source| source.has_footer());
+        !self.own.is_some_and(Source::has_footer) && sealed.count() < needed
     }
 }
 
@@ -91,24 +112,30 @@ impl SegmentStore {
         }
         let (store, segment) = (self.clone(), segment.clone());
         let task = async move {
-            store.rebuild_and_tell(&segment, index).await;
+            store.rebuild_and_tell(&segment, index, 0).await;
             drop(permit);
         };
         self.env.spawner.spawn("shard rebuild", Box::pin(task));
     }
 
-    /// Rebuilds a shard whose file is gone, in the caller's time; whether it is there now.
-    pub(crate) async fn rebuild_now(&self, segment: &Segment, index: u8) -> bool {
+    /// Rebuilds a shard whose file is gone, or shorter than `len_bytes_min`, in the caller's time; whether it is
+    /// there now.
+    pub(crate) async fn rebuild_now(
+        &self,
+        segment: &Segment,
+        index: u8,
+        len_bytes_min: u64,
+    ) -> bool {
         if segment.code.parity() == 0 || segment.is_open() || segment.is_removed() {
             return false;
         }
         segment.begin_rebuild(index, self.env.clock.monotonic())
-            && self.rebuild_and_tell(segment, index).await
+            && self.rebuild_and_tell(segment, index, len_bytes_min).await
     }
 
-    async fn rebuild_and_tell(&self, segment: &Segment, index: u8) -> bool {
+    async fn rebuild_and_tell(&self, segment: &Segment, index: u8, len_bytes_min: u64) -> bool {
         let store = self;
-        let result = store.rebuild(segment, index).await;
+        let result = store.rebuild(segment, index, len_bytes_min).await;
         let mut retry_at = None;
         let done = matches!(result, Ok(true));
         {
@@ -130,7 +157,12 @@ impl SegmentStore {
     }
 
     /// False if there is nothing to be rebuilt.
-    async fn rebuild(&self, segment: &Segment, index: u8) -> Result<bool, RebuildError> {
+    async fn rebuild(
+        &self,
+        segment: &Segment,
+        index: u8,
+        len_bytes_min: u64,
+    ) -> Result<bool, RebuildError> {
         let disk = segment.disk_of(index);
         let Some(disk) = disk.and_then(|disk| self.healthy_disk(disk)) else {
             return Ok(false);
@@ -138,7 +170,9 @@ impl SegmentStore {
         if segment.is_removed() || segment.is_open() {
             return Ok(false);
         }
-        match disk.open_shard(segment.shard_name(index)).await {
+        let name = segment.shard_name(index);
+        match disk.open_shard(name).await {
+            Ok(shard) if shard.file_len_bytes() < len_bytes_min => {}
             Ok(_) => return Ok(false),
             Err(error) if error.kind() == ShardErrorKind::NotFound => {}
             Err(error) => return Err(error.into()),
@@ -161,6 +195,11 @@ impl SegmentStore {
         if segment.is_removed() || segment.disk_of(index) != Some(disk.id()) {
             disk.discard(hidden).await;
             return Ok(false);
+        }
+        // One that is too short. Not before: until the new one is whole, what is left of it may be needed.
+        if let Err(error) = disk.remove(name).await {
+            disk.discard(hidden).await;
+            return Err(error.into());
         }
         disk.publish(hidden).await?;
         Ok(true)
@@ -280,11 +319,15 @@ impl SegmentStore {
                 (part, checksums, 0)
             }
             // It can be had from the records, which is not for here.
-            Err(RebuildError::TooFew { .. }) if segment.code.parity() > 0 && !fill.is_vouched() => {
+            Err(RebuildError::TooFew { needed, .. })
+                if segment.code.parity() > 0
+                    && (!fill.is_vouched()
+                        || fill.keep_what_is_left && fill.is_half_sealed(needed)) =>
+            {
                 return Err(RebuildError::Unsealed);
             }
             Err(RebuildError::TooFew { .. }) if fill.keep_what_is_left => {
-                self.fill_what_is_left(segment, fill, range).await
+                self.fill_what_is_left(segment, fill, range).await?
             }
             Err(error) => return Err(error),
         };
@@ -292,33 +335,34 @@ impl SegmentStore {
         Ok((checksums, lost_bytes))
     }
 
-    /// Bytes `range` of the shard: from its old place if they are good there, else computed.
+    /// Bytes `range` of the shard: from its old place if they are known to be good there, else computed.
     async fn fill_part(
         &self,
         segment: &Segment,
         fill: &Fill<'_>,
         range: Range<u64>,
     ) -> Result<Bytes, RebuildError> {
-        if let Some(own) = fill.own {
-            let len = (range.end - range.start) as usize;
-            let read = own.shard.read_at(range.start, len).await.ok();
-            if let Some(bytes) = read.filter(|bytes| own.is_good(range.start, bytes)) {
-                return Ok(bytes);
-            }
+        if let Some(own) = fill.own.filter(|_| fill.is_own_trusted())
+            && let Ok(Some(bytes)) = own.read_good(range.clone()).await
+        {
+            return Ok(bytes);
         }
         self.rebuild_part(segment, fill.index, fill.sources, range)
             .await
     }
 
-    /// As [`Self::fill_part`] where that fails: piece by piece, and for pieces that cannot be had zeros,
-    /// with a checksum that is not theirs, so that nobody takes them for what was written: that of what was
-    /// written, if it is known, so that they can be made good should it be found after all.
+    /// As [`Self::fill_part`] where that fails: piece by piece, and for pieces that cannot be had what the shard
+    /// held, if nothing says that it is wrong, or zeros; with a checksum that is not theirs, so that nobody takes
+    /// them for what was written: that of what was written, if it is known, so that they can be made good should
+    /// it be found after all.
+    ///
+    /// Fails if it may well be that a piece can be had later: the old shard would be deleted with it.
     async fn fill_what_is_left(
         &self,
         segment: &Segment,
         fill: &Fill<'_>,
         range: Range<u64>,
-    ) -> (Bytes, Vec<u32>, u64) {
+    ) -> Result<(Bytes, Vec<u32>, u64), RebuildError> {
         let mut part = AlignedBuf::zeroed((range.end - range.start) as usize);
         let mut checksums = Vec::new();
         let mut lost_bytes = 0;
@@ -326,12 +370,17 @@ impl SegmentStore {
         while start < range.end {
             let end = (start + CHECKSUM_UNIT_BYTES).min(range.end);
             let into = (start - range.start) as usize..(end - range.start) as usize;
-            match self.fill_part(segment, fill, start..end).await {
-                Ok(piece) => {
+            match self.fill_piece(segment, fill, start..end).await? {
+                Piece::Good(piece) => {
                     checksums.push(crc32c(&piece));
                     part[into].copy_from_slice(&piece);
                 }
-                Err(_) => {
+                Piece::Unvouched(piece) => {
+                    checksums.push(!crc32c(&piece));
+                    part[into].copy_from_slice(&piece);
+                    lost_bytes += end - start;
+                }
+                Piece::Lost => {
                     let zeros = crc32c(&part[into]);
                     let known = fill.own.and_then(|own| own.checksum_at(start));
                     checksums.push(known.filter(|known| *known != zeros).unwrap_or(!zeros));
@@ -340,7 +389,68 @@ impl SegmentStore {
             }
             start = end;
         }
-        (part.freeze(), checksums, lost_bytes)
+        Ok((part.freeze(), checksums, lost_bytes))
+    }
+
+    /// One piece of the shard. That it is lost takes that all disks it could come from work.
+    async fn fill_piece(
+        &self,
+        segment: &Segment,
+        fill: &Fill<'_>,
+        range: Range<u64>,
+    ) -> Result<Piece, RebuildError> {
+        let own = match fill.own {
+            Some(own) => own.read_good(range.clone()).await,
+            None => Ok(None),
+        };
+        if fill.is_own_trusted()
+            && let Ok(Some(bytes)) = own
+        {
+            return Ok(Piece::Good(bytes));
+        }
+        let rebuilt = self.rebuild_part(segment, fill.index, fill.sources, range.clone());
+        let too_few = match rebuilt.await {
+            Ok(bytes) => return Ok(Piece::Good(bytes)),
+            Err(error) => error,
+        };
+        let is_there = |source: &Source| {
+            let disk = segment.disk_of(source.index);
+            disk.is_some_and(|disk| self.healthy_disk(disk).is_some())
+        };
+        if !fill.sources.iter().all(is_there) {
+            return Err(too_few);
+        }
+        let own = match (own, fill.own) {
+            (Err(error), Some(source)) => self.read_again(segment, source, range, error).await?,
+            (own, _) => own.unwrap_or(None),
+        };
+        Ok(match own {
+            Some(bytes) if fill.is_own_trusted() => Piece::Good(bytes),
+            Some(bytes) => Piece::Unvouched(bytes),
+            None => Piece::Lost,
+        })
+    }
+
+    /// A piece that its disk did not give a moment ago. Fails unless the disk works otherwise: while it hangs or
+    /// fails as a whole nothing on it is lost.
+    async fn read_again(
+        &self,
+        segment: &Segment,
+        source: &Source,
+        range: Range<u64>,
+        error: ShardError,
+    ) -> Result<Option<Bytes>, RebuildError> {
+        let disk = segment.disk_of(source.index);
+        let disk = disk.and_then(|disk| self.healthy_disk(disk));
+        let disk = match disk {
+            Some(disk) if error.kind() != ShardErrorKind::NotFound => disk,
+            _ => return Err(error.into()),
+        };
+        disk.probe().await?;
+        match source.read_good(range).await {
+            Err(error) if disk.health().failed => Err(error.into()),
+            read => Ok(read.unwrap_or(None)),
+        }
     }
 
     /// Bytes `range` of a shard, computed from the first N others that read well.
@@ -397,6 +507,13 @@ impl Source {
     fn checksum_at(&self, offset: u64) -> Option<u32> {
         let index = usize::try_from(offset / CHECKSUM_UNIT_BYTES).ok()?;
         self.footer.as_ref()?.checksums.get(index).copied()
+    }
+
+    /// Bytes `range` of this shard; `None` if they are not what its footer says.
+    async fn read_good(&self, range: Range<u64>) -> Result<Option<Bytes>, ShardError> {
+        let len = (range.end - range.start) as usize;
+        let bytes = self.shard.read_at(range.start, len).await?;
+        Ok(self.is_good(range.start, &bytes).then_some(bytes))
     }
 
     /// Whether bytes of this shard are what its footer says, if it has one.

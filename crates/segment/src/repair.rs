@@ -100,7 +100,7 @@ impl SegmentStore {
         if planted::is(Bug::RepairAtWrongPlace) {
             offset = offset.saturating_sub(u64::from(BLOCK_BYTES));
         }
-        shard.write_at(offset, vec![blocks]).await?;
+        shard.repair_at(offset, vec![blocks]).await?;
         shard.sync().await?;
         Ok(true)
     }

@@ -16,7 +16,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_base::{SegmentId, VolumeId, crc32c};
-use cairn_shard::{CHECKSUM_UNIT_BYTES, Shard, ShardDisk, ShardErrorKind, ShardFooter};
+use cairn_shard::{
+    CHECKSUM_UNIT_BYTES, Shard, ShardDisk, ShardErrorKind, ShardFooter, TRAILER_LEN_BYTES,
+};
 use futures_util::future::join_all;
 
 use crate::error::Result;
@@ -41,11 +43,11 @@ pub struct SegmentScrub {
     pub wrong_bytes: u64,
     /// Those of them that were written anew.
     pub repaired_bytes: u64,
-    /// Shards whose file was gone, made anew.
+    /// Shards whose file was gone, or cut short, made anew.
     pub shards_rebuilt: u64,
     /// Shards that had no footer and got one.
     pub shards_sealed: u64,
-    /// Shards that could not be looked at: their disk is away, or their file is gone for good.
+    /// Shards that could not be looked at: their disk is away, or their file is gone for good, or ends too soon.
     pub shards_away: u64,
     /// Segments without any footer, or still being written: their records alone tell.
     pub segments_unsealed: u64,
@@ -110,6 +112,8 @@ impl SegmentStore {
             scrub.segments_unsealed = 1;
             return Ok(scrub);
         };
+        self.rebuild_short(&segment, &mut looked, &pattern, &mut scrub)
+            .await;
         // One that contradicts the others cannot be right; its checksums are no help then.
         for shard in &mut looked {
             let differs = |footer: &ShardFooter| {
@@ -184,7 +188,7 @@ impl SegmentStore {
             };
             let mut opened = disk.open_shard(segment.shard_name(index)).await;
             if matches!(&opened, Err(error) if error.kind() == ShardErrorKind::NotFound)
-                && self.rebuild_now(segment, index).await
+                && self.rebuild_now(segment, index, 0).await
             {
                 scrub.shards_rebuilt += 1;
                 opened = disk.open_shard(segment.shard_name(index)).await;
@@ -207,6 +211,45 @@ impl SegmentStore {
         looked
     }
 
+    /// Makes those anew that are too short for their rows, as a check of the file system may leave them.
+    async fn rebuild_short(
+        &self,
+        segment: &Segment,
+        looked: &mut Vec<Looked>,
+        pattern: &ShardFooter,
+        scrub: &mut SegmentScrub,
+    ) {
+        let data_end = pattern
+            .data_len_bytes
+            .next_multiple_of(u64::from(BLOCK_BYTES));
+        let len_bytes_min = data_end + TRAILER_LEN_BYTES as u64;
+        let mut at = 0;
+        while let Some(shard) = looked.get_mut(at) {
+            if shard.shard.file_len_bytes() >= len_bytes_min {
+                at += 1;
+                continue;
+            }
+            let rebuilt = self.rebuild_now(segment, shard.index, len_bytes_min).await;
+            let opened = match rebuilt {
+                true => shard
+                    .disk
+                    .open_shard(segment.shard_name(shard.index))
+                    .await
+                    .ok(),
+                false => None,
+            };
+            let Some(opened) = opened else {
+                scrub.shards_away += 1;
+                looked.remove(at);
+                continue;
+            };
+            scrub.shards_rebuilt += 1;
+            shard.footer = opened.read_footer().await.ok().flatten();
+            shard.shard = opened;
+            at += 1;
+        }
+    }
+
     async fn scrub_part(
         &self,
         segment: &Segment,
@@ -214,6 +257,9 @@ impl SegmentStore {
         range: Range<u64>,
         scrub: &mut SegmentScrub,
     ) {
+        // A read repair writes whole blocks, with what is around its record as it found it: what is written anew here
+        // in between would be undone. After the gate, as there.
+        let _alone = segment.repair.lock().await;
         let len = (range.end - range.start) as usize;
         let reads = looked
             .iter()
@@ -323,7 +369,7 @@ impl SegmentStore {
                 shard.disk.note_checksum_error();
                 count(&self.counters.checksum_errors, 1);
             }
-            match shard.shard.write_at(start, vec![unit]).await {
+            match shard.shard.repair_at(start, vec![unit]).await {
                 Ok(()) => {
                     scrub.repaired_bytes += len as u64;
                     count(&self.counters.repairs, 1);

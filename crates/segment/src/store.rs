@@ -469,6 +469,14 @@ impl SegmentStore {
         staying.cloned().collect()
     }
 
+    /// How many disks new shards may be put on.
+    pub(crate) fn takes_shards_count(&self) -> usize {
+        let members = self.members.load();
+        let takes =
+            |disk: &&Arc<ShardDisk>| !disk.health().failed && !members.is_leaving(disk.id());
+        members.all().filter(takes).count()
+    }
+
     /// Whether new shards may be put on a disk.
     pub(crate) fn takes_shards(&self, disk: DiskId) -> bool {
         let members = self.members.load();

@@ -31,7 +31,8 @@ pub(crate) struct Segment {
     /// Held shared by whoever writes to the shards (appends, repairs), alone by sealing and removal:
     /// a removed shard's file may be another segment's a moment later.
     pub gate: Arc<tokio::sync::RwLock<()>>,
-    /// Held by a repair: it writes whole blocks, and two of records that share one would undo each other.
+    /// Held by a repair, and by a scrub of a part: they write whole blocks, and two of records that share one would
+    /// undo each other. Taken with the gate held.
     pub repair: tokio::sync::Mutex<()>,
     /// Some record in it was acknowledged.
     pub appended: AtomicBool,
@@ -45,7 +46,8 @@ pub(crate) struct Segment {
     /// Shards being rebuilt, and those whose rebuild failed, with the time (of the monotonic clock)
     /// before which it is not tried again.
     rebuilding: Mutex<Vec<(u8, Duration)>>,
-    /// Shards that are being moved, and where to: their new files are no orphans.
+    /// Shards that are being moved, and where to: their new files are no orphans. Also those of which it is not
+    /// known whether they have moved.
     moving: Mutex<Vec<(u8, DiskId)>>,
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use cairn_base::buf::IO_ALIGN_BYTES;
-use cairn_base::disk::DiskFile;
+use cairn_base::disk::{DiskError, DiskFile};
 use cairn_base::planted::{self, Bug};
 use parking_lot::Mutex;
 
@@ -89,11 +89,37 @@ impl Shard {
     /// within the capacity (in a sealed shard: before the footer). Durable after a `sync` that is
     /// called when this has returned.
     pub async fn write_at(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), ShardError> {
+        let limit_bytes = self.limit_bytes().await?;
+        self.write_below(limit_bytes, offset, parts).await
+    }
+
+    /// As [`Self::write_at`], for bytes that were there before, by a caller who knows where the data ends: a footer
+    /// that is damaged does not tell that, and is no reason to leave what it speaks of damaged as well.
+    pub async fn repair_at(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), ShardError> {
+        let file_len_bytes = self.file.len_bytes();
+        let footer_len_bytes = match self.read_trailer().await {
+            Ok(Some(trailer)) => u64::from(trailer.footer_len_bytes),
+            // Its body is before the trailer, and nobody knows how long it is; who repairs seals it again.
+            Ok(None)
+            | Err(ShardError::DamagedFooter { .. } | ShardError::Disk(DiskError::Io { .. })) => {
+                TRAILER_LEN_BYTES as u64
+            }
+            Err(error) => return Err(error),
+        };
+        let limit_bytes = file_len_bytes.saturating_sub(footer_len_bytes);
+        self.write_below(limit_bytes, offset, parts).await
+    }
+
+    async fn write_below(
+        &self,
+        limit_bytes: u64,
+        offset: u64,
+        parts: Vec<Bytes>,
+    ) -> Result<(), ShardError> {
         let len_bytes = parts.iter().map(|part| part.len() as u64).sum();
         if !offset.is_multiple_of(BLOCK_BYTES) {
             return Err(self.bad_range("an unaligned write", offset, len_bytes));
         }
-        let limit_bytes = self.limit_bytes().await?;
         if offset
             .checked_add(len_bytes)
             .is_none_or(|end| end > limit_bytes)

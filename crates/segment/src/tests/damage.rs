@@ -5,6 +5,7 @@ use std::sync::Arc;
 use cairn_base::DiskId;
 use cairn_base::disk::Disk;
 use cairn_base::env::BoxFuture;
+use cairn_shard::{ShardDisk, ShardSettings};
 use cairn_testkit::{Fault, FaultRule, OpKind, Pace as DiskPace, Rng, TestWorld};
 use futures_util::future::join_all;
 use proptest::prelude::*;
@@ -270,6 +271,46 @@ fn repairs_of_one_block_do_not_undo_each_other() {
     }
 }
 
+/// As above, with a scrub in the place of the second repair.
+#[test]
+fn a_repair_and_a_scrub_of_one_block_do_not_undo_each_other() {
+    for seed in 0..100 {
+        block_on(async {
+            let mut rng = Rng::new(seed);
+            let world = World::new(2, seed).await;
+            let records = [300, 300].map(|len| data(&mut rng, len, false, false));
+            let written = world.append_ok(code(1, 1), records.to_vec()).await;
+            world.store.seal_all(VOLUME).await;
+            let cold = world.cold(&[]).await;
+            let segment = written[0].pointer.location.segment;
+            let (bad, name) = cold.shard_file(segment, 0);
+            for each in &written {
+                let location = &each.pointer.location;
+                let at = location.row_offset_bytes() + u64::from(location.offset_bytes);
+                cold.disks[bad].flip_bit(&name, at + 7, 3);
+            }
+            cold.disks[bad].yield_at_random(seed, 4);
+            // Each a task of its own, as the repair is one: else that would be done between two of their turns.
+            let store = cold.store.clone();
+            let scrub = tokio::spawn(async move {
+                let pace = unpaced();
+                store.scrub_segment(VOLUME, segment, &pace).await
+            });
+            let (store, pointer) = (cold.store.clone(), written[0].pointer.clone());
+            let read = tokio::spawn(async move { store.read(VOLUME, &pointer, 0..300).await });
+            let read = read.await.expect("no panic").expect("read");
+            assert!(read.concat() == written[0].data);
+            scrub.await.expect("no panic").expect("scrubbed");
+            cold.store.repairs_done().await;
+            let alone = cold.cold(&[1 - bad]).await;
+            for each in &written {
+                let read = alone.read_all(each).await;
+                assert!(read.expect("repaired") == each.data, "seed {seed}");
+            }
+        });
+    }
+}
+
 /// No read of a shard is done before the gate opens.
 struct ReadGate(Arc<Semaphore>);
 
@@ -394,7 +435,8 @@ fn all_disks_failing_is_an_error_and_passes() {
         for disk in &world.disks {
             disk.inject(FaultRule {
                 kind: Some(OpKind::Write),
-                name_part: "shards".to_owned(),
+                // Also those that were recycled meanwhile.
+                name_part: String::new(),
                 skip: 0,
                 times: u64::MAX,
                 fault: Fault::Io,
@@ -528,6 +570,122 @@ fn a_full_disk_is_no_reason_for_fewer_copies() {
         let segment = written[0].pointer.location.segment;
         let info = world.store.segment(VOLUME, segment).expect("known");
         assert_eq!((info.code.data(), info.code.parity()), (1, 2));
+    });
+}
+
+/// One write that fails says nothing of the disk: with two disks, or three and two parities, there is none to
+/// take its place, and data that went without it would be less protected than what was asked for.
+#[test]
+fn one_error_is_no_reason_for_fewer_copies() {
+    block_on(async {
+        let kinds = [
+            OpKind::Create,
+            OpKind::Write,
+            OpKind::Sync,
+            OpKind::SyncFolder,
+        ];
+        for (n, m) in [(1, 2), (1, 1), (2, 1)] {
+            for kind in kinds {
+                let mut rng = Rng::new(1);
+                let world = World::new(usize::from(n + m), 1).await;
+                world.disks[0].inject(FaultRule {
+                    kind: Some(kind),
+                    name_part: "shards".to_owned(),
+                    skip: 0,
+                    times: 1,
+                    fault: Fault::Io,
+                });
+                let record = data(&mut rng, 50_000, false, true);
+                let written = world.append_ok(code(n, m), vec![record]).await;
+                let segment = written[0].pointer.location.segment;
+                let info = world.store.segment(VOLUME, segment).expect("known");
+                assert_eq!(info.code.parity(), m, "{n}+{m}, {kind:?}");
+                let away: Vec<usize> = (0..usize::from(m)).collect();
+                world.cold(&away).await.check(&written).await;
+            }
+        }
+    });
+}
+
+/// Room that is short when bytes are written is no other case than when the file is made.
+#[test]
+fn a_disk_that_is_full_when_it_is_written_to_is_no_reason_for_fewer_copies() {
+    block_on(async {
+        for kind in [OpKind::Write, OpKind::Sync, OpKind::SyncFolder] {
+            let world = World::new(3, 1).await;
+            world.disks[0].inject(FaultRule {
+                kind: Some(kind),
+                name_part: "shards".to_owned(),
+                skip: 0,
+                times: u64::MAX,
+                fault: Fault::Full,
+            });
+            let record = vec![(vec![7; 10_000].into(), Compression::None)];
+            let refused = world.append(code(1, 2), Stream::Mixed, record).await;
+            assert!(
+                matches!(refused, Err(SegmentError::NoSpace { .. })),
+                "{kind:?}"
+            );
+        }
+    });
+}
+
+/// The disk of a world at `index` as a restart, or somebody who looked after it, brings it back: it fails after
+/// as few errors in a row as the real ones.
+async fn join_again(world: &World, index: usize) -> Arc<ShardDisk> {
+    let disk: Arc<dyn Disk> = world.disks[index].clone();
+    let joined = ShardDisk::open(disk, POOL, ShardSettings::default()).await;
+    let joined = joined.expect("opened");
+    world.store.disk_join(joined.clone());
+    joined
+}
+
+#[test]
+fn a_disk_that_is_back_is_used_by_the_next_append() {
+    block_on(async {
+        let mut rng = Rng::new(1);
+        let world = World::new(3, 1).await;
+        let mut parity_of_next = async |stream| {
+            let records = vec![(data(&mut rng, 5_000, false, true), Compression::None)];
+            let written = world.append(code(1, 2), stream, records).await;
+            let segment = written.expect("appended")[0].pointer.location.segment;
+            let info = world.store.segment(VOLUME, segment).expect("known");
+            info.code.parity()
+        };
+        world.store.disk(DiskId(1)).expect("a disk").mark_failed();
+        assert_eq!(parity_of_next(Stream::Mixed).await, 1);
+        assert_eq!(parity_of_next(Stream::File(1)).await, 1);
+        join_again(&world, 0).await;
+        assert_eq!(parity_of_next(Stream::Mixed).await, 2);
+        assert_eq!(parity_of_next(Stream::File(1)).await, 2);
+        // What is good enough stays in use.
+        assert_eq!(parity_of_next(Stream::Mixed).await, 2);
+        assert_eq!(world.store.stats().segments_created, 4);
+    });
+}
+
+#[test]
+fn a_disk_that_fails_again_and_again_is_left_out_once_it_counts_as_failed() {
+    block_on(async {
+        let mut rng = Rng::new(1);
+        let world = World::new(3, 1).await;
+        let failing = join_again(&world, 0).await;
+        let mut written = world
+            .append_ok(code(1, 2), vec![data(&mut rng, 5_000, false, true)])
+            .await;
+        world.disks[0].fail_all();
+        for _ in 0..2 {
+            let record = data(&mut rng, 5_000, false, true);
+            written.extend(world.append_ok(code(1, 2), vec![record]).await);
+        }
+        assert!(failing.health().failed);
+        let parities: Vec<u8> = written
+            .iter()
+            .map(|each| world.store.segment(VOLUME, each.pointer.location.segment))
+            .map(|info| info.expect("known").code.parity())
+            .collect();
+        assert_eq!(parities, [2, 1, 1]);
+        world.cold(&[0, 1]).await.check(&written).await;
     });
 }
 

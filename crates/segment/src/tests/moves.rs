@@ -6,7 +6,7 @@ use std::time::Duration;
 use cairn_base::DiskId;
 use cairn_base::disk::{Disk, OpenMode};
 use cairn_base::env::BoxFuture;
-use cairn_testkit::{OpKind, Pace as DiskPace, Rng, TestWorld};
+use cairn_testkit::{Fault, FaultRule, OpKind, Pace as DiskPace, Rng, TestWorld};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -241,6 +241,142 @@ fn a_single_copy_is_moved_with_what_is_wrong_in_it() {
     });
 }
 
+/// The one shard of a segment without redundancy.
+async fn single_copy(world: &World, len_bytes: usize) -> (Vec<Written>, SegmentInfo) {
+    let mut rng = Rng::new(30);
+    let lens = (0..len_bytes.div_ceil(1 << 20)).map(|at| (len_bytes - (at << 20)).min(1 << 20));
+    let records = lens.map(|len| data(&mut rng, len, false, true)).collect();
+    let written = world.append_ok(code(1, 0), records).await;
+    (written, world.store.segments(VOLUME).remove(0))
+}
+
+/// Of a segment that is just being sealed there is neither a footer yet nor the length that it had before.
+#[test]
+fn a_shard_is_not_moved_while_it_is_sealed() {
+    block_on(async {
+        let world = World::new(3, 30).await;
+        let (written, info) = single_copy(&world, 100_000).await;
+        let gates = Arc::new(Gates::default());
+        let cut = gates.hold(OpKind::SetLen, ".00");
+        // Wherever the copy is made.
+        let made = gates.hold(OpKind::Create, ".00.0");
+        for disk in &world.disks {
+            disk.pace_with(gates.clone());
+        }
+        let place = at(&info, 0);
+        let local = tokio::task::LocalSet::new();
+        local
+            .run_until(async {
+                let store = world.store.clone();
+                let sealing = tokio::task::spawn_local(async move { store.seal_all(VOLUME).await });
+                cut.reached.notified().await;
+                let store = world.store.clone();
+                let moving =
+                    tokio::task::spawn_local(
+                        async move { store.move_shard(place, &unpaced()).await },
+                    );
+                settle().await;
+                cut.open.notify_one();
+                sealing.await.expect("ended");
+                made.open.notify_one();
+                match moving.await.expect("ended") {
+                    Ok(moved) => moved.finish().await,
+                    Err(error) => assert!(matches!(error, MoveError::NotNow), "{error}"),
+                }
+            })
+            .await;
+        world.cold(&[]).await.check(&written).await;
+        let moved = world.store.move_shard(place, &unpaced()).await;
+        let moved = moved.expect("moved");
+        assert_eq!(moved.lost_bytes, 0);
+        moved.finish().await;
+        world.cold(&[]).await.check(&written).await;
+    });
+}
+
+/// Bytes of a single copy are lost only if the disk that has them works, and does not give them.
+#[test]
+fn a_single_copy_on_a_disk_that_fails_for_now_is_not_given_up() {
+    block_on(async {
+        for how in ["fails", "is given up", "fails once"] {
+            let world = World::new(3, 31).await;
+            let (written, info) = single_copy(&world, 3 << 20).await;
+            world.store.seal_all(VOLUME).await;
+            let cold = world.cold(&[]).await;
+            let (disk, _) = cold.shard_file(info.id, 0);
+            let gates = Arc::new(Gates::default());
+            // Its footer is read by then, nothing else.
+            let made = gates.hold(OpKind::Create, ".00.0");
+            for disk in &cold.disks {
+                disk.pace_with(gates.clone());
+            }
+            let place = at(&info, 0);
+            let local = tokio::task::LocalSet::new();
+            let moved = local
+                .run_until(async {
+                    let store = cold.store.clone();
+                    let moving = tokio::task::spawn_local(async move {
+                        store.move_shard(place, &unpaced()).await
+                    });
+                    made.reached.notified().await;
+                    let mut rule = FaultRule {
+                        kind: Some(OpKind::Read),
+                        name_part: "shards/".to_owned(),
+                        skip: 1,
+                        times: u64::MAX,
+                        fault: Fault::Io,
+                    };
+                    match how {
+                        "fails" => rule.name_part = String::new(),
+                        "is given up" => {
+                            cold.store.disk(info.disks[0]).expect("there").mark_failed()
+                        }
+                        // The part, and its first piece.
+                        _ => rule.times = 2,
+                    }
+                    cold.disks[disk].inject(rule);
+                    made.open.notify_one();
+                    moving.await.expect("ended")
+                })
+                .await;
+            match moved {
+                Ok(moved) => {
+                    assert_eq!((how, moved.lost_bytes), ("fails once", 0));
+                    moved.finish().await;
+                }
+                Err(error) => {
+                    assert_ne!(how, "fails once");
+                    assert!(matches!(error, MoveError::Disk(_)), "{how}: {error}");
+                }
+            }
+            cold.disks[disk].clear_faults();
+            cold.cold(&[]).await.check(&written).await;
+        }
+    });
+}
+
+/// The disk works, and some of what it holds cannot be read: the rest must not wait for that.
+#[test]
+fn a_piece_that_cannot_be_read_on_a_disk_that_works_is_given_up() {
+    block_on(async {
+        let world = World::new(3, 32).await;
+        let (_, info) = single_copy(&world, 300_000).await;
+        world.store.seal_all(VOLUME).await;
+        let cold = world.cold(&[]).await;
+        let (disk, _) = cold.shard_file(info.id, 0);
+        cold.disks[disk].inject(FaultRule {
+            kind: Some(OpKind::Read),
+            name_part: "shards/".to_owned(),
+            // Behind the two reads of the footer: the part, and its first piece as often as it is asked for.
+            skip: 2,
+            times: 3,
+            fault: Fault::Io,
+        });
+        let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
+        assert_eq!(moved.expect("moved").lost_bytes, 64 << 10);
+    });
+}
+
 #[test]
 fn what_was_given_up_can_be_repaired_when_it_is_found() {
     block_on(async {
@@ -335,6 +471,120 @@ fn nothing_is_computed_from_bytes_that_nobody_vouches_for() {
         let cold = world.cold(&[]).await;
         let moved = cold.store.move_shard(at(&info, 4), &unpaced()).await;
         moved.expect("moved").finish().await;
+    });
+}
+
+/// The shard's own footer cannot be read, so that nothing of its own tells whether its bytes are right.
+#[test]
+fn a_shard_whose_footer_is_damaged_is_computed_from_those_that_are_vouched_for() {
+    block_on(async {
+        let (world, written, info) = filled(7, 33).await;
+        world.store.seal_all(VOLUME).await;
+        let (disk, file) = world.shard_file(info.id, 0);
+        let before = world.disks[disk].file_bytes(&file).expect("there");
+        let trailer = before.len() as u64 - 4096;
+        world.disks[disk].flip_bit(&file, trailer + 10, 1);
+        world.disks[disk].flip_bit(&file, 4096, 1);
+        let cold = world.cold(&[]).await;
+        let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
+        let moved = moved.expect("moved");
+        assert_eq!(moved.lost_bytes, 0);
+        moved.finish().await;
+        let (disk, file) = cold.shard_file(info.id, 0);
+        let after = cold.disks[disk].file_bytes(&file).expect("there");
+        assert!(after == before, "as it was before the damage");
+        let scrub = cold.store.scrub_segment(VOLUME, info.id, &unpaced()).await;
+        let scrub = scrub.expect("scrubbed");
+        assert_eq!((scrub.segments_inconsistent, scrub.wrong_bytes), (0, 0));
+        cold.check(&written).await;
+    });
+}
+
+/// As before, and three of the others are wrong at the same place: what the shard holds may be right, and nobody
+/// may take it for that.
+#[test]
+fn bytes_that_nobody_vouches_for_are_kept_and_not_taken_for_good() {
+    block_on(async {
+        let (world, written, info) = filled(7, 34).await;
+        world.store.seal_all(VOLUME).await;
+        for shard in 1..4 {
+            let (disk, file) = world.shard_file(info.id, shard);
+            world.disks[disk].flip_bit(&file, 4096, 1);
+        }
+        let (disk, file) = world.shard_file(info.id, 0);
+        let before = world.disks[disk].file_bytes(&file).expect("there");
+        world.disks[disk].flip_bit(&file, before.len() as u64 - 4096 + 10, 1);
+        let cold = world.cold(&[]).await;
+        let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
+        let moved = moved.expect("moved");
+        assert_eq!(moved.lost_bytes, 64 << 10);
+        moved.finish().await;
+        let (disk, file) = cold.shard_file(info.id, 0);
+        let after = cold.disks[disk].file_bytes(&file).expect("there");
+        let data = 0..64 << 10;
+        assert!(after[data.clone()] == before[data], "kept");
+        let scrub = cold.store.scrub_segment(VOLUME, info.id, &unpaced()).await;
+        let scrub = scrub.expect("scrubbed");
+        assert_eq!(
+            (scrub.wrong_bytes, scrub.repaired_bytes),
+            ((4 * 64) << 10, 0)
+        );
+        // The records tell: what lies on this shard alone is read.
+        let results = written.iter().map(|each| cold.read_all(each));
+        let results = futures_util::future::join_all(results).await;
+        assert!(results.iter().any(Result::is_ok));
+    });
+}
+
+/// A crash came between the footers, and there are too few to compute a shard, although nothing is lost.
+#[test]
+fn a_segment_that_is_half_sealed_is_left_to_its_records() {
+    block_on(async {
+        for is_away in [false, true] {
+            let (world, written, info) = filled(7, 35).await;
+            world.store.seal_all(VOLUME).await;
+            for shard in 0..3 {
+                let (disk, file) = world.shard_file(info.id, shard);
+                let len = world.disks[disk].file_bytes(&file).expect("there").len();
+                world.disks[disk].flip_bit(&file, len as u64 - 4096 + 10, 1);
+            }
+            let away = [info.disks[0].0 as usize - 1];
+            let cold = world.cold(if is_away { &away } else { &[] }).await;
+            let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
+            assert!(matches!(moved.map(drop), Err(MoveError::Unsealed)));
+            cold.check(&written).await;
+        }
+    });
+}
+
+/// The metadata may name the new file or the old one: both stay until it is asked.
+#[test]
+fn a_move_whose_end_is_not_known_keeps_both_files() {
+    block_on(async {
+        for is_committed in [true, false] {
+            let world = World::new(2, 36).await;
+            let (written, before) = single_copy(&world, 100_000).await;
+            world.store.seal_all(VOLUME).await;
+            let place = at(&before, 0);
+            let moved = world.store.move_shard(place, &unpaced()).await;
+            let moved = moved.expect("moved");
+            let after = moved.info();
+            drop(moved);
+            let again = world.store.move_shard(place, &unpaced()).await;
+            assert!(matches!(again.map(drop), Err(MoveError::NotNow)));
+            let swept = world.store.sweep(VOLUME).await.expect("swept");
+            assert_eq!(swept.shards_removed, 0);
+            let known = world.store.segments(VOLUME).remove(0);
+            let known = if is_committed { after } else { known };
+            let again = world.restart(world.disks.clone(), &[], vec![known]).await;
+            let swept = again.store.sweep(VOLUME).await.expect("swept");
+            assert_eq!(swept.shards_removed, 1);
+            again.check(&written).await;
+            // It can be moved again.
+            let moved = again.store.move_shard(place, &unpaced()).await;
+            moved.expect("moved").finish().await;
+            again.cold(&[]).await.check(&written).await;
+        }
     });
 }
 

@@ -1,7 +1,7 @@
 //! Scrub finds and repairs what is wrong with shards; moves leave no moment without a copy.
 
 use cairn_base::DiskId;
-use cairn_base::disk::Disk;
+use cairn_base::disk::{Disk, OpenMode};
 use cairn_shard::{ShardDisk, ShardSettings};
 use cairn_testkit::{Fault, FaultRule, MemDisk, OpKind, Rng, TestWorld};
 use proptest::prelude::*;
@@ -21,6 +21,15 @@ async fn fill(world: &World, n: u8, m: u8, rng: &mut Rng) -> Vec<Written> {
             .map(|len| data(rng, *len, false, true))
             .collect();
         all.extend(world.append_ok(code(n, m), records).await);
+    }
+    all
+}
+
+/// So much that a footer takes less than the room that was set aside for it: only it tells where the data ends.
+async fn fill_much(world: &World, rng: &mut Rng) -> Vec<Written> {
+    let mut all = Vec::new();
+    for _ in 0..5 {
+        all.extend(fill(world, 4, 2, rng).await);
     }
     all
 }
@@ -185,6 +194,127 @@ fn parity_that_was_computed_from_something_else_is_found() {
 }
 
 #[test]
+fn a_shard_whose_footer_is_damaged_is_repaired_and_sealed_again() {
+    block_on(async {
+        // Of the trailer: its magic, what follows that, all of it unreadable; the body before it.
+        for harm in ["magic", "field", "unreadable", "body"] {
+            let mut rng = Rng::new(13);
+            let world = World::new(6, 13).await;
+            let written = fill_much(&world, &mut rng).await;
+            world.store.seal_all(VOLUME).await;
+            let before = shard_files(&world);
+            let segment = written[0].pointer.location.segment;
+            let (disk, file) = world.shard_file(segment, 0);
+            let len = world.disks[disk].file_bytes(&file).expect("there").len() as u64;
+            let cold = world.cold(&[]).await;
+            let disk = &cold.disks[disk];
+            match harm {
+                "magic" => disk.flip_bit(&file, len - 4096 + 3, 1),
+                "field" => disk.flip_bit(&file, len - 4096 + 10, 1),
+                "body" => disk.flip_bit(&file, len - 8192 + 10, 1),
+                _ => {
+                    // For the footer; and behind the three parts, to find out where the data ends.
+                    for skip in [0, 3] {
+                        disk.inject(FaultRule {
+                            kind: Some(OpKind::Read),
+                            name_part: file.clone(),
+                            skip,
+                            times: 1,
+                            fault: Fault::Io,
+                        });
+                    }
+                }
+            }
+            // The data's last block: where that is only the footer told.
+            disk.flip_bit(&file, len - 8192 - 100, 1);
+            let scrub = scrub_all(&cold).await;
+            // The last piece is a short one.
+            let wrong = (len - 8192) % (64 << 10);
+            assert_eq!(
+                (scrub.wrong_bytes, scrub.repaired_bytes),
+                (wrong, wrong),
+                "{harm}"
+            );
+            assert_eq!(scrub.shards_sealed, 1, "{harm}");
+            assert!(shard_files(&cold) == before, "{harm}");
+            let again = scrub_all(&cold.cold(&[]).await).await;
+            assert_eq!((again.wrong_bytes, again.shards_sealed), (0, 0), "{harm}");
+        }
+    });
+}
+
+#[test]
+fn a_read_repairs_a_shard_whose_footer_is_damaged() {
+    block_on(async {
+        let mut rng = Rng::new(14);
+        let world = World::new(6, 14).await;
+        let written = fill_much(&world, &mut rng).await;
+        world.store.seal_all(VOLUME).await;
+        let (disk, file) = world.shard_file(written[0].pointer.location.segment, 0);
+        let len = world.disks[disk].file_bytes(&file).expect("there").len() as u64;
+        world.disks[disk].flip_bit(&file, len - 4096 + 10, 1);
+        world.disks[disk].flip_bit(&file, len - 8192 - 100, 1);
+        let cold = world.cold(&[]).await;
+        cold.check(&written).await;
+        cold.store.repairs_done().await;
+        let stats = cold.store.stats();
+        assert_eq!((stats.repairs, stats.repairs_failed), (1, 0));
+    });
+}
+
+/// As a check of the file system leaves it: the file is there, and ends before its rows do.
+#[test]
+fn a_shard_that_was_cut_short_is_made_anew() {
+    block_on(async {
+        for with_others in [true, false] {
+            let mut rng = Rng::new(15);
+            let world = World::new(6, 15).await;
+            let written = fill_much(&world, &mut rng).await;
+            world.store.seal_all(VOLUME).await;
+            let before = shard_files(&world);
+            let segment = written[0].pointer.location.segment;
+            let (disk, file) = world.shard_file(segment, 0);
+            let short = world.disks[disk].open(&file, OpenMode::Existing).await;
+            let short = short.expect("there");
+            short.set_len(100 << 10).await.expect("cut");
+            let away: Vec<usize> = match with_others {
+                true => Vec::new(),
+                // What is left of it may be all that there is.
+                false => (1..4)
+                    .map(|shard| world.shard_file(segment, shard).0)
+                    .collect(),
+            };
+            let cold = world.cold(&away).await;
+            let scrub = scrub_all(&cold).await;
+            if !with_others {
+                assert_eq!(scrub.shards_rebuilt, 0);
+                let left = cold.disks[disk].file_bytes(&file).expect("kept");
+                let (.., whole) = before
+                    .iter()
+                    .find(|(_, name, _)| *name == file)
+                    .expect("it");
+                assert!(left[..64 << 10] == whole[..64 << 10]);
+                continue;
+            }
+            assert_eq!((scrub.wrong_bytes, scrub.shards_rebuilt), (0, 1));
+            // It may have more room before its footer than the one before.
+            for ((_, name, bytes), (_, _, was)) in shard_files(&cold).iter().zip(&before) {
+                let footer = cairn_shard::decode_footer(bytes).expect("a footer");
+                assert_eq!(
+                    Ok(&footer),
+                    cairn_shard::decode_footer(was).as_ref(),
+                    "{name}"
+                );
+                let data = ..footer.data_len_bytes as usize;
+                assert!(bytes[data] == was[data], "{name}");
+            }
+            let again = scrub_all(&cold.cold(&[]).await).await;
+            assert_eq!((again.wrong_bytes, again.shards_rebuilt), (0, 0));
+        }
+    });
+}
+
+#[test]
 fn segments_without_footers_are_named() {
     block_on(async {
         let mut rng = Rng::new(12);
@@ -302,10 +432,13 @@ fn a_move_that_is_not_finished_changes_nothing() {
         let again = world.store.move_shard(at, &unpaced()).await;
         assert!(matches!(again.map(drop), Err(MoveError::NotNow)));
         assert_eq!(shard_files(&world).len(), before.len() + 1);
-        // A sweep meanwhile keeps it; one after it was dropped does not.
+        // A sweep meanwhile keeps it; one after it was dropped does so until it is known what the metadata has.
         let swept = world.store.sweep(VOLUME).await.expect("swept");
         assert_eq!(swept.shards_removed, 0);
         drop(moved);
+        let swept = world.store.sweep(VOLUME).await.expect("swept");
+        assert_eq!(swept.shards_removed, 0);
+        world.open_again(world.store.segments(VOLUME));
         let swept = world.store.sweep(VOLUME).await.expect("swept");
         assert_eq!(swept.shards_removed, 1);
         assert!(shard_files(&world) == before);

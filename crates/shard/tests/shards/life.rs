@@ -3,7 +3,11 @@
 use std::sync::Arc;
 
 use cairn_base::{Epoch, VolumeId};
-use cairn_shard::{Shard, ShardError, ShardErrorKind, ShardFooter, ShardSettings, file_len_bytes};
+use cairn_shard::{
+    Shard, ShardError, ShardErrorKind, ShardFooter, ShardSettings, TRAILER_LEN_BYTES,
+    file_len_bytes,
+};
+use cairn_testkit::{Fault, OpKind};
 
 use crate::common::{
     CAPACITY, block_on, each, fill, footer_of, kind, mem_disk, name, open, open_with, path_of,
@@ -174,6 +178,49 @@ fn a_damaged_footer_is_never_believed() {
                 disk.flip_bit(&path_of(shard_name), offset, 6);
             }
             assert_eq!(shard.read_footer().await, Ok(Some(footer)));
+        }
+    });
+}
+
+/// What its footer no longer tells is where the data ends; whoever repairs it knows.
+#[test]
+fn a_sealed_shard_takes_repairs_whatever_became_of_its_footer() {
+    block_on(async {
+        // Large enough for a footer that is smaller than its room.
+        let capacity = 16 * CAPACITY;
+        for len_bytes in [8192, capacity * 3 / 4, capacity] {
+            let disk = mem_disk();
+            let shard_name = name(1, 1, 1);
+            let data = fill(len_bytes, 3);
+            let footer = footer_of(shard_name, &data);
+            let shards = open(disk.clone()).await;
+            let shard = shards.create(shard_name, capacity).await.unwrap();
+            shard.write_at(0, vec![data.clone()]).await.unwrap();
+            shard.seal(footer.clone()).await.unwrap();
+            let end = shard.file_len_bytes();
+            drop((shard, shards));
+            // The magic, what follows it, and a block that cannot be read.
+            for harm in [Some(3), Some(10), None] {
+                let trailer = end - TRAILER_LEN_BYTES as u64;
+                let shards = open(disk.clone()).await;
+                let shard = shards.open_shard(shard_name).await.unwrap();
+                match harm {
+                    Some(at) => disk.flip_bit(&path_of(shard_name), trailer + at, 6),
+                    None => disk.fail_nth(OpKind::Read, 0, Fault::Io),
+                }
+                let last = len_bytes - 4096;
+                let block = data.slice(len_bytes as usize - 4096..);
+                shard.repair_at(last, vec![block.clone()]).await.unwrap();
+                shard.sync().await.unwrap();
+                if harm.is_some() {
+                    let refused = shard.repair_at(trailer, vec![block]).await;
+                    assert_eq!(kind(refused), Some(ShardErrorKind::Bug));
+                }
+                shard.seal(footer.clone()).await.unwrap();
+                assert_eq!(shard.file_len_bytes(), end);
+                assert_eq!(shard.read_footer().await, Ok(Some(footer.clone())));
+                assert_eq!(shard.read_at(0, data.len()).await.unwrap(), data);
+            }
         }
     });
 }
