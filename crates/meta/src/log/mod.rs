@@ -5,6 +5,7 @@
 
 pub(crate) mod format;
 pub(crate) mod group;
+pub(crate) mod headers;
 pub(crate) mod recover;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -29,6 +30,7 @@ use format::{
     BLOCK_BYTES, FileHeader, MEMBER_COUNT_MAX, RECORD_HEAD_BYTES, RecordBuf, RecordHead,
     SET_COUNT_MAX, Term, find_records, record_len_bytes,
 };
+use headers::{Headers, Members, NewestHeader};
 
 /// Most files without content that are kept on one disk to be used again.
 const SPARE_FILE_COUNT_MAX: usize = 3;
@@ -69,13 +71,6 @@ pub(crate) struct TermInfo {
     /// Set for files that only get copies of records, for a term that is over: they say of its disks what
     /// its own files say. Else a start counts, without the disks that are away now, too few as missing.
     pub members: Option<Members>,
-}
-
-/// The disks that a header names, and how many copies it says were wanted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Members {
-    pub disks: Vec<DiskId>,
-    pub copies: u8,
 }
 
 /// A file that is not written any more, but still needed.
@@ -151,6 +146,7 @@ impl MirroredLog {
     ) -> Result<Self, MetaError> {
         let mut sequence_next = sequence_next;
         let current = files.until_done(&mut sequence_next).await?;
+        files.tell_left_behind(&current).await;
         Ok(Self {
             files,
             current,
@@ -178,8 +174,7 @@ impl MirroredLog {
     fn prepare_next(&mut self) {
         let files = self.files.clone();
         // One attempt here; retries happen in the foreground, when the file is needed.
-        let sequence = self.sequence_next;
-        self.sequence_next += 1;
+        let sequence = take_sequence(&mut self.sequence_next);
         let (sender, receiver) = oneshot::channel();
         self.next = Some(receiver);
         self.files.tasks.spawn("log-prepare", async move {
@@ -211,7 +206,8 @@ impl MirroredLog {
         let disks = self.files.disks.clone();
         let is_whole = |file: &OpenFile| {
             let healthy = file.copies.iter().all(|(disk, _)| disks.is_healthy(*disk));
-            healthy && !file.copies.is_empty() && file.copies.len() == wanted
+            let is_as_asked = file.copies_wanted == disks.copies_wanted();
+            healthy && is_as_asked && !file.copies.is_empty() && file.copies.len() == wanted
         };
         let file = match prepared {
             Some(file) if is_whole(&file) => file,
@@ -222,6 +218,7 @@ impl MirroredLog {
                 self.files.until_done(&mut self.sequence_next).await?
             }
         };
+        self.files.tell_left_behind(&file).await;
         let old = std::mem::replace(&mut self.current, file);
         self.retain(&old);
         Ok(())
@@ -233,6 +230,9 @@ impl MirroredLog {
     async fn roll_for_copies(&mut self, retained_from: LogPosition) {
         let wanted = self.files.disks.copies_wanted();
         let last = self.last();
+        if wanted < self.current.copies.len() {
+            self.files.stays_on = self.disks().collect();
+        }
         let mut done = self.roll().await;
         if done.is_ok() {
             done = self.copy_retained(retained_from).await;
@@ -450,6 +450,14 @@ pub(crate) fn file_sequence(name: &str) -> Option<u64> {
         .filter(|number| is_canonical && *number < u64::MAX / 2)
 }
 
+/// Takes a number for a file, and the one before it for headers that disks get which the file is not on:
+/// whoever finds both goes by the file's.
+fn take_sequence(next: &mut u64) -> u64 {
+    let sequence = *next + 1;
+    *next += 2;
+    sequence
+}
+
 /// Makes log files and takes back those that are not needed any more.
 #[derive(Clone)]
 pub(crate) struct FileMaker {
@@ -458,6 +466,9 @@ pub(crate) struct FileMaker {
     pub disks: DiskSet,
     pub info: TermInfo,
     pub spares: Arc<Spares>,
+    pub headers: Arc<Headers>,
+    /// Disks that the log was on when fewer copies were asked for: it needs no others.
+    pub stays_on: Vec<usize>,
     /// As of the last durable record.
     pub retained_from: LogPosition,
 }
@@ -465,24 +476,108 @@ pub(crate) struct FileMaker {
 impl FileMaker {
     /// Keeps the copies of a file that is not needed any more as spares, or removes them.
     fn release(&self, file: &Retained) {
-        let folder = self.disks.folder();
+        // One of another length, as copies of records are in, would only be removed later.
+        let is_fit = file.len_bytes == self.info.log_file_bytes;
         for disk in &file.disks {
-            let name = file_name(&folder, file.sequence);
-            if !self.disks.is_healthy(*disk) {
-                continue;
-            }
-            // One of another length, as copies of records are in, would only be removed later.
-            let is_fit = file.len_bytes == self.info.log_file_bytes;
-            if !is_fit || !self.spares.offer(*disk, name.clone()) {
-                remove_later(&self.tasks, &self.disks, *disk, name);
+            if self.disks.is_healthy(*disk) && !self.headers.keep(*disk, file.sequence) {
+                self.recycle(*disk, file.sequence, is_fit);
             }
         }
     }
 
-    /// The first healthy disks, as many as copies are wanted.
+    fn recycle(&self, disk: usize, sequence: u64, is_fit: bool) {
+        let name = file_name(&self.disks.folder(), sequence);
+        if !is_fit || !self.spares.offer(disk, name.clone()) {
+            remove_later(&self.tasks, &self.disks, disk, name);
+        }
+    }
+
+    /// A header was written to a disk, so what was there for an older one may go.
+    fn note_header(&self, disk: usize, newest: NewestHeader) {
+        if let Some(old) = self.headers.note(disk, newest) {
+            self.recycle(disk, old, true);
+        }
+    }
+
+    /// Tells disks that a file is not on, and whose headers say that it is on more, by a newer header. Nothing
+    /// may be acknowledged in the file before, or they take themselves for enough without it. One that
+    /// cannot be told, because it fails or has no space, is left as it is: the log must go on.
+    async fn tell_left_behind(&self, file: &OpenFile) {
+        if self.info.members.is_some() {
+            // It only has copies of what is there.
+            return;
+        }
+        let disks = file.copies.iter().map(|(disk, _)| *disk);
+        let set: Vec<DiskId> = disks.map(|disk| self.disks.get(disk).id).collect();
+        let members = Members {
+            disks: self.member_ids(&set),
+            copies: set.len() as u8,
+        };
+        let untrue = self.headers.untrue(&set).into_iter();
+        let tell = untrue
+            .filter(|disk| self.disks.is_writable(*disk))
+            .filter(|disk| file.copies.iter().all(|(has, _)| has != disk))
+            .map(|disk| self.tell(disk, file.sequence - 1, &members));
+        join_all(tell).await;
+    }
+
+    async fn tell(&self, disk: usize, sequence: u64, members: &Members) {
+        let header = self.header(sequence, &[self.disks.get(disk).id], members);
+        match self.make(disk, sequence, &header.encode().freeze()).await {
+            Ok(_) => {
+                let newest = NewestHeader {
+                    sequence,
+                    members: members.clone(),
+                    is_all: true,
+                };
+                self.note_header(disk, newest);
+            }
+            Err(error) => {
+                tracing::warn!(
+                    volume = self.disks.volume.0,
+                    disk = self.disks.get(disk).disk.label(),
+                    %error,
+                    "this disk does not know that the metadata's log goes on without it"
+                );
+                if self.disks.is_retired(disk) {
+                    self.headers.forget(disk);
+                } else if !matches!(error, DiskError::Full { .. }) {
+                    self.disks.mark_failed(disk, &error);
+                }
+            }
+        }
+    }
+
+    /// The disks that a header names as members.
+    fn member_ids(&self, set: &[DiskId]) -> Vec<DiskId> {
+        let mut ids = self.disks.ids();
+        if ids.len() > MEMBER_COUNT_MAX {
+            // Those that have the file must be among them.
+            ids.sort_by_key(|id| !set.contains(id));
+            ids.truncate(MEMBER_COUNT_MAX);
+        }
+        ids
+    }
+
+    fn header(&self, sequence: u64, set: &[DiskId], members: &Members) -> FileHeader {
+        FileHeader {
+            volume: self.disks.volume,
+            sequence,
+            nonce: self.env.entropy.u64(),
+            file_len_bytes: self.info.log_file_bytes,
+            retained_from: self.retained_from,
+            copies: members.copies,
+            set: set.to_vec(),
+            members: members.disks.clone(),
+            history: self.info.history.clone(),
+        }
+    }
+
+    /// The first healthy disks, as many as copies are wanted; before them those that the log stays on.
     fn choose(&self, full: &[usize]) -> Vec<usize> {
         let mut set = self.disks.healthy();
         set.retain(|disk| !full.contains(disk));
+        set.sort_by_key(|disk| !self.stays_on.contains(disk));
         set.truncate(self.disks.copies_wanted().min(SET_COUNT_MAX));
         set
     }
@@ -501,8 +596,7 @@ impl FileMaker {
                     MetaError::Disk,
                 ));
             }
-            let sequence = *sequence_next;
-            *sequence_next += 1;
+            let sequence = take_sequence(sequence_next);
             // Each failure takes a disk away, so this ends.
             match self.run(sequence, set).await {
                 Ok(file) => return Ok(file),
@@ -524,26 +618,14 @@ impl FileMaker {
         set: Vec<usize>,
     ) -> Result<OpenFile, Vec<(usize, DiskError)>> {
         let copies_wanted = self.disks.copies_wanted();
+        let ids: Vec<DiskId> = set.iter().map(|disk| self.disks.get(*disk).id).collect();
         let members = self.info.members.clone().unwrap_or_else(|| Members {
-            disks: self
-                .disks
-                .ids()
-                .into_iter()
-                .take(MEMBER_COUNT_MAX)
-                .collect(),
+            disks: self.member_ids(&ids),
+            // Not only those that it is on now: where others have no space, a start without one of those
+            // must go on.
             copies: copies_wanted.min(SET_COUNT_MAX) as u8,
         });
-        let header = FileHeader {
-            volume: self.disks.volume,
-            sequence,
-            nonce: self.env.entropy.u64(),
-            file_len_bytes: self.info.log_file_bytes,
-            retained_from: self.retained_from,
-            copies: members.copies,
-            set: set.iter().map(|disk| self.disks.get(*disk).id).collect(),
-            members: members.disks,
-            history: self.info.history.clone(),
-        };
+        let header = self.header(sequence, &ids, &members);
         let block = header.encode().freeze();
         let makes = set.iter().map(|disk| self.make(*disk, sequence, &block));
         let results = join_all(makes).await;
@@ -551,7 +633,15 @@ impl FileMaker {
         let mut failures = Vec::new();
         for (disk, result) in set.into_iter().zip(results) {
             match result {
-                Ok(file) => copies.push((disk, file)),
+                Ok(file) => {
+                    let newest = NewestHeader {
+                        sequence,
+                        members: members.clone(),
+                        is_all: false,
+                    };
+                    self.note_header(disk, newest);
+                    copies.push((disk, file));
+                }
                 Err(error) => {
                     if !matches!(error, DiskError::Full { .. }) {
                         self.disks.mark_failed(disk, &error);
@@ -571,12 +661,9 @@ impl FileMaker {
             });
         }
         // The header names disks that do not have it: this file must not hold anything.
-        self.release(&Retained {
-            sequence,
-            last: LogPosition(0),
-            disks: copies.iter().map(|(disk, _)| *disk).collect(),
-            len_bytes: self.info.log_file_bytes,
-        });
+        for (disk, _) in copies {
+            self.recycle(disk, sequence, true);
+        }
         Err(failures)
     }
 
