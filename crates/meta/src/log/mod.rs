@@ -227,7 +227,10 @@ impl MirroredLog {
     /// Goes on in a file with as many copies as are wanted now, and copies into it what is still needed
     /// of older ones: the journal is nowhere else. Without space for that the log goes on with the
     /// copies that it has, which shows in the status.
-    async fn roll_for_copies(&mut self, retained_from: LogPosition) {
+    ///
+    /// What comes next is not durable yet, so the copies say that all is needed that was before it: what
+    /// folds a journal entry may be lost, and the entry must be there then.
+    async fn roll_for_copies(&mut self) {
         let wanted = self.files.disks.copies_wanted();
         let last = self.last();
         if wanted < self.current.copies.len() {
@@ -235,7 +238,7 @@ impl MirroredLog {
         }
         let mut done = self.roll().await;
         if done.is_ok() {
-            done = self.copy_retained(retained_from).await;
+            done = self.copy_retained(self.files.retained_from).await;
         }
         self.short_through = match self.has_all_copies() && done.is_ok() {
             true => LogPosition(0),
@@ -350,13 +353,13 @@ impl MirroredLog {
         if disks.take_changed() {
             // A start counts the members that are missing, so no header may name one that left.
             self.drop_prepared().await;
-            self.roll_for_copies(retained_from).await;
+            self.roll_for_copies().await;
         }
         if self.current.offset + len > file_len || !self.current.copies.iter().all(is_healthy) {
             self.current.copies.retain(is_healthy);
             self.roll().await?;
         } else if self.current.copies_wanted != disks.copies_wanted() {
-            self.roll_for_copies(retained_from).await;
+            self.roll_for_copies().await;
         }
         loop {
             record.seal(self.current.nonce, retained_from);

@@ -279,10 +279,10 @@ fn a_disk_that_fails_at_the_start_may_have_large_records() {
     });
 }
 
-fn journal(position: u64) -> JournalEntry {
+fn journal_of(ino: Ino, position: u64) -> JournalEntry {
     JournalEntry {
         position: LogPosition(position),
-        ino: Ino(9),
+        ino,
         offset: 10,
         data: Bytes::from_static(b"0123456789"),
         size_bytes: 20,
@@ -294,11 +294,15 @@ fn journal(position: u64) -> JournalEntry {
 
 /// What the log alone has, until it is folded.
 async fn write_journal(store: &MetaStore) -> JournalEntry {
+    write_journal_of(store, Ino(9)).await
+}
+
+async fn write_journal_of(store: &MetaStore, ino: Ino) -> JournalEntry {
     let mut batch = Batch::new();
-    batch.journal(journal(0));
+    batch.journal(journal_of(ino, 0));
     let ticket = store.submit(batch);
     store.durable(ticket).await.expect("durable");
-    journal(ticket.0.0)
+    journal_of(ino, ticket.0.0)
 }
 
 /// A copy that has lost a record is not what more copies are made of.
@@ -351,6 +355,60 @@ fn the_only_copy_of_the_log_leaves_with_nothing() {
         let (store, recovered) = open(&world, 1, left).await;
         assert_eq!(recovered.journal, [entry]);
         store.abort().await;
+    });
+}
+
+/// What folds a journal entry goes into the log together with what has its copies made again, the older
+/// records first. Cut short in between, the entry is there still: what took its place is not.
+#[test]
+fn copies_of_older_records_do_not_count_on_what_comes_after_them() {
+    block_on(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(3);
+        let third = present(&pool.disks, &BTreeSet::from([0, 1]));
+        create(&world, 1, third)
+            .await
+            .close()
+            .await
+            .expect("closes");
+        let (store, _) = open(&world, 2, pool.present()).await;
+        assert_eq!(store.primary_disk(), DiskId(3));
+        assert_eq!(store.stats().log_disks, [DiskId(1), DiskId(2)]);
+        let entry = write_journal(&store).await;
+        let later = write_journal_of(&store, Ino(10)).await;
+        store.durable(store.submit(put(1))).await.expect("durable");
+        while store.stats().applied < later.position {
+            tokio::task::yield_now().await;
+        }
+        // The journal alone holds the log back now.
+        store.ship().await.expect("ships");
+        let recorder = Recorder::new(&pool.disks);
+        let mut batch = put(99);
+        batch.fold(Fold {
+            ino: entry.ino,
+            start: 0,
+            end: u64::MAX,
+            through: entry.position,
+        });
+        // Both are in one group: nothing is awaited in between.
+        store.submit(batch);
+        store.retire_disk(DiskId(2)).await.expect("retires");
+        let count = recorder.op_count();
+        store.abort().await;
+        for index in 0..=count {
+            for mode in Crash::ALL {
+                let disks = recorder.crash_at(index, mode, index as u64);
+                let disks = present(&disks, &BTreeSet::new());
+                let (store, recovered) = open(&world, 2, disks).await;
+                let is_folded = store.get(&Key::inode(Ino(99))).expect("reads").is_some();
+                assert!(
+                    is_folded || recovered.journal.contains(&entry),
+                    "cut before {}",
+                    recorder.describe(index)
+                );
+                store.abort().await;
+            }
+        }
     });
 }
 
