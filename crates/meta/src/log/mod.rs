@@ -79,6 +79,9 @@ pub(crate) struct Retained {
     /// The last position in it; 0 if there is none.
     pub last: LogPosition,
     pub disks: Vec<usize>,
+    /// Disks that were dropped from it while it was written. They do not count, but what no other has may
+    /// be read from them.
+    pub dropped: Vec<usize>,
     pub len_bytes: u64,
 }
 
@@ -88,6 +91,7 @@ impl Retained {
             sequence: file.sequence,
             last: file.last,
             disks: file.copies.iter().map(|(disk, _)| *disk).collect(),
+            dropped: file.dropped.clone(),
             len_bytes: info.log_file_bytes,
         }
     }
@@ -102,6 +106,21 @@ struct OpenFile {
     /// Copies wanted when it was made.
     copies_wanted: usize,
     copies: Vec<(usize, Arc<dyn DiskFile>)>,
+    /// Disks that had a copy and are not written to any more.
+    dropped: Vec<usize>,
+}
+
+impl OpenFile {
+    fn drop_unhealthy(&mut self, disks: &DiskSet) {
+        let dropped = &mut self.dropped;
+        self.copies.retain(|(disk, _)| {
+            let is_healthy = disks.is_healthy(*disk);
+            if !is_healthy {
+                dropped.push(*disk);
+            }
+            is_healthy
+        });
+    }
 }
 
 /// The log as files on several disks, written in parallel.
@@ -266,7 +285,10 @@ impl MirroredLog {
             .retained
             .iter()
             .filter(needed)
-            .map(|file| (file.sequence, file.last, file.disks.clone()))
+            .map(|file| {
+                let disks = file.disks.iter().chain(&file.dropped);
+                (file.sequence, file.last, disks.copied().collect())
+            })
             .collect();
         for (sequence, last, disks) in old {
             for (head, payload) in self.files.read_records(sequence, last, &disks).await? {
@@ -299,7 +321,8 @@ impl MirroredLog {
             .push_back(Retained::of(file, &self.files.info));
     }
 
-    /// Writes to all copies of the current file; false when some failed, which are dropped then.
+    /// Writes to all copies of the current file; false when there are none, and when some failed, which are
+    /// dropped then.
     async fn write(&mut self, bytes: &Bytes, may_block: bool) -> bool {
         let offset = self.current.offset;
         let last = self.current.copies.len().saturating_sub(1);
@@ -322,7 +345,7 @@ impl MirroredLog {
             copies => join_all(copies.iter().enumerate().map(write)).await,
         };
         self.syncs += results.len() as u64;
-        let mut is_whole = true;
+        let mut is_whole = !results.is_empty();
         for ((disk, _), result) in self.current.copies.iter().zip(results) {
             if let Err(error) = result {
                 // No space is no sign of a bad disk; another file finds out whether there is some.
@@ -332,9 +355,7 @@ impl MirroredLog {
                 is_whole = false;
             }
         }
-        let disks = &self.files.disks;
-        let copies = &mut self.current.copies;
-        copies.retain(|(disk, _)| disks.is_healthy(*disk));
+        self.current.drop_unhealthy(&self.files.disks);
         is_whole
     }
 
@@ -356,7 +377,9 @@ impl MirroredLog {
             self.roll_for_copies().await;
         }
         if self.current.offset + len > file_len || !self.current.copies.iter().all(is_healthy) {
-            self.current.copies.retain(is_healthy);
+            // Nothing goes to what is left of this file any more, also if there is no space for another now.
+            self.current.offset = file_len;
+            self.current.drop_unhealthy(&disks);
             self.roll().await?;
         } else if self.current.copies_wanted != disks.copies_wanted() {
             self.roll_for_copies().await;
@@ -369,8 +392,7 @@ impl MirroredLog {
                 self.current.last = head.last;
                 break;
             }
-            // The group goes to other disks as a whole before anyone is told that it is durable. Nothing
-            // goes to what is left of this file any more, also if there is no space for another now.
+            // The group goes to other disks as a whole before anyone is told that it is durable.
             self.current.offset = file_len;
             self.roll().await?;
             record = RecordBuf {
@@ -661,6 +683,7 @@ impl FileMaker {
                 last: LogPosition(0),
                 copies_wanted,
                 copies,
+                dropped: Vec::new(),
             });
         }
         // The header names disks that do not have it: this file must not hold anything.

@@ -450,6 +450,7 @@ impl Scan {
                             sequence: file.sequence,
                             last,
                             disks: Vec::new(),
+                            dropped: Vec::new(),
                             len_bytes: header.file_len_bytes,
                         });
                     entry.last = entry.last.max(last);

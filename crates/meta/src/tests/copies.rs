@@ -412,6 +412,66 @@ fn copies_of_older_records_do_not_count_on_what_comes_after_them() {
     });
 }
 
+/// The disk that has the log leaves, and there is no space for another file anywhere else: what is written
+/// then waits, and is never on no disk at all. Then there is space, and the disk leaves with nothing.
+#[test]
+fn nothing_is_acknowledged_while_no_disk_has_space_for_the_log() {
+    for gets_space in [false, true] {
+        block_on(async {
+            let world = TestWorld::new(1);
+            let mut pool = Pool::new(2);
+            let second = present(&pool.disks, &BTreeSet::from([0]));
+            create(&world, 1, second)
+                .await
+                .close()
+                .await
+                .expect("closes");
+            let (store, _) = open(&world, 1, pool.present()).await;
+            assert_eq!(store.primary_disk(), DiskId(2));
+            assert_eq!(store.stats().log_disks, [DiskId(1)]);
+            let entry = write_journal(&store).await;
+            limits::fill(&pool.disks[1], "ballast", 0).await;
+            pool.disks[1].inject(FaultRule {
+                kind: Some(OpKind::Rename),
+                name_part: String::new(),
+                skip: 0,
+                times: u64::MAX,
+                fault: Fault::Full,
+            });
+            let retiring = {
+                let store = store.clone();
+                tokio::spawn(async move { store.retire_disk(DiskId(1)).await })
+            };
+            limits::settle(&world).await;
+            let ticket = store.submit(put(5));
+            limits::settle(&world).await;
+            assert!(!retiring.is_finished());
+            let is_durable = store.is_durable(ticket);
+            if gets_space {
+                pool.disks[1].clear_faults();
+                pool.disks[1].remove("ballast").await.expect("removes");
+                limits::settle(&world).await;
+                store.durable(ticket).await.expect("durable");
+                let retired = retiring.await.expect("ends");
+                assert!(
+                    matches!(retired, Err(MetaError::CopiesMissing { .. })),
+                    "{retired:?}"
+                );
+                store.retire_disk(DiskId(1)).await.expect("retires");
+                pool.missing = BTreeSet::from([0]);
+            }
+            pool.crash(Crash::LoseUnsynced, 1);
+            store.abort().await;
+            let (store, recovered) = open(&world, 1, pool.present()).await;
+            let found = store.get(&Key::inode(Ino(5))).expect("reads").is_some();
+            assert!(found || !is_durable, "acknowledged, and gone");
+            assert!(found || !gets_space);
+            assert_eq!(recovered.journal, [entry]);
+            store.abort().await;
+        });
+    }
+}
+
 /// Copies that find no space are missing, and that is said until they are made: the disk that leaves has
 /// one of them.
 #[test]
