@@ -27,8 +27,8 @@ use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::tasks::Tasks;
 use format::{
-    BLOCK_BYTES, FileHeader, MEMBER_COUNT_MAX, RECORD_HEAD_BYTES, RecordBuf, RecordHead,
-    SET_COUNT_MAX, Term, find_records, record_len_bytes,
+    BLOCK_BYTES, FILE_LEN_BYTES_MAX, FileHeader, MEMBER_COUNT_MAX, RECORD_HEAD_BYTES, RecordBuf,
+    RecordHead, SET_COUNT_MAX, Term, find_records, record_len_bytes,
 };
 use headers::{Headers, Members, NewestHeader};
 
@@ -757,7 +757,7 @@ impl FileMaker {
             let detail = "its header is damaged".to_owned();
             return Err(DiskError::Io { disk, what, detail }.into());
         };
-        let len_bytes = file.len_bytes().min(recover::FILE_LEN_BYTES_MAX);
+        let len_bytes = file.len_bytes().min(FILE_LEN_BYTES_MAX);
         let len = usize::try_from(len_bytes).unwrap_or(usize::MAX);
         let body = file.read_at(BLOCK_BYTES as u64, len.saturating_sub(BLOCK_BYTES));
         Ok((nonce, body.await?))

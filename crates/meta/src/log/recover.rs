@@ -23,15 +23,12 @@ use cairn_base::{DiskId, Epoch, LogPosition};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 
-use super::format::{BLOCK_BYTES, FileHeader, Term, find_records};
+use super::format::{BLOCK_BYTES, FILE_LEN_BYTES_MAX, FileHeader, Term, find_records};
 use super::headers::{Members, NewestHeader};
 use super::{Retained, file_name, file_sequence};
 use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::records::AppliedRecord;
-
-/// Largest log file that is read, in bytes; settings stay far below.
-pub(super) const FILE_LEN_BYTES_MAX: u64 = 256 << 20;
 
 /// Names one record: copies of it are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
