@@ -149,6 +149,11 @@ impl DiskSet {
         self.get(index).is_healthy()
     }
 
+    /// Whether anything may be written to it, be it that it leaves.
+    pub fn is_writable(&self, index: usize) -> bool {
+        !self.get(index).failed.load(Ordering::Acquire)
+    }
+
     /// From now on nothing is written to it; a restart tries it again.
     pub fn mark_failed(&self, index: usize, why: &dyn std::fmt::Display) {
         let member = self.get(index);

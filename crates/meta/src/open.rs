@@ -23,6 +23,7 @@ use crate::journal::{JournalIndex, JournalReplay};
 use crate::keys::{Key, KeyKind};
 use crate::log::format::{RecordBuf, SET_COUNT_MAX, TERM_COUNT_MAX, Term, record_len_bytes};
 use crate::log::group::Group;
+use crate::log::headers::Headers;
 use crate::log::recover::{self, RecoveredLog};
 use crate::log::{CommitLog, FileMaker, MirroredLog, Spares, TermInfo, file_name, remove_later};
 use crate::progress::Progress;
@@ -77,6 +78,8 @@ pub(crate) async fn create(
         disks: disks.clone(),
         info,
         spares,
+        headers: Arc::default(),
+        stays_on: Vec::new(),
         retained_from: LogPosition(1),
     };
     let log = MirroredLog::start(files, scan.sequence_max() + 1, VecDeque::new()).await?;
@@ -293,30 +296,36 @@ async fn start_term(
     let log_file_bytes = settings
         .log_file_bytes
         .max(largest_record(recovered).next_multiple_of(IO_ALIGN_BYTES as u64));
-    copy_short(env, tasks, disks, recovered, log_file_bytes).await?;
+    let headers = Arc::new(Headers::new(std::mem::take(&mut recovered.headers)));
+    let mut files = FileMaker {
+        env: env.clone(),
+        tasks: tasks.clone(),
+        disks: disks.clone(),
+        info: TermInfo {
+            log_file_bytes,
+            history: recovered.history.clone(),
+            members: Some(recovered.members.clone()),
+        },
+        spares: Arc::default(),
+        headers,
+        stays_on: Vec::new(),
+        retained_from: recovered.retained_from,
+    };
+    copy_short(&files, recovered).await?;
     recovered.history.push(term);
-    let info = TermInfo {
+    files.info = TermInfo {
         log_file_bytes,
         history: recovered.history.clone(),
         members: None,
     };
-    let spares = Arc::new(Spares::default());
     let folder = disks.folder();
     for (disk, sequence) in std::mem::take(&mut recovered.unused) {
         let name = file_name(&folder, sequence);
-        if disks.is_healthy(disk) && !spares.offer(disk, name.clone()) {
+        if disks.is_healthy(disk) && !files.spares.offer(disk, name.clone()) {
             remove_later(tasks, disks, disk, name);
         }
     }
     let retained = std::mem::take(&mut recovered.retained);
-    let files = FileMaker {
-        env: env.clone(),
-        tasks: tasks.clone(),
-        disks: disks.clone(),
-        info,
-        spares,
-        retained_from: recovered.retained_from,
-    };
     let mut log = MirroredLog::start(files, recovered.sequence_max + 1, retained.into()).await?;
     // A disk that failed meanwhile does not count any more: what it had is copied once more.
     append_short(&mut log, disks, recovered).await?;
@@ -326,14 +335,9 @@ async fn start_term(
 /// Copies what is on fewer disks than can be, before any file names the new term: its header says that
 /// everything before its start is there, and a start refuses when it is not. So a crash in here leaves
 /// nothing that is promised and not kept. The files are of the term that is over.
-async fn copy_short(
-    env: &Env,
-    tasks: &Tasks,
-    disks: &DiskSet,
-    recovered: &mut RecoveredLog,
-    log_file_bytes: u64,
-) -> Result<(), MetaError> {
-    let short = first_short(disks, &recovered.records);
+async fn copy_short(files: &FileMaker, recovered: &mut RecoveredLog) -> Result<(), MetaError> {
+    let disks = files.disks.clone();
+    let short = first_short(&disks, &recovered.records);
     let Some(short) = short.and_then(|first| recovered.records.get(first..)) else {
         return Ok(());
     };
@@ -345,21 +349,11 @@ async fn copy_short(
     let file_bytes = (IO_ALIGN_BYTES as u64)
         .saturating_add(lens.sum())
         .max(largest_record(recovered).next_multiple_of(IO_ALIGN_BYTES as u64))
-        .min(log_file_bytes);
-    let files = FileMaker {
-        env: env.clone(),
-        tasks: tasks.clone(),
-        disks: disks.clone(),
-        info: TermInfo {
-            log_file_bytes: file_bytes,
-            history: recovered.history.clone(),
-            members: Some(recovered.members.clone()),
-        },
-        spares: Arc::default(),
-        retained_from: recovered.retained_from,
-    };
+        .min(files.info.log_file_bytes);
+    let mut files = files.clone();
+    files.info.log_file_bytes = file_bytes;
     let mut log = MirroredLog::start(files, recovered.sequence_max + 1, VecDeque::new()).await?;
-    append_short(&mut log, disks, recovered).await?;
+    append_short(&mut log, &disks, recovered).await?;
     let (files, sequence_next) = log.into_retained();
     recovered.retained.extend(files);
     recovered.sequence_max = sequence_next.saturating_sub(1);
@@ -685,7 +679,7 @@ mod tests {
         let recovered = RecoveredLog {
             // The last one is that of the start itself.
             history: vec![term(1, 1), term(2, 3), term(3, 4)],
-            members: crate::log::Members {
+            members: crate::log::headers::Members {
                 disks: Vec::new(),
                 copies: 1,
             },
@@ -696,6 +690,7 @@ mod tests {
             records: vec![record(1, 1), record(2, 1), record(3, 2)],
             retained: Vec::new(),
             unused: Vec::new(),
+            headers: Vec::new(),
         };
         let replayed = replay(&FullState, AppliedRecord::default(), &recovered).expect("replays");
         let applied: Vec<AppliedRecord> = replayed.backlog.applied().collect();

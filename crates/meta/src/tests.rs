@@ -15,7 +15,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cairn_base::disk::{Disk, OpenMode};
 use cairn_base::{DiskId, Ino, LogPosition, SegmentId, Timestamp, VolumeId};
-use cairn_testkit::{Crash, Fault, MemDisk, OpKind, Recorder, Rng, TestWorld};
+use cairn_testkit::{Crash, Fault, FaultRule, MemDisk, OpKind, Recorder, Rng, TestWorld};
 
 use crate::settings::LOG_FILE_BYTES_MIN;
 use crate::{

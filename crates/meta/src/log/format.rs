@@ -15,6 +15,7 @@ use cairn_base::planted::{self, Bug};
 use cairn_base::{AlignedBuf, DiskId, Epoch, LogPosition, VolumeId, crc32c};
 
 use crate::records::{Fields, RecordError};
+use crate::settings::LOG_FILE_BYTES_MAX;
 
 /// Bytes of the header block, and the unit that records are padded to.
 pub(crate) const BLOCK_BYTES: usize = IO_ALIGN_BYTES;
@@ -29,6 +30,10 @@ pub(crate) const TERM_COUNT_MAX: usize = 100;
 
 /// Larger positions and epochs are never written, so there is always one after those that are read.
 const NUMBER_MAX: u64 = u64::MAX / 2;
+
+/// Largest log file that is read, in bytes; none was ever made that is much longer than the settings allow.
+pub(crate) const FILE_LEN_BYTES_MAX: u64 = 256 << 20;
+const _: () = assert!(LOG_FILE_BYTES_MAX <= FILE_LEN_BYTES_MAX / 2);
 
 const FILE_MAGIC: [u8; 8] = *b"CAIRNLOG";
 const FILE_VERSION: u32 = 1;
@@ -132,6 +137,9 @@ impl FileHeader {
         let sequence = fields.u64("sequence")?;
         let nonce = fields.u64("nonce")?;
         let file_len_bytes = fields.u64("length")?;
+        if file_len_bytes > FILE_LEN_BYTES_MAX {
+            return Err(fields.malformed("length"));
+        }
         let retained_from = LogPosition(fields.u64("retained from")?);
         let copies = fields.u8("copies")?;
         let set_count = fields.u8("set")? as usize;
@@ -388,6 +396,23 @@ mod tests {
             FileHeader::decode(&newer),
             Err(RecordError::Version { version: 2, .. })
         ));
+    }
+
+    #[test]
+    fn a_length_is_read_or_refused() {
+        let read = |file_len_bytes| {
+            let header = FileHeader {
+                file_len_bytes,
+                ..header()
+            };
+            FileHeader::decode(&header.encode()).map(|read| read == Some(header))
+        };
+        for len in [0, LOG_FILE_BYTES_MAX, FILE_LEN_BYTES_MAX] {
+            assert_eq!(read(len), Ok(true), "{len}");
+        }
+        for len in [FILE_LEN_BYTES_MAX + 1, u64::MAX] {
+            assert!(read(len).is_err(), "{len}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 pub(crate) mod format;
 pub(crate) mod group;
+pub(crate) mod headers;
 pub(crate) mod recover;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -26,9 +27,10 @@ use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::tasks::Tasks;
 use format::{
-    BLOCK_BYTES, FileHeader, MEMBER_COUNT_MAX, RECORD_HEAD_BYTES, RecordBuf, RecordHead,
-    SET_COUNT_MAX, Term, find_records, record_len_bytes,
+    BLOCK_BYTES, FILE_LEN_BYTES_MAX, FileHeader, MEMBER_COUNT_MAX, RECORD_HEAD_BYTES, RecordBuf,
+    RecordHead, SET_COUNT_MAX, Term, find_records, record_len_bytes,
 };
+use headers::{Headers, Members, NewestHeader};
 
 /// Most files without content that are kept on one disk to be used again.
 const SPARE_FILE_COUNT_MAX: usize = 3;
@@ -71,19 +73,15 @@ pub(crate) struct TermInfo {
     pub members: Option<Members>,
 }
 
-/// The disks that a header names, and how many copies it says were wanted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Members {
-    pub disks: Vec<DiskId>,
-    pub copies: u8,
-}
-
 /// A file that is not written any more, but still needed.
 pub(crate) struct Retained {
     pub sequence: u64,
     /// The last position in it; 0 if there is none.
     pub last: LogPosition,
     pub disks: Vec<usize>,
+    /// Disks that were dropped from it while it was written. They do not count, but what no other has may
+    /// be read from them.
+    pub dropped: Vec<usize>,
     pub len_bytes: u64,
 }
 
@@ -93,6 +91,7 @@ impl Retained {
             sequence: file.sequence,
             last: file.last,
             disks: file.copies.iter().map(|(disk, _)| *disk).collect(),
+            dropped: file.dropped.clone(),
             len_bytes: info.log_file_bytes,
         }
     }
@@ -107,6 +106,21 @@ struct OpenFile {
     /// Copies wanted when it was made.
     copies_wanted: usize,
     copies: Vec<(usize, Arc<dyn DiskFile>)>,
+    /// Disks that had a copy and are not written to any more.
+    dropped: Vec<usize>,
+}
+
+impl OpenFile {
+    fn drop_unhealthy(&mut self, disks: &DiskSet) {
+        let dropped = &mut self.dropped;
+        self.copies.retain(|(disk, _)| {
+            let is_healthy = disks.is_healthy(*disk);
+            if !is_healthy {
+                dropped.push(*disk);
+            }
+            is_healthy
+        });
+    }
 }
 
 /// The log as files on several disks, written in parallel.
@@ -151,6 +165,7 @@ impl MirroredLog {
     ) -> Result<Self, MetaError> {
         let mut sequence_next = sequence_next;
         let current = files.until_done(&mut sequence_next).await?;
+        files.tell_left_behind(&current).await;
         Ok(Self {
             files,
             current,
@@ -178,8 +193,7 @@ impl MirroredLog {
     fn prepare_next(&mut self) {
         let files = self.files.clone();
         // One attempt here; retries happen in the foreground, when the file is needed.
-        let sequence = self.sequence_next;
-        self.sequence_next += 1;
+        let sequence = take_sequence(&mut self.sequence_next);
         let (sender, receiver) = oneshot::channel();
         self.next = Some(receiver);
         self.files.tasks.spawn("log-prepare", async move {
@@ -211,7 +225,8 @@ impl MirroredLog {
         let disks = self.files.disks.clone();
         let is_whole = |file: &OpenFile| {
             let healthy = file.copies.iter().all(|(disk, _)| disks.is_healthy(*disk));
-            healthy && !file.copies.is_empty() && file.copies.len() == wanted
+            let is_as_asked = file.copies_wanted == disks.copies_wanted();
+            healthy && is_as_asked && !file.copies.is_empty() && file.copies.len() == wanted
         };
         let file = match prepared {
             Some(file) if is_whole(&file) => file,
@@ -222,6 +237,7 @@ impl MirroredLog {
                 self.files.until_done(&mut self.sequence_next).await?
             }
         };
+        self.files.tell_left_behind(&file).await;
         let old = std::mem::replace(&mut self.current, file);
         self.retain(&old);
         Ok(())
@@ -230,12 +246,18 @@ impl MirroredLog {
     /// Goes on in a file with as many copies as are wanted now, and copies into it what is still needed
     /// of older ones: the journal is nowhere else. Without space for that the log goes on with the
     /// copies that it has, which shows in the status.
-    async fn roll_for_copies(&mut self, retained_from: LogPosition) {
+    ///
+    /// What comes next is not durable yet, so the copies say that all is needed that was before it: what
+    /// folds a journal entry may be lost, and the entry must be there then.
+    async fn roll_for_copies(&mut self) {
         let wanted = self.files.disks.copies_wanted();
         let last = self.last();
+        if wanted < self.current.copies.len() {
+            self.files.stays_on = self.disks().collect();
+        }
         let mut done = self.roll().await;
         if done.is_ok() {
-            done = self.copy_retained(retained_from).await;
+            done = self.copy_retained(self.files.retained_from).await;
         }
         self.short_through = match self.has_all_copies() && done.is_ok() {
             true => LogPosition(0),
@@ -263,7 +285,10 @@ impl MirroredLog {
             .retained
             .iter()
             .filter(needed)
-            .map(|file| (file.sequence, file.last, file.disks.clone()))
+            .map(|file| {
+                let disks = file.disks.iter().chain(&file.dropped);
+                (file.sequence, file.last, disks.copied().collect())
+            })
             .collect();
         for (sequence, last, disks) in old {
             for (head, payload) in self.files.read_records(sequence, last, &disks).await? {
@@ -296,7 +321,8 @@ impl MirroredLog {
             .push_back(Retained::of(file, &self.files.info));
     }
 
-    /// Writes to all copies of the current file; false when some failed, which are dropped then.
+    /// Writes to all copies of the current file; false when there are none, and when some failed, which are
+    /// dropped then.
     async fn write(&mut self, bytes: &Bytes, may_block: bool) -> bool {
         let offset = self.current.offset;
         let last = self.current.copies.len().saturating_sub(1);
@@ -319,7 +345,7 @@ impl MirroredLog {
             copies => join_all(copies.iter().enumerate().map(write)).await,
         };
         self.syncs += results.len() as u64;
-        let mut is_whole = true;
+        let mut is_whole = !results.is_empty();
         for ((disk, _), result) in self.current.copies.iter().zip(results) {
             if let Err(error) = result {
                 // No space is no sign of a bad disk; another file finds out whether there is some.
@@ -329,9 +355,7 @@ impl MirroredLog {
                 is_whole = false;
             }
         }
-        let disks = &self.files.disks;
-        let copies = &mut self.current.copies;
-        copies.retain(|(disk, _)| disks.is_healthy(*disk));
+        self.current.drop_unhealthy(&self.files.disks);
         is_whole
     }
 
@@ -350,13 +374,15 @@ impl MirroredLog {
         if disks.take_changed() {
             // A start counts the members that are missing, so no header may name one that left.
             self.drop_prepared().await;
-            self.roll_for_copies(retained_from).await;
+            self.roll_for_copies().await;
         }
         if self.current.offset + len > file_len || !self.current.copies.iter().all(is_healthy) {
-            self.current.copies.retain(is_healthy);
+            // Nothing goes to what is left of this file any more, also if there is no space for another now.
+            self.current.offset = file_len;
+            self.current.drop_unhealthy(&disks);
             self.roll().await?;
         } else if self.current.copies_wanted != disks.copies_wanted() {
-            self.roll_for_copies(retained_from).await;
+            self.roll_for_copies().await;
         }
         loop {
             record.seal(self.current.nonce, retained_from);
@@ -366,8 +392,7 @@ impl MirroredLog {
                 self.current.last = head.last;
                 break;
             }
-            // The group goes to other disks as a whole before anyone is told that it is durable. Nothing
-            // goes to what is left of this file any more, also if there is no space for another now.
+            // The group goes to other disks as a whole before anyone is told that it is durable.
             self.current.offset = file_len;
             self.roll().await?;
             record = RecordBuf {
@@ -450,6 +475,14 @@ pub(crate) fn file_sequence(name: &str) -> Option<u64> {
         .filter(|number| is_canonical && *number < u64::MAX / 2)
 }
 
+/// Takes a number for a file, and the one before it for headers that disks get which the file is not on:
+/// whoever finds both goes by the file's.
+fn take_sequence(next: &mut u64) -> u64 {
+    let sequence = *next + 1;
+    *next += 2;
+    sequence
+}
+
 /// Makes log files and takes back those that are not needed any more.
 #[derive(Clone)]
 pub(crate) struct FileMaker {
@@ -458,6 +491,9 @@ pub(crate) struct FileMaker {
     pub disks: DiskSet,
     pub info: TermInfo,
     pub spares: Arc<Spares>,
+    pub headers: Arc<Headers>,
+    /// Disks that the log was on when fewer copies were asked for: it needs no others.
+    pub stays_on: Vec<usize>,
     /// As of the last durable record.
     pub retained_from: LogPosition,
 }
@@ -465,24 +501,108 @@ pub(crate) struct FileMaker {
 impl FileMaker {
     /// Keeps the copies of a file that is not needed any more as spares, or removes them.
     fn release(&self, file: &Retained) {
-        let folder = self.disks.folder();
+        // One of another length, as copies of records are in, would only be removed later.
+        let is_fit = file.len_bytes == self.info.log_file_bytes;
         for disk in &file.disks {
-            let name = file_name(&folder, file.sequence);
-            if !self.disks.is_healthy(*disk) {
-                continue;
-            }
-            // One of another length, as copies of records are in, would only be removed later.
-            let is_fit = file.len_bytes == self.info.log_file_bytes;
-            if !is_fit || !self.spares.offer(*disk, name.clone()) {
-                remove_later(&self.tasks, &self.disks, *disk, name);
+            if self.disks.is_healthy(*disk) && !self.headers.keep(*disk, file.sequence) {
+                self.recycle(*disk, file.sequence, is_fit);
             }
         }
     }
 
-    /// The first healthy disks, as many as copies are wanted.
+    fn recycle(&self, disk: usize, sequence: u64, is_fit: bool) {
+        let name = file_name(&self.disks.folder(), sequence);
+        if !is_fit || !self.spares.offer(disk, name.clone()) {
+            remove_later(&self.tasks, &self.disks, disk, name);
+        }
+    }
+
+    /// A header was written to a disk, so what was there for an older one may go.
+    fn note_header(&self, disk: usize, newest: NewestHeader) {
+        if let Some(old) = self.headers.note(disk, newest) {
+            self.recycle(disk, old, true);
+        }
+    }
+
+    /// Tells disks that a file is not on, and whose headers say that it is on more, by a newer header. Nothing
+    /// may be acknowledged in the file before, or they take themselves for enough without it. One that
+    /// cannot be told, because it fails or has no space, is left as it is: the log must go on.
+    async fn tell_left_behind(&self, file: &OpenFile) {
+        if self.info.members.is_some() {
+            // It only has copies of what is there.
+            return;
+        }
+        let disks = file.copies.iter().map(|(disk, _)| *disk);
+        let set: Vec<DiskId> = disks.map(|disk| self.disks.get(disk).id).collect();
+        let members = Members {
+            disks: self.member_ids(&set),
+            copies: set.len() as u8,
+        };
+        let untrue = self.headers.untrue(&set).into_iter();
+        let tell = untrue
+            .filter(|disk| self.disks.is_writable(*disk))
+            .filter(|disk| file.copies.iter().all(|(has, _)| has != disk))
+            .map(|disk| self.tell(disk, file.sequence - 1, &members));
+        join_all(tell).await;
+    }
+
+    async fn tell(&self, disk: usize, sequence: u64, members: &Members) {
+        let header = self.header(sequence, &[self.disks.get(disk).id], members);
+        match self.make(disk, sequence, &header.encode().freeze()).await {
+            Ok(_) => {
+                let newest = NewestHeader {
+                    sequence,
+                    members: members.clone(),
+                    is_all: true,
+                };
+                self.note_header(disk, newest);
+            }
+            Err(error) => {
+                tracing::warn!(
+                    volume = self.disks.volume.0,
+                    disk = self.disks.get(disk).disk.label(),
+                    %error,
+                    "this disk does not know that the metadata's log goes on without it"
+                );
+                if self.disks.is_retired(disk) {
+                    self.headers.forget(disk);
+                } else if !matches!(error, DiskError::Full { .. }) {
+                    self.disks.mark_failed(disk, &error);
+                }
+            }
+        }
+    }
+
+    /// The disks that a header names as members.
+    fn member_ids(&self, set: &[DiskId]) -> Vec<DiskId> {
+        let mut ids = self.disks.ids();
+        if ids.len() > MEMBER_COUNT_MAX {
+            // Those that have the file must be among them.
+            ids.sort_by_key(|id| !set.contains(id));
+            ids.truncate(MEMBER_COUNT_MAX);
+        }
+        ids
+    }
+
+    fn header(&self, sequence: u64, set: &[DiskId], members: &Members) -> FileHeader {
+        FileHeader {
+            volume: self.disks.volume,
+            sequence,
+            nonce: self.env.entropy.u64(),
+            file_len_bytes: self.info.log_file_bytes,
+            retained_from: self.retained_from,
+            copies: members.copies,
+            set: set.to_vec(),
+            members: members.disks.clone(),
+            history: self.info.history.clone(),
+        }
+    }
+
+    /// The first healthy disks, as many as copies are wanted; before them those that the log stays on.
     fn choose(&self, full: &[usize]) -> Vec<usize> {
         let mut set = self.disks.healthy();
         set.retain(|disk| !full.contains(disk));
+        set.sort_by_key(|disk| !self.stays_on.contains(disk));
         set.truncate(self.disks.copies_wanted().min(SET_COUNT_MAX));
         set
     }
@@ -501,8 +621,7 @@ impl FileMaker {
                     MetaError::Disk,
                 ));
             }
-            let sequence = *sequence_next;
-            *sequence_next += 1;
+            let sequence = take_sequence(sequence_next);
             // Each failure takes a disk away, so this ends.
             match self.run(sequence, set).await {
                 Ok(file) => return Ok(file),
@@ -524,26 +643,14 @@ impl FileMaker {
         set: Vec<usize>,
     ) -> Result<OpenFile, Vec<(usize, DiskError)>> {
         let copies_wanted = self.disks.copies_wanted();
+        let ids: Vec<DiskId> = set.iter().map(|disk| self.disks.get(*disk).id).collect();
         let members = self.info.members.clone().unwrap_or_else(|| Members {
-            disks: self
-                .disks
-                .ids()
-                .into_iter()
-                .take(MEMBER_COUNT_MAX)
-                .collect(),
+            disks: self.member_ids(&ids),
+            // Not only those that it is on now: where others have no space, a start without one of those
+            // must go on.
             copies: copies_wanted.min(SET_COUNT_MAX) as u8,
         });
-        let header = FileHeader {
-            volume: self.disks.volume,
-            sequence,
-            nonce: self.env.entropy.u64(),
-            file_len_bytes: self.info.log_file_bytes,
-            retained_from: self.retained_from,
-            copies: members.copies,
-            set: set.iter().map(|disk| self.disks.get(*disk).id).collect(),
-            members: members.disks,
-            history: self.info.history.clone(),
-        };
+        let header = self.header(sequence, &ids, &members);
         let block = header.encode().freeze();
         let makes = set.iter().map(|disk| self.make(*disk, sequence, &block));
         let results = join_all(makes).await;
@@ -551,7 +658,15 @@ impl FileMaker {
         let mut failures = Vec::new();
         for (disk, result) in set.into_iter().zip(results) {
             match result {
-                Ok(file) => copies.push((disk, file)),
+                Ok(file) => {
+                    let newest = NewestHeader {
+                        sequence,
+                        members: members.clone(),
+                        is_all: false,
+                    };
+                    self.note_header(disk, newest);
+                    copies.push((disk, file));
+                }
                 Err(error) => {
                     if !matches!(error, DiskError::Full { .. }) {
                         self.disks.mark_failed(disk, &error);
@@ -568,15 +683,13 @@ impl FileMaker {
                 last: LogPosition(0),
                 copies_wanted,
                 copies,
+                dropped: Vec::new(),
             });
         }
         // The header names disks that do not have it: this file must not hold anything.
-        self.release(&Retained {
-            sequence,
-            last: LogPosition(0),
-            disks: copies.iter().map(|(disk, _)| *disk).collect(),
-            len_bytes: self.info.log_file_bytes,
-        });
+        for (disk, _) in copies {
+            self.recycle(disk, sequence, true);
+        }
         Err(failures)
     }
 
@@ -644,7 +757,7 @@ impl FileMaker {
             let detail = "its header is damaged".to_owned();
             return Err(DiskError::Io { disk, what, detail }.into());
         };
-        let len_bytes = file.len_bytes().min(recover::FILE_LEN_BYTES_MAX);
+        let len_bytes = file.len_bytes().min(FILE_LEN_BYTES_MAX);
         let len = usize::try_from(len_bytes).unwrap_or(usize::MAX);
         let body = file.read_at(BLOCK_BYTES as u64, len.saturating_sub(BLOCK_BYTES));
         Ok((nonce, body.await?))

@@ -23,14 +23,12 @@ use cairn_base::{DiskId, Epoch, LogPosition};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 
-use super::format::{BLOCK_BYTES, FileHeader, Term, find_records};
-use super::{Members, Retained, file_name, file_sequence};
+use super::format::{BLOCK_BYTES, FILE_LEN_BYTES_MAX, FileHeader, Term, find_records};
+use super::headers::{Members, NewestHeader};
+use super::{Retained, file_name, file_sequence};
 use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::records::AppliedRecord;
-
-/// Largest log file that is read, in bytes; settings stay far below.
-pub(super) const FILE_LEN_BYTES_MAX: u64 = 256 << 20;
 
 /// Names one record: copies of it are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,6 +95,8 @@ pub(crate) struct RecoveredLog {
     pub retained: Vec<Retained>,
     /// Files that hold nothing that is needed: disk and sequence number.
     pub unused: Vec<(usize, u64)>,
+    /// What each disk says of the others. The files are not among the unused where older ones say less.
+    pub headers: Vec<(usize, NewestHeader)>,
 }
 
 impl RecoveredLog {
@@ -315,7 +315,8 @@ impl Scan {
             let position = LogPosition(end.0 + 1);
             return Err(MetaError::LogDamaged { volume, position });
         }
-        let (retained, unused) = self.sort_files(&valid, retained_from);
+        let (retained, mut unused) = self.sort_files(&valid, retained_from);
+        let headers = self.newest_headers(&history, &mut unused);
         // A term is needed as long as a position before its successor's start is.
         let needed_from = history
             .iter()
@@ -324,10 +325,7 @@ impl Scan {
         history.drain(..needed_from);
         Ok(RecoveredLog {
             history,
-            members: Members {
-                disks: head.members.clone(),
-                copies: head.copies,
-            },
+            members: Members::of(head),
             epoch_max: self
                 .terms
                 .keys()
@@ -340,7 +338,55 @@ impl Scan {
             records,
             retained,
             unused,
+            headers,
         })
+    }
+
+    /// Finds what each disk says of the others. If an older header on it would let more disks start, the file
+    /// with the newest is taken from `unused`.
+    fn newest_headers(
+        &self,
+        history: &[Term],
+        unused: &mut Vec<(usize, u64)>,
+    ) -> Vec<(usize, NewestHeader)> {
+        let mut found = Vec::new();
+        for disk in 0..self.disks.len() {
+            let mut headers: Vec<&FileHeader> = self
+                .files
+                .iter()
+                .filter(|file| file.disk == disk)
+                .filter_map(|file| file.header.as_deref())
+                .collect();
+            headers.sort_by_key(|header| {
+                let term = header.term();
+                let epoch = term.map(|term| term.epoch);
+                let counts = term.is_some_and(|term| history.contains(term));
+                (epoch, counts, header.sequence)
+            });
+            let Some(newest) = headers.last() else {
+                continue;
+            };
+            let members = Members::of(newest);
+            let is_looser = |header: &&FileHeader| Members::of(header).is_looser_than(&members);
+            let looser = headers.iter().rposition(is_looser);
+            // Any of those after the last that says less will do; one that stays anyway is best.
+            let mut as_good = headers.iter().skip(looser.map_or(0, |index| index + 1));
+            let stays = as_good.rfind(|header| {
+                Members::of(header) == members && !unused.contains(&(disk, header.sequence))
+            });
+            let is_all = looser.is_some() && stays.is_none();
+            let sequence = stays.unwrap_or(newest).sequence;
+            if is_all {
+                unused.retain(|file| *file != (disk, sequence));
+            }
+            let newest = NewestHeader {
+                sequence,
+                members,
+                is_all,
+            };
+            found.push((disk, newest));
+        }
+        found
     }
 
     /// Puts the valid records in order, without holes from `retained_from` on.
@@ -401,6 +447,7 @@ impl Scan {
                             sequence: file.sequence,
                             last,
                             disks: Vec::new(),
+                            dropped: Vec::new(),
                             len_bytes: header.file_len_bytes,
                         });
                     entry.last = entry.last.max(last);
@@ -421,7 +468,7 @@ impl Scan {
         };
         let members = head.members.len();
         let missing = head.members.iter().filter(is_missing).count();
-        let copies = usize::from(head.copies).clamp(1, members.max(1));
+        let copies = Members::of(head).copies();
         if missing >= copies {
             return Err(MetaError::TooManyMissing {
                 volume: self.disks.volume,
@@ -530,6 +577,7 @@ mod tests {
             records: Vec::new(),
             retained: Vec::new(),
             unused: Vec::new(),
+            headers: Vec::new(),
         };
         let cases = [
             ("at the end", 25, 5, 50, true),

@@ -279,10 +279,10 @@ fn a_disk_that_fails_at_the_start_may_have_large_records() {
     });
 }
 
-fn journal(position: u64) -> JournalEntry {
+fn journal_of(ino: Ino, position: u64) -> JournalEntry {
     JournalEntry {
         position: LogPosition(position),
-        ino: Ino(9),
+        ino,
         offset: 10,
         data: Bytes::from_static(b"0123456789"),
         size_bytes: 20,
@@ -294,11 +294,15 @@ fn journal(position: u64) -> JournalEntry {
 
 /// What the log alone has, until it is folded.
 async fn write_journal(store: &MetaStore) -> JournalEntry {
+    write_journal_of(store, Ino(9)).await
+}
+
+async fn write_journal_of(store: &MetaStore, ino: Ino) -> JournalEntry {
     let mut batch = Batch::new();
-    batch.journal(journal(0));
+    batch.journal(journal_of(ino, 0));
     let ticket = store.submit(batch);
     store.durable(ticket).await.expect("durable");
-    journal(ticket.0.0)
+    journal_of(ino, ticket.0.0)
 }
 
 /// A copy that has lost a record is not what more copies are made of.
@@ -354,6 +358,120 @@ fn the_only_copy_of_the_log_leaves_with_nothing() {
     });
 }
 
+/// What folds a journal entry goes into the log together with what has its copies made again, the older
+/// records first. Cut short in between, the entry is there still: what took its place is not.
+#[test]
+fn copies_of_older_records_do_not_count_on_what_comes_after_them() {
+    block_on(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(3);
+        let third = present(&pool.disks, &BTreeSet::from([0, 1]));
+        create(&world, 1, third)
+            .await
+            .close()
+            .await
+            .expect("closes");
+        let (store, _) = open(&world, 2, pool.present()).await;
+        assert_eq!(store.primary_disk(), DiskId(3));
+        assert_eq!(store.stats().log_disks, [DiskId(1), DiskId(2)]);
+        let entry = write_journal(&store).await;
+        let later = write_journal_of(&store, Ino(10)).await;
+        store.durable(store.submit(put(1))).await.expect("durable");
+        while store.stats().applied < later.position {
+            tokio::task::yield_now().await;
+        }
+        // The journal alone holds the log back now.
+        store.ship().await.expect("ships");
+        let recorder = Recorder::new(&pool.disks);
+        let mut batch = put(99);
+        batch.fold(Fold {
+            ino: entry.ino,
+            start: 0,
+            end: u64::MAX,
+            through: entry.position,
+        });
+        // Both are in one group: nothing is awaited in between.
+        store.submit(batch);
+        store.retire_disk(DiskId(2)).await.expect("retires");
+        let count = recorder.op_count();
+        store.abort().await;
+        for index in 0..=count {
+            for mode in Crash::ALL {
+                let disks = recorder.crash_at(index, mode, index as u64);
+                let disks = present(&disks, &BTreeSet::new());
+                let (store, recovered) = open(&world, 2, disks).await;
+                let is_folded = store.get(&Key::inode(Ino(99))).expect("reads").is_some();
+                assert!(
+                    is_folded || recovered.journal.contains(&entry),
+                    "cut before {}",
+                    recorder.describe(index)
+                );
+                store.abort().await;
+            }
+        }
+    });
+}
+
+/// The disk that has the log leaves, and there is no space for another file anywhere else: what is written
+/// then waits, and is never on no disk at all. Then there is space, and the disk leaves with nothing.
+#[test]
+fn nothing_is_acknowledged_while_no_disk_has_space_for_the_log() {
+    for gets_space in [false, true] {
+        block_on(async {
+            let world = TestWorld::new(1);
+            let mut pool = Pool::new(2);
+            let second = present(&pool.disks, &BTreeSet::from([0]));
+            create(&world, 1, second)
+                .await
+                .close()
+                .await
+                .expect("closes");
+            let (store, _) = open(&world, 1, pool.present()).await;
+            assert_eq!(store.primary_disk(), DiskId(2));
+            assert_eq!(store.stats().log_disks, [DiskId(1)]);
+            let entry = write_journal(&store).await;
+            limits::fill(&pool.disks[1], "ballast", 0).await;
+            pool.disks[1].inject(FaultRule {
+                kind: Some(OpKind::Rename),
+                name_part: String::new(),
+                skip: 0,
+                times: u64::MAX,
+                fault: Fault::Full,
+            });
+            let retiring = {
+                let store = store.clone();
+                tokio::spawn(async move { store.retire_disk(DiskId(1)).await })
+            };
+            limits::settle(&world).await;
+            let ticket = store.submit(put(5));
+            limits::settle(&world).await;
+            assert!(!retiring.is_finished());
+            let is_durable = store.is_durable(ticket);
+            if gets_space {
+                pool.disks[1].clear_faults();
+                pool.disks[1].remove("ballast").await.expect("removes");
+                limits::settle(&world).await;
+                store.durable(ticket).await.expect("durable");
+                let retired = retiring.await.expect("ends");
+                assert!(
+                    matches!(retired, Err(MetaError::CopiesMissing { .. })),
+                    "{retired:?}"
+                );
+                store.retire_disk(DiskId(1)).await.expect("retires");
+                pool.missing = BTreeSet::from([0]);
+            }
+            pool.crash(Crash::LoseUnsynced, 1);
+            store.abort().await;
+            let (store, recovered) = open(&world, 1, pool.present()).await;
+            let found = store.get(&Key::inode(Ino(5))).expect("reads").is_some();
+            assert!(found || !is_durable, "acknowledged, and gone");
+            assert!(found || !gets_space);
+            assert_eq!(recovered.journal, [entry]);
+            store.abort().await;
+        });
+    }
+}
+
 /// Copies that find no space are missing, and that is said until they are made: the disk that leaves has
 /// one of them.
 #[test]
@@ -401,6 +519,185 @@ fn an_append_without_space_does_not_lose_the_disk() {
         store.abort().await;
         let (store, _) = open(&world, 1, pool.present()).await;
         assert!(store.get(&Key::inode(Ino(1))).expect("reads").is_some());
+        store.abort().await;
+    });
+}
+
+async fn expect_refused(world: &TestWorld, disks: &[Arc<MemDisk>], missing: &[usize]) {
+    let disks = present(disks, &missing.iter().copied().collect());
+    let opened = MetaStore::open(world.env.clone(), settings(1), VOLUME, disks).await;
+    match opened {
+        Err(error) => assert!(
+            matches!(error, MetaError::TooManyMissing { .. }),
+            "without {missing:?}: {error}"
+        ),
+        Ok((store, _)) => {
+            let found = [1, 2, 3].map(|number| store.get(&Key::inode(Ino(number))));
+            panic!("opened without {missing:?}, and found {found:?}");
+        }
+    }
+}
+
+async fn expect_all(store: &MetaStore, numbers: std::ops::RangeInclusive<u64>) {
+    for number in numbers {
+        let found = store.get(&Key::inode(Ino(number))).expect("reads");
+        assert!(found.is_some(), "{number} is gone");
+    }
+}
+
+/// Two copies became one. The disk that has none any more knows that it has not all, also when starts
+/// have used its files again.
+#[test]
+fn a_disk_that_the_log_left_for_fewer_copies_is_not_enough() {
+    block_on(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(2);
+        let store = create(&world, 2, pool.present()).await;
+        store.durable(store.submit(put(1))).await.expect("durable");
+        store.set_copies(1).await.expect("one copy");
+        assert_eq!(store.stats().log_disks, [DiskId(1)]);
+        store.durable(store.submit(put(2))).await.expect("durable");
+        store.close().await.expect("closes");
+        expect_refused(&world, &pool.disks, &[0]).await;
+        for _ in 0..6 {
+            let (store, _) = open(&world, 1, pool.present()).await;
+            expect_all(&store, 1..=2).await;
+            store.durable(store.submit(put(3))).await.expect("durable");
+            store.close().await.expect("closes");
+            expect_refused(&world, &pool.disks, &[0]).await;
+        }
+        // Used again, it counts as any other.
+        let (store, _) = open(&world, 2, pool.present()).await;
+        store.close().await.expect("closes");
+        let (store, _) = open(&world, 2, present(&pool.disks, &BTreeSet::from([0]))).await;
+        expect_all(&store, 1..=3).await;
+        store.abort().await;
+    });
+}
+
+/// As above, when it is a start that wants fewer.
+#[test]
+fn a_disk_that_a_start_leaves_for_fewer_copies_is_not_enough() {
+    block_on(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(2);
+        let store = create(&world, 2, pool.present()).await;
+        store.durable(store.submit(put(1))).await.expect("durable");
+        store.close().await.expect("closes");
+        let (store, _) = open(&world, 1, pool.present()).await;
+        store.durable(store.submit(put(2))).await.expect("durable");
+        store.abort().await;
+        expect_refused(&world, &pool.disks, &[0]).await;
+        let (store, _) = open(&world, 1, pool.present()).await;
+        expect_all(&store, 1..=2).await;
+        store.abort().await;
+    });
+}
+
+/// A disk that left because there was none to take its place has not all either. Those that stay need it
+/// for nothing.
+#[test]
+fn a_disk_that_was_retired_is_not_enough_and_not_missed() {
+    block_on(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(2);
+        let store = create(&world, 2, pool.present()).await;
+        store.durable(store.submit(put(1))).await.expect("durable");
+        store.retire_disk(DiskId(2)).await.expect("retires");
+        store.durable(store.submit(put(2))).await.expect("durable");
+        store.abort().await;
+        expect_refused(&world, &pool.disks, &[0]).await;
+        for copies in [2, 1] {
+            let left = present(&pool.disks, &BTreeSet::from([1]));
+            let (store, _) = open(&world, copies, left).await;
+            expect_all(&store, 1..=2).await;
+            store.abort().await;
+        }
+    });
+}
+
+/// The power goes at any operation while the number of copies is lowered: all disks together have
+/// everything, and those that have not all say so. As many may be lost as before or after, so one of three.
+#[test]
+fn copies_are_lowered_in_one_step() {
+    for (before, after) in [(2, 1), (3, 2)] {
+        for mode in Crash::ALL {
+            block_on(async {
+                let world = TestWorld::new(1);
+                let pool = Pool::new(3);
+                let store = create(&world, before, pool.present()).await;
+                store.durable(store.submit(put(1))).await.expect("durable");
+                let recorder = Recorder::new(&pool.disks);
+                store.set_copies(after).await.expect("fewer copies");
+                let lowered = recorder.op_count();
+                store.durable(store.submit(put(2))).await.expect("durable");
+                let count = recorder.op_count();
+                store.abort().await;
+                for index in 0..=count {
+                    let numbers = if index < count { 1..=1 } else { 1..=2 };
+                    let mut sets = vec![BTreeSet::new()];
+                    if after == 2 {
+                        sets.extend((0..3).map(|disk| BTreeSet::from([disk])));
+                    }
+                    for missing in sets {
+                        let disks = recorder.crash_at(index, mode, index as u64);
+                        let (store, _) = open(&world, after, present(&disks, &missing)).await;
+                        expect_all(&store, numbers.clone()).await;
+                        store.abort().await;
+                    }
+                    if index >= lowered {
+                        let disks = recorder.crash_at(index, mode, index as u64);
+                        let missing: Vec<usize> = (0..after).collect();
+                        expect_refused(&world, &disks, &missing).await;
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// A disk that fails while it is told so keeps nobody from going on.
+#[test]
+fn a_disk_that_fails_when_the_log_leaves_it_does_not_stop_it() {
+    for kind in [OpKind::Create, OpKind::WriteDurable, OpKind::SyncFolder] {
+        block_on(async {
+            let world = TestWorld::new(1);
+            let pool = Pool::new(2);
+            let store = create(&world, 2, pool.present()).await;
+            store.durable(store.submit(put(1))).await.expect("durable");
+            pool.disks[1].fail_nth(kind, 0, Fault::Io);
+            store.set_copies(1).await.expect("one copy");
+            store.durable(store.submit(put(2))).await.expect("durable");
+            store.abort().await;
+            let (store, _) = open(&world, 1, pool.present()).await;
+            expect_all(&store, 1..=2).await;
+            store.abort().await;
+        });
+    }
+}
+
+/// The log stays where it is when it needs fewer disks, though another one would be chosen at a start.
+#[test]
+fn fewer_copies_are_kept_where_the_log_is() {
+    block_on(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(3);
+        limits::fill(&pool.disks[0], "ballast", 0).await;
+        let third = present(&pool.disks, &BTreeSet::from([0, 1]));
+        let created = MetaStore::create(world.env.clone(), settings(1), VOLUME, third).await;
+        created.expect("creates").close().await.expect("closes");
+        let (store, _) = open(&world, 2, pool.present()).await;
+        assert_eq!(store.stats().log_disks, [DiskId(2), DiskId(3)]);
+        pool.disks[0].remove("ballast").await.expect("removes");
+        store.set_copies(1).await.expect("one copy");
+        assert_eq!(store.stats().log_disks, [DiskId(2)]);
+        for number in 1..200 {
+            store
+                .durable(store.submit(put(number)))
+                .await
+                .expect("durable");
+        }
+        assert_eq!(store.stats().log_disks, [DiskId(2)]);
         store.abort().await;
     });
 }

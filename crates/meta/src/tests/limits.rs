@@ -100,7 +100,7 @@ pub(super) async fn fill(disk: &Arc<MemDisk>, name: &str, left_bytes: u64) {
     disk.sync_folder("").await.expect("syncs");
 }
 
-async fn settle(world: &TestWorld) {
+pub(super) async fn settle(world: &TestWorld) {
     for _ in 0..3 {
         world.clock.advance(std::time::Duration::from_secs(1));
         for _ in 0..500 {

@@ -65,6 +65,33 @@ fn it_refuses_rather_than_to_guess() {
     });
 }
 
+/// A header with a right checksum says that its file is as long as a number can be.
+#[test]
+fn a_log_file_longer_than_any_is_refused() {
+    block_on(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(1);
+        let store = create(&world, 1, pool.present()).await;
+        store.durable(store.submit(put(1))).await.expect("durable");
+        store.abort().await;
+        let names = pool.disks[0].file_names();
+        let name = names.iter().find(|name| name.contains("log."));
+        let name = name.expect("a log file");
+        let mut header = pool.disks[0].file_bytes(name).expect("reads");
+        header.truncate(4096);
+        header[32..40].copy_from_slice(&u64::MAX.to_be_bytes());
+        let crc = cairn_base::crc32c(&header[..4092]);
+        header[4092..].copy_from_slice(&crc.to_be_bytes());
+        let file = pool.disks[0].open(name, OpenMode::Existing).await;
+        let file = file.expect("opens");
+        let block = cairn_base::AlignedBuf::copy_of(&header).freeze();
+        let written = file.write_durable_at(0, vec![block]).await;
+        written.expect("writes");
+        let opened = MetaStore::open(world.env.clone(), settings(1), VOLUME, pool.present()).await;
+        assert!(matches!(opened.err(), Some(MetaError::Record(_))));
+    });
+}
+
 #[test]
 fn disks_used_apart_are_told_from_stale_ones() {
     block_on(async {
