@@ -133,7 +133,7 @@ fn store(stats: &SegmentStats, out: &mut Families) {
         ("cairn_store_padding_bytes_total", "Bytes of rows that hold no record", stats.padding_bytes),
         ("cairn_store_rebuilds_total", "Shards whose file was gone, made anew", stats.rebuilds),
         ("cairn_store_rebuilds_failed_total", "Shards whose file is gone and could not be made anew", stats.rebuilds_failed),
-        ("cairn_store_append_retries_total", "Appends that were tried again on other disks", stats.append_retries),
+        ("cairn_store_append_retries_total", "Appends that were tried again, on other disks where there are enough", stats.append_retries),
         ("cairn_store_segments_created_total", "Segments made", stats.segments_created),
         ("cairn_store_segments_removed_total", "Segments deleted", stats.segments_removed),
         ("cairn_store_disk_reads_total", "Reads that went to disks", stats.disk_reads),
