@@ -354,7 +354,8 @@ impl Shared {
             states.contains(&(disk, applied.position))
         };
         if !is_flushed {
-            self.state.flush().await?;
+            let flushed = self.state.flush().await;
+            flushed.inspect_err(|error| self.note_damage(error))?;
             self.set_state(disk, applied.position);
         }
         Ok(applied)
@@ -393,7 +394,9 @@ impl Shared {
             if stale.is_empty() {
                 continue;
             }
-            for (disk, result) in self.state.ship(stale, applied).await? {
+            let shipped = self.state.ship(stale, applied).await;
+            let shipped = shipped.inspect_err(|error| self.note_damage(error))?;
+            for (disk, result) in shipped {
                 match result {
                     Ok(()) => {
                         self.set_state(disk, applied.position);

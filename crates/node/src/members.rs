@@ -658,7 +658,16 @@ impl Inner {
                 fs.meta().ship().await
             };
             self.change_metadata(fs, copied).await?;
+            // One that failed for the metadata alone is not up to date, and nothing on it says so.
+            let stats = fs.meta().stats();
             disks = others(self.meta_disks());
+            disks.retain(|(disk, _)| !stats.failed_disks.contains(disk));
+            if !disks.iter().any(|(disk, _)| stats.log_disks.contains(disk)) {
+                let name = fs.name();
+                return Err(format!(
+                    "metadata of volume {name} stays on the disk: it could be copied to no other one"
+                ));
+            }
         }
         tracing::info!(volume = fs.name(), "opening the volume on other disks");
         self.reopen(fs, disks).await

@@ -167,7 +167,12 @@ impl Inner {
         disks: MetaDisks,
     ) -> Result<Fs, String> {
         let begun = Instant::now();
-        let settings = self.meta_settings(&volume.settings, count);
+        let mut settings = self.meta_settings(&volume.settings, count);
+        // As many on disks that stay, whichever of those that leave have some.
+        let pool = self.pool.load();
+        let leaves = |id: DiskId| pool.disks.iter().any(|disk| disk.id == id && disk.leaving);
+        settings.copies += disks.iter().filter(|(id, _)| leaves(*id)).count();
+        drop(pool);
         let opened = MetaStore::open(self.env.clone(), settings, volume.id, disks).await;
         let (meta, recovered) = opened.map_err(|error| error.to_string())?;
         tracing::info!(

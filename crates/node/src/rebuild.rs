@@ -87,7 +87,7 @@ pub fn work_of(
             shard_len_bytes: info.shard_len_bytes,
             spare: i16::from(info.code.parity()),
             may_rewrite: false,
-            is_narrow: info.sealed && info.code.parity() < parity_now,
+            is_narrow: false,
         };
         for (index, disk) in (0..).zip(&info.disks) {
             let standing = standing(*disk);
@@ -102,7 +102,9 @@ pub fn work_of(
             }
             work.may_rewrite |= matches!(standing, Standing::Leaving | Standing::Gone);
         }
-        if work.is_narrow {
+        // What it has comes first: to move a shard takes less room than to write all anew.
+        if work.shards.is_empty() && info.sealed && info.code.parity() < parity_now {
+            work.is_narrow = true;
             work.shards = (0..info.code.total()).collect();
         }
         if !work.shards.is_empty() {
@@ -301,6 +303,10 @@ impl Inner {
         let now = self.env.clock.monotonic();
         let mut moved = 0;
         let mut rewrites: BTreeMap<VolumeId, Vec<SegmentId>> = BTreeMap::new();
+        let disks = self.store.space().disks.into_iter();
+        let mut room_bytes: u64 = disks
+            .map(|disk| disk.free_bytes.saturating_sub(disk.reserve_bytes))
+            .sum();
         self.rebuild.put_off.lock().retain(|_, until| *until > now);
         for work in work {
             let key = (work.volume, work.segment);
@@ -316,8 +322,16 @@ impl Inner {
             };
             let segments = rewrites.entry(work.volume).or_default();
             if work.is_narrow {
-                // The rest in the next round, when it is known what else there is to do.
-                if segments.len() < EVACUATE_SEGMENTS_MAX {
+                // At most twice what it takes now is written, and not into the reserve.
+                let needed_bytes = 2 * work.shard_len_bytes * work.shards.len() as u64;
+                if room_bytes < needed_bytes {
+                    problems.insert(format!(
+                        "volume {}: there is no room to write data anew that has less protection than it asks for: add a disk or delete data",
+                        fs.name()
+                    ));
+                } else if segments.len() < EVACUATE_SEGMENTS_MAX {
+                    // The rest in the next round, when it is known what else there is to do.
+                    room_bytes -= needed_bytes;
                     segments.push(work.segment);
                 }
                 continue;

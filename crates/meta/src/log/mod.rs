@@ -280,7 +280,12 @@ impl MirroredLog {
             let healthy = file.disks.iter().filter(|disk| disks.is_healthy(**disk));
             healthy.count() < possible
         };
-        let needed = |file: &&Retained| file.last >= retained_from && is_short(file);
+        // What is on all disks that the log goes on with would only be there twice, and once more each time that
+        // copies are asked for while a disk has no space for them.
+        let copies = &self.current.copies;
+        let is_there = |file: &Retained| copies.iter().all(|(disk, _)| file.disks.contains(disk));
+        let needed =
+            |file: &&Retained| file.last >= retained_from && is_short(file) && !is_there(file);
         let old: Vec<(u64, LogPosition, Vec<usize>)> = self
             .retained
             .iter()
