@@ -30,6 +30,8 @@ use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::records::AppliedRecord;
 
+const _: () = assert!(crate::settings::LOG_FILE_BYTES_MAX <= FILE_LEN_BYTES_MAX / 2);
+
 /// Names one record: copies of it are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct RecordId {
