@@ -177,7 +177,7 @@ impl SegmentStore {
         // Left by a move that a crash broke off.
         disk.remove(segment.shard_name(at.index)).await?;
         let sources = self.rebuild_sources(&segment, at.index).await;
-        let own = self.rebuild_source(&segment, at.index).await;
+        let own = self.own_source(&segment, at.index).await?;
         let others_there = sources.len() + 1 >= usize::from(segment.code.total());
         let fill = Fill {
             index: at.index,

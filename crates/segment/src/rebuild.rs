@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use cairn_base::disk::DiskError;
 use cairn_base::{AlignedBuf, crc32c};
 use cairn_shard::{
     CHECKSUM_UNIT_BYTES, HiddenShard, Shard, ShardDisk, ShardError, ShardErrorKind, ShardFooter,
@@ -90,10 +91,11 @@ impl Fill<'_> {
         self.own.is_some_and(Source::has_footer) || !self.is_vouched()
     }
 
-    /// Whether there are too few footers to compute the shard, whatever can be read: a crash came between them.
+    /// Whether it is footers that are too few to compute the shard, and not shards: a crash came between them.
     fn is_half_sealed(&self, needed: usize) -> bool {
         let sealed = self.sources.iter().filter(|source| source.has_footer());
-        !self.own.is_some_and(Source::has_footer) && sealed.count() < needed
+        let is_own_sealed = self.own.is_some_and(Source::has_footer);
+        !is_own_sealed && sealed.count() < needed && self.sources.len() >= needed
     }
 }
 
@@ -205,25 +207,66 @@ impl SegmentStore {
         Ok(true)
     }
 
+    /// The other shards, without those that cannot be opened now.
     pub(crate) async fn rebuild_sources(&self, segment: &Segment, index: u8) -> Vec<Source> {
         let mut sources = Vec::new();
         for other in (0..segment.code.total()).filter(|other| *other != index) {
-            sources.extend(self.rebuild_source(segment, other).await);
+            sources.extend(self.rebuild_source(segment, other).await.ok().flatten());
         }
         sources
     }
 
-    pub(crate) async fn rebuild_source(&self, segment: &Segment, index: u8) -> Option<Source> {
+    /// A shard with its footer; `None` if its disk is away or has no such file. An error says nothing of what the
+    /// disk has: it may well give it the next time.
+    pub(crate) async fn rebuild_source(
+        &self,
+        segment: &Segment,
+        index: u8,
+    ) -> Result<Option<Source>, ShardError> {
         let disk = segment.disk_of(index);
-        let disk = disk.and_then(|disk| self.healthy_disk(disk))?;
-        let shard = disk.open_shard(segment.shard_name(index)).await.ok()?;
-        // A damaged footer is as good as none: records have checksums of their own.
-        let footer = shard.read_footer().await.ok().flatten();
-        Some(Source {
+        let Some(disk) = disk.and_then(|disk| self.healthy_disk(disk)) else {
+            return Ok(None);
+        };
+        let shard = match disk.open_shard(segment.shard_name(index)).await {
+            Ok(shard) => shard,
+            Err(error) if error.kind() == ShardErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mut footer = shard.read_footer().await;
+        if is_damaged(&footer) {
+            // It may have been damaged on its way here.
+            footer = shard.read_footer().await;
+        }
+        // One that stays damaged is as good as none: records have checksums of their own.
+        let footer = if is_damaged(&footer) { None } else { footer? };
+        Ok(Some(Source {
             index,
             shard,
             footer,
-        })
+        }))
+    }
+
+    /// The shard itself, at the place that it leaves. What its disk did not give a moment ago is asked for once more:
+    /// `None` only if the disk works otherwise.
+    pub(crate) async fn own_source(
+        &self,
+        segment: &Segment,
+        index: u8,
+    ) -> Result<Option<Source>, ShardError> {
+        let error = match self.rebuild_source(segment, index).await {
+            Ok(source) => return Ok(source),
+            Err(error) => error,
+        };
+        let disk = segment.disk_of(index);
+        let Some(disk) = disk.and_then(|disk| self.healthy_disk(disk)) else {
+            return Err(error);
+        };
+        disk.probe().await?;
+        match self.rebuild_source(segment, index).await {
+            Err(error @ ShardError::Disk(DiskError::NoDescriptor { .. })) => Err(error),
+            Err(error) if disk.health().failed => Err(error),
+            source => Ok(source.unwrap_or(None)),
+        }
     }
 
     /// Makes the shard on `disk`, hidden; with it, how many of its bytes could not be had, which is none
@@ -321,8 +364,7 @@ impl SegmentStore {
             // It can be had from the records, which is not for here.
             Err(RebuildError::TooFew { needed, .. })
                 if segment.code.parity() > 0
-                    && (!fill.is_vouched()
-                        || fill.keep_what_is_left && fill.is_half_sealed(needed)) =>
+                    && (!fill.is_vouched() || fill.is_half_sealed(needed)) =>
             {
                 return Err(RebuildError::Unsealed);
             }
@@ -496,6 +538,10 @@ impl SegmentStore {
                 offset: range.start,
             })
     }
+}
+
+fn is_damaged(footer: &Result<Option<ShardFooter>, ShardError>) -> bool {
+    matches!(footer, Err(error) if error.kind() == ShardErrorKind::Damaged)
 }
 
 impl Source {

@@ -144,7 +144,8 @@ impl SegmentStore {
         Ok(scrub)
     }
 
-    /// Segments that take no more records and have no footer on any of their disks that are there.
+    /// Segments that take no more records, of whose shards enough are there to read them, and too few have a footer
+    /// to compute the others: a crash came first, or between them.
     pub async fn unsealed(&self, volume: VolumeId, pace: &Pace) -> Result<Vec<SegmentId>> {
         let segments: Vec<Arc<Segment>> = {
             let volume = self.volume(volume)?;
@@ -157,19 +158,20 @@ impl SegmentStore {
                 continue;
             }
             let _turn = pace.spend(u64::from(BLOCK_BYTES)).await;
-            let mut readable = 0;
-            let mut is_sealed = false;
+            let needed = segment.code.data();
+            let (mut readable, mut sealed) = (0, 0);
             for index in 0..segment.code.total() {
-                let Some(source) = self.rebuild_source(&segment, index).await else {
+                if sealed == needed {
+                    break;
+                }
+                // One that cannot be read now may have its footer.
+                let Ok(Some(source)) = self.rebuild_source(&segment, index).await else {
                     continue;
                 };
                 readable += 1;
-                if source.has_footer() {
-                    is_sealed = true;
-                    break;
-                }
+                sealed += u8::from(source.has_footer());
             }
-            if !is_sealed && readable >= segment.code.data() {
+            if sealed < needed && readable >= needed {
                 unsealed.push(segment.id);
             }
         }

@@ -14,14 +14,16 @@ pub struct DiskHealth {
     pub full_errors: u64,
     /// Wrong bytes, as reported by those who can tell.
     pub checksum_errors: u64,
-    /// Many I/O errors came in a row, or someone who watches it found it unfit. It stays so until the
-    /// disk is opened again.
+    /// Many I/O errors came in a row, of whatever kind or of those alone that make bytes durable, or someone who
+    /// watches it found it unfit. It stays so until the disk is opened again.
     pub failed: bool,
 }
 
 pub(crate) struct Health {
     errors_in_a_row_max: u32,
     errors_in_a_row: AtomicU32,
+    /// Counted apart: what only reaches the page cache succeeds on a disk that takes nothing any more.
+    sync_errors_in_a_row: AtomicU32,
     read_errors: AtomicU64,
     write_errors: AtomicU64,
     full_errors: AtomicU64,
@@ -38,6 +40,7 @@ impl Health {
         Self {
             errors_in_a_row_max,
             errors_in_a_row: AtomicU32::new(0),
+            sync_errors_in_a_row: AtomicU32::new(0),
             read_errors: AtomicU64::new(0),
             write_errors: AtomicU64::new(0),
             full_errors: AtomicU64::new(0),
@@ -56,14 +59,31 @@ impl Health {
         self.note(&self.write_errors, result)
     }
 
+    /// Of a write that is durable when it returns.
+    pub(crate) fn note_durable<T>(&self, result: Result<T, DiskError>) -> Result<T, DiskError> {
+        self.count_sync(result.as_ref().map(drop));
+        self.note_write(result)
+    }
+
+    /// How an attempt to make something durable ended, as a whole; its parts are noted one by one.
+    pub(crate) fn count_sync(&self, result: Result<(), &DiskError>) {
+        match result {
+            Ok(()) => reset(&self.sync_errors_in_a_row),
+            Err(DiskError::Io { .. }) => self.count_in_a_row(&self.sync_errors_in_a_row),
+            Err(_) => {}
+        }
+    }
+
+    fn count_in_a_row(&self, errors: &AtomicU32) {
+        let before = errors.fetch_add(1, ORDER);
+        if before.saturating_add(1) >= self.errors_in_a_row_max {
+            self.failed.store(true, ORDER);
+        }
+    }
+
     fn note<T>(&self, errors: &AtomicU64, result: Result<T, DiskError>) -> Result<T, DiskError> {
         match &result {
-            Ok(_) => {
-                // Loaded first: a store by every operation would pass the cache line around.
-                if self.errors_in_a_row.load(ORDER) != 0 {
-                    self.errors_in_a_row.store(0, ORDER);
-                }
-            }
+            Ok(_) => reset(&self.errors_in_a_row),
             Err(DiskError::Full { .. }) => {
                 self.full_errors.fetch_add(1, ORDER);
             }
@@ -78,10 +98,7 @@ impl Health {
             }
             Err(DiskError::Io { .. }) => {
                 errors.fetch_add(1, ORDER);
-                let before = self.errors_in_a_row.fetch_add(1, ORDER);
-                if before.saturating_add(1) >= self.errors_in_a_row_max {
-                    self.failed.store(true, ORDER);
-                }
+                self.count_in_a_row(&self.errors_in_a_row);
             }
         }
         result
@@ -124,5 +141,12 @@ impl Health {
             checksum_errors: self.checksum_errors.load(ORDER),
             failed: self.failed.load(ORDER),
         }
+    }
+}
+
+fn reset(errors_in_a_row: &AtomicU32) {
+    // Loaded first: a store by every operation would pass the cache line around.
+    if errors_in_a_row.load(ORDER) != 0 {
+        errors_in_a_row.store(0, ORDER);
     }
 }

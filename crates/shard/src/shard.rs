@@ -160,21 +160,23 @@ impl Shard {
             true => Ok(()),
             false => Err(error),
         });
-        self.shared.health.note_write(data)?;
+        let health = &self.shared.health;
+        health.count_sync(data.as_ref().and(names.as_ref()).map(|()| ()));
+        let names = health.note_write(names);
+        health.note_write(data)?;
         self.sync.lost.store(false, Ordering::SeqCst);
         names?;
         *ticket_synced = ticket_covered;
         Ok(())
     }
 
-    async fn sync_names(&self) -> Result<(), ShardError> {
+    async fn sync_names(&self) -> Result<(), DiskError> {
         if planted::is(Bug::ShardNameWithoutSync) {
             return Ok(());
         }
         let folders = self.unsynced_folders.lock().clone();
         for folder in &folders {
-            let result = self.shared.disk.sync_folder(folder).await;
-            self.shared.health.note_write(result)?;
+            self.shared.disk.sync_folder(folder).await?;
         }
         if !folders.is_empty() {
             self.unsynced_folders.lock().clear();
@@ -224,7 +226,7 @@ impl Shard {
             health.note_write(self.file.write_at(start, vec![body]).await)?;
         }
         self.sync().await?;
-        health.note_write(
+        health.note_durable(
             self.file
                 .write_durable_at(trailer_start, vec![trailer])
                 .await,

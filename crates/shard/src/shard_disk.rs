@@ -297,7 +297,7 @@ impl ShardDisk {
             file => file?,
         };
         let zeros = AlignedBuf::zeroed(PROBE_LEN_BYTES).freeze();
-        health.note_write(file.write_durable_at(0, vec![zeros]).await)?;
+        health.note_durable(file.write_durable_at(0, vec![zeros]).await)?;
         health.note_read(file.read_at(0, PROBE_LEN_BYTES).await)?;
         Ok(())
     }
@@ -469,7 +469,7 @@ impl ShardDisk {
         let block = health.note_read(file.read_at(trailer_start, TRAILER_LEN_BYTES).await)?;
         if block.iter().any(|byte| *byte != 0) {
             let zeros = AlignedBuf::zeroed(TRAILER_LEN_BYTES).freeze();
-            health.note_write(file.write_durable_at(trailer_start, vec![zeros]).await)?;
+            health.note_durable(file.write_durable_at(trailer_start, vec![zeros]).await)?;
         }
         let _names = self.names.write().await;
         self.require_absent(name).await?;

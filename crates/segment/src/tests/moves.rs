@@ -355,6 +355,48 @@ fn a_single_copy_on_a_disk_that_fails_for_now_is_not_given_up() {
     });
 }
 
+/// Bytes that only this shard still has are not lost because it cannot be opened, or its footer read, once.
+#[test]
+fn a_shard_that_cannot_be_opened_for_now_is_not_given_up() {
+    block_on(async {
+        // Its footer is read in two reads.
+        let cases = [(OpKind::Open, 0), (OpKind::Read, 0), (OpKind::Read, 1)];
+        for ((kind, skip), times) in cases.into_iter().flat_map(|case| [(case, 1), (case, 9)]) {
+            let (world, _, info) = filled(7, 38).await;
+            world.store.seal_all(VOLUME).await;
+            for shard in [1, 2, 3] {
+                let (disk, file) = world.shard_file(info.id, shard);
+                world.disks[disk].flip_bit(&file, 4096, 1);
+            }
+            let cold = world.cold(&[]).await;
+            let (disk, file) = cold.shard_file(info.id, 0);
+            let name_part = if times == 1 { file } else { String::new() };
+            cold.disks[disk].inject(FaultRule {
+                kind: Some(kind),
+                name_part,
+                skip,
+                times,
+                fault: Fault::Io,
+            });
+            let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
+            match moved {
+                Ok(moved) => {
+                    assert_eq!(moved.lost_bytes, 0, "{kind:?} {skip} {times}");
+                    moved.finish().await;
+                }
+                Err(error) => {
+                    assert!(matches!(error, MoveError::Disk(_)), "{error}");
+                    assert_eq!(times, 9, "{kind:?} {skip}");
+                }
+            }
+            cold.disks[disk].clear_faults();
+            let cold = cold.cold(&[]).await;
+            let scrub = cold.store.scrub_segment(VOLUME, info.id, &unpaced()).await;
+            assert_eq!(scrub.expect("scrubbed").wrong_bytes, (3 * 64) << 10);
+        }
+    });
+}
+
 /// The disk works, and some of what it holds cannot be read: the rest must not wait for that.
 #[test]
 fn a_piece_that_cannot_be_read_on_a_disk_that_works_is_given_up() {
@@ -540,7 +582,7 @@ fn bytes_that_nobody_vouches_for_are_kept_and_not_taken_for_good() {
 #[test]
 fn a_segment_that_is_half_sealed_is_left_to_its_records() {
     block_on(async {
-        for is_away in [false, true] {
+        for away in [&[][..], &[0], &[0, 5]] {
             let (world, written, info) = filled(7, 35).await;
             world.store.seal_all(VOLUME).await;
             for shard in 0..3 {
@@ -548,10 +590,16 @@ fn a_segment_that_is_half_sealed_is_left_to_its_records() {
                 let len = world.disks[disk].file_bytes(&file).expect("there").len();
                 world.disks[disk].flip_bit(&file, len as u64 - 4096 + 10, 1);
             }
-            let away = [info.disks[0].0 as usize - 1];
-            let cold = world.cold(if is_away { &away } else { &[] }).await;
+            let away: Vec<usize> = away
+                .iter()
+                .map(|shard: &usize| info.disks[*shard].0 as usize - 1)
+                .collect();
+            let cold = world.cold(&away).await;
             let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
-            assert!(matches!(moved.map(drop), Err(MoveError::Unsealed)));
+            let moved = moved.map(drop);
+            assert!(matches!(moved, Err(MoveError::Unsealed)), "{away:?}");
+            let named = cold.store.unsealed(VOLUME, &unpaced()).await;
+            assert_eq!(named.expect("named"), [info.id], "{away:?}");
             cold.check(&written).await;
         }
     });

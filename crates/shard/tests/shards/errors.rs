@@ -93,6 +93,31 @@ fn a_probe_finds_out_whether_a_disk_works() {
     });
 }
 
+/// What only reaches the page cache goes well, and what the folders hold.
+#[test]
+fn a_disk_that_makes_nothing_durable_has_failed() {
+    block_on(async {
+        for kind in [OpKind::Sync, OpKind::SyncFolder] {
+            let disk = mem_disk();
+            let shards = open(disk.clone()).await;
+            disk.inject(FaultRule {
+                kind: Some(kind),
+                name_part: "shards".to_owned(),
+                skip: 0,
+                times: u64::MAX,
+                fault: Fault::Io,
+            });
+            for segment in 0..u64::from(ShardSettings::default().errors_in_a_row_max) {
+                assert!(!shards.health().failed, "{kind:?}");
+                let shard = shards.create(name(1, segment, 0), CAPACITY).await.unwrap();
+                shard.write_at(0, vec![fill(4096, 1)]).await.unwrap();
+                assert!(shard.sync().await.is_err());
+            }
+            assert!(shards.health().failed, "{kind:?}");
+        }
+    });
+}
+
 #[test]
 fn waiting_callers_share_one_sync() {
     block_on(async {
