@@ -427,12 +427,28 @@ impl Shared {
             }
         }
         if self.states_are_complete() {
-            let superseded = std::mem::take(&mut *self.superseded.lock());
-            for candidate in superseded {
+            while let Some(candidate) = self.next_superseded() {
                 state::discard(candidate, &self.disks).await;
             }
         }
         Ok(())
+    }
+
+    /// An old state that can be removed now. Those on disks that are not used may have to wait for ever.
+    fn next_superseded(&self) -> Option<Candidate> {
+        let mut superseded = self.superseded.lock();
+        if self.stop() == Stop::Now {
+            return None;
+        }
+        let is_healthy = |candidate: &Candidate| self.disks.is_healthy(candidate.disk);
+        let index = superseded.iter().position(is_healthy)?;
+        Some(superseded.swap_remove(index))
+    }
+
+    /// Leaves old states as they are, after the stop.
+    pub fn leave_superseded(&self) {
+        let superseded = std::mem::take(&mut *self.superseded.lock());
+        state::leave(superseded);
     }
 
     /// Healthy disks but the primary's; those that have a copy come first.

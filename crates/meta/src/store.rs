@@ -455,6 +455,7 @@ impl MetaStore {
         shared.disks.give_all_up();
         shared.state.leave();
         shared.ask_stop(Stop::Now);
+        shared.leave_superseded();
         shared.admission.notify_waiters();
     }
 

@@ -7,6 +7,7 @@ mod lives;
 mod refusals;
 mod starts;
 mod state_copies;
+mod superseded;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;

@@ -34,6 +34,9 @@ use headers::{Headers, Members, NewestHeader};
 
 /// Most files without content that are kept on one disk to be used again.
 const SPARE_FILE_COUNT_MAX: usize = 3;
+/// Length of a file that a disk gets for its header only, with one block that holds nothing.
+const TOLD_FILE_BYTES: u64 = 2 * BLOCK_BYTES as u64;
+
 pub(crate) type LogFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, MetaError>> + Send + 'a>>;
 
 /// The seam between the committer and where groups become durable.
@@ -394,7 +397,8 @@ impl MirroredLog {
             let RecordBuf { bytes, head } = record;
             let bytes = bytes.freeze();
             if self.write(&bytes, may_block).await {
-                self.current.last = head.last;
+                // Copies of older records may come after newer ones, where files to be copied overlap.
+                self.current.last = self.current.last.max(head.last);
                 break;
             }
             // The group goes to other disks as a whole before anyone is told that it is durable.
@@ -525,7 +529,7 @@ impl FileMaker {
     /// A header was written to a disk, so what was there for an older one may go.
     fn note_header(&self, disk: usize, newest: NewestHeader) {
         if let Some(old) = self.headers.note(disk, newest) {
-            self.recycle(disk, old, true);
+            self.recycle(disk, old, false);
         }
     }
 
@@ -552,8 +556,11 @@ impl FileMaker {
     }
 
     async fn tell(&self, disk: usize, sequence: u64, members: &Members) {
-        let header = self.header(sequence, &[self.disks.get(disk).id], members);
-        match self.make(disk, sequence, &header.encode().freeze()).await {
+        // Where there is no space for a log file there may be for a short one.
+        let mut files = self.clone();
+        files.info.log_file_bytes = TOLD_FILE_BYTES;
+        let header = files.header(sequence, &[self.disks.get(disk).id], members);
+        match files.make(disk, sequence, &header.encode().freeze()).await {
             Ok(_) => {
                 let newest = NewestHeader {
                     sequence,

@@ -83,6 +83,64 @@ enum Source {
     /// As `Rocks`, not open at the moment.
     Closed(PathBuf),
     Replica(rocks::Replica),
+    /// One whose end does what a test wants.
+    #[cfg(test)]
+    Probe(Probe),
+}
+
+impl Source {
+    /// Where it is, if it is in a folder. Nothing has it open any more then.
+    fn close(self) -> Option<PathBuf> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Rocks(state) => {
+                let path = state.path().to_owned();
+                drop(state);
+                Some(path)
+            }
+            Self::Closed(path) => Some(path),
+            Self::Replica(replica) => Some(replica.path().to_owned()),
+            #[cfg(test)]
+            Self::Probe(probe) => {
+                drop(probe);
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+struct Probe(Option<Box<dyn FnOnce() + Send>>);
+
+#[cfg(test)]
+impl Drop for Probe {
+    fn drop(&mut self) {
+        if let Some(closing) = self.0.take() {
+            closing();
+        }
+    }
+}
+
+#[cfg(test)]
+impl Candidate {
+    fn of(disk: usize, source: Source) -> Self {
+        Self {
+            disk,
+            applied: AppliedRecord::default(),
+            is_primary: true,
+            source,
+        }
+    }
+
+    /// A state at `path`, not open.
+    pub fn closed(disk: usize, path: PathBuf) -> Self {
+        Self::of(disk, Source::Closed(path))
+    }
+
+    /// `closing` runs when it is closed.
+    pub fn closing(disk: usize, closing: impl FnOnce() + Send + 'static) -> Self {
+        Self::of(disk, Source::Probe(Probe(Some(Box::new(closing)))))
+    }
 }
 
 impl Candidate {
@@ -125,6 +183,8 @@ pub(crate) async fn take_over(
         Source::Memory(snapshot) => memory::open(disks, index, snapshot),
         Source::Rocks(state) => rocks::open(disks, index, *state)?,
         Source::Closed(path) => rocks::reopen(disks, index, path, settings).await?,
+        #[cfg(test)]
+        Source::Probe(_) => return Err(MetaError::State("a test".to_owned())),
         Source::Replica(replica) => {
             rocks::from_replica(disks, index, replica, settings, env.entropy.u64()).await?
         }
@@ -145,18 +205,43 @@ pub(crate) async fn create(
     }
 }
 
-/// Removes copies that are of no use: what is left of a primary elsewhere, damaged or stale ones.
+/// Removes copies that are of no use: what is left of a primary elsewhere, damaged or stale ones. Waits for
+/// their disk only as long as that is used.
 pub(crate) async fn discard(candidate: Candidate, disks: &DiskSet) {
-    match candidate.source {
+    let (index, source) = (candidate.disk, candidate.source);
+    if matches!(source, Source::Memory(_)) {
         // One file, overwritten by the next that is shipped there.
-        Source::Memory(_) => {}
-        Source::Rocks(state) => {
-            let path = state.path().to_owned();
-            drop(state);
-            rocks::discard(disks, candidate.disk, path).await;
+        return;
+    }
+    let used = disks.clone();
+    let work = move || {
+        let path = source.close();
+        // That may have taken any time, because the disk hung: the store may have been left behind since, and
+        // what is there may be that of another one which was opened in its place.
+        match path.filter(|_| used.is_healthy(index)) {
+            Some(path) => rocks::remove_folder(&path),
+            None => Ok(()),
         }
-        Source::Closed(path) => rocks::discard(disks, candidate.disk, path).await,
-        Source::Replica(replica) => rocks::discard_replica(replica).await,
+    };
+    if let Err(error) = blocking_on(disks, index, work).await {
+        let label = disks.get(index).disk.label().to_owned();
+        tracing::warn!(disk = label, "removing an old copy of the state: {error}");
+    }
+}
+
+/// Closes copies without waiting for that, because their disks may never answer.
+pub(crate) fn leave(candidates: Vec<Candidate>) {
+    if candidates.is_empty() {
+        return;
+    }
+    let (sender, receiver) = std::sync::mpsc::channel::<Vec<Candidate>>();
+    let thread = std::thread::Builder::new().name("meta-left".to_owned());
+    match thread.spawn(move || drop(receiver.recv())) {
+        Ok(_) => drop(sender.send(candidates)),
+        Err(error) => {
+            tracing::error!(%error, "there is no thread to close copies of a state that was left behind");
+            std::mem::forget(candidates);
+        }
     }
 }
 

@@ -69,6 +69,12 @@ pub(crate) struct Replica {
     descriptor: Descriptor,
 }
 
+impl Replica {
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
 struct RocksState {
     db: Arc<DB>,
     reader: RocksReader,
@@ -368,21 +374,6 @@ fn start_lineage(db: DB, path: &Path, lineage: u64) -> Result<DB, MetaError> {
         .and_then(|()| db.flush())
         .map_err(|error| failed("writing the state at", path, &error))?;
     Ok(db)
-}
-
-/// Removes a state that is not open.
-pub(super) async fn discard(disks: &DiskSet, index: usize, path: PathBuf) {
-    let label = disks.get(index).disk.label().to_owned();
-    let removed = blocking_on(disks, index, move || remove_folder(&path)).await;
-    if let Err(error) = removed {
-        tracing::warn!(disk = label, "removing an old state: {error}");
-    }
-}
-
-pub(super) async fn discard_replica(replica: Replica) {
-    if let Err(error) = blocking(move || remove_folder(&replica.path)).await {
-        tracing::warn!("removing an old copy of the state: {error}");
-    }
 }
 
 impl StateStore for RocksState {
@@ -729,7 +720,7 @@ fn sync_parent(path: &Path) -> Result<(), MetaError> {
     path.parent().map_or(Ok(()), sync_folder)
 }
 
-fn remove_folder(path: &Path) -> Result<(), MetaError> {
+pub(super) fn remove_folder(path: &Path) -> Result<(), MetaError> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(failed("removing", path, &error))

@@ -1,6 +1,14 @@
 //! Copies that are asked for, disks that leave, come and fail while it runs.
 
+use std::collections::VecDeque;
+
+use cairn_base::Epoch;
+
 use super::*;
+use crate::disks::DiskSet;
+use crate::log::format::{RecordBuf, Term};
+use crate::log::{CommitLog, FileMaker, MirroredLog, TermInfo};
+use crate::tasks::Tasks;
 
 /// As [`any_two_of_four_disks_may_go_at_any_moment`], from the moment on that more copies are wanted.
 #[test]
@@ -412,6 +420,46 @@ fn copies_of_older_records_do_not_count_on_what_comes_after_them() {
     });
 }
 
+/// Older records are copied behind newer ones when files to be copied overlap. A file is needed as long as
+/// any record in it.
+#[test]
+fn a_copy_of_an_older_record_hides_no_newer_one() {
+    block_on(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(1);
+        let term = Term {
+            epoch: Epoch(1),
+            nonce: 1,
+            start: LogPosition(1),
+        };
+        let files = FileMaker {
+            env: world.env.clone(),
+            tasks: Tasks::new(world.env.spawner.clone()),
+            disks: DiskSet::new(VOLUME, pool.present(), 1),
+            info: TermInfo {
+                log_file_bytes: LOG_FILE_BYTES_MIN,
+                history: vec![term],
+                members: None,
+            },
+            spares: Arc::default(),
+            headers: Arc::default(),
+            stays_on: Vec::new(),
+            retained_from: LogPosition(1),
+        };
+        let started = MirroredLog::start(files, 1, VecDeque::new()).await;
+        let mut log = started.expect("starts");
+        for position in [4, 5, 3] {
+            let positions = (LogPosition(position), LogPosition(position));
+            let record = RecordBuf::copy_of(b"payload", positions, term.epoch, term.nonce);
+            let appended = log.append(record, LogPosition(1), false).await;
+            appended.expect("appends");
+        }
+        let (retained, _) = log.into_retained();
+        let last: Vec<LogPosition> = retained.iter().map(|file| file.last).collect();
+        assert_eq!(last, [LogPosition(5)]);
+    });
+}
+
 /// The disk that has the log leaves, and there is no space for another file anywhere else: what is written
 /// then waits, and is never on no disk at all. Then there is space, and the disk leaves with nothing.
 #[test]
@@ -674,6 +722,35 @@ fn a_disk_that_fails_when_the_log_leaves_it_does_not_stop_it() {
             store.abort().await;
         });
     }
+}
+
+/// A disk without space for another log file has space to say that the log goes on without it. The one that
+/// has everything needs it for nothing.
+#[test]
+fn a_disk_that_the_log_left_for_want_of_space_is_not_enough() {
+    block_on(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(2);
+        let store = create(&world, 2, pool.present()).await;
+        limits::fill(&pool.disks[1], "ballast", 16 << 10).await;
+        let mut number = 0;
+        while store.stats().log_disks.len() == 2 {
+            number += 1;
+            assert!(number < 200, "it needs another file by now");
+            store
+                .durable(store.submit(put(number)))
+                .await
+                .expect("durable");
+        }
+        assert_eq!(store.stats().failed_disks, []);
+        assert!(store.stats().degraded);
+        store.abort().await;
+        pool.disks[1].remove("ballast").await.expect("removes");
+        expect_refused(&world, &pool.disks, &[0]).await;
+        let (store, _) = open(&world, 2, present(&pool.disks, &BTreeSet::from([1]))).await;
+        expect_all(&store, 1..=number).await;
+        store.abort().await;
+    });
 }
 
 /// The log stays where it is when it needs fewer disks, though another one would be chosen at a start.

@@ -1,0 +1,92 @@
+//! Old copies of the state that wait to be removed, on disks that do not answer.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use super::*;
+use crate::state::Candidate;
+
+/// Runs a test on a thread of its own, and fails when that takes too long.
+fn in_time(test: impl Future<Output = ()> + Send + 'static) {
+    let (done, is_done) = mpsc::channel();
+    std::thread::spawn(move || {
+        block_on(test);
+        done.send(())
+    });
+    let ended = is_done.recv_timeout(Duration::from_secs(20));
+    ended.expect("it waits for a disk that does not answer, or failed");
+}
+
+/// The disk hangs, and then is not used any more.
+#[test]
+fn shipping_goes_on_when_a_disk_hangs_with_an_old_copy() {
+    in_time(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(2);
+        let store = create(&world, 1, pool.present()).await;
+        let (hang, hangs) = mpsc::channel::<()>();
+        let superseded = || store.shared.superseded.lock();
+        superseded().push(Candidate::closing(1, move || {
+            let _ = hangs.recv();
+        }));
+        drop(pool.disks[1].crash(Crash::Random, 1));
+        store.ship().await.expect("ships");
+        store.ship().await.expect("ships again");
+        assert!(superseded().is_empty());
+        drop(hang);
+        store.abort().await;
+    });
+}
+
+#[test]
+fn an_old_copy_on_a_disk_that_failed_is_left_alone() {
+    in_time(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(2);
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = create(&world, 1, pool.present()).await;
+        let old = Candidate::closed(1, folder.path().join("state"));
+        std::fs::create_dir(folder.path().join("state")).expect("makes");
+        store.shared.superseded.lock().push(old);
+        store.shared.disks.mark_failed(1, &"a test");
+        store.ship().await.expect("ships");
+        assert!(folder.path().join("state").exists());
+        assert_eq!(store.shared.superseded.lock().len(), 1);
+        // It comes back.
+        let disk: Arc<dyn Disk> = pool.disks[1].clone();
+        store.add_disk(DiskId(2), disk);
+        store.ship().await.expect("ships");
+        assert!(!folder.path().join("state").exists());
+        store.abort().await;
+    });
+}
+
+/// What is in the place of a store that was left behind may need what looks old to it. Closing what it has
+/// open may take for ever.
+#[test]
+fn a_store_that_is_left_behind_removes_nothing_and_waits_for_nothing() {
+    in_time(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(2);
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(folder.path().join("state")).expect("makes");
+        let store = create(&world, 1, pool.present()).await;
+        let (closing, is_closing) = mpsc::channel();
+        let (hang, hangs) = mpsc::channel::<()>();
+        {
+            let mut superseded = store.shared.superseded.lock();
+            superseded.push(Candidate::closed(0, folder.path().join("state")));
+            superseded.push(Candidate::closing(1, move || {
+                let _ = closing.send(());
+                let _ = hangs.recv();
+            }));
+        }
+        store.abandon();
+        assert!(store.shared.superseded.lock().is_empty());
+        let _ = store.shared.ship_now().await;
+        assert!(folder.path().join("state").exists());
+        drop(store);
+        is_closing.recv().expect("it is closed by another thread");
+        drop(hang);
+    });
+}
