@@ -200,6 +200,47 @@ class Disks(WorldTest):
         self.check(server, tree)
         self.assertEqual(load.differences(), [])
 
+    def test_a_drained_disk_knows_that_the_pool_went_on_without_it(self):
+        server = self.server(2)
+        before = self.fill(server, "before")
+        server.cairn("disk", "drain", server.disks[0])
+        self.wait(
+            server,
+            lambda disks, _: disks["disk0"]["state"] == "drained",
+            "the draining of a disk",
+        )
+        self.assertEqual(server.status()["health"], "no_redundancy")
+        after = self.fill(server, "after", seed=2)
+        server.kill()
+        # Only the drained one is there: what it had is not what was answered since.
+        server.disks[1].rename(server.root / "away")
+        server.start()
+        (volume,) = server.status()["volumes"]
+        self.assertFalse(volume["serving"])
+        server.kill()
+        shutil.rmtree(server.disks[1], ignore_errors=True)
+        (server.root / "away").rename(server.disks[1])
+        server.start()
+        self.check(server, before)
+        self.check(server, after)
+
+    def test_what_was_written_on_one_disk_survives_it_when_another_was_added(self):
+        server = self.server(1)
+        tree = self.fill(server)
+        self.assertEqual(server.status()["health"], "no_redundancy")
+        new = server.root / "new"
+        server.cairn("disk", "add", new)
+        server.disks.append(new)
+        harness.wait_until(
+            lambda: server.status()["health"] == "healthy",
+            MOVE_SECONDS_MAX,
+            "the second copies",
+        )
+        _, rebuild = self.disks(server)
+        self.assertGreater(rebuild["segments_rewritten"], 0)
+        self.check_without(server, tree, ["disk0"])
+        self.check_without(server, tree, ["new"])
+
     def test_the_only_disk_is_replaced(self):
         server = self.server(1)
         tree = self.fill(server)

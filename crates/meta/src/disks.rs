@@ -15,6 +15,8 @@ pub(crate) struct Member {
     failed: AtomicBool,
     /// It leaves, or left: nothing is to be kept there.
     retired: AtomicBool,
+    /// It left: nothing of it is needed any more.
+    released: bool,
 }
 
 impl Member {
@@ -24,6 +26,7 @@ impl Member {
             disk,
             failed: AtomicBool::new(false),
             retired: AtomicBool::new(false),
+            released: false,
         })
     }
 
@@ -59,6 +62,17 @@ impl DiskSet {
             members: Arc::new(RwLock::new(members)),
             copies: Arc::new(AtomicUsize::new(copies)),
             changed: Arc::default(),
+        }
+    }
+
+    /// Disks that leave from the beginning: what they have is read, and they are told that the log goes on without
+    /// them.
+    pub fn add_leaving(&self, disks: Vec<(DiskId, Arc<dyn Disk>)>) {
+        let mut members = self.members.write();
+        for (id, disk) in disks {
+            let leaving = Member::new(id, disk);
+            leaving.retired.store(true, Ordering::Release);
+            members.push(leaving);
         }
     }
 
@@ -117,10 +131,13 @@ impl DiskSet {
     pub fn release(&self, index: usize) {
         let mut members = self.members.write();
         if let Some(member) = members.get_mut(index).filter(|member| member.is_retired()) {
-            let gone = Arc::new(Gone(member.disk.label().to_owned()));
-            let released = Member::new(member.id, gone);
-            released.retired.store(true, Ordering::Release);
-            *member = released;
+            *member = Arc::new(Member {
+                id: member.id,
+                disk: Arc::new(Gone(member.disk.label().to_owned())),
+                failed: AtomicBool::new(false),
+                retired: AtomicBool::new(true),
+                released: true,
+            });
         }
     }
 
@@ -145,12 +162,16 @@ impl DiskSet {
         self.get(index).is_retired()
     }
 
+    pub fn is_released(&self, index: usize) -> bool {
+        self.get(index).released
+    }
+
     pub fn is_healthy(&self, index: usize) -> bool {
         self.get(index).is_healthy()
     }
 
-    /// Whether anything may be written to it, be it that it leaves.
-    pub fn is_writable(&self, index: usize) -> bool {
+    /// Whether anything may be read from it and written to it, be it that it leaves.
+    pub fn is_usable(&self, index: usize) -> bool {
         !self.get(index).failed.load(Ordering::Acquire)
     }
 

@@ -109,9 +109,11 @@ pub(crate) async fn open(
     settings: MetaSettings,
     volume: VolumeId,
     disks: Vec<(DiskId, Arc<dyn Disk>)>,
+    leaving: Vec<(DiskId, Arc<dyn Disk>)>,
 ) -> Result<(Arc<MetaStore>, Recovered), MetaError> {
     let settings = within_limits(settings);
     let disks = DiskSet::new(volume, disks, settings.copies);
+    disks.add_leaving(leaving);
     let mut recovered = {
         let scan = recover::scan(&disks).await?;
         scan.recover()?

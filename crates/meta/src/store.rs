@@ -87,7 +87,20 @@ impl MetaStore {
         volume: VolumeId,
         disks: Vec<(DiskId, Arc<dyn Disk>)>,
     ) -> Result<(Arc<Self>, Recovered), MetaError> {
-        open::open(env, settings, volume, disks).await
+        open::open(env, settings, volume, disks, Vec::new()).await
+    }
+
+    /// As [`MetaStore::open`], with disks that leave: their log counts, and nothing is kept on them any more, their
+    /// state included. They know from then on that the log goes on without them, so that none of them, opened alone,
+    /// takes itself for enough. They are let go with [`MetaStore::retire_disk`].
+    pub async fn open_without(
+        env: Env,
+        settings: MetaSettings,
+        volume: VolumeId,
+        disks: Vec<(DiskId, Arc<dyn Disk>)>,
+        leaving: Vec<(DiskId, Arc<dyn Disk>)>,
+    ) -> Result<(Arc<Self>, Recovered), MetaError> {
+        open::open(env, settings, volume, disks, leaving).await
     }
 
     pub fn epoch(&self) -> Epoch {
@@ -378,10 +391,17 @@ impl MetaStore {
     }
 
     /// Whether log and state may be kept on a disk.
-    pub fn uses_disk(&self, id: DiskId) -> bool {
+    pub fn keeps_on_disk(&self, id: DiskId) -> bool {
         let disks = &self.shared.disks;
         let index = disks.index_of(id);
         index.is_some_and(|index| !disks.is_retired(index))
+    }
+
+    /// Whether a disk may have something that is needed: as long as [`MetaStore::retire_disk`] has not succeeded.
+    pub fn uses_disk(&self, id: DiskId) -> bool {
+        let disks = &self.shared.disks;
+        let index = disks.index_of(id);
+        index.is_some_and(|index| !disks.is_released(index))
     }
 
     /// Why the store takes nothing any more, if it has failed; open it again on other disks.
@@ -411,11 +431,15 @@ impl MetaStore {
 
     /// Keeps nothing on a disk any more. When it returns, everything submitted before has its copies on
     /// the others, as far as there are enough. Fails for the disk of the state itself, and as long as there
-    /// is no space for the copies: the disk may hold the only one of something then.
+    /// is no space for the copies: the disk may hold the only one of something then. To be called again after that;
+    /// nothing new is put on the disk meanwhile.
     pub async fn retire_disk(&self, id: DiskId) -> Result<(), MetaError> {
         let Some(index) = self.shared.disks.index_of(id) else {
             return Ok(());
         };
+        if self.shared.disks.is_released(index) {
+            return Ok(());
+        }
         if index == self.shared.state.disk() {
             return Err(MetaError::State(format!(
                 "the state is on disk {id}; open the volume on other disks"

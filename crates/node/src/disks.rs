@@ -58,6 +58,8 @@ const WIPED_NAME: &str = "cairn-disk.wiped";
 
 /// A lock file says which process holds it in so many bytes at most.
 const PID_LEN_BYTES_MAX: u64 = 20;
+/// Links are followed so often to where a folder is, as Linux does.
+const LINKS_MAX: usize = 40;
 /// Most files that wait for new shards on one disk.
 const SPARES_MAX: usize = 64;
 
@@ -66,6 +68,8 @@ pub struct PoolDisks {
     pub state: PoolState,
     pub disks: Vec<Arc<ShardDisk>>,
     pub missing: Vec<Missing>,
+    /// Where the folders are that the configuration names.
+    pub named: Vec<PathBuf>,
     pub watch: Watch,
     /// Whether the pool was made just now.
     pub created: bool,
@@ -78,7 +82,17 @@ pub async fn open_pool(env: &Env, config: &Config) -> Result<PoolDisks, NodeErro
         .iter()
         .map(|path| look_in_time(env, path, config));
     let mut folders = try_join_all(looks).await?;
+    let named = folders.iter().map(|folder| folder.path.clone()).collect();
     look_by_label(env, &mut folders, config).await?;
+    let opened = open_folders(env, config, folders).await?;
+    Ok(PoolDisks { named, ..opened })
+}
+
+async fn open_folders(
+    env: &Env,
+    config: &Config,
+    folders: Vec<Folder>,
+) -> Result<PoolDisks, NodeError> {
     let found: Vec<Found> = folders
         .iter()
         .map(|folder| Found {
@@ -163,18 +177,44 @@ async fn look_by_label(
 
 /// Looks at a folder on another thread. One that does not answer cannot be used; the others are.
 async fn look_in_time(env: &Env, path: &Path, config: &Config) -> Result<Folder, NodeError> {
+    let at = path.to_owned();
+    let placing = tokio::task::spawn_blocking(move || place_unseen(&at));
+    let place = match select(placing, env.clock.sleep(HANG_AFTER)).await {
+        Either::Left((Ok(place), _)) => place,
+        Either::Left((Err(_), _)) | Either::Right(_) => path.to_owned(),
+    };
     let unusable = |why: String| Folder {
-        path: std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
+        path: place.clone(),
         disk: None,
         content: Content::Unusable(why),
     };
-    let (at, config, runtime) = (path.to_owned(), config.clone(), Handle::current());
+    let (at, config, runtime) = (place.clone(), config.clone(), Handle::current());
     let looking = tokio::task::spawn_blocking(move || runtime.block_on(Folder::look(&at, &config)));
     match select(looking, env.clock.sleep(HANG_AFTER)).await {
         Either::Left((Ok(folder), _)) => folder,
         Either::Left((Err(error), _)) => Ok(unusable(format!("looking at it broke off: {error}"))),
         Either::Right(_) => Ok(unusable(no_answer())),
     }
+}
+
+/// As [`place`], without asking the folder itself, which may not answer: only those that it is in.
+fn place_unseen(path: &Path) -> PathBuf {
+    let mut path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    for _ in 0..LINKS_MAX {
+        // Without a slash at the end, which would follow a link.
+        path = path.components().collect();
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return path;
+        };
+        let Ok(parent) = parent.canonicalize() else {
+            return path;
+        };
+        match std::fs::read_link(parent.join(name)) {
+            Ok(target) => path = parent.join(target),
+            Err(_) => return parent.join(name),
+        }
+    }
+    path
 }
 
 fn no_answer() -> String {
@@ -489,6 +529,7 @@ async fn open_members(
         state,
         disks,
         missing,
+        named: Vec::new(),
         watch,
         created: false,
     })
@@ -554,6 +595,39 @@ mod tests {
         std::fs::remove_dir_all(&place).unwrap();
         std::fs::rename(root.path().join("old"), &place).unwrap();
         assert!(is_still_there(&disk, &place).await, "it is back");
+    }
+
+    #[test]
+    fn the_place_of_a_folder_is_found_without_looking_into_it() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &str| root.path().join(name);
+        std::fs::create_dir_all(at("mounts/disk")).unwrap();
+        std::os::unix::fs::symlink("mounts", at("relative")).unwrap();
+        std::os::unix::fs::symlink(at("relative/disk"), at("link")).unwrap();
+        std::os::unix::fs::symlink("link", at("link to a link")).unwrap();
+        std::os::unix::fs::symlink("circle", at("circle")).unwrap();
+        let names = [
+            "mounts/disk",
+            "mounts/disk/",
+            "mounts/./disk//",
+            "mounts/../mounts/disk",
+            "relative/disk/",
+            "link",
+            "link/",
+            "link to a link/",
+            "mounts/absent",
+            "relative/absent/",
+        ];
+        for name in names {
+            let found = place_unseen(&at(name));
+            let wanted = match name.ends_with("absent/") || name.ends_with("absent") {
+                true => place(&at("mounts")).join("absent"),
+                false => place(&at(name)),
+            };
+            assert_eq!(found.as_os_str(), wanted.as_os_str(), "{name}");
+        }
+        assert!(place_unseen(&at("circle")).starts_with(root.path()));
+        assert_eq!(place_unseen(Path::new("/")), Path::new("/"));
     }
 
     #[tokio::test]

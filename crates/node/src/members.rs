@@ -23,7 +23,7 @@ use tokio::runtime::Handle;
 
 use crate::assemble::Content;
 use crate::convert;
-use crate::disks::{Folder, is_half_wiped, is_still_there, open_disk, place, shard_settings, wipe};
+use crate::disks::{Folder, is_half_wiped, is_still_there, open_disk, shard_settings, wipe};
 use crate::node::{ChangeFailure, Inner, MetaDisks, VolumeService};
 use crate::pool::{PoolDisk, PoolState, PoolVolume};
 use crate::rebuild::Standing;
@@ -240,9 +240,13 @@ impl Inner {
                     Some(id) => self.require_rebuildable(id)?,
                     None => {}
                 }
-                // Held open meanwhile, so that nobody else takes it.
-                let at = folder.path.clone();
-                let wiping = tokio::task::spawn_blocking(move || wipe(&at));
+                // Held open meanwhile, so that nobody else takes it: also when it takes longer than anybody waits.
+                let (at, held) = (folder.path.clone(), disk.clone());
+                let wiping = tokio::task::spawn_blocking(move || {
+                    let wiped = wipe(&at);
+                    drop(held);
+                    wiped
+                });
                 match self.within(WIPE_MAX, path, wiping).await? {
                     Ok(Ok(())) => {}
                     Ok(Err(error)) => {
@@ -404,7 +408,7 @@ impl Inner {
             .retain(|entry| entry.disk.id != disk.id);
         drop(tried);
         tracing::info!(disk = disk.label, "a disk left the pool");
-        self.rebuild.wake();
+        self.after_a_change().await;
         Ok(gone)
     }
 
@@ -485,7 +489,7 @@ impl Inner {
         }
         if let Some(there) = self.disks().iter().find(|there| there.id() == id) {
             for fs in self.serving_all() {
-                if !fs.meta().uses_disk(id) {
+                if !fs.meta().keeps_on_disk(id) {
                     fs.meta().add_disk(id, Arc::clone(there.disk()));
                 }
             }
@@ -510,8 +514,8 @@ impl Inner {
     /// Where it finds only empty ones it makes a new pool.
     fn require_named(&self, state: &PoolState, id: DiskId) -> Result<(), ChangeFailure> {
         let is_named = |disk: &PoolDisk| {
-            let is_it = |path: &PathBuf| Path::new(&disk.label) == place(path);
-            self.config.data.iter().any(is_it)
+            let label = Path::new(&disk.label);
+            self.named.iter().any(|place| place == label)
         };
         let (mut gone, mut others) = (false, Vec::new());
         for disk in &state.disks {
@@ -580,8 +584,8 @@ impl Inner {
         }
     }
 
-    /// Keeps a volume's metadata on enough disks, closes segments that touch one that leaves, and has
-    /// the data moved.
+    /// Keeps a volume's metadata on enough disks, closes segments that touch one that leaves, or were begun with fewer
+    /// disks, and has the data moved.
     async fn after_a_change(self: &Arc<Self>) {
         let pool = self.pool.load_full();
         for fs in self.serving_all() {
@@ -589,9 +593,7 @@ impl Inner {
             if let Some(volume) = settings {
                 self.set_copies(&fs, &volume.settings).await;
             }
-            if pool.disks.iter().any(|disk| disk.leaving) {
-                self.store.seal_all(fs.volume()).await;
-            }
+            self.store.seal_all(fs.volume()).await;
         }
         self.rebuild.wake();
     }
@@ -610,7 +612,9 @@ impl Inner {
         for fs in self.serving_all() {
             if fs.meta().primary_disk() == id {
                 self.move_state(&fs, id).await?;
-            } else {
+            }
+            // It may have been opened again.
+            if let Some(VolumeService::Serving(fs)) = self.service(fs.volume()) {
                 self.retire(&fs, id).await?;
             }
         }
@@ -622,7 +626,13 @@ impl Inner {
         if !fs.meta().uses_disk(id) {
             return Ok(());
         }
-        self.change_metadata(fs, fs.meta().retire_disk(id)).await
+        self.change_metadata(fs, fs.meta().retire_disk(id)).await?;
+        // Not one more any longer.
+        let pool = self.pool.load_full();
+        if let Some(volume) = pool.volumes.iter().find(|volume| volume.id == fs.volume()) {
+            self.set_copies(fs, &volume.settings).await;
+        }
+        Ok(())
     }
 
     /// Opens a volume with its state on a disk that stays, instead of this one.
@@ -639,6 +649,7 @@ impl Inner {
             ));
         }
         let mut disks = others(self.all_meta_disks());
+        let mut left = Vec::new();
         // Of a disk that failed nothing can be had; the others have what it had.
         if self.metadata_trouble(fs).is_none() {
             let pool = self.pool.load_full();
@@ -668,9 +679,12 @@ impl Inner {
                     "metadata of volume {name} stays on the disk: it could be copied to no other one"
                 ));
             }
+            // It is told that the log goes on without it.
+            left = self.all_meta_disks();
+            left.retain(|(disk, _)| *disk == id);
         }
         tracing::info!(volume = fs.name(), "opening the volume on other disks");
-        self.reopen(fs, disks).await
+        self.reopen(fs, disks, left).await
     }
 
     /// A change of where metadata is that a disk may hold up.
@@ -721,7 +735,9 @@ impl Inner {
     pub async fn set_copies(&self, fs: &Fs, settings: &VolumeSettings) {
         let pool = self.pool.load();
         let leaving = pool.disks.iter().filter(|disk| disk.leaving);
-        let leaving = leaving.filter(|disk| fs.meta().uses_disk(disk.id)).count();
+        let leaving = leaving
+            .filter(|disk| fs.meta().keeps_on_disk(disk.id))
+            .count();
         drop(pool);
         let set = fs
             .meta()
@@ -731,11 +747,11 @@ impl Inner {
         }
     }
 
-    /// Closes a volume and opens it with its metadata on these disks. Clients wait meanwhile: they are told to try
+    /// Closes a volume and opens it with its metadata on `disks`, and not on those that it left. Clients wait meanwhile: they are told to try
     /// again later. The write verifier changes, so they send again what was not committed.
     ///
     /// The caller holds the changes, so that no volume is opened twice at a time.
-    async fn reopen(&self, fs: &Fs, disks: MetaDisks) -> Result<(), String> {
+    async fn reopen(&self, fs: &Fs, disks: MetaDisks, left: MetaDisks) -> Result<(), String> {
         let pool = self.pool.load_full();
         let Some(volume) = pool.volumes.iter().find(|volume| volume.id == fs.volume()) else {
             return Ok(());
@@ -754,7 +770,8 @@ impl Inner {
                 self.wait_until_quiet().await;
             }
         }
-        let opened = self.open_volume(volume, pool.volumes.len(), disks).await;
+        let count = pool.volumes.len();
+        let opened = self.open_volume(volume, count, disks, left).await;
         let (service, result) = match opened {
             Ok(fs) => (VolumeService::Serving(fs), Ok(())),
             Err(why) => {
@@ -837,7 +854,9 @@ impl Inner {
             tracing::error!(volume = fs.name(), disk = %primary, why, "metadata failed; opening the volume on other disks");
             self.avoided.lock().insert(primary, why);
             // What is in the way was logged, and the status says it.
-            let _ = self.reopen(&fs, self.all_meta_disks()).await;
+            let _ = self
+                .reopen(&fs, self.all_meta_disks(), Vec::new())
+                .await;
         }
     }
 
@@ -869,7 +888,8 @@ impl Inner {
                 continue;
             }
             let disks = self.all_meta_disks();
-            match self.open_volume(volume, pool.volumes.len(), disks).await {
+            let opened = self.open_volume(volume, pool.volumes.len(), disks, Vec::new());
+            match opened.await {
                 Ok(fs) => {
                     tracing::info!(volume = %volume.name, "this volume is served now");
                     self.volumes.write().insert(id, VolumeService::Serving(fs));

@@ -71,6 +71,8 @@ pub struct Inner {
     /// The disks that are there, also those that leave.
     pub disks: RwLock<Vec<Arc<ShardDisk>>>,
     pub missing: RwLock<Vec<Missing>>,
+    /// Where the folders are that the configuration names, as of the start.
+    pub named: Vec<PathBuf>,
     /// Whom work in the background makes way for.
     pub clients: Arc<Clients>,
     pub scrub: Scrub,
@@ -131,6 +133,7 @@ impl Inner {
             stopping: AtomicBool::new(false),
             disks: RwLock::new(pool.disks),
             missing: RwLock::new(pool.missing),
+            named: pool.named,
             exports: Arc::new(Exports::new(Vec::new())),
             registry: Registry::new(),
             dirty: DirtyBudget::new(budget.dirty_bytes),
@@ -146,7 +149,8 @@ impl Inner {
         let state = self.pool.load_full();
         self.remove_leftovers(&state).await;
         for volume in &state.volumes {
-            let opened = self.open_volume(volume, state.volumes.len(), self.all_meta_disks());
+            let (count, disks) = (state.volumes.len(), self.all_meta_disks());
+            let opened = self.open_volume(volume, count, disks, Vec::new());
             let service = match opened.await {
                 Ok(fs) => VolumeService::Serving(fs),
                 Err(why) => {
@@ -159,12 +163,14 @@ impl Inner {
         self.apply_exports(&state);
     }
 
-    /// Opens one of `count` volumes, with its metadata on these disks: the first are preferred.
+    /// Opens one of `count` volumes, with its metadata on `disks`, of which the first are preferred, and not on those
+    /// that it left.
     pub async fn open_volume(
         &self,
         volume: &PoolVolume,
         count: usize,
         disks: MetaDisks,
+        left: MetaDisks,
     ) -> Result<Fs, String> {
         let begun = Instant::now();
         let mut settings = self.meta_settings(&volume.settings, count);
@@ -173,7 +179,8 @@ impl Inner {
         let leaves = |id: DiskId| pool.disks.iter().any(|disk| disk.id == id && disk.leaving);
         settings.copies += disks.iter().filter(|(id, _)| leaves(*id)).count();
         drop(pool);
-        let opened = MetaStore::open(self.env.clone(), settings, volume.id, disks).await;
+        let opened =
+            MetaStore::open_without(self.env.clone(), settings, volume.id, disks, left).await;
         let (meta, recovered) = opened.map_err(|error| error.to_string())?;
         tracing::info!(
             volume = %volume.name,

@@ -102,8 +102,10 @@ pub fn work_of(
             }
             work.may_rewrite |= matches!(standing, Standing::Leaving | Standing::Gone);
         }
-        // What it has comes first: to move a shard takes less room than to write all anew.
-        if work.shards.is_empty() && info.sealed && info.code.parity() < parity_now {
+        // What it has comes first: to move a shard takes less room than to write all anew. And one that is away may
+        // have what is to be written.
+        let are_fine = work.shards.is_empty() && work.spare == i16::from(info.code.parity());
+        if are_fine && info.sealed && info.code.parity() < parity_now {
             work.is_narrow = true;
             work.shards = (0..info.code.total()).collect();
         }
@@ -143,6 +145,8 @@ pub struct Rebuild {
     away_since: Mutex<BTreeMap<DiskId, Duration>>,
     /// What failed, and until when it is left alone.
     put_off: Mutex<BTreeMap<(VolumeId, SegmentId), Duration>>,
+    /// Disks that metadata could not be moved off, why, and until when that is not tried again.
+    metadata_stays: Mutex<BTreeMap<DiskId, (Duration, String)>>,
     /// When all segments were looked at last, with all disks fine, and nothing was found.
     found_none_at: Mutex<Option<Duration>>,
     /// Held while the new place of a shard is made durable: whoever takes a disk out of the pool waits for it.
@@ -157,6 +161,7 @@ impl Rebuild {
             progress: Mutex::default(),
             away_since: Mutex::default(),
             put_off: Mutex::default(),
+            metadata_stays: Mutex::default(),
             found_none_at: Mutex::default(),
             commits: tokio::sync::Mutex::default(),
         }
@@ -164,6 +169,7 @@ impl Rebuild {
 
     pub fn wake(&self) {
         self.put_off.lock().clear();
+        self.metadata_stays.lock().clear();
         *self.found_none_at.lock() = None;
         self.wake.notify_one();
     }
@@ -207,14 +213,8 @@ impl Inner {
             leaving.map(|disk| disk.id).collect()
         };
         let mut problems = BTreeSet::new();
-        if !leaving.is_empty() {
-            // Volumes are not opened and closed by two at a time.
-            let _changes = self.changes.lock().await;
-            for disk in &leaving {
-                if let Err(why) = self.metadata_off(*disk).await {
-                    problems.insert(why);
-                }
-            }
+        for disk in &leaving {
+            problems.extend(self.metadata_off_again(*disk).await);
         }
         let standings = self.standings();
         let now = self.env.clock.monotonic();
@@ -263,6 +263,34 @@ impl Inner {
         let done = self.do_some(work, &mut problems).await;
         self.set_problems(problems);
         done
+    }
+
+    /// Has metadata moved off a disk, unless that failed a moment ago. Says what is in the way.
+    async fn metadata_off_again(&self, disk: DiskId) -> Option<String> {
+        let now = self.env.clock.monotonic();
+        let failed = self.rebuild.metadata_stays.lock().get(&disk).cloned();
+        if let Some((until, why)) = failed
+            && until > now
+        {
+            return Some(why);
+        }
+        // Volumes are not opened and closed by two at a time.
+        let moved = {
+            let _changes = self.changes.lock().await;
+            self.metadata_off(disk).await
+        };
+        let mut stays = self.rebuild.metadata_stays.lock();
+        match moved {
+            Ok(()) => {
+                stays.remove(&disk);
+                None
+            }
+            Err(why) => {
+                let until = self.env.clock.monotonic() + RETRY_AFTER;
+                stays.insert(disk, (until, why.clone()));
+                Some(why)
+            }
+        }
     }
 
     /// Says before the disks are full that not all of it finds room.
@@ -690,5 +718,11 @@ mod tests {
             .collect();
         assert_eq!(got, [(1, 3), (2, 4)]);
         assert!(work.iter().all(|work| work.is_narrow && work.spare == 2));
+        // What cannot be read now cannot be written either.
+        let away = |disk: DiskId| match disk.0 {
+            5 => Standing::Away,
+            _ => Standing::Fine,
+        };
+        assert_eq!(work_of(VolumeId(1), &segments, 3, away), []);
     }
 }

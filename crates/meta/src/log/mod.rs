@@ -549,7 +549,7 @@ impl FileMaker {
         };
         let untrue = self.headers.untrue(&set).into_iter();
         let tell = untrue
-            .filter(|disk| self.disks.is_writable(*disk))
+            .filter(|disk| self.disks.is_usable(*disk))
             .filter(|disk| file.copies.iter().all(|(has, _)| has != disk))
             .map(|disk| self.tell(disk, file.sequence - 1, &members));
         join_all(tell).await;

@@ -466,7 +466,7 @@ impl Scan {
         let is_missing = |id: &&DiskId| {
             self.disks
                 .index_of(**id)
-                .is_none_or(|index| !self.disks.is_healthy(index))
+                .is_none_or(|index| !self.disks.is_usable(index))
         };
         let members = head.members.len();
         let missing = head.members.iter().filter(is_missing).count();

@@ -95,7 +95,7 @@ fn disks_leave_and_come_while_it_runs() {
                 assert!(model.submit(&store));
             }
             store.retire_disk(id).await.expect("retires");
-            assert!(!store.uses_disk(id));
+            assert!(!store.uses_disk(id) && !store.keeps_on_disk(id));
             assert!(model.wait(&store).await);
             let stats = store.stats();
             assert!(!stats.log_disks.contains(&id));
@@ -542,9 +542,11 @@ fn a_disk_does_not_leave_while_its_copies_find_no_space() {
                 "{copies:?}"
             );
             assert!(store.stats().log_is_short);
+            assert!(store.uses_disk(DiskId(2)) && !store.keeps_on_disk(DiskId(2)));
         }
         pool.disks[2].remove("ballast").await.expect("removes");
         store.retire_disk(DiskId(2)).await.expect("retires");
+        assert!(!store.uses_disk(DiskId(2)));
         assert!(!store.stats().log_is_short);
         store.abort().await;
         let left = present(&pool.disks, &BTreeSet::from([0, 1]));
@@ -750,6 +752,57 @@ fn a_disk_that_the_log_left_for_want_of_space_is_not_enough() {
         let (store, _) = open(&world, 2, present(&pool.disks, &BTreeSet::from([1]))).await;
         expect_all(&store, 1..=number).await;
         store.abort().await;
+    });
+}
+
+/// The disk of the state leaves: the store is opened on others, and that disk knows it, alone or with older ones.
+#[test]
+fn a_disk_that_the_state_left_is_not_enough() {
+    block_on(async {
+        for (all, copies) in [(2, 1), (3, 2), (3, 1)] {
+            let world = TestWorld::new(1);
+            let pool = Pool::new(all);
+            let recorder = Recorder::new(&pool.disks);
+            // As whoever wants a copy more, before it closes the store.
+            let store = create(&world, copies + 1, pool.present()).await;
+            store
+                .durable(store.submit(put(1)))
+                .await
+                .expect("durable");
+            assert_eq!(store.primary_disk(), DiskId(1));
+            store.close().await.expect("closes");
+            drop(store);
+            let leaving = present(&pool.disks, &(1..all).collect());
+            let staying = present(&pool.disks, &BTreeSet::from([0]));
+            let (env, settings) = (world.env.clone(), settings(copies));
+            let opened = MetaStore::open_without(env, settings, VOLUME, staying, leaving).await;
+            let (store, _) = opened.expect("opens");
+            assert_ne!(store.primary_disk(), DiskId(1));
+            assert!(store.uses_disk(DiskId(1)) && !store.keeps_on_disk(DiskId(1)));
+            store
+                .durable(store.submit(put(2)))
+                .await
+                .expect("durable");
+            let early = recorder.crash_at(recorder.op_count(), Crash::LoseUnsynced, 1);
+            store.retire_disk(DiskId(1)).await.expect("retires");
+            assert!(!store.uses_disk(DiskId(1)));
+            let stats = store.stats();
+            assert!(!stats.log_disks.contains(&DiskId(1)) && !stats.degraded);
+            store
+                .durable(store.submit(put(3)))
+                .await
+                .expect("durable");
+            store.abort().await;
+            drop(store);
+            let missing: Vec<usize> = (1..all).collect();
+            for (disks, last) in [(&early, 2), (&pool.disks, 3)] {
+                expect_refused(&world, disks, &missing).await;
+                let staying = present(disks, &BTreeSet::from([0]));
+                let (store, _) = open(&world, copies, staying).await;
+                expect_all(&store, 1..=last).await;
+                store.abort().await;
+            }
+        }
     });
 }
 
