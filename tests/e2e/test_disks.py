@@ -67,6 +67,14 @@ class Disks(WorldTest):
 
         harness.wait_until(look, MOVE_SECONDS_MAX, what)
 
+    def drain(self, server, disk):
+        server.cairn("disk", "drain", disk)
+        self.wait(
+            server,
+            lambda disks, _: disks[disk.name]["state"] == "drained",
+            "the draining of a disk",
+        )
+
     def fill(self, server, name="tree", seed=1):
         tree = make_tree(self.scratch / name, seed)
         server.cairn("cp", "-r", "-q", tree, server.url(name))
@@ -129,12 +137,7 @@ class Disks(WorldTest):
             self.assertEqual(held.returncode, 4, held.stderr)
             self.assertIn("drain", held.stderr)
             # The one that volumes have their metadata on.
-            server.cairn("disk", "drain", server.disks[0])
-            self.wait(
-                server,
-                lambda disks, _: disks["disk0"]["state"] == "drained",
-                "the draining of a disk",
-            )
+            self.drain(server, server.disks[0])
             server.cairn("disk", "remove", server.disks[0])
         self.assertEqual(load.problems, [])
         self.assertGreater(len(load.written), 0)
@@ -158,12 +161,7 @@ class Disks(WorldTest):
                 with harness.Server(root, count) as server:
                     with Load(server, self.scratch, 20_000) as load:
                         harness.wait_until(lambda: len(load.written) > 20, MOVE_SECONDS_MAX, "some files")
-                        server.cairn("disk", "drain", server.disks[0])
-                        self.wait(
-                            server,
-                            lambda disks, _: disks["disk0"]["state"] == "drained",
-                            "the draining of a disk",
-                        )
+                        self.drain(server, server.disks[0])
                         server.cairn("disk", "remove", server.disks[0])
                     self.assertEqual(load.problems, [])
                     self.assertEqual(load.differences(), [])
@@ -203,12 +201,7 @@ class Disks(WorldTest):
     def test_a_drained_disk_knows_that_the_pool_went_on_without_it(self):
         server = self.server(2)
         before = self.fill(server, "before")
-        server.cairn("disk", "drain", server.disks[0])
-        self.wait(
-            server,
-            lambda disks, _: disks["disk0"]["state"] == "drained",
-            "the draining of a disk",
-        )
+        self.drain(server, server.disks[0])
         self.assertEqual(server.status()["health"], "no_redundancy")
         after = self.fill(server, "after", seed=2)
         server.kill()

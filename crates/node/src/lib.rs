@@ -13,6 +13,7 @@ mod disks;
 mod error;
 mod health;
 mod members;
+mod metadata;
 mod metrics;
 mod node;
 mod pool;

@@ -28,7 +28,7 @@ use crate::assemble::{Missing, failures_tolerated};
 use crate::convert;
 use crate::disks::PoolDisks;
 use crate::error::NodeError;
-use crate::members::OpenAgain;
+use crate::metadata::OpenAgain;
 use crate::metrics::{Observed, VolumeNumbers};
 use crate::pool::{PoolState, PoolVolume, Stage};
 use crate::pool_store;

@@ -61,14 +61,14 @@ impl Health {
 
     /// Of a write that is durable when it returns.
     pub(crate) fn note_durable<T>(&self, result: Result<T, DiskError>) -> Result<T, DiskError> {
-        self.count_sync(result.as_ref().map(drop));
+        self.count_sync(result.as_ref());
         self.note_write(result)
     }
 
     /// How an attempt to make something durable ended, as a whole; its parts are noted one by one.
-    pub(crate) fn count_sync(&self, result: Result<(), &DiskError>) {
+    pub(crate) fn count_sync<T>(&self, result: Result<T, &DiskError>) {
         match result {
-            Ok(()) => reset(&self.sync_errors_in_a_row),
+            Ok(_) => reset(&self.sync_errors_in_a_row),
             Err(DiskError::Io { .. }) => self.count_in_a_row(&self.sync_errors_in_a_row),
             Err(_) => {}
         }

@@ -161,7 +161,7 @@ impl Shard {
             false => Err(error),
         });
         let health = &self.shared.health;
-        health.count_sync(data.as_ref().and(names.as_ref()).map(|()| ()));
+        health.count_sync(data.as_ref().and(names.as_ref()));
         let names = health.note_write(names);
         health.note_write(data)?;
         self.sync.lost.store(false, Ordering::SeqCst);

@@ -765,10 +765,7 @@ fn a_disk_that_the_state_left_is_not_enough() {
             let recorder = Recorder::new(&pool.disks);
             // As whoever wants a copy more, before it closes the store.
             let store = create(&world, copies + 1, pool.present()).await;
-            store
-                .durable(store.submit(put(1)))
-                .await
-                .expect("durable");
+            store.durable(store.submit(put(1))).await.expect("durable");
             assert_eq!(store.primary_disk(), DiskId(1));
             store.close().await.expect("closes");
             drop(store);
@@ -779,19 +776,13 @@ fn a_disk_that_the_state_left_is_not_enough() {
             let (store, _) = opened.expect("opens");
             assert_ne!(store.primary_disk(), DiskId(1));
             assert!(store.uses_disk(DiskId(1)) && !store.keeps_on_disk(DiskId(1)));
-            store
-                .durable(store.submit(put(2)))
-                .await
-                .expect("durable");
+            store.durable(store.submit(put(2))).await.expect("durable");
             let early = recorder.crash_at(recorder.op_count(), Crash::LoseUnsynced, 1);
             store.retire_disk(DiskId(1)).await.expect("retires");
             assert!(!store.uses_disk(DiskId(1)));
             let stats = store.stats();
             assert!(!stats.log_disks.contains(&DiskId(1)) && !stats.degraded);
-            store
-                .durable(store.submit(put(3)))
-                .await
-                .expect("durable");
+            store.durable(store.submit(put(3))).await.expect("durable");
             store.abort().await;
             drop(store);
             let missing: Vec<usize> = (1..all).collect();

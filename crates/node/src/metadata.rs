@@ -1,0 +1,380 @@
+//! Which disks volumes have their metadata on while the pool is served.
+//!
+//! Owns: how many copies there are, moving a volume's metadata off a disk, opening a volume again whose metadata failed
+//! with its disk, or that could not be opened.
+//! Must not know: why a disk leaves; how the metadata makes its copies.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_base::{DiskId, VolumeId};
+use cairn_config::VolumeSettings;
+use cairn_fs::Fs;
+use cairn_meta::MetaError;
+use futures_util::future::{Either, select};
+
+use crate::node::{Inner, MetaDisks, VolumeService};
+use crate::watch::HANG_AFTER;
+
+/// A volume whose metadata is on a disk that fails may take so long to close before it is left behind.
+const CLOSE_MAX: Duration = Duration::from_secs(15);
+/// How often it is looked whether the disk with the metadata that somebody waits for works.
+const TROUBLE_INTERVAL: Duration = Duration::from_secs(1);
+/// What a volume that is left behind began to write past the disks, to their folders, is there after so long.
+const ABANDON_PAUSE: Duration = Duration::from_secs(1);
+/// A volume that cannot be opened is tried again after so long, and then after twice as long each time,
+const OPEN_PAUSE: Duration = Duration::from_secs(10);
+/// but no less often than this.
+const OPEN_PAUSE_MAX: Duration = Duration::from_secs(600);
+/// and this often until the next start: each time may cost one of the hundred terms that a log can name.
+const OPEN_TRIES_MAX: u32 = 10;
+/// What it began to write to disks is waited for, if it must be, a little longer than until they are given up.
+const QUIET_MAX: Duration = HANG_AFTER.saturating_add(Duration::from_secs(5));
+
+/// When a volume that could not be opened is tried again.
+pub struct OpenAgain {
+    at: Duration,
+    pause: Duration,
+    tries_left: u32,
+}
+
+impl OpenAgain {
+    fn new(now: Duration) -> Self {
+        Self {
+            at: now + OPEN_PAUSE,
+            pause: OPEN_PAUSE,
+            tries_left: OPEN_TRIES_MAX,
+        }
+    }
+
+    fn is_due(&self, now: Duration) -> bool {
+        self.tries_left > 0 && self.at <= now
+    }
+
+    fn note_failure(&mut self, now: Duration) {
+        self.tries_left = self.tries_left.saturating_sub(1);
+        self.pause = (self.pause * 2).min(OPEN_PAUSE_MAX);
+        self.at = now + self.pause;
+    }
+}
+
+impl Inner {
+    /// Sees to it that no volume needs a disk for its metadata. Says what is in the way, if anything is.
+    pub async fn metadata_off(&self, id: DiskId) -> Result<(), String> {
+        for fs in self.serving_all() {
+            if fs.meta().primary_disk() == id {
+                self.move_state(&fs, id).await?;
+            }
+            // It may have been opened again.
+            if let Some(VolumeService::Serving(fs)) = self.service(fs.volume()) {
+                self.retire(&fs, id).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps nothing of a volume's metadata on a disk any more on which its state is not.
+    async fn retire(&self, fs: &Fs, id: DiskId) -> Result<(), String> {
+        if !fs.meta().uses_disk(id) {
+            return Ok(());
+        }
+        self.change_metadata(fs, fs.meta().retire_disk(id)).await?;
+        // Not one more any longer.
+        let pool = self.pool.load_full();
+        if let Some(volume) = pool.volumes.iter().find(|volume| volume.id == fs.volume()) {
+            self.set_copies(fs, &volume.settings).await;
+        }
+        Ok(())
+    }
+
+    /// Opens a volume with its state on a disk that stays, instead of this one.
+    async fn move_state(&self, fs: &Fs, id: DiskId) -> Result<(), String> {
+        // It may be none of those that leave, but about to be removed.
+        let others = |mut disks: MetaDisks| {
+            disks.retain(|(disk, _)| *disk != id);
+            disks
+        };
+        if others(self.meta_disks()).is_empty() {
+            let name = fs.name();
+            return Err(format!(
+                "metadata of volume {name} stays on the disk: no other one works that does not leave, too"
+            ));
+        }
+        let mut disks = others(self.all_meta_disks());
+        let mut left = Vec::new();
+        // Of a disk that failed nothing can be had; the others have what it had.
+        if self.metadata_trouble(fs).is_none() {
+            let pool = self.pool.load_full();
+            for leaving in pool.disks.iter().filter(|disk| disk.leaving) {
+                if leaving.id != id {
+                    self.retire(fs, leaving.id).await?;
+                }
+            }
+            let Some(volume) = pool.volumes.iter().find(|volume| volume.id == fs.volume()) else {
+                return Ok(());
+            };
+            // The disk still has one of the copies, and the others have all that is wanted without it: also of what
+            // is changed from here on until the volume is closed.
+            let copies = self.metadata_copies(&volume.settings) + 1;
+            let copied = async {
+                fs.meta().set_copies(copies).await?;
+                fs.meta().ship().await
+            };
+            self.change_metadata(fs, copied).await?;
+            // One that failed for the metadata alone is not up to date, and nothing on it says so.
+            let stats = fs.meta().stats();
+            disks = others(self.meta_disks());
+            disks.retain(|(disk, _)| !stats.failed_disks.contains(disk));
+            if !disks.iter().any(|(disk, _)| stats.log_disks.contains(disk)) {
+                let name = fs.name();
+                return Err(format!(
+                    "metadata of volume {name} stays on the disk: it could be copied to no other one"
+                ));
+            }
+            // It is told that the log goes on without it.
+            left = self.all_meta_disks();
+            left.retain(|(disk, _)| *disk == id);
+        }
+        tracing::info!(volume = fs.name(), "opening the volume on other disks");
+        self.reopen(fs, disks, left).await
+    }
+
+    /// A change of where metadata is that a disk may hold up.
+    async fn change_metadata(
+        &self,
+        fs: &Fs,
+        change: impl Future<Output = Result<(), MetaError>> + Send,
+    ) -> Result<(), String> {
+        let name = fs.name();
+        match self.while_it_works(fs, change).await {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => Err(format!(
+                "metadata of volume {name} stays on the disk: {error}"
+            )),
+            None => Err(format!(
+                "metadata of volume {name} stays on the disk: the disk of its state does not answer"
+            )),
+        }
+    }
+
+    /// Waits for work that needs a volume's metadata, but not for ever where that is on a disk which may never
+    /// answer: `None` then, and the work is given up.
+    pub async fn while_it_works<T>(
+        &self,
+        fs: &Fs,
+        work: impl Future<Output = T> + Send,
+    ) -> Option<T> {
+        let clock = &self.env.clock;
+        let mut work = Box::pin(work);
+        let mut until = None;
+        loop {
+            match select(work, clock.sleep(TROUBLE_INTERVAL)).await {
+                Either::Left((done, _)) => return Some(done),
+                Either::Right((_, rest)) => work = rest,
+            }
+            if self.metadata_trouble(fs).is_some() {
+                let now = clock.monotonic();
+                if now >= *until.get_or_insert(now + CLOSE_MAX) {
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Has a volume's metadata kept on as many disks as its settings want, not counting those that leave: as long as
+    /// some of it is on them, nothing tells which disks have the copies. The status says if copies are missing;
+    /// they are made when there is space.
+    pub async fn set_copies(&self, fs: &Fs, settings: &VolumeSettings) {
+        let pool = self.pool.load();
+        let leaving = pool.disks.iter().filter(|disk| disk.leaving);
+        let leaving = leaving
+            .filter(|disk| fs.meta().keeps_on_disk(disk.id))
+            .count();
+        drop(pool);
+        let set = fs
+            .meta()
+            .set_copies(self.metadata_copies(settings) + leaving);
+        if let Some(Err(error)) = self.while_it_works(fs, set).await {
+            tracing::warn!(volume = fs.name(), %error, "the metadata does not have its copies yet");
+        }
+    }
+
+    /// Closes a volume and opens it with its metadata on `disks`, and not on those that it left. Clients wait meanwhile: they are told to try
+    /// again later. The write verifier changes, so they send again what was not committed.
+    ///
+    /// The caller holds the changes, so that no volume is opened twice at a time.
+    async fn reopen(&self, fs: &Fs, disks: MetaDisks, left: MetaDisks) -> Result<(), String> {
+        let pool = self.pool.load_full();
+        let Some(volume) = pool.volumes.iter().find(|volume| volume.id == fs.volume()) else {
+            return Ok(());
+        };
+        let closed = self.while_it_works(fs, fs.close()).await;
+        match closed {
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                tracing::warn!(volume = %volume.name, %error, "the volume did not close cleanly; it is recovered");
+            }
+            None => {
+                // Something of it waits for a disk that may never answer. Whatever it may still do, nobody
+                // hears of it, and it puts nothing on the disks.
+                tracing::error!(volume = %volume.name, "the volume does not close; it is left behind, and recovered from the log");
+                fs.abandon();
+                self.wait_until_quiet().await;
+            }
+        }
+        let count = pool.volumes.len();
+        let opened = self.open_volume(volume, count, disks, left).await;
+        let (service, result) = match opened {
+            Ok(fs) => (VolumeService::Serving(fs), Ok(())),
+            Err(why) => {
+                tracing::error!(volume = %volume.name, %why, "this volume is not served");
+                let told = format!("volume {} could not be opened again: {why}", volume.name);
+                (VolumeService::Failed(why), Err(told))
+            }
+        };
+        self.volumes.write().insert(volume.id, service);
+        self.apply_exports(&pool);
+        result
+    }
+
+    /// Waits until what was asked of the disks that are used before now is done, or they are not used any more:
+    /// what a volume that is left behind began to write could else land on what is written in its place.
+    async fn wait_until_quiet(&self) {
+        let since = self.env.clock.monotonic();
+        loop {
+            self.env.clock.sleep(ABANDON_PAUSE).await;
+            let now = self.env.clock.monotonic();
+            let disks = self.all_meta_disks().into_iter();
+            let mut is_quiet = disks.map(|(_, disk)| self.watch.is_quiet(&disk, since));
+            // The last disk is waited for when it hangs, but not here.
+            if is_quiet.all(|quiet| quiet) || now.saturating_sub(since) > QUIET_MAX {
+                return;
+            }
+        }
+    }
+
+    /// Whether a volume is served by this one still, and not by another that was opened since.
+    fn is_current(&self, fs: &Fs) -> bool {
+        match self.service(fs.volume()) {
+            Some(VolumeService::Serving(now)) => Arc::ptr_eq(now.meta(), fs.meta()),
+            Some(VolumeService::Failed(_)) | None => false,
+        }
+    }
+
+    /// Why the metadata of a volume cannot be worked with where it is, if that is so.
+    fn metadata_trouble(&self, fs: &Fs) -> Option<String> {
+        if let Some(failure) = fs.meta().failure() {
+            return Some(failure.to_string());
+        }
+        let primary = fs.meta().primary_disk();
+        let disks = self.disks();
+        let disk = disks.iter().find(|disk| disk.id() == primary)?;
+        let why = || self.watch.problem(disk.disk());
+        let failed = disk.health().failed;
+        failed.then(|| why().unwrap_or_else(|| "the disk fails".to_owned()))
+    }
+
+    /// What metadata met on a disk, if it is not kept there any more for that.
+    pub fn metadata_problem(&self, id: DiskId) -> Option<String> {
+        if let Some(why) = self.avoided.lock().get(&id) {
+            return Some(format!("it is not used for metadata any more: {why}"));
+        }
+        let failed = |fs: &Fs| fs.meta().stats().failed_disks.contains(&id);
+        let fs = self.serving_all().into_iter().find(failed)?;
+        Some(format!(
+            "metadata of volume {} could not be written there; it is not until the next start",
+            fs.name()
+        ))
+    }
+
+    /// Opens volumes again whose metadata failed, or is on a disk that did.
+    pub async fn reopen_failed(&self) {
+        for fs in self.serving_all() {
+            if self.metadata_trouble(&fs).is_none() {
+                continue;
+            }
+            let _changes = self.changes.lock().await;
+            // Another change may have opened it meanwhile.
+            let Some(why) = self.metadata_trouble(&fs).filter(|_| self.is_current(&fs)) else {
+                continue;
+            };
+            let primary = fs.meta().primary_disk();
+            let others = self.all_meta_disks().iter().any(|(id, _)| *id != primary);
+            if !others {
+                continue;
+            }
+            tracing::error!(volume = fs.name(), disk = %primary, why, "metadata failed; opening the volume on other disks");
+            self.avoided.lock().insert(primary, why);
+            // What is in the way was logged, and the status says it.
+            let _ = self.reopen(&fs, self.all_meta_disks(), Vec::new()).await;
+        }
+    }
+
+    /// Tries volumes again that could not be opened: what was in the way may be gone.
+    pub async fn open_failed(&self) {
+        let is_failed = |id| matches!(self.service(id), Some(VolumeService::Failed(_)));
+        let now = || self.env.clock.monotonic();
+        let due: Vec<VolumeId> = {
+            let pool = self.pool.load();
+            let ids = pool.volumes.iter().map(|volume| volume.id);
+            let failed: Vec<VolumeId> = ids.filter(|id| is_failed(*id)).collect();
+            let mut again = self.open_again.lock();
+            again.retain(|id, _| failed.contains(id));
+            let now = now();
+            let is_due = |id: &VolumeId| {
+                let first = || OpenAgain::new(now);
+                again.entry(*id).or_insert_with(first).is_due(now)
+            };
+            failed.into_iter().filter(is_due).collect()
+        };
+        for id in due {
+            let _changes = self.changes.lock().await;
+            let pool = self.pool.load_full();
+            // It may have been deleted meanwhile.
+            let Some(volume) = pool.volumes.iter().find(|volume| volume.id == id) else {
+                continue;
+            };
+            if !is_failed(id) || self.is_stopping() {
+                continue;
+            }
+            let disks = self.all_meta_disks();
+            let opened = self.open_volume(volume, pool.volumes.len(), disks, Vec::new());
+            match opened.await {
+                Ok(fs) => {
+                    tracing::info!(volume = %volume.name, "this volume is served now");
+                    self.volumes.write().insert(id, VolumeService::Serving(fs));
+                    self.open_again.lock().remove(&id);
+                    self.apply_exports(&pool);
+                }
+                Err(why) => {
+                    tracing::warn!(volume = %volume.name, %why, "this volume is still not served");
+                    self.volumes.write().insert(id, VolumeService::Failed(why));
+                    if let Some(again) = self.open_again.lock().get_mut(&id) {
+                        again.note_failure(now());
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_is_tried_again_later_and_later_and_not_for_ever() {
+        let seconds = |now: u64| Duration::from_secs(now);
+        let mut again = OpenAgain::new(seconds(0));
+        let mut tries = Vec::new();
+        for now in (0..10_000).map(seconds) {
+            if again.is_due(now) {
+                tries.push(now.as_secs());
+                again.note_failure(now);
+            }
+        }
+        let want = [10, 30, 70, 150, 310, 630, 1230, 1830, 2430, 3030];
+        assert_eq!(tries, want);
+    }
+}
