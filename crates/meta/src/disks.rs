@@ -48,6 +48,8 @@ pub(crate) struct DiskSet {
     copies: Arc<AtomicUsize>,
     /// A disk came or left since the log began its file, whose header names the members.
     changed: Arc<AtomicBool>,
+    /// The store is over: another one may be on these disks.
+    ended: Arc<AtomicBool>,
 }
 
 impl DiskSet {
@@ -62,6 +64,7 @@ impl DiskSet {
             members: Arc::new(RwLock::new(members)),
             copies: Arc::new(AtomicUsize::new(copies)),
             changed: Arc::default(),
+            ended: Arc::default(),
         }
     }
 
@@ -185,6 +188,16 @@ impl DiskSet {
                 "metadata is not written to this disk any more: {why}"
             );
         }
+    }
+
+    /// From now on no copies are put on them, whoever is still about to.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    /// Whether copies may be put on a disk, or taken away there.
+    pub fn takes_copies(&self, index: usize) -> bool {
+        self.is_healthy(index) && !self.ended.load(Ordering::Acquire)
     }
 
     /// From now on nothing is written to any of them.

@@ -82,7 +82,8 @@ pub(crate) async fn create(
         stays_on: Vec::new(),
         retained_from: LogPosition(1),
     };
-    let log = MirroredLog::start(files, scan.sequence_max() + 1, VecDeque::new()).await?;
+    let log =
+        MirroredLog::start(files, scan.sequence_max() + 1, VecDeque::new(), Vec::new()).await?;
     let start = Start {
         clock,
         tasks,
@@ -328,9 +329,11 @@ async fn start_term(
         }
     }
     let retained = std::mem::take(&mut recovered.retained);
-    let mut log = MirroredLog::start(files, recovered.sequence_max + 1, retained.into()).await?;
+    let (sequence_next, old) = (recovered.sequence_max + 1, recovered.parts());
+    let mut log = MirroredLog::start(files, sequence_next, retained.into(), old).await?;
     // A disk that failed meanwhile does not count any more: what it had is copied once more.
     append_short(&mut log, disks, recovered).await?;
+    log.set_old(recovered.parts());
     Ok(log)
 }
 
@@ -354,7 +357,8 @@ async fn copy_short(files: &FileMaker, recovered: &mut RecoveredLog) -> Result<(
         .min(files.info.log_file_bytes);
     let mut files = files.clone();
     files.info.log_file_bytes = file_bytes;
-    let mut log = MirroredLog::start(files, recovered.sequence_max + 1, VecDeque::new()).await?;
+    let (sequence_next, old) = (recovered.sequence_max + 1, recovered.parts());
+    let mut log = MirroredLog::start(files, sequence_next, VecDeque::new(), old).await?;
     append_short(&mut log, &disks, recovered).await?;
     let (files, sequence_next) = log.into_retained();
     recovered.retained.extend(files);

@@ -373,6 +373,9 @@ impl Shared {
     /// only if the primary does; copies that cannot be made show in the statistics.
     pub async fn ship_now(&self) -> Result<(), MetaError> {
         let _one_at_a_time = self.shipping.lock().await;
+        if self.stop() == Stop::Now {
+            return Err(MetaError::Closed);
+        }
         {
             let mut ship = self.ship.lock();
             ship.bytes = 0;
@@ -445,10 +448,14 @@ impl Shared {
         Some(superseded.swap_remove(index))
     }
 
-    /// Leaves old states as they are, after the stop.
-    pub fn leave_superseded(&self) {
-        let superseded = std::mem::take(&mut *self.superseded.lock());
-        state::leave(superseded);
+    /// Leaves the old states on some disks as they are.
+    pub fn leave_superseded(&self, on: impl Fn(usize) -> bool) {
+        let mut superseded = self.superseded.lock();
+        let all = std::mem::take(&mut *superseded).into_iter();
+        let (left, kept) = all.partition(|candidate| on(candidate.disk));
+        *superseded = kept;
+        drop(superseded);
+        state::leave(left);
     }
 
     /// Healthy disks but the primary's; those that have a copy come first.

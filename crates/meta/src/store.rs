@@ -430,8 +430,8 @@ impl MetaStore {
     }
 
     /// Keeps nothing on a disk any more. When it returns, everything submitted before has its copies on
-    /// the others, as far as there are enough. Fails for the disk of the state itself, and as long as there
-    /// is no space for the copies: the disk may hold the only one of something then. To be called again after that;
+    /// the others, as far as there are enough, and so has the state. Fails for the disk of the state itself, and as
+    /// long as there is no space for the copies: the disk may hold the only one of something then. To be called again after that;
     /// nothing new is put on the disk meanwhile.
     pub async fn retire_disk(&self, id: DiskId) -> Result<(), MetaError> {
         let Some(index) = self.shared.disks.index_of(id) else {
@@ -451,6 +451,13 @@ impl MetaStore {
         self.durable(self.submit(Batch::new())).await?;
         self.check_copies()?;
         self.shared.ship_now().await?;
+        if !self.shared.states_are_complete() {
+            // The disk may have the only other one.
+            let volume = self.shared.disks.volume;
+            return Err(MetaError::CopiesMissing { volume });
+        }
+        // An old one there is of no use to anybody, and would keep the disk from being closed.
+        self.shared.leave_superseded(|disk| disk == index);
         self.shared.disks.release(index);
         Ok(())
     }
@@ -479,7 +486,7 @@ impl MetaStore {
         shared.disks.give_all_up();
         shared.state.leave();
         shared.ask_stop(Stop::Now);
-        shared.leave_superseded();
+        shared.leave_superseded(|_| true);
         shared.admission.notify_waiters();
     }
 
@@ -488,6 +495,10 @@ impl MetaStore {
         self.shared.tasks.idle().await;
         self.shared.progress.stop(MetaError::Closed);
         self.shared.admission.notify_waiters();
+        // Copies that somebody asked for are still being made, perhaps without anybody waiting: none of them may land
+        // on what is opened in the place of this store.
+        self.shared.disks.end();
+        drop(self.shared.shipping.lock().await);
     }
 
     pub fn stats(&self) -> MetaStats {

@@ -69,8 +69,20 @@ impl Headers {
 
     /// A header was written. Returns the file that was there only for the one before.
     pub fn note(&self, disk: usize, newest: NewestHeader) -> Option<u64> {
-        let before = self.0.lock().insert(disk, newest)?;
+        let mut all = self.0.lock();
+        let is_older = |before: &NewestHeader| newest.sequence < before.sequence;
+        if all.get(&disk).is_some_and(is_older) {
+            // The disk was told before that it lacks something.
+            return None;
+        }
+        let before = all.insert(disk, newest)?;
         before.is_all.then_some(before.sequence)
+    }
+
+    /// What a disk says of the others.
+    pub fn newest(&self, disk: usize) -> Option<Members> {
+        let newest = self.0.lock();
+        newest.get(&disk).map(|newest| newest.members.clone())
     }
 
     /// What the file holds is not needed any more. Whether it must stay all the same.

@@ -82,10 +82,22 @@ pub(crate) struct Retained {
     /// The last position in it; 0 if there is none.
     pub last: LogPosition,
     pub disks: Vec<usize>,
-    /// Disks that were dropped from it while it was written. They do not count, but what no other has may
-    /// be read from them.
+    /// Disks that were dropped from it while it was written, and have what was acknowledged in it. They do not count
+    /// as copies, but what no other has may be read from them.
     pub dropped: Vec<usize>,
     pub len_bytes: u64,
+    /// Disks that got copies of all that is in it since, into other files.
+    pub copied: Vec<usize>,
+    /// It was there before this start: who has what of it the [`Part`]s say.
+    pub is_old: bool,
+}
+
+/// Records that follow each other and that the same disks have, of what was there before the start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub first: LogPosition,
+    pub last: LogPosition,
+    pub holders: Vec<usize>,
 }
 
 impl Retained {
@@ -96,7 +108,15 @@ impl Retained {
             disks: file.copies.iter().map(|(disk, _)| *disk).collect(),
             dropped: file.dropped.clone(),
             len_bytes: info.log_file_bytes,
+            copied: Vec::new(),
+            is_old: false,
         }
+    }
+
+    /// The disks that have all of it, be it that some failed since: those are away, or have it.
+    fn holders(&self) -> Vec<usize> {
+        let disks = self.disks.iter().chain(&self.dropped);
+        disks.chain(&self.copied).copied().collect()
     }
 }
 
@@ -111,6 +131,8 @@ struct OpenFile {
     copies: Vec<(usize, Arc<dyn DiskFile>)>,
     /// Disks that had a copy and are not written to any more.
     dropped: Vec<usize>,
+    /// Disks that lack some of what was before it, and were told so.
+    behind: Vec<usize>,
 }
 
 impl OpenFile {
@@ -133,6 +155,8 @@ pub(crate) struct MirroredLog {
     next: Option<oneshot::Receiver<Option<OpenFile>>>,
     sequence_next: u64,
     retained: VecDeque<Retained>,
+    /// What was there before the start, as far as it may still be needed.
+    old: Vec<Part>,
     syncs: u64,
     /// Up to here some of what is kept may have fewer copies than were asked for; 0 if all has.
     short_through: LogPosition,
@@ -161,13 +185,19 @@ impl Spares {
 
 impl MirroredLog {
     /// Starts a term: a new file on `copies` disks. Nothing may be served before this has returned.
+    /// What is in the files that are there is in `old`.
     pub async fn start(
         files: FileMaker,
         sequence_next: u64,
-        retained: VecDeque<Retained>,
+        mut retained: VecDeque<Retained>,
+        old: Vec<Part>,
     ) -> Result<Self, MetaError> {
         let mut sequence_next = sequence_next;
-        let current = files.until_done(&mut sequence_next).await?;
+        let needed: Vec<Vec<usize>> = old.iter().map(|part| part.holders.clone()).collect();
+        let current = files.until_done(&mut sequence_next, &needed).await?;
+        for file in &mut retained {
+            file.is_old = true;
+        }
         files.tell_left_behind(&current).await;
         Ok(Self {
             files,
@@ -175,9 +205,15 @@ impl MirroredLog {
             next: None,
             sequence_next,
             retained,
+            old,
             syncs: 0,
             short_through: LogPosition(0),
         })
+    }
+
+    /// More copies were made of what was there before the start.
+    pub fn set_old(&mut self, old: Vec<Part>) {
+        self.old = old;
     }
 
     /// The disks that the last record was written to.
@@ -192,16 +228,37 @@ impl MirroredLog {
         (self.retained, self.sequence_next)
     }
 
-    /// Prepares the next file in the background, so that rolling over costs nothing.
+    /// The disks that have each part of what is still needed.
+    fn needed(&self) -> Vec<Vec<usize>> {
+        let from = self.files.retained_from;
+        let old = self.old.iter().filter(|part| part.last >= from);
+        let retained = self.retained.iter();
+        let retained = retained.filter(|file| !file.is_old && file.last >= from);
+        let mut needed: Vec<Vec<usize>> = old
+            .map(|part| part.holders.clone())
+            .chain(retained.map(Retained::holders))
+            .collect();
+        if self.current.last >= from {
+            needed.push(self.disks().chain(self.current.dropped.clone()).collect());
+        }
+        needed
+    }
+
+    /// Prepares the next file in the background, so that rolling over costs nothing. Not on a disk that lacks
+    /// anything: what its header says is not true before the file is used.
     fn prepare_next(&mut self) {
         let files = self.files.clone();
+        let set = files.choose(&[]);
+        let needed = self.needed();
+        if !files.behind(&set, &needed).is_empty() {
+            return;
+        }
         // One attempt here; retries happen in the foreground, when the file is needed.
         let sequence = take_sequence(&mut self.sequence_next);
         let (sender, receiver) = oneshot::channel();
         self.next = Some(receiver);
         self.files.tasks.spawn("log-prepare", async move {
-            let set = files.choose(&[]);
-            let made = files.run(sequence, set).await.ok();
+            let made = files.run(sequence, set, &needed).await.ok();
             // The log may be gone meanwhile: the next open finds the file and uses it again.
             let _ = sender.send(made);
         });
@@ -237,7 +294,9 @@ impl MirroredLog {
                 if let Some(file) = unfit {
                     self.retain(&file);
                 }
-                self.files.until_done(&mut self.sequence_next).await?
+                let needed = self.needed();
+                let files = &self.files;
+                files.until_done(&mut self.sequence_next, &needed).await?
             }
         };
         self.files.tell_left_behind(&file).await;
@@ -266,6 +325,7 @@ impl MirroredLog {
             true => LogPosition(0),
             false => last,
         };
+        self.tell_caught_up().await;
         if let Err(error) = done {
             self.current.copies_wanted = wanted;
             tracing::warn!(
@@ -276,36 +336,84 @@ impl MirroredLog {
         }
     }
 
+    /// Tells disks that lacked something when the file was begun, and have all by now, or do without, what the others'
+    /// headers say. Until then they do not start without those that had it all.
+    async fn tell_caught_up(&mut self) {
+        if self.current.behind.is_empty() {
+            return;
+        }
+        let set: Vec<usize> = self.disks().collect();
+        let still = self.files.behind(&set, &self.needed());
+        let behind = std::mem::take(&mut self.current.behind);
+        let (behind, done): (Vec<usize>, Vec<usize>) =
+            behind.into_iter().partition(|disk| still.contains(disk));
+        self.current.behind = behind;
+        let done: Vec<usize> = done.into_iter().filter(|disk| set.contains(disk)).collect();
+        if done.is_empty() {
+            return;
+        }
+        let sequence = take_sequence(&mut self.sequence_next);
+        let members = self.files.members_for(&set);
+        let tell = done
+            .into_iter()
+            .map(|disk| self.files.tell(disk, sequence, &members));
+        if join_all(tell).await.contains(&false) {
+            // As long as it does not know that it has all, nothing starts with it alone.
+            self.short_through = self.last();
+        }
+    }
+
     async fn copy_retained(&mut self, retained_from: LogPosition) -> Result<(), MetaError> {
         let disks = self.files.disks.clone();
         let possible = disks.copies_possible();
-        let is_short = |file: &Retained| {
-            let healthy = file.disks.iter().filter(|disk| disks.is_healthy(**disk));
-            healthy.count() < possible
-        };
         // What is on all disks that the log goes on with would only be there twice, and once more each time that
         // copies are asked for while a disk has no space for them.
-        let copies = &self.current.copies;
-        let is_there = |file: &Retained| copies.iter().all(|(disk, _)| file.disks.contains(disk));
-        let needed =
-            |file: &&Retained| file.last >= retained_from && is_short(file) && !is_there(file);
-        let old: Vec<(u64, LogPosition, Vec<usize>)> = self
+        let set: Vec<usize> = self.disks().collect();
+        let is_short = |holders: &[usize]| {
+            let healthy = holders.iter().filter(|disk| disks.is_healthy(**disk));
+            healthy.count() < possible && !set.iter().all(|disk| holders.contains(disk))
+        };
+        let is_short_part =
+            |part: &&mut Part| part.last >= retained_from && is_short(&part.holders);
+        let short_from = self.old.iter_mut().filter(is_short_part);
+        let short_from = short_from.map(|part| part.first).min();
+        let is_needed = |file: &&Retained| {
+            let is_short = match file.is_old {
+                true => short_from.is_some_and(|first| file.last >= first),
+                false => is_short(&file.holders()),
+            };
+            file.last >= retained_from && is_short
+        };
+        let copied: Vec<(u64, LogPosition, Vec<usize>)> = self
             .retained
             .iter()
-            .filter(needed)
+            .filter(is_needed)
             .map(|file| {
                 let disks = file.disks.iter().chain(&file.dropped);
                 (file.sequence, file.last, disks.copied().collect())
             })
             .collect();
-        for (sequence, last, disks) in old {
-            for (head, payload) in self.files.read_records(sequence, last, &disks).await? {
+        let mut on = set.clone();
+        for (sequence, last, disks) in &copied {
+            for (head, payload) in self.files.read_records(*sequence, *last, disks).await? {
                 if head.last < retained_from {
                     continue;
                 }
                 let positions = (head.first, head.last);
                 let copy = RecordBuf::copy_of(&payload, positions, head.epoch, head.term);
                 self.append(copy, retained_from, false).await?;
+                on.retain(|disk| self.current.copies.iter().any(|(has, _)| has == disk));
+            }
+        }
+        for part in self.old.iter_mut().filter(is_short_part) {
+            part.holders.extend(&on);
+        }
+        for file in &mut self.retained {
+            if copied
+                .iter()
+                .any(|(sequence, ..)| *sequence == file.sequence)
+            {
+                file.copied.extend(&on);
             }
         }
         Ok(())
@@ -414,6 +522,7 @@ impl MirroredLog {
             self.short_through = self.last();
         }
         self.files.retained_from = self.files.retained_from.max(retained_from);
+        self.tell_caught_up().await;
         let goes_on = self.files.info.members.is_none();
         if goes_on && self.next.is_none() && self.current.offset > file_len / 4 {
             self.prepare_next();
@@ -434,6 +543,7 @@ impl CommitLog for MirroredLog {
 
     fn trim(&mut self) {
         let needed = self.files.retained_from;
+        self.old.retain(|part| part.last >= needed);
         if self.retained.iter().all(|file| file.last >= needed) {
             return;
         }
@@ -484,11 +594,12 @@ pub(crate) fn file_sequence(name: &str) -> Option<u64> {
         .filter(|number| is_canonical && *number < u64::MAX / 2)
 }
 
-/// Takes a number for a file, and the one before it for headers that disks get which the file is not on:
-/// whoever finds both goes by the file's.
+/// Takes a number for a file; the one before it for headers that disks get which the file is not on: whoever finds both
+/// goes by the file's; and the one after it for headers that disks get which it is on, and which lack what was before
+/// it: whoever finds both goes by these.
 fn take_sequence(next: &mut u64) -> u64 {
     let sequence = *next + 1;
-    *next += 2;
+    *next += 3;
     sequence
 }
 
@@ -555,20 +666,34 @@ impl FileMaker {
         join_all(tell).await;
     }
 
-    async fn tell(&self, disk: usize, sequence: u64, members: &Members) {
+    /// Gives a disk a file with nothing but a header.
+    async fn make_told(
+        &self,
+        disk: usize,
+        sequence: u64,
+        members: &Members,
+    ) -> Result<(), DiskError> {
         // Where there is no space for a log file there may be for a short one.
         let mut files = self.clone();
         files.info.log_file_bytes = TOLD_FILE_BYTES;
         let header = files.header(sequence, &[self.disks.get(disk).id], members);
-        match files.make(disk, sequence, &header.encode().freeze()).await {
-            Ok(_) => {
-                let newest = NewestHeader {
-                    sequence,
-                    members: members.clone(),
-                    is_all: true,
-                };
-                self.note_header(disk, newest);
-            }
+        files
+            .make(disk, sequence, &header.encode().freeze())
+            .await?;
+        let newest = NewestHeader {
+            sequence,
+            members: members.clone(),
+            is_all: true,
+        };
+        self.note_header(disk, newest);
+        Ok(())
+    }
+
+    /// Whether the disk has been told.
+    async fn tell(&self, disk: usize, sequence: u64, members: &Members) -> bool {
+        let told = self.make_told(disk, sequence, members).await;
+        match &told {
+            Ok(()) => {}
             Err(error) => {
                 tracing::warn!(
                     volume = self.disks.volume.0,
@@ -579,10 +704,59 @@ impl FileMaker {
                 if self.disks.is_retired(disk) {
                     self.headers.forget(disk);
                 } else if !matches!(error, DiskError::Full { .. }) {
-                    self.disks.mark_failed(disk, &error);
+                    self.disks.mark_failed(disk, error);
                 }
             }
         }
+        told.is_ok()
+    }
+
+    /// Those of a set that lack some of what is needed, of which fewer members than a header promises have a copy: such
+    /// a disk, with as many members missing as the header allows, would take itself for enough without it.
+    fn behind(&self, set: &[usize], needed: &[Vec<usize>]) -> Vec<usize> {
+        let members = self.members_for(set);
+        let is_member = |disk: &&usize| members.disks.contains(&self.disks.get(**disk).id);
+        let holders = |part: &Vec<usize>| part.iter().filter(is_member).count();
+        let short = |part: &&Vec<usize>| holders(part) < members.copies();
+        let short: Vec<&Vec<usize>> = needed.iter().filter(short).collect();
+        let lacks = |disk: &&usize| short.iter().any(|part| !part.contains(disk));
+        set.iter().filter(lacks).copied().collect()
+    }
+
+    /// What a disk is told that is behind.
+    fn members_before(&self, disk: usize, set: &[usize], needed: &[Vec<usize>]) -> Members {
+        // At a start there may be copies on disks that are away. What it was told before it was so is as true as then.
+        if self.info.members.is_some()
+            && let Some(members) = self.headers.newest(disk)
+        {
+            return members;
+        }
+        // Those that have everything, of whom one is enough, must not all be missing.
+        let has_all = |disk: &&usize| needed.iter().all(|part| part.contains(disk));
+        let whole = set.iter().filter(has_all);
+        let whole: Vec<DiskId> = whole.map(|disk| self.disks.get(*disk).id).collect();
+        match whole.len() {
+            // Where there is none, nobody may be missing: any may be the only one to have something.
+            0 => Members {
+                copies: 1,
+                ..self.members_for(set)
+            },
+            count => Members {
+                disks: whole,
+                copies: count as u8,
+            },
+        }
+    }
+
+    /// What the header of a file on a set of disks says.
+    fn members_for(&self, set: &[usize]) -> Members {
+        let ids: Vec<DiskId> = set.iter().map(|disk| self.disks.get(*disk).id).collect();
+        self.info.members.clone().unwrap_or_else(|| Members {
+            disks: self.member_ids(&ids),
+            // Not only those that it is on now: where others have no space, a start without one of those
+            // must go on.
+            copies: self.disks.copies_wanted().min(SET_COUNT_MAX) as u8,
+        })
     }
 
     /// The disks that a header names as members.
@@ -620,7 +794,11 @@ impl FileMaker {
     }
 
     /// Tries again without the disks that fail, until there is a file on all disks of a set.
-    async fn until_done(&self, sequence_next: &mut u64) -> Result<OpenFile, MetaError> {
+    async fn until_done(
+        &self,
+        sequence_next: &mut u64,
+        needed: &[Vec<usize>],
+    ) -> Result<OpenFile, MetaError> {
         let mut full = Vec::new();
         let mut full_error = None;
         loop {
@@ -635,7 +813,7 @@ impl FileMaker {
             }
             let sequence = take_sequence(sequence_next);
             // Each failure takes a disk away, so this ends.
-            match self.run(sequence, set).await {
+            match self.run(sequence, set, needed).await {
                 Ok(file) => return Ok(file),
                 Err(failures) => {
                     for (disk, error) in failures {
@@ -653,15 +831,26 @@ impl FileMaker {
         &self,
         sequence: u64,
         set: Vec<usize>,
+        needed: &[Vec<usize>],
     ) -> Result<OpenFile, Vec<(usize, DiskError)>> {
         let copies_wanted = self.disks.copies_wanted();
         let ids: Vec<DiskId> = set.iter().map(|disk| self.disks.get(*disk).id).collect();
-        let members = self.info.members.clone().unwrap_or_else(|| Members {
-            disks: self.member_ids(&ids),
-            // Not only those that it is on now: where others have no space, a start without one of those
-            // must go on.
-            copies: copies_wanted.min(SET_COUNT_MAX) as u8,
-        });
+        let behind = self.behind(&set, needed);
+        if !behind.is_empty() {
+            // Before the file is there, whose header promises what is not kept yet.
+            let tell = behind.iter().map(|disk| {
+                let members = self.members_before(*disk, &set, needed);
+                async move { self.make_told(*disk, sequence + 1, &members).await }
+            });
+            let told = behind.iter().copied().zip(join_all(tell).await);
+            let failures: Vec<_> = told
+                .filter_map(|(disk, told)| Some((disk, told.err()?)))
+                .collect();
+            if !failures.is_empty() {
+                return Err(self.note_failures(failures));
+            }
+        }
+        let members = self.members_for(&set);
         let header = self.header(sequence, &ids, &members);
         let block = header.encode().freeze();
         let makes = set.iter().map(|disk| self.make(*disk, sequence, &block));
@@ -679,14 +868,10 @@ impl FileMaker {
                     self.note_header(disk, newest);
                     copies.push((disk, file));
                 }
-                Err(error) => {
-                    if !matches!(error, DiskError::Full { .. }) {
-                        self.disks.mark_failed(disk, &error);
-                    }
-                    failures.push((disk, error));
-                }
+                Err(error) => failures.push((disk, error)),
             }
         }
+        let failures = self.note_failures(failures);
         if failures.is_empty() {
             return Ok(OpenFile {
                 sequence,
@@ -696,6 +881,7 @@ impl FileMaker {
                 copies_wanted,
                 copies,
                 dropped: Vec::new(),
+                behind,
             });
         }
         // The header names disks that do not have it: this file must not hold anything.
@@ -703,6 +889,15 @@ impl FileMaker {
             self.recycle(disk, sequence, true);
         }
         Err(failures)
+    }
+
+    fn note_failures(&self, failures: Vec<(usize, DiskError)>) -> Vec<(usize, DiskError)> {
+        for (disk, error) in &failures {
+            if !matches!(error, DiskError::Full { .. }) {
+                self.disks.mark_failed(*disk, error);
+            }
+        }
+        failures
     }
 
     /// The records of a file whose last is `last`, put together from its copies if none is whole. A disk

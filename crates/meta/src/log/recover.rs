@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 
 use super::format::{BLOCK_BYTES, FILE_LEN_BYTES_MAX, FileHeader, Term, find_records};
 use super::headers::{Members, NewestHeader};
-use super::{Retained, file_name, file_sequence};
+use super::{Part, Retained, file_name, file_sequence};
 use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::records::AppliedRecord;
@@ -102,6 +102,22 @@ pub(crate) struct RecoveredLog {
 }
 
 impl RecoveredLog {
+    /// Who has what of it.
+    pub fn parts(&self) -> Vec<Part> {
+        let mut parts: Vec<Part> = Vec::new();
+        for record in &self.records {
+            match parts.last_mut() {
+                Some(part) if part.holders.iter().eq(&record.holders) => part.last = record.last,
+                _ => parts.push(Part {
+                    first: record.first,
+                    last: record.last,
+                    holders: record.holders.iter().copied().collect(),
+                }),
+            }
+        }
+        parts
+    }
+
     /// Whether a state that came so far is part of this history, and the log goes on from it.
     pub fn continues(&self, applied: &AppliedRecord) -> bool {
         let position = applied.position;
@@ -451,6 +467,8 @@ impl Scan {
                             disks: Vec::new(),
                             dropped: Vec::new(),
                             len_bytes: header.file_len_bytes,
+                            copied: Vec::new(),
+                            is_old: true,
                         });
                     entry.last = entry.last.max(last);
                     entry.disks.push(file.disk);

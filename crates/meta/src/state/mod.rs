@@ -218,7 +218,7 @@ pub(crate) async fn discard(candidate: Candidate, disks: &DiskSet) {
         let path = source.close();
         // That may have taken any time, because the disk hung: the store may have been left behind since, and
         // what is there may be that of another one which was opened in its place.
-        match path.filter(|_| used.is_healthy(index)) {
+        match path.filter(|_| used.takes_copies(index)) {
             Some(path) => rocks::remove_folder(&path),
             None => Ok(()),
         }

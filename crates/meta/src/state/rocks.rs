@@ -486,7 +486,7 @@ impl Target {
     /// a disk hung: the store may have been left behind since, and what is on this disk may be that of
     /// another one which was opened in its place.
     fn check(&self) -> Result<(), MetaError> {
-        match self.disks.is_healthy(self.index) {
+        match self.disks.takes_copies(self.index) {
             true => Ok(()),
             false => Err(MetaError::State(
                 "nothing is put on this disk any more".to_owned(),

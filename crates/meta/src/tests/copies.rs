@@ -446,7 +446,7 @@ fn a_copy_of_an_older_record_hides_no_newer_one() {
             stays_on: Vec::new(),
             retained_from: LogPosition(1),
         };
-        let started = MirroredLog::start(files, 1, VecDeque::new()).await;
+        let started = MirroredLog::start(files, 1, VecDeque::new(), Vec::new()).await;
         let mut log = started.expect("starts");
         for position in [4, 5, 3] {
             let positions = (LogPosition(position), LogPosition(position));
@@ -734,16 +734,7 @@ fn a_disk_that_the_log_left_for_want_of_space_is_not_enough() {
         let world = TestWorld::new(1);
         let pool = Pool::new(2);
         let store = create(&world, 2, pool.present()).await;
-        limits::fill(&pool.disks[1], "ballast", 16 << 10).await;
-        let mut number = 0;
-        while store.stats().log_disks.len() == 2 {
-            number += 1;
-            assert!(number < 200, "it needs another file by now");
-            store
-                .durable(store.submit(put(number)))
-                .await
-                .expect("durable");
-        }
+        let number = leave_for_want_of_space(&world, &pool, &store).await;
         assert_eq!(store.stats().failed_disks, []);
         assert!(store.stats().degraded);
         store.abort().await;
@@ -751,6 +742,157 @@ fn a_disk_that_the_log_left_for_want_of_space_is_not_enough() {
         expect_refused(&world, &pool.disks, &[0]).await;
         let (store, _) = open(&world, 2, present(&pool.disks, &BTreeSet::from([1]))).await;
         expect_all(&store, 1..=number).await;
+        store.abort().await;
+    });
+}
+
+/// As above, with space again while the log goes on without the disk: the next file is not begun there before the
+/// disk has all that was before it.
+#[test]
+fn a_disk_with_space_again_is_not_enough() {
+    block_on(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(2);
+        let store = create(&world, 2, pool.present()).await;
+        let number = leave_for_want_of_space(&world, &pool, &store).await;
+        pool.disks[1].remove("ballast").await.expect("removes");
+        let last = number + 8;
+        for number in number + 1..=last {
+            store
+                .durable(store.submit(put(number)))
+                .await
+                .expect("durable");
+            limits::settle(&world).await;
+        }
+        assert_eq!(store.stats().log_disks, [DiskId(1)]);
+        store.abort().await;
+        expect_refused(&world, &pool.disks, &[0]).await;
+        let (store, _) = open(&world, 2, present(&pool.disks, &BTreeSet::from([1]))).await;
+        expect_all(&store, 1..=last).await;
+        store.abort().await;
+    });
+}
+
+/// The log goes on without the second disk, which is full. Returns the number of what was put last.
+async fn leave_for_want_of_space(world: &TestWorld, pool: &Pool, store: &MetaStore) -> u64 {
+    limits::fill(&pool.disks[1], "ballast", 16 << 10).await;
+    let mut number = 0;
+    while store.stats().log_disks.len() == 2 {
+        number += 1;
+        assert!(number < 200, "it needs another file by now");
+        store
+            .durable(store.submit(put(number)))
+            .await
+            .expect("durable");
+    }
+    limits::settle(world).await;
+    number
+}
+
+/// The power goes at any operation while copies are made on a disk that has none, and the other one is away then: what
+/// has not everything does not start.
+#[test]
+fn copies_are_raised_in_one_step() {
+    for is_first in [true, false] {
+        for mode in Crash::ALL {
+            block_on(async {
+                let world = TestWorld::new(1);
+                let pool = Pool::new(2);
+                // The second disk is new, or it was full for a while.
+                let (disks, before) = match is_first {
+                    true => (present(&pool.disks, &BTreeSet::from([1])), 1),
+                    false => (pool.present(), 2),
+                };
+                let store = create(&world, before, disks).await;
+                let mut number = 1;
+                if is_first {
+                    store.durable(store.submit(put(1))).await.expect("durable");
+                } else {
+                    number = leave_for_want_of_space(&world, &pool, &store).await;
+                    pool.disks[1].remove("ballast").await.expect("removes");
+                    pool.disks[1].sync_folder("").await.expect("syncs");
+                }
+                let recorder = Recorder::new(&pool.disks);
+                if is_first {
+                    store.add_disk(DiskId(2), pool.disks[1].clone());
+                }
+                store.set_copies(2).await.expect("two copies");
+                let raised = recorder.op_count();
+                store.abort().await;
+                let check = async |disks: &[Arc<MemDisk>], is_raised: bool, what: &str| {
+                    let alone = present(disks, &BTreeSet::from([0]));
+                    let env = world.env.clone();
+                    match MetaStore::open(env, settings(2), VOLUME, alone).await {
+                        Ok((store, _)) => {
+                            expect_all(&store, 1..=number).await;
+                            store.abort().await;
+                        }
+                        Err(error) => assert!(!is_raised, "{what}: {error}"),
+                    }
+                    let first = present(disks, &BTreeSet::from([1]));
+                    let env = world.env.clone();
+                    match MetaStore::open(env, settings(2), VOLUME, first).await {
+                        Ok((store, _)) => {
+                            expect_all(&store, 1..=number).await;
+                            store.abort().await;
+                        }
+                        // One copy on either of two may be on the other.
+                        Err(error) => assert!(is_first && !is_raised, "{what}: {error}"),
+                    }
+                };
+                for index in 0..=raised {
+                    let what = format!("{mode:?}, before {}", recorder.describe(index));
+                    let crash = || recorder.crash_at(index, mode, index as u64);
+                    check(&crash(), index == raised, &what).await;
+                    // A start with both makes the copies, too, and may be cut short in the same way.
+                    if mode == Crash::Random && index % 3 == 0 {
+                        let disks = crash();
+                        let recorder = Recorder::new(&disks);
+                        let both = present(&disks, &BTreeSet::new());
+                        let (store, _) = open(&world, 2, both).await;
+                        let opened = recorder.op_count();
+                        store.abort().await;
+                        for index in 0..=opened {
+                            let disks = recorder.crash_at(index, Crash::Random, index as u64);
+                            check(&disks, index == opened, "a start").await;
+                        }
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// A disk that has one of the copies of the state leaves only when there is another one.
+#[test]
+fn a_disk_does_not_leave_while_the_copies_of_the_state_find_no_space() {
+    block_on(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(3);
+        let store = create(&world, 2, pool.present()).await;
+        store.durable(store.submit(put(1))).await.expect("durable");
+        store.ship().await.expect("ships");
+        store.durable(store.submit(put(2))).await.expect("durable");
+        pool.disks[2].inject(FaultRule {
+            kind: None,
+            name_part: "state".to_owned(),
+            skip: 0,
+            times: u64::MAX,
+            fault: Fault::Full,
+        });
+        for _ in 0..2 {
+            let retired = store.retire_disk(DiskId(2)).await;
+            assert!(
+                matches!(retired, Err(MetaError::CopiesMissing { .. })),
+                "{retired:?}"
+            );
+            assert!(store.uses_disk(DiskId(2)));
+        }
+        pool.disks[2].clear_faults();
+        store.retire_disk(DiskId(2)).await.expect("retires");
+        store.abort().await;
+        let (store, _) = open(&world, 2, present(&pool.disks, &BTreeSet::from([0, 1]))).await;
+        expect_all(&store, 1..=2).await;
         store.abort().await;
     });
 }

@@ -1,7 +1,12 @@
-//! Old copies of the state that wait to be removed, on disks that do not answer.
+//! Old copies of the state that wait to be removed, on disks that do not answer; copies that are being made at the end.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
+
+use cairn_base::env::BoxFuture;
+use cairn_testkit::Pace;
+use tokio::sync::Notify;
 
 use super::*;
 use crate::state::Candidate;
@@ -88,5 +93,77 @@ fn a_store_that_is_left_behind_removes_nothing_and_waits_for_nothing() {
         drop(store);
         is_closing.recv().expect("it is closed by another thread");
         drop(hang);
+    });
+}
+
+/// Whoever unmounts it then finds nothing of it open.
+#[test]
+fn a_disk_leaves_with_its_old_copy_closed() {
+    in_time(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(2);
+        let store = create(&world, 1, pool.present()).await;
+        let (closing, is_closing) = mpsc::channel();
+        store
+            .shared
+            .superseded
+            .lock()
+            .push(Candidate::closing(1, move || {
+                let _ = closing.send(());
+            }));
+        store.retire_disk(DiskId(2)).await.expect("retires");
+        is_closing.recv().expect("it is closed");
+        store.abort().await;
+    });
+}
+
+/// The first file that is made for a copy of the state waits until it is let go.
+#[derive(Default)]
+struct Held {
+    is_over: AtomicBool,
+    reached: Notify,
+    go: Arc<Notify>,
+}
+
+impl Pace for Held {
+    fn pause(&self, kind: OpKind, name: &str) -> Option<BoxFuture<()>> {
+        if kind != OpKind::Create || !name.contains("state") {
+            return None;
+        }
+        if self.is_over.swap(true, Ordering::Relaxed) {
+            return None;
+        }
+        self.reached.notify_one();
+        let go = self.go.clone();
+        Some(Box::pin(async move { go.notified().await }))
+    }
+}
+
+/// A store that is opened in the place of this one may have copies there by then.
+#[test]
+fn a_copy_under_way_is_waited_for() {
+    in_time(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(2);
+        let store = create(&world, 2, pool.present()).await;
+        store.ship().await.expect("ships");
+        store.durable(store.submit(put(1))).await.expect("durable");
+        let held = Arc::new(Held::default());
+        pool.disks[1].pace_with(held.clone());
+        let shipping = tokio::spawn({
+            let store = store.clone();
+            async move { store.ship().await }
+        });
+        held.reached.notified().await;
+        let aborting = tokio::spawn({
+            let store = store.clone();
+            async move { store.abort().await }
+        });
+        limits::settle(&world).await;
+        assert!(!aborting.is_finished());
+        held.go.notify_one();
+        let _ = shipping.await.expect("ends");
+        aborting.await.expect("ends");
+        assert!(matches!(store.ship().await, Err(MetaError::Closed)));
     });
 }
