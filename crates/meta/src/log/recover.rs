@@ -23,9 +23,10 @@ use cairn_base::{DiskId, Epoch, LogPosition};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 
+use super::files::{file_name, file_sequence};
 use super::format::{BLOCK_BYTES, FILE_LEN_BYTES_MAX, FileHeader, Term, find_records};
 use super::headers::{Members, NewestHeader};
-use super::{Part, Retained, file_name, file_sequence};
+use super::{Part, Retained};
 use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::records::AppliedRecord;

@@ -6,8 +6,9 @@ use cairn_base::Epoch;
 
 use super::*;
 use crate::disks::DiskSet;
+use crate::log::files::{FileMaker, TermInfo};
 use crate::log::format::{RecordBuf, Term};
-use crate::log::{CommitLog, FileMaker, MirroredLog, TermInfo};
+use crate::log::{CommitLog, MirroredLog};
 use crate::tasks::Tasks;
 
 /// As [`any_two_of_four_disks_may_go_at_any_moment`], from the moment on that more copies are wanted.
