@@ -45,7 +45,8 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
         });
     });
     notify(&[NotifyState::Stopping]);
-    print::text("stopping: finishing requests and writing everything to disk")?;
+    // Whoever does not hear that must not keep it from being done.
+    let _ = print::text("stopping: finishing requests and writing everything to disk");
     for file in &files {
         ready::remove(file);
     }
@@ -157,6 +158,9 @@ pub fn start_logging(format: LogFormat) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let logging = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        // A standard error that takes nothing (a full file system, a reader that is gone) would else end in a panic of
+        // whoever logs.
+        .log_internal_errors(false)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
     match format {

@@ -2,6 +2,7 @@
 //!
 //! Owns: the views that people and scripts see, and what each refusal suggests to do.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use cairn_admin::api::{
@@ -258,7 +259,16 @@ impl Controller {
             .iter()
             .filter(|volume| volume.protection == Protection::None && pool.disks.len() > 1)
             .map(|volume| volume.name.to_string());
+        let working = disks.iter().filter(|disk| {
+            !matches!(disk.state, DiskState::Failed | DiskState::Missing)
+        });
+        let is_named = |disk: &&DiskView| {
+            let label = Path::new(&disk.label);
+            inner.named.iter().any(|place| place == label)
+        };
+        let named = working.clone().filter(is_named).count();
         Observed {
+            disks_named: (named < working.count()).then_some(named),
             disk_count: pool.disks.len(),
             disks_lost: lost.collect(),
             disks_troubled: troubled.collect(),

@@ -26,6 +26,8 @@ pub struct Observed {
     pub narrow_segments: u64,
     /// Reads that failed for good since the start.
     pub damaged_reads: u64,
+    /// Disks that work and that the configuration names; `None` if it names all that work.
+    pub disks_named: Option<usize>,
     /// Free space left, in percent.
     pub free_percent: Option<u64>,
 }
@@ -70,6 +72,15 @@ pub fn judge(observed: &Observed) -> Judgement {
     for volume in &observed.volumes_unprotected {
         warnings.push(format!(
             "volume {volume} has protection none: NO REDUNDANCY, a lost disk loses its data"
+        ));
+    }
+    if let Some(named) = observed
+        .disks_named
+        .filter(|named| *named <= observed.tolerated)
+    {
+        warnings.push(format!(
+            "a start finds the pool by {named} of its disks only, which `data` in the configuration or --data names; \
+             if those are lost it makes a new pool: name more of them"
         ));
     }
     if observed.narrow_segments > 0 {
@@ -202,6 +213,24 @@ mod tests {
                 },
                 Health::Degraded,
                 1,
+            ),
+            (
+                "found by too few",
+                Observed {
+                    disks_named: Some(2),
+                    ..six()
+                },
+                Health::Healthy,
+                1,
+            ),
+            (
+                "found by enough",
+                Observed {
+                    disks_named: Some(3),
+                    ..six()
+                },
+                Health::Healthy,
+                0,
             ),
             (
                 "unprotected volume",

@@ -474,20 +474,28 @@ impl Inner {
             let label = Path::new(&disk.label);
             self.named.iter().any(|place| place == label)
         };
-        let (mut gone, mut others) = (false, Vec::new());
-        for disk in &state.disks {
-            match disk.id == id {
-                true => gone = is_named(disk),
-                false => others.push(disk),
-            }
-        }
-        if !gone || others.iter().any(|disk| is_named(disk)) {
+        let there = self.disks();
+        let works = |disk: &PoolDisk| {
+            let is_it = |there: &&Arc<ShardDisk>| there.id() == disk.id;
+            there
+                .iter()
+                .find(is_it)
+                .is_some_and(|there| !there.health().failed)
+        };
+        let gone = state.disks.iter().find(|disk| disk.id == id);
+        // One that is lost may be found empty.
+        let others = state
+            .disks
+            .iter()
+            .filter(|disk| disk.id != id && works(disk));
+        let others: Vec<&PoolDisk> = others.collect();
+        if !gone.is_some_and(is_named) || others.iter().any(|disk| is_named(disk)) {
             return Ok(());
         }
         let labels: Vec<&str> = others.iter().map(|disk| disk.label.as_str()).collect();
         Err(ChangeFailure::Impossible(format!(
-            "it is the last one of those that `data` in the configuration or --data names, and the next start would \
-             make a new pool there: name {} instead, and start the server anew",
+            "it is the last one that works of those that `data` in the configuration or --data names, and the next \
+             start would make a new pool there: name {} instead, and start the server anew",
             labels.join(", ")
         )))
     }
@@ -544,11 +552,14 @@ impl Inner {
     /// Keeps a volume's metadata on enough disks, closes segments that touch one that leaves, or were begun with fewer
     /// disks, and has the data moved.
     async fn after_a_change(self: &Arc<Self>) {
-        let pool = self.pool.load_full();
         for fs in self.serving_all() {
-            let settings = pool.volumes.iter().find(|volume| volume.id == fs.volume());
-            if let Some(volume) = settings {
-                self.set_copies(&fs, &volume.settings).await;
+            {
+                // Nobody changes the settings meanwhile.
+                let _changes = self.changes.lock().await;
+                let pool = self.pool.load_full();
+                if let Some(volume) = pool.volumes.iter().find(|volume| volume.id == fs.volume()) {
+                    self.set_copies(&fs, &volume.settings).await;
+                }
             }
             self.store.seal_all(fs.volume()).await;
         }

@@ -126,10 +126,17 @@ impl Inner {
             let stats = fs.meta().stats();
             disks = others(self.meta_disks());
             disks.retain(|(disk, _)| !stats.failed_disks.contains(disk));
-            if !disks.iter().any(|(disk, _)| stats.log_disks.contains(disk)) {
+            // What the log does not hold any more is in the copies of the state.
+            let states = stats.states.iter();
+            let states = states.filter(|state| state.position.0 + 1 >= stats.log_start.0);
+            let states: Vec<DiskId> = states.map(|state| state.disk).collect();
+            let has_state = |disk: &DiskId| stats.log_start.0 <= 1 || states.contains(disk);
+            let has_log = disks.iter().any(|(disk, _)| stats.log_disks.contains(disk));
+            if !has_log || !disks.iter().any(|(disk, _)| has_state(disk)) {
                 let name = fs.name();
                 return Err(format!(
-                    "metadata of volume {name} stays on the disk: it could be copied to no other one"
+                    "metadata of volume {name} stays on the disk: it could be copied to no other one; see whether \
+                     they have space for it"
                 ));
             }
             // It is told that the log goes on without it.
@@ -263,7 +270,7 @@ impl Inner {
     }
 
     /// Why the metadata of a volume cannot be worked with where it is, if that is so.
-    fn metadata_trouble(&self, fs: &Fs) -> Option<String> {
+    pub fn metadata_trouble(&self, fs: &Fs) -> Option<String> {
         if let Some(failure) = fs.meta().failure() {
             return Some(failure.to_string());
         }

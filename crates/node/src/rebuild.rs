@@ -116,6 +116,13 @@ pub fn work_of(
     all
 }
 
+/// Adds a segment to those that are written anew in this round.
+fn add(segments: &mut Vec<SegmentId>, segment: SegmentId) {
+    if segments.len() < EVACUATE_SEGMENTS_MAX && !segments.contains(&segment) {
+        segments.push(segment);
+    }
+}
+
 /// Least redundancy first.
 pub fn order(work: &mut [Work]) {
     work.sort_by_key(|work| (work.spare, work.volume, work.segment));
@@ -197,6 +204,26 @@ pub fn tend(inner: &Arc<Inner>) {
         }
     };
     inner.env.spawner.spawn("rebuild", Box::pin(task));
+    tend_volumes(inner);
+}
+
+/// Opens volumes again that failed, in a task of its own: moving data may take for ever.
+fn tend_volumes(inner: &Arc<Inner>) {
+    let clock = inner.env.clock.clone();
+    let node = Arc::downgrade(inner);
+    let task = async move {
+        loop {
+            let Some(inner) = node.upgrade() else { return };
+            if inner.is_stopping() {
+                return;
+            }
+            inner.reopen_failed().await;
+            inner.open_failed().await;
+            drop(inner);
+            clock.sleep(ROUND_INTERVAL).await;
+        }
+    };
+    inner.env.spawner.spawn("reopen", Box::pin(task));
 }
 
 impl Inner {
@@ -205,8 +232,6 @@ impl Inner {
         if self.is_stopping() {
             return false;
         }
-        self.reopen_failed().await;
-        self.open_failed().await;
         let leaving: Vec<DiskId> = {
             let pool = self.pool.load();
             let leaving = pool.disks.iter().filter(|disk| disk.leaving);
@@ -348,8 +373,17 @@ impl Inner {
                 problems.insert(format!("volume {} is not served", work.volume));
                 continue;
             };
+            if self.metadata_trouble(&fs).is_some() {
+                // It takes no new places. It is opened again meanwhile.
+                problems.insert(format!("volume {} waits for its metadata", fs.name()));
+                continue;
+            }
             let segments = rewrites.entry(work.volume).or_default();
             if work.is_narrow {
+                // Of an append that is not committed, or never will be.
+                if fs.meta().segment(work.segment).is_none() {
+                    continue;
+                }
                 // At most twice what it takes now is written, and not into the reserve.
                 let needed_bytes = 2 * work.shard_len_bytes * work.shards.len() as u64;
                 if room_bytes < needed_bytes {
@@ -367,17 +401,9 @@ impl Inner {
             for index in &work.shards {
                 match self.move_one(&fs, &work, *index).await {
                     Ok(()) => moved += 1,
-                    // Where nothing vouches for the shards the records have to.
-                    Err(MoveError::Unsealed) if !segments.contains(&work.segment) => {
-                        segments.push(work.segment);
-                    }
-                    Err(MoveError::NoTarget)
-                        if work.may_rewrite && !segments.contains(&work.segment) =>
-                    {
-                        segments.push(work.segment);
-                    }
-                    Err(MoveError::Unsealed) => {}
-                    Err(MoveError::NoTarget) if work.may_rewrite => {}
+                    // Where nothing vouches for the shards the records have to. The rest in the next round.
+                    Err(MoveError::Unsealed) => add(segments, work.segment),
+                    Err(MoveError::NoTarget) if work.may_rewrite => add(segments, work.segment),
                     Err(MoveError::NotNow) => {}
                     Err(error) => {
                         if !matches!(error, MoveError::NoTarget) {
@@ -420,6 +446,8 @@ impl Inner {
         let moved = self.store.move_shard(at, &self.rebuild.pace).await?;
         let lost_bytes = moved.lost_bytes;
         if !self.commit_move(fs, moved).await {
+            // Else all of it is copied again at once, perhaps for nothing again.
+            self.put_off((work.volume, work.segment));
             return Err(MoveError::NotNow);
         }
         let mut progress = self.rebuild.progress.lock();

@@ -38,6 +38,11 @@ const BLOCKING_THREADS_MAX: usize = 16;
 /// A node that serves. Dropped without [`Self::stop`] it leaves what a crash leaves.
 pub struct Node {
     runtime: Runtime,
+    started: Started,
+}
+
+/// What runs on the runtime.
+struct Started {
     inner: Arc<Inner>,
     controller: Arc<Controller>,
     nfs: cairn_nfs::Running,
@@ -69,6 +74,17 @@ impl Node {
             .enable_all()
             .build()
             .map_err(NodeError::Runtime)?;
+        match Self::start_on(&runtime, config, sockets) {
+            Ok(started) => Ok(Self { runtime, started }),
+            Err(error) => {
+                // A folder that hangs may keep a thread for ever.
+                runtime.shutdown_background();
+                Err(error)
+            }
+        }
+    }
+
+    fn start_on(runtime: &Runtime, config: Config, sockets: Sockets) -> Result<Started, NodeError> {
         let handle = runtime.handle().clone();
         let _inside = handle.enter();
         let env = real::env(handle.clone());
@@ -148,8 +164,7 @@ impl Node {
             // Ready too when the sender is dropped: a node that is gone serves nothing.
             let _ = stopped.await;
         }));
-        Ok(Self {
-            runtime,
+        Ok(Started {
             inner,
             controller,
             nfs,
@@ -163,15 +178,16 @@ impl Node {
 
     /// What the ready file says.
     pub fn ready(&self) -> ReadyFile {
-        let pool = self.inner.pool.load();
-        let token_path = std::path::absolute(&self.token_path).unwrap_or(self.token_path.clone());
+        let pool = self.started.inner.pool.load();
+        let token_path = std::path::absolute(&self.started.token_path)
+            .unwrap_or(self.started.token_path.clone());
         ReadyFile {
             pid: std::process::id(),
             nfs: NfsReady {
-                address: reachable(self.nfs_address).ip().to_string(),
-                port: self.nfs_address.port(),
+                address: reachable(self.started.nfs_address).ip().to_string(),
+                port: self.started.nfs_address.port(),
             },
-            admin: self.controller.admin.clone(),
+            admin: self.started.controller.admin.clone(),
             token_file: token_path.display().to_string(),
             volumes: pool
                 .volumes
@@ -182,16 +198,16 @@ impl Node {
     }
 
     pub fn status(&self) -> Status {
-        self.runtime.block_on(self.controller.status_now())
+        self.runtime.block_on(self.started.controller.status_now())
     }
 
     /// Whether the pool was made by this start.
     pub fn created(&self) -> bool {
-        self.created
+        self.started.created
     }
 
     pub fn config(&self) -> &Config {
-        &self.inner.config
+        &self.started.inner.config
     }
 
     /// Runs a future on the node's threads, such as one that waits for a signal.
@@ -202,16 +218,16 @@ impl Node {
     /// Takes no more requests, finishes those under way, makes everything durable and ends.
     pub fn stop(self) {
         self.runtime.block_on(async {
-            self.inner.scrub_stop().await;
-            self.inner.stopping.store(true, Ordering::Release);
+            self.started.inner.scrub_stop().await;
+            self.started.inner.stopping.store(true, Ordering::Release);
             // An error means that the server has ended already.
-            let _ = self.admin_stop.send(());
-            self.nfs.stop(STOP_GRACE).await;
-            if let Err(error) = self.admin.await {
+            let _ = self.started.admin_stop.send(());
+            self.started.nfs.stop(STOP_GRACE).await;
+            if let Err(error) = self.started.admin.await {
                 tracing::error!(%error, "the admin API broke off");
             }
-            self.inner.close_volumes().await;
-            self.inner.store.repairs_done().await;
+            self.started.inner.close_volumes().await;
+            self.started.inner.store.repairs_done().await;
         });
         self.runtime.shutdown_timeout(STOP_GRACE);
     }

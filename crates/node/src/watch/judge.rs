@@ -59,9 +59,9 @@ impl History {
     }
 }
 
-/// Decides which disks are not used any more, and why. `spare`: disks that may be put out although they
-/// answer; one without an answer is out anyway, unless there is no other: then it is waited for, because
-/// nobody else could answer.
+/// Decides which disks are not used any more, and why. `spare`: disks that may be put out and data be had without them.
+/// When there are no more of them, or there is no other disk, also one without an answer is waited for: nobody else
+/// could answer, and what holds up all disks for a while, as a controller or a network does, must not put them out.
 pub fn judge(looks: &[Look], histories: &mut [History], mut spare: usize) -> Vec<(usize, String)> {
     let mut out = Vec::new();
     let mut left = looks.iter().filter(|look| !look.out).count();
@@ -90,15 +90,13 @@ pub fn judge(looks: &[Look], histories: &mut [History], mut spare: usize) -> Vec
             // What waits for it although it failed before, such as the pool file, must not do so for ever.
             out.push((index, "it failed, and has no answer now".to_owned()));
             continue;
-        } else if left <= 1 {
+        } else if left <= 1 || spare == 0 {
             continue;
         } else if look.hangs {
             format!(
                 "an operation had no answer after {} s",
                 HANG_AFTER.as_secs()
             )
-        } else if spare == 0 {
-            continue;
         } else if history.slow_looks >= SLOW_LOOKS {
             let took = mean.unwrap_or_default().as_millis();
             format!(
@@ -158,7 +156,9 @@ mod tests {
         let cases: Vec<Case> = vec![
             ("all well", vec![QUICK; 6], 100, 2, &[]),
             ("one hangs", vec![QUICK, hangs, QUICK], 1, 2, &[1]),
-            ("one hangs, none to spare", vec![QUICK, hangs], 1, 0, &[1]),
+            ("one hangs, one to spare", vec![QUICK, hangs], 1, 1, &[1]),
+            ("one hangs, none to spare", vec![QUICK, hangs], 1, 0, &[]),
+            ("all of six hang", vec![hangs; 6], 1, 2, &[0, 1]),
             (
                 "slow for a moment",
                 vec![slow, QUICK, QUICK],

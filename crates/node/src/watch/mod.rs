@@ -193,7 +193,14 @@ fn look(node: &Weak<Inner>, state: &mut Looking) -> bool {
     }
     let members = inner.pool.load().disks.len();
     let lost = members.saturating_sub(looks.iter().filter(|look| !look.out).count());
-    let spare = failures_tolerated(members).saturating_sub(lost);
+    // As many as the best protected volume can lose.
+    let tolerated = {
+        let pool = inner.pool.load();
+        let volumes = pool.volumes.iter();
+        let each = volumes.map(|volume| usize::from(inner.tolerated(&volume.settings)));
+        each.fold(failures_tolerated(members), usize::max)
+    };
+    let spare = tolerated.saturating_sub(lost);
     for (index, why) in judge(&looks, &mut histories, spare) {
         if let Some((disk, answers, _)) = watched.get(index) {
             answers.give_up(why);
