@@ -5,9 +5,9 @@
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -449,7 +449,7 @@ impl Disk for RealDisk {
 pub(crate) fn disk_error(label: &str, what: String, error: &io::Error) -> DiskError {
     let disk = label.to_owned();
     match error.raw_os_error() {
-        Some(libc::ENOSPC | libc::EDQUOT) => DiskError::Full { disk, what },
+        _ if is_full(error) => DiskError::Full { disk, what },
         Some(libc::EMFILE | libc::ENFILE) => DiskError::NoDescriptor { disk, what },
         _ => DiskError::Io {
             disk,
@@ -457,6 +457,10 @@ pub(crate) fn disk_error(label: &str, what: String, error: &io::Error) -> DiskEr
             detail: error.to_string(),
         },
     }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
 }
 
 /// Names are relative, of parts of `[a-z0-9._-]` that are not `.` or `..`.
@@ -484,7 +488,7 @@ fn check_name(name: &str) -> Result<(), &'static str> {
 
 fn take_lock(root: &Path, label: &str) -> Result<File, DiskError> {
     let fail = |error: io::Error| disk_error(label, "taking the lock".into(), &error);
-    let mut file = OpenOptions::new()
+    let file = OpenOptions::new()
         .read(true)
         .write(true)
         .create(true)
@@ -496,7 +500,7 @@ fn take_lock(root: &Path, label: &str) -> Result<File, DiskError> {
         Err(Errno::WOULDBLOCK) => {
             // The holder writes its pid just after it has the lock, so it may not be there yet.
             let mut pid = String::new();
-            let _ = Read::by_ref(&mut file).take(20).read_to_string(&mut pid);
+            let _ = file.take(20).read_to_string(&mut pid);
             return Err(DiskError::InUse {
                 disk: label.to_owned(),
                 pid: pid.trim().parse().ok(),
@@ -504,10 +508,23 @@ fn take_lock(root: &Path, label: &str) -> Result<File, DiskError> {
         }
         Err(errno) => return Err(fail(errno.into())),
     }
-    file.set_len(0).map_err(fail)?;
-    file.rewind().map_err(fail)?;
-    writeln!(file, "{}", std::process::id()).map_err(fail)?;
+    tell_pid(&file).map_err(fail)?;
     Ok(file)
+}
+
+/// Writes our process id over that of the last holder. It is there to be told: what counts is the lock, and where no
+/// block is free for this the disk can be opened all the same.
+fn tell_pid(file: &File) -> io::Result<()> {
+    let pid = format!("{}\n", std::process::id());
+    // Its block is not given back before: it might be gone to somebody else.
+    match file.write_all_at(pid.as_bytes(), 0) {
+        Err(error) if is_full(&error) => {
+            // Better no process is named than the last one.
+            let _ = file.set_len(0);
+            Ok(())
+        }
+        written => written.and_then(|()| file.set_len(pid.len() as u64)),
+    }
 }
 
 /// Whether the file system takes O_DIRECT, found out by doing it.
@@ -524,13 +541,17 @@ fn takes_direct(root: &Path) -> io::Result<bool> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    match result {
+    is_direct_taken(result)
+}
+
+fn is_direct_taken(probed: io::Result<()>) -> io::Result<bool> {
+    match probed {
         Ok(()) => Ok(true),
         Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => {
             Ok(false)
         }
         // A full disk can be opened: its files can still be read and removed.
-        Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => Ok(true),
+        Err(error) if is_full(&error) => Ok(true),
         Err(error) => Err(error),
     }
 }
@@ -654,6 +675,35 @@ fn list_names(path: &Path, is_top: bool) -> io::Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_full_file_system_is_taken_with_its_lock() {
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let told = tell_pid(&full);
+        assert!(told.is_ok(), "{told:?}");
+        // The id of the last holder may have been longer.
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(LOCK_NAME), "4194304194304\n").unwrap();
+        let _lock = take_lock(folder.path(), "disk").unwrap();
+        let told = std::fs::read_to_string(folder.path().join(LOCK_NAME)).unwrap();
+        assert_eq!(told, format!("{}\n", std::process::id()));
+    }
+
+    #[test]
+    fn direct_io_is_given_up_only_where_it_is_refused() {
+        let cases = [
+            (libc::EINVAL, Some(false)),
+            (libc::EOPNOTSUPP, Some(false)),
+            (libc::ENOSPC, Some(true)),
+            (libc::EDQUOT, Some(true)),
+            (libc::EIO, None),
+            (libc::EACCES, None),
+        ];
+        for (errno, want) in cases {
+            let taken = is_direct_taken(Err(io::Error::from_raw_os_error(errno)));
+            assert_eq!(taken.ok(), want, "{errno}");
+        }
+    }
 
     #[test]
     fn names_are_taken_or_refused() {

@@ -11,6 +11,8 @@ use cairn_base::buf::IO_ALIGN_BYTES;
 
 /// Files so many folders down come and go past the disk (the metadata's state in `volumes/ID/state`).
 const OTHERS_DEPTH: usize = 3;
+/// At the top of each ext4 file system, for root alone: where the disk has one to itself, that is no folder of ours.
+const LOST_AND_FOUND: &str = "lost+found";
 
 /// Counts lengths rounded up to blocks: an estimate from above for sparse files. What comes and goes through
 /// the disk is counted as it does; what others keep there, when it is counted again.
@@ -101,7 +103,8 @@ fn scan_folder(root: &Path) -> io::Result<(u64, u64)> {
     Ok((own_bytes, others.bytes))
 }
 
-/// Shows all files below a folder, each with how many folders down it is. What goes away meanwhile is left out.
+/// Shows all files below a folder of a disk, each with how many folders down it is. What goes away meanwhile is left
+/// out.
 fn visit_files(
     folder: &Path,
     depth: usize,
@@ -112,6 +115,9 @@ fn visit_files(
     };
     for entry in entries {
         let entry = entry?;
+        if depth == 0 && entry.file_name() == LOST_AND_FOUND {
+            continue;
+        }
         if entry.file_type()?.is_dir() {
             visit_files(&entry.path(), depth + 1, visit)?;
         } else {
@@ -150,6 +156,21 @@ mod tests {
     use std::fs;
 
     use super::*;
+
+    /// Only root may look into that folder, and it is at the top of each ext4 file system.
+    #[test]
+    fn lost_and_found_is_passed_over_at_the_top() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for place in ["lost+found", "volumes/lost+found"] {
+            let place = folder.path().join(place);
+            fs::create_dir_all(&place).expect("a folder");
+            fs::write(place.join("a"), vec![1; 4096]).expect("writes");
+        }
+        let usage = Usage::scan(folder.path(), Some(1 << 20)).expect("counts");
+        assert_eq!(usage.free_bytes(), (1 << 20) - 4096);
+        usage.recount(folder.path()).expect("counts");
+        assert_eq!(usage.free_bytes(), (1 << 20) - 4096);
+    }
 
     #[test]
     fn files_of_others_count_as_they_are_now() {

@@ -5,7 +5,7 @@
 //! Must not know: protocols' messages, HTTP.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -543,11 +543,15 @@ impl Inner {
         let disks: Vec<Arc<dyn Disk>> = (disks.iter().filter(|disk| !disk.health().failed))
             .map(|disk| Arc::clone(disk.disk()))
             .collect();
+        let runtime = tokio::runtime::Handle::current();
         let removing = tokio::task::spawn_blocking(move || {
-            let folders = disks.iter().flat_map(meta_folders);
-            for (_, folder) in folders.filter(|(there, _)| *there == id) {
-                if let Err(error) = std::fs::remove_dir_all(&folder) {
-                    tracing::warn!(folder = %folder.display(), %error, "the folder stays until the next start");
+            for disk in &disks {
+                let folders = meta_folders(disk).into_iter();
+                for (_, folder) in folders.filter(|(there, _)| *there == id) {
+                    runtime.block_on(remove_log(disk, &folder));
+                    if let Err(error) = std::fs::remove_dir_all(&folder) {
+                        tracing::warn!(folder = %folder.display(), %error, "the folder stays until the next start");
+                    }
                 }
             }
         });
@@ -623,6 +627,18 @@ fn meta_folders(disk: &Arc<dyn Disk>) -> Vec<(VolumeId, PathBuf)> {
             Some((id, entry.path()))
         })
         .collect()
+}
+
+/// Deletes the files of a volume's log through the disk, as they were made: below a `disk_size_limit` what is deleted
+/// past it counts as used. What stays after an error goes with the folder.
+async fn remove_log(disk: &Arc<dyn Disk>, folder: &Path) {
+    let Some(name) = folder.file_name().and_then(|name| name.to_str()) else {
+        return;
+    };
+    let folder = format!("volumes/{name}");
+    for file in disk.list(&folder).await.unwrap_or_default() {
+        let _ = disk.remove(&format!("{folder}/{file}")).await;
+    }
 }
 
 /// Why a change of the pool was not made.

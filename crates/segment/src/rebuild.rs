@@ -46,6 +46,7 @@ pub(crate) enum RebuildError {
         needed: usize,
         offset: u64,
     },
+    /// Also where a disk that failed may have what would be given up.
     #[error("no shard of the segment says what it should hold")]
     Unsealed,
     #[error("the segment is removed")]
@@ -232,13 +233,7 @@ impl SegmentStore {
             Err(error) if error.kind() == ShardErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        let mut footer = shard.read_footer().await;
-        if is_damaged(&footer) {
-            // It may have been damaged on its way here.
-            footer = shard.read_footer().await;
-        }
-        // One that stays damaged is as good as none: records have checksums of their own.
-        let footer = if is_damaged(&footer) { None } else { footer? };
+        let footer = footer_of(&shard).await?;
         Ok(Some(Source {
             index,
             shard,
@@ -247,7 +242,8 @@ impl SegmentStore {
     }
 
     /// The shard itself, at the place that it leaves. What its disk did not give a moment ago is asked for once more:
-    /// `None` only if the disk works otherwise.
+    /// `None` only if the disk works otherwise and the shard does not open, or if the disk is away or has failed.
+    /// One of which only the footer cannot be read is as one without: what it holds is kept.
     pub(crate) async fn own_source(
         &self,
         segment: &Segment,
@@ -262,11 +258,21 @@ impl SegmentStore {
             return Err(error);
         };
         disk.probe().await?;
-        match self.rebuild_source(segment, index).await {
-            Err(error @ ShardError::Disk(DiskError::NoDescriptor { .. })) => Err(error),
-            Err(error) if disk.health().failed => Err(error),
-            source => Ok(source.unwrap_or(None)),
-        }
+        let shard = match disk.open_shard(segment.shard_name(index)).await {
+            Ok(shard) => shard,
+            Err(error @ ShardError::Disk(DiskError::NoDescriptor { .. })) => return Err(error),
+            Err(error) if disk.health().failed => return Err(error),
+            Err(_) => return Ok(None),
+        };
+        let footer = match footer_of(&shard).await {
+            Err(error) if disk.health().failed => return Err(error),
+            footer => footer.unwrap_or(None),
+        };
+        Ok(Some(Source {
+            index,
+            shard,
+            footer,
+        }))
     }
 
     /// Makes the shard on `disk`, hidden; with it, how many of its bytes could not be had, which is none
@@ -434,7 +440,8 @@ impl SegmentStore {
         Ok((part.freeze(), checksums, lost_bytes))
     }
 
-    /// One piece of the shard. That it is lost takes that all disks it could come from work.
+    /// One piece of the shard. That it is lost takes that all disks it could come from work, or are gone: what one
+    /// that failed still gives is for those who read the records.
     async fn fill_piece(
         &self,
         segment: &Segment,
@@ -462,6 +469,9 @@ impl SegmentStore {
         if !fill.sources.iter().all(is_there) {
             return Err(too_few);
         }
+        if self.is_own_failed(segment, fill) {
+            return Err(RebuildError::Unsealed);
+        }
         let own = match (own, fill.own) {
             (Err(error), Some(source)) => self.read_again(segment, source, range, error).await?,
             (own, _) => own.unwrap_or(None),
@@ -471,6 +481,12 @@ impl SegmentStore {
             Some(bytes) => Piece::Unvouched(bytes),
             None => Piece::Lost,
         })
+    }
+
+    /// Whether the shard itself is not asked because its disk, which is still one of the pool's, has failed.
+    fn is_own_failed(&self, segment: &Segment, fill: &Fill<'_>) -> bool {
+        let disk = segment.disk_of(fill.index).and_then(|disk| self.disk(disk));
+        fill.own.is_none() && disk.is_some_and(|disk| disk.health().failed)
     }
 
     /// A piece that its disk did not give a moment ago. Fails unless the disk works otherwise: while it hangs or
@@ -538,6 +554,20 @@ impl SegmentStore {
                 offset: range.start,
             })
     }
+}
+
+/// The footer of a shard, if it was sealed. One that is damaged is as good as none: records have checksums of their
+/// own.
+async fn footer_of(shard: &Shard) -> Result<Option<ShardFooter>, ShardError> {
+    let mut footer = shard.read_footer().await;
+    if is_damaged(&footer) {
+        // It may have been damaged on its way here.
+        footer = shard.read_footer().await;
+    }
+    if is_damaged(&footer) {
+        return Ok(None);
+    }
+    footer
 }
 
 fn is_damaged(footer: &Result<Option<ShardFooter>, ShardError>) -> bool {

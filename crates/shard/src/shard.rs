@@ -137,7 +137,7 @@ impl Shard {
     ///
     /// Callers share syncs: one that comes while a sync runs waits for the next, which serves all
     /// that wait. After a failure every later call fails with `SyncLost`: the kernel has dropped the
-    /// dirty bytes, so another try would succeed without them.
+    /// dirty bytes, so another try would succeed without them. Who can write them anew opens the shard again.
     pub async fn sync(&self) -> Result<(), ShardError> {
         let ticket = self.sync.ticket_last.fetch_add(1, Ordering::SeqCst) + 1;
         let mut ticket_synced = self.sync.ticket_synced.lock().await;
@@ -168,6 +168,11 @@ impl Shard {
         names?;
         *ticket_synced = ticket_covered;
         Ok(())
+    }
+
+    /// Whether a sync failed, or has not ended yet.
+    pub(crate) fn is_sync_lost(&self) -> bool {
+        self.sync.lost.load(Ordering::SeqCst)
     }
 
     async fn sync_names(&self) -> Result<(), DiskError> {

@@ -196,9 +196,12 @@ impl Answers {
         if self.is_given_up() {
             return Err(self.refusal());
         }
-        let _under_way = self.begin();
+        let under_way = self.begin();
         match select(op, std::pin::pin!(gone)).await {
-            Either::Left((result, _)) => result,
+            Either::Left((result, _)) => {
+                under_way.note_answer();
+                result
+            }
             Either::Right(_) => Err(self.refusal()),
         }
     }
@@ -226,14 +229,20 @@ struct UnderWay<'a> {
     begun: Duration,
 }
 
-impl Drop for UnderWay<'_> {
-    fn drop(&mut self) {
+impl UnderWay<'_> {
+    /// What is dropped without one, because its disk is silent or is given up, says nothing of how the disk answers.
+    fn note_answer(&self) {
         let answers = self.answers;
-        answers.slot(self.begun).fetch_sub(1, ORDER);
         let took = answers.clock.monotonic().saturating_sub(self.begun);
         answers.ops.fetch_add(1, ORDER);
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         answers.nanos.fetch_add(nanos, ORDER);
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.answers.slot(self.begun).fetch_sub(1, ORDER);
     }
 }
 
@@ -272,6 +281,23 @@ mod tests {
         drop(under_way);
         assert!(answers.is_quiet(begun, at(5)));
         assert!(!answers.hangs(at(63), base));
+    }
+
+    /// A read that is not waited for any longer, because its disk is silent, is no sign of life.
+    #[test]
+    fn what_is_dropped_before_its_answer_counts_as_none() {
+        let world = TestWorld::new(1);
+        let answers = Answers::new(world.env.clock.clone(), "disk".to_owned());
+        let mut context = Context::from_waker(Waker::noop());
+        let mut waiting = Box::pin(answers.watch::<()>(Box::pin(std::future::pending())));
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+        world.clock.advance(SILENT_AFTER);
+        drop(waiting);
+        assert_eq!(answers.counts(), (0, 0));
+        assert!(answers.is_quiet(world.env.clock.monotonic(), world.env.clock.monotonic()));
+        let mut answered = Box::pin(answers.watch(Box::pin(async { Ok(()) })));
+        assert!(answered.as_mut().poll(&mut context).is_ready());
+        assert_eq!(answers.counts().0, 1);
     }
 
     #[test]

@@ -397,6 +397,60 @@ fn a_shard_that_cannot_be_opened_for_now_is_not_given_up() {
     });
 }
 
+/// Two copies, sealed, of which the second is wrong in its first piece: only the first one has that.
+async fn one_good_copy(seed: u64) -> (World, Vec<Written>, SegmentInfo) {
+    let mut rng = Rng::new(seed);
+    let world = World::new(3, seed).await;
+    let record = data(&mut rng, 300_000, false, true);
+    let written = world.append_ok(code(1, 1), vec![record]).await;
+    world.store.seal_all(VOLUME).await;
+    let info = world.store.segments(VOLUME).remove(0);
+    let (disk, file) = world.shard_file(info.id, 1);
+    world.disks[disk].flip_bit(&file, 4096, 1);
+    let cold = world.cold(&[]).await;
+    (cold, written, info)
+}
+
+/// A bad sector under the footer says nothing of the bytes before it.
+#[test]
+fn a_shard_whose_footer_alone_cannot_be_read_is_kept() {
+    block_on(async {
+        let (cold, written, info) = one_good_copy(39).await;
+        let (disk, file) = cold.shard_file(info.id, 0);
+        cold.disks[disk].inject(FaultRule {
+            kind: Some(OpKind::Read),
+            name_part: file,
+            skip: 0,
+            // Its trailer, when it is asked for and when it is asked for again.
+            times: 2,
+            fault: Fault::Io,
+        });
+        let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
+        moved.expect("moved").finish().await;
+        cold.disks[disk].clear_faults();
+        cold.check(&written).await;
+        cold.cold(&[]).await.check(&written).await;
+    });
+}
+
+/// Who reads gets from such a disk what it still gives; a move would delete that.
+#[test]
+fn what_only_a_failed_disk_may_have_is_left_to_the_records() {
+    block_on(async {
+        let (cold, written, info) = one_good_copy(40).await;
+        let disk = cold.store.disk(info.disks[0]).expect("there");
+        disk.mark_failed();
+        let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
+        let moved = moved.map(|moved| moved.lost_bytes);
+        assert!(matches!(moved, Err(MoveError::Unsealed)), "{moved:?}");
+        cold.check(&written).await;
+        // Taken out of the pool it has nothing for anybody.
+        cold.store.disk_forget(disk.id());
+        let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
+        assert_eq!(moved.expect("moved").lost_bytes, 64 << 10);
+    });
+}
+
 /// The disk works, and some of what it holds cannot be read: the rest must not wait for that.
 #[test]
 fn a_piece_that_cannot_be_read_on_a_disk_that_works_is_given_up() {

@@ -2,11 +2,13 @@
 
 use cairn_base::VolumeId;
 use cairn_shard::{ShardError, ShardErrorKind, ShardSettings};
-use cairn_testkit::{Fault, FaultRule, MemDisk, OpKind};
+use cairn_testkit::{Fault, FaultRule, MemDisk, OpKind, Recorder};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 
-use crate::common::{CAPACITY, block_on, fill, footer_of, kind, mem_disk, name, open, open_with};
+use crate::common::{
+    CAPACITY, block_on, crashes, fill, footer_of, kind, mem_disk, name, open, open_with,
+};
 
 #[test]
 fn a_full_disk_is_reported_and_recovers() {
@@ -188,5 +190,35 @@ fn after_a_failed_or_abandoned_sync_nothing_is_claimed() {
         let before = disk.stats().folder_syncs;
         unnamed.sync().await.unwrap();
         assert!(disk.stats().folder_syncs > before);
+    });
+}
+
+/// A repair that comes later writes anew what was lost, and that is durable.
+#[test]
+fn a_shard_whose_sync_failed_is_opened_anew_when_nobody_has_it_open() {
+    block_on(async {
+        let disk = mem_disk();
+        let shards = open(disk.clone()).await;
+        let recorder = Recorder::new(std::slice::from_ref(&disk));
+        let name = name(1, 1, 0);
+        let failed = shards.create(name, CAPACITY).await.unwrap();
+        failed.write_at(0, vec![fill(4096, 1)]).await.unwrap();
+        disk.fail_nth(OpKind::Sync, 0, Fault::Io);
+        assert_eq!(kind(failed.sync().await), Some(ShardErrorKind::Io));
+        let other = shards.open_shard(name).await.unwrap();
+        let lost = other.sync().await;
+        assert!(matches!(lost, Err(ShardError::SyncLost { .. })));
+        drop((failed, other));
+
+        let again = shards.open_shard(name).await.unwrap();
+        again.write_at(0, vec![fill(4096, 1)]).await.unwrap();
+        assert_eq!(again.sync().await, Ok(()));
+        for (mode, seed) in crashes() {
+            let disk = recorder.crash_at(recorder.op_count(), mode, seed);
+            let shards = open(disk.into_iter().next().unwrap()).await;
+            let shard = shards.open_shard(name).await.unwrap();
+            let read = shard.read_at(0, 4096).await.unwrap();
+            assert_eq!(read, fill(4096, 1), "{mode:?} {seed}");
+        }
     });
 }
