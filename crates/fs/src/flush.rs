@@ -361,8 +361,9 @@ impl Shared {
                 }
             }
         }
-        state.dirty_since = self.env.clock.monotonic() + RETRY_PAUSE;
         self.enqueue(&job.inode, &mut state);
+        // After that, which takes what it puts into the queue for fresh.
+        state.dirty_since = self.env.clock.monotonic() + RETRY_PAUSE;
         drop(state);
         self.dirty.add(kept - job.len_bytes as i64);
         self.forget_space();

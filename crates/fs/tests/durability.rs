@@ -398,3 +398,32 @@ fn who_waits_for_memory_is_sent_away_when_the_volume_ends() {
         }
     });
 }
+
+/// The pause after a flush that failed was forgotten at once, so that where memory ran high the next try came with
+/// the next look of the flusher.
+#[test]
+fn a_flush_that_fails_is_tried_once_a_second() {
+    const SECONDS: u64 = 20;
+    block_on(async {
+        let world = World::with_dirty(21, DirtyBudget::new(1 << 20)).await;
+        let fs = &world.fs;
+        let ino = make_file(fs, b"file").await;
+        // Where shards are, and the files that new ones are made of.
+        for folder in ["shards/", "free/"] {
+            world.disks[0].inject(FaultRule {
+                kind: Some(OpKind::Write),
+                name_part: folder.into(),
+                skip: 0,
+                times: 1_000_000,
+                fault: Fault::Io,
+            });
+        }
+        write(fs, ino, 0, pattern(700_000, 1)).await.unwrap();
+        for _ in 0..SECONDS * 5 {
+            world.clock.advance(Duration::from_millis(200));
+            let_others_run().await;
+        }
+        let errors = fs.stats().flush_errors;
+        assert!((2..=SECONDS).contains(&errors), "{errors}");
+    });
+}
