@@ -179,7 +179,7 @@ impl Shared {
         let freed = state.dirty.clear(size_bytes..u64::MAX);
         self.dirty.add(-(freed as i64));
         for flight in &mut state.flights {
-            flight.limit = flight.limit.min(size_bytes);
+            flight.cut(size_bytes);
         }
     }
 

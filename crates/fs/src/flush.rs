@@ -135,6 +135,7 @@ impl Shared {
             runs: runs.clone(),
             span,
             limit: u64::MAX,
+            len_bytes,
             done,
         });
         let stream = if state.write_run_bytes >= STREAM_RUN_BYTES {
