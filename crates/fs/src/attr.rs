@@ -176,10 +176,9 @@ impl Shared {
 
     /// Forgets dirty data from `size_bytes` on, in memory and on its way.
     pub(crate) fn discard_dirty(&self, state: &mut State, size_bytes: u64) {
-        let freed = state.dirty.clear(size_bytes..u64::MAX);
-        self.dirty.add(-(freed as i64));
+        self.dirty.add(state.dirty.clear(size_bytes..u64::MAX));
         for flight in &mut state.flights {
-            flight.limit = flight.limit.min(size_bytes);
+            flight.cut(size_bytes);
         }
     }
 

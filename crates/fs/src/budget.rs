@@ -4,15 +4,47 @@
 //! Must not know: when and how data is flushed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// What all volumes that share it may hold together, in bytes.
+use crate::dirty::Load;
+
+/// A [`Load`] that many change.
+#[derive(Debug, Default)]
+struct Held {
+    data_bytes: AtomicI64,
+    run_count: AtomicI64,
+}
+
+impl Held {
+    fn add(&self, delta: Load) {
+        self.data_bytes
+            .fetch_add(delta.data_bytes, Ordering::Relaxed);
+        self.run_count.fetch_add(delta.run_count, Ordering::Relaxed);
+    }
+
+    fn load(&self) -> Load {
+        Load {
+            data_bytes: self.data_bytes.load(Ordering::Relaxed),
+            run_count: self.run_count.load(Ordering::Relaxed),
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.data_bytes.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.load().memory_bytes()
+    }
+}
+
+/// What all volumes that share it may hold together, in bytes of memory.
 #[derive(Debug)]
 pub struct DirtyBudget {
-    bytes: AtomicU64,
+    held: Held,
     bytes_max: u64,
     account_count: AtomicUsize,
     less: Notify,
@@ -23,7 +55,7 @@ pub struct DirtyBudget {
 impl DirtyBudget {
     pub fn new(bytes_max: u64) -> Arc<Self> {
         Arc::new(Self {
-            bytes: AtomicU64::new(0),
+            held: Held::default(),
             bytes_max,
             account_count: AtomicUsize::new(0),
             less: Notify::new(),
@@ -31,9 +63,14 @@ impl DirtyBudget {
         })
     }
 
-    /// Bytes held now.
+    /// Bytes of data held now.
     pub fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+        self.held.bytes()
+    }
+
+    /// The memory that they take, which is what is limited: very small writes take far more than their data.
+    pub fn memory_bytes(&self) -> u64 {
+        self.held.memory_bytes()
     }
 
     pub fn bytes_max(&self) -> u64 {
@@ -52,7 +89,7 @@ impl DirtyBudget {
 
 /// What one volume holds of a budget; gives it back when it is dropped.
 pub(crate) struct DirtyAccount {
-    bytes: AtomicU64,
+    held: Held,
     budget: Arc<DirtyBudget>,
     /// Locked over each change: what was given back is not counted again.
     is_closed: Mutex<bool>,
@@ -70,7 +107,7 @@ impl DirtyAccount {
     pub fn new(budget: Arc<DirtyBudget>) -> Self {
         budget.account_count.fetch_add(1, Ordering::Relaxed);
         Self {
-            bytes: AtomicU64::new(0),
+            held: Held::default(),
             budget,
             is_closed: Mutex::new(false),
             has_ended: AtomicBool::new(false),
@@ -88,52 +125,53 @@ impl DirtyAccount {
     pub fn close(&self) {
         let mut is_closed = self.is_closed.lock();
         if !std::mem::replace(&mut *is_closed, true) {
-            self.budget.bytes.fetch_sub(self.bytes(), Ordering::Relaxed);
+            self.budget.held.add(-self.held.load());
             self.budget.account_count.fetch_sub(1, Ordering::Relaxed);
             self.budget.less.notify_waiters();
         }
     }
 
-    /// Bytes that this volume holds.
+    /// Bytes of data that this volume holds.
     pub fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+        self.held.bytes()
+    }
+
+    /// The memory that they take.
+    pub fn memory_bytes(&self) -> u64 {
+        self.held.memory_bytes()
     }
 
     pub fn budget(&self) -> &DirtyBudget {
         &self.budget
     }
 
-    pub fn add(&self, delta: i64) {
-        let by = delta.unsigned_abs();
+    pub fn add(&self, delta: Load) {
         let is_closed = self.is_closed.lock();
-        let counted = (!*is_closed).then_some(&self.budget.bytes);
-        for bytes in std::iter::once(&self.bytes).chain(counted) {
-            match delta >= 0 {
-                true => bytes.fetch_add(by, Ordering::Relaxed),
-                false => bytes.fetch_sub(by, Ordering::Relaxed),
-            };
+        self.held.add(delta);
+        if !*is_closed {
+            self.budget.held.add(delta);
         }
         drop(is_closed);
-        if delta < 0 {
+        if delta.is_less() {
             self.budget.less.notify_waiters();
         }
     }
 
     /// Whether flushing should not wait for age.
     pub fn is_high(&self) -> bool {
-        self.budget.bytes() > self.budget.bytes_max / 2
+        self.budget.memory_bytes() > self.budget.bytes_max / 2
     }
 
-    /// Whether there is room for `len_bytes` more; if not, waits until there may be: until something
+    /// Whether there is room for so much more; if not, waits until there may be: until something
     /// was flushed, or a flush failed, so that the caller looks whether there still is space, or the volume
     /// ended. What is larger than all there is gets in when nothing else is there.
-    pub async fn admit(&self, len_bytes: u64) -> bool {
-        if self.has_room(len_bytes) {
+    pub async fn admit(&self, more: Load) -> bool {
+        if self.has_room(more) {
             return true;
         }
         let less = self.budget.less.notified();
         self.budget.press.notify_waiters();
-        if self.has_room(len_bytes) {
+        if self.has_room(more) {
             return true;
         }
         // After that, its end wakes this waiter.
@@ -149,10 +187,11 @@ impl DirtyAccount {
         self.budget.less.notify_waiters();
     }
 
-    fn has_room(&self, len_bytes: u64) -> bool {
-        let fits = |held: u64, max: u64| held == 0 || held.saturating_add(len_bytes) <= max;
-        fits(self.budget.bytes(), self.budget.bytes_max)
-            && fits(self.bytes(), self.budget.bytes_max_of_one())
+    fn has_room(&self, more: Load) -> bool {
+        let more = more.memory_bytes();
+        let fits = |held: u64, max: u64| held == 0 || held.saturating_add(more) <= max;
+        fits(self.budget.memory_bytes(), self.budget.bytes_max)
+            && fits(self.memory_bytes(), self.budget.bytes_max_of_one())
     }
 
     /// Resolves when somebody waits for room.
@@ -167,6 +206,13 @@ mod tests {
 
     use super::*;
 
+    fn data(data_bytes: i64) -> Load {
+        Load {
+            data_bytes,
+            run_count: 0,
+        }
+    }
+
     #[test]
     fn volumes_share_one_budget() {
         let budget = DirtyBudget::new(100);
@@ -174,33 +220,51 @@ mod tests {
             DirtyAccount::new(budget.clone()),
             DirtyAccount::new(budget.clone()),
         );
-        first.add(60);
-        let admits = |account: &DirtyAccount, len| account.admit(len).now_or_never();
+        first.add(data(60));
+        let admits = |account: &DirtyAccount, len| account.admit(data(len)).now_or_never();
         assert_eq!(admits(&first, 15), Some(true), "up to its part");
         assert_eq!(admits(&first, 16), None, "the rest is for others");
         assert_eq!(admits(&second, 40), Some(true));
-        let mut waits = Box::pin(second.admit(41));
+        let mut waits = Box::pin(second.admit(data(41)));
         assert_eq!(waits.as_mut().now_or_never(), None, "both together");
-        first.add(-1);
+        first.add(data(-1));
         assert_eq!(waits.now_or_never(), Some(false), "woken, to look again");
         assert_eq!(admits(&second, 41), Some(true));
-        let mut waits = Box::pin(second.admit(50));
+        let mut waits = Box::pin(second.admit(data(50)));
         assert_eq!(waits.as_mut().now_or_never(), None);
         first.note_failure();
         assert_eq!(waits.now_or_never(), Some(false));
-        second.add(30);
+        second.add(data(30));
         assert_eq!(
             (first.bytes(), second.bytes(), budget.bytes()),
             (59, 30, 89)
         );
         first.close();
         assert_eq!(budget.bytes(), 30, "what a volume held goes with it");
-        first.add(7);
-        first.add(-60);
+        first.add(data(7));
+        first.add(data(-60));
         drop(first);
         assert_eq!(budget.bytes(), 30, "once");
         assert_eq!(admits(&second, 70), Some(true), "alone it may have all");
-        second.add(-30);
+        second.add(data(-30));
         assert_eq!(admits(&second, 1000), Some(true));
+    }
+
+    #[test]
+    fn runs_take_memory_and_are_no_data() {
+        let budget = DirtyBudget::new(1000);
+        let account = DirtyAccount::new(budget.clone());
+        account.add(Load::of(4, 4));
+        assert_eq!((account.bytes(), account.memory_bytes()), (4, 4 * 193));
+        let admits = |load| account.admit(load).now_or_never();
+        assert_eq!(admits(Load::of(36, 1)), Some(true));
+        assert_eq!(admits(Load::of(37, 1)), None);
+        // Bytes that become one run: no more data, and less memory.
+        let mut waits = Box::pin(account.admit(Load::of(37, 1)));
+        assert_eq!(waits.as_mut().now_or_never(), None);
+        account.add(Load::of(4, 1) - Load::of(4, 4));
+        assert_eq!(waits.now_or_never(), Some(false));
+        account.close();
+        assert_eq!((budget.bytes(), budget.memory_bytes()), (0, 0));
     }
 }

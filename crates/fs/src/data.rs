@@ -14,7 +14,7 @@ use cairn_meta::{Batch, InodeKind, JournalEntry};
 use cairn_segment::{ErrorKind, RecordPointer};
 use futures_util::future::try_join_all;
 
-use crate::dirty::Run;
+use crate::dirty::{Load, Run};
 use crate::extents::Ahead;
 use crate::inode::{Inode, State};
 use crate::perm::{READ, WRITE, require_data, without_privilege_bits};
@@ -130,13 +130,14 @@ impl Fs {
                 });
             }
         }
+        let more = Load::of(u64::from(count_bytes), 1);
         loop {
             // What came in after the last flush would be lost, and answered with the old verifier.
             if shared.tasks.is_stopping() {
                 return Err(FsError::Fenced);
             }
             shared.require_space(u64::from(count_bytes))?;
-            if shared.dirty.admit(u64::from(count_bytes)).await {
+            if shared.dirty.admit(more).await {
                 break;
             }
         }

@@ -1,10 +1,10 @@
 //! The dirty map: bytes of one file that are newer than its extents.
 //!
-//! Owns: which bytes win where writes overlap, and how many of them are held.
+//! Owns: which bytes win where writes overlap, how many of them are held, and what memory that takes.
 //! Must not know: when to flush, where bytes go, what a journal is beyond a position in it.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{Add, AddAssign, Neg, Range, Sub};
 
 use bytes::Bytes;
 use cairn_base::LogPosition;
@@ -25,6 +25,77 @@ pub struct Run {
 /// A part of a buffer that is smaller than this part of it is copied, so that memory that is counted is not far
 /// less than what is held.
 const SHARED_PART_MIN: u64 = 4;
+
+/// Memory that a run of bytes takes beside them, about: its part of a node of the map, which is half full where runs
+/// come in order (130 bytes), and the two allocations that a small buffer needs (32 bytes each).
+const RUN_MEMORY_BYTES: i64 = 192;
+const _: () = assert!(size_of::<Run>() + size_of::<u64>() <= 72);
+
+/// Data in memory and the runs that it consists of, or a change of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    pub data_bytes: i64,
+    pub run_count: i64,
+}
+
+impl Load {
+    pub fn of(data_bytes: u64, run_count: usize) -> Self {
+        Self {
+            data_bytes: data_bytes as i64,
+            run_count: run_count as i64,
+        }
+    }
+
+    /// The memory that this takes, with what is beside the data.
+    pub fn memory_bytes(self) -> u64 {
+        self.memory().max(0) as u64
+    }
+
+    /// Whether a change is one to less memory.
+    pub fn is_less(self) -> bool {
+        self.memory() < 0
+    }
+
+    fn memory(self) -> i64 {
+        self.data_bytes + self.run_count * RUN_MEMORY_BYTES
+    }
+}
+
+impl Add for Load {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            data_bytes: self.data_bytes + other.data_bytes,
+            run_count: self.run_count + other.run_count,
+        }
+    }
+}
+
+impl AddAssign for Load {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl Neg for Load {
+    type Output = Self;
+
+    fn neg(self) -> Self {
+        Self {
+            data_bytes: -self.data_bytes,
+            run_count: -self.run_count,
+        }
+    }
+}
+
+impl Sub for Load {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        self + -other
+    }
+}
 
 /// Runs by file offset; they never overlap.
 #[derive(Debug, Default)]
@@ -53,6 +124,11 @@ impl DirtyMap {
         self.runs.len()
     }
 
+    /// What is held.
+    pub fn load(&self) -> Load {
+        Load::of(self.len_bytes, self.runs.len())
+    }
+
     pub fn runs(&self) -> &BTreeMap<u64, Run> {
         &self.runs
     }
@@ -66,15 +142,15 @@ impl DirtyMap {
                 .any(|run| run.journal.is_none() && run.sequence <= sequence)
     }
 
-    /// Puts `run` at `offset`; it wins over what is there. Returns the change of `len_bytes`.
+    /// Puts `run` at `offset`; it wins over what is there. Returns the change of what is held.
     ///
     /// Where it replaces bytes that are in memory only, it also takes over their number: a COMMIT that
     /// waits for those must not find them gone before these are stable.
-    pub fn insert(&mut self, offset: u64, mut run: Run) -> i64 {
+    pub fn insert(&mut self, offset: u64, mut run: Run) -> Load {
         if run.data.is_empty() {
-            return 0;
+            return Load::default();
         }
-        let before = self.len_bytes;
+        let before = self.load();
         let end = offset + run.data.len() as u64;
         let touched = self.runs.range(..end).rev();
         let touched = touched.take_while(|(start, old)| *start + old.data.len() as u64 > offset);
@@ -83,13 +159,13 @@ impl DirtyMap {
         run.sequence = oldest.map_or(run.sequence, |oldest| oldest.min(run.sequence));
         self.clear(offset..offset + run.data.len() as u64);
         self.add(offset, run);
-        self.len_bytes as i64 - before as i64
+        self.load() - before
     }
 
     /// Puts back the parts of `run` that nothing newer covers: for a flush that failed. What is newer and in memory
     /// only takes over its number, as in [`Self::insert`].
-    pub fn insert_under(&mut self, offset: u64, run: Run) -> i64 {
-        let before = self.len_bytes;
+    pub fn insert_under(&mut self, offset: u64, run: Run) -> Load {
+        let before = self.load();
         let mut gaps = Vec::new();
         let end = offset + run.data.len() as u64;
         if run.journal.is_none() {
@@ -112,12 +188,12 @@ impl DirtyMap {
             };
             self.add(gap.start, part);
         }
-        self.len_bytes as i64 - before as i64
+        self.load() - before
     }
 
-    /// Forgets all bytes in `range`. Returns how many there were.
-    pub fn clear(&mut self, range: Range<u64>) -> u64 {
-        let before = self.len_bytes;
+    /// Forgets all bytes in `range`. Returns the change of what is held.
+    pub fn clear(&mut self, range: Range<u64>) -> Load {
+        let before = self.load();
         let first = self
             .runs
             .range(..range.start)
@@ -151,11 +227,11 @@ impl DirtyMap {
                 break;
             }
         }
-        before - self.len_bytes
+        self.load() - before
     }
 
     /// Takes runs from the lowest offset on, until `bytes_max` or `runs_max` is reached; runs that
-    /// touch a `blocked` range stay.
+    /// touch a `blocked` range stay, and are not even looked at: there may be very many.
     pub fn take(
         &mut self,
         bytes_max: u64,
@@ -164,19 +240,18 @@ impl DirtyMap {
     ) -> BTreeMap<u64, Run> {
         let mut taken_bytes = 0;
         let mut starts = Vec::new();
-        for (start, run) in &self.runs {
-            let range = *start..*start + run.data.len() as u64;
-            if taken_bytes >= bytes_max || starts.len() >= runs_max {
-                break;
+        'taking: for free in between(blocked) {
+            for (start, run) in self.runs.range(free.clone()) {
+                if taken_bytes >= bytes_max || starts.len() >= runs_max {
+                    break 'taking;
+                }
+                let len_bytes = run.data.len() as u64;
+                if start + len_bytes > free.end {
+                    break;
+                }
+                taken_bytes += len_bytes;
+                starts.push(*start);
             }
-            if blocked
-                .iter()
-                .any(|other| range.start < other.end && other.start < range.end)
-            {
-                continue;
-            }
-            taken_bytes += run.data.len() as u64;
-            starts.push(*start);
         }
         if starts.len() == self.runs.len() {
             self.len_bytes = 0;
@@ -249,6 +324,22 @@ pub fn fill(
     if at < range.end {
         gaps.push(at..range.end);
     }
+}
+
+/// The ranges of a file that are in none of `blocked`, in order.
+fn between(blocked: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut blocked = blocked.to_vec();
+    blocked.sort_unstable_by_key(|range| range.start);
+    let mut free = Vec::with_capacity(blocked.len() + 1);
+    let mut at = 0;
+    for range in blocked {
+        if at < range.start {
+            free.push(at..range.start);
+        }
+        at = at.max(range.end);
+    }
+    free.push(at..u64::MAX);
+    free
 }
 
 fn gaps_of(runs: &BTreeMap<u64, Run>, range: Range<u64>, gaps: &mut Vec<Range<u64>>) {
@@ -369,7 +460,13 @@ mod tests {
         Insert(u64, usize, u8),
         InsertUnder(u64, usize, u8),
         Clear(u64, u64),
-        Take(u64, usize),
+        Take(u64, usize, Vec<Range<u64>>),
+    }
+
+    /// Some overlap, as the spans of flights may.
+    fn blocked() -> impl Strategy<Value = Vec<Range<u64>>> {
+        let range = (0..250u64, 1..40u64).prop_map(|(start, len)| start..start + len);
+        prop::collection::vec(range, 0..4)
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -377,7 +474,7 @@ mod tests {
             (0..200u64, 1..60usize, any::<u8>()).prop_map(|(o, l, b)| Step::Insert(o, l, b)),
             (0..200u64, 1..60usize, any::<u8>()).prop_map(|(o, l, b)| Step::InsertUnder(o, l, b)),
             (0..200u64, 0..100u64).prop_map(|(o, l)| Step::Clear(o, l)),
-            (0..80u64, 0..4usize).prop_map(|(b, r)| Step::Take(b, r)),
+            (0..80u64, 0..4usize, blocked()).prop_map(|(b, r, blocked)| Step::Take(b, r, blocked)),
         ]
     }
 
@@ -387,7 +484,7 @@ mod tests {
             let mut map = DirtyMap::default();
             let mut model = vec![None; 300];
             for (index, step) in steps.into_iter().enumerate() {
-                let before = map.len_bytes() as i64;
+                let before = map.load();
                 let mut delta = None;
                 match step {
                     Step::Insert(offset, len, byte) => {
@@ -401,11 +498,22 @@ mod tests {
                         }
                     }
                     Step::Clear(offset, len) => {
-                        map.clear(offset..offset + len);
+                        delta = Some(map.clear(offset..offset + len));
                         model[offset as usize..(offset + len) as usize].fill(None);
                     }
-                    Step::Take(bytes, runs) => {
-                        for (start, run) in map.take(bytes, runs, &[]) {
+                    Step::Take(bytes, runs, blocked) => {
+                        let is_free = |(start, run): &(&u64, &Run)| {
+                            let end = *start + run.data.len() as u64;
+                            !blocked.iter().any(|other| **start < other.end && other.start < end)
+                        };
+                        let free: Vec<u64> = map.runs().iter().filter(is_free).map(|(start, _)| *start).collect();
+                        let taken = map.take(bytes, runs, &blocked);
+                        let starts: Vec<u64> = taken.keys().copied().collect();
+                        prop_assert_eq!(&free[..starts.len()], &starts[..]);
+                        let lens = taken.values().map(|run| run.data.len() as u64);
+                        let is_full = starts.len() >= runs || lens.sum::<u64>() >= bytes;
+                        prop_assert!(is_full || starts.len() == free.len());
+                        for (start, run) in taken {
                             model[start as usize..start as usize + run.data.len()].fill(None);
                         }
                     }
@@ -415,7 +523,7 @@ mod tests {
                 let unstable: usize = map.runs().values().filter(|r| r.journal.is_none()).map(|r| r.data.len()).sum();
                 prop_assert_eq!(map.unstable_bytes(), unstable as u64);
                 if let Some(delta) = delta {
-                    prop_assert_eq!(before + delta, map.len_bytes() as i64);
+                    prop_assert_eq!(before + delta, map.load());
                 }
             }
         }

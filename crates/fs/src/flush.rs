@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::sync::{Notify, watch};
 
-use crate::dirty::Run;
+use crate::dirty::{Load, Run};
 use crate::extents::{Ahead, Change, Extent};
 use crate::inode::{Flight, FlightResult, Inode, State};
 use crate::types::FsError;
@@ -68,6 +68,13 @@ struct Job {
     journal_through: LogPosition,
     stream: Stream,
     done: watch::Sender<FlightResult>,
+}
+
+impl Job {
+    /// What it is charged with.
+    fn load(&self) -> Load {
+        Load::of(self.len_bytes, self.runs.len())
+    }
 }
 
 /// Bytes of a file that become one record.
@@ -135,6 +142,7 @@ impl Shared {
             runs: runs.clone(),
             span,
             limit: u64::MAX,
+            len_bytes,
             done,
         });
         let stream = if state.write_run_bytes >= STREAM_RUN_BYTES {
@@ -323,7 +331,7 @@ impl Shared {
     }
 
     fn finish(&self, job: Job, result: Result<(), FsError>) {
-        self.dirty.add(-(job.len_bytes as i64));
+        self.dirty.add(-job.load());
         let counter = match &result {
             Ok(()) => &self.counters.flushed_bytes,
             Err(_) => &self.counters.flush_errors,
@@ -342,7 +350,7 @@ impl Shared {
     /// already are replaced by the next flush.
     fn turn_back(&self, job: Job, error: FsError) {
         let mut state = job.inode.lock();
-        let mut kept = 0;
+        let mut kept = Load::default();
         if let Some(index) = state
             .flights
             .iter()
@@ -361,10 +369,11 @@ impl Shared {
                 }
             }
         }
-        state.dirty_since = self.env.clock.monotonic() + RETRY_PAUSE;
         self.enqueue(&job.inode, &mut state);
+        // After that, which takes what it puts into the queue for fresh.
+        state.dirty_since = self.env.clock.monotonic() + RETRY_PAUSE;
         drop(state);
-        self.dirty.add(kept - job.len_bytes as i64);
+        self.dirty.add(kept - job.load());
         self.forget_space();
         self.dirty.note_failure();
         self.counters.flush_errors.fetch_add(1, Ordering::Relaxed);
@@ -486,11 +495,12 @@ impl Shared {
                 continue;
             }
             state.dirty_since = now;
-            if state.dirty.len_bytes() > FLIGHT_BYTES_MAX / 2 {
-                started_bytes += state.dirty.len_bytes();
+            let is_large = state.dirty.len_bytes() > FLIGHT_BYTES_MAX / 2;
+            if is_large || state.dirty.run_count() > FLIGHT_RUNS_MAX {
+                started_bytes += state.dirty.load().memory_bytes();
                 self.start_flights(&inode, &mut state, true);
             } else if let Some(job) = self.take_flight(&inode, &mut state, true) {
-                started_bytes += job.len_bytes;
+                started_bytes += job.load().memory_bytes();
                 jobs_bytes += job.len_bytes;
                 jobs.push(Job {
                     stream: Stream::Mixed,

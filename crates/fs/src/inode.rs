@@ -105,7 +105,22 @@ pub(crate) struct Flight {
     pub span: Range<u64>,
     /// The file was cut here after the flush began: what lies beyond must not become an extent.
     pub limit: u64,
+    /// Bytes up to `limit`.
+    pub len_bytes: u64,
     pub done: watch::Receiver<FlightResult>,
+}
+
+impl Flight {
+    /// The file is cut at `size_bytes`.
+    pub fn cut(&mut self, size_bytes: u64) {
+        if size_bytes >= self.limit.min(self.span.end) {
+            return;
+        }
+        self.limit = size_bytes;
+        let below = self.runs.range(..size_bytes);
+        let lens = below.map(|(start, run)| (run.data.len() as u64).min(size_bytes - start));
+        self.len_bytes = lens.sum();
+    }
 }
 
 impl Inode {
@@ -185,13 +200,18 @@ impl State {
             } else {
                 record.size_bytes
             },
-            used_bytes: record.used_bytes + self.dirty.len_bytes(),
+            used_bytes: record.used_bytes + self.dirty.len_bytes() + self.flying_bytes(),
             device_major: record.device_major,
             device_minor: record.device_minor,
             atime: record.atime,
             mtime: record.mtime,
             ctime: record.ctime,
         }
+    }
+
+    /// Bytes on their way to segments.
+    fn flying_bytes(&self) -> u64 {
+        self.flights.iter().map(|flight| flight.len_bytes).sum()
     }
 
     pub fn pre_attr(&self) -> PreAttr {

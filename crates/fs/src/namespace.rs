@@ -355,7 +355,8 @@ impl Fs {
         let (from, to) = Key::cookies_after(dir, cookie.max(COOKIE_FIRST - 1));
         // One more than asked for tells whether this is the end.
         let found = shared.meta.scan(&from, &to, room + 1).map_err(meta_error)?;
-        let eof = found.len() <= room;
+        let has_dots = entries.last().map_or(cookie, |entry| entry.cookie) >= COOKIE_FIRST - 1;
+        let eof = has_dots && found.len() <= room;
         for (key, value) in found.into_iter().take(room) {
             let record = CookieRecord::decode(&value).map_err(|error| meta_error(error.into()))?;
             let cairn_meta::KeyKind::Cookie { seq, .. } =

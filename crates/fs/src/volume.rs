@@ -125,8 +125,11 @@ pub struct FsStats {
     pub inodes_in_memory: u64,
     pub inodes_evicted: u64,
     pub extents_in_memory: u64,
+    /// Bytes of data that is not in segments yet.
     pub dirty_bytes: u64,
-    /// Of all volumes that share the memory.
+    /// The memory that it takes.
+    pub dirty_memory_bytes: u64,
+    /// Limit of that, of all volumes that share the memory.
     pub dirty_bytes_max: u64,
     /// What clients wrote.
     pub written_bytes: u64,
@@ -371,6 +374,7 @@ impl Fs {
             inodes_evicted: shared.inodes.evicted(),
             extents_in_memory: shared.extent_count.get() as u64,
             dirty_bytes: shared.dirty.bytes(),
+            dirty_memory_bytes: shared.dirty.memory_bytes(),
             dirty_bytes_max: shared.dirty.budget().bytes_max(),
             written_bytes: of(&shared.counters.written_bytes),
             flushed_bytes: of(&shared.counters.flushed_bytes),

@@ -398,3 +398,72 @@ fn who_waits_for_memory_is_sent_away_when_the_volume_ends() {
         }
     });
 }
+
+/// Bytes on their way to segments counted as used nowhere: a file with all its data showed no blocks, which
+/// `tar --sparse` takes for one hole that it need not read.
+#[test]
+fn bytes_on_their_way_to_segments_count_as_used() {
+    const LEN: u32 = 1 << 20;
+    block_on(async {
+        let world = World::new(20, 1).await;
+        let fs = &world.fs;
+        let ino = make_file(fs, b"file").await;
+        let gate = Arc::new(Semaphore::new(0));
+        world.disks[0].pace_with(Arc::new(SyncGate(gate.clone())));
+        for part in 0..4 {
+            write(fs, ino, part * u64::from(LEN), pattern(LEN, 1))
+                .await
+                .unwrap();
+        }
+        let_others_run().await;
+        let sizes = async || {
+            let attr = fs.attr(ino).await.unwrap();
+            (attr.size_bytes, attr.used_bytes)
+        };
+        assert_eq!(sizes().await, (4 << 20, 4 << 20));
+        // What is cut off meanwhile will never be used.
+        let set = SetAttr {
+            size_bytes: Some(5000),
+            ..SetAttr::default()
+        };
+        let cut = tokio::spawn({
+            let fs = fs.clone();
+            async move { fs.set_attr(&ROOT_USER, ino, set, None).await }
+        });
+        let_others_run().await;
+        assert_eq!(sizes().await, (5000, 5000));
+        gate.add_permits(100);
+        cut.await.unwrap().unwrap();
+        fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
+        assert_eq!(sizes().await, (5000, 5000));
+    });
+}
+
+/// The pause after a flush that failed was forgotten at once, so that where memory ran high the next try came with
+/// the next look of the flusher.
+#[test]
+fn a_flush_that_fails_is_tried_once_a_second() {
+    const SECONDS: u64 = 20;
+    block_on(async {
+        let world = World::with_dirty(21, DirtyBudget::new(1 << 20)).await;
+        let fs = &world.fs;
+        let ino = make_file(fs, b"file").await;
+        // Where shards are, and the files that new ones are made of.
+        for folder in ["shards/", "free/"] {
+            world.disks[0].inject(FaultRule {
+                kind: Some(OpKind::Write),
+                name_part: folder.into(),
+                skip: 0,
+                times: 1_000_000,
+                fault: Fault::Io,
+            });
+        }
+        write(fs, ino, 0, pattern(700_000, 1)).await.unwrap();
+        for _ in 0..SECONDS * 5 {
+            world.clock.advance(Duration::from_millis(200));
+            let_others_run().await;
+        }
+        let errors = fs.stats().flush_errors;
+        assert!((2..=SECONDS).contains(&errors), "{errors}");
+    });
+}

@@ -95,3 +95,31 @@ fn a_directory_is_listed_while_files_are_made() {
         assert_eq!(lister.await.unwrap(), COUNT + 2);
     });
 }
+
+/// Whoever asked for one entry at a time was told after "." that an empty directory has no more.
+#[test]
+fn a_directory_is_listed_one_by_one() {
+    block_on(async {
+        let world = World::new(3, 1).await;
+        for want in [vec![".", ".."], vec![".", "..", "file"]] {
+            if want.len() > 2 {
+                make_file(&world.fs, "file").await;
+            }
+            let mut seen = Vec::new();
+            let mut cookie = 0;
+            loop {
+                let page = world.fs.read_dir(&ROOT_USER, ROOT_INO, cookie, 1, false);
+                let page = page.await.unwrap();
+                let [entry] = &page.entries[..] else {
+                    panic!("{page:?} after {seen:?}");
+                };
+                cookie = entry.cookie;
+                seen.push(String::from_utf8(entry.name.to_vec()).unwrap());
+                if page.eof {
+                    break;
+                }
+            }
+            assert_eq!(seen, want);
+        }
+    });
+}

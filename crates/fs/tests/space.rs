@@ -2,13 +2,15 @@
 //! into very many extents, attributes that go with their inode.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 
 use bytes::Bytes;
 use cairn_base::disk::{Disk, OpenMode};
 use cairn_base::{Ino, SegmentId};
 use cairn_fs::*;
 use cairn_meta::Key;
-use cairn_testkit::{Crash, MemDisk, Recorder, Rng};
+use cairn_testkit::{Crash, Fault, FaultRule, MemDisk, OpKind, Recorder, Rng};
+use futures_util::FutureExt;
 
 use world::*;
 
@@ -397,13 +399,13 @@ fn volumes_share_the_memory_for_dirty_data() {
         let first = World::with_dirty(12, dirty.clone()).await;
         let second = World::with_dirty(13, dirty.clone()).await;
         let ino = create(&first.fs, "a").await.unwrap();
-        for part in 0..6 {
+        for part in 0..5 {
             // Far from each other: no stream, so nothing is flushed by itself.
             write(&first.fs, ino, part * 64 * MIB, &pattern(MIB as u32, 1))
                 .await
                 .unwrap();
         }
-        assert_eq!(dirty.bytes(), 6 * MIB);
+        assert_eq!(dirty.bytes(), 5 * MIB);
         let ino = create(&second.fs, "a").await.unwrap();
         for part in 0..4 {
             write(&second.fs, ino, part * 64 * MIB, &pattern(MIB as u32, 1))
@@ -411,7 +413,7 @@ fn volumes_share_the_memory_for_dirty_data() {
                 .unwrap();
         }
         assert!(first.fs.stats().flushed_bytes > 0, "it made room");
-        assert!(dirty.bytes() <= dirty.bytes_max());
+        assert!(dirty.memory_bytes() <= dirty.bytes_max());
         let held = first.fs.stats().dirty_bytes + second.fs.stats().dirty_bytes;
         assert_eq!(dirty.bytes(), held);
         first.fs.close().await.unwrap();
@@ -718,6 +720,91 @@ fn what_makes_no_sense_keeps_no_space_of_others() {
         for nth in (1..100).step_by(2) {
             assert!(read_all(fs, inos[nth]).await == data);
         }
+        fs.close().await.unwrap();
+    });
+}
+
+/// Writes single bytes with holes between them, from offset `from` on, until one has to wait or there are so many;
+/// returns how many there are.
+fn write_tiny(fs: &Fs, ino: Ino, from: u64, count_max: u64) -> u64 {
+    let is_done = |at: &u64| match write(fs, ino, *at, &[1]).now_or_never() {
+        Some(written) => written.is_ok(),
+        None => false,
+    };
+    let places = (from..).step_by(2).take(count_max as usize);
+    places.take_while(is_done).count() as u64
+}
+
+/// A file that has little data in very many pieces was flushed by 1024 pieces in three seconds.
+#[test]
+fn very_many_tiny_writes_are_flushed_when_they_are_due() {
+    block_on(async {
+        let world = World::new(24, 1).await;
+        let fs = &world.fs;
+        let ino = create(fs, "a").await.unwrap();
+        assert_eq!(write_tiny(fs, ino, 0, 20_000), 20_000);
+        world.run_for(10).await;
+        assert_eq!(fs.stats().dirty_bytes, 0);
+        check_counters(fs);
+        fs.close().await.unwrap();
+    });
+}
+
+/// A single byte in memory takes far more than a byte: what was counted was so little that the limit was none.
+#[test]
+fn tiny_writes_are_charged_for_what_they_take() {
+    block_on(async {
+        let dirty = DirtyBudget::new(MIB);
+        let world = World::with_dirty(25, dirty.clone()).await;
+        let fs = &world.fs;
+        let ino = create(fs, "a").await.unwrap();
+        let count = write_tiny(fs, ino, 0, 20_000);
+        assert!(count < 10_000, "{count}");
+        assert_eq!(fs.attr(ino).await.unwrap().used_bytes, count);
+        assert_eq!(dirty.bytes(), count);
+        world.run_for(10).await;
+        assert_eq!((dirty.bytes(), dirty.memory_bytes()), (0, 0));
+        // There is room for as many again.
+        assert!(write_tiny(fs, ino, MIB, 20_000) >= count);
+        fs.close().await.unwrap();
+        assert_eq!((dirty.bytes(), dirty.memory_bytes()), (0, 0));
+    });
+}
+
+/// Whatever becomes of tiny writes, all that was charged for them is given back.
+#[test]
+fn what_tiny_writes_are_charged_is_given_back() {
+    block_on(async {
+        let dirty = DirtyBudget::new(64 * MIB);
+        let world = World::with_dirty(26, dirty.clone()).await;
+        let fs = &world.fs;
+        for name in ["cut", "removed", "failing"] {
+            let ino = create(fs, name).await.unwrap();
+            write_tiny(fs, ino, 0, 5000);
+            if name == "failing" {
+                world.disks[0].inject(FaultRule {
+                    kind: Some(OpKind::Write),
+                    name_part: "shards/".into(),
+                    skip: 0,
+                    times: 100,
+                    fault: Fault::Io,
+                });
+            }
+            // On their way, and then replaced and split in memory.
+            let mut flushing = pin!(commit(fs, ino));
+            assert!((&mut flushing).now_or_never().is_none());
+            write(fs, ino, 1001, &pattern(1000, 1)).await.unwrap();
+            write_tiny(fs, ino, 1200, 100);
+            match name {
+                "cut" => truncate(fs, ino, 1501).await.unwrap(),
+                "removed" => remove(fs, name).await.unwrap(),
+                _ => assert!(flushing.await.is_err()),
+            }
+        }
+        world.disks[0].clear_faults();
+        assert!(fs.stats().flush_errors > 0);
+        world.run_for(20).await;
+        assert_eq!((dirty.bytes(), dirty.memory_bytes()), (0, 0));
         fs.close().await.unwrap();
     });
 }

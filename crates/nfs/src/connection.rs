@@ -49,6 +49,9 @@ const ROUND_COUNT_MAX: usize = 16;
 /// In each timeout a record that is begun must be whole or bring so much, and of replies that wait so much
 /// must be taken: a byte now and then is no progress.
 const PROGRESS_LEN_BYTES_MIN: u64 = 32 << 10;
+/// Most bytes held for a client that no export lets in: its replies are small, and what it leaves unread must not
+/// keep others waiting for memory.
+const STRANGER_HELD_BYTES_MAX: usize = 64 << 10;
 /// A stalled connection is noticed after this many looks at it, within the timeout.
 const STALL_LOOK_COUNT: u32 = 4;
 
@@ -362,8 +365,17 @@ impl Connection {
             return true;
         }
         self.running.len() < settings.in_flight_count_max
-            && held_bytes < settings.held_bytes_per_connection_max
+            && held_bytes < self.held_bytes_max()
             && service.held_bytes.load(Ordering::Relaxed) < settings.held_bytes_max
+    }
+
+    /// Most bytes held for this client.
+    fn held_bytes_max(&self) -> usize {
+        let held_bytes_max = self.session.service.settings.held_bytes_per_connection_max;
+        match self.session.view.is_let_in() {
+            true => held_bytes_max,
+            false => held_bytes_max.min(STRANGER_HELD_BYTES_MAX),
+        }
     }
 
     /// Begins every call that is there.

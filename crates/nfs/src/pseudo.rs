@@ -98,7 +98,8 @@ pub fn start(session: &Arc<Session>, xid: u32, call: &Call<'_>) -> Started {
         Call::PathConf(_) => reply(xid, &Ok::<_, Failure<PostOpAttr>>(path_conf(here))),
         Call::ReadLink(_) => fail(ErrorStatus::Inval),
         Call::Read(_) => fail(ErrorStatus::IsDir),
-        Call::Write(_) | Call::Commit(_) => fail_wcc(ErrorStatus::IsDir),
+        Call::Write(_) => refuse_write(session, xid),
+        Call::Commit(_) => fail_wcc(ErrorStatus::IsDir),
         Call::SetAttr(_)
         | Call::Create(_)
         | Call::MkDir(_)
@@ -121,6 +122,18 @@ pub fn start(session: &Arc<Session>, xid: u32, call: &Call<'_>) -> Started {
             reply(xid, &Err::<(), _>(Failure::new(ErrorStatus::RoFs, body)))
         }
     })
+}
+
+/// The reply to a WRITE here, whatever it would write.
+pub fn refuse_write(session: &Session, xid: u32) -> Reply {
+    let unchanged = WccData {
+        before: None,
+        after: Some(attr(session)),
+    };
+    reply(
+        xid,
+        &Err::<(), _>(Failure::new(ErrorStatus::IsDir, unchanged)),
+    )
 }
 
 fn lookup(session: &Arc<Session>, xid: u32, name: &[u8]) -> Started {

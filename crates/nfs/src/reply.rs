@@ -20,6 +20,10 @@ const COPY_LEN_BYTES_MAX: usize = 4096;
 const DETACH_LEN_BYTES_MAX: usize = 256 << 10;
 /// Most slices of one `writev`; the kernel takes 1024.
 pub const SLICE_COUNT_MAX: usize = 64;
+/// Of small replies so much that was sent may be held before those that wait behind it.
+const SENT_LEN_BYTES_MAX: usize = 64 << 10;
+/// The room for small replies that a connection keeps, however much they once took.
+const TAIL_LEN_BYTES_KEPT: usize = 256 << 10;
 /// What a head buffer starts with: most replies fit.
 const HEAD_LEN_BYTES: usize = 256;
 
@@ -214,8 +218,19 @@ impl Outbox {
             self.full.pop_front();
             self.detached_count = self.detached_count.saturating_sub(1);
         }
-        if self.full.is_empty() && self.sent_bytes == self.tail.len() {
-            self.tail.clear();
+        if self.full.is_empty() {
+            self.forget_sent();
+        }
+    }
+
+    /// Gives back what was sent of `tail`. If more waits behind it, that is moved, which is done when it is no more
+    /// than what goes: so each byte is moved once or so, and what is held stays near what is counted.
+    fn forget_sent(&mut self) {
+        let is_all = self.sent_bytes == self.tail.len();
+        if is_all || self.sent_bytes >= SENT_LEN_BYTES_MAX.max(self.tail.len() / 2) {
+            self.tail.drain(..self.sent_bytes);
+            self.tail
+                .shrink_to(TAIL_LEN_BYTES_KEPT.max(2 * self.tail.len()));
             self.sent_bytes = 0;
         }
     }
@@ -325,5 +340,33 @@ mod tests {
             sent_bytes += sent;
         }
         assert_eq!((sent_bytes, held_bytes()), (want, 0));
+    }
+
+    /// A client that takes its replies a little slower than they are made leaves no moment without any.
+    #[test]
+    fn what_was_sent_is_forgotten_while_more_waits() {
+        let mut outbox = Outbox::default();
+        let small = || reply(&[1; 28], &[]);
+        let is_small = |outbox: &Outbox| outbox.tail.capacity() <= TAIL_LEN_BYTES_KEPT;
+        outbox.push(small());
+        for _ in 0..1_000_000 {
+            outbox.push(small());
+            outbox.advance(28);
+        }
+        assert!(is_small(&outbox), "{}", outbox.tail.capacity());
+        // Nor is what a burst needed kept: if all of it is sent, or all but what came last.
+        for is_all in [true, false] {
+            for _ in 0..(32 << 20) / 4096 {
+                outbox.push(reply(&[2; 4096], &[]));
+            }
+            outbox.push(small());
+            let rest = if is_all { 0 } else { 28 };
+            outbox.advance(outbox.len_bytes() - rest);
+            assert_eq!(outbox.len_bytes(), rest);
+            assert!(is_small(&outbox), "{}", outbox.tail.capacity());
+        }
+        let mut slices = [IoSlice::new(&[]); SLICE_COUNT_MAX];
+        assert_eq!(outbox.slices(&mut slices), 1);
+        assert_eq!(*slices[0], [1; 28]);
     }
 }

@@ -355,9 +355,13 @@ impl Session {
         }
     }
 
-    /// The reply to a WRITE to what this client may not use: its payload need not be kept.
+    /// The reply to a WRITE to what this client may not use, or to what takes none: its payload need not be kept.
     pub fn refuse_write(&self, xid: u32, file: &v3::FileHandle) -> Option<Reply> {
-        let status = self.resolve(file).err()?;
+        let status = match self.resolve(file) {
+            Ok(Object::Inode { .. }) => return None,
+            Ok(Object::PseudoRoot) => return Some(pseudo::refuse_write(self, xid)),
+            Err(status) => status,
+        };
         if status == v3::ErrorStatus::Access {
             Events::count(&self.service.metrics.events.requests_denied);
         }

@@ -290,7 +290,7 @@ impl Controller {
             .read()
             .values()
             .map(|service| match service {
-                VolumeService::Serving(fs) => fs.stats().dirty_bytes,
+                VolumeService::Serving(fs) => fs.stats().dirty_memory_bytes,
                 VolumeService::Failed(_) => 0,
             })
             .sum();

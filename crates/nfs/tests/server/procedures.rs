@@ -733,6 +733,12 @@ fn the_pseudo_root_shows_the_volumes() {
         Rename
     );
     assert_eq!(refused.status, ErrorStatus::RoFs);
+    // Of a large WRITE the payload comes apart.
+    for len_bytes in [10, 32 << 10, 1 << 20] {
+        let refused = client.write(top, 0, &vec![7; len_bytes]).unwrap_err();
+        let told = (refused.status, refused.body.after.is_some());
+        assert_eq!(told, (ErrorStatus::IsDir, true), "{len_bytes}");
+    }
 
     // What a client may not mount it does not see.
     server.exports.replace(vec![

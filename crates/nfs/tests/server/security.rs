@@ -729,3 +729,43 @@ fn strangers_cannot_take_all_connections() {
         client.root("/main");
     }
 }
+
+/// What the server holds of replies of NULL that nobody reads, when it takes no more calls.
+fn held_for_unread(server: &Server, strangers: &mut [Client]) -> u64 {
+    let null = (v3::PROGRAM, v3::VERSION, 0);
+    let calls = call_bytes(1, null, &OpaqueAuth::NONE, &()).repeat(1000);
+    for stranger in &mut *strangers {
+        let step = Duration::from_millis(500);
+        stranger.stream.set_write_timeout(Some(step)).unwrap();
+    }
+    let (started, mut sent) = (Instant::now(), vec![0; strangers.len()]);
+    loop {
+        let mut is_taking = false;
+        for (stranger, sent) in strangers.iter_mut().zip(&mut sent) {
+            if let Ok(count) = stranger.stream.write(&calls[*sent % calls.len()..]) {
+                *sent += count;
+                is_taking = true;
+            }
+        }
+        let held = server.metric("cairn_nfs_held_bytes");
+        if !is_taking && held > 0 {
+            return held;
+        }
+        assert!(started.elapsed() < PATIENCE, "the server takes all");
+    }
+}
+
+#[test]
+fn strangers_cannot_take_the_memory_for_replies() {
+    let server = Server::with(|settings| {
+        settings.held_bytes_max = 1 << 20;
+        settings.socket_buffer_bytes = 256 << 10;
+    });
+    server
+        .exports
+        .replace(vec![export(&server.main, vec![rule(INSIDE)])]);
+    let mut strangers: Vec<Client> = (0..2).map(|_| outsider(&server)).collect();
+    let held = held_for_unread(&server, &mut strangers);
+    // The reply that reaches the limit is still taken.
+    assert!(held <= 2 * ((64 << 10) + 100), "{held}");
+}
