@@ -258,6 +258,24 @@ class Disks(WorldTest):
         self.assertEqual(server.status()["health"], "no_redundancy")
         self.check(server, tree)
 
+    def test_a_disk_is_not_removed_when_the_others_that_are_named_are_lost(self):
+        server = self.server(2)
+        tree = self.fill(server)
+        for name in ("new1", "new2"):
+            server.cairn("disk", "add", server.root / name)
+        self.assertIn("a start finds the pool by 2 of its disks only", "\n".join(server.status()["warnings"]))
+        server.stop()
+        shutil.rmtree(server.disks[0])
+        server.start()
+        self.drain(server, server.disks[1])
+        refused = server.cairn("disk", "remove", server.disks[1], check=False)
+        self.assertEqual(refused.returncode, 4, refused.stderr)
+        self.assertIn("new1", refused.stderr)
+        pool = server.status()["pool"]["id"]
+        server.restart()
+        self.assertEqual(server.status()["pool"]["id"], pool)
+        self.check(server, tree)
+
     def test_a_disk_that_a_volume_may_need_is_not_wiped(self):
         server = self.server(2)
         tree = self.fill(server)

@@ -332,6 +332,44 @@ class FaultyDisks(WorldTest):
             server.meets()
             server.start()
 
+    def test_a_start_without_enough_disks_says_so_although_they_hang(self):
+        server = self.server()
+        server.stop()
+        server.meets(*(("hang", disk) for disk in server.disks[:3]))
+        server.process = server.spawn()
+        self.assertEqual(server.process.wait(NOTICE_SECONDS_MAX), 4, server.log_tail())
+        self.assertIn("did not answer", server.log_tail())
+
+    def test_a_stall_of_all_disks_puts_out_no_more_than_can_be_lost(self):
+        server = self.server()
+        files = self.store(server, 20, 90_000)
+        server.meets(*(("hang", disk) for disk in server.disks))
+        failed = lambda: [name for name, disk in self.disks(server)[0].items() if disk["state"] == "failed"]
+        harness.wait_until(failed, NOTICE_SECONDS_MAX, "the end of the patience with some disks")
+        self.assertEqual(len(failed()), 2)
+        server.meets()
+        problems = []
+        self.read(server, files, problems, list(files))
+        self.assertEqual(problems, [])
+        self.assertEqual(len(failed()), 2)
+        server.restart()
+        self.assertEqual(failed(), [])
+        self.read(server, files, problems, list(files))
+        self.assertEqual(problems, [])
+
+    def test_a_volume_is_opened_again_while_data_is_moved(self):
+        server = self.server(["--rebuild-rate", "128KiB"])
+        with Clients(server, self.scratch) as clients:
+            clients.wait_for_more(3)
+            self.store(server, 30, 3_000_000)
+            server.cairn("disk", "replace", server.disks[5], server.root / "new")
+            moving = lambda: self.disks(server)[1]["shards_left"] > 0
+            harness.wait_until(moving, NOTICE_SECONDS_MAX, "data that is moved")
+            server.meets(("fail", server.disks[0]))
+            clients.wait_for_more(3)
+            self.assertTrue(moving(), "it was over too soon to tell anything")
+        self.assertEqual(clients.problems, [])
+
     def test_a_disk_that_hangs_while_it_is_emptied_holds_up_nothing(self):
         server = self.server()
         self.store(server, 40, 90_000)

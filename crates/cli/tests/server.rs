@@ -243,6 +243,21 @@ fn a_first_start_makes_a_pool_and_a_restart_keeps_it() {
     assert_eq!(server.end(Signal::INT), 0);
 }
 
+/// As on a file system that is full, or with a reader of the log that is gone.
+#[test]
+fn a_standard_error_that_takes_nothing_ends_nothing() {
+    let scratch = Scratch::new(2);
+    let mut command = scratch.serve_command();
+    let full = std::fs::File::create("/dev/full").unwrap();
+    command.env("RUST_LOG", "info").stderr(full);
+    let server = Server::start(command, &scratch.path("ready.json"));
+    let (code, output) = scratch.cairn("volume create one");
+    assert_eq!(code, 0, "{output}");
+    let (code, output) = scratch.cairn("volume show one");
+    assert_eq!(code, 0, "{output}");
+    assert_eq!(server.terminate(), 0);
+}
+
 #[test]
 fn volumes_and_exports_are_managed() {
     let scratch = Scratch::new(3);

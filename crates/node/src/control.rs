@@ -259,9 +259,9 @@ impl Controller {
             .iter()
             .filter(|volume| volume.protection == Protection::None && pool.disks.len() > 1)
             .map(|volume| volume.name.to_string());
-        let working = disks.iter().filter(|disk| {
-            !matches!(disk.state, DiskState::Failed | DiskState::Missing)
-        });
+        let working = disks
+            .iter()
+            .filter(|disk| !matches!(disk.state, DiskState::Failed | DiskState::Missing));
         let is_named = |disk: &&DiskView| {
             let label = Path::new(&disk.label);
             inner.named.iter().any(|place| place == label)
