@@ -92,10 +92,16 @@ impl Retained {
         }
     }
 
+    /// The disks whose copies count.
+    fn copies(&self) -> Vec<usize> {
+        self.disks.iter().chain(&self.copied).copied().collect()
+    }
+
     /// The disks that have all of it, be it that some failed since: those are away, or have it.
     fn holders(&self) -> Vec<usize> {
-        let disks = self.disks.iter().chain(&self.dropped);
-        disks.chain(&self.copied).copied().collect()
+        let mut holders = self.copies();
+        holders.extend(&self.dropped);
+        holders
     }
 }
 
@@ -310,7 +316,7 @@ impl MirroredLog {
         let is_needed = |file: &&Retained| {
             let is_short = match file.is_old {
                 true => short_from.is_some_and(|first| file.last >= first),
-                false => is_short(&file.holders()),
+                false => is_short(&file.copies()),
             };
             file.last >= retained_from && is_short
         };
