@@ -357,6 +357,24 @@ class FaultyDisks(WorldTest):
         self.read(server, files, problems, list(files))
         self.assertEqual(problems, [])
 
+    def test_a_disk_that_hangs_when_those_that_failed_are_rebuilt(self):
+        """As many are out as may be lost, and nothing is on them any more: so another one may be lost."""
+        server = self.server()
+        server.cairn("volume", "set", "main", "--protection", "2x")
+        files = self.store(server, 20, 90_000)
+        rules = []
+        for disk in server.disks[3:5]:
+            rules.append(("fail", disk))
+            server.meets(*rules)
+            self.wait_for(server, disk.name, "failed", NOTICE_SECONDS_MAX)
+            rebuilt = lambda: self.disks(server)[0][disk.name]["shards"] == 0
+            harness.wait_until(rebuilt, MOVE_SECONDS_MAX, "the rebuild")
+        server.meets(*rules, ("hang", server.disks[5]))
+        self.wait_for(server, "disk5", "failed", NOTICE_SECONDS_MAX)
+        problems = []
+        self.read(server, files, problems, list(files))
+        self.assertEqual(problems, [])
+
     def test_a_volume_is_opened_again_while_data_is_moved(self):
         server = self.server(["--rebuild-rate", "128KiB"])
         with Clients(server, self.scratch) as clients:

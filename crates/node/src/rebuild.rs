@@ -624,6 +624,16 @@ impl Inner {
         counts
     }
 
+    /// How many of some disks have shards still; all of them while a volume is not served, whose segments nobody knows.
+    pub fn needed_count(&self, disks: &[DiskId]) -> usize {
+        if disks.is_empty() || self.serving_all().len() < self.pool.load().volumes.len() {
+            return disks.len();
+        }
+        let shards = self.shards_by_disk();
+        let is_needed = |disk: &&DiskId| shards.get(disk).is_some_and(|count| *count > 0);
+        disks.iter().filter(is_needed).count()
+    }
+
     pub fn rebuild_view(&self) -> RebuildView {
         let progress = self.rebuild.progress.lock();
         let speed = progress.marks.first().and_then(|(since, before)| {

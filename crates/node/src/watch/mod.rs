@@ -191,14 +191,26 @@ fn look(node: &Weak<Inner>, state: &mut Looking) -> bool {
         histories.push(history);
         watched.push((disk, answers, counts));
     }
-    let members = inner.pool.load().disks.len();
-    let lost = members.saturating_sub(looks.iter().filter(|look| !look.out).count());
+    let members: Vec<DiskId> = {
+        let pool = inner.pool.load();
+        pool.disks.iter().map(|disk| disk.id).collect()
+    };
+    let works = |id: &DiskId| {
+        let mut disks = disks.iter();
+        disks.any(|disk| disk.id() == *id && !disk.health().failed)
+    };
+    let lost: Vec<DiskId> = members.iter().copied().filter(|id| !works(id)).collect();
+    // What was on them may have been rebuilt, which is looked at only when it matters.
+    let lost = match looks.iter().any(|look| look.hangs && !look.out) {
+        true => inner.needed_count(&lost),
+        false => lost.len(),
+    };
     // As many as the best protected volume can lose.
     let tolerated = {
         let pool = inner.pool.load();
         let volumes = pool.volumes.iter();
         let each = volumes.map(|volume| usize::from(inner.tolerated(&volume.settings)));
-        each.fold(failures_tolerated(members), usize::max)
+        each.fold(failures_tolerated(members.len()), usize::max)
     };
     let spare = tolerated.saturating_sub(lost);
     for (index, why) in judge(&looks, &mut histories, spare) {
