@@ -421,10 +421,18 @@ class Disks(WorldTest):
 
         self.assertFalse(main()["serving"])
         self.assertTrue(main()["problem"])
+
+        def scrub():
+            return json.loads(server.cairn("scrub", "status", "--json").stdout)
+
+        server.cairn("scrub", "start", "--rate", "0")
+        harness.wait_until(lambda: scrub()["errors"], 30, "a scrub that waits for the volume")
         aside.rename(folder)
         harness.wait_until(lambda: main()["serving"], OPEN_AGAIN_SECONDS_MAX, "the volume")
         self.assertFalse(main().get("problem"))
         self.check(server, tree)
+        harness.wait_until(lambda: scrub()["stage"] == "done", MOVE_SECONDS_MAX, "the end of a scrub")
+        self.assertGreater(scrub()["records"], 0)
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ fn report_text(report: &ScrubReport) -> String {
     for damage in &report.damaged {
         let mut paths = damage.paths.clone();
         if paths.is_empty() {
-            paths.push("(no name)".to_owned());
+            paths.push("(no name known)".to_owned());
         }
         // All names of a file: each is one that somebody will ask about.
         rows.extend(paths.into_iter().map(|path| {

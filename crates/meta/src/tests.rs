@@ -2,6 +2,7 @@
 
 mod copies;
 mod folders;
+mod left_behind;
 mod limits;
 mod lives;
 mod refusals;

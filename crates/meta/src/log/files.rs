@@ -219,7 +219,7 @@ impl FileMaker {
                     volume = self.disks.volume.0,
                     disk = self.disks.get(disk).disk.label(),
                     %error,
-                    "this disk does not know that the metadata's log goes on without it"
+                    "this disk does not know how the metadata's log goes on"
                 );
                 if self.disks.is_retired(disk) {
                     self.headers.forget(disk);

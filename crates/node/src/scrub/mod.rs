@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_admin::api::{ScrubDamage, ScrubReport, ScrubStage, ScrubView};
+use cairn_admin::api::ScrubStage;
 use cairn_base::disk::Disk;
 use cairn_base::{Ino, SegmentId, VolumeId};
 use cairn_fs::{DamagedExtent, EVACUATE_SEGMENTS_MAX, ExtentAt, Fs, FsError};
@@ -24,6 +24,8 @@ use crate::pool_store;
 use crate::scrub_file::{
     Cursor, DAMAGES_MAX, Damage, FILE_LEN_BYTES_MAX, ScrubState, decode, encode,
 };
+
+mod report;
 
 pub const SCRUB_NAME: &str = "scrub";
 pub const SCRUB_NAME_NEW: &str = "scrub.new";
@@ -63,6 +65,29 @@ impl ScrubState {
         };
     }
 
+    /// Where it goes on, of the volumes that there are, each with whether it is served just now; those that are not
+    /// come last. `None`: nothing is left.
+    fn go_on(&mut self, volumes: &BTreeMap<VolumeId, bool>) -> Option<Cursor> {
+        if let Some(cursor) = self.cursor {
+            if volumes.contains_key(&cursor.volume) {
+                return Some(cursor);
+            }
+            // Deleted meanwhile.
+            self.cursor = None;
+            self.volumes_done.push(cursor.volume);
+        }
+        let open = volumes
+            .iter()
+            .filter(|(id, _)| !self.volumes_done.contains(id));
+        let (volume, _) = open.min_by_key(|(_, is_served)| !**is_served)?;
+        // Kept from the start: who leaves the volume out has to know which it is.
+        self.cursor = Some(Cursor {
+            volume: *volume,
+            ..Cursor::default()
+        });
+        self.cursor
+    }
+
     fn add_segment(&mut self, scrub: SegmentScrub) {
         self.shards += scrub.shards;
         self.wrong_bytes += scrub.wrong_bytes;
@@ -86,6 +111,15 @@ impl ScrubState {
             detail: found.detail.chars().take(DETAIL_CHARS_MAX).collect(),
         });
     }
+}
+
+/// Why a step of the scrub could not be done; it is tried again.
+#[derive(Debug, thiserror::Error)]
+enum StepError {
+    #[error("volume {} is not served", .0.0)]
+    NotServed(VolumeId),
+    #[error(transparent)]
+    Fs(#[from] FsError),
 }
 
 /// The scrub of a node.
@@ -321,9 +355,9 @@ fn leave_volume(inner: &Inner) {
 }
 
 /// One segment, or a few hundred records. False: all is done.
-async fn step(inner: &Inner) -> Result<bool, FsError> {
+async fn step(inner: &Inner) -> Result<bool, StepError> {
     let scrub = &inner.scrub;
-    let Some((run, mut cursor, fs)) = place(inner) else {
+    let Some((run, mut cursor, fs)) = place(inner)? else {
         return Ok(false);
     };
     let volume = cursor.volume;
@@ -432,32 +466,22 @@ async fn write_anew(inner: &Inner, fs: &Fs) -> Result<(), FsError> {
 }
 
 /// Where to go on: in the volume that was begun, else in the next one that is served.
-fn place(inner: &Inner) -> Option<(u64, Cursor, Fs)> {
-    let serving = |id: VolumeId| match inner.service(id) {
-        Some(VolumeService::Serving(fs)) => Some(fs),
-        _ => None,
-    };
+fn place(inner: &Inner) -> Result<Option<(u64, Cursor, Fs)>, StepError> {
+    let services = inner.volumes.read().clone();
+    let is_served = |service: &VolumeService| matches!(service, VolumeService::Serving(_));
+    let volumes = services
+        .iter()
+        .map(|(id, service)| (*id, is_served(service)))
+        .collect();
     let mut state = inner.scrub.state.lock();
     let run = inner.scrub.run.load(Ordering::Acquire);
-    if let Some(cursor) = state.cursor {
-        if let Some(fs) = serving(cursor.volume) {
-            return Some((run, cursor, fs));
-        }
-        // Deleted meanwhile, or not served any more.
-        state.cursor = None;
-        state.volumes_done.push(cursor.volume);
+    let Some(cursor) = state.go_on(&volumes) else {
+        return Ok(None);
+    };
+    match services.get(&cursor.volume) {
+        Some(VolumeService::Serving(fs)) => Ok(Some((run, cursor, fs.clone()))),
+        _ => Err(StepError::NotServed(cursor.volume)),
     }
-    let volumes: Vec<VolumeId> = inner.volumes.read().keys().copied().collect();
-    volumes
-        .into_iter()
-        .filter(|id| !state.volumes_done.contains(id))
-        .find_map(|volume| {
-            let cursor = Cursor {
-                volume,
-                ..Cursor::default()
-            };
-            Some((run, cursor, serving(volume)?))
-        })
 }
 
 impl Inner {
@@ -511,116 +535,6 @@ impl Inner {
         // The node does not end before the step that is held.
         self.scrub.pace.hold(false);
     }
-
-    pub fn scrub_view(&self) -> ScrubView {
-        let total_bytes = self.scrub_total_bytes();
-        let state = self.scrub.state.lock();
-        let since = *self.scrub.since.lock();
-        let done_bytes = match state.stage {
-            // Less than is left, which is counted when the step is done.
-            ScrubStage::Running | ScrubStage::Paused => {
-                let left = total_bytes.saturating_sub(state.done_bytes);
-                state.done_bytes + self.scrub.step_bytes().min(left)
-            }
-            ScrubStage::Never | ScrubStage::Done => state.done_bytes,
-        };
-        let total_bytes = match state.stage {
-            ScrubStage::Running | ScrubStage::Paused => total_bytes.max(done_bytes),
-            ScrubStage::Never => total_bytes,
-            ScrubStage::Done => done_bytes,
-        };
-        let seconds_left = since.and_then(|(since, before)| {
-            let elapsed = self.env.clock.monotonic().checked_sub(since)?.as_secs_f64();
-            let done = done_bytes.checked_sub(before).filter(|done| *done > 0)?;
-            let left = (total_bytes - done_bytes) as f64;
-            Some((left * elapsed / done as f64) as u64)
-        });
-        ScrubView {
-            stage: state.stage,
-            started_seconds: state.started_seconds,
-            finished_seconds: state.finished_seconds,
-            rate_bytes_per_second: self.scrub.pace.bytes_per_second(),
-            done_bytes,
-            total_bytes,
-            seconds_left: seconds_left.filter(|_| state.stage == ScrubStage::Running),
-            shards: state.shards,
-            records: state.records,
-            wrong_bytes: state.wrong_bytes,
-            repaired_bytes: state.repaired_bytes,
-            shards_rebuilt: state.shards_rebuilt,
-            shards_sealed: state.shards_sealed,
-            shards_away: state.shards_away,
-            damaged: state.damages.len() as u64 + state.damages_more,
-            errors: state.errors,
-        }
-    }
-
-    /// Shards of all segments, and once more the records in them.
-    fn scrub_total_bytes(&self) -> u64 {
-        let mut total_bytes = 0;
-        let services = self.volumes.read().clone();
-        for (id, service) in services {
-            if let VolumeService::Serving(fs) = service {
-                let segments = self.store.segments(id);
-                let shards = segments
-                    .iter()
-                    .map(|info| info.shard_len_bytes * u64::from(info.code.total()));
-                total_bytes += shards.sum::<u64>() + fs.meta().counters().stored_bytes;
-            }
-        }
-        total_bytes
-    }
-
-    /// What was found and is still there. Reads the metadata of all volumes with damage.
-    pub fn scrub_report(&self) -> ScrubReport {
-        let (damages, damaged_more) = {
-            let state = self.scrub.state.lock();
-            (state.damages.clone(), state.damages_more)
-        };
-        let mut by_volume: BTreeMap<VolumeId, Vec<Damage>> = BTreeMap::new();
-        for damage in damages {
-            by_volume.entry(damage.volume).or_default().push(damage);
-        }
-        let mut damaged = Vec::new();
-        for (volume, damages) in by_volume {
-            if let Some(VolumeService::Serving(fs)) = self.service(volume) {
-                damaged.extend(volume_report(&fs, damages));
-            }
-        }
-        ScrubReport {
-            scrub: self.scrub_view(),
-            damaged,
-            damaged_more,
-        }
-    }
-}
-
-fn volume_report(fs: &Fs, mut damages: Vec<Damage>) -> Vec<ScrubDamage> {
-    // What cannot be asked now is rather told than left out.
-    damages.retain(|damage| fs.is_still_there(&damage.extent()).unwrap_or(true));
-    damages.sort_by_key(|damage| (damage.inode, damage.start));
-    let mut inos: Vec<Ino> = damages.iter().map(|damage| Ino(damage.inode)).collect();
-    inos.dedup();
-    let paths = fs.paths_of(&inos).unwrap_or_else(|error| {
-        tracing::warn!(%error, "the names of damaged files cannot be read");
-        BTreeMap::new()
-    });
-    damages
-        .into_iter()
-        .map(|damage| ScrubDamage {
-            volume: fs.name().to_owned(),
-            inode: damage.inode,
-            paths: paths
-                .get(&Ino(damage.inode))
-                .into_iter()
-                .flatten()
-                .map(|path| String::from_utf8_lossy(path).into_owned())
-                .collect(),
-            start: damage.start,
-            end: damage.end,
-            detail: damage.detail,
-        })
-        .collect()
 }
 
 #[cfg(test)]
@@ -720,6 +634,29 @@ mod tests {
             None,
             "it would skip nine segments"
         );
+    }
+
+    #[test]
+    fn a_volume_that_is_not_served_is_waited_for() {
+        let mut state = ScrubState::default();
+        let mut volumes = BTreeMap::from([(VolumeId(1), false), (VolumeId(2), true)]);
+        let place = |volumes: &_, state: &mut ScrubState| {
+            let cursor = state.go_on(volumes)?;
+            Some(cursor.volume)
+        };
+        assert_eq!(place(&volumes, &mut state), Some(VolumeId(2)));
+        // It is opened again on other disks: what was begun is not done.
+        volumes.insert(VolumeId(2), false);
+        assert_eq!(place(&volumes, &mut state), Some(VolumeId(2)));
+        state.cursor = None;
+        state.volumes_done.push(VolumeId(2));
+        assert_eq!(
+            place(&volumes, &mut state),
+            Some(VolumeId(1)),
+            "nobody looked at it"
+        );
+        volumes.remove(&VolumeId(1));
+        assert_eq!(place(&volumes, &mut state), None, "deleted");
     }
 
     #[test]

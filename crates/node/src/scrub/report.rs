@@ -1,0 +1,168 @@
+//! What is told of a scrub: how far it is, and what it found.
+//!
+//! Must not know: how a scrub runs.
+
+use std::collections::BTreeMap;
+
+use cairn_admin::api::{ScrubDamage, ScrubReport, ScrubStage, ScrubView};
+use cairn_base::{Ino, VolumeId};
+use cairn_fs::Fs;
+
+use crate::node::{Inner, VolumeService};
+use crate::scrub_file::Damage;
+
+impl Inner {
+    pub fn scrub_view(&self) -> ScrubView {
+        let total_bytes = self.scrub_total_bytes();
+        let state = self.scrub.state.lock();
+        let since = *self.scrub.since.lock();
+        let done_bytes = match state.stage {
+            // Less than is left, which is counted when the step is done.
+            ScrubStage::Running | ScrubStage::Paused => {
+                let left = total_bytes.saturating_sub(state.done_bytes);
+                state.done_bytes + self.scrub.step_bytes().min(left)
+            }
+            ScrubStage::Never | ScrubStage::Done => state.done_bytes,
+        };
+        let total_bytes = match state.stage {
+            ScrubStage::Running | ScrubStage::Paused => total_bytes.max(done_bytes),
+            ScrubStage::Never => total_bytes,
+            ScrubStage::Done => done_bytes,
+        };
+        let seconds_left = since.and_then(|(since, before)| {
+            let elapsed = self.env.clock.monotonic().checked_sub(since)?.as_secs_f64();
+            let done = done_bytes.checked_sub(before).filter(|done| *done > 0)?;
+            let left = (total_bytes - done_bytes) as f64;
+            Some((left * elapsed / done as f64) as u64)
+        });
+        ScrubView {
+            stage: state.stage,
+            started_seconds: state.started_seconds,
+            finished_seconds: state.finished_seconds,
+            rate_bytes_per_second: self.scrub.pace.bytes_per_second(),
+            done_bytes,
+            total_bytes,
+            seconds_left: seconds_left.filter(|_| state.stage == ScrubStage::Running),
+            shards: state.shards,
+            records: state.records,
+            wrong_bytes: state.wrong_bytes,
+            repaired_bytes: state.repaired_bytes,
+            shards_rebuilt: state.shards_rebuilt,
+            shards_sealed: state.shards_sealed,
+            shards_away: state.shards_away,
+            damaged: state.damages.len() as u64 + state.damages_more,
+            errors: state.errors,
+        }
+    }
+
+    /// Shards of all segments, and once more the records in them.
+    fn scrub_total_bytes(&self) -> u64 {
+        let mut total_bytes = 0;
+        let services = self.volumes.read().clone();
+        for (id, service) in services {
+            if let VolumeService::Serving(fs) = service {
+                let segments = self.store.segments(id);
+                let shards = segments
+                    .iter()
+                    .map(|info| info.shard_len_bytes * u64::from(info.code.total()));
+                total_bytes += shards.sum::<u64>() + fs.meta().counters().stored_bytes;
+            }
+        }
+        total_bytes
+    }
+
+    /// What was found and is still there. Reads the metadata of all volumes with damage.
+    pub fn scrub_report(&self) -> ScrubReport {
+        let (damages, damaged_more) = {
+            let state = self.scrub.state.lock();
+            (state.damages.clone(), state.damages_more)
+        };
+        let mut by_volume: BTreeMap<VolumeId, Vec<Damage>> = BTreeMap::new();
+        for damage in damages {
+            by_volume.entry(damage.volume).or_default().push(damage);
+        }
+        let mut damaged = Vec::new();
+        for (volume, damages) in by_volume {
+            let fs = match self.service(volume) {
+                Some(VolumeService::Serving(fs)) => Some(fs),
+                Some(VolumeService::Failed(_)) => None,
+                // Deleted.
+                None => continue,
+            };
+            let pool = self.pool.load();
+            let settings = pool.volumes.iter().find(|one| one.id == volume);
+            let name = settings.map(|volume| volume.name.to_string());
+            damaged.extend(volume_report(&name.unwrap_or_default(), fs, damages));
+        }
+        ScrubReport {
+            scrub: self.scrub_view(),
+            damaged,
+            damaged_more,
+        }
+    }
+}
+
+/// Of a volume that is not served all that was found is told, without names.
+fn volume_report(name: &str, fs: Option<Fs>, mut damages: Vec<Damage>) -> Vec<ScrubDamage> {
+    damages.sort_by_key(|damage| (damage.inode, damage.start));
+    let mut paths = BTreeMap::new();
+    match fs {
+        Some(fs) => {
+            // What cannot be asked now is rather told than left out.
+            damages.retain(|damage| fs.is_still_there(&damage.extent()).unwrap_or(true));
+            let mut inos: Vec<Ino> = damages.iter().map(|damage| Ino(damage.inode)).collect();
+            inos.dedup();
+            match fs.paths_of(&inos) {
+                Ok(found) => paths = found,
+                Err(error) => {
+                    tracing::warn!(%error, "the names of damaged files cannot be read");
+                }
+            }
+        }
+        None => {
+            for damage in &mut damages {
+                damage
+                    .detail
+                    .push_str("; its names are not known, for the volume is not served");
+            }
+        }
+    }
+    damages
+        .into_iter()
+        .map(|damage| ScrubDamage {
+            volume: name.to_owned(),
+            inode: damage.inode,
+            paths: paths
+                .get(&Ino(damage.inode))
+                .into_iter()
+                .flatten()
+                .map(|path| String::from_utf8_lossy(path).into_owned())
+                .collect(),
+            start: damage.start,
+            end: damage.end,
+            detail: damage.detail,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_damaged_file_is_told_while_its_volume_is_not_served() {
+        let damages = vec![Damage {
+            volume: VolumeId(1),
+            inode: 9,
+            start: 0,
+            end: 4096,
+            segment: 2,
+            detail: "two shards are gone".to_owned(),
+        }];
+        let told = volume_report("scratch", None, damages.clone());
+        assert_eq!(told.len(), damages.len());
+        assert!(told.iter().all(|one| one.volume == "scratch"
+            && one.paths.is_empty()
+            && one.detail.ends_with("the volume is not served")));
+    }
+}
