@@ -3,6 +3,7 @@
 //! Owns: who holds how much, and who waits for it to become less.
 //! Must not know: when and how data is flushed.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 
@@ -180,6 +181,13 @@ impl DirtyAccount {
         }
         less.await;
         false
+    }
+
+    /// Resolves when less is held than now, a flush failed, or the volume ended; asks for flushes.
+    pub fn less(&self) -> impl Future<Output = ()> {
+        let less = self.budget.less.notified();
+        self.budget.press.notify_waiters();
+        less
     }
 
     /// A flush failed: whoever waits for it should look around.

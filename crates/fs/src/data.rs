@@ -118,9 +118,10 @@ impl Fs {
             .filter(|end| *end <= FILE_LEN_BYTES_MAX)
             .ok_or(FsError::FileTooLarge)?;
         {
-            let state = inode.lock();
+            let mut state = inode.lock();
             require_file(&state)?;
             require_data(who, state.guarded(), WRITE)?;
+            state.require_landing()?;
             if data.is_empty() {
                 let before = state.pre_attr();
                 return Ok(Written {
@@ -136,7 +137,8 @@ impl Fs {
             if shared.tasks.is_stopping() {
                 return Err(FsError::Fenced);
             }
-            shared.require_space(u64::from(count_bytes))?;
+            shared.require_room(&inode, &(offset..end)).await?;
+            shared.require_pool_space(u64::from(count_bytes))?;
             if shared.dirty.admit(more).await {
                 break;
             }
@@ -373,6 +375,10 @@ impl Shared {
         if want < have + READ_AHEAD_BYTES / 2 {
             return;
         }
+        // Readers go on while the volume closes, and there would always be a task to wait for.
+        if self.tasks.is_stopping() {
+            return;
+        }
         let Ok(permit) = self.read_ahead_permits.clone().try_acquire_owned() else {
             return;
         };
@@ -421,6 +427,12 @@ impl Shared {
             let (waits, ticket) = {
                 let mut state = inode.lock();
                 let sequence = *sequence.get_or_insert(state.sequence);
+                // Bytes that are in the log are stable, whatever becomes of their way into segments.
+                if !state.has_unstable_up_to(sequence) {
+                    let ticket = state.ticket;
+                    drop(state);
+                    return self.durable(ticket).await;
+                }
                 let dirty = state.dirty.has_unstable_up_to(sequence);
                 if dirty
                     && state.flights.is_empty()

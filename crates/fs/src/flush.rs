@@ -203,7 +203,12 @@ impl Shared {
                 for (job, ticket) in jobs.into_iter().zip(tickets) {
                     match ticket {
                         Ok(ticket) => landed.push((job, ticket)),
-                        Err(error) => self.turn_back(job, error),
+                        Err(error) => {
+                            if matches!(error, FsError::Io(_)) {
+                                job.inode.lock().landing_error = Some(error.clone());
+                            }
+                            self.turn_back(job, error);
+                        }
                     }
                 }
                 for (job, ticket) in landed {
@@ -542,14 +547,21 @@ impl Shared {
         let Some(through) = self.meta.journal_pressure().fold_through else {
             return;
         };
-        let mut jobs = Vec::new();
+        let now = self.env.clock.monotonic();
+        let (mut jobs, mut jobs_bytes) = (Vec::new(), 0);
         for ino in self.meta.journal_inodes(through) {
             if let Ok(inode) = self.inode(ino) {
                 let mut state = inode.lock();
+                // After a flush that failed it waits as all others do.
+                if now < state.dirty_since {
+                    continue;
+                }
                 while let Some(job) = self.take_flight(&inode, &mut state, true) {
+                    jobs_bytes += job.len_bytes;
                     jobs.push(job);
-                    if jobs.len() >= FLUSH_FILES_MAX {
+                    if jobs_bytes >= FLIGHT_BYTES_MAX || jobs.len() >= FLUSH_FILES_MAX {
                         self.send(std::mem::take(&mut jobs));
+                        jobs_bytes = 0;
                     }
                 }
             }

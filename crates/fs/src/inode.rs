@@ -77,6 +77,8 @@ pub(crate) struct State {
     /// Dirty bytes on their way to segments.
     pub flights: Vec<Flight>,
     pub flight_next: u64,
+    /// The metadata could not take what was written: more is refused until all of that is in, or gone.
+    pub landing_error: Option<FsError>,
     pub extents: ExtentMap,
     /// In the flush queue.
     pub queued: bool,
@@ -149,6 +151,7 @@ impl State {
             sequence: 0,
             flights: Vec::new(),
             flight_next: 0,
+            landing_error: None,
             extents,
             queued: false,
             dirty_since: Duration::ZERO,
@@ -158,6 +161,15 @@ impl State {
             write_end: 0,
             write_run_bytes: 0,
         }
+    }
+
+    /// Refuses to take more bytes of a file whose bytes cannot be made extents: they would fill the memory that all
+    /// writers share.
+    pub fn require_landing(&mut self) -> Result<(), FsError> {
+        if self.dirty.is_empty() && self.flights.is_empty() {
+            self.landing_error = None;
+        }
+        self.landing_error.clone().map_or(Ok(()), Err)
     }
 
     pub fn require_live(&self) -> Result<(), FsError> {

@@ -25,6 +25,7 @@ mod orphans;
 pub mod perm;
 mod relocate;
 mod rename;
+mod room;
 mod scrub;
 mod tasks;
 pub mod types;

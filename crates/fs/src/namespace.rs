@@ -133,12 +133,21 @@ impl Fs {
             return Err(FsError::Exists);
         }
         let parent = shared.inode(dir)?;
-        let done = match shared.create_new(who, &parent, name, mode) {
-            Ok(Found::Made(made, ticket)) => Ok((made, ticket)),
-            Ok(Found::Existing(ino)) => self.open_existing(who, &parent, ino, mode).await,
-            Err(error) => Err(error),
-        };
-        shared.settle(done).await
+        for _ in 0..NAME_ATTEMPTS_MAX {
+            let done = match shared.create_new(who, &parent, name, mode) {
+                Ok(Found::Made(made, ticket)) => Ok((made, ticket)),
+                Ok(Found::Existing(ino)) => {
+                    match self.open_existing(who, &parent, ino, mode).await {
+                        // Removed meanwhile, so there is room for a new one.
+                        Err(FsError::Stale) => continue,
+                        done => done,
+                    }
+                }
+                Err(error) => Err(error),
+            };
+            return shared.settle(done).await;
+        }
+        Err(FsError::TryLater)
     }
 
     /// CREATE of a name that is there.
@@ -150,7 +159,7 @@ impl Fs {
         mode: CreateMode,
     ) -> Result<(Made, Ticket), FsError> {
         let shared = &self.0;
-        let child = shared.inode(ino).map_err(stale_is_not_found)?;
+        let child = shared.inode(ino)?;
         let (kind, verifier) = {
             let state = child.lock();
             (state.record.kind, state.record.exclusive_verifier)
@@ -379,6 +388,17 @@ impl Fs {
                 entry.attr = match shared.inode(entry.ino) {
                     Ok(inode) => Some(inode.lock().attr(entry.ino)),
                     Err(FsError::Stale) => None,
+                    // The others can be listed, and this one removed with them.
+                    Err(FsError::Io(why)) => {
+                        let volume = self.name();
+                        tracing::error!(
+                            volume,
+                            inode = entry.ino.0,
+                            why,
+                            "an inode cannot be read"
+                        );
+                        None
+                    }
                     Err(error) => return Err(error),
                 };
             }
@@ -406,6 +426,15 @@ fn stale_is_not_found(error: FsError) -> FsError {
 }
 
 impl Shared {
+    /// What an entry names; `None` if it was removed since the entry was read.
+    pub(crate) fn named(&self, entry: &DirentRecord) -> Result<Option<Arc<Inode>>, FsError> {
+        match self.inode(entry.ino) {
+            Ok(inode) => Ok(Some(inode)),
+            Err(FsError::Stale) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     pub fn dirent(&self, dir: Ino, name: &[u8]) -> Result<Option<DirentRecord>, FsError> {
         match self.meta.get(&Key::dirent(dir, name)).map_err(meta_error)? {
             Some(bytes) => DirentRecord::decode(&bytes)
@@ -539,7 +568,7 @@ impl Shared {
                 require(who, state.guarded(), EXECUTE)?;
             }
             let entry = self.dirent(dir, name)?.ok_or(FsError::NotFound)?;
-            let Ok(child) = self.inode(entry.ino) else {
+            let Some(child) = self.named(&entry)? else {
                 continue;
             };
             let mut locked = Locked::all(&[&parent, &child]);

@@ -83,6 +83,10 @@ impl Shared {
                 extents.len() < REAP_EXTENTS_MAX
             })?;
             let last = extents.len() < REAP_EXTENTS_MAX;
+            if !last && self.tasks.is_stopping() {
+                // The next start goes on with it.
+                return Ok(());
+            }
             at = extents.last().map_or(at, |extent| extent.end);
             let mut map = ExtentMap::new(&self.extent_count);
             map.load(0..u64::MAX, extents);

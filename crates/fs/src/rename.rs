@@ -54,13 +54,13 @@ impl Shared {
             }
             let source = self.dirent(from_dir, from_name)?.ok_or(FsError::NotFound)?;
             let target = self.dirent(to_dir, to_name)?;
-            let Ok(moved) = self.inode(source.ino) else {
+            let Some(moved) = self.named(&source)? else {
                 continue;
             };
             let replaced = match &target {
-                Some(entry) => match self.inode(entry.ino) {
-                    Ok(inode) => Some(inode),
-                    Err(_) => continue,
+                Some(entry) => match self.named(entry)? {
+                    Some(inode) => Some(inode),
+                    None => continue,
                 },
                 None => None,
             };

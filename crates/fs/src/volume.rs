@@ -23,6 +23,7 @@ use crate::extents::{Ahead, Extent, ExtentCount, ExtentMap, LOAD_EXTENTS_MAX};
 use crate::flush::{FLIGHTS_MAX, FlushQueue};
 use crate::gc::{Collector, GcSettings};
 use crate::inode::{Inode, InodeTable, State};
+use crate::room::SpaceView;
 use crate::tasks::Tasks;
 use crate::types::{FileKind, FsError, VolumeSpace};
 
@@ -30,11 +31,6 @@ use crate::types::{FileKind, FsError, VolumeSpace};
 pub const ROOT: Ino = Ino(1);
 /// Inode numbers that statfs reports: there is no fixed table, so the limit is a formality.
 const INODES_MAX: u64 = 1 << 40;
-/// What a new name is charged when space is checked: it takes metadata, which has no room set aside
-/// beside the reserve that deleting lives on.
-pub(crate) const METADATA_BYTES: u64 = 4096;
-/// How long a look at the pool's free space is good for.
-const SPACE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Extents that a file may always have in memory while it is in use: what a batch of a flush or of
 /// garbage collection needs at once, several times over.
 const FILE_EXTENTS_MIN: usize = 32 << 10;
@@ -181,15 +177,7 @@ pub(crate) struct Shared {
     pub orphan_wake: Notify,
     pub tasks: Arc<Tasks>,
     pub counters: Counters,
-    space: Mutex<SpaceView>,
-}
-
-/// The last look at the pool's space.
-#[derive(Clone, Copy, Default)]
-struct SpaceView {
-    at: Option<Duration>,
-    total_bytes: u64,
-    free_bytes: u64,
+    pub(crate) space: Mutex<SpaceView>,
 }
 
 impl Fs {
@@ -474,67 +462,6 @@ impl Shared {
     pub fn code(&self) -> Result<Code, FsError> {
         let protection = self.policy.read().protection;
         self.segments.code_for(protection).map_err(segment_error)
-    }
-
-    /// Refuses `len_bytes` more of data when the volume or the pool is full; what is dirty counts as
-    /// used.
-    pub fn require_space(&self, len_bytes: u64) -> Result<(), FsError> {
-        self.require_quota(len_bytes)?;
-        self.require_pool_space(len_bytes)
-    }
-
-    /// Refuses a new name when the volume or the pool is full.
-    pub fn require_name_space(&self) -> Result<(), FsError> {
-        self.require_quota(0)?;
-        self.require_pool_space(METADATA_BYTES)
-    }
-
-    fn require_quota(&self, len_bytes: u64) -> Result<(), FsError> {
-        let Some(limit) = self.policy.read().size_limit_bytes else {
-            return Ok(());
-        };
-        let used = self.meta.counters().file_bytes;
-        let pending = self.dirty.bytes().saturating_add(len_bytes);
-        if used.saturating_add(pending) > limit {
-            return Err(FsError::QuotaExceeded);
-        }
-        Ok(())
-    }
-
-    pub fn require_pool_space(&self, len_bytes: u64) -> Result<(), FsError> {
-        if self.meta.is_full() {
-            return Err(FsError::NoSpace);
-        }
-        // All volumes write to the same disks.
-        let pending = self.dirty.budget().bytes().saturating_add(len_bytes);
-        if self.space_view().free_bytes < pending {
-            self.gc_wake.notify_one();
-            return Err(FsError::NoSpace);
-        }
-        Ok(())
-    }
-
-    /// The next question looks at the pool's space anew.
-    pub fn forget_space(&self) {
-        self.space.lock().at = None;
-    }
-
-    fn space_view(&self) -> SpaceView {
-        let now = self.env.clock.monotonic();
-        let mut view = self.space.lock();
-        let fresh = view
-            .at
-            .is_some_and(|at| now.saturating_sub(at) < SPACE_CHECK_INTERVAL);
-        if !fresh {
-            let code = self.code().unwrap_or_else(|_| self.segments.default_code());
-            let usable = self.segments.usable(code);
-            *view = SpaceView {
-                at: Some(now),
-                total_bytes: usable.total_bytes,
-                free_bytes: usable.free_bytes,
-            };
-        }
-        *view
     }
 
     /// Brings the extents of `range` into memory; returns how many were loaded.

@@ -14,8 +14,9 @@ use cairn_meta::{Batch, InodeKind, Key, KeyKind, Ticket};
 
 use crate::inode::State;
 use crate::perm::{MODE_STICKY, READ, WRITE, require};
+use crate::room::METADATA_BYTES;
 use crate::types::*;
-use crate::volume::{Fs, METADATA_BYTES, Shared, meta_error};
+use crate::volume::{Fs, Shared, meta_error};
 
 const NAMESPACE: &[u8] = b"user.";
 /// First byte of a stored value.

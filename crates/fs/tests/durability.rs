@@ -228,8 +228,13 @@ fn what_could_not_land_is_flushed_again() {
         write(&world.fs, ino, 0, new.clone()).await.unwrap();
         let refused = world.fs.commit(&ROOT_USER, ino, 0, 0).await;
         assert!(matches!(refused, Err(FsError::Io(_))), "{refused:?}");
+        // More of it would fill the memory that the writers of other files need.
+        let more = write(&world.fs, ino, 1 << 20, pattern(10, 3)).await;
+        assert!(matches!(more, Err(FsError::Io(_))), "{more:?}");
+        make_file(&world.fs, b"other").await;
         put(stored);
         world.fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
+        write(&world.fs, ino, 0, new.slice(..10)).await.unwrap();
         let world = world.crash(13, Crash::LoseUnsynced).await;
         assert!(read_all(&world.fs, ino).await == new);
     });
@@ -439,31 +444,58 @@ fn bytes_on_their_way_to_segments_count_as_used() {
     });
 }
 
+/// No segment can be written.
+fn refuse_shards(world: &World) {
+    // Where shards are, and the files that new ones are made of.
+    for folder in ["shards/", "free/"] {
+        world.disks[0].inject(FaultRule {
+            kind: Some(OpKind::Write),
+            name_part: folder.into(),
+            skip: 0,
+            times: 1_000_000,
+            fault: Fault::Io,
+        });
+    }
+}
+
+async fn require_few_tries(world: &World) {
+    const SECONDS: u64 = 20;
+    let before = world.fs.stats().flush_errors;
+    for _ in 0..SECONDS * 5 {
+        world.clock.advance(Duration::from_millis(200));
+        let_others_run().await;
+    }
+    let errors = world.fs.stats().flush_errors - before;
+    assert!((2..=SECONDS).contains(&errors), "{errors}");
+}
+
 /// The pause after a flush that failed was forgotten at once, so that where memory ran high the next try came with
 /// the next look of the flusher.
 #[test]
 fn a_flush_that_fails_is_tried_once_a_second() {
-    const SECONDS: u64 = 20;
     block_on(async {
         let world = World::with_dirty(21, DirtyBudget::new(1 << 20)).await;
         let fs = &world.fs;
         let ino = make_file(fs, b"file").await;
-        // Where shards are, and the files that new ones are made of.
-        for folder in ["shards/", "free/"] {
-            world.disks[0].inject(FaultRule {
-                kind: Some(OpKind::Write),
-                name_part: folder.into(),
-                skip: 0,
-                times: 1_000_000,
-                fault: Fault::Io,
-            });
-        }
+        refuse_shards(&world);
         write(fs, ino, 0, pattern(700_000, 1)).await.unwrap();
-        for _ in 0..SECONDS * 5 {
-            world.clock.advance(Duration::from_millis(200));
-            let_others_run().await;
+        require_few_tries(&world).await;
+    });
+}
+
+/// As often when folding would let go of the log, which is long.
+#[test]
+fn a_fold_that_fails_is_tried_once_a_second() {
+    block_on(async {
+        let world = World::with_dirty(22, DirtyBudget::new(1 << 20)).await;
+        refuse_shards(&world);
+        let ino = make_file(&world.fs, b"file").await;
+        let data = pattern(64 << 10, 1);
+        while world.fs.meta().journal_pressure().fold_through.is_none() {
+            let stable = Stability::Stable;
+            let written = world.fs.write(&ROOT_USER, ino, 0, data.clone(), stable);
+            written.await.unwrap();
         }
-        let errors = fs.stats().flush_errors;
-        assert!((2..=SECONDS).contains(&errors), "{errors}");
+        require_few_tries(&world).await;
     });
 }

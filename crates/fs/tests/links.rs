@@ -1,6 +1,6 @@
-//! How many links a file or directory may have, at the edge.
+//! How many links a file or directory may have, at the edge; names whose inode cannot be read.
 //!
-//! Making 65,000 of them takes too long for a test, so the count is written into the record, and the
+//! Making 65,000 links takes too long for a test, so the count is written into the record, and the
 //! volume opened again.
 
 use cairn_base::Ino;
@@ -97,5 +97,38 @@ fn a_directory_has_a_last_directory() {
         fs.remove_dir(&ROOT_USER, full, b"renamed").await.unwrap();
         make_dir(fs, full, "more").await.unwrap();
         world.fs.close().await.unwrap();
+    });
+}
+
+/// Its directory can be listed and its other names removed; those who ask for this one are told, not asked to try later.
+#[test]
+fn a_name_whose_inode_is_damaged_is_listed_and_told() {
+    block_on(async {
+        let world = World::new(1, 1).await;
+        let damaged = make_file(&world.fs, ROOT_INO, "damaged").await;
+        make_file(&world.fs, ROOT_INO, "other").await;
+        let meta = world.fs.meta();
+        let mut batch = Batch::new();
+        batch.put(Key::inode(damaged), vec![99].into());
+        meta.durable(meta.submit(batch)).await.unwrap();
+        let world = world.restart(2).await;
+        let fs = &world.fs;
+
+        let page = fs.read_dir(&ROOT_USER, ROOT_INO, 0, 100, true).await;
+        let entries = page.unwrap().entries;
+        let attr_of = |name: &[u8]| {
+            let entry = entries.iter().find(|entry| &entry.name[..] == name);
+            entry.expect("listed").attr.is_some()
+        };
+        assert!(!attr_of(b"damaged") && attr_of(b"other"));
+
+        let removed = fs.remove(&ROOT_USER, ROOT_INO, b"damaged").await;
+        assert!(matches!(removed, Err(FsError::Io(_))), "{removed:?}");
+        for (from, to) in [("damaged", "renamed"), ("other", "damaged")] {
+            let (from, to) = (from.as_bytes(), to.as_bytes());
+            let renamed = fs.rename(&ROOT_USER, ROOT_INO, from, ROOT_INO, to).await;
+            assert!(matches!(renamed, Err(FsError::Io(_))), "{renamed:?}");
+        }
+        fs.remove(&ROOT_USER, ROOT_INO, b"other").await.unwrap();
     });
 }

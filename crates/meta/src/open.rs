@@ -30,7 +30,9 @@ use crate::log::{CommitLog, MirroredLog};
 use crate::progress::Progress;
 use crate::records::{AppliedRecord, CountersRecord, SegmentRecord};
 use crate::settings::{LOG_FILE_BYTES_MAX, LOG_FILE_BYTES_MIN, MetaSettings};
-use crate::shared::{BackgroundShip, GroupCounts, ID_CHUNK, Overlay, Pending, Shared};
+use crate::shared::{
+    BackgroundShip, GroupCounts, INO_CHUNK, Overlay, Pending, SEGMENT_CHUNK, Shared,
+};
 use crate::state::versions::{Entry, VersionCursor};
 use crate::state::{self, Candidate, StateStore};
 use crate::store::{MetaStore, Recovered};
@@ -523,14 +525,14 @@ impl Start {
         let mut visible = self.counters.clone();
         let mut ino_next = visible.record.ino_reserved;
         if planted::is(Bug::InoUsedAgain) {
-            ino_next = ino_next.saturating_sub(ID_CHUNK).max(2);
+            ino_next = ino_next.saturating_sub(INO_CHUNK).max(2);
         }
         let mut segment_next = visible.record.segment_reserved;
         if planted::is(Bug::SegmentIdUsedAgain) {
-            segment_next = segment_next.saturating_sub(ID_CHUNK).max(1);
+            segment_next = segment_next.saturating_sub(SEGMENT_CHUNK).max(1);
         }
-        visible.record.ino_reserved += ID_CHUNK;
-        visible.record.segment_reserved += ID_CHUNK;
+        visible.record.ino_reserved += INO_CHUNK;
+        visible.record.segment_reserved += SEGMENT_CHUNK;
         let primary = self.state.disk();
         let mut states = vec![(primary, self.flushed)];
         states.extend(self.states);

@@ -32,8 +32,11 @@ use crate::settings::{CopyPosition, MetaSettings, MetaStats};
 use crate::state::{self, Candidate, StateStore};
 use crate::tasks::Tasks;
 
-/// Ids that are reserved at once; half of them is always durably reserved ahead.
-pub(crate) const ID_CHUNK: u64 = 4096;
+/// Numbers of segments that are reserved at once; half of them is always durably reserved ahead.
+pub(crate) const SEGMENT_CHUNK: u64 = 4096;
+/// Inode numbers that are reserved at once. Clients may learn of a number before it is durable, so half of these
+/// must be more than the calls that can be under way.
+pub(crate) const INO_CHUNK: u64 = 1 << 20;
 
 /// A submitted batch.
 pub(crate) struct Queued {

@@ -19,7 +19,7 @@ use crate::open;
 use crate::progress::Durable;
 use crate::records::SegmentRecord;
 use crate::settings::{JournalPressure, MetaSettings, MetaStats, VolumeCounters};
-use crate::shared::{ID_CHUNK, Shared, Stop};
+use crate::shared::{INO_CHUNK, SEGMENT_CHUNK, Shared, Stop};
 use crate::state::versions::{self, Entry, VersionCursor};
 
 /// Entries of the overlay that a scan takes at once; between two takes batches may come in between.
@@ -300,8 +300,8 @@ impl MetaStore {
         let ino = pending.ino_next;
         pending.ino_next += 1;
         let reserved = &mut pending.counters.record.ino_reserved;
-        if *reserved - ino < ID_CHUNK / 2 {
-            *reserved += ID_CHUNK;
+        if *reserved - ino < INO_CHUNK / 2 {
+            *reserved += INO_CHUNK;
         }
         Ino(ino)
     }
@@ -312,8 +312,8 @@ impl MetaStore {
         let id = pending.segment_next;
         pending.segment_next += 1;
         let reserved = &mut pending.counters.record.segment_reserved;
-        if *reserved - id < ID_CHUNK / 2 {
-            *reserved += ID_CHUNK;
+        if *reserved - id < SEGMENT_CHUNK / 2 {
+            *reserved += SEGMENT_CHUNK;
         }
         SegmentId(id)
     }

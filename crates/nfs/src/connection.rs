@@ -27,7 +27,9 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::sync::futures::OwnedNotified;
 use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
 
 use crate::metrics::Events;
 use crate::reply::{Outbox, Reply, SLICE_COUNT_MAX};
@@ -81,6 +83,8 @@ pub async fn serve(
     let peer = session.peer;
     let mut connection = Connection::new(stream, session, vigil);
     let mut look = tokio::time::interval(service.settings.stall_timeout / STALL_LOOK_COUNT);
+    // After a pause of this process looks in a row would find nothing moved.
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     look.reset();
     let end = loop {
         tokio::select! {
@@ -200,7 +204,12 @@ impl HeldBytes {
         if held_bytes > self.held_bytes {
             total.fetch_add(held_bytes - self.held_bytes, Ordering::Relaxed);
         } else if held_bytes < self.held_bytes {
-            total.fetch_sub(self.held_bytes - held_bytes, Ordering::Relaxed);
+            let given_back = self.held_bytes - held_bytes;
+            let before = total.fetch_sub(given_back, Ordering::AcqRel);
+            let limit = self.service.settings.held_bytes_max;
+            if before >= limit && before - given_back < limit {
+                self.service.freed.notify_waiters();
+            }
         }
         self.held_bytes = held_bytes;
     }
@@ -245,6 +254,8 @@ struct Connection {
     seen: (u64, u64, u64),
     looks_without_progress: u32,
     blocked: bool,
+    /// Waits until all clients together hold less than they may.
+    freed: Option<Pin<Box<OwnedNotified>>>,
 }
 
 impl Connection {
@@ -278,6 +289,7 @@ impl Connection {
             seen: (0, 0, 0),
             looks_without_progress: 0,
             blocked: false,
+            freed: None,
         }
     }
 
@@ -300,9 +312,22 @@ impl Connection {
                 if self.may_begin() {
                     continue;
                 }
-                // Either something runs or something is unsent, and both will wake us.
+                // Something runs or is unsent here, and both will wake us. What others hold is told.
+                let freed = Arc::clone(&self.session.service.freed);
+                let waiting = self
+                    .freed
+                    .get_or_insert_with(|| Box::pin(freed.notified_owned()));
+                if waiting.as_mut().poll(cx).is_ready() {
+                    self.freed = None;
+                    continue;
+                }
+                // It may have been told just before.
+                if self.may_begin() {
+                    continue;
+                }
                 return Poll::Pending;
             }
+            self.freed = None;
             if self.stopping || self.ended {
                 return match self.running.is_empty() && flushed.is_ready() {
                     true => Poll::Ready(Ok(())),

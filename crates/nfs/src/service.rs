@@ -18,6 +18,7 @@ use cairn_codec_rpc::{
     portmap as portmap_codec,
 };
 use cairn_fs::{Attr, Credentials, Fs};
+use tokio::sync::Notify;
 
 use crate::duplicate::{Admission, DIGEST_LEN_BYTES_MAX, Duplicates, RequestKey};
 use crate::exports::{Exports, Grant, PeerView};
@@ -53,6 +54,8 @@ pub struct Service {
     pub connections_stalled: Quiet,
     /// Bytes held for all connections.
     pub held_bytes: AtomicUsize,
+    /// Told when that falls below its limit.
+    pub freed: Arc<Notify>,
     pub connection_count: AtomicUsize,
     /// Where clients find NFS and MOUNT.
     pub nfs_port: AtomicU16,
@@ -79,6 +82,7 @@ impl Service {
             exports,
             metrics,
             held_bytes: AtomicUsize::new(0),
+            freed: Arc::default(),
             connection_count: AtomicUsize::new(0),
             nfs_port: AtomicU16::new(0),
             rpcbind_port: AtomicU16::new(0),

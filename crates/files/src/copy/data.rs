@@ -75,7 +75,11 @@ impl Mover {
         let source = from.place.open().await?;
         let size_bytes = from.meta.size_bytes;
         let small = match size_bytes <= SMALL_LEN_BYTES_MAX && !from.meta.is_sparse() {
-            true => Some(source.read(0, size_bytes as usize, &self.buffers).await?),
+            true => {
+                let data = source.read(0, size_bytes as usize, &self.buffers).await?;
+                require_len(data.len() as u64, size_bytes)?;
+                Some(data)
+            }
             false => None,
         };
         let is_empty = size_bytes == 0;
@@ -109,8 +113,11 @@ impl Mover {
                 Some(data) => self.write_small(&transfer, data).await?,
                 None => self.move_all(&transfer, size_bytes).await?,
             };
-            // A hole at the end was not written.
-            rest.size_bytes = (end < size_bytes).then_some(size_bytes);
+            if end < size_bytes {
+                // A hole at the end was not written.
+                rest.size_bytes = Some(size_bytes);
+                require_len(transfer.source.size_bytes().await?, size_bytes)?;
+            }
             place.set_attributes(&rest, FileType::Regular).await
         };
         match copied.await {
@@ -242,9 +249,7 @@ impl Mover {
         let _in_flight = self.budget.acquire_many(permits).await;
         let reading = transfer.source.read(piece.start, len_bytes, &self.buffers);
         let data = reading.await?;
-        if data.len() < len_bytes {
-            bail!("it became shorter while it was copied");
-        }
+        require_len(data.len() as u64, piece.end - piece.start)?;
         let runs = match transfer.is_sparse && !transfer.source.tells_holes() {
             true => data_runs(&data, piece.start),
             false => std::iter::once(0..data.len()).collect(),
@@ -279,6 +284,14 @@ impl Transfer {
     }
 }
 
+/// Else what is missing would be taken for a hole at the end.
+fn require_len(len_bytes: u64, wanted_bytes: u64) -> anyhow::Result<()> {
+    if len_bytes < wanted_bytes {
+        bail!("it became shorter while it was copied");
+    }
+    Ok(())
+}
+
 /// The parts of `data` that are worth writing: all but whole blocks of zeros. Blocks are counted
 /// from the beginning of the file, where `data` is at `offset`.
 fn data_runs(data: &[u8], offset: u64) -> Vec<Range<usize>> {
@@ -311,7 +324,32 @@ fn is_zero(bytes: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::local;
     use super::*;
+
+    /// What is missing was taken for a hole at the end, and the copy was filled up with zeros.
+    #[tokio::test]
+    async fn a_file_that_became_shorter_is_not_copied() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("file");
+        for sparse in [false, true] {
+            let mut file = std::fs::File::create(&path).expect("a file");
+            std::io::Write::write_all(&mut file, &[7; 10_000]).expect("written");
+            if sparse {
+                file.set_len(1 << 20).expect("longer");
+            }
+            let from = local::found(&path).await.expect("found");
+            file.set_len(4_000).expect("shorter");
+            let to = Place::Local(folder.path().to_owned());
+            let mover = Mover::new(Progress::new(false));
+            let copied = mover
+                .copy_file(&from, &to, b"copy", 0o644, Attributes::default())
+                .await;
+            let error = copied.err().expect("refused").to_string();
+            assert!(error.contains("became shorter"), "{error}");
+            assert!(!folder.path().join("copy").exists());
+        }
+    }
 
     #[test]
     fn blocks_of_zeros_are_left_out() {

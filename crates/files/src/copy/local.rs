@@ -152,7 +152,9 @@ impl Listing {
         };
         let (entries, page) = blocking(move || {
             let mut page = Vec::new();
+            let mut is_end = true;
             for entry in entries.by_ref().take(PAGE_ENTRY_COUNT) {
+                is_end = false;
                 let entry = entry?;
                 let metadata = match entry.metadata() {
                     Ok(metadata) => metadata,
@@ -166,14 +168,11 @@ impl Listing {
                 };
                 page.push((entry.file_name().into_vec(), found));
             }
-            Ok((entries, page))
+            Ok((entries, (!is_end).then_some(page)))
         })
         .await?;
-        if page.is_empty() {
-            return Ok(None);
-        }
         self.entries = Some(entries);
-        Ok(Some(page))
+        Ok(page)
     }
 }
 
@@ -193,6 +192,11 @@ pub(super) async fn open(path: &Path) -> anyhow::Result<Arc<File>> {
         Ok(Arc::new(file))
     })
     .await
+}
+
+pub(super) async fn size_bytes(file: &Arc<File>) -> anyhow::Result<u64> {
+    let file = Arc::clone(file);
+    blocking(move || Ok(file.metadata()?.len())).await
 }
 
 pub(super) async fn read(
@@ -438,4 +442,37 @@ fn replacing(path: &Path, make: impl Fn() -> io::Result<()>) -> io::Result<()> {
 
 fn join(dir: &Path, name: &[u8]) -> PathBuf {
     dir.join(OsStr::from_bytes(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A page of which nothing is left is not the end.
+    #[tokio::test]
+    async fn names_behind_those_that_were_removed_are_listed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for number in 0..PAGE_ENTRY_COUNT * 2 {
+            File::create(folder.path().join(format!("{number}"))).expect("a file");
+        }
+        let mut entries = fs::read_dir(folder.path()).expect("listed");
+        // All names are in memory once the first was read.
+        let first = entries.next().expect("one").expect("read").file_name();
+        let in_order: Vec<_> = fs::read_dir(folder.path())
+            .expect("listed")
+            .map(|entry| entry.expect("read").file_name())
+            .collect();
+        assert_eq!(in_order[0], first);
+        for name in &in_order[1..=PAGE_ENTRY_COUNT] {
+            fs::remove_file(folder.path().join(name)).expect("removed");
+        }
+        let mut listing = Listing {
+            entries: Some(entries),
+        };
+        let mut found = 0;
+        while let Some(page) = listing.next_page().await.expect("a page") {
+            found += page.len();
+        }
+        assert_eq!(found, PAGE_ENTRY_COUNT - 1);
+    }
 }

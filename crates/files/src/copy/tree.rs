@@ -251,6 +251,14 @@ impl Source {
         }
     }
 
+    /// How long it is now.
+    pub async fn size_bytes(&self) -> anyhow::Result<u64> {
+        match self {
+            Self::Local(file) => local::size_bytes(file).await,
+            Self::Remote((client, file)) => Ok(client.get_attr(*file).await?.size_bytes),
+        }
+    }
+
     /// Whether `next_data` knows holes.
     pub fn tells_holes(&self) -> bool {
         matches!(self, Self::Local(_))

@@ -148,3 +148,22 @@ fn any_two_of_four_disks_may_go_at_any_moment() {
         }
     }
 }
+
+/// As many files as calls can be under way are made while the log stands, and clients may know them all. The power
+/// goes, and none of their numbers is given to another file.
+#[test]
+fn a_number_that_may_be_known_is_not_given_again() {
+    const CALLS_MAX: u64 = 1024 * 256;
+    block_on(async {
+        let world = TestWorld::new(5);
+        let pool = Pool::new(1);
+        let store = create(&world, 1, pool.present()).await;
+        let mut last = store.allocate_ino();
+        for _ in 0..CALLS_MAX {
+            last = store.allocate_ino();
+        }
+        store.abort().await;
+        let (store, _) = open(&world, 1, pool.present()).await;
+        assert!(store.allocate_ino() > last);
+    });
+}

@@ -716,6 +716,44 @@ fn what_changes_nothing_is_not_done_for_nobody() {
     wait_until("it is given up", || held() == 0);
 }
 
+/// Others held all the memory for a moment. What waits for it here goes on when they let go of it, not when something
+/// else happens on this connection.
+#[test]
+fn memory_that_others_give_back_is_used_at_once() {
+    /// What a call that runs holds.
+    const CALL: u64 = 1024;
+    let server = Server::with(|settings| {
+        settings.held_bytes_max = 2 * CALL as usize;
+        settings.stall_timeout = Duration::from_secs(3600);
+    });
+    let mut client = server.connect();
+    let root = client.root("/main");
+    let file = client.create(root, "file");
+    client.write(file, 0, &pattern(1, 100_000)).unwrap();
+    let held = || server.metric("cairn_nfs_held_bytes");
+    wait_until("it is answered", || held() == 0);
+    server.gate.shut();
+    let args = v3::CommitArgs {
+        file,
+        offset: 0,
+        count_bytes: 0,
+    };
+    let mut other = server.connect();
+    let slow = other.encode(&Call::Commit(args));
+    assert!(is_begun(&server, &mut other, &slow, 0));
+    let mut bytes = client.encode(&Call::Commit(args));
+    bytes.extend(client.encode(&Call::GetAttr(file)));
+    client.send(&bytes);
+    wait_until("all is held", || held() == 2 * CALL);
+    cut(other);
+    let answer = client.receive();
+    let Reply::GetAttr(Ok(_)) = answer.nfs(v3::Procedure::GetAttr) else {
+        panic!("it has not waited for the slow one");
+    };
+    server.gate.open();
+    assert_eq!(client.receive().accepted(), AcceptStatus::Success);
+}
+
 #[test]
 fn stopping_answers_what_was_begun() {
     let mut server = Server::start();

@@ -1,0 +1,76 @@
+//! Volumes with a size limit.
+
+use bytes::Bytes;
+use cairn_base::Ino;
+use cairn_fs::*;
+
+use world::*;
+
+mod world;
+
+const MIB: u64 = 1 << 20;
+const LIMIT_BYTES: u64 = 8 * MIB;
+
+async fn limited(seed: u64) -> (World, Ino) {
+    let world = World::new(seed, 1).await;
+    let policy = Policy {
+        size_limit_bytes: Some(LIMIT_BYTES),
+        ..world.fs.policy()
+    };
+    world.fs.set_policy(policy).unwrap();
+    let mode = CreateMode::Guarded(SetAttr::default());
+    let made = world.fs.create(&ROOT_USER, ROOT_INO, b"file", mode).await;
+    (world, made.unwrap().attr.ino)
+}
+
+async fn write(world: &World, ino: Ino, offset: u64, len: u64) -> Result<(), FsError> {
+    let data = Bytes::from(vec![offset as u8 + 1; len as usize]);
+    let fs = &world.fs;
+    let written = fs.write(&ROOT_USER, ino, offset, data, Stability::Unstable);
+    written.await.map(|_| ())
+}
+
+async fn commit(world: &World, ino: Ino) {
+    world.fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
+}
+
+/// What replaces bytes makes nothing larger, in memory or in segments.
+#[test]
+fn a_full_volume_takes_overwrites() {
+    block_on(async {
+        let (world, ino) = limited(1).await;
+        for mib in 0..8 {
+            write(&world, ino, mib * MIB, MIB).await.unwrap();
+        }
+        for round in 0..2 {
+            write(&world, ino, 3 * MIB + 5, 2 * MIB).await.unwrap();
+            let more = write(&world, ino, LIMIT_BYTES - 10, 11).await;
+            assert_eq!(more, Err(FsError::QuotaExceeded), "{round}");
+            commit(&world, ino).await;
+        }
+        let set = SetAttr {
+            size_bytes: Some(LIMIT_BYTES - MIB),
+            ..SetAttr::default()
+        };
+        world.fs.set_attr(&ROOT_USER, ino, set, None).await.unwrap();
+        // A hole holds nothing.
+        write(&world, ino, 20 * MIB, MIB).await.unwrap();
+        let more = write(&world, ino, 10 * MIB, 1).await;
+        assert_eq!(more, Err(FsError::QuotaExceeded));
+    });
+}
+
+/// Dirty bytes may replace others, and those on their way count twice for a moment: who adds to them waits until it
+/// is known.
+#[test]
+fn dirty_bytes_are_not_counted_as_more_than_they_come_to() {
+    block_on(async {
+        let (world, ino) = limited(2).await;
+        write(&world, ino, 0, 6 * MIB).await.unwrap();
+        commit(&world, ino).await;
+        write(&world, ino, MIB, 4 * MIB).await.unwrap();
+        write(&world, ino, 6 * MIB, 2 * MIB).await.unwrap();
+        let more = write(&world, ino, 8 * MIB, 1).await;
+        assert_eq!(more, Err(FsError::QuotaExceeded));
+    });
+}
