@@ -428,11 +428,7 @@ impl Shared {
                 let mut state = inode.lock();
                 let sequence = *sequence.get_or_insert(state.sequence);
                 // Bytes that are in the log are stable, whatever becomes of their way into segments.
-                if !state.has_unstable_up_to(sequence) {
-                    let ticket = state.ticket;
-                    drop(state);
-                    return self.durable(ticket).await;
-                }
+                let is_stable = !state.has_unstable_up_to(sequence);
                 let dirty = state.dirty.has_unstable_up_to(sequence);
                 if dirty
                     && state.flights.is_empty()
@@ -443,11 +439,8 @@ impl Shared {
                 } else if dirty {
                     self.start_flights(inode, &mut state, true);
                 }
-                let waits: Vec<_> = state
-                    .flights
-                    .iter()
-                    .map(|flight| flight.done.clone())
-                    .collect();
+                let flights = state.flights.iter().filter(|_| !is_stable);
+                let waits: Vec<_> = flights.map(|flight| flight.done.clone()).collect();
                 (waits, state.ticket)
             };
             if waits.is_empty() || planted::is(Bug::CommitSkipsFlights) {

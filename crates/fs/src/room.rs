@@ -84,10 +84,14 @@ impl Shared {
             if flushed >= enough || errors_now != errors {
                 return Err(FsError::QuotaExceeded);
             }
-            // The rest is flushed when it is old enough.
-            self.start_flights(inode, &mut inode.lock(), true);
+            self.flush_soon(inode);
             change.await;
         }
+    }
+
+    /// What other files have is flushed when it is old enough.
+    fn flush_soon(self: &Arc<Self>, inode: &Arc<Inode>) {
+        self.start_flights(inode, &mut inode.lock(), true);
     }
 
     /// How much of `range` the file does not hold, neither in memory nor in extents.

@@ -109,7 +109,7 @@ fn a_name_whose_inode_is_damaged_is_listed_and_told() {
         make_file(&world.fs, ROOT_INO, "other").await;
         let meta = world.fs.meta();
         let mut batch = Batch::new();
-        batch.put(Key::inode(damaged), vec![99].into());
+        batch.put(Key::inode(damaged), vec![99]);
         meta.durable(meta.submit(batch)).await.unwrap();
         let world = world.restart(2).await;
         let fs = &world.fs;

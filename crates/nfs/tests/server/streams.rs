@@ -739,7 +739,7 @@ fn memory_that_others_give_back_is_used_at_once() {
         count_bytes: 0,
     };
     let mut other = server.connect();
-    let slow = other.encode(&Call::Commit(args));
+    let slow = other.encode(&Call::Commit(args.clone()));
     assert!(is_begun(&server, &mut other, &slow, 0));
     let mut bytes = client.encode(&Call::Commit(args));
     bytes.extend(client.encode(&Call::GetAttr(file)));
