@@ -80,7 +80,7 @@ pub(crate) struct Core {
     pub(crate) label: String,
     pub(crate) engine: Engine,
     pub(crate) bufs: Arc<BufPool>,
-    pub(crate) usage: Usage,
+    pub(crate) usage: Arc<Usage>,
     /// Released when nothing is in flight any more.
     lock: Option<File>,
 }
@@ -185,7 +185,7 @@ impl RealDisk {
                 label,
                 engine,
                 bufs: Arc::default(),
-                usage,
+                usage: Arc::new(usage),
                 lock: Some(lock),
             }),
             root: opened,
@@ -368,10 +368,11 @@ impl RealDisk {
         if self.core.usage.limit_bytes().is_none() {
             return Ok(());
         }
-        let (root, core) = (self.root.clone(), self.core.clone());
+        // Not the core: the last of those who hold it waits for the threads, of which this is one.
+        let (root, usage) = (self.root.clone(), self.core.usage.clone());
         let counted = self.core.engine.call(move || {
             root.check()?;
-            core.usage.recount(&root.path)
+            usage.recount(&root.path)
         });
         counted
             .await

@@ -375,6 +375,25 @@ fn another_folder_at_the_same_path_is_left_alone() {
     });
 }
 
+/// Whoever counts must not be the one who waits for the end of the counting.
+#[test]
+fn a_disk_that_is_closed_while_it_counts_gives_its_folder_back() {
+    let dir = temp_dir();
+    let others = dir.path().join("volumes/1/state");
+    std::fs::create_dir_all(&others).unwrap();
+    for index in 0..5000 {
+        std::fs::write(others.join(index.to_string()), "").unwrap();
+    }
+    let settings = DiskSettings {
+        size_limit_bytes: Some(1 << 30),
+        ..DiskSettings::default()
+    };
+    let disk = RealDisk::open(dir.path(), settings.clone()).unwrap();
+    assert_eq!(disk.recount().now_or_never(), None, "it takes a moment");
+    drop(disk);
+    RealDisk::open(dir.path(), settings).unwrap();
+}
+
 #[test]
 fn a_size_limit_is_kept_and_given_back() {
     let dir = temp_dir();

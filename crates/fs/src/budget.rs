@@ -6,11 +6,24 @@
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::dirty::Load;
+
+/// Flushes that find no space for so long are believed.
+pub(crate) const NO_SPACE_PATIENCE: Duration = Duration::from_secs(1);
+/// That a flush found no space says nothing of what is there so much later.
+const NO_SPACE_MEMORY: Duration = Duration::from_secs(10);
+
+/// When flushes found no space, with none in between that did.
+#[derive(Clone, Copy, Debug)]
+struct NoSpace {
+    first: Duration,
+    last: Duration,
+}
 
 /// A [`Load`] that many change.
 #[derive(Debug, Default)]
@@ -96,6 +109,7 @@ pub(crate) struct DirtyAccount {
     is_closed: Mutex<bool>,
     /// Nothing flushes any more, so there is nothing to wait for.
     has_ended: AtomicBool,
+    no_space: Mutex<Option<NoSpace>>,
 }
 
 impl Drop for DirtyAccount {
@@ -112,6 +126,7 @@ impl DirtyAccount {
             budget,
             is_closed: Mutex::new(false),
             has_ended: AtomicBool::new(false),
+            no_space: Mutex::new(None),
         }
     }
 
@@ -195,6 +210,31 @@ impl DirtyAccount {
         self.budget.less.notify_waiters();
     }
 
+    /// A flush found no space at `now`; also a failure.
+    pub fn note_no_space(&self, now: Duration) {
+        let mut no_space = self.no_space.lock();
+        let first = no_space
+            .filter(|known| now.saturating_sub(known.last) < NO_SPACE_MEMORY)
+            .map_or(now, |known| known.first);
+        *no_space = Some(NoSpace { first, last: now });
+    }
+
+    /// A flush found space.
+    pub fn note_space(&self) {
+        *self.no_space.lock() = None;
+    }
+
+    /// Whether there is no room for so much more, and none to be waited for, whatever is said of the pool's space: a
+    /// flush found none, and one that was tried again found none either.
+    pub fn is_stuck(&self, more: Load, now: Duration) -> bool {
+        let no_space = *self.no_space.lock();
+        let is_believed = no_space.is_some_and(|known| {
+            known.last.saturating_sub(known.first) >= NO_SPACE_PATIENCE
+                && now.saturating_sub(known.last) < NO_SPACE_MEMORY
+        });
+        is_believed && !self.has_room(more)
+    }
+
     fn has_room(&self, more: Load) -> bool {
         let more = more.memory_bytes();
         let fits = |held: u64, max: u64| held == 0 || held.saturating_add(more) <= max;
@@ -256,6 +296,28 @@ mod tests {
         assert_eq!(admits(&second, 70), Some(true), "alone it may have all");
         second.add(data(-30));
         assert_eq!(admits(&second, 1000), Some(true));
+    }
+
+    #[test]
+    fn no_space_is_believed_when_it_is_found_again() {
+        let account = DirtyAccount::new(DirtyBudget::new(100));
+        account.add(data(90));
+        let at = Duration::from_millis;
+        let is_stuck = |ms| account.is_stuck(data(20), at(ms));
+        assert!(!is_stuck(0));
+        account.note_no_space(at(0));
+        account.note_no_space(at(900));
+        assert!(!is_stuck(5000), "not tried again");
+        account.note_no_space(at(1100));
+        assert!(is_stuck(1200));
+        assert!(!account.is_stuck(data(10), at(1200)), "there is room");
+        assert!(!is_stuck(12_000), "long ago");
+        account.note_no_space(at(12_000));
+        assert!(!is_stuck(12_000), "for the first time since");
+        account.note_no_space(at(14_000));
+        assert!(is_stuck(14_000));
+        account.note_space();
+        assert!(!is_stuck(14_000));
     }
 
     #[test]

@@ -142,6 +142,11 @@ impl Fs {
             if shared.dirty.admit(more).await {
                 break;
             }
+            // Else it would wait for ever: what is to make room for it finds none.
+            if shared.dirty.is_stuck(more, shared.env.clock.monotonic()) {
+                shared.gc_wake.notify_one();
+                return Err(FsError::NoSpace);
+            }
         }
         let journal =
             stability == Stability::Stable && data.len() as u64 <= JOURNAL_WRITE_BYTES_MAX;

@@ -25,6 +25,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::sync::{Notify, watch};
 
+use crate::budget::NO_SPACE_PATIENCE;
 use crate::dirty::{Load, Run};
 use crate::extents::{Ahead, Change, Extent};
 use crate::inode::{Flight, FlightResult, Inode, State};
@@ -48,6 +49,7 @@ const DIRTY_AGE_MAX: Duration = Duration::from_secs(3);
 const LAND_EXTENTS_MAX: usize = 8192;
 /// After a flush failed the file waits this long.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
+const _: () = assert!(RETRY_PAUSE.as_millis() >= NO_SPACE_PATIENCE.as_millis());
 /// Files that one pass of the flusher puts together into one append.
 const FLUSH_FILES_MAX: usize = 256;
 
@@ -182,6 +184,7 @@ impl Shared {
         }
         match self.append(jobs[0].stream, &records).await {
             Ok(appended) => {
+                self.dirty.note_space();
                 let mut at = 0;
                 let mut tickets = Vec::with_capacity(jobs.len());
                 for (job, cuts) in jobs.iter().zip(&cuts) {
@@ -380,6 +383,9 @@ impl Shared {
         drop(state);
         self.dirty.add(kept - job.load());
         self.forget_space();
+        if error == FsError::NoSpace {
+            self.dirty.note_no_space(self.env.clock.monotonic());
+        }
         self.dirty.note_failure();
         self.counters.flush_errors.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(volume = %self.volume, ino = %job.inode.ino, %error, "flush failed; the data stays in memory and is tried again");

@@ -522,6 +522,47 @@ fn random_overwrites_do_not_grow_without_end() {
     });
 }
 
+/// The disks say that there is room, and take no new files: a write that waits for memory is refused, once a flush
+/// that was tried again has found no space either.
+#[test]
+fn a_write_that_waits_for_flushes_that_find_no_space_is_refused() {
+    block_on(async {
+        let world = World::with_dirty(17, DirtyBudget::new(8 * MIB)).await;
+        let fs = &world.fs;
+        let ino = create(fs, "file").await.unwrap();
+        world.disks[0].inject(FaultRule {
+            kind: Some(OpKind::Create),
+            name_part: "shards/".to_owned(),
+            skip: 0,
+            times: u64::MAX,
+            fault: Fault::Full,
+        });
+        let data = pattern(MIB as u32, 1);
+        for index in 0..7 {
+            write(fs, ino, index * MIB, &data).await.unwrap();
+        }
+        let mut refused = None;
+        for index in 7..9 {
+            let mut writing = pin!(write(fs, ino, index * MIB, &data));
+            for _ in 0..10 {
+                if let Some(ended) = writing.as_mut().now_or_never() {
+                    refused = ended.err();
+                    break;
+                }
+                world.run_for(1).await;
+            }
+        }
+        assert_eq!(refused, Some(FsError::NoSpace));
+        assert!(fs.space().await.unwrap().free_bytes > 64 * MIB);
+        // There is space again: what was answered is written, and more is taken.
+        world.disks[0].clear_faults();
+        world.run_for(10).await;
+        write(fs, ino, 9 * MIB, &data).await.unwrap();
+        commit(fs, ino).await.unwrap();
+        fs.close().await.unwrap();
+    });
+}
+
 /// A pool that is full of small files, every other of which is deleted: half of the space comes back within
 /// a minute, although no segment is empty, and only the reserve was there to copy the rest with.
 #[test]

@@ -50,9 +50,25 @@ pub struct Work {
     pub spare: i16,
     /// Some of the disks leave for good, so that it may be rewritten; else a disk may yet be added.
     pub may_rewrite: bool,
+    /// One of its disks may come back.
+    pub has_away: bool,
     /// It has less protection than its volume asks for, and can have that: written when disks were missing, before
     /// some were added, or before more was asked for. Only writing it anew helps.
     pub is_narrow: bool,
+}
+
+impl Work {
+    /// Whether its records are written anew, because a shard cannot be moved.
+    fn is_rewritten_after(&self, error: &MoveError) -> bool {
+        match error {
+            // Nothing vouches for the shards; the records have checksums of their own.
+            MoveError::Unsealed => true,
+            MoveError::NoTarget => self.may_rewrite,
+            // Enough are there, and some have bad pieces: all else in it must not stay unprotected because of them.
+            MoveError::TooFew(_) => self.spare >= 0 && !self.has_away,
+            MoveError::NotNow | MoveError::Disk(_) => false,
+        }
+    }
 }
 
 /// What is to be thought of a disk.
@@ -87,6 +103,7 @@ pub fn work_of(
             shard_len_bytes: info.shard_len_bytes,
             spare: i16::from(info.code.parity()),
             may_rewrite: false,
+            has_away: false,
             is_narrow: false,
         };
         for (index, disk) in (0..).zip(&info.disks) {
@@ -100,6 +117,7 @@ pub fn work_of(
             if standing != Standing::Away {
                 work.shards.push(index);
             }
+            work.has_away |= standing == Standing::Away;
             work.may_rewrite |= matches!(standing, Standing::Leaving | Standing::Gone);
         }
         // What it has comes first: to move a shard takes less room than to write all anew. And one that is away may
@@ -401,9 +419,10 @@ impl Inner {
             for index in &work.shards {
                 match self.move_one(&fs, &work, *index).await {
                     Ok(()) => moved += 1,
-                    // Where nothing vouches for the shards the records have to. The rest in the next round.
-                    Err(MoveError::Unsealed) => add(segments, work.segment),
-                    Err(MoveError::NoTarget) if work.may_rewrite => add(segments, work.segment),
+                    // Those beyond what fits in the next round.
+                    Err(error) if work.is_rewritten_after(&error) => {
+                        add(segments, work.segment);
+                    }
                     Err(MoveError::NotNow) => {}
                     Err(error) => {
                         if !matches!(error, MoveError::NoTarget) {
@@ -738,6 +757,26 @@ mod tests {
             (2, vec![0], 2, true),
         ];
         assert_eq!(got, want);
+    }
+
+    /// A bad piece keeps a shard from being computed for ever, unless a disk that may come back has what is missing.
+    #[test]
+    fn what_cannot_be_computed_is_written_anew() {
+        let standing = |disk: DiskId| match disk.0 {
+            1 | 2 => Standing::GivenUp,
+            3 => Standing::Away,
+            _ => Standing::Fine,
+        };
+        let too_few = MoveError::TooFew(String::new());
+        let disks: [(&[u128], bool); 3] = [
+            (&[1, 2, 6, 7, 8, 9], true),
+            (&[1, 2, 1, 7, 8, 9], false),
+            (&[1, 3, 6, 7, 8, 9], false),
+        ];
+        for (disks, want) in disks {
+            let work = work_of(VolumeId(1), &[info(1, disks)], 2, standing);
+            assert_eq!(work[0].is_rewritten_after(&too_few), want, "{disks:?}");
+        }
     }
 
     #[test]

@@ -180,7 +180,13 @@ impl SegmentStore {
         let mut pin = SegmentPin::default();
         let mut writes = Vec::new();
         while locations.len() < records.len() {
-            let segment = self.open_segment(volume, code, stream, refusals).await?;
+            let segment = match self.open_segment(volume, code, stream, refusals).await {
+                Ok(segment) => segment,
+                Err(error) => {
+                    self.give_back(volume, writes).await;
+                    return Err(error);
+                }
+            };
             // Before the reservation: sealing must wait for rows that were reserved. Never waited for,
             // since earlier gates are held: only sealing and removal hold it alone, after closing.
             let Ok(gate) = segment.gate.clone().try_read_owned() else {
@@ -223,6 +229,19 @@ impl SegmentStore {
             segments: segments.iter().map(|segment| segment.info()).collect(),
             pin,
         }))
+    }
+
+    /// What an append that is refused had reserved. A row that was reserved and never written would keep its segment
+    /// from ever being sealed, so those that others came behind are written, although nobody will ask for them.
+    async fn give_back(self: &Arc<Self>, volume: &Arc<Volume>, jobs: Vec<WriteJob<'_>>) {
+        for job in jobs {
+            if job.segment.release(&job.rows) {
+                continue;
+            }
+            if let Err(failure) = self.write(job).await {
+                self.retire(volume, &failure.segment);
+            }
+        }
     }
 
     async fn write(&self, job: WriteJob<'_>) -> std::result::Result<(), WriteFailure> {

@@ -105,10 +105,11 @@ pub(crate) fn reserve_bytes(settings: &SegmentSettings, total_bytes: u64) -> u64
         .min(total_bytes / RESERVE_DIVISOR_MIN)
 }
 
-/// Most bytes of data that fit disks with so much room each, in segments of `code` on distinct disks.
+/// Most bytes of data that fit disks with so much room each, in segments of `code` on distinct disks. All of them
+/// work: one without room is full, which is no reason to protect less.
 pub(crate) fn usable_bytes(room_bytes: &[u64], code: Code) -> u64 {
-    let disks = room_bytes.iter().filter(|room| **room > 0).count();
-    let Some(code) = fit_code(code, disks, disks) else {
+    let roomy = room_bytes.iter().filter(|room| **room > 0).count();
+    let Some(code) = fit_code(code, room_bytes.len(), roomy) else {
         return 0;
     };
     let total: u128 = room_bytes.iter().map(|room| u128::from(*room)).sum();
@@ -205,6 +206,9 @@ mod tests {
             ("a disk lost", (4, 2), &[60; 5], 180),
             ("nothing", (4, 2), &[0; 6], 0),
             ("no disks", (4, 2), &[], 0),
+            ("one full of two", (1, 1), &[0, 1000], 0),
+            ("one full of three", (1, 1), &[0, 1000, 1000], 1000),
+            ("too few with room", (4, 2), &[0, 0, 0, 0, 60, 60], 0),
             ("huge", (16, 2), &[u64::MAX; 18], u64::MAX),
         ];
         for (name, (data, parity), room, want) in cases {

@@ -73,9 +73,8 @@ pub(crate) struct Fill<'a> {
 /// What became of a piece of a shard.
 enum Piece {
     Good(Bytes),
-    /// What the shard held, of which nothing says whether it is right.
-    Unvouched(Bytes),
-    Lost,
+    /// What the shard held, wrong or of which nothing says whether it is right; zeros where its disk gives nothing.
+    Left(Bytes),
 }
 
 impl Fill<'_> {
@@ -400,9 +399,9 @@ impl SegmentStore {
     }
 
     /// As [`Self::fill_part`] where that fails: piece by piece, and for pieces that cannot be had what the shard
-    /// held, if nothing says that it is wrong, or zeros; with a checksum that is not theirs, so that nobody takes
-    /// them for what was written: that of what was written, if it is known, so that they can be made good should
-    /// it be found after all.
+    /// held, also if it is wrong: most records of a piece with a wrong bit are right, and have checksums of their own.
+    /// With a checksum that is not theirs, so that nobody takes them for what was written: that of what was written,
+    /// if it is known, so that they can be made good should it be found after all.
     ///
     /// Fails if it may well be that a piece can be had later: the old shard would be deleted with it.
     async fn fill_what_is_left(
@@ -423,15 +422,11 @@ impl SegmentStore {
                     checksums.push(crc32c(&piece));
                     part[into].copy_from_slice(&piece);
                 }
-                Piece::Unvouched(piece) => {
-                    checksums.push(!crc32c(&piece));
-                    part[into].copy_from_slice(&piece);
-                    lost_bytes += end - start;
-                }
-                Piece::Lost => {
-                    let zeros = crc32c(&part[into]);
+                Piece::Left(piece) => {
+                    let held = crc32c(&piece);
                     let known = fill.own.and_then(|own| own.checksum_at(start));
-                    checksums.push(known.filter(|known| *known != zeros).unwrap_or(!zeros));
+                    checksums.push(known.filter(|known| *known != held).unwrap_or(!held));
+                    part[into].copy_from_slice(&piece);
                     lost_bytes += end - start;
                 }
             }
@@ -472,15 +467,50 @@ impl SegmentStore {
         if self.is_own_failed(segment, fill) {
             return Err(RebuildError::Unsealed);
         }
-        let own = match (own, fill.own) {
-            (Err(error), Some(source)) => self.read_again(segment, source, range, error).await?,
-            (own, _) => own.unwrap_or(None),
+        let Some(source) = fill.own else {
+            let len = (range.end - range.start) as usize;
+            return Ok(Piece::Left(AlignedBuf::zeroed(len).freeze()));
         };
-        Ok(match own {
-            Some(bytes) if fill.is_own_trusted() => Piece::Good(bytes),
-            Some(bytes) => Piece::Unvouched(bytes),
-            None => Piece::Lost,
+        let own = match own {
+            Err(error) => {
+                let again = self.read_again(segment, source, range.clone(), error);
+                again.await?
+            }
+            Ok(own) => own,
+        };
+        let (bytes, is_whole) = match own {
+            Some(bytes) => (bytes, true),
+            None => self.read_blocks(segment, source, range.clone()).await?,
+        };
+        let is_good = fill.is_own_trusted() && is_whole && source.is_good(range.start, &bytes);
+        Ok(match is_good {
+            true => Piece::Good(bytes),
+            false => Piece::Left(bytes),
         })
+    }
+
+    /// What the disk gives of a piece, block by block, with zeros for what it does not; and whether it gave all.
+    /// Fails unless the disk works otherwise.
+    async fn read_blocks(
+        &self,
+        segment: &Segment,
+        source: &Source,
+        range: Range<u64>,
+    ) -> Result<(Bytes, bool), RebuildError> {
+        let mut piece = AlignedBuf::zeroed((range.end - range.start) as usize);
+        let mut is_whole = true;
+        let starts = (range.start..).step_by(BLOCK_BYTES as usize);
+        for (start, into) in starts.zip(piece.chunks_mut(BLOCK_BYTES as usize)) {
+            match source.shard.read_at(start, into.len()).await {
+                Ok(bytes) => into.copy_from_slice(&bytes),
+                Err(error) => {
+                    is_whole = false;
+                    // Also so that bad blocks in a row do not count as a disk that fails.
+                    self.probe_for(segment, source, error).await?;
+                }
+            }
+        }
+        Ok((piece.freeze(), is_whole))
     }
 
     /// Whether the shard itself is not asked because its disk, which is still one of the pool's, has failed.
@@ -498,6 +528,20 @@ impl SegmentStore {
         range: Range<u64>,
         error: ShardError,
     ) -> Result<Option<Bytes>, RebuildError> {
+        let disk = self.probe_for(segment, source, error).await?;
+        match source.read_good(range).await {
+            Err(error) if disk.health().failed => Err(error.into()),
+            read => Ok(read.unwrap_or(None)),
+        }
+    }
+
+    /// The disk of a shard that gave `error`, if it works otherwise; else fails.
+    async fn probe_for(
+        &self,
+        segment: &Segment,
+        source: &Source,
+        error: ShardError,
+    ) -> Result<Arc<ShardDisk>, RebuildError> {
         let disk = segment.disk_of(source.index);
         let disk = disk.and_then(|disk| self.healthy_disk(disk));
         let disk = match disk {
@@ -505,10 +549,7 @@ impl SegmentStore {
             _ => return Err(error.into()),
         };
         disk.probe().await?;
-        match source.read_good(range).await {
-            Err(error) if disk.health().failed => Err(error.into()),
-            read => Ok(read.unwrap_or(None)),
-        }
+        Ok(disk)
     }
 
     /// Bytes `range` of a shard, computed from the first N others that read well.

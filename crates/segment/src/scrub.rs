@@ -49,6 +49,8 @@ pub struct SegmentScrub {
     pub shards_sealed: u64,
     /// Shards that could not be looked at: their disk is away, or their file is gone for good, or ends too soon.
     pub shards_away: u64,
+    /// Those of them whose disk works, and that could not be made anew from the others.
+    pub shards_unmade: u64,
     /// Segments without any footer, or still being written: their records alone tell.
     pub segments_unsealed: u64,
     /// Segments whose shards contradict one another although each is what its footer says: their records
@@ -65,8 +67,18 @@ impl std::ops::AddAssign for SegmentScrub {
         self.shards_rebuilt += other.shards_rebuilt;
         self.shards_sealed += other.shards_sealed;
         self.shards_away += other.shards_away;
+        self.shards_unmade += other.shards_unmade;
         self.segments_unsealed += other.segments_unsealed;
         self.segments_inconsistent += other.segments_inconsistent;
+    }
+}
+
+impl SegmentScrub {
+    /// Whether the records of this segment have to be written anew: its shards contradict one another, or one cannot
+    /// be made from the others although all their disks are there, as where they have a bad piece, too.
+    pub fn needs_rewrite(&self) -> bool {
+        let is_unmade = self.shards_unmade > 0 && self.shards_unmade == self.shards_away;
+        self.segments_inconsistent > 0 || is_unmade
     }
 }
 
@@ -189,11 +201,13 @@ impl SegmentStore {
                 continue;
             };
             let mut opened = disk.open_shard(segment.shard_name(index)).await;
-            if matches!(&opened, Err(error) if error.kind() == ShardErrorKind::NotFound)
-                && self.rebuild_now(segment, index, 0).await
-            {
-                scrub.shards_rebuilt += 1;
-                opened = disk.open_shard(segment.shard_name(index)).await;
+            if matches!(&opened, Err(error) if error.kind() == ShardErrorKind::NotFound) {
+                if self.rebuild_now(segment, index, 0).await {
+                    scrub.shards_rebuilt += 1;
+                    opened = disk.open_shard(segment.shard_name(index)).await;
+                } else {
+                    scrub.shards_unmade += 1;
+                }
             }
             let Ok(shard) = opened else {
                 scrub.shards_away += 1;
@@ -242,6 +256,7 @@ impl SegmentStore {
             };
             let Some(opened) = opened else {
                 scrub.shards_away += 1;
+                scrub.shards_unmade += 1;
                 looked.remove(at);
                 continue;
             };

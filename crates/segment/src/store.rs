@@ -507,18 +507,18 @@ impl SegmentStore {
     /// Room for file bytes under `code`, without the reserve; room in open segments counts as free.
     pub fn usable(&self, code: Code) -> UsableSpace {
         let (mut total, mut free, mut relocate) = (Vec::new(), Vec::new(), Vec::new());
+        // With less than that a disk takes no shard.
         let least_bytes = file_len_bytes(self.settings.shard_len_bytes_min).unwrap_or(0);
+        let in_shards = |room_bytes: u64| match room_bytes < least_bytes {
+            true => 0,
+            false => room_bytes,
+        };
         for disk in self.roomy_disks() {
             let space = disk_space(&disk);
             let reserve_bytes = self.reserve_bytes(space.total_bytes);
             total.push(space.total_bytes.saturating_sub(reserve_bytes));
-            free.push(space.free_bytes.saturating_sub(reserve_bytes));
-            let room_bytes = self.room_bytes(&disk, Stream::Relocate);
-            relocate.push(if room_bytes < least_bytes {
-                0
-            } else {
-                room_bytes
-            });
+            free.push(in_shards(space.free_bytes.saturating_sub(reserve_bytes)));
+            relocate.push(in_shards(self.room_bytes(&disk, Stream::Relocate)));
         }
         let may_borrow = self.is_reserve_whole();
         let (mut open, mut open_relocate) = (0, 0);

@@ -2,6 +2,7 @@
 
 mod damage;
 mod moves;
+mod moves_damaged;
 mod scrub;
 mod space;
 mod world;

@@ -207,6 +207,20 @@ impl Segment {
         rows
     }
 
+    /// Takes rows back that will not be written; false if others were reserved behind them.
+    pub fn release(&self, rows: &[ReservedRow]) -> bool {
+        let mut open = self.open.lock();
+        let (Some(open), Some(first), Some(last)) = (open.as_mut(), rows.first(), rows.last())
+        else {
+            return false;
+        };
+        let is_last = last.row_block + u32::from(last.plan.unit_blocks) == open.next_block;
+        if is_last {
+            open.next_block = first.row_block;
+        }
+        is_last
+    }
+
     /// Notes what became of reserved rows.
     pub fn note_written(&self, rows: Vec<WrittenRow>, failed_shards: &[u8]) {
         if let Some(open) = self.open.lock().as_mut() {

@@ -136,7 +136,8 @@ pub struct Scrub {
     run: AtomicU64,
     /// Segments of a volume that are still to be looked at, the next one last.
     todo: Mutex<(VolumeId, Vec<SegmentId>)>,
-    /// Segments whose records have to be written anew, because their shards contradict one another.
+    /// Segments whose records have to be written anew, because their shards contradict one another, or because one
+    /// cannot be made from the others.
     inconsistent: Mutex<BTreeSet<(VolumeId, SegmentId)>>,
 }
 
@@ -412,7 +413,7 @@ async fn step(inner: &Inner) -> Result<bool, StepError> {
     let info = inner.store.segment(volume, segment);
     let scrubbed = inner.store.scrub_segment(volume, segment, &scrub.pace);
     let scrubbed = scrubbed.await.map_err(closing)?;
-    if scrubbed.segments_inconsistent > 0 {
+    if scrubbed.needs_rewrite() {
         scrub.inconsistent.lock().insert((volume, segment));
     }
     scrub.done_todo(volume, segment);
@@ -429,7 +430,8 @@ async fn step(inner: &Inner) -> Result<bool, StepError> {
 }
 
 /// Writes the records anew of segments whose shards nothing vouches for: those that a crash left without
-/// footers, so that nobody can tell whether their parity is right, and those that contradict themselves.
+/// footers, so that nobody can tell whether their parity is right, those that contradict themselves, and those with a
+/// shard that is gone and cannot be made from the others.
 async fn write_anew(inner: &Inner, fs: &Fs) -> Result<(), FsError> {
     let volume = fs.volume();
     let pace = &inner.scrub.pace;
@@ -454,7 +456,7 @@ async fn write_anew(inner: &Inner, fs: &Fs) -> Result<(), FsError> {
             volume = fs.name(),
             segments = segments.len(),
             left,
-            "segments without footers were written anew"
+            "segments that could not be repaired were written anew"
         );
     }
     inner

@@ -19,6 +19,13 @@ use crate::row_cache::Units;
 use crate::store::{SegmentStore, count};
 use crate::volume::Segment;
 
+/// Bytes that pass their checksum.
+enum Good {
+    /// As their own shards gave them.
+    Direct(Bytes),
+    Computed(Bytes),
+}
+
 impl SegmentStore {
     /// Fills in pieces that could not be read, from other shards; leaves those it cannot.
     pub(super) async fn decode_lost(
@@ -104,35 +111,39 @@ impl SegmentStore {
         let pieces = pieces(location, check.stored.clone());
         let columns = columns_of(&pieces);
         let reads = (0..segment.code.total())
-            .map(|shard| self.read_shard(segment, location, shard, columns.clone(), true));
-        let reads = join_all(reads).await;
-        let direct = pieces.iter().map(|piece| {
-            let read = reads.get(usize::from(piece.shard))?.as_ref().ok()?;
-            Some(cut(read, within(piece, &columns)))
-        });
-        // They may be all there, and only were not read by themselves before.
-        if let Some(parts) = direct.collect::<Option<Vec<Bytes>>>()
-            && checksum_of(&parts) == check.checksum
-        {
-            return Ok(join(parts));
+            .map(|shard| self.read_shard(segment, location, shard, columns.clone(), false));
+        let mut reads = join_all(reads).await;
+        let mut found = self.find_good(segment, &pieces, &columns, &reads, check.checksum);
+        if found.is_none() {
+            // Disks that failed or answer nothing may have what is missing. Not before: they are waited for.
+            let again = (0..).zip(reads).map(|(shard, read)| {
+                let columns = columns.clone();
+                async move {
+                    match read {
+                        Err(Lost::Away) => {
+                            self.read_shard(segment, location, shard, columns, true)
+                                .await
+                        }
+                        read => read,
+                    }
+                }
+            });
+            reads = join_all(again).await;
+            found = self.find_good(segment, &pieces, &columns, &reads, check.checksum);
         }
-        let read = (0..).zip(&reads);
-        let mut present: Vec<(u8, Bytes)> = read
-            .filter_map(|(shard, read)| Some((shard, read.as_ref().ok()?.clone())))
-            .collect();
-        // Suspects first: they are the first to be left out.
-        present.sort_by_key(|(shard, _)| !pieces.iter().any(|piece| piece.shard == *shard));
-        let recovered =
-            self.try_all_sets(segment, &pieces, columns.clone(), &present, check.checksum);
-        let Some(recovered) = recovered else {
-            count(&self.counters.checksum_errors, 1);
-            let detail = format!(
-                "{} of {} shards could be read, and no {} of them give the bytes that were written",
-                present.len(),
-                segment.code.total(),
-                segment.code.data(),
-            );
-            return Err(damaged_at(segment, location, &check.stored, detail));
+        let recovered = match found {
+            Some(Good::Direct(bytes)) => return Ok(bytes),
+            Some(Good::Computed(bytes)) => bytes,
+            None => {
+                count(&self.counters.checksum_errors, 1);
+                let detail = format!(
+                    "{} of {} shards could be read, and no {} of them give the bytes that were written",
+                    reads.iter().flatten().count(),
+                    segment.code.total(),
+                    segment.code.data(),
+                );
+                return Err(damaged_at(segment, location, &check.stored, detail));
+            }
         };
         count(&self.counters.degraded_reads, 1);
         let mut at = 0;
@@ -155,6 +166,35 @@ impl SegmentStore {
             }
         }
         Ok(recovered)
+    }
+
+    /// The bytes of the `pieces` that pass `checksum`, from what was read of each shard.
+    fn find_good(
+        &self,
+        segment: &Segment,
+        pieces: &[Piece],
+        columns: &Range<u32>,
+        reads: &[std::result::Result<Bytes, Lost>],
+        checksum: u32,
+    ) -> Option<Good> {
+        let direct = pieces.iter().map(|piece| {
+            let read = reads.get(usize::from(piece.shard))?.as_ref().ok()?;
+            Some(cut(read, within(piece, columns)))
+        });
+        // They may be all there, and only were not read by themselves before.
+        if let Some(parts) = direct.collect::<Option<Vec<Bytes>>>()
+            && checksum_of(&parts) == checksum
+        {
+            return Some(Good::Direct(join(parts)));
+        }
+        let read = (0..).zip(reads);
+        let mut present: Vec<(u8, Bytes)> = read
+            .filter_map(|(shard, read)| Some((shard, read.as_ref().ok()?.clone())))
+            .collect();
+        // Suspects first: they are the first to be left out.
+        present.sort_by_key(|(shard, _)| !pieces.iter().any(|piece| piece.shard == *shard));
+        self.try_all_sets(segment, pieces, columns.clone(), &present, checksum)
+            .map(Good::Computed)
     }
 
     fn note_wrong_bytes(&self, segment: &Segment, shard: u8) {

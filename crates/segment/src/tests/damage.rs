@@ -365,6 +365,38 @@ fn reads_do_not_wait_for_a_silent_disk() {
     });
 }
 
+/// Nor where another shard is wrong, as long as the others are enough.
+#[test]
+fn wrong_bytes_are_recovered_without_a_silent_disk() {
+    block_on(async {
+        for silent in [1, 5] {
+            let world = World::new(6, 9).await;
+            let record = data(&mut Rng::new(9), 1 << 20, false, true);
+            let written = world.append_ok(code(4, 2), vec![record]).await.remove(0);
+            world.store.seal_all(VOLUME).await;
+            let info = world.store.segments(VOLUME).remove(0);
+            let (disk, file) = world.shard_file(info.id, 0);
+            world.disks[disk].flip_bit(&file, 4096, 1);
+            let cold = world.cold(&[]).await;
+            let gate = Arc::new(Semaphore::new(0));
+            let (disk, _) = cold.shard_file(info.id, silent);
+            cold.disks[disk].pace_with(Arc::new(ReadGate(gate)));
+            let disk = info.disks[usize::from(silent)];
+            cold.store.disk(disk).expect("there").set_silent(true);
+            let store = cold.store.clone();
+            let reader = tokio::spawn(async move {
+                let read = store.read(VOLUME, &written.pointer, 0..1 << 20).await;
+                assert!(read.expect("read").concat() == written.data);
+            });
+            for _ in 0..10_000 {
+                tokio::task::yield_now().await;
+            }
+            assert!(reader.is_finished(), "{silent}");
+            reader.await.expect("no panic");
+        }
+    });
+}
+
 #[test]
 fn writes_go_around_failing_disks() {
     block_on(async {

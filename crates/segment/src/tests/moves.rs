@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use super::world::*;
 use crate::*;
 
-fn unpaced() -> Pace {
+pub(super) fn unpaced() -> Pace {
     Pace::new(TestWorld::new(1).env.clock, 0)
 }
 
@@ -64,7 +64,7 @@ impl DiskPace for Gates {
     }
 }
 
-fn at(info: &SegmentInfo, index: u8) -> ShardAt {
+pub(super) fn at(info: &SegmentInfo, index: u8) -> ShardAt {
     ShardAt {
         volume: VOLUME,
         segment: info.id,
@@ -221,23 +221,6 @@ fn bytes_are_given_up_only_when_every_other_disk_is_there() {
         assert_eq!(moved.lost_bytes, 0);
         moved.finish().await;
         cold.cold(&away[..2]).await.check(&written).await;
-    });
-}
-
-#[test]
-fn a_single_copy_is_moved_with_what_is_wrong_in_it() {
-    block_on(async {
-        let world = World::new(3, 23).await;
-        let mut rng = Rng::new(23);
-        let records = vec![data(&mut rng, 300_000, false, true)];
-        world.append_ok(code(1, 0), records).await;
-        world.store.seal_all(VOLUME).await;
-        let info = world.store.segments(VOLUME).remove(0);
-        let (disk, file) = world.shard_file(info.id, 0);
-        world.disks[disk].flip_bit(&file, 4096, 1);
-        let cold = world.cold(&[]).await;
-        let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
-        assert_eq!(moved.expect("moved").lost_bytes, 64 << 10);
     });
 }
 
@@ -446,28 +429,6 @@ fn what_only_a_failed_disk_may_have_is_left_to_the_records() {
         cold.check(&written).await;
         // Taken out of the pool it has nothing for anybody.
         cold.store.disk_forget(disk.id());
-        let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
-        assert_eq!(moved.expect("moved").lost_bytes, 64 << 10);
-    });
-}
-
-/// The disk works, and some of what it holds cannot be read: the rest must not wait for that.
-#[test]
-fn a_piece_that_cannot_be_read_on_a_disk_that_works_is_given_up() {
-    block_on(async {
-        let world = World::new(3, 32).await;
-        let (_, info) = single_copy(&world, 300_000).await;
-        world.store.seal_all(VOLUME).await;
-        let cold = world.cold(&[]).await;
-        let (disk, _) = cold.shard_file(info.id, 0);
-        cold.disks[disk].inject(FaultRule {
-            kind: Some(OpKind::Read),
-            name_part: "shards/".to_owned(),
-            // Behind the two reads of the footer: the part, and its first piece as often as it is asked for.
-            skip: 2,
-            times: 3,
-            fault: Fault::Io,
-        });
         let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
         assert_eq!(moved.expect("moved").lost_bytes, 64 << 10);
     });

@@ -520,3 +520,42 @@ fn what_is_lost_does_not_keep_the_rest_unprotected() {
         );
     });
 }
+
+/// A shard that is gone, and the others have a bad piece: what else it held comes back with the records only, unless
+/// a disk that is away has what is missing.
+#[test]
+fn a_shard_that_cannot_be_made_anew_is_told() {
+    block_on(async {
+        // Whether a piece is bad, whether a disk is away; shards away, of them not made; whether it is written anew.
+        let cases = [
+            (false, false, 0, 0, false),
+            (true, false, 1, 1, true),
+            (true, true, 2, 1, false),
+        ];
+        for (is_bad, is_away, away, unmade, want) in cases {
+            let world = World::new(4, 41).await;
+            let mut rng = Rng::new(41);
+            let records = vec![data(&mut rng, 300_000, false, true)];
+            let parity = 1 + u8::from(is_away);
+            world.append_ok(code(1, parity), records).await;
+            world.store.seal_all(VOLUME).await;
+            let info = world.store.segments(VOLUME).remove(0);
+            let (disk, file) = world.shard_file(info.id, 0);
+            world.disks[disk].remove(&file).await.expect("removed");
+            if is_bad {
+                let (disk, file) = world.shard_file(info.id, 1);
+                world.disks[disk].flip_bit(&file, 4096, 1);
+            }
+            let last = world.shard_file(info.id, parity).0;
+            let away_disks: &[usize] = if is_away { &[last] } else { &[] };
+            let cold = world.cold(away_disks).await;
+            let scrub = scrub_all(&cold).await;
+            let got = (
+                scrub.shards_away,
+                scrub.shards_unmade,
+                scrub.needs_rewrite(),
+            );
+            assert_eq!(got, (away, unmade, want));
+        }
+    });
+}

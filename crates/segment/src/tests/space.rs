@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use cairn_base::SegmentId;
 use cairn_base::disk::{Disk, OpenMode};
-use cairn_testkit::Rng;
+use cairn_testkit::{Rng, TestWorld};
 
 use super::world::*;
+use crate::layout::RecordShape;
+use crate::volume::Segment;
 use crate::*;
 
 #[test]
@@ -77,6 +79,60 @@ fn a_full_pool_reads_removes_and_relocates() {
             world.cold(&[]).await.check(&all).await;
         }
     });
+}
+
+/// What a refused append had reserved in a segment is given back: the segment is sealed as any other.
+#[test]
+fn a_refused_append_keeps_no_segment_from_being_sealed() {
+    block_on(async {
+        for (n, m) in [(1, 0), (2, 2)] {
+            let world = World::with_capacity(usize::from(n + m), 128 << 20, 5).await;
+            let mut rng = Rng::new(5);
+            let mut all = Vec::new();
+            let refused = loop {
+                // Where the second does not fit any more the first one does.
+                let records = [1 << 13, 1 << 20]
+                    .map(|len| (data(&mut rng, len, false, true), Compression::None));
+                match world
+                    .append(code(n, m), Stream::Mixed, records.to_vec())
+                    .await
+                {
+                    Ok(written) => all.extend(written),
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!(refused.kind(), ErrorKind::NoSpace);
+            world.store.seal_all(VOLUME).await;
+            let pace = Pace::new(TestWorld::new(1).env.clock, 0);
+            let unsealed = world.store.unsealed(VOLUME, &pace).await;
+            assert_eq!(unsealed.expect("named"), []);
+            world.cold(&[]).await.check(&all).await;
+        }
+    });
+}
+
+/// Rows that others came behind cannot be given back.
+#[test]
+fn only_the_last_rows_are_given_back() {
+    let info = SegmentInfo {
+        id: SegmentId(1),
+        code: code(1, 0),
+        disks: Vec::new(),
+        shard_len_bytes: 1 << 20,
+        sealed: false,
+    };
+    let segment = Segment::created(VOLUME, info);
+    segment.open_with(Vec::new(), 256, Duration::ZERO);
+    let shape = RecordShape {
+        len_bytes: 4096,
+        block_aligned: true,
+    };
+    let reserve = || segment.reserve(&[shape], Duration::ZERO);
+    let (first, second) = (reserve(), reserve());
+    assert!(!segment.release(&first));
+    assert!(segment.release(&second));
+    assert!(segment.release(&first));
+    assert_eq!(reserve()[0].row_block, 0);
 }
 
 #[test]

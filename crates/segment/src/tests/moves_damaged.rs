@@ -1,0 +1,109 @@
+//! Moves of shards with bytes that cannot be had: nothing that could still be read is lost with them.
+
+use cairn_testkit::{Fault, FaultRule, OpKind, Rng};
+
+use super::moves::{at, unpaced};
+use super::world::*;
+use crate::*;
+
+/// Records of a block each, sixteen to a piece, in a row of their own.
+async fn one_piece(world: &World, code: cairn_erasure::Code) -> (Vec<Written>, SegmentInfo) {
+    let mut rng = Rng::new(40);
+    let records = (0..16).map(|_| data(&mut rng, 4096, false, true)).collect();
+    let written = world.append_ok(code, records).await;
+    world.store.seal_all(VOLUME).await;
+    (written, world.store.segments(VOLUME).remove(0))
+}
+
+/// Whether each record can be read.
+async fn readable(world: &World, written: &[Written]) -> Vec<bool> {
+    let mut readable = Vec::new();
+    for each in written {
+        readable.push(match world.read_all(each).await {
+            Ok(bytes) => {
+                assert!(bytes == each.data);
+                true
+            }
+            Err(SegmentError::Damaged { .. }) => false,
+            Err(error) => panic!("{error}"),
+        });
+    }
+    readable
+}
+
+/// All but the first of the sixteen.
+fn all_but_first() -> Vec<bool> {
+    (0..16).map(|index| index > 0).collect()
+}
+
+#[test]
+fn a_single_copy_is_moved_with_what_is_wrong_in_it() {
+    block_on(async {
+        let world = World::new(3, 23).await;
+        let (written, info) = one_piece(&world, code(1, 0)).await;
+        let (disk, file) = world.shard_file(info.id, 0);
+        world.disks[disk].flip_bit(&file, 100, 1);
+        let cold = world.cold(&[]).await;
+        assert_eq!(readable(&cold, &written).await, all_but_first());
+        let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
+        let moved = moved.expect("moved");
+        assert_eq!(moved.lost_bytes, 64 << 10);
+        moved.finish().await;
+        let cold = cold.cold(&[]).await;
+        assert_eq!(readable(&cold, &written).await, all_but_first());
+        // Nobody takes the piece for good.
+        let scrub = cold.store.scrub_segment(VOLUME, info.id, &unpaced()).await;
+        assert_eq!(scrub.expect("scrubbed").wrong_bytes, 64 << 10);
+    });
+}
+
+/// The disk works, and some of what it holds cannot be read: the rest must not wait for that, nor be lost with it.
+#[test]
+fn a_piece_that_cannot_be_read_on_a_disk_that_works_is_given_up_by_blocks() {
+    block_on(async {
+        // The part, its piece, the piece again, and then block by block.
+        let cases = [
+            (2, 0, vec![true; 16]),
+            (3, 0, vec![true; 16]),
+            (4, 64 << 10, all_but_first()),
+            (19, 64 << 10, vec![false; 16]),
+        ];
+        for (times, lost_bytes, want) in cases {
+            let world = World::new(3, 32).await;
+            let (written, info) = one_piece(&world, code(1, 0)).await;
+            let cold = world.cold(&[]).await;
+            let (disk, _) = cold.shard_file(info.id, 0);
+            cold.disks[disk].inject(FaultRule {
+                kind: Some(OpKind::Read),
+                name_part: "shards/".to_owned(),
+                // Behind the two reads of the footer.
+                skip: 2,
+                times,
+                fault: Fault::Io,
+            });
+            let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
+            let moved = moved.expect("moved");
+            assert_eq!(moved.lost_bytes, lost_bytes, "{times}");
+            moved.finish().await;
+            let cold = cold.cold(&[]).await;
+            assert_eq!(readable(&cold, &written).await, want, "{times}");
+        }
+    });
+}
+
+/// Both copies are wrong in one piece, each in another record: all records can be read.
+#[test]
+fn copies_that_are_wrong_in_different_records_lose_none() {
+    block_on(async {
+        let world = World::new(3, 33).await;
+        let (written, info) = one_piece(&world, code(1, 1)).await;
+        for (shard, offset) in [(0, 100), (1, 5000)] {
+            let (disk, file) = world.shard_file(info.id, shard);
+            world.disks[disk].flip_bit(&file, offset, 1);
+        }
+        let cold = world.cold(&[]).await;
+        let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
+        moved.expect("moved").finish().await;
+        cold.cold(&[]).await.check(&written).await;
+    });
+}
