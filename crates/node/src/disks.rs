@@ -121,7 +121,14 @@ async fn open_folders(
             present,
             unformatted,
             missing,
+            brought_back,
         } => {
+            for volume in brought_back {
+                tracing::error!(
+                    volume,
+                    "the newest pool file does not list this volume, but that of another disk does: it is back"
+                );
+            }
             let at = |(index, id): &(usize, DiskId)| {
                 let disk = folders.get(*index).and_then(|folder| folder.disk.clone());
                 disk.map(|disk| (disk, *id))
@@ -415,6 +422,7 @@ fn new_state(env: &Env, disks: &[Arc<dyn Disk>]) -> PoolState {
             .collect(),
         left: Vec::new(),
         volumes: Vec::new(),
+        deleted: Vec::new(),
         volume_next: VolumeId(1),
         handle_key: HandleKey(env.entropy.u128()),
     }

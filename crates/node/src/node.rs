@@ -303,7 +303,7 @@ impl Inner {
             return Err(ChangeFailure::Exported(name.clone()));
         }
         let id = volume.id;
-        state.volumes.retain(|volume| volume.id != id);
+        state.delete_volume(id);
         // Once the pool file says that it is gone it is: what a crash leaves, the next start removes.
         self.save(&mut tried, &mut state).await?;
         let service = self.volumes.write().remove(&id);
@@ -393,6 +393,18 @@ impl Inner {
 
     /// Writes the state down as the pool's, and remembers which disks have it.
     pub async fn save(&self, tried: &mut u64, state: &mut PoolState) -> Result<(), ChangeFailure> {
+        let saved = self.save_once(tried, state).await;
+        if saved.is_err() {
+            // Some disks may have what was refused, and nobody may take that for the pool at the next start.
+            let mut before = PoolState::clone(&self.pool.load());
+            if let Err(error) = self.save_once(tried, &mut before).await {
+                tracing::error!(%error, "a change of the pool was refused and may be on some disks");
+            }
+        }
+        saved
+    }
+
+    async fn save_once(&self, tried: &mut u64, state: &mut PoolState) -> Result<(), ChangeFailure> {
         // Above what was tried, not only what was saved: a failed save may be on some disks.
         *tried = tried.saturating_add(1);
         state.version = *tried;
@@ -501,7 +513,8 @@ impl Inner {
     /// Deletes what deleted or half-made volumes left.
     ///
     /// Only ids that this pool file gave are looked at: volumes that it does not know yet may be
-    /// there if it is an old copy, and those must not be touched.
+    /// there if it is an old copy, and those must not be touched. Nor is anything of which another disk, that is not
+    /// there, may say that it is a volume.
     async fn remove_leftovers(&self, state: &PoolState) {
         let mut leftovers = std::collections::BTreeSet::new();
         for disk in self.disks() {
@@ -524,12 +537,18 @@ impl Inner {
                 }
             }
         }
+        let is_whole = self.missing.read().is_empty();
         for id in leftovers {
             let known = state.volumes.iter().any(|volume| volume.id == id);
-            if !known && id < state.volume_next {
-                tracing::info!(%id, "removing what is left of a deleted volume");
-                self.remove_files(id).await;
+            if known || id >= state.volume_next {
+                continue;
             }
+            if !is_whole && !state.deleted.contains(&id) {
+                tracing::warn!(%id, "no pool file here lists a volume with this id; its files stay until a start with all disks");
+                continue;
+            }
+            tracing::info!(%id, "removing what is left of a deleted volume");
+            self.remove_files(id).await;
         }
     }
 
