@@ -259,10 +259,13 @@ fn has_left(state: &PoolState, folder: &Found) -> bool {
             let is_member = state.disks.iter().any(|disk| disk.id == identity.disk);
             !is_member && state.left.iter().any(|disk| disk.id == identity.disk)
         }
-        Content::Absent | Content::Blank | Content::Disk { identity: None, .. } => {
+        Content::Absent
+        | Content::Blank
+        | Content::Unusable(_)
+        | Content::Disk { identity: None, .. } => {
             state.left.iter().any(|disk| disk.label == folder.label)
         }
-        Content::Foreign { .. } | Content::Unusable(_) => false,
+        Content::Foreign { .. } => false,
     }
 }
 
@@ -684,7 +687,8 @@ mod tests {
                 *own = Some(state.clone());
             }
         }
-        for content in [disk(77, 4, None), Content::Blank, Content::Absent] {
+        let broken = Content::Unusable("I/O error".to_owned());
+        for content in [disk(77, 4, None), Content::Blank, Content::Absent, broken] {
             found[3].content = content;
             match plan(&found) {
                 Ok(Plan::Open {

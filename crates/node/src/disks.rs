@@ -158,13 +158,25 @@ async fn look_by_label(
     folders: &mut Vec<Folder>,
     config: &Config,
 ) -> Result<(), NodeError> {
+    // What is found may know of more: those that were added while the others were away.
+    while look_once(env, folders, config).await? {}
+    Ok(())
+}
+
+/// Looks for the disks of the newest pool file that was found so far. Says whether one was found.
+async fn look_once(
+    env: &Env,
+    folders: &mut Vec<Folder>,
+    config: &Config,
+) -> Result<bool, NodeError> {
     let states = folders.iter().filter_map(|folder| match &folder.content {
         Content::Disk { state, .. } => state.as_ref(),
         _ => None,
     });
     let Some(newest) = states.max_by_key(|state| state.version).cloned() else {
-        return Ok(());
+        return Ok(false);
     };
+    let before = folders.len();
     for member in newest.disks.iter().filter(|member| member.by_label) {
         let is_there = folders.iter().any(|folder| {
             let by_id = folder.identity() == Some(member.id);
@@ -179,7 +191,7 @@ async fn look_by_label(
             folders.push(folder);
         }
     }
-    Ok(())
+    Ok(folders.len() > before)
 }
 
 /// Looks at a folder on another thread. One that does not answer cannot be used; the others are.
@@ -552,6 +564,7 @@ mod tests {
     use cairn_base::Timestamp;
 
     use super::*;
+    use crate::pool::tests::example;
 
     fn real(path: &Path) -> Arc<dyn Disk> {
         RealDisk::open(path, DiskSettings::default()).unwrap()
@@ -603,6 +616,38 @@ mod tests {
         std::fs::remove_dir_all(&place).unwrap();
         std::fs::rename(root.path().join("old"), &place).unwrap();
         assert!(is_still_there(&disk, &place).await, "it is back");
+    }
+
+    #[tokio::test]
+    async fn disks_that_only_an_added_disk_knows_of_are_found() {
+        let root = tempfile::tempdir().unwrap();
+        let place = |id: u128| root.path().join(id.to_string());
+        let settings = cairn_config::Settings {
+            data: vec![place(1)],
+            ..cairn_config::Settings::default()
+        };
+        let config = settings.resolve(1).unwrap();
+        let env = cairn_base::real::env(Handle::current());
+        let mut newest = example(4);
+        newest.pool = PoolId(1);
+        newest.version = 9;
+        for disk in &mut newest.disks {
+            disk.label = place(disk.id.0).display().to_string();
+            disk.by_label = disk.id.0 > 1;
+        }
+        // The one that is named missed the adding of the last two.
+        let mut older = newest.clone();
+        older.version = 5;
+        older.disks.truncate(2);
+        for disk in &newest.disks {
+            let state = if disk.id.0 == 1 { &older } else { &newest };
+            let disk = member(&place(disk.id.0), disk.id.0).await;
+            pool_store::save_one(disk.disk(), state).await.unwrap();
+        }
+        let mut folders = vec![Folder::look(&place(1), &config).await.unwrap()];
+        look_by_label(&env, &mut folders, &config).await.unwrap();
+        let found: Vec<_> = folders.iter().filter_map(Folder::identity).collect();
+        assert_eq!(found, [1, 2, 3, 4].map(DiskId));
     }
 
     #[test]
