@@ -10,6 +10,7 @@ use cairn_base::DiskId;
 use cairn_shard::DiskIdentity;
 
 use crate::pool::{PoolDisk, PoolState, Stage};
+use crate::pool_store::disks_needed;
 
 /// What was found at one data folder.
 #[derive(Clone, Debug)]
@@ -298,8 +299,7 @@ fn copies<'a>(found: &'a [Found], present: &[(usize, DiskId)]) -> Vec<(DiskId, &
 fn bring_back(state: &mut PoolState, copies: &[(DiskId, &PoolState)]) -> Vec<String> {
     let mut copies = copies.to_vec();
     copies.sort_by_key(|(_, copy)| std::cmp::Reverse(copy.version));
-    let members = state.disks.len();
-    let needed = members.saturating_sub(failures_tolerated(members)).max(1);
+    let needed = disks_needed(state.disks.len());
     let newest = state.clone();
     let mut names = Vec::new();
     for (id, copy) in &copies {

@@ -393,6 +393,7 @@ impl Inner {
 
     /// Writes the state down as the pool's, and remembers which disks have it.
     pub async fn save(&self, tried: &mut u64, state: &mut PoolState) -> Result<(), ChangeFailure> {
+        state.check_len()?;
         let saved = self.save_once(tried, state).await;
         if saved.is_err() {
             // Some disks may have what was refused, and nobody may take that for the pool at the next start.
@@ -412,16 +413,16 @@ impl Inner {
             let confirmed = self.confirmed.lock().get(&disk.id).copied();
             disk.seen = disk.seen.max(confirmed.unwrap_or(0));
         }
-        let (ids, disks): (Vec<DiskId>, Vec<Arc<dyn Disk>>) = self
-            .disks()
+        let disks = self.disks();
+        let disks = disks
             .iter()
-            .map(|disk| (disk.id(), Arc::clone(disk.disk())))
-            .unzip();
-        let saved = pool_store::save(&disks, state).await?;
+            .map(|disk| (disk.id(), Arc::clone(disk.disk())));
+        let disks: Vec<(DiskId, Arc<dyn Disk>)> = disks.collect();
+        let saved = pool_store::save(&disks, state, &self.pool.load()).await?;
         {
             let mut confirmed = self.confirmed.lock();
-            let have_it = ids.into_iter().zip(saved).filter(|(_, saved)| *saved);
-            confirmed.extend(have_it.map(|(id, _)| (id, state.version)));
+            let have_it = disks.iter().zip(saved).filter(|(_, saved)| *saved);
+            confirmed.extend(have_it.map(|((id, _), _)| (*id, state.version)));
         }
         self.pool.store(Arc::new(state.clone()));
         Ok(())

@@ -159,6 +159,11 @@ pub enum ChangeError {
     TooManyVolumes,
     #[error("an export has at most {CLIENTS_PER_EXPORT_MAX} rules")]
     TooManyRules,
+    #[error(
+        "all volumes and rules together take {len_bytes} bytes in the pool file, which has at most \
+         {POOL_FILE_LEN_BYTES_MAX}"
+    )]
+    TooLong { len_bytes: u64 },
     #[error("the export of \"{volume}\" has no rule for {client}")]
     NoRule {
         volume: VolumeName,
@@ -234,6 +239,16 @@ impl PoolState {
         let id = self.volume_next;
         self.volume_next = VolumeId(id.0.saturating_add(1));
         id
+    }
+
+    /// Whether this can be saved, and read again.
+    pub fn check_len(&self) -> Result<(), ChangeError> {
+        match encode_pool(self).len() as u64 {
+            len_bytes if len_bytes > POOL_FILE_LEN_BYTES_MAX => {
+                Err(ChangeError::TooLong { len_bytes })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether a volume of this name could be added.
@@ -535,6 +550,34 @@ pub(crate) mod tests {
             state.set_rules(&main, &many),
             Err(ChangeError::TooManyRules)
         );
+    }
+
+    #[test]
+    fn what_could_not_be_read_again_is_refused() {
+        let mut state = example(1);
+        let rules = (0..CLIENTS_PER_EXPORT_MAX).map(|i| {
+            let net = format!("2001:db8:aaaa:bbbb:cccc:dddd:eeee:{:x}", 0x1000 + i);
+            let mut rule = ExportRule::new(net.parse().unwrap());
+            (rule.anonymous_uid, rule.anonymous_gid) = (u32::MAX - 1, u32::MAX - 1);
+            rule
+        });
+        let volume = PoolVolume {
+            exports: rules.collect(),
+            ..state.volumes[0].clone()
+        };
+        state.volumes = (0..VOLUMES_MAX as u32)
+            .map(|id| PoolVolume {
+                id: VolumeId(id),
+                name: format!("{id:063}").parse().unwrap(),
+                ..volume.clone()
+            })
+            .collect();
+        state.volume_next = VolumeId(VOLUMES_MAX as u32);
+        let len_bytes = encode_pool(&state).len() as u64;
+        assert!(len_bytes > POOL_FILE_LEN_BYTES_MAX, "{len_bytes}");
+        assert_eq!(state.check_len(), Err(ChangeError::TooLong { len_bytes }));
+        state.volumes.truncate(VOLUMES_MAX / 2);
+        assert_eq!(state.check_len(), Ok(()));
     }
 
     #[test]
