@@ -558,11 +558,16 @@ impl Inner {
         if swept.errors > 0 {
             tracing::warn!(%id, errors = swept.errors, "some shards stay until the next start");
         }
-        let disks = self.disks();
         // One that failed may hang; the next start looks at it.
-        let disks: Vec<Arc<dyn Disk>> = (disks.iter().filter(|disk| !disk.health().failed))
-            .map(|disk| Arc::clone(disk.disk()))
-            .collect();
+        let mut disks = self.disks();
+        disks.retain(|disk| !disk.health().failed);
+        for disk in &disks {
+            // Where nothing is left of it no start has to look for it. A disk that is away keeps its marker until then.
+            if let Err(error) = disk.forget_volume(id).await {
+                tracing::warn!(%id, disk = disk.label(), %error, "the next start looks for the volume's shards again");
+            }
+        }
+        let disks: Vec<Arc<dyn Disk>> = disks.iter().map(|disk| Arc::clone(disk.disk())).collect();
         let runtime = tokio::runtime::Handle::current();
         let removing = tokio::task::spawn_blocking(move || {
             for disk in &disks {
