@@ -475,13 +475,14 @@ async fn save_on_all(disks: &[Arc<dyn Disk>], state: &PoolState) -> Result<(), N
     Ok(())
 }
 
-pub fn shard_settings(config: &Config) -> ShardSettings {
+/// Of each of `disk_count` disks.
+pub fn shard_settings(config: &Config, disk_count: usize) -> ShardSettings {
     let mut settings = ShardSettings::default();
     let spares = config.disk_spare_bytes / SegmentSettings::default().shard_len_bytes;
     let spares = usize::try_from(spares);
     let spares = spares.unwrap_or(usize::MAX).min(SPARES_MAX);
     settings.recycled_files_max = settings.recycled_files_max.max(spares);
-    settings.open_shards_max = open_shards_max(descriptors_max(), config.data.len());
+    settings.open_shards_max = open_shards_max(descriptors_max(), disk_count);
     settings
 }
 
@@ -506,7 +507,8 @@ async fn open_members(
     members: Vec<Member>,
     mut missing: Vec<Missing>,
 ) -> Result<PoolDisks, NodeError> {
-    let settings = shard_settings(config);
+    // Of the whole pool: most disks may have been added, and one that is missing may be replaced.
+    let settings = shard_settings(config, state.disks.len());
     let watch = Watch::new(env.clock.clone());
     let mut disks = Vec::with_capacity(members.len());
     for (disk, id) in &members {
@@ -739,5 +741,13 @@ mod tests {
             assert!((8..=1024).contains(&shards), "{limit} {disks}: {shards}");
             assert!((shards * disks * 2) as u64 <= limit * 3 / 8);
         }
+        // It is the disks of the pool that share them, however few folders are named.
+        let settings = cairn_config::Settings {
+            data: vec![PathBuf::from("/data")],
+            ..cairn_config::Settings::default()
+        };
+        let config = settings.resolve(1).unwrap();
+        let shards = shard_settings(&config, 64).open_shards_max;
+        assert_eq!(shards, open_shards_max(descriptors_max(), 64));
     }
 }

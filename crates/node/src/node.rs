@@ -84,6 +84,8 @@ pub struct Inner {
     pub open_again: Mutex<BTreeMap<VolumeId, OpenAgain>>,
     /// The version of the pool file that each disk is known to have.
     confirmed: Mutex<BTreeMap<DiskId, u64>>,
+    /// Held while a folder becomes a disk, which may have to be emptied first.
+    pub joining: tokio::sync::Mutex<()>,
     pub stopping: AtomicBool,
     pub exports: Arc<Exports>,
     pub registry: Registry,
@@ -130,6 +132,7 @@ impl Inner {
             avoided: Mutex::default(),
             open_again: Mutex::default(),
             confirmed: Mutex::default(),
+            joining: tokio::sync::Mutex::default(),
             stopping: AtomicBool::new(false),
             disks: RwLock::new(pool.disks),
             missing: RwLock::new(pool.missing),
@@ -261,6 +264,7 @@ impl Inner {
         state.stage = Stage::InUse;
         if let Err(error) = self.save(&mut tried, &mut state).await {
             let _ = fs.close().await;
+            drop(tried);
             self.remove_files(id).await;
             return Err(error);
         }
@@ -317,6 +321,9 @@ impl Inner {
                 None => fs.abandon(),
             }
         }
+        // That takes as long as it takes, and whoever changes something else, or opens a volume again, need not wait
+        // for it: nobody gets this id any more.
+        drop(tried);
         self.remove_files(id).await;
         tracing::info!(volume = %name, %id, "volume deleted");
         Ok(())
@@ -580,7 +587,7 @@ impl Inner {
                 }
             }
         });
-        // Nothing else can be changed meanwhile, and one that hangs may never end it.
+        // One that hangs may never end it.
         match select(removing, self.env.clock.sleep(REMOVE_FILES_MAX)).await {
             Either::Left((Ok(()), _)) => {}
             Either::Left((Err(error), _)) => {
