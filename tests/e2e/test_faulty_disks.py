@@ -22,6 +22,9 @@ MOVE_SECONDS_MAX = 180
 SILENT_SECONDS_MAX = 12
 # What a client waits while a disk hangs and its volume is opened on another one.
 STALL_SECONDS_MAX = 120
+# What all volumes of a disk that hangs wait together for being opened again.
+TOGETHER_SECONDS_MAX = 60
+VOLUMES_COUNT = 8
 DISK_COUNT = 6
 READERS_COUNT = 12
 READS_COUNT = 5
@@ -296,6 +299,32 @@ class FaultyDisks(WorldTest):
         server.start()
         second.verify(sorted(second.stored))
         self.assertEqual(second.problems, [])
+
+    def test_all_volumes_leave_a_disk_that_hangs_at_a_time(self):
+        """None of them closes: what was changed last is to be written to that disk first."""
+        server = self.server()
+        names = [f"volume-{index}" for index in range(VOLUMES_COUNT)]
+        path = self.scratch / "file"
+        data = content("file", 5_000)
+        path.write_bytes(data)
+        url = lambda name: f"nfs://127.0.0.1:{server.port}/{name}/file"
+        for name in names:
+            server.cairn("volume", "create", name)
+            server.cairn("export", "set", name, "--client", "127.0.0.1", "--squash", "none")
+            server.cairn("cp", "-q", path, url(name))
+        server.meets(("hang", server.disks[0]))
+        self.wait_for(server, "disk0", "failed", NOTICE_SECONDS_MAX)
+        begun = time.monotonic()
+        # Until then they are served from memory, as long as that has what is wanted.
+        opened = lambda: server.log_path.read_text().count("metadata recovered") > VOLUMES_COUNT
+        harness.wait_until(opened, TOGETHER_SECONDS_MAX, "the opening of all volumes on other disks")
+        print(f"{self.id()}: all were opened {time.monotonic() - begun:.1f} s after the disk was given up")
+        for name in names:
+            server.cairn("cp", "-q", path, url(name) + "-2")
+            for there in (url(name), url(name) + "-2"):
+                self.assertEqual(server.cairn("cat", there, text=False).stdout, data)
+        server.meets()
+        server.stop()
 
     def test_a_disk_that_comes_back_is_brought_up_to_date(self):
         server = self.server()

@@ -200,7 +200,7 @@ fn a_first_start_makes_a_pool_and_a_restart_keeps_it() {
 
     // A second server on the same disk is refused and names the first.
     let (code, text) = finished(scratch.serve_command().output().unwrap());
-    assert_eq!(code, 4, "{text}");
+    assert_eq!(code, 1, "{text}");
     assert!(
         text.contains(&format!("process {}", server.child.id())),
         "{text}"

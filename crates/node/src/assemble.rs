@@ -10,6 +10,7 @@ use cairn_base::DiskId;
 use cairn_shard::DiskIdentity;
 
 use crate::pool::{PoolDisk, PoolState, Stage};
+use crate::pool_store::disks_needed;
 
 /// What was found at one data folder.
 #[derive(Clone, Debug)]
@@ -50,6 +51,8 @@ pub enum Plan {
         /// Members that still need their identity: an earlier first start broke off.
         unformatted: Vec<(usize, DiskId)>,
         missing: Vec<Missing>,
+        /// Names of volumes that only older copies of the pool file list, and that were not deleted.
+        brought_back: Vec<String>,
     },
 }
 
@@ -180,7 +183,7 @@ fn create(found: &[Found]) -> Result<Plan, AssembleError> {
     Ok(Plan::Create)
 }
 
-fn open(found: &[Found], state: PoolState) -> Result<Plan, AssembleError> {
+fn open(found: &[Found], mut state: PoolState) -> Result<Plan, AssembleError> {
     let mut present: Vec<(usize, DiskId)> = Vec::new();
     let mut unformatted = Vec::new();
     let mut missing = Vec::new();
@@ -237,7 +240,9 @@ fn open(found: &[Found], state: PoolState) -> Result<Plan, AssembleError> {
     }
     add_unnamed(&state, &present, &unformatted, &mut missing);
     require_enough(&state, present.len() + unformatted.len(), &missing)?;
+    let brought_back = bring_back(&mut state, &copies(found, &present));
     Ok(Plan::Open {
+        brought_back,
         state,
         present,
         unformatted,
@@ -255,10 +260,13 @@ fn has_left(state: &PoolState, folder: &Found) -> bool {
             let is_member = state.disks.iter().any(|disk| disk.id == identity.disk);
             !is_member && state.left.iter().any(|disk| disk.id == identity.disk)
         }
-        Content::Absent | Content::Blank | Content::Disk { identity: None, .. } => {
+        Content::Absent
+        | Content::Blank
+        | Content::Unusable(_)
+        | Content::Disk { identity: None, .. } => {
             state.left.iter().any(|disk| disk.label == folder.label)
         }
-        Content::Foreign { .. } | Content::Unusable(_) => false,
+        Content::Foreign { .. } => false,
     }
 }
 
@@ -275,6 +283,43 @@ fn stale(state: &PoolState, id: DiskId, own: Option<&PoolState>) -> Option<Missi
             member.seen, own.version
         ),
     })
+}
+
+/// The pool files of members.
+fn copies<'a>(found: &'a [Found], present: &[(usize, DiskId)]) -> Vec<(DiskId, &'a PoolState)> {
+    let own = |(place, id): &(usize, DiskId)| match &found.get(*place)?.content {
+        Content::Disk { state, .. } => Some((*id, state.as_ref()?)),
+        _ => None,
+    };
+    present.iter().filter_map(own).collect()
+}
+
+/// Takes in volumes that only older copies list, unless they were deleted since: the newest copy may be one that
+/// went on without the disks with the last change, or one of a change that was refused. Says which.
+fn bring_back(state: &mut PoolState, copies: &[(DiskId, &PoolState)]) -> Vec<String> {
+    let mut copies = copies.to_vec();
+    copies.sort_by_key(|(_, copy)| std::cmp::Reverse(copy.version));
+    let needed = disks_needed(state.disks.len());
+    let newest = state.clone();
+    let mut names = Vec::new();
+    for (id, copy) in &copies {
+        let newer = copies
+            .iter()
+            .filter(|(_, other)| other.version > copy.version);
+        let is_saved = newer.count() >= needed;
+        let seen = newest.disks.iter().find(|disk| disk.id == *id);
+        let is_known = seen.is_some_and(|disk| copy.version <= disk.seen);
+        for volume in &copy.volumes {
+            // A change that too few have does not count: its volume was served on.
+            let is_deleted = is_saved && (is_known || newest.deleted.contains(&volume.id));
+            let is_listed = state.volumes.iter().any(|there| there.id == volume.id);
+            if !is_deleted && !is_listed {
+                let name = state.bring_back(volume);
+                names.extend(name.map(|name| name.to_string()));
+            }
+        }
+    }
+    names
 }
 
 /// Members that no folder was given for.
@@ -341,9 +386,10 @@ fn not_a_member(state: &PoolState, folder: &Found) -> AssembleError {
 
 #[cfg(test)]
 mod tests {
-    use cairn_base::{PoolId, Timestamp};
+    use cairn_base::{PoolId, Timestamp, VolumeId};
 
     use super::*;
+    use crate::pool::PoolVolume;
     use crate::pool::tests::example;
 
     fn folder(label: &str, content: Content) -> Found {
@@ -513,6 +559,124 @@ mod tests {
         }
     }
 
+    /// A volume is gone when enough disks say so, not when one does that knows nothing of it.
+    #[test]
+    fn a_volume_that_any_copy_lists_is_there_unless_it_was_deleted() {
+        let main = example(1).volumes;
+        let x = PoolVolume {
+            id: VolumeId(2),
+            name: "x".parse().unwrap(),
+            ..main[0].clone()
+        };
+        let both = [main.clone(), vec![x]].concat();
+        // Of each disk the version of its copy, and whether that lists x; then: was x deleted according to the newest,
+        // what the newest knows the last disk to have had, is x there.
+        type Case = (&'static str, &'static [(u64, bool)], bool, u64, bool);
+        let cases: &[Case] = &[
+            (
+                "the newest knows nothing of it",
+                &[(8, false), (7, true)],
+                false,
+                6,
+                true,
+            ),
+            (
+                "nothing of it, and as new",
+                &[(8, true), (8, false)],
+                false,
+                6,
+                true,
+            ),
+            (
+                "deleted while it was away",
+                &[(9, false), (7, true)],
+                true,
+                7,
+                false,
+            ),
+            (
+                "away, with a change nobody heard of",
+                &[(9, false), (7, true)],
+                true,
+                6,
+                false,
+            ),
+            (
+                "deleted by an older program",
+                &[(9, false), (7, true)],
+                false,
+                7,
+                false,
+            ),
+            (
+                "enough have the deletion",
+                &[
+                    (8, false),
+                    (8, false),
+                    (9, false),
+                    (8, false),
+                    (7, true),
+                    (7, true),
+                ],
+                true,
+                7,
+                false,
+            ),
+            (
+                "a deletion that was refused",
+                &[
+                    (8, false),
+                    (8, false),
+                    (8, false),
+                    (7, true),
+                    (7, true),
+                    (7, true),
+                ],
+                true,
+                7,
+                true,
+            ),
+        ];
+        for (name, copies, is_deleted, seen, want) in cases {
+            let mut found = members(copies.len() as u128);
+            for (folder, (version, has_x)) in found.iter_mut().zip(*copies) {
+                let Content::Disk {
+                    state: Some(own), ..
+                } = &mut folder.content
+                else {
+                    panic!("disks");
+                };
+                own.version = *version;
+                own.volume_next = VolumeId(3);
+                own.volumes = if *has_x { both.clone() } else { main.clone() };
+                if *is_deleted && !*has_x {
+                    own.deleted.push(VolumeId(2));
+                }
+                for disk in own.disks.iter_mut().skip(1) {
+                    disk.seen = *seen;
+                }
+            }
+            match plan(&found) {
+                Ok(Plan::Open {
+                    state,
+                    brought_back,
+                    ..
+                }) => {
+                    let listed: Vec<&str> = state
+                        .volumes
+                        .iter()
+                        .map(|volume| volume.name.as_str())
+                        .collect();
+                    let all: &[&str] = if *want { &["main", "x"] } else { &["main"] };
+                    assert_eq!(listed, all, "{name}");
+                    assert_eq!(brought_back, all[1..], "{name}");
+                    assert!(!state.deleted.contains(&VolumeId(2)) || !*want, "{name}");
+                }
+                other => panic!("{name}: {other:?}"),
+            }
+        }
+    }
+
     #[test]
     fn folders_of_disks_that_left_are_passed_over() {
         let mut state = example(4);
@@ -523,7 +687,8 @@ mod tests {
                 *own = Some(state.clone());
             }
         }
-        for content in [disk(77, 4, None), Content::Blank, Content::Absent] {
+        let broken = Content::Unusable("I/O error".to_owned());
+        for content in [disk(77, 4, None), Content::Blank, Content::Absent, broken] {
             found[3].content = content;
             match plan(&found) {
                 Ok(Plan::Open {

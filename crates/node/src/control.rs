@@ -474,10 +474,10 @@ fn refusal(failure: ChangeFailure) -> ControlError {
         ChangeFailure::Refused(ChangeError::Exists(_)) => {
             ControlError::new(ErrorKind::Conflict, message).hint("choose another name")
         }
-        ChangeFailure::Refused(ChangeError::TooManyVolumes | ChangeError::TooManyRules) => {
-            ControlError::new(ErrorKind::Conflict, message)
-                .hint("delete one that is not needed first")
-        }
+        ChangeFailure::Refused(
+            ChangeError::TooManyVolumes | ChangeError::TooManyRules | ChangeError::TooLong { .. },
+        ) => ControlError::new(ErrorKind::Conflict, message)
+            .hint("delete one that is not needed first"),
         ChangeFailure::Exported(name) => ControlError::new(ErrorKind::Conflict, message).hint(
             format!("remove its export first (`cairn export remove {name}`), or use --force"),
         ),

@@ -121,7 +121,14 @@ async fn open_folders(
             present,
             unformatted,
             missing,
+            brought_back,
         } => {
+            for volume in brought_back {
+                tracing::error!(
+                    volume,
+                    "the newest pool file does not list this volume, but that of another disk does: it is back"
+                );
+            }
             let at = |(index, id): &(usize, DiskId)| {
                 let disk = folders.get(*index).and_then(|folder| folder.disk.clone());
                 disk.map(|disk| (disk, *id))
@@ -151,13 +158,25 @@ async fn look_by_label(
     folders: &mut Vec<Folder>,
     config: &Config,
 ) -> Result<(), NodeError> {
+    // What is found may know of more: those that were added while the others were away.
+    while look_once(env, folders, config).await? {}
+    Ok(())
+}
+
+/// Looks for the disks of the newest pool file that was found so far. Says whether one was found.
+async fn look_once(
+    env: &Env,
+    folders: &mut Vec<Folder>,
+    config: &Config,
+) -> Result<bool, NodeError> {
     let states = folders.iter().filter_map(|folder| match &folder.content {
         Content::Disk { state, .. } => state.as_ref(),
         _ => None,
     });
     let Some(newest) = states.max_by_key(|state| state.version).cloned() else {
-        return Ok(());
+        return Ok(false);
     };
+    let before = folders.len();
     for member in newest.disks.iter().filter(|member| member.by_label) {
         let is_there = folders.iter().any(|folder| {
             let by_id = folder.identity() == Some(member.id);
@@ -172,7 +191,7 @@ async fn look_by_label(
             folders.push(folder);
         }
     }
-    Ok(())
+    Ok(folders.len() > before)
 }
 
 /// Looks at a folder on another thread. One that does not answer cannot be used; the others are.
@@ -415,6 +434,7 @@ fn new_state(env: &Env, disks: &[Arc<dyn Disk>]) -> PoolState {
             .collect(),
         left: Vec::new(),
         volumes: Vec::new(),
+        deleted: Vec::new(),
         volume_next: VolumeId(1),
         handle_key: HandleKey(env.entropy.u128()),
     }
@@ -455,13 +475,14 @@ async fn save_on_all(disks: &[Arc<dyn Disk>], state: &PoolState) -> Result<(), N
     Ok(())
 }
 
-pub fn shard_settings(config: &Config) -> ShardSettings {
+/// Of each of `disk_count` disks.
+pub fn shard_settings(config: &Config, disk_count: usize) -> ShardSettings {
     let mut settings = ShardSettings::default();
     let spares = config.disk_spare_bytes / SegmentSettings::default().shard_len_bytes;
     let spares = usize::try_from(spares);
     let spares = spares.unwrap_or(usize::MAX).min(SPARES_MAX);
     settings.recycled_files_max = settings.recycled_files_max.max(spares);
-    settings.open_shards_max = open_shards_max(descriptors_max(), config.data.len());
+    settings.open_shards_max = open_shards_max(descriptors_max(), disk_count);
     settings
 }
 
@@ -486,7 +507,8 @@ async fn open_members(
     members: Vec<Member>,
     mut missing: Vec<Missing>,
 ) -> Result<PoolDisks, NodeError> {
-    let settings = shard_settings(config);
+    // Of the whole pool: most disks may have been added, and one that is missing may be replaced.
+    let settings = shard_settings(config, state.disks.len());
     let watch = Watch::new(env.clock.clone());
     let mut disks = Vec::with_capacity(members.len());
     for (disk, id) in &members {
@@ -544,6 +566,7 @@ mod tests {
     use cairn_base::Timestamp;
 
     use super::*;
+    use crate::pool::tests::example;
 
     fn real(path: &Path) -> Arc<dyn Disk> {
         RealDisk::open(path, DiskSettings::default()).unwrap()
@@ -595,6 +618,38 @@ mod tests {
         std::fs::remove_dir_all(&place).unwrap();
         std::fs::rename(root.path().join("old"), &place).unwrap();
         assert!(is_still_there(&disk, &place).await, "it is back");
+    }
+
+    #[tokio::test]
+    async fn disks_that_only_an_added_disk_knows_of_are_found() {
+        let root = tempfile::tempdir().unwrap();
+        let place = |id: u128| root.path().join(id.to_string());
+        let settings = cairn_config::Settings {
+            data: vec![place(1)],
+            ..cairn_config::Settings::default()
+        };
+        let config = settings.resolve(1).unwrap();
+        let env = cairn_base::real::env(Handle::current());
+        let mut newest = example(4);
+        newest.pool = PoolId(1);
+        newest.version = 9;
+        for disk in &mut newest.disks {
+            disk.label = place(disk.id.0).display().to_string();
+            disk.by_label = disk.id.0 > 1;
+        }
+        // The one that is named missed the adding of the last two.
+        let mut older = newest.clone();
+        older.version = 5;
+        older.disks.truncate(2);
+        for disk in &newest.disks {
+            let state = if disk.id.0 == 1 { &older } else { &newest };
+            let disk = member(&place(disk.id.0), disk.id.0).await;
+            pool_store::save_one(disk.disk(), state).await.unwrap();
+        }
+        let mut folders = vec![Folder::look(&place(1), &config).await.unwrap()];
+        look_by_label(&env, &mut folders, &config).await.unwrap();
+        let found: Vec<_> = folders.iter().filter_map(Folder::identity).collect();
+        assert_eq!(found, [1, 2, 3, 4].map(DiskId));
     }
 
     #[test]
@@ -686,5 +741,13 @@ mod tests {
             assert!((8..=1024).contains(&shards), "{limit} {disks}: {shards}");
             assert!((shards * disks * 2) as u64 <= limit * 3 / 8);
         }
+        // It is the disks of the pool that share them, however few folders are named.
+        let settings = cairn_config::Settings {
+            data: vec![PathBuf::from("/data")],
+            ..cairn_config::Settings::default()
+        };
+        let config = settings.resolve(1).unwrap();
+        let shards = shard_settings(&config, 64).open_shards_max;
+        assert_eq!(shards, open_shards_max(descriptors_max(), 64));
     }
 }

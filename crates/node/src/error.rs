@@ -64,8 +64,10 @@ pub enum NodeErrorKind {
 impl NodeError {
     pub fn kind(&self) -> NodeErrorKind {
         match self {
-            Self::Assemble(_) | Self::InUse { .. } | Self::Token { .. } => NodeErrorKind::Refused,
-            Self::Disk(_)
+            Self::Assemble(_) | Self::Token { .. } => NodeErrorKind::Refused,
+            // It may have ended when it is tried again, which a service manager does.
+            Self::InUse { .. }
+            | Self::Disk(_)
             | Self::Shard(_)
             | Self::Save { .. }
             | Self::Listen { .. }

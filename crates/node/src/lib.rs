@@ -12,6 +12,7 @@ mod convert;
 mod disks;
 mod error;
 mod health;
+mod holder;
 mod members;
 mod metadata;
 mod metrics;

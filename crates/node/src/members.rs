@@ -96,11 +96,10 @@ impl Inner {
         path: &str,
         wipe_it: bool,
     ) -> Result<DiskId, ChangeFailure> {
+        let _joining = self.joining.lock().await;
+        let disk = self.make_ready(path, wipe_it, None).await?;
         let mut tried = self.changes.lock().await;
-        let mut state = PoolState::clone(&self.pool.load());
-        let id = self
-            .take_in(&mut tried, &mut state, path, wipe_it, None)
-            .await?;
+        let id = self.take_in(&mut tried, disk, None).await?;
         drop(tried);
         self.after_a_change().await;
         Ok(id)
@@ -113,27 +112,29 @@ impl Inner {
         path: &str,
         wipe_it: bool,
     ) -> Result<DiskId, ChangeFailure> {
+        let _joining = self.joining.lock().await;
         let old = self.find_disk(words)?;
+        let disk = self.make_ready(path, wipe_it, Some(old.id)).await?;
         let mut tried = self.changes.lock().await;
-        let mut state = PoolState::clone(&self.pool.load());
-        let id = self
-            .take_in(&mut tried, &mut state, path, wipe_it, Some(old.id))
-            .await?;
+        let id = self.take_in(&mut tried, disk, Some(old.id)).await?;
         self.store.disk_leaving(old.id, true);
         drop(tried);
         self.after_a_change().await;
         Ok(id)
     }
 
-    /// Makes a folder a disk, and a member; the one that it replaces leaves.
-    async fn take_in(
+    /// Opens a folder that is to become a disk, emptied if need be.
+    ///
+    /// The caller holds the joining, without which nothing becomes a disk, but not the changes: emptying takes long,
+    /// and volumes may have to be opened again meanwhile. What the checks find stays so: a disk that is not used is
+    /// not used before the next start, and none leaves that what is on this one could not be had without.
+    async fn make_ready(
         &self,
-        tried: &mut u64,
-        state: &mut PoolState,
         path: &str,
         wipe_it: bool,
         replaces: Option<DiskId>,
-    ) -> Result<DiskId, ChangeFailure> {
+    ) -> Result<Arc<dyn Disk>, ChangeFailure> {
+        let state = self.pool.load_full();
         let impossible = |why: String| Err(ChangeFailure::Impossible(why));
         if !Path::new(path).is_absolute() {
             return impossible(format!(
@@ -228,17 +229,34 @@ impl Inner {
                 return impossible(format!("{label} cannot be used: {why}"));
             }
         };
+        Ok(disk)
+    }
+
+    /// Makes a folder that is ready a disk, and a member; the one that it replaces leaves.
+    async fn take_in(
+        &self,
+        tried: &mut u64,
+        disk: Arc<dyn Disk>,
+        replaces: Option<DiskId>,
+    ) -> Result<DiskId, ChangeFailure> {
+        let mut state = PoolState::clone(&self.pool.load());
+        if let Some(old) = replaces
+            && state.disk_mut(old).is_none()
+        {
+            return Err(ChangeFailure::NoDisk(old.to_string()));
+        }
         let disk = self.watched(disk);
+        let label = disk.label().to_owned();
         let id = DiskId(self.env.entropy.u128());
         let now = self.env.clock.now();
         let failed = |error: &dyn std::fmt::Display| ChangeFailure::Engine(error.to_string());
         let pool = state.pool;
-        let settings = shard_settings(&self.config);
+        let settings = shard_settings(&self.config, state.disks.len() + 1);
         let begin = async {
             ShardDisk::format(Arc::clone(&disk), pool, id, now).await?;
             ShardDisk::open(Arc::clone(&disk), pool, settings).await
         };
-        let begun = self.within_time(path, begin).await?;
+        let begun = self.within_time(&label, begin).await?;
         let opened = begun.map_err(|error| failed(&error))?;
         let mut member = PoolDisk::new(id, label, now);
         member.by_label = true;
@@ -248,16 +266,25 @@ impl Inner {
             old.replaced = true;
         }
         self.disks.write().push(Arc::clone(&opened));
-        if let Err(error) = self.save(tried, state).await {
+        if let Err(error) = self.save(tried, &mut state).await {
             self.disks.write().retain(|disk| disk.id() != id);
             return Err(error);
         }
+        self.share_descriptors();
         self.store.disk_join(Arc::clone(&opened));
         for fs in self.serving_all() {
             fs.meta().add_disk(id, Arc::clone(opened.disk()));
         }
         tracing::info!(disk = opened.label(), %id, "a disk joined the pool");
         Ok(id)
+    }
+
+    /// All disks together keep no more files open than before one came, or left.
+    fn share_descriptors(&self) {
+        let count = self.pool.load().disks.len();
+        for disk in self.disks() {
+            disk.set_open_shards_max(shard_settings(&self.config, count).open_shards_max);
+        }
     }
 
     /// Starts to move everything off a disk, or stops that.
@@ -363,6 +390,7 @@ impl Inner {
         self.missing
             .write()
             .retain(|entry| entry.disk.id != disk.id);
+        self.share_descriptors();
         drop(tried);
         tracing::info!(disk = disk.label, "a disk left the pool");
         self.after_a_change().await;

@@ -5,14 +5,13 @@
 //! Must not know: why a disk leaves; how the metadata makes its copies.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_base::{DiskId, VolumeId};
 use cairn_config::VolumeSettings;
 use cairn_fs::Fs;
 use cairn_meta::MetaError;
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join_all, select};
 
 use crate::node::{Inner, MetaDisks, VolumeService};
 use crate::watch::HANG_AFTER;
@@ -31,6 +30,9 @@ const OPEN_PAUSE_MAX: Duration = Duration::from_secs(600);
 const OPEN_TRIES_MAX: u32 = 10;
 /// What it began to write to disks is waited for, if it must be, a little longer than until they are given up.
 const QUIET_MAX: Duration = HANG_AFTER.saturating_add(Duration::from_secs(5));
+
+/// So many volumes are opened again at a time.
+const OPEN_CONCURRENCY: usize = 4;
 
 /// When a volume that could not be opened is tried again.
 pub struct OpenAgain {
@@ -212,24 +214,39 @@ impl Inner {
     ///
     /// The caller holds the changes, so that no volume is opened twice at a time.
     async fn reopen(&self, fs: &Fs, disks: MetaDisks, left: MetaDisks) -> Result<(), String> {
-        let pool = self.pool.load_full();
-        let Some(volume) = pool.volumes.iter().find(|volume| volume.id == fs.volume()) else {
-            return Ok(());
-        };
-        let closed = self.while_it_works(fs, fs.close()).await;
-        match closed {
-            Some(Ok(())) => {}
+        if !self.close_or_leave(fs).await {
+            self.wait_until_quiet().await;
+        }
+        self.open_closed(fs, disks, left).await
+    }
+
+    /// Closes a volume that is opened again; says whether it did close. One that does not is left behind, and what it
+    /// began is waited for before it is opened.
+    async fn close_or_leave(&self, fs: &Fs) -> bool {
+        match self.while_it_works(fs, fs.close()).await {
+            Some(Ok(())) => true,
             Some(Err(error)) => {
-                tracing::warn!(volume = %volume.name, %error, "the volume did not close cleanly; it is recovered");
+                tracing::warn!(volume = fs.name(), %error, "the volume did not close cleanly; it is recovered");
+                true
             }
             None => {
                 // Something of it waits for a disk that may never answer. Whatever it may still do, nobody
                 // hears of it, and it puts nothing on the disks.
-                tracing::error!(volume = %volume.name, "the volume does not close; it is left behind, and recovered from the log");
+                tracing::error!(
+                    volume = fs.name(),
+                    "the volume does not close; it is left behind, and recovered from the log"
+                );
                 fs.abandon();
-                self.wait_until_quiet().await;
+                false
             }
         }
+    }
+
+    async fn open_closed(&self, fs: &Fs, disks: MetaDisks, left: MetaDisks) -> Result<(), String> {
+        let pool = self.pool.load_full();
+        let Some(volume) = pool.volumes.iter().find(|volume| volume.id == fs.volume()) else {
+            return Ok(());
+        };
         let count = pool.volumes.len();
         let opened = self.open_volume(volume, count, disks, left).await;
         let (service, result) = match opened {
@@ -261,14 +278,6 @@ impl Inner {
         }
     }
 
-    /// Whether a volume is served by this one still, and not by another that was opened since.
-    fn is_current(&self, fs: &Fs) -> bool {
-        match self.service(fs.volume()) {
-            Some(VolumeService::Serving(now)) => Arc::ptr_eq(now.meta(), fs.meta()),
-            Some(VolumeService::Failed(_)) | None => false,
-        }
-    }
-
     /// Why the metadata of a volume cannot be worked with where it is, if that is so.
     pub fn metadata_trouble(&self, fs: &Fs) -> Option<String> {
         if let Some(failure) = fs.meta().failure() {
@@ -297,13 +306,14 @@ impl Inner {
 
     /// Opens volumes again whose metadata failed, or is on a disk that did.
     pub async fn reopen_failed(&self) {
+        let in_trouble = |fs: &Fs| self.metadata_trouble(fs).is_some();
+        if !self.serving_all().iter().any(in_trouble) {
+            return;
+        }
+        let _changes = self.changes.lock().await;
+        let mut failed = Vec::new();
         for fs in self.serving_all() {
-            if self.metadata_trouble(&fs).is_none() {
-                continue;
-            }
-            let _changes = self.changes.lock().await;
-            // Another change may have opened it meanwhile.
-            let Some(why) = self.metadata_trouble(&fs).filter(|_| self.is_current(&fs)) else {
+            let Some(why) = self.metadata_trouble(&fs) else {
                 continue;
             };
             let primary = fs.meta().primary_disk();
@@ -313,8 +323,19 @@ impl Inner {
             }
             tracing::error!(volume = fs.name(), disk = %primary, why, "metadata failed; opening the volume on other disks");
             self.avoided.lock().insert(primary, why);
+            failed.push(fs);
+        }
+        // All at a time: each may wait for the one disk that they have in common, and all their clients with it.
+        let closed = join_all(failed.iter().map(|fs| self.close_or_leave(fs))).await;
+        if closed.contains(&false) {
+            self.wait_until_quiet().await;
+        }
+        for some in failed.chunks(OPEN_CONCURRENCY) {
+            let opening = some
+                .iter()
+                .map(|fs| self.open_closed(fs, self.all_meta_disks(), Vec::new()));
             // What is in the way was logged, and the status says it.
-            let _ = self.reopen(&fs, self.all_meta_disks(), Vec::new()).await;
+            let _ = join_all(opening).await;
         }
     }
 

@@ -84,6 +84,8 @@ pub struct Inner {
     pub open_again: Mutex<BTreeMap<VolumeId, OpenAgain>>,
     /// The version of the pool file that each disk is known to have.
     confirmed: Mutex<BTreeMap<DiskId, u64>>,
+    /// Held while a folder becomes a disk, which may have to be emptied first.
+    pub joining: tokio::sync::Mutex<()>,
     pub stopping: AtomicBool,
     pub exports: Arc<Exports>,
     pub registry: Registry,
@@ -130,6 +132,7 @@ impl Inner {
             avoided: Mutex::default(),
             open_again: Mutex::default(),
             confirmed: Mutex::default(),
+            joining: tokio::sync::Mutex::default(),
             stopping: AtomicBool::new(false),
             disks: RwLock::new(pool.disks),
             missing: RwLock::new(pool.missing),
@@ -261,6 +264,7 @@ impl Inner {
         state.stage = Stage::InUse;
         if let Err(error) = self.save(&mut tried, &mut state).await {
             let _ = fs.close().await;
+            drop(tried);
             self.remove_files(id).await;
             return Err(error);
         }
@@ -303,7 +307,7 @@ impl Inner {
             return Err(ChangeFailure::Exported(name.clone()));
         }
         let id = volume.id;
-        state.volumes.retain(|volume| volume.id != id);
+        state.delete_volume(id);
         // Once the pool file says that it is gone it is: what a crash leaves, the next start removes.
         self.save(&mut tried, &mut state).await?;
         let service = self.volumes.write().remove(&id);
@@ -317,6 +321,9 @@ impl Inner {
                 None => fs.abandon(),
             }
         }
+        // That takes as long as it takes, and whoever changes something else, or opens a volume again, need not wait
+        // for it: nobody gets this id any more.
+        drop(tried);
         self.remove_files(id).await;
         tracing::info!(volume = %name, %id, "volume deleted");
         Ok(())
@@ -393,6 +400,19 @@ impl Inner {
 
     /// Writes the state down as the pool's, and remembers which disks have it.
     pub async fn save(&self, tried: &mut u64, state: &mut PoolState) -> Result<(), ChangeFailure> {
+        state.check_len()?;
+        let saved = self.save_once(tried, state).await;
+        if saved.is_err() {
+            // Some disks may have what was refused, and nobody may take that for the pool at the next start.
+            let mut before = PoolState::clone(&self.pool.load());
+            if let Err(error) = self.save_once(tried, &mut before).await {
+                tracing::error!(%error, "a change of the pool was refused and may be on some disks");
+            }
+        }
+        saved
+    }
+
+    async fn save_once(&self, tried: &mut u64, state: &mut PoolState) -> Result<(), ChangeFailure> {
         // Above what was tried, not only what was saved: a failed save may be on some disks.
         *tried = tried.saturating_add(1);
         state.version = *tried;
@@ -400,16 +420,16 @@ impl Inner {
             let confirmed = self.confirmed.lock().get(&disk.id).copied();
             disk.seen = disk.seen.max(confirmed.unwrap_or(0));
         }
-        let (ids, disks): (Vec<DiskId>, Vec<Arc<dyn Disk>>) = self
-            .disks()
+        let disks = self.disks();
+        let disks = disks
             .iter()
-            .map(|disk| (disk.id(), Arc::clone(disk.disk())))
-            .unzip();
-        let saved = pool_store::save(&disks, state).await?;
+            .map(|disk| (disk.id(), Arc::clone(disk.disk())));
+        let disks: Vec<(DiskId, Arc<dyn Disk>)> = disks.collect();
+        let saved = pool_store::save(&disks, state, &self.pool.load()).await?;
         {
             let mut confirmed = self.confirmed.lock();
-            let have_it = ids.into_iter().zip(saved).filter(|(_, saved)| *saved);
-            confirmed.extend(have_it.map(|(id, _)| (id, state.version)));
+            let have_it = disks.iter().zip(saved).filter(|(_, saved)| *saved);
+            confirmed.extend(have_it.map(|((id, _), _)| (*id, state.version)));
         }
         self.pool.store(Arc::new(state.clone()));
         Ok(())
@@ -501,7 +521,8 @@ impl Inner {
     /// Deletes what deleted or half-made volumes left.
     ///
     /// Only ids that this pool file gave are looked at: volumes that it does not know yet may be
-    /// there if it is an old copy, and those must not be touched.
+    /// there if it is an old copy, and those must not be touched. Nor is anything of which another disk, that is not
+    /// there, may say that it is a volume.
     async fn remove_leftovers(&self, state: &PoolState) {
         let mut leftovers = std::collections::BTreeSet::new();
         for disk in self.disks() {
@@ -524,12 +545,18 @@ impl Inner {
                 }
             }
         }
+        let is_whole = self.missing.read().is_empty();
         for id in leftovers {
             let known = state.volumes.iter().any(|volume| volume.id == id);
-            if !known && id < state.volume_next {
-                tracing::info!(%id, "removing what is left of a deleted volume");
-                self.remove_files(id).await;
+            if known || id >= state.volume_next {
+                continue;
             }
+            if !is_whole && !state.deleted.contains(&id) {
+                tracing::warn!(%id, "no pool file here lists a volume with this id; its files stay until a start with all disks");
+                continue;
+            }
+            tracing::info!(%id, "removing what is left of a deleted volume");
+            self.remove_files(id).await;
         }
     }
 
@@ -538,11 +565,16 @@ impl Inner {
         if swept.errors > 0 {
             tracing::warn!(%id, errors = swept.errors, "some shards stay until the next start");
         }
-        let disks = self.disks();
         // One that failed may hang; the next start looks at it.
-        let disks: Vec<Arc<dyn Disk>> = (disks.iter().filter(|disk| !disk.health().failed))
-            .map(|disk| Arc::clone(disk.disk()))
-            .collect();
+        let mut disks = self.disks();
+        disks.retain(|disk| !disk.health().failed);
+        for disk in &disks {
+            // Where nothing is left of it no start has to look for it. A disk that is away keeps its marker until then.
+            if let Err(error) = disk.forget_volume(id).await {
+                tracing::warn!(%id, disk = disk.label(), %error, "the next start looks for the volume's shards again");
+            }
+        }
+        let disks: Vec<Arc<dyn Disk>> = disks.iter().map(|disk| Arc::clone(disk.disk())).collect();
         let runtime = tokio::runtime::Handle::current();
         let removing = tokio::task::spawn_blocking(move || {
             for disk in &disks {
@@ -555,7 +587,7 @@ impl Inner {
                 }
             }
         });
-        // Nothing else can be changed meanwhile, and one that hangs may never end it.
+        // One that hangs may never end it.
         match select(removing, self.env.clock.sleep(REMOVE_FILES_MAX)).await {
             Either::Left((Ok(()), _)) => {}
             Either::Left((Err(error), _)) => {

@@ -7,12 +7,15 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use cairn_base::DiskId;
 use cairn_base::disk::{Disk, DiskError, OpenMode};
 use futures_util::future::join_all;
 
 use crate::assemble::failures_tolerated;
 use crate::error::NodeError;
-use crate::pool::{POOL_FILE_LEN_BYTES_MAX, PoolFileError, PoolState, decode_pool, encode_pool};
+use crate::pool::{
+    POOL_FILE_LEN_BYTES_MAX, PoolDisk, PoolFileError, PoolState, decode_pool, encode_pool,
+};
 
 pub const POOL_NAME: &str = "pool";
 pub const POOL_NAME_NEW: &str = "pool.new";
@@ -50,11 +53,17 @@ pub async fn read_file(
 ///
 /// Enough means all but those that may be lost: then any start that finds enough disks finds one
 /// with the newest file, if the pool has more than four disks or the same ones are missing.
-/// Failures of single disks are logged; says which disks have it. After an error some disks may have
-/// the new file: the next one must have a higher version.
-pub async fn save(disks: &[Arc<dyn Disk>], state: &PoolState) -> Result<Vec<bool>, NodeError> {
+/// A disk that leaves with this change does not count, and one that joins is not enough: a start may find the pool by
+/// those that were `before`. Failures of single disks are logged; says which disks have it. After an error some disks
+/// may have the new file: the next one must have a higher version.
+pub async fn save(
+    disks: &[(DiskId, Arc<dyn Disk>)],
+    state: &PoolState,
+    before: &PoolState,
+) -> Result<Vec<bool>, NodeError> {
     let bytes = Bytes::from(encode_pool(state));
-    let results = join_all(disks.iter().map(|disk| write(disk, bytes.clone()))).await;
+    let writes = disks.iter().map(|(_, disk)| write(disk, bytes.clone()));
+    let results = join_all(writes).await;
     let errors: Vec<String> = results
         .iter()
         .filter_map(|result| result.as_ref().err())
@@ -63,17 +72,36 @@ pub async fn save(disks: &[Arc<dyn Disk>], state: &PoolState) -> Result<Vec<bool
     for error in &errors {
         tracing::error!(%error, "a disk did not take the new pool file");
     }
-    let saved = results.len() - errors.len();
-    let members = state.disks.len();
-    let needed = members.saturating_sub(failures_tolerated(members)).max(1);
-    if saved < needed {
-        return Err(NodeError::Save {
-            needed,
-            saved,
-            detail: errors.join("; "),
-        });
+    let have_it = disks
+        .iter()
+        .zip(&results)
+        .filter(|(_, result)| result.is_ok());
+    let have_it: Vec<DiskId> = have_it.map(|((id, _), _)| *id).collect();
+    let is_before = |disk: &PoolDisk| before.disks.iter().any(|there| there.id == disk.id);
+    let joins = !state.disks.iter().all(is_before);
+    let lists = [&state.disks]
+        .into_iter()
+        .chain(joins.then_some(&before.disks));
+    for members in lists {
+        let saved = members
+            .iter()
+            .filter(|disk| have_it.contains(&disk.id))
+            .count();
+        let needed = disks_needed(members.len());
+        if saved < needed {
+            return Err(NodeError::Save {
+                needed,
+                saved,
+                detail: errors.join("; "),
+            });
+        }
     }
     Ok(results.iter().map(Result::is_ok).collect())
+}
+
+/// So many of a pool's disks have to have a change before it counts.
+pub fn disks_needed(members: usize) -> usize {
+    members.saturating_sub(failures_tolerated(members)).max(1)
 }
 
 /// Writes the pool file of one disk.
@@ -114,23 +142,33 @@ mod tests {
     use super::*;
     use crate::pool::tests::example;
 
-    fn disks(count: usize) -> Vec<Arc<dyn Disk>> {
-        (0..count)
-            .map(|index| MemDisk::new(format!("disk{index}"), 16 << 20) as Arc<dyn Disk>)
+    fn disks(count: u128) -> Vec<(DiskId, Arc<dyn Disk>)> {
+        (1..=count)
+            .map(|id| {
+                let disk = MemDisk::new(format!("disk{id}"), 16 << 20);
+                (DiskId(id), disk as Arc<dyn Disk>)
+            })
             .collect()
+    }
+
+    async fn save(
+        disks: &[(DiskId, Arc<dyn Disk>)],
+        state: &PoolState,
+    ) -> Result<Vec<bool>, NodeError> {
+        super::save(disks, state, state).await
     }
 
     #[tokio::test]
     async fn what_is_saved_is_loaded() {
         let disks = disks(3);
-        assert_eq!(load(&disks[0]).await, Ok(None));
+        assert_eq!(load(&disks[0].1).await, Ok(None));
         let mut state = example(3);
         save(&disks, &state).await.unwrap();
         state.version += 1;
         save(&disks[..1], &state).await.unwrap();
-        assert_eq!(load(&disks[0]).await, Ok(Some(Ok(state.clone()))));
+        assert_eq!(load(&disks[0].1).await, Ok(Some(Ok(state.clone()))));
         state.version -= 1;
-        assert_eq!(load(&disks[2]).await, Ok(Some(Ok(state))));
+        assert_eq!(load(&disks[2].1).await, Ok(Some(Ok(state))));
     }
 
     #[tokio::test]
@@ -142,7 +180,9 @@ mod tests {
         let mut saved_at = Vec::new();
         for version in 1..=3 {
             state.version = version;
-            save(&[Arc::clone(&disk)], &state).await.unwrap();
+            save(&[(DiskId(1), Arc::clone(&disk))], &state)
+                .await
+                .unwrap();
             saved_at.push((version, recorder.op_count()));
         }
         for index in 0..=recorder.op_count() {
@@ -169,5 +209,29 @@ mod tests {
         assert!(save(&disks, &example(6)).await.is_err());
         assert!(save(&disks, &example(5)).await.is_ok());
         assert!(save(&[], &example(1)).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_joins_or_leaves_does_not_make_a_change_count() {
+        let disks = disks(4);
+        // Members before and after, which of the disks can be written to, whether that is enough.
+        let cases: &[(u128, u128, &[usize], bool)] = &[
+            (1, 2, &[1], false),
+            (1, 2, &[0], true),
+            (2, 3, &[2], false),
+            (2, 3, &[1], true),
+            (2, 1, &[1], false),
+            (2, 1, &[0], true),
+            (3, 2, &[2], false),
+            (3, 2, &[1], true),
+            (3, 4, &[2, 3], true),
+            (3, 4, &[3], false),
+            (4, 4, &[2, 3], true),
+        ];
+        for (before, after, there, want) in cases {
+            let there: Vec<_> = there.iter().map(|index| disks[*index].clone()).collect();
+            let saved = super::save(&there, &example(*after), &example(*before)).await;
+            assert_eq!(saved.is_ok(), *want, "{before} to {after}");
+        }
     }
 }

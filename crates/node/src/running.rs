@@ -20,8 +20,9 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::control::Controller;
-use crate::disks::{descriptors_max, open_pool};
+use crate::disks::descriptors_max;
 use crate::error::NodeError;
+use crate::holder::open_pool_in_time;
 use crate::metrics::NodeCollector;
 use crate::node::Inner;
 use crate::token;
@@ -90,7 +91,7 @@ impl Node {
         let env = real::env(handle.clone());
 
         let begun = Instant::now();
-        let pool = runtime.block_on(open_pool(&env, &config))?;
+        let pool = runtime.block_on(open_pool_in_time(&env, &config))?;
         let created = pool.created;
         tracing::info!(
             pool = %pool.state.pool,

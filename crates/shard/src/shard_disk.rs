@@ -212,6 +212,11 @@ impl ShardDisk {
         }))
     }
 
+    /// Keeps fewer shards open from now on, or more.
+    pub fn set_open_shards_max(&self, open_shards_max: usize) {
+        self.open.set_capacity(open_shards_max.max(1) as u64);
+    }
+
     pub fn id(&self) -> DiskId {
         self.identity.disk
     }

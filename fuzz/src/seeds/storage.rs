@@ -328,6 +328,7 @@ fn pool(corpus: &Corpus) {
             created: CREATED,
             exports: ExportRule::this_machine(),
         }],
+        deleted: Vec::new(),
         volume_next: VolumeId(2),
         handle_key: HandleKey(9),
     };
@@ -347,6 +348,7 @@ fn pool(corpus: &Corpus) {
                 exports: Vec::new(),
             })
             .collect(),
+        deleted: Vec::new(),
         volume_next: VolumeId(3),
         ..state.clone()
     };

@@ -2,12 +2,12 @@
 
 use cairn_base::crc32c;
 
-use crate::pool::{POOL_FILE_LEN_BYTES_MAX, VOLUMES_MAX, decode_pool, encode_pool};
+use crate::pool::{POOL_FILE_LEN_BYTES_MAX, VOLUMES_READ_MAX, decode_pool, encode_pool};
 
 /// Tries one input.
 pub fn run(input: &[u8]) {
     check(input);
-    let mut file = format!("cairn-pool 2 {:08x}\n", crc32c(input)).into_bytes();
+    let mut file = format!("cairn-pool 3 {:08x}\n", crc32c(input)).into_bytes();
     file.extend_from_slice(input);
     check(&file);
 }
@@ -17,7 +17,7 @@ fn check(file: &[u8]) {
         return;
     };
     assert!(!state.disks.is_empty());
-    assert!(state.volumes.len() <= VOLUMES_MAX);
+    assert!(state.volumes.len() <= VOLUMES_READ_MAX);
     for volume in &state.volumes {
         assert!(volume.id < state.volume_next);
         let found = state.volume(&volume.name).expect("it is in the list");

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_admin::api::ScrubStage;
-use cairn_base::disk::Disk;
+use cairn_base::disk::{Disk, DiskError};
 use cairn_base::{Ino, SegmentId, VolumeId};
 use cairn_fs::{DamagedExtent, EVACUATE_SEGMENTS_MAX, ExtentAt, Fs, FsError};
 use cairn_segment::{Pace, SegmentScrub};
@@ -130,6 +130,8 @@ pub struct Scrub {
     /// Since when it runs, and what was done then: for the speed.
     since: Mutex<Option<(Duration, u64)>>,
     wake: Notify,
+    /// Held while it is written down: two at a time would rename each other's half-written files.
+    saving: tokio::sync::Mutex<()>,
     /// What the pace had let through when the last step ended: what it did since is of the step under way.
     spent_before: AtomicU64,
     /// Grows with every scrub that is begun: what is found for an earlier one is of no use.
@@ -149,6 +151,7 @@ impl Scrub {
             state: Mutex::default(),
             since: Mutex::default(),
             wake: Notify::new(),
+            saving: tokio::sync::Mutex::default(),
             spent_before: AtomicU64::new(0),
             run: AtomicU64::new(0),
             todo: Mutex::default(),
@@ -198,6 +201,21 @@ impl Scrub {
 
     fn is_running(&self) -> bool {
         self.state.lock().stage == ScrubStage::Running
+    }
+
+    /// Writes down where it stands; an error for each disk that did not take it.
+    async fn write_down(&self, disks: &[Arc<dyn Disk>]) -> Vec<DiskError> {
+        let _saving = self.saving.lock().await;
+        let bytes = {
+            let mut state = self.state.lock();
+            state.version += 1;
+            Bytes::from(encode(&state))
+        };
+        let writes = disks
+            .iter()
+            .map(|disk| pool_store::write_file(disk, SCRUB_NAME, SCRUB_NAME_NEW, bytes.clone()));
+        let written = join_all(writes).await;
+        written.into_iter().filter_map(Result::err).collect()
     }
 }
 
@@ -259,21 +277,13 @@ async fn load(inner: &Inner) {
 
 /// Writes down where the scrub stands, on all disks that take it.
 async fn save(inner: &Inner) {
-    let bytes = {
-        let mut state = inner.scrub.state.lock();
-        state.version += 1;
-        Bytes::from(encode(&state))
-    };
     let disks: Vec<Arc<dyn Disk>> = inner
         .disks()
         .iter()
         .filter(|disk| !disk.health().failed)
         .map(|disk| Arc::clone(disk.disk()))
         .collect();
-    let writes = disks
-        .iter()
-        .map(|disk| pool_store::write_file(disk, SCRUB_NAME, SCRUB_NAME_NEW, bytes.clone()));
-    for error in join_all(writes).await.into_iter().filter_map(Result::err) {
+    for error in inner.scrub.write_down(&disks).await {
         tracing::warn!(%error, "where the scrub stands is not written down");
     }
 }
@@ -636,6 +646,30 @@ mod tests {
             None,
             "it would skip nine segments"
         );
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn it_is_written_down_by_one_at_a_time() {
+        const WRITINGS: u64 = 100;
+        let folder = tempfile::tempdir().unwrap();
+        let settings = cairn_disk::DiskSettings::default();
+        let disk: Arc<dyn Disk> = cairn_disk::RealDisk::open(folder.path(), settings).unwrap();
+        let clock = cairn_testkit::TestWorld::new(1).env.clock;
+        let scrub = Arc::new(Scrub::new(Pace::new(clock, 0)));
+        let writers = [(); 2].map(|()| {
+            let (scrub, disks) = (Arc::clone(&scrub), [Arc::clone(&disk)]);
+            tokio::spawn(async move {
+                for _ in 0..WRITINGS {
+                    assert_eq!(scrub.write_down(&disks).await, []);
+                }
+            })
+        });
+        for writer in writers {
+            writer.await.unwrap();
+        }
+        let read = pool_store::read_file(&disk, SCRUB_NAME, FILE_LEN_BYTES_MAX).await;
+        let state = decode(&read.unwrap().unwrap().unwrap()).unwrap();
+        assert_eq!(state.version, 2 * WRITINGS);
     }
 
     #[test]

@@ -327,3 +327,26 @@ fn there_is_one_handle_per_shard() {
         assert!(Arc::ptr_eq(&first.unwrap(), &second.unwrap()));
     });
 }
+
+#[test]
+fn what_more_is_open_than_may_be_from_now_on_is_closed() {
+    each(|disk| async move {
+        let shards = open_with(disk, ShardSettings::default()).await;
+        let mut opened = Vec::new();
+        for segment in 0..20 {
+            let shard = shards.create(name(1, segment, 0), 4096).await.unwrap();
+            opened.push(Arc::downgrade(&shard));
+        }
+        let open_count = || {
+            opened
+                .iter()
+                .filter(|shard| shard.strong_count() > 0)
+                .count()
+        };
+        assert_eq!(open_count(), 20);
+        shards.set_open_shards_max(3);
+        assert!(open_count() <= 3, "{}", open_count());
+        shards.open_shard(name(1, 0, 0)).await.unwrap();
+        assert!(open_count() <= 4, "{}", open_count());
+    });
+}
