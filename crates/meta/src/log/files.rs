@@ -4,15 +4,18 @@
 //! Must not know: when the log goes on in another file, which records are copied.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_base::disk::{DiskError, DiskFile, OpenMode};
 use cairn_base::env::Env;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, LogPosition};
-use futures_util::future::join_all;
+use futures_util::future::{join_all, select};
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
 
 use super::Retained;
 use super::format::{
@@ -28,6 +31,8 @@ use crate::tasks::Tasks;
 const SPARE_FILE_COUNT_MAX: usize = 3;
 /// Length of a file that a disk gets for its header only, with one block that holds nothing.
 const TOLD_FILE_BYTES: u64 = 2 * BLOCK_BYTES as u64;
+/// How long the log waits for a disk that failed to take such a file.
+const FAILED_TELL_WAIT: Duration = Duration::from_secs(2);
 
 /// What every header of a term says.
 #[derive(Clone)]
@@ -166,7 +171,7 @@ impl FileMaker {
 
     /// Tells disks that a file is not on, and whose headers say that it is on more, by a newer header. Nothing
     /// may be acknowledged in the file before, or they take themselves for enough without it. One that
-    /// cannot be told, because it fails or has no space, is left as it is: the log must go on.
+    /// cannot be told, because it fails or has no space, is left as it is until the next file: the log must go on.
     pub(super) async fn tell_left_behind(&self, file: &OpenFile) {
         if self.info.members.is_some() {
             // It only has copies of what is there.
@@ -180,10 +185,33 @@ impl FileMaker {
         };
         let untrue = self.headers.untrue(&set).into_iter();
         let tell = untrue
-            .filter(|disk| self.disks.is_usable(*disk))
+            .filter(|_| !self.disks.is_given_up())
             .filter(|disk| file.copies.iter().all(|(has, _)| has != disk))
-            .map(|disk| self.tell(disk, file.sequence - 1, &members));
+            .map(|disk| self.tell_in_time(disk, file.sequence - 1, &members));
         join_all(tell).await;
+    }
+
+    /// As [`Self::tell`]. A disk that failed is told as well: one error says little, and later it may be the only one
+    /// that is there. But it may also hang, and the log needs it for nothing, so it is not waited for without end.
+    async fn tell_in_time(&self, disk: usize, sequence: u64, members: &Members) {
+        if self.disks.is_usable(disk) {
+            self.tell(disk, sequence, members).await;
+            return;
+        }
+        if !self.headers.begin_telling(disk) {
+            // It still has to answer to the last time.
+            return;
+        }
+        let (sender, told) = oneshot::channel();
+        let (files, members) = (self.clone(), members.clone());
+        self.tasks.spawn("log-tell", async move {
+            files.tell(disk, sequence, &members).await;
+            files.headers.end_telling(disk);
+            // Nobody may be waiting any more.
+            let _ = sender.send(());
+        });
+        let wait = pin!(self.env.clock.sleep(FAILED_TELL_WAIT));
+        select(told, wait).await;
     }
 
     /// Gives a disk a file with nothing but a header.

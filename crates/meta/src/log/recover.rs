@@ -66,6 +66,8 @@ pub(crate) struct Scan {
     records: BTreeMap<RecordId, Copies>,
     /// One header of each term: that of its last file.
     terms: BTreeMap<(Epoch, u64), Arc<FileHeader>>,
+    /// Of all files that there are, also on disks that cannot be read.
+    sequence_max: u64,
 }
 
 /// One record of the history.
@@ -166,6 +168,7 @@ pub(crate) async fn scan(disks: &DiskSet) -> Result<Scan, MetaError> {
         files: Vec::new(),
         records: BTreeMap::new(),
         terms: BTreeMap::new(),
+        sequence_max: 0,
     });
     let per_disk = join_all((0..disks.len()).map(|disk| scan_disk(disks, disk, &scan))).await;
     let mut scan = scan.into_inner();
@@ -196,6 +199,7 @@ async fn scan_disk(disks: &DiskSet, index: usize, scan: &Mutex<Scan>) -> Result<
         .filter_map(|name| file_sequence(name))
         .collect();
     sequences.sort_unstable();
+    scan.lock().note_sequence(sequences.last().copied());
     for sequence in sequences {
         let name = file_name(&folder, sequence);
         let file = match disk.open(&name, OpenMode::Existing).await {
@@ -252,8 +256,11 @@ impl Scan {
     }
 
     pub fn sequence_max(&self) -> u64 {
-        let sequences = self.files.iter().map(|file| file.sequence);
-        sequences.max().unwrap_or(0)
+        self.sequence_max
+    }
+
+    fn note_sequence(&mut self, sequence: Option<u64>) {
+        self.sequence_max = self.sequence_max.max(sequence.unwrap_or(0));
     }
 
     /// Files whose content means nothing, when there is no history: disk and sequence number.
@@ -262,6 +269,7 @@ impl Scan {
     }
 
     fn add(&mut self, file: ScannedFile, contents: Vec<Content>) {
+        self.note_sequence(Some(file.sequence));
         let Some(header) = file.header.clone() else {
             self.files.push(file);
             return;
@@ -383,6 +391,9 @@ impl Scan {
                 (epoch, counts, header.sequence)
             });
             let Some(newest) = headers.last() else {
+                if !self.disks.is_usable(disk) {
+                    found.push((disk, NewestHeader::unknown()));
+                }
                 continue;
             };
             let members = Members::of(newest);
@@ -655,6 +666,7 @@ mod tests {
             files: Vec::new(),
             records: BTreeMap::new(),
             terms: BTreeMap::new(),
+            sequence_max: 0,
         };
         for (disk, header, records) in files {
             let contents: Vec<Content> = records
