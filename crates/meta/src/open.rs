@@ -327,7 +327,8 @@ async fn start_term(
     let folder = disks.folder();
     for (disk, sequence) in std::mem::take(&mut recovered.unused) {
         let name = file_name(&folder, sequence);
-        if disks.is_healthy(disk) && !files.spares.offer(disk, name.clone()) {
+        let is_fit = !recovered.unfit.contains(&(disk, sequence));
+        if disks.is_healthy(disk) && !(is_fit && files.spares.offer(disk, name.clone())) {
             remove_later(tasks, disks, disk, name);
         }
     }
@@ -701,6 +702,7 @@ mod tests {
             records: vec![record(1, 1), record(2, 1), record(3, 2)],
             retained: Vec::new(),
             unused: Vec::new(),
+            unfit: Vec::new(),
             headers: Vec::new(),
         };
         let replayed = replay(&FullState, AppliedRecord::default(), &recovered).expect("replays");

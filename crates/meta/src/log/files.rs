@@ -20,17 +20,16 @@ use tokio::sync::oneshot;
 use super::Retained;
 use super::format::{
     BLOCK_BYTES, FILE_LEN_BYTES_MAX, FileHeader, MEMBER_COUNT_MAX, RECORD_HEAD_BYTES, RecordHead,
-    SET_COUNT_MAX, Term, find_records, record_len_bytes,
+    SET_COUNT_MAX, TOLD_FILE_BYTES, Term, find_records, record_len_bytes,
 };
 use super::headers::{Headers, Members, NewestHeader};
+use super::read::{READ_ERROR_COUNT_MAX, read_body};
 use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::tasks::Tasks;
 
 /// Most files without content that are kept on one disk to be used again.
 const SPARE_FILE_COUNT_MAX: usize = 3;
-/// Length of a file that a disk gets for its header only, with one block that holds nothing.
-const TOLD_FILE_BYTES: u64 = 2 * BLOCK_BYTES as u64;
 /// How long the log waits for a disk that failed to take such a file.
 const FAILED_TELL_WAIT: Duration = Duration::from_secs(2);
 
@@ -147,7 +146,7 @@ impl FileMaker {
     /// Keeps the copies of a file that is not needed any more as spares, or removes them.
     pub(super) fn release(&self, file: &Retained) {
         // One of another length, as copies of records are in, would only be removed later.
-        let is_fit = file.len_bytes == self.info.log_file_bytes;
+        let is_fit = file.is_fit && file.len_bytes == self.info.log_file_bytes;
         for disk in &file.disks {
             if self.disks.is_healthy(*disk) && !self.headers.keep(*disk, file.sequence) {
                 self.recycle(*disk, file.sequence, is_fit);
@@ -513,9 +512,9 @@ impl FileMaker {
             return Err(DiskError::Io { disk, what, detail }.into());
         };
         let len_bytes = file.len_bytes().min(FILE_LEN_BYTES_MAX);
-        let len = usize::try_from(len_bytes).unwrap_or(usize::MAX);
-        let body = file.read_at(BLOCK_BYTES as u64, len.saturating_sub(BLOCK_BYTES));
-        Ok((nonce, body.await?))
+        let mut errors_left = READ_ERROR_COUNT_MAX;
+        let body = read_body(&*file, len_bytes, &mut errors_left).await?;
+        Ok((nonce, body.bytes))
     }
 
     async fn make(
