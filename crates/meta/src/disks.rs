@@ -50,6 +50,8 @@ pub(crate) struct DiskSet {
     changed: Arc<AtomicBool>,
     /// The store is over: another one may be on these disks.
     ended: Arc<AtomicBool>,
+    /// Nothing at all is written any more.
+    given_up: Arc<AtomicBool>,
 }
 
 impl DiskSet {
@@ -65,6 +67,7 @@ impl DiskSet {
             copies: Arc::new(AtomicUsize::new(copies)),
             changed: Arc::default(),
             ended: Arc::default(),
+            given_up: Arc::default(),
         }
     }
 
@@ -178,7 +181,7 @@ impl DiskSet {
         !self.get(index).failed.load(Ordering::Acquire)
     }
 
-    /// From now on nothing is written to it; a restart tries it again.
+    /// From now on nothing is written to it but how the log goes on without it; a restart tries it again.
     pub fn mark_failed(&self, index: usize, why: &dyn std::fmt::Display) {
         let member = self.get(index);
         if !member.failed.swap(true, Ordering::AcqRel) {
@@ -202,9 +205,14 @@ impl DiskSet {
 
     /// From now on nothing is written to any of them.
     pub fn give_all_up(&self) {
+        self.given_up.store(true, Ordering::Release);
         for member in self.members.read().iter() {
             member.failed.store(true, Ordering::Release);
         }
+    }
+
+    pub fn is_given_up(&self) -> bool {
+        self.given_up.load(Ordering::Acquire)
     }
 
     pub fn healthy(&self) -> Vec<usize> {

@@ -66,6 +66,16 @@ pub enum MetaError {
         volume: VolumeId,
         position: LogPosition,
     },
+    /// There may be records that no other disk has, or there were.
+    #[error(
+        "volume {volume}: some of {name} on {disk} that may hold acknowledged changes cannot be read, and no other disk has it; refusing to lose them; bring missing disks back, or try again: {error}"
+    )]
+    LogUnreadable {
+        volume: VolumeId,
+        disk: String,
+        name: String,
+        error: DiskError,
+    },
     #[error(
         "volume {volume}: no copy of its state reaches the start of the log at position {position}; bring missing disks back"
     )]
@@ -116,6 +126,7 @@ impl MetaError {
             Self::SplitHistory { .. }
             | Self::TooManyTerms { .. }
             | Self::LogDamaged { .. }
+            | Self::LogUnreadable { .. }
             | Self::StateDamaged(_)
             | Self::Key(_)
             | Self::Record(_) => MetaErrorKind::Damaged,

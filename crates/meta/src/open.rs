@@ -93,6 +93,7 @@ pub(crate) async fn create(
         settings,
         disks,
         term,
+        term_count: 1,
         state,
         states: Vec::new(),
         superseded: Vec::new(),
@@ -147,6 +148,7 @@ pub(crate) async fn open(
     let start = Start {
         clock: env.clock.clone(),
         ships: recovered.history.len() > TERM_COUNT_SHIP,
+        term_count: recovered.history.len(),
         log_start: recovered.retained_from,
         position_next: term.start,
         tasks,
@@ -327,7 +329,8 @@ async fn start_term(
     let folder = disks.folder();
     for (disk, sequence) in std::mem::take(&mut recovered.unused) {
         let name = file_name(&folder, sequence);
-        if disks.is_healthy(disk) && !files.spares.offer(disk, name.clone()) {
+        let is_fit = !recovered.unfit.contains(&(disk, sequence));
+        if disks.is_healthy(disk) && !(is_fit && files.spares.offer(disk, name.clone())) {
             remove_later(tasks, disks, disk, name);
         }
     }
@@ -504,6 +507,7 @@ struct Start {
     settings: MetaSettings,
     disks: DiskSet,
     term: Term,
+    term_count: usize,
     state: Arc<dyn StateStore>,
     states: Vec<(usize, LogPosition)>,
     superseded: Vec<Candidate>,
@@ -565,6 +569,7 @@ impl Start {
             settings: self.settings,
             disks: self.disks,
             term: self.term,
+            term_count: self.term_count,
             state: self.state,
             overlay: RwLock::new(overlay),
             journal: Mutex::new(self.journal),
@@ -699,6 +704,7 @@ mod tests {
             records: vec![record(1, 1), record(2, 1), record(3, 2)],
             retained: Vec::new(),
             unused: Vec::new(),
+            unfit: Vec::new(),
             headers: Vec::new(),
         };
         let replayed = replay(&FullState, AppliedRecord::default(), &recovered).expect("replays");

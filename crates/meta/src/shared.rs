@@ -24,7 +24,7 @@ use crate::error::MetaError;
 use crate::journal::JournalIndex;
 use crate::keys::Key;
 use crate::log::LogStatus;
-use crate::log::format::Term;
+use crate::log::format::{TERM_COUNT_MAX, Term};
 use crate::log::group::Group;
 use crate::progress::Progress;
 use crate::records::AppliedRecord;
@@ -78,6 +78,8 @@ pub(crate) struct Shared {
     pub settings: MetaSettings,
     pub disks: DiskSet,
     pub term: Term,
+    /// Terms that the log names, this one included.
+    pub term_count: usize,
     pub state: Arc<dyn StateStore>,
     pub pending: Mutex<Pending>,
     /// The newest value of each key that is submitted and not applied, with its position.
@@ -303,8 +305,13 @@ impl Shared {
             healthy.map(|(_, position)| *position).collect()
         };
         positions.sort_unstable_by(|a, b| b.cmp(a));
-        // With fewer states than there can be, those to come may need all that is there.
-        let oldest = wanted.checked_sub(1).and_then(|index| positions.get(index));
+        let mut oldest = wanted.checked_sub(1).and_then(|index| positions.get(index));
+        // With fewer states than there can be, an older copy that the log still goes on from is worth keeping, but not
+        // for ever: a disk may have no space for another for as long as it likes. New copies are made from what is
+        // applied, and need nothing of the log before that.
+        if oldest.is_none() && self.log_is_too_long() {
+            oldest = positions.last();
+        }
         if let Some(oldest) = oldest {
             let journal = self.journal.lock().oldest();
             let journal = journal.filter(|_| !planted::is(Bug::LogCutTooEarly));
@@ -312,6 +319,13 @@ impl Shared {
             self.log_start.fetch_max(needed.0, Ordering::AcqRel);
         }
         LogPosition(self.log_start.load(Ordering::Acquire))
+    }
+
+    /// Whether the log is cut although some states are missing: the next start reads all of it, and only so many terms
+    /// can be named in it.
+    fn log_is_too_long(&self) -> bool {
+        let log_bytes = self.log_status.lock().retained_bytes;
+        log_bytes > self.settings.log_bytes_max || self.term_count > TERM_COUNT_MAX / 2
     }
 
     /// Counts log bytes; starts a shipment when there are enough of them, or when a disk failed.

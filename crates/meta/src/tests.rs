@@ -9,6 +9,7 @@ mod refusals;
 mod starts;
 mod state_copies;
 mod superseded;
+mod unreadable;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;

@@ -4,30 +4,34 @@
 //! Must not know: when the log goes on in another file, which records are copied.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_base::disk::{DiskError, DiskFile, OpenMode};
 use cairn_base::env::Env;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, LogPosition};
-use futures_util::future::join_all;
+use futures_util::future::{join_all, select};
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
 
 use super::Retained;
 use super::format::{
     BLOCK_BYTES, FILE_LEN_BYTES_MAX, FileHeader, MEMBER_COUNT_MAX, RECORD_HEAD_BYTES, RecordHead,
-    SET_COUNT_MAX, Term, find_records, record_len_bytes,
+    SET_COUNT_MAX, TOLD_FILE_BYTES, Term, find_records, record_len_bytes,
 };
 use super::headers::{Headers, Members, NewestHeader};
+use super::read::{READ_ERROR_COUNT_MAX, read_body};
 use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::tasks::Tasks;
 
 /// Most files without content that are kept on one disk to be used again.
 const SPARE_FILE_COUNT_MAX: usize = 3;
-/// Length of a file that a disk gets for its header only, with one block that holds nothing.
-const TOLD_FILE_BYTES: u64 = 2 * BLOCK_BYTES as u64;
+/// How long the log waits for a disk that failed to take such a file.
+const FAILED_TELL_WAIT: Duration = Duration::from_secs(2);
 
 /// What every header of a term says.
 #[derive(Clone)]
@@ -142,7 +146,7 @@ impl FileMaker {
     /// Keeps the copies of a file that is not needed any more as spares, or removes them.
     pub(super) fn release(&self, file: &Retained) {
         // One of another length, as copies of records are in, would only be removed later.
-        let is_fit = file.len_bytes == self.info.log_file_bytes;
+        let is_fit = file.is_fit && file.len_bytes == self.info.log_file_bytes;
         for disk in &file.disks {
             if self.disks.is_healthy(*disk) && !self.headers.keep(*disk, file.sequence) {
                 self.recycle(*disk, file.sequence, is_fit);
@@ -166,7 +170,7 @@ impl FileMaker {
 
     /// Tells disks that a file is not on, and whose headers say that it is on more, by a newer header. Nothing
     /// may be acknowledged in the file before, or they take themselves for enough without it. One that
-    /// cannot be told, because it fails or has no space, is left as it is: the log must go on.
+    /// cannot be told, because it fails or has no space, is left as it is until the next file: the log must go on.
     pub(super) async fn tell_left_behind(&self, file: &OpenFile) {
         if self.info.members.is_some() {
             // It only has copies of what is there.
@@ -180,10 +184,33 @@ impl FileMaker {
         };
         let untrue = self.headers.untrue(&set).into_iter();
         let tell = untrue
-            .filter(|disk| self.disks.is_usable(*disk))
+            .filter(|_| !self.disks.is_given_up())
             .filter(|disk| file.copies.iter().all(|(has, _)| has != disk))
-            .map(|disk| self.tell(disk, file.sequence - 1, &members));
+            .map(|disk| self.tell_in_time(disk, file.sequence - 1, &members));
         join_all(tell).await;
+    }
+
+    /// As [`Self::tell`]. A disk that failed is told as well: one error says little, and later it may be the only one
+    /// that is there. But it may also hang, and the log needs it for nothing, so it is not waited for without end.
+    async fn tell_in_time(&self, disk: usize, sequence: u64, members: &Members) {
+        if self.disks.is_usable(disk) {
+            self.tell(disk, sequence, members).await;
+            return;
+        }
+        if !self.headers.begin_telling(disk) {
+            // It still has to answer to the last time.
+            return;
+        }
+        let (sender, told) = oneshot::channel();
+        let (files, members) = (self.clone(), members.clone());
+        self.tasks.spawn("log-tell", async move {
+            files.tell(disk, sequence, &members).await;
+            files.headers.end_telling(disk);
+            // Nobody may be waiting any more.
+            let _ = sender.send(());
+        });
+        let wait = pin!(self.env.clock.sleep(FAILED_TELL_WAIT));
+        select(told, wait).await;
     }
 
     /// Gives a disk a file with nothing but a header.
@@ -485,9 +512,9 @@ impl FileMaker {
             return Err(DiskError::Io { disk, what, detail }.into());
         };
         let len_bytes = file.len_bytes().min(FILE_LEN_BYTES_MAX);
-        let len = usize::try_from(len_bytes).unwrap_or(usize::MAX);
-        let body = file.read_at(BLOCK_BYTES as u64, len.saturating_sub(BLOCK_BYTES));
-        Ok((nonce, body.await?))
+        let mut errors_left = READ_ERROR_COUNT_MAX;
+        let body = read_body(&*file, len_bytes, &mut errors_left).await?;
+        Ok((nonce, body.bytes))
     }
 
     async fn make(

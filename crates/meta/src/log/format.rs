@@ -20,6 +20,8 @@ use crate::records::{Fields, RecordError};
 pub(crate) const BLOCK_BYTES: usize = IO_ALIGN_BYTES;
 /// Bytes of a record before its payload.
 pub(crate) const RECORD_HEAD_BYTES: usize = 64;
+/// Length of a file that a disk gets for its header only, with one block that holds nothing.
+pub(crate) const TOLD_FILE_BYTES: u64 = 2 * BLOCK_BYTES as u64;
 /// Most copies of one log file.
 pub(crate) const SET_COUNT_MAX: usize = 8;
 /// Most disks that a header names as members.

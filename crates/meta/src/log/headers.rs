@@ -9,7 +9,7 @@
 //! enough, and what was acknowledged since is gone. Where the log goes on with fewer copies than a header on
 //! another disk says, that disk gets a file with nothing but a newer header.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cairn_base::DiskId;
 use parking_lot::Mutex;
@@ -58,18 +58,48 @@ pub(crate) struct NewestHeader {
     pub is_all: bool,
 }
 
+impl NewestHeader {
+    /// That of a disk that could not be read: it may say anything, so it is never true.
+    pub fn unknown() -> Self {
+        Self {
+            sequence: 0,
+            members: Members {
+                disks: Vec::new(),
+                copies: 1,
+            },
+            is_all: false,
+        }
+    }
+}
+
 /// The newest header on each disk that may have one, by its index.
 #[derive(Default)]
-pub(crate) struct Headers(Mutex<BTreeMap<usize, NewestHeader>>);
+pub(crate) struct Headers {
+    newest: Mutex<BTreeMap<usize, NewestHeader>>,
+    /// Disks that failed before, and have not answered yet to being told.
+    telling: Mutex<BTreeSet<usize>>,
+}
 
 impl Headers {
     pub fn new(found: impl IntoIterator<Item = (usize, NewestHeader)>) -> Self {
-        Self(Mutex::new(found.into_iter().collect()))
+        Self {
+            newest: Mutex::new(found.into_iter().collect()),
+            telling: Mutex::default(),
+        }
+    }
+
+    /// Whether nobody is telling the disk anything.
+    pub fn begin_telling(&self, disk: usize) -> bool {
+        self.telling.lock().insert(disk)
+    }
+
+    pub fn end_telling(&self, disk: usize) {
+        self.telling.lock().remove(&disk);
     }
 
     /// A header was written. Returns the file that was there only for the one before.
     pub fn note(&self, disk: usize, newest: NewestHeader) -> Option<u64> {
-        let mut all = self.0.lock();
+        let mut all = self.newest.lock();
         let is_older = |before: &NewestHeader| newest.sequence < before.sequence;
         if all.get(&disk).is_some_and(is_older) {
             // The disk was told before that it lacks something.
@@ -81,13 +111,13 @@ impl Headers {
 
     /// What a disk says of the others.
     pub fn newest(&self, disk: usize) -> Option<Members> {
-        let newest = self.0.lock();
+        let newest = self.newest.lock();
         newest.get(&disk).map(|newest| newest.members.clone())
     }
 
     /// What the file holds is not needed any more. Whether it must stay all the same.
     pub fn keep(&self, disk: usize, sequence: u64) -> bool {
-        let mut newest = self.0.lock();
+        let mut newest = self.newest.lock();
         let newest = newest.get_mut(&disk);
         newest
             .filter(|newest| newest.sequence == sequence)
@@ -97,12 +127,12 @@ impl Headers {
 
     /// The disk is out of reach for good.
     pub fn forget(&self, disk: usize) {
-        self.0.lock().remove(&disk);
+        self.newest.lock().remove(&disk);
     }
 
     /// The disks whose headers are not true any more when the log goes on in `set` only.
     pub fn untrue(&self, set: &[DiskId]) -> Vec<usize> {
-        let newest = self.0.lock();
+        let newest = self.newest.lock();
         let untrue = newest
             .iter()
             .filter(|(_, newest)| !newest.members.refuse_without(set));

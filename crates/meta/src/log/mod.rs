@@ -7,6 +7,7 @@ pub(crate) mod files;
 pub(crate) mod format;
 pub(crate) mod group;
 pub(crate) mod headers;
+mod read;
 pub(crate) mod recover;
 
 use std::collections::VecDeque;
@@ -69,6 +70,8 @@ pub(crate) struct Retained {
     pub copied: Vec<usize>,
     /// It was there before this start: who has what of it the [`Part`]s say.
     pub is_old: bool,
+    /// All of it can be read, so that it can be used again.
+    pub is_fit: bool,
 }
 
 /// Records that follow each other and that the same disks have, of what was there before the start.
@@ -89,6 +92,7 @@ impl Retained {
             len_bytes: info.log_file_bytes,
             copied: Vec::new(),
             is_old: false,
+            is_fit: true,
         }
     }
 

@@ -14,6 +14,8 @@
 //! other without a hole, from where the log was last known to be needed to the last whole record:
 //! records are written one after the other, so a hole before a whole record is damage.
 
+mod unread;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -23,9 +25,11 @@ use cairn_base::{DiskId, Epoch, LogPosition};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 
+use self::unread::UnreadPart;
 use super::files::{file_name, file_sequence};
-use super::format::{BLOCK_BYTES, FILE_LEN_BYTES_MAX, FileHeader, Term, find_records};
+use super::format::{BLOCK_BYTES, FILE_LEN_BYTES_MAX, FileHeader, FoundRecord, Term, find_records};
 use super::headers::{Members, NewestHeader};
+use super::read::{READ_ERROR_COUNT_MAX, read_body};
 use super::{Part, Retained};
 use crate::disks::DiskSet;
 use crate::error::MetaError;
@@ -57,6 +61,7 @@ struct ScannedFile {
     /// `None`: not the header of this file; its content means nothing.
     header: Option<Arc<FileHeader>>,
     records: Vec<RecordId>,
+    unread: Option<UnreadPart>,
 }
 
 /// Everything that looks like log on the disks.
@@ -66,6 +71,8 @@ pub(crate) struct Scan {
     records: BTreeMap<RecordId, Copies>,
     /// One header of each term: that of its last file.
     terms: BTreeMap<(Epoch, u64), Arc<FileHeader>>,
+    /// Of all files that there are, also on disks that cannot be read.
+    sequence_max: u64,
 }
 
 /// One record of the history.
@@ -98,6 +105,8 @@ pub(crate) struct RecoveredLog {
     pub retained: Vec<Retained>,
     /// Files that hold nothing that is needed: disk and sequence number.
     pub unused: Vec<(usize, u64)>,
+    /// Files of which some cannot be read, so that nothing new is to be put there.
+    pub unfit: Vec<(usize, u64)>,
     /// What each disk says of the others. The files are not among the unused where older ones say less.
     pub headers: Vec<(usize, NewestHeader)>,
 }
@@ -166,6 +175,7 @@ pub(crate) async fn scan(disks: &DiskSet) -> Result<Scan, MetaError> {
         files: Vec::new(),
         records: BTreeMap::new(),
         terms: BTreeMap::new(),
+        sequence_max: 0,
     });
     let per_disk = join_all((0..disks.len()).map(|disk| scan_disk(disks, disk, &scan))).await;
     let mut scan = scan.into_inner();
@@ -196,6 +206,8 @@ async fn scan_disk(disks: &DiskSet, index: usize, scan: &Mutex<Scan>) -> Result<
         .filter_map(|name| file_sequence(name))
         .collect();
     sequences.sort_unstable();
+    scan.lock().note_sequence(sequences.last().copied());
+    let mut errors_left = READ_ERROR_COUNT_MAX;
     for sequence in sequences {
         let name = file_name(&folder, sequence);
         let file = match disk.open(&name, OpenMode::Existing).await {
@@ -209,6 +221,7 @@ async fn scan_disk(disks: &DiskSet, index: usize, scan: &Mutex<Scan>) -> Result<
             sequence,
             header: None,
             records: Vec::new(),
+            unread: None,
         };
         let mut contents = Vec::new();
         if len_bytes >= BLOCK_BYTES as u64 {
@@ -219,9 +232,14 @@ async fn scan_disk(disks: &DiskSet, index: usize, scan: &Mutex<Scan>) -> Result<
                     && header.set.contains(&disks.get(index).id)
             });
             if let Some(header) = header {
-                let body_len = len_bytes as usize - BLOCK_BYTES;
-                let body = file.read_at(BLOCK_BYTES as u64, body_len).await?;
-                contents = find_contents(&body, header.nonce);
+                let body = read_body(&*file, len_bytes, &mut errors_left).await?;
+                let found = find_records(&body.bytes, header.nonce);
+                if let Some(unread) = &body.unread {
+                    let (disk, blocks) = (disk.label(), unread.blocks.len());
+                    tracing::error!(disk, name, blocks, "some of the log: {}", unread.error);
+                }
+                scanned.unread = UnreadPart::of(&body, &found, &header);
+                contents = contents_of(&body.bytes, found);
                 scanned.records = contents.iter().map(|(id, _, _)| *id).collect();
                 scanned.header = Some(Arc::new(header));
             }
@@ -231,8 +249,8 @@ async fn scan_disk(disks: &DiskSet, index: usize, scan: &Mutex<Scan>) -> Result<
     Ok(())
 }
 
-fn find_contents(body: &Bytes, nonce: u64) -> Vec<Content> {
-    let content = |found: super::format::FoundRecord| {
+fn contents_of(body: &Bytes, found: Vec<FoundRecord>) -> Vec<Content> {
+    let content = |found: FoundRecord| {
         let id = RecordId {
             first: found.head.first,
             last: found.head.last,
@@ -242,7 +260,7 @@ fn find_contents(body: &Bytes, nonce: u64) -> Vec<Content> {
         };
         (id, body.slice(found.payload), found.head.retained_from)
     };
-    find_records(body, nonce).into_iter().map(content).collect()
+    found.into_iter().map(content).collect()
 }
 
 impl Scan {
@@ -252,8 +270,11 @@ impl Scan {
     }
 
     pub fn sequence_max(&self) -> u64 {
-        let sequences = self.files.iter().map(|file| file.sequence);
-        sequences.max().unwrap_or(0)
+        self.sequence_max
+    }
+
+    fn note_sequence(&mut self, sequence: Option<u64>) {
+        self.sequence_max = self.sequence_max.max(sequence.unwrap_or(0));
     }
 
     /// Files whose content means nothing, when there is no history: disk and sequence number.
@@ -262,6 +283,7 @@ impl Scan {
     }
 
     fn add(&mut self, file: ScannedFile, contents: Vec<Content>) {
+        self.note_sequence(Some(file.sequence));
         let Some(header) = file.header.clone() else {
             self.files.push(file);
             return;
@@ -328,12 +350,15 @@ impl Scan {
             .filter_map(|id| self.records.get(id))
             .map(|copies| copies.retained_from)
             .fold(head.retained_from, LogPosition::max);
-        let (records, end) = self.follow(&valid, retained_from)?;
+        let followed = self.follow(&valid, retained_from);
+        let (records, end) = followed.map_err(|error| self.blame(error, &history))?;
         let start = head.term().map_or(LogPosition(1), |term| term.start);
         if end.0 + 1 < start.0 {
             let position = LogPosition(end.0 + 1);
-            return Err(MetaError::LogDamaged { volume, position });
+            let damaged = MetaError::LogDamaged { volume, position };
+            return Err(self.blame(damaged, &history));
         }
+        self.check_unread(head, &valid)?;
         let (retained, mut unused) = self.sort_files(&valid, retained_from);
         let headers = self.newest_headers(&history, &mut unused);
         // A term is needed as long as a position before its successor's start is.
@@ -357,6 +382,7 @@ impl Scan {
             records,
             retained,
             unused,
+            unfit: self.unfit(),
             headers,
         })
     }
@@ -383,6 +409,9 @@ impl Scan {
                 (epoch, counts, header.sequence)
             });
             let Some(newest) = headers.last() else {
+                if !self.disks.is_usable(disk) {
+                    found.push((disk, NewestHeader::unknown()));
+                }
                 continue;
             };
             let members = Members::of(newest);
@@ -470,9 +499,11 @@ impl Scan {
                             len_bytes: header.file_len_bytes,
                             copied: Vec::new(),
                             is_old: true,
+                            is_fit: true,
                         });
                     entry.last = entry.last.max(last);
                     entry.disks.push(file.disk);
+                    entry.is_fit &= file.unread.is_none();
                 }
                 _ => unused.push((file.disk, file.sequence)),
             }
@@ -550,6 +581,9 @@ impl Scan {
     /// acknowledged.
     fn branch(&self, history: &[Term], fork: Epoch) -> (bool, bool) {
         let terms: Vec<&Term> = history.iter().filter(|term| term.epoch > fork).collect();
+        if self.may_hide(&terms) {
+            return (true, true);
+        }
         let mut has_records = false;
         for (id, copies) in &self.records {
             let is_own = |term: &&Term| term.epoch == id.epoch && term.nonce == id.term;
@@ -563,7 +597,7 @@ impl Scan {
                 index.filter(|index| self.disks.is_healthy(*index))
             };
             let holds = |disk: &DiskId| match present(disk) {
-                Some(index) => copies.holders.contains(&index),
+                Some(index) => copies.holders.contains(&index) || self.may_have(index, id),
                 None => true,
             };
             if copies.sets.iter().any(|set| set.iter().all(holds)) {
@@ -598,6 +632,7 @@ mod tests {
             records: Vec::new(),
             retained: Vec::new(),
             unused: Vec::new(),
+            unfit: Vec::new(),
             headers: Vec::new(),
         };
         let cases = [
@@ -655,6 +690,7 @@ mod tests {
             files: Vec::new(),
             records: BTreeMap::new(),
             terms: BTreeMap::new(),
+            sequence_max: 0,
         };
         for (disk, header, records) in files {
             let contents: Vec<Content> = records
@@ -675,6 +711,7 @@ mod tests {
                 sequence: header.sequence,
                 header: Some((*header).clone()),
                 records: contents.iter().map(|(id, _, _)| *id).collect(),
+                unread: None,
             };
             scan.add(file, contents);
         }

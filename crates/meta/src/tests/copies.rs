@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use cairn_base::Epoch;
 
+use super::left_behind::expect_all;
 use super::*;
 use crate::disks::DiskSet;
 use crate::log::files::{FileMaker, TermInfo};

@@ -1,5 +1,9 @@
 //! Disks that lack something of the log, or of the state: they know it, and are not enough alone.
 
+use cairn_base::env::BoxFuture;
+use cairn_testkit::Pace;
+use tokio::sync::Semaphore;
+
 use super::*;
 
 async fn expect_refused(world: &TestWorld, disks: &[Arc<MemDisk>], missing: &[usize]) {
@@ -17,7 +21,7 @@ async fn expect_refused(world: &TestWorld, disks: &[Arc<MemDisk>], missing: &[us
     }
 }
 
-async fn expect_all(store: &MetaStore, numbers: std::ops::RangeInclusive<u64>) {
+pub(super) async fn expect_all(store: &MetaStore, numbers: std::ops::RangeInclusive<u64>) {
     for number in numbers {
         let found = store.get(&Key::inode(Ino(number))).expect("reads");
         assert!(found.is_some(), "{number} is gone");
@@ -153,6 +157,88 @@ fn a_disk_that_fails_when_the_log_leaves_it_does_not_stop_it() {
             store.abort().await;
         });
     }
+}
+
+/// A disk that failed once, and was not written to since, knows that it has not all when it is the only one that is there
+/// at a later start.
+#[test]
+fn a_disk_that_the_log_left_for_an_error_is_not_enough() {
+    block_on(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(2);
+        let store = create(&world, 2, pool.present()).await;
+        store.durable(store.submit(put(1))).await.expect("durable");
+        pool.disks[1].fail_nth(OpKind::WriteDurable, 0, Fault::Io);
+        store.durable(store.submit(put(2))).await.expect("durable");
+        assert_eq!(store.stats().failed_disks, [DiskId(2)]);
+        store.abort().await;
+        expect_refused(&world, &pool.disks, &[0]).await;
+        let (store, _) = open(&world, 2, present(&pool.disks, &BTreeSet::from([1]))).await;
+        expect_all(&store, 1..=2).await;
+        store.abort().await;
+    });
+}
+
+/// As above, when it is a start that cannot read the disk.
+#[test]
+fn a_disk_that_a_start_could_not_read_is_not_enough() {
+    // The list of files, the first file, its header.
+    for kind in [OpKind::List, OpKind::Open, OpKind::Read] {
+        block_on(async {
+            let world = TestWorld::new(1);
+            let pool = Pool::new(2);
+            let store = create(&world, 2, pool.present()).await;
+            store.durable(store.submit(put(1))).await.expect("durable");
+            store.abort().await;
+            pool.disks[1].fail_nth(kind, 0, Fault::Io);
+            let (store, _) = open(&world, 2, pool.present()).await;
+            assert_eq!(store.stats().failed_disks, [DiskId(2)]);
+            store.durable(store.submit(put(2))).await.expect("durable");
+            store.abort().await;
+            expect_refused(&world, &pool.disks, &[0]).await;
+            let (store, _) = open(&world, 2, pool.present()).await;
+            expect_all(&store, 1..=2).await;
+            store.abort().await;
+        });
+    }
+}
+
+/// Answers nothing as long as it has no permits.
+struct Gate(Arc<Semaphore>);
+
+impl Pace for Gate {
+    fn pause(&self, _: OpKind, _: &str) -> Option<BoxFuture<()>> {
+        let gate = self.0.clone();
+        Some(Box::pin(async move { drop(gate.acquire().await) }))
+    }
+}
+
+/// A disk that failed and cannot be told is tried again with later files; one that answers nothing is not waited for.
+#[test]
+fn a_disk_that_failed_is_told_later_and_holds_nobody_up() {
+    block_on(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(2);
+        let store = create(&world, 2, pool.present()).await;
+        store.durable(store.submit(put(1))).await.expect("durable");
+        pool.disks[1].fail_all();
+        store.durable(store.submit(put(2))).await.expect("durable");
+        pool.disks[1].clear_faults();
+        let gate = Arc::new(Semaphore::new(0));
+        pool.disks[1].pace_with(Arc::new(Gate(gate.clone())));
+        for number in 3..50 {
+            let ticket = store.submit(put(number));
+            limits::settle(&world).await;
+            assert!(store.is_durable(ticket), "{number}");
+        }
+        gate.add_permits(1);
+        limits::settle(&world).await;
+        store.abort().await;
+        expect_refused(&world, &pool.disks, &[0]).await;
+        let (store, _) = open(&world, 2, present(&pool.disks, &BTreeSet::from([1]))).await;
+        expect_all(&store, 1..=49).await;
+        store.abort().await;
+    });
 }
 
 /// A disk without space for another log file has space to say that the log goes on without it. The one that

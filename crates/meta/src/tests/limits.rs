@@ -72,6 +72,59 @@ fn the_log_is_recycled_and_waits_for_the_journal() {
     });
 }
 
+/// One of two healthy disks never has space for a copy of the state: the log is cut all the same, and its terms do not
+/// run out.
+#[test]
+fn the_log_is_cut_while_a_disk_has_no_space_for_the_state() {
+    block_on(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(2);
+        pool.disks[1].inject(FaultRule {
+            kind: Some(OpKind::Create),
+            name_part: "state".to_owned(),
+            skip: 0,
+            times: u64::MAX,
+            fault: Fault::Full,
+        });
+        let settings = || MetaSettings {
+            log_bytes_max: 8 * LOG_FILE_BYTES_MIN,
+            ..settings(2)
+        };
+        let created = MetaStore::create(world.env.clone(), settings(), VOLUME, pool.present());
+        let store = created.await.expect("creates");
+        for number in 1..=50 * LOG_FILE_BYTES_MIN / 4096 {
+            store
+                .durable(store.submit(put(number)))
+                .await
+                .expect("durable");
+            if number % 40 == 0 {
+                store.ship().await.expect("ships");
+            }
+            let stats = store.stats();
+            assert!(stats.log_bytes < 16 * LOG_FILE_BYTES_MIN, "{stats:?}");
+        }
+        let stats = store.stats();
+        assert!(stats.degraded && stats.failed_disks.is_empty() && stats.ship_errors > 0);
+        store.abort().await;
+        for number in 1..=110 {
+            let opened = MetaStore::open(world.env.clone(), settings(), VOLUME, pool.present());
+            let (store, _) = opened
+                .await
+                .unwrap_or_else(|error| panic!("{number}: {error}"));
+            if number % 2 == 0 {
+                store.close().await.expect("closes");
+            } else {
+                store.ship().await.expect("ships");
+                store
+                    .durable(store.submit(put(number)))
+                    .await
+                    .expect("durable");
+                store.abort().await;
+            }
+        }
+    });
+}
+
 #[test]
 fn admission_waits_for_the_queue() {
     block_on(async {

@@ -1,0 +1,145 @@
+//! What it means for the history that some of a log file cannot be read.
+//!
+//! Owns: whether something may be there that nobody else has. Must not know: how files are read.
+//!
+//! What is damaged at the end of the log is taken for a record that a crash cut off. A block that cannot be read may as
+//! well hold one that was acknowledged, so there a start is refused, unless the log cannot have gone on in it, or
+//! another disk says how it did.
+
+use std::collections::BTreeSet;
+
+use cairn_base::LogPosition;
+
+use super::{RecordId, Scan, ScannedFile};
+use crate::error::MetaError;
+use crate::log::files::file_name;
+use crate::log::format::{
+    FileHeader, FoundRecord, RECORD_HEAD_BYTES, RecordHead, TOLD_FILE_BYTES, Term, record_len_bytes,
+};
+use crate::log::read::{Body, Unread};
+
+/// What of a scanned file cannot be read.
+pub(super) struct UnreadPart {
+    what: Unread,
+    /// Where the next record of the file would be. Records follow each other, so none is further on if none is there.
+    is_next: bool,
+}
+
+impl UnreadPart {
+    /// `found` is what was found in the body.
+    pub fn of(body: &Body, found: &[FoundRecord], header: &FileHeader) -> Option<Self> {
+        let what = body.unread.clone()?;
+        let end_of = |record: &FoundRecord| {
+            record.payload.start - RECORD_HEAD_BYTES + record_len_bytes(record.payload.len())
+        };
+        let next = found.last().map_or(0, end_of);
+        let rest = body.bytes.get(next..).unwrap_or_default();
+        let head = RecordHead::decode(rest, header.nonce);
+        let len = head.map_or(0, |head| head.payload_len_bytes as usize);
+        let record = next..next.saturating_add(record_len_bytes(len));
+        // One that is made for its header only never has any.
+        let is_next = header.file_len_bytes > TOLD_FILE_BYTES && what.overlaps(&record);
+        Some(Self { what, is_next })
+    }
+}
+
+impl Scan {
+    /// Refuses where the log may have gone on in what cannot be read.
+    pub(super) fn check_unread(
+        &self,
+        head: &FileHeader,
+        valid: &[&RecordId],
+    ) -> Result<(), MetaError> {
+        for file in &self.files {
+            let (Some(part), Some(header)) = (&file.unread, &file.header) else {
+                continue;
+            };
+            // The next term says where the one before has ended.
+            let is_last = header.term() == head.term();
+            if is_last && part.is_next && !self.has_twin(file) && !self.is_over(file, valid) {
+                return Err(self.unreadable(file, part));
+            }
+        }
+        Ok(())
+    }
+
+    /// Files that must not be used again as they are: where the log then ends nobody could say.
+    pub(super) fn unfit(&self) -> Vec<(usize, u64)> {
+        let files = self.files.iter().filter(|file| file.unread.is_some());
+        files.map(|file| (file.disk, file.sequence)).collect()
+    }
+
+    /// Says what cannot be read, if that may be why something is not there.
+    pub(super) fn blame(&self, error: MetaError, history: &[Term]) -> MetaError {
+        let is_of = |file: &&ScannedFile| {
+            let term = file.header.as_ref().and_then(|header| header.term());
+            term.is_some_and(|term| history.contains(term))
+        };
+        let mut files = self.files.iter().filter(is_of);
+        let found = files.find_map(|file| Some(self.unreadable(file, file.unread.as_ref()?)));
+        found.unwrap_or(error)
+    }
+
+    fn unreadable(&self, file: &ScannedFile, part: &UnreadPart) -> MetaError {
+        MetaError::LogUnreadable {
+            volume: self.disks.volume,
+            disk: self.disks.get(file.disk).disk.label().to_owned(),
+            name: file_name(&self.disks.folder(), file.sequence),
+            error: part.what.error.clone(),
+        }
+    }
+
+    /// Whether another disk has the same file and says how it ends.
+    fn has_twin(&self, file: &ScannedFile) -> bool {
+        let nonce = |file: &ScannedFile| file.header.as_ref().map(|header| header.nonce);
+        self.files.iter().any(|other| {
+            let says = other.unread.as_ref().is_none_or(|part| !part.is_next);
+            other.disk != file.disk
+                && other.sequence == file.sequence
+                && nonce(other) == nonce(file)
+                && says
+        })
+    }
+
+    /// Whether the log has gone on in a later file on the same disks, with what came after. On the same disks, because
+    /// a later file on others may hold copies of what is in this one, as far as they came. Of what all its disks have
+    /// no copies are made.
+    fn is_over(&self, file: &ScannedFile, valid: &[&RecordId]) -> bool {
+        let is_valid = |id: &&RecordId| valid.binary_search(id).is_ok();
+        let disks = |header: &FileHeader| header.set.iter().copied().collect::<BTreeSet<_>>();
+        let set = file.header.as_deref().map(disks);
+        let so_far = self
+            .files
+            .iter()
+            .filter(|other| other.sequence <= file.sequence)
+            .flat_map(|other| other.records.iter().filter(is_valid))
+            .map(|id| id.last)
+            .fold(LogPosition(0), LogPosition::max);
+        self.files
+            .iter()
+            .filter(|other| other.sequence > file.sequence)
+            .filter(|other| other.header.as_deref().map(disks) == set)
+            .flat_map(|other| other.records.iter().filter(is_valid))
+            .any(|id| id.first > so_far)
+    }
+
+    /// Whether a disk may have a record of a term where it cannot be read.
+    pub(super) fn may_have(&self, disk: usize, id: &RecordId) -> bool {
+        let mut files = self.files.iter().filter(|file| file.disk == disk);
+        files.any(|file| file.is_unread_of(|term| term.epoch == id.epoch && term.nonce == id.term))
+    }
+
+    /// Whether records of such terms may be where nobody can read them.
+    pub(super) fn may_hide(&self, terms: &[&Term]) -> bool {
+        let is_of = |term: &Term| terms.contains(&term);
+        let mut files = self.files.iter();
+        files.any(|file| file.is_unread_of(is_of) && !self.has_twin(file))
+    }
+}
+
+impl ScannedFile {
+    fn is_unread_of(&self, is_of: impl Fn(&Term) -> bool) -> bool {
+        let term = self.header.as_ref().and_then(|header| header.term());
+        self.unread.is_some() && term.is_some_and(is_of)
+    }
+}
