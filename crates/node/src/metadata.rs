@@ -162,13 +162,14 @@ impl Inner {
                 "metadata of volume {name} stays on the disk: {error}"
             )),
             None => Err(format!(
-                "metadata of volume {name} stays on the disk: the disk of its state does not answer"
+                "metadata of volume {name} stays on the disk: the disk of its state does not answer, or there is no \
+                 space for its log"
             )),
         }
     }
 
     /// Waits for work that needs a volume's metadata, but not for ever where that is on a disk which may never
-    /// answer: `None` then, and the work is given up.
+    /// answer, or its log finds no space, which only another change may make: `None` then, and the work is given up.
     pub async fn while_it_works<T>(
         &self,
         fs: &Fs,
@@ -182,11 +183,13 @@ impl Inner {
                 Either::Left((done, _)) => return Some(done),
                 Either::Right((_, rest)) => work = rest,
             }
-            if self.metadata_trouble(fs).is_some() {
-                let now = clock.monotonic();
-                if now >= *until.get_or_insert(now + CLOSE_MAX) {
-                    return None;
-                }
+            if self.metadata_trouble(fs).is_none() && !fs.meta().is_full() {
+                until = None;
+                continue;
+            }
+            let now = clock.monotonic();
+            if now >= *until.get_or_insert(now + CLOSE_MAX) {
+                return None;
             }
         }
     }

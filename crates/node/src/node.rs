@@ -381,7 +381,7 @@ impl Inner {
                     tracing::error!(%id, %error, "the volume did not close cleanly; the next start recovers it");
                 }
                 None => {
-                    tracing::error!(%id, "the volume does not close, because a disk does not answer; the next start recovers it");
+                    tracing::error!(%id, "the volume does not close, because a disk does not answer or the log finds no space; the next start recovers it");
                 }
             }
         }

@@ -320,6 +320,11 @@ impl Inner {
         // Volumes are not opened and closed by two at a time.
         let moved = {
             let _changes = self.changes.lock().await;
+            let pool = self.pool.load_full();
+            if !pool.disks.iter().any(|one| one.id == disk && one.leaving) {
+                // The draining was cancelled while this waited.
+                return None;
+            }
             self.metadata_off(disk).await
         };
         let mut stays = self.rebuild.metadata_stays.lock();
