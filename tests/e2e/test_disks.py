@@ -434,6 +434,36 @@ class Disks(WorldTest):
         harness.wait_until(lambda: scrub()["stage"] == "done", MOVE_SECONDS_MAX, "the end of a scrub")
         self.assertGreater(scrub()["records"], 0)
 
+    def test_a_volume_that_one_disk_missed_comes_back_with_the_other(self):
+        server = self.server(2)
+        first, second = server.disks
+        away = lambda disk: disk.with_suffix(".away")
+        server.stop()
+        # Made without the first disk, which then goes on alone, and makes and deletes a volume of the same id.
+        first.rename(away(first))
+        server.start()
+        server.cairn("volume", "create", "kept")
+        server.cairn("export", "set", "kept", "--client", "127.0.0.1", "--squash", "none")
+        path = self.scratch / "file"
+        path.write_bytes(content("file", 300_000))
+        url = lambda: f"nfs://127.0.0.1:{server.port}/kept/file"
+        server.cairn("cp", "-q", path, url())
+        server.stop()
+        away(first).rename(first)
+        second.rename(away(second))
+        server.start()
+        server.cairn("volume", "create", "other")
+        server.cairn("volume", "delete", "other", "--yes")
+        for _ in range(4):
+            server.restart()
+        server.stop()
+        away(second).rename(second)
+        for _ in range(2):
+            server.start()
+            self.assertEqual(server.cairn("cat", url(), text=False).stdout, path.read_bytes())
+            server.stop()
+        self.assertIn("it is back", server.log_path.read_text())
+
 
 if __name__ == "__main__":
     unittest.main()

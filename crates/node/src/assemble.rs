@@ -311,7 +311,7 @@ fn bring_back(state: &mut PoolState, copies: &[(DiskId, &PoolState)]) -> Vec<Str
         let is_known = seen.is_some_and(|disk| copy.version <= disk.seen);
         for volume in &copy.volumes {
             // A change that too few have does not count: its volume was served on.
-            let is_deleted = is_saved && (is_known || newest.deleted.contains(&volume.id));
+            let is_deleted = is_saved && (is_known || newest.deleted.contains(&volume.deleted()));
             let is_listed = state.volumes.iter().any(|there| there.id == volume.id);
             if !is_deleted && !is_listed {
                 let name = state.bring_back(volume);
@@ -568,7 +568,7 @@ mod tests {
             name: "x".parse().unwrap(),
             ..main[0].clone()
         };
-        let both = [main.clone(), vec![x]].concat();
+        let both = [main.clone(), vec![x.clone()]].concat();
         // Of each disk the version of its copy, and whether that lists x; then: was x deleted according to the newest,
         // what the newest knows the last disk to have had, is x there.
         type Case = (&'static str, &'static [(u64, bool)], bool, u64, bool);
@@ -650,7 +650,7 @@ mod tests {
                 own.volume_next = VolumeId(3);
                 own.volumes = if *has_x { both.clone() } else { main.clone() };
                 if *is_deleted && !*has_x {
-                    own.deleted.push(VolumeId(2));
+                    own.deleted.push(x.deleted());
                 }
                 for disk in own.disks.iter_mut().skip(1) {
                     disk.seen = *seen;
@@ -670,7 +670,7 @@ mod tests {
                     let all: &[&str] = if *want { &["main", "x"] } else { &["main"] };
                     assert_eq!(listed, all, "{name}");
                     assert_eq!(brought_back, all[1..], "{name}");
-                    assert!(!state.deleted.contains(&VolumeId(2)) || !*want, "{name}");
+                    assert!(!state.deleted.contains(&x.deleted()) || !*want, "{name}");
                 }
                 other => panic!("{name}: {other:?}"),
             }

@@ -551,7 +551,7 @@ impl Inner {
             if known || id >= state.volume_next {
                 continue;
             }
-            if !is_whole && !state.deleted.contains(&id) {
+            if !is_whole && !state.deleted.iter().any(|deleted| deleted.id == id) {
                 tracing::warn!(%id, "no pool file here lists a volume with this id; its files stay until a start with all disks");
                 continue;
             }

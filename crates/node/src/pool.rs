@@ -101,6 +101,25 @@ pub struct PoolVolume {
     pub exports: Vec<ExportRule>,
 }
 
+impl PoolVolume {
+    /// What is remembered of it.
+    pub fn deleted(&self) -> DeletedVolume {
+        DeletedVolume {
+            id: self.id,
+            created: self.created,
+        }
+    }
+}
+
+/// A volume that was deleted. Two disks that went on without one another may have given one id to two volumes, so
+/// when it was made belongs to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeletedVolume {
+    pub id: VolumeId,
+    pub created: Timestamp,
+}
+
 /// How far the making of a pool has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -128,7 +147,7 @@ pub struct PoolState {
     pub volumes: Vec<PoolVolume>,
     /// Volumes that were deleted: one that another copy of this file still lists is known for it.
     #[serde(default)]
-    pub deleted: Vec<VolumeId>,
+    pub deleted: Vec<DeletedVolume>,
     /// The next volume's id; ids are never reused.
     pub volume_next: VolumeId,
     /// Signs file handles: with another one no client could use what it has open.
@@ -203,8 +222,11 @@ impl PoolState {
 
     /// Takes a volume out; it is remembered as deleted.
     pub fn delete_volume(&mut self, id: VolumeId) {
-        self.volumes.retain(|volume| volume.id != id);
-        self.deleted.push(id);
+        let (gone, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.volumes)
+            .into_iter()
+            .partition(|volume| volume.id == id);
+        self.volumes = kept;
+        self.deleted.extend(gone.iter().map(PoolVolume::deleted));
         let surplus = self.deleted.len().saturating_sub(DELETED_MAX);
         self.deleted.drain(..surplus);
     }
@@ -223,7 +245,7 @@ impl PoolState {
             .chain(others)
             .filter_map(|name| name.parse::<VolumeName>().ok());
         let name = names.find(|name| self.volume(name).is_err())?;
-        self.deleted.retain(|id| *id != volume.id);
+        self.deleted.retain(|deleted| deleted.id != volume.id);
         let after = VolumeId(id.saturating_add(1));
         self.volume_next = self.volume_next.max(after);
         self.stage = Stage::InUse;
@@ -472,6 +494,37 @@ pub(crate) mod tests {
         state.remove_disk(DiskId(2));
         assert_eq!((state.disks.len(), state.left.len()), (2, 1));
         assert_eq!(state.left[0].id, DiskId(2));
+        assert_eq!(decode_pool(&encode_pool(&state)), Ok(state));
+    }
+
+    #[test]
+    fn deleted_volumes_are_remembered() {
+        let mut state = example(1);
+        let main = state.volumes[0].clone();
+        state.delete_volume(main.id);
+        assert_eq!(state.deleted, [main.deleted()]);
+        assert_eq!(decode_pool(&encode_pool(&state)), Ok(state.clone()));
+        for id in 2..=DELETED_MAX as u32 + 1 {
+            state.volumes.push(PoolVolume {
+                id: VolumeId(id),
+                ..main.clone()
+            });
+            state.delete_volume(VolumeId(id));
+        }
+        assert_eq!(state.deleted.len(), DELETED_MAX);
+        assert_eq!(state.deleted[0].id, VolumeId(2), "the oldest is forgotten");
+    }
+
+    #[test]
+    fn a_volume_that_comes_back_gets_another_name_if_there_is_one_of_its() {
+        let mut state = example(1);
+        let main = PoolVolume {
+            id: VolumeId(7),
+            ..state.volumes[0].clone()
+        };
+        let name = state.bring_back(&main).unwrap();
+        assert_eq!(name.as_str(), "main-7");
+        assert_eq!(state.volume_next, VolumeId(8));
         assert_eq!(decode_pool(&encode_pool(&state)), Ok(state));
     }
 
