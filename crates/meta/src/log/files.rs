@@ -213,22 +213,27 @@ impl FileMaker {
         select(told, wait).await;
     }
 
-    /// Gives a disk a file with nothing but a header.
+    /// Gives a disk a file with nothing but a header, which may be one that it had before.
     async fn make_told(
         &self,
         disk: usize,
         sequence: u64,
         members: &Members,
+        repeats: Option<u64>,
     ) -> Result<(), DiskError> {
         // Where there is no space for a log file there may be for a short one.
         let mut files = self.clone();
         files.info.log_file_bytes = TOLD_FILE_BYTES;
-        let header = files.header(sequence, &[self.disks.get(disk).id], members);
+        let mut header = files.header(sequence, &[self.disks.get(disk).id], members);
+        if let Some(repeats) = repeats {
+            header.nonce = repeats;
+        }
         files
             .make(disk, sequence, &header.encode().freeze())
             .await?;
         let newest = NewestHeader {
             sequence,
+            speaks_as: repeats.unwrap_or(sequence),
             members: members.clone(),
             is_all: true,
         };
@@ -238,7 +243,7 @@ impl FileMaker {
 
     /// Whether the disk has been told.
     pub(super) async fn tell(&self, disk: usize, sequence: u64, members: &Members) -> bool {
-        let told = self.make_told(disk, sequence, members).await;
+        let told = self.make_told(disk, sequence, members, None).await;
         match &told {
             Ok(()) => {}
             Err(error) => {
@@ -270,19 +275,25 @@ impl FileMaker {
         set.iter().filter(lacks).copied().collect()
     }
 
-    /// What a disk is told that is behind.
-    fn members_before(&self, disk: usize, set: &[usize], needed: &[Vec<usize>]) -> Members {
+    /// What a disk is told that is behind, and the sequence of the header that this repeats.
+    fn members_before(
+        &self,
+        disk: usize,
+        set: &[usize],
+        needed: &[Vec<usize>],
+    ) -> (Members, Option<u64>) {
         // At a start there may be copies on disks that are away. What it was told before it was so is as true as then.
+        // It is no news for others: a start that finds those, too, goes by what they say.
         if self.info.members.is_some()
-            && let Some(members) = self.headers.newest(disk)
+            && let Some(newest) = self.headers.newest(disk)
         {
-            return members;
+            return (newest.members, Some(newest.speaks_as));
         }
         // Those that have everything, of whom one is enough, must not all be missing.
         let has_all = |disk: &&usize| needed.iter().all(|part| part.contains(disk));
         let whole = set.iter().filter(has_all);
         let whole: Vec<DiskId> = whole.map(|disk| self.disks.get(*disk).id).collect();
-        match whole.len() {
+        let members = match whole.len() {
             // Where there is none, nobody may be missing: any may be the only one to have something.
             0 => Members {
                 copies: 1,
@@ -292,7 +303,8 @@ impl FileMaker {
                 disks: whole,
                 copies: count as u8,
             },
-        }
+        };
+        (members, None)
     }
 
     /// What the header of a file on a set of disks says.
@@ -386,8 +398,11 @@ impl FileMaker {
         if !behind.is_empty() {
             // Before the file is there, whose header promises what is not kept yet.
             let tell = behind.iter().map(|disk| {
-                let members = self.members_before(*disk, &set, needed);
-                async move { self.make_told(*disk, sequence + 1, &members).await }
+                let (members, repeats) = self.members_before(*disk, &set, needed);
+                async move {
+                    let sequence = sequence + 1;
+                    self.make_told(*disk, sequence, &members, repeats).await
+                }
             });
             let told = behind.iter().copied().zip(join_all(tell).await);
             let failures: Vec<_> = told
@@ -409,6 +424,7 @@ impl FileMaker {
                 Ok(file) => {
                     let newest = NewestHeader {
                         sequence,
+                        speaks_as: sequence,
                         members: members.clone(),
                         is_all: false,
                     };

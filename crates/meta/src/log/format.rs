@@ -62,7 +62,7 @@ pub(crate) struct FileHeader {
     pub volume: VolumeId,
     /// Orders the files of a volume; part of the name.
     pub sequence: u64,
-    /// What records of this file name.
+    /// What records of this file name; in one without records it may say what the header repeats.
     pub nonce: u64,
     pub file_len_bytes: u64,
     /// Log positions below it were not needed any more when the header was written.
@@ -80,6 +80,14 @@ pub(crate) struct FileHeader {
 impl FileHeader {
     pub fn term(&self) -> Option<&Term> {
         self.history.last()
+    }
+
+    /// The sequence that it has when it is compared with headers on other disks: one that repeats an older header of its
+    /// disk is no newer than that.
+    pub fn speaks_as(&self) -> u64 {
+        // Random numbers are larger.
+        let repeats = self.file_len_bytes == TOLD_FILE_BYTES && self.nonce < self.sequence;
+        if repeats { self.nonce } else { self.sequence }
     }
 
     pub fn encode(&self) -> AlignedBuf {

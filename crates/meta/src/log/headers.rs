@@ -53,6 +53,8 @@ impl Members {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NewestHeader {
     pub sequence: u64,
+    /// That of the header which it repeats, else its own.
+    pub speaks_as: u64,
     pub members: Members,
     /// The file is there for its header only.
     pub is_all: bool,
@@ -63,6 +65,7 @@ impl NewestHeader {
     pub fn unknown() -> Self {
         Self {
             sequence: 0,
+            speaks_as: 0,
             members: Members {
                 disks: Vec::new(),
                 copies: 1,
@@ -110,9 +113,8 @@ impl Headers {
     }
 
     /// What a disk says of the others.
-    pub fn newest(&self, disk: usize) -> Option<Members> {
-        let newest = self.newest.lock();
-        newest.get(&disk).map(|newest| newest.members.clone())
+    pub fn newest(&self, disk: usize) -> Option<NewestHeader> {
+        self.newest.lock().get(&disk).cloned()
     }
 
     /// What the file holds is not needed any more. Whether it must stay all the same.

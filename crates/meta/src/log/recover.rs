@@ -69,7 +69,7 @@ pub(crate) struct Scan {
     disks: DiskSet,
     files: Vec<ScannedFile>,
     records: BTreeMap<RecordId, Copies>,
-    /// One header of each term: that of its last file.
+    /// One header of each term: the newest.
     terms: BTreeMap<(Epoch, u64), Arc<FileHeader>>,
     /// Of all files that there are, also on disks that cannot be read.
     sequence_max: u64,
@@ -313,15 +313,25 @@ impl Scan {
     }
 
     fn find_terms(&mut self) {
-        for header in self.files.iter().filter_map(|file| file.header.as_ref()) {
+        // On each disk the last is right; if that repeats an older one, it says no more than that to others.
+        let mut last: BTreeMap<(usize, Epoch, u64), &Arc<FileHeader>> = BTreeMap::new();
+        for file in &self.files {
+            let Some(header) = &file.header else {
+                continue;
+            };
             let Some(term) = header.term() else {
                 continue;
             };
-            let known = self
-                .terms
-                .entry((term.epoch, term.nonce))
-                .or_insert_with(|| header.clone());
+            let known = last.entry((file.disk, term.epoch, term.nonce));
+            let known = known.or_insert(header);
             if known.sequence < header.sequence {
+                *known = header;
+            }
+        }
+        for ((_, epoch, nonce), header) in last {
+            let known = self.terms.entry((epoch, nonce));
+            let known = known.or_insert_with(|| header.clone());
+            if known.speaks_as() < header.speaks_as() {
                 *known = header.clone();
             }
         }
@@ -414,7 +424,7 @@ impl Scan {
                 }
                 continue;
             };
-            let members = Members::of(newest);
+            let (members, speaks_as) = (Members::of(newest), newest.speaks_as());
             let is_looser = |header: &&FileHeader| Members::of(header).is_looser_than(&members);
             let looser = headers.iter().rposition(is_looser);
             // Any of those after the last that says less will do; one that stays anyway is best.
@@ -429,6 +439,7 @@ impl Scan {
             }
             let newest = NewestHeader {
                 sequence,
+                speaks_as,
                 members,
                 is_all,
             };

@@ -370,6 +370,20 @@ fn copies_are_raised_in_one_step() {
                         for index in 0..=opened {
                             let disks = recorder.crash_at(index, Crash::Random, index as u64);
                             check(&disks, index == opened, "a start").await;
+                            // And the start after that one: what has everything starts alone as before.
+                            if !is_first && index % 3 == 0 {
+                                let disks = recorder.crash_at(index, Crash::Random, index as u64);
+                                let recorder = Recorder::new(&disks);
+                                let both = present(&disks, &BTreeSet::new());
+                                let (store, _) = open(&world, 2, both).await;
+                                let opened = recorder.op_count();
+                                store.abort().await;
+                                for index in 0..=opened {
+                                    let disks =
+                                        recorder.crash_at(index, Crash::Random, index as u64);
+                                    check(&disks, index == opened, "a second start").await;
+                                }
+                            }
                         }
                     }
                 }
