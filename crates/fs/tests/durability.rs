@@ -234,7 +234,7 @@ fn what_could_not_land_is_flushed_again() {
         make_file(&world.fs, b"other").await;
         put(stored);
         world.fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
-        write(&world.fs, ino, 0, new.slice(..10)).await.unwrap();
+        write(&world.fs, ino, 0, new[..10].to_vec()).await.unwrap();
         let world = world.crash(13, Crash::LoseUnsynced).await;
         assert!(read_all(&world.fs, ino).await == new);
     });
@@ -490,7 +490,7 @@ fn a_fold_that_fails_is_tried_once_a_second() {
         let world = World::with_dirty(22, DirtyBudget::new(1 << 20)).await;
         refuse_shards(&world);
         let ino = make_file(&world.fs, b"file").await;
-        let data = pattern(64 << 10, 1);
+        let data = Bytes::from(pattern(64 << 10, 1));
         while world.fs.meta().journal_pressure().fold_through.is_none() {
             let stable = Stability::Stable;
             let written = world.fs.write(&ROOT_USER, ino, 0, data.clone(), stable);
