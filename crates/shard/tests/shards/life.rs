@@ -330,7 +330,7 @@ fn there_is_one_handle_per_shard() {
 
 #[test]
 fn what_more_is_open_than_may_be_from_now_on_is_closed() {
-    const FILES: u32 = 200;
+    const FILES: u64 = 200;
     const OPEN_MAX: usize = 100;
     /// The cache of open files divides its capacity among so many parts at most, and rounds up.
     const PARTS_MAX: usize = 32;
