@@ -11,7 +11,7 @@ from rawnfs import JUKEBOX, OK, Peer
 from worlds import WorldTest
 
 EXIT_USAGE = 2
-EXIT_REFUSED = 4
+EXIT_FAILED = 1
 RPCBIND_PORT = 111
 # It is tried again 10, 30 and 70 s after the start.
 OPEN_SECONDS_MAX = 120
@@ -30,7 +30,7 @@ class Life(WorldTest):
         second = subprocess.run(
             argv, capture_output=True, text=True, timeout=harness.START_SECONDS_MAX, env=server.environment()
         )
-        self.assertEqual(second.returncode, EXIT_REFUSED, second.stderr)
+        self.assertEqual(second.returncode, EXIT_FAILED, second.stderr)
         self.assertIn(str(server.pid), second.stderr)
         self.assertEqual(server.status()["pid"], server.pid)
 
