@@ -74,7 +74,7 @@ pub enum MetaError {
         volume: VolumeId,
         disk: String,
         name: String,
-        error: DiskError,
+        error: Box<DiskError>,
     },
     #[error(
         "volume {volume}: no copy of its state reaches the start of the log at position {position}; bring missing disks back"

@@ -85,7 +85,7 @@ impl Scan {
             volume: self.disks.volume,
             disk: self.disks.get(file.disk).disk.label().to_owned(),
             name: file_name(&self.disks.folder(), file.sequence),
-            error: part.what.error.clone(),
+            error: Box::new(part.what.error.clone()),
         }
     }
 
