@@ -17,12 +17,19 @@ use cairn_base::units::format_size;
 use cairn_base::{DiskId, SegmentId, VolumeId};
 use cairn_fs::{EVACUATE_SEGMENTS_MAX, Fs};
 use cairn_meta::{Batch, Ticket};
-use cairn_segment::{DiskState, MoveError, Moved, Pace, SegmentInfo, ShardAt};
+use cairn_segment::{DiskState, MoveError, Moved, Pace, ShardAt};
 use futures_util::future::select;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::node::{Inner, VolumeService};
+
+mod put_off;
+mod work;
+
+use put_off::{Prospect, PutOffs, RETRY_AFTER};
+pub use work::Standing;
+use work::{Work, order, work_of};
 
 /// How often it is looked what there is to do.
 const ROUND_INTERVAL: Duration = Duration::from_secs(1);
@@ -30,120 +37,16 @@ const ROUND_INTERVAL: Duration = Duration::from_secs(1);
 const FINE_INTERVAL: Duration = Duration::from_secs(30);
 /// Shards that are moved before it is looked again whether that is still wanted, and in which order.
 const ROUND_SHARDS_MAX: usize = 32;
-/// What failed is not tried again for so long.
-const RETRY_AFTER: Duration = Duration::from_secs(30);
 /// The speed is that of the last such time.
 const SPEED_SPAN: Duration = Duration::from_secs(60);
 /// Most problems that are told at a time.
 const PROBLEMS_MAX: usize = 8;
-
-/// A segment with shards on disks that leave or are lost, or with too few of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Work {
-    pub volume: VolumeId,
-    pub segment: SegmentId,
-    /// Shards that have to get to another disk; all of them where the segment has too few.
-    pub shards: Vec<u8>,
-    /// Bytes of one shard.
-    pub shard_len_bytes: u64,
-    /// How many more of its shards may be lost.
-    pub spare: i16,
-    /// Some of the disks leave for good, so that it may be rewritten; else a disk may yet be added.
-    pub may_rewrite: bool,
-    /// One of its disks may come back.
-    pub has_away: bool,
-    /// It has less protection than its volume asks for, and can have that: written when disks were missing, before
-    /// some were added, or before more was asked for. Only writing it anew helps.
-    pub is_narrow: bool,
-}
-
-impl Work {
-    /// Whether its records are written anew, because a shard cannot be moved.
-    fn is_rewritten_after(&self, error: &MoveError) -> bool {
-        match error {
-            // Nothing vouches for the shards; the records have checksums of their own.
-            MoveError::Unsealed => true,
-            MoveError::NoTarget => self.may_rewrite,
-            // Enough are there, and some have bad pieces: all else in it must not stay unprotected because of them.
-            MoveError::TooFew(_) => self.spare >= 0 && !self.has_away,
-            MoveError::NotNow | MoveError::Disk(_) => false,
-        }
-    }
-}
-
-/// What is to be thought of a disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// It is there and stays.
-    Fine,
-    /// It is there, and everything on it has to go.
-    Leaving,
-    /// It cannot be read; it may come back.
-    Away,
-    /// It cannot be read, and is not waited for any longer.
-    GivenUp,
-    /// It is no disk of the pool any more, or leaves and cannot be read.
-    Gone,
-}
-
-/// What has to be done for the segments of a volume, in no order. `parity_now`: the shards that a segment written now
-/// could lose.
-pub fn work_of(
-    volume: VolumeId,
-    segments: &[SegmentInfo],
-    parity_now: u8,
-    standing: impl Fn(DiskId) -> Standing,
-) -> Vec<Work> {
-    let mut all = Vec::new();
-    for info in segments {
-        let mut work = Work {
-            volume,
-            segment: info.id,
-            shards: Vec::new(),
-            shard_len_bytes: info.shard_len_bytes,
-            spare: i16::from(info.code.parity()),
-            may_rewrite: false,
-            has_away: false,
-            is_narrow: false,
-        };
-        for (index, disk) in (0..).zip(&info.disks) {
-            let standing = standing(*disk);
-            match standing {
-                Standing::Fine => continue,
-                Standing::Away => work.spare -= 1,
-                Standing::Leaving => {}
-                Standing::GivenUp | Standing::Gone => work.spare -= 1,
-            }
-            if standing != Standing::Away {
-                work.shards.push(index);
-            }
-            work.has_away |= standing == Standing::Away;
-            work.may_rewrite |= matches!(standing, Standing::Leaving | Standing::Gone);
-        }
-        // What it has comes first: to move a shard takes less room than to write all anew. And one that is away may
-        // have what is to be written.
-        let are_fine = work.shards.is_empty() && work.spare == i16::from(info.code.parity());
-        if are_fine && info.sealed && info.code.parity() < parity_now {
-            work.is_narrow = true;
-            work.shards = (0..info.code.total()).collect();
-        }
-        if !work.shards.is_empty() {
-            all.push(work);
-        }
-    }
-    all
-}
 
 /// Adds a segment to those that are written anew in this round.
 fn add(segments: &mut Vec<SegmentId>, segment: SegmentId) {
     if segments.len() < EVACUATE_SEGMENTS_MAX && !segments.contains(&segment) {
         segments.push(segment);
     }
-}
-
-/// Least redundancy first.
-pub fn order(work: &mut [Work]) {
-    work.sort_by_key(|work| (work.spare, work.volume, work.segment));
 }
 
 #[derive(Default)]
@@ -168,8 +71,9 @@ pub struct Rebuild {
     progress: Mutex<Progress>,
     /// Since when a disk cannot be read.
     away_since: Mutex<BTreeMap<DiskId, Duration>>,
-    /// What failed, and until when it is left alone.
-    put_off: Mutex<BTreeMap<(VolumeId, SegmentId), Duration>>,
+    put_offs: Mutex<PutOffs>,
+    /// As they were in the last round: when they change, what failed may succeed.
+    last_standings: Mutex<BTreeMap<DiskId, Standing>>,
     /// Disks that metadata could not be moved off, why, and until when that is not tried again.
     metadata_stays: Mutex<BTreeMap<DiskId, (Duration, String)>>,
     /// When all segments were looked at last, with all disks fine, and nothing was found.
@@ -185,7 +89,8 @@ impl Rebuild {
             wake: Notify::new(),
             progress: Mutex::default(),
             away_since: Mutex::default(),
-            put_off: Mutex::default(),
+            put_offs: Mutex::default(),
+            last_standings: Mutex::default(),
             metadata_stays: Mutex::default(),
             found_none_at: Mutex::default(),
             commits: tokio::sync::Mutex::default(),
@@ -193,7 +98,7 @@ impl Rebuild {
     }
 
     pub fn wake(&self) {
-        self.put_off.lock().clear();
+        self.put_offs.lock().clear();
         self.metadata_stays.lock().clear();
         *self.found_none_at.lock() = None;
         self.wake.notify_one();
@@ -260,6 +165,13 @@ impl Inner {
             problems.extend(self.metadata_off_again(*disk).await);
         }
         let standings = self.standings();
+        {
+            let mut last = self.rebuild.last_standings.lock();
+            if *last != standings {
+                last.clone_from(&standings);
+                self.rebuild.put_offs.lock().clear();
+            }
+        }
         let now = self.env.clock.monotonic();
         let are_fine = standings
             .values()
@@ -295,7 +207,7 @@ impl Inner {
             }
         }
         if work.is_empty() {
-            self.rebuild.put_off.lock().clear();
+            self.rebuild.put_offs.lock().clear();
             for disk in leaving {
                 problems.extend(self.finish_replaced(disk).await);
             }
@@ -304,6 +216,9 @@ impl Inner {
         }
         problems.extend(self.too_little_room(&work, &standings));
         let done = self.do_some(work, &mut problems).await;
+        let now = self.env.clock.monotonic();
+        let reasons = self.rebuild.put_offs.lock().reasons(now);
+        problems.extend(reasons.into_iter().take(PROBLEMS_MAX));
         self.set_problems(problems);
         done
     }
@@ -383,13 +298,14 @@ impl Inner {
         let mut room_bytes: u64 = disks
             .map(|disk| disk.free_bytes.saturating_sub(disk.reserve_bytes))
             .sum();
-        self.rebuild.put_off.lock().retain(|_, until| *until > now);
+        let wanted = work.iter().map(|work| (work.volume, work.segment));
+        self.rebuild.put_offs.lock().keep(&wanted.collect());
         for work in work {
-            let key = (work.volume, work.segment);
             if moved >= ROUND_SHARDS_MAX || self.is_stopping() {
                 break;
             }
-            if self.rebuild.put_off.lock().contains_key(&key) {
+            let put_offs = &self.rebuild.put_offs;
+            if put_offs.lock().has(work.volume, work.segment, now) {
                 continue;
             }
             let Some(VolumeService::Serving(fs)) = self.service(work.volume) else {
@@ -433,28 +349,33 @@ impl Inner {
                         if !matches!(error, MoveError::NoTarget) {
                             self.rebuild.progress.lock().errors += 1;
                         }
-                        if problems.len() < PROBLEMS_MAX {
-                            problems.insert(match error {
-                                MoveError::NoTarget => "there is no disk to rebuild onto: add one, or replace the lost one".to_owned(),
-                                error => format!("segment {} of volume {}: {error}", work.segment, work.volume),
-                            });
-                        }
-                        self.put_off(key);
+                        let why = match error {
+                            MoveError::NoTarget => {
+                                "there is no disk to rebuild onto: add one, or replace the lost one"
+                                    .to_owned()
+                            }
+                            error => format!(
+                                "segment {} of volume {}: {error}",
+                                work.segment, work.volume
+                            ),
+                        };
+                        self.put_off((work.volume, work.segment), Prospect::Open, why);
                     }
                 }
             }
         }
         for (volume, segments) in rewrites {
             if let Some(VolumeService::Serving(fs)) = self.service(volume) {
-                moved += self.rewrite(&fs, &segments, problems).await;
+                moved += self.rewrite(&fs, &segments).await;
             }
         }
         moved > 0
     }
 
-    fn put_off(&self, key: (VolumeId, SegmentId)) {
-        let until = self.env.clock.monotonic() + RETRY_AFTER;
-        self.rebuild.put_off.lock().insert(key, until);
+    fn put_off(&self, segment: (VolumeId, SegmentId), prospect: Prospect, why: String) {
+        let now = self.env.clock.monotonic();
+        let mut put_offs = self.rebuild.put_offs.lock();
+        put_offs.add(segment, now, prospect, why);
     }
 
     async fn move_one(&self, fs: &Fs, work: &Work, index: u8) -> Result<(), MoveError> {
@@ -471,7 +392,11 @@ impl Inner {
         let lost_bytes = moved.lost_bytes;
         if !self.commit_move(fs, moved).await {
             // Else all of it is copied again at once, perhaps for nothing again.
-            self.put_off((work.volume, work.segment));
+            let why = format!(
+                "segment {} of volume {}: the new place of a shard was not taken",
+                work.segment, work.volume
+            );
+            self.put_off((work.volume, work.segment), Prospect::Open, why);
             return Err(MoveError::NotNow);
         }
         let mut progress = self.rebuild.progress.lock();
@@ -513,12 +438,7 @@ impl Inner {
     }
 
     /// Rewrites some segments; returns how many are gone.
-    async fn rewrite(
-        &self,
-        fs: &Fs,
-        segments: &[SegmentId],
-        problems: &mut BTreeSet<String>,
-    ) -> usize {
+    async fn rewrite(&self, fs: &Fs, segments: &[SegmentId]) -> usize {
         let mut gone = 0;
         for some in segments.chunks(EVACUATE_SEGMENTS_MAX) {
             let before = self.live_bytes(fs, some);
@@ -528,22 +448,24 @@ impl Inner {
             let left: Vec<SegmentId> = some.iter().filter(is_left).copied().collect();
             let rewritten = some.len() - left.len();
             gone += rewritten;
-            for segment in left {
-                self.put_off((fs.volume(), segment));
-            }
             {
                 let mut progress = self.rebuild.progress.lock();
                 progress.segments_rewritten += rewritten as u64;
                 progress.moved_bytes += before.saturating_sub(after);
+                progress.errors += u64::from(result.is_err());
             }
-            if let Err(error) = result {
-                self.rebuild.progress.lock().errors += 1;
-                problems.insert(format!("rewriting segments of {}: {error}", fs.name()));
-            } else if after > 0 {
-                problems.insert(format!(
-                    "volume {}: some segments hold data that cannot be read; `cairn scrub start` finds the files",
-                    fs.name()
-                ));
+            for segment in left {
+                let (prospect, what) = match &result {
+                    Err(error) => (Prospect::Open, error.to_string()),
+                    Ok(()) if self.live_bytes(fs, &[segment]) > 0 => (
+                        Prospect::Poor,
+                        "they hold data that cannot be read; `cairn scrub start` finds the files"
+                            .to_owned(),
+                    ),
+                    Ok(()) => (Prospect::Open, "they are not deleted yet".to_owned()),
+                };
+                let why = format!("volume {}: some segments stay: {what}", fs.name());
+                self.put_off((fs.volume(), segment), prospect, why);
             }
         }
         gone
@@ -712,99 +634,5 @@ impl Inner {
             .map(|disk| disk.free_bytes.saturating_sub(disk.reserve_bytes))
             .sum();
         (needed_bytes, room_bytes)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use cairn_erasure::Code;
-
-    use super::*;
-
-    fn info(id: u64, disks: &[u128]) -> SegmentInfo {
-        SegmentInfo {
-            id: SegmentId(id),
-            code: Code::new(disks.len() as u8 - 2, 2).unwrap(),
-            disks: disks.iter().map(|disk| DiskId(*disk)).collect(),
-            shard_len_bytes: 10,
-            sealed: true,
-        }
-    }
-
-    #[test]
-    fn what_lost_most_comes_first() {
-        let standing = |disk: DiskId| match disk.0 {
-            1 => Standing::Leaving,
-            2 => Standing::GivenUp,
-            3 => Standing::Away,
-            4 => Standing::Gone,
-            _ => Standing::Fine,
-        };
-        let segments = [
-            info(1, &[5, 6, 7, 8]),
-            info(2, &[1, 5, 6, 7]),
-            info(3, &[2, 5, 6, 7]),
-            info(4, &[5, 3, 6, 7]),
-            info(5, &[5, 3, 2, 7]),
-            info(6, &[4, 3, 2, 7]),
-        ];
-        let mut work = work_of(VolumeId(1), &segments, 2, standing);
-        order(&mut work);
-        type Row = (u64, Vec<u8>, i16, bool);
-        let got: Vec<Row> = work
-            .into_iter()
-            .map(|work| (work.segment.0, work.shards, work.spare, work.may_rewrite))
-            .collect();
-        let want: Vec<Row> = vec![
-            (6, vec![0, 2], -1, true),
-            (5, vec![2], 0, false),
-            (3, vec![0], 1, false),
-            (2, vec![0], 2, true),
-        ];
-        assert_eq!(got, want);
-    }
-
-    /// A bad piece keeps a shard from being computed for ever, unless a disk that may come back has what is missing.
-    #[test]
-    fn what_cannot_be_computed_is_written_anew() {
-        let standing = |disk: DiskId| match disk.0 {
-            1 | 2 => Standing::GivenUp,
-            3 => Standing::Away,
-            _ => Standing::Fine,
-        };
-        let too_few = MoveError::TooFew(String::new());
-        let disks: [(&[u128], bool); 3] = [
-            (&[1, 2, 6, 7, 8, 9], true),
-            (&[1, 2, 1, 7, 8, 9], false),
-            (&[1, 3, 6, 7, 8, 9], false),
-        ];
-        for (disks, want) in disks {
-            let work = work_of(VolumeId(1), &[info(1, disks)], 2, standing);
-            assert_eq!(work[0].is_rewritten_after(&too_few), want, "{disks:?}");
-        }
-    }
-
-    #[test]
-    fn what_has_too_few_shards_is_written_anew() {
-        let fine = |_| Standing::Fine;
-        let open = SegmentInfo {
-            sealed: false,
-            ..info(3, &[5, 6, 7])
-        };
-        let segments = [info(1, &[5, 6, 7]), info(2, &[5, 6, 7, 8]), open];
-        assert_eq!(work_of(VolumeId(1), &segments, 2, fine), []);
-        let work = work_of(VolumeId(1), &segments, 3, fine);
-        let got: Vec<(u64, usize)> = work
-            .iter()
-            .map(|work| (work.segment.0, work.shards.len()))
-            .collect();
-        assert_eq!(got, [(1, 3), (2, 4)]);
-        assert!(work.iter().all(|work| work.is_narrow && work.spare == 2));
-        // What cannot be read now cannot be written either.
-        let away = |disk: DiskId| match disk.0 {
-            5 => Standing::Away,
-            _ => Standing::Fine,
-        };
-        assert_eq!(work_of(VolumeId(1), &segments, 3, away), []);
     }
 }

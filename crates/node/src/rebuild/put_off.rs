@@ -1,0 +1,142 @@
+//! Segments that something failed for, which are left alone for a while.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use cairn_base::{SegmentId, VolumeId};
+
+/// What failed is not tried again for so long.
+pub const RETRY_AFTER: Duration = Duration::from_secs(30);
+/// The longest, for what is tried less and less often.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(15 * 60);
+
+/// What has to be expected of the next try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prospect {
+    /// It may go well any time, and costs little.
+    Open,
+    /// It fails again, most likely, and costs a pass over all extents of a volume: the time doubles with each.
+    Poor,
+}
+
+struct PutOff {
+    until: Duration,
+    delay: Duration,
+    why: String,
+}
+
+#[derive(Default)]
+pub struct PutOffs(BTreeMap<(VolumeId, SegmentId), PutOff>);
+
+impl PutOffs {
+    /// Leaves a segment alone from `now` on, because of `why`. One that is left alone already failed only once.
+    pub fn add(
+        &mut self,
+        (volume, segment): (VolumeId, SegmentId),
+        now: Duration,
+        prospect: Prospect,
+        why: String,
+    ) {
+        let key = (volume, segment);
+        let delay = match self.0.get(&key) {
+            Some(old) if old.until > now => return,
+            Some(old) if prospect == Prospect::Poor => (2 * old.delay).min(RETRY_AFTER_MAX),
+            _ => RETRY_AFTER,
+        };
+        let until = now + delay;
+        self.0.insert(key, PutOff { until, delay, why });
+    }
+
+    pub fn has(&self, volume: VolumeId, segment: SegmentId, now: Duration) -> bool {
+        let put_off = self.0.get(&(volume, segment));
+        put_off.is_some_and(|put_off| put_off.until > now)
+    }
+
+    /// Why things are left alone, each reason once.
+    pub fn reasons(&self, now: Duration) -> BTreeSet<String> {
+        let waiting = self.0.values().filter(|put_off| put_off.until > now);
+        waiting.map(|put_off| put_off.why.clone()).collect()
+    }
+
+    /// Forgets all that nothing has to be done for any more.
+    pub fn keep(&mut self, wanted: &BTreeSet<(VolumeId, SegmentId)>) {
+        self.0.retain(|key, _| wanted.contains(key));
+    }
+
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VOLUME: VolumeId = VolumeId(1);
+    const SEGMENT: SegmentId = SegmentId(2);
+
+    /// Seconds from each failure to the next try, when every try fails.
+    fn delays(
+        put_offs: &mut PutOffs,
+        now: &mut Duration,
+        prospect: Prospect,
+        count: usize,
+    ) -> Vec<u64> {
+        let once = |_| {
+            put_offs.add((VOLUME, SEGMENT), *now, prospect, "bad".to_owned());
+            let failed_at = *now;
+            while put_offs.has(VOLUME, SEGMENT, *now) {
+                *now += Duration::from_secs(1);
+            }
+            (*now - failed_at).as_secs()
+        };
+        (0..count).map(once).collect()
+    }
+
+    #[test]
+    fn what_may_go_well_is_tried_as_often_as_at_first() {
+        let mut put_offs = PutOffs::default();
+        let mut now = Duration::ZERO;
+        let got = delays(&mut put_offs, &mut now, Prospect::Open, 4);
+        assert_eq!(got, [30; 4]);
+    }
+
+    #[test]
+    fn why_is_told_while_it_waits() {
+        let mut put_offs = PutOffs::default();
+        for (segment, why) in [(1, "bad"), (2, "worse"), (3, "bad")] {
+            let key = (VOLUME, SegmentId(segment));
+            put_offs.add(key, Duration::ZERO, Prospect::Open, why.to_owned());
+        }
+        let reasons: Vec<String> = put_offs.reasons(Duration::ZERO).into_iter().collect();
+        assert_eq!(reasons, ["bad", "worse"]);
+        assert!(put_offs.reasons(RETRY_AFTER).is_empty());
+    }
+
+    #[test]
+    fn what_fails_again_and_again_waits_longer_until_a_limit() {
+        let mut put_offs = PutOffs::default();
+        let mut now = Duration::ZERO;
+        let got = delays(&mut put_offs, &mut now, Prospect::Poor, 8);
+        assert_eq!(got, [30, 60, 120, 240, 480, 900, 900, 900]);
+        assert!(!put_offs.has(VOLUME, SegmentId(3), Duration::ZERO));
+        put_offs.keep(&BTreeSet::from([(VOLUME, SEGMENT)]));
+        assert_eq!(delays(&mut put_offs, &mut now, Prospect::Poor, 1), [900]);
+        put_offs.keep(&BTreeSet::from([(VOLUME, SegmentId(3))]));
+        assert_eq!(delays(&mut put_offs, &mut now, Prospect::Poor, 2), [30, 60]);
+        put_offs.clear();
+        assert_eq!(delays(&mut put_offs, &mut now, Prospect::Poor, 1), [30]);
+    }
+
+    /// All shards of one segment that fail in one round are one failure.
+    #[test]
+    fn what_is_put_off_already_stays_so() {
+        let mut put_offs = PutOffs::default();
+        for second in 0..RETRY_AFTER.as_secs() {
+            let now = Duration::from_secs(second);
+            put_offs.add((VOLUME, SEGMENT), now, Prospect::Poor, "bad".to_owned());
+        }
+        assert!(put_offs.has(VOLUME, SEGMENT, RETRY_AFTER - Duration::from_secs(1)));
+        assert!(!put_offs.has(VOLUME, SEGMENT, RETRY_AFTER));
+    }
+}

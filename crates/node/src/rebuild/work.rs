@@ -1,0 +1,203 @@
+//! What has to be done for segments whose shards are where they cannot stay, as plain data.
+//!
+//! Owns: what a disk's standing means for a segment, and which segment comes first.
+//! Must not know: how any of it is done, or when.
+
+use cairn_base::{DiskId, SegmentId, VolumeId};
+use cairn_segment::{MoveError, SegmentInfo};
+
+/// A segment with shards on disks that leave or are lost, or with too few of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Work {
+    pub volume: VolumeId,
+    pub segment: SegmentId,
+    /// Shards that have to get to another disk; all of them where the segment has too few.
+    pub shards: Vec<u8>,
+    /// Bytes of one shard.
+    pub shard_len_bytes: u64,
+    /// How many more of its shards may be lost.
+    pub spare: i16,
+    /// Some of the disks leave for good, so that it may be rewritten; else a disk may yet be added.
+    pub may_rewrite: bool,
+    /// One of its disks may come back.
+    pub has_away: bool,
+    /// It has less protection than its volume asks for, and can have that: written when disks were missing, before
+    /// some were added, or before more was asked for. Only writing it anew helps.
+    pub is_narrow: bool,
+}
+
+impl Work {
+    /// Whether its records are written anew, because a shard cannot be moved.
+    pub fn is_rewritten_after(&self, error: &MoveError) -> bool {
+        match error {
+            // Nothing vouches for the shards; the records have checksums of their own.
+            MoveError::Unsealed => true,
+            MoveError::NoTarget => self.may_rewrite,
+            // Enough are there, and some have bad pieces: all else in it must not stay unprotected because of them.
+            MoveError::TooFew(_) => self.spare >= 0 && !self.has_away,
+            MoveError::NotNow | MoveError::Disk(_) => false,
+        }
+    }
+}
+
+/// What is to be thought of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It is there and stays.
+    Fine,
+    /// It is there, and everything on it has to go.
+    Leaving,
+    /// It cannot be read; it may come back.
+    Away,
+    /// It cannot be read, and is not waited for any longer.
+    GivenUp,
+    /// It is no disk of the pool any more, or leaves and cannot be read.
+    Gone,
+}
+
+/// What has to be done for the segments of a volume, in no order. `parity_now`: the shards that a segment written now
+/// could lose.
+pub fn work_of(
+    volume: VolumeId,
+    segments: &[SegmentInfo],
+    parity_now: u8,
+    standing: impl Fn(DiskId) -> Standing,
+) -> Vec<Work> {
+    let mut all = Vec::new();
+    for info in segments {
+        let mut work = Work {
+            volume,
+            segment: info.id,
+            shards: Vec::new(),
+            shard_len_bytes: info.shard_len_bytes,
+            spare: i16::from(info.code.parity()),
+            may_rewrite: false,
+            has_away: false,
+            is_narrow: false,
+        };
+        for (index, disk) in (0..).zip(&info.disks) {
+            let standing = standing(*disk);
+            match standing {
+                Standing::Fine => continue,
+                Standing::Away => work.spare -= 1,
+                Standing::Leaving => {}
+                Standing::GivenUp | Standing::Gone => work.spare -= 1,
+            }
+            if standing != Standing::Away {
+                work.shards.push(index);
+            }
+            work.has_away |= standing == Standing::Away;
+            work.may_rewrite |= matches!(standing, Standing::Leaving | Standing::Gone);
+        }
+        // What it has comes first: to move a shard takes less room than to write all anew. And one that is away may
+        // have what is to be written.
+        let are_fine = work.shards.is_empty() && work.spare == i16::from(info.code.parity());
+        if are_fine && info.sealed && info.code.parity() < parity_now {
+            work.is_narrow = true;
+            work.shards = (0..info.code.total()).collect();
+        }
+        if !work.shards.is_empty() {
+            all.push(work);
+        }
+    }
+    all
+}
+
+/// Least redundancy first.
+pub fn order(work: &mut [Work]) {
+    work.sort_by_key(|work| (work.spare, work.volume, work.segment));
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_erasure::Code;
+
+    use super::*;
+
+    fn info(id: u64, disks: &[u128]) -> SegmentInfo {
+        SegmentInfo {
+            id: SegmentId(id),
+            code: Code::new(disks.len() as u8 - 2, 2).unwrap(),
+            disks: disks.iter().map(|disk| DiskId(*disk)).collect(),
+            shard_len_bytes: 10,
+            sealed: true,
+        }
+    }
+
+    #[test]
+    fn what_lost_most_comes_first() {
+        let standing = |disk: DiskId| match disk.0 {
+            1 => Standing::Leaving,
+            2 => Standing::GivenUp,
+            3 => Standing::Away,
+            4 => Standing::Gone,
+            _ => Standing::Fine,
+        };
+        let segments = [
+            info(1, &[5, 6, 7, 8]),
+            info(2, &[1, 5, 6, 7]),
+            info(3, &[2, 5, 6, 7]),
+            info(4, &[5, 3, 6, 7]),
+            info(5, &[5, 3, 2, 7]),
+            info(6, &[4, 3, 2, 7]),
+        ];
+        let mut work = work_of(VolumeId(1), &segments, 2, standing);
+        order(&mut work);
+        type Row = (u64, Vec<u8>, i16, bool);
+        let got: Vec<Row> = work
+            .into_iter()
+            .map(|work| (work.segment.0, work.shards, work.spare, work.may_rewrite))
+            .collect();
+        let want: Vec<Row> = vec![
+            (6, vec![0, 2], -1, true),
+            (5, vec![2], 0, false),
+            (3, vec![0], 1, false),
+            (2, vec![0], 2, true),
+        ];
+        assert_eq!(got, want);
+    }
+
+    /// A bad piece keeps a shard from being computed for ever, unless a disk that may come back has what is missing.
+    #[test]
+    fn what_cannot_be_computed_is_written_anew() {
+        let standing = |disk: DiskId| match disk.0 {
+            1 | 2 => Standing::GivenUp,
+            3 => Standing::Away,
+            _ => Standing::Fine,
+        };
+        let too_few = MoveError::TooFew(String::new());
+        let disks: [(&[u128], bool); 3] = [
+            (&[1, 2, 6, 7, 8, 9], true),
+            (&[1, 2, 1, 7, 8, 9], false),
+            (&[1, 3, 6, 7, 8, 9], false),
+        ];
+        for (disks, want) in disks {
+            let work = work_of(VolumeId(1), &[info(1, disks)], 2, standing);
+            assert_eq!(work[0].is_rewritten_after(&too_few), want, "{disks:?}");
+        }
+    }
+
+    #[test]
+    fn what_has_too_few_shards_is_written_anew() {
+        let fine = |_| Standing::Fine;
+        let open = SegmentInfo {
+            sealed: false,
+            ..info(3, &[5, 6, 7])
+        };
+        let segments = [info(1, &[5, 6, 7]), info(2, &[5, 6, 7, 8]), open];
+        assert_eq!(work_of(VolumeId(1), &segments, 2, fine), []);
+        let work = work_of(VolumeId(1), &segments, 3, fine);
+        let got: Vec<(u64, usize)> = work
+            .iter()
+            .map(|work| (work.segment.0, work.shards.len()))
+            .collect();
+        assert_eq!(got, [(1, 3), (2, 4)]);
+        assert!(work.iter().all(|work| work.is_narrow && work.spare == 2));
+        // What cannot be read now cannot be written either.
+        let away = |disk: DiskId| match disk.0 {
+            5 => Standing::Away,
+            _ => Standing::Fine,
+        };
+        assert_eq!(work_of(VolumeId(1), &segments, 3, away), []);
+    }
+}
