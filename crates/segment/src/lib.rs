@@ -30,6 +30,7 @@ mod scrub;
 mod spares;
 mod store;
 mod types;
+mod underway;
 mod volume;
 
 pub use error::{ErrorKind, SegmentError};

@@ -37,7 +37,7 @@ pub enum MoveError {
     #[error("it cannot be computed: {0}")]
     TooFew(String),
     /// A crash left it without footers, so that nothing vouches for the bytes that it would be computed
-    /// from; or its disk has failed, and some of it is nowhere else. Its records have checksums of their own, are
+    /// from; or its disk has failed or is missing, and some of it is nowhere else. Its records have checksums of their own, are
     /// read from failed disks, too, and can be written anew.
     #[error("the shard cannot be made from the others; its records have to be written anew")]
     Unsealed,
@@ -149,7 +149,7 @@ impl SegmentStore {
     /// The bytes come from the shard itself where it can be read, else from the others. Bytes that
     /// cannot be had although every other shard's disk is there, and its own works or is gone, are given up, and
     /// counted: they were lost before, and the rest of the shard must not stay unprotected because of them. On a
-    /// disk that has failed and is still one of the pool's they may be found yet: that is `Unsealed`.
+    /// disk that has failed or is missing, and is still one of the pool's, they may be found yet: that is `Unsealed`.
     pub async fn move_shard(
         self: &Arc<Self>,
         at: ShardAt,

@@ -106,7 +106,7 @@ impl SegmentStore {
         if segment.code.parity() == 0 || segment.is_open() || segment.is_removed() {
             return;
         }
-        let Ok(permit) = self.rebuilds.clone().try_acquire_owned() else {
+        let Some(turn) = self.rebuilds.begin() else {
             return;
         };
         if !segment.begin_rebuild(index, self.env.clock.monotonic()) {
@@ -115,7 +115,7 @@ impl SegmentStore {
         let (store, segment) = (self.clone(), segment.clone());
         let task = async move {
             store.rebuild_and_tell(&segment, index, 0).await;
-            drop(permit);
+            drop(turn);
         };
         self.env.spawner.spawn("shard rebuild", Box::pin(task));
     }
@@ -464,7 +464,13 @@ impl SegmentStore {
         if !fill.sources.iter().all(is_there) {
             return Err(too_few);
         }
-        if self.is_own_failed(segment, fill) {
+        if let Some(bytes) = self
+            .rebuild_piece_again(segment, fill, range.clone())
+            .await?
+        {
+            return Ok(Piece::Good(bytes));
+        }
+        if self.is_own_away(segment, fill) {
             return Err(RebuildError::Unsealed);
         }
         let Some(source) = fill.own else {
@@ -513,10 +519,46 @@ impl SegmentStore {
         Ok((piece.freeze(), is_whole))
     }
 
-    /// Whether the shard itself is not asked because its disk, which is still one of the pool's, has failed.
-    fn is_own_failed(&self, segment: &Segment, fill: &Fill<'_>) -> bool {
-        let disk = segment.disk_of(fill.index).and_then(|disk| self.disk(disk));
-        fill.own.is_none() && disk.is_some_and(|disk| disk.health().failed)
+    /// A piece for which too few of the other shards were good, from them once more: one that its disk did not give
+    /// is lost only if it does not give it again, and works otherwise. `None` if it is lost.
+    async fn rebuild_piece_again(
+        &self,
+        segment: &Segment,
+        fill: &Fill<'_>,
+        range: Range<u64>,
+    ) -> Result<Option<Bytes>, RebuildError> {
+        let needed = usize::from(segment.code.data());
+        let mut present: Vec<(u8, Bytes)> = Vec::with_capacity(needed);
+        for source in fill.sources.iter().filter(|source| source.has_footer()) {
+            let read = match source.read_good(range.clone()).await {
+                Err(error) => {
+                    let again = self.read_again(segment, source, range.clone(), error);
+                    again.await?
+                }
+                Ok(read) => read,
+            };
+            present.extend(read.map(|bytes| (source.index, bytes)));
+            if present.len() == needed {
+                let len = (range.end - range.start) as usize;
+                let units = decode(segment, &present, &[fill.index], len);
+                return Ok(units.and_then(|mut units| units.pop()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the shard itself is not asked because its disk, which is still one of the pool's, has failed or is
+    /// missing: it may come back with what is nowhere else.
+    fn is_own_away(&self, segment: &Segment, fill: &Fill<'_>) -> bool {
+        let Some(id) = segment.disk_of(fill.index) else {
+            return false;
+        };
+        let members = self.members();
+        let is_away = match members.disk(id) {
+            Some(disk) => disk.health().failed,
+            None => members.missing().contains(&id),
+        };
+        fill.own.is_none() && is_away
     }
 
     /// A piece that its disk did not give a moment ago. Fails unless the disk works otherwise: while it hangs or

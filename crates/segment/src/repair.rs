@@ -12,7 +12,6 @@ use cairn_shard::{Shard, ShardError};
 
 use crate::layout::Piece;
 use crate::pointer::{BLOCK_BYTES, Location};
-use crate::rebuild::REBUILDS_MAX;
 use crate::store::{SegmentStore, count};
 use crate::volume::Segment;
 
@@ -36,7 +35,7 @@ impl SegmentStore {
         if fixes.is_empty() {
             return;
         }
-        let Ok(permit) = self.repairs.clone().try_acquire_owned() else {
+        let Some(turn) = self.repairs.begin() else {
             count(&self.counters.repairs_skipped, fixes.len() as u64);
             return;
         };
@@ -52,16 +51,15 @@ impl SegmentStore {
                     }
                 }
             }
-            drop(permit);
+            drop(turn);
         };
         self.env.spawner.spawn("read repair", Box::pin(task));
     }
 
-    /// Waits until no repair and no rebuild is under way.
+    /// Waits until the repairs and the rebuild that are under way now have ended.
     pub async fn repairs_done(&self) {
-        // The semaphores are never closed, so this cannot fail.
-        let _all = self.repairs.acquire_many(REPAIRS_MAX as u32).await;
-        let _all = self.rebuilds.acquire_many(REBUILDS_MAX as u32).await;
+        self.repairs.ended().await;
+        self.rebuilds.ended().await;
     }
 
     /// False if the disk or the segment is not there to be repaired.

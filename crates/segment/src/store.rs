@@ -35,6 +35,7 @@ use crate::types::{
     DiskSpaceStatus, DiskState, DiskStatus, PoolSpace, Protection, SegmentInfo, SegmentSettings,
     SegmentStats, Stream, Swept, UsableSpace,
 };
+use crate::underway::Underway;
 use crate::volume::{Allocate, OpenSegment, Segment, Volume};
 
 /// Shares of the disks' bytes that one shard takes at most, so that small disks hold many segments.
@@ -56,8 +57,8 @@ pub struct SegmentStore {
     /// In blocks of data.
     pub(crate) appends_in_flight: Semaphore,
     pub(crate) appends_in_flight_max: u32,
-    pub(crate) repairs: Arc<Semaphore>,
-    pub(crate) rebuilds: Arc<Semaphore>,
+    pub(crate) repairs: Arc<Underway>,
+    pub(crate) rebuilds: Arc<Underway>,
 }
 
 /// See [`SegmentStats`].
@@ -113,8 +114,8 @@ impl SegmentStore {
             counters: Counters::default(),
             appends_in_flight: Semaphore::new(in_flight as usize),
             appends_in_flight_max: in_flight,
-            repairs: Arc::new(Semaphore::new(REPAIRS_MAX)),
-            rebuilds: Arc::new(Semaphore::new(REBUILDS_MAX)),
+            repairs: Underway::new(REPAIRS_MAX),
+            rebuilds: Underway::new(REBUILDS_MAX),
             env,
             settings,
         })

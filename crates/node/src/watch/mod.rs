@@ -215,8 +215,9 @@ fn look(node: &Weak<Inner>, state: &mut Looking) -> bool {
     let spare = tolerated.saturating_sub(lost);
     for (index, why) in judge(&looks, &mut histories, spare) {
         if let Some((disk, answers, _)) = watched.get(index) {
-            answers.give_up(why);
+            // First: who is told that it does not answer must not take what is on it for lost.
             disk.mark_failed();
+            answers.give_up(why);
         }
     }
     for (look, (_, answers, _)) in looks.iter().zip(&watched) {

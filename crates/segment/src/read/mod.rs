@@ -19,7 +19,6 @@ use crate::cache::{Guard, Key, Parts, granules, slice, within_granule};
 use crate::error::{Result, SegmentError};
 use crate::pointer::{CHECKSUM_GRANULE_BYTES, Codec, Location, RecordPointer};
 use crate::record::decode_record;
-use crate::repair::REPAIRS_MAX;
 use crate::store::{SegmentStore, count};
 use crate::volume::Segment;
 
@@ -107,9 +106,8 @@ impl SegmentStore {
                 .map(drop)
                 .map_err(|error| damaged(&segment, &pointer.location, error.to_string()))
         });
-        if self.repairs.available_permits() < REPAIRS_MAX {
-            self.repairs_done().await;
-        }
+        // Its own among them.
+        self.repairs_done().await;
         match checked {
             Err(_) if segment.is_removed() => Err(SegmentError::Gone {
                 volume,

@@ -107,3 +107,70 @@ fn copies_that_are_wrong_in_different_records_lose_none() {
         cold.cold(&[]).await.check(&written).await;
     });
 }
+
+/// Two copies of one piece, of which one is wrong in its first record.
+async fn wrong_in_one(seed: u64, wrong: u8) -> (World, Vec<Written>, SegmentInfo) {
+    let world = World::new(3, seed).await;
+    let (written, info) = one_piece(&world, code(1, 1)).await;
+    let (disk, file) = world.shard_file(info.id, wrong);
+    world.disks[disk].flip_bit(&file, 100, 1);
+    (world, written, info)
+}
+
+/// The disk may come back with the only good copy.
+#[test]
+fn what_only_a_missing_disk_has_is_not_given_up() {
+    block_on(async {
+        let (world, written, info) = wrong_in_one(34, 1).await;
+        let (missing, _) = world.shard_file(info.id, 0);
+        let cold = world.cold(&[missing]).await;
+        let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
+        let moved = moved.map(|moved| moved.lost_bytes);
+        assert!(matches!(moved, Err(MoveError::Unsealed)), "{moved:?}");
+        world.cold(&[]).await.check(&written).await;
+        // Taken out of the pool it has nothing for anybody.
+        cold.store.disk_forget(info.disks[0]);
+        let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
+        assert_eq!(moved.expect("moved").lost_bytes, 64 << 10);
+    });
+}
+
+/// An error says nothing of what the disk of the other copy has: it is asked again before anything is given up.
+#[test]
+fn what_another_disk_does_not_give_at_once_is_not_given_up() {
+    block_on(async {
+        // The part, its piece, the piece once more, and after a look at the disk.
+        for (times, lost_bytes) in [(2, 0), (3, 0), (4, 64 << 10)] {
+            let world = World::new(3, 35).await;
+            let (written, info) = one_piece(&world, code(1, 1)).await;
+            let cold = world.cold(&[]).await;
+            cold.store.disk_forget(info.disks[0]);
+            let (disk, _) = cold.shard_file(info.id, 1);
+            let fail = |name_part: &str, times| FaultRule {
+                kind: Some(OpKind::Read),
+                name_part: name_part.to_owned(),
+                // Behind the two reads of the footer.
+                skip: 2,
+                times,
+                fault: Fault::Io,
+            };
+            cold.disks[disk].inject(fail("shards/", times));
+            let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
+            let moved = moved.expect("moved");
+            assert_eq!(moved.lost_bytes, lost_bytes, "{times}");
+            moved.abandon().await;
+            // A disk that gives nothing at all has lost nothing.
+            cold.disks[disk].clear_faults();
+            cold.disks[disk].inject(fail("", u64::MAX));
+            let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
+            let moved = moved.map(|moved| moved.lost_bytes);
+            assert!(matches!(moved, Err(MoveError::Disk(_))), "{moved:?}");
+            cold.disks[disk].clear_faults();
+            let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
+            let moved = moved.expect("moved");
+            assert_eq!(moved.lost_bytes, 0);
+            moved.finish().await;
+            cold.check(&written).await;
+        }
+    });
+}
