@@ -131,11 +131,11 @@ class FaultyDisks(WorldTest):
         super().setUp()
         self.library = build_faults(self.scratch)
 
-    def server(self, flags=()):
+    def server(self, flags=(), disks=DISK_COUNT):
         root = self.scratch / "pool"
         root.mkdir()
         flags = ["--rebuild-delay", "0", *flags]
-        return self.enterContextHere(FaultyServer(root, self.library, DISK_COUNT, flags))
+        return self.enterContextHere(FaultyServer(root, self.library, disks, flags))
 
     def store(self, server, count, len_bytes):
         """Stores a folder `tree` of so many files; returns their contents by name."""
@@ -360,6 +360,25 @@ class FaultyDisks(WorldTest):
             server.kill()
             server.meets()
             server.start()
+
+    def test_an_added_disk_that_hangs_at_the_start_with_its_lock_is_done_without(self):
+        server = self.server(disks=1)
+        added = [server.root / f"added{index}" for index in range(3)]
+        server.cairn("disk", "add", *added)
+        files = self.store(server, 10, 9_000)
+        server.stop()
+        # It is looked at before the others are found, and not once more when they are: it has its own lock then.
+        server.meets(("hang", added[0] / "probe.tmp"))
+        server.start(NOTICE_SECONDS_MAX)
+        problems = []
+        self.read(server, files, problems, list(files))
+        self.assertEqual(problems, [])
+        disks, _ = self.disks(server)
+        self.assertNotEqual(disks["added0"]["state"], "ok")
+        self.assertEqual([disks[name]["state"] for name in ("added1", "added2")], ["ok", "ok"])
+        server.kill()
+        server.meets()
+        server.start()
 
     def test_a_start_without_enough_disks_says_so_although_they_hang(self):
         server = self.server()

@@ -127,10 +127,14 @@ impl DiskSet {
         self.changed.load(Ordering::Acquire) && self.changed.swap(false, Ordering::AcqRel)
     }
 
-    /// Keeps nothing new on a disk, and names it as a member no more.
-    pub fn retire(&self, index: usize) {
-        self.get(index).retired.store(true, Ordering::Release);
-        self.changed.store(true, Ordering::Release);
+    /// Keeps nothing new on a disk, and names it as a member no more. Says whether that is new: then the log begins
+    /// another file, which is not to be had again and again.
+    pub fn retire(&self, index: usize) -> bool {
+        let is_new = !self.get(index).retired.swap(true, Ordering::AcqRel);
+        if is_new {
+            self.changed.store(true, Ordering::Release);
+        }
+        is_new
     }
 
     /// Lets go of a disk that was retired, so that it can be closed.

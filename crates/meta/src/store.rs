@@ -385,6 +385,14 @@ impl MetaStore {
         }
     }
 
+    fn check_states(&self) -> Result<(), MetaError> {
+        let volume = self.shared.disks.volume;
+        match self.shared.states_are_complete() {
+            false => Err(MetaError::CopiesMissing { volume }),
+            true => Ok(()),
+        }
+    }
+
     /// The disk that the state is worked with on; it cannot be retired while the store is open.
     pub fn primary_disk(&self) -> DiskId {
         self.shared.disks.get(self.shared.state.disk()).id
@@ -445,17 +453,22 @@ impl MetaStore {
                 "the state is on disk {id}; open the volume on other disks"
             )));
         }
-        self.shared.disks.retire(index);
+        if !self.shared.disks.retire(index) {
+            // It was tried before. Each try that begins a file for the copies leaves one more where they find no
+            // space: only when the state has its copies, so that the log can be cut.
+            self.shared.ship_now().await?;
+            self.check_states()?;
+            if self.shared.log_status.lock().is_short {
+                self.shared.disks.ask_for_copies();
+            }
+        }
         // The next group begins another log file, which does not name the disk; what older ones hold is in
         // the checkpoints then.
         self.durable(self.submit(Batch::new())).await?;
         self.check_copies()?;
         self.shared.ship_now().await?;
-        if !self.shared.states_are_complete() {
-            // The disk may have the only other one.
-            let volume = self.shared.disks.volume;
-            return Err(MetaError::CopiesMissing { volume });
-        }
+        // The disk may have the only other one.
+        self.check_states()?;
         // An old one there is of no use to anybody, and would keep the disk from being closed.
         self.shared.leave_superseded(|disk| disk == index);
         self.shared.disks.release(index);

@@ -4,9 +4,12 @@
 //! first start.
 //! Must not know: volumes, servers. What to do is decided in `assemble`.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cairn_base::disk::{Disk, DiskError};
 use cairn_base::env::Env;
@@ -16,10 +19,12 @@ use cairn_disk::{DiskSettings, EngineChoice, RealDisk};
 use cairn_segment::SegmentSettings;
 use cairn_shard::{ShardDisk, ShardError, ShardErrorKind, ShardSettings};
 use futures_util::future::{Either, join_all, select, try_join_all};
+use parking_lot::Mutex;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 
 use crate::assemble::{Content, Found, Missing, Plan, plan};
 use crate::error::NodeError;
@@ -75,15 +80,15 @@ pub struct PoolDisks {
     pub created: bool,
 }
 
-/// Opens the pool on the configured folders; makes it when all of them are empty.
-pub async fn open_pool(env: &Env, config: &Config) -> Result<PoolDisks, NodeError> {
-    let looks = config
+/// Opens the pool on the configured folders; makes it when all of them are empty. `looks`: the same for all tries.
+pub async fn open_pool(env: &Env, config: &Config, looks: &Looks) -> Result<PoolDisks, NodeError> {
+    let each = config
         .data
         .iter()
-        .map(|path| look_in_time(env, path, config));
-    let mut folders = try_join_all(looks).await?;
+        .map(|path| looks.look_in_time(env, path, config));
+    let mut folders = try_join_all(each).await?;
     let named = folders.iter().map(|folder| folder.path.clone()).collect();
-    look_by_label(env, &mut folders, config).await?;
+    look_by_label(env, &mut folders, config, looks).await?;
     let opened = open_folders(env, config, folders).await?;
     Ok(PoolDisks { named, ..opened })
 }
@@ -157,9 +162,10 @@ async fn look_by_label(
     env: &Env,
     folders: &mut Vec<Folder>,
     config: &Config,
+    looks: &Looks,
 ) -> Result<(), NodeError> {
     // What is found may know of more: those that were added while the others were away.
-    while look_once(env, folders, config).await? {}
+    while look_once(env, folders, config, looks).await? {}
     Ok(())
 }
 
@@ -168,6 +174,7 @@ async fn look_once(
     env: &Env,
     folders: &mut Vec<Folder>,
     config: &Config,
+    looks: &Looks,
 ) -> Result<bool, NodeError> {
     let states = folders.iter().filter_map(|folder| match &folder.content {
         Content::Disk { state, .. } => state.as_ref(),
@@ -185,7 +192,8 @@ async fn look_once(
         if is_there {
             continue;
         }
-        let folder = look_in_time(env, Path::new(&member.label), config).await?;
+        let folder = looks.look_in_time(env, Path::new(&member.label), config);
+        let folder = folder.await?;
         // Anything else there is none of the operator's words: the disk is missing then.
         if folder.identity() == Some(member.id) {
             folders.push(folder);
@@ -194,25 +202,87 @@ async fn look_once(
     Ok(folders.len() > before)
 }
 
-/// Looks at a folder on another thread. One that does not answer cannot be used; the others are.
-async fn look_in_time(env: &Env, path: &Path, config: &Config) -> Result<Folder, NodeError> {
-    let at = path.to_owned();
-    let placing = tokio::task::spawn_blocking(move || place_unseen(&at));
-    let place = match select(placing, env.clock.sleep(HANG_AFTER)).await {
-        Either::Left((Ok(place), _)) => place,
-        Either::Left((Err(_), _)) | Either::Right(_) => path.to_owned(),
-    };
-    let unusable = |why: String| Folder {
-        path: place.clone(),
-        disk: None,
-        content: Content::Unusable(why),
-    };
-    let (at, config, runtime) = (place.clone(), config.clone(), Handle::current());
-    let looking = tokio::task::spawn_blocking(move || runtime.block_on(Folder::look(&at, &config)));
-    match select(looking, env.clock.sleep(HANG_AFTER)).await {
-        Either::Left((Ok(folder), _)) => folder,
-        Either::Left((Err(error), _)) => Ok(unusable(format!("looking at it broke off: {error}"))),
-        Either::Right(_) => Ok(unusable(no_answer())),
+/// Looks at folders that have not come back: each keeps a thread, and perhaps the folder's lock.
+#[derive(Default)]
+pub struct Looks(Mutex<BTreeMap<PathBuf, UnderWay>>);
+
+/// A look at a folder.
+struct UnderWay {
+    since: Duration,
+    place: PathBuf,
+    /// Closed when it has ended.
+    ended: watch::Receiver<()>,
+}
+
+impl Looks {
+    /// Looks at a folder on another thread. One that does not answer cannot be used; the others are. A look of an
+    /// earlier try that is still under way is waited for, as long as a folder may take: it would be in the way of
+    /// another one, and many of them would take all threads.
+    async fn look_in_time(
+        &self,
+        env: &Env,
+        path: &Path,
+        config: &Config,
+    ) -> Result<Folder, NodeError> {
+        if let Some(silent) = self.wait_for_earlier(env, path).await {
+            return Ok(Folder::unusable(silent, no_answer()));
+        }
+        let running = self.begin(path, env.clock.monotonic());
+        let (at, kept) = (path.to_owned(), Arc::clone(&running));
+        let placing = tokio::task::spawn_blocking(move || {
+            let place = place_unseen(&at);
+            drop(kept);
+            place
+        });
+        let place = match select(placing, env.clock.sleep(HANG_AFTER)).await {
+            Either::Left((Ok(place), _)) => place,
+            Either::Left((Err(_), _)) | Either::Right(_) => path.to_owned(),
+        };
+        if let Some(look) = self.0.lock().get_mut(path) {
+            look.place.clone_from(&place);
+        }
+        let (at, config, runtime) = (place.clone(), config.clone(), Handle::current());
+        let looking = tokio::task::spawn_blocking(move || {
+            let looked = runtime.block_on(Folder::look(&at, &config));
+            drop(running);
+            looked
+        });
+        match select(looking, env.clock.sleep(HANG_AFTER)).await {
+            Either::Left((Ok(folder), _)) => folder,
+            Either::Left((Err(error), _)) => {
+                let why = format!("looking at it broke off: {error}");
+                Ok(Folder::unusable(place, why))
+            }
+            Either::Right(_) => Ok(Folder::unusable(place, no_answer())),
+        }
+    }
+
+    /// Notes that a look begins; it ends when all copies of what this returns are dropped.
+    fn begin(&self, path: &Path, since: Duration) -> Arc<watch::Sender<()>> {
+        let (running, ended) = watch::channel(());
+        let place = path.to_owned();
+        let look = UnderWay {
+            since,
+            place,
+            ended,
+        };
+        self.0.lock().insert(path.to_owned(), look);
+        Arc::new(running)
+    }
+
+    /// Waits for the end of an earlier look at a folder; where that is if it does not end in time.
+    async fn wait_for_earlier(&self, env: &Env, path: &Path) -> Option<PathBuf> {
+        let (since, mut ended) = {
+            let looks = self.0.lock();
+            let look = looks.get(path)?;
+            (look.since, look.ended.clone())
+        };
+        let waited = env.clock.monotonic().saturating_sub(since);
+        let rest = env.clock.sleep(HANG_AFTER.saturating_sub(waited));
+        match select(pin!(ended.changed()), rest).await {
+            Either::Left(_) => None,
+            Either::Right(_) => Some(self.0.lock().get(path)?.place.clone()),
+        }
     }
 }
 
@@ -254,6 +324,14 @@ pub struct Folder {
 }
 
 impl Folder {
+    fn unusable(path: PathBuf, why: String) -> Self {
+        Self {
+            path,
+            disk: None,
+            content: Content::Unusable(why),
+        }
+    }
+
     pub async fn look(path: &Path, config: &Config) -> Result<Self, NodeError> {
         let path = place(path);
         let with = |content, disk| {
@@ -647,9 +725,38 @@ mod tests {
             pool_store::save_one(disk.disk(), state).await.unwrap();
         }
         let mut folders = vec![Folder::look(&place(1), &config).await.unwrap()];
-        look_by_label(&env, &mut folders, &config).await.unwrap();
+        look_by_label(&env, &mut folders, &config, &Looks::default())
+            .await
+            .unwrap();
         let found: Vec<_> = folders.iter().filter_map(Folder::identity).collect();
         assert_eq!(found, [1, 2, 3, 4].map(DiskId));
+    }
+
+    /// A folder with a look that hangs is not looked at again until that ends; one whose look has ended is.
+    #[tokio::test]
+    async fn a_folder_is_looked_at_once_at_a_time() {
+        let root = tempfile::tempdir().unwrap();
+        let settings = cairn_config::Settings {
+            data: vec![root.path().to_owned()],
+            ..cairn_config::Settings::default()
+        };
+        let config = settings.resolve(1).unwrap();
+        let world = cairn_testkit::TestWorld::new(1);
+        let looks = Looks::default();
+        let running = looks.begin(root.path(), world.env.clock.monotonic());
+        world.clock.advance(HANG_AFTER);
+        let look = || looks.look_in_time(&world.env, root.path(), &config);
+        for _ in 0..2 * crate::running::BLOCKING_THREADS_MAX {
+            let folder = look().await.unwrap();
+            assert!(matches!(folder.content, Content::Unusable(_)));
+            assert_eq!(folder.path, root.path());
+        }
+        drop(running);
+        let folder = look().await.unwrap();
+        assert!(matches!(folder.content, Content::Blank));
+        drop(folder);
+        let folder = look().await.unwrap();
+        assert!(matches!(folder.content, Content::Blank));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 use cairn_base::env::Env;
 use cairn_config::Config;
 
-use crate::disks::{PoolDisks, open_pool};
+use crate::disks::{Looks, PoolDisks, open_pool};
 use crate::error::NodeError;
 
 /// So long a process may take to end, or to say who it is.
@@ -27,9 +27,10 @@ const EXITING_FLAG: u64 = 0x4;
 pub async fn open_pool_in_time(env: &Env, config: &Config) -> Result<PoolDisks, NodeError> {
     let clock = &env.clock;
     let since = clock.monotonic();
+    let looks = Looks::default();
     let mut is_told = false;
     loop {
-        let error = match open_pool(env, config).await {
+        let error = match open_pool(env, config, &looks).await {
             Err(error @ NodeError::InUse { .. }) => error,
             opened => return opened,
         };

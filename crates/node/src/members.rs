@@ -446,7 +446,13 @@ impl Inner {
         // What was on its way there when it began to leave: segments being made are known then, and a shard
         // whose move is being made durable is in the metadata. Moves that come later find that it leaves.
         self.store.placements_done().await;
-        drop(self.rebuild.commits.lock().await);
+        if !self.commits_done().await {
+            return impossible(
+                "the new place of a shard is not durable yet: the disk with a volume's metadata does not answer, or \
+                 there is no space for its log; see `cairn status`, and try again"
+                    .to_owned(),
+            );
+        };
         let shards = self.shards_by_disk().get(&disk.id).copied().unwrap_or(0);
         if shards > 0 && !force {
             return impossible(format!(

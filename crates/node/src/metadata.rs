@@ -17,7 +17,7 @@ use crate::node::{Inner, MetaDisks, VolumeService};
 use crate::watch::HANG_AFTER;
 
 /// A volume whose metadata is on a disk that fails may take so long to close before it is left behind.
-const CLOSE_MAX: Duration = Duration::from_secs(15);
+pub const CLOSE_MAX: Duration = Duration::from_secs(15);
 /// How often it is looked whether the disk with the metadata that somebody waits for works.
 const TROUBLE_INTERVAL: Duration = Duration::from_secs(1);
 /// What a volume that is left behind began to write past the disks, to their folders, is there after so long.

@@ -34,7 +34,7 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 /// How often disks get a new pool file: an older copy of a disk is known by an older file.
 const POOL_FILE_INTERVAL: Duration = Duration::from_secs(600);
 /// Threads for what blocks: copying and deleting files of metadata.
-const BLOCKING_THREADS_MAX: usize = 16;
+pub const BLOCKING_THREADS_MAX: usize = 16;
 
 /// A node that serves. Dropped without [`Self::stop`] it leaves what a crash leaves.
 pub struct Node {

@@ -558,6 +558,33 @@ fn a_disk_does_not_leave_while_its_copies_find_no_space() {
     });
 }
 
+/// Tries that fail leave nothing behind, however many there are.
+#[test]
+fn a_disk_that_cannot_leave_does_not_fill_the_others_with_log() {
+    block_on(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(3);
+        let store = create(&world, 2, pool.present()).await;
+        limits::fill(&pool.disks[2], "ballast", 0).await;
+        for number in 0..50 {
+            let retired = store.retire_disk(DiskId(2)).await;
+            assert!(
+                matches!(retired, Err(MetaError::CopiesMissing { .. })),
+                "{retired:?}"
+            );
+            let stats = store.stats();
+            assert!(
+                stats.log_bytes <= 4 * LOG_FILE_BYTES_MIN,
+                "{number}: {stats:?}"
+            );
+        }
+        pool.disks[2].remove("ballast").await.expect("removes");
+        store.retire_disk(DiskId(2)).await.expect("retires");
+        assert!(!store.stats().log_is_short);
+        store.abort().await;
+    });
+}
+
 /// A log file that finds no space in the middle of it (a thin device) says nothing of its disk.
 #[test]
 fn an_append_without_space_does_not_lose_the_disk() {

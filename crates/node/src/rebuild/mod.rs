@@ -9,6 +9,7 @@
 //! records of the segment are rewritten into new segments, which are laid out for the disks that stay.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,12 +17,13 @@ use cairn_admin::api::RebuildView;
 use cairn_base::units::format_size;
 use cairn_base::{DiskId, SegmentId, VolumeId};
 use cairn_fs::{EVACUATE_SEGMENTS_MAX, Fs};
-use cairn_meta::{Batch, Ticket};
+use cairn_meta::{Batch, MetaError, Ticket};
 use cairn_segment::{DiskState, MoveError, Moved, Pace, ShardAt};
-use futures_util::future::select;
+use futures_util::future::{Either, select};
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, RwLock};
 
+use crate::metadata::CLOSE_MAX;
 use crate::node::{Inner, VolumeService};
 
 mod put_off;
@@ -46,6 +48,22 @@ const PROBLEMS_MAX: usize = 8;
 fn add(segments: &mut Vec<SegmentId>, segment: SegmentId) {
     if segments.len() < EVACUATE_SEGMENTS_MAX && !segments.contains(&segment) {
         segments.push(segment);
+    }
+}
+
+/// Ends a move of which the log was told; whether the shard is at its new place.
+async fn end_move(fs: &Fs, moved: Moved, durable: Result<(), MetaError>) -> bool {
+    match durable {
+        Ok(()) => {
+            moved.finish().await;
+            true
+        }
+        // Nobody knows what the log has: both copies stay. The volume is opened again then, and a sweep removes the
+        // one that is too many.
+        Err(error) => {
+            tracing::warn!(volume = fs.name(), %error, "the new place of a shard is not durable");
+            false
+        }
     }
 }
 
@@ -74,12 +92,13 @@ pub struct Rebuild {
     put_offs: Mutex<PutOffs>,
     /// As they were in the last round: when they change, what failed may succeed.
     last_standings: Mutex<BTreeMap<DiskId, Standing>>,
-    /// Disks that metadata could not be moved off, why, and until when that is not tried again.
-    metadata_stays: Mutex<BTreeMap<DiskId, (Duration, String)>>,
+    /// Disks that metadata could not be moved off, or that could not leave, why, and until when that is not tried
+    /// again.
+    disks_stay: Mutex<BTreeMap<DiskId, (Duration, String)>>,
     /// When all segments were looked at last, with all disks fine, and nothing was found.
     found_none_at: Mutex<Option<Duration>>,
-    /// Held while the new place of a shard is made durable: whoever takes a disk out of the pool waits for it.
-    pub commits: tokio::sync::Mutex<()>,
+    /// Held shared while the new place of a shard is made durable: whoever takes a disk out of the pool waits for that.
+    commits: Arc<RwLock<()>>,
 }
 
 impl Rebuild {
@@ -91,15 +110,15 @@ impl Rebuild {
             away_since: Mutex::default(),
             put_offs: Mutex::default(),
             last_standings: Mutex::default(),
-            metadata_stays: Mutex::default(),
+            disks_stay: Mutex::default(),
             found_none_at: Mutex::default(),
-            commits: tokio::sync::Mutex::default(),
+            commits: Arc::default(),
         }
     }
 
     pub fn wake(&self) {
         self.put_offs.lock().clear();
-        self.metadata_stays.lock().clear();
+        self.disks_stay.lock().clear();
         *self.found_none_at.lock() = None;
         self.wake.notify_one();
     }
@@ -123,7 +142,7 @@ pub fn tend(inner: &Arc<Inner>) {
             let wake = async {
                 inner.rebuild.wake.notified().await;
             };
-            select(std::pin::pin!(wake), env.clock.sleep(ROUND_INTERVAL)).await;
+            select(pin!(wake), env.clock.sleep(ROUND_INTERVAL)).await;
         }
     };
     inner.env.spawner.spawn("rebuild", Box::pin(task));
@@ -209,7 +228,11 @@ impl Inner {
         if work.is_empty() {
             self.rebuild.put_offs.lock().clear();
             for disk in leaving {
-                problems.extend(self.finish_replaced(disk).await);
+                // Not each second: it takes the metadata's copies, and all other changes wait for it.
+                if self.why_it_stays(disk).is_none() {
+                    let why = self.finish_replaced(disk).await;
+                    problems.extend(why.map(|why| self.let_stay(disk, why)));
+                }
             }
             self.set_problems(problems);
             return false;
@@ -225,11 +248,7 @@ impl Inner {
 
     /// Has metadata moved off a disk, unless that failed a moment ago. Says what is in the way.
     async fn metadata_off_again(&self, disk: DiskId) -> Option<String> {
-        let now = self.env.clock.monotonic();
-        let failed = self.rebuild.metadata_stays.lock().get(&disk).cloned();
-        if let Some((until, why)) = failed
-            && until > now
-        {
+        if let Some(why) = self.why_it_stays(disk) {
             return Some(why);
         }
         // Volumes are not opened and closed by two at a time.
@@ -242,18 +261,28 @@ impl Inner {
             }
             self.metadata_off(disk).await
         };
-        let mut stays = self.rebuild.metadata_stays.lock();
         match moved {
             Ok(()) => {
-                stays.remove(&disk);
+                self.rebuild.disks_stay.lock().remove(&disk);
                 None
             }
-            Err(why) => {
-                let until = self.env.clock.monotonic() + RETRY_AFTER;
-                stays.insert(disk, (until, why.clone()));
-                Some(why)
-            }
+            Err(why) => Some(self.let_stay(disk, why)),
         }
+    }
+
+    /// Why a disk stays for now, if it was tried a moment ago.
+    fn why_it_stays(&self, disk: DiskId) -> Option<String> {
+        let now = self.env.clock.monotonic();
+        let stays = self.rebuild.disks_stay.lock();
+        let (until, why) = stays.get(&disk)?;
+        (*until > now).then(|| why.clone())
+    }
+
+    fn let_stay(&self, disk: DiskId, why: String) -> String {
+        let until = self.env.clock.monotonic() + RETRY_AFTER;
+        let mut stays = self.rebuild.disks_stay.lock();
+        stays.insert(disk, (until, why.clone()));
+        why
     }
 
     /// Says before the disks are full that not all of it finds room.
@@ -413,7 +442,7 @@ impl Inner {
 
     /// Makes the new place of a shard durable; whether it is there now.
     async fn commit_move(&self, fs: &Fs, moved: Moved) -> bool {
-        let _commits = self.rebuild.commits.lock().await;
+        let commit = self.rebuild.commits.clone().read_owned().await;
         let info = moved.info();
         if fs.meta().segment(info.id).is_none() || !moved.is_welcome() {
             moved.abandon().await;
@@ -427,14 +456,27 @@ impl Inner {
             moved.abandon().await;
             return false;
         }
-        // After an error nobody knows what the log has: both copies stay. The volume is opened again then, and a
-        // sweep removes the one that is too many.
-        if let Err(error) = fs.meta().durable(ticket).await {
-            tracing::warn!(volume = fs.name(), %error, "the new place of a shard is not durable");
-            return false;
+        let waiting = self.while_it_works(fs, fs.meta().durable(ticket)).await;
+        if let Some(durable) = waiting {
+            return end_move(fs, moved, durable).await;
         }
-        moved.finish().await;
-        true
+        // The log has no space, or its disk does not answer. Other volumes' data moves meanwhile.
+        let fs = fs.clone();
+        let task = async move {
+            let durable = fs.meta().durable(ticket).await;
+            end_move(&fs, moved, durable).await;
+            drop(commit);
+        };
+        self.env.spawner.spawn("commit move", Box::pin(task));
+        false
+    }
+
+    /// Waits until no new place of a shard is being made durable, but not for ever where a log has no space, or its
+    /// disk does not answer: false then.
+    pub async fn commits_done(&self) -> bool {
+        let alone = pin!(self.rebuild.commits.write());
+        let waited = select(alone, self.env.clock.sleep(CLOSE_MAX)).await;
+        matches!(waited, Either::Left(_))
     }
 
     /// Rewrites some segments; returns how many are gone.
