@@ -339,7 +339,6 @@ impl Shared {
     }
 
     fn finish(&self, job: Job, result: Result<(), FsError>) {
-        self.dirty.add(-job.load());
         let counter = match &result {
             Ok(()) => &self.counters.flushed_bytes,
             Err(_) => &self.counters.flush_errors,
@@ -348,6 +347,8 @@ impl Shared {
             if result.is_ok() { job.len_bytes } else { 1 },
             Ordering::Relaxed,
         );
+        // Who waits for less of it looks at the counters then.
+        self.dirty.add(-job.load());
         if let Err(error) = &result {
             tracing::error!(volume = %self.volume, ino = %job.inode.ino, %error, "flush failed");
         }

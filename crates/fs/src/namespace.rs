@@ -388,17 +388,9 @@ impl Fs {
                 entry.attr = match shared.inode(entry.ino) {
                     Ok(inode) => Some(inode.lock().attr(entry.ino)),
                     Err(FsError::Stale) => None,
-                    // The others can be listed, and this one removed with them.
-                    Err(FsError::Io(why)) => {
-                        let volume = self.name();
-                        tracing::error!(
-                            volume,
-                            inode = entry.ino.0,
-                            why,
-                            "an inode cannot be read"
-                        );
-                        None
-                    }
+                    // The others can be listed, and this one removed with them. Who looks it up is told; here each
+                    // listing would be a line in the log.
+                    Err(FsError::Io(_)) => None,
                     Err(error) => return Err(error),
                 };
             }

@@ -16,6 +16,8 @@ use crate::volume::Shared;
 /// What a new name is charged when space is checked: it takes metadata, which has no room set aside
 /// beside the reserve that deleting lives on.
 pub(crate) const METADATA_BYTES: u64 = 4096;
+/// Writes that are let in late at a time.
+const LATE_COUNT_MAX: usize = 4096;
 /// How long a look at the pool's free space is good for.
 const SPACE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -27,10 +29,18 @@ pub(crate) struct SpaceView {
     pub free_bytes: u64,
 }
 
+/// A write that was let in near the limit, by what it adds.
+pub(crate) struct LateWrite {
+    new_bytes: u64,
+    /// When so many bytes were flushed it is counted with all others.
+    known_at: u64,
+}
+
 impl Shared {
     /// Refuses a new name when the volume or the pool is full.
     pub fn require_name_space(&self) -> Result<(), FsError> {
-        self.require_quota(0)?;
+        // It holds no bytes of a file, and those that are dirty were let in by themselves.
+        self.require_limit(0)?;
         self.require_pool_space(METADATA_BYTES)
     }
 
@@ -68,8 +78,10 @@ impl Shared {
             let flushed = counters.flushed_bytes.load(Ordering::Relaxed);
             (flushed, counters.flush_errors.load(Ordering::Relaxed))
         };
+        // What lands between the two counts twice, not never.
+        let dirty_bytes = self.dirty.bytes();
         let (flushed, errors) = flushes();
-        let enough = flushed.saturating_add(self.dirty.bytes());
+        let enough = flushed.saturating_add(dirty_bytes);
         loop {
             let change = self.dirty.less();
             let new_bytes = self.new_bytes(inode, range)?;
@@ -82,11 +94,29 @@ impl Shared {
             }
             let (flushed, errors_now) = flushes();
             if flushed >= enough || errors_now != errors {
-                return Err(FsError::QuotaExceeded);
+                return self.let_in_late(new_bytes, flushed);
             }
             self.flush_soon(inode);
             change.await;
         }
+    }
+
+    /// Decides over a write of `new_bytes` when all is known that was dirty when it came: what became dirty since may
+    /// be overwrites, for ever. It is let in if there is room beside all that were let in so and are not known yet.
+    fn let_in_late(&self, new_bytes: u64, flushed: u64) -> Result<(), FsError> {
+        let mut late = self.late.lock();
+        late.retain(|write| write.known_at > flushed);
+        let unknown: u64 = late.iter().map(|write| write.new_bytes).sum();
+        self.require_limit(unknown.saturating_add(new_bytes))?;
+        if late.len() >= LATE_COUNT_MAX {
+            return Err(FsError::QuotaExceeded);
+        }
+        let dirty_bytes = self.dirty.bytes().saturating_add(new_bytes);
+        late.push(LateWrite {
+            new_bytes,
+            known_at: flushed.saturating_add(dirty_bytes),
+        });
+        Ok(())
     }
 
     /// What other files have is flushed when it is old enough.
