@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use cairn_nfs_client::v3::{FileAttr, FileType};
 use cairn_nfs_client::{Client, DirEntry, NfsUrl};
 
@@ -22,9 +22,10 @@ pub async fn ls(args: &LsArgs, console: &mut Console) -> Exit {
                 break;
             }
         }
-        if let Err(error) = list(args, url, console, &mut json).await {
-            exit = exit.max(console.fail(&error));
-        }
+        exit = exit.max(match list(args, url, console, &mut json).await {
+            Ok(exit) => exit,
+            Err(error) => console.fail(&error),
+        });
     }
     if args.json
         && let Err(error) = write_json(console, &json)
@@ -48,7 +49,7 @@ async fn list(
     url: &str,
     console: &mut Console,
     json: &mut Vec<FileJson>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Exit> {
     let url: NfsUrl = parse_url(url)?;
     let client = connect(&url, 1).await?;
     let node = client.resolve_url(!args.directory).await;
@@ -59,21 +60,22 @@ async fn list(
         let entry = DirEntry {
             name,
             fileid: node.attributes.fileid,
-            node: Some((node.handle, node.attributes)),
+            node: Some(Ok((node.handle, node.attributes))),
         };
         return show_entries(args, &client, &[entry], console, json).await;
     }
     let mut pages = client.dir_pages(node.handle, with_attributes);
     let mut all = Vec::new();
+    let mut exit = Exit::Ok;
     while let Some(page) = pages.next_page().await.with_context(|| url.to_string())? {
         if args.unsorted {
-            show_entries(args, &client, &page, console, json).await?;
+            exit = exit.max(show_entries(args, &client, &page, console, json).await?);
         } else {
             all.extend(page);
         }
     }
     all.sort_unstable_by(|left, right| left.name.cmp(&right.name));
-    show_entries(args, &client, &all, console, json).await
+    Ok(exit.max(show_entries(args, &client, &all, console, json).await?))
 }
 
 async fn show_entries(
@@ -82,25 +84,32 @@ async fn show_entries(
     entries: &[DirEntry],
     console: &mut Console,
     json: &mut Vec<FileJson>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Exit> {
+    let mut exit = Exit::Ok;
     for entry in entries {
-        let Some((handle, attributes)) = entry.node.filter(|_| args.long || args.json) else {
+        let node = entry.node.as_ref().filter(|_| args.long || args.json);
+        if let Some(Err(error)) = node {
+            let shown = String::from_utf8_lossy(&entry.name);
+            exit = exit.max(console.fail(&anyhow!("{shown}: {error}")));
+            continue;
+        }
+        let Some(Ok((handle, attributes))) = node else {
             let name = show::name(&entry.name, console.out_is_terminal);
             console.out.write_all(&name)?;
             console.out.write_all(b"\n")?;
             continue;
         };
         let target = match attributes.file_type {
-            FileType::Symlink => client.read_link(handle).await.ok(),
+            FileType::Symlink => client.read_link(*handle).await.ok(),
             _ => None,
         };
         if args.json {
-            json.push(FileJson::new(&entry.name, &attributes, target.as_deref()));
+            json.push(FileJson::new(&entry.name, attributes, target.as_deref()));
         } else {
-            write_long(console, &entry.name, &attributes, target.as_deref())?;
+            write_long(console, &entry.name, attributes, target.as_deref())?;
         }
     }
-    Ok(())
+    Ok(exit)
 }
 
 fn write_long(

@@ -149,7 +149,8 @@ impl Removal {
             .fetch_add(entries.len(), Ordering::Relaxed);
         let mut jobs = vec![Job::Page(dir.clone(), pages)];
         for entry in entries {
-            let handle = entry.node.and_then(|(handle, attributes)| {
+            // One that cannot be looked at fails alone, if it is no file.
+            let handle = entry.known().and_then(|(handle, attributes)| {
                 (attributes.file_type == cairn_nfs_client::v3::FileType::Directory)
                     .then_some(handle)
             });

@@ -325,6 +325,67 @@ async fn one_failure_does_not_stop_the_others_and_leaves_nothing_half() {
     assert_eq!(server.names("copy").len(), 9);
 }
 
+/// One server has two addresses: what is copied is not emptied, and no folder is copied into itself.
+#[tokio::test]
+async fn a_file_is_known_under_another_address_of_its_server() {
+    let server = FakeServer::start().await;
+    let other = server.other_address().await;
+    let scratch = TempDir::new().expect("a scratch directory");
+    let (file, data) = (scratch.path().join("file"), pattern(300_000, 1));
+    fs::write(&file, &data).expect("written");
+    run_ok(&["cp", text(&file), &server.url("/file")]).await;
+    let (_, error) = run_failing(&["cp", &server.url("/file"), &other.url("/file")]).await;
+    assert!(error.contains("the same file"), "{error}");
+    assert_eq!(server.stable("file"), Some(data));
+
+    fs::create_dir_all(scratch.path().join("dir/sub")).expect("made");
+    let dir = scratch.path().join("dir");
+    run_ok(&["cp", "-r", text(&dir), &server.url("/dir")]).await;
+    let (from, to) = (server.url("/dir"), other.url("/dir/copy"));
+    let (_, error) = run_failing(&["cp", "-r", &from, &to]).await;
+    assert!(error.contains("that the copies go to"), "{error}");
+    let (_, error) = run_failing(&["cp", "-r", &server.url("/dir/."), &other.url("/dir")]).await;
+    assert!(error.contains("the same directory"), "{error}");
+    assert_eq!(server.names("dir/copy"), ["sub"]);
+}
+
+/// What one name stands for cannot be read: the others are listed, copied and removed.
+#[tokio::test]
+async fn one_name_that_cannot_be_looked_at_stops_no_others() {
+    let server = FakeServer::start().await;
+    server.without_readdirplus();
+    let scratch = TempDir::new().expect("a scratch directory");
+    let dir = scratch.path().join("dir");
+    fs::create_dir(&dir).expect("made");
+    for index in 0..40 {
+        fs::write(dir.join(format!("{index:02}")), pattern(9, index)).expect("written");
+    }
+    run_ok(&["cp", "-r", text(&dir), &server.url("/dir")]).await;
+    let fail_one = || {
+        let mut count = 0;
+        server.script(move |procedure| {
+            count += u32::from(procedure == Procedure::Lookup);
+            // The first is that of the folder.
+            match count == 7 && procedure == Procedure::Lookup {
+                true => Action::Fail(ErrorStatus::Io),
+                false => Action::Answer,
+            }
+        });
+    };
+    fail_one();
+    let (exit, out, error) = run(&["ls", "-l", &server.url("/dir")]).await;
+    assert_eq!((exit, out.lines().count()), (Exit::Failed, 39), "{error}");
+    assert_eq!(error.lines().count(), 1, "{error}");
+    fail_one();
+    let copy = scratch.path().join("copy");
+    let (exit, error) = run_failing(&["cp", "-r", &server.url("/dir"), text(&copy)]).await;
+    assert_eq!((exit, error.lines().count()), (Exit::Failed, 1), "{error}");
+    assert_eq!(fs::read_dir(&copy).expect("there").count(), 39);
+    fail_one();
+    run_ok(&["rm", "-r", &server.url("/dir")]).await;
+    assert_eq!(server.names(""), Vec::<String>::new());
+}
+
 #[tokio::test]
 async fn a_restart_of_the_server_in_the_middle_of_a_copy_loses_nothing() {
     let server = FakeServer::start().await;

@@ -17,12 +17,20 @@ use crate::error::Error;
 const LOOKUP_DEPTH: usize = 32;
 
 /// One name in a directory, with what it names. Never `.` or `..`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct DirEntry {
     pub name: Vec<u8>,
     pub fileid: u64,
-    /// Always there when the pages were asked for with attributes.
-    pub node: Option<(FileHandle, FileAttr)>,
+    /// `None` if the pages were not asked for with attributes. An error is the server's for this one alone: what it
+    /// names cannot be read, or looked at by this user.
+    pub node: Option<Result<(FileHandle, FileAttr), Error>>,
+}
+
+impl DirEntry {
+    /// What it names, if that is known.
+    pub fn known(&self) -> Option<(FileHandle, FileAttr)> {
+        self.node.as_ref()?.as_ref().ok().copied()
+    }
 }
 
 /// Reads one directory. A name that stays there from begin to end is seen once.
@@ -161,10 +169,12 @@ impl DirPages {
         }
         let node = match (entry.handle, entry.attributes) {
             _ if !self.with_nodes => None,
-            (Some(handle), Some(attributes)) => Some((handle, attributes)),
-            _ => match self.client.child_if_there(self.dir, &entry.name).await? {
-                Some(node) => Some((node.handle, node.attributes)),
-                None => return Ok(None),
+            (Some(handle), Some(attributes)) => Some(Ok((handle, attributes))),
+            _ => match self.client.child_if_there(self.dir, &entry.name).await {
+                Ok(Some(node)) => Some(Ok((node.handle, node.attributes))),
+                Ok(None) => return Ok(None),
+                Err(error) if error.status().is_some() => Some(Err(error)),
+                Err(error) => return Err(error),
             },
         };
         Ok(Some(DirEntry {

@@ -125,14 +125,29 @@ impl FakeServer {
             address,
             state: Arc::new(Mutex::new(state)),
         };
-        let accepting = server.clone();
+        server.accept_at(listener);
+        server
+    }
+
+    fn accept_at(&self, listener: TcpListener) {
+        let accepting = self.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let server = accepting.clone();
                 tokio::spawn(async move { server.serve(stream).await });
             }
         });
-        server
+    }
+
+    /// The same server under another address.
+    pub async fn other_address(&self) -> Self {
+        let listener = TcpListener::bind("127.0.0.2:0").await.expect("a free port");
+        let address = listener.local_addr().expect("a bound address");
+        self.accept_at(listener);
+        Self {
+            address,
+            state: self.state.clone(),
+        }
     }
 
     /// The URL of `path` in the export.

@@ -450,7 +450,7 @@ async fn directories_of_many_pages_are_listed_with_or_without_readdirplus() {
         let mut got = Vec::new();
         while let Some(page) = pages.next_page().await.expect("listed") {
             for entry in page {
-                let (_, attributes) = entry.node.expect("with attributes");
+                let (_, attributes) = entry.known().expect("with attributes");
                 assert_eq!(attributes.fileid, entry.fileid);
                 got.push(entry.name);
             }

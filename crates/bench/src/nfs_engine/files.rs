@@ -159,7 +159,7 @@ async fn remove_set(client: &Client, set: FileHandle) -> Result<(), Error> {
 }
 
 fn directory_of(entry: &DirEntry) -> Option<FileHandle> {
-    let (handle, attributes) = entry.node?;
+    let (handle, attributes) = entry.known()?;
     let node = Node { handle, attributes };
     node.is_directory().then_some(handle)
 }

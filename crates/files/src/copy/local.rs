@@ -20,7 +20,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, Timespec, Timestamps};
 use rustix::io::Errno;
 
 use super::meta::{Attributes, Identity, Meta, Time};
-use super::tree::{Created, Found, Lookup, Place, Sink};
+use super::tree::{Created, Found, Listed, Lookup, Place, Sink};
 
 /// Entries of one page.
 const PAGE_ENTRY_COUNT: usize = 256;
@@ -146,7 +146,7 @@ pub(super) async fn list(path: &Path) -> anyhow::Result<Listing> {
 }
 
 impl Listing {
-    pub async fn next_page(&mut self) -> anyhow::Result<Option<Vec<(Vec<u8>, Found)>>> {
+    pub async fn next_page(&mut self) -> anyhow::Result<Option<Vec<Listed>>> {
         let Some(mut entries) = self.entries.take() else {
             return Ok(None);
         };
@@ -156,15 +156,14 @@ impl Listing {
             for entry in entries.by_ref().take(PAGE_ENTRY_COUNT) {
                 is_end = false;
                 let entry = entry?;
-                let metadata = match entry.metadata() {
-                    Ok(metadata) => metadata,
+                let found = match entry.metadata() {
+                    Ok(metadata) => Ok(Found {
+                        place: Place::Local(entry.path()),
+                        meta: meta(&metadata),
+                    }),
                     // Removed since it was listed.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                    Err(error) => return Err(error.into()),
-                };
-                let found = Found {
-                    place: Place::Local(entry.path()),
-                    meta: meta(&metadata),
+                    Err(error) => Err(error.into()),
                 };
                 page.push((entry.file_name().into_vec(), found));
             }

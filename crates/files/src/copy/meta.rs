@@ -55,6 +55,19 @@ pub(super) struct Meta {
 }
 
 impl Meta {
+    /// Its permission bits for a copy that belongs to `owner`, user and group: what runs as somebody else does not run
+    /// as them.
+    pub fn mode_for(&self, (uid, gid): (u32, u32)) -> u32 {
+        let mut mode = self.mode & 0o7777;
+        if uid != self.uid {
+            mode &= !0o4000;
+        }
+        if gid != self.gid {
+            mode &= !0o2000;
+        }
+        mode
+    }
+
     /// The file holds fewer bytes than it is long.
     pub fn is_sparse(&self) -> bool {
         self.used_bytes < self.size_bytes
@@ -122,6 +135,42 @@ impl Attributes {
             size_bytes: self.size_bytes,
             atime: time(self.times.map(|(atime, _)| atime)),
             mtime: time(self.times.map(|(_, mtime)| mtime)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_gets_the_set_uid_bit_of_somebody_else() {
+        let cases = [
+            (0o4755, (5, 6), 0o4755),
+            (0o4755, (7, 6), 0o755),
+            (0o6711, (7, 6), 0o2711),
+            (0o6711, (5, 7), 0o4711),
+            (0o7777, (7, 7), 0o1777),
+        ];
+        for (mode, owner, want) in cases {
+            let epoch = Time {
+                seconds: 0,
+                nanos: 0,
+            };
+            let meta = Meta {
+                file_type: FileType::Regular,
+                mode,
+                nlink: 1,
+                uid: 5,
+                gid: 6,
+                size_bytes: 0,
+                used_bytes: 0,
+                device: DeviceNumber::default(),
+                id: (1, 2),
+                atime: epoch,
+                mtime: epoch,
+            };
+            assert_eq!(meta.mode_for(owner), want, "{mode:o} {owner:?}");
         }
     }
 }

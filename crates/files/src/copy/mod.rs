@@ -180,9 +180,11 @@ async fn copy_all(
     console: &mut Console,
 ) -> Exit {
     let keep = args.preserve || args.recursive;
+    let owner = destination.dir.owner();
     let copy = Copy {
         keep,
-        keep_owner: keep && destination.dir.can_set_owner(),
+        keep_owner: keep && owner.0 == 0,
+        owner,
         umask: local::umask(),
         mover: Mover::new(Progress::new(console.err_is_terminal && !args.quiet)),
         links: Mutex::default(),
@@ -254,13 +256,16 @@ struct Failures {
 struct Copy {
     /// Mode, times and hard links.
     keep: bool,
+    /// The copies are given to whom the originals belong to.
     keep_owner: bool,
+    /// Whom they belong to else.
+    owner: (u32, u32),
     umask: u32,
     mover: Mover,
     /// The copy of each file with several names.
     links: Mutex<FxHashMap<Identity, Arc<OnceCell<Place>>>>,
     /// The directories that copies are made in, so that none is copied into itself.
-    roots: Mutex<Vec<Identity>>,
+    roots: Mutex<Vec<Found>>,
     failures: Mutex<Failures>,
 }
 
@@ -330,8 +335,11 @@ impl Copy {
 
     async fn begin_directory(&self, entry: &Entry) -> anyhow::Result<Job> {
         let meta = &entry.source.meta;
-        if self.roots.lock().contains(&entry.source.identity()) {
-            bail!("it is the directory that the copies go to");
+        let roots = self.roots.lock().clone();
+        for root in &roots {
+            if root.is_same(&entry.source).await? {
+                bail!("it is the directory that the copies go to");
+            }
         }
         // Until it is complete we must be able to write in it.
         let mode = self.mode(meta) | 0o700;
@@ -340,8 +348,8 @@ impl Copy {
             None => entry.to.clone(),
         };
         if entry.parent.is_none() {
-            let root = place.found().await?.identity();
-            if root == entry.source.identity() {
+            let root = place.found().await?;
+            if root.is_same(&entry.source).await? {
                 bail!("it and the destination are the same directory");
             }
             self.roots.lock().push(root);
@@ -373,13 +381,23 @@ impl Copy {
         dir.pending_count.fetch_add(page.len(), Ordering::Relaxed);
         let mut jobs = vec![Job::Page(dir.clone(), listing)];
         for (name, source) in page {
+            let shown = format!("{}/{}", dir.shown, String::from_utf8_lossy(&name));
+            let source = match source {
+                Ok(source) => source,
+                Err(error) => {
+                    self.fail(error.context(format!("copying {shown}")));
+                    // The page itself is waited for, too.
+                    dir.pending_count.fetch_sub(1, Ordering::Relaxed);
+                    continue;
+                }
+            };
             if source.meta.file_type == FileType::Regular {
                 self.mover.progress.expect(source.meta.size_bytes);
             }
             jobs.push(Job::Entry(Box::new(Entry {
                 source,
                 to: dir.place.clone(),
-                shown: format!("{}/{}", dir.shown, String::from_utf8_lossy(&name)),
+                shown,
                 name: Some(name),
                 parent: Some(dir.clone()),
             })));
@@ -458,8 +476,12 @@ impl Copy {
                 ..Attributes::default()
             };
         }
+        let mode = match self.keep_owner {
+            true => meta.mode & 0o7777,
+            false => meta.mode_for(self.owner),
+        };
         Attributes {
-            mode: Some(meta.mode & 0o7777),
+            mode: Some(mode),
             owner: self.keep_owner.then_some((meta.uid, meta.gid)),
             times: Some((meta.atime, meta.mtime)),
             size_bytes: None,

@@ -5,8 +5,8 @@ use cairn_nfs_client::v3::{CreateHow, ErrorStatus, FileType, MkNodWhat, SetAttri
 use cairn_nfs_client::{Client, DirPages, Error};
 
 use super::Remote;
-use super::meta::{Attributes, Identity, Meta};
-use super::tree::{Created, Found, Lookup, Place, Sink};
+use super::meta::{Attributes, Meta};
+use super::tree::{Created, Found, Listed, Lookup, Place, Sink};
 
 /// What the client's URL names.
 pub(super) async fn find(client: &Client, follow: bool) -> anyhow::Result<Lookup> {
@@ -44,17 +44,16 @@ pub(super) async fn found(place: &Remote) -> anyhow::Result<Found> {
 pub(super) async fn next_page(
     client: &Client,
     pages: &mut DirPages,
-) -> anyhow::Result<Option<Vec<(Vec<u8>, Found)>>> {
+) -> anyhow::Result<Option<Vec<Listed>>> {
     let Some(page) = pages.next_page().await? else {
         return Ok(None);
     };
     let found = page.into_iter().filter_map(|entry| {
-        let (handle, attributes) = entry.node?;
-        let found = Found {
+        let found = entry.node?.map(|(handle, attributes)| Found {
             place: Place::Remote((client.clone(), handle)),
             meta: attributes.into(),
-        };
-        Some((entry.name, found))
+        });
+        Some((entry.name, found.map_err(anyhow::Error::new)))
     });
     Ok(Some(found.collect()))
 }
@@ -87,7 +86,7 @@ pub(super) async fn create(
     name: &[u8],
     mode: u32,
     attributes: &Attributes,
-    source: Identity,
+    source: &Found,
 ) -> anyhow::Result<Created> {
     let (client, dir) = place;
     let set = SetAttributes {
@@ -111,7 +110,7 @@ pub(super) async fn create(
 async fn take_over(
     (client, dir): &Remote,
     name: &[u8],
-    source: Identity,
+    source: &Found,
 ) -> anyhow::Result<cairn_nfs_client::v3::FileHandle> {
     let node = client.child(*dir, name).await?;
     if node.attributes.file_type != FileType::Regular {
@@ -121,7 +120,7 @@ async fn take_over(
         place: Place::Remote((client.clone(), node.handle)),
         meta: node.attributes.into(),
     };
-    if found.identity() == source {
+    if found.is_same(source).await? {
         bail!("it and the destination are the same file");
     }
     let empty = SetAttributes {

@@ -17,6 +17,9 @@ use cairn_nfs_client::{DirPages, Uncommitted};
 use super::meta::{Attributes, Identity, Meta};
 use super::{Remote, local, remote};
 
+/// How often a file that changes is looked at through two addresses.
+const SAME_TRIES_MAX: usize = 10;
+
 /// A file or directory.
 #[derive(Clone)]
 pub(super) enum Place {
@@ -47,7 +50,38 @@ impl Found {
             id: self.meta.id,
         }
     }
+
+    /// Whether this and another are one file, also where a server has two addresses: the handles are the same then,
+    /// and so is what is told of them, as long as nothing changes. If in doubt they are: one would be emptied.
+    pub async fn is_same(&self, other: &Self) -> anyhow::Result<bool> {
+        if self.identity() == other.identity() {
+            return Ok(true);
+        }
+        let (Place::Remote((client, handle)), Place::Remote((other_client, other_handle))) =
+            (&self.place, &other.place)
+        else {
+            return Ok(false);
+        };
+        if handle != other_handle || self.meta.id != other.meta.id {
+            return Ok(false);
+        }
+        for _ in 0..SAME_TRIES_MAX {
+            let before = client.get_attr(*handle).await?;
+            let others = other_client.get_attr(*other_handle).await?;
+            if others == before {
+                return Ok(true);
+            }
+            if client.get_attr(*handle).await? == before {
+                // Two servers that began as one, perhaps, or count alike.
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
 }
+
+/// A name in a directory and what is there, if that can be found out.
+pub(super) type Listed = (Vec<u8>, anyhow::Result<Found>);
 
 /// Reads one directory, a page at a time.
 pub(super) enum Listing {
@@ -57,7 +91,7 @@ pub(super) enum Listing {
 
 impl Listing {
     /// The next entries, perhaps none; `None` at the end.
-    pub async fn next_page(&mut self) -> anyhow::Result<Option<Vec<(Vec<u8>, Found)>>> {
+    pub async fn next_page(&mut self) -> anyhow::Result<Option<Vec<Listed>>> {
         match self {
             Self::Local(listing) => listing.next_page().await,
             Self::Remote((client, _), pages) => remote::next_page(client, pages).await,
@@ -86,11 +120,17 @@ pub(super) struct Created {
 }
 
 impl Place {
-    /// Whether files made here can be given to others.
-    pub fn can_set_owner(&self) -> bool {
+    /// User and group of files made here. The first user can give them to others.
+    pub fn owner(&self) -> (u32, u32) {
         match self {
-            Self::Local(_) => rustix::process::geteuid().is_root(),
-            Self::Remote((client, _)) => client.identity().uid == 0,
+            Self::Local(_) => (
+                rustix::process::geteuid().as_raw(),
+                rustix::process::getegid().as_raw(),
+            ),
+            Self::Remote((client, _)) => {
+                let identity = client.identity();
+                (identity.uid, identity.gid)
+            }
         }
     }
 
@@ -144,9 +184,7 @@ impl Place {
     ) -> anyhow::Result<Created> {
         match self {
             Self::Local(path) => local::create(path, name, source.identity()).await,
-            Self::Remote(place) => {
-                remote::create(place, name, mode, attributes, source.identity()).await
-            }
+            Self::Remote(place) => remote::create(place, name, mode, attributes, source).await,
         }
     }
 
