@@ -364,7 +364,8 @@ class FaultyDisks(WorldTest):
     def test_an_added_disk_that_hangs_at_the_start_with_its_lock_is_done_without(self):
         server = self.server(disks=1)
         added = [server.root / f"added{index}" for index in range(3)]
-        server.cairn("disk", "add", *added)
+        for disk in added:
+            server.cairn("disk", "add", disk)
         files = self.store(server, 10, 9_000)
         server.stop()
         # It is looked at before the others are found, and not once more when they are: it has its own lock then.
