@@ -33,7 +33,7 @@ pub struct CpArgs {
     /// Copy directories with all that is in them; implies --preserve
     #[arg(short = 'r', short_alias = 'R', long)]
     pub recursive: bool,
-    /// Keep mode, times, hard links and (as root) owners
+    /// Keep mode, times, hard links and (as root) owners; set-uid bits only with their owners
     #[arg(short = 'p', long)]
     pub preserve: bool,
     /// Files that are copied at the same time

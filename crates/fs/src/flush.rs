@@ -382,13 +382,14 @@ impl Shared {
         // After that, which takes what it puts into the queue for fresh.
         state.dirty_since = self.env.clock.monotonic() + RETRY_PAUSE;
         drop(state);
+        // First: who waits looks at it when it is woken.
+        self.counters.flush_errors.fetch_add(1, Ordering::Relaxed);
         self.dirty.add(kept - job.load());
         self.forget_space();
         if error == FsError::NoSpace {
             self.dirty.note_no_space(self.env.clock.monotonic());
         }
         self.dirty.note_failure();
-        self.counters.flush_errors.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(volume = %self.volume, ino = %job.inode.ino, %error, "flush failed; the data stays in memory and is tried again");
         job.done.send_replace(Some(Err(error)));
     }

@@ -16,8 +16,6 @@ use crate::volume::Shared;
 /// What a new name is charged when space is checked: it takes metadata, which has no room set aside
 /// beside the reserve that deleting lives on.
 pub(crate) const METADATA_BYTES: u64 = 4096;
-/// Writes that are let in late at a time.
-const LATE_COUNT_MAX: usize = 4096;
 /// How long a look at the pool's free space is good for.
 const SPACE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -27,13 +25,6 @@ pub(crate) struct SpaceView {
     at: Option<Duration>,
     pub total_bytes: u64,
     pub free_bytes: u64,
-}
-
-/// A write that was let in near the limit, by what it adds.
-pub(crate) struct LateWrite {
-    new_bytes: u64,
-    /// When so many bytes were flushed it is counted with all others.
-    known_at: u64,
 }
 
 impl Shared {
@@ -94,29 +85,11 @@ impl Shared {
             }
             let (flushed, errors_now) = flushes();
             if flushed >= enough || errors_now != errors {
-                return self.let_in_late(new_bytes, flushed);
+                return Err(FsError::QuotaExceeded);
             }
             self.flush_soon(inode);
             change.await;
         }
-    }
-
-    /// Decides over a write of `new_bytes` when all is known that was dirty when it came: what became dirty since may
-    /// be overwrites, for ever. It is let in if there is room beside all that were let in so and are not known yet.
-    fn let_in_late(&self, new_bytes: u64, flushed: u64) -> Result<(), FsError> {
-        let mut late = self.late.lock();
-        late.retain(|write| write.known_at > flushed);
-        let unknown: u64 = late.iter().map(|write| write.new_bytes).sum();
-        self.require_limit(unknown.saturating_add(new_bytes))?;
-        if late.len() >= LATE_COUNT_MAX {
-            return Err(FsError::QuotaExceeded);
-        }
-        let dirty_bytes = self.dirty.bytes().saturating_add(new_bytes);
-        late.push(LateWrite {
-            new_bytes,
-            known_at: flushed.saturating_add(dirty_bytes),
-        });
-        Ok(())
     }
 
     /// What other files have is flushed when it is old enough.

@@ -89,12 +89,14 @@ impl Fs {
                 return Err(FsError::Fenced);
             }
             let checks = groups.iter().map(|group| async {
-                let (at, extent) = group.first()?;
-                shared.check_extent(*at, extent).await
+                match group.first() {
+                    Some((at, extent)) => shared.check_extent(*at, extent).await,
+                    None => Ok(None),
+                }
             });
             for (group, damage) in groups.iter().zip(join_all(checks).await) {
                 scrub.records += 1;
-                let Some(detail) = damage else { continue };
+                let Some(detail) = damage? else { continue };
                 let damaged = group.iter().map(|(at, extent)| DamagedExtent {
                     at: *at,
                     start: extent.start,
@@ -187,26 +189,28 @@ impl Shared {
         Ok(Some(extent))
     }
 
-    /// What is wrong with the record of an extent, if anything is.
-    async fn check_extent(&self, at: ExtentAt, extent: &Extent) -> Option<String> {
+    /// What is wrong with the record of an extent, if anything is. Fails if the metadata cannot be asked.
+    async fn check_extent(&self, at: ExtentAt, extent: &Extent) -> Result<Option<String>, FsError> {
         let mut record = extent.record.clone();
         loop {
             let error = match self.segments.verify(self.volume, &record).await {
-                Ok(()) => return None,
+                Ok(()) => return Ok(None),
                 Err(error) => error,
             };
             // It was moved or overwritten while it was read: what it is now counts.
-            let now = self.extent_at(at).ok().flatten()?;
+            let Some(now) = self.extent_at(at)? else {
+                return Ok(None);
+            };
             if now.record != record {
                 record = now.record;
                 continue;
             }
-            return match error.kind() {
-                ErrorKind::Damaged | ErrorKind::Gone => Some(error.to_string()),
+            return Ok(Some(match error.kind() {
+                ErrorKind::Damaged | ErrorKind::Gone => error.to_string(),
                 ErrorKind::NoSpace | ErrorKind::Refused | ErrorKind::Io => {
-                    Some(segment_error(error).to_string())
+                    segment_error(error).to_string()
                 }
-            };
+            }));
         }
     }
 

@@ -22,7 +22,7 @@ use crate::extents::{Ahead, Extent, ExtentCount, ExtentMap, LOAD_EXTENTS_MAX};
 use crate::flush::{FLIGHTS_MAX, FlushQueue};
 use crate::gc::{Collector, GcSettings};
 use crate::inode::{Inode, InodeTable, State};
-use crate::room::{LateWrite, SpaceView};
+use crate::room::SpaceView;
 use crate::tasks::Tasks;
 use crate::types::{FileKind, FsError, VolumeSpace};
 
@@ -177,8 +177,6 @@ pub(crate) struct Shared {
     pub tasks: Arc<Tasks>,
     pub counters: Counters,
     pub(crate) space: Mutex<SpaceView>,
-    /// Writes near the volume's limit of which not all is known yet.
-    pub(crate) late: Mutex<Vec<LateWrite>>,
 }
 
 impl Fs {
@@ -273,7 +271,6 @@ impl Fs {
             orphan_wake: Notify::new(),
             counters: Counters::default(),
             space: Mutex::default(),
-            late: Mutex::default(),
         }));
         let read = fs.0.inode(ROOT).map(drop);
         let read = read.and_then(|()| fs.0.replay(journal));

@@ -1,11 +1,8 @@
 //! Volumes with a size limit.
 
-use std::pin::pin;
-
 use bytes::Bytes;
 use cairn_base::Ino;
 use cairn_fs::*;
-use futures_util::future::{Either, join_all, select};
 
 use world::*;
 
@@ -94,66 +91,5 @@ fn a_file_is_made_while_others_are_overwritten() {
         write(&world, ino, 6 * MIB, 2 * MIB).await.unwrap();
         commit(&world, ino).await;
         make(b"a third").await.unwrap();
-    });
-}
-
-/// Somebody overwrites bytes all the time, so that some are always dirty: what fits beside what files hold is let in,
-/// and no more.
-#[test]
-fn who_adds_does_not_wait_for_ever_for_those_who_overwrite() {
-    block_on(async {
-        let (world, ino) = limited(4).await;
-        write(&world, ino, 0, 6 * MIB).await.unwrap();
-        commit(&world, ino).await;
-        let overwrites = async {
-            loop {
-                for mib in 0..6 {
-                    write(&world, ino, mib * MIB, MIB).await.unwrap();
-                }
-                tokio::task::yield_now().await;
-            }
-        };
-        let mut overwrites = pin!(overwrites);
-        for mib in 0..6 {
-            write(&world, ino, mib * MIB, MIB).await.unwrap();
-        }
-        for (mib, want) in [(6, Ok(())), (7, Ok(())), (8, Err(FsError::QuotaExceeded))] {
-            let adding = pin!(write(&world, ino, mib * MIB, MIB));
-            match select(adding, overwrites.as_mut()).await {
-                Either::Left((added, _)) => assert_eq!(added, want, "{mib}"),
-                Either::Right(_) => unreachable!("it overwrites for ever"),
-            }
-        }
-    });
-}
-
-/// As many as come at a time: no more than there is room for are let in.
-#[test]
-fn many_who_add_at_a_time_do_not_pass_the_limit() {
-    block_on(async {
-        let (world, ino) = limited(5).await;
-        write(&world, ino, 0, 6 * MIB).await.unwrap();
-        commit(&world, ino).await;
-        let overwrites = async {
-            loop {
-                for mib in 0..6 {
-                    write(&world, ino, mib * MIB, MIB).await.unwrap();
-                }
-                tokio::task::yield_now().await;
-            }
-        };
-        let overwrites = pin!(overwrites);
-        for mib in 0..6 {
-            write(&world, ino, mib * MIB, MIB).await.unwrap();
-        }
-        let adding = (0..16).map(|part| write(&world, ino, (8 + part) * MIB, MIB / 2));
-        let added = match select(join_all(adding), overwrites).await {
-            Either::Left((added, _)) => added,
-            Either::Right(_) => unreachable!("it overwrites for ever"),
-        };
-        let let_in = added.iter().filter(|added| added.is_ok()).count();
-        assert_eq!(let_in, 4, "{added:?}");
-        commit(&world, ino).await;
-        assert_eq!(world.fs.meta().counters().file_bytes, LIMIT_BYTES);
     });
 }

@@ -56,13 +56,13 @@ pub(super) struct Meta {
 
 impl Meta {
     /// Its permission bits for a copy that belongs to `owner`, user and group: what runs as somebody else does not run
-    /// as them.
+    /// as them. Of a directory the set-gid bit says whose group new files get, which is kept.
     pub fn mode_for(&self, (uid, gid): (u32, u32)) -> u32 {
         let mut mode = self.mode & 0o7777;
         if uid != self.uid {
             mode &= !0o4000;
         }
-        if gid != self.gid {
+        if gid != self.gid && self.file_type != FileType::Directory {
             mode &= !0o2000;
         }
         mode
@@ -146,19 +146,20 @@ mod tests {
     #[test]
     fn nobody_gets_the_set_uid_bit_of_somebody_else() {
         let cases = [
-            (0o4755, (5, 6), 0o4755),
-            (0o4755, (7, 6), 0o755),
-            (0o6711, (7, 6), 0o2711),
-            (0o6711, (5, 7), 0o4711),
-            (0o7777, (7, 7), 0o1777),
+            (FileType::Regular, 0o4755, (5, 6), 0o4755),
+            (FileType::Regular, 0o4755, (7, 6), 0o755),
+            (FileType::Regular, 0o6711, (7, 6), 0o2711),
+            (FileType::Regular, 0o6711, (5, 7), 0o4711),
+            (FileType::Regular, 0o7777, (7, 7), 0o1777),
+            (FileType::Directory, 0o2775, (7, 7), 0o2775),
         ];
-        for (mode, owner, want) in cases {
+        for (file_type, mode, owner, want) in cases {
             let epoch = Time {
                 seconds: 0,
                 nanos: 0,
             };
             let meta = Meta {
-                file_type: FileType::Regular,
+                file_type,
                 mode,
                 nlink: 1,
                 uid: 5,

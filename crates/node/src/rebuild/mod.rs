@@ -52,19 +52,31 @@ fn add(segments: &mut Vec<SegmentId>, segment: SegmentId) {
 }
 
 /// Ends a move of which the log was told; whether the shard is at its new place.
-async fn end_move(fs: &Fs, moved: Moved, durable: Result<(), MetaError>) -> bool {
-    match durable {
-        Ok(()) => {
-            moved.finish().await;
-            true
-        }
+async fn end_move(
+    fs: &Fs,
+    moved: Moved,
+    durable: Result<(), MetaError>,
+    shard_len_bytes: u64,
+    progress: &Mutex<Progress>,
+) -> bool {
+    if let Err(error) = durable {
         // Nobody knows what the log has: both copies stay. The volume is opened again then, and a sweep removes the
         // one that is too many.
-        Err(error) => {
-            tracing::warn!(volume = fs.name(), %error, "the new place of a shard is not durable");
-            false
-        }
+        tracing::warn!(volume = fs.name(), %error, "the new place of a shard is not durable");
+        return false;
     }
+    let (segment, lost_bytes) = (moved.info().id, moved.lost_bytes);
+    moved.finish().await;
+    if lost_bytes > 0 {
+        tracing::error!(volume = fs.name(), %segment, lost_bytes, "some bytes of a shard could not be had from anywhere; a scrub finds the files");
+    }
+    let mut progress = progress.lock();
+    progress.shards_moved += 1;
+    progress.moved_bytes += shard_len_bytes;
+    progress.shards_left = progress.shards_left.saturating_sub(1);
+    progress.bytes_left = progress.bytes_left.saturating_sub(shard_len_bytes);
+    progress.lost_bytes += lost_bytes;
+    true
 }
 
 #[derive(Default)]
@@ -86,7 +98,10 @@ struct Progress {
 pub struct Rebuild {
     pace: Pace,
     wake: Notify,
-    progress: Mutex<Progress>,
+    progress: Arc<Mutex<Progress>>,
+    /// Volumes with a shard whose new place is not durable yet, because the log has no space or its disk does not
+    /// answer: nothing more of them is moved until it is.
+    late_commits: Arc<Mutex<BTreeSet<VolumeId>>>,
     /// Since when a disk cannot be read.
     away_since: Mutex<BTreeMap<DiskId, Duration>>,
     put_offs: Mutex<PutOffs>,
@@ -106,7 +121,8 @@ impl Rebuild {
         Self {
             pace,
             wake: Notify::new(),
-            progress: Mutex::default(),
+            progress: Arc::default(),
+            late_commits: Arc::default(),
             away_since: Mutex::default(),
             put_offs: Mutex::default(),
             last_standings: Mutex::default(),
@@ -241,6 +257,9 @@ impl Inner {
         let done = self.do_some(work, &mut problems).await;
         let now = self.env.clock.monotonic();
         let reasons = self.rebuild.put_offs.lock().reasons(now);
+        let mut reasons: Vec<String> = reasons.into_iter().collect();
+        // What holds up many comes before what is told of one.
+        reasons.sort_by_key(|why| why.starts_with("segment "));
         problems.extend(reasons.into_iter().take(PROBLEMS_MAX));
         self.set_problems(problems);
         done
@@ -346,6 +365,14 @@ impl Inner {
                 problems.insert(format!("volume {} waits for its metadata", fs.name()));
                 continue;
             }
+            if self.is_commit_late(work.volume) {
+                problems.insert(format!(
+                    "volume {}: the new place of a shard is not durable yet, for its log has no space or its disk does \
+                     not answer; its other data stays where it is until then",
+                    fs.name()
+                ));
+                continue;
+            }
             let segments = rewrites.entry(work.volume).or_default();
             if work.is_narrow {
                 // Of an append that is not committed, or never will be.
@@ -367,6 +394,9 @@ impl Inner {
                 continue;
             }
             for index in &work.shards {
+                if self.is_commit_late(work.volume) {
+                    break;
+                }
                 match self.move_one(&fs, &work, *index).await {
                     Ok(()) => moved += 1,
                     // Those beyond what fits in the next round.
@@ -394,7 +424,9 @@ impl Inner {
             }
         }
         for (volume, segments) in rewrites {
-            if let Some(VolumeService::Serving(fs)) = self.service(volume) {
+            if let Some(VolumeService::Serving(fs)) = self.service(volume)
+                && !self.is_commit_late(volume)
+            {
                 moved += self.rewrite(&fs, &segments).await;
             }
         }
@@ -418,30 +450,24 @@ impl Inner {
             index,
         };
         let moved = self.store.move_shard(at, &self.rebuild.pace).await?;
-        let lost_bytes = moved.lost_bytes;
-        if !self.commit_move(fs, moved).await {
-            // Else all of it is copied again at once, perhaps for nothing again.
-            let why = format!(
-                "segment {} of volume {}: the new place of a shard was not taken",
-                work.segment, work.volume
-            );
-            self.put_off((work.volume, work.segment), Prospect::Open, why);
-            return Err(MoveError::NotNow);
+        if self.commit_move(fs, moved, work.shard_len_bytes).await {
+            return Ok(());
         }
-        let mut progress = self.rebuild.progress.lock();
-        progress.shards_moved += 1;
-        progress.moved_bytes += work.shard_len_bytes;
-        progress.shards_left = progress.shards_left.saturating_sub(1);
-        progress.bytes_left = progress.bytes_left.saturating_sub(work.shard_len_bytes);
-        progress.lost_bytes += lost_bytes;
-        if lost_bytes > 0 {
-            tracing::error!(volume = fs.name(), segment = %work.segment, shard = index, lost_bytes, "some bytes of a shard could not be had from anywhere; a scrub finds the files");
-        }
-        Ok(())
+        // Else all of it is copied again at once, perhaps for nothing again.
+        let why = format!(
+            "segment {} of volume {}: the new place of a shard was not taken, or is not durable yet",
+            work.segment, work.volume
+        );
+        self.put_off((work.volume, work.segment), Prospect::Open, why);
+        Err(MoveError::NotNow)
+    }
+
+    fn is_commit_late(&self, volume: VolumeId) -> bool {
+        self.rebuild.late_commits.lock().contains(&volume)
     }
 
     /// Makes the new place of a shard durable; whether it is there now.
-    async fn commit_move(&self, fs: &Fs, moved: Moved) -> bool {
+    async fn commit_move(&self, fs: &Fs, moved: Moved, shard_len_bytes: u64) -> bool {
         let commit = self.rebuild.commits.clone().read_owned().await;
         let info = moved.info();
         if fs.meta().segment(info.id).is_none() || !moved.is_welcome() {
@@ -458,13 +484,16 @@ impl Inner {
         }
         let waiting = self.while_it_works(fs, fs.meta().durable(ticket)).await;
         if let Some(durable) = waiting {
-            return end_move(fs, moved, durable).await;
+            return end_move(fs, moved, durable, shard_len_bytes, &self.rebuild.progress).await;
         }
-        // The log has no space, or its disk does not answer. Other volumes' data moves meanwhile.
-        let fs = fs.clone();
+        // The log has no space, or its disk does not answer. Shards of other volumes move meanwhile.
+        let late = Arc::clone(&self.rebuild.late_commits);
+        late.lock().insert(fs.volume());
+        let (fs, progress) = (fs.clone(), Arc::clone(&self.rebuild.progress));
         let task = async move {
             let durable = fs.meta().durable(ticket).await;
-            end_move(&fs, moved, durable).await;
+            end_move(&fs, moved, durable, shard_len_bytes, &progress).await;
+            late.lock().remove(&fs.volume());
             drop(commit);
         };
         self.env.spawner.spawn("commit move", Box::pin(task));
@@ -501,7 +530,7 @@ impl Inner {
                     Err(error) => (Prospect::Open, error.to_string()),
                     Ok(()) if self.live_bytes(fs, &[segment]) > 0 => (
                         Prospect::Poor,
-                        "they hold data that cannot be read; `cairn scrub start` finds the files"
+                        "they are in use, or hold data that cannot be read; `cairn scrub start` finds the files of such"
                             .to_owned(),
                     ),
                     Ok(()) => (Prospect::Open, "they are not deleted yet".to_owned()),
@@ -583,6 +612,30 @@ impl Inner {
             segments.filter(|info| info.code.parity() < parity).count() as u64
         });
         narrow.sum()
+    }
+
+    /// Segments with shards that cannot be read where they should be, and how many more the worst of them may lose.
+    pub fn segments_short(&self) -> Option<(u64, i16)> {
+        let standings = self.standings();
+        let is_missing =
+            |id: &&DiskId| !matches!(standings.get(id), Some(Standing::Fine | Standing::Leaving));
+        let mut short: Option<(u64, i16)> = None;
+        for fs in self.serving_all() {
+            for info in self.store.segments(fs.volume()) {
+                let missing = info.disks.iter().filter(is_missing).count();
+                if missing > 0 {
+                    let spare = i16::from(info.code.parity()) - missing as i16;
+                    let (count, worst) = short.unwrap_or((0, spare));
+                    short = Some((count + 1, worst.min(spare)));
+                }
+            }
+        }
+        short
+    }
+
+    /// Bytes that moves and rebuilds could not have from anywhere, since the start.
+    pub fn rebuild_lost_bytes(&self) -> u64 {
+        self.rebuild.progress.lock().lost_bytes
     }
 
     fn shards_missing(&self, standings: &BTreeMap<DiskId, Standing>) -> u64 {
