@@ -278,6 +278,9 @@ impl Controller {
             volumes_degraded: degraded.collect(),
             volumes_unprotected: unprotected.collect(),
             narrow_segments: inner.narrow_segments(),
+            segments_short: inner.segments_short(),
+            damaged_places: inner.scrub.damaged(),
+            lost_bytes: inner.rebuild_lost_bytes(),
             damaged_reads: inner.store.stats().damaged_reads,
             free_percent: percent(space.free_bytes, space.total_bytes),
         }

@@ -24,6 +24,12 @@ pub struct Observed {
     pub volumes_unprotected: Vec<String>,
     /// Parts of the data that have less protection than their volumes ask for.
     pub narrow_segments: u64,
+    /// Parts of the data with shards that are lost and not rebuilt yet, and how many more the worst of them may lose.
+    pub segments_short: Option<(u64, i16)>,
+    /// Places of files that the last scrub found damaged beyond repair.
+    pub damaged_places: u64,
+    /// Bytes that were given up while data was moved or rebuilt, since the start.
+    pub lost_bytes: u64,
     /// Reads that failed for good since the start.
     pub damaged_reads: u64,
     /// Disks that work and that the configuration names; `None` if it names all that work.
@@ -55,11 +61,22 @@ pub fn judge(observed: &Observed) -> Judgement {
     for disk in observed.disks_lost.iter().chain(&observed.disks_troubled) {
         warnings.push(format!("disk {disk}"));
     }
-    if lost > 0 && lost >= observed.tolerated {
+    let least_spare = observed.segments_short.map(|(_, spare)| spare);
+    if lost > 0 && lost >= observed.tolerated || least_spare == Some(0) {
         warnings.push(
             "no further disk can be lost without losing data: bring the missing disks back"
                 .to_owned(),
         );
+    }
+    match observed.segments_short {
+        Some((count, spare)) if spare < 0 => warnings.push(format!(
+            "{count} segments of data have lost shards, some of them more than they may: bring the missing disks \
+             back, or `cairn scrub start` finds the files that are damaged"
+        )),
+        Some((count, _)) => warnings.push(format!(
+            "{count} segments of data have lost shards that are not rebuilt yet; `cairn disk list` says how far that is"
+        )),
+        None => {}
     }
     for volume in &observed.volumes_failed {
         warnings.push(format!("volume {volume}"));
@@ -90,6 +107,18 @@ pub fn judge(observed: &Observed) -> Judgement {
             observed.narrow_segments
         ));
     }
+    if observed.damaged_places > 0 {
+        warnings.push(format!(
+            "{} places of files are damaged beyond repair; `cairn scrub report` names them",
+            observed.damaged_places
+        ));
+    }
+    if observed.lost_bytes > 0 {
+        warnings.push(format!(
+            "{} bytes could not be had from anywhere when data was moved or rebuilt; `cairn scrub start` finds the files",
+            observed.lost_bytes
+        ));
+    }
     if observed.damaged_reads > 0 {
         warnings.push(format!(
             "{} reads since the start met data that is damaged beyond repair; the log names it",
@@ -104,12 +133,16 @@ pub fn judge(observed: &Observed) -> Judgement {
             "only {percent}% of the space is free: delete data or add a disk"
         ));
     }
-    let health = if !observed.volumes_failed.is_empty() || lost > observed.tolerated {
+    let is_beyond = lost > observed.tolerated || least_spare.is_some_and(|spare| spare < 0);
+    let health = if !observed.volumes_failed.is_empty() || is_beyond {
         Health::Failed
     } else if lost > 0
         || !observed.disks_troubled.is_empty()
         || !observed.volumes_degraded.is_empty()
         || observed.narrow_segments > 0
+        || observed.segments_short.is_some()
+        || observed.damaged_places > 0
+        || observed.lost_bytes > 0
         || observed.damaged_reads > 0
     {
         Health::Degraded
@@ -209,6 +242,51 @@ mod tests {
                 "data with too few copies",
                 Observed {
                     narrow_segments: 3,
+                    ..six()
+                },
+                Health::Degraded,
+                1,
+            ),
+            (
+                "a disk was taken out, and what was on it is not rebuilt",
+                Observed {
+                    segments_short: Some((7, 1)),
+                    ..six()
+                },
+                Health::Degraded,
+                1,
+            ),
+            (
+                "two disks were",
+                Observed {
+                    segments_short: Some((7, 0)),
+                    ..six()
+                },
+                Health::Degraded,
+                2,
+            ),
+            (
+                "a volume may lose less than the others",
+                Observed {
+                    segments_short: Some((7, -1)),
+                    ..lost(2)
+                },
+                Health::Failed,
+                4,
+            ),
+            (
+                "files are damaged",
+                Observed {
+                    damaged_places: 3,
+                    ..six()
+                },
+                Health::Degraded,
+                1,
+            ),
+            (
+                "bytes were given up",
+                Observed {
+                    lost_bytes: 65_536,
                     ..six()
                 },
                 Health::Degraded,
