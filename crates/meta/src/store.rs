@@ -306,6 +306,11 @@ impl MetaStore {
         Ino(ino)
     }
 
+    /// The last number of an inode that was given.
+    pub fn ino_last(&self) -> Ino {
+        Ino(self.shared.pending.lock().ino_next.saturating_sub(1))
+    }
+
     /// A number that no segment of this volume ever had, also if the process dies. Starts at 1.
     pub fn allocate_segment(&self) -> SegmentId {
         let mut pending = self.shared.pending.lock();

@@ -3,6 +3,8 @@
 //! Owns: the state as plain data, its limits, its encoding.
 //! Must not know: I/O, and how a scrub goes; `scrub` does.
 
+use std::collections::BTreeSet;
+
 use cairn_admin::api::ScrubStage;
 use cairn_base::{PoolId, VolumeId};
 use serde::{Deserialize, Serialize};
@@ -10,11 +12,13 @@ use serde::{Deserialize, Serialize};
 use crate::pool::{PoolFileError, decode_file, encode_file};
 
 const MAGIC: &str = "cairn-scrub";
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
 /// The file is not longer than this, in bytes.
 pub const FILE_LEN_BYTES_MAX: u64 = 8 << 20;
 /// Most damaged places that are remembered; more are counted.
 pub const DAMAGES_MAX: usize = 10_000;
+/// Most segments that are remembered to be written anew; more are for the next scrub.
+pub const REWRITES_MAX: usize = 10_000;
 /// No count that is true comes near this, and whatever is added to one that is below fits.
 pub const COUNT_MAX: u64 = 1 << 62;
 
@@ -25,8 +29,14 @@ pub struct Cursor {
     pub volume: VolumeId,
     /// The last segment that is done.
     pub segment: u64,
+    /// The last segment that is to be looked at: what is made meanwhile may be more than can be looked at, for ever.
+    #[serde(default)]
+    pub segment_last: Option<u64>,
     /// All segments are done; of the records, those up to this place.
     pub records: Option<(u64, u64)>,
+    /// The same of the inodes.
+    #[serde(default)]
+    pub inode_last: Option<u64>,
 }
 
 /// Bytes `start..end` of a file that cannot be read any more.
@@ -64,6 +74,9 @@ pub struct ScrubState {
     pub shards_sealed: u64,
     pub shards_away: u64,
     pub errors: u64,
+    /// Segments of the volume that it is in whose records have to be written anew.
+    #[serde(default)]
+    pub rewrites: BTreeSet<u64>,
     pub damages: Vec<Damage>,
     pub damages_more: u64,
 }
@@ -89,6 +102,9 @@ impl ScrubState {
         }
         if self.damages.len() > DAMAGES_MAX {
             return refuse("too many damaged places");
+        }
+        if self.rewrites.len() > REWRITES_MAX {
+            return refuse("too many segments to be written anew");
         }
         if self.damages.iter().any(|damage| damage.start > damage.end) {
             return refuse("a damaged place that ends before it begins");

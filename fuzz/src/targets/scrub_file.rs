@@ -2,7 +2,7 @@
 
 use cairn_base::crc32c;
 
-use crate::scrub_file::{DAMAGES_MAX, decode, encode};
+use crate::scrub_file::{DAMAGES_MAX, REWRITES_MAX, decode, encode};
 
 /// Longest true count, and what is added to one is far less: nothing may overflow.
 const COUNT_MAX: u64 = u64::MAX / 2;
@@ -10,7 +10,7 @@ const COUNT_MAX: u64 = u64::MAX / 2;
 /// Tries one input.
 pub fn run(input: &[u8]) {
     check(input);
-    let mut file = format!("cairn-scrub 1 {:08x}\n", crc32c(input)).into_bytes();
+    let mut file = format!("cairn-scrub 2 {:08x}\n", crc32c(input)).into_bytes();
     file.extend_from_slice(input);
     check(&file);
 }
@@ -20,6 +20,7 @@ fn check(file: &[u8]) {
         return;
     };
     assert!(state.damages.len() <= DAMAGES_MAX);
+    assert!(state.rewrites.len() <= REWRITES_MAX);
     for damage in &state.damages {
         assert!(damage.start <= damage.end);
     }

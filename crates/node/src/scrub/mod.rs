@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 use crate::node::{Inner, VolumeService};
 use crate::pool_store;
 use crate::scrub_file::{
-    Cursor, DAMAGES_MAX, Damage, FILE_LEN_BYTES_MAX, ScrubState, decode, encode,
+    Cursor, DAMAGES_MAX, Damage, FILE_LEN_BYTES_MAX, REWRITES_MAX, ScrubState, decode, encode,
 };
 
 mod report;
@@ -35,6 +35,8 @@ const DETAIL_CHARS_MAX: usize = 200;
 const SAVE_INTERVAL: Duration = Duration::from_secs(10);
 /// A task with nothing to do looks this often whether the node is still there.
 const IDLE_INTERVAL: Duration = Duration::from_secs(2);
+/// How often it is looked whether damaged places are still there, while no scrub runs.
+const PRUNE_INTERVAL: Duration = Duration::from_secs(30);
 /// A volume that cannot be read just now, because it is opened again on other disks for example, is tried
 /// again so often before it is left out.
 const ATTEMPTS_MAX: u32 = 60;
@@ -61,6 +63,8 @@ impl ScrubState {
             rate_bytes_per_second: self.rate_bytes_per_second,
             stage: ScrubStage::Running,
             started_seconds: now_seconds,
+            // They are damaged until this run comes to them.
+            damages: std::mem::take(&mut self.damages),
             ..Self::default()
         };
     }
@@ -74,6 +78,7 @@ impl ScrubState {
             }
             // Deleted meanwhile.
             self.cursor = None;
+            self.rewrites.clear();
             self.volumes_done.push(cursor.volume);
         }
         let open = volumes
@@ -95,6 +100,24 @@ impl ScrubState {
         self.shards_rebuilt += scrub.shards_rebuilt;
         self.shards_sealed += scrub.shards_sealed;
         self.shards_away += scrub.shards_away;
+    }
+
+    /// Forgets what earlier runs found damaged from `after` on up to `to`, which has been looked at once more.
+    fn forget_damages(&mut self, volume: VolumeId, after: (u64, u64), to: Option<(u64, u64)>) {
+        self.damages.retain(|damage| {
+            let at = (damage.inode, damage.end);
+            let is_passed = at > after && to.is_none_or(|to| at <= to);
+            damage.volume != volume || !is_passed
+        });
+    }
+
+    /// Remembers a segment that has to be written anew.
+    fn add_rewrite(&mut self, segment: SegmentId) {
+        if self.rewrites.len() < REWRITES_MAX {
+            self.rewrites.insert(segment.0);
+        } else {
+            self.errors += 1;
+        }
     }
 
     fn add_damage(&mut self, volume: VolumeId, found: DamagedExtent) {
@@ -136,11 +159,15 @@ pub struct Scrub {
     spent_before: AtomicU64,
     /// Grows with every scrub that is begun: what is found for an earlier one is of no use.
     run: AtomicU64,
-    /// Segments of a volume that are still to be looked at, the next one last.
-    todo: Mutex<(VolumeId, Vec<SegmentId>)>,
-    /// Segments whose records have to be written anew, because their shards contradict one another, or because one
-    /// cannot be made from the others.
-    inconsistent: Mutex<BTreeSet<(VolumeId, SegmentId)>>,
+    /// Segments of a volume that a run has still to look at, the next one last.
+    todo: Mutex<Todo>,
+}
+
+#[derive(Default)]
+struct Todo {
+    run: u64,
+    volume: VolumeId,
+    segments: Vec<SegmentId>,
 }
 
 impl Scrub {
@@ -155,7 +182,6 @@ impl Scrub {
             spent_before: AtomicU64::new(0),
             run: AtomicU64::new(0),
             todo: Mutex::default(),
-            inconsistent: Mutex::default(),
         }
     }
 
@@ -165,8 +191,6 @@ impl Scrub {
         self.run.fetch_add(1, Ordering::AcqRel);
         self.spent_before
             .store(self.pace.spent_bytes(), Ordering::Release);
-        self.todo.lock().1.clear();
-        self.inconsistent.lock().clear();
         *self.since.lock() = None;
     }
 
@@ -187,16 +211,24 @@ impl Scrub {
         self.pace.spent_bytes().saturating_sub(before)
     }
 
-    fn next_todo(&self, volume: VolumeId) -> Option<SegmentId> {
+    fn next_todo(&self, run: u64, volume: VolumeId) -> Option<SegmentId> {
         let todo = self.todo.lock();
-        (todo.0 == volume).then(|| todo.1.last().copied()).flatten()
+        let is_its = (todo.run, todo.volume) == (run, volume);
+        is_its.then(|| todo.segments.last().copied()).flatten()
     }
 
-    fn done_todo(&self, volume: VolumeId, segment: SegmentId) {
+    fn done_todo(&self, run: u64, volume: VolumeId, segment: SegmentId) {
         let mut todo = self.todo.lock();
-        if todo.0 == volume && todo.1.last() == Some(&segment) {
-            todo.1.pop();
+        let is_its = (todo.run, todo.volume) == (run, volume);
+        if is_its && todo.segments.last() == Some(&segment) {
+            todo.segments.pop();
         }
+    }
+
+    /// Places of files that are known to be damaged.
+    pub fn damaged(&self) -> u64 {
+        let state = self.state.lock();
+        state.damages.len() as u64 + state.damages_more
     }
 
     fn is_running(&self) -> bool {
@@ -224,6 +256,7 @@ pub async fn tend(inner: &Arc<Inner>) {
     load(inner).await;
     let env = inner.env.clone();
     let node = Arc::downgrade(inner);
+    let mut pruned_at = Duration::ZERO;
     let task = async move {
         loop {
             let Some(inner) = node.upgrade() else { return };
@@ -238,11 +271,38 @@ pub async fn tend(inner: &Arc<Inner>) {
             let wake = async {
                 inner.scrub.wake.notified().await;
             };
+            let now = env.clock.monotonic();
+            if now.saturating_sub(pruned_at) >= PRUNE_INTERVAL {
+                pruned_at = now;
+                prune(&inner);
+            }
             let sleep = env.clock.sleep(IDLE_INTERVAL);
             select(std::pin::pin!(wake), sleep).await;
         }
     };
     inner.env.spawner.spawn("scrub", Box::pin(task));
+}
+
+/// Forgets damaged places that are gone: their file was deleted, or the bytes were overwritten.
+fn prune(inner: &Inner) {
+    let damages = inner.scrub.state.lock().damages.clone();
+    if damages.is_empty() {
+        return;
+    }
+    let services = inner.volumes.read().clone();
+    let is_gone = |damage: &Damage| match services.get(&damage.volume) {
+        // What cannot be asked now may be there still.
+        Some(VolumeService::Serving(fs)) => !fs.is_still_there(&damage.extent()).unwrap_or(true),
+        Some(VolumeService::Failed(_)) => false,
+        None => true,
+    };
+    let place = |damage: &Damage| (damage.volume, damage.inode, damage.start, damage.end);
+    let gone = damages.iter().filter(|damage| is_gone(damage));
+    let gone: BTreeSet<_> = gone.map(place).collect();
+    let mut state = inner.scrub.state.lock();
+    state
+        .damages
+        .retain(|damage| !gone.contains(&place(damage)));
 }
 
 async fn load(inner: &Inner) {
@@ -305,9 +365,9 @@ async fn run(node: &Weak<Inner>) {
         }
         let step = step(&inner).await;
         match step {
-            Ok(true) => attempts = 0,
-            Ok(false) => {
-                finish(&inner).await;
+            Ok(Step::Done) => attempts = 0,
+            Ok(Step::End(run)) => {
+                finish(&inner, run).await;
                 return;
             }
             Err(error) => {
@@ -334,15 +394,16 @@ async fn run(node: &Weak<Inner>) {
     }
 }
 
-async fn finish(inner: &Inner) {
+async fn finish(inner: &Inner, run: u64) {
     // A node that stops has no volumes any more; that is not the end of the scrub.
     if inner.is_stopping() {
         return;
     }
     {
         let mut state = inner.scrub.state.lock();
-        // Paused in the last moment: the next start finds nothing left to do.
-        if state.stage == ScrubStage::Running {
+        // Paused in the last moment: the next start finds nothing left to do. Or begun anew: that is not the end.
+        let is_its = inner.scrub.run.load(Ordering::Acquire) == run;
+        if state.stage == ScrubStage::Running && is_its {
             state.stage = ScrubStage::Done;
             state.finished_seconds = inner.env.clock.now().seconds;
             tracing::info!(
@@ -362,14 +423,22 @@ fn leave_volume(inner: &Inner) {
     let mut state = inner.scrub.state.lock();
     if let Some(cursor) = state.cursor.take() {
         state.volumes_done.push(cursor.volume);
+        state.rewrites.clear();
     }
 }
 
-/// One segment, or a few hundred records. False: all is done.
-async fn step(inner: &Inner) -> Result<bool, StepError> {
+enum Step {
+    Done,
+    /// Nothing is left of this run.
+    End(u64),
+}
+
+/// One segment, or a few hundred records.
+async fn step(inner: &Inner) -> Result<Step, StepError> {
     let scrub = &inner.scrub;
-    let Some((run, mut cursor, fs)) = place(inner)? else {
-        return Ok(false);
+    let (run, placed) = place(inner)?;
+    let Some((mut cursor, fs)) = placed else {
+        return Ok(Step::End(run));
     };
     let volume = cursor.volume;
     if let Some(after) = cursor.records {
@@ -377,9 +446,16 @@ async fn step(inner: &Inner) -> Result<bool, StepError> {
             ino: Ino(after.0),
             end: after.1,
         };
+        let after_place = after;
         let after = (at != ExtentAt::default()).then_some(at);
+        // Of files that are made meanwhile there may be no end.
+        let inode_last = *cursor
+            .inode_last
+            .get_or_insert_with(|| fs.meta().ino_last().0);
         let found = fs.scrub_records(after, &scrub.pace).await?;
+        let next = found.next.filter(|next| next.ino.0 <= inode_last);
         scrub.note(run, |state| {
+            state.forget_damages(volume, after_place, next.map(|next| (next.ino.0, next.end)));
             state.records += found.records;
             state.done_bytes += found.record_bytes;
             for damaged in found.damaged {
@@ -393,7 +469,7 @@ async fn step(inner: &Inner) -> Result<bool, StepError> {
                 );
                 state.add_damage(volume, damaged);
             }
-            match found.next {
+            match next {
                 Some(next) => {
                     cursor.records = Some((next.ino.0, next.end));
                     state.cursor = Some(cursor);
@@ -404,30 +480,39 @@ async fn step(inner: &Inner) -> Result<bool, StepError> {
                 }
             }
         });
-        return Ok(true);
+        return Ok(Step::Done);
     }
     // A volume that is closing has no segments to look at; it is tried again.
     let closing = |_| FsError::Fenced;
-    if scrub.next_todo(volume).is_none() {
-        let mut ids = inner.store.segment_ids(volume).map_err(closing)?;
-        ids.retain(|id| id.0 > cursor.segment);
-        ids.sort_unstable_by(|left, right| right.cmp(left));
-        *scrub.todo.lock() = (volume, ids);
+    if scrub.next_todo(run, volume).is_none() {
+        let mut segments = inner.store.segment_ids(volume).map_err(closing)?;
+        segments.sort_unstable_by(|left, right| right.cmp(left));
+        let newest = segments.first().map_or(0, |id| id.0);
+        let last = *cursor.segment_last.get_or_insert(newest);
+        segments.retain(|id| id.0 > cursor.segment && id.0 <= last);
+        *scrub.todo.lock() = Todo {
+            run,
+            volume,
+            segments,
+        };
     }
-    let Some(segment) = scrub.next_todo(volume) else {
-        write_anew(inner, &fs).await?;
+    let Some(segment) = scrub.next_todo(run, volume) else {
+        write_anew(inner, &fs, run).await?;
         cursor.records = Some((0, 0));
-        scrub.note(run, |state| state.cursor = Some(cursor));
-        return Ok(true);
+        scrub.note(run, |state| {
+            state.rewrites.clear();
+            state.cursor = Some(cursor);
+        });
+        return Ok(Step::Done);
     };
     let info = inner.store.segment(volume, segment);
     let scrubbed = inner.store.scrub_segment(volume, segment, &scrub.pace);
     let scrubbed = scrubbed.await.map_err(closing)?;
-    if scrubbed.needs_rewrite() {
-        scrub.inconsistent.lock().insert((volume, segment));
-    }
-    scrub.done_todo(volume, segment);
+    scrub.done_todo(run, volume, segment);
     scrub.note(run, |state| {
+        if scrubbed.needs_rewrite() {
+            state.add_rewrite(segment);
+        }
         state.add_segment(scrubbed);
         let bytes = info.map_or(0, |info| {
             info.shard_len_bytes * u64::from(info.code.total())
@@ -436,22 +521,25 @@ async fn step(inner: &Inner) -> Result<bool, StepError> {
         cursor.segment = segment.0;
         state.cursor = Some(cursor);
     });
-    Ok(true)
+    Ok(Step::Done)
 }
 
 /// Writes the records anew of segments whose shards nothing vouches for: those that a crash left without
 /// footers, so that nobody can tell whether their parity is right, those that contradict themselves, and those with a
 /// shard that is gone and cannot be made from the others.
-async fn write_anew(inner: &Inner, fs: &Fs) -> Result<(), FsError> {
+async fn write_anew(inner: &Inner, fs: &Fs, run: u64) -> Result<(), FsError> {
     let volume = fs.volume();
     let pace = &inner.scrub.pace;
     let unsealed = inner.store.unsealed(volume, pace).await;
     let mut segments = unsealed.map_err(|_| FsError::Fenced)?;
-    {
-        let inconsistent = inner.scrub.inconsistent.lock();
-        let of_volume = inconsistent.iter().filter(|(of, _)| *of == volume);
-        segments.extend(of_volume.map(|(_, segment)| *segment));
-    }
+    // Those whose shards contradict one another, or of which one cannot be made from the others.
+    inner.scrub.note(run, |state| {
+        segments.extend(state.rewrites.iter().map(|segment| SegmentId(*segment)));
+    });
+    segments.sort_unstable();
+    segments.dedup();
+    // Deleted since, perhaps before a restart.
+    segments.retain(|segment| fs.meta().segment(*segment).is_some());
     for some in segments.chunks(EVACUATE_SEGMENTS_MAX) {
         // What cannot be had now, or has no room, stays as it is until the next scrub.
         if let Err(error) = fs.evacuate(some, pace).await {
@@ -469,16 +557,11 @@ async fn write_anew(inner: &Inner, fs: &Fs) -> Result<(), FsError> {
             "segments that could not be repaired were written anew"
         );
     }
-    inner
-        .scrub
-        .inconsistent
-        .lock()
-        .retain(|(of, _)| *of != volume);
     Ok(())
 }
 
 /// Where to go on: in the volume that was begun, else in the next one that is served.
-fn place(inner: &Inner) -> Result<Option<(u64, Cursor, Fs)>, StepError> {
+fn place(inner: &Inner) -> Result<(u64, Option<(Cursor, Fs)>), StepError> {
     let services = inner.volumes.read().clone();
     let is_served = |service: &VolumeService| matches!(service, VolumeService::Serving(_));
     let volumes = services
@@ -488,10 +571,10 @@ fn place(inner: &Inner) -> Result<Option<(u64, Cursor, Fs)>, StepError> {
     let mut state = inner.scrub.state.lock();
     let run = inner.scrub.run.load(Ordering::Acquire);
     let Some(cursor) = state.go_on(&volumes) else {
-        return Ok(None);
+        return Ok((run, None));
     };
     match services.get(&cursor.volume) {
-        Some(VolumeService::Serving(fs)) => Ok(Some((run, cursor, fs.clone()))),
+        Some(VolumeService::Serving(fs)) => Ok((run, Some((cursor, fs.clone())))),
         _ => Err(StepError::NotServed(cursor.volume)),
     }
 }
@@ -568,6 +651,7 @@ mod tests {
             volume: VolumeId(1),
             segment: 3,
             records: Some((4, 5)),
+            ..Cursor::default()
         });
         state.add_damage(
             VolumeId(1),
@@ -638,7 +722,7 @@ mod tests {
             state.cursor = Some(Cursor {
                 volume: VolumeId(1),
                 segment: 9,
-                records: None,
+                ..Cursor::default()
             });
         });
         assert_eq!(
@@ -696,7 +780,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_run_keeps_the_rate_and_nothing_else() {
+    fn a_new_run_keeps_the_rate_and_what_is_damaged() {
         let mut state = example();
         state.version = 4;
         state.begin(200);
@@ -706,9 +790,87 @@ mod tests {
             rate_bytes_per_second: Some(7),
             stage: ScrubStage::Running,
             started_seconds: 200,
+            damages: example().damages,
             ..ScrubState::default()
         };
         assert_eq!(state, fresh);
+    }
+
+    /// What was damaged is so until its place was looked at again.
+    #[test]
+    fn damage_is_forgotten_when_its_place_is_passed() {
+        let mut state = ScrubState::default();
+        for (volume, inode) in [(1, 5), (1, 9), (2, 9)] {
+            let at = ExtentAt {
+                ino: Ino(inode),
+                end: 4096,
+            };
+            let found = DamagedExtent {
+                at,
+                start: 0,
+                segment: SegmentId(2),
+                detail: String::new(),
+            };
+            state.add_damage(VolumeId(volume), found);
+        }
+        let places = |state: &ScrubState| -> Vec<(u64, u64)> {
+            let damages = state.damages.iter();
+            damages
+                .map(|damage| (u64::from(damage.volume.0), damage.inode))
+                .collect()
+        };
+        state.forget_damages(VolumeId(1), (0, 0), Some((5, 4095)));
+        assert_eq!(places(&state), [(1, 5), (1, 9), (2, 9)]);
+        state.forget_damages(VolumeId(1), (5, 4095), Some((9, 4095)));
+        assert_eq!(places(&state), [(1, 9), (2, 9)]);
+        state.forget_damages(VolumeId(1), (9, 4096), None);
+        assert_eq!(places(&state), [(1, 9), (2, 9)]);
+        state.forget_damages(VolumeId(1), (9, 4095), None);
+        assert_eq!(places(&state), [(2, 9)]);
+    }
+
+    #[test]
+    fn segments_to_be_written_anew_are_bounded_and_kept() {
+        let mut state = example();
+        for segment in 0..REWRITES_MAX as u64 + 3 {
+            state.add_rewrite(SegmentId(segment));
+        }
+        assert_eq!((state.rewrites.len(), state.errors), (REWRITES_MAX, 3));
+        assert_eq!(decode(&encode(&state)), Ok(state.clone()));
+        for _ in 0..DAMAGES_MAX {
+            let one = state.damages[0].extent();
+            state.add_damage(VolumeId(1), one);
+        }
+        assert!(encode(&state).len() as u64 <= FILE_LEN_BYTES_MAX);
+    }
+
+    /// As programs wrote it before.
+    #[test]
+    fn a_file_of_version_1_is_read() {
+        let json = r#"{"pool":"5","version":4,"stage":"running","rate_bytes_per_second":7,"started_seconds":100,"finished_seconds":0,"done_bytes":0,"volumes_done":[],"cursor":{"volume":1,"segment":3,"records":[4,5]},"shards":0,"records":0,"wrong_bytes":0,"repaired_bytes":0,"shards_rebuilt":0,"shards_sealed":0,"shards_away":0,"errors":0,"damages":[],"damages_more":0}"#;
+        let state = decode(&encode_file("cairn-scrub", 1, json)).unwrap();
+        let cursor = state.cursor.unwrap();
+        assert_eq!((cursor.segment, cursor.segment_last), (3, None));
+        assert!(state.rewrites.is_empty());
+    }
+
+    /// A list that was made for the run before is not gone on with.
+    #[test]
+    fn what_is_to_be_looked_at_is_of_one_run() {
+        let clock = cairn_testkit::TestWorld::new(1).env.clock;
+        let scrub = Scrub::new(Pace::new(clock, 0));
+        *scrub.todo.lock() = Todo {
+            run: 1,
+            volume: VolumeId(4),
+            segments: vec![SegmentId(8), SegmentId(7)],
+        };
+        assert_eq!(scrub.next_todo(2, VolumeId(4)), None);
+        assert_eq!(scrub.next_todo(1, VolumeId(5)), None);
+        assert_eq!(scrub.next_todo(1, VolumeId(4)), Some(SegmentId(7)));
+        scrub.done_todo(2, VolumeId(4), SegmentId(7));
+        assert_eq!(scrub.next_todo(1, VolumeId(4)), Some(SegmentId(7)));
+        scrub.done_todo(1, VolumeId(4), SegmentId(7));
+        assert_eq!(scrub.next_todo(1, VolumeId(4)), Some(SegmentId(8)));
     }
 
     proptest! {
