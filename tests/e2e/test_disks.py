@@ -124,6 +124,27 @@ class Disks(WorldTest):
         self.check(server, tree)
         self.check_without(server, tree, ["disk1", "disk4"])
 
+    def test_a_disk_removed_by_force_is_missed_until_it_is_rebuilt(self):
+        config = self.scratch / "slow.toml"
+        config.write_text('rebuild_rate = "256KiB"\n')
+        server = self.server(6, flags=["--config", config])
+        tree = self.fill(server)
+        self.assertEqual(server.status()["health"], "healthy")
+        gone = server.disks.pop()
+        server.cairn("disk", "remove", "--force", gone)
+        status = server.status()
+        self.assertEqual(status["health"], "degraded")
+        self.assertTrue(any("not rebuilt yet" in warning for warning in status["warnings"]), status["warnings"])
+        self.assertGreater(self.disks(server)[1]["shards_left"], 0)
+        server.stop()
+        config.write_text("rebuild_rate = 0\n")
+        server.start()
+        healthy = lambda: server.status()["health"] == "healthy"
+        harness.wait_until(healthy, MOVE_SECONDS_MAX, "the rebuild")
+        self.assertEqual(self.disks(server)[1]["lost_bytes"], 0)
+        self.check(server, tree)
+        self.check_without(server, tree, ["disk1", "disk4"])
+
     def test_a_disk_is_added_and_another_drained_under_load(self):
         server = self.server(6)
         tree = self.fill(server)

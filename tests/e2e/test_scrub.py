@@ -95,12 +95,19 @@ class Scrub(WorldTest):
             # It stays in the report over a restart, until the file is gone.
             server.restart()
             self.assertEqual(len(self.scrub(server, "report")["damaged"]), 1)
+            self.assertEqual(server.status()["health"], "degraded")
+            # Another scrub has not come to it yet.
+            self.scrub(server, "start", "--rate", "1KiB")
+            self.assertEqual(len(self.scrub(server, "report")["damaged"]), 1)
+            self.assertEqual(self.scrubbed(server)["damaged"], 1)
         with libnfs.Mount(server.libnfs_url()) as mount:
             mount.unlink("/other name")
             self.assertEqual(self.scrub(server, "report")["damaged"][0]["paths"], ["/folder/lost"])
             mount.unlink("/folder/lost")
         gone = lambda: not self.scrub(server, "report")["damaged"]
         harness.wait_until(gone, 30, "the end of the damaged file")
+        healed = lambda: server.status()["health"] == "no_redundancy"
+        harness.wait_until(healed, 60, "the status that says so")
 
     def test_it_pauses_and_goes_on_over_restarts(self):
         server = self.server(3, flags=["--scrub-rate", "1MiB"])
