@@ -131,12 +131,57 @@ pub struct MetaStats {
     pub states: Vec<CopyPosition>,
     /// Disks that failed since the store was opened, and are not written to any more.
     pub failed_disks: Vec<DiskId>,
-    /// Whether log or state has fewer copies than wanted.
-    pub degraded: bool,
+    /// Whether log or state has fewer copies than wanted, as a new volume's state has until it is shipped first.
+    pub copies_missing: bool,
     /// The state or the log had no space when it was last needed; see [`crate::MetaStore::is_full`].
     pub full: bool,
     pub ships: u64,
     pub ship_errors: u64,
     /// Counter changes that would have gone below zero, or named no segment: a bug of the caller.
     pub counter_errors: u64,
+}
+
+impl MetaStats {
+    /// Whether another lost disk could cost metadata that should survive it.
+    ///
+    /// Too few copies of the state do no harm as long as the log, which has all its copies, still
+    /// begins at the first entry: a new volume is not degraded.
+    pub fn is_degraded(&self) -> bool {
+        let log_is_whole = self.log_start <= LogPosition(1);
+        self.log_disks.len() < self.copies_wanted
+            || self.log_is_short
+            || (self.states.len() < self.copies_wanted && !log_is_whole)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_few_states_degrade_a_volume_only_once_the_log_is_cut() {
+        // Disks with the log and with the state, of two wanted; where the log begins; whether it is short.
+        let cases: &[(&str, usize, usize, u64, bool, bool)] = &[
+            ("new", 2, 1, 1, false, false),
+            ("shipped", 2, 2, 100, false, false),
+            ("cut without a state", 2, 1, 2, false, true),
+            ("a disk without the log", 1, 2, 1, false, true),
+            ("older parts of the log not copied", 2, 2, 1, true, true),
+        ];
+        for (name, log_count, state_count, log_start, log_is_short, want) in cases {
+            let copy = CopyPosition {
+                disk: DiskId(1),
+                position: LogPosition(1),
+            };
+            let stats = MetaStats {
+                copies_wanted: 2,
+                log_disks: vec![DiskId(1); *log_count],
+                states: vec![copy; *state_count],
+                log_start: LogPosition(*log_start),
+                log_is_short: *log_is_short,
+                ..MetaStats::default()
+            };
+            assert_eq!(stats.is_degraded(), *want, "{name}");
+        }
+    }
 }

@@ -514,7 +514,7 @@ impl Shared {
             log_start: log.start,
             copies_wanted: copies,
             full: self.is_full.load(Ordering::Acquire),
-            degraded: log.disks.len() < copies || log.is_short || states.len() < copies,
+            copies_missing: log.disks.len() < copies || log.is_short || states.len() < copies,
             log_is_short: log.is_short,
             log_disks: log.disks,
             states,

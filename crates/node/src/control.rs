@@ -11,9 +11,8 @@ use cairn_admin::api::{
     VolumeView,
 };
 use cairn_admin::{Answer, Control, ControlError};
-use cairn_base::{DiskId, LogPosition};
+use cairn_base::DiskId;
 use cairn_config::{ClientNet, ExportRule, Protection, VolumeName, VolumeSettings};
-use cairn_meta::MetaStats;
 use cairn_segment::DiskStatus;
 
 use crate::convert;
@@ -250,7 +249,7 @@ impl Controller {
             .volumes
             .iter()
             .filter_map(|volume| match inner.service(volume.id) {
-                Some(VolumeService::Serving(fs)) if metadata_degraded(&fs.meta().stats()) => {
+                Some(VolumeService::Serving(fs)) if fs.meta().stats().is_degraded() => {
                     Some(volume.name.to_string())
                 }
                 _ => None,
@@ -493,17 +492,6 @@ fn refusal(failure: ChangeFailure) -> ControlError {
                 .hint("`cairn disk list` shows how the disks are; the server's log says more")
         }
     }
-}
-
-/// Whether another lost disk could cost metadata that should survive it.
-///
-/// Too few copies of the state do no harm as long as the log, which has all its copies, still
-/// begins at the first entry: a new volume is not degraded.
-fn metadata_degraded(stats: &MetaStats) -> bool {
-    let log_is_whole = stats.log_start <= LogPosition(1);
-    stats.log_disks.len() < stats.copies_wanted
-        || stats.log_is_short
-        || (stats.states.len() < stats.copies_wanted && !log_is_whole)
 }
 
 fn percent(part: u64, whole: u64) -> Option<u64> {

@@ -323,7 +323,7 @@ fn volumes(volumes: &[(String, VolumeNumbers)], out: &mut Families) {
         ("cairn_log_queue_bytes", "Bytes submitted to the log and not durable yet", |n| n.meta.queue_bytes),
         ("cairn_log_disks", "Disks that the log is written to", |n| n.meta.log_disks.len() as u64),
         ("cairn_log_copies_wanted", "Copies that log and state should have", |n| n.meta.copies_wanted as u64),
-        ("cairn_log_degraded", "1 if log or state has fewer copies than wanted", |n| u64::from(n.meta.degraded)),
+        ("cairn_log_degraded", "1 if another lost disk could cost metadata that should survive it", |n| u64::from(n.meta.is_degraded())),
     ];
     for (name, help, value) in gauges {
         out.gauges(name, help, each(*value));

@@ -35,7 +35,7 @@ fn a_volume_on_folders_lives_through_kills_and_lost_disks() {
             }
             if round % 4 == 3 {
                 store.close().await.expect("closes");
-                assert!(!store.stats().degraded, "{:?}", store.stats());
+                assert!(!store.stats().copies_missing, "{:?}", store.stats());
             } else {
                 store.abort().await;
             }

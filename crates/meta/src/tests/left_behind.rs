@@ -251,7 +251,7 @@ fn a_disk_that_the_log_left_for_want_of_space_is_not_enough() {
         let store = create(&world, 2, pool.present()).await;
         let number = leave_for_want_of_space(&world, &pool, &store).await;
         assert_eq!(store.stats().failed_disks, []);
-        assert!(store.stats().degraded);
+        assert!(store.stats().copies_missing);
         store.abort().await;
         pool.disks[1].remove("ballast").await.expect("removes");
         expect_refused(&world, &pool.disks, &[0]).await;
@@ -418,7 +418,7 @@ fn a_disk_that_the_state_left_is_not_enough() {
             store.retire_disk(DiskId(1)).await.expect("retires");
             assert!(!store.uses_disk(DiskId(1)));
             let stats = store.stats();
-            assert!(!stats.log_disks.contains(&DiskId(1)) && !stats.degraded);
+            assert!(!stats.log_disks.contains(&DiskId(1)) && !stats.copies_missing);
             store.durable(store.submit(put(3))).await.expect("durable");
             store.abort().await;
             drop(store);

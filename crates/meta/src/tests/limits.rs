@@ -104,7 +104,7 @@ fn the_log_is_cut_while_a_disk_has_no_space_for_the_state() {
             assert!(stats.log_bytes < 16 * LOG_FILE_BYTES_MIN, "{stats:?}");
         }
         let stats = store.stats();
-        assert!(stats.degraded && stats.failed_disks.is_empty() && stats.ship_errors > 0);
+        assert!(stats.copies_missing && stats.failed_disks.is_empty() && stats.ship_errors > 0);
         store.abort().await;
         for number in 1..=110 {
             let opened = MetaStore::open(world.env.clone(), settings(), VOLUME, pool.present());
