@@ -9,7 +9,9 @@ import libnfs
 from worlds import WorldTest, content, digest_tree, make_tree
 
 LARGE_LEN_BYTES = 96 * 1024 * 1024
+SMALL_LEN_BYTES = 1024 * 1024
 GC_SECONDS_MAX = 120
+REOPEN_SECONDS_MAX = 60
 # Shown only once there is something to count.
 RARE = {"cairn_nfs_errors_total"}
 
@@ -82,6 +84,38 @@ class Metrics(WorldTest):
             return removed and now['cairn_volume_orphans_reaped_total{volume="main"}']
 
         harness.wait_until(collected, GC_SECONDS_MAX, "garbage collection")
+
+    def test_what_a_volume_did_stays_counted_when_it_is_opened_again_or_deleted(self):
+        server = self.server(2)
+        small, large = self.scratch / "small", self.scratch / "large"
+        small.write_bytes(content("small", SMALL_LEN_BYTES))
+        large.write_bytes(content("large", 16 * SMALL_LEN_BYTES))
+        server.cairn("cp", "-q", small, server.url("first"))
+        server.cairn("volume", "create", "second")
+        server.cairn("export", "set", "second", "--client", "127.0.0.1", "--squash", "none")
+        server.cairn("cp", "-q", large, f"nfs://127.0.0.1:{server.port}/second/large")
+        written = 'cairn_volume_written_bytes_total{volume="%s"}'
+        before = server.metrics()
+        self.assertEqual(before[written % "main"], SMALL_LEN_BYTES)
+        self.assertEqual(before[written % "second"], 16 * SMALL_LEN_BYTES)
+        server.cairn("volume", "delete", "second", "--yes", "--force")
+        after = server.metrics()
+        self.assertNotIn(written % "second", after)
+        for series in ("cairn_write_amplification_permille", "cairn_write_amplification_data_permille"):
+            self.assertLess(after[series], 1.5 * before[series], series)
+
+        # Its state is on this disk, so it is opened again on the other.
+        opened_count = lambda: server.log_path.read_text().count("volume opened")
+        opened_before = opened_count()
+        server.cairn("disk", "drain", server.disks[0])
+        harness.wait_until(lambda: opened_count() > opened_before, REOPEN_SECONDS_MAX, "the opening on the other disk")
+        server.cairn("cp", "-q", small, server.url("second"))
+        moved = server.metrics()
+        self.assertGreaterEqual(moved[written % "main"], 2 * SMALL_LEN_BYTES)
+        self.assertLess(moved[written % "main"], 3 * SMALL_LEN_BYTES)
+        for name in ("cairn_log_groups_total", "cairn_log_written_bytes_total", "cairn_volume_flushed_bytes_total"):
+            series = f'{name}{{volume="main"}}'
+            self.assertGreater(moved[series], before[series], series)
 
 
 if __name__ == "__main__":

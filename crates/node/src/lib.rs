@@ -26,6 +26,7 @@ mod scrub;
 mod scrub_file;
 mod spares;
 pub mod token;
+mod totals;
 mod watch;
 
 pub use assemble::AssembleError;

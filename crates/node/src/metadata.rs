@@ -260,7 +260,7 @@ impl Inner {
                 (VolumeService::Failed(why), Err(told))
             }
         };
-        self.volumes.write().insert(volume.id, service);
+        self.set_service(volume.id, Some(service));
         self.apply_exports(&pool);
         result
     }
@@ -374,13 +374,13 @@ impl Inner {
             match opened.await {
                 Ok(fs) => {
                     tracing::info!(volume = %volume.name, "this volume is served now");
-                    self.volumes.write().insert(id, VolumeService::Serving(fs));
+                    self.set_service(id, Some(VolumeService::Serving(fs)));
                     self.open_again.lock().remove(&id);
                     self.apply_exports(&pool);
                 }
                 Err(why) => {
                     tracing::warn!(volume = %volume.name, %why, "this volume is still not served");
-                    self.volumes.write().insert(id, VolumeService::Failed(why));
+                    self.set_service(id, Some(VolumeService::Failed(why)));
                     if let Some(again) = self.open_again.lock().get_mut(&id) {
                         again.note_failure(now());
                     }

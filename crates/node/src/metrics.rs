@@ -15,6 +15,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 
 use crate::node::Inner;
+use crate::totals::VolumeTotals;
 
 /// One value: labels and number.
 type Sample = (Vec<(&'static str, String)>, u64);
@@ -31,6 +32,8 @@ pub struct Observed {
     pub rebuild: RebuildView,
     /// By the volume's name.
     pub volumes: Vec<(String, VolumeNumbers)>,
+    /// Of all volumes together since the start, also of those that are not served any more.
+    pub totals_of_all: VolumeTotals,
     pub volumes_failed: u64,
 }
 
@@ -38,6 +41,8 @@ pub struct VolumeNumbers {
     pub fs: FsStats,
     pub backlog: GcBacklog,
     pub meta: MetaStats,
+    /// Since the start, however often it was opened.
+    pub totals: VolumeTotals,
     pub inodes: u64,
     pub file_bytes: u64,
     pub stored_bytes: u64,
@@ -83,7 +88,7 @@ fn families(observed: &Observed) -> Vec<MetricFamily> {
     node(observed, &mut out);
     store(&observed.segments, &mut out);
     disks(&observed.disks, &mut out);
-    amplification(observed, &mut out);
+    amplification(&observed.segments, &observed.totals_of_all, &mut out);
     scrub(&observed.scrub, &mut out);
     rebuild(&observed.rebuild, &mut out);
     volumes(&observed.volumes, &mut out);
@@ -222,16 +227,11 @@ fn disks(disks: &[DiskStatus], out: &mut Families) {
 /// Bytes written to disks for each byte that clients wrote: once all of them (records, what garbage
 /// collection moves, padding, parity, every copy of the log), once without what redundancy adds. In
 /// thousandths, because gauges here are whole numbers.
-fn amplification(observed: &Observed, out: &mut Families) {
-    let segments = &observed.segments;
-    let mut once = segments.appended_bytes + segments.padding_bytes;
-    let mut all = once + segments.parity_bytes;
-    let mut given = 0;
-    for (_, numbers) in &observed.volumes {
-        once += numbers.meta.group_bytes;
-        all += numbers.meta.group_bytes * numbers.meta.log_disks.len() as u64;
-        given += numbers.fs.written_bytes;
-    }
+fn amplification(segments: &SegmentStats, totals: &VolumeTotals, out: &mut Families) {
+    let data = segments.appended_bytes + segments.padding_bytes;
+    let once = data + totals.log_bytes;
+    let all = data + segments.parity_bytes + totals.log_copies_bytes;
+    let given = totals.written_bytes;
     if given == 0 {
         return;
     }
@@ -330,21 +330,21 @@ fn volumes(volumes: &[(String, VolumeNumbers)], out: &mut Families) {
     }
     #[rustfmt::skip]
     let counters: &[Row] = &[
-        ("cairn_volume_inodes_evicted_total", "Inodes put out of memory", |n| n.fs.inodes_evicted),
-        ("cairn_volume_written_bytes_total", "Bytes of files that clients wrote", |n| n.fs.written_bytes),
-        ("cairn_volume_flushed_bytes_total", "Bytes of files written to segments", |n| n.fs.flushed_bytes),
-        ("cairn_volume_flush_errors_total", "Flushes that failed", |n| n.fs.flush_errors),
-        ("cairn_volume_journaled_writes_total", "Small stable writes that went to the log", |n| n.fs.journaled_writes),
-        ("cairn_gc_segments_removed_total", "Segments deleted by garbage collection", |n| n.fs.gc_segments_removed),
-        ("cairn_gc_relocated_bytes_total", "Bytes copied out of sparse segments", |n| n.fs.gc_relocated_bytes),
-        ("cairn_gc_errors_total", "Failures of garbage collection", |n| n.fs.gc_errors),
-        ("cairn_volume_orphans_reaped_total", "Removed files whose space was freed", |n| n.fs.orphans_reaped),
-        ("cairn_log_groups_total", "Log records written", |n| n.meta.groups),
-        ("cairn_log_batches_total", "Batches in them", |n| n.meta.batches),
-        ("cairn_log_written_bytes_total", "Bytes of log records, on one disk", |n| n.meta.group_bytes),
-        ("cairn_log_syncs_total", "Durable writes of the log", |n| n.meta.syncs),
-        ("cairn_log_ships_total", "Checkpoints shipped to other disks", |n| n.meta.ships),
-        ("cairn_log_ship_errors_total", "Checkpoints that could not be shipped", |n| n.meta.ship_errors),
+        ("cairn_volume_inodes_evicted_total", "Inodes put out of memory", |n| n.totals.inodes_evicted),
+        ("cairn_volume_written_bytes_total", "Bytes of files that clients wrote", |n| n.totals.written_bytes),
+        ("cairn_volume_flushed_bytes_total", "Bytes of files written to segments", |n| n.totals.flushed_bytes),
+        ("cairn_volume_flush_errors_total", "Flushes that failed", |n| n.totals.flush_errors),
+        ("cairn_volume_journaled_writes_total", "Small stable writes that went to the log", |n| n.totals.journaled_writes),
+        ("cairn_gc_segments_removed_total", "Segments deleted by garbage collection", |n| n.totals.gc_segments_removed),
+        ("cairn_gc_relocated_bytes_total", "Bytes copied out of sparse segments", |n| n.totals.gc_relocated_bytes),
+        ("cairn_gc_errors_total", "Failures of garbage collection", |n| n.totals.gc_errors),
+        ("cairn_volume_orphans_reaped_total", "Removed files whose space was freed", |n| n.totals.orphans_reaped),
+        ("cairn_log_groups_total", "Log records written", |n| n.totals.log_groups),
+        ("cairn_log_batches_total", "Batches in them", |n| n.totals.log_batches),
+        ("cairn_log_written_bytes_total", "Bytes of log records, on one disk", |n| n.totals.log_bytes),
+        ("cairn_log_syncs_total", "Durable writes of the log", |n| n.totals.log_syncs),
+        ("cairn_log_ships_total", "Checkpoints shipped to other disks", |n| n.totals.log_ships),
+        ("cairn_log_ship_errors_total", "Checkpoints that could not be shipped", |n| n.totals.log_ship_errors),
     ];
     for (name, help, value) in counters {
         out.counters(name, help, each(*value));

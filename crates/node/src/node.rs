@@ -34,6 +34,7 @@ use crate::pool::{PoolState, PoolVolume, Stage};
 use crate::pool_store;
 use crate::rebuild::Rebuild;
 use crate::scrub::Scrub;
+use crate::totals::{PastTotals, VolumeTotals};
 use crate::watch::{HANG_AFTER, Watch};
 
 /// The volume that a new pool begins with.
@@ -94,7 +95,10 @@ pub struct Inner {
     pub dirty: Arc<DirtyBudget>,
     /// The pool as it was saved last.
     pub pool: ArcSwap<PoolState>,
+    /// Changed by [`Self::set_service`] only, but for the end.
     pub volumes: RwLock<BTreeMap<VolumeId, VolumeService>>,
+    /// What volumes did before they were opened again or deleted. Locked after `volumes`.
+    past_totals: Mutex<PastTotals>,
     /// Held over a change of the pool; the number is the version last tried.
     pub changes: tokio::sync::Mutex<u64>,
 }
@@ -144,6 +148,7 @@ impl Inner {
             changes: tokio::sync::Mutex::new(pool.state.version),
             pool: ArcSwap::from_pointee(pool.state),
             volumes: RwLock::default(),
+            past_totals: Mutex::default(),
         })
     }
 
@@ -161,7 +166,7 @@ impl Inner {
                     VolumeService::Failed(why)
                 }
             };
-            self.volumes.write().insert(volume.id, service);
+            self.set_service(volume.id, Some(service));
         }
         self.apply_exports(&state);
     }
@@ -268,7 +273,7 @@ impl Inner {
             self.remove_files(id).await;
             return Err(error);
         }
-        self.volumes.write().insert(id, VolumeService::Serving(fs));
+        self.set_service(id, Some(VolumeService::Serving(fs)));
         self.apply_exports(&state);
         tracing::info!(volume = %name, %id, "volume made");
         Ok(())
@@ -310,7 +315,8 @@ impl Inner {
         state.delete_volume(id);
         // Once the pool file says that it is gone it is: what a crash leaves, the next start removes.
         self.save(&mut tried, &mut state).await?;
-        let service = self.volumes.write().remove(&id);
+        // What closing still puts into its log is little, and counted nowhere.
+        let service = self.set_service(id, None);
         self.apply_exports(&state);
         if let Some(VolumeService::Serving(fs)) = service {
             match self.while_it_works(&fs, fs.close()).await {
@@ -389,6 +395,30 @@ impl Inner {
 
     pub fn service(&self, id: VolumeId) -> Option<VolumeService> {
         self.volumes.read().get(&id).cloned()
+    }
+
+    /// Serves a volume, or says why not, in the place of what was there until now, which is returned; `None` for a
+    /// volume that is deleted. What the one before did is kept, so that counters go on from there.
+    pub fn set_service(
+        &self,
+        id: VolumeId,
+        service: Option<VolumeService>,
+    ) -> Option<VolumeService> {
+        let is_deleted = service.is_none();
+        let mut volumes = self.volumes.write();
+        let before = match service {
+            Some(service) => volumes.insert(id, service),
+            None => volumes.remove(&id),
+        };
+        // Under the lock, so that nobody counts it twice or not at all.
+        let mut past = self.past_totals.lock();
+        if let Some(VolumeService::Serving(fs)) = &before {
+            past.note_closed(id, VolumeTotals::new(&fs.stats(), &fs.meta().stats()));
+        }
+        if is_deleted {
+            past.note_deleted(id);
+        }
+        before
     }
 
     /// Disks that a volume of these settings can lose; 0 if its protection is not possible now.
@@ -602,20 +632,34 @@ impl Inner {
     /// Everything that metrics show.
     pub fn observe(&self) -> Observed {
         let state = self.pool.load_full();
+        // As of one moment: `set_service` changes both at once.
+        let (services, past) = {
+            let volumes = self.volumes.read();
+            (volumes.clone(), self.past_totals.lock().clone())
+        };
+        let mut totals_of_all = past.all();
         let mut volumes = Vec::new();
-        let mut volumes_failed = 0;
-        for volume in &state.volumes {
-            let Some(VolumeService::Serving(fs)) = self.service(volume.id) else {
-                volumes_failed += 1;
+        for (id, service) in &services {
+            let VolumeService::Serving(fs) = service else {
                 continue;
             };
+            let (stats, meta) = (fs.stats(), fs.meta().stats());
+            let since_open = VolumeTotals::new(&stats, &meta);
+            totals_of_all += since_open;
+            // One that is being deleted is not listed any more.
+            let Some(volume) = state.volumes.iter().find(|volume| volume.id == *id) else {
+                continue;
+            };
+            let mut totals = past.of(*id);
+            totals += since_open;
             let counters = fs.meta().counters();
             volumes.push((
                 volume.name.to_string(),
                 VolumeNumbers {
-                    fs: fs.stats(),
+                    fs: stats,
                     backlog: fs.gc_backlog(),
-                    meta: fs.meta().stats(),
+                    meta,
+                    totals,
                     inodes: counters.inodes,
                     file_bytes: counters.file_bytes,
                     stored_bytes: counters.stored_bytes,
@@ -632,8 +676,9 @@ impl Inner {
             disks: self.store.disk_status(),
             scrub: self.scrub_view(),
             rebuild: self.rebuild_view(),
+            volumes_failed: (state.volumes.len() - volumes.len()) as u64,
             volumes,
-            volumes_failed,
+            totals_of_all,
         }
     }
 
