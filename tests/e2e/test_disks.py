@@ -377,6 +377,27 @@ class Disks(WorldTest):
         alone = one.cairn("disk", "drain", one.disks[0], check=False)
         self.assertEqual(alone.returncode, 4)
 
+    def test_an_empty_disk_that_a_volume_needs_for_its_protection_stays(self):
+        """Without it the volume could not write anything any more."""
+        server = self.server(1)
+        new = server.root / "new"
+        server.cairn("disk", "add", new)
+        server.cairn("volume", "create", "scratch", "--protection", "2x")
+        server.cairn("export", "set", "scratch", "--client", "127.0.0.1", "--squash", "none")
+        for flags in ([], ["--force"]):
+            refused = server.cairn("disk", "remove", new, *flags, check=False)
+            self.assertEqual(refused.returncode, 4, refused.stderr)
+            self.assertIn("volume scratch", refused.stderr)
+        self.assertEqual(self.states(server), {"disk0": "ok", "new": "ok"})
+        server.cairn("volume", "set", "scratch", "--protection", "none")
+        server.cairn("disk", "remove", new)
+        self.assertEqual(self.states(server), {"disk0": "ok"})
+        path = self.scratch / "file"
+        path.write_bytes(content("file", 300_000))
+        url = f"nfs://127.0.0.1:{server.port}/scratch/file"
+        server.cairn("cp", "-q", path, url)
+        self.assertEqual(server.cairn("cat", url, text=False).stdout, path.read_bytes())
+
     def test_an_old_copy_of_a_disk_is_recognised(self):
         server = self.server(6)
         tree = self.fill(server)

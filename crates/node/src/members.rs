@@ -327,15 +327,10 @@ impl Inner {
         }
         let was_leaving = self.store.is_disk_leaving(id);
         self.store.disk_leaving(id, true);
-        let codes = state.volumes.iter().map(|volume| {
-            self.store
-                .code_for(convert::protection(volume.settings.protection))
-                .map_err(|error| format!("volume {}: {error}", volume.name))
-        });
-        let codes: Result<Vec<_>, String> = codes.collect();
+        let protected = self.require_protection(state);
         let (needed_bytes, room_bytes) = self.room_to_leave(id);
         self.store.disk_leaving(id, was_leaving);
-        codes.map_err(ChangeFailure::Impossible)?;
+        protected?;
         if needed_bytes > room_bytes {
             return Err(ChangeFailure::Impossible(format!(
                 "what is on it takes {} on the other disks, and {} are free there beside the reserve: \
@@ -343,6 +338,19 @@ impl Inner {
                 cairn_base::units::format_size(needed_bytes),
                 cairn_base::units::format_size(room_bytes)
             )));
+        }
+        Ok(())
+    }
+
+    /// Whether there are enough disks for every volume's protection, not counting those that leave. A volume for which
+    /// there are not can take no data at all, also where nothing was written to it yet.
+    fn require_protection(&self, state: &PoolState) -> Result<(), ChangeFailure> {
+        for volume in &state.volumes {
+            self.store
+                .code_for(convert::protection(volume.settings.protection))
+                .map_err(|error| {
+                    ChangeFailure::Impossible(format!("volume {}: {error}", volume.name))
+                })?;
         }
         Ok(())
     }
@@ -462,6 +470,9 @@ impl Inner {
         if shards > 0 {
             self.require_rebuildable(disk.id)?;
             self.require_room(state, disk.id)?;
+        } else {
+            // Also of a disk that failed, and forced: while it is a member, data is written with fewer copies.
+            self.require_protection(state)?;
         }
         if let Err(why) = self.metadata_off(disk.id).await {
             return impossible(why);
