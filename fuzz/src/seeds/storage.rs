@@ -379,9 +379,12 @@ fn scrub(corpus: &Corpus) {
         cursor: Some(Cursor {
             volume: VolumeId(1),
             segment: 3,
+            segment_last: Some(9),
             records: Some((4, 4096)),
+            inode_last: Some(40),
         }),
         shards: 5,
+        rewrites: [2, 3].into(),
         damages: vec![Damage {
             volume: VolumeId(1),
             inode: 9,
