@@ -47,16 +47,30 @@ pub fn drain(args: &DiskDrainArgs) -> Result<(), Failure> {
     let id = find(&client, &args.disk)?;
     let draining = !args.cancel;
     let disk = client.disk_set(&id, &DiskChange { draining })?;
-    shown(&disk, args.view.json, |disk| match disk.state {
-        DiskState::Drained => format!("nothing is on {}: `cairn disk remove` it", disk.label),
-        DiskState::Draining => format!(
-            "{} shards are moved off {}; `cairn disk list` shows how far that is",
-            disk.shards, disk.label
+    shown(&disk, args.view.json, |disk| drain_text(disk, draining))
+}
+
+/// What becomes of a disk, by what was asked: one that failed or is missing does not say itself that it leaves.
+fn drain_text(disk: &DiskView, draining: bool) -> String {
+    let label = &disk.label;
+    match (draining, disk.state) {
+        (true, _) if disk.shards == 0 => format!("nothing is on {label}: `cairn disk remove` it"),
+        (true, DiskState::Missing | DiskState::Failed) => format!(
+            "{} shards of {label}, which is {}, are rebuilt on others; `cairn disk list` shows how far that is",
+            disk.shards, disk.state
         ),
-        DiskState::Ok | DiskState::Missing | DiskState::Failed => {
-            format!("{} takes new data again", disk.label)
+        (true, DiskState::Ok | DiskState::Draining | DiskState::Drained) => format!(
+            "{} shards are moved off {label}; `cairn disk list` shows how far that is",
+            disk.shards
+        ),
+        (false, DiskState::Missing | DiskState::Failed) => format!(
+            "{label} is drained no more; it is {}, so it takes nothing before it works again",
+            disk.state
+        ),
+        (false, DiskState::Ok | DiskState::Draining | DiskState::Drained) => {
+            format!("{label} takes new data again")
         }
-    })
+    }
 }
 
 pub fn remove(args: &DiskRemoveArgs) -> Result<(), Failure> {
@@ -191,4 +205,40 @@ pub fn disk_table(disks: &[DiskView]) -> String {
         ]
     });
     print::table(COLUMNS, rows.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_of_a_drain_is_what_was_asked() {
+        let cases = [
+            (true, DiskState::Draining, 7, "7 shards are moved off"),
+            (true, DiskState::Drained, 0, "`cairn disk remove` it"),
+            (true, DiskState::Failed, 7, "is FAILED, are rebuilt"),
+            (true, DiskState::Missing, 7, "is MISSING, are rebuilt"),
+            (true, DiskState::Missing, 0, "`cairn disk remove` it"),
+            (false, DiskState::Ok, 7, "takes new data again"),
+            (false, DiskState::Failed, 7, "drained no more"),
+            (false, DiskState::Missing, 0, "drained no more"),
+        ];
+        for (draining, state, shards, want) in cases {
+            let disk = DiskView {
+                id: "0123".to_owned(),
+                label: "/disk".to_owned(),
+                state,
+                total_bytes: 0,
+                free_bytes: 0,
+                read_errors: 0,
+                write_errors: 0,
+                full_errors: 0,
+                checksum_errors: 0,
+                shards,
+                problem: None,
+            };
+            let text = drain_text(&disk, draining);
+            assert!(text.contains(want), "{draining} {state} {shards}: {text}");
+        }
+    }
 }
