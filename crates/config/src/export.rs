@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -32,18 +32,31 @@ word_enum!(
     }
 );
 
+/// IPv4 addresses that are written as IPv6 ones begin with so many bits, `::ffff:0:0`. Source: RFC 4291, section 2.5.5.2.
+const MAPPED_PREFIX_LEN_BITS: u8 = 96;
+
 /// The clients of a rule: an IP network, or one address (a network of one).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientNet(IpNet);
 
 impl ClientNet {
+    /// One of IPv4 addresses, however it is written, is an IPv4 network: so is the client that is compared with it.
+    /// A network that holds more than these stays IPv6, and IPv4 clients are not in it, as they are not in `::/0`.
     pub fn new(net: IpNet) -> Self {
-        Self(net.trunc())
+        let net = net.trunc();
+        Self(unmapped(net).unwrap_or(net))
     }
 
     pub fn net(self) -> IpNet {
         self.0
     }
+}
+
+fn unmapped(net: IpNet) -> Option<IpNet> {
+    let IpNet::V6(net) = net else { return None };
+    let len_bits = net.prefix_len().checked_sub(MAPPED_PREFIX_LEN_BITS)?;
+    let net = Ipv4Net::new(net.addr().to_ipv4_mapped()?, len_bits);
+    net.ok().map(IpNet::V4)
 }
 
 impl fmt::Display for ClientNet {
@@ -64,7 +77,7 @@ impl FromStr for ClientNet {
             return Ok(Self::new(net));
         }
         match text.parse::<IpAddr>() {
-            Ok(address) => Ok(Self(address.into())),
+            Ok(address) => Ok(Self::new(address.into())),
             Err(_) => Err(WordError::new(
                 text,
                 "a client network",
@@ -157,6 +170,12 @@ mod tests {
             ("::1", Some("::1")),
             ("fd00::/8", Some("fd00::/8")),
             ("0.0.0.0/0", Some("0.0.0.0/0")),
+            ("::/0", Some("::/0")),
+            ("::ffff:10.1.2.3", Some("10.1.2.3")),
+            ("::ffff:10.1.2.3/128", Some("10.1.2.3")),
+            ("::ffff:10.1.2.3/112", Some("10.1.0.0/16")),
+            ("::ffff:0:0/96", Some("0.0.0.0/0")),
+            ("::ffff:0:0/95", Some("::fffe:0:0/95")),
             ("10.0.0.0/33", None),
             ("example.com", None),
             ("*", None),

@@ -388,8 +388,13 @@ pub fn encode_pool(state: &PoolState) -> Vec<u8> {
 /// Reads a pool file. Magic, version and checksum have the same place in every version.
 pub fn decode_pool(bytes: &[u8]) -> Result<PoolState, PoolFileError> {
     let json = decode_file(bytes, MAGIC, SCHEMA)?;
-    let state: PoolState =
+    let mut state: PoolState =
         serde_json::from_slice(json).map_err(|error| PoolFileError::Content(error.to_string()))?;
+    for volume in &mut state.volumes {
+        // Older programs could keep `::ffff:10.1.2.3` behind `10.1.2.3`, and only the latter let anybody in.
+        let mut seen = BTreeSet::new();
+        volume.exports.retain(|rule| seen.insert(rule.client));
+    }
     state.check()?;
     Ok(state)
 }
@@ -486,6 +491,25 @@ pub(crate) mod tests {
         }
         let first = encode_file(MAGIC, 1, &json.to_string());
         assert_eq!(decode_pool(&first), Ok(example(2)));
+    }
+
+    #[test]
+    fn rules_for_ipv4_clients_that_older_programs_kept_as_ipv6_are_read() {
+        let mut json = serde_json::to_value(example(1)).unwrap();
+        let rules = json["volumes"][0]["exports"].as_array_mut().unwrap();
+        for (client, access) in [("::ffff:127.0.0.0/104", "ro"), ("::ffff:10.1.2.3", "rw")] {
+            let mut rule = rules[0].clone();
+            rule["client"] = client.into();
+            rule["access"] = access.into();
+            rules.push(rule);
+        }
+        let kept = decode_pool(&encode_file(MAGIC, SCHEMA, &json.to_string())).unwrap();
+        let mut want = ExportRule::this_machine();
+        want.push(ExportRule {
+            client: "10.1.2.3".parse().unwrap(),
+            ..want[0].clone()
+        });
+        assert_eq!(kept.volumes[0].exports, want);
     }
 
     #[test]
