@@ -30,16 +30,10 @@ set -eu
 unit=/usr/lib/systemd/system/cairn.service
 [[ $(. /etc/os-release && echo "$ID") == debian ]]
 install -d -o cairn -g cairn /run/cairn /var/lib/cairn
-for word in ExecStartPre ExecStart; do
-    command=$(sed -n "s/^$word=//p" $unit)
-    as=(setpriv --reuid cairn --regid cairn --clear-groups --inh-caps +net_bind_service --ambient-caps +net_bind_service)
-    if [[ $word == ExecStart ]]; then
-        RUNTIME_DIRECTORY=/run/cairn setsid "${as[@]}" $command >/cairn.log 2>&1 </dev/null &
-        echo $! >/cairn.pid
-    else
-        "${as[@]}" $command
-    fi
-done
+command=$(sed -n "s/^ExecStart=//p" $unit)
+as=(setpriv --reuid cairn --regid cairn --clear-groups --inh-caps +net_bind_service --ambient-caps +net_bind_service)
+RUNTIME_DIRECTORY=/run/cairn setsid "${as[@]}" $command >/cairn.log 2>&1 </dev/null &
+echo $! >/cairn.pid
 """
 
 
