@@ -107,7 +107,7 @@ pub struct Settings {
     #[arg(long, value_name = "SIZE")]
     pub disk_size_limit: Option<Size>,
     /// Space of each disk that is written ahead in idle moments, so that new data is written faster;
-    /// it counts as free, and is given back when it gets short; 0 for none [default: 256MiB]
+    /// it counts as free, and is given back when it gets short; 0 for none [default: 0]
     #[arg(long, value_name = "SIZE")]
     pub disk_spare: Option<Size>,
     /// auto, uring or threads [default: auto]
@@ -322,6 +322,26 @@ mod tests {
         assert_eq!(without.resolve(1).unwrap().rpcbind, None);
         assert_eq!(config.threads, 3);
         assert_eq!(config.memory_limit_bytes, 2 << 30);
+    }
+
+    #[test]
+    fn the_help_tells_the_defaults() {
+        let command = <Settings as clap::Args>::augment_args(clap::Command::new("serve"));
+        let cases: &[(&str, u64)] = &[
+            ("memory_limit", MEMORY_LIMIT_BYTES_DEFAULT),
+            ("disk_spare", DISK_SPARE_BYTES_DEFAULT),
+            ("scrub_rate", SCRUB_RATE_DEFAULT),
+            ("rebuild_rate", REBUILD_RATE_DEFAULT),
+            ("rebuild_delay", REBUILD_DELAY_SECONDS_DEFAULT),
+        ];
+        for (name, want) in cases {
+            let mut flags = command.get_arguments();
+            let flag = flags.find(|flag| flag.get_id() == name).unwrap();
+            let help = flag.get_help().unwrap().to_string();
+            let (_, told) = help.rsplit_once("[default: ").unwrap();
+            let told = parse_size(told.strip_suffix(']').unwrap());
+            assert_eq!(told.ok(), Some(*want), "{help}");
+        }
     }
 
     #[test]
