@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::time::Duration;
 
 use cairn_plan::catalog::Catalog;
 use cairn_plan::check::{self, Config};
@@ -31,6 +32,10 @@ use crate::print::note;
 
 /// A configuration or a saved plan at most; a plan has some hundred kilobytes.
 const CONFIG_LEN_BYTES_MAX: u64 = 64 << 20;
+/// Whoever offers prices and says nothing for so long is given up.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// An offer file has gigabytes, and comes within so long over a slow line too.
+const DOWNLOAD_MAX: Duration = Duration::from_secs(6 * 3600);
 
 pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
     let catalog = catalog(args.prices.prices.as_deref())?;
@@ -302,10 +307,7 @@ fn update(catalog: &Catalog, args: &PricesUpdateArgs) -> Result<(), Failure> {
     let failed = |error: &dyn std::fmt::Display| usage(format!("reading {}: {error}", args.from));
     let input: Box<dyn BufRead> =
         if args.from.starts_with("http://") || args.from.starts_with("https://") {
-            let response = ureq::get(&args.from)
-                .call()
-                .map_err(|error| failed(&error))?;
-            Box::new(BufReader::new(response.into_body().into_reader()))
+            download(&args.from, SILENCE_MAX).map_err(|error| failed(&error))?
         } else {
             Box::new(BufReader::new(
                 File::open(&args.from).map_err(|error| failed(&error))?,
@@ -328,6 +330,19 @@ fn update(catalog: &Catalog, args: &PricesUpdateArgs) -> Result<(), Failure> {
         book.name,
         book.date
     ))
+}
+
+fn download(address: &str, silence_max: Duration) -> Result<Box<dyn BufRead>, ureq::Error> {
+    let agent = ureq::Agent::config_builder()
+        .timeout_resolve(Some(silence_max))
+        .timeout_connect(Some(silence_max))
+        .timeout_recv_response(Some(silence_max))
+        .timeout_per_read(Some(silence_max))
+        .timeout_recv_body(Some(DOWNLOAD_MAX))
+        .build()
+        .new_agent();
+    let response = agent.get(address).call()?;
+    Ok(Box::new(BufReader::new(response.into_body().into_reader())))
 }
 
 fn deploy(args: &DeployArgs) -> Result<(), Failure> {
@@ -374,4 +389,30 @@ fn template(args: &DeployArgs, design: &Design) -> Result<Rendered, Failure> {
         }),
     };
     render(design, &options, args.format).map_err(usage)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_server_that_falls_silent_is_given_up() {
+        const HALF: &str = "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf";
+        for said in ["", HALF] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = format!("http://{}/offer", listener.local_addr().unwrap());
+            std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                stream.write_all(said.as_bytes()).unwrap();
+                // Until the other end hangs up.
+                let _ = stream.read_to_end(&mut Vec::new());
+            });
+            let offer = download(&address, Duration::from_millis(200));
+            let read = offer.map(|mut offer| offer.read_to_end(&mut Vec::new()));
+            assert!(!matches!(read, Ok(Ok(_))), "{said:?}");
+        }
+    }
 }
