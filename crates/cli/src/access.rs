@@ -1,7 +1,6 @@
 //! Finds the server that a command is for, and its token.
 
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use cairn_admin::api::ReadyFile;
 use cairn_admin::{Client, Token};
@@ -64,27 +63,25 @@ fn read(path: &Path) -> Result<Token, Failure> {
 
 /// The server of this machine: one that runs is preferred to one that left its file.
 fn find_local() -> Option<ReadyFile> {
-    let file_in = |folder: PathBuf| folder.join(ready::SERVER_FILE_NAME);
-    let usual = file_in(PathBuf::from(USUAL_DATA_FOLDER));
-    let places = [
-        ready::runtime_folder().map(file_in),
-        is_of_trust(&usual).then_some(usual),
+    let read_in = |folder: &Path| ready::read_with_owner(&folder.join(ready::SERVER_FILE_NAME));
+    let found = [
+        ready::runtime_folder().and_then(|folder| read_in(&folder)),
+        read_in(Path::new(USUAL_DATA_FOLDER)).filter(|(_, owner)| is_of_trust(*owner)),
     ];
-    let mut found: Vec<ReadyFile> = places
+    let mut found: Vec<ReadyFile> = found
         .into_iter()
         .flatten()
-        .filter_map(|path| ready::read(&path))
+        .map(|(ready, _)| ready)
         .collect();
     found.sort_by_key(|ready| !runs(ready.pid));
     found.into_iter().next()
 }
 
-/// Whether the file is this user's or root's. The file names a server and a token for it: below the folder
-/// that one happens to be in, anybody's could have it all sent to them.
-fn is_of_trust(path: &Path) -> bool {
+/// Whether a file of this user counts: it is one's own or root's. The file names a server and a token for it: below
+/// the folder that one happens to be in, anybody's could have it all sent to them.
+fn is_of_trust(owner: u32) -> bool {
     let user = rustix::process::geteuid().as_raw();
-    path.metadata()
-        .is_ok_and(|file| [0, user].contains(&file.uid()))
+    [0, user].contains(&owner)
 }
 
 fn runs(pid: u32) -> bool {
@@ -97,14 +94,9 @@ mod tests {
 
     #[test]
     fn only_ones_own_file_below_the_current_folder_counts() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(ready::SERVER_FILE_NAME);
-        assert!(!is_of_trust(&path));
-        std::fs::write(&path, "{}").unwrap();
-        assert!(is_of_trust(&path));
-        // Only root can give a file away.
-        if std::os::unix::fs::chown(&path, Some(12_345), None).is_ok() {
-            assert!(!is_of_trust(&path));
+        let user = rustix::process::geteuid().as_raw();
+        for (owner, want) in [(user, true), (0, true), (user + 12_345, false)] {
+            assert_eq!(is_of_trust(owner), want, "{owner}");
         }
     }
 

@@ -3,10 +3,14 @@
 //! `server.json` in the runtime folder is how `cairn` commands of the same user find the server;
 //! the ready file is the same content at a place of the operator's choice.
 
-use std::io::Write;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use cairn_admin::api::ReadyFile;
+use rustix::fs::{Mode, OFlags};
 
 /// Name of the file in the runtime folder.
 pub const SERVER_FILE_NAME: &str = "server.json";
@@ -17,17 +21,23 @@ pub const SYSTEM_RUNTIME_FOLDER: &str = "/run/cairn";
 /// Where `server.json` is written and looked for: `$CAIRN_RUNTIME_DIR`, `/run/cairn` for root and
 /// under systemd, else `$XDG_RUNTIME_DIR/cairn`; none without any of them.
 pub fn runtime_folder() -> Option<PathBuf> {
-    if let Some(folder) = std::env::var_os("CAIRN_RUNTIME_DIR") {
-        return Some(folder.into());
+    if let Some(folder) = absolute(std::env::var_os("CAIRN_RUNTIME_DIR")) {
+        return Some(folder);
     }
     if rustix::process::geteuid().is_root() {
         return Some(SYSTEM_RUNTIME_FOLDER.into());
     }
     // systemd makes this folder for the service's user (RuntimeDirectory=).
-    if let Some(folder) = std::env::var_os("RUNTIME_DIRECTORY") {
-        return Some(folder.into());
+    if let Some(folder) = absolute(std::env::var_os("RUNTIME_DIRECTORY")) {
+        return Some(folder);
     }
-    std::env::var_os("XDG_RUNTIME_DIR").map(|folder| Path::new(&folder).join("cairn"))
+    absolute(std::env::var_os("XDG_RUNTIME_DIR")).map(|folder| folder.join("cairn"))
+}
+
+/// The folder that a variable names. A relative path, or nothing, would mean what is below whatever folder one happens
+/// to be in, which may be anybody's. Source: XDG Base Directory Specification, "Basics".
+fn absolute(value: Option<OsString>) -> Option<PathBuf> {
+    value.map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
 /// The folder that a file is in.
@@ -61,12 +71,25 @@ pub fn remove(path: &Path) {
 
 /// Reads the file; none if it is not there or is something else.
 pub fn read(path: &Path) -> Option<ReadyFile> {
+    read_with_owner(path).map(|(ready, _)| ready)
+}
+
+/// As [`read`], with the user whose file it is: that of what was read, for another file may be at the path before or
+/// after.
+pub fn read_with_owner(path: &Path) -> Option<(ReadyFile, u32)> {
     /// Longer ones are not ours, in bytes.
     const LEN_BYTES_MAX: u64 = 1 << 20;
-    if path.metadata().ok()?.len() > LEN_BYTES_MAX {
+    // Neither a link to somewhere else, nor a pipe that waits for its writer.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
+    let metadata = file.metadata().ok()?;
+    if !metadata.is_file() || metadata.len() > LEN_BYTES_MAX {
         return None;
     }
-    serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+    let mut content = Vec::new();
+    file.take(LEN_BYTES_MAX).read_to_end(&mut content).ok()?;
+    let ready = serde_json::from_slice(&content).ok()?;
+    Some((ready, metadata.uid()))
 }
 
 #[cfg(test)]
@@ -106,5 +129,24 @@ mod tests {
         remove(&path);
         assert!(path.exists(), "another server's file stays");
         assert_eq!(read(Path::new("/no/such/file")), None);
+        let link = folder.path().join("link.json");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert_eq!(read(&link), None);
+        let user = rustix::process::geteuid().as_raw();
+        assert_eq!(read_with_owner(&path), Some((ready, user)));
+    }
+
+    #[test]
+    fn only_absolute_folders_count() {
+        for (value, want) in [
+            (Some("/run/user/7"), Some("/run/user/7")),
+            (Some("run"), None),
+            (Some("./run"), None),
+            (Some(""), None),
+            (None, None),
+        ] {
+            let found = absolute(value.map(OsString::from));
+            assert_eq!(found, want.map(PathBuf::from), "{value:?}");
+        }
     }
 }
