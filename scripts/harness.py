@@ -116,7 +116,7 @@ class Server:
         run = self.root / "run"
         run.mkdir(exist_ok=True)
         environment = {key: value for key, value in os.environ.items() if key != "CAIRN_SERVER"}
-        return environment | {"CAIRN_RUNTIME_DIR": str(run)}
+        return environment | {"CAIRN_RUNTIME_DIR": str(run.absolute())}
 
     def spawn(self):
         """Starts the process and does not wait for it."""

@@ -1,5 +1,6 @@
 //! Finds the server that a command is for, and its token.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use cairn_admin::api::ReadyFile;
@@ -18,12 +19,25 @@ pub fn client(args: &ServerArgs) -> Result<Client, Failure> {
     let local = find_local();
     let url = match (&args.server, &local) {
         (Some(url), _) => checked_url(url)?,
-        (None, Some(local)) => local.admin.url.clone(),
+        (None, Some(local)) if local.runs => local.ready.admin.url.clone(),
+        // Whoever listens there now is somebody else, and must not get the token.
+        (None, Some(local)) => return Err(ended(&local.ready)),
         (None, None) => format!("http://{LISTEN_ADMIN_DEFAULT}"),
     };
-    let local = local.filter(|local| local.admin.url == url);
-    let token = token(args, local.as_ref())?;
+    let is_it = |local: &Local| local.runs && local.ready.admin.url == url;
+    let local = local.filter(is_it);
+    let token = token(args, local.as_ref().map(|local| &local.ready))?;
     Ok(Client::new(&url, token.as_ref()))
+}
+
+fn ended(ready: &ReadyFile) -> Failure {
+    Failure::unreachable(format!(
+        "the server at {} does not run any more: there is no process {} of its user",
+        ready.admin.url, ready.pid
+    ))
+    .hint(
+        "start it with `cairn serve --data DIR`; one in a container or on another machine is named with --server URL",
+    )
 }
 
 fn checked_url(url: &str) -> Result<String, Failure> {
@@ -61,20 +75,31 @@ fn read(path: &Path) -> Result<Token, Failure> {
     })
 }
 
+/// A server of this machine, by the file that it wrote.
+struct Local {
+    ready: ReadyFile,
+    runs: bool,
+}
+
 /// The server of this machine: one that runs is preferred to one that left its file.
-fn find_local() -> Option<ReadyFile> {
+fn find_local() -> Option<Local> {
     let read_in = |folder: &Path| ready::read_with_owner(&folder.join(ready::SERVER_FILE_NAME));
     let found = [
         ready::runtime_folder().and_then(|folder| read_in(&folder)),
         read_in(Path::new(USUAL_DATA_FOLDER)).filter(|(_, owner)| is_of_trust(*owner)),
     ];
-    let mut found: Vec<ReadyFile> = found
-        .into_iter()
-        .flatten()
-        .map(|(ready, _)| ready)
-        .collect();
-    found.sort_by_key(|ready| !runs(ready.pid));
-    found.into_iter().next()
+    let found = found.into_iter().flatten().map(|(ready, owner)| Local {
+        runs: runs(ready.pid, owner),
+        ready,
+    });
+    // The first of equals.
+    found.reduce(|first, other| {
+        if first.runs || !other.runs {
+            first
+        } else {
+            other
+        }
+    })
 }
 
 /// Whether a file of this user counts: it is one's own or root's. The file names a server and a token for it: below
@@ -84,8 +109,12 @@ fn is_of_trust(owner: u32) -> bool {
     [0, user].contains(&owner)
 }
 
-fn runs(pid: u32) -> bool {
-    Path::new("/proc").join(pid.to_string()).exists()
+/// Whether the process that wrote a file of this user runs. Its number may have been given again, and to whom is told by
+/// the user. The number of a process in a container is another one here, or none: nor is the address in its file one that
+/// is known to lead there from here, so that such a server has to be named.
+fn runs(pid: u32, owner: u32) -> bool {
+    let process = Path::new("/proc").join(pid.to_string()).metadata();
+    process.is_ok_and(|process| process.uid() == owner)
 }
 
 #[cfg(test)]
@@ -98,6 +127,16 @@ mod tests {
         for (owner, want) in [(user, true), (0, true), (user + 12_345, false)] {
             assert_eq!(is_of_trust(owner), want, "{owner}");
         }
+    }
+
+    #[test]
+    fn a_server_that_ended_is_known_for_it() {
+        let user = rustix::process::geteuid().as_raw();
+        assert!(runs(std::process::id(), user));
+        assert!(!runs(std::process::id(), user + 12_345));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        assert!(!runs(child.id(), user));
     }
 
     #[test]

@@ -37,6 +37,10 @@ impl Failure {
         Self::new(FailureKind::Refused, message)
     }
 
+    pub fn unreachable(message: impl Into<String>) -> Self {
+        Self::new(FailureKind::Unreachable, message)
+    }
+
     fn new(kind: FailureKind, message: impl Into<String>) -> Self {
         Self {
             kind,

@@ -533,6 +533,11 @@ fn wrong_folders_and_ports_are_refused() {
     );
     server.crash();
 
+    // Its address may be anybody's by now: nothing is asked there, and no token sent.
+    let (code, text) = scratch.cairn("status");
+    assert_eq!(code, 3, "{text}");
+    assert!(text.contains("does not run any more"), "{text}");
+
     // A folder that is not a member of the pool.
     let mut command = scratch.serve_command();
     command.arg("--data").arg(scratch.path("stranger"));
