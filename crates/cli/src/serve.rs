@@ -225,6 +225,7 @@ fn announce(node: &Node, ready: &ReadyFile) -> Result<Vec<PathBuf>, Failure> {
         })?;
         files.push(path.clone());
     }
+    node.announced(ready, &files);
     Ok(files)
 }
 

@@ -502,6 +502,50 @@ fn contents(root: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     found
 }
 
+/// All disks have the token: it goes with none of them, and no old one comes back with one.
+#[test]
+fn the_token_outlives_the_disks() {
+    let scratch = Scratch::new(3);
+    let on = |folder: &Path| {
+        let token = std::fs::read_to_string(folder.join("admin-token"));
+        token.ok().map(|token| token.trim().to_owned())
+    };
+    let server = scratch.serve();
+    let token = server.token();
+    for index in 0..3 {
+        assert_eq!(on(&scratch.disk(index)), Some(token.clone()), "{index}");
+    }
+    let removed = format!("disk remove {}", scratch.disk(0).display());
+    let (code, text) = scratch.cairn(&removed);
+    assert_eq!(code, 0, "{text}");
+    assert_eq!(on(&scratch.disk(0)), None);
+    assert!(!scratch.disk(0).join("server.json").exists());
+    // The next command is told of another token.
+    let added = format!("disk add {}", scratch.path("added").display());
+    let (code, text) = scratch.cairn(&added);
+    assert_eq!(code, 0, "{text}");
+    assert_eq!(on(&scratch.path("added")), Some(token.clone()));
+    assert_eq!(server.terminate(), 0);
+
+    let server = scratch.serve();
+    assert_eq!(server.token(), token);
+    assert_eq!(server.terminate(), 0);
+
+    // It is replaced while a disk is away.
+    std::fs::rename(scratch.disk(1), scratch.path("away")).unwrap();
+    let other = "another-token-of-the-operator";
+    std::fs::write(scratch.disk(2).join("admin-token"), other).unwrap();
+    let server = scratch.serve();
+    assert_eq!(server.token(), other);
+    assert_eq!(on(&scratch.path("added")).as_deref(), Some(other));
+    assert_eq!(server.terminate(), 0);
+    std::fs::rename(scratch.path("away"), scratch.disk(1)).unwrap();
+    let server = scratch.serve();
+    assert_eq!(server.token(), other);
+    assert_eq!(on(&scratch.disk(1)).as_deref(), Some(other));
+    assert_eq!(server.terminate(), 0);
+}
+
 #[test]
 fn wrong_folders_and_ports_are_refused() {
     let scratch = Scratch::new(1);

@@ -87,8 +87,8 @@ pub struct Settings {
     /// Write a JSON file with the addresses once the server serves; its folder must be there
     #[arg(long, value_name = "PATH")]
     pub ready_file: Option<PathBuf>,
-    /// The file that holds the admin token; made if it is not there [default: admin-token in the
-    /// first data folder]
+    /// The file that holds the admin token; made if it is not there [default: admin-token in each
+    /// data folder]
     #[arg(long, value_name = "PATH")]
     pub token_file: Option<PathBuf>,
     /// Memory that the process may use, at least 256MiB [default: 2GiB]

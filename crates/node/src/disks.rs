@@ -41,6 +41,13 @@ const HARMLESS: &[&str] = &[
     "cairn-disk.new",
     crate::scrub::SCRUB_NAME_NEW,
     crate::token::TOKEN_NAME,
+    crate::token::TOKEN_NAME_NEW,
+    crate::ready::SERVER_FILE_NAME,
+];
+/// What a disk has for the sake of the admin token.
+const TOKEN_NAMES: &[&str] = &[
+    crate::token::TOKEN_NAME,
+    crate::token::TOKEN_NAME_NEW,
     crate::ready::SERVER_FILE_NAME,
 ];
 /// Names that only a disk of a pool has.
@@ -73,6 +80,8 @@ pub struct PoolDisks {
     pub state: PoolState,
     pub disks: Vec<Arc<ShardDisk>>,
     pub missing: Vec<Missing>,
+    /// Disks that others went on without, by their pool files: what else they have may be old, too.
+    pub behind: Vec<DiskId>,
     /// Where the folders are that the configuration names.
     pub named: Vec<PathBuf>,
     pub watch: Watch,
@@ -152,7 +161,14 @@ async fn open_folders(
                 members.extend(bare.iter().cloned());
                 return form(env, config, state, members, &bare).await;
             }
-            open_members(env, config, state, members, missing).await
+            let is_behind = |(index, _): &&(usize, DiskId)| {
+                let own = folders.get(*index).and_then(Folder::version);
+                own.is_none_or(|own| own < state.version)
+            };
+            let behind = present.iter().filter(is_behind).map(|(_, id)| *id);
+            let behind = behind.collect();
+            let opened = open_members(env, config, state, members, missing).await?;
+            Ok(PoolDisks { behind, ..opened })
         }
     }
 }
@@ -372,6 +388,14 @@ impl Folder {
             _ => None,
         }
     }
+
+    /// That of its pool file.
+    fn version(&self) -> Option<u64> {
+        match &self.content {
+            Content::Disk { state, .. } => state.as_ref().map(|state| state.version),
+            _ => None,
+        }
+    }
 }
 
 /// Looks at the names in a folder: `Blank`, `Foreign`, or `Disk` with nothing known yet.
@@ -416,8 +440,8 @@ pub fn is_half_wiped(folder: &Path) -> bool {
 }
 
 /// Deletes what a disk of Cairn's has in its folder. The caller knows that it is one: folders have names like
-/// ours for many reasons.
-pub fn wipe(folder: &Path) -> std::io::Result<()> {
+/// ours for many reasons. `with_token`: also the admin token, which may be the operator's file otherwise.
+pub fn wipe(folder: &Path, with_token: bool) -> std::io::Result<()> {
     let (identity, wiped) = (
         folder.join(cairn_shard::IDENTITY_NAME),
         folder.join(WIPED_NAME),
@@ -438,7 +462,9 @@ pub fn wipe(folder: &Path) -> std::io::Result<()> {
     sync()?;
     let made_meanwhile = [pool_store::POOL_NAME_NEW, crate::scrub::SCRUB_NAME_NEW];
     let ours = OURS.iter().copied().filter(|name| *name != WIPED_NAME);
-    for name in ours.chain(made_meanwhile) {
+    // First: whoever gets the disk if this breaks off must not get the token with it.
+    let tokens = TOKEN_NAMES.iter().copied().filter(|_| with_token);
+    for name in tokens.chain(ours).chain(made_meanwhile) {
         let path = folder.join(name);
         let removed = match std::fs::symlink_metadata(&path) {
             Ok(found) if found.is_dir() => std::fs::remove_dir_all(&path),
@@ -629,6 +655,7 @@ async fn open_members(
         state,
         disks,
         missing,
+        behind: Vec::new(),
         named: Vec::new(),
         watch,
         created: false,
@@ -819,7 +846,13 @@ mod tests {
             matches!(&look.content, Content::Disk { identity: Some(found), .. } if found.disk == DiskId(5))
         );
         drop(look);
-        wipe(&place).unwrap();
+        for name in TOKEN_NAMES {
+            std::fs::write(place.join(name), "of this server").unwrap();
+        }
+        wipe(&place, false).unwrap();
+        assert!(TOKEN_NAMES.iter().all(|name| place.join(name).exists()));
+        wipe(&place, true).unwrap();
+        assert!(!TOKEN_NAMES.iter().any(|name| place.join(name).exists()));
         let look = Folder::look(&place, &config).await.unwrap();
         assert!(matches!(look.content, Content::Blank));
         drop(look);
@@ -835,7 +868,7 @@ mod tests {
         let look = Folder::look(&place, &config).await.unwrap();
         assert!(matches!(look.content, Content::Disk { identity: None, .. }));
         drop(look);
-        wipe(&place).unwrap();
+        wipe(&place, true).unwrap();
         let look = Folder::look(&place, &config).await.unwrap();
         assert!(matches!(look.content, Content::Blank));
     }

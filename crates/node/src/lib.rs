@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod announce;
 mod assemble;
 mod control;
 mod convert;

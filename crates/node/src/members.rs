@@ -26,6 +26,7 @@ use crate::disks::{Folder, is_half_wiped, is_still_there, open_disk, shard_setti
 use crate::node::{ChangeFailure, Inner, VolumeService};
 use crate::pool::{PoolDisk, PoolState, PoolVolume};
 use crate::rebuild::Standing;
+use crate::token::TOKEN_NAME;
 use crate::watch::HANG_AFTER;
 
 /// The beginning of an id must be so long to stand for it.
@@ -200,8 +201,9 @@ impl Inner {
                 }
                 // Held open meanwhile, so that nobody else takes it: also when it takes longer than anybody waits.
                 let (at, held) = (folder.path.clone(), disk.clone());
+                let with_token = self.token.is_some();
                 let wiping = tokio::task::spawn_blocking(move || {
-                    let wiped = wipe(&at);
+                    let wiped = wipe(&at, with_token);
                     drop(held);
                     wiped
                 });
@@ -274,6 +276,12 @@ impl Inner {
         self.store.disk_join(Arc::clone(&opened));
         for fs in self.serving_all() {
             fs.meta().add_disk(id, Arc::clone(opened.disk()));
+        }
+        let folder = opened.disk().folder().map(Path::to_owned);
+        if let (Some(token), Some(folder)) = (&self.token, folder) {
+            for error in token.give(&self.env, &[folder.join(TOKEN_NAME)]).await {
+                tracing::warn!(%error, "the next start gives the disk the token");
+            }
         }
         tracing::info!(disk = opened.label(), %id, "a disk joined the pool");
         Ok(id)
@@ -401,6 +409,8 @@ impl Inner {
         self.share_descriptors();
         drop(tried);
         tracing::info!(disk = disk.label, "a disk left the pool");
+        // Before its folder is emptied: commands must find the token all the time.
+        self.announce_token().await;
         self.after_a_change().await;
         Ok(gone)
     }
@@ -436,7 +446,8 @@ impl Inner {
         }
         // What is still on its way there would make names anew behind the wiping.
         self.watch.let_go(gone.disk());
-        let wiped = tokio::task::spawn_blocking(move || wipe(&folder)).await;
+        let with_token = self.token.is_some();
+        let wiped = tokio::task::spawn_blocking(move || wipe(&folder, with_token)).await;
         if let Ok(Err(error)) = wiped {
             tracing::warn!(disk = label, %error, "the removed disk was not emptied");
         }

@@ -24,6 +24,7 @@ use futures_util::future::{Either, select};
 use parking_lot::{Mutex, RwLock};
 use prometheus::Registry;
 
+use crate::announce::Announced;
 use crate::assemble::{Missing, failures_tolerated};
 use crate::convert;
 use crate::disks::PoolDisks;
@@ -34,6 +35,7 @@ use crate::pool::{PoolState, PoolVolume, Stage};
 use crate::pool_store;
 use crate::rebuild::Rebuild;
 use crate::scrub::Scrub;
+use crate::token::OnDisks;
 use crate::totals::{PastTotals, VolumeTotals};
 use crate::watch::{HANG_AFTER, Watch};
 
@@ -74,6 +76,9 @@ pub struct Inner {
     pub missing: RwLock<Vec<Missing>>,
     /// Where the folders are that the configuration names, as of the start.
     pub named: Vec<PathBuf>,
+    /// The admin token, unless the configuration names a file for it.
+    pub token: Option<OnDisks>,
+    pub announced: Mutex<Announced>,
     /// Whom work in the background makes way for.
     pub clients: Arc<Clients>,
     pub scrub: Scrub,
@@ -105,7 +110,7 @@ pub struct Inner {
 
 impl Inner {
     /// Makes the engine on the disks of a pool. No volume is open yet.
-    pub fn new(env: Env, config: Config, pool: PoolDisks) -> Arc<Self> {
+    pub fn new(env: Env, config: Config, pool: PoolDisks, token: Option<OnDisks>) -> Arc<Self> {
         let budget = MemoryBudget::of(config.memory_limit_bytes);
         let mut settings = SegmentSettings {
             cache_bytes: budget.record_cache_bytes,
@@ -141,6 +146,8 @@ impl Inner {
             disks: RwLock::new(pool.disks),
             missing: RwLock::new(pool.missing),
             named: pool.named,
+            token,
+            announced: Mutex::default(),
             exports: Arc::new(Exports::new(Vec::new())),
             registry: Registry::new(),
             dirty: DirtyBudget::new(budget.dirty_bytes),

@@ -14,18 +14,20 @@ use cairn_admin::{AdminServer, AdminSettings};
 use cairn_base::real;
 use cairn_config::Config;
 use cairn_nfs::{Listeners, NfsServer};
+use cairn_shard::ShardDisk;
 use prometheus::process_collector::ProcessCollector;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use crate::announce::Announced;
 use crate::control::Controller;
-use crate::disks::descriptors_max;
+use crate::disks::{PoolDisks, descriptors_max};
 use crate::error::NodeError;
 use crate::holder::open_pool_in_time;
 use crate::metrics::NodeCollector;
 use crate::node::Inner;
-use crate::token;
+use crate::token::{self, OnDisks};
 
 /// Where clients look for the port mapper.
 const RPCBIND_PORT: u16 = 111;
@@ -50,7 +52,6 @@ struct Started {
     nfs_address: SocketAddr,
     admin_stop: oneshot::Sender<()>,
     admin: JoinHandle<()>,
-    token_path: PathBuf,
     created: bool,
 }
 
@@ -107,14 +108,15 @@ impl Node {
                 "a disk is missing; serving without it"
             );
         }
-        let folders: Vec<PathBuf> = pool
-            .disks
-            .iter()
-            .filter_map(|disk| disk.disk().folder().map(Path::to_owned))
-            .collect();
-        let (token, token_path) =
-            token::load_or_make(config.token_file.as_deref(), &folders, &*env.entropy)?;
-        let inner = Inner::new(env, config, pool);
+        let (token, on_disks) = match &config.token_file {
+            Some(path) => (token::load_or_make(path, &*env.entropy)?, None),
+            None => {
+                let folders = token_folders(&pool);
+                let loaded = runtime.block_on(OnDisks::load_or_make(&env, &folders))?;
+                (loaded.token.clone(), Some(loaded))
+            }
+        };
+        let inner = Inner::new(env, config, pool, on_disks);
         // Before anything is asked of the disks: one that hangs is given up in time.
         crate::watch::tend(&inner).map_err(NodeError::Runtime)?;
         runtime.block_on(async {
@@ -159,6 +161,7 @@ impl Node {
             crate::scrub::tend(&inner).await;
         });
         crate::rebuild::tend(&inner);
+        crate::announce::tend(&inner);
         tend_pool_file(&inner);
         let (admin_stop, stopped) = oneshot::channel();
         let admin = runtime.spawn(server.serve(listener, async {
@@ -172,7 +175,6 @@ impl Node {
             nfs_address,
             admin_stop,
             admin,
-            token_path,
             created,
         })
     }
@@ -180,8 +182,8 @@ impl Node {
     /// What the ready file says.
     pub fn ready(&self) -> ReadyFile {
         let pool = self.started.inner.pool.load();
-        let token_path = std::path::absolute(&self.started.token_path)
-            .unwrap_or(self.started.token_path.clone());
+        let token_path = self.started.inner.token_path();
+        let token_path = std::path::absolute(&token_path).unwrap_or(token_path);
         ReadyFile {
             pid: std::process::id(),
             nfs: NfsReady {
@@ -196,6 +198,11 @@ impl Node {
                 .map(|volume| volume.name.clone())
                 .collect(),
         }
+    }
+
+    /// Keeps files true that say what [`Self::ready`] said: the token that they name may go with its disk.
+    pub fn announced(&self, ready: &ReadyFile, files: &[PathBuf]) {
+        *self.started.inner.announced.lock() = Announced::new(ready.clone(), files.to_vec());
     }
 
     pub fn status(&self) -> Status {
@@ -232,6 +239,15 @@ impl Node {
         });
         self.runtime.shutdown_timeout(STOP_GRACE);
     }
+}
+
+/// Folders with the token, first those whose token counts before that of others: a disk that was away must not bring
+/// one back that was replaced meanwhile.
+fn token_folders(pool: &PoolDisks) -> Vec<PathBuf> {
+    let mut disks: Vec<&Arc<ShardDisk>> = pool.disks.iter().collect();
+    disks.sort_by_key(|disk| pool.behind.contains(&disk.id()));
+    let folders = disks.into_iter().map(|disk| disk.disk().folder());
+    folders.flatten().map(Path::to_owned).collect()
 }
 
 /// Writes the pool file anew now and then; ends with the node.

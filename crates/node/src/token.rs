@@ -1,4 +1,7 @@
-//! The file with the admin token.
+//! The admin token: in the file that the configuration names, else on every disk.
+//!
+//! Owns: reading and making it, and that all disks have the same one.
+//! Must not know: which disks there are, and whose token counts before that of others.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -6,60 +9,156 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use cairn_admin::{TOKEN_LEN_BYTES_MAX, Token};
-use cairn_base::env::Entropy;
+use cairn_base::env::{Entropy, Env};
+use futures_util::future::{Either, join_all, select};
+use parking_lot::Mutex;
 
 use crate::error::NodeError;
+use crate::ready::folder_of;
+use crate::watch::HANG_AFTER;
 
-/// The token's file in the first data folder that has one.
+/// The token's file in a data folder.
 pub const TOKEN_NAME: &str = "admin-token";
+/// What it is called until it is whole.
+pub const TOKEN_NAME_NEW: &str = "admin-token.new";
 
-/// Reads the token, or makes one that only this user can read.
-///
-/// `configured` is the file that the config names; else it is looked for in `folders`, all of
-/// them, because the first may be the disk that broke.
-pub fn load_or_make(
-    configured: Option<&Path>,
-    folders: &[PathBuf],
-    entropy: &dyn Entropy,
-) -> Result<(Token, PathBuf), NodeError> {
-    let candidates: Vec<PathBuf> = match configured {
-        Some(path) => vec![path.to_owned()],
-        None => folders
-            .iter()
-            .map(|folder| folder.join(TOKEN_NAME))
-            .collect(),
-    };
-    for path in &candidates {
-        if path.exists() {
-            let token = read(path)?;
-            warn_if_open(path);
-            return Ok((token, path.clone()));
-        }
+/// Reads the token in the file that the configuration names, or makes one that only this user can read.
+pub fn load_or_make(path: &Path, entropy: &dyn Entropy) -> Result<Token, NodeError> {
+    if let Some(token) = find(path)? {
+        return Ok(token);
     }
-    let path = candidates.first().cloned().unwrap_or_default();
     let token = Token::from_random(entropy.u128());
-    write(&path, &token).map_err(|error| NodeError::Token {
-        path: path.clone(),
-        why: error.to_string(),
-    })?;
-    Ok((token, path))
+    write(path, &token)?;
+    Ok(token)
+}
+
+/// The token where no file is configured: every disk has it, for each may be the next one to go.
+pub struct OnDisks {
+    pub token: Token,
+    /// Those with it; the one that counts at a start is the first.
+    files: Mutex<Vec<PathBuf>>,
+}
+
+impl OnDisks {
+    /// Reads the token on the disks with these folders, or makes one, and gives it to all that have none or another.
+    /// The first that has one counts.
+    pub async fn load_or_make(env: &Env, folders: &[PathBuf]) -> Result<Self, NodeError> {
+        let paths: Vec<PathBuf> = folders.iter().map(|at| at.join(TOKEN_NAME)).collect();
+        let mut failures = Vec::new();
+        let mut found = Vec::with_capacity(paths.len());
+        for read in in_each(env, &paths, find).await {
+            found.push(read.unwrap_or_else(|error| {
+                failures.push(error);
+                None
+            }));
+        }
+        let token = match found.iter().flatten().next() {
+            Some(token) => token.clone(),
+            // A new one would shut out whoever has that which cannot be read.
+            None if !failures.is_empty() => return Err(failures.swap_remove(0)),
+            None => Token::from_random(env.entropy.u128()),
+        };
+        for error in failures {
+            tracing::warn!(%error, "the token of another disk is used");
+        }
+        let (mut there, mut lacking) = (Vec::new(), Vec::new());
+        for (path, found) in paths.into_iter().zip(found) {
+            match found {
+                Some(found) if found.as_str() == token.as_str() => there.push(path),
+                Some(_) => {
+                    tracing::warn!(path = %path.display(), "this admin token is replaced by that of another disk");
+                    lacking.push(path);
+                }
+                None => lacking.push(path),
+            }
+        }
+        let all = Self {
+            token,
+            files: Mutex::new(there),
+        };
+        let mut failures = all.give(env, &lacking).await;
+        if all.files().is_empty() && !failures.is_empty() {
+            return Err(failures.swap_remove(0));
+        }
+        for error in failures {
+            tracing::warn!(%error, "this disk does not have the token");
+        }
+        Ok(all)
+    }
+
+    /// Writes these files. Says what went wrong.
+    pub async fn give(&self, env: &Env, paths: &[PathBuf]) -> Vec<NodeError> {
+        let token = self.token.clone();
+        let given = in_each(env, paths, move |path: &Path| write(path, &token)).await;
+        let mut failures = Vec::new();
+        let mut files = self.files.lock();
+        for (path, given) in paths.iter().zip(given) {
+            // Of a disk that was there before.
+            files.retain(|file| file != path);
+            match given {
+                Ok(()) => files.push(path.clone()),
+                Err(error) => failures.push(error),
+            }
+        }
+        drop(files);
+        failures
+    }
+
+    pub fn files(&self) -> Vec<PathBuf> {
+        self.files.lock().clone()
+    }
+}
+
+/// Does the same with several files, each on a thread of its own: a disk may hang.
+async fn in_each<T: Send + 'static>(
+    env: &Env,
+    paths: &[PathBuf],
+    work: impl Fn(&Path) -> Result<T, NodeError> + Clone + Send + 'static,
+) -> Vec<Result<T, NodeError>> {
+    let each = paths.iter().map(|path| {
+        let (at, work) = (path.clone(), work.clone());
+        let working = tokio::task::spawn_blocking(move || work(&at));
+        async move {
+            match select(working, env.clock.sleep(HANG_AFTER)).await {
+                Either::Left((Ok(done), _)) => done,
+                Either::Left((Err(error), _)) => Err(failed(path, &error)),
+                Either::Right(_) => {
+                    let why = format!("no answer within {} s", HANG_AFTER.as_secs());
+                    Err(failed(path, &why))
+                }
+            }
+        }
+    });
+    join_all(each).await
+}
+
+fn failed(path: &Path, why: &dyn std::fmt::Display) -> NodeError {
+    NodeError::Token {
+        path: path.to_owned(),
+        why: why.to_string(),
+    }
+}
+
+/// The token in a file, if there is one.
+fn find(path: &Path) -> Result<Option<Token>, NodeError> {
+    if !path.try_exists().map_err(|error| failed(path, &error))? {
+        return Ok(None);
+    }
+    let token = read(path)?;
+    warn_if_open(path);
+    Ok(Some(token))
 }
 
 /// Reads a token file.
 pub fn read(path: &Path) -> Result<Token, NodeError> {
-    let fail = |why: String| NodeError::Token {
-        path: path.to_owned(),
-        why,
-    };
-    let len_bytes = path
-        .metadata()
-        .map_err(|error| fail(error.to_string()))?
-        .len();
+    let metadata = path.metadata().map_err(|error| failed(path, &error))?;
+    let len_bytes = metadata.len();
     if len_bytes > 2 * TOKEN_LEN_BYTES_MAX as u64 {
-        return Err(fail(format!("it has {len_bytes} bytes, which is no token")));
+        let why = format!("it has {len_bytes} bytes, which is no token");
+        return Err(failed(path, &why));
     }
-    let text = std::fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
-    Token::parse(&text).map_err(|error| fail(error.to_string()))
+    let text = std::fs::read_to_string(path).map_err(|error| failed(path, &error))?;
+    Token::parse(&text).map_err(|error| failed(path, &error))
 }
 
 /// The permissions of a file that others than its owner can use, if it is one.
@@ -79,8 +178,12 @@ fn warn_if_open(path: &Path) {
     }
 }
 
+fn write(path: &Path, token: &Token) -> Result<(), NodeError> {
+    write_whole(path, token).map_err(|error| failed(path, &error))
+}
+
 /// Puts the whole file there at once: half a token would keep the next start from going on.
-fn write(path: &Path, token: &Token) -> std::io::Result<()> {
+fn write_whole(path: &Path, token: &Token) -> std::io::Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
     // Of a start that broke off. What another user put there is not followed.
@@ -95,30 +198,91 @@ fn write(path: &Path, token: &Token) -> std::io::Result<()> {
         .open(&new)?;
     writeln!(file, "{}", token.as_str())?;
     file.sync_all()?;
-    std::fs::rename(&new, path)
+    std::fs::rename(&new, path)?;
+    std::fs::File::open(folder_of(path))?.sync_all()
 }
 
 #[cfg(test)]
 mod tests {
     use cairn_base::real::OsEntropy;
+    use cairn_testkit::TestWorld;
 
     use super::*;
 
-    #[test]
-    fn a_token_is_made_once_and_found_again() {
-        let folders: Vec<_> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
-        let paths: Vec<PathBuf> = folders.iter().map(|dir| dir.path().to_owned()).collect();
-        let (made, path) = load_or_make(None, &paths, &OsEntropy).unwrap();
-        assert_eq!(path, paths[0].join(TOKEN_NAME));
+    const ONE: &str = "one-0123456789abcdef";
+    const OTHER: &str = "other-0123456789abcdef";
+
+    fn on(folder: &Path) -> String {
+        let token = read(&folder.join(TOKEN_NAME)).unwrap();
+        token.as_str().to_owned()
+    }
+
+    /// What is found in three folders where these files are, and in all of them after that.
+    async fn check(files: [Option<&str>; 3], want: Option<&str>) {
+        let root = tempfile::tempdir().unwrap();
+        let folders = ["a", "b", "c"].map(|name| root.path().join(name));
+        for (folder, file) in folders.iter().zip(files) {
+            std::fs::create_dir(folder).unwrap();
+            if let Some(file) = file {
+                std::fs::write(folder.join(TOKEN_NAME), file).unwrap();
+            }
+        }
+        let world = TestWorld::new(1);
+        let found = OnDisks::load_or_make(&world.env, &folders).await;
+        let found = found.ok().map(|found| found.token.as_str().to_owned());
+        assert_eq!(found.as_deref(), want, "{files:?}");
+        for folder in folders.iter().filter(|_| want.is_some()) {
+            assert_eq!(Some(on(folder).as_str()), want, "{files:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_first_token_counts_and_all_disks_get_it() {
+        check([Some(ONE), None, None], Some(ONE)).await;
+        check([None, None, Some(ONE)], Some(ONE)).await;
+        check([Some(ONE), Some(OTHER), None], Some(ONE)).await;
+        check([None, Some(OTHER), Some(ONE)], Some(OTHER)).await;
+        // One that is none is replaced, but by no new one.
+        check([Some("short"), Some(ONE), Some("")], Some(ONE)).await;
+        check([Some("short"), None, None], None).await;
+    }
+
+    #[tokio::test]
+    async fn a_token_is_made_once_and_found_again() {
+        let root = tempfile::tempdir().unwrap();
+        let world = TestWorld::new(1);
+        let folders = ["a", "b"].map(|name| root.path().join(name));
+        let (first, second) = (&folders[0], &folders[1]);
+        // A disk that takes nothing does not keep the others from having it.
+        assert!(OnDisks::load_or_make(&world.env, &folders).await.is_err());
+        std::fs::create_dir(second).unwrap();
+        let made = OnDisks::load_or_make(&world.env, &folders).await.unwrap();
+        let path = second.join(TOKEN_NAME);
+        assert_eq!(made.files(), [path.clone()]);
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(open_mode(&path), None);
-        let turned = [paths[1].clone(), paths[0].clone()];
-        let (found, found_path) = load_or_make(None, &turned, &OsEntropy).unwrap();
+        std::fs::create_dir(first).unwrap();
+        assert!(
+            made.give(&world.env, &[first.join(TOKEN_NAME)])
+                .await
+                .is_empty()
+        );
+        assert_eq!(made.files(), [path, first.join(TOKEN_NAME)]);
+        let found = OnDisks::load_or_make(&world.env, &folders).await.unwrap();
+        assert_eq!(found.token.as_str(), made.token.as_str());
+        assert_eq!(on(first), made.token.as_str());
+    }
+
+    #[test]
+    fn a_configured_file_is_made_once_and_found_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        let made = load_or_make(&path, &OsEntropy).unwrap();
+        let found = load_or_make(&path, &OsEntropy).unwrap();
         assert_eq!(found.as_str(), made.as_str());
-        assert_eq!(found_path, path);
         std::fs::write(&path, "short").unwrap();
-        assert!(load_or_make(None, &paths, &OsEntropy).is_err());
-        assert!(load_or_make(Some(Path::new("/no/such/folder/t")), &paths, &OsEntropy).is_err());
+        assert!(load_or_make(&path, &OsEntropy).is_err());
+        assert!(load_or_make(Path::new("/no/such/folder/t"), &OsEntropy).is_err());
     }
 
     #[test]
@@ -127,10 +291,9 @@ mod tests {
         let path = folder.path().join(TOKEN_NAME);
         // The next start finds what the last one had begun, or somebody's link to elsewhere.
         let elsewhere = folder.path().join("elsewhere");
-        std::os::unix::fs::symlink(&elsewhere, folder.path().join("admin-token.new")).unwrap();
-        let folders = [folder.path().to_owned()];
-        let (made, _) = load_or_make(None, &folders, &OsEntropy).unwrap();
-        assert_eq!(read(&path).unwrap().as_str(), made.as_str());
+        std::os::unix::fs::symlink(&elsewhere, folder.path().join(TOKEN_NAME_NEW)).unwrap();
+        let made = load_or_make(&path, &OsEntropy).unwrap();
+        assert_eq!(on(folder.path()), made.as_str());
         assert!(!elsewhere.exists());
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
         assert_eq!(open_mode(&path), None);
@@ -140,7 +303,7 @@ mod tests {
     fn a_token_that_others_can_read_is_noticed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(TOKEN_NAME);
-        std::fs::write(&path, "0123456789abcdef").unwrap();
+        std::fs::write(&path, ONE).unwrap();
         for (mode, want) in [
             (0o600, None),
             (0o400, None),
@@ -149,7 +312,7 @@ mod tests {
         ] {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
             assert_eq!(open_mode(&path), want, "{mode:o}");
-            assert!(load_or_make(None, &[folder.path().to_owned()], &OsEntropy).is_ok());
+            assert!(load_or_make(&path, &OsEntropy).is_ok());
         }
     }
 }

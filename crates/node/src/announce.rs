@@ -1,0 +1,143 @@
+//! Keeps the ready files true: the admin token that they name is on a disk that works.
+//!
+//! Must not know: what else the files say, and how they are written (`ready`); which disks have the token (`token`).
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_admin::api::ReadyFile;
+use futures_util::future::select;
+
+use crate::node::Inner;
+use crate::ready;
+use crate::token::OnDisks;
+use crate::watch::HANG_AFTER;
+
+/// How often it is looked whether the disk with the token still works.
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+
+/// The files that say where the server is, and what they say.
+#[derive(Default)]
+pub struct Announced {
+    ready: Option<ReadyFile>,
+    files: Vec<PathBuf>,
+}
+
+impl Announced {
+    pub fn new(ready: ReadyFile, files: Vec<PathBuf>) -> Self {
+        Self {
+            ready: Some(ready),
+            files,
+        }
+    }
+
+    /// What is to be written, and where, if the token that was named is none of those that are `there`.
+    fn renewed(&mut self, there: &[PathBuf]) -> Option<(ReadyFile, Vec<PathBuf>)> {
+        let ready = self.ready.as_mut()?;
+        let mut there = there.iter().map(|path| path.display().to_string());
+        let first = there.next()?;
+        if first == ready.token_file || there.any(|path| path == ready.token_file) {
+            return None;
+        }
+        // What is beside it is gone with its disk.
+        let lost = PathBuf::from(std::mem::replace(&mut ready.token_file, first));
+        self.files.retain(|file| file.parent() != lost.parent());
+        Some((ready.clone(), self.files.clone()))
+    }
+}
+
+/// Starts the task; it ends with the node.
+pub fn tend(inner: &Arc<Inner>) {
+    if inner.token.is_none() {
+        return;
+    }
+    let clock = Arc::clone(&inner.env.clock);
+    let node = Arc::downgrade(inner);
+    let task = async move {
+        loop {
+            clock.sleep(LOOK_INTERVAL).await;
+            let Some(inner) = node.upgrade() else { return };
+            if inner.is_stopping() {
+                return;
+            }
+            inner.announce_token().await;
+        }
+    };
+    inner.env.spawner.spawn("ready files", Box::pin(task));
+}
+
+impl Inner {
+    /// The file with the admin token that others are told of.
+    pub fn token_path(&self) -> PathBuf {
+        let configured = self.config.token_file.clone();
+        let path = configured.or_else(|| self.token_paths().into_iter().next());
+        path.unwrap_or_default()
+    }
+
+    /// Files with the token, on the disks that work.
+    fn token_paths(&self) -> Vec<PathBuf> {
+        let mut disks = self.disks();
+        disks.retain(|disk| !disk.health().failed);
+        let mut paths = self.token.as_ref().map(OnDisks::files).unwrap_or_default();
+        paths.retain(|path| {
+            let mut folders = disks.iter().map(|disk| disk.disk().folder());
+            folders.any(|folder| folder == path.parent())
+        });
+        paths
+    }
+
+    /// Names another file with the token if the disk with the one that is named does not work any more, or left.
+    pub async fn announce_token(&self) {
+        let there = self.token_paths();
+        let renewed = self.announced.lock().renewed(&there);
+        let Some((ready, files)) = renewed else {
+            return;
+        };
+        let writing = tokio::task::spawn_blocking(move || {
+            for file in files {
+                if let Err(error) = ready::write(&file, &ready) {
+                    tracing::warn!(path = %file.display(), %error, "this file names an admin token that is gone");
+                }
+            }
+        });
+        // One of the folders may hang.
+        select(writing, self.env.clock.sleep(HANG_AFTER)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_admin::api::{AdminView, NfsReady};
+
+    use super::*;
+
+    #[test]
+    fn another_token_is_named_when_the_one_that_was_is_gone() {
+        let ready = ReadyFile {
+            pid: 7,
+            nfs: NfsReady {
+                address: "127.0.0.1".to_owned(),
+                port: 2049,
+            },
+            admin: AdminView {
+                url: "http://127.0.0.1:8049".to_owned(),
+            },
+            token_file: "/a/admin-token".to_owned(),
+            volumes: Vec::new(),
+        };
+        let files = ["/run/server.json", "/a/server.json"].map(PathBuf::from);
+        let mut announced = Announced::new(ready.clone(), files.to_vec());
+        let paths = ["/a/admin-token", "/b/admin-token", "/c/admin-token"].map(PathBuf::from);
+        assert_eq!(announced.renewed(&paths), None);
+        assert_eq!(announced.renewed(&[]), None, "better that than nothing");
+        let want = ReadyFile {
+            token_file: "/b/admin-token".to_owned(),
+            ..ready
+        };
+        let renewed = announced.renewed(&paths[1..]);
+        assert_eq!(renewed, Some((want, files[..1].to_vec())));
+        assert_eq!(announced.renewed(&paths[1..]), None);
+        assert_eq!(Announced::default().renewed(&paths), None);
+    }
+}
