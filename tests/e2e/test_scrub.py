@@ -101,6 +101,14 @@ class Scrub(WorldTest):
             self.assertEqual(len(self.scrub(server, "report")["damaged"]), 1)
             self.assertEqual(self.scrubbed(server)["damaged"], 1)
         with libnfs.Mount(server.libnfs_url()) as mount:
+            # Nor is it gone when other bytes of the same record are written anew.
+            with mount.open("/folder/lost", os.O_RDWR) as file:
+                file.write(damage["end"] - 3, b"new")
+                file.sync()
+            self.assertEqual(len(self.scrub(server, "report")["damaged"]), 1)
+            # The list is kept right while a scrub stands, too.
+            self.scrub(server, "start", "--rate", "1KiB")
+            self.scrub(server, "pause")
             mount.unlink("/other name")
             self.assertEqual(self.scrub(server, "report")["damaged"][0]["paths"], ["/folder/lost"])
             mount.unlink("/folder/lost")

@@ -110,11 +110,28 @@ impl Fs {
         Ok(scrub)
     }
 
-    /// Whether an extent that was found damaged is still there, in the same segment: it may have been
-    /// overwritten or deleted since.
+    /// Whether anything of an extent that was found damaged is still there, in the same segment: it may have been
+    /// overwritten or deleted since, or cut into pieces, of which any may be the damaged one.
     pub fn is_still_there(&self, damaged: &DamagedExtent) -> Result<bool, FsError> {
-        let found = self.0.extent_at(damaged.at)?;
-        Ok(found.is_some_and(|extent| extent.record.location.segment == damaged.segment))
+        let (from, to) = Key::extents_past(damaged.at.ino, damaged.start);
+        let mut found = Ok(false);
+        self.0
+            .meta
+            .scan_with(&from, &to, |key, value| {
+                match parse_extent(key, value) {
+                    Ok((_, extent)) if extent.start >= damaged.at.end => {
+                        return ControlFlow::Break(());
+                    }
+                    Ok((_, extent)) if extent.record.location.segment != damaged.segment => {
+                        return ControlFlow::Continue(());
+                    }
+                    Ok(_) => found = Ok(true),
+                    Err(error) => found = Err(meta_error(error)),
+                }
+                ControlFlow::Break(())
+            })
+            .map_err(meta_error)?;
+        found
     }
 
     /// The paths of some inodes, from the root of the volume (`/a/b`), all names of each. One pass over

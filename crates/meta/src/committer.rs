@@ -251,6 +251,10 @@ impl Committer {
         let groups = &shared.groups;
         groups.count.fetch_add(1, Ordering::Relaxed);
         groups.bytes.fetch_add(record_bytes, Ordering::Relaxed);
+        let copies = shared.log_status.lock().disks.len() as u64;
+        groups
+            .copies_bytes
+            .fetch_add(record_bytes * copies, Ordering::Relaxed);
         self.log.trim();
         *shared.log_status.lock() = self.log.status();
         shared.logged(record_bytes);

@@ -111,6 +111,8 @@ pub struct MetaStats {
     pub groups: u64,
     pub batches: u64,
     pub group_bytes: u64,
+    /// Those on all disks.
+    pub group_copies_bytes: u64,
     /// Durable writes asked of disks.
     pub syncs: u64,
     /// Bytes submitted and not yet durable.

@@ -67,6 +67,7 @@ pub(crate) struct GroupCounts {
     pub count: AtomicU64,
     pub batches: AtomicU64,
     pub bytes: AtomicU64,
+    pub copies_bytes: AtomicU64,
     pub ships: AtomicU64,
     pub ship_errors: AtomicU64,
 }
@@ -506,6 +507,7 @@ impl Shared {
             groups: self.groups.count.load(Ordering::Relaxed),
             batches: self.groups.batches.load(Ordering::Relaxed),
             group_bytes: self.groups.bytes.load(Ordering::Relaxed),
+            group_copies_bytes: self.groups.copies_bytes.load(Ordering::Relaxed),
             syncs: log.syncs,
             queue_bytes: self.queued_bytes.load(Ordering::Relaxed) as u64,
             submitted,

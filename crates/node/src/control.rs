@@ -279,7 +279,9 @@ impl Controller {
             narrow_segments: inner.narrow_segments(),
             segments_short: inner.segments_short(),
             damaged_places: inner.scrub.damaged(),
-            lost_bytes: inner.rebuild_lost_bytes(),
+            lost_bytes: inner
+                .rebuild_lost_bytes()
+                .saturating_sub(inner.scrub.lost_bytes_known()),
             damaged_reads: inner.store.stats().damaged_reads,
             free_percent: percent(space.free_bytes, space.total_bytes),
         }

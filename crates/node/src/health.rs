@@ -28,7 +28,7 @@ pub struct Observed {
     pub segments_short: Option<(u64, i16)>,
     /// Places of files that the last scrub found damaged beyond repair.
     pub damaged_places: u64,
-    /// Bytes that were given up while data was moved or rebuilt, since the start.
+    /// Bytes that were given up while data was moved or rebuilt, since the start, and that no scrub has looked for.
     pub lost_bytes: u64,
     /// Reads that failed for good since the start.
     pub damaged_reads: u64,

@@ -49,7 +49,7 @@ impl VolumeTotals {
             log_groups: meta.groups,
             log_batches: meta.batches,
             log_bytes: meta.group_bytes,
-            log_copies_bytes: meta.group_bytes * meta.log_disks.len() as u64,
+            log_copies_bytes: meta.group_copies_bytes,
             log_syncs: meta.syncs,
             log_ships: meta.ships,
             log_ship_errors: meta.ship_errors,
@@ -113,8 +113,6 @@ impl PastTotals {
 
 #[cfg(test)]
 mod tests {
-    use cairn_base::DiskId;
-
     use super::*;
 
     fn totals(bytes: u64) -> VolumeTotals {
@@ -124,7 +122,7 @@ mod tests {
         };
         let meta = MetaStats {
             group_bytes: bytes,
-            log_disks: vec![DiskId(1), DiskId(2)],
+            group_copies_bytes: 2 * bytes,
             ..MetaStats::default()
         };
         VolumeTotals::new(&fs, &meta)

@@ -35,7 +35,7 @@ const DETAIL_CHARS_MAX: usize = 200;
 const SAVE_INTERVAL: Duration = Duration::from_secs(10);
 /// A task with nothing to do looks this often whether the node is still there.
 const IDLE_INTERVAL: Duration = Duration::from_secs(2);
-/// How often it is looked whether damaged places are still there, while no scrub runs.
+/// How often it is looked whether damaged places are still there.
 const PRUNE_INTERVAL: Duration = Duration::from_secs(30);
 /// A volume that cannot be read just now, because it is opened again on other disks for example, is tried
 /// again so often before it is left out.
@@ -157,6 +157,10 @@ pub struct Scrub {
     saving: tokio::sync::Mutex<()>,
     /// What the pace had let through when the last step ended: what it did since is of the step under way.
     spent_before: AtomicU64,
+    /// Bytes that rebuilds had given up when it began: it finds the files.
+    lost_bytes_before: AtomicU64,
+    /// The same when the last whole one began: of these the files are known.
+    lost_bytes_known: AtomicU64,
     /// Grows with every scrub that is begun: what is found for an earlier one is of no use.
     run: AtomicU64,
     /// Segments of a volume that a run has still to look at, the next one last.
@@ -180,6 +184,8 @@ impl Scrub {
             wake: Notify::new(),
             saving: tokio::sync::Mutex::default(),
             spent_before: AtomicU64::new(0),
+            lost_bytes_before: AtomicU64::new(0),
+            lost_bytes_known: AtomicU64::new(0),
             run: AtomicU64::new(0),
             todo: Mutex::default(),
         }
@@ -225,6 +231,11 @@ impl Scrub {
         }
     }
 
+    /// Bytes that rebuilds had given up when the last scrub began that read all.
+    pub fn lost_bytes_known(&self) -> u64 {
+        self.lost_bytes_known.load(Ordering::Acquire)
+    }
+
     /// Places of files that are known to be damaged.
     pub fn damaged(&self) -> u64 {
         let state = self.state.lock();
@@ -256,7 +267,6 @@ pub async fn tend(inner: &Arc<Inner>) {
     load(inner).await;
     let env = inner.env.clone();
     let node = Arc::downgrade(inner);
-    let mut pruned_at = Duration::ZERO;
     let task = async move {
         loop {
             let Some(inner) = node.upgrade() else { return };
@@ -271,24 +281,38 @@ pub async fn tend(inner: &Arc<Inner>) {
             let wake = async {
                 inner.scrub.wake.notified().await;
             };
-            let now = env.clock.monotonic();
-            if now.saturating_sub(pruned_at) >= PRUNE_INTERVAL {
-                pruned_at = now;
-                prune(&inner);
-            }
             let sleep = env.clock.sleep(IDLE_INTERVAL);
             select(std::pin::pin!(wake), sleep).await;
         }
     };
     inner.env.spawner.spawn("scrub", Box::pin(task));
+    tend_damages(inner);
+}
+
+/// Whatever the scrub does meanwhile: it may take weeks, or be paused.
+fn tend_damages(inner: &Arc<Inner>) {
+    let clock = inner.env.clock.clone();
+    let node = Arc::downgrade(inner);
+    let task = async move {
+        loop {
+            clock.sleep(PRUNE_INTERVAL).await;
+            let Some(inner) = node.upgrade() else { return };
+            if inner.is_stopping() {
+                return;
+            }
+            if inner.scrub.damaged() > 0 {
+                // It reads metadata, perhaps for long.
+                let pruning = tokio::task::spawn_blocking(move || prune(&inner));
+                let _ = pruning.await;
+            }
+        }
+    };
+    inner.env.spawner.spawn("damaged places", Box::pin(task));
 }
 
 /// Forgets damaged places that are gone: their file was deleted, or the bytes were overwritten.
 fn prune(inner: &Inner) {
     let damages = inner.scrub.state.lock().damages.clone();
-    if damages.is_empty() {
-        return;
-    }
     let services = inner.volumes.read().clone();
     let is_gone = |damage: &Damage| match services.get(&damage.volume) {
         // What cannot be asked now may be there still.
@@ -303,6 +327,10 @@ fn prune(inner: &Inner) {
     state
         .damages
         .retain(|damage| !gone.contains(&place(damage)));
+    if !gone.is_empty() && state.damages.is_empty() {
+        // Where those are that were more than could be kept nobody knows; the next scrub finds what is left.
+        state.damages_more = 0;
+    }
 }
 
 async fn load(inner: &Inner) {
@@ -406,6 +434,13 @@ async fn finish(inner: &Inner, run: u64) {
         if state.stage == ScrubStage::Running && is_its {
             state.stage = ScrubStage::Done;
             state.finished_seconds = inner.env.clock.now().seconds;
+            if state.errors == 0 {
+                let lost_bytes = inner.scrub.lost_bytes_before.load(Ordering::Acquire);
+                inner
+                    .scrub
+                    .lost_bytes_known
+                    .store(lost_bytes, Ordering::Release);
+            }
             tracing::info!(
                 shards = state.shards,
                 records = state.records,
@@ -597,7 +632,13 @@ impl Inner {
                     let done_bytes = state.done_bytes + self.scrub.step_bytes();
                     *self.scrub.since.lock() = Some((self.env.clock.monotonic(), done_bytes));
                 }
-                _ => self.scrub.begin(&mut state, now),
+                _ => {
+                    self.scrub.begin(&mut state, now);
+                    let lost_bytes = self.rebuild_lost_bytes();
+                    self.scrub
+                        .lost_bytes_before
+                        .store(lost_bytes, Ordering::Release);
+                }
             }
             self.scrub.pace.hold(false);
         }
