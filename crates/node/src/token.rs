@@ -258,7 +258,7 @@ mod tests {
         std::fs::create_dir(second).unwrap();
         let made = OnDisks::load_or_make(&world.env, &folders).await.unwrap();
         let path = second.join(TOKEN_NAME);
-        assert_eq!(made.files(), [path.clone()]);
+        assert_eq!(made.files(), std::slice::from_ref(&path));
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(open_mode(&path), None);
         std::fs::create_dir(first).unwrap();
