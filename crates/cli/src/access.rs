@@ -102,6 +102,9 @@ fn find_local() -> Option<Local> {
     })
 }
 
+/// As the kernel knows the processes of this program.
+const PROGRAM_NAME: &str = "cairn";
+
 /// Whether a file of this user counts: it is one's own or root's. The file names a server and a token for it: below
 /// the folder that one happens to be in, anybody's could have it all sent to them.
 fn is_of_trust(owner: u32) -> bool {
@@ -113,8 +116,16 @@ fn is_of_trust(owner: u32) -> bool {
 /// the user. The number of a process in a container is another one here, or none: nor is the address in its file one that
 /// is known to lead there from here, so that such a server has to be named.
 fn runs(pid: u32, owner: u32) -> bool {
-    let process = Path::new("/proc").join(pid.to_string()).metadata();
-    process.is_ok_and(|process| process.uid() == owner)
+    let process = |pid: &str| Path::new("/proc").join(pid);
+    let program = |pid: &str| std::fs::read_to_string(process(pid).join("comm"));
+    let pid = pid.to_string();
+    let is_owners = process(&pid)
+        .metadata()
+        .is_ok_and(|process| process.uid() == owner);
+    // Many others are root's. This one may have another name, which the server has then, too.
+    let is_ours =
+        |name: &str| name.starts_with(PROGRAM_NAME) || program("self").is_ok_and(|own| own == name);
+    is_owners && program(&pid).is_ok_and(|name| is_ours(&name))
 }
 
 #[cfg(test)]
@@ -134,6 +145,21 @@ mod tests {
         let user = rustix::process::geteuid().as_raw();
         assert!(runs(std::process::id(), user));
         assert!(!runs(std::process::id(), user + 12_345));
+        // Somebody else has its number now.
+        let mut other = std::process::Command::new("sleep")
+            .arg("600")
+            .spawn()
+            .unwrap();
+        let is_named = || {
+            let name = std::fs::read_to_string(format!("/proc/{}/comm", other.id()));
+            name.is_ok_and(|name| name == "sleep\n")
+        };
+        while !is_named() {
+            std::thread::yield_now();
+        }
+        assert!(!runs(other.id(), user));
+        other.kill().unwrap();
+        other.wait().unwrap();
         let mut child = std::process::Command::new("true").spawn().unwrap();
         child.wait().unwrap();
         assert!(!runs(child.id(), user));

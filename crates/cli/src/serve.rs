@@ -32,7 +32,7 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
     // Before anyone hears that it serves: who waits for that may stop it at once.
     let (mut terminate, mut interrupt) = node.block_on(async { signals() })?;
     let ready = node.ready();
-    let files = announce(&node, &ready)?;
+    announce(&node, &ready)?;
     print::text(&banner(&node, &ready, args.config.as_deref()))?;
     notify(&[NotifyState::Ready]);
 
@@ -47,9 +47,7 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
     notify(&[NotifyState::Stopping]);
     // Whoever does not hear that must not keep it from being done.
     let _ = print::text("stopping: finishing requests and writing everything to disk");
-    for file in &files {
-        ready::remove(file);
-    }
+    node.unannounce();
     node.stop();
     print::text("stopped")
 }
@@ -195,8 +193,8 @@ fn check_ready_file(config: &Config) -> Result<(), Failure> {
     )))
 }
 
-/// Writes the files that tell where the server is; returns those to remove at the end.
-fn announce(node: &Node, ready: &ReadyFile) -> Result<Vec<PathBuf>, Failure> {
+/// Writes the files that tell where the server is, which are removed at the end.
+fn announce(node: &Node, ready: &ReadyFile) -> Result<(), Failure> {
     let mut files = Vec::new();
     let near_token = Path::new(&ready.token_file).parent();
     let folders = [
@@ -226,7 +224,7 @@ fn announce(node: &Node, ready: &ReadyFile) -> Result<Vec<PathBuf>, Failure> {
         files.push(path.clone());
     }
     node.announced(ready, &files);
-    Ok(files)
+    Ok(())
 }
 
 fn notify(state: &[NotifyState<'_>]) {

@@ -2,12 +2,12 @@
 //!
 //! Must not know: what else the files say, and how they are written (`ready`); which disks have the token (`token`).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_admin::api::ReadyFile;
-use futures_util::future::select;
+use futures_util::future::{Either, select};
 
 use crate::node::Inner;
 use crate::ready;
@@ -32,18 +32,29 @@ impl Announced {
         }
     }
 
+    pub fn into_files(self) -> Vec<PathBuf> {
+        self.files
+    }
+
     /// What is to be written, and where, if the token that was named is none of those that are `there`.
-    fn renewed(&mut self, there: &[PathBuf]) -> Option<(ReadyFile, Vec<PathBuf>)> {
-        let ready = self.ready.as_mut()?;
+    fn renewed(&self, there: &[PathBuf]) -> Option<(ReadyFile, Vec<PathBuf>)> {
+        let ready = self.ready.as_ref()?;
         let mut there = there.iter().map(|path| path.display().to_string());
         let first = there.next()?;
         if first == ready.token_file || there.any(|path| path == ready.token_file) {
             return None;
         }
         // What is beside it is gone with its disk.
-        let lost = PathBuf::from(std::mem::replace(&mut ready.token_file, first));
-        self.files.retain(|file| file.parent() != lost.parent());
-        Some((ready.clone(), self.files.clone()))
+        let lost = Path::new(&ready.token_file);
+        let files = self
+            .files
+            .iter()
+            .filter(|file| file.parent() != lost.parent());
+        let ready = ReadyFile {
+            token_file: first,
+            ..ready.clone()
+        };
+        Some((ready, files.cloned().collect()))
     }
 }
 
@@ -84,6 +95,13 @@ impl Inner {
             let mut folders = disks.iter().map(|disk| disk.disk().folder());
             folders.any(|folder| folder == path.parent())
         });
+        // Always the same one, as long as it is there.
+        paths.sort_by_key(|path| {
+            let mut named = self.named.iter();
+            named
+                .position(|folder| Some(folder.as_path()) == path.parent())
+                .unwrap_or(usize::MAX)
+        });
         paths
     }
 
@@ -94,15 +112,26 @@ impl Inner {
         let Some((ready, files)) = renewed else {
             return;
         };
+        let (told, at) = (ready.clone(), files.clone());
         let writing = tokio::task::spawn_blocking(move || {
-            for file in files {
-                if let Err(error) = ready::write(&file, &ready) {
+            let mut all = true;
+            for file in at {
+                if let Err(error) = ready::write(&file, &told) {
                     tracing::warn!(path = %file.display(), %error, "this file names an admin token that is gone");
+                    all = false;
                 }
             }
+            all
         });
-        // One of the folders may hang.
-        select(writing, self.env.clock.sleep(HANG_AFTER)).await;
+        // One of the folders may hang: it would take one thread after the other. What fails is tried again.
+        let written = select(writing, self.env.clock.sleep(HANG_AFTER)).await;
+        if matches!(written, Either::Left((Ok(true), _)) | Either::Right(_)) {
+            let mut announced = self.announced.lock();
+            // Else the server ends, and the files with it.
+            if announced.ready.is_some() {
+                *announced = Announced::new(ready, files);
+            }
+        }
     }
 }
 
@@ -127,7 +156,7 @@ mod tests {
             volumes: Vec::new(),
         };
         let files = ["/run/server.json", "/a/server.json"].map(PathBuf::from);
-        let mut announced = Announced::new(ready.clone(), files.to_vec());
+        let announced = Announced::new(ready.clone(), files.to_vec());
         let paths = ["/a/admin-token", "/b/admin-token", "/c/admin-token"].map(PathBuf::from);
         assert_eq!(announced.renewed(&paths), None);
         assert_eq!(announced.renewed(&[]), None, "better that than nothing");
@@ -136,7 +165,8 @@ mod tests {
             ..ready
         };
         let renewed = announced.renewed(&paths[1..]);
-        assert_eq!(renewed, Some((want, files[..1].to_vec())));
+        assert_eq!(renewed, Some((want.clone(), files[..1].to_vec())));
+        let announced = Announced::new(want, files[..1].to_vec());
         assert_eq!(announced.renewed(&paths[1..]), None);
         assert_eq!(Announced::default().renewed(&paths), None);
     }

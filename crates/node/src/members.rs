@@ -424,7 +424,10 @@ impl Inner {
         };
         let label = gone.label();
         if gone.health().failed {
-            tracing::warn!(disk = label, "the removed disk failed; it is left alone");
+            tracing::warn!(
+                disk = label,
+                "the removed disk failed; it is left alone, and has the admin token still: see docs/admin.md before somebody else gets it"
+            );
             return;
         }
         match self

@@ -4,7 +4,7 @@
 //! at the end.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -14,7 +14,6 @@ use cairn_admin::{AdminServer, AdminSettings};
 use cairn_base::real;
 use cairn_config::Config;
 use cairn_nfs::{Listeners, NfsServer};
-use cairn_shard::ShardDisk;
 use prometheus::process_collector::ProcessCollector;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
@@ -27,7 +26,8 @@ use crate::error::NodeError;
 use crate::holder::open_pool_in_time;
 use crate::metrics::NodeCollector;
 use crate::node::Inner;
-use crate::token::{self, OnDisks};
+use crate::ready;
+use crate::token::{self, OnDisks, Place};
 
 /// Where clients look for the port mapper.
 const RPCBIND_PORT: u16 = 111;
@@ -35,6 +35,8 @@ const RPCBIND_PORT: u16 = 111;
 const STOP_GRACE: Duration = Duration::from_secs(10);
 /// How often disks get a new pool file: an older copy of a disk is known by an older file.
 const POOL_FILE_INTERVAL: Duration = Duration::from_secs(600);
+/// Files that say where the server is are removed in so long when it ends, or stay.
+const UNANNOUNCE_MAX: Duration = Duration::from_secs(2);
 /// Threads for what blocks: copying and deleting files of metadata.
 pub const BLOCKING_THREADS_MAX: usize = 16;
 
@@ -111,8 +113,8 @@ impl Node {
         let (token, on_disks) = match &config.token_file {
             Some(path) => (token::load_or_make(path, &*env.entropy)?, None),
             None => {
-                let folders = token_folders(&pool);
-                let loaded = runtime.block_on(OnDisks::load_or_make(&env, &folders))?;
+                let places = token_places(&pool);
+                let loaded = runtime.block_on(OnDisks::load_or_make(&env, &places))?;
                 (loaded.token.clone(), Some(loaded))
             }
         };
@@ -205,6 +207,20 @@ impl Node {
         *self.started.inner.announced.lock() = Announced::new(ready.clone(), files.to_vec());
     }
 
+    /// Removes these files. One on a disk that hangs is waited for briefly only.
+    pub fn unannounce(&self) {
+        let files = std::mem::take(&mut *self.started.inner.announced.lock()).into_files();
+        let (done, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for file in files {
+                ready::remove(&file);
+            }
+            // Nobody may be waiting any more.
+            let _ = done.send(());
+        });
+        let _ = ended.recv_timeout(UNANNOUNCE_MAX);
+    }
+
     pub fn status(&self) -> Status {
         self.runtime.block_on(self.started.controller.status_now())
     }
@@ -241,13 +257,14 @@ impl Node {
     }
 }
 
-/// Folders with the token, first those whose token counts before that of others: a disk that was away must not bring
-/// one back that was replaced meanwhile.
-fn token_folders(pool: &PoolDisks) -> Vec<PathBuf> {
-    let mut disks: Vec<&Arc<ShardDisk>> = pool.disks.iter().collect();
-    disks.sort_by_key(|disk| pool.behind.contains(&disk.id()));
-    let folders = disks.into_iter().map(|disk| disk.disk().folder());
-    folders.flatten().map(Path::to_owned).collect()
+fn token_places(pool: &PoolDisks) -> Vec<Place> {
+    let places = pool.disks.iter().filter_map(|disk| {
+        Some(Place {
+            folder: disk.disk().folder()?.to_owned(),
+            is_behind: pool.behind.contains(&disk.id()),
+        })
+    });
+    places.collect()
 }
 
 /// Writes the pool file anew now and then; ends with the node.

@@ -3,10 +3,12 @@
 //! Owns: reading and making it, and that all disks have the same one.
 //! Must not know: which disks there are, and whose token counts before that of others.
 
+use std::cmp::Reverse;
 use std::fs::OpenOptions;
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use cairn_admin::{TOKEN_LEN_BYTES_MAX, Token};
 use cairn_base::env::{Entropy, Env};
@@ -32,28 +34,57 @@ pub fn load_or_make(path: &Path, entropy: &dyn Entropy) -> Result<Token, NodeErr
     Ok(token)
 }
 
+/// A disk that has the token, or is to have it.
+pub struct Place {
+    pub folder: PathBuf,
+    /// The others went on without it.
+    pub is_behind: bool,
+}
+
 /// The token where no file is configured: every disk has it, for each may be the next one to go.
 pub struct OnDisks {
     pub token: Token,
-    /// Those with it; the one that counts at a start is the first.
+    /// Those with it.
     files: Mutex<Vec<PathBuf>>,
 }
 
+/// A file with a token, or what was to be one.
+struct TokenFile {
+    modified: SystemTime,
+    token: Result<Token, NodeError>,
+}
+
 impl OnDisks {
-    /// Reads the token on the disks with these folders, or makes one, and gives it to all that have none or another.
-    /// The first that has one counts.
-    pub async fn load_or_make(env: &Env, folders: &[PathBuf]) -> Result<Self, NodeError> {
-        let paths: Vec<PathBuf> = folders.iter().map(|at| at.join(TOKEN_NAME)).collect();
+    /// Reads the token on disks, or makes one, and gives it to all that have none or another. The file that was
+    /// changed last counts, for that is where the operator put another one; those of disks that the others went on
+    /// without count only if there are no others.
+    ///
+    /// Fails if the one that counts is no token, or may not be read: what the operator wants is in it.
+    pub async fn load_or_make(env: &Env, places: &[Place]) -> Result<Self, NodeError> {
+        let paths: Vec<PathBuf> = places
+            .iter()
+            .map(|place| place.folder.join(TOKEN_NAME))
+            .collect();
         let mut failures = Vec::new();
         let mut found = Vec::with_capacity(paths.len());
-        for read in in_each(env, &paths, find).await {
-            found.push(read.unwrap_or_else(|error| {
+        for looked in in_each(env, &paths, look).await {
+            found.push(looked.unwrap_or_else(|error| {
                 failures.push(error);
                 None
             }));
         }
-        let token = match found.iter().flatten().next() {
-            Some(token) => token.clone(),
+        let order = |index: usize, file: &TokenFile| {
+            let is_behind = places.get(index).is_some_and(|place| place.is_behind);
+            (is_behind, Reverse(file.modified))
+        };
+        let first = found
+            .iter()
+            .enumerate()
+            .filter_map(|(index, file)| Some((order(index, file.as_ref()?), index)))
+            .min()
+            .map(|(_, index)| index);
+        let token = match first.and_then(|index| found.get_mut(index)?.take()) {
+            Some(file) => file.token?,
             // A new one would shut out whoever has that which cannot be read.
             None if !failures.is_empty() => return Err(failures.swap_remove(0)),
             None => Token::from_random(env.entropy.u128()),
@@ -62,15 +93,21 @@ impl OnDisks {
             tracing::warn!(%error, "the token of another disk is used");
         }
         let (mut there, mut lacking) = (Vec::new(), Vec::new());
-        for (path, found) in paths.into_iter().zip(found) {
-            match found {
-                Some(found) if found.as_str() == token.as_str() => there.push(path),
-                Some(_) => {
-                    tracing::warn!(path = %path.display(), "this admin token is replaced by that of another disk");
-                    lacking.push(path);
-                }
-                None => lacking.push(path),
+        for (index, (path, found)) in paths.iter().zip(found).enumerate() {
+            let held = found.map(|file| file.token.ok());
+            let is_it = |held: &Token| held.as_str() == token.as_str();
+            if first == Some(index)
+                || held
+                    .as_ref()
+                    .is_some_and(|held| held.as_ref().is_some_and(is_it))
+            {
+                there.push(path.clone());
+                continue;
             }
+            if held.is_some() {
+                tracing::warn!(path = %path.display(), "this admin token is replaced by that of another disk");
+            }
+            lacking.push(path.clone());
         }
         let all = Self {
             token,
@@ -139,6 +176,30 @@ fn failed(path: &Path, why: &dyn std::fmt::Display) -> NodeError {
     }
 }
 
+/// What is in a file, if there is one. Fails if its disk does not say.
+fn look(path: &Path) -> Result<Option<TokenFile>, NodeError> {
+    let metadata = match path.metadata() {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        metadata => metadata.map_err(|error| failed(path, &error))?,
+    };
+    let modified = metadata.modified().map_err(|error| failed(path, &error))?;
+    // An error of the disk says nothing of what the operator wants.
+    let token = match std::fs::File::open(path).and_then(|mut file| file.read(&mut [0])) {
+        Err(error)
+            if !matches!(
+                error.kind(),
+                ErrorKind::PermissionDenied | ErrorKind::IsADirectory
+            ) =>
+        {
+            return Err(failed(path, &error));
+        }
+        Err(error) => Err(failed(path, &error)),
+        Ok(_) => read(path),
+    };
+    warn_if_open(path);
+    Ok(Some(TokenFile { modified, token }))
+}
+
 /// The token in a file, if there is one.
 fn find(path: &Path) -> Result<Option<Token>, NodeError> {
     if !path.try_exists().map_err(|error| failed(path, &error))? {
@@ -204,6 +265,8 @@ fn write_whole(path: &Path, token: &Token) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use cairn_base::real::OsEntropy;
     use cairn_testkit::TestWorld;
 
@@ -217,34 +280,60 @@ mod tests {
         token.as_str().to_owned()
     }
 
-    /// What is found in three folders where these files are, and in all of them after that.
-    async fn check(files: [Option<&str>; 3], want: Option<&str>) {
+    fn place(folder: &Path) -> Place {
+        Place {
+            folder: folder.to_owned(),
+            is_behind: false,
+        }
+    }
+
+    /// What is found in folders where these files are, each changed at some time, and in all of them after that.
+    async fn check(files: &[Option<(&str, u64)>], behind: &[usize], want: Option<&str>) {
         let root = tempfile::tempdir().unwrap();
-        let folders = ["a", "b", "c"].map(|name| root.path().join(name));
-        for (folder, file) in folders.iter().zip(files) {
-            std::fs::create_dir(folder).unwrap();
-            if let Some(file) = file {
-                std::fs::write(folder.join(TOKEN_NAME), file).unwrap();
+        let mut places = Vec::new();
+        for (index, file) in files.iter().enumerate() {
+            let folder = root.path().join(index.to_string());
+            std::fs::create_dir(&folder).unwrap();
+            if let Some((text, seconds)) = file {
+                let path = folder.join(TOKEN_NAME);
+                std::fs::write(&path, text).unwrap();
+                let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(*seconds);
+                let file = OpenOptions::new().write(true).open(path).unwrap();
+                file.set_modified(modified).unwrap();
             }
+            places.push(Place {
+                folder,
+                is_behind: behind.contains(&index),
+            });
         }
         let world = TestWorld::new(1);
-        let found = OnDisks::load_or_make(&world.env, &folders).await;
+        let found = OnDisks::load_or_make(&world.env, &places).await;
         let found = found.ok().map(|found| found.token.as_str().to_owned());
         assert_eq!(found.as_deref(), want, "{files:?}");
-        for folder in folders.iter().filter(|_| want.is_some()) {
-            assert_eq!(Some(on(folder).as_str()), want, "{files:?}");
+        for place in places.iter().filter(|_| want.is_some()) {
+            assert_eq!(Some(on(&place.folder).as_str()), want, "{files:?}");
         }
     }
 
     #[tokio::test]
-    async fn the_first_token_counts_and_all_disks_get_it() {
-        check([Some(ONE), None, None], Some(ONE)).await;
-        check([None, None, Some(ONE)], Some(ONE)).await;
-        check([Some(ONE), Some(OTHER), None], Some(ONE)).await;
-        check([None, Some(OTHER), Some(ONE)], Some(OTHER)).await;
-        // One that is none is replaced, but by no new one.
-        check([Some("short"), Some(ONE), Some("")], Some(ONE)).await;
-        check([Some("short"), None, None], None).await;
+    async fn the_token_changed_last_counts_and_all_disks_get_it() {
+        check(&[Some((ONE, 5)), None, None], &[], Some(ONE)).await;
+        check(&[None, None, Some((ONE, 5))], &[], Some(ONE)).await;
+        check(&[Some((ONE, 5)), Some((OTHER, 5))], &[], Some(ONE)).await;
+        check(&[Some((ONE, 5)), Some((OTHER, 6)), None], &[], Some(OTHER)).await;
+        // A disk that was away brings none back.
+        check(&[Some((ONE, 9)), Some((OTHER, 6))], &[0], Some(OTHER)).await;
+        check(&[Some((ONE, 9)), None], &[0], Some(ONE)).await;
+        // What the operator meant is not guessed; what is older than that which counts is replaced.
+        check(&[Some((ONE, 5)), Some(("short", 6))], &[], None).await;
+        check(
+            &[Some((ONE, 5)), Some(("short", 4)), Some(("", 3))],
+            &[],
+            Some(ONE),
+        )
+        .await;
+        check(&[Some((ONE, 5)), Some(("short", 6))], &[1], Some(ONE)).await;
+        check(&[Some(("short", 5)), None], &[], None).await;
     }
 
     #[tokio::test]
@@ -253,10 +342,11 @@ mod tests {
         let world = TestWorld::new(1);
         let folders = ["a", "b"].map(|name| root.path().join(name));
         let (first, second) = (&folders[0], &folders[1]);
+        let places = [place(first), place(second)];
         // A disk that takes nothing does not keep the others from having it.
-        assert!(OnDisks::load_or_make(&world.env, &folders).await.is_err());
+        assert!(OnDisks::load_or_make(&world.env, &places).await.is_err());
         std::fs::create_dir(second).unwrap();
-        let made = OnDisks::load_or_make(&world.env, &folders).await.unwrap();
+        let made = OnDisks::load_or_make(&world.env, &places).await.unwrap();
         let path = second.join(TOKEN_NAME);
         assert_eq!(made.files(), std::slice::from_ref(&path));
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
@@ -268,7 +358,7 @@ mod tests {
                 .is_empty()
         );
         assert_eq!(made.files(), [path, first.join(TOKEN_NAME)]);
-        let found = OnDisks::load_or_make(&world.env, &folders).await.unwrap();
+        let found = OnDisks::load_or_make(&world.env, &places).await.unwrap();
         assert_eq!(found.token.as_str(), made.token.as_str());
         assert_eq!(on(first), made.token.as_str());
     }

@@ -314,23 +314,26 @@ fn tend_damages(inner: &Arc<Inner>) {
 fn prune(inner: &Inner) {
     let damages = inner.scrub.state.lock().damages.clone();
     let services = inner.volumes.read().clone();
+    if inner.is_stopping() {
+        // The volumes are gone, not what is damaged in them.
+        return;
+    }
     let is_gone = |damage: &Damage| match services.get(&damage.volume) {
         // What cannot be asked now may be there still.
         Some(VolumeService::Serving(fs)) => !fs.is_still_there(&damage.extent()).unwrap_or(true),
         Some(VolumeService::Failed(_)) => false,
         None => true,
     };
-    let place = |damage: &Damage| (damage.volume, damage.inode, damage.start, damage.end);
+    let place = |damage: &Damage| {
+        let bytes = (damage.start, damage.end);
+        (damage.volume, damage.inode, bytes, damage.segment)
+    };
     let gone = damages.iter().filter(|damage| is_gone(damage));
     let gone: BTreeSet<_> = gone.map(place).collect();
     let mut state = inner.scrub.state.lock();
     state
         .damages
         .retain(|damage| !gone.contains(&place(damage)));
-    if !gone.is_empty() && state.damages.is_empty() {
-        // Where those are that were more than could be kept nobody knows; the next scrub finds what is left.
-        state.damages_more = 0;
-    }
 }
 
 async fn load(inner: &Inner) {
