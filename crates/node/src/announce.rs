@@ -17,6 +17,9 @@ use crate::watch::HANG_AFTER;
 /// How often it is looked whether the disk with the token still works.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
+/// What could not be written is tried again after so long: each failure is a line in the log.
+const RETRY_AFTER: Duration = Duration::from_secs(60);
+
 /// The files that say where the server is, and what they say.
 #[derive(Default)]
 pub struct Announced {
@@ -63,19 +66,13 @@ pub fn tend(inner: &Arc<Inner>) {
     if inner.token.is_none() {
         return;
     }
-    let clock = Arc::clone(&inner.env.clock);
-    let node = Arc::downgrade(inner);
-    let task = async move {
-        loop {
-            clock.sleep(LOOK_INTERVAL).await;
-            let Some(inner) = node.upgrade() else { return };
-            if inner.is_stopping() {
-                return;
-            }
-            inner.announce_token().await;
+    inner.every("ready files", LOOK_INTERVAL, |inner| async move {
+        if !inner.announce_token().await {
+            let clock = Arc::clone(&inner.env.clock);
+            drop(inner);
+            clock.sleep(RETRY_AFTER).await;
         }
-    };
-    inner.env.spawner.spawn("ready files", Box::pin(task));
+    });
 }
 
 impl Inner {
@@ -105,12 +102,13 @@ impl Inner {
         paths
     }
 
-    /// Names another file with the token if the disk with the one that is named does not work any more, or left.
-    pub async fn announce_token(&self) {
+    /// Names another file with the token if the disk with the one that is named does not work any more, or left. False
+    /// if that is to be tried again.
+    pub async fn announce_token(&self) -> bool {
         let there = self.token_paths();
         let renewed = self.announced.lock().renewed(&there);
         let Some((ready, files)) = renewed else {
-            return;
+            return true;
         };
         let (told, at) = (ready.clone(), files.clone());
         let writing = tokio::task::spawn_blocking(move || {
@@ -123,15 +121,17 @@ impl Inner {
             }
             all
         });
-        // One of the folders may hang: it would take one thread after the other. What fails is tried again.
+        // One of the folders may hang: it would take one thread after the other.
         let written = select(writing, self.env.clock.sleep(HANG_AFTER)).await;
-        if matches!(written, Either::Left((Ok(true), _)) | Either::Right(_)) {
+        let is_over = matches!(written, Either::Left((Ok(true), _)) | Either::Right(_));
+        if is_over {
             let mut announced = self.announced.lock();
             // Else the server ends, and the files with it.
             if announced.ready.is_some() {
                 *announced = Announced::new(ready, files);
             }
         }
+        is_over
     }
 }
 

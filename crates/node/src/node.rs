@@ -404,6 +404,31 @@ impl Inner {
         self.volumes.read().get(&id).cloned()
     }
 
+    /// Does the same again and again, so long after it was done last; ends with the node, which `work` must not keep
+    /// for longer than it needs it.
+    pub fn every<Work>(
+        self: &Arc<Self>,
+        name: &'static str,
+        interval: Duration,
+        work: impl Fn(Arc<Self>) -> Work + Send + 'static,
+    ) where
+        Work: Future<Output = ()> + Send + 'static,
+    {
+        let clock = Arc::clone(&self.env.clock);
+        let node = Arc::downgrade(self);
+        let task = async move {
+            loop {
+                clock.sleep(interval).await;
+                let Some(inner) = node.upgrade() else { return };
+                if inner.is_stopping() {
+                    return;
+                }
+                work(inner).await;
+            }
+        };
+        self.env.spawner.spawn(name, Box::pin(task));
+    }
+
     /// Serves a volume, or says why not, in the place of what was there until now, which is returned; `None` for a
     /// volume that is deleted. What the one before did is kept, so that counters go on from there.
     pub fn set_service(

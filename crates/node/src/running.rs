@@ -164,7 +164,9 @@ impl Node {
         });
         crate::rebuild::tend(&inner);
         crate::announce::tend(&inner);
-        tend_pool_file(&inner);
+        inner.every("pool file", POOL_FILE_INTERVAL, |inner| async move {
+            inner.renew().await;
+        });
         let (admin_stop, stopped) = oneshot::channel();
         let admin = runtime.spawn(server.serve(listener, async {
             // Ready too when the sender is dropped: a node that is gone serves nothing.
@@ -257,6 +259,7 @@ impl Node {
     }
 }
 
+/// The disks that have the token, or are to have it.
 fn token_places(pool: &PoolDisks) -> Vec<Place> {
     let places = pool.disks.iter().filter_map(|disk| {
         Some(Place {
@@ -265,23 +268,6 @@ fn token_places(pool: &PoolDisks) -> Vec<Place> {
         })
     });
     places.collect()
-}
-
-/// Writes the pool file anew now and then; ends with the node.
-fn tend_pool_file(inner: &Arc<Inner>) {
-    let clock = Arc::clone(&inner.env.clock);
-    let node = Arc::downgrade(inner);
-    let task = async move {
-        loop {
-            clock.sleep(POOL_FILE_INTERVAL).await;
-            let Some(inner) = node.upgrade() else { return };
-            if inner.is_stopping() {
-                return;
-            }
-            inner.renew().await;
-        }
-    };
-    inner.env.spawner.spawn("pool file", Box::pin(task));
 }
 
 fn start_nfs(

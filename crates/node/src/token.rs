@@ -1,7 +1,7 @@
 //! The admin token: in the file that the configuration names, else on every disk.
 //!
-//! Owns: reading and making it, and that all disks have the same one.
-//! Must not know: which disks there are, and whose token counts before that of others.
+//! Owns: reading and making it, which of several counts, and that all disks have the same one.
+//! Must not know: which disks there are, and why one is behind the others.
 
 use std::cmp::Reverse;
 use std::fs::OpenOptions;

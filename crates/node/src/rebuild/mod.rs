@@ -162,26 +162,11 @@ pub fn tend(inner: &Arc<Inner>) {
         }
     };
     inner.env.spawner.spawn("rebuild", Box::pin(task));
-    tend_volumes(inner);
-}
-
-/// Opens volumes again that failed, in a task of its own: moving data may take for ever.
-fn tend_volumes(inner: &Arc<Inner>) {
-    let clock = inner.env.clock.clone();
-    let node = Arc::downgrade(inner);
-    let task = async move {
-        loop {
-            let Some(inner) = node.upgrade() else { return };
-            if inner.is_stopping() {
-                return;
-            }
-            inner.reopen_failed().await;
-            inner.open_failed().await;
-            drop(inner);
-            clock.sleep(ROUND_INTERVAL).await;
-        }
-    };
-    inner.env.spawner.spawn("reopen", Box::pin(task));
+    // In a task of its own: moving data may take for ever.
+    inner.every("reopen", ROUND_INTERVAL, |inner| async move {
+        inner.reopen_failed().await;
+        inner.open_failed().await;
+    });
 }
 
 impl Inner {

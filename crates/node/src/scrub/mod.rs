@@ -2,9 +2,9 @@
 //!
 //! Owns: when it runs and how fast, where it stands (kept over restarts), what it found.
 //! Must not know: how shards and records are checked (`segment` and `fs` do that), how what is kept looks
-//! in its file (`scrub_file`).
+//! in its file (`scrub_file`), what follows from what was found (`state`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -13,24 +13,21 @@ use bytes::Bytes;
 use cairn_admin::api::ScrubStage;
 use cairn_base::disk::{Disk, DiskError};
 use cairn_base::{Ino, SegmentId, VolumeId};
-use cairn_fs::{DamagedExtent, EVACUATE_SEGMENTS_MAX, ExtentAt, Fs, FsError};
-use cairn_segment::{Pace, SegmentScrub};
+use cairn_fs::{EVACUATE_SEGMENTS_MAX, ExtentAt, Fs, FsError};
+use cairn_segment::Pace;
 use futures_util::future::{join_all, select};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::node::{Inner, VolumeService};
 use crate::pool_store;
-use crate::scrub_file::{
-    Cursor, DAMAGES_MAX, Damage, FILE_LEN_BYTES_MAX, REWRITES_MAX, ScrubState, decode, encode,
-};
+use crate::scrub_file::{Cursor, Damage, FILE_LEN_BYTES_MAX, ScrubState, decode, encode};
 
 mod report;
+mod state;
 
 pub const SCRUB_NAME: &str = "scrub";
 pub const SCRUB_NAME_NEW: &str = "scrub.new";
-/// Longest text kept of what was wrong at one place.
-const DETAIL_CHARS_MAX: usize = 200;
 /// How often a running scrub writes down where it stands: so much a restart does again.
 const SAVE_INTERVAL: Duration = Duration::from_secs(10);
 /// A task with nothing to do looks this often whether the node is still there.
@@ -40,101 +37,6 @@ const PRUNE_INTERVAL: Duration = Duration::from_secs(30);
 /// A volume that cannot be read just now, because it is opened again on other disks for example, is tried
 /// again so often before it is left out.
 const ATTEMPTS_MAX: u32 = 60;
-
-impl Damage {
-    fn extent(&self) -> DamagedExtent {
-        DamagedExtent {
-            at: ExtentAt {
-                ino: Ino(self.inode),
-                end: self.end,
-            },
-            start: self.start,
-            segment: SegmentId(self.segment),
-            detail: self.detail.clone(),
-        }
-    }
-}
-
-impl ScrubState {
-    fn begin(&mut self, now_seconds: i64) {
-        *self = Self {
-            pool: self.pool,
-            version: self.version,
-            rate_bytes_per_second: self.rate_bytes_per_second,
-            stage: ScrubStage::Running,
-            started_seconds: now_seconds,
-            // They are damaged until this run comes to them.
-            damages: std::mem::take(&mut self.damages),
-            ..Self::default()
-        };
-    }
-
-    /// Where it goes on, of the volumes that there are, each with whether it is served just now; those that are not
-    /// come last. `None`: nothing is left.
-    fn go_on(&mut self, volumes: &BTreeMap<VolumeId, bool>) -> Option<Cursor> {
-        if let Some(cursor) = self.cursor {
-            if volumes.contains_key(&cursor.volume) {
-                return Some(cursor);
-            }
-            // Deleted meanwhile.
-            self.cursor = None;
-            self.rewrites.clear();
-            self.volumes_done.push(cursor.volume);
-        }
-        let open = volumes
-            .iter()
-            .filter(|(id, _)| !self.volumes_done.contains(id));
-        let (volume, _) = open.min_by_key(|(_, is_served)| !**is_served)?;
-        // Kept from the start: who leaves the volume out has to know which it is.
-        self.cursor = Some(Cursor {
-            volume: *volume,
-            ..Cursor::default()
-        });
-        self.cursor
-    }
-
-    fn add_segment(&mut self, scrub: SegmentScrub) {
-        self.shards += scrub.shards;
-        self.wrong_bytes += scrub.wrong_bytes;
-        self.repaired_bytes += scrub.repaired_bytes;
-        self.shards_rebuilt += scrub.shards_rebuilt;
-        self.shards_sealed += scrub.shards_sealed;
-        self.shards_away += scrub.shards_away;
-    }
-
-    /// Forgets what earlier runs found damaged from `after` on up to `to`, which has been looked at once more.
-    fn forget_damages(&mut self, volume: VolumeId, after: (u64, u64), to: Option<(u64, u64)>) {
-        self.damages.retain(|damage| {
-            let at = (damage.inode, damage.end);
-            let is_passed = at > after && to.is_none_or(|to| at <= to);
-            damage.volume != volume || !is_passed
-        });
-    }
-
-    /// Remembers a segment that has to be written anew.
-    fn add_rewrite(&mut self, segment: SegmentId) {
-        if self.rewrites.len() < REWRITES_MAX {
-            self.rewrites.insert(segment.0);
-        } else {
-            self.errors += 1;
-        }
-    }
-
-    fn add_damage(&mut self, volume: VolumeId, found: DamagedExtent) {
-        if self.damages.len() >= DAMAGES_MAX {
-            self.damages_more += 1;
-            return;
-        }
-        self.damages.push(Damage {
-            volume,
-            inode: found.at.ino.0,
-            start: found.start,
-            end: found.at.end,
-            segment: found.segment.0,
-            detail: found.detail.chars().take(DETAIL_CHARS_MAX).collect(),
-        });
-    }
-}
 
 /// Why a step of the scrub could not be done; it is tried again.
 #[derive(Debug, thiserror::Error)]
@@ -286,28 +188,13 @@ pub async fn tend(inner: &Arc<Inner>) {
         }
     };
     inner.env.spawner.spawn("scrub", Box::pin(task));
-    tend_damages(inner);
-}
-
-/// Whatever the scrub does meanwhile: it may take weeks, or be paused.
-fn tend_damages(inner: &Arc<Inner>) {
-    let clock = inner.env.clock.clone();
-    let node = Arc::downgrade(inner);
-    let task = async move {
-        loop {
-            clock.sleep(PRUNE_INTERVAL).await;
-            let Some(inner) = node.upgrade() else { return };
-            if inner.is_stopping() {
-                return;
-            }
-            if inner.scrub.damaged() > 0 {
-                // It reads metadata, perhaps for long.
-                let pruning = tokio::task::spawn_blocking(move || prune(&inner));
-                let _ = pruning.await;
-            }
+    // Whatever the scrub does meanwhile: it may take weeks, or be paused.
+    inner.every("damaged places", PRUNE_INTERVAL, |inner| async move {
+        if inner.scrub.damaged() > 0 {
+            // It reads metadata, perhaps for long.
+            let _ = tokio::task::spawn_blocking(move || prune(&inner)).await;
         }
-    };
-    inner.env.spawner.spawn("damaged places", Box::pin(task));
+    });
 }
 
 /// Forgets damaged places that are gone: their file was deleted, or the bytes were overwritten.
@@ -678,80 +565,7 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
-    use cairn_base::PoolId;
-    use proptest::prelude::*;
-
     use super::*;
-    use crate::pool::{PoolFileError, encode_file};
-
-    fn example() -> ScrubState {
-        let mut state = ScrubState {
-            pool: PoolId(5),
-            rate_bytes_per_second: Some(7),
-            ..ScrubState::default()
-        };
-        state.begin(100);
-        state.cursor = Some(Cursor {
-            volume: VolumeId(1),
-            segment: 3,
-            records: Some((4, 5)),
-            ..Cursor::default()
-        });
-        state.add_damage(
-            VolumeId(1),
-            DamagedExtent {
-                at: ExtentAt {
-                    ino: Ino(9),
-                    end: 4096,
-                },
-                start: 0,
-                segment: SegmentId(2),
-                detail: "x".repeat(1000),
-            },
-        );
-        state
-    }
-
-    #[test]
-    fn what_is_written_down_is_read() {
-        let state = example();
-        let bytes = encode(&state);
-        assert_eq!(decode(&bytes), Ok(state.clone()));
-        for offset in 0..bytes.len() {
-            let mut bad = bytes.clone();
-            bad[offset] ^= 1;
-            assert!(decode(&bad).is_err(), "byte {offset}");
-        }
-        let pool_file = encode_file("cairn-pool", 1, "{}");
-        assert_eq!(decode(&pool_file), Err(PoolFileError::Magic));
-    }
-
-    /// Counting on from there would end the server.
-    #[test]
-    fn counts_that_cannot_be_are_refused() {
-        let refused = |change: fn(&mut ScrubState)| {
-            let mut state = example();
-            change(&mut state);
-            matches!(decode(&encode(&state)), Err(PoolFileError::Content(_)))
-        };
-        assert!(refused(|state| state.version = u64::MAX));
-        assert!(refused(|state| state.done_bytes = u64::MAX));
-        assert!(refused(|state| state.damages_more = u64::MAX));
-        assert!(refused(|state| state.damages[0].start = 4097));
-        assert!(!refused(|state| state.shards = 1 << 62));
-    }
-
-    #[test]
-    fn damage_is_bounded() {
-        let mut state = example();
-        let one = state.damages[0].extent();
-        assert_eq!(one.detail.len(), DETAIL_CHARS_MAX);
-        for _ in 0..DAMAGES_MAX + 5 {
-            state.add_damage(VolumeId(1), one.clone());
-        }
-        assert_eq!((state.damages.len(), state.damages_more), (DAMAGES_MAX, 6));
-        assert!(encode(&state).len() as u64 <= FILE_LEN_BYTES_MAX);
-    }
 
     #[test]
     fn a_step_of_the_scrub_before_moves_nothing() {
@@ -800,104 +614,6 @@ mod tests {
         assert_eq!(state.version, 2 * WRITINGS);
     }
 
-    #[test]
-    fn a_volume_that_is_not_served_is_waited_for() {
-        let mut state = ScrubState::default();
-        let mut volumes = BTreeMap::from([(VolumeId(1), false), (VolumeId(2), true)]);
-        let place = |volumes: &_, state: &mut ScrubState| {
-            let cursor = state.go_on(volumes)?;
-            Some(cursor.volume)
-        };
-        assert_eq!(place(&volumes, &mut state), Some(VolumeId(2)));
-        // It is opened again on other disks: what was begun is not done.
-        volumes.insert(VolumeId(2), false);
-        assert_eq!(place(&volumes, &mut state), Some(VolumeId(2)));
-        state.cursor = None;
-        state.volumes_done.push(VolumeId(2));
-        assert_eq!(
-            place(&volumes, &mut state),
-            Some(VolumeId(1)),
-            "nobody looked at it"
-        );
-        volumes.remove(&VolumeId(1));
-        assert_eq!(place(&volumes, &mut state), None, "deleted");
-    }
-
-    #[test]
-    fn a_new_run_keeps_the_rate_and_what_is_damaged() {
-        let mut state = example();
-        state.version = 4;
-        state.begin(200);
-        let fresh = ScrubState {
-            pool: PoolId(5),
-            version: 4,
-            rate_bytes_per_second: Some(7),
-            stage: ScrubStage::Running,
-            started_seconds: 200,
-            damages: example().damages,
-            ..ScrubState::default()
-        };
-        assert_eq!(state, fresh);
-    }
-
-    /// What was damaged is so until its place was looked at again.
-    #[test]
-    fn damage_is_forgotten_when_its_place_is_passed() {
-        let mut state = ScrubState::default();
-        for (volume, inode) in [(1, 5), (1, 9), (2, 9)] {
-            let at = ExtentAt {
-                ino: Ino(inode),
-                end: 4096,
-            };
-            let found = DamagedExtent {
-                at,
-                start: 0,
-                segment: SegmentId(2),
-                detail: String::new(),
-            };
-            state.add_damage(VolumeId(volume), found);
-        }
-        let places = |state: &ScrubState| -> Vec<(u64, u64)> {
-            let damages = state.damages.iter();
-            damages
-                .map(|damage| (u64::from(damage.volume.0), damage.inode))
-                .collect()
-        };
-        state.forget_damages(VolumeId(1), (0, 0), Some((5, 4095)));
-        assert_eq!(places(&state), [(1, 5), (1, 9), (2, 9)]);
-        state.forget_damages(VolumeId(1), (5, 4095), Some((9, 4095)));
-        assert_eq!(places(&state), [(1, 9), (2, 9)]);
-        state.forget_damages(VolumeId(1), (9, 4096), None);
-        assert_eq!(places(&state), [(1, 9), (2, 9)]);
-        state.forget_damages(VolumeId(1), (9, 4095), None);
-        assert_eq!(places(&state), [(2, 9)]);
-    }
-
-    #[test]
-    fn segments_to_be_written_anew_are_bounded_and_kept() {
-        let mut state = example();
-        for segment in 0..REWRITES_MAX as u64 + 3 {
-            state.add_rewrite(SegmentId(segment));
-        }
-        assert_eq!((state.rewrites.len(), state.errors), (REWRITES_MAX, 3));
-        assert_eq!(decode(&encode(&state)), Ok(state.clone()));
-        for _ in 0..DAMAGES_MAX {
-            let one = state.damages[0].extent();
-            state.add_damage(VolumeId(1), one);
-        }
-        assert!(encode(&state).len() as u64 <= FILE_LEN_BYTES_MAX);
-    }
-
-    /// As programs wrote it before.
-    #[test]
-    fn a_file_of_version_1_is_read() {
-        let json = r#"{"pool":"5","version":4,"stage":"running","rate_bytes_per_second":7,"started_seconds":100,"finished_seconds":0,"done_bytes":0,"volumes_done":[],"cursor":{"volume":1,"segment":3,"records":[4,5]},"shards":0,"records":0,"wrong_bytes":0,"repaired_bytes":0,"shards_rebuilt":0,"shards_sealed":0,"shards_away":0,"errors":0,"damages":[],"damages_more":0}"#;
-        let state = decode(&encode_file("cairn-scrub", 1, json)).unwrap();
-        let cursor = state.cursor.unwrap();
-        assert_eq!((cursor.segment, cursor.segment_last), (3, None));
-        assert!(state.rewrites.is_empty());
-    }
-
     /// A list that was made for the run before is not gone on with.
     #[test]
     fn what_is_to_be_looked_at_is_of_one_run() {
@@ -915,12 +631,5 @@ mod tests {
         assert_eq!(scrub.next_todo(1, VolumeId(4)), Some(SegmentId(7)));
         scrub.done_todo(1, VolumeId(4), SegmentId(7));
         assert_eq!(scrub.next_todo(1, VolumeId(4)), Some(SegmentId(8)));
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let _ = decode(&bytes);
-        }
     }
 }
