@@ -150,6 +150,8 @@ class Scrub(WorldTest):
         done = self.scrubbed(server)
         self.assertEqual(done["started_seconds"], paused["started_seconds"])
         self.assertEqual((done["wrong_bytes"], done["damaged"]), (0, 0))
+        # The rate was for that one.
+        self.assertEqual(self.scrub(server, "start")["rate_bytes_per_second"], 1 << 20)
         restarted = self.scrubbed(server, "--restart")
         self.assertEqual(restarted["done_bytes"], restarted["total_bytes"])
 

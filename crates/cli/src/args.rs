@@ -184,7 +184,8 @@ pub enum ScrubCommand {
 
 #[derive(Debug, Args)]
 pub struct ScrubStartArgs {
-    /// Read at most so much per second, such as 50MiB; 0 for no limit
+    /// Read at most so much per second in this scrub, such as 50MiB; 0 for no limit [default: `scrub_rate` of the
+    /// config]
     #[arg(long, value_name = "SIZE")]
     pub rate: Option<Size>,
     /// Begin anew although one is under way
@@ -219,17 +220,18 @@ pub struct VolumeShowArgs {
 /// Settings of a volume.
 #[derive(Clone, Debug, Args)]
 pub struct VolumeFlags {
-    /// default, none, +1n to +4n (survives so many lost disks), 2x to 5x (so many copies)
+    /// default (what the number of disks allows, up to two lost disks), none, +1n to +4n (survives so many lost
+    /// disks), 2x to 5x (so many copies) [a new volume: default]
     #[arg(long, allow_hyphen_values = true)]
     pub protection: Option<Protection>,
-    /// none, or a size such as 500GiB
+    /// none, or a size such as 500GiB [a new volume: none]
     #[arg(long, value_name = "SIZE")]
     pub size_limit: Option<SizeLimit>,
     /// concurrent (many clients, all kinds of files), streaming (large files from end to end) or
-    /// random (small accesses in large files)
+    /// random (small accesses in large files) [a new volume: concurrent]
     #[arg(long, value_name = "PATTERN")]
     pub access_pattern: Option<AccessPattern>,
-    /// none, lz4, zstd or zstd:LEVEL
+    /// none, lz4, zstd (level 3) or zstd:1 to zstd:19 [a new volume: lz4]
     #[arg(long)]
     pub compression: Option<Compression>,
 }
@@ -248,7 +250,7 @@ impl VolumeFlags {
 #[derive(Debug, Args)]
 pub struct VolumeCreateArgs {
     /// The name to give it, which is also the path to mount: 1 to 63 letters, digits, '.', '_'
-    /// or '-'
+    /// or '-', of which the first is a letter or a digit
     pub name: VolumeName,
     #[command(flatten)]
     pub flags: VolumeFlags,

@@ -107,7 +107,8 @@ pub struct Settings {
     #[arg(long, value_name = "SIZE")]
     pub disk_size_limit: Option<Size>,
     /// Space of each disk that is written ahead in idle moments, so that new data is written faster;
-    /// it counts as free, and is given back when it gets short; 0 for none [default: 0]
+    /// it counts as free, and is given back when it gets short. In files of 64MiB, at most 64 of them; 0 for none
+    /// [default: 0]
     #[arg(long, value_name = "SIZE")]
     pub disk_spare: Option<Size>,
     /// auto, uring or threads [default: auto]

@@ -94,8 +94,10 @@ impl Scrub {
     }
 
     /// Begins from the start.
-    fn begin(&self, state: &mut ScrubState, now_seconds: i64) {
-        state.begin(now_seconds);
+    fn begin(&self, state: &mut ScrubState, rate_bytes_per_second: Option<u64>, now_seconds: i64) {
+        state.begin(rate_bytes_per_second, now_seconds);
+        self.pace
+            .set_bytes_per_second(state.rate_bytes_per_second.unwrap_or(self.rate_default));
         self.run.fetch_add(1, Ordering::AcqRel);
         self.spent_before
             .store(self.pace.spent_bytes(), Ordering::Release);
@@ -523,7 +525,7 @@ impl Inner {
                     *self.scrub.since.lock() = Some((self.env.clock.monotonic(), done_bytes));
                 }
                 _ => {
-                    self.scrub.begin(&mut state, now);
+                    self.scrub.begin(&mut state, rate_bytes_per_second, now);
                     let lost_bytes = self.rebuild_lost_bytes();
                     self.scrub
                         .lost_bytes_before
@@ -571,11 +573,11 @@ mod tests {
     fn a_step_of_the_scrub_before_moves_nothing() {
         let clock = cairn_testkit::TestWorld::new(1).env.clock;
         let scrub = Scrub::new(Pace::new(clock, 0));
-        scrub.begin(&mut scrub.state.lock(), 100);
+        scrub.begin(&mut scrub.state.lock(), None, 100);
         let run = scrub.run.load(Ordering::Acquire);
         scrub.note(run, |state| state.shards = 3);
         assert_eq!(scrub.state.lock().shards, 3);
-        scrub.begin(&mut scrub.state.lock(), 200);
+        scrub.begin(&mut scrub.state.lock(), None, 200);
         scrub.note(run, |state| {
             state.cursor = Some(Cursor {
                 volume: VolumeId(1),

@@ -29,11 +29,12 @@ impl Damage {
 }
 
 impl ScrubState {
-    pub(super) fn begin(&mut self, now_seconds: i64) {
+    /// Of the rate that an earlier run was given nothing stays: without one of its own it has that of the config.
+    pub(super) fn begin(&mut self, rate_bytes_per_second: Option<u64>, now_seconds: i64) {
         *self = Self {
             pool: self.pool,
             version: self.version,
-            rate_bytes_per_second: self.rate_bytes_per_second,
+            rate_bytes_per_second,
             stage: ScrubStage::Running,
             started_seconds: now_seconds,
             // They are damaged until this run comes to them.
@@ -129,7 +130,7 @@ mod tests {
             rate_bytes_per_second: Some(7),
             ..ScrubState::default()
         };
-        state.begin(100);
+        state.begin(None, 100);
         state.cursor = Some(Cursor {
             volume: VolumeId(1),
             segment: 3,
@@ -216,14 +217,13 @@ mod tests {
     }
 
     #[test]
-    fn a_new_run_keeps_the_rate_and_what_is_damaged() {
+    fn a_new_run_keeps_what_is_damaged_and_not_the_rate() {
         let mut state = example();
         state.version = 4;
-        state.begin(200);
+        state.begin(None, 200);
         let fresh = ScrubState {
             pool: PoolId(5),
             version: 4,
-            rate_bytes_per_second: Some(7),
             stage: ScrubStage::Running,
             started_seconds: 200,
             damages: example().damages,
