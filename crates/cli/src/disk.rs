@@ -54,12 +54,19 @@ pub fn drain(args: &DiskDrainArgs) -> Result<(), Failure> {
 fn drain_text(disk: &DiskView, draining: bool) -> String {
     let label = &disk.label;
     match (draining, disk.state) {
-        (true, _) if disk.shards == 0 => format!("nothing is on {label}: `cairn disk remove` it"),
+        (true, DiskState::Drained) => format!("nothing is on {label}: `cairn disk remove` it"),
+        (true, DiskState::Missing | DiskState::Failed) if disk.shards == 0 => format!(
+            "no shards of the volumes that are served are on {label}, which is {}: `cairn disk remove` it",
+            disk.state
+        ),
+        (true, DiskState::Ok | DiskState::Draining) if disk.shards == 0 => format!(
+            "{label} is drained when its metadata is elsewhere and all volumes are served; `cairn disk list` shows it"
+        ),
         (true, DiskState::Missing | DiskState::Failed) => format!(
             "{} shards of {label}, which is {}, are rebuilt on others; `cairn disk list` shows how far that is",
             disk.shards, disk.state
         ),
-        (true, DiskState::Ok | DiskState::Draining | DiskState::Drained) => format!(
+        (true, DiskState::Ok | DiskState::Draining) => format!(
             "{} shards are moved off {label}; `cairn disk list` shows how far that is",
             disk.shards
         ),
@@ -215,6 +222,7 @@ mod tests {
     fn what_is_said_of_a_drain_is_what_was_asked() {
         let cases = [
             (true, DiskState::Draining, 7, "7 shards are moved off"),
+            (true, DiskState::Draining, 0, "when its metadata is elsewhere"),
             (true, DiskState::Drained, 0, "`cairn disk remove` it"),
             (true, DiskState::Failed, 7, "is FAILED, are rebuilt"),
             (true, DiskState::Missing, 7, "is MISSING, are rebuilt"),

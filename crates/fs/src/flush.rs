@@ -60,6 +60,13 @@ pub(crate) struct FlushQueue {
     wake: Notify,
 }
 
+impl FlushQueue {
+    /// Has the flusher look at it now.
+    pub fn wake(&self) {
+        self.wake.notify_one();
+    }
+}
+
 /// One flight on its way.
 struct Job {
     inode: Arc<Inode>,
@@ -73,6 +80,13 @@ struct Job {
 }
 
 impl Job {
+    /// From its first byte to its last.
+    fn span(&self) -> Range<u64> {
+        let start = self.runs.keys().next().copied().unwrap_or(0);
+        let last = self.runs.iter().next_back();
+        start..last.map_or(start, |(at, run)| at + run.data.len() as u64)
+    }
+
     /// What it is charged with.
     fn load(&self) -> Load {
         Load::of(self.len_bytes, self.runs.len())
@@ -168,6 +182,10 @@ impl Shared {
         let Ok(_permit) = self.flight_permits.acquire().await else {
             return;
         };
+        let jobs = self.without_unlandable(jobs);
+        if jobs.is_empty() {
+            return;
+        }
         let len_bytes = jobs.iter().map(|job| job.len_bytes).sum();
         let _turn = self.writer_turn(len_bytes).await;
         let policy = self.policy.read().clone();
@@ -225,6 +243,24 @@ impl Shared {
                 }
             }
         }
+    }
+
+    /// Turns those back that could not become extents last time, and cannot now: what they put into segments would be
+    /// garbage, each time they are tried again.
+    fn without_unlandable(&self, jobs: Vec<Job>) -> Vec<Job> {
+        let mut others = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            let is_doubtful = job.inode.lock().landing_error.is_some();
+            let loaded = match is_doubtful {
+                true => self.load_extents(&job.inode, &job.span(), Ahead::None),
+                false => Ok(()),
+            };
+            match loaded {
+                Ok(()) => others.push(job),
+                Err(error) => self.turn_back(job, error),
+            }
+        }
+        others
     }
 
     async fn append(&self, stream: Stream, records: &[EncodedRecord]) -> Result<Appended, FsError> {
@@ -482,7 +518,8 @@ impl Shared {
     /// runs high, enough of them.
     fn flush_due(self: &Arc<Self>) {
         let now = self.env.clock.monotonic();
-        let pressed = self.dirty.is_high();
+        let is_near_limit = self.near_limit.available_permits() == 0;
+        let pressed = self.dirty.is_high() || is_near_limit;
         let mut jobs = Vec::new();
         let mut jobs_bytes = 0;
         let count = self.queue.inodes.lock().len();

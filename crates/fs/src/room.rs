@@ -55,24 +55,32 @@ impl Shared {
     }
 
     /// Refuses a write of `range` that would make the volume larger than its limit. One that replaces bytes makes
-    /// nothing larger. Near the limit it waits until is known what the dirty bytes come to.
+    /// nothing larger. Near the limit it waits until is known what the dirty bytes come to, and who comes later waits
+    /// for it: those who only replace bytes would keep that from ever being known.
     pub async fn require_room(
         self: &Arc<Self>,
         inode: &Arc<Inode>,
         range: &Range<u64>,
     ) -> Result<(), FsError> {
-        if self.require_quota(range.end - range.start).is_ok() {
+        let nobody_waits = self.near_limit.available_permits() > 0;
+        if nobody_waits && self.require_quota(range.end - range.start).is_ok() {
             return Ok(());
         }
+        // It is never closed.
+        let _turn = self.near_limit.acquire().await;
         let flushes = || {
             let counters = &self.counters;
             let flushed = counters.flushed_bytes.load(Ordering::Relaxed);
             (flushed, counters.flush_errors.load(Ordering::Relaxed))
         };
-        // What lands between the two counts twice, not never.
-        let dirty_bytes = self.dirty.bytes();
-        let (flushed, errors) = flushes();
-        let enough = flushed.saturating_add(dirty_bytes);
+        let all_flushed = || {
+            // What lands between the two counts twice, not never.
+            let dirty_bytes = self.dirty.bytes();
+            flushes().0.saturating_add(dirty_bytes)
+        };
+        let (_, errors) = flushes();
+        let mut enough = all_flushed();
+        let mut is_last = false;
         loop {
             let change = self.dirty.less();
             let new_bytes = self.new_bytes(inode, range)?;
@@ -84,17 +92,24 @@ impl Shared {
                 return Err(FsError::Fenced);
             }
             let (flushed, errors_now) = flushes();
-            if flushed >= enough || errors_now != errors {
+            let is_known = flushed >= enough;
+            if (is_known && is_last) || errors_now != errors {
                 return Err(FsError::QuotaExceeded);
+            }
+            if is_known {
+                // Those who had been let in before have added theirs by now.
+                is_last = true;
+                enough = all_flushed();
             }
             self.flush_soon(inode);
             change.await;
         }
     }
 
-    /// What other files have is flushed when it is old enough.
+    /// This file at once, the others as where memory runs high.
     fn flush_soon(self: &Arc<Self>, inode: &Arc<Inode>) {
         self.start_flights(inode, &mut inode.lock(), true);
+        self.queue.wake();
     }
 
     /// How much of `range` the file does not hold, neither in memory nor in extents.

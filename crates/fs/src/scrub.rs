@@ -88,22 +88,10 @@ impl Fs {
             if shared.tasks.is_stopping() {
                 return Err(FsError::Fenced);
             }
-            let checks = groups.iter().map(|group| async {
-                match group.first() {
-                    Some((at, extent)) => shared.check_extent(*at, extent).await,
-                    None => Ok(None),
-                }
-            });
-            for (group, damage) in groups.iter().zip(join_all(checks).await) {
+            let checks = groups.iter().map(|group| shared.check_extents(group));
+            for damaged in join_all(checks).await {
                 scrub.records += 1;
-                let Some(detail) = damage? else { continue };
-                let damaged = group.iter().map(|(at, extent)| DamagedExtent {
-                    at: *at,
-                    start: extent.start,
-                    segment: extent.record.location.segment,
-                    detail: detail.clone(),
-                });
-                scrub.damaged.extend(damaged);
+                scrub.damaged.extend(damaged?);
             }
             scrub.record_bytes += total;
         }
@@ -113,8 +101,14 @@ impl Fs {
     /// Whether anything of an extent that was found damaged is still there, in the same segment: it may have been
     /// overwritten or deleted since, or cut into pieces, of which any may be the damaged one.
     pub fn is_still_there(&self, damaged: &DamagedExtent) -> Result<bool, FsError> {
+        Ok(!self.pieces_of(damaged)?.is_empty())
+    }
+
+    /// What is there still of an extent that was found damaged.
+    fn pieces_of(&self, damaged: &DamagedExtent) -> Result<Vec<(ExtentAt, Extent)>, FsError> {
         let (from, to) = Key::extents_past(damaged.at.ino, damaged.start);
-        let mut found = Ok(false);
+        let mut pieces = Vec::new();
+        let mut failure = None;
         self.0
             .meta
             .scan_with(&from, &to, |key, value| {
@@ -122,16 +116,32 @@ impl Fs {
                     Ok((_, extent)) if extent.start >= damaged.at.end => {
                         return ControlFlow::Break(());
                     }
-                    Ok((_, extent)) if extent.record.location.segment != damaged.segment => {
-                        return ControlFlow::Continue(());
+                    Ok((ino, extent)) if extent.record.location.segment == damaged.segment => {
+                        let end = extent.end;
+                        pieces.push((ExtentAt { ino, end }, extent));
                     }
-                    Ok(_) => found = Ok(true),
-                    Err(error) => found = Err(meta_error(error)),
+                    Ok(_) => {}
+                    Err(error) => {
+                        failure = Some(meta_error(error));
+                        return ControlFlow::Break(());
+                    }
                 }
-                ControlFlow::Break(())
+                ControlFlow::Continue(())
             })
             .map_err(meta_error)?;
-        found
+        failure.map_or(Ok(pieces), Err)
+    }
+
+    /// Whether what was damaged is there still, and cannot be read now either. Fails if the metadata cannot be asked.
+    pub async fn is_still_damaged(&self, damaged: &DamagedExtent) -> Result<bool, FsError> {
+        let mut pieces = self.pieces_of(damaged)?;
+        pieces.dedup_by(|(_, one), (_, last)| one.record == last.record);
+        for (at, extent) in pieces {
+            if self.0.check_extent(at, &extent).await?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The paths of some inodes, from the root of the volume (`/a/b`), all names of each. One pass over
@@ -204,6 +214,37 @@ impl Shared {
         };
         let (_, extent) = parse_extent(key.as_bytes(), &value).map_err(meta_error)?;
         Ok(Some(extent))
+    }
+
+    /// Those of some extents of one record that cannot be read. Fails if the metadata cannot be asked.
+    async fn check_extents(
+        &self,
+        extents: &[(ExtentAt, Extent)],
+    ) -> Result<Vec<DamagedExtent>, FsError> {
+        let mut damaged = Vec::new();
+        let Some((_, first)) = extents.first() else {
+            return Ok(damaged);
+        };
+        if self
+            .segments
+            .verify(self.volume, &first.record)
+            .await
+            .is_ok()
+        {
+            return Ok(damaged);
+        }
+        // Some may have been moved or overwritten since they were asked for, and others not.
+        for (at, extent) in extents {
+            if let Some(detail) = self.check_extent(*at, extent).await? {
+                damaged.push(DamagedExtent {
+                    at: *at,
+                    start: extent.start,
+                    segment: extent.record.location.segment,
+                    detail,
+                });
+            }
+        }
+        Ok(damaged)
     }
 
     /// What is wrong with the record of an extent, if anything is. Fails if the metadata cannot be asked.

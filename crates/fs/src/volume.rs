@@ -168,6 +168,8 @@ pub(crate) struct Shared {
     pub queue: FlushQueue,
     pub flight_permits: Arc<Semaphore>,
     pub read_ahead_permits: Arc<Semaphore>,
+    /// Of who waits near the volume's limit; nobody adds dirty bytes meanwhile.
+    pub near_limit: Semaphore,
     /// Held while a directory moves to another parent, so that no two moves make a cycle.
     pub directory_moves: Mutex<()>,
     pub gc_wake: Notify,
@@ -264,6 +266,7 @@ impl Fs {
             queue: FlushQueue::default(),
             flight_permits: Arc::new(Semaphore::new(FLIGHTS_MAX)),
             read_ahead_permits: Arc::new(Semaphore::new(crate::data::READ_AHEAD_TASKS_MAX)),
+            near_limit: Semaphore::new(1),
             directory_moves: Mutex::new(()),
             gc_wake: Notify::new(),
             collector: Collector::new(gc),

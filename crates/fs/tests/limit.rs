@@ -1,8 +1,11 @@
 //! Volumes with a size limit.
 
+use std::pin::pin;
+
 use bytes::Bytes;
 use cairn_base::Ino;
 use cairn_fs::*;
+use futures_util::future::{Either, select};
 
 use world::*;
 
@@ -91,5 +94,29 @@ fn a_file_is_made_while_others_are_overwritten() {
         write(&world, ino, 6 * MIB, 2 * MIB).await.unwrap();
         commit(&world, ino).await;
         make(b"a third").await.unwrap();
+    });
+}
+
+/// What fits is let in although others overwrite all the time, so that there is always as much dirty as there is room.
+#[test]
+fn what_fits_is_let_in_while_others_overwrite() {
+    block_on(async {
+        let (world, ino) = limited(4).await;
+        write(&world, ino, 0, 6 * MIB).await.unwrap();
+        commit(&world, ino).await;
+        let overwriting = async {
+            while let Ok(()) = write(&world, ino, MIB, 4 * MIB).await {
+                tokio::task::yield_now().await;
+            }
+        };
+        let adding = async {
+            for mib in [6, 7] {
+                write(&world, ino, mib * MIB, MIB).await.unwrap();
+            }
+            let more = write(&world, ino, 8 * MIB, 1).await;
+            assert_eq!(more, Err(FsError::QuotaExceeded));
+        };
+        let first = select(pin!(overwriting), pin!(adding)).await;
+        assert!(matches!(first, Either::Right(_)), "an overwrite was refused");
     });
 }

@@ -202,9 +202,14 @@ impl DiskSet {
         self.ended.store(true, Ordering::Release);
     }
 
-    /// Whether copies may be put on a disk, or taken away there.
+    /// Whether copies may be put on a disk, or taken away there; on one that leaves, until it is let go.
     pub fn takes_copies(&self, index: usize) -> bool {
-        self.is_healthy(index) && !self.ended.load(Ordering::Acquire)
+        self.may_be_needed(index) && !self.ended.load(Ordering::Acquire)
+    }
+
+    /// Whether a disk that works may have the only copy of something: also one that leaves, until it is let go.
+    pub fn may_be_needed(&self, index: usize) -> bool {
+        self.is_usable(index) && !self.is_released(index)
     }
 
     /// From now on nothing is written to any of them.

@@ -298,13 +298,11 @@ impl Shared {
     /// the newest states goes on from there, and no journal entry before is needed. It only grows.
     pub fn log_needed_from(&self, first: LogPosition) -> LogPosition {
         let wanted = self.copies_possible();
-        let mut positions: Vec<LogPosition> = {
-            let states = self.states.lock();
-            let healthy = states
-                .iter()
-                .filter(|(disk, _)| self.disks.is_healthy(*disk));
-            healthy.map(|(_, position)| *position).collect()
-        };
+        let mut positions = self.state_positions(|disk| self.disks.is_healthy(disk));
+        if positions.len() < wanted {
+            // What is on a disk that leaves counts as long as others cannot take its place.
+            positions = self.state_positions(|disk| self.disks.may_be_needed(disk));
+        }
         positions.sort_unstable_by(|a, b| b.cmp(a));
         let mut oldest = wanted.checked_sub(1).and_then(|index| positions.get(index));
         // With fewer states than there can be, an older copy that the log still goes on from is worth keeping, but not
@@ -320,6 +318,12 @@ impl Shared {
             self.log_start.fetch_max(needed.0, Ordering::AcqRel);
         }
         LogPosition(self.log_start.load(Ordering::Acquire))
+    }
+
+    fn state_positions(&self, counts: impl Fn(usize) -> bool) -> Vec<LogPosition> {
+        let states = self.states.lock();
+        let counted = states.iter().filter(|(disk, _)| counts(*disk));
+        counted.map(|(_, position)| *position).collect()
     }
 
     /// Whether the log is cut although some states are missing: the next start reads all of it, and only so many terms
@@ -476,13 +480,19 @@ impl Shared {
         state::leave(left);
     }
 
-    /// Healthy disks but the primary's; those that have a copy come first.
+    /// Healthy disks but the primary's; those that have a copy come first. Last those that leave and have one still: it
+    /// is kept fresh while there are not enough others, for it may be the only other one.
     fn ship_candidates(&self) -> Vec<usize> {
         let primary = self.state.disk();
         let states = self.states.lock();
+        let has_copy = |disk: usize| states.iter().any(|(at, _)| *at == disk);
         let mut disks = self.disks.healthy();
         disks.retain(|disk| *disk != primary);
-        disks.sort_by_key(|disk| !states.iter().any(|(at, _)| at == disk));
+        disks.sort_by_key(|disk| !has_copy(*disk));
+        let leaving = states.iter().map(|(at, _)| *at).filter(|disk| {
+            !self.disks.is_healthy(*disk) && self.disks.may_be_needed(*disk)
+        });
+        disks.extend(leaving);
         disks
     }
 

@@ -472,6 +472,8 @@ impl MetaStore {
         self.durable(self.submit(Batch::new())).await?;
         self.check_copies()?;
         self.shared.ship_now().await?;
+        // No copy is on its way there when it is let go.
+        let _shipping = self.shared.shipping.lock().await;
         // The disk may have the only other one.
         self.check_states()?;
         // An old one there is of no use to anybody, and would keep the disk from being closed.

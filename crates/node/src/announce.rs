@@ -111,12 +111,17 @@ impl Inner {
             return true;
         };
         let (told, at) = (ready.clone(), files.clone());
+        let announced = Arc::clone(&self.announced);
         let writing = tokio::task::spawn_blocking(move || {
             let mut all = true;
             for file in at {
                 if let Err(error) = ready::write(&file, &told) {
                     tracing::warn!(path = %file.display(), %error, "this file names an admin token that is gone");
                     all = false;
+                }
+                if announced.lock().ready.is_none() {
+                    // The server ended meanwhile, and has removed them.
+                    ready::remove(&file);
                 }
             }
             all

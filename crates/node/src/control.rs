@@ -343,7 +343,9 @@ impl Controller {
         let watched = || self.inner.watch.problem(there?.disk());
         let (state, problem) = match disk.state {
             cairn_segment::DiskState::Healthy if !is_leaving => (DiskState::Ok, None),
-            cairn_segment::DiskState::Healthy if shards > 0 => (DiskState::Draining, None),
+            cairn_segment::DiskState::Healthy if shards > 0 || !self.inner.is_let_go(disk.id) => {
+                (DiskState::Draining, None)
+            }
             cairn_segment::DiskState::Healthy => (DiskState::Drained, None),
             cairn_segment::DiskState::Missing => {
                 let missing = self.inner.missing.read();

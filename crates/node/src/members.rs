@@ -196,7 +196,11 @@ impl Inner {
                         ));
                     }
                     // Not used, and perhaps the only place of something nevertheless.
-                    Some(id) => self.require_rebuildable(id)?,
+                    Some(id) => {
+                        // No volume is opened anew meanwhile: the store knows no segments of one that is.
+                        let _changes = self.changes.lock().await;
+                        self.require_rebuildable(id)?;
+                    }
                     None => {}
                 }
                 // Held open meanwhile, so that nobody else takes it: also when it takes longer than anybody waits.
@@ -571,6 +575,12 @@ impl Inner {
                 )
         };
         for fs in self.serving_all() {
+            if let Err(error) = self.store.segment_ids(fs.volume()) {
+                return Err(ChangeFailure::Impossible(format!(
+                    "nobody knows whether volume {} needs this disk ({error}): try again in a moment",
+                    fs.name()
+                )));
+            }
             for info in self.store.segments(fs.volume()) {
                 let others = info.disks.iter().filter(is_there).count();
                 if info.disks.contains(&id) && others < usize::from(info.code.data()) {

@@ -78,7 +78,7 @@ pub struct Inner {
     pub named: Vec<PathBuf>,
     /// The admin token, unless the configuration names a file for it.
     pub token: Option<OnDisks>,
-    pub announced: Mutex<Announced>,
+    pub announced: Arc<Mutex<Announced>>,
     /// Whom work in the background makes way for.
     pub clients: Arc<Clients>,
     pub scrub: Scrub,
@@ -147,7 +147,7 @@ impl Inner {
             missing: RwLock::new(pool.missing),
             named: pool.named,
             token,
-            announced: Mutex::default(),
+            announced: Arc::default(),
             exports: Arc::new(Exports::new(Vec::new())),
             registry: Registry::new(),
             dirty: DirtyBudget::new(budget.dirty_bytes),

@@ -30,7 +30,7 @@ pub fn load_or_make(path: &Path, entropy: &dyn Entropy) -> Result<Token, NodeErr
         return Ok(token);
     }
     let token = Token::from_random(entropy.u128());
-    write(path, &token)?;
+    write(path, &token, SystemTime::now())?;
     Ok(token)
 }
 
@@ -44,6 +44,8 @@ pub struct Place {
 /// The token where no file is configured: every disk has it, for each may be the next one to go.
 pub struct OnDisks {
     pub token: Token,
+    /// When it was made, or put there.
+    modified: SystemTime,
     /// Those with it.
     files: Mutex<Vec<PathBuf>>,
 }
@@ -83,11 +85,11 @@ impl OnDisks {
             .filter_map(|(index, file)| Some((order(index, file.as_ref()?), index)))
             .min()
             .map(|(_, index)| index);
-        let token = match first.and_then(|index| found.get_mut(index)?.take()) {
-            Some(file) => file.token?,
+        let (token, modified) = match first.and_then(|index| found.get_mut(index)?.take()) {
+            Some(file) => (file.token?, file.modified),
             // A new one would shut out whoever has that which cannot be read.
             None if !failures.is_empty() => return Err(failures.swap_remove(0)),
-            None => Token::from_random(env.entropy.u128()),
+            None => (Token::from_random(env.entropy.u128()), SystemTime::now()),
         };
         for error in failures {
             tracing::warn!(%error, "the token of another disk is used");
@@ -111,6 +113,7 @@ impl OnDisks {
         }
         let all = Self {
             token,
+            modified,
             files: Mutex::new(there),
         };
         let mut failures = all.give(env, &lacking).await;
@@ -125,8 +128,8 @@ impl OnDisks {
 
     /// Writes these files. Says what went wrong.
     pub async fn give(&self, env: &Env, paths: &[PathBuf]) -> Vec<NodeError> {
-        let token = self.token.clone();
-        let given = in_each(env, paths, move |path: &Path| write(path, &token)).await;
+        let (token, modified) = (self.token.clone(), self.modified);
+        let given = in_each(env, paths, move |path: &Path| write(path, &token, modified)).await;
         let mut failures = Vec::new();
         let mut files = self.files.lock();
         for (path, given) in paths.iter().zip(given) {
@@ -239,12 +242,14 @@ fn warn_if_open(path: &Path) {
     }
 }
 
-fn write(path: &Path, token: &Token) -> Result<(), NodeError> {
-    write_whole(path, token).map_err(|error| failed(path, &error))
+fn write(path: &Path, token: &Token, modified: SystemTime) -> Result<(), NodeError> {
+    write_whole(path, token, modified).map_err(|error| failed(path, &error))
 }
 
 /// Puts the whole file there at once: half a token would keep the next start from going on.
-fn write_whole(path: &Path, token: &Token) -> std::io::Result<()> {
+///
+/// `modified`: when the token was made or changed, so that a copy does not count before what was changed since.
+fn write_whole(path: &Path, token: &Token, modified: SystemTime) -> std::io::Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
     // Of a start that broke off. What another user put there is not followed.
@@ -258,6 +263,7 @@ fn write_whole(path: &Path, token: &Token) -> std::io::Result<()> {
         .mode(0o600)
         .open(&new)?;
     writeln!(file, "{}", token.as_str())?;
+    file.set_modified(modified)?;
     file.sync_all()?;
     std::fs::rename(&new, path)?;
     std::fs::File::open(folder_of(path))?.sync_all()
@@ -373,6 +379,33 @@ mod tests {
         std::fs::write(&path, "short").unwrap();
         assert!(load_or_make(&path, &OsEntropy).is_err());
         assert!(load_or_make(Path::new("/no/such/folder/t"), &OsEntropy).is_err());
+    }
+
+    /// A disk that is added after the operator changed the token, and before the restart, does not bring the old one
+    /// back.
+    #[tokio::test]
+    async fn a_copy_is_not_newer_than_what_it_copies() {
+        let root = tempfile::tempdir().unwrap();
+        let [first, added] = ["first", "added"].map(|name| root.path().join(name));
+        for folder in [&first, &added] {
+            std::fs::create_dir(folder).unwrap();
+        }
+        let world = TestWorld::new(1);
+        for old in [None, Some(ONE)] {
+            if let Some(old) = old {
+                std::fs::write(first.join(TOKEN_NAME), old).unwrap();
+            }
+            let served = OnDisks::load_or_make(&world.env, &[place(&first)]).await;
+            let served = served.unwrap_or_else(|error| panic!("{error}"));
+            std::fs::write(first.join(TOKEN_NAME), OTHER).unwrap();
+            let failures = served.give(&world.env, &[added.join(TOKEN_NAME)]).await;
+            assert!(failures.is_empty());
+            let places = [place(&first), place(&added)];
+            let next = OnDisks::load_or_make(&world.env, &places).await;
+            let next = next.unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(next.token.as_str(), OTHER);
+            assert_eq!(on(&added), OTHER);
+        }
     }
 
     #[test]

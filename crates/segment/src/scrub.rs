@@ -51,6 +51,9 @@ pub struct SegmentScrub {
     pub shards_away: u64,
     /// Those of them whose disk works, and that could not be made anew from the others.
     pub shards_unmade: u64,
+    /// Pieces that are wrong and could not be made from the others although all their disks are there: what is right
+    /// around the damage may have no copy left.
+    pub pieces_unmade: u64,
     /// Segments without any footer, or still being written: their records alone tell.
     pub segments_unsealed: u64,
     /// Segments whose shards contradict one another although each is what its footer says: their records
@@ -68,17 +71,19 @@ impl std::ops::AddAssign for SegmentScrub {
         self.shards_sealed += other.shards_sealed;
         self.shards_away += other.shards_away;
         self.shards_unmade += other.shards_unmade;
+        self.pieces_unmade += other.pieces_unmade;
         self.segments_unsealed += other.segments_unsealed;
         self.segments_inconsistent += other.segments_inconsistent;
     }
 }
 
 impl SegmentScrub {
-    /// Whether the records of this segment have to be written anew: its shards contradict one another, or one cannot
-    /// be made from the others although all their disks are there, as where they have a bad piece, too.
+    /// Whether the records of this segment have to be written anew: its shards contradict one another, or one or a
+    /// piece of one cannot be made from the others although all their disks are there, as where they have a bad piece,
+    /// too.
     pub fn needs_rewrite(&self) -> bool {
         let is_unmade = self.shards_unmade > 0 && self.shards_unmade == self.shards_away;
-        self.segments_inconsistent > 0 || is_unmade
+        self.segments_inconsistent > 0 || is_unmade || self.pieces_unmade > 0
     }
 }
 
@@ -335,6 +340,8 @@ impl SegmentStore {
         touched: &mut [bool],
         scrub: &mut SegmentScrub,
     ) {
+        let are_all_there =
+            segment.code.parity() > 0 && looked.len() == usize::from(segment.code.total());
         let mut good: Vec<(u8, Bytes)> = Vec::with_capacity(looked.len());
         let mut wrong: Vec<usize> = Vec::new();
         for (place, (shard, piece)) in looked.iter().zip(pieces).enumerate() {
@@ -373,6 +380,7 @@ impl SegmentStore {
                 // Without a footer nothing says that it is wrong; its records will.
                 if known.is_some() {
                     scrub.wrong_bytes += len as u64;
+                    scrub.pieces_unmade += u64::from(are_all_there);
                 }
                 shard.unknown = true;
                 continue;

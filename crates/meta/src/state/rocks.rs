@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use cairn_base::disk::{Disk, DiskError};
 use cairn_base::{VolumeId, crc32c, crc32c_append};
 use parking_lot::Mutex;
 use rocksdb::checkpoint::Checkpoint;
@@ -50,6 +51,8 @@ static LEFT_COUNT: AtomicI32 = AtomicI32::new(0);
 /// So many bytes of the files that a new copy takes from an older one are read and checked with each
 /// shipment, in turn: else what rots in a copy would stay in all that follow.
 const CHECK_BYTES_MAX: u64 = 64 << 20;
+/// So much stays free beside a copy that is made: what others write meanwhile.
+const SHIP_ROOM_BYTES: u64 = 4 << 20;
 
 /// A RocksDB that was opened to see how far it came.
 pub(crate) struct OpenState {
@@ -502,8 +505,39 @@ impl Target {
             return (index, Err(MetaError::State(why)));
         };
         let (checkpoint, descriptor) = (checkpoint.to_owned(), descriptor.clone());
-        let work = move || ship_to(&folder, &checkpoint, &descriptor, &|| self.check());
+        let disk = Arc::clone(&disks.get(index).disk);
+        let work = move || {
+            require_room(&*disk, &folder, &descriptor)?;
+            ship_to(&folder, &checkpoint, &descriptor, &|| self.check())
+        };
         (index, while_it_answers(&*disks.get(index).disk, work))
+    }
+}
+
+/// Refuses a copy that finds no room: to try it would leave nothing to others for a while, each time.
+fn require_room(
+    disk: &dyn Disk,
+    folder: &Path,
+    descriptor: &Descriptor,
+) -> Result<(), MetaError> {
+    let older: Vec<Descriptor> = replica_paths(folder)
+        .iter()
+        .filter_map(|(_, path)| read_descriptor(path).ok()?)
+        .filter(|older| older.lineage == descriptor.lineage)
+        .collect();
+    let is_there = |file: &&FileEntry| {
+        let mut older = older.iter();
+        is_sst(&file.name) && older.any(|older| older.files.contains(file))
+    };
+    let new = descriptor.files.iter().filter(|file| !is_there(file));
+    let needed_bytes = new.map(|file| file.len_bytes).sum::<u64>() + SHIP_ROOM_BYTES;
+    let free_bytes = disk.space().map_err(MetaError::Disk)?.free_bytes;
+    match free_bytes < needed_bytes {
+        false => Ok(()),
+        true => Err(MetaError::Disk(DiskError::Full {
+            disk: disk.label().to_owned(),
+            what: format!("a copy of the metadata, which needs {needed_bytes} bytes"),
+        })),
     }
 }
 

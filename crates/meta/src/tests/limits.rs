@@ -125,6 +125,55 @@ fn the_log_is_cut_while_a_disk_has_no_space_for_the_state() {
     });
 }
 
+/// The only other copy of the state is on a disk that leaves, and cannot yet, because no other has space for one: it is
+/// kept fresh until then.
+#[test]
+fn the_copy_on_a_disk_that_cannot_leave_yet_stays_of_use() {
+    block_on(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(3);
+        let settings = || MetaSettings {
+            log_bytes_max: 8 * LOG_FILE_BYTES_MIN,
+            ..settings(2)
+        };
+        let created = MetaStore::create(world.env.clone(), settings(), VOLUME, pool.present());
+        let store = created.await.expect("creates");
+        store.ship().await.expect("ships");
+        let states = store.stats().states;
+        let copy = states.iter().map(|state| state.disk);
+        let copies: Vec<DiskId> = copy.filter(|disk| *disk != store.primary_disk()).collect();
+        assert_eq!(copies.len(), 1);
+        let is_other = |disk: &DiskId| *disk != store.primary_disk() && *disk != copies[0];
+        let (other, _) = pool.present().into_iter().find(|(id, _)| is_other(id)).unwrap();
+        let index_of = |id: DiskId| pool.present().iter().position(|(at, _)| *at == id).unwrap();
+        pool.disks[index_of(other)].inject(FaultRule {
+            kind: Some(OpKind::Create),
+            name_part: "state".to_owned(),
+            skip: 0,
+            times: u64::MAX,
+            fault: Fault::Full,
+        });
+        let primary = store.primary_disk();
+        for number in 1..=50 * LOG_FILE_BYTES_MIN / 4096 {
+            let durable = store.durable(store.submit(put(number))).await;
+            durable.expect("durable");
+            if number % 40 == 0 {
+                store.ship().await.expect("ships");
+                let left = store.retire_disk(copies[0]).await;
+                assert!(matches!(left, Err(MetaError::CopiesMissing { .. })), "{left:?}");
+            }
+            let stats = store.stats();
+            assert!(stats.log_bytes < 16 * LOG_FILE_BYTES_MIN, "{stats:?}");
+        }
+        store.abort().await;
+        let mut present = pool.present();
+        present.retain(|(id, _)| *id != primary);
+        let opened = MetaStore::open(world.env.clone(), settings(), VOLUME, present);
+        let (store, _) = opened.await.unwrap_or_else(|error| panic!("{error}"));
+        store.abort().await;
+    });
+}
+
 #[test]
 fn admission_waits_for_the_queue() {
     block_on(async {

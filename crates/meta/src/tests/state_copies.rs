@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cairn_base::disk::Disk;
 use cairn_base::env::Env;
 use cairn_base::{DiskId, Ino};
 use cairn_testkit::Rng;
@@ -59,6 +60,48 @@ fn replica_in(folder: &Path) -> PathBuf {
         .map(|entry| entry.expect("an entry").path());
     let is_replica = |path: &PathBuf| path.to_string_lossy().contains("replica.");
     replicas.find(is_replica).expect("a copy of the state")
+}
+
+/// A copy that finds no room is not begun: until it failed there would be none for others.
+#[test]
+fn a_copy_that_finds_no_room_is_not_begun() {
+    with_env(|env, folder| async move {
+        let disk = |index: u64, size_limit_bytes: Option<u64>| -> (DiskId, Arc<dyn Disk>) {
+            let settings = cairn_disk::DiskSettings {
+                size_limit_bytes,
+                ..Default::default()
+            };
+            let path = folder.join(format!("disk{index}"));
+            let disk = cairn_disk::RealDisk::open(path, settings).expect("a disk");
+            (DiskId(u128::from(index) + 1), disk)
+        };
+        // Beside the log's file.
+        let small = 5 << 20;
+        let disks = vec![disk(0, None), disk(1, Some(small))];
+        let settings = MetaSettings {
+            log_file_bytes: 1 << 20,
+            ..settings(2)
+        };
+        let created = MetaStore::create(env.clone(), settings, VOLUME, disks).await;
+        let store = created.expect("creates");
+        let before = store.stats();
+        write(&store, 0..8 * COUNT).await;
+        store.ship().await.expect("ships");
+        let stats = store.stats();
+        assert!(stats.ship_errors > before.ship_errors, "{stats:?}");
+        assert!(stats.copies_missing && stats.failed_disks.is_empty());
+        let numbers = || {
+            let entries = fs::read_dir(volume_folder(&folder, 1)).expect("reads");
+            let names = entries.map(|entry| entry.expect("an entry").file_name());
+            let mut names: Vec<_> = names.collect();
+            names.retain(|name| name.to_string_lossy().contains("replica."));
+            names
+        };
+        let was = numbers();
+        store.ship().await.expect("ships");
+        assert_eq!(numbers(), was, "nothing is made or removed");
+        store.abort().await;
+    });
 }
 
 /// Values that do not compress, so that a table has many blocks.

@@ -181,6 +181,18 @@ impl Inner {
             leaving.map(|disk| disk.id).collect()
         };
         let mut problems = BTreeSet::new();
+        if !leaving.is_empty() {
+            let pool = self.pool.load();
+            let is_failed =
+                |volume: &&PoolVolume| matches!(self.service(volume.id), Some(VolumeService::Failed(_)));
+            problems.extend(pool.volumes.iter().filter(is_failed).map(|volume| {
+                format!(
+                    "volume {} is not served, so what it has on the disk that leaves stays there: `cairn volume show {}` \
+                     says why",
+                    volume.name, volume.name
+                )
+            }));
+        }
         for disk in &leaving {
             problems.extend(self.metadata_off_again(*disk).await);
         }
@@ -648,6 +660,14 @@ impl Inner {
             }
         }
         counts
+    }
+
+    /// Whether nothing of any volume is on a disk: no shard, and no metadata. Not known while a volume is not served.
+    pub fn is_let_go(&self, id: DiskId) -> bool {
+        let serving = self.serving_all();
+        serving.len() == self.pool.load().volumes.len()
+            && !serving.iter().any(|fs| fs.meta().uses_disk(id))
+            && !self.shards_by_disk().contains_key(&id)
     }
 
     /// How many of some disks have shards still; all of them while a volume is not served, whose segments nobody knows.

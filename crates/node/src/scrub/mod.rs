@@ -5,7 +5,7 @@
 //! in its file (`scrub_file`), what follows from what was found (`state`).
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -191,21 +191,78 @@ pub async fn tend(inner: &Arc<Inner>) {
     };
     inner.env.spawner.spawn("scrub", Box::pin(task));
     // Whatever the scrub does meanwhile: it may take weeks, or be paused.
-    inner.every("damaged places", PRUNE_INTERVAL, |inner| async move {
-        if inner.scrub.damaged() > 0 {
+    let has_looked = Arc::new(AtomicBool::new(false));
+    inner.every("damaged places", PRUNE_INTERVAL, move |inner| {
+        let has_looked = Arc::clone(&has_looked);
+        async move {
+            if inner.scrub.damaged() == 0 {
+                return;
+            }
+            let node = Arc::clone(&inner);
             // It reads metadata, perhaps for long.
-            let _ = tokio::task::spawn_blocking(move || prune(&inner)).await;
+            let pruned = tokio::task::spawn_blocking(move || prune(&node)).await;
+            let mut is_changed = pruned.unwrap_or(false);
+            let is_served = inner.serving_all().len() == inner.pool.load().volumes.len();
+            // A disk that was away when they were found may be back, which takes a start.
+            if is_served && !inner.scrub.is_running() && !has_looked.swap(true, Ordering::AcqRel) {
+                is_changed |= look_again(&inner).await;
+            }
+            // A scrub writes down where it stands itself.
+            if is_changed && !inner.scrub.is_running() {
+                save(&inner).await;
+            }
         }
     });
 }
 
-/// Forgets damaged places that are gone: their file was deleted, or the bytes were overwritten.
-fn prune(inner: &Inner) {
+/// Forgets damaged places that are not damaged any more. True if there were some.
+async fn look_again(inner: &Inner) -> bool {
+    let damages = inner.scrub.state.lock().damages.clone();
+    let mut healed = BTreeSet::new();
+    for damage in &damages {
+        if inner.is_stopping() || inner.scrub.is_running() {
+            break;
+        }
+        if let Some(VolumeService::Serving(fs)) = inner.service(damage.volume)
+            && matches!(fs.is_still_damaged(&damage.extent()).await, Ok(false))
+        {
+            healed.insert(place_of(damage));
+        }
+    }
+    if !healed.is_empty() {
+        tracing::info!(
+            places = healed.len(),
+            "places that the last scrub could not read can be read again"
+        );
+    }
+    forget(inner, &healed)
+}
+
+/// What tells one damaged place from others: volume, inode, bytes, segment.
+type DamagedPlace = (VolumeId, u64, (u64, u64), u64);
+
+fn place_of(damage: &Damage) -> DamagedPlace {
+    let bytes = (damage.start, damage.end);
+    (damage.volume, damage.inode, bytes, damage.segment)
+}
+
+/// True if there was anything to forget.
+fn forget(inner: &Inner, gone: &BTreeSet<DamagedPlace>) -> bool {
+    let mut state = inner.scrub.state.lock();
+    let before = state.damages.len();
+    state
+        .damages
+        .retain(|damage| !gone.contains(&place_of(damage)));
+    state.damages.len() < before
+}
+
+/// Forgets damaged places that are gone: their file was deleted, or the bytes were overwritten. True if there were some.
+fn prune(inner: &Inner) -> bool {
     let damages = inner.scrub.state.lock().damages.clone();
     let services = inner.volumes.read().clone();
     if inner.is_stopping() {
         // The volumes are gone, not what is damaged in them.
-        return;
+        return false;
     }
     let is_gone = |damage: &Damage| match services.get(&damage.volume) {
         // What cannot be asked now may be there still.
@@ -213,16 +270,8 @@ fn prune(inner: &Inner) {
         Some(VolumeService::Failed(_)) => false,
         None => true,
     };
-    let place = |damage: &Damage| {
-        let bytes = (damage.start, damage.end);
-        (damage.volume, damage.inode, bytes, damage.segment)
-    };
     let gone = damages.iter().filter(|damage| is_gone(damage));
-    let gone: BTreeSet<_> = gone.map(place).collect();
-    let mut state = inner.scrub.state.lock();
-    state
-        .damages
-        .retain(|damage| !gone.contains(&place(damage)));
+    forget(inner, &gone.map(place_of).collect())
 }
 
 async fn load(inner: &Inner) {

@@ -117,6 +117,28 @@ async fn wrong_in_one(seed: u64, wrong: u8) -> (World, Vec<Written>, SegmentInfo
     (world, written, info)
 }
 
+/// What is right beside a piece that was given up is on one disk alone: a scrub has it written anew.
+#[test]
+fn what_is_right_beside_a_lost_piece_is_written_anew() {
+    block_on(async {
+        let (world, _, info) = wrong_in_one(36, 0).await;
+        let cold = world.cold(&[]).await;
+        let sound = cold.store.scrub_segment(VOLUME, info.id, &unpaced()).await;
+        assert!(!sound.expect("scrubbed").needs_rewrite(), "it was repaired");
+        let (world, _, info) = wrong_in_one(36, 0).await;
+        let cold = world.cold(&[]).await;
+        let (lost, _) = cold.shard_file(info.id, 1);
+        cold.store.disk_forget(info.disks[1]);
+        let moved = cold.store.move_shard(at(&info, 1), &unpaced()).await;
+        let moved = moved.expect("moved");
+        assert_eq!(moved.lost_bytes, 64 << 10, "{lost}");
+        moved.finish().await;
+        let scrub = cold.store.scrub_segment(VOLUME, info.id, &unpaced()).await;
+        let scrub = scrub.expect("scrubbed");
+        assert!(scrub.needs_rewrite(), "{scrub:?}");
+    });
+}
+
 /// The disk may come back with the only good copy.
 #[test]
 fn what_only_a_missing_disk_has_is_not_given_up() {
