@@ -24,6 +24,7 @@ mod read;
 mod rebuild;
 mod record;
 mod repair;
+mod room;
 mod row;
 mod row_cache;
 mod scrub;
@@ -41,6 +42,7 @@ pub use pointer::{
     RecordPointer, decode_pointer, encode_pointer,
 };
 pub use record::{Compression, EncodedRecord, RecordError, decode_record, encode_record};
+pub use room::{DiskRoom, MoveRoom};
 pub use scrub::SegmentScrub;
 pub use store::SegmentStore;
 pub use types::*;

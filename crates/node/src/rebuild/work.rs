@@ -11,6 +11,8 @@ use cairn_segment::{MoveError, SegmentInfo};
 pub struct Work {
     pub volume: VolumeId,
     pub segment: SegmentId,
+    /// The disk of each of its shards.
+    pub disks: Vec<DiskId>,
     /// Shards that have to get to another disk; all of them where the segment has too few.
     pub shards: Vec<u8>,
     /// Bytes of one shard.
@@ -68,6 +70,7 @@ pub fn work_of(
         let mut work = Work {
             volume,
             segment: info.id,
+            disks: Vec::new(),
             shards: Vec::new(),
             shard_len_bytes: info.shard_len_bytes,
             spare: i16::from(info.code.parity()),
@@ -97,6 +100,7 @@ pub fn work_of(
             work.shards = (0..info.code.total()).collect();
         }
         if !work.shards.is_empty() {
+            work.disks.clone_from(&info.disks);
             all.push(work);
         }
     }
