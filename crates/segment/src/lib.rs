@@ -36,7 +36,7 @@ mod volume;
 
 pub use error::{ErrorKind, SegmentError};
 pub use moves::{MoveError, Moved, ShardAt};
-pub use pace::{Clients, Pace, Turn};
+pub use pace::{Clients, Pace, Turn, Urgency};
 pub use pointer::{
     BLOCK_BYTES, CHECKSUM_GRANULE_BYTES, Codec, Location, PointerError, RECORD_LEN_BYTES_MAX,
     RecordPointer, decode_pointer, encode_pointer,

@@ -17,7 +17,7 @@ use cairn_admin::api::RebuildView;
 use cairn_base::{DiskId, SegmentId, VolumeId};
 use cairn_fs::{EVACUATE_SEGMENTS_MAX, Fs};
 use cairn_meta::{Batch, MetaError, Ticket};
-use cairn_segment::{DiskRoom, DiskState, MoveError, Moved, Pace, ShardAt};
+use cairn_segment::{DiskRoom, DiskState, MoveError, Moved, Pace, ShardAt, Urgency};
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, RwLock};
@@ -340,6 +340,7 @@ impl Inner {
         let now = self.env.clock.monotonic();
         let mut moved = 0;
         let mut rewrites: BTreeMap<VolumeId, Vec<SegmentId>> = BTreeMap::new();
+        let mut urgencies: BTreeMap<VolumeId, Urgency> = BTreeMap::new();
         let disks = self.store.space().disks.into_iter();
         let mut room_bytes: u64 = disks
             .map(|disk| disk.free_bytes.saturating_sub(disk.reserve_bytes))
@@ -391,6 +392,7 @@ impl Inner {
                 }
                 continue;
             }
+            self.rebuild.pace.set_urgency(work.urgency());
             for index in &work.shards {
                 if self.is_commit_late(work.volume) {
                     break;
@@ -400,6 +402,8 @@ impl Inner {
                     // Those beyond what fits in the next round.
                     Err(error) if work.is_rewritten_after(&error) => {
                         add(segments, work.segment);
+                        let urgency = urgencies.entry(work.volume).or_default();
+                        *urgency = work.urgency().max(*urgency);
                     }
                     Err(MoveError::NotNow) => {}
                     Err(error) => {
@@ -425,6 +429,8 @@ impl Inner {
             if let Some(VolumeService::Serving(fs)) = self.service(volume)
                 && !self.is_commit_late(volume)
             {
+                let urgency = urgencies.get(&volume).copied().unwrap_or_default();
+                self.rebuild.pace.set_urgency(urgency);
                 moved += self.rewrite(&fs, &segments).await;
             }
         }
@@ -689,6 +695,7 @@ impl Inner {
             shards_moved: progress.shards_moved,
             segments_rewritten: progress.segments_rewritten,
             moved_bytes: progress.moved_bytes,
+            worked_bytes: self.rebuild.pace.spent_bytes(),
             lost_bytes: progress.lost_bytes,
             errors: progress.errors,
             seconds_left: speed.map(|speed| (progress.bytes_left as f64 / speed) as u64),

@@ -147,6 +147,7 @@ mod tests {
             shards: vec![0],
             shard_len_bytes: SHARD,
             spare: 1,
+            is_short: true,
             may_rewrite,
             has_away: false,
             is_narrow: false,
