@@ -44,6 +44,8 @@ pub enum Urgency {
     Bare,
 }
 
+const URGENCIES_COUNT: usize = Urgency::Bare as usize + 1;
+
 impl Urgency {
     /// Beside clients, how many times as long as a part took nothing is done after it.
     fn rest_factor(self) -> u32 {
@@ -63,6 +65,8 @@ pub struct Clients {
     seen: Mutex<Seen>,
     /// Who holds it works; the others wait.
     turn: tokio::sync::Mutex<()>,
+    /// By urgency, who holds it is the next one: those that are as urgent come one after the other.
+    next: [tokio::sync::Mutex<()>; URGENCIES_COUNT],
     last: Mutex<LastTurn>,
 }
 
@@ -88,6 +92,7 @@ impl Clients {
             requests: OnceLock::new(),
             seen: Mutex::default(),
             turn: tokio::sync::Mutex::new(()),
+            next: Default::default(),
             last: Mutex::default(),
         })
     }
@@ -122,6 +127,10 @@ impl Clients {
 
     /// Waits until it is somebody's turn; `None`: there are no turns, because nobody else works.
     async fn turn(&self, urgency: impl Fn() -> Urgency) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+        if !self.are_busy() {
+            return None;
+        }
+        let _next = self.next[urgency() as usize].lock().await;
         while self.are_busy() {
             let left = self.rest_left(urgency());
             if !left.is_zero() {
@@ -398,7 +407,9 @@ mod tests {
         drop(turn);
         // Waits from the beginning, and does not keep what is more urgent waiting.
         let mut first: std::pin::Pin<Box<dyn Future<Output = Turn<'_>>>> = Box::pin(calm.spend(1));
-        assert!(!is_ready(&mut first));
+        if urgency > Urgency::Calm {
+            assert!(!is_ready(&mut first));
+        }
         for millis in 0..100 {
             if now_or_never(urgent.spend(1)).is_some() {
                 return millis;
@@ -419,5 +430,30 @@ mod tests {
             assert_eq!(rest_millis(urgency), want_millis, "{urgency:?}");
         }
         assert!(Urgency::Bare > Urgency::Degraded && Urgency::Degraded > Urgency::Calm);
+    }
+
+    /// A scrub gets on beside a drain, although that always wants the next part at once.
+    #[test]
+    fn what_is_as_urgent_takes_turns() {
+        let world = TestWorld::new(1);
+        world.clock.advance(Duration::from_secs(10));
+        let clients = Clients::new(world.env.clock.clone());
+        let requests = AtomicU64::new(0);
+        clients.watch(move || requests.fetch_add(1, Ordering::Relaxed));
+        let pace = |_| Pace::new(world.env.clock.clone(), 0).beside(&clients);
+        let (scrub, drain) = (pace(()), pace(()));
+        let turn = now_or_never(drain.spend(1));
+        let mut scrub_waits: std::pin::Pin<Box<dyn Future<Output = Turn<'_>>>> =
+            Box::pin(scrub.spend(1));
+        assert!(!is_ready(&mut scrub_waits));
+        world.clock.advance(Duration::from_millis(10));
+        drop(turn);
+        let mut drain_waits: std::pin::Pin<Box<dyn Future<Output = Turn<'_>>>> =
+            Box::pin(drain.spend(1));
+        assert!(!is_ready(&mut drain_waits));
+        assert!(!is_ready(&mut scrub_waits));
+        world.clock.advance(Duration::from_millis(30));
+        assert!(!is_ready(&mut drain_waits));
+        assert!(is_ready(&mut scrub_waits));
     }
 }
