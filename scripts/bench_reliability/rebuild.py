@@ -17,6 +17,8 @@ from bench_reliability import pool
 
 FILL = "seqwrite conns=4 size={rebuild_size}"
 REBUILD_SECONDS_MAX = 120
+# Work of clients is done again until the rebuild got on beside it, but not more often than this.
+REPEATS_MAX = 5
 # A rebuild that may do next to nothing, in bytes a second.
 STOPPED = ("--rebuild-rate", "1")
 WORK = [
@@ -104,6 +106,23 @@ def beside(load, server, work, sizes, begin):
     return result | {"rate": work.rate(result), "wall_seconds": time.monotonic() - start}
 
 
+def beside_rebuild(load, server, work, sizes):
+    """Work of clients beside a rebuild, as often as it takes until some bytes were rebuilt meanwhile, or none are left.
+
+    Part by part: whole shards are too large to say how far it got within some seconds.
+    """
+    runs, worked_bytes, seconds = [], 0, 0.0
+    while not runs or (worked_bytes == 0 and went_on and len(runs) < REPEATS_MAX):
+        before = []
+        runs.append(beside(load, server, work, sizes, lambda: before.append(pool.rebuild(server)["worked_bytes"])))
+        view = pool.rebuild(server)
+        worked_bytes += view["worked_bytes"] - before[0]
+        seconds += runs[-1]["wall_seconds"]
+        went_on = view["shards_left"] > 0
+    busy = runs[-1] | {"rate": sum(run["rate"] for run in runs) / len(runs), "runs": len(runs)}
+    return {"busy": busy, "went_on": went_on, "rebuilt_bytes": worked_bytes, "rebuilt_mb_per_s": worked_bytes / seconds / 1e6}
+
+
 def clients_and_rebuild(load, number, sizes, say):
     """Each work with a disk lost and replaced: first the rebuild stands still, then it goes on."""
     found = {}
@@ -118,15 +137,7 @@ def clients_and_rebuild(load, number, sizes, say):
             pool.replace(server, index)
             quiet = beside(load, server, work, sizes, lambda: None)
             server.flags = list(work.flags)
-            moved = []
-            busy = beside(load, server, work, sizes, lambda: moved.append(pool.rebuild(server)["moved_bytes"]))
-            view = pool.rebuild(server)
-            found[work.key] = {
-                "quiet": quiet,
-                "busy": busy,
-                "went_on": view["shards_left"] > 0,
-                "rebuilt_mb_per_s": (view["moved_bytes"] - moved[0]) / busy["wall_seconds"] / 1e6,
-            }
+            found[work.key] = {"quiet": quiet} | beside_rebuild(load, server, work, sizes)
             wait_rebuilt(server)
     return found
 

@@ -93,9 +93,12 @@ def clients_and_rebuild(result):
         quiet, busy = ([one[key]["rate"] for one in entries] for key in ("quiet", "busy"))
         found = [bad / good for bad, good in zip(busy, quiet)]
         meanwhile = middle(one["rebuilt_mb_per_s"] for one in entries)
+        # Clients that keep their speed because nothing is rebuilt are no success.
+        stood = any(one["rebuilt_bytes"] == 0 for one in entries)
+        verdict = f"{CLIENTS_AIM} | no: nothing was rebuilt" if stood else reached(CLIENTS_AIM, found)
         lines.append(
             f"| {work.title} | {work.rate_text(middle(quiet))} | {work.rate_text(middle(busy))} | {ratio_text(found)} "
-            f"| {reached(CLIENTS_AIM, found)} | {meanwhile:,.0f} MB/s{went_on(one['went_on'] for one in entries)} |"
+            f"| {verdict} | {meanwhile:,.1f} MB/s{went_on(one['went_on'] for one in entries)} |"
         )
     return lines
 

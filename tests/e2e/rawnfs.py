@@ -11,7 +11,8 @@ MOUNT, NFS = 100005, 100003
 ANSWER_SECONDS_MAX = 30
 ANSWER_LEN_BYTES_MAX = 1 << 20
 
-OK, PERM, NOENT, ACCES, NOSPC, ROFS, STALE, BADHANDLE, JUKEBOX = 0, 1, 2, 13, 28, 30, 70, 10001, 10008
+OK, PERM, NOENT, IO, ACCES, NOSPC, ROFS, STALE, BADHANDLE, JUKEBOX = 0, 1, 2, 5, 13, 28, 30, 70, 10001, 10008
+ATTRIBUTES_LEN_BYTES = 84
 
 
 def opaque(data):
@@ -138,6 +139,19 @@ class Peer:
 
     def read(self, handle, **who):
         return self.call(NFS, 3, 6, opaque(handle) + struct.pack(">QI", 0, 100), **who).u32()
+
+    def read_bytes(self, handle, offset, count, **who):
+        """Status, and the bytes if there are any."""
+        answer = self.call(NFS, 3, 6, opaque(handle) + struct.pack(">QI", offset, count), **who)
+        status = answer.u32()
+        if status != OK:
+            return status, None
+        if answer.u32():
+            answer.take(ATTRIBUTES_LEN_BYTES)
+        len_bytes, _is_end = answer.u32(), answer.u32()
+        data = answer.opaque()
+        assert len(data) == len_bytes
+        return status, data
 
     def chmod(self, handle, mode, **who):
         attributes = struct.pack(">8I", 1, mode, 0, 0, 0, 0, 0, 0)

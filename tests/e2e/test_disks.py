@@ -11,6 +11,7 @@ from worlds import WorldTest, content, digest_tree, make_tree
 
 MOVE_SECONDS_MAX = 120
 OPEN_AGAIN_SECONDS_MAX = 60
+SMALL_DISK_BYTES = 192 * 1024 * 1024
 
 
 class Load:
@@ -376,6 +377,83 @@ class Disks(WorldTest):
         one = self.server(1, name="one")
         alone = one.cairn("disk", "drain", one.disks[0], check=False)
         self.assertEqual(alone.returncode, 4)
+
+    def smaller(self, server, name, free_bytes):
+        """An empty folder with less room than the disks of the server, which all have the same limit.
+
+        Whatever lies in a folder takes of its limit, and this is a name that makes it no used one.
+        """
+        folder = server.root / name
+        folder.mkdir()
+        with open(folder / "admin-token.new", "wb") as file:
+            file.truncate(SMALL_DISK_BYTES - free_bytes)
+        return folder
+
+    def replaced_with_too_small(self):
+        """Six disks, well filled, of which one is lost and replaced by one that is too small; with it, the files."""
+        server = self.server(6, flags=["--disk-size-limit", f"{SMALL_DISK_BYTES}", "--rebuild-rate", "1KiB"])
+        files = {f"/{index}": content(str(index), 8 * 1024 * 1024) for index in range(56)}
+        with libnfs.Mount(server.libnfs_url()) as mount:
+            for name, data in files.items():
+                mount.write_file(name, data)
+        server.restart()
+        small = self.smaller(server, "small", 60 * 1024 * 1024)
+        # One that works is not given up for one that is too small.
+        refused = server.cairn("disk", "replace", server.disks[5], small, check=False)
+        self.assertEqual(refused.returncode, 4, refused.stderr)
+        self.assertIn("there is no room for", refused.stderr)
+        self.assertEqual(set(self.states(server)), {f"disk{index}" for index in range(6)})
+        server.stop()
+        shutil.rmtree(server.disks[5])
+        server.start()
+        server.cairn("disk", "replace", server.disks[5], small)
+        # Said before anything is moved.
+        told = harness.wait_until(lambda: self.lack(server), 10, "a word of how much room is missing")
+        self.assertRegex(told, r"there is no room for [0-9.]+ MiB: .* have room for [0-9.]+ MiB of [0-9.]+ MiB")
+        self.assertEqual(self.disks(server)[1]["shards_moved"], 0)
+        self.assertIn("there is no room for", server.cairn("disk", "list").stdout)
+        server.disks[5:] = [small]
+        server.flags[-1] = "0"
+        server.restart()
+        # What fits is moved, and it is still said.
+        def is_half_done():
+            disks, rebuild = self.disks(server)
+            (shards,) = [disk["shards"] for disk in disks if disk["label"] == str(small)]
+            return shards > 0 and rebuild["shards_left"] > 0 and self.lack(server)
+
+        harness.wait_until(is_half_done, MOVE_SECONDS_MAX, "what fits")
+        self.assertEqual(server.status()["health"], "degraded")
+        return server, files
+
+    def lack(self, server):
+        problems = self.disks(server)[1]["problems"]
+        return next((problem for problem in problems if "there is no room for" in problem), None)
+
+    def check_rebuilt(self, server, files, count):
+        self.wait(
+            server,
+            lambda disks, rebuild: disks["count"] == count and rebuild["shards_left"] == 0,
+            "the end of the rebuild",
+        )
+        harness.wait_until(lambda: server.status()["health"] == "healthy", MOVE_SECONDS_MAX, "good health")
+        self.assertEqual(self.disks(server)[1]["problems"], [])
+        server.restart()
+        with libnfs.Mount(server.libnfs_url()) as mount:
+            for name, data in files.items():
+                self.assertTrue(mount.read_file(name) == data, name)
+
+    def test_a_replacement_that_is_too_small_is_told_first_and_another_disk_helps(self):
+        server, files = self.replaced_with_too_small()
+        server.cairn("disk", "add", server.root / "another")
+        self.check_rebuilt(server, files, 7)
+
+    def test_a_replacement_that_is_too_small_is_enough_once_data_is_deleted(self):
+        server, files = self.replaced_with_too_small()
+        with libnfs.Mount(server.libnfs_url()) as mount:
+            for name in list(files)[: len(files) * 2 // 3]:
+                mount.unlink(name)
+                del files[name]
+        self.check_rebuilt(server, files, 6)
 
     def test_an_empty_disk_that_a_volume_needs_for_its_protection_stays(self):
         """Without it the volume could not write anything any more."""

@@ -6,10 +6,15 @@ import unittest
 
 import harness
 import libnfs
-from worlds import WorldTest, blocks, content, flip_bits
+import rawnfs
+from worlds import BLOCK_LEN_BYTES, WorldTest, blocks, content, flip_bits
 
 FLIPS_PER_DISK = 20
 SCRUB_SECONDS_MAX = 120
+# A READ is checked in pieces of so much: one that touches damage has it in the same piece.
+CHECKED_LEN_BYTES = 32 * 1024
+# The bytes of a large file are in records of up to this.
+RECORD_LEN_BYTES_MAX = 1024 * 1024
 
 
 class Scrub(WorldTest):
@@ -116,6 +121,94 @@ class Scrub(WorldTest):
         harness.wait_until(gone, 30, "the end of the damaged file")
         healed = lambda: server.status()["health"] == "no_redundancy"
         harness.wait_until(healed, 60, "the status that says so")
+
+    def spoil(self, segment, offset, count, places):
+        """Spoils a block in `count` shards of a segment; returns which places in files have their bytes there.
+
+        `segment`: the files of its shards. `places`: names and offsets in files, by the bytes of a block.
+        """
+        spoiled = set()
+        for path in segment[:count]:
+            with open(path, "r+b") as shard:
+                shard.seek(offset)
+                block = shard.read(BLOCK_LEN_BYTES)
+                shard.seek(offset)
+                shard.write(bytes(byte ^ 0x55 for byte in block))
+            if block in places:
+                spoiled.add(places[block])
+        return spoiled
+
+    def test_all_that_more_than_two_lost_shards_cost_is_named_and_nothing_else(self):
+        server = self.server(6)
+        # In one segment; those that come after a restart are in another one.
+        first = {f"/first {index}": content(f"first {index}", 64 * 1024) for index in range(6)}
+        first["/large"] = content("large", 6 * RECORD_LEN_BYTES_MAX)
+        second = {f"/second {index}": content(f"second {index}", 64 * 1024) for index in range(3)}
+        for files in (first, second):
+            with libnfs.Mount(server.libnfs_url()) as mount:
+                for name, data in files.items():
+                    mount.write_file(name, data)
+            server.restart()
+        server.stop()
+        places = {}
+        for name, data in first.items():
+            places |= {block: (name, index * BLOCK_LEN_BYTES) for index, block in enumerate(blocks(data))}
+        # Where each block is: in which shard, how far in.
+        found = {}
+        for disk in server.disks:
+            for path in (disk / "shards").rglob("*.0?"):
+                for index, block in enumerate(blocks(path.read_bytes())):
+                    if block in places:
+                        found[places[block]] = (path, index * BLOCK_LEN_BYTES)
+
+        def spoil(name, start, count):
+            path, offset = found[(name, start)]
+            shards = [shard for disk in server.disks for shard in (disk / "shards").rglob(f"{path.stem}.0?")]
+            self.assertEqual(len(shards), 6)
+            # That one first; the others have what is in the same rows, and perhaps parity.
+            return self.spoil([path, *sorted(set(shards) - {path})], offset, count, places)
+
+        lost = spoil("/first 0", 0, 3) | spoil("/first 3", 32 * 1024, 4) | spoil("/large", 3 * RECORD_LEN_BYTES_MAX, 3)
+        repaired = spoil("/first 5", 0, 2) | spoil("/large", 5 * RECORD_LEN_BYTES_MAX, 2)
+        self.assertGreater(len(repaired), 1)
+        lost_names = {name for name, _ in lost}
+        self.assertLessEqual({"/first 0", "/first 3", "/large"}, lost_names)
+        self.assertFalse(lost_names & {"/first 5"})
+        server.start()
+        scrub = self.scrubbed(server)
+        report = self.scrub(server, "report")
+        self.assertGreater(scrub["repaired_bytes"], 0)
+        self.assertEqual(scrub["damaged"], len(report["damaged"]))
+        ranges = {}
+        for damage in report["damaged"]:
+            (name,) = damage["paths"]
+            self.assertEqual(damage["volume"], "main")
+            ranges.setdefault(name, []).append((damage["start"], damage["end"]))
+        self.assertEqual(set(ranges), lost_names)
+        for name, data in first.items():
+            told = sorted(ranges.get(name, []))
+            if name != "/large":
+                # One record.
+                self.assertEqual(told, [(0, len(data))] if name in lost_names else [], name)
+            hit = [[start for lost_name, start in lost if lost_name == name and begin <= start < end] for begin, end in told]
+            self.assertTrue(all(hit), f"{name}: {told} names what is well")
+            self.assertEqual(sum(map(len, hit)), sum(lost_name == name for lost_name, _ in lost), f"{name}: {told}")
+            self.assertTrue(all(end - begin <= RECORD_LEN_BYTES_MAX for begin, end in told), told)
+        with rawnfs.Peer(server.port) as peer, libnfs.Mount(server.libnfs_url()) as mount:
+            _, root = peer.mount("/main")
+            for name, data in (first | second).items():
+                _, file = peer.lookup(root, name.lstrip("/"))
+                for start in range(0, len(data), CHECKED_LEN_BYTES):
+                    piece = data[start : start + CHECKED_LEN_BYTES]
+                    is_lost = any(at in range(start, start + len(piece)) for lost_name, at in lost if lost_name == name)
+                    want = (rawnfs.IO, None) if is_lost else (rawnfs.OK, piece)
+                    self.assertTrue(peer.read_bytes(file, start, len(piece)) == want, f"{name} from {start}, lost: {is_lost}")
+                if name not in lost_names:
+                    self.assertTrue(mount.read_file(name) == data, name)
+        # What two of six cost was made good, and stays so.
+        again = self.scrubbed(server, "--restart")
+        self.assertEqual((again["repaired_bytes"], again["damaged"]), (0, scrub["damaged"]))
+        self.assertEqual(self.scrub(server, "report")["damaged"], report["damaged"])
 
     def test_it_pauses_and_goes_on_over_restarts(self):
         server = self.server(3, flags=["--scrub-rate", "1MiB"])

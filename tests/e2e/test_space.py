@@ -3,6 +3,7 @@
 `make test-space` (CAIRN_SPACE_LONG=1) overwrites 1 GiB ten times over instead of an eighth of it.
 """
 
+import contextlib
 import os
 import random
 import threading
@@ -17,10 +18,18 @@ MIB = 1024 * 1024
 LONG = os.environ.get("CAIRN_SPACE_LONG") == "1"
 # One percent of the volume, and what the file system of the disks itself needs for folders.
 DF_TOLERANCE = 0.01
+# Under load, of all looks at it: so many are within that, and none is off by more than this.
+DF_SHARE_MIN = 0.95
+DF_WORST = 0.02
+DF_LOOK_SECONDS = 0.1
+# What is told was looked at not longer ago.
+DF_AGE_SECONDS_MAX = 0.1
 # docs/operations.md: how long deleting may take to give the space back.
 SPACE_BACK_SECONDS_MAX = 90
 DISKS = 3
 LOOK_SECONDS = 1
+# On small disks a shard is made this part of one.
+SHARDS_PER_DISK = 64
 
 
 def shard_bytes(disk):
@@ -48,9 +57,97 @@ def metadata_bytes(disk):
     return shard_bytes(os.path.join(disk, "volumes"))[0]
 
 
+def usable_bytes(room, data, parity):
+    """Most bytes of data for disks with so much room each, in segments of so many shards on distinct disks.
+
+    Each shard position takes `each` bytes: the largest for which the disks, cut off there, have room for all of them.
+    """
+    width = data + parity
+    rest, each = sum(room), sum(room) / width
+    for index, one in enumerate(sorted(room, reverse=True)[: width - 1]):
+        if one <= each:
+            break
+        rest -= one
+        each = rest / (width - index - 1)
+    return each * data
+
+
+class DfLooks:
+    """Looks at `df` all the time, each time beside what the folders of the disks hold."""
+
+    def __init__(self, server, disk_bytes, data, parity, made_bytes):
+        self.server, self.disk_bytes, self.data, self.parity = server, disk_bytes, data, parity
+        self.made_bytes = made_bytes
+        # By how much of the volume it was off, and when, in seconds.
+        self.looks = []
+        self.started = time.monotonic()
+
+    def reference(self):
+        """Free bytes by the files of the disks, room in open segments included; data in memory counts as used."""
+        series = self.server.metrics()
+        reserve = self.disk_bytes / 16 if self.disk_bytes < 1024 * MIB else max(64 * MIB, self.disk_bytes * 0.02)
+        room = []
+        for disk in self.server.disks:
+            all_bytes, waiting_bytes = shard_bytes(disk)
+            room.append(max(0, self.disk_bytes - reserve - all_bytes + waiting_bytes))
+        free = usable_bytes(room, self.data, self.parity) + series["cairn_store_open_room_bytes"]
+        total = usable_bytes([self.disk_bytes - reserve] * len(room), self.data, self.parity)
+        return min(free, total) - series['cairn_volume_dirty_bytes{volume="main"}']
+
+    def look(self, mount):
+        # While clients write it changes: what is told has to be what was there at some time since it may have been
+        # looked, or between two of these.
+        begin, wanted = time.monotonic(), [self.reference()]
+        while time.monotonic() < begin + DF_AGE_SECONDS_MAX:
+            wanted.append(self.reference())
+        total, free = mount.space()
+        wanted.append(self.reference())
+        low, high = max(0, min(wanted) - self.made_bytes), max(0, *wanted)
+        off = max(low - free, free - high, 0) / total
+        self.looks.append((off, time.monotonic() - self.started, free / MIB, low / MIB, high / MIB))
+
+    def verdict(self):
+        """The share of looks within the tolerance, and the worst ones."""
+        share = sum(look[0] <= DF_TOLERANCE for look in self.looks) / len(self.looks)
+        return share, sorted(self.looks, reverse=True)[:5]
+
+
 class Space(WorldTest):
-    def pool(self, disk_mib, flags=()):
-        return self.server(DISKS, ["--disk-size-limit", f"{disk_mib}MiB", *flags])
+    def pool(self, disk_mib, flags=(), disks=DISKS):
+        return self.server(disks, ["--disk-size-limit", f"{disk_mib}MiB", *flags])
+
+    @contextlib.contextmanager
+    def df_is_right(self, server, data, parity, made_bytes=0):
+        """Meanwhile `df` is looked at all the time; then it has to have been right.
+
+        `made_bytes`: it may say so much less, because a segment counts as used while it is being made or deleted.
+        """
+        looks = DfLooks(server, self.disk_bytes, data, parity, made_bytes)
+        is_over, problems = threading.Event(), []
+
+        def watch():
+            try:
+                with libnfs.Mount(server.libnfs_url()) as mount:
+                    while not is_over.is_set():
+                        looks.look(mount)
+                        is_over.wait(DF_LOOK_SECONDS)
+            except Exception as error:
+                problems.append(error)
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield looks
+        finally:
+            is_over.set()
+            watcher.join()
+        self.assertEqual(problems, [])
+        share, worst = looks.verdict()
+        print(f"\ndf: {len(looks.looks)} looks, {share:.1%} within {DF_TOLERANCE:.0%}, the worst off by {worst[0][0]:.2%}")
+        told = [f"{off:.2%} after {at:.1f} s: {free:.1f} MiB, not {low:.1f} to {high:.1f}" for off, at, free, low, high in worst]
+        self.assertGreater(len(looks.looks), 20)
+        self.assertLessEqual(worst[0][0], DF_WORST, told)
+        self.assertGreaterEqual(share, DF_SHARE_MIN, told)
 
     def check_df(self, server, mount, when):
         """Free space by NFS and by the command, against the files in the folders of the disks.
@@ -100,38 +197,40 @@ class Space(WorldTest):
         used_max = 0
         with libnfs.Mount(server.libnfs_url()) as mount, libnfs.Mount(server.libnfs_url()) as looking:
             self.check_df(server, looking, "when it is empty")
-            with mount.open("/database", os.O_CREAT | os.O_RDWR) as file:
-                for index in range(file_blocks):
-                    file.write(index * write_len_bytes, blocks[model[index]])
-                file.sync()
-                self.check_df(server, looking, "at rest")
-                done, is_over = threading.Event(), threading.Event()
+            # On disks as small as this one segment is more than a hundredth of them.
+            with self.df_is_right(server, 1, 2, 0 if LONG else self.disk_bytes // SHARDS_PER_DISK):
+                with mount.open("/database", os.O_CREAT | os.O_RDWR) as file:
+                    for index in range(file_blocks):
+                        file.write(index * write_len_bytes, blocks[model[index]])
+                    file.sync()
+                    self.check_df(server, looking, "at rest")
+                    done, is_over = threading.Event(), threading.Event()
 
-                def overwrite():
+                    def overwrite():
+                        try:
+                            for nth in range(10 * file_blocks):
+                                if is_over.is_set():
+                                    return
+                                index, block = rng.randrange(file_blocks), rng.randrange(len(blocks))
+                                file.write(index * write_len_bytes, blocks[block])
+                                model[index] = block
+                                if nth % 500 == 499:
+                                    file.sync()
+                            file.sync()
+                        finally:
+                            done.set()
+
+                    writer = threading.Thread(target=overwrite, daemon=True)
+                    writer.start()
                     try:
-                        for nth in range(10 * file_blocks):
-                            if is_over.is_set():
-                                return
-                            index, block = rng.randrange(file_blocks), rng.randrange(len(blocks))
-                            file.write(index * write_len_bytes, blocks[block])
-                            model[index] = block
-                            if nth % 500 == 499:
-                                file.sync()
-                        file.sync()
+                        while not done.wait(1.0):
+                            self.check_df(server, looking, "under load")
+                            total, free = looking.space()
+                            dirty = server.metrics()['cairn_volume_dirty_bytes{volume="main"}']
+                            used_max = max(used_max, total - free - dirty)
                     finally:
-                        done.set()
-
-                writer = threading.Thread(target=overwrite, daemon=True)
-                writer.start()
-                try:
-                    while not done.wait(1.0):
-                        self.check_df(server, looking, "under load")
-                        total, free = looking.space()
-                        dirty = server.metrics()['cairn_volume_dirty_bytes{volume="main"}']
-                        used_max = max(used_max, total - free - dirty)
-                finally:
-                    is_over.set()
-                    writer.join()
+                        is_over.set()
+                        writer.join()
             metrics = server.metrics()
             reserve = max(64 * MIB, self.disk_bytes * 0.02)
             # In the short form the log and what is written between two looks are as much as the file.
@@ -149,6 +248,37 @@ class Space(WorldTest):
             for index in range(file_blocks):
                 got = data[index * write_len_bytes : (index + 1) * write_len_bytes]
                 self.assertTrue(got == blocks[model[index]], f"block {index}")
+
+    def check_df_all_along(self, disks, data, parity):
+        """`df` while a file is written, overwritten at random and deleted.
+
+        On disks of 8 GiB, where a segment that is being made or deleted, and counts as used, is less than the tolerance.
+        """
+        self.disk_bytes = 8 * 1024 * MIB
+        server = self.pool(self.disk_bytes // MIB, disks=disks)
+        write_len_bytes, file_blocks = 256 * 1024, 1024
+        rng = random.Random(disks)
+        some = [content(f"block {index}", write_len_bytes) for index in range(16)]
+        with libnfs.Mount(server.libnfs_url()) as mount, self.df_is_right(server, data, parity):
+            with mount.open("/database", os.O_CREAT | os.O_RDWR) as file:
+                for index in range(file_blocks):
+                    file.write(index * write_len_bytes, rng.choice(some))
+                file.sync()
+                for nth in range(3 * file_blocks):
+                    file.write(rng.randrange(file_blocks) * write_len_bytes, rng.choice(some))
+                    if nth % 200 == 199:
+                        file.sync()
+                file.sync()
+            free_before = mount.space()[1]
+            mount.unlink("/database")
+            is_back = lambda: mount.space()[1] > free_before + 0.9 * file_blocks * write_len_bytes
+            harness.wait_until(is_back, SPACE_BACK_SECONDS_MAX, "the return of space")
+
+    def test_df_of_three_disks_all_along(self):
+        self.check_df_all_along(3, 1, 2)
+
+    def test_df_of_six_disks_all_along(self):
+        self.check_df_all_along(6, 4, 2)
 
     def fill(self, mount, prefix, len_bytes):
         """Writes files until there is no space; returns their names."""

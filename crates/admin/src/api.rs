@@ -198,6 +198,9 @@ pub struct RebuildView {
     pub shards_moved: u64,
     pub segments_rewritten: u64,
     pub moved_bytes: u64,
+    /// Bytes that were begun with, part by part: also those of shards that are not whole yet, or are made anew.
+    #[serde(default)]
+    pub worked_bytes: u64,
     /// Bytes that could not be had from anywhere.
     pub lost_bytes: u64,
     pub errors: u64,

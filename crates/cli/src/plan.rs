@@ -3,7 +3,7 @@
 //! Owns: files, addresses, formats, exit codes. Must not know: the model; that is crate `plan`.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::time::Duration;
 
@@ -67,14 +67,19 @@ fn catalog(prices: Option<&Path>) -> Result<Catalog, Failure> {
 
 fn read(path: &Path) -> Result<String, Failure> {
     let failed = |error: std::io::Error| usage(format!("reading {}: {error}", path.display()));
-    let len_bytes = std::fs::metadata(path).map_err(failed)?.len();
-    if len_bytes > CONFIG_LEN_BYTES_MAX {
+    let mut text = String::new();
+    // Bounded by what is read, not by what the system says: pipes and devices have no length.
+    let file = File::open(path).map_err(failed)?;
+    let read = file
+        .take(CONFIG_LEN_BYTES_MAX + 1)
+        .read_to_string(&mut text);
+    if read.map_err(failed)? as u64 > CONFIG_LEN_BYTES_MAX {
         return Err(usage(format!(
-            "{} has {len_bytes} bytes: no configuration or plan is that large",
+            "{} has more than {CONFIG_LEN_BYTES_MAX} bytes: no configuration or plan is that large",
             path.display()
         )));
     }
-    std::fs::read_to_string(path).map_err(failed)
+    Ok(text)
 }
 
 fn write(out: Option<&Path>, content: &str) -> Result<(), Failure> {
@@ -393,7 +398,7 @@ fn template(args: &DeployArgs, design: &Design) -> Result<Rendered, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Write};
+    use std::io::Write;
     use std::net::TcpListener;
 
     use super::*;
@@ -414,5 +419,33 @@ mod tests {
             let read = offer.map(|mut offer| offer.read_to_end(&mut Vec::new()));
             assert!(!matches!(read, Ok(Ok(_))), "{said:?}");
         }
+    }
+
+    /// The system says of a pipe, and of a device that never ends, that they have no bytes.
+    #[test]
+    fn a_file_without_a_length_is_read_up_to_a_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        let (cwd, mode) = (rustix::fs::CWD, rustix::fs::Mode::from_raw_mode(0o600));
+        rustix::fs::mknodat(cwd, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let found = std::thread::scope(|scope| {
+            scope.spawn(|| std::fs::write(&path, "[shape]"));
+            read(&path)
+        });
+        assert_eq!(found.ok().as_deref(), Some("[shape]"));
+        let found = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut pipe = std::fs::OpenOptions::new().write(true).open(&path)?;
+                let zeros = vec![0; 1 << 20];
+                // Until nobody reads any more, and at most twice what may be read.
+                for _ in 0..2 * (CONFIG_LEN_BYTES_MAX >> 20) {
+                    pipe.write_all(&zeros)?;
+                }
+                std::io::Result::Ok(())
+            });
+            read(&path)
+        });
+        let why = found.err().map(|failure| format!("{failure:?}"));
+        assert!(why.is_some_and(|why| why.contains("more than")));
     }
 }

@@ -116,6 +116,7 @@ impl Inner {
         let _joining = self.joining.lock().await;
         let old = self.find_disk(words)?;
         let disk = self.make_ready(path, wipe_it, Some(old.id)).await?;
+        self.require_room_beside(&old, &disk).await?;
         let mut tried = self.changes.lock().await;
         let id = self.take_in(&mut tried, disk, Some(old.id)).await?;
         self.store.disk_leaving(old.id, true);
@@ -340,18 +341,38 @@ impl Inner {
         let was_leaving = self.store.is_disk_leaving(id);
         self.store.disk_leaving(id, true);
         let protected = self.require_protection(state);
-        let (needed_bytes, room_bytes) = self.room_to_leave(id);
+        let reckoning = self.room_to_leave(id, None);
         self.store.disk_leaving(id, was_leaving);
         protected?;
-        if needed_bytes > room_bytes {
-            return Err(ChangeFailure::Impossible(format!(
-                "what is on it takes {} on the other disks, and {} are free there beside the reserve: \
-                 add a disk or delete data first",
-                cairn_base::units::format_size(needed_bytes),
-                cairn_base::units::format_size(room_bytes)
-            )));
+        match reckoning.lack() {
+            None => Ok(()),
+            Some(lack) => Err(ChangeFailure::Impossible(format!(
+                "of what is on it, {lack}: add a disk or delete data first"
+            ))),
         }
-        Ok(())
+    }
+
+    /// Whether what is on a disk that works finds room once a new one is there in its place. Of one that is lost, or
+    /// leaves already, as much as possible is better than nothing: what is missing is told while that goes on.
+    async fn require_room_beside(
+        &self,
+        old: &PoolDisk,
+        new: &Arc<dyn Disk>,
+    ) -> Result<(), ChangeFailure> {
+        if self.standings().get(&old.id) != Some(&Standing::Fine) {
+            return Ok(());
+        }
+        let (label, asked) = (new.label().to_owned(), Arc::clone(new));
+        let space = self.answer_of(&label, move || asked.space()).await?;
+        let space = space.map_err(|error| ChangeFailure::Engine(error.to_string()))?;
+        let joining = self.store.disk_room(DiskId(self.env.entropy.u128()), space);
+        match self.room_to_leave(old.id, Some(joining)).lack() {
+            None => Ok(()),
+            Some(lack) => Err(ChangeFailure::Impossible(format!(
+                "of what is on the disk that is to be replaced, {lack}: give a larger one, add another or delete \
+                 data first"
+            ))),
+        }
     }
 
     /// Whether there are enough disks for every volume's protection, not counting those that leave. A volume for which

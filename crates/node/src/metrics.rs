@@ -286,6 +286,7 @@ fn rebuild(rebuild: &RebuildView, out: &mut Families) {
         ("cairn_rebuild_shards_total", "Shards moved or rebuilt onto another disk", rebuild.shards_moved),
         ("cairn_rebuild_segments_total", "Segments rewritten because no disk could take their shards", rebuild.segments_rewritten),
         ("cairn_rebuild_bytes_total", "Bytes moved, rebuilt or rewritten", rebuild.moved_bytes),
+        ("cairn_rebuild_worked_bytes_total", "Bytes that moves and rebuilds were busy with, also of shards that are not whole yet", rebuild.worked_bytes),
         ("cairn_rebuild_lost_bytes_total", "Bytes that could not be had from anywhere", rebuild.lost_bytes),
         ("cairn_rebuild_errors_total", "Moves and rewrites that failed", rebuild.errors),
     ];

@@ -215,13 +215,18 @@ fn find(path: &Path) -> Result<Option<Token>, NodeError> {
 
 /// Reads a token file.
 pub fn read(path: &Path) -> Result<Token, NodeError> {
-    let metadata = path.metadata().map_err(|error| failed(path, &error))?;
-    let len_bytes = metadata.len();
-    if len_bytes > 2 * TOKEN_LEN_BYTES_MAX as u64 {
-        let why = format!("it has {len_bytes} bytes, which is no token");
+    let len_bytes_max = 2 * TOKEN_LEN_BYTES_MAX;
+    let mut text = String::new();
+    // Bounded by what is read, not by what the system says: pipes and devices have no length.
+    let read = std::fs::File::open(path).and_then(|file| {
+        file.take(len_bytes_max as u64 + 1)
+            .read_to_string(&mut text)
+    });
+    let len_bytes = read.map_err(|error| failed(path, &error))?;
+    if len_bytes > len_bytes_max {
+        let why = format!("it has more than {len_bytes_max} bytes, which is no token");
         return Err(failed(path, &why));
     }
-    let text = std::fs::read_to_string(path).map_err(|error| failed(path, &error))?;
     Token::parse(&text).map_err(|error| failed(path, &error))
 }
 
@@ -436,6 +441,34 @@ mod tests {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
             assert_eq!(open_mode(&path), want, "{mode:o}");
             assert!(load_or_make(&path, &OsEntropy).is_ok());
+        }
+    }
+
+    /// The system says of a pipe that it has no bytes.
+    #[test]
+    fn no_more_is_read_than_a_token_may_have() {
+        let folder = tempfile::tempdir().unwrap();
+        let cases: [(&str, String, bool); 3] = [
+            ("a token", ONE.to_owned(), true),
+            ("spaces around it", format!("{ONE:>512}"), true),
+            ("too much", format!("{ONE}{}", " ".repeat(1 << 20)), false),
+        ];
+        for (name, text, is_token) in cases {
+            let path = folder.path().join(name);
+            let (cwd, mode) = (rustix::fs::CWD, rustix::fs::Mode::from_raw_mode(0o600));
+            rustix::fs::mknodat(cwd, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+            let found = std::thread::scope(|scope| {
+                // What does not fit into the pipe is written until nobody reads any more.
+                scope.spawn(|| std::fs::write(&path, &text));
+                read(&path)
+            });
+            match found {
+                Ok(token) => assert_eq!((token.as_str(), is_token), (ONE, true), "{name}"),
+                Err(error) => {
+                    assert!(!is_token, "{name}: {error}");
+                    assert!(error.to_string().contains("more than"), "{name}: {error}");
+                }
+            }
         }
     }
 }

@@ -24,6 +24,7 @@ mod read;
 mod rebuild;
 mod record;
 mod repair;
+mod room;
 mod row;
 mod row_cache;
 mod scrub;
@@ -35,12 +36,13 @@ mod volume;
 
 pub use error::{ErrorKind, SegmentError};
 pub use moves::{MoveError, Moved, ShardAt};
-pub use pace::{Clients, Pace, Turn};
+pub use pace::{Clients, Pace, Turn, Urgency};
 pub use pointer::{
     BLOCK_BYTES, CHECKSUM_GRANULE_BYTES, Codec, Location, PointerError, RECORD_LEN_BYTES_MAX,
     RecordPointer, decode_pointer, encode_pointer,
 };
 pub use record::{Compression, EncodedRecord, RecordError, decode_record, encode_record};
+pub use room::{DiskRoom, MoveRoom};
 pub use scrub::SegmentScrub;
 pub use store::SegmentStore;
 pub use types::*;

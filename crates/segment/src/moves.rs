@@ -6,12 +6,14 @@
 
 use std::sync::Arc;
 
+use cairn_base::disk::DiskSpace;
 use cairn_base::{DiskId, SegmentId, VolumeId};
-use cairn_shard::{ShardError, file_len_bytes};
+use cairn_shard::ShardError;
 use tokio::sync::OwnedRwLockReadGuard;
 
 use crate::pace::Pace;
 use crate::rebuild::{Fill, RebuildError};
+use crate::room::{DiskRoom, MoveRoom};
 use crate::store::{SegmentStore, disk_space};
 use crate::types::SegmentInfo;
 use crate::volume::Segment;
@@ -216,14 +218,21 @@ impl SegmentStore {
 
     /// The disk with most room of those that hold none of the segment's shards.
     fn target_for(&self, held: &[DiskId], shard_len_bytes: u64) -> Option<DiskId> {
-        let needed = file_len_bytes(shard_len_bytes)?;
-        self.roomy_disks()
-            .into_iter()
-            .filter(|disk| !held.contains(&disk.id()))
-            .map(|disk| (disk_space(&disk).free_bytes, disk.id()))
-            // The reserve is for this, too; but not its last bytes, which the metadata may need.
-            .filter(|(free, _)| *free >= needed.saturating_mul(2))
-            .max()
-            .map(|(_, id)| id)
+        self.move_room().target(held, shard_len_bytes)
+    }
+
+    /// What the disks have free that shards may be moved to.
+    pub fn move_room(&self) -> MoveRoom {
+        let disks = self.roomy_disks().into_iter();
+        MoveRoom::new(disks.map(|disk| self.disk_room(disk.id(), disk_space(&disk))))
+    }
+
+    /// What a disk with so much space has free, also one that is not in the pool yet.
+    pub fn disk_room(&self, disk: DiskId, space: DiskSpace) -> DiskRoom {
+        DiskRoom {
+            disk,
+            free_bytes: space.free_bytes,
+            reserve_bytes: self.reserve_bytes(space.total_bytes),
+        }
     }
 }

@@ -7,6 +7,9 @@
 //! work goes as fast as its limit allows while nobody wants anything, and while clients work it takes
 //! turns: one part at a time, of all that goes on in the background, and then a rest that is some times as long
 //! as the part took. That costs clients at most a fourth of disks and processors, whatever their speed.
+//!
+//! What gets data its redundancy back rests less, for to be slow is a danger then; the less is left the less it rests. It
+//! stays at one part at a time: with several, what clients get would no longer be what is left beside one of them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -23,12 +26,36 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 const HELD_INTERVAL: Duration = Duration::from_millis(200);
 /// Clients count as working until they wanted nothing for so long.
 const BUSY_FOR: Duration = Duration::from_millis(100);
-/// Beside clients, background work rests so many times as long as it worked,
-const REST_FACTOR: u32 = 3;
-/// but not longer: one part that took very long says little about the next.
+/// Beside clients, background work rests some times as long as it worked, but not longer than this: one part that took
+/// very long says little about the next.
 const REST_MAX: Duration = Duration::from_secs(1);
 
 type Requests = Box<dyn Fn() -> u64 + Send + Sync>;
+
+/// What is at stake while background work is not done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Urgency {
+    /// Nothing.
+    #[default]
+    Calm,
+    /// Data has lost some of its redundancy.
+    Degraded,
+    /// Another loss would lose data.
+    Bare,
+}
+
+const URGENCIES_COUNT: usize = Urgency::Bare as usize + 1;
+
+impl Urgency {
+    /// Beside clients, how many times as long as a part took nothing is done after it.
+    fn rest_factor(self) -> u32 {
+        match self {
+            Self::Calm => 3,
+            Self::Degraded => 1,
+            Self::Bare => 0,
+        }
+    }
+}
 
 /// What background work knows of clients; all background work shares it.
 pub struct Clients {
@@ -38,8 +65,17 @@ pub struct Clients {
     seen: Mutex<Seen>,
     /// Who holds it works; the others wait.
     turn: tokio::sync::Mutex<()>,
-    /// When the last turn is made up for, by the monotonic clock.
-    rest_until: Mutex<Duration>,
+    /// By urgency, who holds it is the next one: those that are as urgent come one after the other.
+    next: [tokio::sync::Mutex<()>; URGENCIES_COUNT],
+    last: Mutex<LastTurn>,
+}
+
+/// The turn that was over last.
+#[derive(Default)]
+struct LastTurn {
+    /// By the monotonic clock.
+    ended: Duration,
+    took: Duration,
 }
 
 #[derive(Default)]
@@ -56,7 +92,8 @@ impl Clients {
             requests: OnceLock::new(),
             seen: Mutex::default(),
             turn: tokio::sync::Mutex::new(()),
-            rest_until: Mutex::new(Duration::ZERO),
+            next: Default::default(),
+            last: Mutex::default(),
         })
     }
 
@@ -80,19 +117,31 @@ impl Clients {
         now < seen.busy_until
     }
 
+    /// What is left of the rest that work of this urgency takes.
+    fn rest_left(&self, urgency: Urgency) -> Duration {
+        let last = self.last.lock();
+        let rest = last.took.saturating_mul(urgency.rest_factor());
+        let rest_until = last.ended + rest.min(REST_MAX);
+        rest_until.saturating_sub(self.clock.monotonic())
+    }
+
     /// Waits until it is somebody's turn; `None`: there are no turns, because nobody else works.
-    async fn turn(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+    async fn turn(&self, urgency: impl Fn() -> Urgency) -> Option<tokio::sync::MutexGuard<'_, ()>> {
         if !self.are_busy() {
             return None;
         }
-        let turn = self.turn.lock().await;
+        let _next = self.next[urgency() as usize].lock().await;
         while self.are_busy() {
-            let rest_until = *self.rest_until.lock();
-            let left = rest_until.saturating_sub(self.clock.monotonic());
-            if left.is_zero() {
-                return Some(turn);
+            let left = self.rest_left(urgency());
+            if !left.is_zero() {
+                self.clock.sleep(left.min(BUSY_FOR)).await;
+                continue;
             }
-            self.clock.sleep(left.min(BUSY_FOR)).await;
+            // Not while it rests: what is more urgent goes before it then.
+            let turn = self.turn.lock().await;
+            if self.rest_left(urgency()).is_zero() {
+                return self.are_busy().then_some(turn);
+            }
         }
         None
     }
@@ -109,9 +158,10 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         if let Some((clients, _)) = &self.clients {
             let now = clients.clock.monotonic();
-            let worked = now.saturating_sub(self.began);
-            let rest = worked.saturating_mul(REST_FACTOR).min(REST_MAX);
-            *clients.rest_until.lock() = now + rest;
+            *clients.last.lock() = LastTurn {
+                ended: now,
+                took: now.saturating_sub(self.began),
+            };
         }
     }
 }
@@ -126,6 +176,7 @@ pub struct Pace {
     /// All that was let through.
     spent_bytes: AtomicU64,
     is_held: AtomicBool,
+    urgency: Mutex<Urgency>,
     /// Whom it makes way for.
     clients: Option<Arc<Clients>>,
 }
@@ -139,6 +190,7 @@ impl Pace {
             paid_at: Mutex::new(Duration::ZERO),
             spent_bytes: AtomicU64::new(0),
             is_held: AtomicBool::new(false),
+            urgency: Mutex::default(),
             clients: None,
         }
     }
@@ -168,6 +220,11 @@ impl Pace {
         self.is_held.store(held, Ordering::Release);
     }
 
+    /// How much way it makes for clients from now on.
+    pub fn set_urgency(&self, urgency: Urgency) {
+        *self.urgency.lock() = urgency;
+    }
+
     /// Bytes that were let through so far: how far something is that takes long.
     pub fn spent_bytes(&self) -> u64 {
         self.spent_bytes.load(Ordering::Relaxed)
@@ -180,7 +237,10 @@ impl Pace {
             self.clock.sleep(HELD_INTERVAL).await;
         }
         let clients = match &self.clients {
-            Some(clients) => clients.turn().await.map(|turn| (&**clients, turn)),
+            Some(clients) => {
+                let turn = clients.turn(|| *self.urgency.lock()).await;
+                turn.map(|turn| (&**clients, turn))
+            }
             None => None,
         };
         self.spent_bytes.fetch_add(len_bytes, Ordering::Relaxed);
@@ -328,5 +388,72 @@ mod tests {
         world.clock.advance(BUSY_FOR);
         let (first, second) = (now_or_never(scrub.spend(1)), now_or_never(rebuild.spend(1)));
         assert!(first.is_some() && second.is_some());
+    }
+
+    /// Milliseconds from the end of a part of 10 ms until the next one may begin, beside clients.
+    fn rest_millis(urgency: Urgency) -> u64 {
+        let world = TestWorld::new(1);
+        world.clock.advance(Duration::from_secs(10));
+        let clients = Clients::new(world.env.clock.clone());
+        let requests = AtomicU64::new(0);
+        clients.watch(move || requests.fetch_add(1, Ordering::Relaxed));
+        let pace = |_| Pace::new(world.env.clock.clone(), 0).beside(&clients);
+        let (calm, urgent) = (pace(()), pace(()));
+        urgent.set_urgency(urgency);
+        let turn = now_or_never(calm.spend(1));
+        assert!(turn.is_some());
+        assert!(now_or_never(urgent.spend(1)).is_none(), "one at a time");
+        world.clock.advance(Duration::from_millis(10));
+        drop(turn);
+        // Waits from the beginning, and does not keep what is more urgent waiting.
+        let mut first: std::pin::Pin<Box<dyn Future<Output = Turn<'_>>>> = Box::pin(calm.spend(1));
+        if urgency > Urgency::Calm {
+            assert!(!is_ready(&mut first));
+        }
+        for millis in 0..100 {
+            if now_or_never(urgent.spend(1)).is_some() {
+                return millis;
+            }
+            world.clock.advance(Duration::from_millis(1));
+        }
+        panic!("it never goes on")
+    }
+
+    #[test]
+    fn the_less_redundancy_is_left_the_less_it_rests() {
+        let cases = [
+            (Urgency::Calm, 30),
+            (Urgency::Degraded, 10),
+            (Urgency::Bare, 0),
+        ];
+        for (urgency, want_millis) in cases {
+            assert_eq!(rest_millis(urgency), want_millis, "{urgency:?}");
+        }
+        assert!(Urgency::Bare > Urgency::Degraded && Urgency::Degraded > Urgency::Calm);
+    }
+
+    /// A scrub gets on beside a drain, although that always wants the next part at once.
+    #[test]
+    fn what_is_as_urgent_takes_turns() {
+        let world = TestWorld::new(1);
+        world.clock.advance(Duration::from_secs(10));
+        let clients = Clients::new(world.env.clock.clone());
+        let requests = AtomicU64::new(0);
+        clients.watch(move || requests.fetch_add(1, Ordering::Relaxed));
+        let pace = |_| Pace::new(world.env.clock.clone(), 0).beside(&clients);
+        let (scrub, drain) = (pace(()), pace(()));
+        let turn = now_or_never(drain.spend(1));
+        let mut scrub_waits: std::pin::Pin<Box<dyn Future<Output = Turn<'_>>>> =
+            Box::pin(scrub.spend(1));
+        assert!(!is_ready(&mut scrub_waits));
+        world.clock.advance(Duration::from_millis(10));
+        drop(turn);
+        let mut drain_waits: std::pin::Pin<Box<dyn Future<Output = Turn<'_>>>> =
+            Box::pin(drain.spend(1));
+        assert!(!is_ready(&mut drain_waits));
+        assert!(!is_ready(&mut scrub_waits));
+        world.clock.advance(Duration::from_millis(30));
+        assert!(!is_ready(&mut drain_waits));
+        assert!(is_ready(&mut scrub_waits));
     }
 }

@@ -14,11 +14,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_admin::api::RebuildView;
-use cairn_base::units::format_size;
 use cairn_base::{DiskId, SegmentId, VolumeId};
 use cairn_fs::{EVACUATE_SEGMENTS_MAX, Fs};
 use cairn_meta::{Batch, MetaError, Ticket};
-use cairn_segment::{DiskState, MoveError, Moved, Pace, ShardAt};
+use cairn_segment::{DiskRoom, DiskState, MoveError, Moved, Pace, ShardAt, Urgency};
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, RwLock};
@@ -27,9 +26,11 @@ use crate::metadata::CLOSE_MAX;
 use crate::node::{Inner, VolumeService};
 
 mod put_off;
+mod room;
 mod work;
 
 use put_off::{Prospect, PutOffs, RETRY_AFTER};
+use room::{Reckoning, Rewriting, reckon};
 pub use work::Standing;
 use work::{Work, order, work_of};
 
@@ -91,6 +92,8 @@ struct Progress {
     lost_bytes: u64,
     errors: u64,
     problems: BTreeSet<String>,
+    /// What is known beforehand to find no room.
+    lack: Option<String>,
     /// Time and bytes moved until then, for the speed.
     marks: Vec<(Duration, u64)>,
 }
@@ -247,10 +250,11 @@ impl Inner {
                     problems.extend(why.map(|why| self.let_stay(disk, why)));
                 }
             }
+            self.set_lack(None);
             self.set_problems(problems);
             return false;
         }
-        problems.extend(self.too_little_room(&work, &standings));
+        self.set_lack(self.too_little_room(&work));
         let done = self.do_some(work, &mut problems).await;
         let now = self.env.clock.monotonic();
         let reasons = self.rebuild.put_offs.lock().reasons(now);
@@ -302,28 +306,37 @@ impl Inner {
     }
 
     /// Says before the disks are full that not all of it finds room.
-    fn too_little_room(
-        &self,
-        work: &[Work],
-        standings: &BTreeMap<DiskId, Standing>,
-    ) -> Option<String> {
-        let needed = work
-            .iter()
-            .map(|work| work.shard_len_bytes * work.shards.len() as u64);
-        let needed_bytes: u64 = needed.sum();
-        let disks = self.store.space().disks.into_iter();
-        let room_bytes: u64 = disks
-            .filter(|disk| standings.get(&disk.disk) == Some(&Standing::Fine))
-            // The reserve is for this, too.
-            .map(|disk| disk.free_bytes)
-            .sum();
-        (needed_bytes > room_bytes).then(|| {
-            format!(
-                "{} are to be moved or rebuilt, and the disks that stay have room for {}: add a disk or delete data; what has lost most redundancy comes first",
-                format_size(needed_bytes),
-                format_size(room_bytes)
-            )
-        })
+    fn too_little_room(&self, work: &[Work]) -> Option<String> {
+        let mut room = self.store.move_room();
+        let lack = reckon(&mut room, work, |work| self.rewriting(work)).lack()?;
+        Some(format!(
+            "{lack}: add a disk or delete data; what has lost most redundancy comes first"
+        ))
+    }
+
+    /// What it takes to write the live records of a segment anew.
+    fn rewriting(&self, work: &Work) -> Rewriting {
+        let Some(VolumeService::Serving(fs)) = self.service(work.volume) else {
+            let code = self.store.default_code();
+            return Rewriting {
+                live_bytes: 0,
+                code,
+            };
+        };
+        let code = self.store.code_for(fs.policy().protection);
+        Rewriting {
+            live_bytes: self.live_bytes(&fs, &[work.segment]),
+            code: code.unwrap_or_else(|_| self.store.default_code()),
+        }
+    }
+
+    /// At once: what is done next may take very long.
+    fn set_lack(&self, lack: Option<String>) {
+        let mut progress = self.rebuild.progress.lock();
+        if let (Some(problem), None) = (&lack, &progress.lack) {
+            tracing::warn!(problem, "moving data between disks");
+        }
+        progress.lack = lack;
     }
 
     fn set_problems(&self, problems: BTreeSet<String>) {
@@ -339,6 +352,7 @@ impl Inner {
         let now = self.env.clock.monotonic();
         let mut moved = 0;
         let mut rewrites: BTreeMap<VolumeId, Vec<SegmentId>> = BTreeMap::new();
+        let mut urgencies: BTreeMap<VolumeId, Urgency> = BTreeMap::new();
         let disks = self.store.space().disks.into_iter();
         let mut room_bytes: u64 = disks
             .map(|disk| disk.free_bytes.saturating_sub(disk.reserve_bytes))
@@ -390,6 +404,7 @@ impl Inner {
                 }
                 continue;
             }
+            self.rebuild.pace.set_urgency(work.urgency());
             for index in &work.shards {
                 if self.is_commit_late(work.volume) {
                     break;
@@ -399,6 +414,8 @@ impl Inner {
                     // Those beyond what fits in the next round.
                     Err(error) if work.is_rewritten_after(&error) => {
                         add(segments, work.segment);
+                        let urgency = urgencies.entry(work.volume).or_default();
+                        *urgency = work.urgency().max(*urgency);
                     }
                     Err(MoveError::NotNow) => {}
                     Err(error) => {
@@ -424,6 +441,8 @@ impl Inner {
             if let Some(VolumeService::Serving(fs)) = self.service(volume)
                 && !self.is_commit_late(volume)
             {
+                let urgency = urgencies.get(&volume).copied().unwrap_or_default();
+                self.rebuild.pace.set_urgency(urgency);
                 moved += self.rewrite(&fs, &segments).await;
             }
         }
@@ -696,43 +715,39 @@ impl Inner {
             shards_moved: progress.shards_moved,
             segments_rewritten: progress.segments_rewritten,
             moved_bytes: progress.moved_bytes,
+            worked_bytes: self.rebuild.pace.spent_bytes(),
             lost_bytes: progress.lost_bytes,
             errors: progress.errors,
             seconds_left: speed.map(|speed| (progress.bytes_left as f64 / speed) as u64),
             shards_missing: progress.shards_missing,
-            problems: progress.problems.iter().cloned().collect(),
+            problems: progress
+                .lack
+                .iter()
+                .chain(&progress.problems)
+                .cloned()
+                .collect(),
         }
     }
 
-    /// What it takes to get everything off a disk: bytes to be written elsewhere, and the room there.
-    pub fn room_to_leave(&self, id: DiskId) -> (u64, u64) {
-        let mut needed_bytes = 0;
-        for fs in self.serving_all() {
-            let policy = fs.policy();
-            let code = self.store.code_for(policy.protection);
-            let code = code.unwrap_or_else(|_| self.store.default_code());
-            for info in self.store.segments(fs.volume()) {
-                if !info.disks.contains(&id) {
-                    continue;
-                }
-                needed_bytes += if self.store.can_move(&info) {
-                    info.shard_len_bytes
-                } else {
-                    // Rewritten: its live records with their parity; the old segment goes as a whole.
-                    let record = fs.meta().segment(info.id);
-                    let live = record.map_or(0, |record| record.live_bytes);
-                    live / u64::from(code.data()) * u64::from(code.total())
-                };
-            }
+    /// What finds room of everything on a disk when it leaves, beside the reserve and after what is to be done
+    /// already. `joining`: what the disk has free that comes in its place.
+    pub fn room_to_leave(&self, id: DiskId, joining: Option<DiskRoom>) -> Reckoning {
+        let mut standings = self.standings();
+        let standing = standings.entry(id).or_insert(Standing::Gone);
+        *standing = match standing {
+            Standing::Fine | Standing::Leaving => Standing::Leaving,
+            Standing::Away | Standing::GivenUp | Standing::Gone => Standing::Gone,
+        };
+        let mut work = self.work(&standings);
+        order(&mut work);
+        let (own, others): (Vec<Work>, Vec<Work>) =
+            work.into_iter().partition(|work| work.disks.contains(&id));
+        let mut room = self.store.move_room().with_only(|disk| disk != id);
+        if let Some(joining) = joining {
+            room = room.with(joining);
         }
-        let standings = self.standings();
-        let staying =
-            self.store.space().disks.into_iter().filter(|disk| {
-                disk.disk != id && standings.get(&disk.disk) == Some(&Standing::Fine)
-            });
-        let room_bytes = staying
-            .map(|disk| disk.free_bytes.saturating_sub(disk.reserve_bytes))
-            .sum();
-        (needed_bytes, room_bytes)
+        let mut room = room.beside_reserve();
+        reckon(&mut room, &others, |work| self.rewriting(work));
+        reckon(&mut room, &own, |work| self.rewriting(work))
     }
 }

@@ -4,19 +4,23 @@
 //! Must not know: how any of it is done, or when.
 
 use cairn_base::{DiskId, SegmentId, VolumeId};
-use cairn_segment::{MoveError, SegmentInfo};
+use cairn_segment::{MoveError, SegmentInfo, Urgency};
 
 /// A segment with shards on disks that leave or are lost, or with too few of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Work {
     pub volume: VolumeId,
     pub segment: SegmentId,
+    /// The disk of each of its shards.
+    pub disks: Vec<DiskId>,
     /// Shards that have to get to another disk; all of them where the segment has too few.
     pub shards: Vec<u8>,
     /// Bytes of one shard.
     pub shard_len_bytes: u64,
     /// How many more of its shards may be lost.
     pub spare: i16,
+    /// Some of its shards cannot be read where they should be.
+    pub is_short: bool,
     /// Some of the disks leave for good, so that it may be rewritten; else a disk may yet be added.
     pub may_rewrite: bool,
     /// One of its disks may come back.
@@ -27,6 +31,15 @@ pub struct Work {
 }
 
 impl Work {
+    /// What is at stake until it is done: what only moves, or gets more than it ever had, has all that it is to have.
+    pub fn urgency(&self) -> Urgency {
+        match (self.is_short, self.spare) {
+            (false, _) => Urgency::Calm,
+            (true, 1..) => Urgency::Degraded,
+            (true, _) => Urgency::Bare,
+        }
+    }
+
     /// Whether its records are written anew, because a shard cannot be moved.
     pub fn is_rewritten_after(&self, error: &MoveError) -> bool {
         match error {
@@ -68,9 +81,11 @@ pub fn work_of(
         let mut work = Work {
             volume,
             segment: info.id,
+            disks: Vec::new(),
             shards: Vec::new(),
             shard_len_bytes: info.shard_len_bytes,
             spare: i16::from(info.code.parity()),
+            is_short: false,
             may_rewrite: false,
             has_away: false,
             is_narrow: false,
@@ -89,14 +104,16 @@ pub fn work_of(
             work.has_away |= standing == Standing::Away;
             work.may_rewrite |= matches!(standing, Standing::Leaving | Standing::Gone);
         }
+        work.is_short = work.spare < i16::from(info.code.parity());
         // What it has comes first: to move a shard takes less room than to write all anew. And one that is away may
         // have what is to be written.
-        let are_fine = work.shards.is_empty() && work.spare == i16::from(info.code.parity());
+        let are_fine = work.shards.is_empty() && !work.is_short;
         if are_fine && info.sealed && info.code.parity() < parity_now {
             work.is_narrow = true;
             work.shards = (0..info.code.total()).collect();
         }
         if !work.shards.is_empty() {
+            work.disks.clone_from(&info.disks);
             all.push(work);
         }
     }
@@ -143,18 +160,35 @@ mod tests {
         ];
         let mut work = work_of(VolumeId(1), &segments, 2, standing);
         order(&mut work);
-        type Row = (u64, Vec<u8>, i16, bool);
-        let got: Vec<Row> = work
-            .into_iter()
-            .map(|work| (work.segment.0, work.shards, work.spare, work.may_rewrite))
-            .collect();
+        type Row = (u64, Vec<u8>, i16, bool, Urgency);
+        let row = |work: Work| {
+            let urgency = work.urgency();
+            let may_rewrite = work.may_rewrite;
+            (
+                work.segment.0,
+                work.shards,
+                work.spare,
+                may_rewrite,
+                urgency,
+            )
+        };
+        let got: Vec<Row> = work.into_iter().map(row).collect();
         let want: Vec<Row> = vec![
-            (6, vec![0, 2], -1, true),
-            (5, vec![2], 0, false),
-            (3, vec![0], 1, false),
-            (2, vec![0], 2, true),
+            (6, vec![0, 2], -1, true, Urgency::Bare),
+            (5, vec![2], 0, false, Urgency::Bare),
+            (3, vec![0], 1, false, Urgency::Degraded),
+            (2, vec![0], 2, true, Urgency::Calm),
         ];
         assert_eq!(got, want);
+        // One copy that moves is as it was.
+        let one = SegmentInfo {
+            code: Code::new(1, 0).unwrap(),
+            ..info(7, &[1, 5])
+        };
+        let [work] = &work_of(VolumeId(1), &[one], 0, standing)[..] else {
+            panic!("it has to move")
+        };
+        assert_eq!((work.spare, work.urgency()), (0, Urgency::Calm));
     }
 
     /// A bad piece keeps a shard from being computed for ever, unless a disk that may come back has what is missing.

@@ -3,24 +3,26 @@
 //! Must not know: how a scrub runs.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use cairn_admin::api::{ScrubDamage, ScrubReport, ScrubStage, ScrubView};
 use cairn_base::{Ino, VolumeId};
 use cairn_fs::Fs;
 
+use super::Scrub;
 use crate::node::{Inner, VolumeService};
 use crate::scrub_file::Damage;
 
-impl Inner {
-    pub fn scrub_view(&self) -> ScrubView {
-        let total_bytes = self.scrub_total_bytes();
-        let state = self.scrub.state.lock();
-        let since = *self.scrub.since.lock();
+impl Scrub {
+    /// How far it is at `now`, by the monotonic clock, with `total_bytes` in the pool.
+    fn view(&self, now: Duration, total_bytes: u64) -> ScrubView {
+        let state = self.state.lock();
+        let since = *self.since.lock();
         let done_bytes = match state.stage {
             // Less than is left, which is counted when the step is done.
             ScrubStage::Running | ScrubStage::Paused => {
                 let left = total_bytes.saturating_sub(state.done_bytes);
-                state.done_bytes + self.scrub.step_bytes().min(left)
+                state.done_bytes + self.step_bytes().min(left)
             }
             ScrubStage::Never | ScrubStage::Done => state.done_bytes,
         };
@@ -30,7 +32,7 @@ impl Inner {
             ScrubStage::Done => done_bytes,
         };
         let seconds_left = since.and_then(|(since, before)| {
-            let elapsed = self.env.clock.monotonic().checked_sub(since)?.as_secs_f64();
+            let elapsed = now.checked_sub(since)?.as_secs_f64();
             let done = done_bytes.checked_sub(before).filter(|done| *done > 0)?;
             let left = (total_bytes - done_bytes) as f64;
             Some((left * elapsed / done as f64) as u64)
@@ -39,7 +41,7 @@ impl Inner {
             stage: state.stage,
             started_seconds: state.started_seconds,
             finished_seconds: state.finished_seconds,
-            rate_bytes_per_second: self.scrub.pace.bytes_per_second(),
+            rate_bytes_per_second: self.pace.bytes_per_second(),
             done_bytes,
             total_bytes,
             seconds_left: seconds_left.filter(|_| state.stage == ScrubStage::Running),
@@ -53,6 +55,13 @@ impl Inner {
             damaged: state.damages.len() as u64 + state.damages_more,
             errors: state.errors,
         }
+    }
+}
+
+impl Inner {
+    pub fn scrub_view(&self) -> ScrubView {
+        let total_bytes = self.scrub_total_bytes();
+        self.scrub.view(self.env.clock.monotonic(), total_bytes)
     }
 
     /// Shards of all segments, and once more the records in them.
@@ -164,5 +173,50 @@ mod tests {
         assert!(told.iter().all(|one| one.volume == "scratch"
             && one.paths.is_empty()
             && one.detail.ends_with("the volume is not served")));
+    }
+
+    /// At the speed since it began, or went on after a start or a pause; what the step under way did counts.
+    #[tokio::test]
+    async fn the_time_left_follows_from_the_speed_so_far() {
+        const TOTAL: u64 = 1000;
+        let running = ScrubStage::Running;
+        // Stage, done when it began here, done by steps that ended, done by the step under way, seconds that took.
+        type Case<'a> = (&'a str, (ScrubStage, u64, u64, u64, u64), Option<u64>);
+        let cases: &[Case] = &[
+            ("from the start", (running, 0, 200, 0, 20), Some(80)),
+            ("in a step", (running, 0, 100, 100, 20), Some(80)),
+            ("in the first step", (running, 0, 0, 250, 20), Some(60)),
+            ("went on", (running, 500, 600, 0, 10), Some(40)),
+            ("nothing is known yet", (running, 500, 500, 0, 10), None),
+            ("at once", (running, 0, 100, 0, 0), Some(0)),
+            ("all is done", (running, 0, TOTAL, 0, 10), Some(0)),
+            (
+                "more than there is now",
+                (running, 0, 2 * TOTAL, 0, 10),
+                Some(0),
+            ),
+            ("paused", (ScrubStage::Paused, 0, 200, 0, 20), None),
+            ("over", (ScrubStage::Done, 0, TOTAL, 0, 20), None),
+        ];
+        for (name, (stage, before, done, step, seconds), want) in cases {
+            let world = cairn_testkit::TestWorld::new(1);
+            let scrub = Scrub::new(cairn_segment::Pace::new(world.env.clock.clone(), 0));
+            world.clock.advance(Duration::from_secs(100));
+            *scrub.since.lock() = Some((world.env.clock.monotonic(), *before));
+            {
+                let mut state = scrub.state.lock();
+                (state.stage, state.done_bytes) = (*stage, *done);
+            }
+            drop(scrub.pace.spend(*step).await);
+            world.clock.advance(Duration::from_secs(*seconds));
+            let view = scrub.view(world.env.clock.monotonic(), TOTAL);
+            assert_eq!(view.seconds_left, *want, "{name}");
+            assert_eq!(view.done_bytes, done + step, "{name}");
+        }
+        // Nothing went on here yet.
+        let world = cairn_testkit::TestWorld::new(1);
+        let scrub = Scrub::new(cairn_segment::Pace::new(world.env.clock.clone(), 0));
+        scrub.state.lock().stage = running;
+        assert_eq!(scrub.view(Duration::from_secs(1), TOTAL).seconds_left, None);
     }
 }

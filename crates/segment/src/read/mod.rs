@@ -68,8 +68,14 @@ impl SegmentStore {
         let segment = self.volume(volume)?.segment(pointer.location.segment)?;
         check_place(&segment, &pointer.location)?;
         let result = if is_read_whole(pointer, &range) {
-            let whole = self.read_whole(&segment, pointer, reader).await;
-            whole.map(|parts| slice(&parts, range))
+            match self.read_whole(&segment, pointer, reader).await {
+                Ok(parts) => Ok(slice(&parts, range)),
+                // Only what was read along may be damaged.
+                Err(SegmentError::Damaged { .. }) if has_parts_beside(pointer, &range) => {
+                    self.read_granules(&segment, pointer, range, reader).await
+                }
+                Err(error) => Err(error),
+            }
         } else {
             self.read_granules(&segment, pointer, range, reader).await
         };
@@ -230,6 +236,12 @@ fn is_read_whole(pointer: &RecordPointer, range: &Range<u32>) -> bool {
     pointer.codec != Codec::Raw
         || len_bytes <= CHECKSUM_GRANULE_BYTES
         || range.len() as u32 >= len_bytes / 2
+}
+
+/// Whether a record has parts with checksums of their own that nothing of `range` is in.
+fn has_parts_beside(pointer: &RecordPointer, range: &Range<u32>) -> bool {
+    let wanted = granules(range).count();
+    pointer.codec == Codec::Raw && wanted < pointer.checksums.len()
 }
 
 fn check_range(pointer: &RecordPointer, range: &Range<u32>) -> Result<()> {

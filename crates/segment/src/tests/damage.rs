@@ -214,6 +214,46 @@ proptest! {
     }
 }
 
+/// A reader of half a record has all of it read at once, and gets what is well of it also if the rest is not.
+#[test]
+fn damage_costs_no_more_than_the_part_that_it_is_in() {
+    block_on(async {
+        const PART: u32 = CHECKSUM_GRANULE_BYTES;
+        let world = World::new(1, 7).await;
+        let record = data(&mut Rng::new(7), 4 * PART as usize, false, true);
+        let [written] = &world.append_ok(code(1, 0), vec![record]).await[..] else {
+            panic!("one record")
+        };
+        let location = &written.pointer.location;
+        let (disk, file) = world.shard_file(location.segment, 0);
+        let offset = location.row_offset_bytes() + u64::from(location.offset_bytes);
+        world.disks[disk].flip_bit(&file, offset + u64::from(PART) + 100, 3);
+        let cases = [
+            (0..4, false),
+            (0..2, false),
+            (1..2, false),
+            (2..4, true),
+            (0..1, true),
+            (3..4, true),
+        ];
+        for (parts, is_well) in cases {
+            let range = parts.start * PART..parts.end * PART;
+            // Nothing is in memory.
+            let got = world.cold(&[]).await.read(written, range.clone()).await;
+            match got {
+                Ok(bytes) => {
+                    assert!(is_well, "{parts:?}");
+                    assert!(bytes == written.data[range.start as usize..range.end as usize]);
+                }
+                Err(error) => {
+                    assert!(!is_well, "{parts:?}: {error}");
+                    assert_eq!(error.kind(), ErrorKind::Damaged, "{parts:?}");
+                }
+            }
+        }
+    });
+}
+
 #[test]
 fn a_row_without_two_disks_is_read_once() {
     block_on(async {

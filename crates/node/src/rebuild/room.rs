@@ -1,0 +1,251 @@
+//! What of the work at hand finds room, before any of it is done, as plain data.
+//!
+//! Owns: the sentence that says how much is missing. Must not know: how a disk is chosen (`segment`).
+
+use std::collections::BTreeMap;
+
+use cairn_base::units::format_size;
+use cairn_erasure::Code;
+use cairn_segment::MoveRoom;
+
+use super::work::Work;
+
+/// What writing a segment anew takes: its live bytes, and data and parity shards of the new segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rewriting {
+    pub live_bytes: u64,
+    pub code: Code,
+}
+
+/// What finds room of some work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reckoning {
+    /// Bytes of shards that have to get to another disk, and for which there is one, full or not.
+    pub moves_bytes: u64,
+    /// Of these, what finds room on disks that hold none of their segments.
+    pub placed_bytes: u64,
+    /// Of these, what has to wait for room.
+    pub waiting_bytes: u64,
+    /// Live bytes of segments that are written anew instead, because a shard finds no such disk.
+    pub rewrites_bytes: u64,
+    /// Of these, what finds room then.
+    pub rewritable_bytes: u64,
+}
+
+/// Reckons with the moves of some work, in its order, and with what is written anew after them.
+///
+/// Segments with less protection than they should have are not in it: they are written anew if there is room, and
+/// what has none is told then. Nor are shards that wait for a disk, because all hold one of their segment.
+pub fn reckon(
+    room: &mut MoveRoom,
+    work: &[Work],
+    rewriting: impl Fn(&Work) -> Rewriting,
+) -> Reckoning {
+    let mut found = Reckoning::default();
+    let mut rewrites: BTreeMap<(u8, u8), Rewriting> = BTreeMap::new();
+    for work in work.iter().filter(|work| !work.is_narrow) {
+        let len_bytes = work.shard_len_bytes;
+        let mut held = work.disks.clone();
+        let mut is_rewritten = false;
+        for index in &work.shards {
+            let is_placed = room.place(&mut held, *index, len_bytes);
+            if is_placed {
+                found.placed_bytes += len_bytes;
+            }
+            if is_placed || room.has_other_than(&held) {
+                found.moves_bytes += len_bytes;
+            }
+            is_rewritten |= !is_placed && work.may_rewrite;
+            if !is_placed && !work.may_rewrite && room.has_other_than(&held) {
+                found.waiting_bytes += len_bytes;
+            }
+        }
+        if is_rewritten {
+            let one = rewriting(work);
+            let of_code = rewrites
+                .entry((one.code.data(), one.code.parity()))
+                .or_insert(Rewriting {
+                    live_bytes: 0,
+                    ..one
+                });
+            of_code.live_bytes += one.live_bytes;
+        }
+    }
+    // Of each code a part: together they must not take more than all of the room.
+    let mut taken = 0.0;
+    for of_code in rewrites.values().filter(|of_code| of_code.live_bytes > 0) {
+        found.rewrites_bytes += of_code.live_bytes;
+        taken += of_code.live_bytes as f64 / room.usable_bytes(of_code.code) as f64;
+    }
+    found.rewritable_bytes = match taken > 1.0 {
+        true => (found.rewrites_bytes as f64 / taken) as u64,
+        false => found.rewrites_bytes,
+    };
+    found
+}
+
+impl Reckoning {
+    /// How much finds no room: of shards that wait, and of data that is to be written anew.
+    pub fn missing_bytes(&self) -> u64 {
+        self.waiting_bytes + (self.rewrites_bytes - self.rewritable_bytes)
+    }
+
+    /// Says what finds no room, if anything does not.
+    pub fn lack(&self) -> Option<String> {
+        if self.missing_bytes() == 0 {
+            return None;
+        }
+        let mut parts = Vec::new();
+        if self.moves_bytes > self.placed_bytes {
+            parts.push(format!(
+                "the disks that hold none of these segments have room for {} of {}",
+                format_size(self.placed_bytes),
+                format_size(self.moves_bytes)
+            ));
+        }
+        if self.rewrites_bytes > self.rewritable_bytes {
+            parts.push(format!(
+                "{} of data can only be written anew for fewer disks, and {} are free there beside the reserve",
+                format_size(self.rewrites_bytes),
+                format_size(self.rewritable_bytes)
+            ));
+        }
+        Some(format!(
+            "there is no room for {}: {}",
+            format_size(self.missing_bytes()),
+            parts.join("; ")
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_base::{DiskId, SegmentId, VolumeId};
+    use cairn_segment::DiskRoom;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const SHARD: u64 = 8 * MIB;
+
+    /// Disks 1, 2, ... with so much free each, in MiB, and no reserve.
+    fn room(free_mib: &[u64]) -> MoveRoom {
+        let disks = (1..).zip(free_mib);
+        MoveRoom::new(disks.map(|(id, free)| DiskRoom {
+            disk: DiskId(id),
+            free_bytes: free * MIB,
+            reserve_bytes: 0,
+        }))
+    }
+
+    /// As many segments on these disks, with their first shard to be moved.
+    fn segments(count: u64, disks: &[u128], may_rewrite: bool) -> Vec<Work> {
+        let one = |id| Work {
+            volume: VolumeId(1),
+            segment: SegmentId(id),
+            disks: disks.iter().copied().map(DiskId).collect(),
+            shards: vec![0],
+            shard_len_bytes: SHARD,
+            spare: 1,
+            is_short: true,
+            may_rewrite,
+            has_away: false,
+            is_narrow: false,
+        };
+        (0..count).map(one).collect()
+    }
+
+    /// In MiB: moved or waiting, of that with room, written anew, of that with room, without room.
+    fn reckoned(mut room: MoveRoom, work: &[Work]) -> [u64; 5] {
+        let found = reckon(&mut room, work, |work| Rewriting {
+            live_bytes: 4 * work.shard_len_bytes,
+            code: Code::new(4, 2).unwrap(),
+        });
+        assert_eq!(found.lack().is_some(), found.missing_bytes() > 0);
+        [
+            found.moves_bytes,
+            found.placed_bytes,
+            found.rewrites_bytes,
+            found.rewritable_bytes,
+            found.missing_bytes(),
+        ]
+        .map(|bytes| bytes / MIB)
+    }
+
+    #[test]
+    fn only_room_where_a_shard_may_go_counts() {
+        // Disk 9 is lost; disks 1 to 5 hold the other shards, and 6 is new.
+        let six: &[u128] = &[9, 1, 2, 3, 4, 5];
+        let seven: &[u128] = &[9, 1, 2, 3, 4, 7];
+        type Case<'a> = (&'a str, &'a [u64], Vec<Work>, [u64; 5]);
+        let cases: Vec<Case> = vec![
+            (
+                "the new one is large enough",
+                &[0, 0, 0, 0, 0, 100],
+                segments(10, six, false),
+                [80, 80, 0, 0, 0],
+            ),
+            (
+                "the room of the others is no room for these",
+                &[900, 900, 900, 900, 900, 50],
+                segments(10, six, false),
+                [80, 40, 0, 0, 40],
+            ),
+            (
+                "what may be written anew takes the room of the others",
+                &[900, 900, 900, 900, 900, 50],
+                segments(10, six, true),
+                [80, 40, 160, 160, 0],
+            ),
+            (
+                "which is not enough",
+                &[30, 30, 30, 30, 30, 50],
+                segments(10, six, true),
+                [80, 40, 160, 90, 70],
+            ),
+            (
+                "each where it may go",
+                &[0, 0, 0, 0, 50, 50],
+                [segments(4, six, false), segments(4, seven, false)].concat(),
+                [64, 64, 0, 0, 0],
+            ),
+            (
+                "without another disk they wait for one, which is told elsewhere",
+                &[900, 900, 900, 900, 900],
+                segments(10, six, false),
+                [0, 0, 0, 0, 0],
+            ),
+            (
+                "a disk that leaves: written anew for five",
+                &[60, 60, 60, 60, 60],
+                segments(10, six, true),
+                [0, 0, 320, 180, 140],
+            ),
+        ];
+        for (name, free_mib, work, want) in cases {
+            assert_eq!(reckoned(room(free_mib), &work), want, "{name}");
+        }
+        let mut narrow = segments(3, six, true);
+        narrow.iter_mut().for_each(|work| work.is_narrow = true);
+        assert_eq!(reckoned(room(&[0; 6]), &narrow), [0; 5]);
+    }
+
+    #[test]
+    fn it_is_said_how_much_is_missing_and_where() {
+        let six: &[u128] = &[9, 1, 2, 3, 4, 5];
+        let none = |_: &Work| Rewriting {
+            live_bytes: 0,
+            code: Code::new(4, 2).unwrap(),
+        };
+        let found = reckon(
+            &mut room(&[900, 900, 900, 900, 900, 50]),
+            &segments(10, six, false),
+            none,
+        );
+        assert_eq!(
+            found.lack().unwrap(),
+            "there is no room for 40 MiB: the disks that hold none of these segments have room for 40 MiB of 80 MiB"
+        );
+        assert_eq!(reckon(&mut room(&[]), &[], none).lack(), None);
+    }
+}
