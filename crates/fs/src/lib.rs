@@ -23,6 +23,7 @@ mod inode;
 mod namespace;
 mod orphans;
 pub mod perm;
+mod place;
 mod relocate;
 mod rename;
 mod room;
@@ -35,7 +36,8 @@ mod xattr;
 
 pub use budget::DirtyBudget;
 pub use gc::{GcBacklog, GcSettings};
+pub use place::{MovedShard, Placed};
 pub use relocate::EVACUATE_SEGMENTS_MAX;
-pub use scrub::{DamagedExtent, ExtentAt, RecordScrub};
+pub use scrub::{DamagedExtent, ExtentAt, RecordScrub, WrittenAnew};
 pub use types::*;
 pub use volume::{AccessPattern, Fs, FsSettings, FsStats, Policy, ROOT};

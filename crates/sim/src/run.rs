@@ -3,6 +3,7 @@
 //! Owns: the order of a life, when the power goes, what counts as a failure.
 //! Must not know: how clients choose, what may survive.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -16,8 +17,10 @@ use crate::client::{self, Client};
 use crate::exec::{Executor, Stopped, Trace};
 use crate::faults::{self, Fault, FaultKind};
 use crate::model::{Judged, Model};
-use crate::scenario::{End, Life, Scenario, Shape, Trouble};
+use crate::pool::{self, Disks, Job, PoolFile, SharedFile};
+use crate::scenario::{End, Life, Scenario, Shape, Trouble, WorkKind};
 use crate::tree::{Found, FoundKind};
+use crate::work::{self, Worker};
 use crate::world::{World, format_disks, read_everything};
 
 /// Steps of one life; more is a loop without end.
@@ -30,6 +33,9 @@ const SCRUBS_MAX: u32 = 20;
 /// What the volume says of its space must be right in one of so many looks, so far apart.
 const SPACE_LOOKS_MAX: u32 = 5;
 const SPACE_LOOK_PAUSE: Duration = Duration::from_millis(300);
+/// Work in the background is waited for so long, and looked at so often.
+const WORK_WAIT_MAX: Duration = Duration::from_secs(600);
+const WORK_LOOK_PAUSE: Duration = Duration::from_millis(200);
 /// After so much time without clients everything that is garbage is gone.
 const IDLE_SECONDS_ENOUGH: u64 = 130;
 
@@ -66,6 +72,12 @@ pub struct Counts {
     pub gc_segments_removed: u64,
     pub gc_relocated_bytes: u64,
     pub repairs: u64,
+    /// Work in the background: shards that got to another disk, segments written anew because theirs could not,
+    /// disks that left the pool, segments scrubbed.
+    pub shards_moved: u64,
+    pub segments_rewritten: u64,
+    pub disks_left: u64,
+    pub segments_scrubbed: u64,
 }
 
 impl Counts {
@@ -84,6 +96,10 @@ impl Counts {
         self.gc_segments_removed += other.gc_segments_removed;
         self.gc_relocated_bytes += other.gc_relocated_bytes;
         self.repairs += other.repairs;
+        self.shards_moved += other.shards_moved;
+        self.segments_rewritten += other.segments_rewritten;
+        self.disks_left += other.disks_left;
+        self.segments_scrubbed += other.segments_scrubbed;
     }
 }
 
@@ -98,7 +114,15 @@ pub struct Report {
 /// What outlives a life.
 struct Pool {
     shape: Shape,
+    /// All that ever were, by number.
     disks: Vec<Arc<MemDisk>>,
+    file: SharedFile,
+    /// Members that are gone.
+    lost: BTreeSet<usize>,
+    /// Those that were, or had the trouble, since everything was known to have its full protection.
+    burdened: BTreeSet<usize>,
+    /// Whether any life had work in the background.
+    has_worked: bool,
     model: Arc<Mutex<Model>>,
     trace: Trace,
     verifiers: Arc<Mutex<Vec<[u8; 8]>>>,
@@ -113,6 +137,13 @@ pub fn run(scenario: &Scenario) -> Report {
         .map(|index| MemDisk::new(format!("disk{index}"), shape.disk_mib << 20))
         .collect();
     let mut pool = Pool {
+        file: Arc::new(Mutex::new(PoolFile::new(shape.disk_count))),
+        lost: BTreeSet::new(),
+        burdened: match shape.trouble {
+            Trouble::Beyond => BTreeSet::new(),
+            _ => shape.bad_disks.iter().copied().collect(),
+        },
+        has_worked: false,
         shape,
         disks,
         model: Arc::new(Mutex::new(Model::new())),
@@ -129,6 +160,7 @@ pub fn run(scenario: &Scenario) -> Report {
         idle_seconds: 0,
         end: End::Close,
         without: Vec::new(),
+        work: None,
     };
     // After the last one everything is looked at once more.
     let lives = scenario.lives.iter().chain(std::iter::once(&last));
@@ -168,6 +200,8 @@ struct Progress {
     lost_writes: AtomicU64,
     checks: AtomicU64,
     fs: Mutex<Option<World>>,
+    work: Arc<work::Done>,
+    is_work_done: AtomicBool,
 }
 
 impl Progress {
@@ -186,8 +220,11 @@ impl Pool {
         let is_first = index == 0;
         let seed = self.rng.u64();
         if !is_first && !life.without.is_empty() {
-            self.check_without(&life.without, seed)?;
+            if let Some(gone) = self.gone_set(&life.without, seed) {
+                self.check_without(&gone, seed)?;
+            }
         }
+        let job = self.begin_job(life, is_first);
         let mut exec = Executor::new(
             seed,
             self.shape.picking,
@@ -208,9 +245,21 @@ impl Pool {
         });
         let progress = Arc::new(Progress::default());
         let removals = self.arm(life, &exec);
+        let disks = Disks::new(&self.file.lock(), &self.disks, &self.lost);
+        let spare_index = self.disks.len() - 1;
+        self.has_worked |= job.is_some();
+        let life_has_work = self.has_worked;
         let driver = Driver {
             env: exec.env.clone(),
-            disks: self.disks.iter().cloned().enumerate().collect(),
+            disks,
+            file: self.file.clone(),
+            lost: self.lost.clone(),
+            is_burdened: !self.burdened.is_empty() && life_has_work,
+            job,
+            // The newest one is blank, if there is one that is no member yet.
+            spare: job
+                .filter(|_| !self.file.lock().has(spare_index))
+                .map(|_| (spare_index, self.disks[spare_index].clone())),
             life: life.clone(),
             shared: shared.clone(),
             progress: progress.clone(),
@@ -223,6 +272,7 @@ impl Pool {
             end: life.end,
             is_first,
             removals,
+            after_move_steps: life.work.and_then(|work| work.power_off_after),
         };
         let stopped = run_to_end(&mut exec, &at, &shared, &progress);
         let failure = shared.failure.lock().clone();
@@ -241,6 +291,20 @@ impl Pool {
             .collect();
         drop(progress.fs.lock().take());
         drop(exec);
+        if let Some(Job {
+            kind: WorkKind::Rebuild {
+                comes_back: true, ..
+            },
+            disk: Some(disk),
+        }) = job
+        {
+            self.lost.remove(&disk);
+        }
+        let file = self.file.lock().clone();
+        self.lost.retain(|index| file.has(*index));
+        if progress.work.is_whole.load(Ordering::Relaxed) {
+            self.burdened.clear();
+        }
         if let Some(failure) = failure {
             return Err(failure);
         }
@@ -260,9 +324,43 @@ impl Pool {
         Ok(Start::Served)
     }
 
+    /// M disks that may be taken away now.
+    fn gone_set(&self, wanted: &[usize], seed: u64) -> Option<BTreeSet<usize>> {
+        let file = self.file.lock();
+        let mut rng = Rng::new(seed);
+        let (lost, burdened) = (&self.lost, &self.burdened);
+        pool::gone_set(&self.shape, &file, lost, burdened, wanted, &mut rng)
+    }
+
+    /// What is to be done beside the clients of a life: a disk may be gone for it, another one be new.
+    fn begin_job(&mut self, life: &Life, is_first: bool) -> Option<Job> {
+        let work = life.work.as_ref()?;
+        // The pool is made with all its disks.
+        if is_first && matches!(work.kind, WorkKind::Rebuild { .. }) {
+            return None;
+        }
+        let file = self.file.lock().clone();
+        let job = pool::job_of(work, &self.shape, &file, &self.lost, &self.burdened)?;
+        let has_spare = match job.kind {
+            WorkKind::Drain { has_spare } | WorkKind::Rebuild { has_spare, .. } => has_spare,
+            WorkKind::Scrub => false,
+        };
+        if let (WorkKind::Rebuild { .. }, Some(disk)) = (job.kind, job.disk) {
+            self.lost.insert(disk);
+            self.burdened.insert(disk);
+        }
+        if has_spare {
+            let label = format!("disk{}", self.disks.len());
+            self.disks
+                .push(MemDisk::new(label, self.shape.disk_mib << 20));
+        }
+        Some(job)
+    }
+
     fn format(&self, exec: &mut Executor) -> Result<(), String> {
         let done = Arc::new(Mutex::new(None));
-        let (disks, result) = (self.disks.clone(), done.clone());
+        let result = done.clone();
+        let disks = self.disks[..self.shape.disk_count].to_vec();
         let task = async move {
             let formatted = format_disks(&disks).await;
             *result.lock() = Some(formatted);
@@ -302,6 +400,10 @@ impl Pool {
         self.counts.lost_changes += get(&progress.lost_changes);
         self.counts.lost_writes += get(&progress.lost_writes);
         self.counts.checks += get(&progress.checks);
+        self.counts.shards_moved += get(&progress.work.shards_moved);
+        self.counts.segments_rewritten += get(&progress.work.segments_rewritten);
+        self.counts.disks_left += get(&progress.work.disks_left);
+        self.counts.segments_scrubbed += get(&progress.work.segments_scrubbed);
         self.counts.silent_faults += self
             .disks
             .iter()
@@ -328,14 +430,11 @@ impl Pool {
     }
 
     /// What is there without some of the disks, on copies of the others.
-    fn check_without(&mut self, without: &[usize], seed: u64) -> Result<(), String> {
-        let disks: Vec<(usize, Arc<MemDisk>)> = self
-            .disks
-            .iter()
-            .enumerate()
-            .filter(|(index, _)| !without.contains(index))
-            .map(|(index, disk)| (index, MemDisk::from_snapshot(&disk.snapshot())))
-            .collect();
+    fn check_without(&mut self, without: &BTreeSet<usize>, seed: u64) -> Result<(), String> {
+        let mut disks = Disks::new(&self.file.lock(), &self.disks, without);
+        for (_, disk) in &mut disks.there {
+            *disk = MemDisk::from_snapshot(&disk.snapshot());
+        }
         let mut exec = Executor::new(
             seed,
             self.shape.picking,
@@ -375,6 +474,8 @@ struct PowerOff {
     is_first: bool,
     /// Shards deleted so far.
     removals: Arc<AtomicU64>,
+    /// After so many steps of moves, whatever clients do.
+    after_move_steps: Option<u32>,
 }
 
 /// Steps after the deletion of a shard within which the power goes, where it is to go then.
@@ -406,7 +507,12 @@ fn run_to_end(
         // A volume that is not made yet has nothing to lose: the first life begins when it is.
         let may_crash = !at.is_first || progress.has_started.load(Ordering::Relaxed);
         let begun = shared.ops_begun.load(Ordering::Relaxed);
-        if power_off_at.is_none() && may_crash && begun >= after_ops {
+        if let Some(wanted) = at.after_move_steps {
+            let move_steps = progress.work.steps.load(Ordering::Relaxed);
+            if power_off_at.is_none() && move_steps >= u64::from(wanted) {
+                power_off_at = Some(steps + then_steps % REMOVAL_STEPS);
+            }
+        } else if power_off_at.is_none() && may_crash && begun >= after_ops {
             if !at_removal {
                 power_off_at = Some(steps + then_steps);
             } else {
@@ -432,7 +538,12 @@ fn bytes_in(found: &Found) -> u64 {
 /// The task that leads through one life.
 struct Driver {
     env: Env,
-    disks: Vec<(usize, Arc<MemDisk>)>,
+    disks: Disks,
+    file: SharedFile,
+    lost: BTreeSet<usize>,
+    is_burdened: bool,
+    job: Option<Job>,
+    spare: Option<(usize, Arc<MemDisk>)>,
     life: Life,
     shared: Arc<client::Life>,
     progress: Arc<Progress>,
@@ -464,10 +575,14 @@ impl Driver {
             self.verify(&fs).await?;
         }
         self.progress.has_started.store(true, Ordering::Relaxed);
+        let Some(fs) = self.move_state(fs).await else {
+            return Ok(());
+        };
         self.check_verifier(&fs)?;
         if let Some(world) = &*self.progress.fs.lock() {
             world.sweep(&self.env);
         }
+        self.start_work();
         for _ in 0..shape.client_count {
             let client = Client {
                 life: self.shared.clone(),
@@ -483,6 +598,7 @@ impl Driver {
             .clock
             .sleep(Duration::from_secs(self.life.idle_seconds))
             .await;
+        self.work_done().await;
         if self.shared.has_failed() {
             return Ok(());
         }
@@ -490,12 +606,14 @@ impl Driver {
             Err(error) if !self.is_trouble_excused() => return Err(error),
             _ => {}
         }
-        if !self.is_trouble_excused() {
+        // While disks come and leave their room is not what counts.
+        if !self.is_trouble_excused() && !self.has_work() {
             self.check_space(&fs).await?;
         }
         if self.life.op_count == 0 {
             self.check_repairs(&fs).await?;
         }
+        self.check_work()?;
         if self.life.end == End::Close {
             match fs.close().await {
                 Ok(()) => self.progress.was_closed.store(true, Ordering::Relaxed),
@@ -506,6 +624,80 @@ impl Driver {
             }
         }
         Ok(())
+    }
+
+    fn has_work(&self) -> bool {
+        let file = self.file.lock();
+        self.job.is_some()
+            || self.is_burdened
+            || !self.lost.is_empty()
+            || file.leaving().next().is_some()
+    }
+
+    /// Has the state moved off a disk that leaves; `None` if nothing is served any more, which the trouble excuses.
+    async fn move_state(&self, fs: cairn_fs::Fs) -> Option<cairn_fs::Fs> {
+        let world = self.progress.fs.lock().clone();
+        let (Some(mut world), Some(_)) = (world, self.disks.file.leaving().next()) else {
+            return Some(fs);
+        };
+        drop(fs);
+        let moved = world.move_state(&self.env, &self.shared.shape, &self.disks);
+        if let Err(why) = moved.await {
+            *self.progress.refused_start.lock() = Some(why);
+            return None;
+        }
+        let fs = world.fs.clone();
+        *self.progress.fs.lock() = Some(world);
+        Some(fs)
+    }
+
+    /// Starts what this life brings, and goes on with what earlier ones left.
+    fn start_work(&self) {
+        self.progress
+            .is_work_done
+            .store(!self.has_work(), Ordering::Relaxed);
+        let world = self.progress.fs.lock().clone();
+        let (Some(world), true) = (world, self.has_work()) else {
+            return;
+        };
+        let worker = Worker {
+            job: self.job,
+            spare: self.spare.clone(),
+            lost: self.lost.clone(),
+            ..Worker::new(
+                &self.env,
+                &self.shared,
+                &world,
+                &self.file,
+                &self.progress.work,
+            )
+        };
+        let progress = self.progress.clone();
+        let done = move || progress.is_work_done.store(true, Ordering::Relaxed);
+        let task = work::in_background(worker, done);
+        self.env.spawner.spawn("work", Box::pin(task));
+    }
+
+    /// Waits for the work, but not for ever: on disks that hang, or have no space, it may not end.
+    async fn work_done(&self) {
+        let since = self.env.clock.monotonic();
+        let is_done = || self.progress.is_work_done.load(Ordering::Relaxed);
+        while !is_done() && self.env.clock.monotonic().saturating_sub(since) < WORK_WAIT_MAX {
+            self.env.clock.sleep(WORK_LOOK_PAUSE).await;
+        }
+    }
+
+    /// In the last life what can be moved is, and a disk that leaves has left.
+    fn check_work(&self) -> Result<(), String> {
+        let shape = &self.shared.shape;
+        let is_due = self.life.op_count == 0 && shape.trouble == Trouble::Crashes;
+        let file = self.file.lock();
+        match file.leaving().next() {
+            Some(member) if is_due && shape.disk_mib >= 512 => {
+                Err(format!("{member:?} does not leave the pool"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether the volume may have stopped serving.
@@ -554,7 +746,7 @@ impl Driver {
             Some(world) => (world.segments.clone(), world.code()),
             None => return Ok(()),
         };
-        let disks: Vec<&MemDisk> = self.disks.iter().map(|(_, disk)| &**disk).collect();
+        let disks: Vec<&MemDisk> = self.disks.there.iter().map(|(_, disk)| &**disk).collect();
         for look in 1..=SPACE_LOOKS_MAX {
             let space = fs.space().await;
             let space = space.map_err(|error| format!("space: {error}"))?;

@@ -107,6 +107,36 @@ pub struct Life {
     pub end: End,
     /// Check also what is readable without these disks, before it begins.
     pub without: Vec<usize>,
+    /// Work in the background, beside what earlier lives have left to do.
+    #[serde(default)]
+    pub work: Option<Work>,
+}
+
+/// What is done to the pool's disks while clients work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Work {
+    pub kind: WorkKind,
+    /// Decides which disk, among those that the promises allow.
+    pub pick: u64,
+    /// The power goes just after so many steps of moves, instead of after operations of clients.
+    pub power_off_after: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkKind {
+    /// Everything is moved off a disk, which then leaves; a new one takes its place, or none if the others are
+    /// enough.
+    Drain { has_spare: bool },
+    /// A disk is gone from the start on: what it had is made anew from the others.
+    Rebuild {
+        has_spare: bool,
+        /// Nobody said that it is gone for good, and the next life has it again, as it was.
+        comes_back: bool,
+    },
+    /// All shards and all records are checked and repaired.
+    Scrub,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -148,8 +178,13 @@ impl Keep {
 impl Shape {
     /// How many disks may be lost.
     pub fn tolerated(&self) -> usize {
+        self.tolerated_of(self.disk_count)
+    }
+
+    /// The same of data that is written when the pool has so many disks.
+    pub fn tolerated_of(&self, disk_count: usize) -> usize {
         match self.protection {
-            Protection::Default => match self.disk_count {
+            Protection::Default => match disk_count {
                 0 | 1 => 0,
                 2 => 1,
                 _ => 2,
@@ -160,14 +195,24 @@ impl Shape {
         }
     }
 
-    /// Copies of the metadata: as a server keeps them.
-    pub fn metadata_copies(&self) -> usize {
-        let of_pool = match self.disk_count {
+    /// Copies of the metadata in a pool of so many disks: as a server keeps them.
+    pub fn metadata_copies(&self, disk_count: usize) -> usize {
+        let of_pool = match disk_count {
             0 | 1 => 0,
             2 => 1,
             _ => 2,
         };
-        1 + self.tolerated().max(of_pool)
+        1 + self.tolerated_of(disk_count).max(of_pool)
+    }
+
+    /// Whether everything that was answered is there without any set of so many disks that has those with the
+    /// trouble.
+    pub fn promises_losses(&self) -> bool {
+        let is_promised = matches!(
+            self.trouble,
+            Trouble::Crashes | Trouble::BadDisks | Trouble::Full
+        );
+        is_promised && self.tolerated() > 0
     }
 }
 
@@ -190,6 +235,12 @@ impl Scenario {
         for life in &mut lives {
             if let End::Crash { at_removal, .. } = &mut life.end {
                 *at_removal = more.below(4) == 0;
+            }
+        }
+        let mut work = Rng::new(seed ^ 0x6d0f_e5a1);
+        if work.coin() {
+            for life in &mut lives {
+                life.work = draw_work(&mut work, &shape);
             }
         }
         Self { seed, shape, lives }
@@ -329,11 +380,7 @@ fn draw_life(rng: &mut Rng, shape: &Shape, is_last: bool) -> Life {
             at_removal: false,
         }
     };
-    let may_check_without = matches!(
-        shape.trouble,
-        Trouble::Crashes | Trouble::BadDisks | Trouble::Full
-    );
-    let without = if may_check_without && shape.tolerated() > 0 && rng.coin() {
+    let without = if shape.promises_losses() && rng.coin() {
         draw_disks(rng, shape.disk_count, shape.tolerated(), &shape.bad_disks)
     } else {
         Vec::new()
@@ -346,7 +393,29 @@ fn draw_life(rng: &mut Rng, shape: &Shape, is_last: bool) -> Life {
         idle_seconds: one_of(rng, &[0, 1, 5, 130]),
         end,
         without,
+        work: None,
     }
+}
+
+fn draw_work(rng: &mut Rng, shape: &Shape) -> Option<Work> {
+    if rng.below(3) == 0 {
+        return None;
+    }
+    let has_spare = rng.below(3) != 0;
+    let kind = match rng.below(8) {
+        0..3 => WorkKind::Drain { has_spare },
+        3..7 if shape.tolerated() > 0 => WorkKind::Rebuild {
+            has_spare,
+            comes_back: rng.below(4) == 0,
+        },
+        3 => WorkKind::Drain { has_spare },
+        _ => WorkKind::Scrub,
+    };
+    Some(Work {
+        kind,
+        pick: rng.u64(),
+        power_off_after: (rng.below(3) != 0).then(|| 1 + rng.below(30) as u32),
+    })
 }
 
 fn draw_faults(rng: &mut Rng, shape: &Shape) -> Vec<Fault> {
