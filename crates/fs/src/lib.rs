@@ -2,7 +2,7 @@
 //!
 //! Owns: POSIX semantics, the inodes in memory, dirty data and when it is flushed, garbage
 //! collection of segments (it knows what refers to them).
-//! Must not know: any protocol, where shards lie, how metadata is logged.
+//! Must not know: any protocol, where shards should lie, how metadata is logged.
 //!
 //! How durability works here (Rule 1): every operation that changes names or attributes submits one
 //! batch under the locks of the inodes it touches, releases them, and answers when the batch is

@@ -185,6 +185,32 @@ fn held(
         .collect()
 }
 
+/// All sets of M disks that may be taken away, in order, at most `sets_max`.
+pub fn all_gone_sets(
+    shape: &Shape,
+    file: &PoolFile,
+    lost: &BTreeSet<usize>,
+    burdened: &BTreeSet<usize>,
+    sets_max: usize,
+) -> Vec<BTreeSet<usize>> {
+    let held = held(shape, file, lost, burdened);
+    let (must, left): (BTreeSet<usize>, BTreeSet<usize>) =
+        held.into_iter().partition(|index| file.has(*index));
+    let count = shape.tolerated().saturating_sub(left.len());
+    if count == 0 || must.len() > count || file.members.len() <= count {
+        return Vec::new();
+    }
+    let mut sets = BTreeSet::from([must]);
+    for member in &file.members {
+        let is_small = |set: &&BTreeSet<usize>| set.len() < count;
+        let with_it = |set: &BTreeSet<usize>| set.iter().copied().chain([member.index]).collect();
+        let more: Vec<BTreeSet<usize>> = sets.iter().filter(is_small).map(with_it).collect();
+        sets.extend(more);
+    }
+    let whole = sets.into_iter().filter(|set| set.len() == count);
+    whole.take(sets_max).collect()
+}
+
 /// M disks that may be taken away: those that must be, then those of `wanted`, then any. `None` if none may.
 pub fn gone_set(
     shape: &Shape,
@@ -212,4 +238,114 @@ pub fn gone_set(
         gone.insert(file.members[place].index);
     }
     Some(gone)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::{Protection, Scenario};
+
+    fn set(indexes: &[usize]) -> BTreeSet<usize> {
+        indexes.iter().copied().collect()
+    }
+
+    /// Four disks that may lose two.
+    fn shape(trouble: Trouble, bad_disks: &[usize]) -> Shape {
+        Shape {
+            trouble,
+            disk_count: 4,
+            protection: Protection::Plus(2),
+            bad_disks: bad_disks.to_vec(),
+            ..Scenario::from_seed(1).shape
+        }
+    }
+
+    #[test]
+    fn as_many_are_taken_away_as_may_be_lost() {
+        let mut left = PoolFile::new(4);
+        left.join(4);
+        left.forget(1);
+        let none = PoolFile::new(4);
+        type Row<'a> = (
+            &'a str,
+            &'a PoolFile,
+            &'a [usize],
+            &'a [usize],
+            usize,
+            &'a [usize],
+        );
+        let rows: [Row; 6] = [
+            ("any", &none, &[], &[], 6, &[]),
+            ("one is gone", &none, &[2], &[2], 3, &[2]),
+            (
+                "one came back, and the others may lack what it missed",
+                &none,
+                &[],
+                &[3],
+                3,
+                &[3],
+            ),
+            (
+                "one left, and it is not known to be whole",
+                &left,
+                &[],
+                &[1],
+                4,
+                &[],
+            ),
+            ("one left, all is whole", &left, &[], &[], 6, &[]),
+            ("two are gone", &none, &[0, 1], &[0, 1], 1, &[0, 1]),
+        ];
+        for (name, file, lost, burdened, sets_count, must) in rows {
+            let shape = shape(Trouble::Crashes, &[]);
+            let sets = all_gone_sets(&shape, file, &set(lost), &set(burdened), 15);
+            assert_eq!(sets.len(), sets_count, "{name}");
+            assert!(sets.iter().all(|one| set(must).is_subset(one)), "{name}");
+            let mut rng = Rng::new(7);
+            let one = gone_set(&shape, file, &set(lost), &set(burdened), &[0], &mut rng);
+            assert!(one.is_some_and(|one| sets.contains(&one)), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_disk_is_lost_only_where_the_promise_allows_it() {
+        let file = PoolFile::new(4);
+        let work = |kind| Work {
+            kind,
+            pick: 5,
+            power_off_after: None,
+        };
+        let rebuild = WorkKind::Rebuild {
+            has_spare: false,
+            comes_back: false,
+        };
+        let disk_of = |shape: &Shape, kind| {
+            let none = BTreeSet::new();
+            job_of(&work(kind), shape, &file, &none, &none).and_then(|job| job.disk)
+        };
+        assert_eq!(disk_of(&shape(Trouble::Crashes, &[]), rebuild), Some(1));
+        let bad = shape(Trouble::BadDisks, &[2, 3]);
+        assert_eq!(disk_of(&bad, rebuild), Some(3));
+        let drain = WorkKind::Drain { has_spare: true };
+        assert_eq!(disk_of(&bad, drain), Some(1));
+        let beyond = shape(Trouble::Beyond, &[0, 1, 2]);
+        assert_eq!(disk_of(&beyond, rebuild), Some(1));
+    }
+
+    /// With three disks of `+2n` none can leave without another in its place.
+    #[test]
+    fn a_spare_is_drawn_where_the_others_are_too_few() {
+        let mut shape = shape(Trouble::Crashes, &[]);
+        let none = BTreeSet::new();
+        for (disk_count, want) in [(4, false), (3, true)] {
+            shape.disk_count = disk_count;
+            let work = Work {
+                kind: WorkKind::Drain { has_spare: false },
+                pick: 0,
+                power_off_after: None,
+            };
+            let job = job_of(&work, &shape, &PoolFile::new(disk_count), &none, &none).unwrap();
+            assert_eq!(job.kind, WorkKind::Drain { has_spare: want });
+        }
+    }
 }

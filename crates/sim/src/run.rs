@@ -3,25 +3,26 @@
 //! Owns: the order of a life, when the power goes, what counts as a failure.
 //! Must not know: how clients choose, what may survive.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cairn_base::env::Env;
+use cairn_segment::SegmentStore;
 use cairn_testkit::{Crash, MemDisk, Rng};
 use parking_lot::Mutex;
 
 use crate::check;
 use crate::client::{self, Client};
 use crate::exec::{Executor, Stopped, Trace};
-use crate::faults::{self, Fault, FaultKind};
+use crate::faults::{self, Fault, FaultKind, Fired};
 use crate::model::{Judged, Model};
 use crate::pool::{self, Disks, Job, PoolFile, SharedFile};
 use crate::scenario::{End, Life, Scenario, Shape, Trouble, WorkKind};
 use crate::tree::{Found, FoundKind};
 use crate::work::{self, Worker};
-use crate::world::{World, format_disks, read_everything};
+use crate::world::{VOLUME, World, format_disks, read_everything};
 
 /// Steps of one life; more is a loop without end.
 const STEPS_MAX: u64 = 3_000_000;
@@ -33,6 +34,8 @@ const SCRUBS_MAX: u32 = 20;
 /// What the volume says of its space must be right in one of so many looks, so far apart.
 const SPACE_LOOKS_MAX: u32 = 5;
 const SPACE_LOOK_PAUSE: Duration = Duration::from_millis(300);
+/// Sets of disks that are taken away after the last life, at most.
+const SETS_MAX: usize = 15;
 /// Work in the background is waited for so long, and looked at so often.
 const WORK_WAIT_MAX: Duration = Duration::from_secs(600);
 const WORK_LOOK_PAUSE: Duration = Duration::from_millis(200);
@@ -64,11 +67,15 @@ pub struct Counts {
     /// Checks of everything after a start, with all disks and with some taken away.
     pub checks: u64,
     pub checks_without_disks: u64,
+    /// Those of them that were of all sets of disks, one after the other.
+    pub checks_of_all_sets: u64,
     pub verified_bytes: u64,
     /// Changes and writes that were not answered and did not survive.
     pub lost_changes: u64,
     pub lost_writes: u64,
     pub silent_faults: u64,
+    /// Times that each kind of fault struck.
+    pub faults_fired: BTreeMap<&'static str, u64>,
     pub gc_segments_removed: u64,
     pub gc_relocated_bytes: u64,
     pub repairs: u64,
@@ -89,10 +96,14 @@ impl Counts {
         self.refused_starts += other.refused_starts;
         self.checks += other.checks;
         self.checks_without_disks += other.checks_without_disks;
+        self.checks_of_all_sets += other.checks_of_all_sets;
         self.verified_bytes += other.verified_bytes;
         self.lost_changes += other.lost_changes;
         self.lost_writes += other.lost_writes;
         self.silent_faults += other.silent_faults;
+        for (kind, count) in &other.faults_fired {
+            *self.faults_fired.entry(kind).or_default() += count;
+        }
         self.gc_segments_removed += other.gc_segments_removed;
         self.gc_relocated_bytes += other.gc_relocated_bytes;
         self.repairs += other.repairs;
@@ -127,6 +138,7 @@ struct Pool {
     trace: Trace,
     verifiers: Arc<Mutex<Vec<[u8; 8]>>>,
     counts: Counts,
+    fired: Fired,
     rng: Rng,
 }
 
@@ -150,6 +162,7 @@ pub fn run(scenario: &Scenario) -> Report {
         trace: Trace::default(),
         verifiers: Arc::default(),
         counts: Counts::default(),
+        fired: Fired::default(),
         rng: Rng::new(scenario.seed),
     };
     let mut verdict = Verdict::Passed;
@@ -162,10 +175,10 @@ pub fn run(scenario: &Scenario) -> Report {
         without: Vec::new(),
         work: None,
     };
-    // After the last one everything is looked at once more.
     let lives = scenario.lives.iter().chain(std::iter::once(&last));
     for (index, life) in lives.enumerate() {
-        match pool.live(index, life) {
+        let is_last = index == scenario.lives.len();
+        match pool.live(index, life, is_last) {
             // The volume could not be made: there is nothing to lose.
             Ok(Start::Refused) if index == 0 => break,
             Ok(_) => {}
@@ -175,6 +188,13 @@ pub fn run(scenario: &Scenario) -> Report {
             }
         }
     }
+    if scenario.has_all_sets()
+        && verdict == Verdict::Passed
+        && let Err(error) = pool.check_all_sets()
+    {
+        verdict = Verdict::Failed(format!("after the last life: {error}"));
+    }
+    pool.counts.faults_fired = pool.fired.counts();
     Report {
         verdict,
         trace: pool.trace.hash(),
@@ -216,10 +236,13 @@ impl Progress {
 }
 
 impl Pool {
-    fn live(&mut self, index: usize, life: &Life) -> Result<Start, String> {
+    /// Fails with what is wrong. The last one has no clients: after it everything is looked at once more.
+    fn live(&mut self, index: usize, life: &Life, is_last: bool) -> Result<Start, String> {
         let is_first = index == 0;
         let seed = self.rng.u64();
-        if !is_first && !life.without.is_empty() {
+        // After the last crash, too.
+        let is_wanted = !life.without.is_empty() || (is_last && self.shape.promises_losses());
+        if !is_first && is_wanted {
             if let Some(gone) = self.gone_set(&life.without, seed) {
                 self.check_without(&gone, seed)?;
             }
@@ -272,7 +295,10 @@ impl Pool {
             end: life.end,
             is_first,
             removals,
-            after_move_steps: life.work.and_then(|work| work.power_off_after),
+            // A scrub moves nothing.
+            after_move_steps: job
+                .filter(|job| job.kind != WorkKind::Scrub)
+                .and_then(|_| life.work?.power_off_after),
         };
         let stopped = run_to_end(&mut exec, &at, &shared, &progress);
         let failure = shared.failure.lock().clone();
@@ -382,6 +408,7 @@ impl Pool {
                 is_paced: self.shape.is_paced,
                 is_uneven: self.shape.is_uneven,
                 removals: removals.clone(),
+                fired: self.fired.clone(),
                 seed: self.rng.u64(),
                 clock: exec.clock.clone(),
                 trace: self.trace.clone(),
@@ -429,6 +456,20 @@ impl Pool {
         }
     }
 
+    /// What is there without any M of the disks that may be lost.
+    fn check_all_sets(&mut self) -> Result<(), String> {
+        let sets = {
+            let file = self.file.lock();
+            pool::all_gone_sets(&self.shape, &file, &self.lost, &self.burdened, SETS_MAX)
+        };
+        for set in sets {
+            let seed = self.rng.u64();
+            self.check_without(&set, seed)?;
+            self.counts.checks_of_all_sets += 1;
+        }
+        Ok(())
+    }
+
     /// What is there without some of the disks, on copies of the others.
     fn check_without(&mut self, without: &BTreeSet<usize>, seed: u64) -> Result<(), String> {
         let mut disks = Disks::new(&self.file.lock(), &self.disks, without);
@@ -474,7 +515,7 @@ struct PowerOff {
     is_first: bool,
     /// Shards deleted so far.
     removals: Arc<AtomicU64>,
-    /// After so many steps of moves, whatever clients do.
+    /// After so many steps of moves and deletions of shards, whatever clients do.
     after_move_steps: Option<u32>,
 }
 
@@ -508,7 +549,8 @@ fn run_to_end(
         let may_crash = !at.is_first || progress.has_started.load(Ordering::Relaxed);
         let begun = shared.ops_begun.load(Ordering::Relaxed);
         if let Some(wanted) = at.after_move_steps {
-            let move_steps = progress.work.steps.load(Ordering::Relaxed);
+            let move_steps =
+                progress.work.steps.load(Ordering::Relaxed) + at.removals.load(Ordering::Relaxed);
             if power_off_at.is_none() && move_steps >= u64::from(wanted) {
                 power_off_at = Some(steps + then_steps % REMOVAL_STEPS);
             }
@@ -582,13 +624,16 @@ impl Driver {
         if let Some(world) = &*self.progress.fs.lock() {
             world.sweep(&self.env);
         }
+        let had_work = self.has_work();
         self.start_work();
         for _ in 0..shape.client_count {
+            let seed = self.rng.u64();
             let client = Client {
                 life: self.shared.clone(),
                 fs: fs.clone(),
                 env: self.env.clone(),
-                rng: Rng::new(self.rng.u64()),
+                rng: Rng::new(seed),
+                more: Rng::new(seed ^ 0x3c9b_11f7),
             };
             let work = client.run(self.life.op_count, self.life.pause_ms_max);
             self.env.spawner.spawn("client", Box::pin(work));
@@ -603,11 +648,11 @@ impl Driver {
             return Ok(());
         }
         match check::recount(fs.meta()) {
-            Err(error) if !self.is_trouble_excused() => return Err(error),
+            Err(error) if !self.has_stopped(&fs) => return Err(error),
             _ => {}
         }
         // While disks come and leave their room is not what counts.
-        if !self.is_trouble_excused() && !self.has_work() {
+        if !self.is_trouble_excused() && !had_work {
             self.check_space(&fs).await?;
         }
         if self.life.op_count == 0 {
@@ -807,6 +852,25 @@ impl Driver {
                 break;
             }
             is_all_repaired = stats.repairs_skipped == before.repairs_skipped;
+        }
+        self.check_shards(&segments).await
+    }
+
+    /// What a scrub of shards has repaired is right when it is looked at again.
+    async fn check_shards(&self, segments: &Arc<SegmentStore>) -> Result<(), String> {
+        let pace = cairn_segment::Pace::new(self.env.clock.clone(), 0);
+        let mut ids = segments.segment_ids(VOLUME).unwrap_or_default();
+        ids.sort_unstable();
+        for id in ids {
+            let scrub = || segments.scrub_segment(VOLUME, id, &pace);
+            let (Ok(first), Ok(again)) = (scrub().await, scrub().await) else {
+                return Ok(());
+            };
+            if first.repaired_bytes == first.wrong_bytes && again.wrong_bytes > 0 {
+                return Err(format!(
+                    "a scrub of {id} repaired {first:?}, and another finds {again:?}"
+                ));
+            }
         }
         Ok(())
     }

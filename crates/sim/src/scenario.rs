@@ -71,6 +71,9 @@ pub struct Shape {
     /// Now and then an operation of a disk takes very much longer than others.
     #[serde(default)]
     pub is_uneven: bool,
+    /// Clients change owners, too.
+    #[serde(default)]
+    pub has_owners: bool,
     /// Scenarios written down before there was this play as they did.
     #[serde(default)]
     pub space: Space,
@@ -119,7 +122,8 @@ pub struct Work {
     pub kind: WorkKind,
     /// Decides which disk, among those that the promises allow.
     pub pick: u64,
-    /// The power goes just after so many steps of moves, instead of after operations of clients.
+    /// The power goes just after so many steps of moves and deletions of shards, instead of after operations of
+    /// clients.
     pub power_off_after: Option<u32>,
 }
 
@@ -237,13 +241,32 @@ impl Scenario {
                 *at_removal = more.below(4) == 0;
             }
         }
+        let mut kinds = Rng::new(seed ^ 0x0f1b_77d3);
+        shape.has_owners = kinds.coin();
+        for life in &mut lives {
+            life.faults.extend(draw_newer(&mut kinds, &shape));
+        }
         let mut work = Rng::new(seed ^ 0x6d0f_e5a1);
         if work.coin() {
             for life in &mut lives {
                 life.work = draw_work(&mut work, &shape);
+                let Some(drawn) = life.work else { continue };
+                life.faults
+                    .extend(draw_beside(&mut work, &shape, drawn.kind));
+                // What is written anew is deleted where it was: that is where it hurts most.
+                if let End::Crash { at_removal, .. } = &mut life.end
+                    && drawn.power_off_after.is_none()
+                {
+                    *at_removal = work.coin();
+                }
             }
         }
         Self { seed, shape, lives }
+    }
+
+    /// Whether all sets of disks that may be lost are taken away after the last life.
+    pub fn has_all_sets(&self) -> bool {
+        self.shape.promises_losses() && Rng::new(self.seed ^ 0xa115_e75).below(10) == 0
     }
 
     pub fn faults(&self) -> impl Iterator<Item = &Fault> {
@@ -290,6 +313,7 @@ fn draw_shape(rng: &mut Rng) -> Shape {
         is_data_heavy: rng.below(3) == 0,
         is_paced: rng.below(4) != 0,
         is_uneven: false,
+        has_owners: false,
         bad_disks: Vec::new(),
         space: Space::default(),
     };
@@ -414,7 +438,10 @@ fn draw_work(rng: &mut Rng, shape: &Shape) -> Option<Work> {
     Some(Work {
         kind,
         pick: rng.u64(),
-        power_off_after: (rng.below(3) != 0).then(|| 1 + rng.below(30) as u32),
+        power_off_after: (rng.below(3) != 0).then(|| {
+            let within = one_of(rng, &[4, 8, 30]);
+            1 + rng.below(within) as u32
+        }),
     })
 }
 
@@ -457,6 +484,48 @@ fn draw_faults(rng: &mut Rng, shape: &Shape) -> Vec<Fault> {
         });
     }
     faults
+}
+
+/// Reads that fail while shards are made anew from others.
+fn draw_beside(rng: &mut Rng, shape: &Shape, kind: WorkKind) -> Option<Fault> {
+    let is_bad = matches!(shape.trouble, Trouble::BadDisks | Trouble::Errors);
+    if !is_bad || kind == WorkKind::Scrub || rng.coin() {
+        return None;
+    }
+    Some(Fault {
+        disk: one_of(rng, &shape.bad_disks),
+        after: rng.below(30),
+        pick: rng.u64(),
+        kind: FaultKind::ReadFails {
+            times: 1 + rng.below(12),
+        },
+    })
+}
+
+/// Kinds that were added later, so that seeds keep the faults that they had.
+fn draw_newer(rng: &mut Rng, shape: &Shape) -> Option<Fault> {
+    if rng.below(3) != 0 || shape.bad_disks.is_empty() {
+        return None;
+    }
+    let folder_sync_fails = FaultKind::FolderSyncFails {
+        times: 1 + rng.below(2),
+    };
+    let full_writes = FaultKind::FullWrites {
+        times: one_of(rng, &[1, 3, 40]),
+    };
+    let kind = match (shape.trouble, rng.below(3)) {
+        (Trouble::Crashes | Trouble::Beyond, _) => return None,
+        (Trouble::Full, _) | (Trouble::BadDisks, 0) => full_writes,
+        (Trouble::Errors, _) | (Trouble::BadDisks, 1) => folder_sync_fails,
+        (Trouble::BadDisks, _) => FaultKind::FlipWrite,
+    };
+    let within = one_of(rng, &[4, 12, 40, 400]);
+    Some(Fault {
+        disk: one_of(rng, &shape.bad_disks),
+        after: rng.below(within),
+        pick: rng.u64(),
+        kind,
+    })
 }
 
 /// Errors that are not silent.

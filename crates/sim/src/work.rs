@@ -233,12 +233,18 @@ impl Worker {
         Ok(false)
     }
 
-    /// Members that stay and are there.
+    /// Members that stay and work.
     fn fine_count(&self) -> usize {
         let file = self.file.lock();
         let members = file.members.iter();
-        let fine = members.filter(|it| !it.is_leaving && !self.lost.contains(&it.index));
-        fine.count()
+        let staying = members.filter(|it| !it.is_leaving);
+        staying.filter(|it| self.is_there(it.id())).count()
+    }
+
+    fn is_there(&self, id: DiskId) -> bool {
+        let status = self.segments.disk_status();
+        let mut all = status.iter();
+        all.any(|disk| disk.id == id && disk.state == DiskState::Healthy)
     }
 
     /// Segments that can lose fewer shards than is promised: written while disks were missing.
@@ -257,12 +263,7 @@ impl Worker {
             let file = self.file.lock();
             file.members.iter().map(Member::id).collect()
         };
-        let status = self.segments.disk_status();
-        let is_there = |id: &DiskId| {
-            let mut all = status.iter();
-            all.any(|disk| disk.id == *id && disk.state == DiskState::Healthy)
-        };
-        if !members.iter().all(is_there) || self.fs.meta().stats().is_degraded() {
+        if !members.iter().all(|id| self.is_there(*id)) || self.fs.meta().stats().is_degraded() {
             return false;
         }
         // A shard whose segment a crash left without footers was copied as it was, silent damage included.

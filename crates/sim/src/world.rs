@@ -319,6 +319,8 @@ pub async fn read_everything(fs: &Fs, is_unreadable_allowed: bool) -> Result<Fou
             kind,
             nlink: attr.nlink,
             mode: attr.mode,
+            uid: attr.uid,
+            gid: attr.gid,
             xattrs: xattrs(fs, ino)
                 .await
                 .map_err(|error| format!("extended attributes of {ino}: {error}"))?,
