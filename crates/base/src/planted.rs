@@ -50,6 +50,14 @@ pub enum Bug {
     // garbage collection, in fs
     CollectorIgnoresPins,
     RelocationIgnoresOverwrites,
+    // moves, rebuilds and scrubs of shards
+    MovedShardDeletedEarly,
+    MovedShardNotSynced,
+    MovedShardWithoutFooter,
+    RebuildTakesNeighbour,
+    RebuildTakesZeros,
+    EvacuationDeletesEarly,
+    ScrubRepairsFromDamage,
 }
 
 impl Bug {
@@ -92,6 +100,13 @@ impl Bug {
         Bug::RenameInTwoSteps,
         Bug::CollectorIgnoresPins,
         Bug::RelocationIgnoresOverwrites,
+        Bug::MovedShardDeletedEarly,
+        Bug::MovedShardNotSynced,
+        Bug::MovedShardWithoutFooter,
+        Bug::RebuildTakesNeighbour,
+        Bug::RebuildTakesZeros,
+        Bug::EvacuationDeletesEarly,
+        Bug::ScrubRepairsFromDamage,
     ];
 }
 

@@ -441,7 +441,7 @@ impl Shared {
         self.delete_segments(&found).await
     }
 
-    async fn delete_segments(&self, ids: &[SegmentId]) -> Result<(), FsError> {
+    pub(crate) async fn delete_segments(&self, ids: &[SegmentId]) -> Result<(), FsError> {
         for id in ids {
             self.segments
                 .remove(self.volume, *id)

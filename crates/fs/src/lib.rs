@@ -2,7 +2,7 @@
 //!
 //! Owns: POSIX semantics, the inodes in memory, dirty data and when it is flushed, garbage
 //! collection of segments (it knows what refers to them).
-//! Must not know: any protocol, where shards lie, how metadata is logged.
+//! Must not know: any protocol, where shards should lie, how metadata is logged.
 //!
 //! How durability works here (Rule 1): every operation that changes names or attributes submits one
 //! batch under the locks of the inodes it touches, releases them, and answers when the batch is
@@ -23,6 +23,7 @@ mod inode;
 mod namespace;
 mod orphans;
 pub mod perm;
+mod place;
 mod relocate;
 mod rename;
 mod room;
@@ -35,7 +36,8 @@ mod xattr;
 
 pub use budget::DirtyBudget;
 pub use gc::{GcBacklog, GcSettings};
+pub use place::{MovedShard, Placed};
 pub use relocate::EVACUATE_SEGMENTS_MAX;
-pub use scrub::{DamagedExtent, ExtentAt, RecordScrub};
+pub use scrub::{DamagedExtent, ExtentAt, RecordScrub, WrittenAnew};
 pub use types::*;
 pub use volume::{AccessPattern, Fs, FsSettings, FsStats, Policy, ROOT};

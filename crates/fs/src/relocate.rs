@@ -92,6 +92,9 @@ impl Shared {
             .collect();
         let chosen = self.rewrite(chosen, Some(pace)).await?;
         let dead: Vec<SegmentId> = chosen.into_iter().collect();
+        if planted::is(Bug::EvacuationDeletesEarly) {
+            self.delete_segments(&dead).await?;
+        }
         self.remove_dead(&dead).await
     }
 
@@ -297,6 +300,9 @@ impl Shared {
             state.ticket = ticket;
         }
         drop(appended.pin);
+        if planted::is(Bug::EvacuationDeletesEarly) {
+            return Ok(());
+        }
         self.durable(ticket).await
     }
 

@@ -12,6 +12,7 @@ use cairn_segment::{ErrorKind, Pace};
 use futures_util::future::join_all;
 
 use crate::extents::Extent;
+use crate::relocate::EVACUATE_SEGMENTS_MAX;
 use crate::types::FsError;
 use crate::volume::{Fs, ROOT, Shared, meta_error, parse_extent, segment_error};
 
@@ -50,7 +51,51 @@ pub struct RecordScrub {
     pub next: Option<ExtentAt>,
 }
 
+/// What became of segments whose records had to be written anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WrittenAnew {
+    pub segments: u64,
+    /// Those of them that are still there.
+    pub left: u64,
+    /// Calls that could not do all they were to: what cannot be had now, or has no room, stays as it is.
+    pub errors: u64,
+}
+
 impl Fs {
+    /// Writes the records anew of segments whose shards nothing vouches for: those that a crash left without
+    /// footers, so that nobody can tell whether their parity is right, and those that a scrub `found`: whose shards
+    /// contradict one another, or of which one is gone and cannot be made from the others. After all shards were
+    /// looked at: what can be repaired is no work for this.
+    ///
+    /// Fails only if the volume is closing.
+    pub async fn write_anew(
+        &self,
+        found: Vec<SegmentId>,
+        pace: &Pace,
+    ) -> Result<WrittenAnew, FsError> {
+        let shared = &self.0;
+        let unsealed = shared.segments.unsealed(shared.volume, pace).await;
+        let mut segments = unsealed.map_err(|_| FsError::Fenced)?;
+        segments.extend(found);
+        segments.sort_unstable();
+        segments.dedup();
+        // Deleted since, perhaps before a restart.
+        let is_there = |id: &SegmentId| shared.meta.segment(*id).is_some();
+        segments.retain(is_there);
+        let mut written = WrittenAnew {
+            segments: segments.len() as u64,
+            ..WrittenAnew::default()
+        };
+        for some in segments.chunks(EVACUATE_SEGMENTS_MAX) {
+            if let Err(error) = self.evacuate(some, pace).await {
+                written.errors += 1;
+                tracing::warn!(volume = self.name(), %error, "writing segments anew");
+            }
+        }
+        written.left = segments.into_iter().filter(is_there).count() as u64;
+        Ok(written)
+    }
+
     /// Checks the records of the extents behind `after` against their pointers, a few hundred of them.
     /// Wrong bytes are repaired where redundancy allows; what is damaged beyond that is returned.
     ///

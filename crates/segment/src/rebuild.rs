@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_base::disk::DiskError;
+use cairn_base::planted::{self, Bug};
 use cairn_base::{AlignedBuf, crc32c};
 use cairn_shard::{
     CHECKSUM_UNIT_BYTES, HiddenShard, Shard, ShardDisk, ShardError, ShardErrorKind, ShardFooter,
@@ -331,7 +332,7 @@ impl SegmentStore {
             lost_bytes += lost;
         }
         drop(parts);
-        if let Some(footer) = footer {
+        if let Some(footer) = footer.filter(|_| !planted::is(Bug::MovedShardWithoutFooter)) {
             let footer = ShardFooter {
                 name: hidden.shard().name(),
                 checksums,
@@ -622,9 +623,17 @@ impl SegmentStore {
                     Ok(bytes) if source.is_good(range.start, &bytes) => {
                         present.push((source.index, bytes));
                     }
+                    Err(_) if planted::is(Bug::RebuildTakesZeros) => {
+                        present.push((source.index, AlignedBuf::zeroed(len).freeze()));
+                    }
                     _ => {}
                 }
             }
+        }
+        if planted::is(Bug::RebuildTakesNeighbour)
+            && let Some((_, bytes)) = present.first().filter(|_| present.len() >= needed)
+        {
+            return Ok(bytes.clone());
         }
         let good = present.len();
         let units = (good >= needed).then(|| decode(segment, &present, &[index], len));

@@ -15,6 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use cairn_base::planted::{self, Bug};
 use cairn_base::{SegmentId, VolumeId, crc32c};
 use cairn_shard::{
     CHECKSUM_UNIT_BYTES, Shard, ShardDisk, ShardErrorKind, ShardFooter, TRAILER_LEN_BYTES,
@@ -376,6 +377,10 @@ impl SegmentStore {
             let unit = units.as_ref().and_then(|units| units.get(at)).cloned();
             let known = shard.checksum_at(start);
             let unit = unit.filter(|unit| known.is_none_or(|known| crc32c(unit) == known));
+            let unit = match planted::is(Bug::ScrubRepairsFromDamage) {
+                true => good.first().map(|(_, piece)| piece.clone()),
+                false => unit,
+            };
             let Some(unit) = unit else {
                 // Without a footer nothing says that it is wrong; its records will.
                 if known.is_some() {

@@ -77,6 +77,8 @@ pub struct Client {
     pub fs: Fs,
     pub env: Env,
     pub rng: Rng,
+    /// For what was added later, so that seeds keep the rest of what they do.
+    pub more: Rng,
 }
 
 /// Calls `on_effect` in the poll in which `mark` moves for the first time.
@@ -391,6 +393,9 @@ impl Client {
         let Some((node, ino)) = self.pick_file() else {
             return;
         };
+        if self.life.shape.has_owners && self.more.coin() {
+            return self.chown(node, ino).await;
+        }
         let mode = self.rng.below(0o1000) as u32;
         let set = SetAttr {
             mode: Some(mode),
@@ -399,6 +404,22 @@ impl Client {
         let fs = self.fs.clone();
         let future = fs.set_attr(&WHO, ino, set, None);
         self.change(Change::Chmod { node, mode }, future).await;
+    }
+
+    async fn chown(&mut self, node: NodeId, ino: Ino) {
+        let mut id = || (self.more.below(3) != 0).then(|| self.more.below(5) as u32);
+        let (uid, gid) = (id(), id());
+        if uid.is_none() && gid.is_none() {
+            return;
+        }
+        let set = SetAttr {
+            uid,
+            gid,
+            ..SetAttr::default()
+        };
+        let fs = self.fs.clone();
+        let future = fs.set_attr(&WHO, ino, set, None);
+        self.change(Change::Chown { node, uid, gid }, future).await;
     }
 
     async fn cut(&mut self) {
@@ -662,6 +683,7 @@ impl Client {
                 let is_node = want.is_some_and(|want| {
                     want.nlink == attr.nlink
                         && want.mode == attr.mode
+                        && (want.uid, want.gid) == (attr.uid, attr.gid)
                         && (want.kind != Kind::File || !is_sure || Ok(attr.size_bytes) == size)
                 });
                 if !is_ino || !is_node {

@@ -3,10 +3,12 @@
 //! Owns: which rule or event of a simulated disk a fault becomes.
 //! Must not know: which faults a scenario may have (`scenario`), what the engine makes of them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use cairn_base::crc32c;
 use cairn_base::env::{BoxFuture, Clock};
 use cairn_testkit::{Fault as DiskFault, FaultRule, ManualClock, MemDisk, OpKind, Pace, Rng};
 use parking_lot::Mutex;
@@ -63,14 +65,89 @@ pub enum FaultKind {
     Hang {
         ms: u64,
     },
-    /// Nothing can be made or extended.
+    /// Nothing can be made.
     Full {
+        times: u64,
+    },
+    /// Nothing can be written any more, wherever it is to go.
+    FullWrites {
+        times: u64,
+    },
+    /// One bit, on its way to the disk.
+    FlipWrite,
+    /// The names of a folder are not known to be durable.
+    FolderSyncFails {
         times: u64,
     },
     /// The wall clock steps.
     ClockStep {
         seconds: i64,
     },
+}
+
+impl FaultKind {
+    /// All kinds, by name.
+    pub const NAMES: [&str; 18] = [
+        "read_fails",
+        "write_fails",
+        "write_torn",
+        "sync_fails",
+        "folder_sync_fails",
+        "flip_read",
+        "flip_write",
+        "flip_at_rest",
+        "misdirect_read",
+        "stale_read",
+        "lose_write",
+        "misdirect_write",
+        "dead",
+        "slow",
+        "hang",
+        "full",
+        "full_writes",
+        "clock_step",
+    ];
+
+    pub fn name(&self) -> &'static str {
+        match self {
+            FaultKind::ReadFails { .. } => "read_fails",
+            FaultKind::WriteFails { .. } => "write_fails",
+            FaultKind::WriteTorn => "write_torn",
+            FaultKind::SyncFails { .. } => "sync_fails",
+            FaultKind::FolderSyncFails { .. } => "folder_sync_fails",
+            FaultKind::FlipRead => "flip_read",
+            FaultKind::FlipWrite => "flip_write",
+            FaultKind::FlipAtRest => "flip_at_rest",
+            FaultKind::MisdirectRead => "misdirect_read",
+            FaultKind::StaleRead { .. } => "stale_read",
+            FaultKind::LoseWrite { .. } => "lose_write",
+            FaultKind::MisdirectWrite => "misdirect_write",
+            FaultKind::Dead => "dead",
+            FaultKind::Slow { .. } => "slow",
+            FaultKind::Hang { .. } => "hang",
+            FaultKind::Full { .. } => "full",
+            FaultKind::FullWrites { .. } => "full_writes",
+            FaultKind::ClockStep { .. } => "clock_step",
+        }
+    }
+}
+
+/// How often each kind of fault struck.
+#[derive(Clone, Default)]
+pub struct Fired(Arc<Mutex<BTreeMap<&'static str, Arc<AtomicU64>>>>);
+
+impl Fired {
+    fn counter(&self, kind: &FaultKind) -> Arc<AtomicU64> {
+        self.0.lock().entry(kind.name()).or_default().clone()
+    }
+
+    pub fn counts(&self) -> BTreeMap<&'static str, u64> {
+        let counters = self.0.lock();
+        let counts = counters.iter();
+        counts
+            .map(|(name, count)| (*name, count.load(Ordering::Relaxed)))
+            .collect()
+    }
 }
 
 /// Something that happens when the disk has done so many operations.
@@ -85,7 +162,7 @@ enum Event {
 struct PaceState {
     rng: Rng,
     op_count: u64,
-    events: Vec<(u64, Event)>,
+    events: Vec<(u64, Event, Arc<AtomicU64>)>,
     slow: (u64, u64),
 }
 
@@ -110,6 +187,7 @@ pub struct Arming {
     pub is_uneven: bool,
     /// Counts shards that are deleted.
     pub removals: Arc<AtomicU64>,
+    pub fired: Fired,
     pub seed: u64,
     pub clock: ManualClock,
     pub trace: Trace,
@@ -123,6 +201,7 @@ pub fn arm(disk: &Arc<MemDisk>, faults: &[Fault], arming: Arming) {
         is_paced,
         is_uneven,
         removals,
+        fired,
         seed,
         clock,
         trace,
@@ -136,49 +215,66 @@ pub fn arm(disk: &Arc<MemDisk>, faults: &[Fault], arming: Arming) {
             times,
             fault: what,
         };
+        let counter = fired.counter(&fault.kind);
+        let inject = |rule: FaultRule| disk.inject_counted(rule, counter.clone());
         let pick = fault.pick;
         let blocks = 1 + pick % 600;
         match fault.kind {
             FaultKind::ReadFails { times } => {
-                disk.inject(rule(Some(OpKind::Read), times, DiskFault::Io));
+                inject(rule(Some(OpKind::Read), times, DiskFault::Io));
             }
             FaultKind::WriteFails { times } => {
                 let kind = write_kind(pick);
-                disk.inject(rule(Some(kind), times, DiskFault::Io));
+                inject(rule(Some(kind), times, DiskFault::Io));
             }
             FaultKind::WriteTorn => {
-                disk.inject(rule(None, 1, DiskFault::Torn { seed: pick }));
+                inject(rule(None, 1, DiskFault::Torn { seed: pick }));
             }
             FaultKind::SyncFails { times } => {
-                disk.inject(rule(Some(OpKind::Sync), times, DiskFault::Io));
+                inject(rule(Some(OpKind::Sync), times, DiskFault::Io));
+            }
+            FaultKind::FolderSyncFails { times } => {
+                inject(rule(Some(OpKind::SyncFolder), times, DiskFault::Io));
+            }
+            FaultKind::FlipWrite => {
+                inject(rule(None, 1, DiskFault::FlipWrite { bit: pick }));
             }
             FaultKind::FlipRead => {
-                disk.inject(rule(None, 1, DiskFault::FlipRead { bit: pick }));
+                inject(rule(None, 1, DiskFault::FlipRead { bit: pick }));
             }
             FaultKind::MisdirectRead => {
-                disk.inject(rule(None, 1, DiskFault::MisdirectRead { blocks }));
+                inject(rule(None, 1, DiskFault::MisdirectRead { blocks }));
             }
             FaultKind::StaleRead { times } => {
-                events.push((fault.after / 2, Event::Remember));
-                disk.inject(rule(None, times, DiskFault::StaleRead));
+                events.push((fault.after / 2, Event::Remember, Arc::default()));
+                inject(rule(None, times, DiskFault::StaleRead));
             }
             FaultKind::LoseWrite { times } => {
-                disk.inject(rule(None, times, DiskFault::LoseWrite));
+                inject(rule(None, times, DiskFault::LoseWrite));
             }
             FaultKind::MisdirectWrite => {
-                disk.inject(rule(None, 1, DiskFault::MisdirectWrite { blocks }));
+                inject(rule(None, 1, DiskFault::MisdirectWrite { blocks }));
             }
-            FaultKind::Dead => disk.inject(rule(None, u64::MAX, DiskFault::Io)),
+            FaultKind::Dead => inject(rule(None, u64::MAX, DiskFault::Io)),
             FaultKind::Full { times } => {
-                disk.inject(rule(Some(OpKind::Create), times, DiskFault::Full));
+                inject(rule(Some(OpKind::Create), times, DiskFault::Full));
+            }
+            FaultKind::FullWrites { times } => {
+                for kind in [OpKind::Write, OpKind::WriteDurable, OpKind::SetLen] {
+                    inject(rule(Some(kind), times, DiskFault::Full));
+                }
             }
             FaultKind::FlipAtRest => {
-                events.push((fault.after, Event::FlipAtRest { pick, only_data }));
+                events.push((fault.after, Event::FlipAtRest { pick, only_data }, counter));
             }
-            FaultKind::Slow { ms, times } => events.push((fault.after, Event::Slow { ms, times })),
-            FaultKind::Hang { ms } => events.push((fault.after, Event::Slow { ms, times: 1 })),
+            FaultKind::Slow { ms, times } => {
+                events.push((fault.after, Event::Slow { ms, times }, counter));
+            }
+            FaultKind::Hang { ms } => {
+                events.push((fault.after, Event::Slow { ms, times: 1 }, counter));
+            }
             FaultKind::ClockStep { seconds } => {
-                events.push((fault.after, Event::StepClock { seconds }));
+                events.push((fault.after, Event::StepClock { seconds }, counter));
             }
         }
     }
@@ -208,17 +304,20 @@ fn write_kind(pick: u64) -> OpKind {
 }
 
 impl DiskPace {
-    fn play(&self, event: Event, state: &mut PaceState) {
+    fn play(&self, event: Event, fired: &AtomicU64, state: &mut PaceState) {
+        let mut has_struck = true;
         match event {
             Event::Remember => self.disk.remember(),
             Event::FlipAtRest { pick, only_data } => {
                 let part = if only_data { "shards/" } else { "" };
                 let flipped = self.disk.flip_some_bit(part, pick);
                 tracing::debug!(disk = self.index, ?flipped, "a bit is flipped at rest");
+                has_struck = flipped.is_some();
             }
             Event::Slow { ms, times } => state.slow = (ms, times),
             Event::StepClock { seconds } => self.clock.step_wall(seconds),
         }
+        fired.fetch_add(u64::from(has_struck), Ordering::Relaxed);
     }
 
     /// How long this moment of an operation takes.
@@ -253,10 +352,10 @@ impl Pace for DiskPace {
             let now = state.op_count / 2;
             let (due, later): (Vec<_>, Vec<_>) = std::mem::take(&mut state.events)
                 .into_iter()
-                .partition(|(at, _)| *at <= now);
+                .partition(|(at, ..)| *at <= now);
             state.events = later;
-            for (_, event) in due {
-                self.play(event, &mut state);
+            for (_, event, fired) in due {
+                self.play(event, &fired, &mut state);
             }
             if !self.is_paced && state.slow.1 == 0 {
                 return None;
@@ -264,5 +363,10 @@ impl Pace for DiskPace {
             self.delay(&mut state)
         };
         (!delay.is_zero()).then(|| self.clock.sleep(delay))
+    }
+
+    fn touch(&self, offset: u64, len_bytes: u64, written: &[u8]) {
+        self.trace
+            .note(&[offset, len_bytes, u64::from(crc32c(written))]);
     }
 }

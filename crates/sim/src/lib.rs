@@ -17,10 +17,12 @@ pub mod client;
 pub mod exec;
 pub mod faults;
 pub mod model;
+pub mod pool;
 pub mod run;
 pub mod scenario;
 pub mod shrink;
 pub mod tree;
+pub mod work;
 pub mod world;
 
 pub use run::{Report, Verdict, run};

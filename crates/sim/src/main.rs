@@ -7,11 +7,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use cairn_sim::faults::FaultKind;
 use cairn_sim::run::Counts;
 use cairn_sim::shrink::shrink;
 use cairn_sim::{Report, Scenario, Verdict, run};
 use clap::{Args, Parser, Subcommand};
 use parking_lot::Mutex;
+
+/// In so many seeds, and more, each kind of fault strikes.
+const FAULTS_SEEDS_MIN: u64 = 1000;
 
 /// Simulates the engine with crashes and failing disks, by seed.
 #[derive(Parser)]
@@ -218,6 +222,20 @@ fn many(args: &Run) -> anyhow::Result<()> {
         seeds as f64 / seconds,
         failed.len()
     );
+    let misses = |name: &&str| {
+        counts
+            .faults_fired
+            .get(name)
+            .is_none_or(|count| *count == 0)
+    };
+    let missed: Vec<&str> = FaultKind::NAMES
+        .iter()
+        .copied()
+        .filter(|name| misses(name))
+        .collect();
+    if !missed.is_empty() && failed.is_empty() && seeds >= FAULTS_SEEDS_MIN {
+        bail!("{seeds} seeds, and no fault of these kinds ever struck: {missed:?}");
+    }
     if let Some(scenario) = failed.first() {
         explain(scenario, &run(scenario), args)?;
         bail!("{} seeds failed", failed.len());

@@ -3,22 +3,26 @@
 //! Owns: the order of a life, when the power goes, what counts as a failure.
 //! Must not know: how clients choose, what may survive.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cairn_base::env::Env;
+use cairn_segment::SegmentStore;
 use cairn_testkit::{Crash, MemDisk, Rng};
 use parking_lot::Mutex;
 
 use crate::check;
 use crate::client::{self, Client};
 use crate::exec::{Executor, Stopped, Trace};
-use crate::faults::{self, Fault, FaultKind};
+use crate::faults::{self, Fault, FaultKind, Fired};
 use crate::model::{Judged, Model};
-use crate::scenario::{End, Life, Scenario, Shape, Trouble};
+use crate::pool::{self, Disks, Job, PoolFile, SharedFile};
+use crate::scenario::{End, Life, Scenario, Shape, Trouble, WorkKind};
 use crate::tree::{Found, FoundKind};
-use crate::world::{World, format_disks, read_everything};
+use crate::work::{self, Worker};
+use crate::world::{VOLUME, World, format_disks, read_everything};
 
 /// Steps of one life; more is a loop without end.
 const STEPS_MAX: u64 = 3_000_000;
@@ -30,6 +34,11 @@ const SCRUBS_MAX: u32 = 20;
 /// What the volume says of its space must be right in one of so many looks, so far apart.
 const SPACE_LOOKS_MAX: u32 = 5;
 const SPACE_LOOK_PAUSE: Duration = Duration::from_millis(300);
+/// Sets of disks that are taken away after the last life, at most.
+const SETS_MAX: usize = 15;
+/// Work in the background is waited for so long, and looked at so often.
+const WORK_WAIT_MAX: Duration = Duration::from_secs(600);
+const WORK_LOOK_PAUSE: Duration = Duration::from_millis(200);
 /// After so much time without clients everything that is garbage is gone.
 const IDLE_SECONDS_ENOUGH: u64 = 130;
 
@@ -58,14 +67,24 @@ pub struct Counts {
     /// Checks of everything after a start, with all disks and with some taken away.
     pub checks: u64,
     pub checks_without_disks: u64,
+    /// Those of them that were of all sets of disks, one after the other.
+    pub checks_of_all_sets: u64,
     pub verified_bytes: u64,
     /// Changes and writes that were not answered and did not survive.
     pub lost_changes: u64,
     pub lost_writes: u64,
     pub silent_faults: u64,
+    /// Times that each kind of fault struck.
+    pub faults_fired: BTreeMap<&'static str, u64>,
     pub gc_segments_removed: u64,
     pub gc_relocated_bytes: u64,
     pub repairs: u64,
+    /// Work in the background: shards that got to another disk, segments written anew because theirs could not,
+    /// disks that left the pool, segments scrubbed.
+    pub shards_moved: u64,
+    pub segments_rewritten: u64,
+    pub disks_left: u64,
+    pub segments_scrubbed: u64,
 }
 
 impl Counts {
@@ -77,13 +96,21 @@ impl Counts {
         self.refused_starts += other.refused_starts;
         self.checks += other.checks;
         self.checks_without_disks += other.checks_without_disks;
+        self.checks_of_all_sets += other.checks_of_all_sets;
         self.verified_bytes += other.verified_bytes;
         self.lost_changes += other.lost_changes;
         self.lost_writes += other.lost_writes;
         self.silent_faults += other.silent_faults;
+        for (kind, count) in &other.faults_fired {
+            *self.faults_fired.entry(kind).or_default() += count;
+        }
         self.gc_segments_removed += other.gc_segments_removed;
         self.gc_relocated_bytes += other.gc_relocated_bytes;
         self.repairs += other.repairs;
+        self.shards_moved += other.shards_moved;
+        self.segments_rewritten += other.segments_rewritten;
+        self.disks_left += other.disks_left;
+        self.segments_scrubbed += other.segments_scrubbed;
     }
 }
 
@@ -98,11 +125,20 @@ pub struct Report {
 /// What outlives a life.
 struct Pool {
     shape: Shape,
+    /// All that ever were, by number.
     disks: Vec<Arc<MemDisk>>,
+    file: SharedFile,
+    /// Members that are gone.
+    lost: BTreeSet<usize>,
+    /// Those that were, or had the trouble, since everything was known to have its full protection.
+    burdened: BTreeSet<usize>,
+    /// Whether any life had work in the background.
+    has_worked: bool,
     model: Arc<Mutex<Model>>,
     trace: Trace,
     verifiers: Arc<Mutex<Vec<[u8; 8]>>>,
     counts: Counts,
+    fired: Fired,
     rng: Rng,
 }
 
@@ -113,12 +149,20 @@ pub fn run(scenario: &Scenario) -> Report {
         .map(|index| MemDisk::new(format!("disk{index}"), shape.disk_mib << 20))
         .collect();
     let mut pool = Pool {
+        file: Arc::new(Mutex::new(PoolFile::new(shape.disk_count))),
+        lost: BTreeSet::new(),
+        burdened: match shape.trouble {
+            Trouble::Beyond => BTreeSet::new(),
+            _ => shape.bad_disks.iter().copied().collect(),
+        },
+        has_worked: false,
         shape,
         disks,
         model: Arc::new(Mutex::new(Model::new())),
         trace: Trace::default(),
         verifiers: Arc::default(),
         counts: Counts::default(),
+        fired: Fired::default(),
         rng: Rng::new(scenario.seed),
     };
     let mut verdict = Verdict::Passed;
@@ -129,11 +173,12 @@ pub fn run(scenario: &Scenario) -> Report {
         idle_seconds: 0,
         end: End::Close,
         without: Vec::new(),
+        work: None,
     };
-    // After the last one everything is looked at once more.
     let lives = scenario.lives.iter().chain(std::iter::once(&last));
     for (index, life) in lives.enumerate() {
-        match pool.live(index, life) {
+        let is_last = index == scenario.lives.len();
+        match pool.live(index, life, is_last) {
             // The volume could not be made: there is nothing to lose.
             Ok(Start::Refused) if index == 0 => break,
             Ok(_) => {}
@@ -143,6 +188,13 @@ pub fn run(scenario: &Scenario) -> Report {
             }
         }
     }
+    if scenario.has_all_sets()
+        && verdict == Verdict::Passed
+        && let Err(error) = pool.check_all_sets()
+    {
+        verdict = Verdict::Failed(format!("after the last life: {error}"));
+    }
+    pool.counts.faults_fired = pool.fired.counts();
     Report {
         verdict,
         trace: pool.trace.hash(),
@@ -168,6 +220,8 @@ struct Progress {
     lost_writes: AtomicU64,
     checks: AtomicU64,
     fs: Mutex<Option<World>>,
+    work: Arc<work::Done>,
+    is_work_done: AtomicBool,
 }
 
 impl Progress {
@@ -182,12 +236,18 @@ impl Progress {
 }
 
 impl Pool {
-    fn live(&mut self, index: usize, life: &Life) -> Result<Start, String> {
+    /// Fails with what is wrong. The last one has no clients: after it everything is looked at once more.
+    fn live(&mut self, index: usize, life: &Life, is_last: bool) -> Result<Start, String> {
         let is_first = index == 0;
         let seed = self.rng.u64();
-        if !is_first && !life.without.is_empty() {
-            self.check_without(&life.without, seed)?;
+        // After the last crash, too.
+        let is_wanted = !life.without.is_empty() || (is_last && self.shape.promises_losses());
+        if !is_first && is_wanted {
+            if let Some(gone) = self.gone_set(&life.without, seed) {
+                self.check_without(&gone, seed)?;
+            }
         }
+        let job = self.begin_job(life, is_first);
         let mut exec = Executor::new(
             seed,
             self.shape.picking,
@@ -208,9 +268,21 @@ impl Pool {
         });
         let progress = Arc::new(Progress::default());
         let removals = self.arm(life, &exec);
+        let disks = Disks::new(&self.file.lock(), &self.disks, &self.lost);
+        let spare_index = self.disks.len() - 1;
+        self.has_worked |= job.is_some();
+        let life_has_work = self.has_worked;
         let driver = Driver {
             env: exec.env.clone(),
-            disks: self.disks.iter().cloned().enumerate().collect(),
+            disks,
+            file: self.file.clone(),
+            lost: self.lost.clone(),
+            is_burdened: !self.burdened.is_empty() && life_has_work,
+            job,
+            // The newest one is blank, if there is one that is no member yet.
+            spare: job
+                .filter(|_| !self.file.lock().has(spare_index))
+                .map(|_| (spare_index, self.disks[spare_index].clone())),
             life: life.clone(),
             shared: shared.clone(),
             progress: progress.clone(),
@@ -223,6 +295,10 @@ impl Pool {
             end: life.end,
             is_first,
             removals,
+            // A scrub moves nothing.
+            after_move_steps: job
+                .filter(|job| job.kind != WorkKind::Scrub)
+                .and_then(|_| life.work?.power_off_after),
         };
         let stopped = run_to_end(&mut exec, &at, &shared, &progress);
         let failure = shared.failure.lock().clone();
@@ -241,6 +317,20 @@ impl Pool {
             .collect();
         drop(progress.fs.lock().take());
         drop(exec);
+        if let Some(Job {
+            kind: WorkKind::Rebuild {
+                comes_back: true, ..
+            },
+            disk: Some(disk),
+        }) = job
+        {
+            self.lost.remove(&disk);
+        }
+        let file = self.file.lock().clone();
+        self.lost.retain(|index| file.has(*index));
+        if progress.work.is_whole.load(Ordering::Relaxed) {
+            self.burdened.clear();
+        }
         if let Some(failure) = failure {
             return Err(failure);
         }
@@ -260,9 +350,43 @@ impl Pool {
         Ok(Start::Served)
     }
 
+    /// M disks that may be taken away now.
+    fn gone_set(&self, wanted: &[usize], seed: u64) -> Option<BTreeSet<usize>> {
+        let file = self.file.lock();
+        let mut rng = Rng::new(seed);
+        let (lost, burdened) = (&self.lost, &self.burdened);
+        pool::gone_set(&self.shape, &file, lost, burdened, wanted, &mut rng)
+    }
+
+    /// What is to be done beside the clients of a life: a disk may be gone for it, another one be new.
+    fn begin_job(&mut self, life: &Life, is_first: bool) -> Option<Job> {
+        let work = life.work.as_ref()?;
+        // The pool is made with all its disks.
+        if is_first && matches!(work.kind, WorkKind::Rebuild { .. }) {
+            return None;
+        }
+        let file = self.file.lock().clone();
+        let job = pool::job_of(work, &self.shape, &file, &self.lost, &self.burdened)?;
+        let has_spare = match job.kind {
+            WorkKind::Drain { has_spare } | WorkKind::Rebuild { has_spare, .. } => has_spare,
+            WorkKind::Scrub => false,
+        };
+        if let (WorkKind::Rebuild { .. }, Some(disk)) = (job.kind, job.disk) {
+            self.lost.insert(disk);
+            self.burdened.insert(disk);
+        }
+        if has_spare {
+            let label = format!("disk{}", self.disks.len());
+            self.disks
+                .push(MemDisk::new(label, self.shape.disk_mib << 20));
+        }
+        Some(job)
+    }
+
     fn format(&self, exec: &mut Executor) -> Result<(), String> {
         let done = Arc::new(Mutex::new(None));
-        let (disks, result) = (self.disks.clone(), done.clone());
+        let result = done.clone();
+        let disks = self.disks[..self.shape.disk_count].to_vec();
         let task = async move {
             let formatted = format_disks(&disks).await;
             *result.lock() = Some(formatted);
@@ -284,6 +408,7 @@ impl Pool {
                 is_paced: self.shape.is_paced,
                 is_uneven: self.shape.is_uneven,
                 removals: removals.clone(),
+                fired: self.fired.clone(),
                 seed: self.rng.u64(),
                 clock: exec.clock.clone(),
                 trace: self.trace.clone(),
@@ -302,6 +427,10 @@ impl Pool {
         self.counts.lost_changes += get(&progress.lost_changes);
         self.counts.lost_writes += get(&progress.lost_writes);
         self.counts.checks += get(&progress.checks);
+        self.counts.shards_moved += get(&progress.work.shards_moved);
+        self.counts.segments_rewritten += get(&progress.work.segments_rewritten);
+        self.counts.disks_left += get(&progress.work.disks_left);
+        self.counts.segments_scrubbed += get(&progress.work.segments_scrubbed);
         self.counts.silent_faults += self
             .disks
             .iter()
@@ -327,15 +456,26 @@ impl Pool {
         }
     }
 
+    /// What is there without any M of the disks that may be lost.
+    fn check_all_sets(&mut self) -> Result<(), String> {
+        let sets = {
+            let file = self.file.lock();
+            pool::all_gone_sets(&self.shape, &file, &self.lost, &self.burdened, SETS_MAX)
+        };
+        for set in sets {
+            let seed = self.rng.u64();
+            self.check_without(&set, seed)?;
+            self.counts.checks_of_all_sets += 1;
+        }
+        Ok(())
+    }
+
     /// What is there without some of the disks, on copies of the others.
-    fn check_without(&mut self, without: &[usize], seed: u64) -> Result<(), String> {
-        let disks: Vec<(usize, Arc<MemDisk>)> = self
-            .disks
-            .iter()
-            .enumerate()
-            .filter(|(index, _)| !without.contains(index))
-            .map(|(index, disk)| (index, MemDisk::from_snapshot(&disk.snapshot())))
-            .collect();
+    fn check_without(&mut self, without: &BTreeSet<usize>, seed: u64) -> Result<(), String> {
+        let mut disks = Disks::new(&self.file.lock(), &self.disks, without);
+        for (_, disk) in &mut disks.there {
+            *disk = MemDisk::from_snapshot(&disk.snapshot());
+        }
         let mut exec = Executor::new(
             seed,
             self.shape.picking,
@@ -375,6 +515,8 @@ struct PowerOff {
     is_first: bool,
     /// Shards deleted so far.
     removals: Arc<AtomicU64>,
+    /// After so many steps of moves and deletions of shards, whatever clients do.
+    after_move_steps: Option<u32>,
 }
 
 /// Steps after the deletion of a shard within which the power goes, where it is to go then.
@@ -406,7 +548,13 @@ fn run_to_end(
         // A volume that is not made yet has nothing to lose: the first life begins when it is.
         let may_crash = !at.is_first || progress.has_started.load(Ordering::Relaxed);
         let begun = shared.ops_begun.load(Ordering::Relaxed);
-        if power_off_at.is_none() && may_crash && begun >= after_ops {
+        if let Some(wanted) = at.after_move_steps {
+            let move_steps =
+                progress.work.steps.load(Ordering::Relaxed) + at.removals.load(Ordering::Relaxed);
+            if power_off_at.is_none() && move_steps >= u64::from(wanted) {
+                power_off_at = Some(steps + then_steps % REMOVAL_STEPS);
+            }
+        } else if power_off_at.is_none() && may_crash && begun >= after_ops {
             if !at_removal {
                 power_off_at = Some(steps + then_steps);
             } else {
@@ -432,7 +580,12 @@ fn bytes_in(found: &Found) -> u64 {
 /// The task that leads through one life.
 struct Driver {
     env: Env,
-    disks: Vec<(usize, Arc<MemDisk>)>,
+    disks: Disks,
+    file: SharedFile,
+    lost: BTreeSet<usize>,
+    is_burdened: bool,
+    job: Option<Job>,
+    spare: Option<(usize, Arc<MemDisk>)>,
     life: Life,
     shared: Arc<client::Life>,
     progress: Arc<Progress>,
@@ -464,16 +617,23 @@ impl Driver {
             self.verify(&fs).await?;
         }
         self.progress.has_started.store(true, Ordering::Relaxed);
+        let Some(fs) = self.move_state(fs).await else {
+            return Ok(());
+        };
         self.check_verifier(&fs)?;
         if let Some(world) = &*self.progress.fs.lock() {
             world.sweep(&self.env);
         }
+        let had_work = self.has_work();
+        self.start_work();
         for _ in 0..shape.client_count {
+            let seed = self.rng.u64();
             let client = Client {
                 life: self.shared.clone(),
                 fs: fs.clone(),
                 env: self.env.clone(),
-                rng: Rng::new(self.rng.u64()),
+                rng: Rng::new(seed),
+                more: Rng::new(seed ^ 0x3c9b_11f7),
             };
             let work = client.run(self.life.op_count, self.life.pause_ms_max);
             self.env.spawner.spawn("client", Box::pin(work));
@@ -483,19 +643,22 @@ impl Driver {
             .clock
             .sleep(Duration::from_secs(self.life.idle_seconds))
             .await;
+        self.work_done().await;
         if self.shared.has_failed() {
             return Ok(());
         }
         match check::recount(fs.meta()) {
-            Err(error) if !self.is_trouble_excused() => return Err(error),
+            Err(error) if !self.has_stopped(&fs) => return Err(error),
             _ => {}
         }
-        if !self.is_trouble_excused() {
+        // While disks come and leave their room is not what counts.
+        if !self.is_trouble_excused() && !had_work {
             self.check_space(&fs).await?;
         }
         if self.life.op_count == 0 {
             self.check_repairs(&fs).await?;
         }
+        self.check_work()?;
         if self.life.end == End::Close {
             match fs.close().await {
                 Ok(()) => self.progress.was_closed.store(true, Ordering::Relaxed),
@@ -506,6 +669,80 @@ impl Driver {
             }
         }
         Ok(())
+    }
+
+    fn has_work(&self) -> bool {
+        let file = self.file.lock();
+        self.job.is_some()
+            || self.is_burdened
+            || !self.lost.is_empty()
+            || file.leaving().next().is_some()
+    }
+
+    /// Has the state moved off a disk that leaves; `None` if nothing is served any more, which the trouble excuses.
+    async fn move_state(&self, fs: cairn_fs::Fs) -> Option<cairn_fs::Fs> {
+        let world = self.progress.fs.lock().clone();
+        let (Some(mut world), Some(_)) = (world, self.disks.file.leaving().next()) else {
+            return Some(fs);
+        };
+        drop(fs);
+        let moved = world.move_state(&self.env, &self.shared.shape, &self.disks);
+        if let Err(why) = moved.await {
+            *self.progress.refused_start.lock() = Some(why);
+            return None;
+        }
+        let fs = world.fs.clone();
+        *self.progress.fs.lock() = Some(world);
+        Some(fs)
+    }
+
+    /// Starts what this life brings, and goes on with what earlier ones left.
+    fn start_work(&self) {
+        self.progress
+            .is_work_done
+            .store(!self.has_work(), Ordering::Relaxed);
+        let world = self.progress.fs.lock().clone();
+        let (Some(world), true) = (world, self.has_work()) else {
+            return;
+        };
+        let worker = Worker {
+            job: self.job,
+            spare: self.spare.clone(),
+            lost: self.lost.clone(),
+            ..Worker::new(
+                &self.env,
+                &self.shared,
+                &world,
+                &self.file,
+                &self.progress.work,
+            )
+        };
+        let progress = self.progress.clone();
+        let done = move || progress.is_work_done.store(true, Ordering::Relaxed);
+        let task = work::in_background(worker, done);
+        self.env.spawner.spawn("work", Box::pin(task));
+    }
+
+    /// Waits for the work, but not for ever: on disks that hang, or have no space, it may not end.
+    async fn work_done(&self) {
+        let since = self.env.clock.monotonic();
+        let is_done = || self.progress.is_work_done.load(Ordering::Relaxed);
+        while !is_done() && self.env.clock.monotonic().saturating_sub(since) < WORK_WAIT_MAX {
+            self.env.clock.sleep(WORK_LOOK_PAUSE).await;
+        }
+    }
+
+    /// In the last life what can be moved is, and a disk that leaves has left.
+    fn check_work(&self) -> Result<(), String> {
+        let shape = &self.shared.shape;
+        let is_due = self.life.op_count == 0 && shape.trouble == Trouble::Crashes;
+        let file = self.file.lock();
+        match file.leaving().next() {
+            Some(member) if is_due && shape.disk_mib >= 512 => {
+                Err(format!("{member:?} does not leave the pool"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether the volume may have stopped serving.
@@ -554,7 +791,7 @@ impl Driver {
             Some(world) => (world.segments.clone(), world.code()),
             None => return Ok(()),
         };
-        let disks: Vec<&MemDisk> = self.disks.iter().map(|(_, disk)| &**disk).collect();
+        let disks: Vec<&MemDisk> = self.disks.there.iter().map(|(_, disk)| &**disk).collect();
         for look in 1..=SPACE_LOOKS_MAX {
             let space = fs.space().await;
             let space = space.map_err(|error| format!("space: {error}"))?;
@@ -615,6 +852,25 @@ impl Driver {
                 break;
             }
             is_all_repaired = stats.repairs_skipped == before.repairs_skipped;
+        }
+        self.check_shards(&segments).await
+    }
+
+    /// What a scrub of shards has repaired is right when it is looked at again.
+    async fn check_shards(&self, segments: &Arc<SegmentStore>) -> Result<(), String> {
+        let pace = cairn_segment::Pace::new(self.env.clock.clone(), 0);
+        let mut ids = segments.segment_ids(VOLUME).unwrap_or_default();
+        ids.sort_unstable();
+        for id in ids {
+            let scrub = || segments.scrub_segment(VOLUME, id, &pace);
+            let (Ok(first), Ok(again)) = (scrub().await, scrub().await) else {
+                return Ok(());
+            };
+            if first.repaired_bytes == first.wrong_bytes && again.wrong_bytes > 0 {
+                return Err(format!(
+                    "a scrub of {id} repaired {first:?}, and another finds {again:?}"
+                ));
+            }
         }
         Ok(())
     }

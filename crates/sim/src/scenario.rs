@@ -71,6 +71,9 @@ pub struct Shape {
     /// Now and then an operation of a disk takes very much longer than others.
     #[serde(default)]
     pub is_uneven: bool,
+    /// Clients change owners, too.
+    #[serde(default)]
+    pub has_owners: bool,
     /// Scenarios written down before there was this play as they did.
     #[serde(default)]
     pub space: Space,
@@ -107,6 +110,37 @@ pub struct Life {
     pub end: End,
     /// Check also what is readable without these disks, before it begins.
     pub without: Vec<usize>,
+    /// Work in the background, beside what earlier lives have left to do.
+    #[serde(default)]
+    pub work: Option<Work>,
+}
+
+/// What is done to the pool's disks while clients work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Work {
+    pub kind: WorkKind,
+    /// Decides which disk, among those that the promises allow.
+    pub pick: u64,
+    /// The power goes just after so many steps of moves and deletions of shards, instead of after operations of
+    /// clients.
+    pub power_off_after: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkKind {
+    /// Everything is moved off a disk, which then leaves; a new one takes its place, or none if the others are
+    /// enough.
+    Drain { has_spare: bool },
+    /// A disk is gone from the start on: what it had is made anew from the others.
+    Rebuild {
+        has_spare: bool,
+        /// Nobody said that it is gone for good, and the next life has it again, as it was.
+        comes_back: bool,
+    },
+    /// All shards and all records are checked and repaired.
+    Scrub,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -148,8 +182,13 @@ impl Keep {
 impl Shape {
     /// How many disks may be lost.
     pub fn tolerated(&self) -> usize {
+        self.tolerated_of(self.disk_count)
+    }
+
+    /// The same of data that is written when the pool has so many disks.
+    pub fn tolerated_of(&self, disk_count: usize) -> usize {
         match self.protection {
-            Protection::Default => match self.disk_count {
+            Protection::Default => match disk_count {
                 0 | 1 => 0,
                 2 => 1,
                 _ => 2,
@@ -160,14 +199,24 @@ impl Shape {
         }
     }
 
-    /// Copies of the metadata: as a server keeps them.
-    pub fn metadata_copies(&self) -> usize {
-        let of_pool = match self.disk_count {
+    /// Copies of the metadata in a pool of so many disks: as a server keeps them.
+    pub fn metadata_copies(&self, disk_count: usize) -> usize {
+        let of_pool = match disk_count {
             0 | 1 => 0,
             2 => 1,
             _ => 2,
         };
-        1 + self.tolerated().max(of_pool)
+        1 + self.tolerated_of(disk_count).max(of_pool)
+    }
+
+    /// Whether everything that was answered is there without any set of so many disks that has those with the
+    /// trouble.
+    pub fn promises_losses(&self) -> bool {
+        let is_promised = matches!(
+            self.trouble,
+            Trouble::Crashes | Trouble::BadDisks | Trouble::Full
+        );
+        is_promised && self.tolerated() > 0
     }
 }
 
@@ -192,7 +241,32 @@ impl Scenario {
                 *at_removal = more.below(4) == 0;
             }
         }
+        let mut kinds = Rng::new(seed ^ 0x0f1b_77d3);
+        shape.has_owners = kinds.coin();
+        for life in &mut lives {
+            life.faults.extend(draw_newer(&mut kinds, &shape));
+        }
+        let mut work = Rng::new(seed ^ 0x6d0f_e5a1);
+        if work.coin() {
+            for life in &mut lives {
+                life.work = draw_work(&mut work, &shape);
+                let Some(drawn) = life.work else { continue };
+                life.faults
+                    .extend(draw_beside(&mut work, &shape, drawn.kind));
+                // What is written anew is deleted where it was: that is where it hurts most.
+                if let End::Crash { at_removal, .. } = &mut life.end
+                    && drawn.power_off_after.is_none()
+                {
+                    *at_removal = work.coin();
+                }
+            }
+        }
         Self { seed, shape, lives }
+    }
+
+    /// Whether all sets of disks that may be lost are taken away after the last life.
+    pub fn has_all_sets(&self) -> bool {
+        self.shape.promises_losses() && Rng::new(self.seed ^ 0xa115_e75).below(10) == 0
     }
 
     pub fn faults(&self) -> impl Iterator<Item = &Fault> {
@@ -239,6 +313,7 @@ fn draw_shape(rng: &mut Rng) -> Shape {
         is_data_heavy: rng.below(3) == 0,
         is_paced: rng.below(4) != 0,
         is_uneven: false,
+        has_owners: false,
         bad_disks: Vec::new(),
         space: Space::default(),
     };
@@ -329,11 +404,7 @@ fn draw_life(rng: &mut Rng, shape: &Shape, is_last: bool) -> Life {
             at_removal: false,
         }
     };
-    let may_check_without = matches!(
-        shape.trouble,
-        Trouble::Crashes | Trouble::BadDisks | Trouble::Full
-    );
-    let without = if may_check_without && shape.tolerated() > 0 && rng.coin() {
+    let without = if shape.promises_losses() && rng.coin() {
         draw_disks(rng, shape.disk_count, shape.tolerated(), &shape.bad_disks)
     } else {
         Vec::new()
@@ -346,7 +417,32 @@ fn draw_life(rng: &mut Rng, shape: &Shape, is_last: bool) -> Life {
         idle_seconds: one_of(rng, &[0, 1, 5, 130]),
         end,
         without,
+        work: None,
     }
+}
+
+fn draw_work(rng: &mut Rng, shape: &Shape) -> Option<Work> {
+    if rng.below(3) == 0 {
+        return None;
+    }
+    let has_spare = rng.below(3) != 0;
+    let kind = match rng.below(8) {
+        0..3 => WorkKind::Drain { has_spare },
+        3..7 if shape.tolerated() > 0 => WorkKind::Rebuild {
+            has_spare,
+            comes_back: rng.below(4) == 0,
+        },
+        3 => WorkKind::Drain { has_spare },
+        _ => WorkKind::Scrub,
+    };
+    Some(Work {
+        kind,
+        pick: rng.u64(),
+        power_off_after: (rng.below(3) != 0).then(|| {
+            let within = one_of(rng, &[4, 8, 30]);
+            1 + rng.below(within) as u32
+        }),
+    })
 }
 
 fn draw_faults(rng: &mut Rng, shape: &Shape) -> Vec<Fault> {
@@ -388,6 +484,48 @@ fn draw_faults(rng: &mut Rng, shape: &Shape) -> Vec<Fault> {
         });
     }
     faults
+}
+
+/// Reads that fail while shards are made anew from others.
+fn draw_beside(rng: &mut Rng, shape: &Shape, kind: WorkKind) -> Option<Fault> {
+    let is_bad = matches!(shape.trouble, Trouble::BadDisks | Trouble::Errors);
+    if !is_bad || kind == WorkKind::Scrub || rng.coin() {
+        return None;
+    }
+    Some(Fault {
+        disk: one_of(rng, &shape.bad_disks),
+        after: rng.below(30),
+        pick: rng.u64(),
+        kind: FaultKind::ReadFails {
+            times: 1 + rng.below(12),
+        },
+    })
+}
+
+/// Kinds that were added later, so that seeds keep the faults that they had.
+fn draw_newer(rng: &mut Rng, shape: &Shape) -> Option<Fault> {
+    if rng.below(3) != 0 || shape.bad_disks.is_empty() {
+        return None;
+    }
+    let folder_sync_fails = FaultKind::FolderSyncFails {
+        times: 1 + rng.below(2),
+    };
+    let full_writes = FaultKind::FullWrites {
+        times: one_of(rng, &[1, 3, 40]),
+    };
+    let kind = match (shape.trouble, rng.below(3)) {
+        (Trouble::Crashes | Trouble::Beyond, _) => return None,
+        (Trouble::Full, _) | (Trouble::BadDisks, 0) => full_writes,
+        (Trouble::Errors, _) | (Trouble::BadDisks, 1) => folder_sync_fails,
+        (Trouble::BadDisks, _) => FaultKind::FlipWrite,
+    };
+    let within = one_of(rng, &[4, 12, 40, 400]);
+    Some(Fault {
+        disk: one_of(rng, &shape.bad_disks),
+        after: rng.below(within),
+        pick: rng.u64(),
+        kind,
+    })
 }
 
 /// Errors that are not silent.

@@ -48,6 +48,7 @@ fn candidates(scenario: &Scenario) -> Vec<Scenario> {
             });
         }
         add(&|smaller| smaller.lives[index].without.clear());
+        add(&|smaller| smaller.lives[index].work = None);
         add(&|smaller| smaller.lives[index].op_count /= 2);
         add(&|smaller| smaller.lives[index].op_count = life.op_count.saturating_sub(1));
         add(&|smaller| smaller.lives[index].idle_seconds = 0);

@@ -27,6 +27,8 @@ pub struct Node {
     pub kind: Kind,
     pub nlink: u32,
     pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
     pub parent: NodeId,
     pub xattrs: BTreeMap<Name, Vec<u8>>,
 }
@@ -75,6 +77,12 @@ pub enum Change {
         node: NodeId,
         mode: u32,
     },
+    /// Only what is given.
+    Chown {
+        node: NodeId,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    },
     /// Of a file; what it does to the bytes is not the tree's.
     Cut {
         node: NodeId,
@@ -112,6 +120,8 @@ impl Node {
             kind,
             nlink,
             mode,
+            uid: 0,
+            gid: 0,
             parent,
             xattrs: BTreeMap::new(),
         }
@@ -156,8 +166,11 @@ impl Tree {
     pub fn expect(&self, change: &Change) -> Result<bool, FsError> {
         let mut after = self.clone();
         after.apply(change)?;
-        // A cut and a change of mode are always written, also to what was there.
-        let is_attribute = matches!(change, Change::Chmod { .. } | Change::Cut { .. });
+        // A cut and a change of mode or owner are always written, also to what was there.
+        let is_attribute = matches!(
+            change,
+            Change::Chmod { .. } | Change::Chown { .. } | Change::Cut { .. }
+        );
         let is_xattr = matches!(change, Change::SetXattr { .. });
         Ok(is_attribute || is_xattr || after != *self)
     }
@@ -193,6 +206,12 @@ impl Tree {
             Change::Link { node, dir, name } => self.link(*node, *dir, name),
             Change::Chmod { node, mode } => {
                 self.node(*node)?.mode = *mode;
+                Ok(())
+            }
+            Change::Chown { node, uid, gid } => {
+                let node = self.node(*node)?;
+                node.uid = uid.unwrap_or(node.uid);
+                node.gid = gid.unwrap_or(node.gid);
                 Ok(())
             }
             Change::Cut { node, .. } => match self.get(*node)?.kind {
@@ -343,6 +362,8 @@ pub struct FoundNode {
     pub kind: FoundKind,
     pub nlink: u32,
     pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
     pub xattrs: BTreeMap<Name, Vec<u8>>,
 }
 
@@ -382,6 +403,12 @@ pub fn match_tree(
         }
         if is.mode != node.mode {
             return Err(format!("{path}: mode {:o}, want {:o}", is.mode, node.mode));
+        }
+        if (is.uid, is.gid) != (node.uid, node.gid) {
+            return Err(format!(
+                "{path}: owner {}:{}, want {}:{}",
+                is.uid, is.gid, node.uid, node.gid
+            ));
         }
         if is.xattrs != node.xattrs {
             return Err(format!("{path}: extended attributes differ"));

@@ -16,9 +16,10 @@ use cairn_fs::{
 };
 use cairn_meta::{MetaCache, MetaSettings, MetaStore};
 use cairn_segment::{Compression, SegmentSettings, SegmentStore};
-use cairn_shard::{ShardDisk, ShardSettings};
+use cairn_shard::{ShardDisk, ShardError, ShardSettings};
 use cairn_testkit::MemDisk;
 
+use crate::pool::Disks;
 use crate::scenario::{Protection, Shape};
 use crate::tree::{Found, FoundKind, FoundNode};
 
@@ -32,6 +33,7 @@ const OPEN_SHARDS_MAX: usize = 1 << 16;
 const PAGE_ENTRIES: usize = 7;
 
 /// A volume that is served.
+#[derive(Clone)]
 pub struct World {
     pub fs: Fs,
     pub segments: Arc<SegmentStore>,
@@ -39,12 +41,13 @@ pub struct World {
     pub shard_disks: Vec<Arc<ShardDisk>>,
 }
 
-fn disk_id(index: usize) -> DiskId {
+pub fn disk_id(index: usize) -> DiskId {
     DiskId(index as u128 + 1)
 }
 
-fn meta_settings(shape: &Shape) -> MetaSettings {
-    let mut settings = MetaSettings::new(shape.metadata_copies(), MetaCache::new(1 << 20));
+/// `copies` of log and state are kept.
+fn meta_settings(shape: &Shape, copies: usize) -> MetaSettings {
+    let mut settings = MetaSettings::new(copies, MetaCache::new(1 << 20));
     settings.log_file_bytes = shape.log_file_kib << 10;
     settings.log_bytes_max = shape.log_kib_max << 10;
     settings.ship_bytes = (shape.log_kib_max << 10) / 2;
@@ -87,43 +90,64 @@ fn gc_settings(shape: &Shape) -> GcSettings {
 /// Makes each disk one of the pool's.
 pub async fn format_disks(disks: &[Arc<MemDisk>]) -> Result<(), String> {
     for (index, disk) in disks.iter().enumerate() {
-        let disk: Arc<dyn Disk> = disk.clone();
-        ShardDisk::format(disk, POOL, disk_id(index), Timestamp::new(1, 0))
+        format_disk(index, disk)
             .await
             .map_err(|error| error.to_string())?;
     }
     Ok(())
 }
 
+pub async fn format_disk(index: usize, disk: &Arc<MemDisk>) -> Result<(), ShardError> {
+    let disk: Arc<dyn Disk> = disk.clone();
+    ShardDisk::format(disk, POOL, disk_id(index), Timestamp::new(1, 0)).await
+}
+
+pub async fn open_disk(shape: &Shape, disk: &Arc<MemDisk>) -> Result<Arc<ShardDisk>, ShardError> {
+    let settings = ShardSettings {
+        open_shards_max: OPEN_SHARDS_MAX,
+        recycled_files_max: shape.space.recycled_files_max,
+        ..ShardSettings::default()
+    };
+    ShardDisk::open(disk.clone(), POOL, settings).await
+}
+
+/// Disks with metadata, those that are preferred first.
+type MetaDisks = Vec<(DiskId, Arc<dyn Disk>)>;
+
 impl World {
-    /// Starts on these disks, each with its number; a disk that cannot be opened counts as missing.
+    /// Starts on the disks of a pool that are there; one that cannot be opened counts as missing.
     pub async fn start(
         env: &Env,
         shape: &Shape,
-        disks: &[(usize, Arc<MemDisk>)],
+        disks: &Disks,
         is_new: bool,
     ) -> Result<Self, String> {
         let mut shard_disks = Vec::new();
-        let mut members: Vec<(DiskId, Arc<dyn Disk>)> = Vec::new();
-        let shard_settings = ShardSettings {
-            open_shards_max: OPEN_SHARDS_MAX,
-            recycled_files_max: shape.space.recycled_files_max,
-            ..ShardSettings::default()
-        };
-        for (index, disk) in disks {
-            let disk: Arc<dyn Disk> = disk.clone();
-            match ShardDisk::open(disk.clone(), POOL, shard_settings.clone()).await {
+        let (mut members, mut leaving): (MetaDisks, MetaDisks) = Default::default();
+        for (member, disk) in &disks.there {
+            match open_disk(shape, disk).await {
                 Ok(opened) => {
                     shard_disks.push(opened);
-                    members.push((disk_id(*index), disk));
+                    let side = match member.is_leaving {
+                        true => &mut leaving,
+                        false => &mut members,
+                    };
+                    side.push((member.id(), disk.clone()));
                 }
                 Err(error) => tracing::debug!(%error, "a disk is missing"),
             }
         }
-        let missing = (0..shape.disk_count)
-            .map(disk_id)
-            .filter(|id| !members.iter().any(|(member, _)| member == id))
+        let missing = disks
+            .file
+            .members
+            .iter()
+            .map(|member| member.id())
+            .filter(|id| !shard_disks.iter().any(|disk| disk.id() == *id))
             .collect();
+        // As many on disks that stay, whichever of those that leave have some.
+        let copies = shape.metadata_copies(disks.file.staying_count()) + leaving.len();
+        // Until the metadata was moved off them, those that leave may be the only ones that know what was changed last.
+        members.extend(leaving);
         let segment_settings = SegmentSettings {
             shard_len_bytes: shape.space.shard_kib << 10,
             shard_len_bytes_min: shape.space.shard_kib << 10,
@@ -132,30 +156,80 @@ impl World {
         };
         let segments =
             SegmentStore::new(env.clone(), segment_settings, shard_disks.clone(), missing);
-        let settings = FsSettings {
-            policy: policy(shape),
-            dirty: DirtyBudget::new(shape.dirty_kib << 10),
-            gc: gc_settings(shape),
-            ..FsSettings::new(env.clone(), VOLUME, "main")
-        };
+        for member in disks.file.members.iter().filter(|it| it.is_leaving) {
+            segments.disk_leaving(member.id(), true);
+        }
         let fs = if is_new {
-            let meta = MetaStore::create(env.clone(), meta_settings(shape), VOLUME, members)
+            let settings = meta_settings(shape, copies);
+            let meta = MetaStore::create(env.clone(), settings, VOLUME, members)
                 .await
                 .map_err(|error| format!("making the metadata: {error}"))?;
-            Fs::format(settings, meta, segments.clone()).await
+            let fs = Fs::format(fs_settings(env, shape), meta, segments.clone()).await;
+            fs.map_err(|error| format!("opening the volume: {error}"))?
         } else {
-            let (meta, recovered) =
-                MetaStore::open(env.clone(), meta_settings(shape), VOLUME, members)
-                    .await
-                    .map_err(|error| format!("opening the metadata: {error}"))?;
-            Fs::open(settings, meta, recovered.journal, segments.clone()).await
+            open_volume(env, shape, &segments, copies, members, Vec::new()).await?
         };
-        let fs = fs.map_err(|error| format!("opening the volume: {error}"))?;
         Ok(Self {
             fs,
             segments,
             shard_disks,
         })
+    }
+
+    /// Opens the volume again with its state on another disk, if the one it is on leaves: as a server does it, which
+    /// is what has to be done before that disk can go.
+    pub async fn move_state(
+        &mut self,
+        env: &Env,
+        shape: &Shape,
+        disks: &Disks,
+    ) -> Result<(), String> {
+        let meta = self.fs.meta();
+        let primary = meta.primary_disk();
+        let leaves = |id: DiskId| disks.file.is_leaving(id);
+        if !leaves(primary) || disks.there.iter().all(|(member, _)| member.is_leaving) {
+            return Ok(());
+        }
+        for (other, _) in &disks.there {
+            if other.is_leaving
+                && other.id() != primary
+                && meta.retire_disk(other.id()).await.is_err()
+            {
+                return Ok(());
+            }
+        }
+        let copies = shape.metadata_copies(disks.file.staying_count());
+        // The disk still has one of the copies, and the others have all that is wanted without it: also of what is
+        // changed from here on until the volume is closed.
+        let copied = async {
+            meta.set_copies(copies + 1).await?;
+            meta.ship().await
+        };
+        if copied.await.is_err() {
+            return Ok(());
+        }
+        let stats = meta.stats();
+        let (mut members, mut left): (MetaDisks, MetaDisks) = Default::default();
+        for (member, disk) in &disks.there {
+            let id = member.id();
+            if id == primary {
+                left.push((id, disk.clone()));
+            } else if !leaves(id) && !stats.failed_disks.contains(&id) {
+                members.push((id, disk.clone()));
+            }
+        }
+        let states = stats.states.iter();
+        let states = states.filter(|state| state.position.0 + 1 >= stats.log_start.0);
+        let states: Vec<DiskId> = states.map(|state| state.disk).collect();
+        let has_state = |id: &DiskId| stats.log_start.0 <= 1 || states.contains(id);
+        let has_log = members.iter().any(|(id, _)| stats.log_disks.contains(id));
+        if !has_log || !members.iter().any(|(id, _)| has_state(id)) {
+            return Ok(());
+        }
+        let closed = self.fs.close().await;
+        tracing::debug!(?closed, "opening the volume on other disks");
+        self.fs = open_volume(env, shape, &self.segments, copies, members, left).await?;
+        Ok(())
     }
 
     /// The code that new data gets.
@@ -175,6 +249,33 @@ impl World {
         };
         env.spawner.spawn("sweep", Box::pin(task));
     }
+}
+
+fn fs_settings(env: &Env, shape: &Shape) -> FsSettings {
+    FsSettings {
+        policy: policy(shape),
+        dirty: DirtyBudget::new(shape.dirty_kib << 10),
+        gc: gc_settings(shape),
+        ..FsSettings::new(env.clone(), VOLUME, "main")
+    }
+}
+
+/// Opens the volume with `copies` of its metadata on `members`, and none on those that it `left`.
+async fn open_volume(
+    env: &Env,
+    shape: &Shape,
+    segments: &Arc<SegmentStore>,
+    copies: usize,
+    members: MetaDisks,
+    left: MetaDisks,
+) -> Result<Fs, String> {
+    let settings = meta_settings(shape, copies);
+    let (meta, recovered) = MetaStore::open_without(env.clone(), settings, VOLUME, members, left)
+        .await
+        .map_err(|error| format!("opening the metadata: {error}"))?;
+    let settings = fs_settings(env, shape);
+    let fs = Fs::open(settings, meta, recovered.journal, segments.clone()).await;
+    fs.map_err(|error| format!("opening the volume: {error}"))
 }
 
 /// Reads everything that has a name. `is_unreadable_allowed`: bytes that give an I/O error are left out.
@@ -218,6 +319,8 @@ pub async fn read_everything(fs: &Fs, is_unreadable_allowed: bool) -> Result<Fou
             kind,
             nlink: attr.nlink,
             mode: attr.mode,
+            uid: attr.uid,
+            gid: attr.gid,
             xattrs: xattrs(fs, ino)
                 .await
                 .map_err(|error| format!("extended attributes of {ino}: {error}"))?,

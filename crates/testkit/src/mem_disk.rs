@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
@@ -54,6 +55,10 @@ pub enum Fault {
     FlipRead {
         bit: u64,
     },
+    /// A write is written with one bit flipped, at this place modulo its length.
+    FlipWrite {
+        bit: u64,
+    },
     /// A read returns the bytes that are so many blocks further on, around the end of the file.
     MisdirectRead {
         blocks: u64,
@@ -77,7 +82,10 @@ impl Fault {
             Fault::FlipRead { .. } | Fault::MisdirectRead { .. } | Fault::StaleRead => {
                 kind == OpKind::Read
             }
-            Fault::Torn { .. } | Fault::LoseWrite | Fault::MisdirectWrite { .. } => {
+            Fault::Torn { .. }
+            | Fault::LoseWrite
+            | Fault::FlipWrite { .. }
+            | Fault::MisdirectWrite { .. } => {
                 matches!(kind, OpKind::Write | OpKind::WriteDurable)
             }
         }
@@ -92,6 +100,9 @@ impl Fault {
 /// again before it is answered. `None` goes on at once.
 pub trait Pace: Send + Sync + 'static {
     fn pause(&self, kind: OpKind, name: &str) -> Option<cairn_base::env::BoxFuture<()>>;
+
+    /// Told of where in a file an operation goes when it is issued, with the bytes of a write.
+    fn touch(&self, _offset: u64, _len_bytes: u64, _written: &[u8]) {}
 }
 
 /// Which operations fail: of those that match, `skip` succeed, then `times` fail.
@@ -145,7 +156,8 @@ struct Shared {
 struct Inner {
     state: State,
     stats: DiskStats,
-    faults: Vec<FaultRule>,
+    /// With who counts how often each struck.
+    faults: Vec<(FaultRule, Arc<AtomicU64>)>,
     /// Why nothing works any more, when that is so.
     dead: Option<&'static str>,
     yields: Option<Yields>,
@@ -246,7 +258,12 @@ impl MemDisk {
 
     /// Adds a rule; of several that match an operation the first wins.
     pub fn inject(&self, rule: FaultRule) {
-        self.shared.inner.lock().faults.push(rule);
+        self.inject_counted(rule, Arc::default());
+    }
+
+    /// As [`MemDisk::inject`]; `fired` grows each time that it strikes.
+    pub fn inject_counted(&self, rule: FaultRule, fired: Arc<AtomicU64>) {
+        self.shared.inner.lock().faults.push((rule, fired));
     }
 
     /// Lets one operation of a kind fail, after `skip` more that succeed.
@@ -470,7 +487,7 @@ impl Shared {
         if let Some(reason) = inner.dead {
             return Err(self.io_error(what(), reason));
         }
-        for rule in &mut inner.faults {
+        for (rule, fired) in &mut inner.faults {
             let matches = rule.kind.is_none_or(|wanted| wanted == kind)
                 && name.contains(rule.name_part.as_str())
                 && rule.fault.fits(kind)
@@ -483,6 +500,7 @@ impl Shared {
                 continue;
             }
             rule.times -= 1;
+            fired.fetch_add(1, Ordering::Relaxed);
             return match rule.fault {
                 Fault::Io => Err(self.io_error(what(), "an injected fault")),
                 Fault::Full => Err(self.full(what())),
@@ -679,6 +697,7 @@ impl MemFile {
             bytes: bytes.clone(),
             durable,
         };
+        self.touch(offset, bytes.len() as u64, &bytes);
         let under_way = UnderWay::new(&self.shared, op);
         let act = |inner: &mut Inner, issued, fault| {
             inner.under_way.remove(&under_way.number);
@@ -700,6 +719,13 @@ impl MemFile {
             };
             match fault {
                 Some(Fault::LoseWrite) => {}
+                Some(Fault::FlipWrite { bit }) => {
+                    let mut flipped = BytesMut::from(&bytes[..]);
+                    let at = (bit / 8) % flipped.len() as u64;
+                    flipped[at as usize] ^= 1 << (bit % 8);
+                    self.shared
+                        .apply(inner, issued, &self.name, write(offset, flipped.freeze()));
+                }
                 Some(Fault::Torn { seed }) => {
                     for (offset, part) in torn_parts(offset, &bytes, seed) {
                         self.shared
@@ -720,6 +746,13 @@ impl MemFile {
             Ok(())
         };
         self.shared.run_with(kind, &self.name, act).await
+    }
+
+    fn touch(&self, offset: u64, len_bytes: u64, written: &[u8]) {
+        let pace = self.shared.inner.lock().pace.clone();
+        if let Some(pace) = pace {
+            pace.touch(offset, len_bytes, written);
+        }
     }
 
     fn content<'a>(&self, inner: &'a Inner) -> Result<&'a crate::content::Content, DiskError> {
@@ -777,7 +810,10 @@ impl DiskFile for MemFile {
             inner.stats.read_bytes += len_bytes as u64;
             Ok(buf.freeze())
         };
-        Box::pin(self.shared.run_with(OpKind::Read, &self.name, act))
+        Box::pin(async move {
+            self.touch(offset, len_bytes as u64, &[]);
+            self.shared.run_with(OpKind::Read, &self.name, act).await
+        })
     }
 
     fn sync<'a>(&'a self) -> IoFuture<'a, ()> {
@@ -802,21 +838,22 @@ impl DiskFile for MemFile {
     }
 
     fn set_len<'a>(&'a self, len_bytes: u64) -> IoFuture<'a, ()> {
-        Box::pin(
-            self.shared
-                .run(OpKind::SetLen, &self.name, move |inner, issued| {
-                    let len_bytes_now = self.content(inner)?.len_bytes();
-                    let what = format!("resizing {}", self.name);
-                    self.shared
-                        .reserve(inner, &what, len_bytes_now, len_bytes)?;
-                    let op = Op::SetLen {
-                        file: self.id,
-                        len_bytes,
-                    };
-                    self.shared.apply(inner, issued, &self.name, op);
-                    Ok(())
-                }),
-        )
+        Box::pin(async move {
+            self.touch(len_bytes, 0, &[]);
+            let act = |inner: &mut Inner, issued| {
+                let len_bytes_now = self.content(inner)?.len_bytes();
+                let what = format!("resizing {}", self.name);
+                self.shared
+                    .reserve(inner, &what, len_bytes_now, len_bytes)?;
+                let op = Op::SetLen {
+                    file: self.id,
+                    len_bytes,
+                };
+                self.shared.apply(inner, issued, &self.name, op);
+                Ok(())
+            };
+            self.shared.run(OpKind::SetLen, &self.name, act).await
+        })
     }
 }
 

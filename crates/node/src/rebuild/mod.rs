@@ -15,9 +15,8 @@ use std::time::Duration;
 
 use cairn_admin::api::RebuildView;
 use cairn_base::{DiskId, SegmentId, VolumeId};
-use cairn_fs::{EVACUATE_SEGMENTS_MAX, Fs};
-use cairn_meta::{Batch, MetaError, Ticket};
-use cairn_segment::{DiskRoom, DiskState, MoveError, Moved, Pace, ShardAt, Urgency};
+use cairn_fs::{EVACUATE_SEGMENTS_MAX, Fs, MovedShard, Placed};
+use cairn_segment::{DiskRoom, DiskState, MoveError, Moved, Pace, Urgency};
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, RwLock};
@@ -55,19 +54,20 @@ fn add(segments: &mut Vec<SegmentId>, segment: SegmentId) {
 /// Ends a move of which the log was told; whether the shard is at its new place.
 async fn end_move(
     fs: &Fs,
-    moved: Moved,
-    durable: Result<(), MetaError>,
+    placed: Placed,
     shard_len_bytes: u64,
     progress: &Mutex<Progress>,
 ) -> bool {
-    if let Err(error) = durable {
-        // Nobody knows what the log has: both copies stay. The volume is opened again then, and a sweep removes the
-        // one that is too many.
-        tracing::warn!(volume = fs.name(), %error, "the new place of a shard is not durable");
-        return false;
-    }
-    let (segment, lost_bytes) = (moved.info().id, moved.lost_bytes);
-    moved.finish().await;
+    let MovedShard {
+        segment,
+        lost_bytes,
+    } = match placed.finish().await {
+        Ok(moved) => moved,
+        Err(error) => {
+            tracing::warn!(volume = fs.name(), %error, "the new place of a shard is not durable");
+            return false;
+        }
+    };
     if lost_bytes > 0 {
         tracing::error!(volume = fs.name(), %segment, lost_bytes, "some bytes of a shard could not be had from anywhere; a scrub finds the files");
     }
@@ -456,16 +456,8 @@ impl Inner {
     }
 
     async fn move_one(&self, fs: &Fs, work: &Work, index: u8) -> Result<(), MoveError> {
-        // Of an append that is not committed, or never will be: collecting garbage decides over it.
-        if fs.meta().segment(work.segment).is_none() {
-            return Err(MoveError::NotNow);
-        }
-        let at = ShardAt {
-            volume: work.volume,
-            segment: work.segment,
-            index,
-        };
-        let moved = self.store.move_shard(at, &self.rebuild.pace).await?;
+        let copied = fs.copy_shard(work.segment, index, &self.rebuild.pace);
+        let moved = copied.await?;
         if self.commit_move(fs, moved, work.shard_len_bytes).await {
             return Ok(());
         }
@@ -485,30 +477,19 @@ impl Inner {
     /// Makes the new place of a shard durable; whether it is there now.
     async fn commit_move(&self, fs: &Fs, moved: Moved, shard_len_bytes: u64) -> bool {
         let commit = self.rebuild.commits.clone().read_owned().await;
-        let info = moved.info();
-        if fs.meta().segment(info.id).is_none() || !moved.is_welcome() {
-            moved.abandon().await;
+        let Some(placed) = fs.place_shard(moved).await else {
             return false;
-        }
-        let mut batch = Batch::new();
-        batch.place_segment(info.id, info.disks);
-        let ticket = fs.meta().submit(batch);
-        if ticket == Ticket::REFUSED {
-            // The metadata has ended, or ends: the log never sees this.
-            moved.abandon().await;
-            return false;
-        }
-        let waiting = self.while_it_works(fs, fs.meta().durable(ticket)).await;
-        if let Some(durable) = waiting {
-            return end_move(fs, moved, durable, shard_len_bytes, &self.rebuild.progress).await;
+        };
+        let waiting = self.while_it_works(fs, placed.durable()).await;
+        if waiting.is_some() {
+            return end_move(fs, placed, shard_len_bytes, &self.rebuild.progress).await;
         }
         // The log has no space, or its disk does not answer. Shards of other volumes move meanwhile.
         let late = Arc::clone(&self.rebuild.late_commits);
         late.lock().insert(fs.volume());
         let (fs, progress) = (fs.clone(), Arc::clone(&self.rebuild.progress));
         let task = async move {
-            let durable = fs.meta().durable(ticket).await;
-            end_move(&fs, moved, durable, shard_len_bytes, &progress).await;
+            end_move(&fs, placed, shard_len_bytes, &progress).await;
             late.lock().remove(&fs.volume());
             drop(commit);
         };

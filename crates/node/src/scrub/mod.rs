@@ -13,7 +13,7 @@ use bytes::Bytes;
 use cairn_admin::api::ScrubStage;
 use cairn_base::disk::{Disk, DiskError};
 use cairn_base::{Ino, SegmentId, VolumeId};
-use cairn_fs::{EVACUATE_SEGMENTS_MAX, ExtentAt, Fs, FsError};
+use cairn_fs::{ExtentAt, Fs, FsError};
 use cairn_segment::Pace;
 use futures_util::future::{join_all, select};
 use parking_lot::Mutex;
@@ -500,36 +500,19 @@ async fn step(inner: &Inner) -> Result<Step, StepError> {
     Ok(Step::Done)
 }
 
-/// Writes the records anew of segments whose shards nothing vouches for: those that a crash left without
-/// footers, so that nobody can tell whether their parity is right, those that contradict themselves, and those with a
-/// shard that is gone and cannot be made from the others.
+/// Writes the records anew of segments that this run could not repair otherwise.
 async fn write_anew(inner: &Inner, fs: &Fs, run: u64) -> Result<(), FsError> {
-    let volume = fs.volume();
-    let pace = &inner.scrub.pace;
-    let unsealed = inner.store.unsealed(volume, pace).await;
-    let mut segments = unsealed.map_err(|_| FsError::Fenced)?;
-    // Those whose shards contradict one another, or of which one cannot be made from the others.
+    let mut found = Vec::new();
     inner.scrub.note(run, |state| {
-        segments.extend(state.rewrites.iter().map(|segment| SegmentId(*segment)));
+        found.extend(state.rewrites.iter().map(|segment| SegmentId(*segment)));
     });
-    segments.sort_unstable();
-    segments.dedup();
-    // Deleted since, perhaps before a restart.
-    segments.retain(|segment| fs.meta().segment(*segment).is_some());
-    for some in segments.chunks(EVACUATE_SEGMENTS_MAX) {
-        // What cannot be had now, or has no room, stays as it is until the next scrub.
-        if let Err(error) = fs.evacuate(some, pace).await {
-            inner.scrub.state.lock().errors += 1;
-            tracing::warn!(volume = fs.name(), %error, "writing segments without footers anew");
-        }
-    }
-    if !segments.is_empty() {
-        let is_left = |id: &&SegmentId| fs.meta().segment(**id).is_some();
-        let left = segments.iter().filter(is_left).count();
+    let written = fs.write_anew(found, &inner.scrub.pace).await?;
+    inner.scrub.state.lock().errors += written.errors;
+    if written.segments > 0 {
         tracing::info!(
             volume = fs.name(),
-            segments = segments.len(),
-            left,
+            segments = written.segments,
+            left = written.left,
             "segments that could not be repaired were written anew"
         );
     }

@@ -1,0 +1,351 @@
+//! The pool file: which disks count, and which of them leave.
+//!
+//! Owns: what a server would read from that file at its start, and which disks may be taken away without a loss.
+//! Must not know: how the file is written; a change of it is whole and durable at once here.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use cairn_base::DiskId;
+use cairn_testkit::{MemDisk, Rng};
+use parking_lot::Mutex;
+
+use crate::scenario::{Shape, Trouble, Work, WorkKind};
+use crate::world::disk_id;
+
+/// A disk of the pool. Its number is its identity, and is never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    pub index: usize,
+    /// Everything on it has to go.
+    pub is_leaving: bool,
+}
+
+impl Member {
+    pub fn id(&self) -> DiskId {
+        disk_id(self.index)
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolFile {
+    pub members: Vec<Member>,
+}
+
+/// The pool file, which work in the background changes.
+pub type SharedFile = Arc<Mutex<PoolFile>>;
+
+impl PoolFile {
+    pub fn new(disk_count: usize) -> Self {
+        let mut file = Self::default();
+        (0..disk_count).for_each(|index| file.join(index));
+        file
+    }
+
+    pub fn join(&mut self, index: usize) {
+        self.members.push(Member {
+            index,
+            is_leaving: false,
+        });
+    }
+
+    pub fn leave(&mut self, index: usize) {
+        let member = self.members.iter_mut().find(|it| it.index == index);
+        if let Some(member) = member {
+            member.is_leaving = true;
+        }
+    }
+
+    pub fn forget(&mut self, index: usize) {
+        self.members.retain(|member| member.index != index);
+    }
+
+    pub fn has(&self, index: usize) -> bool {
+        self.members.iter().any(|member| member.index == index)
+    }
+
+    pub fn is_leaving(&self, id: DiskId) -> bool {
+        self.leaving().any(|member| member.id() == id)
+    }
+
+    pub fn leaving(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(|member| member.is_leaving)
+    }
+
+    pub fn staying_count(&self) -> usize {
+        self.members.len() - self.leaving().count()
+    }
+}
+
+/// The pool as a start finds it.
+#[derive(Clone)]
+pub struct Disks {
+    pub file: PoolFile,
+    /// Members that are there, those that stay before those that leave.
+    pub there: Vec<(Member, Arc<MemDisk>)>,
+}
+
+impl Disks {
+    /// `disks` by number; `gone` are not there.
+    pub fn new(file: &PoolFile, disks: &[Arc<MemDisk>], gone: &BTreeSet<usize>) -> Self {
+        let mut there: Vec<(Member, Arc<MemDisk>)> = file
+            .members
+            .iter()
+            .filter(|member| !gone.contains(&member.index))
+            .map(|member| (*member, disks[member.index].clone()))
+            .collect();
+        there.sort_by_key(|(member, _)| member.is_leaving);
+        Self {
+            file: file.clone(),
+            there,
+        }
+    }
+}
+
+/// Work with the disks that it is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Job {
+    pub kind: WorkKind,
+    /// The disk that is drained, or gone.
+    pub disk: Option<usize>,
+}
+
+/// What work becomes in this pool: the disk that it picks, and whether it needs a spare. `None` if the pool is not one
+/// that it can be done in.
+pub fn job_of(
+    work: &Work,
+    shape: &Shape,
+    file: &PoolFile,
+    lost: &BTreeSet<usize>,
+    burdened: &BTreeSet<usize>,
+) -> Option<Job> {
+    let staying: Vec<usize> = file
+        .members
+        .iter()
+        .filter(|member| !member.is_leaving && !lost.contains(&member.index))
+        .map(|member| member.index)
+        .collect();
+    let pick = |from: &[usize]| {
+        let place = (work.pick % from.len().max(1) as u64) as usize;
+        from.get(place).copied()
+    };
+    // With fewer disks less would be promised.
+    let fewer = file.staying_count().saturating_sub(1);
+    let is_enough = shape.tolerated_of(fewer) >= shape.tolerated() && fewer > shape.tolerated();
+    match work.kind {
+        WorkKind::Drain { has_spare } => Some(Job {
+            disk: Some(pick(&staying)?),
+            kind: WorkKind::Drain {
+                has_spare: has_spare || !is_enough,
+            },
+        }),
+        WorkKind::Rebuild {
+            has_spare,
+            comes_back,
+        } => {
+            let may_go = |index: &usize| {
+                let mut gone = held(shape, file, lost, burdened);
+                gone.insert(*index);
+                gone.len() <= shape.tolerated()
+            };
+            let may_go: Vec<usize> = staying.into_iter().filter(may_go).collect();
+            Some(Job {
+                disk: Some(pick(&may_go)?),
+                kind: WorkKind::Rebuild {
+                    has_spare: has_spare || !(is_enough || comes_back),
+                    comes_back,
+                },
+            })
+        }
+        WorkKind::Scrub => Some(Job {
+            disk: None,
+            kind: WorkKind::Scrub,
+        }),
+    }
+}
+
+/// Disks that count among those that may be lost, members or not, as long as it is not known that nothing depends on
+/// the others for them: `lost` are not there, `burdened` were lost, or had the trouble, since everything was known to
+/// have its full protection.
+fn held(
+    shape: &Shape,
+    file: &PoolFile,
+    lost: &BTreeSet<usize>,
+    burdened: &BTreeSet<usize>,
+) -> BTreeSet<usize> {
+    let is_bad = |index: &usize| match shape.trouble {
+        // Nothing is promised of them, but that the metadata is there.
+        Trouble::Beyond => false,
+        _ => shape.bad_disks.contains(index),
+    };
+    let members = file.members.iter().map(|member| member.index);
+    let bad = members.filter(is_bad);
+    bad.chain(lost.iter().copied())
+        .chain(burdened.iter().copied())
+        .collect()
+}
+
+/// All sets of M disks that may be taken away, in order, at most `sets_max`.
+pub fn all_gone_sets(
+    shape: &Shape,
+    file: &PoolFile,
+    lost: &BTreeSet<usize>,
+    burdened: &BTreeSet<usize>,
+    sets_max: usize,
+) -> Vec<BTreeSet<usize>> {
+    let held = held(shape, file, lost, burdened);
+    let (must, left): (BTreeSet<usize>, BTreeSet<usize>) =
+        held.into_iter().partition(|index| file.has(*index));
+    let count = shape.tolerated().saturating_sub(left.len());
+    if count == 0 || must.len() > count || file.members.len() <= count {
+        return Vec::new();
+    }
+    let mut sets = BTreeSet::from([must]);
+    for member in &file.members {
+        let is_small = |set: &&BTreeSet<usize>| set.len() < count;
+        let with_it = |set: &BTreeSet<usize>| set.iter().copied().chain([member.index]).collect();
+        let more: Vec<BTreeSet<usize>> = sets.iter().filter(is_small).map(with_it).collect();
+        sets.extend(more);
+    }
+    let whole = sets.into_iter().filter(|set| set.len() == count);
+    whole.take(sets_max).collect()
+}
+
+/// M disks that may be taken away: those that must be, then those of `wanted`, then any. `None` if none may.
+pub fn gone_set(
+    shape: &Shape,
+    file: &PoolFile,
+    lost: &BTreeSet<usize>,
+    burdened: &BTreeSet<usize>,
+    wanted: &[usize],
+    rng: &mut Rng,
+) -> Option<BTreeSet<usize>> {
+    let held = held(shape, file, lost, burdened);
+    let (mut gone, left): (BTreeSet<usize>, BTreeSet<usize>) =
+        held.into_iter().partition(|index| file.has(*index));
+    let count = shape.tolerated().checked_sub(left.len())?;
+    if gone.len() > count || file.members.len() <= count {
+        return None;
+    }
+    let wanted = wanted.iter().copied().filter(|index| file.has(*index));
+    for index in wanted {
+        if gone.len() < count {
+            gone.insert(index);
+        }
+    }
+    while gone.len() < count {
+        let place = rng.below(file.members.len() as u64) as usize;
+        gone.insert(file.members[place].index);
+    }
+    Some(gone)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::{Protection, Scenario};
+
+    fn set(indexes: &[usize]) -> BTreeSet<usize> {
+        indexes.iter().copied().collect()
+    }
+
+    /// Four disks that may lose two.
+    fn shape(trouble: Trouble, bad_disks: &[usize]) -> Shape {
+        Shape {
+            trouble,
+            disk_count: 4,
+            protection: Protection::Plus(2),
+            bad_disks: bad_disks.to_vec(),
+            ..Scenario::from_seed(1).shape
+        }
+    }
+
+    #[test]
+    fn as_many_are_taken_away_as_may_be_lost() {
+        let mut left = PoolFile::new(4);
+        left.join(4);
+        left.forget(1);
+        let none = PoolFile::new(4);
+        type Row<'a> = (
+            &'a str,
+            &'a PoolFile,
+            &'a [usize],
+            &'a [usize],
+            usize,
+            &'a [usize],
+        );
+        let rows: [Row; 6] = [
+            ("any", &none, &[], &[], 6, &[]),
+            ("one is gone", &none, &[2], &[2], 3, &[2]),
+            (
+                "one came back, and the others may lack what it missed",
+                &none,
+                &[],
+                &[3],
+                3,
+                &[3],
+            ),
+            (
+                "one left, and it is not known to be whole",
+                &left,
+                &[],
+                &[1],
+                4,
+                &[],
+            ),
+            ("one left, all is whole", &left, &[], &[], 6, &[]),
+            ("two are gone", &none, &[0, 1], &[0, 1], 1, &[0, 1]),
+        ];
+        for (name, file, lost, burdened, sets_count, must) in rows {
+            let shape = shape(Trouble::Crashes, &[]);
+            let sets = all_gone_sets(&shape, file, &set(lost), &set(burdened), 15);
+            assert_eq!(sets.len(), sets_count, "{name}");
+            assert!(sets.iter().all(|one| set(must).is_subset(one)), "{name}");
+            let mut rng = Rng::new(7);
+            let one = gone_set(&shape, file, &set(lost), &set(burdened), &[0], &mut rng);
+            assert!(one.is_some_and(|one| sets.contains(&one)), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_disk_is_lost_only_where_the_promise_allows_it() {
+        let file = PoolFile::new(4);
+        let work = |kind| Work {
+            kind,
+            pick: 5,
+            power_off_after: None,
+        };
+        let rebuild = WorkKind::Rebuild {
+            has_spare: false,
+            comes_back: false,
+        };
+        let disk_of = |shape: &Shape, kind| {
+            let none = BTreeSet::new();
+            job_of(&work(kind), shape, &file, &none, &none).and_then(|job| job.disk)
+        };
+        assert_eq!(disk_of(&shape(Trouble::Crashes, &[]), rebuild), Some(1));
+        let bad = shape(Trouble::BadDisks, &[2, 3]);
+        assert_eq!(disk_of(&bad, rebuild), Some(3));
+        let drain = WorkKind::Drain { has_spare: true };
+        assert_eq!(disk_of(&bad, drain), Some(1));
+        let beyond = shape(Trouble::Beyond, &[0, 1, 2]);
+        assert_eq!(disk_of(&beyond, rebuild), Some(1));
+    }
+
+    /// With three disks of `+2n` none can leave without another in its place.
+    #[test]
+    fn a_spare_is_drawn_where_the_others_are_too_few() {
+        let mut shape = shape(Trouble::Crashes, &[]);
+        let none = BTreeSet::new();
+        for (disk_count, want) in [(4, false), (3, true)] {
+            shape.disk_count = disk_count;
+            let work = Work {
+                kind: WorkKind::Drain { has_spare: false },
+                pick: 0,
+                power_off_after: None,
+            };
+            let job = job_of(&work, &shape, &PoolFile::new(disk_count), &none, &none).unwrap();
+            assert_eq!(job.kind, WorkKind::Drain { has_spare: want });
+        }
+    }
+}
