@@ -45,6 +45,9 @@ mod error;
 #[path = "../../crates/nfs/src/handle.rs"]
 mod handle;
 #[allow(dead_code)]
+#[path = "../../crates/nfs/src/intake.rs"]
+mod intake;
+#[allow(dead_code)]
 #[path = "../../crates/meta/src/keys.rs"]
 mod keys;
 #[allow(dead_code)]

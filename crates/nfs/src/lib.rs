@@ -3,14 +3,16 @@
 //! Owns: connections, calls, file handles, exports and squashing, the duplicate-request cache.
 //! Must not know: how files are kept, other protocols, configuration files.
 //!
-//! A call goes `server` (which thread) → `connection` (bytes, limits) → `service` (program,
-//! credentials, handle) → `nfs3`, `pseudo`, `mount`, `nlm` or `portmap`, and comes back as a `reply`.
+//! A call goes `server` (which thread) → `connection` (socket, limits) → `intake` (bytes to records) →
+//! `service` (program, credentials, handle) → `nfs3`, `pseudo`, `mount`, `nlm` or `portmap`, and comes
+//! back as a `reply`.
 
 mod connection;
 mod convert;
 mod duplicate;
 mod exports;
 mod handle;
+mod intake;
 mod metrics;
 mod mount;
 mod nfs3;
@@ -29,5 +31,6 @@ pub use exports::{
     Volume,
 };
 pub use handle::{BadHandle, HANDLE_LEN_BYTES, Handle, HandleKey, Target};
+pub use intake::RECORD_LEN_BYTES_MAX;
 pub use server::{Listeners, NfsServer, Running, ServeError};
-pub use settings::{RECORD_LEN_BYTES_MAX, Settings};
+pub use settings::Settings;

@@ -2,9 +2,6 @@
 
 use std::time::Duration;
 
-/// Longest record that is taken: a WRITE of 1 MiB with the longest header, and room to spare.
-pub const RECORD_LEN_BYTES_MAX: u32 = (1 << 20) + 4096;
-
 /// Limits and keys of a server. Every limit bounds memory or work that a client can cause (Rule 6).
 #[derive(Clone, Debug)]
 pub struct Settings {

@@ -58,6 +58,7 @@ pub fn all() -> BTreeMap<(&'static str, String), Vec<u8>> {
     portmap_seeds(&corpus);
     rpcbind_seeds(&corpus);
     record_seeds(&corpus);
+    stream_seeds(&corpus);
     storage::write_seeds(&corpus);
     text::write_seeds(&corpus);
     corpus.into_inner()
@@ -117,6 +118,74 @@ fn record_seeds(corpus: &Corpus) {
     ];
     for (name, bytes) in seeds {
         write(corpus, "rpc_record", name, bytes);
+    }
+}
+
+/// Descriptions of streams (`targets/rpc_stream.rs`), of friends and strangers in turn.
+fn stream_seeds(corpus: &Corpus) {
+    let call: Vec<u8> = [7, 0, 2, v3::PROGRAM, 3, 1, 0, 0, 0, 0]
+        .into_iter()
+        .flat_map(u32::to_be_bytes)
+        .collect();
+    // Whatever is 64 bytes long or less is a piece.
+    let raw = |bytes: &[u8]| [&[(bytes.len() as u8 - 1) << 2], bytes].concat();
+    let filling = |steps: u16| [&[1][..], &steps.to_be_bytes()].concat();
+    let zeros = |steps: u16| [&[5][..], &steps.to_be_bytes()].concat();
+    let a_write = |steps: u16, odd: u8| [&[2][..], &steps.to_be_bytes(), &[odd]].concat();
+    let header = |last: bool, len_bytes: u32| {
+        let what = 3 | u8::from(last) << 2;
+        [&[what][..], &len_bytes.to_be_bytes()[1..]].concat()
+    };
+    let small = || [header(true, call.len() as u32), raw(&call)].concat();
+    let seeds: [(&str, Vec<Vec<u8>>); 15] = [
+        ("calls", vec![small(), small(), small()]),
+        ("write-small", vec![a_write(1000, 0), small()]),
+        (
+            "write-apart",
+            vec![a_write(4000, 1), small(), a_write(3000, 2)],
+        ),
+        ("write-longest", vec![a_write(61_680, 3), a_write(2000, 0)]),
+        ("write-refused", vec![a_write(5000, 4), small()]),
+        (
+            "write-with-more",
+            vec![a_write(5000, 8), raw(b"."), small()],
+        ),
+        ("write-with-less", vec![a_write(5000, 16), small()]),
+        (
+            "write-head-long",
+            vec![a_write(5000, 32), a_write(5000, 33)],
+        ),
+        (
+            "write-in-fragments",
+            vec![a_write(2000, 64), header(true, 4), raw(b"last"), small()],
+        ),
+        ("commit-long", vec![a_write(5000, 128), small()]),
+        ("no-call", vec![header(true, 100_000), raw(&[9; 16])]),
+        (
+            "fragments",
+            vec![
+                header(false, 17_000),
+                filling(1000),
+                header(false, 0),
+                header(true, 17),
+                filling(1),
+                small(),
+            ],
+        ),
+        (
+            "fragments-too-long",
+            vec![header(false, 34_000), filling(2000), header(true, 31_537)],
+        ),
+        ("fragments-too-many", vec![zeros(964)]),
+        ("too-long", vec![header(true, (1 << 20) + 4097)]),
+    ];
+    for (name, pieces) in seeds {
+        for (who, is_let_in) in [("friend", 1), ("stranger", 0)] {
+            // Three cuts: 1, 401 and 40,001 bytes.
+            let head = [is_let_in | 2 << 1, 0, 20, 200];
+            let bytes = [&head[..], &pieces.concat()].concat();
+            write(corpus, "rpc_stream", &format!("{name}-{who}"), &bytes);
+        }
     }
 }
 

@@ -13,6 +13,7 @@ pub mod plan_files;
 pub mod pool_file;
 pub mod rpc_call;
 pub mod rpc_record;
+pub mod rpc_stream;
 pub mod scrub_file;
 pub mod segment_record;
 pub mod shard_footer;
@@ -75,6 +76,7 @@ all![
     pool_file,
     rpc_call,
     rpc_record,
+    rpc_stream,
     scrub_file,
     segment_record,
     shard_footer,
