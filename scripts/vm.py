@@ -144,13 +144,15 @@ class Machine:
         wrapper.write_text(f'#!/bin/sh\necho $$ >{pid_path}\nexec {real} "$@" {shlex.join(argv)}\n')
         wrapper.chmod(0o755)
 
-    def start(self, script, arguments=()):
-        """Boots; does not wait for it."""
+    def start(self, script, arguments=(), variables=None):
+        """Boots; does not wait for it. `variables`: of the script's environment."""
         argv = [str(tool()), "run", "--cpus", str(self.cpus)]
         for host, guest in self.shares.items():
             argv += ["--share", f"{host}:{guest}"]
         for host, guest in self.forward.items():
             argv += ["--forward", f"{host}:{guest}"]
+        for name, value in (variables or {}).items():
+            argv += ["--env", f"{name}={value}"]
         argv += ["--kernel-log", str(self.folder / "kernel.log"), "--script", str(script), "--", *arguments]
         environment = os.environ | {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
         self.pid_path.unlink(missing_ok=True)

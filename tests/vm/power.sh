@@ -3,7 +3,7 @@
 #
 # power.sh FILE-SYSTEM [INDEX...] -- FLAG...: /dev/vdb is mounted at /disks/0, and so on; a drive without a file system
 # gets one. INDEX: drives that are not there this time. FLAG: of `cairn serve`. The program is in /program, and what is
-# to be told outside is left in /told.
+# to be told outside is left in /told. CAIRN_FORGETS: syncs that are left out, as forgetful.c says.
 set -eu
 file_system=$1
 shift
@@ -33,4 +33,5 @@ done
 # Not from the host's folder: it would be asked for each page.
 cp /program/cairn /run/cairn-program
 export CAIRN_RUNTIME_DIR=/run
+[[ -z ${CAIRN_FORGETS:-} ]] || export LD_PRELOAD=/program/forgetful.so
 exec /run/cairn-program serve "$@" >>/told/cairn.log 2>&1
