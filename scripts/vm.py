@@ -125,7 +125,7 @@ class Machine:
         self.folder, self.drives, self.shares, self.forward, self.cpus = folder, drives, shares, forward, cpus
         self.pid_path = folder / "qemu.pid"
         self.output_path = folder / "guest.log"
-        self.guest = None
+        self.guest, self.output_begin = None, 0
         self.make_wrapper()
 
     def make_wrapper(self):
@@ -157,6 +157,7 @@ class Machine:
         environment = os.environ | {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
         self.pid_path.unlink(missing_ok=True)
         with open(self.output_path, "ab") as output:
+            self.output_begin = output.tell()
             self.guest = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
             )
@@ -166,6 +167,12 @@ class Machine:
         if self.guest.poll() is not None:
             tail = "\n".join(self.output_path.read_text(errors="replace").splitlines()[-harness.LOG_TAIL_LINES :])
             raise harness.Failure(f"the guest ended with {self.guest.returncode}:\n{tail}")
+
+    def failed_to_boot(self):
+        """Whether it ended before the script began."""
+        if self.guest.poll() is None:
+            return False
+        return "went down by itself (boot" in self.output_path.read_text(errors="replace")[self.output_begin :]
 
     def cut_power(self):
         """SIGKILL for qemu, in the middle of whatever it does."""

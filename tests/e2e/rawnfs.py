@@ -67,12 +67,7 @@ class Peer:
         self.send(program, version, procedure, arguments, uid, gid, groups)
         answer = Reader(self.record())
         assert answer.u32() == self.xid
-        if (answer.u32(), answer.u32()) != (1, 0):
-            raise Denied("rejected")
-        answer.u32()
-        answer.opaque()
-        if status := answer.u32():
-            raise Denied(f"accept status {status}")
+        accepted(answer)
         return answer
 
     def send(self, program, version, procedure, arguments=b"", uid=0, gid=0, groups=()):
@@ -153,11 +148,23 @@ class Peer:
     def write_some(self, handle, data, offset, stable, **who):
         """Status, how many bytes were taken, whether they are stable, the verifier."""
         arguments = opaque(handle) + struct.pack(">QII", offset, len(data), stable) + opaque(data)
-        answer = self.call(NFS, 3, 7, arguments, **who)
-        if status := answer.u32():
-            return status, 0, False, None
-        skip_change(answer)
-        return OK, answer.u32(), answer.u32() != UNSTABLE, answer.take(8)
+        return written(self.call(NFS, 3, 7, arguments, **who))
+
+    def write_many(self, handle, pieces, stable, window_count, **who):
+        """Several writes under way at once; `pieces`: offset and bytes of each. Yields the place of each in `pieces` and
+        what write_some returns, when it is answered.
+        """
+        left, sent = list(enumerate(pieces)), {}
+        while left or sent:
+            while left and len(sent) < window_count:
+                index, (offset, data) = left.pop(0)
+                arguments = opaque(handle) + struct.pack(">QII", offset, len(data), stable) + opaque(data)
+                self.send(NFS, 3, 7, arguments, **who)
+                sent[self.xid] = index
+            answer = Reader(self.record())
+            index = sent.pop(answer.u32())
+            accepted(answer)
+            yield index, written(answer)
 
     def commit(self, handle, **who):
         """Status, and the verifier."""
@@ -218,6 +225,24 @@ class Peer:
                     names.append(name)
             if answer.u32():
                 return OK, names
+
+
+def accepted(answer):
+    """Takes what is before the results of a call, which must have been accepted."""
+    if (answer.u32(), answer.u32()) != (1, 0):
+        raise Denied("rejected")
+    answer.u32()
+    answer.opaque()
+    if status := answer.u32():
+        raise Denied(f"accept status {status}")
+
+
+def written(answer):
+    """Of WRITE: status, how many bytes were taken, whether they are stable, the verifier."""
+    if status := answer.u32():
+        return status, 0, False, None
+    skip_change(answer)
+    return OK, answer.u32(), answer.u32() != UNSTABLE, answer.take(8)
 
 
 def skip_attributes(answer):

@@ -18,6 +18,10 @@ IO_LEN_BYTES_MAX = 256 << 10
 # What is written at once, and where: no multiple of anything as often as not, so that writes share pages and records.
 WRITE_LENS_BYTES = (1, 100, 4096, 5000, 8192, 20_000, 65_536, 65_537, 150_000, 300_000, 1 << 20)
 WRITE_WEIGHTS = (1, 2, 6, 4, 3, 3, 2, 2, 2, 1, 1)
+# Small stable writes, many at once: they go into the metadata's log, which gets long by them.
+BURST_PIECE_LEN_BYTES = 48_000
+BURST_PIECES_COUNT_MAX = 60
+BURST_WINDOW_COUNT = 12
 # A volume that is opened again is not there for a moment.
 RETRY_SECONDS = 0.2
 ANSWER_SECONDS_MAX = 150
@@ -60,7 +64,11 @@ class File:
         end = offset + len(data)
         self.content = overwritten(self.content, offset, data)
         earlier, self.unstable = self.unstable, []
-        for at, other, verifier in earlier:
+        for piece in earlier:
+            at, other, verifier = piece
+            if at + len(other) <= offset or end <= at:
+                self.unstable.append(piece)
+                continue
             if at < offset:
                 self.unstable.append((at, other[: offset - at], verifier))
             if at + len(other) > end:
@@ -128,6 +136,8 @@ class Client(threading.Thread):
         # What both are if the change of names that had no answer was made.
         self.otherwise = None
         self.names_count = 0
+        # How often it makes bursts, beside 30 other steps.
+        self.burst_weight = 1
         self.ended = threading.Event()
         self.failure = self.lost_connection = None
         self.acknowledged_count = self.stable_count = 0
@@ -199,7 +209,7 @@ class Client(threading.Thread):
             (self.make_file, 3 if len(self.files) < FILES_COUNT_MAX else 0),
             (self.write, 12), (self.write_stable, 8), (self.commit, 3), (self.read, 2), (self.cut, 2), (self.rename, 3),
             (self.link, 1), (self.remove, 2 if len(self.files) > FILES_COUNT_MAX // 2 else 0), (self.make_folder, 1),
-            (self.remove_folder, 1),
+            (self.remove_folder, 1), (self.burst, self.burst_weight),
         ]
         if not self.files:
             choices = [(self.make_file, 1)]
@@ -267,6 +277,41 @@ class Client(threading.Thread):
             self.stable_count += 1
         else:
             file.unstable.append((offset, data, verifier))
+
+    def burst(self, peer):
+        """One stretch of a file in small stable pieces, none of which waits for the one before."""
+        file = self.any_file()
+        count = self.rng.randrange(1, BURST_PIECES_COUNT_MAX)
+        left_bytes = FILE_LEN_BYTES_MAX - count * BURST_PIECE_LEN_BYTES
+        first = min(self.rng.randrange(left_bytes), len(file.seen()))
+        pieces = [
+            (first + index * BURST_PIECE_LEN_BYTES, self.rng.randbytes(BURST_PIECE_LEN_BYTES)) for index in range(count)
+        ]
+        under_way = {index: (*piece, None) for index, piece in enumerate(pieces)}
+        file.unstable.extend(under_way.values())
+        again = []
+        for index, (status, taken, is_stable, _) in peer.write_many(
+            file.handle, pieces, rawnfs.FILE_SYNC, BURST_WINDOW_COUNT
+        ):
+            if status == rawnfs.JUKEBOX:
+                again.append(index)
+                continue
+            if status != rawnfs.OK:
+                raise Refused(f"a write was answered with {status}")
+            self.acknowledged_count += 1
+            self.settle_piece(file, under_way[index], taken, is_stable)
+        for index in again:
+            count, is_stable, _ = self.ask(peer.write_some, file.handle, pieces[index][1], pieces[index][0], rawnfs.FILE_SYNC)
+            self.settle_piece(file, under_way[index], count, is_stable)
+
+    def settle_piece(self, file, piece, count, is_stable):
+        offset, data, _ = piece
+        if count != len(data) or not is_stable:
+            raise Wrong(f"{count} of {len(data)} bytes were taken, stable: {is_stable}")
+        # Those beside it touch other bytes, so what was written before them is all that it covers.
+        file.unstable = [other for other in file.unstable if other is not piece]
+        file.write_stable(offset, data)
+        self.stable_count += 1
 
     def commit(self, peer):
         file = self.any_file()
