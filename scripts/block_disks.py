@@ -31,6 +31,7 @@ REPLY_ACK, REPLY_INFO, REPLY_UNSUPPORTED = 1, 3, (1 << 31) + 1
 INFO_EXPORT = 0
 FLAG_HAS_FLAGS, FLAG_FLUSH, FLAG_FUA = 1 << 0, 1 << 2, 1 << 3
 READ, WRITE, DISCONNECT, FLUSH = 0, 1, 2, 3
+EVERYTHING = READ, WRITE, FLUSH
 COMMAND_FUA = 1 << 0
 EIO, EINVAL = 5, 22
 
@@ -50,7 +51,9 @@ class Disk:
         self.unflushed = collections.deque()
         self.unflushed_bytes = 0
         self.changed = threading.Condition()
-        self.fails = self.hangs = self.powered = False
+        # Kinds of operations that fail.
+        self.fails = ()
+        self.hangs = self.powered = False
         self.delay_seconds = 0.0
         self.connection = None
         self.counts = collections.Counter()
@@ -78,8 +81,8 @@ class Disk:
         self.serving.join()
         os.close(self.file)
 
-    def meets(self, fails=False, hangs=False, delay_seconds=0.0):
-        """From now on: every operation fails, has no answer, or takes so much longer. Nothing: it works."""
+    def meets(self, fails=(), hangs=False, delay_seconds=0.0):
+        """From now on: operations of these kinds fail, none has an answer, each takes so much longer. Nothing: it works."""
         with self.changed:
             self.fails, self.hangs, self.delay_seconds = fails, hangs, delay_seconds
             self.changed.notify_all()
@@ -141,7 +144,7 @@ class Disk:
             data = exactly(connection, len_bytes) if kind == WRITE else b""
             with self.changed:
                 self.changed.wait_for(lambda: not self.hangs)
-                fails, delay_seconds = self.fails, self.delay_seconds
+                fails, delay_seconds = kind in self.fails, self.delay_seconds
             if delay_seconds:
                 # It is slow because it is told to be.
                 time.sleep(delay_seconds)
@@ -179,9 +182,12 @@ class Disk:
         self.unflushed.clear()
         self.unflushed_bytes = 0
 
-    def lose_power(self, rng):
-        """What was not flushed is lost, or a part of it. Nobody uses it. Returns lost and kept writes."""
-        leaves = rng.choice(LEAVES)
+    def lose_power(self, rng, leaves=None):
+        """What was not flushed is lost, or a part of it. Nobody uses it. Returns lost and kept writes.
+
+        `leaves`: one of LEAVES, if it is not this drive's own choice.
+        """
+        leaves = leaves or rng.choice(LEAVES)
         share = rng.random()
         for offset, before, _ in reversed(self.unflushed):
             os.pwrite(self.file, before, offset)

@@ -30,6 +30,7 @@ for device in /dev/vd[b-z]; do
     index=$((index + 1))
 done
 [[ ! -e /proc/sys/fs/xfs/xfssyncd_centisecs ]] || echo 720000 >/proc/sys/fs/xfs/xfssyncd_centisecs
+touch /told/mounted
 # Not from the host's folder: it would be asked for each page.
 cp /program/cairn /run/cairn-program
 export CAIRN_RUNTIME_DIR=/run
