@@ -24,6 +24,8 @@ BURST_PIECES_COUNT_MAX = 60
 BURST_WINDOW_COUNT = 12
 # A volume that is opened again is not there for a moment.
 RETRY_SECONDS = 0.2
+# Nobody sets it.
+PAUSE = threading.Event()
 ANSWER_SECONDS_MAX = 150
 
 
@@ -138,6 +140,8 @@ class Client(threading.Thread):
         self.names_count = 0
         # How often it makes bursts, beside 30 other steps.
         self.burst_weight = 1
+        # It makes so many changes that are stable when answered, and no more; None: whatever it likes, until it is ended.
+        self.changes_left = None
         self.ended = threading.Event()
         self.failure = self.lost_connection = None
         self.acknowledged_count = self.stable_count = 0
@@ -155,8 +159,12 @@ class Client(threading.Thread):
         try:
             with self.connected() as peer:
                 self.begin(peer)
+                while self.changes_left:
+                    self.changes_left -= self.step(peer, self.stable_choices())
+                if self.changes_left is not None:
+                    return
                 while not self.ended.is_set():
-                    self.step(peer)
+                    self.step(peer, self.choices())
                 # Nobody cuts the power now: what is compared next is to be there for good.
                 for path in sorted(self.files):
                     self.commit_file(peer, self.files[path])
@@ -180,7 +188,7 @@ class Client(threading.Thread):
             if status != rawnfs.JUKEBOX:
                 raise Refused(f"{call.__name__} was answered with {status}")
             # It asks to be asked again later.
-            self.ended.wait(RETRY_SECONDS)
+            PAUSE.wait(RETRY_SECONDS)
 
     def begin(self, peer):
         (root,) = self.ask(peer.mount, f"/{self.volume}")
@@ -203,21 +211,29 @@ class Client(threading.Thread):
                 return None
             if status != rawnfs.JUKEBOX:
                 raise Refused(f"lookup of {name} was answered with {status}")
-            self.ended.wait(RETRY_SECONDS)
+            PAUSE.wait(RETRY_SECONDS)
 
     # What it does.
 
-    def step(self, peer):
-        choices = [
-            (self.make_file, 3 if len(self.files) < FILES_COUNT_MAX else 0),
-            (self.write, 12), (self.write_stable, 8), (self.commit, 3), (self.read, 2), (self.cut, 2), (self.rename, 3),
-            (self.link, 1), (self.remove, 2 if len(self.files) > FILES_COUNT_MAX // 2 else 0), (self.make_folder, 1),
-            (self.remove_folder, 1), (self.burst, self.burst_weight),
-        ]
+    def step(self, peer, choices):
+        """Does one of these actions; returns how many calls were answered."""
         if not self.files:
             choices = [(self.make_file, 1)]
         (action,) = self.rng.choices([action for action, _ in choices], [weight for _, weight in choices])
+        calls_count = self.acknowledged_count
         action(peer)
+        return min(self.acknowledged_count - calls_count, 1)
+
+    def choices(self):
+        return self.stable_choices() + [(self.write, 12), (self.read, 2), (self.burst, self.burst_weight)]
+
+    def stable_choices(self):
+        return [
+            (self.make_file, 3 if len(self.files) < FILES_COUNT_MAX else 0), (self.write_stable, 8), (self.commit, 3),
+            (self.cut, 2), (self.rename, 3), (self.link, 1),
+            (self.remove, 2 if len(self.files) > FILES_COUNT_MAX // 2 else 0), (self.make_folder, 1),
+            (self.remove_folder, 1),
+        ]
 
     def any_file(self):
         return self.files[self.rng.choice(sorted(self.files))]
