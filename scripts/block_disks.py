@@ -3,9 +3,9 @@
 Owns: the bytes of each device, in a file; which of them were not flushed yet; what is to go wrong. Speaks NBD, of which
 qemu makes a drive. Must not know: file systems, what is tested with it.
 
-A write is in the file at once, so that reads find it, and what it replaced is kept until the next flush. A power cut puts
-all of that back, and then writes a part of what was not flushed again: nothing, everything, or some of the writes, some
-of them in part. So nothing depends on what the machine that runs this keeps in its own page cache.
+A write is in the file at once, so that reads find it, and what it replaced is kept until the next flush. A power cut
+puts all of that back, and then writes a part of what was not flushed again: nothing, everything, or some of the writes,
+some of them in part. So nothing depends on what the machine that runs this keeps in its own page cache.
 """
 
 import collections
@@ -82,7 +82,7 @@ class Disk:
         os.close(self.file)
 
     def meets(self, fails=(), hangs=False, delay_seconds=0.0):
-        """From now on: operations of these kinds fail, none has an answer, each takes so much longer. Nothing: it works."""
+        """From now on operations of these kinds fail, none has an answer, each takes so much longer; or it works."""
         with self.changed:
             self.fails, self.hangs, self.delay_seconds = fails, hangs, delay_seconds
             self.changed.notify_all()

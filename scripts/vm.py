@@ -117,8 +117,8 @@ def serve_requests(guest, folder, open_requests):
 class Machine:
     """A guest with drives that outlive it, in which a script of the repository runs until its power is cut.
 
-    `drives`: what qemu takes as the file of each; the guest sees them as /dev/vdb, /dev/vdc, ... `forward`: ports of this
-    machine to those of the guest that they lead to.
+    `drives`: what qemu takes as the file of each; the guest sees them as /dev/vdb, /dev/vdc, ... `forward`: ports of
+    this machine to those of the guest that they lead to.
     """
 
     def __init__(self, folder, drives, shares, forward, cpus=1):

@@ -151,8 +151,8 @@ class Peer:
         return written(self.call(NFS, 3, 7, arguments, **who))
 
     def write_many(self, handle, pieces, stable, window_count, **who):
-        """Several writes under way at once; `pieces`: offset and bytes of each. Yields the place of each in `pieces` and
-        what write_some returns, when it is answered.
+        """Several writes under way at once; `pieces`: offset and bytes of each. Yields the place of each in `pieces`
+        and what write_some returns, when it is answered.
         """
         left, sent = list(enumerate(pieces)), {}
         while left or sent:

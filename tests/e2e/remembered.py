@@ -1,8 +1,9 @@
 """Load of NFS calls made by hand that knows, when the power is cut, what must be there, and what may be.
 
 Each client has a connection, a folder of its own and one call under way. What was answered as stable must be there:
-writes, commits and every change of names and sizes. What was not committed, and the call that had no answer, may be there
-or not. After a cut `verify` compares all of it, takes what it found for what is there now, and the load goes on with it.
+writes, commits and every change of names and sizes. What was not committed, and the call that had no answer, may be
+there or not. After a cut `verify` compares all of it, takes what it found for what is there now, and the load goes on
+with it.
 """
 
 import dataclasses
@@ -109,7 +110,8 @@ class File:
                 if offset <= first and end <= offset + len(data):
                     may_be.append(data[first - offset : end - offset])
             if found[first:end] not in may_be:
-                return f"bytes {first} to {end} of {len(found)} are not what was written: {compare(found, may_be, first, end)}"
+                told = compare(found, may_be, first, end)
+                return f"bytes {first} to {end} of {len(found)} are not what was written: {told}"
         return None
 
 
@@ -140,7 +142,7 @@ class Client(threading.Thread):
         self.names_count = 0
         # How often it makes bursts, beside 30 other steps.
         self.burst_weight = 1
-        # It makes so many changes that are stable when answered, and no more; None: whatever it likes, until it is ended.
+        # It makes so many changes that are stable when answered, and no more; None: whatever it likes, until its end.
         self.changes_left = None
         self.ended = threading.Event()
         self.failure = self.lost_connection = None
@@ -150,8 +152,11 @@ class Client(threading.Thread):
     def next_life(self):
         """A thread with what this one knows, for the time after a cut."""
         other = Client(self.port, self.index, 0, self.volume)
-        for name in ("rng", "root", "files", "folders", "otherwise", "names_count", "acknowledged_count", "stable_count",
-                     "verified_bytes"):
+        kept = (
+            "rng", "root", "files", "folders", "otherwise", "names_count", "acknowledged_count", "stable_count",
+            "verified_bytes",
+        )
+        for name in kept:
             setattr(other, name, getattr(self, name))
         return other
 
@@ -320,7 +325,8 @@ class Client(threading.Thread):
             self.acknowledged_count += 1
             self.settle_piece(file, under_way[index], taken, is_stable)
         for index in again:
-            count, is_stable, _ = self.ask(peer.write_some, file.handle, pieces[index][1], pieces[index][0], rawnfs.FILE_SYNC)
+            offset, data = pieces[index]
+            count, is_stable, _ = self.ask(peer.write_some, file.handle, data, offset, rawnfs.FILE_SYNC)
             self.settle_piece(file, under_way[index], count, is_stable)
 
     def settle_piece(self, file, piece, count, is_stable):
@@ -445,7 +451,8 @@ class Client(threading.Thread):
     def list_names(self, peer):
         """The paths of everything there; folders end with a slash."""
         listed = set()
-        for folder in [""] + [path for path in set(self.folders) | set(self.otherwise[1] if self.otherwise else ()) if path]:
+        others = self.otherwise[1] if self.otherwise else {}
+        for folder in sorted(self.folders.keys() | others.keys()):
             handle = self.folders[""] if not folder else self.found(peer, self.folders[""], folder[1:])
             if handle is None:
                 continue
