@@ -60,6 +60,14 @@ test-vm: setup-vm build ## A stock Linux kernel client in a VM: tar, git, make, 
 test-faults: setup-vm build ## Kills, stops, cuts and shortages under fsx, tar, git, SQLite and PostgreSQL in the VM: an hour
 	scripts/test-faults $(FAULTS)
 
+.PHONY: test-power
+test-power: setup-vm build ## Power cuts, and drives that fail, hang or are slow, below a server in the VM: POWER="cuts-xfs --cuts 50"
+	scripts/test-power $(POWER)
+
+.PHONY: test-power-bite
+test-power-bite: setup-vm build ## Does that notice when syncs are left out, and after how many cuts?
+	scripts/test-power --bite $(POWER)
+
 .PHONY: pjdfstest
 pjdfstest: setup-vm build ## The POSIX conformance suite through the kernel client in the VM
 	scripts/pjdfstest

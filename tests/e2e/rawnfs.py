@@ -12,7 +12,9 @@ ANSWER_SECONDS_MAX = 30
 ANSWER_LEN_BYTES_MAX = 1 << 20
 
 OK, PERM, NOENT, IO, ACCES, NOSPC, ROFS, STALE, BADHANDLE, JUKEBOX = 0, 1, 2, 5, 13, 28, 30, 70, 10001, 10008
+UNSTABLE, FILE_SYNC = 0, 2
 ATTRIBUTES_LEN_BYTES = 84
+LISTING_LEN_BYTES = 32_768
 
 
 def opaque(data):
@@ -47,9 +49,9 @@ class Denied(Exception):
 class Peer:
     """One connection, from an address and a port that the test may choose."""
 
-    def __init__(self, port, source="127.0.0.1", source_port=0):
+    def __init__(self, port, source="127.0.0.1", source_port=0, answer_seconds_max=ANSWER_SECONDS_MAX):
         self.socket = socket.create_connection(
-            ("127.0.0.1", port), timeout=ANSWER_SECONDS_MAX, source_address=(source, source_port)
+            ("127.0.0.1", port), timeout=answer_seconds_max, source_address=(source, source_port)
         )
         # Clients do so, because a server takes the same number for the same call.
         self.xid = random.getrandbits(31)
@@ -65,12 +67,7 @@ class Peer:
         self.send(program, version, procedure, arguments, uid, gid, groups)
         answer = Reader(self.record())
         assert answer.u32() == self.xid
-        if (answer.u32(), answer.u32()) != (1, 0):
-            raise Denied("rejected")
-        answer.u32()
-        answer.opaque()
-        if status := answer.u32():
-            raise Denied(f"accept status {status}")
+        accepted(answer)
         return answer
 
     def send(self, program, version, procedure, arguments=b"", uid=0, gid=0, groups=()):
@@ -158,8 +155,120 @@ class Peer:
         return self.call(NFS, 3, 2, opaque(handle) + attributes, **who).u32()
 
     def write(self, handle, data, offset=0, **who):
-        arguments = opaque(handle) + struct.pack(">QII", offset, len(data), 2) + opaque(data)
+        arguments = opaque(handle) + struct.pack(">QII", offset, len(data), FILE_SYNC) + opaque(data)
         return self.call(NFS, 3, 7, arguments, **who).u32()
+
+    def write_some(self, handle, data, offset, stable, **who):
+        """Status, how many bytes were taken, whether they are stable, the verifier."""
+        arguments = opaque(handle) + struct.pack(">QII", offset, len(data), stable) + opaque(data)
+        return written(self.call(NFS, 3, 7, arguments, **who))
+
+    def write_many(self, handle, pieces, stable, window_count, **who):
+        """Several writes under way at once; `pieces`: offset and bytes of each. Yields the place of each in `pieces`
+        and what write_some returns, when it is answered.
+        """
+        left, sent = list(enumerate(pieces)), {}
+        while left or sent:
+            while left and len(sent) < window_count:
+                index, (offset, data) = left.pop(0)
+                arguments = opaque(handle) + struct.pack(">QII", offset, len(data), stable) + opaque(data)
+                self.send(NFS, 3, 7, arguments, **who)
+                sent[self.xid] = index
+            answer = Reader(self.record())
+            index = sent.pop(answer.u32())
+            accepted(answer)
+            yield index, written(answer)
+
+    def commit(self, handle, **who):
+        """Status, and the verifier."""
+        answer = self.call(NFS, 3, 21, opaque(handle) + struct.pack(">QI", 0, 0), **who)
+        if status := answer.u32():
+            return status, None
+        skip_change(answer)
+        return OK, answer.take(8)
+
+    def read_some(self, handle, offset, len_bytes, **who):
+        """Status, the bytes, whether that is the end of the file."""
+        answer = self.call(NFS, 3, 6, opaque(handle) + struct.pack(">QI", offset, len_bytes), **who)
+        if status := answer.u32():
+            return status, b"", False
+        skip_attributes(answer)
+        answer.u32()
+        is_end = answer.u32() != 0
+        return OK, answer.opaque(), is_end
+
+    def truncate(self, handle, len_bytes, **who):
+        attributes = struct.pack(">4IQ3I", 0, 0, 0, 1, len_bytes, 0, 0, 0)
+        return self.call(NFS, 3, 2, opaque(handle) + attributes, **who).u32()
+
+    def mkdir(self, directory, name, **who):
+        """Status, and the handle."""
+        attributes = struct.pack(">7I", 1, 0o755, 0, 0, 0, 0, 0)
+        answer = self.call(NFS, 3, 9, opaque(directory) + opaque(name.encode()) + attributes, **who)
+        if status := answer.u32():
+            return status, None
+        assert answer.u32() == 1
+        return OK, answer.opaque()
+
+    def rmdir(self, directory, name, **who):
+        return self.call(NFS, 3, 13, opaque(directory) + opaque(name.encode()), **who).u32()
+
+    def rename(self, directory, name, to_directory, to_name, **who):
+        places = [opaque(part) for part in (directory, name.encode(), to_directory, to_name.encode())]
+        return self.call(NFS, 3, 14, b"".join(places), **who).u32()
+
+    def link(self, handle, directory, name, **who):
+        return self.call(NFS, 3, 15, opaque(handle) + opaque(directory) + opaque(name.encode()), **who).u32()
+
+    def names(self, directory, **who):
+        """Status, and the names in a directory, without `.` and `..`."""
+        names, cookie, verifier = [], 0, bytes(8)
+        while True:
+            arguments = opaque(directory) + struct.pack(">Q", cookie) + verifier + struct.pack(">I", LISTING_LEN_BYTES)
+            answer = self.call(NFS, 3, 16, arguments, **who)
+            if status := answer.u32():
+                return status, []
+            skip_attributes(answer)
+            verifier = answer.take(8)
+            while answer.u32():
+                answer.take(8)
+                name = answer.opaque().decode()
+                (cookie,) = struct.unpack(">Q", answer.take(8))
+                if name not in (".", ".."):
+                    names.append(name)
+            if answer.u32():
+                return OK, names
+
+
+def accepted(answer):
+    """Takes what is before the results of a call, which must have been accepted."""
+    if (answer.u32(), answer.u32()) != (1, 0):
+        raise Denied("rejected")
+    answer.u32()
+    answer.opaque()
+    if status := answer.u32():
+        raise Denied(f"accept status {status}")
+
+
+def written(answer):
+    """Of WRITE: status, how many bytes were taken, whether they are stable, the verifier."""
+    if status := answer.u32():
+        return status, 0, False, None
+    skip_change(answer)
+    return OK, answer.u32(), answer.u32() != UNSTABLE, answer.take(8)
+
+
+def skip_attributes(answer):
+    """Of an object after the call, where the server tells them."""
+    if answer.u32():
+        answer.take(ATTRIBUTES_LEN_BYTES)
+
+
+def skip_change(answer):
+    """Size and times before a change, attributes after it."""
+    if answer.u32():
+        answer.take(24)
+    skip_attributes(answer)
 
 
 def owner(answer):

@@ -166,7 +166,7 @@ impl RealDisk {
         let path = path.as_ref();
         let given = path.display().to_string();
         let fail = |what: &str, error: io::Error| disk_error(&given, what.to_owned(), &error);
-        std::fs::create_dir_all(path).map_err(|error| fail("making the folder", error))?;
+        make_root(path).map_err(|error| fail("making the folder", error))?;
         let root = path
             .canonicalize()
             .map_err(|error| fail("resolving the path", error))?;
@@ -625,6 +625,28 @@ fn with_parent<T>(root: &Path, path: &Path, action: impl Fn() -> io::Result<T>) 
         make_folders(root, parent)?;
     }
     action()
+}
+
+/// Makes the folder of a disk and what is missing above it, durably: other disks will say that this one is there.
+fn make_root(path: &Path) -> io::Result<()> {
+    let path = std::path::absolute(path)?;
+    let missing: Vec<&Path> = path.ancestors().take_while(|path| !path.is_dir()).collect();
+    std::fs::create_dir_all(&path)?;
+    for made in &missing {
+        let synced = made.parent().map_or(Ok(()), sync_folder_at);
+        match synced {
+            // Names can be made in a folder that we may not read, and so not sync.
+            Err(error) if error.kind() != io::ErrorKind::PermissionDenied => {
+                // Who finds the folder there takes its name for durable.
+                for made in &missing {
+                    let _ = std::fs::remove_dir(made);
+                }
+                return Err(error);
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Makes `folder` and what is missing above it, durably: each new name is synced into its parent.

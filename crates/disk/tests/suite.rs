@@ -60,6 +60,22 @@ async fn whole(file: &dyn DiskFile) -> Bytes {
 }
 
 #[test]
+fn the_folder_of_a_disk_is_made() {
+    let dir = temp_dir();
+    let nested = dir.path().join("a/b/c");
+    for _ in 0..2 {
+        RealDisk::open(&nested, DiskSettings::default()).unwrap();
+        assert!(nested.is_dir());
+    }
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    for name in ["file", "file/x"] {
+        let refused = RealDisk::open(dir.path().join(name), DiskSettings::default());
+        let refused = refused.err().map(|error| error.to_string());
+        assert!(refused.is_some_and(|told| told.contains("making the folder")));
+    }
+}
+
+#[test]
 fn names_come_and_go() {
     each(|disk| async move {
         let missing = |result: Result<(), DiskError>| {

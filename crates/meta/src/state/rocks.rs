@@ -319,6 +319,8 @@ pub(super) async fn create(
     let db = blocking_on(disks, index, move || {
         remove_folder(&path)?;
         fs::create_dir_all(&path).map_err(|error| failed("making", &path, &error))?;
+        // RocksDB syncs what is in the folder, not its name; and the log is cut for what the state has.
+        sync_parent(&path)?;
         start_lineage(open_db(&path, &settings, true)?, &path, lineage)
     })
     .await?;
