@@ -222,7 +222,12 @@ mod tests {
     fn what_is_said_of_a_drain_is_what_was_asked() {
         let cases = [
             (true, DiskState::Draining, 7, "7 shards are moved off"),
-            (true, DiskState::Draining, 0, "when its metadata is elsewhere"),
+            (
+                true,
+                DiskState::Draining,
+                0,
+                "when its metadata is elsewhere",
+            ),
             (true, DiskState::Drained, 0, "`cairn disk remove` it"),
             (true, DiskState::Failed, 7, "is FAILED, are rebuilt"),
             (true, DiskState::Missing, 7, "is MISSING, are rebuilt"),

@@ -252,7 +252,9 @@ impl Shared {
         for job in jobs {
             let is_doubtful = job.inode.lock().landing_error.is_some();
             let loaded = match is_doubtful {
-                true => self.load_extents(&job.inode, &job.span(), Ahead::None),
+                true => self
+                    .load_extents(&job.inode, &job.span(), Ahead::None)
+                    .map(drop),
                 false => Ok(()),
             };
             match loaded {

@@ -117,6 +117,9 @@ fn what_fits_is_let_in_while_others_overwrite() {
             assert_eq!(more, Err(FsError::QuotaExceeded));
         };
         let first = select(pin!(overwriting), pin!(adding)).await;
-        assert!(matches!(first, Either::Right(_)), "an overwrite was refused");
+        assert!(
+            matches!(first, Either::Right(_)),
+            "an overwrite was refused"
+        );
     });
 }

@@ -489,9 +489,10 @@ impl Shared {
         let mut disks = self.disks.healthy();
         disks.retain(|disk| *disk != primary);
         disks.sort_by_key(|disk| !has_copy(*disk));
-        let leaving = states.iter().map(|(at, _)| *at).filter(|disk| {
-            !self.disks.is_healthy(*disk) && self.disks.may_be_needed(*disk)
-        });
+        let leaving = states
+            .iter()
+            .map(|(at, _)| *at)
+            .filter(|disk| !self.disks.is_healthy(*disk) && self.disks.may_be_needed(*disk));
         disks.extend(leaving);
         disks
     }

@@ -517,11 +517,7 @@ impl Target {
 }
 
 /// Refuses a copy that finds no room: to try it would leave nothing to others for a while, each time.
-fn require_room(
-    disk: &dyn Disk,
-    folder: &Path,
-    descriptor: &Descriptor,
-) -> Result<(), MetaError> {
+fn require_room(disk: &dyn Disk, folder: &Path, descriptor: &Descriptor) -> Result<(), MetaError> {
     let older: Vec<Descriptor> = replica_paths(folder)
         .iter()
         .filter_map(|(_, path)| read_descriptor(path).ok()?)

@@ -144,7 +144,11 @@ fn the_copy_on_a_disk_that_cannot_leave_yet_stays_of_use() {
         let copies: Vec<DiskId> = copy.filter(|disk| *disk != store.primary_disk()).collect();
         assert_eq!(copies.len(), 1);
         let is_other = |disk: &DiskId| *disk != store.primary_disk() && *disk != copies[0];
-        let (other, _) = pool.present().into_iter().find(|(id, _)| is_other(id)).unwrap();
+        let (other, _) = pool
+            .present()
+            .into_iter()
+            .find(|(id, _)| is_other(id))
+            .unwrap();
         let index_of = |id: DiskId| pool.present().iter().position(|(at, _)| *at == id).unwrap();
         pool.disks[index_of(other)].inject(FaultRule {
             kind: Some(OpKind::Create),
@@ -160,7 +164,10 @@ fn the_copy_on_a_disk_that_cannot_leave_yet_stays_of_use() {
             if number % 40 == 0 {
                 store.ship().await.expect("ships");
                 let left = store.retire_disk(copies[0]).await;
-                assert!(matches!(left, Err(MetaError::CopiesMissing { .. })), "{left:?}");
+                assert!(
+                    matches!(left, Err(MetaError::CopiesMissing { .. })),
+                    "{left:?}"
+                );
             }
             let stats = store.stats();
             assert!(stats.log_bytes < 16 * LOG_FILE_BYTES_MIN, "{stats:?}");

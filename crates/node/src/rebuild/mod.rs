@@ -23,6 +23,7 @@ use tokio::sync::{Notify, RwLock};
 
 use crate::metadata::CLOSE_MAX;
 use crate::node::{Inner, VolumeService};
+use crate::pool::PoolVolume;
 
 mod put_off;
 mod room;
@@ -186,8 +187,9 @@ impl Inner {
         let mut problems = BTreeSet::new();
         if !leaving.is_empty() {
             let pool = self.pool.load();
-            let is_failed =
-                |volume: &&PoolVolume| matches!(self.service(volume.id), Some(VolumeService::Failed(_)));
+            let is_failed = |volume: &&PoolVolume| {
+                matches!(self.service(volume.id), Some(VolumeService::Failed(_)))
+            };
             problems.extend(pool.volumes.iter().filter(is_failed).map(|volume| {
                 format!(
                     "volume {} is not served, so what it has on the disk that leaves stays there: `cairn volume show {}` \
