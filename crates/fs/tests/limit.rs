@@ -116,7 +116,8 @@ fn what_fits_is_let_in_while_others_overwrite() {
             let more = write(&world, ino, 8 * MIB, 1).await;
             assert_eq!(more, Err(FsError::QuotaExceeded));
         };
-        let first = select(pin!(overwriting), pin!(adding)).await;
+        let (overwriting, adding) = (pin!(overwriting), pin!(adding));
+        let first = select(overwriting, adding).await;
         assert!(
             matches!(first, Either::Right(_)),
             "an overwrite was refused"
