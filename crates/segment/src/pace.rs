@@ -395,7 +395,8 @@ mod tests {
         let world = TestWorld::new(1);
         world.clock.advance(Duration::from_secs(10));
         let clients = Clients::new(world.env.clock.clone());
-        let requests = AtomicU64::new(0);
+        // More each time: they never stop.
+        let requests = AtomicU64::new(1);
         clients.watch(move || requests.fetch_add(1, Ordering::Relaxed));
         let pace = |_| Pace::new(world.env.clock.clone(), 0).beside(&clients);
         let (calm, urgent) = (pace(()), pace(()));
@@ -438,7 +439,8 @@ mod tests {
         let world = TestWorld::new(1);
         world.clock.advance(Duration::from_secs(10));
         let clients = Clients::new(world.env.clock.clone());
-        let requests = AtomicU64::new(0);
+        // More each time: they never stop.
+        let requests = AtomicU64::new(1);
         clients.watch(move || requests.fetch_add(1, Ordering::Relaxed));
         let pace = |_| Pace::new(world.env.clock.clone(), 0).beside(&clients);
         let (scrub, drain) = (pace(()), pace(()));

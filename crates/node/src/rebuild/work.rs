@@ -183,7 +183,8 @@ mod tests {
         // One copy that moves is as it was.
         let one = SegmentInfo {
             code: Code::new(1, 0).unwrap(),
-            ..info(7, &[1, 5])
+            disks: vec![DiskId(1)],
+            ..info(7, &[1, 5, 6])
         };
         let [work] = &work_of(VolumeId(1), &[one], 0, standing)[..] else {
             panic!("it has to move")
