@@ -243,6 +243,12 @@ impl Session {
         Reply::failure(xid, AcceptStatus::GarbageArgs)
     }
 
+    /// An answer to a call whose credential cannot be read, counted.
+    pub fn denied(&self, xid: u32, status: AuthStatus) -> Reply {
+        Events::count(&self.service.metrics.events.requests_denied);
+        Reply::rejection(xid, Rejection::Auth(status))
+    }
+
     fn start_nfs(
         self: &Arc<Self>,
         users: &mut Users,
@@ -277,10 +283,7 @@ impl Session {
                     ino,
                     who,
                 },
-                Err(status) => {
-                    Events::count(&self.service.metrics.events.requests_denied);
-                    return reply(Reply::rejection(xid, Rejection::Auth(status)));
-                }
+                Err(status) => return reply(self.denied(xid, status)),
             },
             Ok(Object::PseudoRoot) => {
                 let Ok(call) = v3::Call::decode(procedure, &mut args.clone()) else {
@@ -494,11 +497,7 @@ impl Users {
             return Ok(Arc::clone(&user.who));
         }
         let rule = &session.view.grants()[grant].rule;
-        let who = match sent.credential()? {
-            Credential::None => rule.anonymous(),
-            Credential::Sys(sys) => rule.credentials(sys.uid, sys.gid, &sys.groups),
-            Credential::Other(_) => return Err(AuthStatus::BadCredential),
-        };
+        let who = rule.who(caller(call)?.as_ref());
         let user = KnownUser {
             flavor: sent.flavor,
             body: sent.body.into(),
@@ -513,6 +512,19 @@ impl Users {
             self.replace_next = (self.replace_next + 1) % USER_COUNT_MAX;
         }
         Ok(who)
+    }
+}
+
+/// Who calls, as the client says it: not squashed. `None` if it does not say (AUTH_NONE).
+pub fn caller(call: &CallHeader<'_>) -> Result<Option<Credentials>, AuthStatus> {
+    match call.credential.credential()? {
+        Credential::None => Ok(None),
+        Credential::Sys(sys) => Ok(Some(Credentials {
+            uid: sys.uid,
+            gid: sys.gid,
+            groups: sys.groups.to_vec(),
+        })),
+        Credential::Other(_) => Err(AuthStatus::BadCredential),
     }
 }
 
