@@ -191,7 +191,7 @@ async fn mount(
             log.refused(client, &what, &error.name());
         }
     }
-    let found = found.map(|target| session.service.key.seal(target));
+    let found = found.map(|target| session.service.settings.handle_key.seal(target));
     if version == VERSION_1 {
         let result = found.map_err(MountErrno::from).map(|handle| {
             let mut bytes = [0; HANDLE_V1_LEN_BYTES];

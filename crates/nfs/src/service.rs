@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 
 use crate::duplicate::{Admission, DIGEST_LEN_BYTES_MAX, Duplicates, RequestKey};
 use crate::exports::{Exports, Grant, PeerView};
-use crate::handle::{HandleKey, Target};
+use crate::handle::Target;
 use crate::metrics::{Events, Metrics};
 use crate::mount::{self, MountList};
 use crate::quiet::Quiet;
@@ -39,7 +39,6 @@ const LINE_COUNT_MAX: u32 = 20;
 pub struct Service {
     pub settings: Settings,
     pub exports: Arc<Exports>,
-    pub key: HandleKey,
     pub metrics: Arc<Metrics>,
     pub duplicates: Duplicates,
     /// Those of WRITE apart: there are so many that they would push out all others.
@@ -69,7 +68,6 @@ impl Service {
         let duplicates =
             || Duplicates::new(settings.duplicate_count_max, settings.duplicate_bytes_max);
         Self {
-            key: HandleKey::new(&settings.handle_key),
             duplicates: duplicates(),
             duplicate_writes: duplicates(),
             mounts: MountList::new(settings.mount_list_count_max),
@@ -168,7 +166,7 @@ impl Session {
     }
 
     pub fn seal(&self, target: Target) -> v3::FileHandle {
-        v3::FileHandle::new(self.service.key.seal(target).as_bytes())
+        v3::FileHandle::new(self.service.settings.handle_key.seal(target).as_bytes())
             .expect("a handle of ours is shorter than the protocol's limit")
     }
 
@@ -377,7 +375,7 @@ impl Session {
 
     /// What a handle names, if this client may use it.
     pub fn resolve(&self, handle: &v3::FileHandle) -> Result<Object, v3::ErrorStatus> {
-        let target = self.service.key.open(handle.as_bytes());
+        let target = self.service.settings.handle_key.open(handle.as_bytes());
         match target.map_err(|_| v3::ErrorStatus::BadHandle)? {
             // To whom it shows nothing it is not there either.
             Target::PseudoRoot => match self.view.is_let_in() {

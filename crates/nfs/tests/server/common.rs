@@ -17,7 +17,7 @@ use cairn_codec_rpc::{
 use cairn_fs::{DirtyBudget, Fs, FsSettings};
 use cairn_meta::{MetaCache, MetaSettings, MetaStore};
 use cairn_nfs::{
-    ClientRule, Export, Exports, Listeners, NfsServer, Running, Settings, Squash, Volume,
+    ClientRule, Export, Exports, HandleKey, Listeners, NfsServer, Running, Settings, Squash, Volume,
 };
 use cairn_segment::{SegmentSettings, SegmentStore};
 use cairn_shard::{ShardDisk, ShardSettings};
@@ -190,7 +190,7 @@ impl Server {
             export(&other, vec![rule("127.0.0.0/8")]),
         ]));
         let registry = prometheus::Registry::new();
-        let mut settings = Settings::new(KEY);
+        let mut settings = Settings::new(HandleKey::new(&KEY));
         settings.threads = 2;
         change(&mut settings);
         let server = NfsServer::new(settings, Arc::clone(&exports), &registry).unwrap();
