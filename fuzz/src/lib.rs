@@ -42,6 +42,9 @@ mod bench {
 #[path = "../../crates/meta/src/error.rs"]
 mod error;
 #[allow(dead_code)]
+#[path = "../../crates/meta/src/extent.rs"]
+mod extent;
+#[allow(dead_code)]
 #[path = "../../crates/nfs/src/handle.rs"]
 mod handle;
 #[allow(dead_code)]

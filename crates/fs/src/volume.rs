@@ -9,8 +9,8 @@ use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, Timestamp, VolumeId};
 use cairn_erasure::Code;
 use cairn_meta::{
-    Batch, ExtentRecord, InodeKind, InodeRecord, JournalEntry, Key, MetaError, MetaErrorKind,
-    MetaStore, SpaceDelta, Ticket,
+    Batch, InodeKind, InodeRecord, JournalEntry, Key, MetaError, MetaErrorKind, MetaStore,
+    SpaceDelta, Ticket, decode_extent,
 };
 use cairn_segment::{Compression, Protection, SegmentError, SegmentInfo, SegmentStore};
 use parking_lot::{Mutex, RwLock};
@@ -628,28 +628,14 @@ impl Shared {
 }
 
 pub(crate) fn parse_extent(key: &[u8], value: &[u8]) -> Result<(Ino, Extent), MetaError> {
-    let key = Key::parse(key)?;
-    let cairn_meta::KeyKind::Extent { ino, end_offset } = key.kind()? else {
-        return Err(MetaError::State(format!(
-            "a key that is no extent: {key:?}"
-        )));
+    let (ino, end, stored) = decode_extent(key, value)?;
+    let extent = Extent {
+        start: stored.start,
+        end,
+        record: Arc::new(stored.record),
+        offset_in_record: stored.offset_in_record,
     };
-    let record = ExtentRecord::decode(value)?;
-    if record.start >= end_offset {
-        return Err(MetaError::State(format!(
-            "extent of inode {ino} ending at {end_offset} starts at {}",
-            record.start
-        )));
-    }
-    Ok((
-        ino,
-        Extent {
-            start: record.start,
-            end: end_offset,
-            record: Arc::new(record.record),
-            offset_in_record: record.offset_in_record,
-        },
-    ))
+    Ok((ino, extent))
 }
 
 pub(crate) fn meta_error(error: MetaError) -> FsError {

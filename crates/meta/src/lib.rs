@@ -12,6 +12,7 @@ mod committer;
 mod counters;
 mod disks;
 pub mod error;
+pub mod extent;
 mod journal;
 pub mod keys;
 mod log;
@@ -30,6 +31,7 @@ pub use batch::{
     BATCH_BYTES_MAX, Batch, Fold, JOURNAL_DATA_BYTES_MAX, JournalEntry, SpaceDelta, Ticket,
 };
 pub use error::{MetaError, MetaErrorKind};
+pub use extent::decode_extent;
 pub use keys::{Key, KeyKind};
 pub use progress::Durable;
 pub use records::{

@@ -76,6 +76,14 @@ impl ClientRule {
         }
     }
 
+    /// Who a caller is, of whom the client says that it is `sent`; `None` if it says nothing (AUTH_NONE).
+    pub fn who(&self, sent: Option<&Credentials>) -> Credentials {
+        match sent {
+            Some(sent) => self.credentials(sent.uid, sent.gid, &sent.groups),
+            None => self.anonymous(),
+        }
+    }
+
     /// Who a request without a user (AUTH_NONE) is.
     pub fn anonymous(&self) -> Credentials {
         Credentials {

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 
 use crate::handle::{HANDLE_LEN_BYTES, Target};
 use crate::reply::Reply;
-use crate::service::{Session, Started, Transport};
+use crate::service::{self, Session, Started, Transport};
 
 const _: () = assert!(HANDLE_LEN_BYTES == HANDLE_V1_LEN_BYTES);
 
@@ -97,11 +97,15 @@ pub fn start(session: &Arc<Session>, call: &CallHeader<'_>, mut args: Reader<'_>
     Started::Ready(match decoded {
         Call::Null => Reply::success(xid, &()),
         Call::Mount(path) => {
+            let user = match service::caller(call) {
+                Ok(user) => user,
+                Err(status) => return Started::Ready(session.denied(xid, status)),
+            };
             let path: Box<[u8]> = path.0.into();
             let session = Arc::clone(session);
             let version = call.version;
             return Started::Running(Box::pin(async move {
-                mount(&session, xid, version, &path).await
+                mount(&session, xid, version, user.as_ref(), &path).await
             }));
         }
         Call::Dump => {
@@ -164,10 +168,16 @@ fn exports(session: &Session, xid: u32) -> Reply {
     Reply::success(xid, &Results::Export(List(entries.collect())))
 }
 
-async fn mount(session: &Session, xid: u32, version: u32, path: &[u8]) -> Reply {
+async fn mount(
+    session: &Session,
+    xid: u32,
+    version: u32,
+    user: Option<&Credentials>,
+    path: &[u8],
+) -> Reply {
     let shown = path.escape_ascii();
     let client = session.peer;
-    let found = find(session, path).await;
+    let found = find(session, user, path).await;
     match &found {
         Ok(_) => {
             if let Some(more) = session.service.mounts_logged.admitted() {
@@ -181,7 +191,7 @@ async fn mount(session: &Session, xid: u32, version: u32, path: &[u8]) -> Reply 
             log.refused(client, &what, &error.name());
         }
     }
-    let found = found.map(|target| session.service.key.seal(target));
+    let found = found.map(|target| session.service.settings.handle_key.seal(target));
     if version == VERSION_1 {
         let result = found.map_err(MountErrno::from).map(|handle| {
             let mut bytes = [0; HANDLE_V1_LEN_BYTES];
@@ -205,8 +215,12 @@ fn success<T: Encode>(xid: u32, results: &T) -> Reply {
 }
 
 /// What a path names: `/` the pseudo root, `/VOLUME` the root of a volume, `/VOLUME/DIR/...` a
-/// directory in it.
-async fn find(session: &Session, path: &[u8]) -> Result<Target, MountError> {
+/// directory in it that `user`, squashed, may reach.
+async fn find(
+    session: &Session,
+    user: Option<&Credentials>,
+    path: &[u8],
+) -> Result<Target, MountError> {
     let mut names = path
         .split(|byte| *byte == b'/')
         .filter(|name| !name.is_empty() && *name != b".");
@@ -241,14 +255,15 @@ async fn find(session: &Session, path: &[u8]) -> Result<Target, MountError> {
             },
         );
     };
+    let who = grant.rule.who(user);
     let mut ino = grant.fs.root();
     for name in names {
         if name == b".." {
             return Err(MountError::Inval);
         }
-        // As root, as `mountd` does: whoever may mount may hold a handle of any directory, and the
-        // rights to use it are checked with each call.
-        let found = grant.fs.lookup(&Credentials::ROOT, ino, name).await;
+        // Not as root, as `mountd` does: that would tell what is in directories that the caller may not
+        // search, and give out handles of what is below them. What is mounted need not be searched itself.
+        let found = grant.fs.lookup(&who, ino, name).await;
         let (attr, _) = found.map_err(|error| mount_error(&error))?;
         if attr.kind != FileKind::Directory {
             return Err(MountError::NotDir);

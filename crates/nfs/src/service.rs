@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 
 use crate::duplicate::{Admission, DIGEST_LEN_BYTES_MAX, Duplicates, RequestKey};
 use crate::exports::{Exports, Grant, PeerView};
-use crate::handle::{HandleKey, Target};
+use crate::handle::Target;
 use crate::metrics::{Events, Metrics};
 use crate::mount::{self, MountList};
 use crate::quiet::Quiet;
@@ -39,7 +39,6 @@ const LINE_COUNT_MAX: u32 = 20;
 pub struct Service {
     pub settings: Settings,
     pub exports: Arc<Exports>,
-    pub key: HandleKey,
     pub metrics: Arc<Metrics>,
     pub duplicates: Duplicates,
     /// Those of WRITE apart: there are so many that they would push out all others.
@@ -69,7 +68,6 @@ impl Service {
         let duplicates =
             || Duplicates::new(settings.duplicate_count_max, settings.duplicate_bytes_max);
         Self {
-            key: HandleKey::new(&settings.handle_key),
             duplicates: duplicates(),
             duplicate_writes: duplicates(),
             mounts: MountList::new(settings.mount_list_count_max),
@@ -168,7 +166,7 @@ impl Session {
     }
 
     pub fn seal(&self, target: Target) -> v3::FileHandle {
-        v3::FileHandle::new(self.service.key.seal(target).as_bytes())
+        v3::FileHandle::new(self.service.settings.handle_key.seal(target).as_bytes())
             .expect("a handle of ours is shorter than the protocol's limit")
     }
 
@@ -243,6 +241,12 @@ impl Session {
         Reply::failure(xid, AcceptStatus::GarbageArgs)
     }
 
+    /// An answer to a call whose credential cannot be read, counted.
+    pub fn denied(&self, xid: u32, status: AuthStatus) -> Reply {
+        Events::count(&self.service.metrics.events.requests_denied);
+        Reply::rejection(xid, Rejection::Auth(status))
+    }
+
     fn start_nfs(
         self: &Arc<Self>,
         users: &mut Users,
@@ -277,10 +281,7 @@ impl Session {
                     ino,
                     who,
                 },
-                Err(status) => {
-                    Events::count(&self.service.metrics.events.requests_denied);
-                    return reply(Reply::rejection(xid, Rejection::Auth(status)));
-                }
+                Err(status) => return reply(self.denied(xid, status)),
             },
             Ok(Object::PseudoRoot) => {
                 let Ok(call) = v3::Call::decode(procedure, &mut args.clone()) else {
@@ -374,7 +375,7 @@ impl Session {
 
     /// What a handle names, if this client may use it.
     pub fn resolve(&self, handle: &v3::FileHandle) -> Result<Object, v3::ErrorStatus> {
-        let target = self.service.key.open(handle.as_bytes());
+        let target = self.service.settings.handle_key.open(handle.as_bytes());
         match target.map_err(|_| v3::ErrorStatus::BadHandle)? {
             // To whom it shows nothing it is not there either.
             Target::PseudoRoot => match self.view.is_let_in() {
@@ -494,11 +495,7 @@ impl Users {
             return Ok(Arc::clone(&user.who));
         }
         let rule = &session.view.grants()[grant].rule;
-        let who = match sent.credential()? {
-            Credential::None => rule.anonymous(),
-            Credential::Sys(sys) => rule.credentials(sys.uid, sys.gid, &sys.groups),
-            Credential::Other(_) => return Err(AuthStatus::BadCredential),
-        };
+        let who = rule.who(caller(call)?.as_ref());
         let user = KnownUser {
             flavor: sent.flavor,
             body: sent.body.into(),
@@ -513,6 +510,19 @@ impl Users {
             self.replace_next = (self.replace_next + 1) % USER_COUNT_MAX;
         }
         Ok(who)
+    }
+}
+
+/// Who calls, as the client says it: not squashed. `None` if it does not say (AUTH_NONE).
+pub fn caller(call: &CallHeader<'_>) -> Result<Option<Credentials>, AuthStatus> {
+    match call.credential.credential()? {
+        Credential::None => Ok(None),
+        Credential::Sys(sys) => Ok(Some(Credentials {
+            uid: sys.uid,
+            gid: sys.gid,
+            groups: sys.groups.to_vec(),
+        })),
+        Credential::Other(_) => Err(AuthStatus::BadCredential),
     }
 }
 

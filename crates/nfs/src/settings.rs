@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use crate::handle::HandleKey;
+
 /// Limits and keys of a server. Every limit bounds memory or work that a client can cause (Rule 6).
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Threads that serve connections, each with a runtime of its own.
     pub threads: usize,
     /// Secret of the pool: file handles are signed with it, so it must stay the same for ever.
-    pub handle_key: [u8; 16],
+    pub handle_key: HandleKey,
     /// A connection counts until the changes that came over it are done, also when it is gone before: what
     /// they hold would be without a limit for those who connect again and again.
     pub connection_count_max: usize,
@@ -42,7 +44,7 @@ pub struct Settings {
 
 impl Settings {
     /// The defaults, with the pool's secret.
-    pub fn new(handle_key: [u8; 16]) -> Self {
+    pub fn new(handle_key: HandleKey) -> Self {
         Self {
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             handle_key,
@@ -59,6 +61,23 @@ impl Settings {
             looks_before_sleep: std::thread::available_parallelism()
                 .is_ok_and(|count| count.get() > 1),
             slow_request: Duration::from_millis(500),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_is_not_shown() {
+        let settings = Settings::new(HandleKey::new(&[0xa7; 16]));
+        let shown = format!("{settings:?} {settings:#?}");
+        assert!(shown.contains("HandleKey(secret)"), "{shown}");
+        for number in [0xa7_u128, 0xa7a7_a7a7_a7a7_a7a7] {
+            for text in [format!("{number}"), format!("{number:x}")] {
+                assert!(!shown.to_lowercase().contains(&text), "{text} in {shown}");
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ use cairn_admin::api::{AdminView, NfsReady, NfsView, ReadyFile, Status};
 use cairn_admin::{AdminServer, AdminSettings};
 use cairn_base::real;
 use cairn_config::Config;
-use cairn_nfs::{Listeners, NfsServer};
+use cairn_nfs::{HandleKey, Listeners, NfsServer};
 use prometheus::process_collector::ProcessCollector;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
@@ -276,7 +276,8 @@ fn start_nfs(
     rpcbind: Vec<TcpListener>,
     rpcbind_udp: Vec<UdpSocket>,
 ) -> Result<cairn_nfs::Running, NodeError> {
-    let mut settings = cairn_nfs::Settings::new(inner.pool.load().handle_key.0.to_be_bytes());
+    let handle_key = inner.pool.load().handle_key.0.to_be_bytes();
+    let mut settings = cairn_nfs::Settings::new(HandleKey::new(&handle_key));
     settings.threads = inner.config.threads;
     let connections = usize::try_from(descriptors_max() / 4).unwrap_or(usize::MAX);
     settings.connection_count_max = settings.connection_count_max.min(connections);

@@ -141,6 +141,17 @@ fn meta(corpus: &Corpus) {
     for (name, bytes) in records() {
         seed(1, &format!("record-{name}"), &bytes);
     }
+    // An extent that is its record but for the first byte, and one that has a byte too much.
+    let (record, _) = pointer_and_stored(b"stone", Compression::None);
+    let value = ExtentRecord {
+        start: 5,
+        offset_in_record: 1,
+        record,
+    };
+    for (name, end) in [("pair-extent", 9), ("pair-extent-too-long", 10)] {
+        let key = Key::extent(Ino(3), end);
+        seed(1, name, &[key.as_bytes(), &value.encode()].concat());
+    }
     seed(2, "header", &header().encode()[..HEADER_FIELDS_LEN]);
 
     let group = group();

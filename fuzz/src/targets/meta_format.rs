@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use cairn_base::{Epoch, Generation, LogPosition, crc32c};
+use cairn_base::{Epoch, Generation, Ino, LogPosition, crc32c};
 
+use crate::extent::decode_extent;
 use crate::keys::{Key, KeyKind};
 use crate::log::format::{
     BLOCK_BYTES, FileHeader, RECORD_HEAD_BYTES, RecordBuf, RecordHead, find_records,
@@ -115,6 +116,32 @@ fn record(bytes: &[u8]) {
         AppliedRecord,
         CountersRecord
     );
+    // A key and its value, one behind the other; and a value under the keys that matter to it.
+    if let Some((key, value)) = bytes.split_at_checked(Key::extent(Ino(0), 0).as_bytes().len()) {
+        pair(key, value);
+    }
+    if let Ok(ExtentRecord { start, record, .. }) = ExtentRecord::decode(bytes) {
+        let len_bytes = u64::from(record.file_len_bytes);
+        for len_bytes in [0, 1, len_bytes, len_bytes + 1, 1 << 32, u64::MAX] {
+            let end_offset = start.saturating_add(len_bytes);
+            pair(Key::extent(Ino(3), end_offset).as_bytes(), bytes);
+        }
+    }
+}
+
+/// An extent is decoded if and only if it is not empty and lies in its record.
+fn pair(key: &[u8], value: &[u8]) {
+    let found = decode_extent(key, value).ok();
+    let (Ok(KeyKind::Extent { ino, end_offset }), Ok(extent)) =
+        (KeyKind::parse(key), ExtentRecord::decode(value))
+    else {
+        return assert!(found.is_none());
+    };
+    let len_bytes = i128::from(end_offset) - i128::from(extent.start);
+    let room_len_bytes =
+        i128::from(extent.record.file_len_bytes) - i128::from(extent.offset_in_record);
+    let fits = len_bytes > 0 && len_bytes <= room_len_bytes;
+    assert_eq!(found, fits.then_some((ino, end_offset, extent)));
 }
 
 fn header(bytes: &[u8]) {

@@ -343,14 +343,23 @@ impl Wire {
             return Ok(false);
         }
         let mut from = Reader::new(partial.bytes);
-        let Ok(header) = from.get::<ReplyHeader<'_>>() else {
+        // A refusal may be followed by anything: only results can be data.
+        let Ok(ReplyHeader {
+            xid,
+            body:
+                ReplyBody::Accepted {
+                    status: AcceptStatus::Success,
+                    ..
+                },
+        }) = from.get()
+        else {
             return Ok(false);
         };
         let results_offset = partial.bytes.len() - from.rest().len();
         let Ok(Some(Ok(prefix))) = v3::decode_read_prefix(from.rest()) else {
             return Ok(false);
         };
-        let (len_bytes, xid) = (partial.len_bytes as usize, header.xid);
+        let len_bytes = partial.len_bytes as usize;
         let data_offset = results_offset + prefix.data_offset;
         let data_len_bytes = prefix.data_len_bytes as usize;
         let Some(in_flight) = self.in_flight.get_mut(&xid) else {
@@ -407,3 +416,6 @@ fn wants_in_place(call: &Call) -> bool {
         .as_ref()
         .is_some_and(|buffer| buffer.len() >= IN_PLACE_LEN_BYTES_MIN)
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,7 +17,7 @@ use cairn_codec_rpc::{
 use cairn_fs::{DirtyBudget, Fs, FsSettings};
 use cairn_meta::{MetaCache, MetaSettings, MetaStore};
 use cairn_nfs::{
-    ClientRule, Export, Exports, Listeners, NfsServer, Running, Settings, Squash, Volume,
+    ClientRule, Export, Exports, HandleKey, Listeners, NfsServer, Running, Settings, Squash, Volume,
 };
 use cairn_segment::{SegmentSettings, SegmentStore};
 use cairn_shard::{ShardDisk, ShardSettings};
@@ -96,15 +96,15 @@ impl Engine {
         &self,
         id: u32,
         name: &'static str,
-        dirty: &Arc<DirtyBudget>,
+        memory: &Memory,
         gate: &Arc<Gate>,
-    ) -> Fs {
+    ) -> (Fs, Arc<MemDisk>) {
         let handle = self.handle.clone();
-        let disk = MemDisk::new(name, 2 << 30);
-        disk.pace_with(Arc::clone(gate) as Arc<dyn Pace>);
-        let disk = disk as Arc<dyn Disk>;
-        let dirty = Arc::clone(dirty);
-        self.run(async move {
+        let mem_disk = MemDisk::new(name, 2 << 30);
+        mem_disk.pace_with(Arc::clone(gate) as Arc<dyn Pace>);
+        let disk = Arc::clone(&mem_disk) as Arc<dyn Disk>;
+        let (dirty, cache_bytes) = (Arc::clone(&memory.dirty), memory.cache_bytes);
+        let fs = self.run(async move {
             let env = cairn_base::real::env(handle);
             let volume = VolumeId(id);
             ShardDisk::format(Arc::clone(&disk), POOL, DISK, Timestamp::new(1, 0))
@@ -115,7 +115,7 @@ impl Engine {
                 .unwrap();
             let settings = SegmentSettings {
                 shard_len_bytes: 4 << 20,
-                cache_bytes: 1 << 20,
+                cache_bytes,
                 ..SegmentSettings::default()
             };
             let segments = SegmentStore::new(env.clone(), settings, vec![shards], Vec::new());
@@ -127,7 +127,8 @@ impl Engine {
             let mut settings = FsSettings::new(env, volume, name);
             settings.dirty = dirty;
             Fs::format(settings, meta, segments).await.unwrap()
-        })
+        });
+        (fs, mem_disk)
     }
 }
 
@@ -140,6 +141,12 @@ impl Drop for Engine {
     }
 }
 
+/// What volumes of one server may hold in memory.
+struct Memory {
+    dirty: Arc<DirtyBudget>,
+    cache_bytes: u64,
+}
+
 pub struct Server {
     pub address: SocketAddr,
     pub rpcbind: SocketAddr,
@@ -147,6 +154,8 @@ pub struct Server {
     pub exports: Arc<Exports>,
     pub main: Fs,
     pub other: Fs,
+    /// The only disk of `main`.
+    pub main_disk: Arc<MemDisk>,
     pub registry: prometheus::Registry,
     /// In front of the disks.
     pub gate: Arc<Gate>,
@@ -180,17 +189,33 @@ impl Server {
 
     /// The same with so much memory for data that is not on the disks yet.
     pub fn with_dirty(dirty_bytes_max: u64, change: impl FnOnce(&mut Settings)) -> Self {
+        Self::with_memory(dirty_bytes_max, 1 << 20, change)
+    }
+
+    /// As [`Self::start`], but what is read comes from the disk each time.
+    pub fn without_cache() -> Self {
+        Self::with_memory(256 << 20, 0, |_| {})
+    }
+
+    fn with_memory(
+        dirty_bytes_max: u64,
+        cache_bytes: u64,
+        change: impl FnOnce(&mut Settings),
+    ) -> Self {
         let engine = Engine::start();
         let gate = Gate::new();
-        let dirty = DirtyBudget::new(dirty_bytes_max);
-        let main = engine.volume(1, "main", &dirty, &gate);
-        let other = engine.volume(2, "other", &dirty, &gate);
+        let memory = Memory {
+            dirty: DirtyBudget::new(dirty_bytes_max),
+            cache_bytes,
+        };
+        let (main, main_disk) = engine.volume(1, "main", &memory, &gate);
+        let (other, _) = engine.volume(2, "other", &memory, &gate);
         let exports = Arc::new(Exports::new(vec![
             export(&main, vec![rule("127.0.0.0/8")]),
             export(&other, vec![rule("127.0.0.0/8")]),
         ]));
         let registry = prometheus::Registry::new();
-        let mut settings = Settings::new(KEY);
+        let mut settings = Settings::new(HandleKey::new(&KEY));
         settings.threads = 2;
         change(&mut settings);
         let server = NfsServer::new(settings, Arc::clone(&exports), &registry).unwrap();
@@ -214,6 +239,7 @@ impl Server {
             exports,
             main,
             other,
+            main_disk,
             registry,
             gate,
             running: Some(server.start(listeners).unwrap()),

@@ -597,6 +597,75 @@ fn exports_are_checked_with_each_call() {
     assert_eq!(refused, mount::Reply::Mount(Err(mount::MountError::Access)));
 }
 
+fn commit_all(file: FileHandle) -> Call<'static> {
+    Call::Commit(v3::CommitArgs {
+        file,
+        offset: 0,
+        count_bytes: 0,
+    })
+}
+
+/// Flips a bit of some stored bytes, which are on the disk once.
+fn damage(server: &Server, stored: &[u8]) {
+    let disk = &server.main_disk;
+    let places: Vec<(String, usize)> = disk
+        .file_names()
+        .into_iter()
+        .filter_map(|name| {
+            let bytes = disk.file_bytes(&name)?;
+            let at = bytes.windows(stored.len()).position(|it| it == stored)?;
+            Some((name, at))
+        })
+        .collect();
+    assert_eq!(places.len(), 1, "{places:?}");
+    let (name, at) = &places[0];
+    disk.flip_bit(name, *at as u64, 0);
+}
+
+#[test]
+fn what_is_damaged_beyond_repair_is_an_error_and_nothing_else_is() {
+    let server = Server::without_cache();
+    let mut client = server.connect();
+    let root = client.root("/main");
+    let (file, other) = (client.create(root, "file"), client.create(root, "other"));
+    // Several pieces with a checksum each, in the only shard that there is.
+    let data = pattern(1, 400_000);
+    for file in [file, other] {
+        client.write(file, 0, &data[..200_000]).unwrap();
+        client.write(file, 200_000, &data[200_000..]).unwrap();
+        ok!(client.nfs(commit_all(file)), Commit);
+    }
+    let more = pattern(2, 100_000);
+    client.write(file, 400_000, &more).unwrap();
+    ok!(client.nfs(commit_all(file)), Commit);
+    assert!(client.read(file, 400_000, 100_000) == more);
+
+    let damaged_at = 450_000;
+    damage(&server, &more[50_000..50_032]);
+    let read = |offset, count_bytes| {
+        Call::Read(v3::ReadArgs {
+            file,
+            offset,
+            count_bytes,
+        })
+    };
+    for (offset, count_bytes) in [(damaged_at, 1), (400_000, 100_000), (damaged_at + 10, 4096)] {
+        let refused = err!(client.nfs(read(offset, count_bytes)), Read);
+        assert_eq!(refused.status, ErrorStatus::Io, "{count_bytes} at {offset}");
+        let after = refused.body.expect("the file itself is known");
+        assert_eq!(after.size_bytes, 500_000);
+    }
+    // Everything else is there: the rest of the file, of its record, and other files.
+    assert!(client.read(file, 0, 400_000) == data);
+    assert!(client.read(file, 400_000, 1000) == more[..1000]);
+    assert!(client.read(file, 499_000, 1000) == more[99_000..]);
+    assert!(client.read(other, 0, 400_000) == data);
+    // New bytes take the place of the damaged ones.
+    client.write(file, 400_000, &more).unwrap();
+    ok!(client.nfs(commit_all(file)), Commit);
+    assert!(client.read(file, 400_000, 100_000) == more);
+}
+
 #[test]
 fn mounts_lead_to_directories() {
     let server = Server::start();

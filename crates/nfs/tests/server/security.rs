@@ -416,6 +416,18 @@ fn every_procedure_is_done_as_the_squashed_user() {
     };
     root_user.nfs(mode(private, 0o640, Some(0)));
     root_user.write(private, 0, b"secret").unwrap();
+    // Nobody but root may search it.
+    let locked = make_dir(&mut root_user, root, "locked");
+    let inside = make_dir(&mut root_user, locked, "inside");
+    root_user.nfs(mode(inside, 0o777, None));
+    root_user.create(locked, "file");
+    root_user.nfs(mode(locked, 0o700, None));
+    let mount_paths = [
+        "/main/locked/inside",
+        "/main/locked/file",
+        "/main/locked/none",
+    ];
+    assert_eq!(mounted(&mut root_user, mount_paths[0]), Ok(inside));
     let places = ["place-0", "place-1", "place-2", "place-3", "place-4"];
     let open = places.map(|name| {
         let dir = make_dir(&mut root_user, root, name);
@@ -448,18 +460,44 @@ fn every_procedure_is_done_as_the_squashed_user() {
             .exports
             .replace(vec![export(&server.main, vec![squashed])]);
         let mut client = server.connect();
+        let credential = match &body {
+            Some(body) => OpaqueAuth::sys(body),
+            None => OpaqueAuth::NONE,
+        };
+        let case = format!("{squash:?} {body:?}");
+        // MOUNT tells nothing of a directory that the squashed user may not search, and leads to nothing
+        // below it; the directory itself it may hold.
+        let versions = [
+            (mount::VERSION_1, "(Err(MountErrno(13)", "(Err(MountErrno(2)"),
+            (mount::VERSION_3, "(Err(Access", "(Err(NoEnt"),
+        ];
+        for (version, access, no_ent) in versions {
+            let mut mounts = |path: &'static str| {
+                let place = (mount::PROGRAM, version, mount::Procedure::Mount.number());
+                let call = mount::Call::Mount(path.into());
+                client.send(&call_bytes(1, place, &credential, &call));
+                let answer = client.receive();
+                let mut from = Reader::new(answer.results);
+                mount::Reply::decode(version, mount::Procedure::Mount, &mut from).unwrap()
+            };
+            for path in mount_paths {
+                let text = format!("{:?}", mounts(path));
+                assert!(text.contains(access), "{case} {path}: {text}");
+            }
+            for path in ["/", "/main", "/main/locked", "/main/place-0"] {
+                let text = format!("{:?}", mounts(path));
+                assert!(text.contains("(Ok("), "{case} {path}: {text}");
+            }
+            let text = format!("{:?}", mounts("/main/none"));
+            assert!(text.contains(no_ent), "{case}: {text}");
+        }
         let mut call = |call: Call<'static>| {
             client.xid += 1;
             let place = (v3::PROGRAM, v3::VERSION, call.procedure().number());
-            let credential = match &body {
-                Some(body) => OpaqueAuth::sys(body),
-                None => OpaqueAuth::NONE,
-            };
             let bytes = call_bytes(client.xid, place, &credential, &call);
             client.send(&bytes);
             client.receive().nfs(call.procedure())
         };
-        let case = format!("{squash:?} {body:?}");
         for procedure in [
             Procedure::Create,
             Procedure::MkDir,

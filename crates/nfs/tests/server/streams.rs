@@ -95,9 +95,17 @@ fn bad_credentials_are_refused() {
             client.receive().body,
             ReplyBody::Denied(Rejection::Auth(AuthStatus::BadCredential))
         );
+        let path = mount::Call::Mount("/main".into());
+        client.send(&call_bytes(5, (mount::PROGRAM, 3, 1), &credential, &path));
+        assert_eq!(
+            client.receive().body,
+            ReplyBody::Denied(Rejection::Auth(AuthStatus::BadCredential))
+        );
         // NULL asks nobody who they are.
-        client.send(&call_bytes(6, (v3::PROGRAM, 3, 0), &credential, &()));
-        assert_eq!(client.receive().accepted(), AcceptStatus::Success);
+        for program in [v3::PROGRAM, mount::PROGRAM] {
+            client.send(&call_bytes(6, (program, 3, 0), &credential, &()));
+            assert_eq!(client.receive().accepted(), AcceptStatus::Success);
+        }
     }
     let mut other_rpc = call_bytes(7, getattr, &OpaqueAuth::NONE, &call);
     other_rpc[15] = 3;
