@@ -6,14 +6,20 @@ qemu makes a drive. Must not know: file systems, what is tested with it.
 A write is in the file at once, so that reads find it, and what it replaced is kept until the next flush. A power cut
 puts all of that back, and then writes a part of what was not flushed again: nothing, everything, or some of the writes,
 some of them in part. So nothing depends on what the machine that runs this keeps in its own page cache.
+
+Run as a program, with a file, a socket and a length, it is one device, which does what lines of JSON tell it: `Disk`.
+A process each, so that what else a test computes makes no drive seem to hang.
 """
 
 import collections
 import contextlib
+import json
 import os
 import random
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 
@@ -40,7 +46,55 @@ LEAVES = ("nothing", "everything", "some", "some")
 
 
 class Disk:
-    """One device of `len_bytes` in the file `path`, on the socket `socket_path`."""
+    """One device of `len_bytes` in the file `path`, on the socket `socket_path`, in a process of its own."""
+
+    def __init__(self, path, socket_path, len_bytes):
+        # What qemu is given.
+        self.url = f"nbd:unix:{socket_path}"
+        argv = [sys.executable, __file__, str(path), str(socket_path), str(len_bytes)]
+        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.lock = threading.Lock()
+        # It answers when its socket is there.
+        self.written_count()
+
+    def ask(self, call, *arguments):
+        with self.lock:
+            self.process.stdin.write(json.dumps([call, arguments]) + "\n")
+            self.process.stdin.flush()
+            answer = self.process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"{self.url} has ended")
+        return json.loads(answer)
+
+    def meets(self, fails=(), hangs=False, delay_seconds=0.0):
+        """From now on operations of these kinds fail, none has an answer, each takes so much longer; or it works."""
+        self.ask("meets", list(fails), hangs, delay_seconds)
+
+    def written_count(self):
+        """Writes so far."""
+        return self.ask("written_count")
+
+    def await_end(self, seconds_max):
+        """Waits until nobody uses it any more: what comes after that is of the next machine."""
+        if not self.ask("await_end", seconds_max):
+            raise TimeoutError(f"{self.url} is still in use")
+
+    def lose_power(self, rng, leaves=None):
+        """What was not flushed is lost, or a part of it. Nobody uses it. Returns lost and kept writes.
+
+        `leaves`: one of LEAVES, if it is not this drive's own choice.
+        """
+        return self.ask("lose_power", rng.getrandbits(64), leaves)
+
+    def close(self):
+        # It ends when nobody is there to tell it anything.
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+class Device:
+    """What such a process does."""
 
     def __init__(self, path, socket_path, len_bytes):
         self.path, self.socket_path, self.len_bytes = path, socket_path, len_bytes
@@ -55,34 +109,13 @@ class Disk:
         self.fails = ()
         self.hangs = self.powered = False
         self.delay_seconds = 0.0
-        self.connection = None
         self.counts = collections.Counter()
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(str(socket_path))
         self.listener.listen()
-        self.serving = threading.Thread(target=self.accept, daemon=True)
-        self.serving.start()
+        threading.Thread(target=self.accept, daemon=True).start()
 
-    @property
-    def url(self):
-        """What qemu is given."""
-        return f"nbd:unix:{self.socket_path}"
-
-    def close(self):
-        self.meets()
-        with contextlib.suppress(OSError):
-            # Wakes the thread that accepts.
-            self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
-        connection = self.connection
-        if connection:
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-        self.serving.join()
-        os.close(self.file)
-
-    def meets(self, fails=(), hangs=False, delay_seconds=0.0):
-        """From now on operations of these kinds fail, none has an answer, each takes so much longer; or it works."""
+    def meets(self, fails, hangs, delay_seconds):
         with self.changed:
             self.fails, self.hangs, self.delay_seconds = fails, hangs, delay_seconds
             self.changed.notify_all()
@@ -93,7 +126,6 @@ class Disk:
                 connection, _ = self.listener.accept()
             except OSError:
                 return
-            self.connection = connection
             with self.changed:
                 self.powered = True
             with contextlib.suppress(OSError, EOFError), connection:
@@ -104,10 +136,11 @@ class Disk:
                 self.changed.notify_all()
 
     def await_end(self, seconds_max):
-        """Waits until nobody uses it any more: what comes after that is of the next machine."""
         with self.changed:
-            if not self.changed.wait_for(lambda: not self.powered, seconds_max):
-                raise TimeoutError(f"{self.path} is still in use")
+            return self.changed.wait_for(lambda: not self.powered, seconds_max)
+
+    def written_count(self):
+        return self.counts["writes"]
 
     def negotiate(self, connection):
         """The handshake; false if the other side only asked."""
@@ -182,11 +215,8 @@ class Disk:
         self.unflushed.clear()
         self.unflushed_bytes = 0
 
-    def lose_power(self, rng, leaves=None):
-        """What was not flushed is lost, or a part of it. Nobody uses it. Returns lost and kept writes.
-
-        `leaves`: one of LEAVES, if it is not this drive's own choice.
-        """
+    def lose_power(self, seed, leaves):
+        rng = random.Random(seed)
         leaves = leaves or rng.choice(LEAVES)
         share = rng.random()
         for offset, before, _ in reversed(self.unflushed):
@@ -228,3 +258,15 @@ def exactly(connection, len_bytes):
             raise EOFError
         at += count
     return bytes(data)
+
+
+def main():
+    path, socket_path, len_bytes = sys.argv[1:]
+    device = Device(path, socket_path, int(len_bytes))
+    for line in sys.stdin:
+        call, arguments = json.loads(line)
+        print(json.dumps(getattr(device, call)(*arguments)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

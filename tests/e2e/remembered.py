@@ -9,6 +9,7 @@ with it.
 import dataclasses
 import random
 import threading
+import time
 
 import rawnfs
 
@@ -184,15 +185,20 @@ class Client(threading.Thread):
 
     def ask(self, call, *arguments):
         """The results of a call without its status, which must be OK. The one place where all calls are made."""
+        status, results = self.answered(call, *arguments)
+        if status != rawnfs.OK:
+            raise Refused(f"{call.__name__} was answered with {status}")
+        self.acknowledged_count += 1
+        return results
+
+    def answered(self, call, *arguments):
+        """Status and results of a call, which is made again as long as the server asks for that, within reason."""
+        deadline = time.monotonic() + ANSWER_SECONDS_MAX
         while True:
             answer = call(*arguments)
             status, *results = answer if isinstance(answer, tuple) else (answer,)
-            if status == rawnfs.OK:
-                self.acknowledged_count += 1
-                return results
-            if status != rawnfs.JUKEBOX:
-                raise Refused(f"{call.__name__} was answered with {status}")
-            # It asks to be asked again later.
+            if status != rawnfs.JUKEBOX or time.monotonic() > deadline:
+                return status, results
             PAUSE.wait(RETRY_SECONDS)
 
     def begin(self, peer):
@@ -208,15 +214,12 @@ class Client(threading.Thread):
 
     def found(self, peer, folder, name):
         """The handle of a name, or None."""
-        while True:
-            status, handle = peer.lookup(folder, name)
-            if status == rawnfs.OK:
-                return handle
-            if status == rawnfs.NOENT:
-                return None
-            if status != rawnfs.JUKEBOX:
-                raise Refused(f"lookup of {name} was answered with {status}")
-            PAUSE.wait(RETRY_SECONDS)
+        status, results = self.answered(peer.lookup, folder, name)
+        if status == rawnfs.NOENT:
+            return None
+        if status != rawnfs.OK:
+            raise Refused(f"lookup of {name} was answered with {status}")
+        return results[0]
 
     # What it does.
 

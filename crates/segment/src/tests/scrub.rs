@@ -4,6 +4,7 @@ use cairn_base::DiskId;
 use cairn_base::disk::{Disk, OpenMode};
 use cairn_shard::{ShardDisk, ShardSettings};
 use cairn_testkit::{Fault, FaultRule, MemDisk, OpKind, Rng, TestWorld};
+use futures_util::future::join;
 use proptest::prelude::*;
 
 use super::world::*;
@@ -556,6 +557,28 @@ fn a_shard_that_cannot_be_made_anew_is_told() {
                 scrub.needs_rewrite(),
             );
             assert_eq!(got, (away, unmade, want));
+        }
+    });
+}
+
+#[test]
+fn a_segment_that_is_removed_meanwhile_has_no_shard_away() {
+    block_on(async {
+        for seed in 0..40 {
+            let world = World::new(4, seed).await;
+            fill(&world, 2, 2, &mut Rng::new(seed)).await;
+            world.store.seal_all(VOLUME).await;
+            let cold = world.cold(&[]).await;
+            for (index, disk) in (0..).zip(&cold.disks) {
+                disk.yield_at_random(seed * 4 + index, 6);
+            }
+            let segment = cold.store.segments(VOLUME).remove(0).id;
+            let pace = unpaced();
+            let scrub = cold.store.scrub_segment(VOLUME, segment, &pace);
+            let (scrub, removed) = join(scrub, cold.store.remove(VOLUME, segment)).await;
+            removed.expect("removed");
+            let scrub = scrub.expect("scrubbed");
+            assert_eq!((scrub.shards_away, scrub.shards_unmade), (0, 0), "{seed}");
         }
     });
 }
