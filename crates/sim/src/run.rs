@@ -242,10 +242,11 @@ impl Pool {
         let seed = self.rng.u64();
         // After the last crash, too.
         let is_wanted = !life.without.is_empty() || (is_last && self.shape.promises_losses());
-        if !is_first && is_wanted {
-            if let Some(gone) = self.gone_set(&life.without, seed) {
-                self.check_without(&gone, seed)?;
-            }
+        if !is_first
+            && is_wanted
+            && let Some(gone) = self.gone_set(&life.without, seed)
+        {
+            self.check_without(&gone, seed)?;
         }
         let job = self.begin_job(life, is_first);
         let mut exec = Executor::new(

@@ -266,7 +266,7 @@ impl Scenario {
 
     /// Whether all sets of disks that may be lost are taken away after the last life.
     pub fn has_all_sets(&self) -> bool {
-        self.shape.promises_losses() && Rng::new(self.seed ^ 0xa115_e75).below(10) == 0
+        self.shape.promises_losses() && Rng::new(self.seed ^ 0x0a11_5e75).below(10) == 0
     }
 
     pub fn faults(&self) -> impl Iterator<Item = &Fault> {

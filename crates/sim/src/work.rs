@@ -471,12 +471,7 @@ fn is_rewritten_after(one: &Misplaced, error: &MoveError) -> bool {
 }
 
 /// Resolves when the work is done; `done` is called then.
-pub fn in_background(
-    worker: Worker,
-    done: impl FnOnce() + Send + 'static,
-) -> impl Future<Output = ()> {
-    async move {
-        worker.run().await;
-        done();
-    }
+pub async fn in_background(worker: Worker, done: impl FnOnce() + Send + 'static) {
+    worker.run().await;
+    done();
 }
