@@ -468,7 +468,11 @@ fn every_procedure_is_done_as_the_squashed_user() {
         // MOUNT tells nothing of a directory that the squashed user may not search, and leads to nothing
         // below it; the directory itself it may hold.
         let versions = [
-            (mount::VERSION_1, "(Err(MountErrno(13)", "(Err(MountErrno(2)"),
+            (
+                mount::VERSION_1,
+                "(Err(MountErrno(13)",
+                "(Err(MountErrno(2)",
+            ),
             (mount::VERSION_3, "(Err(Access", "(Err(NoEnt"),
         ];
         for (version, access, no_ent) in versions {
