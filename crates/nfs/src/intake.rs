@@ -436,5 +436,7 @@ fn check_len(len_bytes: u64, len_bytes_max: u32) -> Result<(), DecodeError> {
     Ok(())
 }
 
+// By path, so that rustfmt finds it too from the fuzzers, which compile this file in.
 #[cfg(test)]
+#[path = "intake/tests.rs"]
 mod tests;
