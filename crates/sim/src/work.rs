@@ -7,7 +7,6 @@
 //! be moved is written anew. When nothing needs it any more it is no member.
 
 use std::collections::BTreeSet;
-use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
