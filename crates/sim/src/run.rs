@@ -372,9 +372,16 @@ impl Pool {
             WorkKind::Drain { has_spare } | WorkKind::Rebuild { has_spare, .. } => has_spare,
             WorkKind::Scrub => false,
         };
-        if let (WorkKind::Rebuild { .. }, Some(disk)) = (job.kind, job.disk) {
-            self.lost.insert(disk);
-            self.burdened.insert(disk);
+        match (job.kind, job.disk) {
+            (WorkKind::Rebuild { .. }, Some(disk)) => {
+                self.lost.insert(disk);
+                self.burdened.insert(disk);
+            }
+            // What was written while others were missing may move from it to one of those.
+            (WorkKind::Drain { .. }, Some(disk)) if !self.burdened.is_empty() => {
+                self.burdened.insert(disk);
+            }
+            _ => {}
         }
         if has_spare {
             let label = format!("disk{}", self.disks.len());
@@ -733,13 +740,17 @@ impl Driver {
         }
     }
 
-    /// In the last life what can be moved is, and a disk that leaves has left.
+    /// In the last life what can be moved is, and a disk that leaves has left: unless so many others are lost that what
+    /// it had cannot have all its copies.
     fn check_work(&self) -> Result<(), String> {
         let shape = &self.shared.shape;
         let is_due = self.life.op_count == 0 && shape.trouble == Trouble::Crashes;
         let file = self.file.lock();
+        let members = file.members.iter();
+        let staying = members.filter(|it| !it.is_leaving && !self.lost.contains(&it.index));
+        let has_room = staying.count() >= shape.metadata_copies(file.staying_count());
         match file.leaving().next() {
-            Some(member) if is_due && shape.disk_mib >= 512 => {
+            Some(member) if is_due && has_room && shape.disk_mib >= 512 => {
                 Err(format!("{member:?} does not leave the pool"))
             }
             _ => Ok(()),

@@ -201,7 +201,9 @@ impl Worker {
                 Err(error) if is_rewritten_after(one, &error) => {
                     rewrites.insert(one.segment);
                 }
-                Err(MoveError::NotNow | MoveError::NoTarget) => {}
+                Err(error @ (MoveError::NotNow | MoveError::NoTarget)) => {
+                    tracing::debug!(segment = %one.segment, index = one.index, %error, "a shard stays");
+                }
                 Err(error) => self.excuse(&format!("moving a shard of {}", one.segment), &error)?,
             }
         }
@@ -390,7 +392,10 @@ impl Worker {
         let mut all = of_store.chain(of_metadata.map(|(_, record)| record.disks));
         let is_used = all.any(|disks| disks.contains(&id)) || self.fs.meta().uses_disk(id);
         // What the status would say: not all of it is on enough disks yet.
-        if is_used || self.fs.meta().stats().is_degraded() {
+        let stats = self.fs.meta().stats();
+        if is_used || stats.is_degraded() {
+            let members = &self.file.lock().members;
+            tracing::debug!(?member, is_used, lost = ?self.lost, ?members, ?stats, "stays in the pool");
             return;
         }
         self.file.lock().forget(member.index);
