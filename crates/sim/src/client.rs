@@ -610,7 +610,8 @@ impl Client {
             Ok(read) => {
                 let bytes = read.parts.concat();
                 let model = self.life.model.lock();
-                if let Err(error) = model.check_read(node, offset, &bytes, &expected, begun) {
+                if let Err(error) = model.check_read(node, (offset, len), &bytes, &expected, begun)
+                {
                     self.life.fail(error);
                 }
             }

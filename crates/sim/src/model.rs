@@ -108,13 +108,27 @@ struct Event {
     stable: bool,
 }
 
-impl Event {
+impl What {
     fn covers(&self, index: u64) -> bool {
-        match self.what {
+        match *self {
             What::Write { first, count, .. } => (first..first + count).contains(&index),
             What::Cut { words } => index >= words,
         }
     }
+}
+
+/// How many words a read of `len_max` words from word `first` may give, if there were `len` when it began and the file
+/// was changed by `newer` since.
+fn read_lens(first: u64, len_max: u64, len: u64, newer: &[What]) -> Vec<u64> {
+    let within = |end: u64| end.saturating_sub(first).min(len_max);
+    let grown = newer.iter().scan(len, |len, what| {
+        *len = match *what {
+            What::Write { first, count, .. } => within(first + count).max(*len),
+            What::Cut { words } => within(words),
+        };
+        Some(*len)
+    });
+    std::iter::once(len).chain(grown).collect()
 }
 
 #[derive(Clone, Debug, Default)]
@@ -316,11 +330,12 @@ impl Model {
         }
     }
 
-    /// Checks what a read returned: the bytes as of `begun`, or newer ones where a write came since.
+    /// Checks what a read of `len` bytes returned: the bytes as of `begun`, or newer ones where a write came since, and
+    /// as many as there were at some moment since.
     pub fn check_read(
         &self,
         node: NodeId,
-        offset: u64,
+        (offset, len): (u64, u64),
         bytes: &[u8],
         expected: &[Tag],
         begun: Seq,
@@ -328,7 +343,22 @@ impl Model {
         if !self.is_sure(node) {
             return Ok(());
         }
-        if bytes.len() as u64 != expected.len() as u64 * WORD_BYTES {
+        let first = offset / WORD_BYTES;
+        let events = self
+            .files
+            .get(&node)
+            .map(|file| &file.events[..])
+            .unwrap_or_default();
+        let newer: Vec<What> = events
+            .iter()
+            .filter(|event| event.seq >= begun)
+            .map(|event| event.what)
+            .collect();
+        let lens = read_lens(first, len / WORD_BYTES, expected.len() as u64, &newer);
+        if !lens
+            .iter()
+            .any(|words| words * WORD_BYTES == bytes.len() as u64)
+        {
             return Err(format!(
                 "a read of node {} at {offset} gave {} bytes, want {}",
                 node.0,
@@ -336,25 +366,18 @@ impl Model {
                 expected.len() as u64 * WORD_BYTES
             ));
         }
-        let first = offset / WORD_BYTES;
-        let events = self
-            .files
-            .get(&node)
-            .map(|file| &file.events[..])
-            .unwrap_or_default();
+        // What the file grew by meanwhile is a hole, unless it was written.
+        let expected = expected.iter().copied().chain(std::iter::repeat(0));
         for ((index, got), want) in (first..).zip(bytes.chunks(8)).zip(expected) {
             let tag = tag_of(got, index)
                 .map_err(|error| format!("a read of node {} at {offset}: {error}", node.0))?;
             let is_newer = || {
-                events
-                    .iter()
-                    .filter(|event| event.seq >= begun)
-                    .any(|event| match event.what {
-                        What::Write { tag: other, .. } => other == tag && event.covers(index),
-                        What::Cut { .. } => tag == 0 && event.covers(index),
-                    })
+                newer.iter().any(|what| match what {
+                    What::Write { tag: other, .. } => *other == tag && what.covers(index),
+                    What::Cut { .. } => tag == 0 && what.covers(index),
+                })
             };
-            if tag != *want && !is_newer() {
+            if tag != want && !is_newer() {
                 return Err(format!(
                     "a read of node {} at {offset}: word {index} is of write {tag}, want {want}",
                     node.0
@@ -516,8 +539,8 @@ fn judge_file(history: &History, bound: Seq, read: &Words) -> Result<usize, Stri
         let tag = read.get(index);
         // Where the word may come from: the last of these.
         let from = events.iter().rposition(|event| match event.what {
-            What::Write { tag: other, .. } => other == tag && event.covers(index),
-            What::Cut { .. } => tag == 0 && event.covers(index),
+            What::Write { tag: other, .. } => other == tag && event.what.covers(index),
+            What::Cut { .. } => tag == 0 && event.what.covers(index),
         });
         let since = match from {
             Some(at) => at + 1,
@@ -530,7 +553,7 @@ fn judge_file(history: &History, bound: Seq, read: &Words) -> Result<usize, Stri
         };
         let newer = events[since..]
             .iter()
-            .find(|event| is_definite(event) && event.covers(index));
+            .find(|event| is_definite(event) && event.what.covers(index));
         if let Some(newer) = newer {
             return Err(format!(
                 "word {index} is of write {tag}, older than {:?}",
@@ -544,7 +567,11 @@ fn judge_file(history: &History, bound: Seq, read: &Words) -> Result<usize, Stri
             continue;
         };
         let own: Vec<u64> = (first..first + count)
-            .filter(|index| !events[at + 1..].iter().any(|later| later.covers(*index)))
+            .filter(|index| {
+                !events[at + 1..]
+                    .iter()
+                    .any(|later| later.what.covers(*index))
+            })
             .collect();
         let there = own.iter().filter(|index| read.get(**index) == tag).count();
         if event.stable && there < own.len() {
@@ -597,7 +624,7 @@ fn check_size(
         let ends_here =
             end == size || (first < size && size < end && events[at + 1..].iter().any(is_cut_at));
         let covers_last = |later: &&Event| match later.what {
-            What::Write { tag, .. } => tag == read.get(size - 1) && later.covers(size - 1),
+            What::Write { tag, .. } => tag == read.get(size - 1) && later.what.covers(size - 1),
             What::Cut { .. } => false,
         };
         is_explained |= ends_here && events[at..].iter().any(covers_last);
@@ -623,6 +650,32 @@ mod tests {
 
     fn write(seq: Seq, first: u64, count: u64, tag: Tag, stable: bool) -> Event {
         event(seq, What::Write { first, count, tag }, stable)
+    }
+
+    #[test]
+    fn a_read_gives_as_much_as_there_was_at_some_moment() {
+        let cut = |words| What::Cut { words };
+        let written = |first, count| What::Write {
+            first,
+            count,
+            tag: 7,
+        };
+        // Of words 4 to 12, of a file of 10 words when the read began.
+        let cases: &[(&str, &[What], &[u64])] = &[
+            ("nothing happened", &[], &[6]),
+            ("cut before it", &[cut(2)], &[6, 0]),
+            ("cut within", &[cut(5)], &[6, 1]),
+            (
+                "cut away and written again",
+                &[cut(0), written(0, 7)],
+                &[6, 0, 3],
+            ),
+            ("written over", &[written(0, 7)], &[6, 6]),
+            ("grown beyond", &[written(10, 50), cut(90)], &[6, 8, 8]),
+        ];
+        for (name, newer, want) in cases {
+            assert_eq!(read_lens(4, 8, 6, newer), *want, "{name}");
+        }
     }
 
     /// Base `aabb` in words, then the events; is `read` allowed when all below `bound` survived?

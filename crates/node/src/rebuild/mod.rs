@@ -52,13 +52,14 @@ fn add(segments: &mut Vec<SegmentId>, segment: SegmentId) {
     }
 }
 
-/// Ends a move of which the log was told; whether the shard is at its new place.
+/// Ends a move of which the log was told. Returns the bytes of the shard that could not be had from anywhere; `None` if
+/// it is not at its new place.
 async fn end_move(
     fs: &Fs,
     placed: Placed,
     shard_len_bytes: u64,
     progress: &Mutex<Progress>,
-) -> bool {
+) -> Option<u64> {
     let MovedShard {
         segment,
         lost_bytes,
@@ -66,7 +67,7 @@ async fn end_move(
         Ok(moved) => moved,
         Err(error) => {
             tracing::warn!(volume = fs.name(), %error, "the new place of a shard is not durable");
-            return false;
+            return None;
         }
     };
     if lost_bytes > 0 {
@@ -78,7 +79,7 @@ async fn end_move(
     progress.shards_left = progress.shards_left.saturating_sub(1);
     progress.bytes_left = progress.bytes_left.saturating_sub(shard_len_bytes);
     progress.lost_bytes += lost_bytes;
-    true
+    Some(lost_bytes)
 }
 
 #[derive(Default)]
@@ -411,13 +412,16 @@ impl Inner {
                 if self.is_commit_late(work.volume) {
                     break;
                 }
+                let mut rewritten = None;
                 match self.move_one(&fs, &work, *index).await {
-                    Ok(()) => moved += 1,
+                    Ok(lost_bytes) => {
+                        moved += 1;
+                        // What else is in those rows could not lose one more shard.
+                        rewritten = (lost_bytes > 0).then_some(Urgency::Bare);
+                    }
                     // Those beyond what fits in the next round.
                     Err(error) if work.is_rewritten_after(&error) => {
-                        add(segments, work.segment);
-                        let urgency = urgencies.entry(work.volume).or_default();
-                        *urgency = work.urgency().max(*urgency);
+                        rewritten = Some(work.urgency());
                     }
                     Err(MoveError::NotNow) => {}
                     Err(error) => {
@@ -436,6 +440,11 @@ impl Inner {
                         };
                         self.put_off((work.volume, work.segment), Prospect::Open, why);
                     }
+                }
+                if let Some(urgent) = rewritten {
+                    add(segments, work.segment);
+                    let urgency = urgencies.entry(work.volume).or_default();
+                    *urgency = urgent.max(*urgency);
                 }
             }
         }
@@ -457,11 +466,12 @@ impl Inner {
         put_offs.add(segment, now, prospect, why);
     }
 
-    async fn move_one(&self, fs: &Fs, work: &Work, index: u8) -> Result<(), MoveError> {
+    /// Returns the bytes of the shard that could not be had from anywhere.
+    async fn move_one(&self, fs: &Fs, work: &Work, index: u8) -> Result<u64, MoveError> {
         let copied = fs.copy_shard(work.segment, index, &self.rebuild.pace);
         let moved = copied.await?;
-        if self.commit_move(fs, moved, work.shard_len_bytes).await {
-            return Ok(());
+        if let Some(lost_bytes) = self.commit_move(fs, moved, work.shard_len_bytes).await {
+            return Ok(lost_bytes);
         }
         // Else all of it is copied again at once, perhaps for nothing again.
         let why = format!(
@@ -476,12 +486,10 @@ impl Inner {
         self.rebuild.late_commits.lock().contains(&volume)
     }
 
-    /// Makes the new place of a shard durable; whether it is there now.
-    async fn commit_move(&self, fs: &Fs, moved: Moved, shard_len_bytes: u64) -> bool {
+    /// Makes the new place of a shard durable. Returns what [`end_move`] does, `None` also if that is not over yet.
+    async fn commit_move(&self, fs: &Fs, moved: Moved, shard_len_bytes: u64) -> Option<u64> {
         let commit = self.rebuild.commits.clone().read_owned().await;
-        let Some(placed) = fs.place_shard(moved).await else {
-            return false;
-        };
+        let placed = fs.place_shard(moved).await?;
         let waiting = self.while_it_works(fs, placed.durable()).await;
         if waiting.is_some() {
             return end_move(fs, placed, shard_len_bytes, &self.rebuild.progress).await;
@@ -496,7 +504,7 @@ impl Inner {
             drop(commit);
         };
         self.env.spawner.spawn("commit move", Box::pin(task));
-        false
+        None
     }
 
     /// Waits until no new place of a shard is being made durable, but not for ever where a log has no space, or its
