@@ -94,6 +94,9 @@ impl Drop for Core {
             );
             // What is under way may still land there: nobody else must take it for quiet.
             std::mem::forget(self.lock.take());
+        } else if let Some(lock) = &self.lock {
+            // Closing it is not enough: a process that is just being started has a copy of it until it executes.
+            let _ = rustix::fs::flock(lock.as_fd(), FlockOperation::Unlock);
         }
     }
 }
@@ -710,6 +713,18 @@ mod tests {
         let _lock = take_lock(folder.path(), "disk").unwrap();
         let told = std::fs::read_to_string(folder.path().join(LOCK_NAME)).unwrap();
         assert_eq!(told, format!("{}\n", std::process::id()));
+    }
+
+    #[test]
+    fn a_copy_of_the_lock_keeps_nobody_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || RealDisk::open(folder.path(), DiskSettings::default());
+        let disk = open().unwrap();
+        assert!(matches!(open(), Err(DiskError::InUse { .. })));
+        let copy = disk.core.lock.as_ref().map(File::try_clone);
+        drop(disk);
+        assert!(open().is_ok());
+        drop(copy);
     }
 
     #[test]
