@@ -107,6 +107,8 @@ pub(crate) struct Shared {
     pub shipping: tokio::sync::Mutex<()>,
     pub ship: Mutex<BackgroundShip>,
     pub is_ship_running: AtomicBool,
+    /// Every disk that may have a copy of the state was asked to take one since the store was opened.
+    pub were_states_shipped: AtomicBool,
     /// The state, or the log, had no space when it was last needed.
     pub is_full: AtomicBool,
 }
@@ -307,8 +309,10 @@ impl Shared {
         let mut oldest = wanted.checked_sub(1).and_then(|index| positions.get(index));
         // With fewer states than there can be, an older copy that the log still goes on from is worth keeping, but not
         // for ever: a disk may have no space for another for as long as it likes. New copies are made from what is
-        // applied, and need nothing of the log before that.
-        if oldest.is_none() && self.log_is_too_long() {
+        // applied, and need nothing of the log before that. Until they were tried, the log has more copies than the
+        // state.
+        let may_be_short = self.were_states_shipped.load(Ordering::Acquire);
+        if oldest.is_none() && may_be_short && self.log_is_too_long() {
             oldest = positions.last();
         }
         if let Some(oldest) = oldest {
@@ -451,6 +455,7 @@ impl Shared {
                 }
             }
         }
+        self.were_states_shipped.store(true, Ordering::Release);
         if self.states_are_complete() {
             while let Some(candidate) = self.next_superseded() {
                 state::discard(candidate, &self.disks).await;

@@ -1,5 +1,9 @@
 //! The log is recycled, queues are bounded, disks are full.
 
+use cairn_base::env::BoxFuture;
+use cairn_testkit::Pace;
+
+use super::left_behind::expect_all;
 use super::*;
 
 #[test]
@@ -122,6 +126,60 @@ fn the_log_is_cut_while_a_disk_has_no_space_for_the_state() {
                 store.abort().await;
             }
         }
+    });
+}
+
+/// No copy of the state comes to its end.
+struct NeverShips;
+
+impl Pace for NeverShips {
+    fn pause(&self, kind: OpKind, name: &str) -> Option<BoxFuture<()>> {
+        let is_copy = kind == OpKind::Create && name.contains("state");
+        is_copy.then(|| -> BoxFuture<()> { Box::pin(std::future::pending()) })
+    }
+}
+
+/// Lives that end before the first copy of the state is made leave a long log, which is the only thing that another
+/// disk has.
+#[test]
+fn the_log_is_not_cut_before_the_first_copy_of_the_state_was_tried() {
+    block_on(async {
+        let mut pool = Pool::new(2);
+        let settings = || MetaSettings {
+            log_bytes_max: 4 * LOG_FILE_BYTES_MIN,
+            ..settings(2)
+        };
+        let mut primary = DiskId(0);
+        for number in 1..=20 {
+            let world = TestWorld::new(1);
+            let (env, disks) = (world.env.clone(), pool.present());
+            for ((id, _), disk) in disks.iter().zip(&pool.disks) {
+                if number > 1 && *id != primary {
+                    disk.pace_with(Arc::new(NeverShips));
+                }
+            }
+            let store = match number {
+                1 => MetaStore::create(env, settings(), VOLUME, disks).await,
+                _ => {
+                    let opened = MetaStore::open(env, settings(), VOLUME, disks).await;
+                    opened.map(|(store, _)| store)
+                }
+            };
+            let store = store.unwrap_or_else(|error| panic!("{number}: {error}"));
+            primary = store.primary_disk();
+            let durable = store.durable(store.submit(put(number))).await;
+            durable.expect("durable");
+            // The disk of the state has it as of now, and the other is about to.
+            settle(&world).await;
+            pool.crash(Crash::LoseUnsynced, number);
+        }
+        let world = TestWorld::new(1);
+        let mut others = pool.present();
+        others.retain(|(id, _)| *id != primary);
+        let opened = MetaStore::open(world.env.clone(), settings(), VOLUME, others);
+        let (store, _) = opened.await.unwrap_or_else(|error| panic!("{error}"));
+        expect_all(&store, 1..=20).await;
+        store.abort().await;
     });
 }
 
