@@ -242,17 +242,18 @@ impl MemDisk {
         Self::from_state(
             self.shared.label.clone(),
             self.shared.capacity_bytes,
-            state.crash(mode, &mut rng),
+            state.crash(mode, self.shared.capacity_bytes, &mut rng),
         )
     }
 
     /// What the disk would hold if it were unplugged cleanly now: nothing is lost.
     pub fn snapshot(&self) -> DiskSnapshot {
         let state = self.shared.inner.lock().state.clone();
+        let capacity_bytes = self.shared.capacity_bytes;
         DiskSnapshot {
             label: self.shared.label.clone(),
-            capacity_bytes: self.shared.capacity_bytes,
-            state: state.crash(Crash::KeepUnsynced, &mut Rng::new(0)),
+            capacity_bytes,
+            state: state.crash(Crash::KeepUnsynced, capacity_bytes, &mut Rng::new(0)),
         }
     }
 

@@ -116,7 +116,7 @@ impl Recorder {
             }
         }
         let crash = |(disk, state): (&Recorded, State)| {
-            let state = state.crash(mode, &mut rng);
+            let state = state.crash(mode, disk.capacity_bytes, &mut rng);
             MemDisk::from_state(disk.label.clone(), disk.capacity_bytes, state)
         };
         self.disks.iter().zip(states).map(crash).collect()

@@ -10,7 +10,8 @@
 //! - Sectors keep their order: an old write never comes back over a newer one that is durable.
 //! - The length given at creation is durable after a sync of the file or a durable write to it.
 //! - A creation, removal or rename is durable after a sync of each folder it touches; a rename is
-//!   there as a whole or not at all. Folders themselves are always there.
+//!   there as a whole or not at all. Folders themselves are always there. No more comes back of what was removed than
+//!   the disk has room for.
 //! - A sync that failed has dropped the dirty bytes, as Linux does: a later sync does not save them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -245,8 +246,8 @@ impl State {
         }
     }
 
-    /// The state that the next start finds after a power loss now.
-    pub fn crash(mut self, mode: Crash, rng: &mut Rng) -> State {
+    /// The state that the next start finds after a power loss now, on a disk of `capacity_bytes`.
+    pub fn crash(mut self, mode: Crash, capacity_bytes: u64, rng: &mut Rng) -> State {
         let mut names = self.names_durable;
         for change in &self.names_pending {
             if change.unsynced.is_empty() || mode.keeps(rng) {
@@ -273,6 +274,19 @@ impl State {
                 open_count: 0,
             };
             files.insert(*id, file);
+        }
+        // What was given to other files is not there twice: then the removal that freed it is durable, too.
+        let named: BTreeSet<FileId> = self.names.values().copied().collect();
+        let changed = self.names_pending.iter().map(|change| change.edit.file());
+        let all: Vec<FileId> = changed.chain(files.keys().copied()).collect();
+        for id in all.into_iter().filter(|id| !named.contains(id)) {
+            if used_bytes <= capacity_bytes {
+                break;
+            }
+            if let Some(file) = files.remove(&id) {
+                used_bytes -= allocated_bytes(file.current.len_bytes());
+                names.retain(|_, named| *named != id);
+            }
         }
         State {
             files,

@@ -178,6 +178,24 @@ fn crashes_keep_what_was_synced() {
 }
 
 #[test]
+fn a_crash_brings_back_no_more_than_there_is_room_for() {
+    // Blocks of what comes where `p/b` was, of four; what is there after a crash.
+    let cases: &[(u64, &[&str])] = &[(1, &["p/a", "p/b", "q/c"]), (2, &["p/a", "q/c"])];
+    for (blocks, want) in cases {
+        let disk = MemDisk::new("small", 4 * 4096);
+        for (name, blocks) in [("p/a", 2), ("p/b", 1)] {
+            now(create(&disk, name, blocks * 4096).sync()).unwrap();
+        }
+        now(disk.sync_folder("p")).unwrap();
+        now(disk.remove("p/b")).unwrap();
+        now(create(&disk, "q/c", blocks * 4096).sync()).unwrap();
+        now(disk.sync_folder("q")).unwrap();
+        let after = disk.crash(Crash::LoseUnsynced, 1);
+        assert_eq!(after.file_names(), *want, "{blocks}");
+    }
+}
+
+#[test]
 fn names_need_their_folders_synced() {
     type Step = fn(&MemDisk);
     let cases: &[(&str, Step, &[&str], &[&str])] = &[
