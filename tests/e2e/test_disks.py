@@ -11,6 +11,7 @@ from worlds import WorldTest, content, digest_tree, make_tree
 
 MOVE_SECONDS_MAX = 120
 OPEN_AGAIN_SECONDS_MAX = 60
+SPOILED_BYTES = 256 * 1024
 SMALL_DISK_BYTES = 192 * 1024 * 1024
 
 
@@ -124,6 +125,46 @@ class Disks(WorldTest):
         self.assertEqual(server.status()["health"], "healthy")
         self.check(server, tree)
         self.check_without(server, tree, ["disk1", "disk4"])
+
+    def test_what_a_rebuild_finds_on_one_disk_only_gets_its_protection_back(self):
+        server = self.server(6)
+        files = {f"/{index}": content(f"file {index}", 64 * 1024) for index in range(24)}
+        with libnfs.Mount(server.libnfs_url()) as mount:
+            for name, data in files.items():
+                mount.write_file(name, data)
+        server.stop()
+        # With a third one lost, what the other three have in these rows is nowhere else.
+        for disk in server.disks[1:3]:
+            shards = list((disk / "shards").rglob("*.0?"))
+            self.assertTrue(shards)
+            for path in shards:
+                with open(path, "r+b") as shard:
+                    bytes_there = shard.read(SPOILED_BYTES)
+                    shard.seek(0)
+                    shard.write(bytes(byte ^ 0x55 for byte in bytes_there))
+        lost = server.root / "disk3"
+        shutil.rmtree(lost)
+        lost.mkdir()
+        server.start()
+        server.cairn("disk", "replace", lost, lost)
+        self.wait(
+            server,
+            lambda _, rebuild: any("hold data that cannot be read" in problem for problem in rebuild["problems"]),
+            "the end of what can be rebuilt",
+        )
+        readable = lambda name: server.cairn("cat", server.url(name.lstrip("/")), check=False, text=False).stdout == files[name]
+        kept = [name for name in files if readable(name)]
+        self.assertTrue(0 < len(kept) < len(files), kept)
+        # The lost one is still a member, so that one more is what the pool starts without.
+        for gone in ("disk0", "disk4", "disk5"):
+            server.kill()
+            (server.root / gone).rename(server.root / "away")
+            server.start()
+            self.assertEqual([name for name in kept if not readable(name)], [], gone)
+            server.kill()
+            shutil.rmtree(server.root / gone, ignore_errors=True)
+            (server.root / "away").rename(server.root / gone)
+        server.start()
 
     def test_a_disk_removed_by_force_is_missed_until_it_is_rebuilt(self):
         config = self.scratch / "slow.toml"

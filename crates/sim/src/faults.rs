@@ -34,6 +34,10 @@ pub enum FaultKind {
     ReadFails {
         times: u64,
     },
+    /// As [`FaultKind::ReadFails`], of shards, counted from when work in the background begins.
+    WorkReadFails {
+        times: u64,
+    },
     WriteFails {
         times: u64,
     },
@@ -87,8 +91,9 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All kinds, by name.
-    pub const NAMES: [&str; 18] = [
+    pub const NAMES: [&str; 19] = [
         "read_fails",
+        "work_read_fails",
         "write_fails",
         "write_torn",
         "sync_fails",
@@ -111,6 +116,7 @@ impl FaultKind {
     pub fn name(&self) -> &'static str {
         match self {
             FaultKind::ReadFails { .. } => "read_fails",
+            FaultKind::WorkReadFails { .. } => "work_read_fails",
             FaultKind::WriteFails { .. } => "write_fails",
             FaultKind::WriteTorn => "write_torn",
             FaultKind::SyncFails { .. } => "sync_fails",
@@ -193,6 +199,41 @@ pub struct Arming {
     pub trace: Trace,
 }
 
+/// A fault that waits for the work in the background.
+pub struct AtWork {
+    disk: Arc<MemDisk>,
+    rule: FaultRule,
+    fired: Arc<AtomicU64>,
+}
+
+impl AtWork {
+    pub fn arm(&self) {
+        self.disk
+            .inject_counted(self.rule.clone(), self.fired.clone());
+    }
+}
+
+/// Those of `faults` that are armed when the work in the background begins.
+pub fn at_work(disks: &[Arc<MemDisk>], faults: &[Fault], fired: &Fired) -> Vec<AtWork> {
+    let waiting = faults.iter().filter_map(|fault| {
+        let FaultKind::WorkReadFails { times } = fault.kind else {
+            return None;
+        };
+        Some(AtWork {
+            disk: disks.get(fault.disk)?.clone(),
+            rule: FaultRule {
+                kind: Some(OpKind::Read),
+                name_part: "shards/".to_owned(),
+                skip: fault.after,
+                times,
+                fault: DiskFault::Io,
+            },
+            fired: fired.counter(&fault.kind),
+        })
+    });
+    waiting.collect()
+}
+
 /// Arms those of `faults` that are this disk's.
 pub fn arm(disk: &Arc<MemDisk>, faults: &[Fault], arming: Arming) {
     let Arming {
@@ -223,6 +264,7 @@ pub fn arm(disk: &Arc<MemDisk>, faults: &[Fault], arming: Arming) {
             FaultKind::ReadFails { times } => {
                 inject(rule(Some(OpKind::Read), times, DiskFault::Io));
             }
+            FaultKind::WorkReadFails { .. } => {}
             FaultKind::WriteFails { times } => {
                 let kind = write_kind(pick);
                 inject(rule(Some(kind), times, DiskFault::Io));

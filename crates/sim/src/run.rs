@@ -284,6 +284,8 @@ impl Pool {
             spare: job
                 .filter(|_| !self.file.lock().has(spare_index))
                 .map(|_| (spare_index, self.disks[spare_index].clone())),
+            had: self.had(),
+            at_work: faults::at_work(&self.disks, &life.faults, &self.fired),
             life: life.clone(),
             shared: shared.clone(),
             progress: progress.clone(),
@@ -349,6 +351,14 @@ impl Pool {
             self.model.lock().everything_is_durable();
         }
         Ok(Start::Served)
+    }
+
+    /// Copies of the disks that are lost and had no trouble.
+    fn had(&self) -> Vec<Arc<MemDisk>> {
+        let sound = |index: &&usize| !self.shape.bad_disks.contains(index);
+        let lost = self.lost.iter().filter(sound);
+        lost.map(|index| MemDisk::from_snapshot(&self.disks[*index].snapshot()))
+            .collect()
     }
 
     /// M disks that may be taken away now.
@@ -594,6 +604,8 @@ struct Driver {
     is_burdened: bool,
     job: Option<Job>,
     spare: Option<(usize, Arc<MemDisk>)>,
+    had: Vec<Arc<MemDisk>>,
+    at_work: Vec<faults::AtWork>,
     life: Life,
     shared: Arc<client::Life>,
     progress: Arc<Progress>,
@@ -713,10 +725,12 @@ impl Driver {
         let (Some(world), true) = (world, self.has_work()) else {
             return;
         };
+        self.at_work.iter().for_each(faults::AtWork::arm);
         let worker = Worker {
             job: self.job,
             spare: self.spare.clone(),
             lost: self.lost.clone(),
+            had: self.had.clone(),
             ..Worker::new(
                 &self.env,
                 &self.shared,
@@ -767,7 +781,12 @@ impl Driver {
 
     /// Reads everything, judges it, and makes it what the model knows.
     async fn verify(&self, fs: &cairn_fs::Fs) -> Result<(), String> {
-        let reads_fail = |fault: &Fault| matches!(fault.kind, FaultKind::ReadFails { .. });
+        let reads_fail = |fault: &Fault| {
+            matches!(
+                fault.kind,
+                FaultKind::ReadFails { .. } | FaultKind::WorkReadFails { .. }
+            )
+        };
         let is_unreadable_allowed = match self.shared.shape.trouble {
             Trouble::Beyond => true,
             Trouble::Errors => self.life.faults.iter().any(reads_fail),

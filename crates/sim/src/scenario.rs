@@ -486,18 +486,25 @@ fn draw_faults(rng: &mut Rng, shape: &Shape) -> Vec<Fault> {
     faults
 }
 
-/// Reads that fail while shards are made anew from others.
+/// Reads that fail while shards are made anew from others. What no others have would be given up.
 fn draw_beside(rng: &mut Rng, shape: &Shape, kind: WorkKind) -> Option<Fault> {
     let is_bad = matches!(shape.trouble, Trouble::BadDisks | Trouble::Errors);
-    if !is_bad || kind == WorkKind::Scrub || rng.coin() {
+    let is_bad = is_bad && shape.tolerated() > 0;
+    let is_drawn = match kind {
+        WorkKind::Rebuild { .. } => true,
+        WorkKind::Drain { .. } => rng.coin(),
+        WorkKind::Scrub => false,
+    };
+    if !is_bad || !is_drawn {
         return None;
     }
+    let within = one_of(rng, &[4, 16]);
     Some(Fault {
         disk: one_of(rng, &shape.bad_disks),
-        after: rng.below(30),
+        after: rng.below(within),
         pick: rng.u64(),
-        kind: FaultKind::ReadFails {
-            times: 1 + rng.below(12),
+        kind: FaultKind::WorkReadFails {
+            times: one_of(rng, &[1, 2, 12]),
         },
     })
 }

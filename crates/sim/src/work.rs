@@ -15,7 +15,7 @@ use cairn_base::env::Env;
 use cairn_base::{DiskId, SegmentId};
 use cairn_fs::{EVACUATE_SEGMENTS_MAX, ExtentAt, Fs};
 use cairn_segment::{DiskState, MoveError, Pace, SegmentInfo, SegmentScrub, SegmentStore};
-use cairn_shard::{ShardDisk, ShardName};
+use cairn_shard::{ShardDisk, ShardFooter, ShardName};
 use cairn_testkit::MemDisk;
 use parking_lot::Mutex;
 
@@ -57,6 +57,8 @@ pub struct Worker {
     pub spare: Option<(usize, Arc<MemDisk>)>,
     /// Members that are not there.
     pub lost: BTreeSet<usize>,
+    /// What those of them had that had no trouble, for nobody but the judge.
+    pub had: Vec<Arc<MemDisk>>,
     pub done: Arc<Done>,
     /// The disks that are open.
     pub shard_disks: Mutex<Vec<Arc<ShardDisk>>>,
@@ -89,6 +91,7 @@ impl Worker {
             job: None,
             spare: None,
             lost: BTreeSet::new(),
+            had: Vec::new(),
             done: done.clone(),
             shard_disks: Mutex::new(world.shard_disks.clone()),
         }
@@ -314,6 +317,8 @@ impl Worker {
 
     async fn move_one(&self, one: &Misplaced) -> Result<(), MoveError> {
         let pace = self.pace();
+        let info = self.segments.segment(VOLUME, one.segment);
+        let was_on = info.and_then(|info| info.disks.get(usize::from(one.index)).copied());
         let moved = self.fs.copy_shard(one.segment, one.index, &pace).await?;
         add(&self.done.steps, 1);
         let Some(placed) = self.fs.place_shard(moved).await else {
@@ -338,7 +343,42 @@ impl Worker {
         if trouble == Trouble::Crashes {
             self.check_footer(one).await;
         }
+        if trouble != Trouble::Beyond {
+            self.check_rebuilt(one, was_on).await;
+        }
         Ok(())
+    }
+
+    /// A shard that was made anew is what it was on the disk that is lost.
+    async fn check_rebuilt(&self, one: &Misplaced, was_on: Option<DiskId>) {
+        let mut old = None;
+        for disk in &self.had {
+            let opened = open_disk(&self.life.shape, disk).await.ok();
+            old = old.or(opened.filter(|disk| Some(disk.id()) == was_on));
+        }
+        let Some(old) = old else { return };
+        let info = self.segments.segment(VOLUME, one.segment);
+        let new = info.and_then(|info| self.shard_disk(*info.disks.get(usize::from(one.index))?));
+        let Some(new) = new else { return };
+        let name = ShardName {
+            volume: VOLUME,
+            segment: one.segment,
+            index: one.index,
+        };
+        let (Some(old), Some(new)) = (footer(&old, name).await, footer(&new, name).await) else {
+            return;
+        };
+        if (old.data_len_bytes, &old.checksums) != (new.data_len_bytes, &new.checksums) {
+            self.life.fail(format!(
+                "shard {} of {} is not what it was on the disk that is lost",
+                one.index, one.segment
+            ));
+        }
+    }
+
+    fn shard_disk(&self, id: DiskId) -> Option<Arc<ShardDisk>> {
+        let disks = self.shard_disks.lock();
+        disks.iter().find(|disk| disk.id() == id).cloned()
     }
 
     /// A shard that was moved is sealed if others of its segment are: without its footer it cannot be repaired.
@@ -363,13 +403,7 @@ impl Worker {
 
     /// Whether a shard has its footer; `None` if it is not there, as when its segment is gone meanwhile.
     async fn is_sealed(&self, info: &SegmentInfo, index: u8) -> Option<bool> {
-        let id = info.disks.get(usize::from(index))?;
-        let disk = self
-            .shard_disks
-            .lock()
-            .iter()
-            .find(|disk| disk.id() == *id)
-            .cloned()?;
+        let disk = self.shard_disk(*info.disks.get(usize::from(index))?)?;
         let name = ShardName {
             volume: VOLUME,
             segment: info.id,
@@ -462,6 +496,11 @@ impl Worker {
             }
         }
     }
+}
+
+async fn footer(disk: &Arc<ShardDisk>, name: ShardName) -> Option<ShardFooter> {
+    let shard = disk.open_shard(name).await.ok()?;
+    shard.read_footer().await.ok()?
 }
 
 /// Whether the records are written anew, because a shard cannot be moved; as a server decides it.
