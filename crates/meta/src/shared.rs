@@ -3,7 +3,7 @@
 //! Owns: the queue, the overlay of what is not applied yet, positions of copies, shipping.
 //! Must not know: how log files or RocksDB work.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
@@ -107,8 +107,8 @@ pub(crate) struct Shared {
     pub shipping: tokio::sync::Mutex<()>,
     pub ship: Mutex<BackgroundShip>,
     pub is_ship_running: AtomicBool,
-    /// Every disk that may have a copy of the state was asked to take one since the store was opened.
-    pub were_states_shipped: AtomicBool,
+    /// Disks that could not take a copy of the state when they were asked last.
+    pub refused_states: Mutex<BTreeSet<usize>>,
     /// The state, or the log, had no space when it was last needed.
     pub is_full: AtomicBool,
 }
@@ -309,10 +309,9 @@ impl Shared {
         let mut oldest = wanted.checked_sub(1).and_then(|index| positions.get(index));
         // With fewer states than there can be, an older copy that the log still goes on from is worth keeping, but not
         // for ever: a disk may have no space for another for as long as it likes. New copies are made from what is
-        // applied, and need nothing of the log before that. Until they were tried, the log has more copies than the
+        // applied, and need nothing of the log before that. Until all were tried, the log may have more copies than the
         // state.
-        let may_be_short = self.were_states_shipped.load(Ordering::Acquire);
-        if oldest.is_none() && may_be_short && self.log_is_too_long() {
+        if oldest.is_none() && self.log_is_too_long() && self.were_all_asked_for_states() {
             oldest = positions.last();
         }
         if let Some(oldest) = oldest {
@@ -322,6 +321,15 @@ impl Shared {
             self.log_start.fetch_max(needed.0, Ordering::AcqRel);
         }
         LogPosition(self.log_start.load(Ordering::Acquire))
+    }
+
+    /// Whether every disk has a copy of the state, or could not take one.
+    fn were_all_asked_for_states(&self) -> bool {
+        let states = self.states.lock();
+        let refused = self.refused_states.lock();
+        let has_state = |disk: &usize| states.iter().any(|(at, _)| at == disk);
+        let mut disks = self.disks.healthy().into_iter();
+        disks.all(|disk| has_state(&disk) || refused.contains(&disk))
     }
 
     fn state_positions(&self, counts: impl Fn(usize) -> bool) -> Vec<LogPosition> {
@@ -429,6 +437,7 @@ impl Shared {
                 match result {
                     Ok(()) => {
                         self.set_state(disk, applied.position);
+                        self.refused_states.lock().remove(&disk);
                         self.groups.ships.fetch_add(1, Ordering::Relaxed);
                         wanted -= 1;
                     }
@@ -451,11 +460,11 @@ impl Shared {
                         self.note_damage(&error);
                         // What was there may be half replaced.
                         self.states.lock().retain(|(at, _)| *at != disk);
+                        self.refused_states.lock().insert(disk);
                     }
                 }
             }
         }
-        self.were_states_shipped.store(true, Ordering::Release);
         if self.states_are_complete() {
             while let Some(candidate) = self.next_superseded() {
                 state::discard(candidate, &self.disks).await;

@@ -436,6 +436,7 @@ impl MetaStore {
         {
             // What it had may have been removed meanwhile.
             self.shared.states.lock().retain(|(at, _)| *at != index);
+            self.shared.refused_states.lock().remove(&index);
         }
         self.shared.ship_in_background();
         // The next group begins another log file, which names the disk.

@@ -183,6 +183,41 @@ fn the_log_is_not_cut_before_the_first_copy_of_the_state_was_tried() {
     });
 }
 
+/// The same for a disk that came later, when others had their copies.
+#[test]
+fn the_log_is_not_cut_before_a_new_disk_was_asked_for_the_state() {
+    block_on(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(3);
+        let settings = MetaSettings {
+            log_bytes_max: 4 * LOG_FILE_BYTES_MIN,
+            ..settings(3)
+        };
+        let mut disks = pool.present();
+        let (id, disk) = disks.pop().unwrap();
+        let created = MetaStore::create(world.env.clone(), settings, VOLUME, disks);
+        let store = created.await.expect("creates");
+        let durable = store.durable(store.submit(put(1))).await;
+        durable.expect("durable");
+        store.ship().await.expect("ships");
+        pool.disks[2].pace_with(Arc::new(NeverShips));
+        store.add_disk(id, disk);
+        let count = 12 * LOG_FILE_BYTES_MIN / 4096;
+        for number in 2..=count {
+            let durable = store.durable(store.submit(put(number))).await;
+            durable.expect("durable");
+        }
+        let stats = store.stats();
+        assert!(stats.log_bytes > 8 * LOG_FILE_BYTES_MIN, "{stats:?}");
+        assert!(!stats.log_is_short, "{stats:?}");
+        let crashed = pool.disks[2].crash(Crash::LoseUnsynced, 1);
+        let world = TestWorld::new(1);
+        let (store, _) = open(&world, 3, vec![(id, crashed)]).await;
+        expect_all(&store, 1..=count).await;
+        store.abort().await;
+    });
+}
+
 /// The only other copy of the state is on a disk that leaves, and cannot yet, because no other has space for one: it is
 /// kept fresh until then.
 #[test]
