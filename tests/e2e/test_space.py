@@ -21,7 +21,7 @@ DF_TOLERANCE = 0.01
 # Under load, of all looks at it: so many are within that, and none is off by more than this.
 DF_SHARE_MIN = 0.95
 DF_WORST = 0.02
-DF_LOOKS_MIN = 20
+DF_LOOKS_MIN = 21
 DF_LOOK_SECONDS = 0.1
 # What is told was looked at not longer ago.
 DF_AGE_SECONDS_MAX = 0.1
