@@ -623,7 +623,7 @@ impl SegmentStore {
                     Ok(bytes) if source.is_good(range.start, &bytes) => {
                         present.push((source.index, bytes));
                     }
-                    _ if planted::is(Bug::RebuildTakesZeros) => {
+                    Err(_) if planted::is(Bug::RebuildTakesZeros) => {
                         present.push((source.index, AlignedBuf::zeroed(len).freeze()));
                     }
                     _ => {}
