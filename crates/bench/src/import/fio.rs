@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{ImportError, Imported, Lines, phase, size, time};
+use super::{ImportError, Imported, Lines, Names, phase, size, time};
 use crate::fio::output::{self, Document, Documents, Job, Side};
 use crate::plan::{DataWork, Direction, End, Fsync, Layout, Order, Phase, Work};
 use crate::result::{Figure, PhaseResult, RunResult, WorkerResult};
@@ -16,7 +16,8 @@ pub(super) fn import(text: &str, name: &str) -> Result<RunResult, ImportError> {
         return Err(lines.error(1, "the JSON of fio 3.0 or newer", &document.version));
     }
     let clients = client_names(&document);
-    let mut phases: Vec<PhaseResult> = Vec::new();
+    let mut names = Names::default();
+    let mut phases = Vec::new();
     let mut summary = Vec::new();
     for group in groups(&document) {
         for direction in [Direction::Write, Direction::Read] {
@@ -29,7 +30,7 @@ pub(super) fn import(text: &str, name: &str) -> Result<RunResult, ImportError> {
                 continue;
             }
             lines.room(&phases, 1)?;
-            let phase = phase_of(&document, &sides, direction, &clients, &phases);
+            let phase = phase_of(&document, &sides, direction, &clients, &mut names);
             summary.extend(figures(&phase));
             phases.push(phase);
         }
@@ -111,21 +112,15 @@ fn phase_of(
     sides: &[(&Job, &Side)],
     direction: Direction,
     clients: &[String],
-    before: &[PhaseResult],
+    names: &mut Names,
 ) -> PhaseResult {
     let first = sides.first().map(|(job, _)| *job);
     let verb = match direction {
         Direction::Read => "read",
         Direction::Write => "write",
     };
-    let mut name = format!("{} {verb}", first.map_or("", |job| job.jobname.as_str()));
-    let same = before
-        .iter()
-        .filter(|phase| phase.name.starts_with(&name))
-        .count();
-    if same > 0 {
-        name = format!("{name} {}", same + 1);
-    }
+    let job_name = first.map_or("", |job| job.jobname.as_str());
+    let name = names.own(format!("{job_name} {verb}"), " ");
     let sum = |of: fn(&Side) -> u64| {
         sides
             .iter()

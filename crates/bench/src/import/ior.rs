@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{ImportError, Imported, Lines, is_measured, phase, rounded, size, time};
+use super::{ImportError, Imported, Lines, Names, is_measured, phase, rounded, size, time};
 use crate::result::{Figure, PhaseResult, RunResult};
 
 const MIB: f64 = 1024.0 * 1024.0;
@@ -69,16 +69,10 @@ impl Asked {
 
 /// The phases, each with a name of its own: a file may hold several tests.
 fn phases(rows: &[Row], asked: &Asked) -> Vec<PhaseResult> {
-    let mut seen: BTreeMap<String, u64> = BTreeMap::new();
+    let mut names = Names::default();
     let mut phases = Vec::new();
     for row in rows {
-        let name = format!("{} {}", row.access, row.which);
-        let count = seen.entry(name.clone()).or_default();
-        *count += 1;
-        let name = match *count {
-            1 => name,
-            test => format!("{name} of test {test}"),
-        };
+        let name = names.own(format!("{} {}", row.access, row.which), " of test ");
         phases.push(row.phase(name, asked));
     }
     phases

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{ImportError, Imported, Lines, phase, rounded, size, time};
+use super::{ImportError, Imported, Lines, Names, phase, rounded, size, time};
 use crate::result::{Figure, PhaseResult, RunResult, WorkerResult};
 
 const CHILDREN: &str = "Children see throughput for";
@@ -61,10 +61,11 @@ pub(super) fn import(text: &str, name: &str) -> Result<RunResult, ImportError> {
         });
     }
     let record_bytes = record_bytes(&parameters).unwrap_or(0);
-    let mut phases: Vec<PhaseResult> = Vec::new();
+    let mut names = Names::default();
+    let mut phases = Vec::new();
     let mut summary = Vec::new();
     for test in &tests {
-        let phase = test.phase(record_bytes, &phases);
+        let phase = test.phase(record_bytes, &mut names);
         summary.extend(test.figures(&phase.name, record_bytes));
         phases.push(phase);
     }
@@ -218,7 +219,7 @@ fn head(line: &str, parameters: &mut BTreeMap<String, String>) {
 }
 
 impl Test {
-    fn phase(&self, record_bytes: u64, before: &[PhaseResult]) -> PhaseResult {
+    fn phase(&self, record_bytes: u64, names: &mut Names) -> PhaseResult {
         let kib = match self.children.is_empty() {
             true => self.min_xfer_kib.unwrap_or_default() * self.processes as f64,
             false => self.children.iter().map(|(moved, _)| moved).sum(),
@@ -231,14 +232,7 @@ impl Test {
         let bytes = rounded(kib * KIB);
         let operations = bytes.checked_div(record_bytes).unwrap_or_default();
         // A report with several counts of processes has the same test for each.
-        let mut name = format!("{} {}", self.processes, self.title);
-        let same = before
-            .iter()
-            .filter(|phase| phase.name.starts_with(&name))
-            .count();
-        if same > 0 {
-            name = format!("{name} {}", same + 1);
-        }
+        let name = names.own(format!("{} {}", self.processes, self.title), " ");
         let mut result = phase(name, operations, bytes, seconds);
         result.workers = self
             .children

@@ -10,7 +10,7 @@ mod iozone;
 mod tests;
 mod time;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -192,6 +192,28 @@ fn phase(name: String, operations: u64, bytes: u64, seconds: f64) -> PhaseResult
         latency: None,
         job_file: None,
         partial: None,
+    }
+}
+
+/// Gives each phase of one file a name of its own: figures refer to phases by their names.
+#[derive(Default)]
+struct Names {
+    /// Under how many a name was asked for; 1 of those that came of the numbering.
+    taken: HashMap<String, u64>,
+}
+
+impl Names {
+    /// `name`, or with `before_number` and the next number that makes it another than all before.
+    fn own(&mut self, name: String, before_number: &str) -> String {
+        let mut count = self.taken.get(&name).copied().unwrap_or_default();
+        let mut own = name.clone();
+        while self.taken.contains_key(&own) {
+            count += 1;
+            own = format!("{name}{before_number}{count}");
+        }
+        self.taken.insert(name, count.max(1));
+        self.taken.entry(own.clone()).or_insert(1);
+        own
     }
 }
 

@@ -251,6 +251,27 @@ fn iozone_of_several_counts_and_in_kb() {
     assert_eq!(result.started, "2004-01-14T21:32:08Z");
 }
 
+/// Found by fuzzing: the numbering of one title gave what another is called.
+#[test]
+fn names_that_differ_by_a_number_stay_apart() {
+    let line = |title: &str| format!("Children see throughput for {title} = 8.00 kB/sec\n");
+    let titles = ["2 readers 2", "2 readers", "2 readers", "2 readers 2"];
+    let text: String = titles.map(line).concat();
+    let result = import(&text, "x").expect("four tests");
+    let names: Vec<&str> = result.phases.iter().map(|it| it.name.as_str()).collect();
+    let want = ["2 readers 2", "2 readers", "2 readers 3", "2 readers 2 2"];
+    assert_eq!(names, want);
+}
+
+/// A title that another begins with is not a second of that one.
+#[test]
+fn names_that_begin_alike_are_not_numbered() {
+    let line = |title: &str| format!("Children see throughput for {title} = 8.00 kB/sec\n");
+    let text: String = ["2 readers of all", "2 readers"].map(line).concat();
+    let result = import(&text, "x").expect("two tests");
+    assert_eq!(result.phases[1].name, "2 readers");
+}
+
 #[test]
 fn iozone_in_operations() {
     let want = [
