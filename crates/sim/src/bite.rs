@@ -7,7 +7,7 @@ use std::time::Duration;
 use cairn_base::planted::Bug;
 
 /// Seeds, from the first on, within which every planted bug is found.
-pub const SEEDS_MAX: u64 = 5000;
+pub const SEEDS_MAX: u64 = 1000;
 
 /// One planted bug, and how it was found.
 #[derive(Clone, Debug)]

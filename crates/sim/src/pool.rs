@@ -148,7 +148,12 @@ pub fn job_of(
                 gone.insert(*index);
                 gone.len() <= shape.tolerated()
             };
-            let may_go: Vec<usize> = staying.into_iter().filter(may_go).collect();
+            let mut may_go: Vec<usize> = staying.into_iter().filter(may_go).collect();
+            // Mostly one that has no trouble, so that those which have it are what it is made anew from.
+            let is_sound = |it: &usize| !shape.bad_disks.contains(it);
+            if (work.pick >> 62) != 0 && may_go.iter().any(is_sound) {
+                may_go.retain(is_sound);
+            }
             Some(Job {
                 disk: Some(pick(&may_go)?),
                 kind: WorkKind::Rebuild {

@@ -230,6 +230,11 @@ impl Scenario {
         let mut shape = draw_shape(&mut rng);
         // Numbers of their own, so that a seed keeps the rest of what it always was.
         shape.space = draw_space(&mut Rng::new(seed ^ 0x9a7b_a9e5), &shape);
+        let mut aim = Rng::new(seed ^ 0x2b7e_1516);
+        let rebuilds_past_errors = aim.below(8) == 0 && shape.tolerated() > 1;
+        if rebuilds_past_errors {
+            aim_at_rebuild(&mut aim, &mut shape);
+        }
         let mut more = Rng::new(seed ^ 0x1df3_c04b);
         shape.is_uneven = shape.is_paced && more.below(3) == 0;
         let life_count = 2 + rng.below(3);
@@ -260,6 +265,13 @@ impl Scenario {
                     *at_removal = work.coin();
                 }
             }
+        }
+        if let [before, life, ..] = lives.as_mut_slice()
+            && rebuilds_past_errors
+        {
+            run_to_its_end(&shape, before);
+            run_to_its_end(&shape, life);
+            draw_rebuild_past_errors(&mut aim, &shape, life);
         }
         Self { seed, shape, lives }
     }
@@ -507,6 +519,41 @@ fn draw_beside(rng: &mut Rng, shape: &Shape, kind: WorkKind) -> Option<Fault> {
             times: one_of(rng, &[1, 2, 12]),
         },
     })
+}
+
+/// One disk with trouble among those that may be lost, so that another one may go while it fails; and many
+/// shards to make anew.
+fn aim_at_rebuild(rng: &mut Rng, shape: &mut Shape) {
+    shape.trouble = Trouble::BadDisks;
+    shape.bad_disks = draw_disks(rng, shape.disk_count, 1, &[]);
+    shape.is_data_heavy = true;
+    shape.small_records = true;
+    shape.space.shard_kib = one_of(rng, &[64, 128]);
+}
+
+/// With a crash at the end of the idle time.
+fn run_to_its_end(shape: &Shape, life: &mut Life) {
+    if let End::Crash { after_ops, .. } = &mut life.end {
+        *after_ops = 2 * life.op_count * shape.client_count as u32;
+    }
+    life.idle_seconds = life.idle_seconds.max(5);
+}
+
+/// A rebuild some of whose sources cannot be read. By chance alone that is drawn in one of some hundred seeds.
+fn draw_rebuild_past_errors(rng: &mut Rng, shape: &Shape, life: &mut Life) {
+    let kind = WorkKind::Rebuild {
+        has_spare: true,
+        comes_back: false,
+    };
+    life.work = Some(Work {
+        kind,
+        pick: rng.u64(),
+        power_off_after: None,
+    });
+    let faults = [(); 2]
+        .iter()
+        .filter_map(|()| draw_beside(rng, shape, kind));
+    life.faults.extend(faults);
 }
 
 /// Kinds that were added later, so that seeds keep the faults that they had.
