@@ -586,6 +586,7 @@ impl Start {
             log_start: AtomicU64::new(self.log_start.0),
             shipping: tokio::sync::Mutex::new(()),
             is_ship_running: AtomicBool::new(false),
+            is_ship_wanted: AtomicBool::new(false),
             refused_states: Mutex::default(),
             is_full: AtomicBool::new(!self.backlog.is_empty()),
         });

@@ -107,6 +107,8 @@ pub(crate) struct Shared {
     pub shipping: tokio::sync::Mutex<()>,
     pub ship: Mutex<BackgroundShip>,
     pub is_ship_running: AtomicBool,
+    /// Asked for since the last one in the background began.
+    pub is_ship_wanted: AtomicBool,
     /// Disks that could not take a copy of the state when they were asked last.
     pub refused_states: Mutex<BTreeSet<usize>>,
     /// The state, or the log, had no space when it was last needed.
@@ -358,25 +360,41 @@ impl Shared {
         }
     }
 
+    /// One begins after this call, now or when the one that is under way has ended: that may know nothing of a disk
+    /// that was added meanwhile.
     pub fn ship_in_background(self: &Arc<Self>) {
-        if self.stop() != Stop::No || self.is_ship_running.swap(true, Ordering::AcqRel) {
+        self.is_ship_wanted.store(true, Ordering::SeqCst);
+        if self.stop() != Stop::No || self.is_ship_running.swap(true, Ordering::SeqCst) {
             return;
         }
         let shared = self.clone();
         let task = async move {
-            match shared.ship_now().await {
-                // The primary itself: without it nothing can be served.
-                Err(error @ (MetaError::State(_) | MetaError::StateDamaged(_))) => {
-                    shared.fail(error);
+            loop {
+                while shared.stop() == Stop::No
+                    && shared.is_ship_wanted.swap(false, Ordering::SeqCst)
+                {
+                    shared.ship_and_note().await;
                 }
-                // Nor can it take more: the committer finds out, and goes on when there is space.
-                Err(MetaError::Full(why)) => shared.note_full(&why),
-                Err(error) => tracing::warn!("shipping a checkpoint: {error}"),
-                Ok(()) => {}
+                shared.is_ship_running.store(false, Ordering::SeqCst);
+                let is_wanted =
+                    shared.stop() == Stop::No && shared.is_ship_wanted.load(Ordering::SeqCst);
+                if !is_wanted || shared.is_ship_running.swap(true, Ordering::SeqCst) {
+                    return;
+                }
             }
-            shared.is_ship_running.store(false, Ordering::Release);
         };
         self.tasks.spawn("meta-ship", task);
+    }
+
+    async fn ship_and_note(&self) {
+        match self.ship_now().await {
+            // The primary itself: without it nothing can be served.
+            Err(error @ (MetaError::State(_) | MetaError::StateDamaged(_))) => self.fail(error),
+            // Nor can it take more: the committer finds out, and goes on when there is space.
+            Err(MetaError::Full(why)) => self.note_full(&why),
+            Err(error) => tracing::warn!("shipping a checkpoint: {error}"),
+            Ok(()) => {}
+        }
     }
 
     /// Makes the applied state durable here.

@@ -310,9 +310,16 @@ impl SegmentStore {
         hidden: &HiddenShard,
         pace: Option<&Pace>,
     ) -> Result<u64, RebuildError> {
-        // Not sealed: a crash came first, and which part of it is in use only the metadata knows.
-        let len_bytes = footer.map_or(segment.shard_len_bytes, |footer| footer.data_len_bytes);
-        let len_bytes = len_bytes.next_multiple_of(u64::from(BLOCK_BYTES));
+        // Not sealed: a crash came first, and which part of it is in use only the metadata knows. That may have taken the
+        // length of the file; nothing beyond its end was answered, so nothing is lost with it.
+        let block_bytes = u64::from(BLOCK_BYTES);
+        let own_blocks = fill
+            .own
+            .map_or(0, |own| own.shard.file_len_bytes() / block_bytes);
+        let len_bytes = match footer {
+            Some(footer) => footer.data_len_bytes.next_multiple_of(block_bytes),
+            None => segment.shard_len_bytes.min(own_blocks * block_bytes),
+        };
         let mut checksums = Vec::new();
         let mut lost_bytes = 0;
         let mut start = 0;

@@ -60,6 +60,8 @@ pub struct Worker {
     /// What those of them had that had no trouble, for nobody but the judge.
     pub had: Vec<Arc<MemDisk>>,
     pub done: Arc<Done>,
+    /// What was to be written anew once. As on a server, it is moved then if it stayed.
+    pub tried: Mutex<BTreeSet<SegmentId>>,
     /// The disks that are open.
     pub shard_disks: Mutex<Vec<Arc<ShardDisk>>>,
 }
@@ -70,6 +72,8 @@ struct Misplaced {
     index: u8,
     /// How many more shards the segment may lose.
     spare: i16,
+    /// It has lost some.
+    is_short: bool,
     /// A disk leaves for good, so that no other one is waited for.
     may_rewrite: bool,
 }
@@ -93,6 +97,7 @@ impl Worker {
             lost: BTreeSet::new(),
             had: Vec::new(),
             done: done.clone(),
+            tried: Mutex::default(),
             shard_disks: Mutex::new(world.shard_disks.clone()),
         }
     }
@@ -195,9 +200,19 @@ impl Worker {
         }
         let misplaced = self.misplaced();
         let mut rewrites = BTreeSet::new();
+        // With fewer disks they would be as narrow again.
+        let narrow = match self.fine_count() > self.life.shape.tolerated() {
+            true => self.narrow(true),
+            false => Vec::new(),
+        };
         for one in &misplaced {
             if self.is_over() {
                 return Ok(false);
+            }
+            // It must not depend on the next disk as it did on the one that leaves.
+            if narrow.contains(&one.segment) && !one.is_short && !self.has_tried(one.segment) {
+                rewrites.insert(one.segment);
+                continue;
             }
             match self.move_one(one).await {
                 Ok(()) => {}
@@ -210,10 +225,10 @@ impl Worker {
                 Err(error) => self.excuse(&format!("moving a shard of {}", one.segment), &error)?,
             }
         }
-        // With fewer disks they would be as narrow again.
-        if misplaced.is_empty() && self.fine_count() > self.life.shape.tolerated() {
-            rewrites.extend(self.narrow(true));
+        if misplaced.is_empty() {
+            rewrites.extend(&narrow);
         }
+        self.tried.lock().extend(&rewrites);
         let rewrites: Vec<SegmentId> = rewrites.into_iter().collect();
         for some in rewrites.chunks(EVACUATE_SEGMENTS_MAX) {
             let evacuated = self.fs.evacuate(some, &self.pace()).await;
@@ -235,6 +250,10 @@ impl Worker {
         let is_whole = self.is_whole().await;
         self.done.is_whole.fetch_or(is_whole, Ordering::Relaxed);
         Ok(false)
+    }
+
+    fn has_tried(&self, segment: SegmentId) -> bool {
+        self.tried.lock().contains(&segment)
     }
 
     /// Members that stay and work.
@@ -306,6 +325,7 @@ impl Worker {
                         segment: info.id,
                         index,
                         spare: i16::from(info.code.parity()) - missing as i16,
+                        is_short: missing > 0,
                         may_rewrite,
                     });
                 }

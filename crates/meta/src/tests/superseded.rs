@@ -167,3 +167,29 @@ fn a_copy_under_way_is_waited_for() {
         assert!(matches!(store.ship().await, Err(MetaError::Closed)));
     });
 }
+
+/// The shipment that is under way has chosen its disks already.
+#[test]
+fn a_disk_that_comes_while_a_copy_is_made_gets_one_too() {
+    in_time(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(3);
+        let mut disks = pool.present();
+        let (id, disk) = disks.pop().expect("three disks");
+        let store = create(&world, 3, disks).await;
+        store.ship().await.expect("ships");
+        store.durable(store.submit(put(1))).await.expect("durable");
+        limits::settle(&world).await;
+        let held = Arc::new(Held::default());
+        pool.disks[1].pace_with(held.clone());
+        store.shared.ship_in_background();
+        held.reached.notified().await;
+        store.add_disk(id, disk);
+        limits::settle(&world).await;
+        held.go.notify_one();
+        while store.stats().states.len() < 3 {
+            tokio::task::yield_now().await;
+        }
+        store.abort().await;
+    });
+}

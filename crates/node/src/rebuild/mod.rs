@@ -388,14 +388,19 @@ impl Inner {
                 continue;
             }
             let segments = rewrites.entry(work.volume).or_default();
-            if work.is_narrow {
-                // Of an append that is not committed, or never will be.
-                if fs.meta().segment(work.segment).is_none() {
+            // Of an append that is not committed, or never will be.
+            let is_open = fs.meta().segment(work.segment).is_none();
+            // At most twice what it takes now is written, and not into the reserve.
+            let needed_bytes = 2 * work.shard_len_bytes * work.disks.len() as u64;
+            let has_room = room_bytes >= needed_bytes;
+            let has_failed = put_offs.lock().has_failed(work.volume, work.segment);
+            // What cannot have its protection gets off a disk that leaves as it is.
+            let is_only_moved = work.may_rewrite && (is_open || !has_room || has_failed);
+            if work.is_narrow && !is_only_moved {
+                if is_open {
                     continue;
                 }
-                // At most twice what it takes now is written, and not into the reserve.
-                let needed_bytes = 2 * work.shard_len_bytes * work.shards.len() as u64;
-                if room_bytes < needed_bytes {
+                if !has_room {
                     problems.insert(format!(
                         "volume {}: there is no room to write data anew that has less protection than it asks for: add a disk or delete data",
                         fs.name()

@@ -52,6 +52,11 @@ impl PutOffs {
         put_off.is_some_and(|put_off| put_off.until > now)
     }
 
+    /// Whether something failed for it since it was last known to need nothing.
+    pub fn has_failed(&self, volume: VolumeId, segment: SegmentId) -> bool {
+        self.0.contains_key(&(volume, segment))
+    }
+
     /// Why things are left alone, each reason once.
     pub fn reasons(&self, now: Duration) -> BTreeSet<String> {
         let waiting = self.0.values().filter(|put_off| put_off.until > now);

@@ -34,8 +34,8 @@ pub struct Reckoning {
 
 /// Reckons with the moves of some work, in its order, and with what is written anew after them.
 ///
-/// Segments with less protection than they should have are not in it: they are written anew if there is room, and
-/// what has none is told then. Nor are shards that wait for a disk, because all hold one of their segment.
+/// Segments with less protection than they should have are in it only if they can be moved: they are written anew if
+/// there is room, and what has none and stays where it is is told then. Nor are shards that wait for a disk, because all hold one of their segment.
 pub fn reckon(
     room: &mut MoveRoom,
     work: &[Work],
@@ -43,7 +43,10 @@ pub fn reckon(
 ) -> Reckoning {
     let mut found = Reckoning::default();
     let mut rewrites: BTreeMap<(u8, u8), Rewriting> = BTreeMap::new();
-    for work in work.iter().filter(|work| !work.is_narrow) {
+    for work in work
+        .iter()
+        .filter(|work| !work.is_narrow || work.may_rewrite)
+    {
         let len_bytes = work.shard_len_bytes;
         let mut held = work.disks.clone();
         let mut is_rewritten = false;
@@ -226,7 +229,10 @@ mod tests {
             assert_eq!(reckoned(room(free_mib), &work), want, "{name}");
         }
         let mut narrow = segments(3, six, true);
+        let moved = reckoned(room(&[60; 6]), &narrow);
         narrow.iter_mut().for_each(|work| work.is_narrow = true);
+        assert_eq!(reckoned(room(&[60; 6]), &narrow), moved, "it can be moved");
+        narrow.iter_mut().for_each(|work| work.may_rewrite = false);
         assert_eq!(reckoned(room(&[0; 6]), &narrow), [0; 5]);
     }
 

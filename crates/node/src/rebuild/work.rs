@@ -26,7 +26,8 @@ pub struct Work {
     /// One of its disks may come back.
     pub has_away: bool,
     /// It has less protection than its volume asks for, and can have that: written when disks were missing, before
-    /// some were added, or before more was asked for. Only writing it anew helps.
+    /// some were added, or before more was asked for. Only writing it anew helps; and that comes before its shards are
+    /// moved off disks that leave, for it must not depend on the next ones as it did on those.
     pub is_narrow: bool,
 }
 
@@ -105,12 +106,13 @@ pub fn work_of(
             work.may_rewrite |= matches!(standing, Standing::Leaving | Standing::Gone);
         }
         work.is_short = work.spare < i16::from(info.code.parity());
-        // What it has comes first: to move a shard takes less room than to write all anew. And one that is away may
-        // have what is to be written.
-        let are_fine = work.shards.is_empty() && !work.is_short;
-        if are_fine && info.sealed && info.code.parity() < parity_now {
+        // What it had comes first: to make a shard anew takes less room than to write all anew. And one that is away
+        // may have what is to be written.
+        if !work.is_short && info.sealed && info.code.parity() < parity_now {
             work.is_narrow = true;
-            work.shards = (0..info.code.total()).collect();
+            if work.shards.is_empty() {
+                work.shards = (0..info.code.total()).collect();
+            }
         }
         if !work.shards.is_empty() {
             work.disks.clone_from(&info.disks);
@@ -228,6 +230,14 @@ mod tests {
             .collect();
         assert_eq!(got, [(1, 3), (2, 4)]);
         assert!(work.iter().all(|work| work.is_narrow && work.spare == 2));
+        // With disks that leave it can yet be moved, too.
+        let leaving = |disk: DiskId| match disk.0 {
+            5 => Standing::Leaving,
+            _ => Standing::Fine,
+        };
+        let work = work_of(VolumeId(1), &segments[..1], 3, leaving);
+        assert!(work[0].is_narrow && work[0].may_rewrite);
+        assert_eq!(work[0].shards, [0]);
         // What cannot be read now cannot be written either.
         let away = |disk: DiskId| match disk.0 {
             5 => Standing::Away,

@@ -233,6 +233,27 @@ async fn single_copy(world: &World, len_bytes: usize) -> (Vec<Written>, SegmentI
     (written, world.store.segments(VOLUME).remove(0))
 }
 
+/// A crash took the length of a file: what was answered is before its end, so nothing of it is lost.
+#[test]
+fn a_single_copy_that_a_crash_cut_short_is_moved_as_it_is() {
+    block_on(async {
+        let world = World::new(3, 38).await;
+        let (written, info) = single_copy(&world, 100 << 10).await;
+        let (disk, file) = world.shard_file(info.id, 0);
+        let bytes = world.disks[disk].file_bytes(&file).expect("there");
+        assert!(bytes.len() as u64 > info.shard_len_bytes);
+        let opened = world.disks[disk].open(&file, OpenMode::Existing).await;
+        let cut = opened.expect("opened").set_len(128 << 10).await;
+        cut.expect("cut short");
+        let cold = world.cold(&[]).await;
+        let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
+        let moved = moved.expect("moved");
+        assert_eq!(moved.lost_bytes, 0);
+        moved.finish().await;
+        cold.cold(&[]).await.check(&written).await;
+    });
+}
+
 /// Of a segment that is just being sealed there is neither a footer yet nor the length that it had before.
 #[test]
 fn a_shard_is_not_moved_while_it_is_sealed() {
