@@ -30,6 +30,7 @@ STOP_SECONDS = 2
 DESCRIPTORS_COUNT = 200
 SMALL_DISK_LEN_BYTES = 512 << 20
 PIECE_LEN_BYTES = 1 << 20
+STATE_LEN_BYTES = 20 << 20
 # Space that is there again is noticed by looking now and then.
 ROOM_SECONDS_MAX = 30
 CONNECTIONS_COUNT = 100
@@ -203,6 +204,27 @@ class Processes(FaultTest):
         with libnfs.Mount(server.libnfs_url()) as mount:
             for load in stopped:
                 load.verify(mount)
+
+
+    @unittest.skipUnless(os.getuid() == 0, "needs root for a file system of its own")
+    def test_a_volume_that_finds_no_space_leaves_nothing(self):
+        folder = self.scratch / "pool"
+        folder.mkdir()
+        disk = self.enterContextHere(faults.small_disk(folder / "disk0", SMALL_DISK_LEN_BYTES))
+        server = self.enterContextHere(harness.Server(folder, 1))
+        volumes = lambda: sorted(os.listdir(disk / "volumes"))
+        before = volumes()
+        free_len_bytes = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+        with open(disk / "of-somebody-else", "wb") as file:
+            # Room for the state of the metadata, and none for a file of its log.
+            os.posix_fallocate(file.fileno(), 0, free_len_bytes - STATE_LEN_BYTES)
+        refused = server.cairn("volume", "create", "second", check=False)
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("no space left", refused.stderr)
+        self.assertEqual(volumes(), before)
+        (disk / "of-somebody-else").unlink()
+        server.cairn("volume", "create", "second")
+        self.assertEqual(len(volumes()), len(before) + 1)
 
 
 class Networks(FaultTest):

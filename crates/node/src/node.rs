@@ -16,7 +16,7 @@ use cairn_base::env::Env;
 use cairn_base::{DiskId, VolumeId};
 use cairn_config::{Config, ExportRule, MemoryBudget, VolumeName, VolumeSettings};
 use cairn_fs::{DirtyBudget, Fs, FsSettings};
-use cairn_meta::{MetaCache, MetaSettings, MetaStore};
+use cairn_meta::{MetaCache, MetaError, MetaSettings, MetaStore};
 use cairn_nfs::{Export, Exports, FailedVolume, Volume};
 use cairn_segment::{Clients, Pace, SegmentSettings, SegmentStore};
 use cairn_shard::ShardDisk;
@@ -106,6 +106,13 @@ pub struct Inner {
     past_totals: Mutex<PastTotals>,
     /// Held over a change of the pool; the number is the version last tried.
     pub changes: tokio::sync::Mutex<u64>,
+}
+
+/// Why a volume was not made.
+struct MakeError {
+    why: String,
+    /// Something of it may be on the disks.
+    has_files: bool,
 }
 
 impl Inner {
@@ -259,19 +266,17 @@ impl Inner {
             created: self.env.clock.now(),
             exports,
         };
-        let count = state.volumes.len() + 1;
-        let meta_settings = self.meta_settings(&settings, count);
-        let engine = |error: &dyn std::fmt::Display| ChangeFailure::Engine(error.to_string());
-        let meta = MetaStore::create(self.env.clone(), meta_settings, id, self.meta_disks())
-            .await
-            .map_err(|error| engine(&error))?;
-        let fs = Fs::format(
-            self.fs_settings(&volume, count),
-            meta,
-            Arc::clone(&self.store),
-        )
-        .await
-        .map_err(|error| engine(&error))?;
+        let fs = match self.make_volume(&volume, state.volumes.len() + 1).await {
+            Ok(fs) => fs,
+            Err(MakeError { why, has_files }) => {
+                drop(tried);
+                if has_files {
+                    // Each try would leave some more on a disk that is full.
+                    self.remove_files(id).await;
+                }
+                return Err(ChangeFailure::Engine(why));
+            }
+        };
         state.volumes.push(volume);
         state.stage = Stage::InUse;
         if let Err(error) = self.save(&mut tried, &mut state).await {
@@ -284,6 +289,24 @@ impl Inner {
         self.apply_exports(&state);
         tracing::info!(volume = %name, %id, "volume made");
         Ok(())
+    }
+
+    /// `count`: volumes that there will be.
+    async fn make_volume(&self, volume: &PoolVolume, count: usize) -> Result<Fs, MakeError> {
+        let settings = self.meta_settings(&volume.settings, count);
+        let disks = self.meta_disks();
+        let meta = MetaStore::create(self.env.clone(), settings, volume.id, disks).await;
+        let meta = meta.map_err(|error| MakeError {
+            // Those of somebody else are none of this one's.
+            has_files: !matches!(error, MetaError::Exists { .. }),
+            why: error.to_string(),
+        })?;
+        let settings = self.fs_settings(volume, count);
+        let fs = Fs::format(settings, meta, Arc::clone(&self.store)).await;
+        fs.map_err(|error| MakeError {
+            has_files: true,
+            why: error.to_string(),
+        })
     }
 
     pub async fn volume_set(

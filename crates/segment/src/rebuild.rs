@@ -311,14 +311,18 @@ impl SegmentStore {
         pace: Option<&Pace>,
     ) -> Result<u64, RebuildError> {
         // Not sealed: a crash came first, and which part of it is in use only the metadata knows. That may have taken the
-        // length of the file; nothing beyond its end was answered, so nothing is lost with it.
+        // length of the file; of a single copy nothing beyond its end was answered, so nothing is lost with it. Others
+        // may have what its disk missed: such a segment is written anew.
         let block_bytes = u64::from(BLOCK_BYTES);
         let own_blocks = fill
             .own
             .map_or(0, |own| own.shard.file_len_bytes() / block_bytes);
         let len_bytes = match footer {
             Some(footer) => footer.data_len_bytes.next_multiple_of(block_bytes),
-            None => segment.shard_len_bytes.min(own_blocks * block_bytes),
+            None if segment.code.parity() == 0 => {
+                segment.shard_len_bytes.min(own_blocks * block_bytes)
+            }
+            None => segment.shard_len_bytes,
         };
         let mut checksums = Vec::new();
         let mut lost_bytes = 0;

@@ -166,6 +166,7 @@ pub fn run(scenario: &Scenario) -> Report {
         rng: Rng::new(scenario.seed),
     };
     let mut verdict = Verdict::Passed;
+    let mut was_made = true;
     let last = Life {
         op_count: 0,
         pause_ms_max: 0,
@@ -180,7 +181,10 @@ pub fn run(scenario: &Scenario) -> Report {
         let is_last = index == scenario.lives.len();
         match pool.live(index, life, is_last) {
             // The volume could not be made: there is nothing to lose.
-            Ok(Start::Refused) if index == 0 => break,
+            Ok(Start::Refused) if index == 0 => {
+                was_made = false;
+                break;
+            }
             Ok(_) => {}
             Err(error) => {
                 verdict = Verdict::Failed(format!("life {index}: {error}"));
@@ -188,7 +192,8 @@ pub fn run(scenario: &Scenario) -> Report {
             }
         }
     }
-    if scenario.has_all_sets()
+    if was_made
+        && scenario.has_all_sets()
         && verdict == Verdict::Passed
         && let Err(error) = pool.check_all_sets()
     {

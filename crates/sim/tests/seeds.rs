@@ -1,5 +1,6 @@
 //! A fixed set of seeds passes, the same seed is the same run, and scenarios are data.
 
+use cairn_sim::faults::FaultKind;
 use cairn_sim::{Scenario, Verdict, run};
 
 /// Seeds that found bugs: a COMMIT that did not wait for bytes that replaced its own, a record left on a
@@ -23,6 +24,19 @@ fn fixed_seeds_pass() {
             "seed {seed}"
         );
     }
+}
+
+/// Its one disk that has trouble dies while the volume is made, which is refused then: nothing is to be found on the other
+/// one.
+#[test]
+fn a_volume_that_could_not_be_made_is_not_looked_for() {
+    let mut scenario = Scenario::from_seed(500545);
+    scenario.lives.truncate(1);
+    let life = &mut scenario.lives[0];
+    life.faults.retain(|fault| fault.kind == FaultKind::Dead);
+    let report = run(&scenario);
+    assert_eq!(report.counts.refused_starts, 1);
+    assert_eq!(report.verdict, Verdict::Passed);
 }
 
 #[test]

@@ -254,6 +254,26 @@ fn a_single_copy_that_a_crash_cut_short_is_moved_as_it_is() {
     });
 }
 
+/// Its disk may have missed what others have: the copy would look whole.
+#[test]
+fn one_of_several_copies_that_is_cut_short_is_not_moved_as_it_is() {
+    block_on(async {
+        let world = World::new(4, 39).await;
+        let record = data(&mut Rng::new(31), 100 << 10, false, true);
+        let written = world.append_ok(code(1, 2), vec![record]).await;
+        let info = world.store.segments(VOLUME).remove(0);
+        let (disk, file) = world.shard_file(info.id, 0);
+        let opened = world.disks[disk].open(&file, OpenMode::Existing).await;
+        let cut = opened.expect("opened").set_len(32 << 10).await;
+        cut.expect("cut short");
+        let cold = world.cold(&[]).await;
+        let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
+        let moved = moved.map(drop);
+        assert!(matches!(moved, Err(MoveError::Unsealed)), "{moved:?}");
+        cold.cold(&[]).await.check(&written).await;
+    });
+}
+
 /// Of a segment that is just being sealed there is neither a footer yet nor the length that it had before.
 #[test]
 fn a_shard_is_not_moved_while_it_is_sealed() {
