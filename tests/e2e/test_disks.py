@@ -297,6 +297,32 @@ class Disks(WorldTest):
         self.check_without(server, tree, ["disk0"])
         self.check_without(server, tree, ["new"])
 
+    def test_what_was_written_on_one_of_three_disks_is_written_anew_when_that_one_is_drained(self):
+        server = self.server(3)
+        server.kill()
+        for disk in server.disks[:2]:
+            disk.rename(f"{disk}.away")
+        server.start()
+        tree = self.fill(server)
+        server.kill()
+        for disk in server.disks[:2]:
+            shutil.rmtree(disk, ignore_errors=True)
+            disk.with_name(f"{disk.name}.away").rename(disk)
+        # Nothing is written anew before it is known that the disk is to leave.
+        server.flags = ["--rebuild-rate", "1"]
+        server.start()
+        server.cairn("disk", "drain", server.disks[2])
+        server.kill()
+        server.flags = []
+        server.start()
+        self.wait(server, lambda disks, _: disks["disk2"]["state"] == "drained", "the draining of a disk")
+        _, rebuild = self.disks(server)
+        self.assertEqual(rebuild["shards_moved"], 0)
+        self.assertGreater(rebuild["segments_rewritten"], 0)
+        server.cairn("disk", "remove", server.disks.pop())
+        self.check_without(server, tree, ["disk0"])
+        self.check_without(server, tree, ["disk1"])
+
     def test_the_only_disk_is_replaced(self):
         server = self.server(1)
         tree = self.fill(server)
