@@ -584,7 +584,7 @@ impl Start {
             superseded: Mutex::new(self.superseded),
             stop: AtomicU8::new(0),
             log_start: AtomicU64::new(self.log_start.0),
-            shipping: tokio::sync::Mutex::new(()),
+            shipping: Arc::default(),
             is_ship_running: AtomicBool::new(false),
             is_ship_wanted: AtomicBool::new(false),
             refused_states: Mutex::default(),
@@ -615,7 +615,7 @@ impl Start {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::{Pair, ShipResult, StateCursor, StateFuture, StateKey};
+    use crate::state::{Pair, ShipResult, StateCursor, StateFuture, StateKey, Turn};
     use bytes::Bytes;
     use std::collections::BTreeSet;
 
@@ -652,6 +652,7 @@ mod tests {
             &self,
             _disks: Vec<usize>,
             _applied: AppliedRecord,
+            _turn: Turn,
         ) -> StateFuture<'_, Result<Vec<ShipResult>, MetaError>> {
             Box::pin(async { Ok(Vec::new()) })
         }

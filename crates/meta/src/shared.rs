@@ -104,7 +104,7 @@ pub(crate) struct Shared {
     pub superseded: Mutex<Vec<Candidate>>,
     pub stop: AtomicU8,
     pub log_start: AtomicU64,
-    pub shipping: tokio::sync::Mutex<()>,
+    pub shipping: Arc<tokio::sync::Mutex<()>>,
     pub ship: Mutex<BackgroundShip>,
     pub is_ship_running: AtomicBool,
     /// Asked for since the last one in the background began.
@@ -424,7 +424,7 @@ impl Shared {
     /// Makes the applied state durable here and on as many other disks as copies are wanted. Fails
     /// only if the primary does; copies that cannot be made show in the statistics.
     pub async fn ship_now(&self) -> Result<(), MetaError> {
-        let _one_at_a_time = self.shipping.lock().await;
+        let turn = Arc::new(Arc::clone(&self.shipping).lock_owned().await);
         if self.stop() == Stop::Now {
             return Err(MetaError::Closed);
         }
@@ -449,7 +449,7 @@ impl Shared {
             if stale.is_empty() {
                 continue;
             }
-            let shipped = self.state.ship(stale, applied).await;
+            let shipped = self.state.ship(stale, applied, Arc::clone(&turn)).await;
             let shipped = shipped.inspect_err(|error| self.note_damage(error))?;
             for (disk, result) in shipped {
                 match result {

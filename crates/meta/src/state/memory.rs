@@ -13,7 +13,7 @@ use cairn_base::planted::{self, Bug};
 use parking_lot::RwLock;
 
 use super::snapshot::{self, Map, Snapshot};
-use super::{Pair, ShipResult, StateCursor, StateFuture, StateKey, StateStore};
+use super::{Pair, ShipResult, StateCursor, StateFuture, StateKey, StateStore, Turn};
 use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::records::AppliedRecord;
@@ -166,8 +166,10 @@ impl StateStore for MemoryState {
         &self,
         disks: Vec<usize>,
         _applied: AppliedRecord,
+        turn: Turn,
     ) -> StateFuture<'_, Result<Vec<ShipResult>, MetaError>> {
         Box::pin(async move {
+            let _turn = turn;
             let bytes = Bytes::from(snapshot::encode(&self.map.read().clone()));
             let mut results = Vec::with_capacity(disks.len());
             for index in disks {

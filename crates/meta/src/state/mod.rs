@@ -19,6 +19,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cairn_base::env::Env;
 use smallvec::SmallVec;
+use tokio::sync::OwnedMutexGuard;
 
 use crate::disks::DiskSet;
 use crate::error::MetaError;
@@ -46,11 +47,13 @@ pub(crate) trait StateStore: Send + Sync {
     ) -> Result<(), MetaError>;
     /// Makes what was applied before durable.
     fn flush(&self) -> StateFuture<'_, Result<(), MetaError>>;
-    /// Puts a copy, at least as new as `applied`, on each of `disks`; says how each went.
+    /// Puts a copy, at least as new as `applied`, on each of `disks`; says how each went. It goes on when nobody waits
+    /// for it any more, and keeps `turn` until its end.
     fn ship(
         &self,
         disks: Vec<usize>,
         applied: AppliedRecord,
+        turn: Turn,
     ) -> StateFuture<'_, Result<Vec<ShipResult>, MetaError>>;
     /// The disk that it is on.
     fn disk(&self) -> usize;
@@ -58,6 +61,8 @@ pub(crate) trait StateStore: Send + Sync {
     fn leave(&self) {}
 }
 
+/// Held by who flushes or ships a state: one at a time.
+pub(crate) type Turn = Arc<OwnedMutexGuard<()>>;
 pub(crate) type ShipResult = (usize, Result<(), MetaError>);
 
 /// A key and its value.

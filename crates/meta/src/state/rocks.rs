@@ -29,7 +29,7 @@ use rocksdb::{
 use super::descriptor::{DESCRIPTOR_BYTES_MAX, Descriptor, FileEntry};
 use super::rocks_read::RocksReader;
 use super::{
-    Candidate, ShipResult, Source, StateCursor, StateFuture, StateKey, StateStore, blocking,
+    Candidate, ShipResult, Source, StateCursor, StateFuture, StateKey, StateStore, Turn, blocking,
     blocking_on, while_it_answers,
 };
 use crate::disks::DiskSet;
@@ -418,6 +418,7 @@ impl StateStore for RocksState {
         &self,
         disks: Vec<usize>,
         applied: AppliedRecord,
+        turn: Turn,
     ) -> StateFuture<'_, Result<Vec<ShipResult>, MetaError>> {
         let shipment = Shipment {
             db: self.db.clone(),
@@ -435,7 +436,9 @@ impl StateStore for RocksState {
         Box::pin(blocking(move || {
             let own =
                 own.ok_or_else(|| MetaError::State("the state is in no folder".to_owned()))?;
-            shipment.run(&own, targets)
+            let results = shipment.run(&own, targets);
+            drop(turn);
+            results
         }))
     }
 

@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use cairn_base::disk::Disk;
+use cairn_base::disk::{Disk, DiskError, DiskFile, DiskSpace, IoFuture, OpenMode};
 use cairn_base::env::Env;
 use cairn_base::{DiskId, Ino};
 use cairn_testkit::Rng;
+use parking_lot::Mutex;
 
 use super::folders::real_disks;
 use super::{Disks, VOLUME, settings};
@@ -100,6 +101,89 @@ fn a_copy_that_finds_no_room_is_not_begun() {
         let was = numbers();
         store.ship().await.expect("ships");
         assert_eq!(numbers(), was, "nothing is made or removed");
+        store.abort().await;
+    });
+}
+
+/// A disk that says how much room there is when it is let go, once that is asked for.
+struct Undecided {
+    inner: Arc<cairn_disk::RealDisk>,
+    asked: Mutex<Option<(mpsc::Sender<()>, mpsc::Receiver<()>)>>,
+}
+
+impl Disk for Undecided {
+    fn label(&self) -> &str {
+        self.inner.label()
+    }
+
+    fn folder(&self) -> Option<&Path> {
+        self.inner.folder()
+    }
+
+    fn open<'a>(&'a self, name: &'a str, mode: OpenMode) -> IoFuture<'a, Arc<dyn DiskFile>> {
+        self.inner.open(name, mode)
+    }
+
+    fn remove<'a>(&'a self, name: &'a str) -> IoFuture<'a, ()> {
+        self.inner.remove(name)
+    }
+
+    fn rename<'a>(&'a self, from: &'a str, to: &'a str) -> IoFuture<'a, ()> {
+        self.inner.rename(from, to)
+    }
+
+    fn list<'a>(&'a self, folder: &'a str) -> IoFuture<'a, Vec<String>> {
+        self.inner.list(folder)
+    }
+
+    fn sync_folder<'a>(&'a self, folder: &'a str) -> IoFuture<'a, ()> {
+        self.inner.sync_folder(folder)
+    }
+
+    fn space(&self) -> Result<DiskSpace, DiskError> {
+        if let Some((asked, go)) = self.asked.lock().take() {
+            asked.send(()).expect("somebody waits for it");
+            let _ = go.recv();
+        }
+        self.inner.space()
+    }
+}
+
+/// Both would make their checkpoint in one folder.
+#[test]
+fn a_copy_that_nobody_waits_for_any_more_keeps_its_turn() {
+    with_env(|env, folder| async move {
+        let disk = |index: u64| {
+            let path = folder.join(format!("disk{index}"));
+            cairn_disk::RealDisk::open(path, Default::default()).expect("a disk")
+        };
+        let undecided = Arc::new(Undecided {
+            inner: disk(1),
+            asked: Mutex::default(),
+        });
+        let disks: Disks = vec![(DiskId(1), disk(0)), (DiskId(2), undecided.clone())];
+        let created = MetaStore::create(env.clone(), settings(2), VOLUME, disks).await;
+        let store = created.expect("creates");
+        write(&store, 0..COUNT).await;
+        let ((asked, is_asked), (go, goes)) = (mpsc::channel(), mpsc::channel());
+        *undecided.asked.lock() = Some((asked, goes));
+        let shipping = tokio::spawn({
+            let store = store.clone();
+            async move { store.ship().await }
+        });
+        while is_asked.try_recv().is_err() {
+            tokio::task::yield_now().await;
+        }
+        shipping.abort();
+        let _ = shipping.await;
+        assert!(store.shared.shipping.try_lock().is_err(), "it goes on");
+        drop(go);
+        store.ship().await.expect("ships");
+        let stats = store.stats();
+        assert!(
+            stats.states.len() == 2 && stats.failed_disks.is_empty(),
+            "{stats:?}"
+        );
         store.abort().await;
     });
 }
