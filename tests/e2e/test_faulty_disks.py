@@ -326,6 +326,30 @@ class FaultyDisks(WorldTest):
         server.meets()
         server.stop()
 
+    def test_a_volume_is_not_opened_on_a_disk_that_was_just_added_and_has_nothing_of_it(self):
+        server = self.server(disks=1)
+        path = self.scratch / "file"
+        data = content("file", 5_000)
+        path.write_bytes(data)
+        server.cairn("cp", "-q", path, server.url("file"))
+        self.assertEqual(server.metrics()["cairn_volumes_failed"], 0)
+        server.meets(("fail", server.disks[0]))
+        # It waits for an answer until the server has been started anew.
+        waiting = server.spawn_cairn("cp", "-q", path, server.url("second"))
+        self.addCleanup(waiting.wait)
+        self.addCleanup(waiting.kill)
+        told = lambda: "its metadata failed" in server.status()["volumes"][0].get("problem", "")
+        harness.wait_until(told, NOTICE_SECONDS_MAX, "that the status tells of it")
+        self.assertEqual(server.metrics()["cairn_volumes_failed"], 1)
+        server.meets()
+        server.cairn("disk", "add", server.root / "new")
+        added = server.metrics()["cairn_uptime_seconds"]
+        looked = lambda: server.metrics()["cairn_uptime_seconds"] > added + 3
+        harness.wait_until(looked, NOTICE_SECONDS_MAX, "some looks at volumes that are to be opened again")
+        self.assertTrue(told(), server.status()["volumes"])
+        server.restart()
+        self.assertEqual(server.cairn("cat", server.url("file"), text=False).stdout, data)
+
     def test_a_disk_that_comes_back_is_brought_up_to_date(self):
         server = self.server()
         with Clients(server, self.scratch) as clients:

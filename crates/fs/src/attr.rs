@@ -119,6 +119,7 @@ impl Shared {
         if set == SetAttr::default() {
             return Ok(Some((state.wcc(inode.ino, before), state.ticket)));
         }
+        self.require_serving()?;
         let now = self.now();
         let mut batch = Batch::new();
         if let Some(size_bytes) = set.size_bytes {
@@ -226,6 +227,7 @@ impl Shared {
             self.meta.admit().await;
             let mut state = inode.lock();
             state.require_live()?;
+            self.require_serving()?;
             if state.record.size_bytes <= start {
                 continue;
             }

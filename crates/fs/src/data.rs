@@ -134,9 +134,7 @@ impl Fs {
         let more = Load::of(u64::from(count_bytes), 1);
         loop {
             // What came in after the last flush would be lost, and answered with the old verifier.
-            if shared.tasks.is_stopping() {
-                return Err(FsError::Fenced);
-            }
+            shared.require_serving()?;
             shared.require_room(&inode, &(offset..end)).await?;
             shared.require_pool_space(u64::from(count_bytes))?;
             if shared.dirty.admit(more).await {

@@ -478,6 +478,7 @@ impl Shared {
         content: Content,
     ) -> Result<(Made, Ticket), FsError> {
         require(who, parent.guarded(), WRITE | EXECUTE)?;
+        self.require_serving()?;
         self.require_name_space()?;
         if kind == FileKind::Directory && parent.record.nlink >= LINK_COUNT_MAX {
             return Err(FsError::TooManyLinks);
@@ -582,6 +583,7 @@ impl Shared {
                 _ => {}
             }
 
+            self.require_serving()?;
             let now = self.now();
             let mut batch = Batch::new();
             let before = locked.of(dir).pre_attr();
@@ -680,6 +682,7 @@ impl Shared {
         if locked.of(ino).record.nlink >= LINK_COUNT_MAX {
             return Err(FsError::TooManyLinks);
         }
+        self.require_serving()?;
         self.require_name_space()?;
         let now = self.now();
         let mut batch = Batch::new();

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cairn_base::Ino;
-use cairn_meta::{Batch, Key, SpaceDelta};
+use cairn_meta::{Batch, Key, SpaceDelta, Ticket};
 
 use crate::extents::{Change, Extent, ExtentMap};
 use crate::types::FsError;
@@ -17,6 +17,9 @@ use crate::volume::{Shared, meta_error};
 const REAP_INTERVAL: Duration = Duration::from_secs(30);
 /// Extents that one step removes.
 const REAP_EXTENTS_MAX: usize = 1024;
+/// Inodes that are deleted before it is waited until that is durable: so many clients delete meanwhile, and where a sync
+/// takes long the list would grow as long as they do. Not more, for they wait for the same log.
+const REAP_INODES_MAX: usize = 64;
 
 impl Shared {
     pub(crate) fn add_orphan(&self, ino: Ino) {
@@ -38,18 +41,9 @@ impl Shared {
 
     pub(crate) async fn run_reaper(self: Arc<Self>) {
         loop {
-            loop {
+            while self.reap_some().await {
                 if self.tasks.is_stopping() {
                     return;
-                }
-                let Some(ino) = self.orphans.lock().pop() else {
-                    break;
-                };
-                if let Err(error) = self.reap(ino).await {
-                    tracing::error!(volume = %self.volume, %ino, %error, "deleting a removed file failed; it is tried again");
-                    // After all others: whatever is wrong with it must not keep their space.
-                    self.orphans.lock().insert(0, ino);
-                    break;
                 }
             }
             if !self
@@ -62,14 +56,52 @@ impl Shared {
         }
     }
 
-    /// Deletes a removed inode: its extents in steps, then itself.
-    async fn reap(self: &Arc<Self>, ino: Ino) -> Result<(), FsError> {
+    /// Deletes some removed inodes. False if there is none left, or one failed.
+    async fn reap_some(self: &Arc<Self>) -> bool {
+        let mut last = None;
+        let mut count = 0;
+        let mut goes_on = true;
+        while count < REAP_INODES_MAX && goes_on && !self.tasks.is_stopping() {
+            let Some(ino) = self.orphans.lock().pop() else {
+                goes_on = false;
+                break;
+            };
+            match self.reap(ino).await {
+                Ok(ticket) => {
+                    last = ticket.or(last);
+                    count += 1;
+                }
+                Err(error) => {
+                    tracing::error!(volume = %self.volume, %ino, %error, "deleting a removed file failed; it is tried again");
+                    // After all others: whatever is wrong with it must not keep their space.
+                    self.orphans.lock().insert(0, ino);
+                    goes_on = false;
+                }
+            }
+        }
+        let Some(last) = last else {
+            return goes_on;
+        };
+        // What comes before it in the log is durable, too.
+        if let Err(error) = self.durable(last).await {
+            tracing::error!(volume = %self.volume, %error, "deleting removed files failed; the next start goes on with it");
+            return false;
+        }
+        let reaped = &self.counters.orphans_reaped;
+        reaped.fetch_add(count as u64, Ordering::Relaxed);
+        self.gc_wake.notify_one();
+        goes_on
+    }
+
+    /// Deletes a removed inode: its extents in steps, then itself. It is gone when the ticket is durable; without one
+    /// the next start goes on with it.
+    async fn reap(self: &Arc<Self>, ino: Ino) -> Result<Option<Ticket>, FsError> {
         let inode = match self.inode(ino) {
             Ok(inode) => inode,
             Err(FsError::Stale) => {
                 let mut batch = Batch::new();
                 batch.delete(Key::orphan(ino));
-                return self.durable(self.meta.submit(batch)).await;
+                return Ok(Some(self.meta.submit(batch)));
             }
             Err(error) => return Err(error),
         };
@@ -84,8 +116,7 @@ impl Shared {
             })?;
             let last = extents.len() < REAP_EXTENTS_MAX;
             if !last && self.tasks.is_stopping() {
-                // The next start goes on with it.
-                return Ok(());
+                return Ok(None);
             }
             at = extents.last().map_or(at, |extent| extent.end);
             let mut map = ExtentMap::new(&self.extent_count);
@@ -111,12 +142,10 @@ impl Shared {
                 state.ticket = self.meta.submit(batch);
                 state.ticket
             };
-            self.durable(ticket).await?;
             if last {
-                self.counters.orphans_reaped.fetch_add(1, Ordering::Relaxed);
-                self.gc_wake.notify_one();
-                return Ok(());
+                return Ok(Some(ticket));
             }
+            self.durable(ticket).await?;
         }
     }
 }

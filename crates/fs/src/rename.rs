@@ -140,6 +140,7 @@ impl Shared {
             }
         }
 
+        self.require_serving()?;
         let now = self.now();
         let mut batch = Batch::new();
         let before_from = locked.of(m.from_dir).pre_attr();

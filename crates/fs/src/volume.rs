@@ -408,6 +408,14 @@ impl Shared {
         self.env.clock.now()
     }
 
+    /// What is changed in memory while the volume closes may be refused afterwards, and others would see it until then.
+    pub fn require_serving(&self) -> Result<(), FsError> {
+        match self.tasks.is_stopping() {
+            true => Err(FsError::Fenced),
+            false => Ok(()),
+        }
+    }
+
     /// The inode, from memory or the metadata; `Stale` if it is not there (any more).
     pub fn inode(&self, ino: Ino) -> Result<Arc<Inode>, FsError> {
         let found = self

@@ -170,6 +170,7 @@ impl Shared {
                 return Err(FsError::NoSpace);
             }
         }
+        self.require_serving()?;
         let mut stored = BytesMut::with_capacity(1 + value.len());
         stored.extend_from_slice(&[VALUE_VERSION]);
         stored.extend_from_slice(value);
@@ -190,6 +191,7 @@ impl Shared {
         if self.stored_xattr(ino, name)?.is_none() {
             return Err(FsError::NoAttribute);
         }
+        self.require_serving()?;
         let names_len_bytes = state.record.xattr_names_len_bytes;
         let names_len_bytes = names_len_bytes.saturating_sub(listed_len_bytes(name));
         let mut batch = Batch::new();

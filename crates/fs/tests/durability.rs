@@ -404,6 +404,53 @@ fn who_waits_for_memory_is_sent_away_when_the_volume_ends() {
     });
 }
 
+/// What was refused stayed changed in memory, and others saw it until the volume was opened again.
+#[test]
+fn nothing_is_changed_while_the_volume_closes() {
+    block_on(async {
+        let world = World::new(21, 1).await;
+        let fs = &world.fs;
+        let ino = make_file(fs, b"file").await;
+        let other = make_file(fs, b"other").await;
+        let gate = Arc::new(Semaphore::new(0));
+        world.disks[0].pace_with(Arc::new(SyncGate(gate.clone())));
+        write(fs, ino, 0, pattern(100_000, 1)).await.unwrap();
+        let closing = tokio::spawn({
+            let fs = fs.clone();
+            async move { fs.close().await }
+        });
+        let_others_run().await;
+        assert!(!closing.is_finished());
+        let cut = SetAttr {
+            size_bytes: Some(0),
+            ..SetAttr::default()
+        };
+        let guarded = CreateMode::Guarded(SetAttr::default());
+        let (who, root) = (&ROOT_USER, ROOT_INO);
+        let refusals = [
+            fs.set_attr(who, ino, cut, None).await.err(),
+            fs.create(who, root, b"new", guarded).await.err(),
+            fs.make_dir(who, root, b"dir", SetAttr::default())
+                .await
+                .err(),
+            fs.remove(who, root, b"file").await.err(),
+            fs.link(who, ino, root, b"link").await.err(),
+            fs.rename(who, root, b"other", root, b"file").await.err(),
+            fs.set_xattr(who, ino, b"user.name", b"value", XattrMode::Any)
+                .await
+                .err(),
+        ];
+        assert_eq!(refusals, [const { Some(FsError::Fenced) }; 7]);
+        let attrs = [fs.attr(ino).await.unwrap(), fs.attr(other).await.unwrap()];
+        assert_eq!(
+            attrs.map(|attr| (attr.size_bytes, attr.nlink)),
+            [(100_000, 1), (0, 1)]
+        );
+        gate.add_permits(1000);
+        closing.await.unwrap().unwrap();
+    });
+}
+
 /// Bytes on their way to segments counted as used nowhere: a file with all its data showed no blocks, which
 /// `tar --sparse` takes for one hole that it need not read.
 #[test]

@@ -429,7 +429,13 @@ impl Controller {
         match inner.service(volume.id) {
             Some(VolumeService::Serving(fs)) => {
                 let counters = fs.meta().counters();
-                view.serving = true;
+                // Its clients are told to try again later, until it is opened again.
+                view.problem = fs.meta().failure().map(|failure| {
+                    format!(
+                        "its metadata failed: {failure}; if it is not opened on other disks within a minute, see                          whether the disk works, and start the server anew"
+                    )
+                });
+                view.serving = view.problem.is_none();
                 view.used_bytes = counters.file_bytes;
                 view.inodes = counters.inodes;
                 if let Ok(space) = fs.space().await {

@@ -318,10 +318,8 @@ impl Inner {
         }
         self.save(&mut tried, &mut state).await?;
         self.store.disk_leaving(disk.id, draining);
-        if !draining && let Some(there) = self.disks().iter().find(|there| there.id() == disk.id) {
-            for fs in self.serving_all() {
-                fs.meta().add_disk(disk.id, Arc::clone(there.disk()));
-            }
+        if !draining {
+            self.let_keep_metadata(disk.id);
         }
         drop(tried);
         tracing::info!(disk = disk.label, draining, "draining");
@@ -338,13 +336,8 @@ impl Inner {
             let why = "there is no other disk that works: add one first".to_owned();
             return Err(ChangeFailure::Impossible(why));
         }
-        let was_leaving = self.store.is_disk_leaving(id);
-        self.store.disk_leaving(id, true);
-        let protected = self.require_protection(state);
-        let reckoning = self.room_to_leave(id, None);
-        self.store.disk_leaving(id, was_leaving);
-        protected?;
-        match reckoning.lack() {
+        self.require_protection(state, id)?;
+        match self.room_to_leave(id, None).lack() {
             None => Ok(()),
             Some(lack) => Err(ChangeFailure::Impossible(format!(
                 "of what is on it, {lack}: add a disk or delete data first"
@@ -375,12 +368,13 @@ impl Inner {
         }
     }
 
-    /// Whether there are enough disks for every volume's protection, not counting those that leave. A volume for which
-    /// there are not can take no data at all, also where nothing was written to it yet.
-    fn require_protection(&self, state: &PoolState) -> Result<(), ChangeFailure> {
+    /// Whether there are enough disks for every volume's protection without this one, and without those that leave. A
+    /// volume for which there are not can take no data at all, also where nothing was written to it yet.
+    fn require_protection(&self, state: &PoolState, id: DiskId) -> Result<(), ChangeFailure> {
         for volume in &state.volumes {
+            let protection = convert::protection(volume.settings.protection);
             self.store
-                .code_for(convert::protection(volume.settings.protection))
+                .code_for_without(protection, Some(id))
                 .map_err(|error| {
                     ChangeFailure::Impossible(format!("volume {}: {error}", volume.name))
                 })?;
@@ -414,11 +408,13 @@ impl Inner {
         }
         self.require_all_served()?;
         self.require_named(&state, disk.id)?;
+        // Before it counts as one that leaves: data is laid out without it from then on.
+        self.require_dispensable(&state, &disk, force)?;
         // From here on nothing new is put on it.
         self.store.disk_leaving(disk.id, true);
         let taken_out = self.take_out(&mut tried, &mut state, &disk, force).await;
         if let Err(failure) = taken_out {
-            self.keep(disk.id);
+            self.keep(disk.id).await;
             return Err(failure);
         }
         self.store.disk_forget(disk.id);
@@ -500,19 +496,7 @@ impl Inner {
                     .to_owned(),
             );
         };
-        let shards = self.shards_by_disk().get(&disk.id).copied().unwrap_or(0);
-        if shards > 0 && !force {
-            return impossible(format!(
-                "{shards} shards are on it: drain it first (`cairn disk drain`), or with --force have them rebuilt from the others"
-            ));
-        }
-        if shards > 0 {
-            self.require_rebuildable(disk.id)?;
-            self.require_room(state, disk.id)?;
-        } else {
-            // Also of a disk that failed, and forced: while it is a member, data is written with fewer copies.
-            self.require_protection(state)?;
-        }
+        self.require_dispensable(state, disk, force)?;
         if let Err(why) = self.metadata_off(disk.id).await {
             return impossible(why);
         }
@@ -520,19 +504,53 @@ impl Inner {
         self.save(tried, state).await
     }
 
+    /// Whether nothing is on a disk that is nowhere else, and the pool can do without it.
+    fn require_dispensable(
+        &self,
+        state: &PoolState,
+        disk: &PoolDisk,
+        force: bool,
+    ) -> Result<(), ChangeFailure> {
+        let shards = self.shards_by_disk().get(&disk.id).copied().unwrap_or(0);
+        if shards > 0 && !force {
+            return Err(ChangeFailure::Impossible(format!(
+                "{shards} shards are on it: drain it first (`cairn disk drain`), or with --force have them rebuilt from the others"
+            )));
+        }
+        if shards == 0 {
+            // Also of a disk that failed, and forced: while it is a member, data is written with fewer copies.
+            return self.require_protection(state, disk.id);
+        }
+        self.require_rebuildable(disk.id)?;
+        self.require_room(state, disk.id)
+    }
+
     /// A disk that was to be removed stays: things are put on it again, unless it is drained.
-    fn keep(&self, id: DiskId) {
+    async fn keep(&self, id: DiskId) {
         let pool = self.pool.load();
         let leaving = pool.disks.iter().any(|disk| disk.id == id && disk.leaving);
         self.store.disk_leaving(id, leaving);
         if leaving {
             return;
         }
-        if let Some(there) = self.disks().iter().find(|there| there.id() == id) {
-            for fs in self.serving_all() {
-                if !fs.meta().keeps_on_disk(id) {
-                    fs.meta().add_disk(id, Arc::clone(there.disk()));
-                }
+        self.let_keep_metadata(id);
+        // Metadata may have been on its way to one disk more.
+        for fs in self.serving_all() {
+            let volume = pool.volumes.iter().find(|volume| volume.id == fs.volume());
+            if let Some(volume) = volume {
+                self.set_copies(&fs, &volume.settings).await;
+            }
+        }
+    }
+
+    /// Volumes may keep metadata on a disk again that was to leave, unless it did not work for that.
+    fn let_keep_metadata(&self, id: DiskId) {
+        let Some((_, disk)) = self.meta_disks().into_iter().find(|(disk, _)| *disk == id) else {
+            return;
+        };
+        for fs in self.serving_all() {
+            if !fs.meta().keeps_on_disk(id) {
+                fs.meta().add_disk(id, Arc::clone(&disk));
             }
         }
     }

@@ -61,6 +61,24 @@ impl OpenAgain {
     }
 }
 
+/// Leaves out disks that failed for a volume's metadata alone: they are not up to date, and nothing on them says so.
+fn keep_up_to_date(disks: &mut MetaDisks, fs: &Fs) {
+    let stats = fs.meta().stats();
+    disks.retain(|(disk, _)| !stats.failed_disks.contains(disk));
+}
+
+/// Whether a volume could be opened on some disks alone.
+fn have_metadata(disks: &MetaDisks, fs: &Fs) -> bool {
+    let stats = fs.meta().stats();
+    // What the log does not hold any more is in the copies of the state.
+    let states = stats.states.iter();
+    let states = states.filter(|state| state.position.0 + 1 >= stats.log_start.0);
+    let states: Vec<DiskId> = states.map(|state| state.disk).collect();
+    let has_state = |disk: &DiskId| stats.log_start.0 <= 1 || states.contains(disk);
+    let has_log = |disk: &DiskId| stats.log_disks.contains(disk);
+    disks.iter().any(|(disk, _)| has_log(disk)) && disks.iter().any(|(disk, _)| has_state(disk))
+}
+
 impl Inner {
     /// Sees to it that no volume needs a disk for its metadata. Says what is in the way, if anything is.
     pub async fn metadata_off(&self, id: DiskId) -> Result<(), String> {
@@ -124,17 +142,9 @@ impl Inner {
                 fs.meta().ship().await
             };
             self.change_metadata(fs, copied).await?;
-            // One that failed for the metadata alone is not up to date, and nothing on it says so.
-            let stats = fs.meta().stats();
             disks = others(self.meta_disks());
-            disks.retain(|(disk, _)| !stats.failed_disks.contains(disk));
-            // What the log does not hold any more is in the copies of the state.
-            let states = stats.states.iter();
-            let states = states.filter(|state| state.position.0 + 1 >= stats.log_start.0);
-            let states: Vec<DiskId> = states.map(|state| state.disk).collect();
-            let has_state = |disk: &DiskId| stats.log_start.0 <= 1 || states.contains(disk);
-            let has_log = disks.iter().any(|(disk, _)| stats.log_disks.contains(disk));
-            if !has_log || !disks.iter().any(|(disk, _)| has_state(disk)) {
+            keep_up_to_date(&mut disks, fs);
+            if !have_metadata(&disks, fs) {
                 let name = fs.name();
                 return Err(format!(
                     "metadata of volume {name} stays on the disk: it could be copied to no other one; see whether \
@@ -320,8 +330,12 @@ impl Inner {
                 continue;
             };
             let primary = fs.meta().primary_disk();
-            let others = self.all_meta_disks().iter().any(|(id, _)| *id != primary);
-            if !others {
+            let mut others = self.all_meta_disks();
+            others.retain(|(id, _)| *id != primary);
+            keep_up_to_date(&mut others, &fs);
+            // As little as is done on its own disk, it would not even open without it. One that was just added has
+            // nothing yet.
+            if !have_metadata(&others, &fs) {
                 continue;
             }
             tracing::error!(volume = fs.name(), disk = %primary, why, "metadata failed; opening the volume on other disks");

@@ -694,6 +694,7 @@ impl Inner {
         };
         let mut totals_of_all = past.all();
         let mut volumes = Vec::new();
+        let mut troubled_count = 0;
         for (id, service) in &services {
             let VolumeService::Serving(fs) = service else {
                 continue;
@@ -707,6 +708,7 @@ impl Inner {
             };
             let mut totals = past.of(*id);
             totals += since_open;
+            troubled_count += usize::from(fs.meta().failure().is_some());
             let counters = fs.meta().counters();
             volumes.push((
                 volume.name.to_string(),
@@ -731,7 +733,7 @@ impl Inner {
             disks: self.store.disk_status(),
             scrub: self.scrub_view(),
             rebuild: self.rebuild_view(),
-            volumes_failed: (state.volumes.len() - volumes.len()) as u64,
+            volumes_failed: (state.volumes.len() - volumes.len() + troubled_count) as u64,
             volumes,
             totals_of_all,
         }

@@ -45,10 +45,11 @@ impl Members {
         self.leaving.contains(&id)
     }
 
-    /// Disks, there or not, that are to stay.
-    pub fn staying_count(&self) -> usize {
+    /// Disks, there or not, that are to stay, as if one of them left.
+    pub fn staying_count(&self, without: Option<DiskId>) -> usize {
         let ids = self.disks.keys().chain(&self.missing);
-        ids.filter(|id| !self.leaving.contains(id)).count()
+        let stays = |id: &&DiskId| !self.leaving.contains(id) && Some(**id) != without;
+        ids.filter(stays).count()
     }
 }
 
@@ -73,10 +74,6 @@ impl SegmentStore {
                 members.leaving.remove(&id);
             }
         });
-    }
-
-    pub fn is_disk_leaving(&self, id: DiskId) -> bool {
-        self.members().is_leaving(id)
     }
 
     /// Forgets a disk: whatever still is on it is lost.

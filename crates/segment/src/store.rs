@@ -227,9 +227,18 @@ impl SegmentStore {
         placement::code_for(protection, self.disk_count())
     }
 
+    /// As [`Self::code_for`], as if one of the disks left.
+    pub fn code_for_without(
+        &self,
+        protection: Protection,
+        without: Option<DiskId>,
+    ) -> Result<Code> {
+        placement::code_for(protection, self.members().staying_count(without))
+    }
+
     /// Disks that new data is laid out for: those that are leaving do not count.
     fn disk_count(&self) -> usize {
-        self.members().staying_count()
+        self.members().staying_count(None)
     }
 
     /// Bytes `range` of a record if they are all in the cache; never waits.

@@ -221,7 +221,7 @@ impl Inner {
                 return false;
             }
         }
-        let mut work = self.work(&standings);
+        let mut work = self.work(&standings, None);
         *self.rebuild.found_none_at.lock() = (are_fine && work.is_empty()).then_some(now);
         order(&mut work);
         let shards_left: u64 = work.iter().map(|work| work.shards.len() as u64).sum();
@@ -311,14 +311,14 @@ impl Inner {
     /// Says before the disks are full that not all of it finds room.
     fn too_little_room(&self, work: &[Work]) -> Option<String> {
         let mut room = self.store.move_room();
-        let lack = reckon(&mut room, work, |work| self.rewriting(work)).lack()?;
+        let lack = reckon(&mut room, work, |work| self.rewriting(work, None)).lack()?;
         Some(format!(
             "{lack}: add a disk or delete data; what has lost most redundancy comes first"
         ))
     }
 
-    /// What it takes to write the live records of a segment anew.
-    fn rewriting(&self, work: &Work) -> Rewriting {
+    /// What it takes to write the live records of a segment anew, as if a disk left.
+    fn rewriting(&self, work: &Work, without: Option<DiskId>) -> Rewriting {
         let Some(VolumeService::Serving(fs)) = self.service(work.volume) else {
             let code = self.store.default_code();
             return Rewriting {
@@ -326,7 +326,8 @@ impl Inner {
                 code,
             };
         };
-        let code = self.store.code_for(fs.policy().protection);
+        let protection = fs.policy().protection;
+        let code = self.store.code_for_without(protection, without);
         Rewriting {
             live_bytes: self.live_bytes(&fs, &[work.segment]),
             code: code.unwrap_or_else(|_| self.store.default_code()),
@@ -591,7 +592,7 @@ impl Inner {
         standings
     }
 
-    fn work(&self, standings: &BTreeMap<DiskId, Standing>) -> Vec<Work> {
+    fn work(&self, standings: &BTreeMap<DiskId, Standing>, without: Option<DiskId>) -> Vec<Work> {
         let standing = |id| standings.get(&id).copied().unwrap_or(Standing::Gone);
         let is_fine = |standing: &&Standing| **standing == Standing::Fine;
         let fine_count = standings.values().filter(is_fine).count();
@@ -599,7 +600,7 @@ impl Inner {
         for fs in self.serving_all() {
             let segments = self.store.segments(fs.volume());
             // With fewer disks it would be as narrow again.
-            let parity = self.parity_wanted(&fs);
+            let parity = self.parity_wanted(&fs, without);
             let parity_now = if fine_count > usize::from(parity) {
                 parity
             } else {
@@ -610,16 +611,17 @@ impl Inner {
         work
     }
 
-    /// Shards of each segment that a volume is to lose without a loss.
-    fn parity_wanted(&self, fs: &Fs) -> u8 {
-        let code = self.store.code_for(fs.policy().protection);
+    /// Shards of each segment that a volume is to lose without a loss, as if a disk left.
+    fn parity_wanted(&self, fs: &Fs, without: Option<DiskId>) -> u8 {
+        let protection = fs.policy().protection;
+        let code = self.store.code_for_without(protection, without);
         code.map_or(0, |code| code.parity())
     }
 
     /// Segments that can lose fewer shards than their volumes ask for.
     pub fn narrow_segments(&self) -> u64 {
         let narrow = self.serving_all().into_iter().map(|fs| {
-            let parity = self.parity_wanted(&fs);
+            let parity = self.parity_wanted(&fs, None);
             let segments = self.store.segments(fs.volume()).into_iter();
             segments.filter(|info| info.code.parity() < parity).count() as u64
         });
@@ -734,7 +736,9 @@ impl Inner {
             Standing::Fine | Standing::Leaving => Standing::Leaving,
             Standing::Away | Standing::GivenUp | Standing::Gone => Standing::Gone,
         };
-        let mut work = self.work(&standings);
+        // Another one comes in its place.
+        let without = joining.is_none().then_some(id);
+        let mut work = self.work(&standings, without);
         order(&mut work);
         let (own, others): (Vec<Work>, Vec<Work>) =
             work.into_iter().partition(|work| work.disks.contains(&id));
@@ -743,7 +747,7 @@ impl Inner {
             room = room.with(joining);
         }
         let mut room = room.beside_reserve();
-        reckon(&mut room, &others, |work| self.rewriting(work));
-        reckon(&mut room, &own, |work| self.rewriting(work))
+        reckon(&mut room, &others, |work| self.rewriting(work, without));
+        reckon(&mut room, &own, |work| self.rewriting(work, without))
     }
 }
