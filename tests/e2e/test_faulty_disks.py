@@ -198,7 +198,9 @@ class FaultyDisks(WorldTest):
             noticed = time.monotonic() - begun
             disk = self.disks(server)[0][bad.name]
             self.assertIn(problem, disk["problem"])
-            self.assertEqual(server.status()["health"], "degraded")
+            # A volume whose metadata failed with it is not served until it is opened on others.
+            degraded = lambda: server.status()["health"] == "degraded"
+            harness.wait_until(degraded, STALL_SECONDS_MAX, "that the pool is degraded, and nothing else")
             self.assertEqual(server.metrics()[f'cairn_disk_healthy{{disk="{disk["id"]}",label="{bad}"}}'], 0)
             clients.wait_for_more(3)
             new = server.root / "new"

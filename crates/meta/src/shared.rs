@@ -388,10 +388,10 @@ impl Shared {
 
     async fn ship_and_note(&self) {
         match self.ship_now().await {
-            // The primary itself: without it nothing can be served.
-            Err(error @ (MetaError::State(_) | MetaError::StateDamaged(_))) => self.fail(error),
-            // Nor can it take more: the committer finds out, and goes on when there is space.
+            // The state can take no more: the committer finds out, and goes on when there is space.
             Err(MetaError::Full(why)) => self.note_full(&why),
+            // Also if it is the primary that cannot be read: if it can be done without, the store has ended by then; if it
+            // takes no more either, the committer finds out.
             Err(error) => tracing::warn!("shipping a checkpoint: {error}"),
             Ok(()) => {}
         }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -346,6 +347,39 @@ fn a_rotten_state_is_left_for_a_copy() {
             }
         });
     }
+}
+
+/// A file of the only copy that cannot be copied keeps nobody from reading and writing the rest.
+#[test]
+fn an_only_state_that_cannot_be_copied_goes_on() {
+    with_env(|env, folder| async move {
+        let disks = real_disks(&folder, &[1, 2, 3]);
+        let created = MetaStore::create(env.clone(), settings(1), VOLUME, disks);
+        let store = created.await.expect("creates");
+        write(&store, 1..COUNT).await;
+        store.close().await.expect("closes");
+        drop(store);
+        let store = open(&env, &settings(2), real_disks(&folder, &[1, 2, 3])).await;
+        let state = volume_folder(&folder, 0).join("state");
+        let entries = fs::read_dir(state).expect("reads");
+        let tables = entries.map(|entry| entry.expect("an entry").path());
+        for table in tables.filter(|path| path.extension().is_some_and(|kind| kind == "sst")) {
+            // RocksDB has it open.
+            fs::remove_file(&table).expect("removes");
+            fs::create_dir(&table).expect("makes");
+        }
+        let mut others = real_disks(&folder, &[0, 2, 3]);
+        let (id, disk) = others.pop().expect("a disk");
+        store.add_disk(id, disk);
+        while store.shared.is_ship_running.load(Ordering::SeqCst) {
+            tokio::task::yield_now().await;
+        }
+        assert!(store.ship().await.is_err());
+        assert!(store.failure().is_none(), "{:?}", store.failure());
+        write(&store, COUNT..COUNT + 1).await;
+        read_all(&store, COUNT).expect("reads");
+        store.abort().await;
+    });
 }
 
 /// Who reads from a disk that is gone, and from no other because there is no copy, waits until it is back, as
