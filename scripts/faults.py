@@ -150,6 +150,17 @@ def run(argv):
 
 
 @contextlib.contextmanager
+def read_only(folder):
+    """Whoever opens a file below a folder to write it is refused, until the end of the block."""
+    run(["mount", "--bind", str(folder), str(folder)])
+    try:
+        run(["mount", "-o", "remount,bind,ro", str(folder)])
+        yield
+    finally:
+        run(["umount", "--lazy", str(folder)])
+
+
+@contextlib.contextmanager
 def filled(folder):
     """Somebody else takes all space of a file system, and what becomes free, until the end of the block."""
     path, full = folder / "of-somebody-else", threading.Event()

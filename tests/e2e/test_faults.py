@@ -206,6 +206,17 @@ class Processes(FaultTest):
                 load.verify(mount)
 
 
+    @unittest.skipUnless(os.getuid() == 0, "needs root to mount")
+    def test_what_is_on_a_file_system_that_turned_read_only_can_be_read(self):
+        server = self.server(1)
+        path = self.scratch / "file"
+        path.write_bytes(content("file", PIECE_LEN_BYTES))
+        server.cairn("cp", "-q", path, server.url("file"))
+        server.restart()
+        (disk,) = server.disks
+        with faults.read_only(disk):
+            self.assertEqual(server.cairn("cat", server.url("file"), text=False).stdout, path.read_bytes())
+
     @unittest.skipUnless(os.getuid() == 0, "needs root for a file system of its own")
     def test_a_volume_that_finds_no_space_leaves_nothing(self):
         folder = self.scratch / "pool"

@@ -570,7 +570,14 @@ fn open_options(direct: bool) -> OpenOptions {
 }
 
 fn open_existing(path: &Path, direct: bool) -> io::Result<Arc<OsFile>> {
-    let file = sparing_descriptors(open_options(direct).open(path)?)?;
+    let file = match open_options(direct).open(path) {
+        // Its file system let no more be written after an error: what it has can still be read, and writes fail.
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+            open_options(direct).write(false).open(path)?
+        }
+        opened => opened?,
+    };
+    let file = sparing_descriptors(file)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         return Err(io::Error::other("it is not a regular file"));

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use io_uring::{IoUring, opcode, squeue, types};
+use io_uring::{IoUring, Probe, opcode, squeue, types};
 use parking_lot::Mutex;
 use slab::Slab;
 
@@ -125,6 +125,30 @@ fn build(entries: u32) -> io::Result<IoUring> {
         .build(entries)
         // Kernels before 6.1 do not know these flags.
         .or_else(|_| IoUring::new(entries))
+        .and_then(|ring| {
+            let mut probe = Probe::new();
+            // Kernels before 5.6 know neither this nor all operations.
+            ring.submitter().register_probe(&mut probe)?;
+            require_operations(|code| probe.is_supported(code))?;
+            Ok(ring)
+        })
+}
+
+/// Fails unless the kernel knows all operations that are used.
+fn require_operations(is_known: impl Fn(u8) -> bool) -> io::Result<()> {
+    const NEEDED: [(u8, &str); 4] = [
+        (opcode::Read::CODE, "read"),
+        (opcode::Write::CODE, "write"),
+        (opcode::Writev::CODE, "writev"),
+        (opcode::Fsync::CODE, "fsync"),
+    ];
+    match NEEDED.iter().find(|(code, _)| !is_known(*code)) {
+        None => Ok(()),
+        Some((_, name)) => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            format!("the kernel's io_uring has no {name}"),
+        )),
+    }
 }
 
 struct RingThread {
@@ -247,5 +271,20 @@ fn pause_on_error(error: &io::Error) {
         // Nothing sensible can be done but trying again; the pause keeps the log and the core usable.
         tracing::error!(%error, "io_uring_enter failed; trying again");
         std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Linux 5.1 to 5.5 has io_uring with vectors of buffers only.
+    #[test]
+    fn a_ring_without_plain_reads_is_refused() {
+        require_operations(|_| true).expect("all are known");
+        let refused = require_operations(|code| code < opcode::Read::CODE);
+        let refused = refused.expect_err("read is newer than writev");
+        assert_eq!(refused.kind(), io::ErrorKind::Unsupported);
+        assert!(refused.to_string().contains("read"), "{refused}");
     }
 }
