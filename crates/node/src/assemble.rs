@@ -202,8 +202,23 @@ fn open(found: &[Found], mut state: PoolState) -> Result<Plan, AssembleError> {
                     missing.push(stale);
                     continue;
                 }
-                if !state.disks.iter().any(|disk| disk.id == identity.disk) {
-                    return Err(not_a_member(&state, folder));
+                let lists_it = |state: &PoolState| {
+                    let mut disks = state.disks.iter();
+                    disks.any(|disk| disk.id == identity.disk)
+                };
+                if !lists_it(&state) {
+                    // It was to replace a member in its place, and that broke off before any pool file named it.
+                    let was_never_in = !own.as_ref().is_some_and(lists_it);
+                    let Some(member) = by_label.filter(|_| was_never_in) else {
+                        return Err(not_a_member(&state, folder));
+                    };
+                    missing.push(Missing {
+                        disk: member.clone(),
+                        why: "another disk is in its place, which is none of the pool's yet; replace it with that \
+                              (`cairn disk replace --wipe`)"
+                            .to_owned(),
+                    });
+                    continue;
                 }
                 if !seen.insert(identity.disk) {
                     let first = present.iter().find(|(_, id)| *id == identity.disk);
@@ -440,6 +455,32 @@ mod tests {
             plan(&[blank(), folder("/b", lost)]),
             Err(AssembleError::NoPoolFile)
         );
+    }
+
+    /// A crash came after the new disk had its identity, and before a pool file named it; or no pool file could be
+    /// written, and the old one was put back, also there.
+    #[test]
+    fn a_replacement_in_place_that_broke_off_is_a_disk_that_is_missing() {
+        for own in [None, Some(example(4))] {
+            let mut found = members(4);
+            found[2] = folder("/data/3", disk(77, 9, own.clone()));
+            let Ok(Plan::Open {
+                present, missing, ..
+            }) = plan(&found)
+            else {
+                panic!("{:?}", plan(&found));
+            };
+            assert_eq!(present.len(), 3);
+            let gone: Vec<DiskId> = missing.iter().map(|missing| missing.disk.id).collect();
+            assert_eq!(gone, [DiskId(3)]);
+            assert!(missing[0].why.contains("--wipe"), "{}", missing[0].why);
+            // Anywhere else it is a mistake of who started the server.
+            found[2] = folder("/elsewhere", disk(77, 9, own));
+            assert!(matches!(
+                plan(&found),
+                Err(AssembleError::NotAMember { .. })
+            ));
+        }
     }
 
     #[test]

@@ -338,6 +338,8 @@ impl ShardDisk {
             }
         }
         let _names = self.names.read().await;
+        // The volume may have been forgotten meanwhile.
+        self.note_volume(name.volume).await?;
         let file = self.create_file(name, &shard_path(name), len_bytes).await?;
         let folders = vec![shards_folder(name.volume)];
         Ok(self.adopt(name, file, Some(capacity_bytes), folders))
@@ -394,6 +396,7 @@ impl ShardDisk {
         }
         let _names = self.names.write().await;
         self.require_absent(name).await?;
+        self.note_volume(name.volume).await?;
         let disk = &self.shared.disk;
         let health = &self.shared.health;
         let folder = shards_folder(name.volume);
@@ -482,6 +485,7 @@ impl ShardDisk {
         }
         let _names = self.names.write().await;
         self.require_absent(name).await?;
+        self.note_volume(name.volume).await?;
         health.note_write(disk.rename(&path, &shard_path(name)).await)?;
         // The free name goes first: a crash in between loses the empty file, never doubles it.
         let mut folders = vec![FREE_FOLDER.to_owned(), shards_folder(name.volume)];
