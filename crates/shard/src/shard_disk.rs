@@ -324,7 +324,6 @@ impl ShardDisk {
         capacity_bytes: u64,
     ) -> Result<Arc<Shard>, ShardError> {
         let len_bytes = self.file_len_bytes(name, capacity_bytes)?;
-        self.note_volume(name.volume).await?;
         self.free.note_capacity(capacity_bytes);
         while let Some(free) = self.free.take(capacity_bytes) {
             match self.create_recycled(name, &free).await {
@@ -338,7 +337,6 @@ impl ShardDisk {
             }
         }
         let _names = self.names.read().await;
-        // The volume may have been forgotten meanwhile.
         self.note_volume(name.volume).await?;
         let file = self.create_file(name, &shard_path(name), len_bytes).await?;
         let folders = vec![shards_folder(name.volume)];
@@ -353,7 +351,10 @@ impl ShardDisk {
         capacity_bytes: u64,
     ) -> Result<HiddenShard, ShardError> {
         let len_bytes = self.file_len_bytes(name, capacity_bytes)?;
-        self.note_volume(name.volume).await?;
+        {
+            let _names = self.names.read().await;
+            self.note_volume(name.volume).await?;
+        }
         let path = hidden_path(name, self.hidden_next.fetch_add(1, Ordering::Relaxed));
         let file = self.create_file(name, &path, len_bytes).await?;
         let capacity_bytes = Some(capacity_bytes);
@@ -695,7 +696,8 @@ impl ShardDisk {
         }
     }
 
-    /// Makes the marker of a volume, durably, before its first shard: `volumes` must name all.
+    /// Makes the marker of a volume, durably, before its first shard: `volumes` must name all. The caller holds the
+    /// names, so that it is not forgotten before its shard is there.
     async fn note_volume(&self, volume: VolumeId) -> Result<(), ShardError> {
         if self.volumes.lock().contains(&volume) {
             return Ok(());

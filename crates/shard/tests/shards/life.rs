@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use cairn_base::env::BoxFuture;
 use cairn_base::{Epoch, VolumeId};
 use cairn_shard::{
     Shard, ShardError, ShardErrorKind, ShardFooter, ShardSettings, TRAILER_LEN_BYTES,
     file_len_bytes,
 };
-use cairn_testkit::{Fault, OpKind};
+use cairn_testkit::{Fault, OpKind, Pace};
+use tokio::sync::Semaphore;
 
 use crate::common::{
     CAPACITY, block_on, each, fill, footer_of, kind, mem_disk, name, open, open_with, path_of,
@@ -64,6 +66,48 @@ fn shards_are_made_written_found_and_removed() {
         shards.forget_volume(first.volume).await.unwrap();
         shards.forget_volume(second.volume).await.unwrap();
         assert_eq!(shards.volumes().await.unwrap(), [second.volume]);
+    });
+}
+
+/// Holds the removal of a volume's marker up until it is let go.
+struct Forgetting(Arc<Semaphore>);
+
+impl Pace for Forgetting {
+    fn pause(&self, kind: OpKind, _name: &str) -> Option<BoxFuture<()>> {
+        (kind == OpKind::Remove).then(|| {
+            let gate = self.0.clone();
+            Box::pin(async move { gate.acquire().await.unwrap().forget() }) as BoxFuture<()>
+        })
+    }
+}
+
+/// The next start looks for what nobody refers to in folders of volumes that have a marker.
+#[test]
+fn a_shard_that_is_made_while_its_volume_is_forgotten_has_its_marker() {
+    block_on(async {
+        let disk = mem_disk();
+        let shards = open(disk.clone()).await;
+        let shard_name = name(1, 7, 0);
+        drop(shards.create(shard_name, CAPACITY).await.unwrap());
+        shards.remove(shard_name).await.unwrap();
+        let gate = Arc::new(Semaphore::new(0));
+        disk.pace_with(Arc::new(Forgetting(gate.clone())));
+        let forget = shards.forget_volume(shard_name.volume);
+        let create = shards.create(shard_name, CAPACITY);
+        let release = async {
+            // Both have come as far as they can.
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            gate.add_permits(10);
+        };
+        let (forgotten, created, ()) = futures_util::join!(forget, create, release);
+        forgotten.unwrap();
+        drop(created.unwrap());
+        assert_eq!(shards.list(shard_name.volume).await.unwrap(), [shard_name]);
+        drop(shards);
+        let again = open(disk).await;
+        assert_eq!(again.volumes().await.unwrap(), [shard_name.volume]);
     });
 }
 
