@@ -356,11 +356,18 @@ pub(super) async fn from_replica(
             };
             taken.map_err(|error| failed("copying", &from, &error))?;
         }
+        // Before it is a state: found later it would go on under the name of the one that it was copied from, with files
+        // that have the same names and other bytes.
+        drop(start_lineage(
+            open_db(&made, &settings, false)?,
+            &made,
+            lineage,
+        )?);
         sync_folder(&made)?;
         remove_folder(&path)?;
         fs::rename(&made, &path).map_err(|error| failed("renaming", &made, &error))?;
         sync_parent(&path)?;
-        start_lineage(open_db(&path, &settings, false)?, &path, lineage)
+        open_db(&path, &settings, false)
     })
     .await?;
     Ok(state_of(disks, index, db, lineage))
