@@ -543,6 +543,27 @@ class Disks(WorldTest):
         server.cairn("cp", "-q", path, url)
         self.assertEqual(server.cairn("cat", url, text=False).stdout, path.read_bytes())
 
+    def test_a_paused_scrub_lets_go_of_a_disk_that_leaves(self):
+        """It was kept open, and could neither be unmounted nor added again, until the scrub went on."""
+        server = self.server(4)
+        tree = self.fill(server)
+        # What takes more records is not looked at.
+        server.restart()
+        status = lambda: json.loads(server.cairn("scrub", "status", "--json").stdout)
+        server.cairn("scrub", "start", "--rate", "1MiB")
+        harness.wait_until(lambda: status()["done_bytes"] > 0, MOVE_SECONDS_MAX, "the begin of a scrub")
+        server.cairn("scrub", "pause")
+        left = server.disks[3]
+        self.drain(server, left)
+        server.cairn("disk", "remove", left)
+        added = lambda: server.cairn("disk", "add", left, check=False).returncode == 0
+        harness.wait_until(added, OPEN_AGAIN_SECONDS_MAX, "the removed disk as a new one")
+        self.assertEqual(status()["stage"], "paused")
+        server.cairn("scrub", "start", "--rate", "0")
+        harness.wait_until(lambda: status()["stage"] == "done", MOVE_SECONDS_MAX, "the end of a scrub")
+        self.assertEqual(status()["damaged"], 0)
+        self.check(server, tree)
+
     def test_an_old_copy_of_a_disk_is_recognised(self):
         server = self.server(6)
         tree = self.fill(server)

@@ -205,7 +205,6 @@ class Processes(FaultTest):
             for load in stopped:
                 load.verify(mount)
 
-
     @unittest.skipUnless(os.getuid() == 0, "needs root to mount")
     def test_what_is_on_a_file_system_that_turned_read_only_can_be_read(self):
         server = self.server(1)

@@ -490,6 +490,11 @@ class FaultyDisks(WorldTest):
         refused = server.cairn("disk", "add", new, check=False, timeout=NOTICE_SECONDS_MAX)
         self.assertEqual(refused.returncode, 4, refused.stderr)
         self.assertIn("did not answer", refused.stderr)
+        # Whoever tries again, and again, does not take a thread each time.
+        for _ in range(20):
+            refused = server.cairn("disk", "add", new, check=False, timeout=NOTICE_SECONDS_MAX)
+            self.assertEqual(refused.returncode, 4, refused.stderr)
+            self.assertIn("still does not answer an earlier try", refused.stderr)
         server.cairn("volume", "create", "second")
         self.assertNotIn("new", self.disks(server)[0])
         server.meets()

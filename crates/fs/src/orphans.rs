@@ -17,9 +17,9 @@ use crate::volume::{Shared, meta_error};
 const REAP_INTERVAL: Duration = Duration::from_secs(30);
 /// Extents that one step removes.
 const REAP_EXTENTS_MAX: usize = 1024;
-/// Inodes that are deleted before it is waited until that is durable: so many clients delete meanwhile, and where a sync
-/// takes long the list would grow as long as they do. Not more, for they wait for the same log.
-const REAP_INODES_MAX: usize = 64;
+/// Inodes that are deleted at a time, before it is waited until that is durable. With one at a time clients, who remove
+/// many files with one sync of the log, would be ahead by ever more; with all of them they would wait behind them.
+const REAP_INODES_MAX: u64 = 64;
 
 impl Shared {
     pub(crate) fn add_orphan(&self, ino: Ino) {
@@ -66,10 +66,11 @@ impl Shared {
                 goes_on = false;
                 break;
             };
+            self.meta.admit().await;
             match self.reap(ino).await {
                 Ok(ticket) => {
                     last = ticket.or(last);
-                    count += 1;
+                    count += u64::from(ticket.is_some());
                 }
                 Err(error) => {
                     tracing::error!(volume = %self.volume, %ino, %error, "deleting a removed file failed; it is tried again");
@@ -88,7 +89,7 @@ impl Shared {
             return false;
         }
         let reaped = &self.counters.orphans_reaped;
-        reaped.fetch_add(count as u64, Ordering::Relaxed);
+        reaped.fetch_add(count, Ordering::Relaxed);
         self.gc_wake.notify_one();
         goes_on
     }

@@ -129,8 +129,12 @@ impl Shared {
                 let begun = self.env.clock.monotonic();
                 let done = std::mem::take(&mut step);
                 // Held until the step is done: at a pace there is one at a time.
+                let is_wanted = || !self.tasks.is_stopping();
                 let _turn = match pace {
-                    Some(pace) => Some(pace.spend(done.len_bytes).await),
+                    Some(pace) => match pace.spend_if(done.len_bytes, is_wanted).await {
+                        Some(turn) => Some(turn),
+                        None => return Err(FsError::Fenced),
+                    },
                     None => None,
                 };
                 steps.push(self.relocate(done.victims));

@@ -129,7 +129,11 @@ impl Fs {
                 record.map_or(0, |record| u64::from(record.location.len_bytes))
             };
             let total: u64 = groups.iter().map(bytes).sum();
-            let _turn = pace.spend(total).await;
+            // A volume that was opened again lets go of its disks.
+            let is_wanted = || !shared.tasks.is_stopping();
+            let Some(_turn) = pace.spend_if(total, is_wanted).await else {
+                return Err(FsError::Fenced);
+            };
             if shared.tasks.is_stopping() {
                 return Err(FsError::Fenced);
             }

@@ -451,6 +451,35 @@ fn nothing_is_changed_while_the_volume_closes() {
     });
 }
 
+/// Each waited for the log by itself: where a sync takes long, those who remove files were ahead by ever more.
+#[test]
+fn removed_files_are_deleted_many_at_a_time() {
+    const COUNT: u64 = 40;
+    block_on(async {
+        let world = World::new(22, 1).await;
+        let fs = &world.fs;
+        let names: Vec<String> = (0..COUNT).map(|index| format!("file-{index}")).collect();
+        for name in &names {
+            let ino = make_file(fs, name.as_bytes()).await;
+            write(fs, ino, 0, pattern(5000, 1)).await.unwrap();
+            fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
+        }
+        // Out of the log, to segments: else there is nothing to delete later.
+        world.run_for(70).await;
+        let before = fs.meta().stats().syncs;
+        let removals = names
+            .iter()
+            .map(|name| fs.remove(&ROOT_USER, ROOT_INO, name.as_bytes()));
+        for removed in futures_util::future::join_all(removals).await {
+            removed.unwrap();
+        }
+        world.run_for(2).await;
+        assert_eq!(fs.stats().orphans_reaped, COUNT);
+        let syncs = fs.meta().stats().syncs - before;
+        assert!(syncs < COUNT / 2, "{syncs}");
+    });
+}
+
 /// Bytes on their way to segments counted as used nowhere: a file with all its data showed no blocks, which
 /// `tar --sparse` takes for one hole that it need not read.
 #[test]

@@ -211,7 +211,7 @@ async fn choose_state(
     disks: &DiskSet,
     recovered: &RecoveredLog,
 ) -> Result<ChosenState, MetaError> {
-    let candidates = state::discover(disks, settings).await;
+    let (candidates, leftovers) = state::discover(disks, settings).await;
     let (mut fit, mut superseded): (Vec<Candidate>, Vec<Candidate>) = candidates
         .into_iter()
         .partition(|candidate| recovered.continues(&candidate.applied));
@@ -227,6 +227,7 @@ async fn choose_state(
             }
         }
         let was_primary = candidate.is_primary;
+        let replica = candidate.replica_path();
         let taken = state::take_over(candidate, disks, settings, env).await;
         let read = taken.and_then(|state| Ok((read_applied(&*state)?, state)));
         match read {
@@ -235,6 +236,9 @@ async fn choose_state(
                 let is_replaced =
                     |other: &Candidate| !was_primary && other.disk == disk && other.is_primary;
                 superseded.retain(|other| !is_replaced(other));
+                superseded.extend(leftovers);
+                // Its files are the state's now, too.
+                superseded.extend(replica.map(|path| Candidate::leftover(disk, path)));
                 let mut states = Vec::new();
                 for other in fit.into_iter().filter(|other| !is_replaced(other)) {
                     if other.disk == disk || other.is_primary {
@@ -263,6 +267,7 @@ async fn choose_state(
         Some(first) if recovered.retained_from.0 <= 1 => {
             // The one on this disk is replaced, so it must not be open; what is left elsewhere is of no use.
             superseded.retain(|candidate| candidate.disk != first);
+            superseded.extend(leftovers);
             Ok(ChosenState {
                 state: state::create(disks, first, settings, env).await?,
                 applied: AppliedRecord::default(),

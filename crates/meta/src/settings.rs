@@ -154,11 +154,60 @@ impl MetaStats {
             || self.log_is_short
             || (self.states.len() < self.copies_wanted && !log_is_whole)
     }
+
+    /// Whether some disks alone have all that is durable, so that the volume can be opened on them. One that failed is
+    /// not up to date, and nothing on it says so.
+    pub fn is_all_on(&self, disks: &[DiskId]) -> bool {
+        let counts = |disk: &DiskId| disks.contains(disk) && !self.failed_disks.contains(disk);
+        // What the log does not hold any more is in the copies of the state.
+        let log_is_whole = self.log_start <= LogPosition(1);
+        let is_fresh = |state: &CopyPosition| state.position.0 + 1 >= self.log_start.0;
+        let mut states = self.states.iter().filter(|state| is_fresh(state));
+        let has_log = self.log_disks.iter().any(counts);
+        has_log && (log_is_whole || states.any(|state| counts(&state.disk)))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_volume_can_be_opened_where_log_and_state_are() {
+        let disk = |index: u128| DiskId(index);
+        let copy = |index, position| CopyPosition {
+            disk: disk(index),
+            position: LogPosition(position),
+        };
+        let stats = |log_start| MetaStats {
+            log_disks: vec![disk(1), disk(2)],
+            states: vec![copy(1, 100), copy(3, 99), copy(4, 50)],
+            failed_disks: vec![disk(5)],
+            log_start: LogPosition(log_start),
+            ..MetaStats::default()
+        };
+        // Where the log begins, the disks, whether they are enough.
+        let cases: &[(u64, &[u128], bool)] = &[
+            (100, &[1], true),
+            (100, &[2], false),
+            (100, &[2, 3], true),
+            (101, &[2, 3], false),
+            (100, &[2, 4], false),
+            (100, &[3], false),
+            (100, &[6], false),
+            (1, &[2], true),
+            (1, &[3], false),
+            (1, &[], false),
+        ];
+        for (log_start, disks, want) in cases {
+            let disks: Vec<DiskId> = disks.iter().map(|index| disk(*index)).collect();
+            let got = stats(*log_start).is_all_on(&disks);
+            assert_eq!(got, *want, "{log_start} {disks:?}");
+        }
+        let mut failed = stats(1);
+        failed.failed_disks.push(disk(2));
+        assert!(!failed.is_all_on(&[disk(2)]));
+    }
 
     #[test]
     fn too_few_states_degrade_a_volume_only_once_the_log_is_cut() {

@@ -14,8 +14,8 @@ use cairn_base::{Ino, Timestamp, VolumeId};
 use cairn_codec_nfs::{mount as mount_codec, nlm as nlm_codec, v3};
 use cairn_codec_rpc::rpc::decode_call;
 use cairn_codec_rpc::{
-    AcceptStatus, AuthFlavor, AuthStatus, CallHeader, Credential, DecodeError, Incoming, Reader,
-    Rejection, portmap as portmap_codec,
+    AcceptStatus, AuthStatus, CallHeader, Credential, DecodeError, Incoming, Reader, Rejection,
+    portmap as portmap_codec,
 };
 use cairn_fs::{Attr, Credentials, Fs};
 use tokio::sync::Notify;
@@ -307,13 +307,8 @@ impl Session {
         };
         let key = |data_start: &[u8]| {
             let head = args_bytes.get(..DIGEST_LEN_BYTES_MAX).unwrap_or(args_bytes);
-            // Another user's call is another call, whatever else is the same. But for the stamp of AUTH_SYS, which Linux
-            // before 4.20 makes anew when it sends a call again.
-            let user = match call.credential.flavor == AuthFlavor::Sys.number() {
-                true => call.credential.body.get(4..).unwrap_or_default(),
-                false => call.credential.body,
-            };
-            let parts = [head, data_start, user];
+            // Another user's call is another call, whatever else is the same.
+            let parts = [head, data_start, call.credential.caller()];
             let sum = parts.into_iter().fold(0, |sum: u32, part| {
                 sum.rotate_left(1) ^ cairn_base::crc32c(part)
             });

@@ -432,7 +432,8 @@ impl Controller {
                 // Its clients are told to try again later, until it is opened again.
                 view.problem = fs.meta().failure().map(|failure| {
                     format!(
-                        "its metadata failed: {failure}; if it is not opened on other disks within a minute, see                          whether the disk works, and start the server anew"
+                        "its metadata failed: {failure}; if it is not opened on other disks within a minute, see \
+                         whether the disk works, and start the server anew"
                     )
                 });
                 view.serving = view.problem.is_none();

@@ -8,8 +8,8 @@
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cairn_base::DiskId;
@@ -18,6 +18,7 @@ use cairn_config::DATA_FOLDERS_MAX;
 use cairn_fs::Fs;
 use cairn_shard::ShardDisk;
 use futures_util::future::{Either, select};
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use crate::assemble::Content;
@@ -35,6 +36,38 @@ const ID_DIGITS_MIN: usize = 4;
 const FOLDER_ANSWER_MAX: Duration = HANG_AFTER;
 /// And be emptied within so long.
 const WIPE_MAX: Duration = Duration::from_secs(600);
+/// So many folders at a time may not answer.
+const UNANSWERED_MAX: usize = 4;
+
+/// Work on folders that are no disks yet. Where one hangs its work was given up and keeps a thread until it does not any
+/// more; of these there are few.
+#[derive(Default)]
+pub struct FolderWork(Mutex<Vec<(String, Weak<()>)>>);
+
+impl FolderWork {
+    /// What the work holds until its end. Refused where earlier work has not ended, of the same folder or of too many.
+    fn begin(&self, folder: &str) -> Result<Arc<()>, ChangeFailure> {
+        let mut under_way = self.0.lock();
+        under_way.retain(|(_, work)| work.strong_count() > 0);
+        let is_same = |(other, _): &(String, Weak<()>)| other == folder;
+        let silent = match under_way.iter().find(|work| is_same(work)) {
+            None if under_way.len() < UNANSWERED_MAX => {
+                let work = Arc::new(());
+                under_way.push((folder.to_owned(), Arc::downgrade(&work)));
+                return Ok(work);
+            }
+            None => {
+                let folders: Vec<&str> = under_way.iter().map(|(at, _)| at.as_str()).collect();
+                folders.join(", ")
+            }
+            Some(_) => folder.to_owned(),
+        };
+        Err(ChangeFailure::Impossible(format!(
+            "{silent} still does not answer an earlier try; see whether the disk works, then try again"
+        )))
+    }
+}
+
 impl Inner {
     pub fn disks(&self) -> Vec<Arc<ShardDisk>> {
         self.disks.read().clone()
@@ -62,9 +95,24 @@ impl Inner {
         folder: &str,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ChangeFailure> {
-        let done = self.within_time(folder, tokio::task::spawn_blocking(work));
-        done.await?.map_err(|error| {
-            ChangeFailure::Engine(format!("looking at {folder} broke off: {error}"))
+        self.work_within(FOLDER_ANSWER_MAX, folder, work).await
+    }
+
+    async fn work_within<T: Send + 'static>(
+        &self,
+        time: Duration,
+        folder: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ChangeFailure> {
+        let under_way = self.folder_work.begin(folder)?;
+        let working = tokio::task::spawn_blocking(move || {
+            let done = work();
+            drop(under_way);
+            done
+        });
+        let done = self.within(time, folder, working).await?;
+        done.map_err(|error| {
+            ChangeFailure::Engine(format!("working with {folder} broke off: {error}"))
         })
     }
 
@@ -207,17 +255,13 @@ impl Inner {
                 // Held open meanwhile, so that nobody else takes it: also when it takes longer than anybody waits.
                 let (at, held) = (folder.path.clone(), disk.clone());
                 let with_token = self.token.is_some();
-                let wiping = tokio::task::spawn_blocking(move || {
+                let wiping = move || {
                     let wiped = wipe(&at, with_token);
                     drop(held);
                     wiped
-                });
-                match self.within(WIPE_MAX, path, wiping).await? {
-                    Ok(Ok(())) => {}
-                    Ok(Err(error)) => {
-                        return impossible(format!("{label} cannot be wiped: {error}"));
-                    }
-                    Err(error) => return impossible(format!("wiping {label} broke off: {error}")),
+                };
+                if let Err(error) = self.work_within(WIPE_MAX, path, wiping).await? {
+                    return impossible(format!("{label} cannot be wiped: {error}"));
                 }
                 drop(disk);
                 self.answer_of(path, open).await??
@@ -527,7 +571,7 @@ impl Inner {
 
     /// A disk that was to be removed stays: things are put on it again, unless it is drained.
     async fn keep(&self, id: DiskId) {
-        let pool = self.pool.load();
+        let pool = self.pool.load_full();
         let leaving = pool.disks.iter().any(|disk| disk.id == id && disk.leaving);
         self.store.disk_leaving(id, leaving);
         if leaving {
@@ -681,5 +725,26 @@ impl Inner {
             VolumeService::Failed(_) => None,
         });
         serving.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each try took one of the few threads, until there were none for anything else.
+    #[test]
+    fn folders_that_hang_are_few() {
+        let work = FolderWork::default();
+        let first = work.begin("/a").expect("begins");
+        let refused = work.begin("/a").expect_err("it is under way");
+        assert!(refused.to_string().contains("/a "), "{refused}");
+        let others = ["/b", "/c", "/d"].map(|folder| work.begin(folder).expect("begins"));
+        let refused = work.begin("/e").expect_err("there are too many");
+        assert!(refused.to_string().contains("/a, /b, /c, /d "), "{refused}");
+        drop(first);
+        let _fifth = work.begin("/e").expect("one has ended");
+        drop(others);
+        work.begin("/b").expect("it has ended");
     }
 }

@@ -61,22 +61,8 @@ impl OpenAgain {
     }
 }
 
-/// Leaves out disks that failed for a volume's metadata alone: they are not up to date, and nothing on them says so.
-fn keep_up_to_date(disks: &mut MetaDisks, fs: &Fs) {
-    let stats = fs.meta().stats();
-    disks.retain(|(disk, _)| !stats.failed_disks.contains(disk));
-}
-
-/// Whether a volume could be opened on some disks alone.
-fn have_metadata(disks: &MetaDisks, fs: &Fs) -> bool {
-    let stats = fs.meta().stats();
-    // What the log does not hold any more is in the copies of the state.
-    let states = stats.states.iter();
-    let states = states.filter(|state| state.position.0 + 1 >= stats.log_start.0);
-    let states: Vec<DiskId> = states.map(|state| state.disk).collect();
-    let has_state = |disk: &DiskId| stats.log_start.0 <= 1 || states.contains(disk);
-    let has_log = |disk: &DiskId| stats.log_disks.contains(disk);
-    disks.iter().any(|(disk, _)| has_log(disk)) && disks.iter().any(|(disk, _)| has_state(disk))
+fn ids(disks: &MetaDisks) -> Vec<DiskId> {
+    disks.iter().map(|(id, _)| *id).collect()
 }
 
 impl Inner {
@@ -142,9 +128,10 @@ impl Inner {
                 fs.meta().ship().await
             };
             self.change_metadata(fs, copied).await?;
+            let stats = fs.meta().stats();
             disks = others(self.meta_disks());
-            keep_up_to_date(&mut disks, fs);
-            if !have_metadata(&disks, fs) {
+            disks.retain(|(disk, _)| !stats.failed_disks.contains(disk));
+            if !stats.is_all_on(&ids(&disks)) {
                 let name = fs.name();
                 return Err(format!(
                     "metadata of volume {name} stays on the disk: it could be copied to no other one; see whether \
@@ -332,10 +319,8 @@ impl Inner {
             let primary = fs.meta().primary_disk();
             let mut others = self.all_meta_disks();
             others.retain(|(id, _)| *id != primary);
-            keep_up_to_date(&mut others, &fs);
-            // As little as is done on its own disk, it would not even open without it. One that was just added has
-            // nothing yet.
-            if !have_metadata(&others, &fs) {
+            // It could not even be opened there: one that was just added has nothing of it yet.
+            if !fs.meta().stats().is_all_on(&ids(&others)) {
                 continue;
             }
             tracing::error!(volume = fs.name(), disk = %primary, why, "metadata failed; opening the volume on other disks");

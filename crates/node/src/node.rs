@@ -29,6 +29,7 @@ use crate::assemble::{Missing, failures_tolerated};
 use crate::convert;
 use crate::disks::PoolDisks;
 use crate::error::NodeError;
+use crate::members::FolderWork;
 use crate::metadata::OpenAgain;
 use crate::metrics::{Observed, VolumeNumbers};
 use crate::pool::{PoolState, PoolVolume, Stage};
@@ -92,6 +93,7 @@ pub struct Inner {
     confirmed: Mutex<BTreeMap<DiskId, u64>>,
     /// Held while a folder becomes a disk, which may have to be emptied first.
     pub joining: tokio::sync::Mutex<()>,
+    pub folder_work: FolderWork,
     pub stopping: AtomicBool,
     pub exports: Arc<Exports>,
     pub registry: Registry,
@@ -149,6 +151,7 @@ impl Inner {
             open_again: Mutex::default(),
             confirmed: Mutex::default(),
             joining: tokio::sync::Mutex::default(),
+            folder_work: FolderWork::default(),
             stopping: AtomicBool::new(false),
             disks: RwLock::new(pool.disks),
             missing: RwLock::new(pool.missing),

@@ -85,3 +85,25 @@ impl SegmentStore {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_stays_is_counted_once() {
+        let id = DiskId;
+        let mut members = Members::new(Vec::new(), vec![id(1), id(2), id(3)]);
+        members.leaving.insert(id(3));
+        let cases = [
+            (None, 2),
+            (Some(id(1)), 1),
+            // It leaves already, or is none of them.
+            (Some(id(3)), 2),
+            (Some(id(4)), 2),
+        ];
+        for (without, want) in cases {
+            assert_eq!(members.staying_count(without), want, "{without:?}");
+        }
+    }
+}

@@ -235,8 +235,28 @@ impl Pace {
 
     /// Waits until `len_bytes` more may be read or written, which is to be done before the turn is dropped.
     pub async fn spend(&self, len_bytes: u64) -> Turn<'_> {
-        self.wait(len_bytes).await;
+        loop {
+            // It is never given up.
+            if let Some(turn) = self.spend_if(len_bytes, || true).await {
+                return turn;
+            }
+        }
+    }
+
+    /// As [`Self::spend`], and gives up, with `None`, when it is not `wanted` any more. That is asked about once a second
+    /// while it waits, which may be for weeks: time to let go of what is gone meanwhile, too.
+    pub async fn spend_if(
+        &self,
+        len_bytes: u64,
+        mut wanted: impl FnMut() -> bool,
+    ) -> Option<Turn<'_>> {
+        if !self.wait(len_bytes, &mut wanted).await {
+            return None;
+        }
         while self.is_held.load(Ordering::Acquire) {
+            if !wanted() {
+                return None;
+            }
             self.clock.sleep(HELD_INTERVAL).await;
         }
         let clients = match &self.clients {
@@ -247,16 +267,17 @@ impl Pace {
             None => None,
         };
         self.spent_bytes.fetch_add(len_bytes, Ordering::Relaxed);
-        Turn {
+        Some(Turn {
             clients,
             began: self.clock.monotonic(),
-        }
+        })
     }
 
-    async fn wait(&self, len_bytes: u64) {
+    /// False: it is not wanted any more.
+    async fn wait(&self, len_bytes: u64, wanted: &mut impl FnMut() -> bool) -> bool {
         let rate = self.bytes_per_second();
         if rate == 0 {
-            return;
+            return true;
         }
         let cost = Duration::from_secs_f64(len_bytes as f64 / rate as f64);
         {
@@ -270,7 +291,10 @@ impl Pace {
                 paid_at.saturating_sub(self.clock.monotonic())
             };
             if left.is_zero() || self.bytes_per_second() == 0 {
-                return;
+                return true;
+            }
+            if !wanted() {
+                return false;
             }
             self.clock.sleep(left.min(WAIT_MAX)).await;
         }
@@ -337,6 +361,28 @@ mod tests {
         world.clock.advance(HELD_INTERVAL);
         assert!(is_ready(&mut held));
         assert_eq!(pace.spent_bytes(), 110);
+    }
+
+    /// A scrub that was paused kept the disk that was removed meanwhile.
+    #[test]
+    fn what_waits_is_given_up_when_it_is_not_wanted_any_more() {
+        let world = TestWorld::new(1);
+        world.clock.advance(Duration::from_secs(10));
+        for (rate, held) in [(0, true), (1, false)] {
+            let pace = Pace::new(world.env.clock.clone(), rate);
+            pace.hold(held);
+            let is_wanted = AtomicBool::new(true);
+            let wanted = || is_wanted.load(Ordering::Relaxed);
+            let mut waits: std::pin::Pin<Box<dyn Future<Output = Option<Turn<'_>>>>> =
+                Box::pin(pace.spend_if(1000, wanted));
+            assert!(!is_ready(&mut waits), "{rate}");
+            world.clock.advance(WAIT_MAX);
+            assert!(!is_ready(&mut waits), "{rate}");
+            is_wanted.store(false, Ordering::Relaxed);
+            world.clock.advance(WAIT_MAX);
+            assert!(is_ready(&mut waits), "{rate}");
+            assert_eq!(pace.spent_bytes(), 0);
+        }
     }
 
     fn now_or_never<T>(future: impl Future<Output = T>) -> Option<T> {

@@ -148,14 +148,21 @@ impl SegmentStore {
         let mut start = 0;
         while start < pattern.data_len_bytes {
             let end = (start + PART_BYTES).min(pattern.data_len_bytes);
-            let _turn = pace.spend((end - start) * looked.len() as u64).await;
+            let bytes = (end - start) * looked.len() as u64;
+            // One that moved meanwhile was checked when it was copied. It is let go of at once: its disk may be to be
+            // unmounted, and the next turn may come in weeks.
+            let mut is_wanted = || {
+                looked.retain(|shard| segment.disk_of(shard.index) == Some(shard.disk.id()));
+                !segment.is_removed()
+            };
+            let Some(_turn) = pace.spend_if(bytes, &mut is_wanted).await else {
+                return Ok(scrub);
+            };
             // Not over the whole segment: whoever removes it waits for this.
             let _writing = segment.gate.read().await;
-            if segment.is_removed() {
+            if !is_wanted() {
                 return Ok(scrub);
             }
-            // One that moved meanwhile was checked when it was copied.
-            looked.retain(|shard| segment.disk_of(shard.index) == Some(shard.disk.id()));
             self.scrub_part(&segment, &mut looked, start..end, &mut scrub)
                 .await;
             start = end;

@@ -219,12 +219,12 @@ impl SegmentStore {
 
     /// What a volume uses unless told otherwise, by the number of disks in the pool.
     pub fn default_code(&self) -> Code {
-        placement::default_code(self.disk_count())
+        placement::default_code(self.members().staying_count(None))
     }
 
     /// The code of a protection in this pool; fails if the pool has too few disks.
     pub fn code_for(&self, protection: Protection) -> Result<Code> {
-        placement::code_for(protection, self.disk_count())
+        self.code_for_without(protection, None)
     }
 
     /// As [`Self::code_for`], as if one of the disks left.
@@ -234,11 +234,6 @@ impl SegmentStore {
         without: Option<DiskId>,
     ) -> Result<Code> {
         placement::code_for(protection, self.members().staying_count(without))
-    }
-
-    /// Disks that new data is laid out for: those that are leaving do not count.
-    fn disk_count(&self) -> usize {
-        self.members().staying_count(None)
     }
 
     /// Bytes `range` of a record if they are all in the cache; never waits.

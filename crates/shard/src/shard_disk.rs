@@ -351,10 +351,6 @@ impl ShardDisk {
         capacity_bytes: u64,
     ) -> Result<HiddenShard, ShardError> {
         let len_bytes = self.file_len_bytes(name, capacity_bytes)?;
-        {
-            let _names = self.names.read().await;
-            self.note_volume(name.volume).await?;
-        }
         let path = hidden_path(name, self.hidden_next.fetch_add(1, Ordering::Relaxed));
         let file = self.create_file(name, &path, len_bytes).await?;
         let capacity_bytes = Some(capacity_bytes);

@@ -218,12 +218,8 @@ impl World {
                 members.push((id, disk.clone()));
             }
         }
-        let states = stats.states.iter();
-        let states = states.filter(|state| state.position.0 + 1 >= stats.log_start.0);
-        let states: Vec<DiskId> = states.map(|state| state.disk).collect();
-        let has_state = |id: &DiskId| stats.log_start.0 <= 1 || states.contains(id);
-        let has_log = members.iter().any(|(id, _)| stats.log_disks.contains(id));
-        if !has_log || !members.iter().any(|(id, _)| has_state(id)) {
+        let ids: Vec<DiskId> = members.iter().map(|(id, _)| *id).collect();
+        if !stats.is_all_on(&ids) {
             return Ok(());
         }
         let closed = self.fs.close().await;

@@ -149,6 +149,24 @@ impl Candidate {
 }
 
 impl Candidate {
+    /// What nobody works with any more, at `path`.
+    pub fn leftover(disk: usize, path: PathBuf) -> Self {
+        Self {
+            disk,
+            applied: AppliedRecord::default(),
+            is_primary: false,
+            source: Source::Closed(path),
+        }
+    }
+
+    /// Where it is, if it is a copy that was shipped here.
+    pub fn replica_path(&self) -> Option<PathBuf> {
+        match &self.source {
+            Source::Replica(replica) => Some(replica.path().to_owned()),
+            _ => None,
+        }
+    }
+
     /// Closes it, so that what is at its place may be replaced. It can still be taken over.
     pub fn close(&mut self) {
         if let Source::Rocks(state) = &self.source {
@@ -158,12 +176,15 @@ impl Candidate {
 }
 
 /// Looks for copies of the state on all disks. What cannot be read is logged and left out: the
-/// caller refuses when what is left does not reach the log.
-pub(crate) async fn discover(disks: &DiskSet, settings: &MetaSettings) -> Vec<Candidate> {
-    let mut candidates = Vec::new();
+/// caller refuses when what is left does not reach the log. The second are leftovers of copies, to be discarded.
+pub(crate) async fn discover(
+    disks: &DiskSet,
+    settings: &MetaSettings,
+) -> (Vec<Candidate>, Vec<Candidate>) {
+    let (mut candidates, mut leftovers) = (Vec::new(), Vec::new());
     for index in disks.healthy() {
         if disks.get(index).disk.folder().is_some() {
-            rocks::discover(disks, index, settings, &mut candidates).await;
+            rocks::discover(disks, index, settings, &mut candidates, &mut leftovers).await;
         } else if let Some(snapshot) = memory::discover(disks, index).await {
             candidates.push(Candidate {
                 disk: index,
@@ -173,7 +194,7 @@ pub(crate) async fn discover(disks: &DiskSet, settings: &MetaSettings) -> Vec<Ca
             });
         }
     }
-    candidates
+    (candidates, leftovers)
 }
 
 /// Works with a copy from now on. Fails if the copy turns out to be damaged.

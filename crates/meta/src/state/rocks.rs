@@ -39,6 +39,10 @@ use crate::records::AppliedRecord;
 use crate::settings::MetaSettings;
 
 const DESCRIPTOR: &str = "checkpoint";
+/// A copy that is made to be shipped, on the disk of the state.
+const SHIP_NEW: &str = "ship.new";
+/// A copy that becomes the state.
+const STATE_NEW: &str = "state.new";
 /// Data, index and filters of an SST file are read and cached in pieces of about this size.
 const TABLE_BLOCK_BYTES: usize = 8 << 10;
 const COPY_BUFFER_BYTES: usize = 1 << 20;
@@ -185,12 +189,22 @@ fn unlogged() -> WriteOptions {
     options
 }
 
-/// Adds the state and the newest copy on a disk to `candidates`.
+/// What a volume's folder has of states.
+#[derive(Default)]
+struct Found {
+    /// The state and the newest copy, as far as they can be used.
+    usable: Vec<(AppliedRecord, bool, Source)>,
+    /// What was being made, or to be removed, when a store ended.
+    leftovers: Vec<PathBuf>,
+}
+
+/// Adds the state and the newest copy on a disk to `candidates`; what is left of others, to `leftovers`.
 pub(super) async fn discover(
     disks: &DiskSet,
     index: usize,
     settings: &MetaSettings,
     candidates: &mut Vec<Candidate>,
+    leftovers: &mut Vec<Candidate>,
 ) {
     let Some(folder) = volume_path(disks, index) else {
         return;
@@ -200,8 +214,11 @@ pub(super) async fn discover(
     let found = blocking_on(disks, index, move || {
         Ok(discover_in(&folder, volume, &settings))
     });
-    let found = found.await;
-    for (applied, is_primary, source) in found.unwrap_or_default() {
+    let found = found.await.unwrap_or_default();
+    for path in found.leftovers {
+        leftovers.push(Candidate::leftover(index, path));
+    }
+    for (applied, is_primary, source) in found.usable {
         candidates.push(Candidate {
             disk: index,
             applied,
@@ -211,12 +228,8 @@ pub(super) async fn discover(
     }
 }
 
-fn discover_in(
-    folder: &Path,
-    volume: VolumeId,
-    settings: &MetaSettings,
-) -> Vec<(AppliedRecord, bool, Source)> {
-    let mut found = Vec::new();
+fn discover_in(folder: &Path, volume: VolumeId, settings: &MetaSettings) -> Found {
+    let mut found = Found::default();
     let path = folder.join("state");
     if path.join("CURRENT").exists() {
         let opened = open_db(&path, settings, false).and_then(|db| {
@@ -225,24 +238,31 @@ fn discover_in(
             Ok((applied, true, state))
         });
         match opened {
-            Ok(candidate) => found.push(candidate),
+            Ok(candidate) => found.usable.push(candidate),
             Err(error) => tracing::error!("{error}; looking for another copy"),
         }
     }
     let mut replicas = replica_paths(folder);
     replicas.sort();
     // The newest whole one.
-    for (_, path) in replicas.into_iter().rev() {
+    while let Some((_, path)) = replicas.pop() {
         match read_descriptor(&path) {
             Ok(Some(descriptor)) if descriptor.volume == volume => {
                 let replica = Replica { path, descriptor };
-                found.push((replica.descriptor.applied, false, Source::Replica(replica)));
+                let applied = replica.descriptor.applied;
+                found
+                    .usable
+                    .push((applied, false, Source::Replica(replica)));
                 break;
             }
-            Ok(_) => {}
+            Ok(_) => found.leftovers.push(path),
             Err(error) => tracing::warn!("copy of the state at {}: {error}", path.display()),
         }
     }
+    let older = replicas.into_iter().map(|(_, path)| path);
+    let half_made = [SHIP_NEW, STATE_NEW].map(|name| folder.join(name));
+    let half_made = half_made.into_iter().filter(|path| path.exists());
+    found.leftovers.extend(older.chain(half_made));
     found
 }
 
@@ -338,7 +358,7 @@ pub(super) async fn from_replica(
     let path = state_path(disks, index)?;
     let settings = settings.clone();
     let db = blocking_on(disks, index, move || {
-        let made = path.with_extension("new");
+        let made = path.with_file_name(STATE_NEW);
         remove_folder(&made)?;
         fs::create_dir_all(&made).map_err(|error| failed("making", &made, &error))?;
         for file in &replica.descriptor.files {
@@ -551,7 +571,7 @@ fn require_room(disk: &dyn Disk, folder: &Path, descriptor: &Descriptor) -> Resu
 
 impl Shipment {
     fn run(&self, own: &Path, targets: Vec<Target>) -> Result<Vec<ShipResult>, MetaError> {
-        let checkpoint = own.join("ship.new");
+        let checkpoint = own.join(SHIP_NEW);
         remove_folder(&checkpoint)?;
         let made =
             Checkpoint::new(&*self.db).and_then(|maker| maker.create_checkpoint(&checkpoint));

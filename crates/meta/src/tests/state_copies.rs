@@ -277,6 +277,55 @@ fn a_copy_takes_the_place_of_an_older_state_on_its_disk() {
     }
 }
 
+/// The folders in a volume's folder, with the numbers of copies left out.
+fn states_in(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).expect("reads");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let names = paths
+        .filter(|path| path.is_dir())
+        .filter_map(|path| path.file_stem()?.to_str().map(str::to_owned));
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+/// A crash leaves what is not a copy yet; a copy that became the state keeps what that gave up long ago.
+#[test]
+fn what_is_left_of_copies_is_removed() {
+    with_env(|env, folder| async move {
+        let settings = settings(2);
+        let disks = |missing: &[u64]| {
+            let missing: Vec<u64> = missing.iter().copied().chain([2, 3]).collect();
+            real_disks(&folder, &missing)
+        };
+        let created = MetaStore::create(env.clone(), settings.clone(), VOLUME, disks(&[]));
+        let store = created.await.expect("creates");
+        write(&store, 1..COUNT).await;
+        store.ship().await.expect("ships");
+        store.abort().await;
+        drop(store);
+        let folders = [0, 1].map(|disk| volume_folder(&folder, disk));
+        let half = ["ship.new", "state.new", "replica.0000000000000099"];
+        for (folder, name) in folders.iter().flat_map(|at| half.map(|name| (at, name))) {
+            fs::create_dir(folder.join(name)).expect("makes");
+            fs::write(folder.join(name).join("000007.sst"), "half").expect("writes");
+        }
+        let store = open(&env, &settings, disks(&[0])).await;
+        write(&store, COUNT..2 * COUNT).await;
+        store.abort().await;
+        drop(store);
+        let store = open(&env, &settings, disks(&[])).await;
+        assert_eq!(store.primary_disk(), DiskId(2));
+        store.ship().await.expect("ships");
+        store.close().await.expect("closes");
+        drop(store);
+        assert_eq!(folders.map(|at| states_in(&at)), [["replica"], ["state"]]);
+        let store = open(&env, &settings, disks(&[])).await;
+        read_all(&store, 2 * COUNT).expect("reads");
+        store.close().await.expect("closes");
+    });
+}
+
 /// What rots in the state is noticed before it becomes a copy, also after a restart, and the store gives
 /// up in favour of the copies that are whole.
 #[test]
@@ -349,7 +398,7 @@ fn a_rotten_state_is_left_for_a_copy() {
     }
 }
 
-/// A file of the only copy that cannot be copied keeps nobody from reading and writing the rest.
+/// That the only state cannot be copied keeps nobody from reading and writing.
 #[test]
 fn an_only_state_that_cannot_be_copied_goes_on() {
     with_env(|env, folder| async move {
@@ -360,14 +409,8 @@ fn an_only_state_that_cannot_be_copied_goes_on() {
         store.close().await.expect("closes");
         drop(store);
         let store = open(&env, &settings(2), real_disks(&folder, &[1, 2, 3])).await;
-        let state = volume_folder(&folder, 0).join("state");
-        let entries = fs::read_dir(state).expect("reads");
-        let tables = entries.map(|entry| entry.expect("an entry").path());
-        for table in tables.filter(|path| path.extension().is_some_and(|kind| kind == "sst")) {
-            // RocksDB has it open.
-            fs::remove_file(&table).expect("removes");
-            fs::create_dir(&table).expect("makes");
-        }
+        // In the place of the folder that the copy is made in.
+        fs::write(volume_folder(&folder, 0).join("ship.new"), "a file").expect("writes");
         let mut others = real_disks(&folder, &[0, 2, 3]);
         let (id, disk) = others.pop().expect("a disk");
         store.add_disk(id, disk);

@@ -99,8 +99,7 @@ impl Scrub {
         self.pace
             .set_bytes_per_second(state.rate_bytes_per_second.unwrap_or(self.rate_default));
         self.run.fetch_add(1, Ordering::AcqRel);
-        self.spent_before
-            .store(self.pace.spent_bytes(), Ordering::Release);
+        self.end_step();
         *self.since.lock() = None;
     }
 
@@ -108,8 +107,7 @@ impl Scrub {
     /// be taken from the one before.
     fn note(&self, run: u64, change: impl FnOnce(&mut ScrubState)) {
         let mut state = self.state.lock();
-        self.spent_before
-            .store(self.pace.spent_bytes(), Ordering::Release);
+        self.end_step();
         if self.run.load(Ordering::Acquire) == run {
             change(&mut state);
         }
@@ -119,6 +117,12 @@ impl Scrub {
     fn step_bytes(&self) -> u64 {
         let before = self.spent_before.load(Ordering::Acquire);
         self.pace.spent_bytes().saturating_sub(before)
+    }
+
+    /// What the pace lets through from now on is of the next step.
+    fn end_step(&self) {
+        self.spent_before
+            .store(self.pace.spent_bytes(), Ordering::Release);
     }
 
     fn next_todo(&self, run: u64, volume: VolumeId) -> Option<SegmentId> {
@@ -341,6 +345,7 @@ async fn run(node: &Weak<Inner>) {
             }
             Err(error) => {
                 attempts += 1;
+                inner.scrub.end_step();
                 inner.scrub.state.lock().errors += 1;
                 tracing::warn!(%error, "a step of the scrub failed");
                 if attempts >= ATTEMPTS_MAX {
