@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use cairn_base::{Ino, SegmentId};
 use cairn_meta::{CookieRecord, DirentRecord, InodeRecord, Key, KeyKind};
 use cairn_segment::{ErrorKind, Pace};
-use futures_util::future::join_all;
+use futures_util::future::{Either, join_all, select};
 
 use crate::extents::Extent;
 use crate::relocate::EVACUATE_SEGMENTS_MAX;
@@ -74,8 +74,12 @@ impl Fs {
         pace: &Pace,
     ) -> Result<WrittenAnew, FsError> {
         let shared = &self.0;
-        let unsealed = shared.segments.unsealed(shared.volume, pace).await;
-        let mut segments = unsealed.map_err(|_| FsError::Fenced)?;
+        let unsealed = std::pin::pin!(shared.segments.unsealed(shared.volume, pace));
+        let stopped = std::pin::pin!(shared.tasks.stopped());
+        let mut segments = match select(unsealed, stopped).await {
+            Either::Left((Ok(unsealed), _)) => unsealed,
+            Either::Left((Err(_), _)) | Either::Right(_) => return Err(FsError::Fenced),
+        };
         segments.extend(found);
         segments.sort_unstable();
         segments.dedup();

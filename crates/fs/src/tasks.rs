@@ -40,10 +40,16 @@ impl Tasks {
         *self.stop.borrow()
     }
 
+    /// Ends when it is time to stop.
+    pub async fn stopped(&self) {
+        let mut stop = self.stop.subscribe();
+        // Never an error: the sender is here.
+        let _ = stop.wait_for(|stop| *stop).await;
+    }
+
     /// Waits for `duration`, or for the wake-up, or for the stop; false when it is time to stop.
     pub async fn pause(&self, duration: Duration, wake: impl Future<Output = ()>) -> bool {
-        let mut stop = self.stop.subscribe();
-        let stopped = std::pin::pin!(stop.wait_for(|stop| *stop));
+        let stopped = std::pin::pin!(self.stopped());
         let wake = std::pin::pin!(wake);
         let waiting = std::pin::pin!(select(self.env.clock.sleep(duration), wake));
         matches!(select(stopped, waiting).await, Either::Right(_))

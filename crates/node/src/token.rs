@@ -402,7 +402,12 @@ mod tests {
             }
             let served = OnDisks::load_or_make(&world.env, &[place(&first)]).await;
             let served = served.unwrap_or_else(|error| panic!("{error}"));
-            std::fs::write(first.join(TOKEN_NAME), OTHER).unwrap();
+            let changed = first.join(TOKEN_NAME);
+            std::fs::write(&changed, OTHER).unwrap();
+            // The clock of a file system lags by some milliseconds.
+            let changed = OpenOptions::new().write(true).open(changed).unwrap();
+            let later = served.modified + Duration::from_secs(1);
+            changed.set_modified(later).unwrap();
             let failures = served.give(&world.env, &[added.join(TOKEN_NAME)]).await;
             assert!(failures.is_empty());
             let places = [place(&first), place(&added)];
