@@ -90,6 +90,7 @@ class Disks(WorldTest):
 
     def check_without(self, server, tree, names):
         """Everything is there with some disks gone."""
+        health = server.status()["health"]
         server.kill()
         for name in names:
             (server.root / name).rename(server.root / f"{name}.away")
@@ -100,6 +101,8 @@ class Disks(WorldTest):
             shutil.rmtree(server.root / name, ignore_errors=True)
             (server.root / f"{name}.away").rename(server.root / name)
         server.start()
+        # What they missed is copied to them: until then others are not to be lost.
+        harness.wait_until(lambda: server.status()["health"] == health, MOVE_SECONDS_MAX, "the former health")
 
     def test_a_lost_disk_is_replaced(self):
         server = self.server(6)
@@ -316,9 +319,8 @@ class Disks(WorldTest):
         server.flags = []
         server.start()
         self.wait(server, lambda disks, _: disks["disk2"]["state"] == "drained", "the draining of a disk")
-        _, rebuild = self.disks(server)
-        self.assertEqual(rebuild["shards_moved"], 0)
-        self.assertGreater(rebuild["segments_rewritten"], 0)
+        # Written anew, perhaps before the kill already; moved as it is it would be on one disk still.
+        self.assertEqual(self.disks(server)[1]["shards_moved"], 0)
         server.cairn("disk", "remove", server.disks.pop())
         self.check_without(server, tree, ["disk0"])
         self.check_without(server, tree, ["disk1"])
