@@ -295,8 +295,8 @@ class Disks(WorldTest):
             MOVE_SECONDS_MAX,
             "the second copies",
         )
-        _, rebuild = self.disks(server)
-        self.assertGreater(rebuild["segments_rewritten"], 0)
+        # Counted once all of a step is done.
+        self.wait(server, lambda _, rebuild: rebuild["segments_rewritten"] > 0, "the end of the writing anew")
         self.check_without(server, tree, ["disk0"])
         self.check_without(server, tree, ["new"])
 
