@@ -10,6 +10,10 @@ import rawnfs
 from worlds import WorldTest, blocks, content, digest_tree, flip_bits, make_tree
 
 FLIPS_PER_DISK = 40
+COPY_SECONDS_MAX = 60
+# Of the files of the metadata's state: their end says where everything is.
+TABLE_BLOCK_LEN_BYTES = 8 * 1024
+TABLE_END_LEN_BYTES = 2 * 1024
 # What is checked of a record at a time.
 READ_LEN_BYTES = 32 * 1024
 
@@ -165,6 +169,32 @@ class FlippedBits(WorldTest):
         self.assertEqual([status for status, _ in reads if status != rawnfs.OK], [rawnfs.IO])
         for start, (status, got) in zip(range(0, len(data), READ_LEN_BYTES), reads):
             self.assertIn(got, (None, data[start : start + READ_LEN_BYTES]))
+
+
+class DamagedMetadata(WorldTest):
+    def test_a_state_that_is_damaged_is_left_for_a_copy(self):
+        """Already by the start, which reads some of it before anything is served."""
+        server = self.server(2)
+        tree = make_tree(self.scratch / "tree")
+        server.cairn("cp", "-r", "-q", tree, server.url("tree"))
+        server.stop()
+        states = [state for disk in server.disks for state in (disk / "volumes").glob("*/state")]
+        self.assertEqual(len(states), 1)
+        for table in states[0].glob("*.sst"):
+            with open(table, "r+b") as file:
+                # What is in the first block is looked at before.
+                for at in range(TABLE_BLOCK_LEN_BYTES, table.stat().st_size - TABLE_END_LEN_BYTES, 1024):
+                    file.seek(at)
+                    byte = file.read(1)[0]
+                    file.seek(at)
+                    file.write(bytes([byte ^ 0x10]))
+        server.start()
+        self.assertNotEqual(server.status()["health"], "failed")
+        server.cairn("cp", "-r", "-q", server.url("tree"), self.scratch / "back")
+        self.assertEqual(digest_tree(self.scratch / "back"), digest_tree(tree))
+        whole = lambda: server.status()["health"] == "healthy"
+        server.restart()
+        harness.wait_until(whole, COPY_SECONDS_MAX, "the copies of the metadata")
 
 
 class FullDisk(WorldTest):

@@ -80,13 +80,6 @@ struct Job {
 }
 
 impl Job {
-    /// From its first byte to its last.
-    fn span(&self) -> Range<u64> {
-        let start = self.runs.keys().next().copied().unwrap_or(0);
-        let last = self.runs.iter().next_back();
-        start..last.map_or(start, |(at, run)| at + run.data.len() as u64)
-    }
-
     /// What it is charged with.
     fn load(&self) -> Load {
         Load::of(self.len_bytes, self.runs.len())
@@ -251,18 +244,30 @@ impl Shared {
         let mut others = Vec::with_capacity(jobs.len());
         for job in jobs {
             let is_doubtful = job.inode.lock().landing_error.is_some();
-            let loaded = match is_doubtful {
-                true => self
-                    .load_extents(&job.inode, &job.span(), Ahead::None)
-                    .map(drop),
+            let tried = match is_doubtful {
+                true => self.try_landing(&job),
                 false => Ok(()),
             };
-            match loaded {
+            match tried {
                 Ok(()) => others.push(job),
                 Err(error) => self.turn_back(job, error),
             }
         }
         others
+    }
+
+    /// Whether what a flight replaces can be read, as much of it as one batch takes. Not what is between its runs: they may
+    /// be the first and the last of a file of any size.
+    fn try_landing(&self, job: &Job) -> Result<(), FsError> {
+        let mut loaded = 0;
+        for (start, run) in job.runs.iter() {
+            let range = *start..start + run.data.len() as u64;
+            loaded += self.load_extents(&job.inode, &range, Ahead::None)?;
+            if loaded > LAND_EXTENTS_MAX {
+                break;
+            }
+        }
+        Ok(())
     }
 
     async fn append(&self, stream: Stream, records: &[EncodedRecord]) -> Result<Appended, FsError> {

@@ -91,9 +91,14 @@ impl Fs {
             ..WrittenAnew::default()
         };
         for some in segments.chunks(EVACUATE_SEGMENTS_MAX) {
-            if let Err(error) = self.evacuate(some, pace).await {
-                written.errors += 1;
-                tracing::warn!(volume = self.name(), %error, "writing segments anew");
+            match self.evacuate(some, pace).await {
+                Ok(_) => {}
+                // Which are to be written anew must not be forgotten.
+                Err(FsError::Fenced) => return Err(FsError::Fenced),
+                Err(error) => {
+                    written.errors += 1;
+                    tracing::warn!(volume = self.name(), %error, "writing segments anew");
+                }
             }
         }
         written.left = segments.into_iter().filter(is_there).count() as u64;

@@ -240,6 +240,69 @@ fn what_could_not_land_is_flushed_again() {
     });
 }
 
+/// What was to be tried again was tried with all that is between its first byte and its last: of a file of this size that
+/// is without end, and of a large one as much memory as it takes.
+#[test]
+fn what_is_far_apart_is_tried_again_without_what_is_between() {
+    const FAR: u64 = 1 << 60;
+    block_on(async {
+        let world = World::new(23, 1).await;
+        let ino = make_file(&world.fs, b"file").await;
+        write(&world.fs, ino, 0, pattern(100_000, 1)).await.unwrap();
+        world.fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
+        let world = world.restart(24).await;
+        let key = Key::extent(ino, 100_000);
+        let meta = world.fs.meta();
+        let put = |value: Bytes| {
+            let mut batch = Batch::new();
+            batch.put(key.clone(), value);
+            meta.submit(batch);
+        };
+        let stored = meta.get(&key).unwrap().expect("an extent");
+        put(Bytes::from_static(&[99]));
+        let new = pattern(200_000, 2);
+        write(&world.fs, ino, 0, new.clone()).await.unwrap();
+        write(&world.fs, ino, FAR, new.clone()).await.unwrap();
+        let refused = world.fs.commit(&ROOT_USER, ino, 0, 0).await;
+        assert!(matches!(refused, Err(FsError::Io(_))), "{refused:?}");
+        put(stored);
+        world.fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
+        let world = world.crash(25, Crash::LoseUnsynced).await;
+        for at in [0, FAR] {
+            let read = world.fs.read(&ROOT_USER, ino, at, 200_000).await.unwrap();
+            assert!(read.parts.concat() == new, "{at}");
+        }
+    });
+}
+
+/// What a scrub had found was forgotten when the volume was closed meanwhile, to be opened on other disks.
+#[test]
+fn writing_anew_is_not_done_when_the_volume_closes() {
+    block_on(async {
+        let world = World::new(26, 1).await;
+        let ino = make_file(&world.fs, b"file").await;
+        write(&world.fs, ino, 0, pattern(1_000_000, 1))
+            .await
+            .unwrap();
+        world.fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
+        let world = world.restart(27).await;
+        let found: Vec<_> = world.fs.meta().segments().into_iter().collect();
+        let found: Vec<_> = found.into_iter().map(|(id, _)| id).collect();
+        assert!(!found.is_empty());
+        // Enough to look at segments, and not to write one anew.
+        let pace = cairn_segment::Pace::new(world.env.clock.clone(), 100_000);
+        let closing = async {
+            world.run_for(1).await;
+            let closed = world.fs.close().await;
+            world.run_for(60).await;
+            closed
+        };
+        let (written, closed) = futures_util::join!(world.fs.write_anew(found, &pace), closing);
+        closed.unwrap();
+        assert!(matches!(written, Err(FsError::Fenced)));
+    });
+}
+
 /// A flush of bytes that a COMMIT waits for failed after others had replaced them: the COMMIT found nothing left to
 /// wait for, and a crash took both.
 #[test]

@@ -107,7 +107,7 @@ pub enum MetaError {
     #[error("{0}; a restart recovers from the other copies")]
     State(String),
     /// The text says which state. Its disk gave other bytes than were written, or none.
-    #[error("{0}; the other copies have it")]
+    #[error("{0}; a whole copy on another disk takes its place, if there is one")]
     StateDamaged(String),
     /// There was no space, or no disk, for copies that were asked for.
     #[error(
@@ -125,6 +125,15 @@ pub enum MetaError {
 }
 
 impl MetaError {
+    /// The bytes of a copy of the state are not what was written; the disk may be as good as any.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::StateDamaged(_) => true,
+            Self::Failed(cause) => cause.is_damage(),
+            _ => false,
+        }
+    }
+
     pub fn kind(&self) -> MetaErrorKind {
         match self {
             Self::NotFound { .. } => MetaErrorKind::NotFound,

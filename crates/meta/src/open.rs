@@ -40,6 +40,8 @@ use crate::tasks::Tasks;
 
 /// With so many terms in the log a checkpoint is shipped at open, so that old ones can go.
 const TERM_COUNT_SHIP: usize = 8;
+/// And is warned of.
+const TERM_COUNT_WARN: usize = 30;
 
 pub(crate) async fn create(
     env: Env,
@@ -217,6 +219,7 @@ async fn choose_state(
         .partition(|candidate| recovered.continues(&candidate.applied));
     // The best last: newest, and of equals the one that needs no work.
     fit.sort_by_key(|candidate| (candidate.applied.position, candidate.is_primary));
+    let mut damage = None;
     while let Some(candidate) = fit.pop() {
         let disk = candidate.disk;
         if !candidate.is_primary {
@@ -229,7 +232,7 @@ async fn choose_state(
         let was_primary = candidate.is_primary;
         let replica = candidate.replica_path();
         let taken = state::take_over(candidate, disks, settings, env).await;
-        let read = taken.and_then(|state| Ok((read_applied(&*state)?, state)));
+        let read = taken.and_then(|state| Ok((read_for_start(&*state)?, state)));
         match read {
             Ok((applied, state)) if recovered.continues(&applied) => {
                 // What was replaced is gone, and must not be removed by its name.
@@ -258,7 +261,10 @@ async fn choose_state(
                 disk = disks.get(disk).disk.label(),
                 "this copy of the state is not part of the log's history; trying another"
             ),
-            Err(error) => tracing::error!("{error}; trying another copy of the state"),
+            Err(error) => {
+                tracing::error!("{error}; trying another copy of the state");
+                damage = Some(error);
+            }
         }
     }
     let first = disks.healthy().first().copied();
@@ -275,11 +281,19 @@ async fn choose_state(
                 superseded,
             })
         }
-        _ => Err(MetaError::StateMissing {
+        _ => Err(damage.unwrap_or(MetaError::StateMissing {
             volume: disks.volume,
             position: recovered.retained_from,
-        }),
+        })),
     }
+}
+
+/// Reads all of a state that the metadata itself needs at every start. Before the term begins: another copy may be whole,
+/// and of terms there are not so many.
+fn read_for_start(state: &dyn StateStore) -> Result<AppliedRecord, MetaError> {
+    let applied = read_applied(state)?;
+    load_counters(state, &Backlog::default())?;
+    Ok(applied)
 }
 
 fn read_applied(state: &dyn StateStore) -> Result<AppliedRecord, MetaError> {
@@ -609,7 +623,21 @@ impl Start {
         });
         let ticket = store.submit(Batch::new());
         store.durable(ticket).await?;
-        if ships {
+        if shared.term_count > TERM_COUNT_WARN {
+            tracing::warn!(
+                volume = %shared.disks.volume,
+                starts = shared.term_count,
+                starts_max = TERM_COUNT_MAX,
+                "many starts have ended before the copies of the metadata's state were made; see why the server ends"
+            );
+        }
+        if shared.term_count > TERM_COUNT_MAX / 2 {
+            // Whatever ends this start, too, comes later than what lets the log forget the earlier ones.
+            if let Err(error) = shared.ship_now().await {
+                tracing::warn!("shipping a checkpoint: {error}");
+            }
+            store.durable(store.submit(Batch::new())).await?;
+        } else if ships {
             shared.ship_in_background();
         }
         shared.log_start.fetch_max(1, Ordering::AcqRel);

@@ -589,12 +589,12 @@ impl Inner {
 
     /// Volumes may keep metadata on a disk again that was to leave, unless it did not work for that.
     fn let_keep_metadata(&self, id: DiskId) {
-        let Some((_, disk)) = self.meta_disks().into_iter().find(|(disk, _)| *disk == id) else {
-            return;
-        };
         for fs in self.serving_all() {
-            if !fs.meta().keeps_on_disk(id) {
-                fs.meta().add_disk(id, Arc::clone(&disk));
+            let mut disks = self.meta_disks(Some(fs.volume())).into_iter();
+            if let Some((_, disk)) = disks.find(|(disk, _)| *disk == id)
+                && !fs.meta().keeps_on_disk(id)
+            {
+                fs.meta().add_disk(id, disk);
             }
         }
     }

@@ -101,13 +101,14 @@ impl Inner {
             disks.retain(|(disk, _)| *disk != id);
             disks
         };
-        if others(self.meta_disks()).is_empty() {
+        let volume_id = Some(fs.volume());
+        if others(self.meta_disks(volume_id)).is_empty() {
             let name = fs.name();
             return Err(format!(
                 "metadata of volume {name} stays on the disk: no other one works that does not leave, too"
             ));
         }
-        let mut disks = others(self.all_meta_disks());
+        let mut disks = others(self.all_meta_disks(volume_id));
         let mut left = Vec::new();
         // Of a disk that failed nothing can be had; the others have what it had.
         if self.metadata_trouble(fs).is_none() {
@@ -129,7 +130,7 @@ impl Inner {
             };
             self.change_metadata(fs, copied).await?;
             let stats = fs.meta().stats();
-            disks = others(self.meta_disks());
+            disks = others(self.meta_disks(volume_id));
             disks.retain(|(disk, _)| !stats.failed_disks.contains(disk));
             if !stats.is_all_on(&ids(&disks)) {
                 let name = fs.name();
@@ -139,7 +140,7 @@ impl Inner {
                 ));
             }
             // It is told that the log goes on without it.
-            left = self.all_meta_disks();
+            left = self.all_meta_disks(volume_id);
             left.retain(|(disk, _)| *disk == id);
         }
         tracing::info!(volume = fs.name(), "opening the volume on other disks");
@@ -269,7 +270,7 @@ impl Inner {
         loop {
             self.env.clock.sleep(ABANDON_PAUSE).await;
             let now = self.env.clock.monotonic();
-            let disks = self.all_meta_disks().into_iter();
+            let disks = self.all_meta_disks(None).into_iter();
             let mut is_quiet = disks.map(|(_, disk)| self.watch.is_quiet(&disk, since));
             // The last disk is waited for when it hangs, but not here.
             if is_quiet.all(|quiet| quiet) || now.saturating_sub(since) > QUIET_MAX {
@@ -293,8 +294,13 @@ impl Inner {
 
     /// What metadata met on a disk, if it is not kept there any more for that.
     pub fn metadata_problem(&self, id: DiskId) -> Option<String> {
-        if let Some(why) = self.avoided.lock().get(&id) {
-            return Some(format!("it is not used for metadata any more: {why}"));
+        {
+            let avoided = self.avoided.lock();
+            let mut avoided = avoided.iter().filter(|((disk, _), _)| *disk == id);
+            if let Some(((_, volume), why)) = avoided.next() {
+                let of = volume.map_or(String::new(), |volume| format!(" of volume {volume}"));
+                return Some(format!("it is not used for metadata{of} any more: {why}"));
+            }
         }
         let failed = |fs: &Fs| fs.meta().stats().failed_disks.contains(&id);
         let fs = self.serving_all().into_iter().find(failed)?;
@@ -317,14 +323,19 @@ impl Inner {
                 continue;
             };
             let primary = fs.meta().primary_disk();
-            let mut others = self.all_meta_disks();
+            let mut others = self.all_meta_disks(Some(fs.volume()));
             others.retain(|(id, _)| *id != primary);
             // It could not even be opened there: one that was just added has nothing of it yet.
             if !fs.meta().stats().is_all_on(&ids(&others)) {
                 continue;
             }
             tracing::error!(volume = fs.name(), disk = %primary, why, "metadata failed; opening the volume on other disks");
-            self.avoided.lock().insert(primary, why);
+            let is_damaged = fs
+                .meta()
+                .failure()
+                .is_some_and(|failure| failure.is_damage());
+            let volume = is_damaged.then(|| fs.volume());
+            self.avoided.lock().insert((primary, volume), why);
             failed.push(fs);
         }
         // All at a time: each may wait for the one disk that they have in common, and all their clients with it.
@@ -333,9 +344,10 @@ impl Inner {
             self.wait_until_quiet().await;
         }
         for some in failed.chunks(OPEN_CONCURRENCY) {
-            let opening = some
-                .iter()
-                .map(|fs| self.open_closed(fs, self.all_meta_disks(), Vec::new()));
+            let opening = some.iter().map(|fs| {
+                let disks = self.all_meta_disks(Some(fs.volume()));
+                self.open_closed(fs, disks, Vec::new())
+            });
             // What is in the way was logged, and the status says it.
             let _ = join_all(opening).await;
         }
@@ -368,7 +380,7 @@ impl Inner {
             if !is_failed(id) || self.is_stopping() {
                 continue;
             }
-            let disks = self.all_meta_disks();
+            let disks = self.all_meta_disks(Some(id));
             let opened = self.open_volume(volume, pool.volumes.len(), disks, Vec::new());
             match opened.await {
                 Ok(fs) => {

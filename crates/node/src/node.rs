@@ -85,8 +85,9 @@ pub struct Inner {
     pub scrub: Scrub,
     pub rebuild: Rebuild,
     pub watch: Watch,
-    /// Disks on which a volume's metadata failed, and how: not used for metadata until the next start.
-    pub avoided: Mutex<BTreeMap<DiskId, String>>,
+    /// Disks on which metadata failed, and how: not used until the next start for that of the volume that is damaged
+    /// there, or of any where the disk fails.
+    pub avoided: Mutex<BTreeMap<(DiskId, Option<VolumeId>), String>>,
     /// Volumes that could not be opened.
     pub open_again: Mutex<BTreeMap<VolumeId, OpenAgain>>,
     /// The version of the pool file that each disk is known to have.
@@ -115,6 +116,20 @@ struct MakeError {
     why: String,
     /// Something of it may be on the disks.
     has_files: bool,
+}
+
+/// Why a volume was not opened.
+struct OpenError {
+    why: String,
+    /// The disk with the state that is damaged, if the others have all that it had.
+    damaged: Option<DiskId>,
+}
+
+fn damaged_primary(meta: &MetaStore, mut disks: Vec<DiskId>) -> Option<DiskId> {
+    let primary = meta.primary_disk();
+    disks.retain(|id| *id != primary);
+    let is_damaged = meta.failure().is_some_and(|failure| failure.is_damage());
+    (is_damaged && meta.stats().is_all_on(&disks)).then_some(primary)
 }
 
 impl Inner {
@@ -174,7 +189,8 @@ impl Inner {
         let state = self.pool.load_full();
         self.remove_leftovers(&state).await;
         for volume in &state.volumes {
-            let (count, disks) = (state.volumes.len(), self.all_meta_disks());
+            let count = state.volumes.len();
+            let disks = self.all_meta_disks(Some(volume.id));
             let opened = self.open_volume(volume, count, disks, Vec::new());
             let service = match opened.await {
                 Ok(fs) => VolumeService::Serving(fs),
@@ -189,14 +205,37 @@ impl Inner {
     }
 
     /// Opens one of `count` volumes, with its metadata on `disks`, of which the first are preferred, and not on those
-    /// that it left.
+    /// that it left. Where what it begins with is damaged, and whole on others, it is opened on these.
     pub async fn open_volume(
+        &self,
+        volume: &PoolVolume,
+        count: usize,
+        mut disks: MetaDisks,
+        left: MetaDisks,
+    ) -> Result<Fs, String> {
+        loop {
+            let opened = self.open_on(volume, count, disks.clone(), left.clone());
+            let (why, damaged) = match opened.await {
+                Ok(fs) => return Ok(fs),
+                Err(OpenError { why, damaged }) => (why, damaged),
+            };
+            let Some(damaged) = damaged else {
+                return Err(why);
+            };
+            tracing::error!(volume = %volume.name, disk = %damaged, why, "metadata is damaged; opening the volume on other disks");
+            disks.retain(|(id, _)| *id != damaged);
+            let mut avoided = self.avoided.lock();
+            avoided.insert((damaged, Some(volume.id)), why);
+        }
+    }
+
+    async fn open_on(
         &self,
         volume: &PoolVolume,
         count: usize,
         disks: MetaDisks,
         left: MetaDisks,
-    ) -> Result<Fs, String> {
+    ) -> Result<Fs, OpenError> {
         let begun = Instant::now();
         let mut settings = self.meta_settings(&volume.settings, count);
         // As many on disks that stay, whichever of those that leave have some.
@@ -204,9 +243,13 @@ impl Inner {
         let leaves = |id: DiskId| pool.disks.iter().any(|disk| disk.id == id && disk.leaving);
         settings.copies += disks.iter().filter(|(id, _)| leaves(*id)).count();
         drop(pool);
+        let ids: Vec<DiskId> = disks.iter().map(|(id, _)| *id).collect();
         let opened =
             MetaStore::open_without(self.env.clone(), settings, volume.id, disks, left).await;
-        let (meta, recovered) = opened.map_err(|error| error.to_string())?;
+        let (meta, recovered) = opened.map_err(|error| OpenError {
+            why: error.to_string(),
+            damaged: None,
+        })?;
         tracing::info!(
             volume = %volume.name,
             epoch = recovered.epoch.0,
@@ -216,9 +259,12 @@ impl Inner {
             "metadata recovered"
         );
         let settings = self.fs_settings(volume, count);
-        let fs = Fs::open(settings, meta, recovered.journal, Arc::clone(&self.store))
-            .await
-            .map_err(|error| error.to_string())?;
+        let store = Arc::clone(&self.store);
+        let opened = Fs::open(settings, Arc::clone(&meta), recovered.journal, store).await;
+        let fs = opened.map_err(|error| OpenError {
+            why: error.to_string(),
+            damaged: damaged_primary(&meta, ids),
+        })?;
         tracing::info!(
             volume = %volume.name,
             took_ms = begun.elapsed().as_millis(),
@@ -297,7 +343,7 @@ impl Inner {
     /// `count`: volumes that there will be.
     async fn make_volume(&self, volume: &PoolVolume, count: usize) -> Result<Fs, MakeError> {
         let settings = self.meta_settings(&volume.settings, count);
-        let disks = self.meta_disks();
+        let disks = self.meta_disks(None);
         let meta = MetaStore::create(self.env.clone(), settings, volume.id, disks).await;
         let meta = meta.map_err(|error| MakeError {
             // Those of somebody else are none of this one's.
@@ -551,28 +597,30 @@ impl Inner {
         self.exports.replace(exports);
     }
 
-    /// The disks to put metadata on: not those that leave or that failed.
-    pub fn meta_disks(&self) -> MetaDisks {
-        self.split_meta_disks().0
+    /// The disks to put metadata of a volume on, or that of a new one: not those that leave or that failed.
+    pub fn meta_disks(&self, volume: Option<VolumeId>) -> MetaDisks {
+        self.split_meta_disks(volume).0
     }
 
     /// The disks to look for metadata on: also those that leave, at the end. Until it was moved off them, they may
     /// be the only ones that know what was changed last.
-    pub fn all_meta_disks(&self) -> MetaDisks {
-        let (mut disks, leaving) = self.split_meta_disks();
+    pub fn all_meta_disks(&self, volume: Option<VolumeId>) -> MetaDisks {
+        let (mut disks, leaving) = self.split_meta_disks(volume);
         disks.extend(leaving);
         disks
     }
 
     /// Those that stay, and those that leave.
-    fn split_meta_disks(&self) -> (MetaDisks, MetaDisks) {
+    fn split_meta_disks(&self, volume: Option<VolumeId>) -> (MetaDisks, MetaDisks) {
         let pool = self.pool.load();
         let avoided = self.avoided.lock();
         let is_leaving = |id| pool.disks.iter().any(|disk| disk.id == id && disk.leaving);
+        let is_avoided =
+            |id| avoided.contains_key(&(id, None)) || avoided.contains_key(&(id, volume));
         let disks = self.disks();
         let disks = disks
             .iter()
-            .filter(|disk| !avoided.contains_key(&disk.id()) && !disk.health().failed)
+            .filter(|disk| !is_avoided(disk.id()) && !disk.health().failed)
             .map(|disk| (disk.id(), Arc::clone(disk.disk())));
         disks.partition(|(id, _)| !is_leaving(*id))
     }

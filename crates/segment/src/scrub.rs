@@ -22,7 +22,7 @@ use cairn_shard::{
 };
 use futures_util::future::join_all;
 
-use crate::error::Result;
+use crate::error::{Result, SegmentError};
 use crate::pace::Pace;
 use crate::pointer::BLOCK_BYTES;
 use crate::read::decode;
@@ -118,7 +118,8 @@ impl SegmentStore {
         pace: &Pace,
     ) -> Result<SegmentScrub> {
         let mut scrub = SegmentScrub::default();
-        let Ok(segment) = self.volume(volume)?.segment(segment) else {
+        let opened = self.volume(volume)?;
+        let Ok(segment) = opened.segment(segment) else {
             return Ok(scrub);
         };
         if segment.is_open() {
@@ -153,15 +154,19 @@ impl SegmentStore {
             // unmounted, and the next turn may come in weeks.
             let mut is_wanted = || {
                 looked.retain(|shard| segment.disk_of(shard.index) == Some(shard.disk.id()));
-                !segment.is_removed()
+                let opened_now = self.volume(volume);
+                let is_current = opened_now.is_ok_and(|now| Arc::ptr_eq(&now, &opened));
+                is_current && !segment.is_removed()
             };
-            let Some(_turn) = pace.spend_if(bytes, &mut is_wanted).await else {
-                return Ok(scrub);
-            };
+            let turn = pace.spend_if(bytes, &mut is_wanted).await;
             // Not over the whole segment: whoever removes it waits for this.
             let _writing = segment.gate.read().await;
-            if !is_wanted() {
-                return Ok(scrub);
+            if turn.is_none() || !is_wanted() {
+                if segment.is_removed() {
+                    return Ok(scrub);
+                }
+                // What repairs it now, in a volume that was opened again, does not know of this.
+                return Err(SegmentError::VolumeClosed { volume });
             }
             self.scrub_part(&segment, &mut looked, start..end, &mut scrub)
                 .await;

@@ -41,6 +41,8 @@ use crate::settings::MetaSettings;
 const DESCRIPTOR: &str = "checkpoint";
 /// A copy that is made to be shipped, on the disk of the state.
 const SHIP_NEW: &str = "ship.new";
+/// What RocksDB makes it in.
+const SHIP_NEW_BEGUN: &str = "ship.new.tmp";
 /// A copy that becomes the state.
 const STATE_NEW: &str = "state.new";
 /// Data, index and filters of an SST file are read and cached in pieces of about this size.
@@ -260,7 +262,7 @@ fn discover_in(folder: &Path, volume: VolumeId, settings: &MetaSettings) -> Foun
         }
     }
     let older = replicas.into_iter().map(|(_, path)| path);
-    let half_made = [SHIP_NEW, STATE_NEW].map(|name| folder.join(name));
+    let half_made = [SHIP_NEW, SHIP_NEW_BEGUN, STATE_NEW].map(|name| folder.join(name));
     let half_made = half_made.into_iter().filter(|path| path.exists());
     found.leftovers.extend(older.chain(half_made));
     found

@@ -76,6 +76,31 @@ fn the_log_is_recycled_and_waits_for_the_journal() {
     });
 }
 
+/// A server that ends soon after each of its starts, for want of memory, say: the log names the starts that it still has
+/// something of, and so many at most.
+#[test]
+fn starts_that_end_early_do_not_use_up_the_terms() {
+    block_on(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(2);
+        create(&world, 2, pool.present()).await.abort().await;
+        for round in 0..300u64 {
+            let (store, _) = open(&world, 2, pool.present()).await;
+            let mut batch = Batch::new();
+            batch.put(Key::inode(Ino(round + 2)), vec![1; 300]);
+            let ticket = store.submit(batch);
+            store.durable(ticket).await.expect("durable");
+            store.abort().await;
+        }
+        let (store, _) = open(&world, 2, pool.present()).await;
+        for round in 0..300u64 {
+            let found = store.get(&Key::inode(Ino(round + 2))).expect("reads");
+            assert!(found.is_some(), "{round}");
+        }
+        store.abort().await;
+    });
+}
+
 /// One of two healthy disks never has space for a copy of the state: the log is cut all the same, and its terms do not
 /// run out.
 #[test]

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use cairn_base::disk::{Disk, DiskError, DiskFile, DiskSpace, IoFuture, OpenMode};
 use cairn_base::env::Env;
-use cairn_base::{DiskId, Ino};
+use cairn_base::{DiskId, Epoch, Ino, SegmentId};
 use cairn_testkit::Rng;
 use parking_lot::Mutex;
 
 use super::folders::real_disks;
 use super::{Disks, VOLUME, settings};
-use crate::{Batch, Key, MetaError, MetaSettings, MetaStore};
+use crate::{Batch, Key, MetaError, MetaSettings, MetaStore, SegmentRecord};
 
 const COUNT: u64 = 300;
 
@@ -305,7 +305,12 @@ fn what_is_left_of_copies_is_removed() {
         store.abort().await;
         drop(store);
         let folders = [0, 1].map(|disk| volume_folder(&folder, disk));
-        let half = ["ship.new", "state.new", "replica.0000000000000099"];
+        let half = [
+            "ship.new",
+            "ship.new.tmp",
+            "state.new",
+            "replica.0000000000000099",
+        ];
         for (folder, name) in folders.iter().flat_map(|at| half.map(|name| (at, name))) {
             fs::create_dir(folder.join(name)).expect("makes");
             fs::write(folder.join(name).join("000007.sst"), "half").expect("writes");
@@ -394,6 +399,53 @@ fn a_rotten_state_is_left_for_a_copy() {
                 let store = open(&env, &settings, disks(&[0, 2, 3])).await;
                 read_all(&store, COUNT).expect("reads");
             }
+        });
+    }
+}
+
+/// What every start reads is met by the start, which goes on with another copy, and not by each that is tried.
+#[test]
+fn a_state_that_cannot_be_started_with_is_left_for_a_copy() {
+    for copies in [1, 2] {
+        with_env(|env, folder| async move {
+            let settings = settings(copies);
+            let disks = |missing: &[u64]| real_disks(&folder, missing);
+            let created = MetaStore::create(env.clone(), settings.clone(), VOLUME, disks(&[2, 3]));
+            let store = created.await.expect("creates");
+            for id in 1..20 * COUNT {
+                let mut rng = Rng::new(id);
+                let record = SegmentRecord {
+                    data: 2,
+                    parity: 1,
+                    disks: (0..3).map(|_| DiskId(u128::from(rng.u64()))).collect(),
+                    shard_len_bytes: id,
+                    sealed: true,
+                    epoch: Epoch(1),
+                    live_bytes: 0,
+                    live_records: 0,
+                };
+                let mut batch = Batch::new();
+                batch.put_segment(SegmentId(id), record);
+                store.submit(batch);
+            }
+            let segments = store.segments();
+            store.durable(store.last_ticket()).await.expect("durable");
+            store.close().await.expect("closes");
+            drop(store);
+            rot(&volume_folder(&folder, 0).join("state"));
+            if copies == 1 {
+                let opened = MetaStore::open(env.clone(), settings, VOLUME, disks(&[2, 3]));
+                let refused = opened.await.err();
+                assert!(
+                    matches!(refused, Some(MetaError::StateDamaged(_))),
+                    "{refused:?}"
+                );
+                return;
+            }
+            let store = open(&env, &settings, disks(&[2, 3])).await;
+            assert_eq!(store.primary_disk(), DiskId(2));
+            assert_eq!(store.segments(), segments);
+            store.close().await.expect("closes");
         });
     }
 }
