@@ -2,6 +2,9 @@
 //!
 //! Owns: the operations under way and what they took, giving up those without an answer. Must not know: when a
 //! disk is bad (`judge`).
+//!
+//! What is timed is single operations. Work that is made of many takes as long as it takes: each of its parts has an
+//! answer in time where the disk works.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,6 +32,8 @@ pub struct Answers {
     label: String,
     /// Operations under way.
     under_way: Ages,
+    /// Work made of many operations that write: not timed, and not over before the last of them.
+    work: Ages,
     ops: AtomicU64,
     nanos: AtomicU64,
     given_up: AtomicBool,
@@ -38,6 +43,8 @@ pub struct Answers {
     trouble: Mutex<Option<String>>,
     /// A probe is under way.
     probing: AtomicBool,
+    /// What others keep in its folder is being counted.
+    counting: AtomicBool,
     /// The last one failed: the next one comes soon.
     probe_failed: AtomicBool,
     /// When it was last said that there is no file descriptor.
@@ -50,6 +57,7 @@ impl Answers {
             clock,
             label,
             under_way: Ages::new(),
+            work: Ages::new(),
             ops: AtomicU64::new(0),
             nanos: AtomicU64::new(0),
             given_up: AtomicBool::new(false),
@@ -57,6 +65,7 @@ impl Answers {
             why: Mutex::new(None),
             trouble: Mutex::new(None),
             probing: AtomicBool::new(false),
+            counting: AtomicBool::new(false),
             probe_failed: AtomicBool::new(false),
             starved: Mutex::new(None),
         }
@@ -67,6 +76,11 @@ impl Answers {
             answers: self,
             counted: Counted::begin(&self.under_way, self.clock.monotonic()),
         }
+    }
+
+    /// Work that is made of operations, each watched by itself; it is over when what this returns is dropped.
+    pub fn begin_work(&self) -> Counted<'_> {
+        Counted::begin(&self.work, self.clock.monotonic())
     }
 
     /// Whether an operation of before `now` minus `after`, at most [`HANG_AFTER`], is under way; what began before
@@ -83,7 +97,7 @@ impl Answers {
     /// Whether nothing that began up to `since`, at most a minute ago, is under way.
     pub fn is_quiet(&self, since: Duration) -> bool {
         let later = since.saturating_add(Duration::from_secs(1));
-        !self.under_way.any_before(later)
+        !self.under_way.any_before(later) && !self.work.any_before(later)
     }
 
     pub fn is_given_up(&self) -> bool {
@@ -114,6 +128,15 @@ impl Answers {
 
     pub fn end_probe(&self) {
         self.probing.store(false, Ordering::Release);
+    }
+
+    /// Whether what others keep in its folder is to be counted now: not while that is under way.
+    pub fn begin_count(&self) -> bool {
+        !self.counting.swap(true, Ordering::AcqRel)
+    }
+
+    pub fn end_count(&self) {
+        self.counting.store(false, Ordering::Release);
     }
 
     pub fn refusal(&self) -> DiskError {
@@ -170,17 +193,27 @@ impl Answers {
     }
 
     pub async fn watch<T>(&self, op: IoFuture<'_, T>) -> Result<T, DiskError> {
+        let timed = async {
+            let under_way = self.begin();
+            let result = op.await;
+            under_way.note_answer();
+            result
+        };
+        self.until_given_up(timed).await
+    }
+
+    /// Without a look at the time: work made of many operations says nothing of how the disk answers.
+    pub async fn until_given_up<T>(
+        &self,
+        work: impl Future<Output = Result<T, DiskError>>,
+    ) -> Result<T, DiskError> {
         // Made before it is asked, so that no word is missed between the two.
         let gone = self.gone.notified();
         if self.is_given_up() {
             return Err(self.refusal());
         }
-        let under_way = self.begin();
-        match select(op, std::pin::pin!(gone)).await {
-            Either::Left((result, _)) => {
-                under_way.note_answer();
-                result
-            }
+        match select(std::pin::pin!(work), std::pin::pin!(gone)).await {
+            Either::Left((result, _)) => result,
             Either::Right(_) => Err(self.refusal()),
         }
     }
@@ -192,8 +225,23 @@ pub async fn patiently<'a, T>(
     answers: &Answers,
     ask: impl Fn() -> IoFuture<'a, T>,
 ) -> Result<T, DiskError> {
+    until_a_descriptor(answers, move || answers.watch(ask())).await
+}
+
+/// As [`patiently`], for work that is made of many operations and is not timed.
+pub async fn patiently_untimed<'a, T>(
+    answers: &Answers,
+    ask: impl Fn() -> IoFuture<'a, T>,
+) -> Result<T, DiskError> {
+    until_a_descriptor(answers, move || answers.until_given_up(ask())).await
+}
+
+async fn until_a_descriptor<T, F: Future<Output = Result<T, DiskError>>>(
+    answers: &Answers,
+    ask: impl Fn() -> F,
+) -> Result<T, DiskError> {
     loop {
-        match answers.watch(ask()).await {
+        match ask().await {
             Err(error @ DiskError::NoDescriptor { .. }) => {
                 answers.tell_starved(&error);
                 answers.clock.sleep(DESCRIPTOR_PAUSE).await;

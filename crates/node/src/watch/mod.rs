@@ -147,10 +147,14 @@ fn probe(inner: &Arc<Inner>, disks: &[Arc<ShardDisk>], is_due: bool) {
                 tracing::warn!(%error, "a disk was asked to write and to read something");
             }
             answers.note_probe(probed.is_err());
-            if let Err(error) = disk.disk().recount().await {
-                tracing::warn!(%error, "the files of the metadata's state cannot be counted");
-            }
             answers.end_probe();
+            // Afterwards: the next probe, which is what tells that the disk hangs, does not wait for all its folders.
+            if answers.begin_count() {
+                if let Err(error) = disk.disk().recount().await {
+                    tracing::warn!(%error, "the files of the metadata's state cannot be counted");
+                }
+                answers.end_count();
+            }
         };
         inner.env.spawner.spawn("disk probe", Box::pin(task));
     }
