@@ -534,6 +534,29 @@ fn all_disks_failing_is_an_error_and_passes() {
 }
 
 #[test]
+fn a_pool_without_a_disk_that_works_is_not_full() {
+    block_on(async {
+        for how in ["fail", "leave"] {
+            let world = World::new(3, 3).await;
+            for disk in [1, 2, 3].map(DiskId) {
+                match how {
+                    "fail" => world.store.disk(disk).expect("there").mark_failed(),
+                    _ => world.store.disk_leaving(disk, true),
+                }
+            }
+            let record = vec![(vec![7; 10_000].into(), Compression::None)];
+            let refused = world.append(code(1, 2), Stream::Mixed, record).await;
+            let kind = refused.err().map(|error| error.kind());
+            let want = match how {
+                "fail" => ErrorKind::Io,
+                _ => ErrorKind::NoSpace,
+            };
+            assert_eq!(kind, Some(want), "{how}");
+        }
+    });
+}
+
+#[test]
 fn a_pool_started_without_disks_writes_narrower() {
     block_on(async {
         let world = World::new(6, 3).await;
