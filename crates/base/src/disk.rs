@@ -9,6 +9,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::buf::AlignedBuf;
+
+/// Zeros are written so many bytes at a time.
+const ZERO_WRITE_LEN_BYTES: usize = 1 << 20;
+
 /// What every disk operation returns: boxed, because disks are chosen at run time.
 pub type IoFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, DiskError>> + Send + 'a>>;
 
@@ -113,4 +118,18 @@ pub trait DiskFile: Send + Sync + 'static {
     /// fdatasync: data, and the length if it changed.
     fn sync<'a>(&'a self) -> IoFuture<'a, ()>;
     fn set_len<'a>(&'a self, len_bytes: u64) -> IoFuture<'a, ()>;
+}
+
+/// Really writes zeros to all of a file of `len_bytes`, durably, so that its blocks are "written" for the file system:
+/// one write after the other, as a disk does it for [`OpenMode::CreateZeroed`].
+pub async fn write_zeros(file: &dyn DiskFile, len_bytes: u64) -> Result<(), DiskError> {
+    let zeros = AlignedBuf::zeroed(ZERO_WRITE_LEN_BYTES).freeze();
+    let mut offset = 0;
+    while offset < len_bytes {
+        let part_len_bytes = (len_bytes - offset).min(ZERO_WRITE_LEN_BYTES as u64);
+        let part = zeros.slice(..part_len_bytes as usize);
+        file.write_at(offset, vec![part]).await?;
+        offset += part_len_bytes;
+    }
+    file.sync().await
 }

@@ -12,10 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use bytes::Bytes;
 use cairn_base::AlignedBuf;
 use cairn_base::buf::IO_ALIGN_BYTES;
-use cairn_base::disk::{Disk, DiskError, DiskFile, DiskSpace, IoFuture, OpenMode};
+use cairn_base::disk::{Disk, DiskError, DiskFile, DiskSpace, IoFuture, OpenMode, write_zeros};
 use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -23,7 +22,7 @@ use rustix::process::{Resource, getrlimit};
 use crate::buf_pool::BufPool;
 use crate::engine::Engine;
 use crate::file::RealFile;
-use crate::op::{Op, OsFile};
+use crate::op::OsFile;
 use crate::usage::Usage;
 use crate::workers::END_MAX;
 
@@ -35,8 +34,6 @@ const PROBE_NAME: &str = "probe.tmp";
 /// as RocksDB does, cannot wait for one as we can, and would fail for good.
 const DESCRIPTORS_SPARED: u64 = 32;
 const NAME_PART_LEN_BYTES_MAX: usize = 255;
-/// Zeros are written so many bytes at a time.
-const ZERO_WRITE_LEN_BYTES: usize = 1 << 20;
 
 /// How requests get to the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -255,12 +252,13 @@ impl RealDisk {
             }
             OpenMode::CreateZeroed { len_bytes } => {
                 let os_file = self.create(name, path, len_bytes).await?;
-                if let Err(error) = self.write_zeros(&os_file, len_bytes).await {
+                let file = self.file(name, os_file);
+                if let Err(error) = write_zeros(&*file, len_bytes).await {
                     // Half a file must not look like a whole one; the first error is the one to tell.
                     let _ = self.remove_file(name).await;
-                    return Err(self.core.error(format!("writing zeros to {name}"), &error));
+                    return Err(error);
                 }
-                Ok(self.file(name, os_file))
+                Ok(file)
             }
         }
     }
@@ -293,23 +291,6 @@ impl RealDisk {
                 _ => self.core.error(format!("creating {name}"), &error),
             }
         })
-    }
-
-    /// Really writes zeros, so that the blocks of the file are "written" for the file system.
-    async fn write_zeros(&self, os_file: &Arc<OsFile>, len_bytes: u64) -> io::Result<()> {
-        let zeros = AlignedBuf::zeroed(ZERO_WRITE_LEN_BYTES).freeze();
-        let mut offset = 0u64;
-        while offset < len_bytes {
-            let part_len_bytes = (len_bytes - offset).min(ZERO_WRITE_LEN_BYTES as u64);
-            let part: Bytes = zeros.slice(..part_len_bytes as usize);
-            let aligned = part.len().is_multiple_of(IO_ALIGN_BYTES);
-            let end = offset + part_len_bytes;
-            let op = Op::write(os_file.clone(), aligned, offset, vec![part], end, false)?;
-            self.core.engine.perform(op).await?;
-            offset = end;
-        }
-        self.core.engine.perform(Op::sync(os_file.clone())?).await?;
-        Ok(())
     }
 
     async fn remove_file(&self, name: &str) -> Result<(), DiskError> {

@@ -418,7 +418,7 @@ impl SegmentStore {
     }
 
     /// Chooses code, disks and shard size for a new segment. Disks that refused have no room, and still count as
-    /// disks that work: they are no reason for less protection.
+    /// disks that work: they are no reason for less protection. Fails with `NoSpace`, or with `Write` if no disk works.
     fn place(
         &self,
         wanted: Code,
@@ -460,6 +460,13 @@ impl SegmentStore {
             len_bytes = shard_len(&self.settings, len_bytes / SHARD_SHRINK);
         }
         let Some((code, roomy, len_bytes)) = best else {
+            if self.healthy_disks().is_empty() {
+                // Whoever is told to free some space would look in the wrong place.
+                return Err(SegmentError::Write {
+                    detail: "no disk of the pool works; mend or replace them, and restart"
+                        .to_owned(),
+                });
+            }
             return Err(SegmentError::NoSpace {
                 detail: format!(
                     "{} disks can be written to, and too few of them have {} bytes free beside the reserve",

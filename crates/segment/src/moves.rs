@@ -117,14 +117,15 @@ impl Moved {
         self.store.takes_shards(self.place.to)
     }
 
-    /// The new place is durable in the metadata: readers go there, and the old shard is deleted.
+    /// The new place is durable in the metadata: readers go there, and the old shard is deleted. On a disk that has
+    /// failed it is left to a sweep after the next start: the disk may take long for each error, and many shards leave it.
     pub async fn finish(mut self) {
         let name = self.place.segment.shard_name(self.place.index);
         let from = self.place.segment.disk_of(self.place.index);
         self.place.outcome = Outcome::Done;
         let Self { store, place, .. } = self;
         drop(place);
-        if let Some(disk) = from.and_then(|from| store.disk(from))
+        if let Some(disk) = from.and_then(|from| store.healthy_disk(from))
             && let Err(error) = disk.remove(name).await
         {
             tracing::debug!(%error, "the old copy of a moved shard stays until a sweep");
@@ -136,7 +137,7 @@ impl Moved {
     pub async fn abandon(mut self) {
         self.place.outcome = Outcome::Nothing;
         let name = self.place.segment.shard_name(self.place.index);
-        if let Some(disk) = self.store.disk(self.place.to)
+        if let Some(disk) = self.store.healthy_disk(self.place.to)
             && let Err(error) = disk.remove(name).await
         {
             tracing::debug!(%error, "a shard that was moved in vain stays until a sweep");

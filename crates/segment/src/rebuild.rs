@@ -1,4 +1,4 @@
-//! Rebuild of shards whose file is gone from a disk that is fine.
+//! Rebuild of shards whose file is gone from a disk that is fine, or ends too soon there.
 //!
 //! Owns: how a whole shard is computed from the others, and how many at a time.
 //! Must not know: how it was found missing.
@@ -15,6 +15,7 @@ use cairn_base::planted::{self, Bug};
 use cairn_base::{AlignedBuf, crc32c};
 use cairn_shard::{
     CHECKSUM_UNIT_BYTES, HiddenShard, Shard, ShardDisk, ShardError, ShardErrorKind, ShardFooter,
+    TRAILER_LEN_BYTES,
 };
 use futures_util::StreamExt;
 use futures_util::future::join_all;
@@ -101,8 +102,14 @@ impl Fill<'_> {
 }
 
 impl SegmentStore {
-    /// Rebuilds a shard in the background, unless that is under way or failed a moment ago.
-    pub(crate) fn start_rebuild(self: &Arc<Self>, segment: &Arc<Segment>, index: u8) {
+    /// Rebuilds a shard whose file is gone, or shorter than `len_bytes_min`, in the background, unless that is under
+    /// way or failed a moment ago.
+    pub(crate) fn start_rebuild(
+        self: &Arc<Self>,
+        segment: &Arc<Segment>,
+        index: u8,
+        len_bytes_min: u64,
+    ) {
         // Without parity there is nothing to compute it from; an open segment has its files.
         if segment.code.parity() == 0 || segment.is_open() || segment.is_removed() {
             return;
@@ -115,7 +122,7 @@ impl SegmentStore {
         }
         let (store, segment) = (self.clone(), segment.clone());
         let task = async move {
-            store.rebuild_and_tell(&segment, index, 0).await;
+            store.rebuild_and_tell(&segment, index, len_bytes_min).await;
             drop(turn);
         };
         self.env.spawner.spawn("shard rebuild", Box::pin(task));
@@ -146,11 +153,11 @@ impl SegmentStore {
                 Ok(false) => {}
                 Ok(true) => {
                     count(&store.counters.rebuilds, 1);
-                    tracing::info!(volume = %segment.volume, segment = %segment.id, shard = index, "a shard that was gone is rebuilt");
+                    tracing::info!(volume = %segment.volume, segment = %segment.id, shard = index, "a shard that was gone or cut short is rebuilt");
                 }
                 Err(error) => {
                     count(&store.counters.rebuilds_failed, 1);
-                    tracing::warn!(volume = %segment.volume, segment = %segment.id, shard = index, %error, "a shard is gone and could not be rebuilt");
+                    tracing::warn!(volume = %segment.volume, segment = %segment.id, shard = index, %error, "a shard is gone or cut short and could not be rebuilt");
                     retry_at = Some(store.env.clock.monotonic() + RETRY_AFTER);
                 }
             }
@@ -174,13 +181,26 @@ impl SegmentStore {
             return Ok(false);
         }
         let name = segment.shard_name(index);
-        match disk.open_shard(name).await {
-            Ok(shard) if shard.file_len_bytes() < len_bytes_min => {}
+        let short_len_bytes = match disk.open_shard(name).await {
+            Ok(shard) if shard.file_len_bytes() < len_bytes_min => Some(shard.file_len_bytes()),
             Ok(_) => return Ok(false),
-            Err(error) if error.kind() == ShardErrorKind::NotFound => {}
+            Err(error) if error.kind() == ShardErrorKind::NotFound => None,
             Err(error) => return Err(error.into()),
-        }
+        };
         let sources = self.rebuild_sources(segment, index).await;
+        // Whoever asked for bytes behind its end may be wrong, and would have it made anew again and again.
+        let footer = sources.iter().find_map(|source| source.footer.as_ref());
+        let is_whole = |footer: &ShardFooter, len_bytes: u64| {
+            let data_end = footer
+                .data_len_bytes
+                .next_multiple_of(u64::from(BLOCK_BYTES));
+            len_bytes >= data_end + TRAILER_LEN_BYTES as u64
+        };
+        if let (Some(footer), Some(len_bytes)) = (footer, short_len_bytes)
+            && is_whole(footer, len_bytes)
+        {
+            return Ok(false);
+        }
         let fill = Fill {
             index,
             sources: &sources,

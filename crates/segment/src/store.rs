@@ -141,8 +141,8 @@ impl SegmentStore {
     }
 
     /// Deletes the shards of segments that are not known: left by a crash between an append and its
-    /// commit, or by a removal while their disk was away; and those that another disk has now. Call
-    /// after [`Self::open_volume`].
+    /// commit, or by a removal while their disk was away; and those that another disk has now. What is on a disk that has
+    /// failed is left to the sweep of the next start, and counted as an error. Call after [`Self::open_volume`].
     pub async fn sweep(&self, volume: VolumeId) -> Result<Swept> {
         let opened = self.volume(volume)?;
         let known = |name: ShardName, disk: DiskId| {
@@ -188,6 +188,10 @@ impl SegmentStore {
     ) -> Swept {
         let mut swept = Swept::default();
         for disk in self.members().all() {
+            if disk.health().failed {
+                swept.errors += 1;
+                continue;
+            }
             let names = match disk.list(volume).await {
                 Ok(names) => names,
                 Err(error) => {
@@ -277,8 +281,8 @@ impl SegmentStore {
         self.cache.forget(volume, pointer);
     }
 
-    /// Deletes a segment with its shards; nothing happens if it is gone already. Shards on disks that
-    /// are away or fail are deleted by a later [`Self::sweep`].
+    /// Deletes a segment with its shards; nothing happens if it is gone already. Shards on disks that are away, or have
+    /// failed, which they do until the next start, are deleted by a later [`Self::sweep`].
     ///
     /// Refuses segments that are open or pinned: their records may just be on their way.
     pub async fn remove(&self, volume: VolumeId, segment: SegmentId) -> Result<()> {
@@ -309,7 +313,8 @@ impl SegmentStore {
         drop(segment.take_open());
         let disks = segment.disks();
         let removals = disks.iter().enumerate().map(|(index, disk)| async move {
-            let Some(disk) = self.disk(*disk) else {
+            // One that has failed takes its time to say so, each time, and garbage collection would wait for it.
+            let Some(disk) = self.healthy_disk(*disk) else {
                 return;
             };
             if let Err(error) = disk.remove(segment.shard_name(index as u8)).await {

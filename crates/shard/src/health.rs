@@ -12,7 +12,7 @@ pub struct DiskHealth {
     pub write_errors: u64,
     /// Refused for want of space; no sign of a bad disk.
     pub full_errors: u64,
-    /// Wrong bytes, as reported by those who can tell.
+    /// Wrong bytes, as reported by those who can tell, and bytes that a file ends before: the damage of that file.
     pub checksum_errors: u64,
     /// Many I/O errors came in a row, of whatever kind or of those alone that make bytes durable, or someone who
     /// watches it found it unfit. It stays so until the disk is opened again.
@@ -93,9 +93,8 @@ impl Health {
                 | DiskError::InUse { .. }
                 | DiskError::NoDescriptor { .. },
             ) => {}
-            Err(DiskError::Short { .. }) => {
-                errors.fetch_add(1, ORDER);
-            }
+            // One file is damaged; the disk answers as it should, and is not to be judged by it.
+            Err(DiskError::Short { .. }) => self.note_checksum_error(),
             Err(DiskError::Io { .. }) => {
                 errors.fetch_add(1, ORDER);
                 self.count_in_a_row(&self.errors_in_a_row);
@@ -148,5 +147,62 @@ fn reset(errors_in_a_row: &AtomicU32) {
     // Loaded first: a store by every operation would pass the cache line around.
     if errors_in_a_row.load(ORDER) != 0 {
         errors_in_a_row.store(0, ORDER);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_told_apart() {
+        let disk = || "disk".to_owned();
+        let io = DiskError::Io {
+            disk: disk(),
+            what: "reading".to_owned(),
+            detail: "for a test".to_owned(),
+        };
+        let short = DiskError::Short {
+            disk: disk(),
+            name: "file".to_owned(),
+            len_bytes: 10,
+            wanted_bytes: 20,
+        };
+        let full = DiskError::Full {
+            disk: disk(),
+            what: "writing".to_owned(),
+        };
+        let none = DiskHealth::default();
+        let cases = [
+            (
+                io,
+                DiskHealth {
+                    read_errors: 3,
+                    failed: true,
+                    ..none
+                },
+            ),
+            (
+                short,
+                DiskHealth {
+                    checksum_errors: 3,
+                    ..none
+                },
+            ),
+            (
+                full,
+                DiskHealth {
+                    full_errors: 3,
+                    ..none
+                },
+            ),
+        ];
+        for (error, want) in cases {
+            let health = Health::new(3);
+            for _ in 0..3 {
+                let _ = health.note_read::<()>(Err(error.clone()));
+            }
+            assert_eq!(health.get(), want, "{error}");
+        }
     }
 }

@@ -2,9 +2,12 @@
 //!
 //! Owns: the operations under way and what they took, giving up those without an answer. Must not know: when a
 //! disk is bad (`judge`).
+//!
+//! What is timed is single operations. Work that is made of many takes as long as it takes: each of its parts has an
+//! answer in time where the disk works.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cairn_base::disk::{DiskError, IoFuture};
@@ -13,16 +16,13 @@ use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::{HANG_AFTER, LOOK_LATE};
+use super::HANG_AFTER;
+use super::ages::Ages;
 
 /// An operation for which there is no file descriptor is tried again after so long...
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(100);
 /// ... and that is said so often.
 const DESCRIPTOR_LOG_INTERVAL: Duration = Duration::from_secs(60);
-/// Seconds that operations under way are told apart by.
-const SLOTS: u64 = 64;
-
-const _: () = assert!(SLOTS > HANG_AFTER.as_secs() + LOOK_LATE.as_secs() + 2);
 
 const ORDER: Ordering = Ordering::Relaxed;
 
@@ -30,8 +30,10 @@ const ORDER: Ordering = Ordering::Relaxed;
 pub struct Answers {
     clock: Arc<dyn Clock>,
     label: String,
-    /// Operations under way, by the second in which they began.
-    under_way: [AtomicU32; SLOTS as usize],
+    /// Operations under way.
+    under_way: Ages,
+    /// Work made of many operations that write: not timed, and not over before the last of them.
+    work: Ages,
     ops: AtomicU64,
     nanos: AtomicU64,
     given_up: AtomicBool,
@@ -41,6 +43,8 @@ pub struct Answers {
     trouble: Mutex<Option<String>>,
     /// A probe is under way.
     probing: AtomicBool,
+    /// What others keep in its folder is being counted.
+    counting: AtomicBool,
     /// The last one failed: the next one comes soon.
     probe_failed: AtomicBool,
     /// When it was last said that there is no file descriptor.
@@ -52,7 +56,8 @@ impl Answers {
         Self {
             clock,
             label,
-            under_way: [const { AtomicU32::new(0) }; SLOTS as usize],
+            under_way: Ages::new(),
+            work: Ages::new(),
             ops: AtomicU64::new(0),
             nanos: AtomicU64::new(0),
             given_up: AtomicBool::new(false),
@@ -60,51 +65,39 @@ impl Answers {
             why: Mutex::new(None),
             trouble: Mutex::new(None),
             probing: AtomicBool::new(false),
+            counting: AtomicBool::new(false),
             probe_failed: AtomicBool::new(false),
             starved: Mutex::new(None),
         }
     }
 
-    fn slot(&self, at: Duration) -> &AtomicU32 {
-        &self.under_way[(at.as_secs() % SLOTS) as usize]
-    }
-
     fn begin(&self) -> UnderWay<'_> {
-        let begun = self.clock.monotonic();
-        self.slot(begun).fetch_add(1, ORDER);
         UnderWay {
             answers: self,
-            begun,
+            counted: Counted::begin(&self.under_way, self.clock.monotonic()),
         }
+    }
+
+    /// Work that is made of operations, each watched by itself; it is over when what this returns is dropped.
+    pub fn begin_work(&self) -> Counted<'_> {
+        Counted::begin(&self.work, self.clock.monotonic())
     }
 
     /// Whether an operation of before `now` minus `after`, at most [`HANG_AFTER`], is under way; what began before
     /// `base` counts as begun then.
     pub fn waits(&self, after: Duration, now: Duration, base: Duration) -> bool {
-        let Some(late) = now.checked_sub(after).filter(|late| *late > base) else {
-            return false;
-        };
-        // Slots of the last seconds are of operations that have time left.
-        let recent: Vec<u64> = (late.as_secs()..=now.as_secs())
-            .map(|at| at % SLOTS)
-            .collect();
-        (0..SLOTS)
-            .filter(|slot| !recent.contains(slot))
-            .any(|slot| self.under_way[slot as usize].load(ORDER) > 0)
+        let late = now.checked_sub(after).filter(|late| *late > base);
+        late.is_some_and(|late| self.under_way.any_before(late))
     }
 
     pub fn hangs(&self, now: Duration, base: Duration) -> bool {
         self.waits(HANG_AFTER, now, base)
     }
 
-    /// Whether nothing that began up to `since` is under way. Not asked of a time too far back to be told.
-    pub fn is_quiet(&self, since: Duration, now: Duration) -> bool {
-        let later: Vec<u64> = (since.as_secs() + 1..=now.as_secs())
-            .map(|at| at % SLOTS)
-            .collect();
-        (0..SLOTS)
-            .filter(|slot| !later.contains(slot))
-            .all(|slot| self.under_way[slot as usize].load(ORDER) == 0)
+    /// Whether nothing that began up to `since`, at most a minute ago, is under way.
+    pub fn is_quiet(&self, since: Duration) -> bool {
+        let later = since.saturating_add(Duration::from_secs(1));
+        !self.under_way.any_before(later) && !self.work.any_before(later)
     }
 
     pub fn is_given_up(&self) -> bool {
@@ -135,6 +128,15 @@ impl Answers {
 
     pub fn end_probe(&self) {
         self.probing.store(false, Ordering::Release);
+    }
+
+    /// Whether what others keep in its folder is to be counted now: not while that is under way.
+    pub fn begin_count(&self) -> bool {
+        !self.counting.swap(true, Ordering::AcqRel)
+    }
+
+    pub fn end_count(&self) {
+        self.counting.store(false, Ordering::Release);
     }
 
     pub fn refusal(&self) -> DiskError {
@@ -191,17 +193,27 @@ impl Answers {
     }
 
     pub async fn watch<T>(&self, op: IoFuture<'_, T>) -> Result<T, DiskError> {
+        let timed = async {
+            let under_way = self.begin();
+            let result = op.await;
+            under_way.note_answer();
+            result
+        };
+        self.until_given_up(timed).await
+    }
+
+    /// Without a look at the time: work made of many operations says nothing of how the disk answers.
+    pub async fn until_given_up<T>(
+        &self,
+        work: impl Future<Output = Result<T, DiskError>>,
+    ) -> Result<T, DiskError> {
         // Made before it is asked, so that no word is missed between the two.
         let gone = self.gone.notified();
         if self.is_given_up() {
             return Err(self.refusal());
         }
-        let under_way = self.begin();
-        match select(op, std::pin::pin!(gone)).await {
-            Either::Left((result, _)) => {
-                under_way.note_answer();
-                result
-            }
+        match select(std::pin::pin!(work), std::pin::pin!(gone)).await {
+            Either::Left((result, _)) => result,
             Either::Right(_) => Err(self.refusal()),
         }
     }
@@ -213,8 +225,23 @@ pub async fn patiently<'a, T>(
     answers: &Answers,
     ask: impl Fn() -> IoFuture<'a, T>,
 ) -> Result<T, DiskError> {
+    until_a_descriptor(answers, move || answers.watch(ask())).await
+}
+
+/// As [`patiently`], for work that is made of many operations and is not timed.
+pub async fn patiently_untimed<'a, T>(
+    answers: &Answers,
+    ask: impl Fn() -> IoFuture<'a, T>,
+) -> Result<T, DiskError> {
+    until_a_descriptor(answers, move || answers.until_given_up(ask())).await
+}
+
+async fn until_a_descriptor<T, F: Future<Output = Result<T, DiskError>>>(
+    answers: &Answers,
+    ask: impl Fn() -> F,
+) -> Result<T, DiskError> {
     loop {
-        match answers.watch(ask()).await {
+        match ask().await {
             Err(error @ DiskError::NoDescriptor { .. }) => {
                 answers.tell_starved(&error);
                 answers.clock.sleep(DESCRIPTOR_PAUSE).await;
@@ -224,31 +251,44 @@ pub async fn patiently<'a, T>(
     }
 }
 
+/// Something under way, until it is dropped.
+pub struct Counted<'a> {
+    ages: &'a Ages,
+    begun: Duration,
+}
+
+impl<'a> Counted<'a> {
+    fn begin(ages: &'a Ages, begun: Duration) -> Self {
+        ages.begin(begun);
+        Self { ages, begun }
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.ages.end(self.begun);
+    }
+}
+
 struct UnderWay<'a> {
     answers: &'a Answers,
-    begun: Duration,
+    counted: Counted<'a>,
 }
 
 impl UnderWay<'_> {
     /// What is dropped without one, because its disk is silent or is given up, says nothing of how the disk answers.
     fn note_answer(&self) {
         let answers = self.answers;
-        let took = answers.clock.monotonic().saturating_sub(self.begun);
+        let took = answers.clock.monotonic().saturating_sub(self.counted.begun);
         answers.ops.fetch_add(1, ORDER);
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         answers.nanos.fetch_add(nanos, ORDER);
     }
 }
 
-impl Drop for UnderWay<'_> {
-    fn drop(&mut self) {
-        self.answers.slot(self.begun).fetch_sub(1, ORDER);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::future::Future;
+    use std::sync::atomic::AtomicU32;
     use std::task::{Context, Poll, Waker};
 
     use cairn_testkit::TestWorld;
@@ -274,13 +314,20 @@ mod tests {
         // The process was stopped for a while: that is not the disk's fault.
         assert!(!answers.hangs(at(32), at(31)));
         assert!(answers.hangs(at(63), at(31)));
-        assert!(!answers.is_quiet(begun, at(5)));
-        assert!(!answers.is_quiet(at(2), at(5)));
+        assert!(!answers.is_quiet(begun));
+        assert!(!answers.is_quiet(at(2)));
         let later = begun - Duration::from_secs(1);
-        assert!(answers.is_quiet(later, at(5)), "it began after that");
+        assert!(answers.is_quiet(later), "it began after that");
+        // However long it is under way, and whatever else comes and goes meanwhile.
+        for seconds in 32..300 {
+            world.clock.advance(at(seconds) - clock.monotonic());
+            drop(answers.begin());
+            assert!(answers.hangs(at(seconds), base), "{seconds}");
+            assert!(!answers.is_quiet(at(seconds - 1)), "{seconds}");
+        }
         drop(under_way);
-        assert!(answers.is_quiet(begun, at(5)));
-        assert!(!answers.hangs(at(63), base));
+        assert!(answers.is_quiet(begun));
+        assert!(!answers.hangs(at(300), base));
     }
 
     /// A read that is not waited for any longer, because its disk is silent, is no sign of life.
@@ -294,7 +341,7 @@ mod tests {
         world.clock.advance(SILENT_AFTER);
         drop(waiting);
         assert_eq!(answers.counts(), (0, 0));
-        assert!(answers.is_quiet(world.env.clock.monotonic(), world.env.clock.monotonic()));
+        assert!(answers.is_quiet(world.env.clock.monotonic()));
         let mut answered = Box::pin(answers.watch(Box::pin(async { Ok(()) })));
         assert!(answered.as_mut().poll(&mut context).is_ready());
         assert_eq!(answers.counts().0, 1);

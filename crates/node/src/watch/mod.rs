@@ -8,6 +8,7 @@
 //! to, other disks. Nothing is asked of that disk again before the next start, or before it is replaced: a
 //! write that was given up may still land at any time.
 
+mod ages;
 mod answers;
 mod judge;
 mod watched;
@@ -75,9 +76,8 @@ impl Watch {
 
     /// Whether all that was asked of a disk up to `since`, not longer ago than a disk may hang, has an answer.
     pub fn is_quiet(&self, disk: &Arc<dyn Disk>, since: Duration) -> bool {
-        let now = self.clock.monotonic();
         self.answers(disk)
-            .is_none_or(|answers| answers.is_quiet(since, now))
+            .is_none_or(|answers| answers.is_quiet(since))
     }
 
     /// Asks nothing of a disk any more that is no disk of the pool now.
@@ -147,10 +147,14 @@ fn probe(inner: &Arc<Inner>, disks: &[Arc<ShardDisk>], is_due: bool) {
                 tracing::warn!(%error, "a disk was asked to write and to read something");
             }
             answers.note_probe(probed.is_err());
-            if let Err(error) = disk.disk().recount().await {
-                tracing::warn!(%error, "the files of the metadata's state cannot be counted");
-            }
             answers.end_probe();
+            // Afterwards: the next probe, which is what tells that the disk hangs, does not wait for all its folders.
+            if answers.begin_count() {
+                if let Err(error) = disk.disk().recount().await {
+                    tracing::warn!(%error, "the files of the metadata's state cannot be counted");
+                }
+                answers.end_count();
+            }
         };
         inner.env.spawner.spawn("disk probe", Box::pin(task));
     }

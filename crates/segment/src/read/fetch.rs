@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_base::DiskId;
+use cairn_base::disk::DiskError;
 use cairn_base::planted::{self, Bug};
-use cairn_shard::ShardErrorKind;
+use cairn_shard::{ShardError, ShardErrorKind, TRAILER_LEN_BYTES};
 use futures_util::future::{Either, join_all, select};
 
 use crate::error::{Result, SegmentError};
@@ -27,7 +28,7 @@ pub(super) enum Lost {
     Away,
     /// The disk refused to read them; it may take them anew.
     Unreadable,
-    /// The disk is fine, and has no such file: the whole shard has to be rebuilt.
+    /// The disk is fine, and has no such file, or one that ends too soon: the whole shard has to be rebuilt.
     Missing,
 }
 
@@ -191,7 +192,14 @@ impl SegmentStore {
                 Err(match error.kind() {
                     ShardErrorKind::Io => Lost::Unreadable,
                     ShardErrorKind::NotFound => {
-                        self.start_rebuild(segment, shard);
+                        self.start_rebuild(segment, shard, 0);
+                        Lost::Missing
+                    }
+                    // While it is written and sealed its length is on its way.
+                    _ if is_short(&error) && segment.settled_len_bytes().is_some() => {
+                        let row_end =
+                            location.row_offset_bytes() + u64::from(location.unit_len_bytes());
+                        self.start_rebuild(segment, shard, row_end + TRAILER_LEN_BYTES as u64);
                         Lost::Missing
                     }
                     _ => Lost::Away,
@@ -199,6 +207,11 @@ impl SegmentStore {
             }
         }
     }
+}
+
+/// Whether the file ends before what was asked for.
+fn is_short(error: &ShardError) -> bool {
+    matches!(error, ShardError::Disk(DiskError::Short { .. }))
 }
 
 pub(super) fn data_count(segment: &Segment) -> usize {

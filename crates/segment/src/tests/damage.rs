@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cairn_base::DiskId;
-use cairn_base::disk::Disk;
+use cairn_base::disk::{Disk, OpenMode};
 use cairn_base::env::BoxFuture;
 use cairn_shard::{ShardDisk, ShardSettings};
 use cairn_testkit::{Fault, FaultRule, OpKind, Pace as DiskPace, Rng, TestWorld};
@@ -534,6 +534,29 @@ fn all_disks_failing_is_an_error_and_passes() {
 }
 
 #[test]
+fn a_pool_without_a_disk_that_works_is_not_full() {
+    block_on(async {
+        for how in ["fail", "leave"] {
+            let world = World::new(3, 3).await;
+            for disk in [1, 2, 3].map(DiskId) {
+                match how {
+                    "fail" => world.store.disk(disk).expect("there").mark_failed(),
+                    _ => world.store.disk_leaving(disk, true),
+                }
+            }
+            let record = vec![(vec![7; 10_000].into(), Compression::None)];
+            let refused = world.append(code(1, 2), Stream::Mixed, record).await;
+            let kind = refused.err().map(|error| error.kind());
+            let want = match how {
+                "fail" => ErrorKind::Io,
+                _ => ErrorKind::NoSpace,
+            };
+            assert_eq!(kind, Some(want), "{how}");
+        }
+    });
+}
+
+#[test]
 fn a_pool_started_without_disks_writes_narrower() {
     block_on(async {
         let world = World::new(6, 3).await;
@@ -603,6 +626,84 @@ fn a_shard_whose_file_is_gone_is_rebuilt() {
             let lost = [(index + 1) % 4, (index + 2) % 4].map(disk_of);
             cold.cold(&lost).await.check(&written).await;
         }
+    });
+}
+
+/// A check of the file system may leave a file so. It says nothing of the disk, which was put out for it.
+#[test]
+fn a_shard_that_is_cut_short_is_rebuilt_and_its_disk_is_fine() {
+    block_on(async {
+        // Sealed, and cut off by a crash before that.
+        let cases = [true, false].map(|sealed| (0..3_u8).map(move |index| (sealed, index)));
+        for (sealed, index) in cases.into_iter().flatten() {
+            let mut rng = Rng::new(12);
+            let world = World::new(3, u64::from(index)).await;
+            let records = (0..64).map(|_| data(&mut rng, 64 << 10, false, true));
+            let written = world.append_ok(code(2, 1), records.collect()).await;
+            let segment = written[0].pointer.location.segment;
+            if sealed {
+                world.store.seal_all(VOLUME).await;
+            }
+            let (disk, file) = world.shard_file(segment, index);
+            let before = world.disks[disk].file_bytes(&file).expect("there");
+            // Parity is missed when a disk with data is away, and too little is left to make it anew.
+            let first = world.shard_file(segment, 0).0;
+            let away = if index < 2 { vec![] } else { vec![first] };
+            let cold = world.cold(&away).await;
+            let opened = cold.disks[disk].open(&file, OpenMode::Existing).await;
+            opened.expect("there").set_len(100_000).await.expect("cut");
+            let mut refused = 0;
+            for each in &written {
+                match cold.read_all(each).await {
+                    Ok(bytes) => assert!(bytes == each.data),
+                    Err(_) => refused += 1,
+                }
+            }
+            cold.store.repairs_done().await;
+            assert_eq!(refused > 0, index == 2, "{refused}");
+            let status = cold.store.disk_status();
+            assert!(status.iter().all(|disk| disk.read_errors == 0));
+            let blamed: Vec<bool> = status.iter().map(|disk| disk.checksum_errors > 0).collect();
+            let want = (0..3).map(|other| other == disk);
+            assert_eq!(blamed, want.collect::<Vec<bool>>());
+            let after = cold.disks[disk].file_bytes(&file).expect("there");
+            let is_rebuilt = sealed && index < 2;
+            assert_eq!(cold.store.stats().rebuilds, u64::from(is_rebuilt));
+            // Nothing vouches for the others, or they are too few.
+            assert!(is_rebuilt || after.len() == 100_000, "shard {index}");
+            if is_rebuilt {
+                let footer_of = |bytes: &[u8]| cairn_shard::decode_footer(bytes).expect("sealed");
+                let footer = footer_of(&before);
+                assert_eq!(footer_of(&after), footer);
+                let len = footer.data_len_bytes as usize;
+                assert!(after[..len] == before[..len], "shard {index}");
+                let again = cold.cold(&[]).await;
+                again.check(&written).await;
+                assert_eq!(again.store.stats().degraded_reads, 0);
+            }
+        }
+    });
+}
+
+/// A pointer may be wrong. What ends where the others say that it does is left alone.
+#[test]
+fn a_shard_that_is_asked_for_what_is_behind_its_end_is_not_rebuilt() {
+    block_on(async {
+        let mut rng = Rng::new(13);
+        let world = World::new(3, 1).await;
+        let record = data(&mut rng, 64 << 10, false, true);
+        let mut written = world.append_ok(code(2, 1), vec![record]).await;
+        world.store.seal_all(VOLUME).await;
+        // Not all of its shards could be cut behind their footers, as far as the metadata knows.
+        let mut known = world.store.segments(VOLUME);
+        known[0].shard_len_bytes = 8 << 20;
+        let cold = world.restart(world.disks.clone(), &[], known).await;
+        written[0].pointer.location.row_block += 1000;
+        for _ in 0..3 {
+            assert!(cold.read_all(&written[0]).await.is_err());
+            cold.store.repairs_done().await;
+        }
+        assert_eq!(cold.store.stats().rebuilds, 0);
     });
 }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 use cairn_base::DiskId;
 use cairn_base::disk::{Disk, OpenMode};
 use cairn_base::env::BoxFuture;
-use cairn_testkit::{Fault, FaultRule, OpKind, Pace as DiskPace, Rng, TestWorld};
+use cairn_testkit::{Fault, FaultRule, MemDisk, OpKind, Pace as DiskPace, Rng, TestWorld};
+use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -689,6 +690,70 @@ fn a_move_whose_end_is_not_known_keeps_both_files() {
             moved.expect("moved").finish().await;
             again.cold(&[]).await.check(&written).await;
         }
+    });
+}
+
+/// Operations never end.
+struct Never;
+
+impl DiskPace for Never {
+    fn pause(&self, _kind: OpKind, _name: &str) -> Option<BoxFuture<()>> {
+        Some(Box::pin(std::future::pending()))
+    }
+}
+
+/// What is on it is deleted after the next start, also if nobody knows of it any more.
+#[test]
+fn nothing_is_deleted_on_a_disk_that_has_failed() {
+    block_on(async {
+        let (world, _, info) = filled(7, 40).await;
+        world.store.seal_all(VOLUME).await;
+        let cold = world.cold(&[]).await;
+        let fail = |disk: DiskId| {
+            cold.store.disk(disk).expect("there").mark_failed();
+            cold.disks[disk.0 as usize - 1].pace_with(Arc::new(Never));
+        };
+        let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
+        let moved = moved.expect("moved");
+        let after = moved.info();
+        fail(info.disks[0]);
+        moved.finish().now_or_never().expect("does not wait");
+        assert_eq!(cold.store.segment(VOLUME, info.id), Some(after));
+        fail(info.disks[1]);
+        let removed = cold.store.remove(VOLUME, info.id).now_or_never();
+        removed.expect("does not wait").expect("removed");
+        let swept = cold.store.remove_volume(VOLUME).now_or_never();
+        assert_eq!(swept.expect("does not wait").errors, 2);
+
+        let again = cold.disks.iter().map(|disk| disk.snapshot());
+        let again = again.map(|disk| MemDisk::from_snapshot(&disk)).collect();
+        let again = world.restart(again, &[], Vec::new()).await;
+        let swept = again.store.sweep(VOLUME).await.expect("swept");
+        assert_eq!((swept.shards_removed, swept.errors), (2, 0));
+    });
+}
+
+#[test]
+fn what_was_moved_in_vain_stays_on_a_disk_that_has_failed() {
+    block_on(async {
+        let (world, written, info) = filled(7, 41).await;
+        world.store.seal_all(VOLUME).await;
+        let cold = world.cold(&[]).await;
+        let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
+        let target = spare_disk(&info);
+        let failed = cold.store.disk(DiskId(target as u128 + 1)).expect("there");
+        failed.mark_failed();
+        cold.disks[target].pace_with(Arc::new(Never));
+        let abandoned = moved.expect("moved").abandon().now_or_never();
+        abandoned.expect("does not wait");
+        cold.check(&written).await;
+
+        let again = cold.disks.iter().map(|disk| disk.snapshot());
+        let again = again.map(|disk| MemDisk::from_snapshot(&disk)).collect();
+        let again = world.restart(again, &[], vec![info]).await;
+        let swept = again.store.sweep(VOLUME).await.expect("swept");
+        assert_eq!((swept.shards_removed, swept.errors), (1, 0));
+        again.check(&written).await;
     });
 }
 
