@@ -140,7 +140,11 @@ impl Shared {
         let pending = self.dirty.budget().bytes().saturating_add(len_bytes);
         if self.space_view().free_bytes < pending {
             self.gc_wake.notify_one();
-            return Err(FsError::NoSpace);
+            return Err(match self.segments.has_working_disk() {
+                true => FsError::NoSpace,
+                // There is no space on any either; but who deletes files for it gets none.
+                false => FsError::Io("no disk of the pool works".to_owned()),
+            });
         }
         Ok(())
     }

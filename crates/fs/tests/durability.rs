@@ -622,6 +622,28 @@ fn a_flush_that_fails_is_tried_once_a_second() {
     });
 }
 
+/// Else whoever is told that there is no space deletes files, in vain.
+#[test]
+fn a_pool_of_which_no_disk_works_is_not_full() {
+    block_on(async {
+        let world = World::new(28, 1).await;
+        let fs = &world.fs;
+        let ino = make_file(fs, b"file").await;
+        world.disks[0].inject(FaultRule {
+            kind: None,
+            name_part: "shards/".into(),
+            skip: 0,
+            times: 1_000_000,
+            fault: Fault::Io,
+        });
+        write(fs, ino, 0, pattern(700_000, 1)).await.unwrap();
+        // Each try ends with an error, until the disk is not used any more.
+        world.run_for(60).await;
+        let refused = write(fs, ino, 1 << 20, pattern(700_000, 1)).await;
+        assert!(matches!(refused, Err(FsError::Io(_))), "{refused:?}");
+    });
+}
+
 /// As often when folding would let go of the log, which is long.
 #[test]
 fn a_fold_that_fails_is_tried_once_a_second() {

@@ -494,6 +494,11 @@ impl SegmentStore {
         there.is_some_and(|there| !there.health().failed) && !members.is_leaving(disk)
     }
 
+    /// Whether any disk has not failed.
+    pub fn has_working_disk(&self) -> bool {
+        !self.healthy_disks().is_empty()
+    }
+
     /// Room on the pool's disks.
     pub fn space(&self) -> PoolSpace {
         let mut pool = PoolSpace::default();
