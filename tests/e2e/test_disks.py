@@ -319,8 +319,10 @@ class Disks(WorldTest):
         server.flags = []
         server.start()
         self.wait(server, lambda disks, _: disks["disk2"]["state"] == "drained", "the draining of a disk")
-        # Written anew, perhaps before the kill already; moved as it is it would be on one disk still.
+        # Moved as it is it would be on one disk still.
         self.assertEqual(self.disks(server)[1]["shards_moved"], 0)
+        # Counted once all of a step is done.
+        self.wait(server, lambda _, rebuild: rebuild["segments_rewritten"] > 0, "the end of the writing anew")
         server.cairn("disk", "remove", server.disks.pop())
         self.check_without(server, tree, ["disk0"])
         self.check_without(server, tree, ["disk1"])
