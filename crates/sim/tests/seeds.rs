@@ -1,6 +1,6 @@
 //! A fixed set of seeds passes, the same seed is the same run, and scenarios are data.
 
-use cairn_sim::faults::FaultKind;
+use cairn_sim::faults::{Fault, FaultKind};
 use cairn_sim::{Scenario, Verdict, run};
 
 /// Seeds that found bugs: a COMMIT that did not wait for bytes that replaced its own, a record left on a
@@ -41,6 +41,19 @@ fn a_disk_may_die_while_a_volume_is_made() {
         let verdict = run(&scenario).verdict;
         assert_eq!(verdict, Verdict::Passed, "after {after}");
     }
+
+    // With all of them the volume is refused.
+    let fault = scenario.lives[0].faults[0].clone();
+    let all = 0..scenario.shape.disk_count;
+    let dead = all.map(|disk| Fault {
+        disk,
+        after: 0,
+        ..fault.clone()
+    });
+    scenario.lives[0].faults = dead.collect();
+    let report = run(&scenario);
+    assert_eq!(report.counts.refused_starts, 1);
+    assert_eq!(report.verdict, Verdict::Passed);
 }
 
 #[test]
