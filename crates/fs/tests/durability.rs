@@ -205,6 +205,17 @@ async fn write(fs: &Fs, ino: Ino, offset: u64, bytes: Vec<u8>) -> Result<Written
         .await
 }
 
+/// Puts another value in the place of a file's extent that ends at 100,000; returns what was there.
+fn put_extent(world: &World, ino: Ino, value: Bytes) -> Bytes {
+    let key = Key::extent(ino, 100_000);
+    let meta = world.fs.meta();
+    let stored = meta.get(&key).unwrap().expect("an extent");
+    let mut batch = Batch::new();
+    batch.put(key, value);
+    meta.submit(batch);
+    stored
+}
+
 /// The metadata could not be read for a moment when a flush was to land. Its bytes were never flushed again: every
 /// COMMIT failed from then on, or, when the inode had left memory, succeeded without them.
 #[test]
@@ -215,15 +226,8 @@ fn what_could_not_land_is_flushed_again() {
         write(&world.fs, ino, 0, pattern(100_000, 1)).await.unwrap();
         world.fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
         let world = world.restart(12).await;
-        let key = Key::extent(ino, 100_000);
-        let meta = world.fs.meta();
-        let put = |value: Bytes| {
-            let mut batch = Batch::new();
-            batch.put(key.clone(), value);
-            meta.submit(batch);
-        };
-        let stored = meta.get(&key).unwrap().expect("an extent");
-        put(Bytes::from_static(&[99]));
+        let put = |value| put_extent(&world, ino, value);
+        let stored = put(Bytes::from_static(&[99]));
         let new = pattern(200_000, 2);
         write(&world.fs, ino, 0, new.clone()).await.unwrap();
         let refused = world.fs.commit(&ROOT_USER, ino, 0, 0).await;
@@ -251,15 +255,8 @@ fn what_is_far_apart_is_tried_again_without_what_is_between() {
         write(&world.fs, ino, 0, pattern(100_000, 1)).await.unwrap();
         world.fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
         let world = world.restart(24).await;
-        let key = Key::extent(ino, 100_000);
-        let meta = world.fs.meta();
-        let put = |value: Bytes| {
-            let mut batch = Batch::new();
-            batch.put(key.clone(), value);
-            meta.submit(batch);
-        };
-        let stored = meta.get(&key).unwrap().expect("an extent");
-        put(Bytes::from_static(&[99]));
+        let put = |value| put_extent(&world, ino, value);
+        let stored = put(Bytes::from_static(&[99]));
         let new = pattern(200_000, 2);
         write(&world.fs, ino, 0, new.clone()).await.unwrap();
         write(&world.fs, ino, FAR, new.clone()).await.unwrap();
