@@ -143,8 +143,8 @@ impl ExportRule {
 
     /// The rules of a volume's first export: this machine only.
     ///
-    /// Root is not squashed: who is root on this machine can read the data folders anyway, and a
-    /// first `sudo mount` followed by `sudo cp` has to work.
+    /// Root is not squashed, and any port will do: a first `sudo mount` followed by `sudo cp` has to work, and so has
+    /// the client that needs no mount. On a machine with other users that is too much; SECURITY.md says what to do there.
     pub fn this_machine() -> Vec<Self> {
         ["127.0.0.0/8", "::1"]
             .into_iter()

@@ -213,18 +213,31 @@ impl Shared {
     /// each leave a smaller file, so that none holds the file's lock for long.
     async fn shorten(&self, inode: &Arc<Inode>, size_bytes: u64) -> Result<(), FsError> {
         let ino = inode.ino;
-        let (from, to) = extents_between(ino, size_bytes, inode.lock().record.size_bytes);
+        let (mut from, to) = extents_between(ino, size_bytes, inode.lock().record.size_bytes);
         let mut starts = Vec::new();
-        let mut count = 0usize;
-        self.scan_extents(&from, &to, |extent| {
-            if count > 0 && count.is_multiple_of(CUT_EXTENTS_MAX) {
-                starts.push(extent.start);
+        loop {
+            let (mut count, mut last) = (0usize, None);
+            self.scan_extents(&from, &to, |extent| {
+                if count == CUT_EXTENTS_MAX {
+                    starts.push(extent.start);
+                    return false;
+                }
+                count += 1;
+                last = Some(extent.end);
+                true
+            })?;
+            match last {
+                Some(end) if count == CUT_EXTENTS_MAX => from = Key::extent(ino, end).successor(),
+                _ => break,
             }
-            count += 1;
-            true
-        })?;
+            // Others are served on this thread, too.
+            tokio::task::yield_now().await;
+        }
+        let mut ticket = None;
         for start in starts.into_iter().rev() {
-            self.meta.admit().await;
+            if let Some(before) = ticket.take() {
+                self.durable(before).await?;
+            }
             let mut state = inode.lock();
             state.require_live()?;
             self.require_serving()?;
@@ -240,6 +253,7 @@ impl Shared {
             state.touch_ctime(self.now());
             batch.put(Key::inode(ino), state.stored_record().encode());
             state.ticket = self.meta.submit(batch);
+            ticket = Some(state.ticket);
         }
         Ok(())
     }

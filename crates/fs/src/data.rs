@@ -11,8 +11,10 @@ use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, Timestamp};
 use cairn_meta::{Batch, InodeKind, JournalEntry};
-use cairn_segment::{ErrorKind, RecordPointer};
+use cairn_segment::{CHECKSUM_GRANULE_BYTES, Codec, ErrorKind, RecordPointer};
 use futures_util::future::try_join_all;
+use rustc_hash::FxHashSet;
+use tokio::sync::SemaphorePermit;
 
 use crate::dirty::{Load, Run};
 use crate::extents::Ahead;
@@ -35,6 +37,18 @@ const READ_RUN_COUNT_MIN: u32 = 3;
 pub(crate) const READ_AHEAD_TASKS_MAX: usize = 16;
 /// Access times older than this are renewed by a read.
 const RELATIME_SECONDS: i64 = 24 * 60 * 60;
+
+/// Bytes of records that one read brings into memory, at most, if it is of more than one: it may need a byte of each, and a
+/// compressed one is there as a whole. What is asked for beyond is left out.
+const READ_HELD_BYTES_MAX: u64 = 16 << 20;
+/// And parts that one read consists of.
+const READ_PARTS_MAX: usize = 4096;
+/// Such bytes beyond what was asked for, of all reads together, in units; each has so many without asking.
+const WIDE_READS_UNIT_BYTES: u64 = 64 << 10;
+pub(crate) const WIDE_READS_UNITS: usize = 1024;
+const WIDE_READ_BYTES_MIN: u64 = 2 << 20;
+/// A part of what is in memory that is so much smaller is copied: it may wait for its client for long.
+const SHARED_PART_MIN: usize = 16;
 
 static ZEROS: [u8; TRANSFER_LEN_BYTES_MAX as usize] = [0; TRANSFER_LEN_BYTES_MAX as usize];
 
@@ -68,8 +82,10 @@ impl Fs {
                 let range = offset..end.max(offset);
                 match sources(&state, &range) {
                     Some(sources) => {
+                        let (sources, held_bytes, len_bytes) = within_limits(sources);
+                        let range = range.start..range.start + len_bytes;
                         shared.note_read(&inode, &mut state, &range);
-                        (state.attr(ino), range, sources)
+                        (state.attr(ino), range, (sources, held_bytes))
                     }
                     None => {
                         drop(state);
@@ -78,6 +94,8 @@ impl Fs {
                     }
                 }
             };
+            let (sources, held_bytes) = sources;
+            let _turn = shared.wide_read_turn(held_bytes).await;
             match shared.collect(sources).await {
                 Ok(parts) => {
                     let count_bytes = (range.end - range.start) as u32;
@@ -282,6 +300,54 @@ fn sources(state: &State, range: &Range<u64>) -> Option<Vec<Source>> {
     Some(parts.into_iter().map(|(_, source)| source).collect())
 }
 
+/// The first of the parts of a read that may be in memory at once, how many bytes of records those bring there, and
+/// their length.
+fn within_limits(mut sources: Vec<Source>) -> (Vec<Source>, u64, u64) {
+    let mut records = FxHashSet::default();
+    let (mut held_bytes, mut len_bytes) = (0, 0);
+    let mut count = 0;
+    for source in &sources {
+        let (part_bytes, brings_bytes) = match source {
+            Source::Memory(bytes) => (bytes.len() as u64, 0),
+            Source::Zeros(len_bytes) => (*len_bytes, 0),
+            Source::Record(pointer, range) => {
+                let location = &pointer.location;
+                let place = (location.segment, location.row_block, location.offset_bytes);
+                let is_new = records.insert(place);
+                let record_bytes = u64::from(pointer.file_len_bytes);
+                let brings_bytes = match pointer.codec {
+                    Codec::Raw => {
+                        let first = range.start / CHECKSUM_GRANULE_BYTES;
+                        let count = range.end.div_ceil(CHECKSUM_GRANULE_BYTES) - first;
+                        record_bytes.min(u64::from(count) * u64::from(CHECKSUM_GRANULE_BYTES))
+                    }
+                    Codec::Lz4 | Codec::Zstd if is_new => record_bytes,
+                    Codec::Lz4 | Codec::Zstd => 0,
+                };
+                (range.len() as u64, brings_bytes)
+            }
+        };
+        if count > 0 && held_bytes + brings_bytes > READ_HELD_BYTES_MAX || count == READ_PARTS_MAX {
+            break;
+        }
+        held_bytes += brings_bytes;
+        len_bytes += part_bytes;
+        count += 1;
+    }
+    sources.truncate(count);
+    (sources, held_bytes, len_bytes)
+}
+
+/// The parts that were found of a record, such that they do not keep very much more than themselves in memory.
+fn unshared(pointer: &RecordPointer, parts: Vec<Bytes>) -> Vec<Bytes> {
+    let unshared =
+        |part: Bytes| match part.len() * SHARED_PART_MIN < pointer.file_len_bytes as usize {
+            true => Bytes::copy_from_slice(&part),
+            false => part,
+        };
+    parts.into_iter().map(unshared).collect()
+}
+
 /// Follows whether a file is written in order.
 fn note_write(state: &mut State, offset: u64, end: u64) {
     // Pipelined writes of one stream arrive a little out of order.
@@ -308,6 +374,14 @@ fn journal_entry(state: &State, ino: Ino, offset: u64, data: Bytes) -> JournalEn
 }
 
 impl Shared {
+    /// Waits until what a read brings into memory beyond the usual fits beside that of others.
+    async fn wide_read_turn(&self, held_bytes: u64) -> Option<SemaphorePermit<'_>> {
+        let wide_bytes = held_bytes.checked_sub(WIDE_READ_BYTES_MIN)?;
+        let units = wide_bytes.div_ceil(WIDE_READS_UNIT_BYTES) as u32;
+        // It is never closed.
+        self.wide_reads.acquire_many(units).await.ok()
+    }
+
     async fn collect(
         self: &Arc<Self>,
         sources: Vec<Source>,
@@ -325,7 +399,7 @@ impl Shared {
                         .segments
                         .read_cached(self.volume, &pointer, range.clone())
                     {
-                        Some(found) => parts.push(found),
+                        Some(found) => parts.push(unshared(&pointer, found)),
                         None => {
                             fetches.push((parts.len(), pointer, range));
                             parts.push(Vec::new());
@@ -337,7 +411,8 @@ impl Shared {
         if !fetches.is_empty() {
             let slots: Vec<usize> = fetches.iter().map(|(slot, ..)| *slot).collect();
             let found = try_join_all(fetches.into_iter().map(|(_, pointer, range)| async move {
-                self.segments.read(self.volume, &pointer, range).await
+                let found = self.segments.read(self.volume, &pointer, range).await;
+                found.map(|found| unshared(&pointer, found))
             }))
             .await?;
             for (slot, found) in slots.into_iter().zip(found) {
@@ -353,7 +428,8 @@ impl Shared {
             return;
         }
         let now = self.now();
-        if is_atime_due(state, now) && self.policy.read().relatime {
+        // Without space for metadata each of these would take some of what deletions need.
+        if is_atime_due(state, now) && self.policy.read().relatime && !self.meta.is_full() {
             state.record.atime = now;
             state.attr_dirty = true;
             self.enqueue(inode, state);
@@ -471,6 +547,18 @@ impl Shared {
 
     /// Puts all data that is in memory only into the journal.
     fn journal_dirty(&self, ino: Ino, state: &mut State) {
+        self.journal_runs(ino, state, Batch::new(), |run| run.journal.is_none());
+    }
+
+    /// Puts runs that are `wanted` into the journal, in one batch with what there is in `batch`; all that are in memory only
+    /// must be among them.
+    pub(crate) fn journal_runs(
+        &self,
+        ino: Ino,
+        state: &mut State,
+        mut batch: Batch,
+        wanted: impl Fn(&Run) -> bool,
+    ) {
         let end = state
             .dirty
             .runs()
@@ -480,10 +568,9 @@ impl Shared {
         state.stable_size_bytes = state
             .stable_size_bytes
             .max(end.min(state.record.size_bytes));
-        let mut batch = Batch::new();
         let mut count = 0;
         for (start, run) in state.dirty.runs() {
-            if run.journal.is_none() {
+            if wanted(run) {
                 // A slice may hold on to a large receive buffer; the log copies it anyway.
                 batch.journal(journal_entry(state, ino, *start, run.data.clone()));
                 count += 1;

@@ -17,7 +17,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, LogPosition, SegmentId};
-use cairn_meta::{Batch, ExtentRecord, Fold, Key, SegmentRecord, SpaceDelta};
+use cairn_meta::{
+    Batch, ExtentRecord, Fold, JOURNAL_DATA_BYTES_MAX, JOURNAL_ENTRY_BYTES, Key, SegmentRecord,
+    SpaceDelta,
+};
 use cairn_segment::{Appended, EncodedRecord, RecordPointer, SegmentInfo, Stream, encode_record};
 use futures_util::FutureExt;
 use futures_util::future::select;
@@ -596,7 +599,8 @@ impl Shared {
 
     /// Flushes files whose journal entries keep the log from being cut.
     fn fold_journal(self: &Arc<Self>) {
-        let Some(through) = self.meta.journal_pressure().fold_through else {
+        let pressure = self.meta.journal_pressure();
+        let Some(through) = pressure.fold_through else {
             return;
         };
         let now = self.env.clock.monotonic();
@@ -606,6 +610,12 @@ impl Shared {
                 let mut state = inode.lock();
                 // After a flush that failed it waits as all others do.
                 if now < state.dirty_since {
+                    continue;
+                }
+                if pressure.holds_log
+                    && state.landing_error.is_some()
+                    && self.carry_journal(ino, &mut state)
+                {
                     continue;
                 }
                 while let Some(job) = self.take_flight(&inode, &mut state, true) {
@@ -621,6 +631,32 @@ impl Shared {
         if !jobs.is_empty() {
             self.send(jobs);
         }
+    }
+
+    /// Puts what the journal has of a file that cannot be flushed at the end of the log, with all else that is in memory
+    /// of it: where it is, it would keep all of the log since, for as long as that takes. False if that is too much for
+    /// one batch, and anything less could bring back after a crash what was overwritten.
+    fn carry_journal(&self, ino: Ino, state: &mut State) -> bool {
+        let through = state.journal_last;
+        let mut batch = Batch::new();
+        batch.fold(Fold {
+            ino,
+            start: 0,
+            end: u64::MAX,
+            through,
+        });
+        let runs = state.dirty.runs().values().map(|run| run.data.len());
+        let fits = runs.clone().all(|len| len <= JOURNAL_DATA_BYTES_MAX)
+            && runs.map(|len| len + JOURNAL_ENTRY_BYTES).sum::<usize>()
+                <= self
+                    .meta
+                    .batch_bytes_max()
+                    .saturating_sub(batch.len_bytes());
+        if !fits || !state.flights.is_empty() {
+            return false;
+        }
+        self.journal_runs(ino, state, batch, |_| true);
+        true
     }
 
     /// Flushes all that there is; background tasks have ended.

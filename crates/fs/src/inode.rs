@@ -52,6 +52,8 @@ fn dir_len_bytes(entry_count: u64) -> u64 {
 /// One inode; operations on it take its lock, never across a wait.
 pub(crate) struct Inode {
     pub ino: Ino,
+    /// What it counts for in [`InodeTable`].
+    weight: usize,
     state: Mutex<State>,
 }
 
@@ -129,6 +131,7 @@ impl Inode {
     pub fn new(ino: Ino, state: State) -> Arc<Self> {
         Arc::new(Self {
             ino,
+            weight: 1 + state.record.symlink_target.len() / INODE_BYTES,
             state: Mutex::new(state),
         })
     }
@@ -307,6 +310,8 @@ impl State {
     }
 }
 
+/// About what an inode takes in memory; one with a long target of a symbolic link counts for several.
+const INODE_BYTES: usize = 1 << 10;
 const SHARD_COUNT: usize = 64;
 /// Entries looked at for one that can be forgotten, when a shard is full.
 const EVICT_LOOK_COUNT: usize = 32;
@@ -321,6 +326,7 @@ pub(crate) struct InodeTable {
 #[derive(Default)]
 struct TableShard {
     inodes: FxHashMap<Ino, Arc<Inode>>,
+    weight: usize,
     /// The order in which to look for inodes to forget.
     clock: std::collections::VecDeque<Ino>,
     /// Grows with each inode that is forgotten: a record read before that may be old.
@@ -395,10 +401,11 @@ impl InodeTable {
     }
 
     fn add(&self, shard: &mut TableShard, inode: Arc<Inode>) {
-        if shard.inodes.len() >= self.shard_count_max {
+        if shard.weight >= self.shard_count_max {
             self.evict(shard);
         }
         shard.clock.push_back(inode.ino);
+        shard.weight += inode.weight;
         let old = shard.inodes.insert(inode.ino, inode);
         assert!(old.is_none());
     }
@@ -407,7 +414,7 @@ impl InodeTable {
     /// nobody can start to, and an inode that differs from the metadata is in the flush queue.
     fn evict(&self, shard: &mut TableShard) {
         for _ in 0..EVICT_LOOK_COUNT.min(shard.clock.len()) {
-            if shard.inodes.len() < self.shard_count_max {
+            if shard.weight < self.shard_count_max {
                 break;
             }
             let Some(ino) = shard.clock.pop_front() else {
@@ -415,7 +422,8 @@ impl InodeTable {
             };
             match shard.inodes.get(&ino) {
                 Some(inode) if Arc::strong_count(inode) > 1 => shard.clock.push_back(ino),
-                Some(_) => {
+                Some(inode) => {
+                    shard.weight -= inode.weight;
                     shard.inodes.remove(&ino);
                     shard.evictions += 1;
                     self.evicted.fetch_add(1, Ordering::Relaxed);

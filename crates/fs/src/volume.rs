@@ -168,6 +168,8 @@ pub(crate) struct Shared {
     pub queue: FlushQueue,
     pub flight_permits: Arc<Semaphore>,
     pub read_ahead_permits: Arc<Semaphore>,
+    /// Of reads that bring very much more into memory than they give out.
+    pub wide_reads: Semaphore,
     /// Of who waits near the volume's limit; nobody adds dirty bytes meanwhile.
     pub near_limit: Semaphore,
     /// Held while a directory moves to another parent, so that no two moves make a cycle.
@@ -266,6 +268,7 @@ impl Fs {
             queue: FlushQueue::default(),
             flight_permits: Arc::new(Semaphore::new(FLIGHTS_MAX)),
             read_ahead_permits: Arc::new(Semaphore::new(crate::data::READ_AHEAD_TASKS_MAX)),
+            wide_reads: Semaphore::new(crate::data::WIDE_READS_UNITS),
             near_limit: Semaphore::new(1),
             directory_moves: Mutex::new(()),
             gc_wake: Notify::new(),
@@ -491,9 +494,9 @@ impl Shared {
         inode: &Inode,
         range: &Range<u64>,
         needed: &Range<u64>,
-        ahead: Ahead,
+        mut ahead: Ahead,
     ) -> Result<usize, FsError> {
-        let next = |state: &State| {
+        let next = |state: &State, ahead: Ahead| {
             let missing = state.extents.missing(range)?;
             Some(match ahead {
                 Ahead::Some => missing,
@@ -504,16 +507,24 @@ impl Shared {
         loop {
             let (missing, version) = {
                 let state = inode.lock();
-                match next(&state) {
+                match next(&state, ahead) {
                     None => return Ok(count),
                     Some(missing) => (missing, state.extents.version()),
                 }
             };
-            let (extents, end) = self.stored_extents(inode.ino, &missing)?;
+            let (extents, end) = match self.stored_extents(inode.ino, &missing) {
+                // Only what nobody asked for may be damaged.
+                Err(FsError::Io(_)) if missing.end > range.end => {
+                    ahead = Ahead::None;
+                    continue;
+                }
+                stored => stored?,
+            };
             let mut state = inode.lock();
             // Read without the lock: what changed meanwhile may be missing, and somebody else may have
             // loaded the same, so it is looked at again.
-            if state.extents.version() == version && next(&state) == Some(missing.clone()) {
+            let is_current = state.extents.version() == version;
+            if is_current && next(&state, ahead) == Some(missing.clone()) {
                 self.trim_extents(&mut state, needed);
                 count += extents.len();
                 state.extents.load(missing.start..end, extents);
@@ -527,15 +538,16 @@ impl Shared {
         let mut extents: Vec<Extent> = Vec::new();
         let mut end = range.end;
         self.scan_extents(&from, &to, |extent| {
-            let inside = extent.start < range.end;
-            if inside {
+            let is_last = extent.end >= range.end;
+            if extent.start < range.end {
                 extents.push(extent);
             }
             if extents.len() == LOAD_EXTENTS_MAX {
                 end = extents.last().map_or(end, |extent| extent.end.min(end));
                 return false;
             }
-            inside
+            // One that begins behind the range ends behind it, too; the next may be damaged.
+            !is_last
         })?;
         Ok((extents, end))
     }

@@ -245,6 +245,15 @@ fn a_disk_without_space_for_metadata_stops_only_what_adds() {
             assert!(read_all(fs, attr.ino).await == pattern(10_000, 9));
             let gone = fs.lookup(&ROOT_USER, ROOT_INO, b"file1").await;
             assert_eq!(gone.unwrap_err(), FsError::NotFound);
+            // Times of access would take what deletions need.
+            let before = fs.meta().stats().submitted;
+            for file in 30..40 {
+                let name = format!("file{file}").into_bytes();
+                let (attr, _) = fs.lookup(&ROOT_USER, ROOT_INO, &name).await.unwrap();
+                assert!(read_all(fs, attr.ino).await == pattern(10_000, file));
+            }
+            world.run_for(4).await;
+            assert_eq!(fs.meta().stats().submitted, before);
             if round == 0 {
                 world = world.crash(7, Crash::LoseUnsynced).await;
             }

@@ -15,6 +15,8 @@ pub const JOURNAL_DATA_BYTES_MAX: usize = 1 << 20;
 
 /// What one operation is charged beside its bytes: framing, and the counters it may make the group carry.
 const OPERATION_BYTES: usize = 64;
+/// What a journal entry is charged beside its data.
+pub const JOURNAL_ENTRY_BYTES: usize = 2 * OPERATION_BYTES;
 const SEGMENT_OPERATION_BYTES: usize = 512;
 
 /// Names a submitted batch: its place in the log.
@@ -171,7 +173,7 @@ impl Batch {
     /// Adds the data of a small synchronous write. Panics above [`JOURNAL_DATA_BYTES_MAX`].
     pub fn journal(&mut self, entry: JournalEntry) -> &mut Self {
         assert!(entry.data.len() <= JOURNAL_DATA_BYTES_MAX);
-        self.len_bytes += entry.data.len() + 2 * OPERATION_BYTES;
+        self.len_bytes += entry.data.len() + JOURNAL_ENTRY_BYTES;
         self.journal.push(entry);
         self
     }

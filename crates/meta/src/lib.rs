@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
+mod carry;
 mod committer;
 mod counters;
 mod disks;
@@ -28,7 +29,8 @@ mod tasks;
 pub use cairn_segment::pointer;
 
 pub use batch::{
-    BATCH_BYTES_MAX, Batch, Fold, JOURNAL_DATA_BYTES_MAX, JournalEntry, SpaceDelta, Ticket,
+    BATCH_BYTES_MAX, Batch, Fold, JOURNAL_DATA_BYTES_MAX, JOURNAL_ENTRY_BYTES, JournalEntry,
+    SpaceDelta, Ticket,
 };
 pub use error::{MetaError, MetaErrorKind};
 pub use extent::decode_extent;

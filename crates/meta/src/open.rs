@@ -14,7 +14,8 @@ use cairn_base::{DiskId, Epoch, Generation, LogPosition, SegmentId, VolumeId};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
-use crate::batch::Batch;
+use crate::batch::{Batch, JournalEntry};
+use crate::carry::forget_earlier_starts;
 use crate::committer::{Backlog, Committer, GROUP_BYTES_MAX, writes_of};
 use crate::counters::Counters;
 use crate::disks::DiskSet;
@@ -132,20 +133,14 @@ pub(crate) async fn open(
         start: LogPosition(recovered.end.0 + 1),
     };
     let tasks = Tasks::new(env.spawner.clone());
-    let log = start_term(&env, &tasks, &settings, &disks, &mut recovered, term).await?;
-    let replay = replay(&*chosen.state, chosen.applied, &recovered)?;
-    let recovery = Recovered {
-        epoch: term.epoch,
-        replayed_entries: replay.entries,
-        journal: match planted::is(Bug::JournalNotReplayed) {
-            true => Vec::new(),
-            false => replay.journal.finish(),
-        },
-    };
+    // What takes most memory comes before the term: who dies of it has not used one up.
+    let entries = journal_of(&recovered)?;
     let mut journal = JournalIndex::default();
-    for entry in &recovery.journal {
+    for entry in &entries {
         journal.insert(entry);
     }
+    let log = start_term(&env, &tasks, &settings, &disks, &mut recovered, term).await?;
+    let replay = replay(&*chosen.state, chosen.applied, &recovered)?;
     let counters = load_counters(&*chosen.state, &replay.backlog)?;
     let start = Start {
         clock: env.clock.clone(),
@@ -168,6 +163,16 @@ pub(crate) async fn open(
     };
     drop(recovered);
     let store = start.run(log).await?;
+    let entries = if store.shared.names_too_many_starts() {
+        forget_earlier_starts(&store, entries).await?
+    } else {
+        entries
+    };
+    let recovery = Recovered {
+        epoch: term.epoch,
+        replayed_entries: replay.entries,
+        journal: entries,
+    };
     Ok((store, recovery))
 }
 
@@ -175,6 +180,7 @@ pub(crate) async fn open(
 fn within_limits(mut settings: MetaSettings) -> MetaSettings {
     let align = IO_ALIGN_BYTES as u64;
     settings.copies = settings.copies.clamp(1, SET_COUNT_MAX);
+    settings.starts_named_max = settings.starts_named_max.min(TERM_COUNT_MAX / 2);
     settings.log_file_bytes = settings
         .log_file_bytes
         .clamp(LOG_FILE_BYTES_MIN, LOG_FILE_BYTES_MAX)
@@ -431,9 +437,34 @@ fn largest_record(recovered: &RecoveredLog) -> u64 {
 struct Replay {
     entries: u64,
     applied: AppliedRecord,
-    journal: JournalReplay,
     /// What the state had no space for.
     backlog: Backlog,
+}
+
+/// What of the log is in the journal still.
+fn journal_of(recovered: &RecoveredLog) -> Result<Vec<JournalEntry>, MetaError> {
+    let mut journal = JournalReplay::default();
+    if planted::is(Bug::JournalNotReplayed) {
+        return Ok(Vec::new());
+    }
+    for record in replayed(recovered) {
+        let group = Group::decode(&record.payload, record.first, record.last)?;
+        for entry in group.journal {
+            journal.insert(entry);
+        }
+        for fold in &group.folds {
+            if !planted::is(Bug::JournalFoldIgnored) {
+                journal.fold(fold);
+            }
+        }
+    }
+    Ok(journal.finish())
+}
+
+fn replayed(recovered: &RecoveredLog) -> impl Iterator<Item = &recover::RecoveredRecord> {
+    let skipped = usize::from(planted::is(Bug::LogLastRecordNotReplayed));
+    let count = recovered.records.len().saturating_sub(skipped);
+    recovered.records.iter().take(count)
 }
 
 fn replay(
@@ -444,23 +475,11 @@ fn replay(
     let mut replay = Replay {
         entries: 0,
         applied,
-        journal: JournalReplay::default(),
         backlog: Backlog::default(),
     };
-    let skipped = usize::from(planted::is(Bug::LogLastRecordNotReplayed));
-    let count = recovered.records.len().saturating_sub(skipped);
-    for record in recovered.records.iter().take(count) {
-        let group = Group::decode(&record.payload, record.first, record.last)?;
-        for entry in &group.journal {
-            replay.journal.insert(entry.clone());
-        }
-        for fold in &group.folds {
-            if planted::is(Bug::JournalFoldIgnored) {
-                continue;
-            }
-            replay.journal.fold(fold);
-        }
+    for record in replayed(recovered) {
         if record.last > replay.applied.position {
+            let group = Group::decode(&record.payload, record.first, record.last)?;
             replay.entries += group.puts.len() as u64;
             let applied = AppliedRecord {
                 position: record.last,
@@ -631,13 +650,7 @@ impl Start {
                 "many starts have ended before the copies of the metadata's state were made; see why the server ends"
             );
         }
-        if shared.term_count > TERM_COUNT_MAX / 2 {
-            // Whatever ends this start, too, comes later than what lets the log forget the earlier ones.
-            if let Err(error) = shared.ship_now().await {
-                tracing::warn!("shipping a checkpoint: {error}");
-            }
-            store.durable(store.submit(Batch::new())).await?;
-        } else if ships {
+        if ships && !shared.names_too_many_starts() {
             shared.ship_in_background();
         }
         shared.log_start.fetch_max(1, Ordering::AcqRel);

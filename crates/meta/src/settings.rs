@@ -3,6 +3,7 @@
 use cairn_base::{DiskId, LogPosition};
 
 use crate::batch::BATCH_BYTES_MAX;
+use crate::log::format::TERM_COUNT_MAX;
 
 /// Smallest log file that makes sense, in bytes.
 pub const LOG_FILE_BYTES_MIN: u64 = 64 << 10;
@@ -49,6 +50,9 @@ pub struct MetaSettings {
     pub write_buffer_bytes: usize,
     /// Files that the state keeps open.
     pub open_files_max: u32,
+    /// Above so many starts that the log still names, a start has it forget the earlier ones before it returns; at most
+    /// half of what it can name.
+    pub starts_named_max: usize,
 }
 
 impl MetaSettings {
@@ -62,6 +66,7 @@ impl MetaSettings {
             cache,
             write_buffer_bytes: 32 << 20,
             open_files_max: 256,
+            starts_named_max: TERM_COUNT_MAX / 2,
         }
     }
 
@@ -94,6 +99,8 @@ pub struct JournalPressure {
     pub oldest: Option<LogPosition>,
     /// When set, entries at or before it should be folded now, so that the log can be cut.
     pub fold_through: Option<LogPosition>,
+    /// Whether the log could be cut now but for the oldest entry.
+    pub holds_log: bool,
 }
 
 /// Where one copy of the log or the state is.

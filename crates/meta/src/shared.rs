@@ -24,7 +24,7 @@ use crate::error::MetaError;
 use crate::journal::JournalIndex;
 use crate::keys::Key;
 use crate::log::LogStatus;
-use crate::log::format::{TERM_COUNT_MAX, Term};
+use crate::log::format::Term;
 use crate::log::group::Group;
 use crate::progress::Progress;
 use crate::records::AppliedRecord;
@@ -301,6 +301,17 @@ impl Shared {
     /// Where the log must be kept from when a group that begins at `first` is durable: the oldest of
     /// the newest states goes on from there, and no journal entry before is needed. It only grows.
     pub fn log_needed_from(&self, first: LogPosition) -> LogPosition {
+        if let Some(oldest) = self.states_through() {
+            let journal = self.journal.lock().oldest();
+            let journal = journal.filter(|_| !planted::is(Bug::LogCutTooEarly));
+            let needed = needed_from(oldest, journal).min(first);
+            self.log_start.fetch_max(needed.0, Ordering::AcqRel);
+        }
+        LogPosition(self.log_start.load(Ordering::Acquire))
+    }
+
+    /// How far the oldest of the states that count goes; `None` if there are too few to cut the log.
+    pub fn states_through(&self) -> Option<LogPosition> {
         let wanted = self.copies_possible();
         let mut positions = self.state_positions(|disk| self.disks.is_healthy(disk));
         if positions.len() < wanted {
@@ -308,21 +319,15 @@ impl Shared {
             positions = self.state_positions(|disk| self.disks.may_be_needed(disk));
         }
         positions.sort_unstable_by(|a, b| b.cmp(a));
-        let mut oldest = wanted.checked_sub(1).and_then(|index| positions.get(index));
+        let oldest = wanted.checked_sub(1).and_then(|index| positions.get(index));
         // With fewer states than there can be, an older copy that the log still goes on from is worth keeping, but not
         // for ever: a disk may have no space for another for as long as it likes. New copies are made from what is
         // applied, and need nothing of the log before that. Until all were tried, the log may have more copies than the
         // state.
         if oldest.is_none() && self.log_is_too_long() && self.were_all_asked_for_states() {
-            oldest = positions.last();
+            return positions.last().copied();
         }
-        if let Some(oldest) = oldest {
-            let journal = self.journal.lock().oldest();
-            let journal = journal.filter(|_| !planted::is(Bug::LogCutTooEarly));
-            let needed = needed_from(*oldest, journal).min(first);
-            self.log_start.fetch_max(needed.0, Ordering::AcqRel);
-        }
-        LogPosition(self.log_start.load(Ordering::Acquire))
+        oldest.copied()
     }
 
     /// Whether every disk has a copy of the state, or could not take one.
@@ -344,7 +349,12 @@ impl Shared {
     /// can be named in it.
     fn log_is_too_long(&self) -> bool {
         let log_bytes = self.log_status.lock().retained_bytes;
-        log_bytes > self.settings.log_bytes_max || self.term_count > TERM_COUNT_MAX / 2
+        log_bytes > self.settings.log_bytes_max || self.names_too_many_starts()
+    }
+
+    /// Whether the log names so many starts that it must forget the earlier ones now.
+    pub fn names_too_many_starts(&self) -> bool {
+        self.term_count > self.settings.starts_named_max
     }
 
     /// Counts log bytes; starts a shipment when there are enough of them, or when a disk failed.

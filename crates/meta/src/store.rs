@@ -332,6 +332,7 @@ impl MetaStore {
             (journal.oldest(), journal.data_bytes())
         };
         let is_high = log_bytes > log_bytes_max / 100 * FOLD_PERCENT;
+        let states = self.shared.states_through();
         JournalPressure {
             data_bytes,
             log_bytes,
@@ -340,7 +341,13 @@ impl MetaStore {
             fold_through: oldest
                 .filter(|_| is_high)
                 .map(|_| self.shared.progress.durable()),
+            holds_log: oldest.is_some_and(|oldest| states.is_some_and(|states| oldest <= states)),
         }
+    }
+
+    /// Most bytes of one batch, by [`Batch::len_bytes`]; a larger one is refused.
+    pub fn batch_bytes_max(&self) -> usize {
+        self.shared.settings.batch_bytes_max()
     }
 
     /// Files with journal entries at or before `through` that are not folded, in no order.

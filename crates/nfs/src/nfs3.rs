@@ -111,6 +111,7 @@ pub fn start(
         Procedure::SymLink => {
             let args: v3::SymLinkArgs<'_> = args.get()?;
             let (name, target) = (args.place.name.0.into(), args.target.0.into());
+            *held_bytes += args.target.0.len();
             Once(Box::pin(request.symlink(name, args.attributes, target)))
         }
         Procedure::MkNod => {

@@ -30,6 +30,12 @@ pub enum Content {
     Foreign { example: String },
     /// The folder is there but cannot be used; the text says why.
     Unusable(String),
+    /// A disk with a pool file of a version that only newer programs know.
+    Newer {
+        identity: Option<DiskIdentity>,
+        found: u32,
+        known: u32,
+    },
     /// A disk of a pool, or one that was becoming it.
     Disk {
         identity: Option<DiskIdentity>,
@@ -69,6 +75,15 @@ pub enum AssembleError {
     Foreign { label: String, example: String },
     #[error("{label} cannot be used: {why}")]
     Unusable { label: String, why: String },
+    #[error(
+        "{label} has a pool file of version {found}, and this program knows those up to {known}: start a newer \
+         program. Nothing was changed"
+    )]
+    Newer {
+        label: String,
+        found: u32,
+        known: u32,
+    },
     #[error(
         "the data folders are of different pools: {first_label} is of pool {first}, {second_label} of \
          pool {second}; give the disks of one pool"
@@ -123,6 +138,7 @@ pub fn failures_tolerated(disk_count: usize) -> usize {
 
 /// Decides. `found` has one entry per data folder.
 pub fn plan(found: &[Found]) -> Result<Plan, AssembleError> {
+    require_known(found)?;
     require_one_pool(found)?;
     let newest = found
         .iter()
@@ -134,6 +150,23 @@ pub fn plan(found: &[Found]) -> Result<Plan, AssembleError> {
     match newest {
         Some(state) => open(found, state.clone()),
         None => create(found),
+    }
+}
+
+/// What a newer program wrote is newer than any copy that can be read here: a disk that was away then is an old copy,
+/// and a pool that went on from it would take the place of what the others have.
+fn require_known(found: &[Found]) -> Result<(), AssembleError> {
+    found.iter().try_for_each(|folder| match folder.content {
+        Content::Newer { found, known, .. } => Err(newer(folder, found, known)),
+        _ => Ok(()),
+    })
+}
+
+fn newer(folder: &Found, found: u32, known: u32) -> AssembleError {
+    AssembleError::Newer {
+        label: folder.label.clone(),
+        found,
+        known,
     }
 }
 
@@ -177,6 +210,7 @@ fn create(found: &[Found]) -> Result<Plan, AssembleError> {
                 let why = why.clone();
                 return Err(AssembleError::Unusable { label, why });
             }
+            Content::Newer { found, known, .. } => return Err(newer(folder, *found, *known)),
             Content::Disk { .. } => return Err(AssembleError::NoPoolFile),
         }
     }
@@ -243,7 +277,15 @@ fn open(found: &[Found], mut state: PoolState) -> Result<Plan, AssembleError> {
             Content::Absent => "the folder is not there".to_owned(),
             Content::Blank => "the folder is empty".to_owned(),
             Content::Foreign { .. } => "the folder has other files".to_owned(),
+            // It may be a disk that was moved, and works in a moment.
+            Content::Unusable(why) if by_label.is_none() => {
+                return Err(AssembleError::Unusable {
+                    label: folder.label.clone(),
+                    why: why.clone(),
+                });
+            }
             Content::Unusable(why) => why.clone(),
+            Content::Newer { found, known, .. } => return Err(newer(folder, *found, *known)),
         };
         // A disk that broke or was emptied is missing at the place where it was; at any other
         // place such a folder is a mistake of who started the server.
@@ -281,7 +323,7 @@ fn has_left(state: &PoolState, folder: &Found) -> bool {
         | Content::Disk { identity: None, .. } => {
             state.left.iter().any(|disk| disk.label == folder.label)
         }
-        Content::Foreign { .. } => false,
+        Content::Foreign { .. } | Content::Newer { .. } => false,
     }
 }
 
@@ -546,6 +588,38 @@ mod tests {
             other => panic!("{other:?}"),
         }
         assert!(plan(&found[..3]).is_err());
+    }
+
+    /// The one that can be read was away when the others were changed last.
+    #[test]
+    fn disks_of_a_newer_program_are_refused_and_not_passed_over() {
+        let newer = |folder: &mut Found| {
+            let identity = match &folder.content {
+                Content::Disk { identity, .. } => *identity,
+                other => panic!("{other:?}"),
+            };
+            folder.content = Content::Newer {
+                identity,
+                found: 9,
+                known: 3,
+            };
+        };
+        let mut found = members(3);
+        found[..2].iter_mut().for_each(newer);
+        let text = match plan(&found) {
+            Err(error @ AssembleError::Newer { .. }) => error.to_string(),
+            other => panic!("{other:?}"),
+        };
+        assert!(
+            text.contains("/data/1") && text.contains("version 9"),
+            "{text}"
+        );
+        // As few as one, and also where no other has anything.
+        let mut found = members(6);
+        newer(&mut found[5]);
+        assert!(matches!(plan(&found), Err(AssembleError::Newer { .. })));
+        let alone = plan(&found[5..]);
+        assert!(matches!(alone, Err(AssembleError::Newer { .. })));
     }
 
     #[test]

@@ -28,7 +28,7 @@ use tokio::sync::watch;
 
 use crate::assemble::{Content, Found, Missing, Plan, plan};
 use crate::error::NodeError;
-use crate::pool::{HandleKey, PoolDisk, PoolState, Stage};
+use crate::pool::{HandleKey, PoolDisk, PoolFileError, PoolState, Stage};
 use crate::pool_store;
 use crate::watch::{HANG_AFTER, Watch};
 
@@ -80,6 +80,8 @@ pub struct PoolDisks {
     pub state: PoolState,
     pub disks: Vec<Arc<ShardDisk>>,
     pub missing: Vec<Missing>,
+    /// Whether all disks are there, each with a pool file that could be read: no other can list a volume then.
+    pub is_whole: bool,
     /// Disks that others went on without, by their pool files: what else they have may be old, too.
     pub behind: Vec<DiskId>,
     /// Where the folders are that the configuration names.
@@ -167,8 +169,17 @@ async fn open_folders(
             };
             let behind = present.iter().filter(is_behind).map(|(_, id)| *id);
             let behind = behind.collect();
+            let has_file = |(index, _): &(usize, DiskId)| {
+                folders.get(*index).and_then(Folder::version).is_some()
+            };
+            let all_read = present.iter().all(has_file);
             let opened = open_members(env, config, state, members, missing).await?;
-            Ok(PoolDisks { behind, ..opened })
+            let is_whole = opened.is_whole && all_read;
+            Ok(PoolDisks {
+                behind,
+                is_whole,
+                ..opened
+            })
         }
     }
 }
@@ -384,7 +395,9 @@ impl Folder {
 
     fn identity(&self) -> Option<DiskId> {
         match &self.content {
-            Content::Disk { identity, .. } => identity.as_ref().map(|identity| identity.disk),
+            Content::Disk { identity, .. } | Content::Newer { identity, .. } => {
+                identity.as_ref().map(|identity| identity.disk)
+            }
             _ => None,
         }
     }
@@ -422,15 +435,25 @@ async fn read(disk: &Arc<dyn Disk>, content: Content) -> Result<Content, String>
     if !matches!(content, Content::Disk { .. }) {
         return Ok(content);
     }
-    let identity = ShardDisk::identity(disk).await.map_err(|e| e.to_string())?;
-    let state = match pool_store::load(disk).await.map_err(|e| e.to_string())? {
+    let loaded = pool_store::load(disk).await.map_err(|e| e.to_string())?;
+    let identity = ShardDisk::identity(disk).await.map_err(|e| e.to_string());
+    let state = match loaded {
         Some(Ok(state)) => Some(state),
+        // Not a damaged one, which others may take the place of. Such a disk may have an identity of a newer version.
+        Some(Err(PoolFileError::Version { found, known })) if found > known => {
+            return Ok(Content::Newer {
+                identity: identity.unwrap_or(None),
+                found,
+                known,
+            });
+        }
         Some(Err(error)) => {
             tracing::error!(disk = disk.label(), %error, "the pool file of this disk is not used");
             None
         }
         None => None,
     };
+    let identity = identity?;
     Ok(Content::Disk { identity, state })
 }
 
@@ -654,6 +677,7 @@ async fn open_members(
     Ok(PoolDisks {
         state,
         disks,
+        is_whole: missing.is_empty(),
         missing,
         behind: Vec::new(),
         named: Vec::new(),
@@ -757,6 +781,32 @@ mod tests {
             .unwrap();
         let found: Vec<_> = folders.iter().filter_map(Folder::identity).collect();
         assert_eq!(found, [1, 2, 3, 4].map(DiskId));
+    }
+
+    #[tokio::test]
+    async fn a_pool_file_of_a_newer_program_is_told_from_a_damaged_one() {
+        let root = tempfile::tempdir().unwrap();
+        let settings = cairn_config::Settings {
+            data: vec![root.path().to_owned()],
+            ..cairn_config::Settings::default()
+        };
+        let config = settings.resolve(1).unwrap();
+        let place = root.path().join("disk");
+        let disk = member(&place, 5).await;
+        pool_store::save_one(disk.disk(), &example(3))
+            .await
+            .unwrap();
+        drop(disk);
+        let file = place.join(pool_store::POOL_NAME);
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, text.replacen("cairn-pool 3", "cairn-pool 9", 1)).unwrap();
+        let look = Folder::look(&place, &config).await.unwrap();
+        assert!(matches!(look.content, Content::Newer { found: 9, .. }));
+        assert_eq!(look.identity(), Some(DiskId(5)));
+        drop(look);
+        std::fs::write(&file, text.replacen("main", "mail", 1)).unwrap();
+        let look = Folder::look(&place, &config).await.unwrap();
+        assert!(matches!(look.content, Content::Disk { state: None, .. }));
     }
 
     /// A folder with a look that hangs is not looked at again until that ends; one whose look has ended is.

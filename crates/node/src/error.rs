@@ -10,7 +10,7 @@ use crate::assemble::AssembleError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// The folders are not what this server may use; an operator has to decide.
+    /// The folders are not what this server may use, or too few of them are there.
     #[error(transparent)]
     Assemble(#[from] AssembleError),
     /// Another process has the disk; `pid` is `None` when it did not say which.
@@ -33,8 +33,12 @@ pub enum NodeError {
         source: std::io::Error,
         hint: String,
     },
+    /// There is no token in it, or this user may not use it.
     #[error("the admin token at {path}: {why}")]
     Token { path: PathBuf, why: String },
+    /// Its disk does not say what is in it, or does not take it.
+    #[error("the admin token at {path}: {why}")]
+    TokenDisk { path: PathBuf, why: String },
     #[error("making the volume \"{name}\": {why}")]
     FirstVolume { name: String, why: String },
     #[error("starting the NFS server: {0}")]
@@ -55,18 +59,31 @@ fn holder(pid: Option<u32>) -> String {
 /// What a caller can do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeErrorKind {
-    /// Fix how the server is started.
+    /// Fix how the server is started: to try again changes nothing.
     Refused,
-    /// A disk, a port or the system failed.
+    /// A disk, a port or the system failed. What is in the way may be gone by itself when it is tried again.
     Failed,
 }
 
 impl NodeError {
     pub fn kind(&self) -> NodeErrorKind {
         match self {
-            Self::Assemble(_) | Self::Token { .. } => NodeErrorKind::Refused,
+            Self::Assemble(error) => match error {
+                AssembleError::Foreign { .. }
+                | AssembleError::Newer { .. }
+                | AssembleError::TwoPools { .. }
+                | AssembleError::NotAMember { .. }
+                | AssembleError::Twice { .. } => NodeErrorKind::Refused,
+                // Drives may be attached later than the server starts, also the one with the only pool file that can
+                // be read; and one may fail to answer once.
+                AssembleError::Unusable { .. }
+                | AssembleError::NoPoolFile
+                | AssembleError::TooManyMissing { .. } => NodeErrorKind::Failed,
+            },
+            Self::Token { .. } => NodeErrorKind::Refused,
             // It may have ended when it is tried again, which a service manager does.
             Self::InUse { .. }
+            | Self::TokenDisk { .. }
             | Self::Disk(_)
             | Self::Shard(_)
             | Self::Save { .. }
@@ -75,6 +92,122 @@ impl NodeError {
             | Self::Nfs(_)
             | Self::Runtime(_)
             | Self::Metrics(_) => NodeErrorKind::Failed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use cairn_base::DiskId;
+
+    use super::*;
+
+    /// A service manager tries a failed start again, and not a refused one.
+    #[test]
+    fn what_may_pass_by_itself_is_tried_again() {
+        use NodeErrorKind::{Failed, Refused};
+        let text = || "text".to_owned();
+        let cases: Vec<(NodeError, NodeErrorKind)> = vec![
+            (
+                AssembleError::Foreign {
+                    label: text(),
+                    example: text(),
+                }
+                .into(),
+                Refused,
+            ),
+            (
+                AssembleError::Unusable {
+                    label: text(),
+                    why: text(),
+                }
+                .into(),
+                Failed,
+            ),
+            (
+                AssembleError::Newer {
+                    label: text(),
+                    found: 4,
+                    known: 3,
+                }
+                .into(),
+                Refused,
+            ),
+            (
+                AssembleError::TwoPools {
+                    first: text(),
+                    first_label: text(),
+                    second: text(),
+                    second_label: text(),
+                }
+                .into(),
+                Refused,
+            ),
+            (
+                AssembleError::NotAMember {
+                    label: text(),
+                    pool: text(),
+                    members: text(),
+                }
+                .into(),
+                Refused,
+            ),
+            (
+                AssembleError::Twice {
+                    first: text(),
+                    second: text(),
+                    id: DiskId(1),
+                }
+                .into(),
+                Refused,
+            ),
+            (AssembleError::NoPoolFile.into(), Failed),
+            (
+                AssembleError::TooManyMissing {
+                    needed: 2,
+                    members: 3,
+                    present: 1,
+                    missing: text(),
+                }
+                .into(),
+                Failed,
+            ),
+            (
+                NodeError::InUse {
+                    disk: text(),
+                    pid: None,
+                },
+                Failed,
+            ),
+            (
+                NodeError::Save {
+                    needed: 2,
+                    saved: 1,
+                    detail: text(),
+                },
+                Failed,
+            ),
+            (
+                NodeError::Token {
+                    path: PathBuf::new(),
+                    why: text(),
+                },
+                Refused,
+            ),
+            (
+                NodeError::TokenDisk {
+                    path: PathBuf::new(),
+                    why: text(),
+                },
+                Failed,
+            ),
+            (NodeError::Nfs(text()), Failed),
+            (NodeError::Runtime(io::ErrorKind::Other.into()), Failed),
+        ];
+        for (error, want) in cases {
+            assert_eq!(error.kind(), want, "{error:?}");
         }
     }
 }

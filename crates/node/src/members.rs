@@ -20,6 +20,7 @@ use cairn_shard::ShardDisk;
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
+use tokio::sync::MutexGuard;
 
 use crate::assemble::Content;
 use crate::convert;
@@ -75,6 +76,23 @@ impl Inner {
 
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Begins a change of the pool, which goes on alone until what this returns is dropped. None begins any more when
+    /// the node stops: its volumes are closed then.
+    pub async fn begin_change(&self) -> Result<MutexGuard<'_, u64>, ChangeFailure> {
+        let tried = self.changes.lock().await;
+        self.require_running()?;
+        Ok(tried)
+    }
+
+    fn require_running(&self) -> Result<(), ChangeFailure> {
+        match self.is_stopping() {
+            false => Ok(()),
+            true => Err(ChangeFailure::Impossible(
+                "the server is stopping: try again when it has started anew".to_owned(),
+            )),
+        }
     }
 
     /// The disk that the beginning of an id means.
@@ -147,7 +165,7 @@ impl Inner {
     ) -> Result<DiskId, ChangeFailure> {
         let _joining = self.joining.lock().await;
         let disk = self.make_ready(path, wipe_it, None).await?;
-        let mut tried = self.changes.lock().await;
+        let mut tried = self.begin_change().await?;
         let id = self.take_in(&mut tried, disk, None).await?;
         drop(tried);
         self.after_a_change().await;
@@ -165,7 +183,7 @@ impl Inner {
         let old = self.find_disk(words)?;
         let disk = self.make_ready(path, wipe_it, Some(old.id)).await?;
         self.require_room_beside(&old, &disk).await?;
-        let mut tried = self.changes.lock().await;
+        let mut tried = self.begin_change().await?;
         let id = self.take_in(&mut tried, disk, Some(old.id)).await?;
         self.store.disk_leaving(old.id, true);
         drop(tried);
@@ -223,7 +241,15 @@ impl Inner {
         let label = folder.label();
         let (config, at) = (self.config.clone(), folder.path.clone());
         let open = move || open_disk(&at, &config);
-        let disk: Arc<dyn Disk> = match (folder.content, folder.disk) {
+        let content = match folder.content {
+            // Whoever says that it may be wiped need not know what is in it.
+            Content::Newer { identity, .. } => Content::Disk {
+                identity,
+                state: None,
+            },
+            content => content,
+        };
+        let disk: Arc<dyn Disk> = match (content, folder.disk) {
             (Content::Absent | Content::Blank, Some(disk)) => disk,
             (Content::Absent | Content::Blank, None) => self.answer_of(path, open).await??,
             (Content::Disk { identity, state }, _)
@@ -247,7 +273,7 @@ impl Inner {
                     // Not used, and perhaps the only place of something nevertheless.
                     Some(id) => {
                         // No volume is opened anew meanwhile: the store knows no segments of one that is.
-                        let _changes = self.changes.lock().await;
+                        let _changes = self.begin_change().await?;
                         self.require_rebuildable(id)?;
                     }
                     None => {}
@@ -275,6 +301,9 @@ impl Inner {
                 return impossible(format!(
                     "{label} has files that are not Cairn's ({example}); give an empty folder"
                 ));
+            }
+            (Content::Newer { .. }, _) => {
+                return impossible(format!("{label} is a disk of a newer program"));
             }
             (Content::Unusable(why), _) => {
                 return impossible(format!("{label} cannot be used: {why}"));
@@ -351,7 +380,7 @@ impl Inner {
         draining: bool,
     ) -> Result<DiskId, ChangeFailure> {
         let disk = self.find_disk(words)?;
-        let mut tried = self.changes.lock().await;
+        let mut tried = self.begin_change().await?;
         let mut state = PoolState::clone(&self.pool.load());
         if draining && !disk.leaving {
             self.require_room(&state, disk.id)?;
@@ -445,7 +474,7 @@ impl Inner {
     ) -> Result<Option<Arc<ShardDisk>>, ChangeFailure> {
         let disk = self.find_disk(words)?;
         let impossible = |why: String| Err(ChangeFailure::Impossible(why));
-        let mut tried = self.changes.lock().await;
+        let mut tried = self.begin_change().await?;
         let mut state = PoolState::clone(&self.pool.load());
         if state.disks.len() == 1 {
             return impossible("it is the only disk".to_owned());
@@ -544,6 +573,8 @@ impl Inner {
         if let Err(why) = self.metadata_off(disk.id).await {
             return impossible(why);
         }
+        // It may have taken long. What of volumes were closed meanwhile it passed over.
+        self.require_all_served()?;
         state.remove_disk(disk.id);
         self.save(tried, state).await
     }
@@ -556,6 +587,7 @@ impl Inner {
         force: bool,
     ) -> Result<(), ChangeFailure> {
         let shards = self.shards_by_disk().get(&disk.id).copied().unwrap_or(0);
+        self.require_all_served()?;
         if shards > 0 && !force {
             return Err(ChangeFailure::Impossible(format!(
                 "{shards} shards are on it: drain it first (`cairn disk drain`), or with --force have them rebuilt from the others"
@@ -599,7 +631,11 @@ impl Inner {
         }
     }
 
+    /// Whether it is known what all volumes have on disks. Asked after that was looked at, and again after whatever was
+    /// waited for since: a node that stops may close its volumes at any time, and nothing is anywhere then, it seems.
+    /// Closed ones do not come back, so those that are all there now were there before.
     fn require_all_served(&self) -> Result<(), ChangeFailure> {
+        self.require_running()?;
         let pool = self.pool.load();
         let is_served = |volume: &&PoolVolume| {
             matches!(self.service(volume.id), Some(VolumeService::Serving(_)))
@@ -675,7 +711,7 @@ impl Inner {
                 }
             }
         }
-        Ok(())
+        self.require_all_served()
     }
 
     /// A replaced disk with nothing on it leaves by itself. Says what is in the way, if anything is.
@@ -707,7 +743,9 @@ impl Inner {
         for fs in self.serving_all() {
             {
                 // Nobody changes the settings meanwhile.
-                let _changes = self.changes.lock().await;
+                let Ok(_changes) = self.begin_change().await else {
+                    return;
+                };
                 let pool = self.pool.load_full();
                 if let Some(volume) = pool.volumes.iter().find(|volume| volume.id == fs.volume()) {
                     self.set_copies(&fs, &volume.settings).await;
@@ -730,7 +768,41 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use std::future::ready;
+
+    use cairn_base::real;
+    use futures_util::future::join;
+
     use super::*;
+    use crate::node::tests::{disk_paths, start};
+
+    /// The stop closed the volumes while the removal waited, and then nothing seemed to be on the disk.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_disk_stays_whose_removal_the_end_of_the_node_overtakes() {
+        let root = tempfile::tempdir().expect("a folder");
+        let inner = start(root.path(), real::env(Handle::current())).await;
+        let id = inner.disks()[2].id().to_string();
+        // A move whose new place is not durable yet.
+        let moving = inner.rebuild.commits.clone().read_owned().await;
+        let removing = Box::pin(inner.disk_remove(&id, true));
+        let Either::Right((_, removing)) = select(removing, ready(())).await else {
+            panic!("it does not wait");
+        };
+        let closing = Box::pin(inner.close_volumes());
+        let Either::Right((_, closing)) = select(closing, ready(())).await else {
+            panic!("it does not wait");
+        };
+        drop(moving);
+        let (removed, ()) = join(removing, closing).await;
+        let refused = removed.expect_err("the node stops");
+        assert!(refused.to_string().contains("stopping"), "{refused}");
+        assert_eq!(inner.pool.load().disks.len(), 3);
+        let identity = disk_paths(root.path())[2].join(cairn_shard::IDENTITY_NAME);
+        assert!(identity.exists());
+        // Nor does any other change begin.
+        let drained = inner.disk_drain(&id, true).await;
+        assert!(drained.is_err_and(|error| error.to_string().contains("stopping")));
+    }
 
     /// Each try took one of the few threads, until there were none for anything else.
     #[test]

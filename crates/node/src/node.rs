@@ -6,8 +6,9 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -30,7 +31,7 @@ use crate::convert;
 use crate::disks::PoolDisks;
 use crate::error::NodeError;
 use crate::members::FolderWork;
-use crate::metadata::OpenAgain;
+use crate::metadata::{CLOSE_MAX, OpenAgain};
 use crate::metrics::{Observed, VolumeNumbers};
 use crate::pool::{PoolState, PoolVolume, Stage};
 use crate::pool_store;
@@ -44,6 +45,10 @@ use crate::watch::{HANG_AFTER, Watch};
 const FIRST_VOLUME: &str = "main";
 /// What is left of a deleted volume is waited for so long, and removed all the same.
 const REMOVE_FILES_MAX: Duration = HANG_AFTER;
+/// How often work that may take very long looks whether the node stops.
+const STOP_LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// A change of the pool that is under way when the node stops may take so long to end.
+const CHANGE_END_MAX: Duration = CLOSE_MAX;
 /// Part of the metadata memory that is a read cache; the rest is for write buffers.
 const METADATA_CACHE_PERCENT: u64 = 60;
 /// A volume has up to this many write buffers of metadata at a time.
@@ -75,6 +80,8 @@ pub struct Inner {
     /// The disks that are there, also those that leave.
     pub disks: RwLock<Vec<Arc<ShardDisk>>>,
     pub missing: RwLock<Vec<Missing>>,
+    /// Whether the start found all disks, each with a pool file that could be read.
+    is_whole: bool,
     /// Where the folders are that the configuration names, as of the start.
     pub named: Vec<PathBuf>,
     /// The admin token, unless the configuration names a file for it.
@@ -170,6 +177,7 @@ impl Inner {
             stopping: AtomicBool::new(false),
             disks: RwLock::new(pool.disks),
             missing: RwLock::new(pool.missing),
+            is_whole: pool.is_whole,
             named: pool.named,
             token,
             announced: Arc::default(),
@@ -185,9 +193,8 @@ impl Inner {
     }
 
     /// Opens all volumes. One that cannot be opened is reported and does not stop the others.
-    pub async fn open_volumes(&self) {
+    pub async fn open_volumes(self: &Arc<Self>) {
         let state = self.pool.load_full();
-        self.remove_leftovers(&state).await;
         for volume in &state.volumes {
             let count = state.volumes.len();
             let disks = self.all_meta_disks(Some(volume.id));
@@ -202,6 +209,7 @@ impl Inner {
             self.set_service(volume.id, Some(service));
         }
         self.apply_exports(&state);
+        self.remove_leftovers_later(state);
     }
 
     /// Opens one of `count` volumes, with its metadata on `disks`, of which the first are preferred, and not on those
@@ -298,7 +306,7 @@ impl Inner {
         settings: VolumeSettings,
         exports: Vec<ExportRule>,
     ) -> Result<(), ChangeFailure> {
-        let mut tried = self.changes.lock().await;
+        let mut tried = self.begin_change().await?;
         let mut state = PoolState::clone(&self.pool.load());
         state.check_new(name)?;
         self.store
@@ -363,7 +371,7 @@ impl Inner {
         name: &VolumeName,
         change: impl FnOnce(&mut VolumeSettings),
     ) -> Result<(), ChangeFailure> {
-        let mut tried = self.changes.lock().await;
+        let mut tried = self.begin_change().await?;
         let mut state = PoolState::clone(&self.pool.load());
         let volume = state.volume_mut(name)?;
         change(&mut volume.settings);
@@ -384,7 +392,7 @@ impl Inner {
 
     /// Deletes a volume with its data. An exported one is refused without `force`.
     pub async fn volume_delete(&self, name: &VolumeName, force: bool) -> Result<(), ChangeFailure> {
-        let mut tried = self.changes.lock().await;
+        let mut tried = self.begin_change().await?;
         let mut state = PoolState::clone(&self.pool.load());
         let volume = state.volume(name)?;
         if !volume.exports.is_empty() && !force {
@@ -418,7 +426,7 @@ impl Inner {
         &self,
         change: impl FnOnce(&mut PoolState) -> Result<(), crate::pool::ChangeError>,
     ) -> Result<(), ChangeFailure> {
-        let mut tried = self.changes.lock().await;
+        let mut tried = self.begin_change().await?;
         let mut state = PoolState::clone(&self.pool.load());
         change(&mut state)?;
         self.save(&mut tried, &mut state).await?;
@@ -446,8 +454,17 @@ impl Inner {
             .map_err(|error| first_volume(error.to_string()))
     }
 
-    /// Closes all volumes: flushes, seals, makes the metadata whole.
+    /// Closes all volumes: flushes, seals, makes the metadata whole. The node stops with that.
     pub async fn close_volumes(&self) {
+        // First: a change that saw volumes go without knowing why would take their disks for empty.
+        self.stopping.store(true, Ordering::Release);
+        // One that is under way ends, most likely because it finds that the node stops. One that hangs is not waited
+        // for: it will find that, too.
+        let changes = pin!(self.changes.lock());
+        let _changes = match select(changes, self.env.clock.sleep(CHANGE_END_MAX)).await {
+            Either::Left((changes, _)) => Some(changes),
+            Either::Right(_) => None,
+        };
         self.exports.replace(Vec::new());
         let volumes = std::mem::take(&mut *self.volumes.write());
         let closing = volumes
@@ -654,11 +671,28 @@ impl Inner {
         settings
     }
 
+    /// Starts to delete what deleted or half-made volumes left; ends with the node. It may take very long, and no volume
+    /// waits for it: their ids are never given again. `state`: that of the start, so that volumes which come and go
+    /// meanwhile are none of these.
+    fn remove_leftovers_later(self: &Arc<Self>, state: Arc<PoolState>) {
+        let inner = Arc::clone(self);
+        let task = async move {
+            let stopping = async {
+                while !inner.is_stopping() {
+                    inner.env.clock.sleep(STOP_LOOK_INTERVAL).await;
+                }
+            };
+            // What is left then the next start removes.
+            select(pin!(inner.remove_leftovers(&state)), pin!(stopping)).await;
+        };
+        self.env.spawner.spawn("leftovers", Box::pin(task));
+    }
+
     /// Deletes what deleted or half-made volumes left.
     ///
     /// Only ids that this pool file gave are looked at: volumes that it does not know yet may be
-    /// there if it is an old copy, and those must not be touched. Nor is anything of which another disk, that is not
-    /// there, may say that it is a volume.
+    /// there if it is an old copy, and those must not be touched. Nor is anything of which another disk, that was not
+    /// there at the start or had no readable pool file, may say that it is a volume.
     async fn remove_leftovers(&self, state: &PoolState) {
         let mut leftovers = std::collections::BTreeSet::new();
         for disk in self.disks() {
@@ -681,14 +715,13 @@ impl Inner {
                 }
             }
         }
-        let is_whole = self.missing.read().is_empty();
         for id in leftovers {
             let known = state.volumes.iter().any(|volume| volume.id == id);
             if known || id >= state.volume_next {
                 continue;
             }
-            if !is_whole && !state.deleted.iter().any(|deleted| deleted.id == id) {
-                tracing::warn!(%id, "no pool file here lists a volume with this id; its files stay until a start with all disks");
+            if !self.is_whole && !state.deleted.iter().any(|deleted| deleted.id == id) {
+                tracing::warn!(%id, "no pool file here lists a volume with this id; its files stay until a start with all disks and their pool files");
                 continue;
             }
             tracing::info!(%id, "removing what is left of a deleted volume");
@@ -842,4 +875,104 @@ pub enum ChangeFailure {
     Save(#[from] NodeError),
     #[error("{0}")]
     Engine(String),
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use cairn_base::env::{BoxFuture, Spawner};
+    use cairn_base::real;
+    use tokio::runtime::Handle;
+
+    use super::*;
+    use crate::holder::open_pool_in_time;
+
+    /// Three disks in a folder.
+    pub fn disk_paths(root: &Path) -> Vec<PathBuf> {
+        let names = ["disk0", "disk1", "disk2"].into_iter();
+        names.map(|name| root.join(name)).collect()
+    }
+
+    /// A node on these disks, without servers.
+    pub async fn start(root: &Path, env: Env) -> Arc<Inner> {
+        let settings = cairn_config::Settings {
+            data: disk_paths(root),
+            ..cairn_config::Settings::default()
+        };
+        let config = settings.resolve(1).unwrap();
+        // What an earlier one of this process leaves in the background may take a moment to end.
+        let pool = open_pool_in_time(&env, &config).await.unwrap();
+        let inner = Inner::new(env, config, pool, None);
+        inner.open_volumes().await;
+        inner.ensure_first_volume().await.unwrap();
+        inner
+    }
+
+    /// Keeps back what removes leftovers.
+    struct Later {
+        now: Arc<dyn Spawner>,
+        kept: Mutex<Vec<BoxFuture<()>>>,
+    }
+
+    impl Spawner for Later {
+        fn spawn(&self, name: &'static str, task: BoxFuture<()>) {
+            match name {
+                "leftovers" => self.kept.lock().push(task),
+                name => self.now.spawn(name, task),
+            }
+        }
+
+        fn spawn_thread(&self, name: &'static str, task: BoxFuture<()>) {
+            self.now.spawn_thread(name, task);
+        }
+
+        fn has_threads(&self) -> bool {
+            self.now.has_threads()
+        }
+    }
+
+    /// Starts a node and says how many volumes are served before leftovers are looked for, which is done then.
+    async fn start_and_clean(root: &Path) -> (Arc<Inner>, usize) {
+        let mut env = real::env(Handle::current());
+        let later = Arc::new(Later {
+            now: Arc::clone(&env.spawner),
+            kept: Mutex::default(),
+        });
+        env.spawner = Arc::clone(&later) as Arc<dyn Spawner>;
+        let inner = start(root, env).await;
+        let served = inner.serving_all().len();
+        let kept = std::mem::take(&mut *later.kept.lock());
+        assert_eq!(kept.len(), 1);
+        futures_util::future::join_all(kept).await;
+        (inner, served)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn leftovers_go_while_volumes_are_served_and_only_if_no_pool_file_may_list_them() {
+        let root = tempfile::tempdir().unwrap();
+        let inner = start(root.path(), real::env(Handle::current())).await;
+        let mut state = PoolState::clone(&inner.pool.load());
+        let id = state.take_volume_id();
+        let mut tried = inner.changes.lock().await;
+        inner.save(&mut tried, &mut state).await.unwrap();
+        drop(tried);
+        inner.close_volumes().await;
+        drop(inner);
+        let disks = disk_paths(root.path());
+        let folder = disks[0].join(format!("volumes/{:08x}", id.0));
+        std::fs::create_dir(&folder).unwrap();
+
+        std::fs::write(disks[2].join(pool_store::POOL_NAME), "damaged").unwrap();
+        let (inner, served) = start_and_clean(root.path()).await;
+        assert!(inner.missing.read().is_empty());
+        assert_eq!(served, 1);
+        assert!(folder.exists(), "the damaged pool file may list it");
+        inner.renew().await;
+        inner.close_volumes().await;
+        drop(inner);
+
+        let (inner, served) = start_and_clean(root.path()).await;
+        assert_eq!(served, 1);
+        assert!(!folder.exists(), "no pool file lists it");
+        inner.close_volumes().await;
+    }
 }

@@ -172,10 +172,29 @@ async fn in_each<T: Send + 'static>(
     join_all(each).await
 }
 
+/// The disk does not do it; it may when it is tried again.
 fn failed(path: &Path, why: &dyn std::fmt::Display) -> NodeError {
+    NodeError::TokenDisk {
+        path: path.to_owned(),
+        why: why.to_string(),
+    }
+}
+
+/// What an operator has to put right.
+fn wrong(path: &Path, why: &dyn std::fmt::Display) -> NodeError {
     NodeError::Token {
         path: path.to_owned(),
         why: why.to_string(),
+    }
+}
+
+fn failed_io(path: &Path, error: &std::io::Error) -> NodeError {
+    match error.kind() {
+        ErrorKind::PermissionDenied
+        | ErrorKind::IsADirectory
+        | ErrorKind::NotADirectory
+        | ErrorKind::InvalidData => wrong(path, error),
+        _ => failed(path, error),
     }
 }
 
@@ -183,9 +202,11 @@ fn failed(path: &Path, why: &dyn std::fmt::Display) -> NodeError {
 fn look(path: &Path) -> Result<Option<TokenFile>, NodeError> {
     let metadata = match path.metadata() {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        metadata => metadata.map_err(|error| failed(path, &error))?,
+        metadata => metadata.map_err(|error| failed_io(path, &error))?,
     };
-    let modified = metadata.modified().map_err(|error| failed(path, &error))?;
+    let modified = metadata
+        .modified()
+        .map_err(|error| failed_io(path, &error))?;
     // An error of the disk says nothing of what the operator wants.
     let token = match std::fs::File::open(path).and_then(|mut file| file.read(&mut [0])) {
         Err(error)
@@ -194,9 +215,9 @@ fn look(path: &Path) -> Result<Option<TokenFile>, NodeError> {
                 ErrorKind::PermissionDenied | ErrorKind::IsADirectory
             ) =>
         {
-            return Err(failed(path, &error));
+            return Err(failed_io(path, &error));
         }
-        Err(error) => Err(failed(path, &error)),
+        Err(error) => Err(failed_io(path, &error)),
         Ok(_) => read(path),
     };
     warn_if_open(path);
@@ -205,7 +226,7 @@ fn look(path: &Path) -> Result<Option<TokenFile>, NodeError> {
 
 /// The token in a file, if there is one.
 fn find(path: &Path) -> Result<Option<Token>, NodeError> {
-    if !path.try_exists().map_err(|error| failed(path, &error))? {
+    if !path.try_exists().map_err(|error| failed_io(path, &error))? {
         return Ok(None);
     }
     let token = read(path)?;
@@ -222,12 +243,12 @@ pub fn read(path: &Path) -> Result<Token, NodeError> {
         file.take(len_bytes_max as u64 + 1)
             .read_to_string(&mut text)
     });
-    let len_bytes = read.map_err(|error| failed(path, &error))?;
+    let len_bytes = read.map_err(|error| failed_io(path, &error))?;
     if len_bytes > len_bytes_max {
         let why = format!("it has more than {len_bytes_max} bytes, which is no token");
-        return Err(failed(path, &why));
+        return Err(wrong(path, &why));
     }
-    Token::parse(&text).map_err(|error| failed(path, &error))
+    Token::parse(&text).map_err(|error| wrong(path, &error))
 }
 
 /// The permissions of a file that others than its owner can use, if it is one.
@@ -248,7 +269,7 @@ fn warn_if_open(path: &Path) {
 }
 
 fn write(path: &Path, token: &Token, modified: SystemTime) -> Result<(), NodeError> {
-    write_whole(path, token, modified).map_err(|error| failed(path, &error))
+    write_whole(path, token, modified).map_err(|error| failed_io(path, &error))
 }
 
 /// Puts the whole file there at once: half a token would keep the next start from going on.

@@ -217,12 +217,22 @@ impl SegmentStore {
     async fn look(&self, segment: &Arc<Segment>, scrub: &mut SegmentScrub) -> Vec<Looked> {
         let mut looked = Vec::new();
         for index in 0..segment.code.total() {
-            let disk = segment.disk_of(index);
-            let Some(disk) = disk.and_then(|disk| self.healthy_disk(disk)) else {
+            let disk_now = || {
+                let disk = segment.disk_of(index);
+                disk.and_then(|disk| self.healthy_disk(disk))
+            };
+            let Some(mut disk) = disk_now() else {
                 scrub.shards_away += 1;
                 continue;
             };
             let mut opened = disk.open_shard(segment.shard_name(index)).await;
+            // It may have moved in between.
+            while opened.is_err()
+                && let Some(other) = disk_now().filter(|other| other.id() != disk.id())
+            {
+                disk = other;
+                opened = disk.open_shard(segment.shard_name(index)).await;
+            }
             if matches!(&opened, Err(error) if error.kind() == ShardErrorKind::NotFound) {
                 if self.rebuild_now(segment, index, 0).await {
                     scrub.shards_rebuilt += 1;
@@ -391,6 +401,11 @@ impl SegmentStore {
                 continue;
             };
             let unit = units.as_ref().and_then(|units| units.get(at)).cloned();
+            // It moved while its disk was asked, and was checked when it was copied.
+            if piece.is_none() && segment.disk_of(shard.index) != Some(shard.disk.id()) {
+                shard.unknown = true;
+                continue;
+            }
             let known = shard.checksum_at(start);
             let unit = unit.filter(|unit| known.is_none_or(|known| crc32c(unit) == known));
             let unit = match planted::is(Bug::ScrubRepairsFromDamage) {

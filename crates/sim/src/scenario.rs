@@ -74,6 +74,9 @@ pub struct Shape {
     /// Clients change owners, too.
     #[serde(default)]
     pub has_owners: bool,
+    /// Each start has the log forget the earlier ones.
+    #[serde(default)]
+    pub forgets_starts: bool,
     /// Scenarios written down before there was this play as they did.
     #[serde(default)]
     pub space: Space,
@@ -273,6 +276,11 @@ impl Scenario {
             run_to_its_end(&shape, life);
             draw_rebuild_past_errors(&mut aim, &shape, life);
         }
+        let mut starts = Rng::new(seed ^ 0x7c0a_551e);
+        shape.forgets_starts = starts.below(4) == 0;
+        if shape.forgets_starts {
+            aim_at_starts(&mut starts, &mut lives);
+        }
         Self { seed, shape, lives }
     }
 
@@ -283,6 +291,24 @@ impl Scenario {
 
     pub fn faults(&self) -> impl Iterator<Item = &Fault> {
         self.lives.iter().flat_map(|life| &life.faults)
+    }
+}
+
+/// The power goes while the journal of the life before is written into the log anew.
+fn aim_at_starts(rng: &mut Rng, lives: &mut [Life]) {
+    for life in lives.iter_mut().skip(1) {
+        let is_chosen = rng.coin() && life.work.is_none();
+        if let End::Crash {
+            after_ops,
+            then_steps,
+            at_removal: false,
+            ..
+        } = &mut life.end
+            && is_chosen
+        {
+            *after_ops = 0;
+            *then_steps = rng.below(60);
+        }
     }
 }
 
@@ -326,6 +352,7 @@ fn draw_shape(rng: &mut Rng) -> Shape {
         is_paced: rng.below(4) != 0,
         is_uneven: false,
         has_owners: false,
+        forgets_starts: false,
         bad_disks: Vec::new(),
         space: Space::default(),
     };

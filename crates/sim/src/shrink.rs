@@ -67,6 +67,7 @@ fn candidates(scenario: &Scenario) -> Vec<Scenario> {
     add(&|smaller| smaller.shape.is_uneven = false);
     add(&|smaller| smaller.shape.is_paced = smaller.shape.is_uneven);
     add(&|smaller| smaller.shape.has_threads = false);
+    add(&|smaller| smaller.shape.forgets_starts = false);
     add(&|smaller| smaller.shape.compress = false);
     all
 }

@@ -51,6 +51,9 @@ fn meta_settings(shape: &Shape, copies: usize) -> MetaSettings {
     settings.log_file_bytes = shape.log_file_kib << 10;
     settings.log_bytes_max = shape.log_kib_max << 10;
     settings.ship_bytes = (shape.log_kib_max << 10) / 2;
+    if shape.forgets_starts {
+        settings.starts_named_max = 1;
+    }
     settings
 }
 

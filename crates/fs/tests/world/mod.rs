@@ -31,6 +31,7 @@ fn meta_settings(disk_count: usize) -> MetaSettings {
     let mut settings = MetaSettings::new(disk_count.min(3), MetaCache::new(1 << 20));
     settings.log_file_bytes = 4 << 20;
     settings.ship_bytes = 8 << 20;
+    settings.log_bytes_max = 32 << 20;
     settings
 }
 

@@ -340,9 +340,8 @@ pub(super) async fn create(
     let settings = settings.clone();
     let db = blocking_on(disks, index, move || {
         remove_folder(&path)?;
-        fs::create_dir_all(&path).map_err(|error| failed("making", &path, &error))?;
         // RocksDB syncs what is in the folder, not its name; and the log is cut for what the state has.
-        sync_parent(&path)?;
+        make_folders(&path)?;
         start_lineage(open_db(&path, &settings, true)?, &path, lineage)
     })
     .await?;
@@ -658,7 +657,7 @@ fn fill_replica(
     descriptor: &Descriptor,
     checked: &[&FileEntry],
 ) -> Result<(), MetaError> {
-    fs::create_dir_all(made).map_err(|error| failed_there("making", made, &error))?;
+    make_folders(made).map_err(there)?;
     let same_line: Vec<(&PathBuf, Descriptor)> = older
         .iter()
         .filter_map(|(_, path)| Some((path, read_descriptor(path).ok()??)))
@@ -773,6 +772,26 @@ fn copy_checked(from: &Path, to: &Path, entry: &FileEntry) -> Result<(), MetaErr
 fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
     fs::copy(from, to)?;
     File::open(to)?.sync_all()
+}
+
+/// Makes a folder and what is missing above it, durably: each new name is synced into its parent.
+fn make_folders(path: &Path) -> Result<(), MetaError> {
+    let missing = path.ancestors().take_while(|path| !path.is_dir());
+    let missing: Vec<&Path> = missing.collect();
+    for made in missing.into_iter().rev() {
+        match fs::create_dir(made) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(failed("making", made, &error));
+            }
+            _ => {}
+        }
+        if let Err(error) = sync_parent(made) {
+            // Who finds the folder there takes its name for durable.
+            let _ = fs::remove_dir(made);
+            return Err(error);
+        }
+    }
+    Ok(())
 }
 
 fn sync_folder(path: &Path) -> Result<(), MetaError> {

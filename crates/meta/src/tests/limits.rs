@@ -101,6 +101,82 @@ fn starts_that_end_early_do_not_use_up_the_terms() {
     });
 }
 
+/// As before, with one small write that nobody puts into a segment: it has to stay in the log, and keeps all of it since.
+#[test]
+fn starts_that_end_early_keep_the_journal_and_not_the_terms() {
+    block_on(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(2);
+        let store = create(&world, 2, pool.present()).await;
+        let entry = |offset, len, byte, ctime, size_bytes| JournalEntry {
+            position: LogPosition(0),
+            ino: Ino(9),
+            offset,
+            data: Bytes::from(vec![byte; len]),
+            size_bytes,
+            mtime: Timestamp::new(ctime, 1),
+            ctime: Timestamp::new(ctime, 2),
+            mode: 0o600 + ctime as u32,
+        };
+        // More than fits a batch; written over in the middle; cut before the last one.
+        let entries = [
+            entry(0, 12_000, 1, 1, 12_000),
+            entry(12_000, 12_000, 2, 2, 24_000),
+            entry(6_000, 12_000, 3, 2, 24_000),
+            entry(30_000, 10, 4, 4, 30_010),
+            JournalEntry {
+                ino: Ino(10),
+                ..entry(5, 20, 5, 1, 25)
+            },
+        ];
+        for entry in entries {
+            let mut batch = Batch::new();
+            batch.journal(entry);
+            let ticket = store.submit(batch);
+            store.durable(ticket).await.expect("durable");
+        }
+        let folded = store.submit({
+            let mut batch = Batch::new();
+            batch.fold(Fold {
+                ino: Ino(9),
+                start: 0,
+                end: 100,
+                through: store.last_ticket().0,
+            });
+            batch
+        });
+        store.durable(folded).await.expect("durable");
+        store.abort().await;
+        let mut first = Vec::new();
+        for round in 0..250u64 {
+            let (store, recovered) = open(&world, 2, pool.present()).await;
+            if round == 60 {
+                assert!(recovered.journal[0].position > folded.0);
+            }
+            assert_eq!(
+                store.journal_pressure().oldest,
+                recovered.journal.iter().map(|entry| entry.position).min()
+            );
+            let mut files = BTreeMap::<(Ino, u64), u8>::new();
+            for entry in &recovered.journal {
+                let bytes = (entry.offset..).zip(entry.data.iter());
+                files.extend(bytes.map(|(offset, byte)| ((entry.ino, offset), *byte)));
+            }
+            if round == 0 {
+                first = files.into_iter().collect();
+                assert_eq!(first.len(), 24_000 - 100 + 10 + 20);
+            } else {
+                let same = files.into_iter().eq(first.iter().copied());
+                assert!(same, "{round}");
+            }
+            let last = recovered.journal.iter().rfind(|entry| entry.ino == Ino(9));
+            let last = last.expect("an entry");
+            assert_eq!((last.size_bytes, last.mode), (30_010, 0o604), "{round}");
+            store.abort().await;
+        }
+    });
+}
+
 /// One of two healthy disks never has space for a copy of the state: the log is cut all the same, and its terms do not
 /// run out.
 #[test]

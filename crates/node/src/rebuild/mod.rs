@@ -118,7 +118,7 @@ pub struct Rebuild {
     /// When all segments were looked at last, with all disks fine, and nothing was found.
     found_none_at: Mutex<Option<Duration>>,
     /// Held shared while the new place of a shard is made durable: whoever takes a disk out of the pool waits for that.
-    commits: Arc<RwLock<()>>,
+    pub commits: Arc<RwLock<()>>,
 }
 
 impl Rebuild {
@@ -276,7 +276,9 @@ impl Inner {
         }
         // Volumes are not opened and closed by two at a time.
         let moved = {
-            let _changes = self.changes.lock().await;
+            let Ok(_changes) = self.begin_change().await else {
+                return None;
+            };
             let pool = self.pool.load_full();
             if !pool.disks.iter().any(|one| one.id == disk && one.leaving) {
                 // The draining was cancelled while this waited.
@@ -681,18 +683,24 @@ impl Inner {
 
     /// Whether nothing of any volume is on a disk: no shard, and no metadata. Not known while a volume is not served.
     pub fn is_let_go(&self, id: DiskId) -> bool {
+        let has_shards = self.shards_by_disk().contains_key(&id);
+        // Afterwards: of volumes that were closed meanwhile no shards were counted.
         let serving = self.serving_all();
         serving.len() == self.pool.load().volumes.len()
             && !serving.iter().any(|fs| fs.meta().uses_disk(id))
-            && !self.shards_by_disk().contains_key(&id)
+            && !has_shards
     }
 
     /// How many of some disks have shards still; all of them while a volume is not served, whose segments nobody knows.
     pub fn needed_count(&self, disks: &[DiskId]) -> usize {
-        if disks.is_empty() || self.serving_all().len() < self.pool.load().volumes.len() {
-            return disks.len();
+        if disks.is_empty() {
+            return 0;
         }
         let shards = self.shards_by_disk();
+        // Afterwards: of volumes that were closed meanwhile no shards were counted.
+        if self.serving_all().len() < self.pool.load().volumes.len() {
+            return disks.len();
+        }
         let is_needed = |disk: &&DiskId| shards.get(disk).is_some_and(|count| *count > 0);
         disks.iter().filter(is_needed).count()
     }

@@ -796,3 +796,30 @@ fn a_disk_that_leaves_waits_for_segments_being_made() {
             .await;
     });
 }
+
+/// A scrub was about to read a shard that then was elsewhere: it took the shard for lost.
+#[test]
+fn a_shard_that_moves_beside_a_scrub_is_not_wrong() {
+    block_on(async {
+        let (world, written, info) = filled(7, 60).await;
+        world.store.seal_all(VOLUME).await;
+        let cold = world.cold(&[]).await;
+        let volume = cold.store.volume(VOLUME).expect("open");
+        let segment = volume.segment(info.id).expect("there");
+        let alone = segment.repair.lock().await;
+        let pace = unpaced();
+        let mut scrub = Box::pin(cold.store.scrub_segment(VOLUME, info.id, &pace));
+        for _ in 0..100 {
+            assert!(futures_util::poll!(&mut scrub).is_pending());
+            tokio::task::yield_now().await;
+        }
+        let moved = cold.store.move_shard(at(&info, 1), &unpaced()).await;
+        moved.expect("moved").finish().await;
+        drop(alone);
+        let scrub = scrub.await.expect("scrubbed");
+        assert_eq!((scrub.wrong_bytes, scrub.repaired_bytes), (0, 0));
+        assert!(!scrub.needs_rewrite());
+        assert_eq!(cold.store.stats().repairs_failed, 0);
+        cold.check(&written).await;
+    });
+}

@@ -1,0 +1,177 @@
+//! What one client, or one damaged file, may take: memory, a thread's time, the log, what deletions need.
+
+use std::task::Poll;
+
+use bytes::Bytes;
+use cairn_base::Ino;
+use cairn_fs::*;
+use cairn_meta::{Batch, Key};
+use cairn_testkit::Crash;
+use futures_util::poll;
+
+use world::*;
+
+mod world;
+
+async fn make_file(fs: &Fs, name: &str) -> Ino {
+    let made = CreateMode::Guarded(SetAttr::default());
+    let made = fs.create(&ROOT_USER, ROOT_INO, name.as_bytes(), made);
+    made.await.unwrap().attr.ino
+}
+
+async fn write(fs: &Fs, ino: Ino, offset: u64, bytes: &[u8], how: Stability) {
+    let data = Bytes::copy_from_slice(bytes);
+    fs.write(&ROOT_USER, ino, offset, data, how).await.unwrap();
+}
+
+/// Puts another value in the place of the extent of a file that ends at `end`; returns what was there.
+fn put_extent(world: &World, ino: Ino, end: u64, value: Bytes) -> Bytes {
+    let key = Key::extent(ino, end);
+    let meta = world.fs.meta();
+    let stored = meta.get(&key).unwrap().expect("an extent");
+    let mut batch = Batch::new();
+    batch.put(key, value);
+    meta.submit(batch);
+    stored
+}
+
+/// Each of these writes left one byte of the record before it, and one read of some of those bytes had all the records in
+/// memory at once: a file that ends every server that reads it.
+#[test]
+fn a_read_of_a_byte_of_each_of_many_records_is_short() {
+    const COUNT: u64 = 100;
+    const LEN: usize = 1 << 20;
+    block_on(async {
+        let world = World::new(40, 1).await;
+        let fs = &world.fs;
+        let ino = make_file(fs, "file").await;
+        let mut model = vec![0; LEN + COUNT as usize - 1];
+        for at in 0..COUNT {
+            let bytes = vec![at as u8 + 1; LEN];
+            write(fs, ino, at, &bytes, Stability::Stable).await;
+            model[at as usize..][..LEN].copy_from_slice(&bytes);
+        }
+        let world = world.restart(41).await;
+        let read = world.fs.read(&ROOT_USER, ino, 0, COUNT as u32).await;
+        let read = read.unwrap();
+        assert!((1..=16).contains(&read.count_bytes), "{}", read.count_bytes);
+        assert!(!read.eof);
+        let held: usize = read.parts.iter().map(Bytes::len).sum();
+        assert_eq!(held, read.count_bytes as usize);
+        assert!(read_all(&world.fs, ino).await == model);
+        world.fs.close().await.unwrap();
+    });
+}
+
+/// Cutting a file of very many extents kept its thread, and all who are served on it, until it was done.
+#[test]
+fn cutting_a_file_of_very_many_extents_lets_others_run() {
+    const COUNT: u64 = 40_000;
+    block_on(async {
+        let world = World::new(42, 1).await;
+        let fs = &world.fs;
+        let ino = make_file(fs, "file").await;
+        for at in (0..2 * COUNT).step_by(2) {
+            write(fs, ino, at, &[1], Stability::Unstable).await;
+        }
+        fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
+        let submitted = || fs.meta().stats().submitted.0;
+        let set = SetAttr {
+            size_bytes: Some(0),
+            ..SetAttr::default()
+        };
+        let mut cutting = Box::pin(fs.set_attr(&ROOT_USER, ino, set, None));
+        let mut turns = 0;
+        loop {
+            let before = submitted();
+            let polled = poll!(&mut cutting);
+            assert!(submitted() - before <= 2, "{turns}");
+            if let Poll::Ready(done) = polled {
+                done.unwrap();
+                break;
+            }
+            turns += 1;
+            tokio::task::yield_now().await;
+        }
+        assert!(turns > 10, "{turns}");
+        assert_eq!(fs.meta().counters().file_bytes, 0);
+    });
+}
+
+/// Of a file with one damaged extent, what is before it could not be read any more, or written.
+#[test]
+fn what_is_before_a_damaged_extent_is_there() {
+    const LEN: u64 = 100_000;
+    block_on(async {
+        let world = World::new(43, 1).await;
+        let ino = make_file(&world.fs, "file").await;
+        for number in 0..10 {
+            let bytes = pattern(LEN as u32, number);
+            write(
+                &world.fs,
+                ino,
+                u64::from(number) * LEN,
+                &bytes,
+                Stability::Stable,
+            )
+            .await;
+        }
+        put_extent(&world, ino, 6 * LEN, Bytes::from_static(&[99]));
+        let world = world.restart(44).await;
+        let fs = &world.fs;
+        for number in [4, 0, 9, 6] {
+            let read = fs.read(&ROOT_USER, ino, number * LEN, LEN as u32).await;
+            let read = read.unwrap_or_else(|error| panic!("{number}: {error}"));
+            assert!(
+                read.parts.concat() == pattern(LEN as u32, number as u8),
+                "{number}"
+            );
+        }
+        let damaged = fs.read(&ROOT_USER, ino, 5 * LEN, LEN as u32).await;
+        assert!(matches!(damaged, Err(FsError::Io(_))), "{damaged:?}");
+        let world = world.restart(45).await;
+        let new = pattern(LEN as u32, 77);
+        write(&world.fs, ino, 4 * LEN, &new, Stability::Unstable).await;
+        world.fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
+        let world = world.crash(46, Crash::LoseUnsynced).await;
+        let read = world.fs.read(&ROOT_USER, ino, 4 * LEN, LEN as u32).await;
+        assert!(read.unwrap().parts.concat() == new);
+    });
+}
+
+/// A small stable write to a place whose extent is damaged stays in the log for as long as the damage: it kept all of the
+/// log since.
+#[test]
+fn a_file_that_cannot_be_flushed_does_not_keep_the_log() {
+    block_on(async {
+        let world = World::new(47, 1).await;
+        let ino = make_file(&world.fs, "file").await;
+        let old = pattern(100_000, 1);
+        write(&world.fs, ino, 0, &old, Stability::Stable).await;
+        let stored = put_extent(&world, ino, 100_000, Bytes::from_static(&[99]));
+        let world = world.restart(48).await;
+        let fs = &world.fs;
+        write(fs, ino, 500, b"stable", Stability::Stable).await;
+        // It may be in memory only, and is over what is stable.
+        write(fs, ino, 503, b"BLE", Stability::Unstable).await;
+        let other = make_file(fs, "other").await;
+        for round in 0..4000u64 {
+            let bytes = pattern(60_000, round as u8);
+            write(fs, other, round % 50 * 60_000, &bytes, Stability::Stable).await;
+            if round % 20 == 0 {
+                world.run_for(1).await;
+            }
+            let stats = fs.meta().stats();
+            assert!(stats.log_bytes < 64 << 20, "{round}: {stats:?}");
+        }
+        let world = world.crash(49, Crash::LoseUnsynced).await;
+        world.run_for(5).await;
+        put_extent(&world, ino, 100_000, stored);
+        world.run_for(5).await;
+        let read = world.fs.read(&ROOT_USER, ino, 0, 200_000).await.unwrap();
+        let mut model = old;
+        model[500..506].copy_from_slice(b"staBLE");
+        assert!(read.parts.concat() == model);
+        world.fs.close().await.unwrap();
+    });
+}
