@@ -453,7 +453,7 @@ fn data_survives_a_crash_and_two_lost_disks() {
     // The third is one too many.
     std::fs::remove_dir_all(scratch.disk(0)).unwrap();
     let (code, text) = finished(scratch.serve_command().output().unwrap());
-    assert_eq!(code, 4, "{text}");
+    assert_eq!(code, 1, "{text}");
     assert!(text.contains("disk0") && text.contains("disk4"), "{text}");
 }
 
