@@ -47,8 +47,9 @@ const READ_PARTS_MAX: usize = 4096;
 const WIDE_READS_UNIT_BYTES: u64 = 64 << 10;
 pub(crate) const WIDE_READS_UNITS: usize = 1024;
 const WIDE_READ_BYTES_MIN: u64 = 2 << 20;
-/// A part of what is in memory that is so much smaller is copied: it may wait for its client for long.
-const SHARED_PART_MIN: usize = 16;
+/// A part of what is in memory that is so much smaller is copied: it may wait for its client for long. Not 4 KiB of 1 MiB,
+/// which is what is read at random.
+const SHARED_PART_MIN: usize = 256;
 
 static ZEROS: [u8; TRANSFER_LEN_BYTES_MAX as usize] = [0; TRANSFER_LEN_BYTES_MAX as usize];
 
@@ -57,6 +58,16 @@ enum Source {
     Memory(Bytes),
     Zeros(u64),
     Record(Arc<RecordPointer>, Range<u32>),
+}
+
+impl Source {
+    fn len_bytes(&self) -> u64 {
+        match self {
+            Source::Memory(bytes) => bytes.len() as u64,
+            Source::Zeros(len_bytes) => *len_bytes,
+            Source::Record(_, range) => range.len() as u64,
+        }
+    }
 }
 
 impl Fs {
@@ -303,19 +314,22 @@ fn sources(state: &State, range: &Range<u64>) -> Option<Vec<Source>> {
 /// The first of the parts of a read that may be in memory at once, how many bytes of records those bring there, and
 /// their length.
 fn within_limits(mut sources: Vec<Source>) -> (Vec<Source>, u64, u64) {
+    if let [source] = sources.as_slice() {
+        let len_bytes = source.len_bytes();
+        return (sources, 0, len_bytes);
+    }
     let mut records = FxHashSet::default();
     let (mut held_bytes, mut len_bytes) = (0, 0);
     let mut count = 0;
     for source in &sources {
-        let (part_bytes, brings_bytes) = match source {
-            Source::Memory(bytes) => (bytes.len() as u64, 0),
-            Source::Zeros(len_bytes) => (*len_bytes, 0),
+        let brings_bytes = match source {
+            Source::Memory(_) | Source::Zeros(_) => 0,
             Source::Record(pointer, range) => {
                 let location = &pointer.location;
                 let place = (location.segment, location.row_block, location.offset_bytes);
                 let is_new = records.insert(place);
                 let record_bytes = u64::from(pointer.file_len_bytes);
-                let brings_bytes = match pointer.codec {
+                match pointer.codec {
                     Codec::Raw => {
                         let first = range.start / CHECKSUM_GRANULE_BYTES;
                         let count = range.end.div_ceil(CHECKSUM_GRANULE_BYTES) - first;
@@ -323,15 +337,14 @@ fn within_limits(mut sources: Vec<Source>) -> (Vec<Source>, u64, u64) {
                     }
                     Codec::Lz4 | Codec::Zstd if is_new => record_bytes,
                     Codec::Lz4 | Codec::Zstd => 0,
-                };
-                (range.len() as u64, brings_bytes)
+                }
             }
         };
         if count > 0 && held_bytes + brings_bytes > READ_HELD_BYTES_MAX || count == READ_PARTS_MAX {
             break;
         }
         held_bytes += brings_bytes;
-        len_bytes += part_bytes;
+        len_bytes += source.len_bytes();
         count += 1;
     }
     sources.truncate(count);
