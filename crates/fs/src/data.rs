@@ -47,9 +47,7 @@ const READ_PARTS_MAX: usize = 4096;
 const WIDE_READS_UNIT_BYTES: u64 = 64 << 10;
 pub(crate) const WIDE_READS_UNITS: usize = 1024;
 const WIDE_READ_BYTES_MIN: u64 = 2 << 20;
-/// A part of what is in memory that is so much smaller is copied: it may wait for its client for long. Not 4 KiB of 1 MiB,
-/// which is what is read at random.
-const SHARED_PART_MIN: usize = 256;
+const _: () = assert!(READ_HELD_BYTES_MAX <= WIDE_READS_UNITS as u64 * WIDE_READS_UNIT_BYTES);
 
 static ZEROS: [u8; TRANSFER_LEN_BYTES_MAX as usize] = [0; TRANSFER_LEN_BYTES_MAX as usize];
 
@@ -83,7 +81,7 @@ impl Fs {
         let inode = shared.inode(ino)?;
         let mut attempt = 0;
         loop {
-            let (attr, range, sources) = {
+            let (attr, range, wanted) = {
                 let mut state = inode.lock();
                 require_file(&state)?;
                 require_data(who, state.guarded(), READ)?;
@@ -93,10 +91,10 @@ impl Fs {
                 let range = offset..end.max(offset);
                 match sources(&state, &range) {
                     Some(sources) => {
-                        let (sources, held_bytes, len_bytes) = within_limits(sources);
-                        let range = range.start..range.start + len_bytes;
+                        let wanted = within_limits(sources);
+                        let range = range.start..range.start + wanted.len_bytes;
                         shared.note_read(&inode, &mut state, &range);
-                        (state.attr(ino), range, (sources, held_bytes))
+                        (state.attr(ino), range, wanted)
                     }
                     None => {
                         drop(state);
@@ -105,10 +103,13 @@ impl Fs {
                     }
                 }
             };
-            let (sources, held_bytes) = sources;
-            let _turn = shared.wide_read_turn(held_bytes).await;
-            match shared.collect(sources).await {
-                Ok(parts) => {
+            let turn = shared.wide_read_turn(wanted.held_bytes).await;
+            match shared.collect(wanted.sources).await {
+                Ok(mut parts) => {
+                    if turn.is_some() {
+                        // The parts keep all that was brought here in memory until the client has them.
+                        parts = vec![parts.concat().into()];
+                    }
                     let count_bytes = (range.end - range.start) as u32;
                     return Ok(ReadData {
                         eof: range.end >= attr.size_bytes,
@@ -311,23 +312,31 @@ fn sources(state: &State, range: &Range<u64>) -> Option<Vec<Source>> {
     Some(parts.into_iter().map(|(_, source)| source).collect())
 }
 
-/// The first of the parts of a read that may be in memory at once, how many bytes of records those bring there, and
-/// their length.
-fn within_limits(mut sources: Vec<Source>) -> (Vec<Source>, u64, u64) {
+/// What one read takes, of what it was asked for.
+struct Wanted {
+    sources: Vec<Source>,
+    len_bytes: u64,
+    /// Bytes of records that it brings into memory; 0 if it is of one part.
+    held_bytes: u64,
+}
+
+/// The first of the parts of a read: those that may be in memory at once.
+fn within_limits(mut sources: Vec<Source>) -> Wanted {
     if let [source] = sources.as_slice() {
         let len_bytes = source.len_bytes();
-        return (sources, 0, len_bytes);
+        return Wanted {
+            sources,
+            len_bytes,
+            held_bytes: 0,
+        };
     }
-    let mut records = FxHashSet::default();
+    let mut unpacked = FxHashSet::default();
     let (mut held_bytes, mut len_bytes) = (0, 0);
     let mut count = 0;
     for source in &sources {
         let brings_bytes = match source {
             Source::Memory(_) | Source::Zeros(_) => 0,
             Source::Record(pointer, range) => {
-                let location = &pointer.location;
-                let place = (location.segment, location.row_block, location.offset_bytes);
-                let is_new = records.insert(place);
                 let record_bytes = u64::from(pointer.file_len_bytes);
                 match pointer.codec {
                     Codec::Raw => {
@@ -335,7 +344,7 @@ fn within_limits(mut sources: Vec<Source>) -> (Vec<Source>, u64, u64) {
                         let count = range.end.div_ceil(CHECKSUM_GRANULE_BYTES) - first;
                         record_bytes.min(u64::from(count) * u64::from(CHECKSUM_GRANULE_BYTES))
                     }
-                    Codec::Lz4 | Codec::Zstd if is_new => record_bytes,
+                    Codec::Lz4 | Codec::Zstd if unpacked.insert(pointer.location) => record_bytes,
                     Codec::Lz4 | Codec::Zstd => 0,
                 }
             }
@@ -348,17 +357,11 @@ fn within_limits(mut sources: Vec<Source>) -> (Vec<Source>, u64, u64) {
         count += 1;
     }
     sources.truncate(count);
-    (sources, held_bytes, len_bytes)
-}
-
-/// The parts that were found of a record, such that they do not keep very much more than themselves in memory.
-fn unshared(pointer: &RecordPointer, parts: Vec<Bytes>) -> Vec<Bytes> {
-    let unshared =
-        |part: Bytes| match part.len() * SHARED_PART_MIN < pointer.file_len_bytes as usize {
-            true => Bytes::copy_from_slice(&part),
-            false => part,
-        };
-    parts.into_iter().map(unshared).collect()
+    Wanted {
+        sources,
+        len_bytes,
+        held_bytes,
+    }
 }
 
 /// Follows whether a file is written in order.
@@ -412,7 +415,7 @@ impl Shared {
                         .segments
                         .read_cached(self.volume, &pointer, range.clone())
                     {
-                        Some(found) => parts.push(unshared(&pointer, found)),
+                        Some(found) => parts.push(found),
                         None => {
                             fetches.push((parts.len(), pointer, range));
                             parts.push(Vec::new());
@@ -424,8 +427,7 @@ impl Shared {
         if !fetches.is_empty() {
             let slots: Vec<usize> = fetches.iter().map(|(slot, ..)| *slot).collect();
             let found = try_join_all(fetches.into_iter().map(|(_, pointer, range)| async move {
-                let found = self.segments.read(self.volume, &pointer, range).await;
-                found.map(|found| unshared(&pointer, found))
+                self.segments.read(self.volume, &pointer, range).await
             }))
             .await?;
             for (slot, found) in slots.into_iter().zip(found) {

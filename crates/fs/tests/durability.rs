@@ -8,7 +8,6 @@ use bytes::Bytes;
 use cairn_base::Ino;
 use cairn_base::env::BoxFuture;
 use cairn_fs::*;
-use cairn_meta::{Batch, Key};
 use cairn_testkit::{Crash, Fault, FaultRule, OpKind, Pace};
 use futures_util::FutureExt;
 use tokio::sync::Semaphore;
@@ -205,17 +204,6 @@ async fn write(fs: &Fs, ino: Ino, offset: u64, bytes: Vec<u8>) -> Result<Written
         .await
 }
 
-/// Puts another value in the place of a file's extent that ends at 100,000; returns what was there.
-fn put_extent(world: &World, ino: Ino, value: Bytes) -> Bytes {
-    let key = Key::extent(ino, 100_000);
-    let meta = world.fs.meta();
-    let stored = meta.get(&key).unwrap().expect("an extent");
-    let mut batch = Batch::new();
-    batch.put(key, value);
-    meta.submit(batch);
-    stored
-}
-
 /// The metadata could not be read for a moment when a flush was to land. Its bytes were never flushed again: every
 /// COMMIT failed from then on, or, when the inode had left memory, succeeded without them.
 #[test]
@@ -226,7 +214,7 @@ fn what_could_not_land_is_flushed_again() {
         write(&world.fs, ino, 0, pattern(100_000, 1)).await.unwrap();
         world.fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
         let world = world.restart(12).await;
-        let put = |value| put_extent(&world, ino, value);
+        let put = |value| put_extent(&world, ino, 100_000, value);
         let stored = put(Bytes::from_static(&[99]));
         let new = pattern(200_000, 2);
         write(&world.fs, ino, 0, new.clone()).await.unwrap();
@@ -255,7 +243,7 @@ fn what_is_far_apart_is_tried_again_without_what_is_between() {
         write(&world.fs, ino, 0, pattern(100_000, 1)).await.unwrap();
         world.fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
         let world = world.restart(24).await;
-        let put = |value| put_extent(&world, ino, value);
+        let put = |value| put_extent(&world, ino, 100_000, value);
         let stored = put(Bytes::from_static(&[99]));
         let new = pattern(200_000, 2);
         write(&world.fs, ino, 0, new.clone()).await.unwrap();

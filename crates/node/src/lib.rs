@@ -14,6 +14,7 @@ mod disks;
 mod error;
 mod health;
 mod holder;
+mod leftovers;
 mod members;
 mod metadata;
 mod metrics;

@@ -5,7 +5,7 @@
 //! Must not know: protocols' messages, HTTP.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,14 +39,10 @@ use crate::rebuild::Rebuild;
 use crate::scrub::Scrub;
 use crate::token::OnDisks;
 use crate::totals::{PastTotals, VolumeTotals};
-use crate::watch::{HANG_AFTER, Watch};
+use crate::watch::Watch;
 
 /// The volume that a new pool begins with.
 const FIRST_VOLUME: &str = "main";
-/// What is left of a deleted volume is waited for so long, and removed all the same.
-const REMOVE_FILES_MAX: Duration = HANG_AFTER;
-/// How often work that may take very long looks whether the node stops.
-const STOP_LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// A change of the pool that is under way when the node stops may take so long to end.
 const CHANGE_END_MAX: Duration = CLOSE_MAX;
 /// Part of the metadata memory that is a read cache; the rest is for write buffers.
@@ -81,7 +77,7 @@ pub struct Inner {
     pub disks: RwLock<Vec<Arc<ShardDisk>>>,
     pub missing: RwLock<Vec<Missing>>,
     /// Whether the start found all disks, each with a pool file that could be read.
-    is_whole: bool,
+    pub is_whole: bool,
     /// Where the folders are that the configuration names, as of the start.
     pub named: Vec<PathBuf>,
     /// The admin token, unless the configuration names a file for it.
@@ -671,103 +667,6 @@ impl Inner {
         settings
     }
 
-    /// Starts to delete what deleted or half-made volumes left; ends with the node. It may take very long, and no volume
-    /// waits for it: their ids are never given again. `state`: that of the start, so that volumes which come and go
-    /// meanwhile are none of these.
-    fn remove_leftovers_later(self: &Arc<Self>, state: Arc<PoolState>) {
-        let inner = Arc::clone(self);
-        let task = async move {
-            let stopping = async {
-                while !inner.is_stopping() {
-                    inner.env.clock.sleep(STOP_LOOK_INTERVAL).await;
-                }
-            };
-            // What is left then the next start removes.
-            select(pin!(inner.remove_leftovers(&state)), pin!(stopping)).await;
-        };
-        self.env.spawner.spawn("leftovers", Box::pin(task));
-    }
-
-    /// Deletes what deleted or half-made volumes left.
-    ///
-    /// Only ids that this pool file gave are looked at: volumes that it does not know yet may be
-    /// there if it is an old copy, and those must not be touched. Nor is anything of which another disk, that was not
-    /// there at the start or had no readable pool file, may say that it is a volume.
-    async fn remove_leftovers(&self, state: &PoolState) {
-        let mut leftovers = std::collections::BTreeSet::new();
-        for disk in self.disks() {
-            match disk.volumes().await {
-                Ok(volumes) => leftovers.extend(volumes),
-                Err(error) => tracing::warn!(%error, "looking for deleted volumes failed"),
-            }
-            let at = Arc::clone(disk.disk());
-            let looking = tokio::task::spawn_blocking(move || meta_folders(&at));
-            // Past the disk, so that nobody else notices if it hangs.
-            match select(looking, self.env.clock.sleep(HANG_AFTER)).await {
-                Either::Left((folders, _)) => {
-                    leftovers.extend(folders.unwrap_or_default().into_iter().map(|(id, _)| id));
-                }
-                Either::Right(_) => {
-                    tracing::warn!(
-                        disk = disk.label(),
-                        "looking for deleted volumes: no answer"
-                    );
-                }
-            }
-        }
-        for id in leftovers {
-            let known = state.volumes.iter().any(|volume| volume.id == id);
-            if known || id >= state.volume_next {
-                continue;
-            }
-            if !self.is_whole && !state.deleted.iter().any(|deleted| deleted.id == id) {
-                tracing::warn!(%id, "no pool file here lists a volume with this id; its files stay until a start with all disks and their pool files");
-                continue;
-            }
-            tracing::info!(%id, "removing what is left of a deleted volume");
-            self.remove_files(id).await;
-        }
-    }
-
-    async fn remove_files(&self, id: VolumeId) {
-        let swept = self.store.remove_volume(id).await;
-        if swept.errors > 0 {
-            tracing::warn!(%id, errors = swept.errors, "some shards stay until the next start");
-        }
-        // One that failed may hang; the next start looks at it.
-        let mut disks = self.disks();
-        disks.retain(|disk| !disk.health().failed);
-        for disk in &disks {
-            // Where nothing is left of it no start has to look for it. A disk that is away keeps its marker until then.
-            if let Err(error) = disk.forget_volume(id).await {
-                tracing::warn!(%id, disk = disk.label(), %error, "the next start looks for the volume's shards again");
-            }
-        }
-        let disks: Vec<Arc<dyn Disk>> = disks.iter().map(|disk| Arc::clone(disk.disk())).collect();
-        let runtime = tokio::runtime::Handle::current();
-        let removing = tokio::task::spawn_blocking(move || {
-            for disk in &disks {
-                let folders = meta_folders(disk).into_iter();
-                for (_, folder) in folders.filter(|(there, _)| *there == id) {
-                    runtime.block_on(remove_log(disk, &folder));
-                    if let Err(error) = std::fs::remove_dir_all(&folder) {
-                        tracing::warn!(folder = %folder.display(), %error, "the folder stays until the next start");
-                    }
-                }
-            }
-        });
-        // One that hangs may never end it.
-        match select(removing, self.env.clock.sleep(REMOVE_FILES_MAX)).await {
-            Either::Left((Ok(()), _)) => {}
-            Either::Left((Err(error), _)) => {
-                tracing::error!(%id, %error, "removing metadata broke off");
-            }
-            Either::Right(_) => {
-                tracing::warn!(%id, "removing metadata takes long, and goes on by itself");
-            }
-        }
-    }
-
     /// Everything that metrics show.
     pub fn observe(&self) -> Observed {
         let state = self.pool.load_full();
@@ -828,37 +727,6 @@ impl Inner {
     }
 }
 
-/// The folders with the metadata of volumes on a disk that is a folder itself.
-fn meta_folders(disk: &Arc<dyn Disk>) -> Vec<(VolumeId, PathBuf)> {
-    let Some(root) = disk.folder() else {
-        return Vec::new();
-    };
-    let Ok(entries) = std::fs::read_dir(root.join("volumes")) else {
-        return Vec::new();
-    };
-    entries
-        .flatten()
-        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-        .filter_map(|entry| {
-            let name = entry.file_name();
-            let id = VolumeId(u32::from_str_radix(name.to_str()?, 16).ok()?);
-            Some((id, entry.path()))
-        })
-        .collect()
-}
-
-/// Deletes the files of a volume's log through the disk, as they were made: below a `disk_size_limit` what is deleted
-/// past it counts as used. What stays after an error goes with the folder.
-async fn remove_log(disk: &Arc<dyn Disk>, folder: &Path) {
-    let Some(name) = folder.file_name().and_then(|name| name.to_str()) else {
-        return;
-    };
-    let folder = format!("volumes/{name}");
-    for file in disk.list(&folder).await.unwrap_or_default() {
-        let _ = disk.remove(&format!("{folder}/{file}")).await;
-    }
-}
-
 /// Why a change of the pool was not made.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeFailure {
@@ -879,9 +747,7 @@ pub enum ChangeFailure {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use cairn_base::env::{BoxFuture, Spawner};
-    use cairn_base::real;
-    use tokio::runtime::Handle;
+    use std::path::Path;
 
     use super::*;
     use crate::holder::open_pool_in_time;
@@ -905,74 +771,5 @@ pub(crate) mod tests {
         inner.open_volumes().await;
         inner.ensure_first_volume().await.unwrap();
         inner
-    }
-
-    /// Keeps back what removes leftovers.
-    struct Later {
-        now: Arc<dyn Spawner>,
-        kept: Mutex<Vec<BoxFuture<()>>>,
-    }
-
-    impl Spawner for Later {
-        fn spawn(&self, name: &'static str, task: BoxFuture<()>) {
-            match name {
-                "leftovers" => self.kept.lock().push(task),
-                name => self.now.spawn(name, task),
-            }
-        }
-
-        fn spawn_thread(&self, name: &'static str, task: BoxFuture<()>) {
-            self.now.spawn_thread(name, task);
-        }
-
-        fn has_threads(&self) -> bool {
-            self.now.has_threads()
-        }
-    }
-
-    /// Starts a node and says how many volumes are served before leftovers are looked for, which is done then.
-    async fn start_and_clean(root: &Path) -> (Arc<Inner>, usize) {
-        let mut env = real::env(Handle::current());
-        let later = Arc::new(Later {
-            now: Arc::clone(&env.spawner),
-            kept: Mutex::default(),
-        });
-        env.spawner = Arc::clone(&later) as Arc<dyn Spawner>;
-        let inner = start(root, env).await;
-        let served = inner.serving_all().len();
-        let kept = std::mem::take(&mut *later.kept.lock());
-        assert_eq!(kept.len(), 1);
-        futures_util::future::join_all(kept).await;
-        (inner, served)
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn leftovers_go_while_volumes_are_served_and_only_if_no_pool_file_may_list_them() {
-        let root = tempfile::tempdir().unwrap();
-        let inner = start(root.path(), real::env(Handle::current())).await;
-        let mut state = PoolState::clone(&inner.pool.load());
-        let id = state.take_volume_id();
-        let mut tried = inner.changes.lock().await;
-        inner.save(&mut tried, &mut state).await.unwrap();
-        drop(tried);
-        inner.close_volumes().await;
-        drop(inner);
-        let disks = disk_paths(root.path());
-        let folder = disks[0].join(format!("volumes/{:08x}", id.0));
-        std::fs::create_dir(&folder).unwrap();
-
-        std::fs::write(disks[2].join(pool_store::POOL_NAME), "damaged").unwrap();
-        let (inner, served) = start_and_clean(root.path()).await;
-        assert!(inner.missing.read().is_empty());
-        assert_eq!(served, 1);
-        assert!(folder.exists(), "the damaged pool file may list it");
-        inner.renew().await;
-        inner.close_volumes().await;
-        drop(inner);
-
-        let (inner, served) = start_and_clean(root.path()).await;
-        assert_eq!(served, 1);
-        assert!(!folder.exists(), "no pool file lists it");
-        inner.close_volumes().await;
     }
 }

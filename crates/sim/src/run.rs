@@ -31,8 +31,8 @@ const LIFE_TIME_MAX: Duration = Duration::from_secs(4 * 3600);
 
 /// Scrubs until nothing was left unrepaired, and once more, at most.
 const SCRUBS_MAX: u32 = 20;
-/// Longer than any operation of a disk takes.
-const LATE_READS_END: Duration = Duration::from_secs(120);
+/// Longer than the operations of disks take that a read makes, one after the other.
+const READ_TIME_MAX: Duration = Duration::from_secs(400);
 /// What the volume says of its space must be right in one of so many looks, so far apart.
 const SPACE_LOOKS_MAX: u32 = 5;
 const SPACE_LOOK_PAUSE: Duration = Duration::from_millis(300);
@@ -866,8 +866,11 @@ impl Driver {
         let pace = cairn_segment::Pace::new(self.env.clock.clone(), 0);
         // A pass that finds too much at once leaves some of it for the next.
         let mut is_all_repaired = false;
-        let mut has_waited = false;
         for _ in 0..SCRUBS_MAX {
+            if segments.stats().checksum_errors > 0 {
+                // A reader or garbage collection may have read before the repair, and tell of it late.
+                self.env.clock.sleep(READ_TIME_MAX).await;
+            }
             let before = segments.stats();
             let mut after = None;
             loop {
@@ -884,16 +887,11 @@ impl Driver {
             segments.repairs_done().await;
             let stats = segments.stats();
             let found = stats.checksum_errors - before.checksum_errors;
-            if is_all_repaired && found == 0 {
-                break;
-            }
-            if is_all_repaired && has_waited {
+            if is_all_repaired && found > 0 {
                 return Err(format!("{found} places are damaged after their repair"));
             }
             if is_all_repaired {
-                // A slow read ahead may tell of what was there before.
-                self.env.clock.sleep(LATE_READS_END).await;
-                has_waited = true;
+                break;
             }
             is_all_repaired = stats.repairs_skipped == before.repairs_skipped;
         }

@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use cairn_base::disk::Disk;
 use cairn_base::{DiskId, Ino, PoolId, Timestamp, VolumeId};
 use cairn_fs::*;
-use cairn_meta::{MetaCache, MetaSettings, MetaStore};
+use cairn_meta::{Batch, Key, MetaCache, MetaSettings, MetaStore};
 use cairn_segment::{SegmentSettings, SegmentStore};
 use cairn_shard::{ShardDisk, ShardSettings};
 use cairn_testkit::{Crash, ManualClock, MemDisk, TestWorld};
@@ -224,6 +225,17 @@ pub fn pattern(len: u32, byte: u8) -> Vec<u8> {
     (0..len)
         .map(|at| byte.wrapping_add((at / 7) as u8))
         .collect()
+}
+
+/// Puts another value in the place of a file's extent that ends at `end`; returns what was there.
+pub fn put_extent(world: &World, ino: Ino, end: u64, value: Bytes) -> Bytes {
+    let key = Key::extent(ino, end);
+    let meta = world.fs.meta();
+    let stored = meta.get(&key).unwrap().expect("an extent");
+    let mut batch = Batch::new();
+    batch.put(key, value);
+    meta.submit(batch);
+    stored
 }
 
 pub fn block_on(future: impl Future<Output = ()>) {
