@@ -46,7 +46,8 @@ const READ_PARTS_MAX: usize = 4096;
 /// Such bytes beyond what was asked for, of all reads together, in units; each has so many without asking.
 const WIDE_READS_UNIT_BYTES: u64 = 64 << 10;
 pub(crate) const WIDE_READS_UNITS: usize = 1024;
-const WIDE_READ_BYTES_MIN: u64 = 2 << 20;
+/// Two whole records: what a read of 1 MiB that begins in the middle of one is of.
+const USUAL_READ_BYTES_MAX: u64 = 2 << 20;
 const _: () = assert!(READ_HELD_BYTES_MAX <= WIDE_READS_UNITS as u64 * WIDE_READS_UNIT_BYTES);
 
 static ZEROS: [u8; TRANSFER_LEN_BYTES_MAX as usize] = [0; TRANSFER_LEN_BYTES_MAX as usize];
@@ -392,7 +393,10 @@ fn journal_entry(state: &State, ino: Ino, offset: u64, data: Bytes) -> JournalEn
 impl Shared {
     /// Waits until what a read brings into memory beyond the usual fits beside that of others.
     async fn wide_read_turn(&self, held_bytes: u64) -> Option<SemaphorePermit<'_>> {
-        let wide_bytes = held_bytes.checked_sub(WIDE_READ_BYTES_MIN)?;
+        let wide_bytes = held_bytes.saturating_sub(USUAL_READ_BYTES_MAX);
+        if wide_bytes == 0 {
+            return None;
+        }
         let units = wide_bytes.div_ceil(WIDE_READS_UNIT_BYTES) as u32;
         // It is never closed.
         self.wide_reads.acquire_many(units).await.ok()

@@ -52,6 +52,26 @@ fn a_read_of_a_byte_of_each_of_many_records_is_short() {
     });
 }
 
+/// Each read of a stream that begins in the middle of a record was joined, 1 MiB at a time.
+#[test]
+fn a_read_across_two_whole_records_is_not_copied() {
+    const LEN: usize = 1 << 20;
+    block_on(async {
+        let world = World::new(44, 1).await;
+        let ino = make_file(&world.fs, "file").await;
+        for at in 0..2 {
+            let bytes = vec![at as u8 + 1; LEN];
+            write(&world.fs, ino, at * LEN as u64, &bytes, Stability::Stable).await;
+        }
+        let world = world.restart(45).await;
+        let half = LEN as u64 / 2;
+        let read = world.fs.read(&ROOT_USER, ino, half, LEN as u32).await;
+        let lens = |parts: &[Bytes]| -> Vec<usize> { parts.iter().map(Bytes::len).collect() };
+        assert_eq!(lens(&read.unwrap().parts), [LEN / 2, LEN / 2]);
+        world.fs.close().await.unwrap();
+    });
+}
+
 /// Cutting a file of very many extents kept its thread, and all who are served on it, until it was done.
 #[test]
 fn cutting_a_file_of_very_many_extents_lets_others_run() {
