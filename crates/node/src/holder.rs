@@ -11,8 +11,9 @@ use std::time::Duration;
 use cairn_base::env::Env;
 use cairn_config::Config;
 
-use crate::disks::{Looks, PoolDisks, open_pool};
+use crate::disks::{PoolDisks, open_pool};
 use crate::error::NodeError;
+use crate::folder::Looks;
 
 /// So long a process may take to end, or to say who it is.
 const ENDING_MAX: Duration = Duration::from_secs(60);

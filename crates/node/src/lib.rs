@@ -12,6 +12,7 @@ mod control;
 mod convert;
 mod disks;
 mod error;
+mod folder;
 mod health;
 mod holder;
 mod leftovers;

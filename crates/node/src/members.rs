@@ -24,7 +24,8 @@ use tokio::sync::MutexGuard;
 
 use crate::assemble::Content;
 use crate::convert;
-use crate::disks::{Folder, is_half_wiped, is_still_there, open_disk, shard_settings, wipe};
+use crate::disks::shard_settings;
+use crate::folder::{Folder, is_half_wiped, is_still_there, open_disk, wipe};
 use crate::node::{ChangeFailure, Inner, VolumeService};
 use crate::pool::{PoolDisk, PoolState, PoolVolume};
 use crate::rebuild::Standing;

@@ -14,6 +14,7 @@
 pub mod bite;
 pub mod check;
 pub mod client;
+mod driver;
 pub mod exec;
 pub mod faults;
 pub mod model;

@@ -1,48 +1,32 @@
 //! Runs a scenario: life after life, and the judgement between them.
 //!
-//! Owns: the order of a life, when the power goes, what counts as a failure.
-//! Must not know: how clients choose, what may survive.
+//! Owns: what disks a life has, when the power goes, what counts as a failure.
+//! Must not know: what happens in a life, how clients choose, what may survive.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use cairn_base::env::Env;
-use cairn_segment::SegmentStore;
 use cairn_testkit::{Crash, MemDisk, Rng};
 use parking_lot::Mutex;
 
 use crate::check;
-use crate::client::{self, Client};
+use crate::client;
+use crate::driver::{Driver, Progress};
 use crate::exec::{Executor, Stopped, Trace};
-use crate::faults::{self, Fault, FaultKind, Fired};
-use crate::model::{Judged, Model};
+use crate::faults::{self, Fired};
+use crate::model::Model;
 use crate::pool::{self, Disks, Job, PoolFile, SharedFile};
 use crate::scenario::{End, Life, Scenario, Shape, Trouble, WorkKind};
-use crate::tree::{Found, FoundKind};
-use crate::work::{self, Worker};
-use crate::world::{VOLUME, World, format_disks, read_everything};
+use crate::world::{World, format_disks, read_everything};
 
 /// Steps of one life; more is a loop without end.
 const STEPS_MAX: u64 = 3_000_000;
 /// Time that a life takes beside its pauses, at most.
 const LIFE_TIME_MAX: Duration = Duration::from_secs(4 * 3600);
-
-/// Scrubs until nothing was left unrepaired, and once more, at most.
-const SCRUBS_MAX: u32 = 20;
-/// Longer than the operations of disks take that a read makes, one after the other.
-const READ_TIME_MAX: Duration = Duration::from_secs(400);
-/// What the volume says of its space must be right in one of so many looks, so far apart.
-const SPACE_LOOKS_MAX: u32 = 5;
-const SPACE_LOOK_PAUSE: Duration = Duration::from_millis(300);
 /// Sets of disks that are taken away after the last life, at most.
 const SETS_MAX: usize = 15;
-/// Work in the background is waited for so long, and looked at so often.
-const WORK_WAIT_MAX: Duration = Duration::from_secs(600);
-const WORK_LOOK_PAUSE: Duration = Duration::from_millis(200);
-/// After so much time without clients everything that is garbage is gone.
-const IDLE_SECONDS_ENOUGH: u64 = 130;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -213,33 +197,6 @@ pub fn run(scenario: &Scenario) -> Report {
 enum Start {
     Served,
     Refused,
-}
-
-/// How far the task that drives a life has come.
-#[derive(Default)]
-struct Progress {
-    has_started: AtomicBool,
-    is_done: AtomicBool,
-    was_closed: AtomicBool,
-    refused_start: Mutex<Option<String>>,
-    verified_bytes: AtomicU64,
-    lost_changes: AtomicU64,
-    lost_writes: AtomicU64,
-    checks: AtomicU64,
-    fs: Mutex<Option<World>>,
-    work: Arc<work::Done>,
-    is_work_done: AtomicBool,
-}
-
-impl Progress {
-    /// Whether the metadata has changes that a crash could take away.
-    fn has_undurable_changes(&self) -> bool {
-        let world = self.fs.lock();
-        world.as_ref().is_some_and(|world| {
-            let meta = world.fs.meta();
-            !meta.is_durable(meta.last_ticket())
-        })
-    }
 }
 
 impl Pool {
@@ -529,7 +486,7 @@ impl Pool {
         let found = read.map_err(at)?;
         self.model.lock().judge(&found).map_err(at)?;
         self.counts.checks_without_disks += 1;
-        self.counts.verified_bytes += bytes_in(&found);
+        self.counts.verified_bytes += found.file_bytes();
         Ok(())
     }
 }
@@ -592,344 +549,4 @@ fn run_to_end(
         }
         power_off_at.is_some_and(|at| steps >= at)
     })
-}
-
-fn bytes_in(found: &Found) -> u64 {
-    let sizes = found.nodes.values().map(|node| match &node.kind {
-        FoundKind::File { bytes, .. } => bytes.as_ref().map_or(0, |bytes| bytes.len() as u64),
-        _ => 0,
-    });
-    sizes.sum()
-}
-
-/// The task that leads through one life.
-struct Driver {
-    env: Env,
-    disks: Disks,
-    file: SharedFile,
-    lost: BTreeSet<usize>,
-    is_burdened: bool,
-    job: Option<Job>,
-    spare: Option<(usize, Arc<MemDisk>)>,
-    had: Vec<Arc<MemDisk>>,
-    at_work: Vec<faults::AtWork>,
-    life: Life,
-    shared: Arc<client::Life>,
-    progress: Arc<Progress>,
-    verifiers: Arc<Mutex<Vec<[u8; 8]>>>,
-    is_first: bool,
-    rng: Rng,
-}
-
-impl Driver {
-    async fn run(mut self) {
-        if let Err(error) = self.lead().await {
-            self.shared.fail(error);
-        }
-        self.progress.is_done.store(true, Ordering::Relaxed);
-    }
-
-    async fn lead(&mut self) -> Result<(), String> {
-        let shape = &self.shared.shape;
-        let world = match World::start(&self.env, shape, &self.disks, self.is_first).await {
-            Ok(world) => world,
-            Err(why) => {
-                *self.progress.refused_start.lock() = Some(why);
-                return Ok(());
-            }
-        };
-        let fs = world.fs.clone();
-        *self.progress.fs.lock() = Some(world);
-        if !self.is_first {
-            self.verify(&fs).await?;
-        }
-        self.progress.has_started.store(true, Ordering::Relaxed);
-        let Some(fs) = self.move_state(fs).await else {
-            return Ok(());
-        };
-        self.check_verifier(&fs)?;
-        if let Some(world) = &*self.progress.fs.lock() {
-            world.sweep(&self.env);
-        }
-        let had_work = self.has_work();
-        self.start_work();
-        for _ in 0..shape.client_count {
-            let seed = self.rng.u64();
-            let client = Client {
-                life: self.shared.clone(),
-                fs: fs.clone(),
-                env: self.env.clone(),
-                rng: Rng::new(seed),
-                more: Rng::new(seed ^ 0x3c9b_11f7),
-            };
-            let work = client.run(self.life.op_count, self.life.pause_ms_max);
-            self.env.spawner.spawn("client", Box::pin(work));
-        }
-        self.shared.clients_done().await;
-        self.env
-            .clock
-            .sleep(Duration::from_secs(self.life.idle_seconds))
-            .await;
-        self.work_done().await;
-        if self.shared.has_failed() {
-            return Ok(());
-        }
-        match check::recount(fs.meta()) {
-            Err(error) if !self.has_stopped(&fs) => return Err(error),
-            _ => {}
-        }
-        // While disks come and leave their room is not what counts.
-        if !self.is_trouble_excused() && !had_work {
-            self.check_space(&fs).await?;
-        }
-        if self.life.op_count == 0 {
-            self.check_repairs(&fs).await?;
-        }
-        self.check_work()?;
-        if self.life.end == End::Close {
-            match fs.close().await {
-                Ok(()) => self.progress.was_closed.store(true, Ordering::Relaxed),
-                Err(error) if shape.trouble == Trouble::Crashes => {
-                    return Err(format!("closing: {error}"));
-                }
-                Err(_) => {}
-            }
-        }
-        Ok(())
-    }
-
-    fn has_work(&self) -> bool {
-        let file = self.file.lock();
-        self.job.is_some()
-            || self.is_burdened
-            || !self.lost.is_empty()
-            || file.leaving().next().is_some()
-    }
-
-    /// Has the state moved off a disk that leaves; `None` if nothing is served any more, which the trouble excuses.
-    async fn move_state(&self, fs: cairn_fs::Fs) -> Option<cairn_fs::Fs> {
-        let world = self.progress.fs.lock().clone();
-        let (Some(mut world), Some(_)) = (world, self.disks.file.leaving().next()) else {
-            return Some(fs);
-        };
-        drop(fs);
-        let moved = world.move_state(&self.env, &self.shared.shape, &self.disks);
-        if let Err(why) = moved.await {
-            *self.progress.refused_start.lock() = Some(why);
-            return None;
-        }
-        let fs = world.fs.clone();
-        *self.progress.fs.lock() = Some(world);
-        Some(fs)
-    }
-
-    /// Starts what this life brings, and goes on with what earlier ones left.
-    fn start_work(&self) {
-        self.progress
-            .is_work_done
-            .store(!self.has_work(), Ordering::Relaxed);
-        let world = self.progress.fs.lock().clone();
-        let (Some(world), true) = (world, self.has_work()) else {
-            return;
-        };
-        self.at_work.iter().for_each(faults::AtWork::arm);
-        let worker = Worker {
-            job: self.job,
-            spare: self.spare.clone(),
-            lost: self.lost.clone(),
-            had: self.had.clone(),
-            ..Worker::new(
-                &self.env,
-                &self.shared,
-                &world,
-                &self.file,
-                &self.progress.work,
-            )
-        };
-        let progress = self.progress.clone();
-        let done = move || progress.is_work_done.store(true, Ordering::Relaxed);
-        let task = work::in_background(worker, done);
-        self.env.spawner.spawn("work", Box::pin(task));
-    }
-
-    /// Waits for the work, but not for ever: on disks that hang, or have no space, it may not end.
-    async fn work_done(&self) {
-        let since = self.env.clock.monotonic();
-        let is_done = || self.progress.is_work_done.load(Ordering::Relaxed);
-        while !is_done() && self.env.clock.monotonic().saturating_sub(since) < WORK_WAIT_MAX {
-            self.env.clock.sleep(WORK_LOOK_PAUSE).await;
-        }
-    }
-
-    /// In the last life what can be moved is, and a disk that leaves has left: unless so many others are lost that what
-    /// it had cannot have all its copies.
-    fn check_work(&self) -> Result<(), String> {
-        let shape = &self.shared.shape;
-        let is_due = self.life.op_count == 0 && shape.trouble == Trouble::Crashes;
-        let file = self.file.lock();
-        let members = file.members.iter();
-        let staying = members.filter(|it| !it.is_leaving && !self.lost.contains(&it.index));
-        let has_room = staying.count() >= shape.metadata_copies(file.staying_count());
-        match file.leaving().next() {
-            Some(member) if is_due && has_room && shape.disk_mib >= 512 => {
-                Err(format!("{member:?} does not leave the pool"))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether the volume may have stopped serving.
-    fn is_trouble_excused(&self) -> bool {
-        matches!(
-            self.shared.shape.trouble,
-            Trouble::Errors | Trouble::Beyond | Trouble::BadDisks
-        )
-    }
-
-    /// Reads everything, judges it, and makes it what the model knows.
-    async fn verify(&self, fs: &cairn_fs::Fs) -> Result<(), String> {
-        let reads_fail = |fault: &Fault| {
-            matches!(
-                fault.kind,
-                FaultKind::ReadFails { .. } | FaultKind::WorkReadFails { .. }
-            )
-        };
-        let is_unreadable_allowed = match self.shared.shape.trouble {
-            Trouble::Beyond => true,
-            Trouble::Errors => self.life.faults.iter().any(reads_fail),
-            _ => false,
-        };
-        let found = match read_everything(fs, is_unreadable_allowed).await {
-            Ok(found) => found,
-            Err(_) if self.has_stopped(fs) => {
-                // As a start that was refused: nothing is served.
-                *self.progress.refused_start.lock() = None;
-                self.progress.is_done.store(true, Ordering::Relaxed);
-                return Ok(());
-            }
-            Err(error) => return Err(error),
-        };
-        let judged: Judged = self.shared.model.lock().judge(&found)?;
-        match check::recount(fs.meta()) {
-            Err(_) if self.has_stopped(fs) => return Ok(()),
-            counted => counted?,
-        }
-        let add = |counter: &AtomicU64, by: u64| counter.fetch_add(by, Ordering::Relaxed);
-        add(&self.progress.checks, 1);
-        add(&self.progress.verified_bytes, bytes_in(&found));
-        add(&self.progress.lost_changes, judged.lost_changes as u64);
-        add(&self.progress.lost_writes, judged.lost_writes as u64);
-        self.shared.model.lock().rebase(judged);
-        Ok(())
-    }
-
-    /// What the volume says of its space is what its disks say, and nothing is left lying around.
-    async fn check_space(&self, fs: &cairn_fs::Fs) -> Result<(), String> {
-        let (segments, code) = match &*self.progress.fs.lock() {
-            Some(world) => (world.segments.clone(), world.code()),
-            None => return Ok(()),
-        };
-        let disks: Vec<&MemDisk> = self.disks.there.iter().map(|(_, disk)| &**disk).collect();
-        for look in 1..=SPACE_LOOKS_MAX {
-            let space = fs.space().await;
-            let space = space.map_err(|error| format!("space: {error}"))?;
-            let dirty_bytes = fs.stats().dirty_bytes;
-            match check::space(&disks, &segments, code, space, dirty_bytes) {
-                Err(error) if look == SPACE_LOOKS_MAX => return Err(error),
-                // A shard that is deleted just now has another name already, and is not known to be free.
-                Err(_) => self.env.clock.sleep(SPACE_LOOK_PAUSE).await,
-                Ok(()) => break,
-            }
-        }
-        // Long enough for whatever was open to be sealed, and collected.
-        let is_quiet = self.life.idle_seconds >= IDLE_SECONDS_ENOUGH;
-        if is_quiet && self.shared.shape.trouble == Trouble::Crashes {
-            check::garbage(&disks, &segments, fs.gc_backlog())?;
-        }
-        Ok(())
-    }
-
-    /// What damage the records have is repaired by reading them, and stays repaired.
-    async fn check_repairs(&self, fs: &cairn_fs::Fs) -> Result<(), String> {
-        if self.shared.shape.trouble != Trouble::BadDisks || self.has_stopped(fs) {
-            return Ok(());
-        }
-        let Some(segments) = self
-            .progress
-            .fs
-            .lock()
-            .as_ref()
-            .map(|it| it.segments.clone())
-        else {
-            return Ok(());
-        };
-        let pace = cairn_segment::Pace::new(self.env.clock.clone(), 0);
-        // A pass that finds too much at once leaves some of it for the next.
-        let mut is_all_repaired = false;
-        for _ in 0..SCRUBS_MAX {
-            if segments.stats().checksum_errors > 0 {
-                // A reader or garbage collection may have read before the repair, and tell of it late.
-                self.env.clock.sleep(READ_TIME_MAX).await;
-            }
-            let before = segments.stats();
-            let mut after = None;
-            loop {
-                let step = fs.scrub_records(after, &pace).await;
-                let step = step.map_err(|error| format!("the scrub failed: {error}"))?;
-                if let Some(damaged) = step.damaged.first() {
-                    return Err(format!("a scrub finds damage: {damaged:?}"));
-                }
-                after = step.next;
-                if after.is_none() {
-                    break;
-                }
-            }
-            segments.repairs_done().await;
-            let stats = segments.stats();
-            let found = stats.checksum_errors - before.checksum_errors;
-            if is_all_repaired && found > 0 {
-                return Err(format!("{found} places are damaged after their repair"));
-            }
-            if is_all_repaired {
-                break;
-            }
-            is_all_repaired = stats.repairs_skipped == before.repairs_skipped;
-        }
-        self.check_shards(&segments).await
-    }
-
-    /// What a scrub of shards has repaired is right when it is looked at again.
-    async fn check_shards(&self, segments: &Arc<SegmentStore>) -> Result<(), String> {
-        let pace = cairn_segment::Pace::new(self.env.clock.clone(), 0);
-        let mut ids = segments.segment_ids(VOLUME).unwrap_or_default();
-        ids.sort_unstable();
-        for id in ids {
-            let scrub = || segments.scrub_segment(VOLUME, id, &pace);
-            let (Ok(first), Ok(again)) = (scrub().await, scrub().await) else {
-                return Ok(());
-            };
-            if first.repaired_bytes == first.wrong_bytes && again.wrong_bytes > 0 {
-                return Err(format!(
-                    "a scrub of {id} repaired {first:?}, and another finds {again:?}"
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    /// The metadata gave up, and that is allowed.
-    fn has_stopped(&self, fs: &cairn_fs::Fs) -> bool {
-        let key = cairn_meta::Key::inode(crate::world::ROOT_INO);
-        self.is_trouble_excused() && fs.meta().get(&key).is_err()
-    }
-
-    fn check_verifier(&self, fs: &cairn_fs::Fs) -> Result<(), String> {
-        let verifier = fs.write_verifier();
-        let mut verifiers = self.verifiers.lock();
-        if verifiers.contains(&verifier) {
-            return Err("the write verifier is that of an earlier life".to_owned());
-        }
-        verifiers.push(verifier);
-        Ok(())
-    }
 }

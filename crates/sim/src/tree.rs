@@ -357,6 +357,17 @@ pub struct Found {
     pub nodes: BTreeMap<u64, FoundNode>,
 }
 
+impl Found {
+    /// Those that could be read, of all files.
+    pub fn file_bytes(&self) -> u64 {
+        let sizes = self.nodes.values().map(|node| match &node.kind {
+            FoundKind::File { bytes, .. } => bytes.as_ref().map_or(0, |bytes| bytes.len() as u64),
+            _ => 0,
+        });
+        sizes.sum()
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct FoundNode {
     pub kind: FoundKind,

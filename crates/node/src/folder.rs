@@ -1,0 +1,591 @@
+//! What a data folder is: looked at, opened, emptied.
+//!
+//! Owns: the names in a data folder, the disk's lock, that a folder which does not answer keeps nobody waiting.
+//! Must not know: what the pool makes of it.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_base::DiskId;
+use cairn_base::disk::{Disk, DiskError};
+use cairn_base::env::Env;
+use cairn_config::{Config, DiskIo};
+use cairn_disk::{DiskSettings, EngineChoice, RealDisk};
+use cairn_shard::ShardDisk;
+use futures_util::future::{Either, select};
+use parking_lot::Mutex;
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+use crate::assemble::Content;
+use crate::error::NodeError;
+use crate::pool::PoolFileError;
+use crate::pool_store;
+use crate::watch::HANG_AFTER;
+
+/// Names in a data folder that do not make it a used one.
+const HARMLESS: &[&str] = &[
+    "lock",
+    "probe.tmp",
+    "lost+found",
+    pool_store::POOL_NAME_NEW,
+    "cairn-disk.new",
+    crate::scrub::SCRUB_NAME_NEW,
+    crate::token::TOKEN_NAME,
+    crate::token::TOKEN_NAME_NEW,
+    crate::ready::SERVER_FILE_NAME,
+];
+/// What a disk has for the sake of the admin token.
+const TOKEN_NAMES: &[&str] = &[
+    crate::token::TOKEN_NAME,
+    crate::token::TOKEN_NAME_NEW,
+    crate::ready::SERVER_FILE_NAME,
+];
+/// Names that only a disk of a pool has.
+const OURS: &[&str] = &[
+    pool_store::POOL_NAME,
+    cairn_shard::IDENTITY_NAME,
+    "shards",
+    "shard-volumes",
+    "volumes",
+    "free",
+    "rebuild",
+    WIPED_NAME,
+    cairn_shard::PROBE_NAME,
+    crate::scrub::SCRUB_NAME,
+];
+
+/// What the identity is called while a folder is being emptied: it goes last, so that what a crash leaves is
+/// known for ours, and first has another name, so that nobody takes it for a disk.
+const WIPED_NAME: &str = "cairn-disk.wiped";
+
+/// A lock file says which process holds it in so many bytes at most.
+const PID_LEN_BYTES_MAX: u64 = 20;
+/// Links are followed so often to where a folder is, as Linux does.
+const LINKS_MAX: usize = 40;
+
+/// Looks at folders that have not come back: each keeps a thread, and perhaps the folder's lock.
+#[derive(Default)]
+pub struct Looks(Mutex<BTreeMap<PathBuf, UnderWay>>);
+
+/// A look at a folder.
+struct UnderWay {
+    since: Duration,
+    place: PathBuf,
+    /// Closed when it has ended.
+    ended: watch::Receiver<()>,
+}
+
+impl Looks {
+    /// Looks at a folder on another thread. One that does not answer cannot be used; the others are. A look of an
+    /// earlier try that is still under way is waited for, as long as a folder may take: it would be in the way of
+    /// another one, and many of them would take all threads.
+    pub async fn look_in_time(
+        &self,
+        env: &Env,
+        path: &Path,
+        config: &Config,
+    ) -> Result<Folder, NodeError> {
+        if let Some(silent) = self.wait_for_earlier(env, path).await {
+            return Ok(Folder::unusable(silent, no_answer()));
+        }
+        let running = self.begin(path, env.clock.monotonic());
+        let (at, kept) = (path.to_owned(), Arc::clone(&running));
+        let placing = tokio::task::spawn_blocking(move || {
+            let place = place_unseen(&at);
+            drop(kept);
+            place
+        });
+        let place = match select(placing, env.clock.sleep(HANG_AFTER)).await {
+            Either::Left((Ok(place), _)) => place,
+            Either::Left((Err(_), _)) | Either::Right(_) => path.to_owned(),
+        };
+        if let Some(look) = self.0.lock().get_mut(path) {
+            look.place.clone_from(&place);
+        }
+        let (at, config, runtime) = (place.clone(), config.clone(), Handle::current());
+        let looking = tokio::task::spawn_blocking(move || {
+            let looked = runtime.block_on(Folder::look(&at, &config));
+            drop(running);
+            looked
+        });
+        match select(looking, env.clock.sleep(HANG_AFTER)).await {
+            Either::Left((Ok(folder), _)) => folder,
+            Either::Left((Err(error), _)) => {
+                let why = format!("looking at it broke off: {error}");
+                Ok(Folder::unusable(place, why))
+            }
+            Either::Right(_) => Ok(Folder::unusable(place, no_answer())),
+        }
+    }
+
+    /// Notes that a look begins; it ends when all copies of what this returns are dropped.
+    fn begin(&self, path: &Path, since: Duration) -> Arc<watch::Sender<()>> {
+        let (running, ended) = watch::channel(());
+        let place = path.to_owned();
+        let look = UnderWay {
+            since,
+            place,
+            ended,
+        };
+        self.0.lock().insert(path.to_owned(), look);
+        Arc::new(running)
+    }
+
+    /// Waits for the end of an earlier look at a folder; where that is if it does not end in time.
+    async fn wait_for_earlier(&self, env: &Env, path: &Path) -> Option<PathBuf> {
+        let (since, mut ended) = {
+            let looks = self.0.lock();
+            let look = looks.get(path)?;
+            (look.since, look.ended.clone())
+        };
+        let waited = env.clock.monotonic().saturating_sub(since);
+        let rest = env.clock.sleep(HANG_AFTER.saturating_sub(waited));
+        match select(pin!(ended.changed()), rest).await {
+            Either::Left(_) => None,
+            Either::Right(_) => Some(self.0.lock().get(path)?.place.clone()),
+        }
+    }
+}
+
+/// As [`place`], without asking the folder itself, which may not answer: only those that it is in.
+fn place_unseen(path: &Path) -> PathBuf {
+    let mut path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    for _ in 0..LINKS_MAX {
+        // Without a slash at the end, which would follow a link.
+        path = path.components().collect();
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return path;
+        };
+        let Ok(parent) = parent.canonicalize() else {
+            return path;
+        };
+        match std::fs::read_link(parent.join(name)) {
+            Ok(target) => path = parent.join(target),
+            Err(_) => return parent.join(name),
+        }
+    }
+    path
+}
+
+pub fn no_answer() -> String {
+    format!("it did not answer within {} s", HANG_AFTER.as_secs())
+}
+
+/// Where a data folder that the operator named is.
+pub fn place(path: &Path) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    path.canonicalize().unwrap_or(path)
+}
+
+/// A data folder as it was found.
+pub struct Folder {
+    pub path: PathBuf,
+    pub disk: Option<Arc<dyn Disk>>,
+    pub content: Content,
+}
+
+impl Folder {
+    fn unusable(path: PathBuf, why: String) -> Self {
+        Self {
+            path,
+            disk: None,
+            content: Content::Unusable(why),
+        }
+    }
+
+    pub async fn look(path: &Path, config: &Config) -> Result<Self, NodeError> {
+        let path = place(path);
+        let with = |content, disk| {
+            Ok(Self {
+                path: path.clone(),
+                disk,
+                content,
+            })
+        };
+        let content = match scan(&path) {
+            Ok(content) => content,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return with(Content::Absent, None);
+            }
+            Err(error) => return with(Content::Unusable(error.to_string()), None),
+        };
+        if matches!(content, Content::Foreign { .. }) {
+            return with(content, None);
+        }
+        let disk = match open_disk(&path, config) {
+            Ok(disk) => disk,
+            Err(error @ NodeError::InUse { .. }) => return Err(error),
+            Err(error) => return with(Content::Unusable(error.to_string()), None),
+        };
+        match read(&disk, content).await {
+            Ok(content) => with(content, Some(disk)),
+            Err(why) => with(Content::Unusable(why), None),
+        }
+    }
+
+    pub fn label(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    pub fn identity(&self) -> Option<DiskId> {
+        match &self.content {
+            Content::Disk { identity, .. } | Content::Newer { identity, .. } => {
+                identity.as_ref().map(|identity| identity.disk)
+            }
+            _ => None,
+        }
+    }
+
+    /// That of its pool file.
+    pub fn version(&self) -> Option<u64> {
+        match &self.content {
+            Content::Disk { state, .. } => state.as_ref().map(|state| state.version),
+            _ => None,
+        }
+    }
+}
+
+/// Looks at the names in a folder: `Blank`, `Foreign`, or `Disk` with nothing known yet.
+fn scan(path: &Path) -> std::io::Result<Content> {
+    let mut foreign = None;
+    for entry in std::fs::read_dir(path)? {
+        let name = entry?.file_name();
+        let name = name.to_string_lossy();
+        if OURS.contains(&&*name) {
+            return Ok(Content::Disk {
+                identity: None,
+                state: None,
+            });
+        }
+        if !HARMLESS.contains(&&*name) {
+            foreign = Some(name.into_owned());
+        }
+    }
+    Ok(foreign.map_or(Content::Blank, |example| Content::Foreign { example }))
+}
+
+/// Reads identity and pool file; an error is a disk that cannot be used.
+async fn read(disk: &Arc<dyn Disk>, content: Content) -> Result<Content, String> {
+    if !matches!(content, Content::Disk { .. }) {
+        return Ok(content);
+    }
+    let loaded = pool_store::load(disk).await.map_err(|e| e.to_string())?;
+    let identity = ShardDisk::identity(disk).await.map_err(|e| e.to_string());
+    let state = match loaded {
+        Some(Ok(state)) => Some(state),
+        // Not a damaged one, which others may take the place of. Such a disk may have an identity of a newer version.
+        Some(Err(PoolFileError::Version { found, known })) if found > known => {
+            return Ok(Content::Newer {
+                identity: identity.unwrap_or(None),
+                found,
+                known,
+            });
+        }
+        Some(Err(error)) => {
+            tracing::error!(disk = disk.label(), %error, "the pool file of this disk is not used");
+            None
+        }
+        None => None,
+    };
+    let identity = identity?;
+    Ok(Content::Disk { identity, state })
+}
+
+/// Whether the emptying of this folder was broken off.
+pub fn is_half_wiped(folder: &Path) -> bool {
+    std::fs::symlink_metadata(folder.join(WIPED_NAME)).is_ok()
+}
+
+/// Deletes what a disk of Cairn's has in its folder. The caller knows that it is one: folders have names like
+/// ours for many reasons. `with_token`: also the admin token, which may be the operator's file otherwise.
+pub fn wipe(folder: &Path, with_token: bool) -> std::io::Result<()> {
+    let (identity, wiped) = (
+        folder.join(cairn_shard::IDENTITY_NAME),
+        folder.join(WIPED_NAME),
+    );
+    match std::fs::rename(&identity, &wiped) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            // Never formatted, or emptied halfway before.
+            drop(
+                std::fs::OpenOptions::new()
+                    .create(true)
+                    .append(true)
+                    .open(&wiped)?,
+            );
+        }
+        renamed => renamed?,
+    }
+    let sync = || std::fs::File::open(folder)?.sync_all();
+    sync()?;
+    let made_meanwhile = [pool_store::POOL_NAME_NEW, crate::scrub::SCRUB_NAME_NEW];
+    let ours = OURS.iter().copied().filter(|name| *name != WIPED_NAME);
+    // First: whoever gets the disk if this breaks off must not get the token with it.
+    let tokens = TOKEN_NAMES.iter().copied().filter(|_| with_token);
+    for name in tokens.chain(ours).chain(made_meanwhile) {
+        let path = folder.join(name);
+        let removed = match std::fs::symlink_metadata(&path) {
+            Ok(found) if found.is_dir() => std::fs::remove_dir_all(&path),
+            Ok(_) => std::fs::remove_file(&path),
+            Err(error) => Err(error),
+        };
+        match removed {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    sync()?;
+    std::fs::remove_file(&wiped)?;
+    sync()
+}
+
+/// Whether a disk that this process has open is what is in its folder now: another drive may be mounted there
+/// since, with a disk of another pool, with a copy of this one, or with anything else.
+pub async fn is_still_there(disk: &ShardDisk, folder: &Path) -> bool {
+    let identity = ShardDisk::identity(disk.disk()).await;
+    let is_same = matches!(&identity, Ok(Some(found)) if found.disk == disk.id() && found.pool == disk.pool());
+    let folder = folder.to_owned();
+    is_same
+        && tokio::task::spawn_blocking(move || holds_lock(&folder))
+            .await
+            .unwrap_or(false)
+}
+
+/// Whether the lock in a folder is held, and by this process.
+fn holds_lock(folder: &Path) -> bool {
+    let Ok(lock) = std::fs::File::open(folder.join(cairn_disk::LOCK_NAME)) else {
+        return false;
+    };
+    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => {}
+        // Nobody holds it: not what we opened.
+        Ok(()) | Err(_) => return false,
+    }
+    let mut pid = String::new();
+    let read = std::io::Read::take(lock, PID_LEN_BYTES_MAX).read_to_string(&mut pid);
+    read.is_ok() && pid.trim().parse() == Ok(std::process::id())
+}
+
+pub fn open_disk(path: &Path, config: &Config) -> Result<Arc<dyn Disk>, NodeError> {
+    let settings = DiskSettings {
+        engine: match config.disk_io {
+            DiskIo::Auto => EngineChoice::Auto,
+            DiskIo::Uring => EngineChoice::IoUring,
+            DiskIo::Threads => EngineChoice::Threads,
+        },
+        size_limit_bytes: config.disk_size_limit_bytes,
+        ..DiskSettings::default()
+    };
+    match RealDisk::open(path, settings) {
+        Ok(disk) => Ok(disk),
+        Err(DiskError::InUse { disk, pid }) => Err(NodeError::InUse { disk, pid }),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use cairn_base::{PoolId, Timestamp};
+    use cairn_shard::ShardSettings;
+
+    use super::*;
+    use crate::pool::tests::example;
+
+    fn real(path: &Path) -> Arc<dyn Disk> {
+        RealDisk::open(path, DiskSettings::default()).unwrap()
+    }
+
+    pub async fn member(path: &Path, id: u128) -> Arc<ShardDisk> {
+        let disk = real(path);
+        let now = Timestamp::default();
+        ShardDisk::format(Arc::clone(&disk), PoolId(1), DiskId(id), now)
+            .await
+            .unwrap();
+        let settings = ShardSettings::default();
+        ShardDisk::open(disk, PoolId(1), settings).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn another_drive_at_the_same_place_is_told_from_the_disk() {
+        let root = tempfile::tempdir().unwrap();
+        let place = root.path().join("disk");
+        let disk = member(&place, 5).await;
+        assert!(is_still_there(&disk, &place).await);
+        // Another drive is mounted there: nothing on it, something else, another disk, or a copy.
+        std::fs::rename(&place, root.path().join("old")).unwrap();
+        assert!(!is_still_there(&disk, &place).await, "nothing there");
+        std::fs::create_dir(&place).unwrap();
+        assert!(!is_still_there(&disk, &place).await, "an empty folder");
+        std::fs::create_dir(place.join("volumes")).unwrap();
+        assert!(!is_still_there(&disk, &place).await, "something else");
+        std::fs::remove_dir_all(&place).unwrap();
+        drop(member(&place, 6).await);
+        assert!(!is_still_there(&disk, &place).await, "another disk");
+        let other = member(&root.path().join("other"), 7).await;
+        std::fs::remove_dir_all(&place).unwrap();
+        std::fs::rename(root.path().join("other"), &place).unwrap();
+        assert!(!is_still_there(&disk, &place).await, "another open disk");
+        drop(other);
+        std::fs::remove_dir_all(&place).unwrap();
+        std::fs::create_dir(&place).unwrap();
+        for entry in std::fs::read_dir(root.path().join("old")).unwrap() {
+            let from = entry.unwrap();
+            if from.file_type().unwrap().is_file() {
+                std::fs::copy(from.path(), place.join(from.file_name())).unwrap();
+            }
+        }
+        assert!(
+            !is_still_there(&disk, &place).await,
+            "a copy, lock file and all"
+        );
+        std::fs::remove_dir_all(&place).unwrap();
+        std::fs::rename(root.path().join("old"), &place).unwrap();
+        assert!(is_still_there(&disk, &place).await, "it is back");
+    }
+
+    #[tokio::test]
+    async fn a_pool_file_of_a_newer_program_is_told_from_a_damaged_one() {
+        let root = tempfile::tempdir().unwrap();
+        let settings = cairn_config::Settings {
+            data: vec![root.path().to_owned()],
+            ..cairn_config::Settings::default()
+        };
+        let config = settings.resolve(1).unwrap();
+        let place = root.path().join("disk");
+        let disk = member(&place, 5).await;
+        pool_store::save_one(disk.disk(), &example(3))
+            .await
+            .unwrap();
+        drop(disk);
+        let file = place.join(pool_store::POOL_NAME);
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, text.replacen("cairn-pool 3", "cairn-pool 9", 1)).unwrap();
+        let look = Folder::look(&place, &config).await.unwrap();
+        assert!(matches!(look.content, Content::Newer { found: 9, .. }));
+        assert_eq!(look.identity(), Some(DiskId(5)));
+        drop(look);
+        std::fs::write(&file, text.replacen("main", "mail", 1)).unwrap();
+        let look = Folder::look(&place, &config).await.unwrap();
+        assert!(matches!(look.content, Content::Disk { state: None, .. }));
+    }
+
+    /// A folder with a look that hangs is not looked at again until that ends; one whose look has ended is.
+    #[tokio::test]
+    async fn a_folder_is_looked_at_once_at_a_time() {
+        let root = tempfile::tempdir().unwrap();
+        let settings = cairn_config::Settings {
+            data: vec![root.path().to_owned()],
+            ..cairn_config::Settings::default()
+        };
+        let config = settings.resolve(1).unwrap();
+        let world = cairn_testkit::TestWorld::new(1);
+        let looks = Looks::default();
+        let running = looks.begin(root.path(), world.env.clock.monotonic());
+        world.clock.advance(HANG_AFTER);
+        let look = || looks.look_in_time(&world.env, root.path(), &config);
+        for _ in 0..2 * crate::running::BLOCKING_THREADS_MAX {
+            let folder = look().await.unwrap();
+            assert!(matches!(folder.content, Content::Unusable(_)));
+            assert_eq!(folder.path, root.path());
+        }
+        drop(running);
+        let folder = look().await.unwrap();
+        assert!(matches!(folder.content, Content::Blank));
+        drop(folder);
+        let folder = look().await.unwrap();
+        assert!(matches!(folder.content, Content::Blank));
+    }
+
+    #[test]
+    fn the_place_of_a_folder_is_found_without_looking_into_it() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &str| root.path().join(name);
+        std::fs::create_dir_all(at("mounts/disk")).unwrap();
+        std::os::unix::fs::symlink("mounts", at("relative")).unwrap();
+        std::os::unix::fs::symlink(at("relative/disk"), at("link")).unwrap();
+        std::os::unix::fs::symlink("link", at("link to a link")).unwrap();
+        std::os::unix::fs::symlink("circle", at("circle")).unwrap();
+        let names = [
+            "mounts/disk",
+            "mounts/disk/",
+            "mounts/./disk//",
+            "mounts/../mounts/disk",
+            "relative/disk/",
+            "link",
+            "link/",
+            "link to a link/",
+            "mounts/absent",
+            "relative/absent/",
+        ];
+        for name in names {
+            let found = place_unseen(&at(name));
+            let wanted = match name.ends_with("absent/") || name.ends_with("absent") {
+                true => place(&at("mounts")).join("absent"),
+                false => place(&at(name)),
+            };
+            assert_eq!(found.as_os_str(), wanted.as_os_str(), "{name}");
+        }
+        assert!(place_unseen(&at("circle")).starts_with(root.path()));
+        assert_eq!(place_unseen(Path::new("/")), Path::new("/"));
+    }
+
+    #[tokio::test]
+    async fn only_what_was_a_disk_is_known_for_one() {
+        let root = tempfile::tempdir().unwrap();
+        let settings = cairn_config::Settings {
+            data: vec![root.path().to_owned()],
+            ..cairn_config::Settings::default()
+        };
+        let config = settings.resolve(1).unwrap();
+        // Names like ours, in a folder of somebody else's.
+        let foreign = root.path().join("foreign");
+        std::fs::create_dir_all(foreign.join("volumes/precious")).unwrap();
+        let look = Folder::look(&foreign, &config).await.unwrap();
+        assert!(matches!(
+            look.content,
+            Content::Disk {
+                identity: None,
+                state: None
+            }
+        ));
+        assert!(!is_half_wiped(&foreign));
+        let place = root.path().join("disk");
+        drop(member(&place, 5).await);
+        let look = Folder::look(&place, &config).await.unwrap();
+        assert!(
+            matches!(&look.content, Content::Disk { identity: Some(found), .. } if found.disk == DiskId(5))
+        );
+        drop(look);
+        for name in TOKEN_NAMES {
+            std::fs::write(place.join(name), "of this server").unwrap();
+        }
+        wipe(&place, false).unwrap();
+        assert!(TOKEN_NAMES.iter().all(|name| place.join(name).exists()));
+        wipe(&place, true).unwrap();
+        assert!(!TOKEN_NAMES.iter().any(|name| place.join(name).exists()));
+        let look = Folder::look(&place, &config).await.unwrap();
+        assert!(matches!(look.content, Content::Blank));
+        drop(look);
+        // Broken off at its begin, and done again.
+        drop(member(&place, 5).await);
+        std::fs::create_dir_all(place.join("shards/00000001")).unwrap();
+        std::fs::rename(
+            place.join(cairn_shard::IDENTITY_NAME),
+            place.join(WIPED_NAME),
+        )
+        .unwrap();
+        assert!(is_half_wiped(&place));
+        let look = Folder::look(&place, &config).await.unwrap();
+        assert!(matches!(look.content, Content::Disk { identity: None, .. }));
+        drop(look);
+        wipe(&place, true).unwrap();
+        let look = Folder::look(&place, &config).await.unwrap();
+        assert!(matches!(look.content, Content::Blank));
+    }
+}
