@@ -12,13 +12,13 @@ pub use cairn_codec_rpc::{Reader, Writer};
 // Compiled in by path: their crates would bring RocksDB, which takes ten minutes to build for the fuzzer,
 // servers and runtimes, which decode nothing of this. They find one another at the root, as at home.
 #[allow(dead_code)]
-#[path = "../../crates/admin/src/api.rs"]
+#[path = "../../crates/edges/admin/src/api.rs"]
 pub mod api;
 #[allow(dead_code)]
-#[path = "../../crates/meta/src/batch.rs"]
+#[path = "../../crates/engine/meta/src/batch.rs"]
 mod batch;
 #[allow(dead_code, unused_imports)]
-#[path = "../../crates/bench/src"]
+#[path = "../../crates/tools/bench/src"]
 mod bench {
     pub mod agent {
         mod protocol;
@@ -39,56 +39,56 @@ mod bench {
     }
 }
 #[allow(dead_code)]
-#[path = "../../crates/meta/src/error.rs"]
+#[path = "../../crates/engine/meta/src/error.rs"]
 mod error;
 #[allow(dead_code)]
-#[path = "../../crates/meta/src/extent.rs"]
+#[path = "../../crates/engine/meta/src/extent.rs"]
 mod extent;
 #[allow(dead_code)]
-#[path = "../../crates/nfs/src/handle.rs"]
+#[path = "../../crates/edges/nfs3/src/handle.rs"]
 mod handle;
 #[allow(dead_code)]
-#[path = "../../crates/nfs/src/intake.rs"]
+#[path = "../../crates/edges/nfs3/src/intake.rs"]
 mod intake;
 #[allow(dead_code)]
-#[path = "../../crates/meta/src/keys.rs"]
+#[path = "../../crates/engine/meta/src/keys.rs"]
 mod keys;
 #[allow(dead_code)]
-#[path = "../../crates/meta/src/log"]
+#[path = "../../crates/engine/meta/src/log"]
 mod log {
     pub(crate) mod format;
     pub(crate) mod group;
 }
 // Not part of the interface of its crate.
 #[allow(dead_code)]
-#[path = "../../crates/shard/src/name.rs"]
+#[path = "../../crates/engine/shard/src/name.rs"]
 mod name;
 #[allow(dead_code)]
-#[path = "../../crates/node/src/pool.rs"]
+#[path = "../../crates/app/node/src/pool.rs"]
 mod pool;
 #[allow(dead_code)]
-#[path = "../../crates/admin/src/query.rs"]
+#[path = "../../crates/edges/admin/src/query.rs"]
 mod query;
 #[allow(dead_code)]
-#[path = "../../crates/meta/src/records.rs"]
+#[path = "../../crates/engine/meta/src/records.rs"]
 mod records;
 #[allow(dead_code)]
-#[path = "../../crates/node/src/scrub_file.rs"]
+#[path = "../../crates/app/node/src/scrub_file.rs"]
 mod scrub_file;
 // The generator of the property tests.
-#[path = "../../crates/codec-nfs/src/source.rs"]
+#[path = "../../crates/codecs/nfs/src/source.rs"]
 mod source;
 #[allow(dead_code)]
-#[path = "../../crates/meta/src/state"]
+#[path = "../../crates/engine/meta/src/state"]
 mod state {
     pub(crate) mod descriptor;
     pub(crate) mod snapshot;
 }
 #[allow(dead_code)]
-#[path = "../../crates/admin/src/token.rs"]
+#[path = "../../crates/edges/admin/src/token.rs"]
 mod token;
 #[allow(dead_code)]
-#[path = "../../crates/nfs-client/src/url.rs"]
+#[path = "../../crates/clients/nfs-client/src/url.rs"]
 mod url;
 
 // What the sources above call by these names.

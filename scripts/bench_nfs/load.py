@@ -56,7 +56,7 @@ def own():
     program = harness.target_dir() / "release" / "examples" / "nfs_load"
     if not program.exists():
         raise harness.Failure(f"{program} is not there: run `make bench-nfs`, which builds it")
-    return Load("Cairn's own NFS client (crates/bench)", program, is_libnfs=False)
+    return Load("Cairn's own NFS client (crates/tools/bench)", program, is_libnfs=False)
 
 
 def nfsload(source):

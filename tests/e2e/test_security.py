@@ -1,6 +1,6 @@
 """What SECURITY.md promises of a running server: its files, its log, its memory, its admin API.
 
-Who gets in over NFS is in test_exports.py, and procedure by procedure in crates/nfs/tests.
+Who gets in over NFS is in test_exports.py, and procedure by procedure in crates/edges/nfs3/tests.
 """
 
 import contextlib

@@ -32,7 +32,7 @@ main()
 
 
 def templates():
-    """The folder that crates/plan/tests/templates.rs writes."""
+    """The folder that crates/tools/plan/tests/templates.rs writes."""
     folder = pathlib.Path(os.environ.get("CAIRN_PLAN_TEMPLATES") or harness.target_dir() / "tmp" / "plan-templates")
     if not folder.is_dir():
         raise harness.Failure(f"{folder} is not there: run scripts/test-plan")

@@ -57,7 +57,7 @@ class Stacks(unittest.TestCase):
         self.assertIn("CAIRN_CLIENTS='10.0.0.0/16'\n", settings)
         self.assertIn("CAIRN_LOGIN='10.0.0.7/32'\n", settings)
         # What stands in the script is what is in the repository.
-        folder = kit.harness.REPOSITORY / "crates/plan/templates"
+        folder = kit.harness.REPOSITORY / "crates/tools/plan/templates"
         script = (folder / "boot.sh").read_text() + (folder / "server.sh").read_text()
         self.assertEqual(config["write_files"][1]["content"], script)
         rules = self.aws("ec2", "describe-security-groups", "--group-ids", resources["ServerSecurityGroup"])

@@ -47,7 +47,7 @@ class Tools(unittest.TestCase):
 
     @unittest.skipUnless(tool("shellcheck"), "shellcheck is not here: scripts/setup plan")
     def test_shellcheck_has_nothing_to_say(self):
-        folder = kit.harness.REPOSITORY / "crates/plan/templates"
+        folder = kit.harness.REPOSITORY / "crates/tools/plan/templates"
         for names in [*JOINED, ("client.sh",)]:
             script = "".join((folder / name).read_text() for name in names)
             with tempfile.NamedTemporaryFile("w", suffix=".sh") as file:
@@ -75,7 +75,7 @@ class Tools(unittest.TestCase):
             heredoc = re.search(r"user_data\s+= <<-EOT\n(.*?)\n  EOT\n", file.read_text(), re.DOTALL)[1]
             lines = [line.removeprefix("    ") for line in heredoc.replace("$${", "${").replace("%%{", "%{").split("\n")]
             config = yaml.safe_load("\n".join(lines))
-            folder = kit.harness.REPOSITORY / "crates/plan/templates"
+            folder = kit.harness.REPOSITORY / "crates/tools/plan/templates"
             names = JOINED[1] if file.parent.name.startswith("cluster") else JOINED[0]
             script = "".join((folder / name).read_text() for name in names)
             self.assertEqual(config["write_files"][1]["content"], script, file)

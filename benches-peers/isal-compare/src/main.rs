@@ -3,7 +3,7 @@
 //! `apt-get install libisal-dev`, then `cargo run --release --manifest-path
 //! benches-peers/isal-compare/Cargo.toml -- --help`.
 
-#[path = "../../../crates/erasure/examples/encode_rate/measure.rs"]
+#[path = "../../../crates/engine/erasure/examples/encode_rate/measure.rs"]
 mod measure;
 
 use std::cell::RefCell;

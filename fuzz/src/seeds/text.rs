@@ -31,7 +31,7 @@ pub fn write_seeds(corpus: &Corpus) {
 fn outputs(corpus: &Corpus) {
     macro_rules! samples {
         ($($name:literal),*) => {
-            [$(($name, include_str!(concat!("../../../crates/bench/testdata/", $name)))),*]
+            [$(($name, include_str!(concat!("../../../crates/tools/bench/testdata/", $name)))),*]
         };
     }
     let seeds = samples![
@@ -299,7 +299,7 @@ fn results(corpus: &Corpus) {
     let seed = |kind: u8, name: &str, text: &[u8]| {
         write(corpus, "bench_result", name, &[&[kind], text].concat());
     };
-    let fio = include_str!("../../../crates/bench/testdata/fio-3.33-json.json");
+    let fio = include_str!("../../../crates/tools/bench/testdata/fio-3.33-json.json");
     let imported = import::import(fio, "fio.json").expect("it is fio's");
     let mut histogram = latency::histogram();
     for value in [1000, 2000, 2000, 5_000_000_000] {

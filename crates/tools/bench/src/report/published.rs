@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn figures_are_those_of_the_facts() {
         let path =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/facts/cloud-storage.json");
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/facts/cloud-storage.json");
         let Ok(text) = std::fs::read_to_string(&path) else {
             // Past the harness, which keeps what a passing test prints.
             let _ = writeln!(

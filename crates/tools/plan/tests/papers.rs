@@ -392,7 +392,7 @@ fn data_agrees_with_the_shared_facts() {
     let path = std::env::var_os("CAIRN_FACTS").map_or_else(
         || {
             std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
-                .join("../../../shared/facts/cloud-storage.json")
+                .join("../../../../shared/facts/cloud-storage.json")
         },
         std::path::PathBuf::from,
     );

@@ -1,4 +1,4 @@
-// Draws the charts of a plan: the data is in #chart-data, as crates/plan/src/page/mod.rs has it.
+// Draws the charts of a plan: the data is in #chart-data, as crates/tools/plan/src/page/mod.rs has it.
 "use strict";
 (() => {
   const { number, compact, stroke } = pageCharts;

@@ -1,4 +1,4 @@
-// Draws the charts of a report page: the data is in #chart-data, as crates/bench/src/report/chart.rs has it.
+// Draws the charts of a report page: the data is in #chart-data, as crates/tools/bench/src/report/chart.rs has it.
 "use strict";
 (() => {
   const { number, whole, compact, stroke } = pageCharts;
