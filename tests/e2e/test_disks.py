@@ -347,7 +347,7 @@ class Disks(WorldTest):
         shutil.rmtree(server.disks[0])
         server.disks = [new]
         server.start()
-        self.wait(server, lambda disks, _: disks["count"] == 1, "the leaving of the old disk")
+        self.wait(server, lambda disks, _: disks["count"] == 1, "the draining of the old disk")
         self.assertEqual(server.status()["health"], "no_redundancy")
         self.check(server, tree)
 

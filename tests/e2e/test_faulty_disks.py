@@ -473,7 +473,7 @@ class FaultyDisks(WorldTest):
         remove = threading.Thread(target=server.cairn, args=("disk", "remove", bad), kwargs={"check": False})
         remove.start()
         gone = lambda: bad.name not in self.disks(server)[0]
-        harness.wait_until(gone, MOVE_SECONDS_MAX, "the leaving of a disk")
+        harness.wait_until(gone, MOVE_SECONDS_MAX, "the draining of a disk")
         server.meets(("hang", bad))
         begun = time.monotonic()
         server.cairn("volume", "create", "second")

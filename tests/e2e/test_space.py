@@ -245,7 +245,7 @@ class Space(WorldTest):
             )
             self.assertLess(used_max, bound)
             self.assertLess(amplification, 4)
-            self.assertGreater(metrics['cairn_gc_relocated_bytes_total{volume="main"}'], 0)
+            self.assertGreater(metrics['cairn_gc_rewritten_bytes_total{volume="main"}'], 0)
             self.check_df(server, looking, "afterwards")
             data = mount.read_file("/database")
             for index in range(file_blocks):

@@ -7,8 +7,8 @@
 pub mod buf;
 pub mod disk;
 pub mod env;
-pub mod here;
 pub mod ids;
+pub mod inline_call;
 pub mod planted;
 pub mod real;
 pub mod time;

@@ -31,7 +31,7 @@ pub enum Bug {
     // segment
     RecordChecksumIgnored,
     ParityNotComputed,
-    RowsOverlap,
+    StripesOverlap,
     AppendAnsweredOnError,
     RepairAtWrongPlace,
     // fs
@@ -50,14 +50,14 @@ pub enum Bug {
     RenameInTwoSteps,
     // garbage collection, in fs
     CollectorIgnoresPins,
-    RelocationIgnoresOverwrites,
+    RewriteIgnoresOverwrites,
     // moves, rebuilds and scrubs of shards
     MovedShardDeletedEarly,
     MovedShardNotSynced,
     MovedShardWithoutFooter,
     RebuildTakesNeighbour,
     RebuildTakesZeros,
-    EvacuationDeletesEarly,
+    RewritingDeletesEarly,
     ScrubRepairsFromDamage,
 }
 
@@ -84,7 +84,7 @@ impl Bug {
         Bug::RecycledNameHalfSynced,
         Bug::RecordChecksumIgnored,
         Bug::ParityNotComputed,
-        Bug::RowsOverlap,
+        Bug::StripesOverlap,
         Bug::AppendAnsweredOnError,
         Bug::RepairAtWrongPlace,
         Bug::StableWriteNotAwaited,
@@ -101,13 +101,13 @@ impl Bug {
         Bug::FailedFlushDropped,
         Bug::RenameInTwoSteps,
         Bug::CollectorIgnoresPins,
-        Bug::RelocationIgnoresOverwrites,
+        Bug::RewriteIgnoresOverwrites,
         Bug::MovedShardDeletedEarly,
         Bug::MovedShardNotSynced,
         Bug::MovedShardWithoutFooter,
         Bug::RebuildTakesNeighbour,
         Bug::RebuildTakesZeros,
-        Bug::EvacuationDeletesEarly,
+        Bug::RewritingDeletesEarly,
         Bug::ScrubRepairsFromDamage,
     ];
 }

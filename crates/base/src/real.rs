@@ -55,7 +55,7 @@ impl Spawner for TokioSpawner {
             let _inside = handle.enter();
             run();
         };
-        if let Err(task) = crate::here::spawn(name, task, enter) {
+        if let Err(task) = crate::inline_call::spawn(name, task, enter) {
             // It works on a shared thread too, only slower.
             self.0.spawn(task);
         }

@@ -7,7 +7,7 @@ use cairn_base::{
 use cairn_config::{ExportRule, VolumeSettings};
 use cairn_segment::{Compression, Location, RecordPointer, encode_pointer, encode_record};
 use cairn_shard::{
-    CHECKSUM_UNIT_BYTES, DiskIdentity, FooterRow, ShardFooter, ShardName, TRAILER_LEN_BYTES,
+    CHECKSUM_UNIT_BYTES, DiskIdentity, FooterStripe, ShardFooter, ShardName, TRAILER_LEN_BYTES,
     encode_footer, encode_identity,
 };
 
@@ -49,20 +49,20 @@ pub fn write_seeds(corpus: &Corpus) {
 }
 
 fn shard(corpus: &Corpus) {
-    let row = |start_block, unit_blocks| FooterRow {
+    let stripe = |start_block, unit_blocks| FooterStripe {
         start_block,
         unit_blocks,
     };
     let cases = [
         ("empty", vec![], 0),
-        ("one-row", vec![row(0, 1)], 4096),
+        ("one-stripe", vec![stripe(0, 1)], 4096),
         (
-            "rows",
-            vec![row(0, 16), row(20, 29)],
+            "stripes",
+            vec![stripe(0, 16), stripe(20, 29)],
             3 * CHECKSUM_UNIT_BYTES + 4096,
         ),
     ];
-    for (name, rows, data_len_bytes) in cases {
+    for (name, stripes, data_len_bytes) in cases {
         let checksum_count = data_len_bytes.div_ceil(CHECKSUM_UNIT_BYTES) as u32;
         let footer = ShardFooter {
             name: ShardName {
@@ -74,12 +74,12 @@ fn shard(corpus: &Corpus) {
             parity_shards: 2,
             epoch: Epoch(9),
             data_len_bytes,
-            rows,
+            stripes,
             checksums: (0..checksum_count).collect(),
         };
         let bytes = encode_footer(&footer).expect("it makes sense");
         let (body, trailer) = bytes.split_at(bytes.len() - TRAILER_LEN_BYTES);
-        let body_len = footer.rows.len() * 8 + footer.checksums.len() * 4;
+        let body_len = footer.stripes.len() * 8 + footer.checksums.len() * 4;
         let seed = [&trailer[..TRAILER_FIELDS_LEN], &body[..body_len]].concat();
         write(corpus, "shard_footer", name, &seed);
     }
@@ -100,7 +100,7 @@ fn pointer_and_stored(data: &[u8], compression: Compression) -> (RecordPointer, 
     let record = encode_record(vec![Bytes::copy_from_slice(data)], compression);
     let pointer = record.pointer(Location {
         segment: SegmentId(300),
-        row_block: 7,
+        stripe_block: 7,
         unit_blocks: 16,
         offset_bytes: 4096,
         len_bytes: record.stored_len_bytes(),

@@ -10,7 +10,7 @@ use cairn_segment::{
     decode_pointer, decode_record, encode_pointer, encode_record,
 };
 
-/// The largest unit of a row, in blocks: room for any record.
+/// The largest unit of a stripe, in blocks: room for any record.
 const UNIT_BLOCKS_MAX: u16 = 256;
 
 /// Tries one input.
@@ -68,7 +68,7 @@ fn there_and_back(choice: u8, data: &[u8]) {
     assert_eq!(stored.len(), record.stored_len_bytes() as usize);
     let pointer = record.pointer(Location {
         segment: SegmentId(u64::from(choice)),
-        row_block: u32::MAX,
+        stripe_block: u32::MAX,
         unit_blocks: UNIT_BLOCKS_MAX,
         offset_bytes: 0,
         len_bytes: record.stored_len_bytes(),

@@ -12,7 +12,7 @@ use cairn_shard::{
 /// Blocks of a shard's file and of its footer.
 const BLOCK_BYTES: usize = 4096;
 /// Places of fields in a trailer (docs/formats/shard.md).
-const ROW_COUNT_OFFSET: usize = 48;
+const STRIPE_COUNT_OFFSET: usize = 48;
 const CHECKSUM_COUNT_OFFSET: usize = 52;
 const BODY_CRC_OFFSET: usize = 56;
 const TRAILER_CRC_OFFSET: usize = 60;
@@ -46,7 +46,7 @@ fn footer(file: &[u8]) {
     let trailer = trailer.ok().flatten().expect("a footer has a trailer");
     assert_eq!(trailer.name, footer.name);
     assert!(trailer.footer_len_bytes as usize <= file.len());
-    assert!(footer.rows.len() * 8 + footer.checksums.len() * 4 <= file.len());
+    assert!(footer.stripes.len() * 8 + footer.checksums.len() * 4 <= file.len());
     let again = encode_footer(&footer).expect("what was decoded makes sense");
     assert_eq!(again.len() % BLOCK_BYTES, 0);
     assert_eq!(decode_footer(&again), Ok(footer));
@@ -67,7 +67,7 @@ fn sealed(input: &[u8]) -> Option<Vec<u8>> {
     };
     let mut file = body.to_vec();
     file.resize(body.len().next_multiple_of(BLOCK_BYTES), 0);
-    let body_len = count(ROW_COUNT_OFFSET)? * 8 + count(CHECKSUM_COUNT_OFFSET)? * 4;
+    let body_len = count(STRIPE_COUNT_OFFSET)? * 8 + count(CHECKSUM_COUNT_OFFSET)? * 4;
     let body_crc = crc32c(file.get(..body_len).unwrap_or_default());
     let start = file.len();
     file.extend_from_slice(fields);

@@ -337,12 +337,12 @@ impl Controller {
             Some(member) if disk.label.is_empty() => member.label.clone(),
             _ => disk.label.clone(),
         };
-        let is_leaving = member.is_some_and(|member| member.leaving);
+        let is_draining = member.is_some_and(|member| member.draining);
         let there = self.inner.disks();
         let there = there.iter().find(|there| there.id() == disk.id);
         let watched = || self.inner.watch.problem(there?.disk());
         let (state, problem) = match disk.state {
-            cairn_segment::DiskState::Healthy if !is_leaving => (DiskState::Ok, None),
+            cairn_segment::DiskState::Healthy if !is_draining => (DiskState::Ok, None),
             cairn_segment::DiskState::Healthy if shards > 0 || !self.inner.is_let_go(disk.id) => {
                 (DiskState::Draining, None)
             }

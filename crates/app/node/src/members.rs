@@ -186,7 +186,7 @@ impl Inner {
         self.require_room_beside(&old, &disk).await?;
         let mut tried = self.begin_change().await?;
         let id = self.take_in(&mut tried, disk, Some(old.id)).await?;
-        self.store.disk_leaving(old.id, true);
+        self.store.disk_draining(old.id, true);
         drop(tried);
         self.after_a_change().await;
         Ok(id)
@@ -343,7 +343,7 @@ impl Inner {
         member.by_label = true;
         state.disks.push(member);
         if let Some(old) = replaces.and_then(|old| state.disk_mut(old)) {
-            old.leaving = true;
+            old.draining = true;
             old.replaced = true;
         }
         self.disks.write().push(Arc::clone(&opened));
@@ -383,15 +383,15 @@ impl Inner {
         let disk = self.find_disk(words)?;
         let mut tried = self.begin_change().await?;
         let mut state = PoolState::clone(&self.pool.load());
-        if draining && !disk.leaving {
+        if draining && !disk.draining {
             self.require_room(&state, disk.id)?;
         }
         if let Some(entry) = state.disk_mut(disk.id) {
-            entry.leaving = draining;
+            entry.draining = draining;
             entry.replaced &= draining;
         }
         self.save(&mut tried, &mut state).await?;
-        self.store.disk_leaving(disk.id, draining);
+        self.store.disk_draining(disk.id, draining);
         if !draining {
             self.let_keep_metadata(disk.id);
         }
@@ -442,7 +442,7 @@ impl Inner {
         }
     }
 
-    /// Whether there are enough disks for every volume's protection without this one, and without those that leave. A
+    /// Whether there are enough disks for every volume's protection without this one, and without draining ones. A
     /// volume for which there are not can take no data at all, also where nothing was written to it yet.
     fn require_protection(&self, state: &PoolState, id: DiskId) -> Result<(), ChangeFailure> {
         for volume in &state.volumes {
@@ -485,7 +485,7 @@ impl Inner {
         // Before it counts as one that leaves: data is laid out without it from then on.
         self.require_dispensable(&state, &disk, force)?;
         // From here on nothing new is put on it.
-        self.store.disk_leaving(disk.id, true);
+        self.store.disk_draining(disk.id, true);
         let taken_out = self.take_out(&mut tried, &mut state, &disk, force).await;
         if let Err(failure) = taken_out {
             self.keep(disk.id).await;
@@ -551,7 +551,7 @@ impl Inner {
         }
     }
 
-    /// Takes a disk that leaves out of the pool file, if nothing is on it that is nowhere else.
+    /// Takes a draining disk out of the pool file, if nothing is on it that is nowhere else.
     async fn take_out(
         self: &Arc<Self>,
         tried: &mut u64,
@@ -605,9 +605,9 @@ impl Inner {
     /// A disk that was to be removed stays: things are put on it again, unless it is drained.
     async fn keep(&self, id: DiskId) {
         let pool = self.pool.load_full();
-        let leaving = pool.disks.iter().any(|disk| disk.id == id && disk.leaving);
-        self.store.disk_leaving(id, leaving);
-        if leaving {
+        let draining = pool.disks.iter().any(|disk| disk.id == id && disk.draining);
+        self.store.disk_draining(id, draining);
+        if draining {
             return;
         }
         self.let_keep_metadata(id);
@@ -691,7 +691,7 @@ impl Inner {
             **disk != id
                 && matches!(
                     standings.get(disk),
-                    Some(Standing::Fine | Standing::Leaving)
+                    Some(Standing::Fine | Standing::Draining)
                 )
         };
         for fs in self.serving_all() {

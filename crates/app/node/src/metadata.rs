@@ -29,7 +29,7 @@ const OPEN_PAUSE_MAX: Duration = Duration::from_secs(600);
 /// and this often until the next start: each time may cost one of the hundred terms that a log can name.
 const OPEN_TRIES_MAX: u32 = 10;
 /// What it began to write to disks is waited for, if it must be, a little longer than until they are given up.
-const QUIET_MAX: Duration = HANG_AFTER.saturating_add(Duration::from_secs(5));
+const IDLE_MAX: Duration = HANG_AFTER.saturating_add(Duration::from_secs(5));
 
 /// So many volumes are opened again at a time.
 const OPEN_CONCURRENCY: usize = 4;
@@ -96,7 +96,7 @@ impl Inner {
 
     /// Opens a volume with its state on a disk that stays, instead of this one.
     async fn move_state(&self, fs: &Fs, id: DiskId) -> Result<(), String> {
-        // It may be none of those that leave, but about to be removed.
+        // It may be none of draining ones, but about to be removed.
         let others = |mut disks: MetaDisks| {
             disks.retain(|(disk, _)| *disk != id);
             disks
@@ -113,9 +113,9 @@ impl Inner {
         // Of a disk that failed nothing can be had; the others have what it had.
         if self.metadata_trouble(fs).is_none() {
             let pool = self.pool.load_full();
-            for leaving in pool.disks.iter().filter(|disk| disk.leaving) {
-                if leaving.id != id {
-                    self.retire(fs, leaving.id).await?;
+            for draining in pool.disks.iter().filter(|disk| disk.draining) {
+                if draining.id != id {
+                    self.retire(fs, draining.id).await?;
                 }
             }
             let Some(volume) = pool.volumes.iter().find(|volume| volume.id == fs.volume()) else {
@@ -192,19 +192,19 @@ impl Inner {
         }
     }
 
-    /// Has a volume's metadata kept on as many disks as its settings want, not counting those that leave: as long as
+    /// Has a volume's metadata kept on as many disks as its settings want, not counting draining ones: as long as
     /// some of it is on them, nothing tells which disks have the copies. The status says if copies are missing;
     /// they are made when there is space.
     pub async fn set_copies(&self, fs: &Fs, settings: &VolumeSettings) {
         let pool = self.pool.load();
-        let leaving = pool.disks.iter().filter(|disk| disk.leaving);
-        let leaving = leaving
+        let draining = pool.disks.iter().filter(|disk| disk.draining);
+        let draining = draining
             .filter(|disk| fs.meta().keeps_on_disk(disk.id))
             .count();
         drop(pool);
         let set = fs
             .meta()
-            .set_copies(self.metadata_copies(settings) + leaving);
+            .set_copies(self.metadata_copies(settings) + draining);
         if let Some(Err(error)) = self.while_it_works(fs, set).await {
             tracing::warn!(volume = fs.name(), %error, "the metadata does not have its copies yet");
         }
@@ -216,7 +216,7 @@ impl Inner {
     /// The caller holds the changes, so that no volume is opened twice at a time.
     async fn reopen(&self, fs: &Fs, disks: MetaDisks, left: MetaDisks) -> Result<(), String> {
         if !self.close_or_leave(fs).await {
-            self.wait_until_quiet().await;
+            self.wait_until_idle().await;
         }
         self.open_closed(fs, disks, left).await
     }
@@ -265,15 +265,15 @@ impl Inner {
 
     /// Waits until what was asked of the disks that are used before now is done, or they are not used any more:
     /// what a volume that is left behind began to write could else land on what is written in its place.
-    async fn wait_until_quiet(&self) {
+    async fn wait_until_idle(&self) {
         let since = self.env.clock.monotonic();
         loop {
             self.env.clock.sleep(ABANDON_PAUSE).await;
             let now = self.env.clock.monotonic();
             let disks = self.all_meta_disks(None).into_iter();
-            let mut is_quiet = disks.map(|(_, disk)| self.watch.is_quiet(&disk, since));
+            let mut is_idle = disks.map(|(_, disk)| self.watch.is_idle(&disk, since));
             // The last disk is waited for when it hangs, but not here.
-            if is_quiet.all(|quiet| quiet) || now.saturating_sub(since) > QUIET_MAX {
+            if is_idle.all(|idle| idle) || now.saturating_sub(since) > IDLE_MAX {
                 return;
             }
         }
@@ -341,7 +341,7 @@ impl Inner {
         // All at a time: each may wait for the one disk that they have in common, and all their clients with it.
         let closed = join_all(failed.iter().map(|fs| self.close_or_leave(fs))).await;
         if closed.contains(&false) {
-            self.wait_until_quiet().await;
+            self.wait_until_idle().await;
         }
         for some in failed.chunks(OPEN_CONCURRENCY) {
             let opening = some.iter().map(|fs| {

@@ -73,7 +73,7 @@ pub struct Inner {
     pub budget: MemoryBudget,
     pub started: Instant,
     pub store: Arc<SegmentStore>,
-    /// The disks that are there, also those that leave.
+    /// The disks that are there, also draining ones.
     pub disks: RwLock<Vec<Arc<ShardDisk>>>,
     pub missing: RwLock<Vec<Missing>>,
     /// Whether the start found all disks, each with a pool file that could be read.
@@ -147,8 +147,8 @@ impl Inner {
         settings.append_bytes_in_flight_max = in_flight;
         let missing = pool.missing.iter().map(|entry| entry.disk.id).collect();
         let store = SegmentStore::new(env.clone(), settings, pool.disks.clone(), missing);
-        for disk in pool.state.disks.iter().filter(|disk| disk.leaving) {
-            store.disk_leaving(disk.id, true);
+        for disk in pool.state.disks.iter().filter(|disk| disk.draining) {
+            store.disk_draining(disk.id, true);
         }
         let cache_bytes = budget.metadata_bytes / 100 * METADATA_CACHE_PERCENT;
         let clients = Clients::new(env.clock.clone());
@@ -205,7 +205,7 @@ impl Inner {
             self.set_service(volume.id, Some(service));
         }
         self.apply_exports(&state);
-        self.remove_leftovers_later(state);
+        self.remove_deleted_volumes_later(state);
     }
 
     /// Opens one of `count` volumes, with its metadata on `disks`, of which the first are preferred, and not on those
@@ -242,9 +242,9 @@ impl Inner {
     ) -> Result<Fs, OpenError> {
         let begun = Instant::now();
         let mut settings = self.meta_settings(&volume.settings, count);
-        // As many on disks that stay, whichever of those that leave have some.
+        // As many on disks that stay, whichever of draining ones have some.
         let pool = self.pool.load();
-        let leaves = |id: DiskId| pool.disks.iter().any(|disk| disk.id == id && disk.leaving);
+        let leaves = |id: DiskId| pool.disks.iter().any(|disk| disk.id == id && disk.draining);
         settings.copies += disks.iter().filter(|(id, _)| leaves(*id)).count();
         drop(pool);
         let ids: Vec<DiskId> = disks.iter().map(|(id, _)| *id).collect();
@@ -610,24 +610,24 @@ impl Inner {
         self.exports.replace(exports);
     }
 
-    /// The disks to put metadata of a volume on, or that of a new one: not those that leave or that failed.
+    /// The disks to put metadata of a volume on, or that of a new one: not draining ones or that failed.
     pub fn meta_disks(&self, volume: Option<VolumeId>) -> MetaDisks {
         self.split_meta_disks(volume).0
     }
 
-    /// The disks to look for metadata on: also those that leave, at the end. Until it was moved off them, they may
+    /// The disks to look for metadata on: also draining ones, at the end. Until it was moved off them, they may
     /// be the only ones that know what was changed last.
     pub fn all_meta_disks(&self, volume: Option<VolumeId>) -> MetaDisks {
-        let (mut disks, leaving) = self.split_meta_disks(volume);
-        disks.extend(leaving);
+        let (mut disks, draining) = self.split_meta_disks(volume);
+        disks.extend(draining);
         disks
     }
 
-    /// Those that stay, and those that leave.
+    /// Those that stay, and draining ones.
     fn split_meta_disks(&self, volume: Option<VolumeId>) -> (MetaDisks, MetaDisks) {
         let pool = self.pool.load();
         let avoided = self.avoided.lock();
-        let is_leaving = |id| pool.disks.iter().any(|disk| disk.id == id && disk.leaving);
+        let is_draining = |id| pool.disks.iter().any(|disk| disk.id == id && disk.draining);
         let is_avoided =
             |id| avoided.contains_key(&(id, None)) || avoided.contains_key(&(id, volume));
         let disks = self.disks();
@@ -635,14 +635,14 @@ impl Inner {
             .iter()
             .filter(|disk| !is_avoided(disk.id()) && !disk.health().failed)
             .map(|disk| (disk.id(), Arc::clone(disk.disk())));
-        disks.partition(|(id, _)| !is_leaving(*id))
+        disks.partition(|(id, _)| !is_draining(*id))
     }
 
     /// Metadata survives what the pool survives, and what the volume's data survives if that is more. So many copies
     /// are wanted on disks that stay.
     pub fn metadata_copies(&self, settings: &VolumeSettings) -> usize {
         let pool = self.pool.load();
-        let members = pool.disks.iter().filter(|disk| !disk.leaving).count();
+        let members = pool.disks.iter().filter(|disk| !disk.draining).count();
         1 + failures_tolerated(members).max(usize::from(self.tolerated(settings)))
     }
 
@@ -750,7 +750,7 @@ pub(crate) mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::holder::open_pool_in_time;
+    use crate::lock_wait::open_pool_in_time;
 
     /// Three disks in a folder.
     pub fn disk_paths(root: &Path) -> Vec<PathBuf> {

@@ -63,7 +63,7 @@ pub struct PoolDisk {
     pub added: Timestamp,
     /// Nothing new is put on it, and what is there goes to others.
     #[serde(default)]
-    pub leaving: bool,
+    pub draining: bool,
     /// Another one took its place: it is removed when nothing is on it any more.
     #[serde(default)]
     pub replaced: bool,
@@ -82,7 +82,7 @@ impl PoolDisk {
             id,
             label: label.into(),
             added,
-            leaving: false,
+            draining: false,
             replaced: false,
             by_label: false,
             seen: 0,
@@ -485,7 +485,7 @@ pub(crate) mod tests {
         json.as_object_mut().unwrap().remove("left");
         json.as_object_mut().unwrap().remove("deleted");
         for disk in json["disks"].as_array_mut().unwrap() {
-            for field in ["leaving", "replaced", "by_label", "seen"] {
+            for field in ["draining", "replaced", "by_label", "seen"] {
                 assert!(disk.as_object_mut().unwrap().remove(field).is_some());
             }
         }

@@ -23,7 +23,7 @@ use crate::announce::Announced;
 use crate::control::Controller;
 use crate::disks::{PoolDisks, descriptors_max};
 use crate::error::NodeError;
-use crate::holder::open_pool_in_time;
+use crate::lock_wait::open_pool_in_time;
 use crate::metrics::NodeCollector;
 use crate::node::Inner;
 use crate::ready;

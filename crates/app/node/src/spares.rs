@@ -10,7 +10,7 @@ use crate::node::{Inner, VolumeService};
 /// How often it is looked whether something goes on.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// So many looks in a row must see nothing.
-const QUIET_LOOKS: u32 = 3;
+const IDLE_LOOKS: u32 = 3;
 /// How often it is looked when all spares are there.
 const STOCKED_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -29,7 +29,7 @@ pub fn tend(inner: &Arc<Inner>) {
             let Some((activity, wanted, store)) = look(&node) else {
                 return;
             };
-            if !watch.is_quiet(activity) {
+            if !watch.is_idle(activity) {
                 interval = LOOK_INTERVAL;
                 continue;
             }
@@ -60,19 +60,19 @@ fn look(node: &Weak<Inner>) -> Option<(u64, u64, Arc<cairn_segment::SegmentStore
 #[derive(Default)]
 struct Watch {
     last: u64,
-    quiet: u32,
+    idle: u32,
 }
 
 impl Watch {
     /// Whether nothing was done for a while.
-    fn is_quiet(&mut self, activity: u64) -> bool {
+    fn is_idle(&mut self, activity: u64) -> bool {
         if activity == self.last {
-            self.quiet = self.quiet.saturating_add(1);
+            self.idle = self.idle.saturating_add(1);
         } else {
-            self.quiet = 0;
+            self.idle = 0;
         }
         self.last = activity;
-        self.quiet >= QUIET_LOOKS
+        self.idle >= IDLE_LOOKS
     }
 }
 
@@ -81,11 +81,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_quiet_after_some_looks_that_saw_nothing() {
+    fn it_is_idle_after_some_looks_that_saw_nothing() {
         let mut watch = Watch::default();
         let looks = [5, 5, 5, 5, 5, 6, 6, 6, 6];
-        let quiet = looks.map(|activity| watch.is_quiet(activity));
+        let idle = looks.map(|activity| watch.is_idle(activity));
         let want = [false, false, false, true, true, false, false, false, true];
-        assert_eq!(quiet, want);
+        assert_eq!(idle, want);
     }
 }

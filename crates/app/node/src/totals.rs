@@ -19,7 +19,7 @@ pub struct VolumeTotals {
     pub flush_errors: u64,
     pub journaled_writes: u64,
     pub gc_segments_removed: u64,
-    pub gc_relocated_bytes: u64,
+    pub gc_rewritten_bytes: u64,
     pub gc_errors: u64,
     pub orphans_reaped: u64,
     pub log_groups: u64,
@@ -43,7 +43,7 @@ impl VolumeTotals {
             flush_errors: fs.flush_errors,
             journaled_writes: fs.journaled_writes,
             gc_segments_removed: fs.gc_segments_removed,
-            gc_relocated_bytes: fs.gc_relocated_bytes,
+            gc_rewritten_bytes: fs.gc_rewritten_bytes,
             gc_errors: fs.gc_errors,
             orphans_reaped: fs.orphans_reaped,
             log_groups: meta.groups,
@@ -65,7 +65,7 @@ impl AddAssign for VolumeTotals {
         self.flush_errors += more.flush_errors;
         self.journaled_writes += more.journaled_writes;
         self.gc_segments_removed += more.gc_segments_removed;
-        self.gc_relocated_bytes += more.gc_relocated_bytes;
+        self.gc_rewritten_bytes += more.gc_rewritten_bytes;
         self.gc_errors += more.gc_errors;
         self.orphans_reaped += more.orphans_reaped;
         self.log_groups += more.log_groups;

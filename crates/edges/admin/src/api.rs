@@ -184,14 +184,14 @@ pub struct DiskChange {
     pub draining: bool,
 }
 
-/// Moving and rebuilding of shards from disks that leave or are lost.
+/// Moving and rebuilding of shards from draining disks or are lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RebuildView {
     /// Whether something is being moved now.
     pub running: bool,
     /// Bytes per second that are moved at most; 0: no limit.
     pub rate_bytes_per_second: u64,
-    /// Shards that still are on disks that leave, or were on disks that are given up.
+    /// Shards that still are on draining disks, or were on disks that are given up.
     pub shards_left: u64,
     pub bytes_left: u64,
     /// Done since the server started.

@@ -27,11 +27,11 @@ use tokio::sync::futures::OwnedNotified;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
+use crate::busy_poll::BusyPoll;
 use crate::intake::{Gate, Intake, Space, Step};
 use crate::metrics::Events;
 use crate::reply::{Outbox, Reply, SLICE_COUNT_MAX};
 use crate::service::{ReplyFuture, Service, Session, Started, Users};
-use crate::vigil::Vigil;
 
 /// After so many rounds other connections of the thread get their turn.
 const ROUND_COUNT_MAX: usize = 16;
@@ -60,12 +60,12 @@ enum Broken {
 pub async fn serve(
     stream: TcpStream,
     session: Session,
-    vigil: Arc<Vigil>,
+    busy_poll: Arc<BusyPoll>,
     mut stop: watch::Receiver<bool>,
 ) {
     let service = Arc::clone(&session.service);
     let peer = session.peer;
-    let mut connection = Connection::new(stream, session, vigil);
+    let mut connection = Connection::new(stream, session, busy_poll);
     let mut look = tokio::time::interval(service.settings.stall_timeout / STALL_LOOK_COUNT);
     // After a pause of this process looks in a row would find nothing moved.
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -176,7 +176,7 @@ impl Drop for HeldBytes {
 struct Calls {
     session: Arc<Session>,
     users: Users,
-    /// Calls begun since the vigil was told.
+    /// Calls begun since the busy_poll was told.
     begun_count: u64,
     /// Calls that came as a whole; it only grows.
     whole_count: u64,
@@ -189,8 +189,8 @@ struct Connection {
     stream: TcpStream,
     intake: Intake<Reply>,
     calls: Calls,
-    vigil: Arc<Vigil>,
-    /// Calls that wait, as the vigil was told.
+    busy_poll: Arc<BusyPoll>,
+    /// Calls that wait, as the busy_poll was told.
     settled_running: usize,
     held: HeldBytes,
     /// The client sends no more.
@@ -226,7 +226,7 @@ impl Gate for Session {
 }
 
 impl Connection {
-    fn new(stream: TcpStream, session: Session, vigil: Arc<Vigil>) -> Self {
+    fn new(stream: TcpStream, session: Session, busy_poll: Arc<BusyPoll>) -> Self {
         let held = HeldBytes {
             service: Arc::clone(&session.service),
             held_bytes: 0,
@@ -235,7 +235,7 @@ impl Connection {
             stream,
             intake: Intake::default(),
             calls: Calls::new(session),
-            vigil,
+            busy_poll,
             settled_running: 0,
             held,
             ended: false,
@@ -296,11 +296,11 @@ impl Connection {
         Poll::Pending
     }
 
-    /// Tells the thread's vigil what was done.
+    /// Tells the thread's busy_poll what was done.
     fn settle(&mut self) {
         let running = self.calls.running.len();
         let begun_count = std::mem::take(&mut self.calls.begun_count);
-        self.vigil
+        self.busy_poll
             .settled(begun_count, self.settled_running, running);
         self.settled_running = running;
     }
@@ -429,7 +429,7 @@ impl Connection {
     /// to answer: one that was begun should be done to its end, and its reply be there when the client asks
     /// again. The rest is dropped, because the client would have to ask again anyway.
     fn close(self) -> impl Future<Output = ()> {
-        self.vigil.settled(0, self.settled_running, 0);
+        self.busy_poll.settled(0, self.settled_running, 0);
         let mut held = self.held;
         let running = self.calls.running.into_iter();
         let mut changes: FuturesUnordered<_> = running.filter(|call| call.is_change).collect();

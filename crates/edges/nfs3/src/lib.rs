@@ -7,24 +7,24 @@
 //! `service` (program, credentials, handle) → `nfs3`, `pseudo`, `mount`, `nlm` or `portmap`, and comes
 //! back as a `reply`.
 
+mod busy_poll;
 mod connection;
 mod convert;
 mod duplicate;
 mod exports;
 mod handle;
 mod intake;
+mod log_limit;
 mod metrics;
 mod mount;
 mod nfs3;
 mod nlm;
 mod portmap;
 mod pseudo;
-mod quiet;
 mod reply;
 mod server;
 mod service;
 mod settings;
-mod vigil;
 
 pub use exports::{
     ANONYMOUS_ID, ClientRule, Export, ExportTable, Exports, FailedVolume, Grant, PeerView, Squash,

@@ -22,13 +22,13 @@ use rustix::process::{Resource, getrlimit};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
+use crate::busy_poll::BusyPoll;
 use crate::connection;
 use crate::exports::Exports;
+use crate::log_limit::LogLimit;
 use crate::metrics::{Events, Gauges, Metrics, MetricsCollector};
-use crate::quiet::Quiet;
 use crate::service::{Service, Session, Started, Transport, Users};
 use crate::settings::Settings;
-use crate::vigil::Vigil;
 
 /// Longest datagram that is taken: the calls served over UDP are short.
 const DATAGRAM_LEN_BYTES_MAX: usize = 2048;
@@ -257,7 +257,7 @@ struct Acceptor {
     service: Arc<Service>,
     lanes: Vec<Lane>,
     clients: Arc<Mutex<HashMap<IpAddr, usize>>>,
-    refused: Arc<Quiet>,
+    refused: Arc<LogLimit>,
 }
 
 impl Clone for Lane {
@@ -406,8 +406,8 @@ async fn run(
         }
     }
     let mut connections = JoinSet::new();
-    let vigil = Arc::new(Vigil::new(service.settings.looks_before_sleep));
-    let keeper = Arc::clone(&vigil);
+    let busy_poll = Arc::new(BusyPoll::new(service.settings.looks_before_sleep));
+    let keeper = Arc::clone(&busy_poll);
     listening.spawn(async move { keeper.keep().await });
     let (stop_connections, connection_stop) = watch::channel(false);
     loop {
@@ -416,10 +416,10 @@ async fn run(
             Some(Accepted { stream, peer, permit }) = accepted.recv() => {
                 let stop = connection_stop.clone();
                 let service = Arc::clone(&service);
-                let vigil = Arc::clone(&vigil);
+                let busy_poll = Arc::clone(&busy_poll);
                 connections.spawn(async move {
                     // It ends when all that was begun has ended, so that the limits hold for that too.
-                    serve_tcp(service, thread, stream, peer, vigil, stop).await;
+                    serve_tcp(service, thread, stream, peer, busy_poll, stop).await;
                     drop(permit);
                 });
             }
@@ -451,7 +451,7 @@ async fn serve_tcp(
     thread: usize,
     stream: std::net::TcpStream,
     peer: SocketAddr,
-    vigil: Arc<Vigil>,
+    busy_poll: Arc<BusyPoll>,
     stop: watch::Receiver<bool>,
 ) {
     let ready = (|| {
@@ -468,7 +468,7 @@ async fn serve_tcp(
     match ready {
         Ok((stream, local)) => {
             let session = Session::new(service, Transport::Tcp, peer, local, thread);
-            connection::serve(stream, session, vigil, stop).await;
+            connection::serve(stream, session, busy_poll, stop).await;
         }
         Err(error) => tracing::debug!(%peer, "connection lost: {error}"),
     }

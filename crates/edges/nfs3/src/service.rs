@@ -23,9 +23,9 @@ use tokio::sync::Notify;
 use crate::duplicate::{Admission, DIGEST_LEN_BYTES_MAX, Duplicates, RequestKey};
 use crate::exports::{Exports, Grant, PeerView};
 use crate::handle::Target;
+use crate::log_limit::LogLimit;
 use crate::metrics::{Events, Metrics};
 use crate::mount::{self, MountList};
-use crate::quiet::Quiet;
 use crate::reply::Reply;
 use crate::settings::Settings;
 use crate::{nfs3, nlm, portmap, pseudo};
@@ -44,13 +44,13 @@ pub struct Service {
     /// Those of WRITE apart: there are so many that they would push out all others.
     pub duplicate_writes: Duplicates,
     pub mounts: MountList,
-    pub mounts_refused: Quiet,
+    pub mounts_refused: LogLimit,
     /// What of mounts, errors of disks and connections that we closed goes to the log: a client causes
     /// as many as it likes.
-    pub mounts_logged: Quiet,
-    pub io_errors: Quiet,
-    pub connections_broken: Quiet,
-    pub connections_stalled: Quiet,
+    pub mounts_logged: LogLimit,
+    pub io_errors: LogLimit,
+    pub connections_broken: LogLimit,
+    pub connections_stalled: LogLimit,
     /// Bytes held for all connections.
     pub held_bytes: AtomicUsize,
     /// Told when that falls below its limit.
@@ -71,11 +71,11 @@ impl Service {
             duplicates: duplicates(),
             duplicate_writes: duplicates(),
             mounts: MountList::new(settings.mount_list_count_max),
-            mounts_refused: Quiet::default(),
-            mounts_logged: Quiet::new(LINE_COUNT_MAX),
-            io_errors: Quiet::new(LINE_COUNT_MAX),
-            connections_broken: Quiet::default(),
-            connections_stalled: Quiet::default(),
+            mounts_refused: LogLimit::default(),
+            mounts_logged: LogLimit::new(LINE_COUNT_MAX),
+            io_errors: LogLimit::new(LINE_COUNT_MAX),
+            connections_broken: LogLimit::default(),
+            connections_stalled: LogLimit::default(),
             settings,
             exports,
             metrics,

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use cairn_base::buf::IO_ALIGN_BYTES;
 use cairn_base::disk::{DiskError, DiskFile, IoFuture};
-use cairn_base::here;
+use cairn_base::inline_call;
 
 use crate::align::align_parts;
 use crate::engine::perform_here;
@@ -219,7 +219,7 @@ impl DiskFile for RealFile {
 
     fn write_durable_here<'a>(&'a self, offset: u64, part: Bytes) -> IoFuture<'a, ()> {
         Box::pin(async move {
-            if part.is_empty() || !here::is_possible() {
+            if part.is_empty() || !inline_call::is_possible() {
                 return self.write(offset, vec![part], true).await;
             }
             let (op, write) = self.begin_write(offset, vec![part], true)?;
@@ -233,7 +233,7 @@ impl DiskFile for RealFile {
                         written
                     };
                     // Asked just now, by this thread: it is still possible.
-                    match here::here(call) {
+                    match inline_call::run_inline(call) {
                         Ok(written) => written.await,
                         Err(_) => Err(io::Error::other("the thread is taken")),
                     }

@@ -309,7 +309,7 @@ fn a_write_by_the_polling_thread_is_as_any_other() {
             write_here(disk).await;
             done.send(()).unwrap();
         });
-        assert!(cairn_base::here::spawn("test", task, |run| run()).is_ok());
+        assert!(cairn_base::inline_call::spawn("test", task, |run| run()).is_ok());
         is_done.await.unwrap();
     });
 }

@@ -73,12 +73,12 @@ impl DiskSet {
 
     /// Disks that leave from the beginning: what they have is read, and they are told that the log goes on without
     /// them.
-    pub fn add_leaving(&self, disks: Vec<(DiskId, Arc<dyn Disk>)>) {
+    pub fn add_draining(&self, disks: Vec<(DiskId, Arc<dyn Disk>)>) {
         let mut members = self.members.write();
         for (id, disk) in disks {
-            let leaving = Member::new(id, disk);
-            leaving.retired.store(true, Ordering::Release);
-            members.push(leaving);
+            let draining = Member::new(id, disk);
+            draining.retired.store(true, Ordering::Release);
+            members.push(draining);
         }
     }
 

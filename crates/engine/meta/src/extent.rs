@@ -58,7 +58,7 @@ mod tests {
             record: RecordPointer {
                 location: Location {
                     segment: SegmentId(9),
-                    row_block: 1,
+                    stripe_block: 1,
                     unit_blocks: 2,
                     offset_bytes: 3,
                     len_bytes: 2,

@@ -8,13 +8,13 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
-mod carry;
 mod committer;
 mod counters;
 mod disks;
 pub mod error;
 pub mod extent;
 mod journal;
+mod journal_rewrite;
 pub mod keys;
 mod log;
 mod open;

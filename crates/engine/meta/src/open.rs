@@ -15,12 +15,12 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
 use crate::batch::{Batch, JournalEntry};
-use crate::carry::forget_earlier_starts;
 use crate::committer::{Backlog, Committer, GROUP_BYTES_MAX, writes_of};
 use crate::counters::Counters;
 use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::journal::{JournalIndex, JournalReplay};
+use crate::journal_rewrite::forget_earlier_starts;
 use crate::keys::{Key, KeyKind};
 use crate::log::files::{FileMaker, Spares, TermInfo, file_name, remove_later};
 use crate::log::format::{RecordBuf, SET_COUNT_MAX, TERM_COUNT_MAX, Term, record_len_bytes};
@@ -117,11 +117,11 @@ pub(crate) async fn open(
     settings: MetaSettings,
     volume: VolumeId,
     disks: Vec<(DiskId, Arc<dyn Disk>)>,
-    leaving: Vec<(DiskId, Arc<dyn Disk>)>,
+    draining: Vec<(DiskId, Arc<dyn Disk>)>,
 ) -> Result<(Arc<MetaStore>, Recovered), MetaError> {
     let settings = within_limits(settings);
     let disks = DiskSet::new(volume, disks, settings.copies);
-    disks.add_leaving(leaving);
+    disks.add_draining(draining);
     let mut recovered = {
         let scan = recover::scan(&disks).await?;
         scan.recover()?

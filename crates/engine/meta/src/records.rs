@@ -623,7 +623,7 @@ mod tests {
             record: RecordPointer {
                 location: Location {
                     segment: cairn_base::SegmentId(9),
-                    row_block: 1,
+                    stripe_block: 1,
                     unit_blocks: 2,
                     offset_bytes: 3,
                     len_bytes: 40_000,

@@ -315,7 +315,7 @@ impl Shared {
         let wanted = self.copies_possible();
         let mut positions = self.state_positions(|disk| self.disks.is_healthy(disk));
         if positions.len() < wanted {
-            // What is on a disk that leaves counts as long as others cannot take its place.
+            // What is on a draining disk counts as long as others cannot take its place.
             positions = self.state_positions(|disk| self.disks.may_be_needed(disk));
         }
         positions.sort_unstable_by(|a, b| b.cmp(a));
@@ -522,7 +522,7 @@ impl Shared {
         state::leave(left);
     }
 
-    /// Healthy disks but the primary's; those that have a copy come first. Last those that leave and have one still: it
+    /// Healthy disks but the primary's; those that have a copy come first. Last draining ones and have one still: it
     /// is kept fresh while there are not enough others, for it may be the only other one.
     fn ship_candidates(&self) -> Vec<usize> {
         let primary = self.state.disk();
@@ -531,11 +531,11 @@ impl Shared {
         let mut disks = self.disks.healthy();
         disks.retain(|disk| *disk != primary);
         disks.sort_by_key(|disk| !has_copy(*disk));
-        let leaving = states
+        let draining = states
             .iter()
             .map(|(at, _)| *at)
             .filter(|disk| !self.disks.is_healthy(*disk) && self.disks.may_be_needed(*disk));
-        disks.extend(leaving);
+        disks.extend(draining);
         disks
     }
 

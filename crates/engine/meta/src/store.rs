@@ -90,7 +90,7 @@ impl MetaStore {
         open::open(env, settings, volume, disks, Vec::new()).await
     }
 
-    /// As [`MetaStore::open`], with disks that leave: their log counts, and nothing is kept on them any more, their
+    /// As [`MetaStore::open`], with draining disks: their log counts, and nothing is kept on them any more, their
     /// state included. They know from then on that the log goes on without them, so that none of them, opened alone,
     /// takes itself for enough. They are let go with [`MetaStore::retire_disk`].
     pub async fn open_without(
@@ -98,9 +98,9 @@ impl MetaStore {
         settings: MetaSettings,
         volume: VolumeId,
         disks: Vec<(DiskId, Arc<dyn Disk>)>,
-        leaving: Vec<(DiskId, Arc<dyn Disk>)>,
+        draining: Vec<(DiskId, Arc<dyn Disk>)>,
     ) -> Result<(Arc<Self>, Recovered), MetaError> {
-        open::open(env, settings, volume, disks, leaving).await
+        open::open(env, settings, volume, disks, draining).await
     }
 
     pub fn epoch(&self) -> Epoch {

@@ -1,4 +1,4 @@
-//! The way of a write: find an open segment, reserve rows, build them, write, sync.
+//! The way of a write: find an open segment, reserve stripes, build them, write, sync.
 //!
 //! Owns: choosing segments for streams, creating them, retrying on other disks.
 //! Invariant: an append that was answered is durable on every shard of its segments.
@@ -22,22 +22,22 @@ use crate::layout::RecordShape;
 use crate::placement::{choose_disks, fit_code};
 use crate::pointer::{BLOCK_BYTES, Location};
 use crate::record::EncodedRecord;
-use crate::row::RowBuffers;
 use crate::store::{SegmentStore, count, disk_space, shard_len};
+use crate::stripe::StripeBuffers;
 use crate::types::{Appended, SegmentInfo, SegmentPin, Stream};
-use crate::volume::{ReservedRow, Segment, Volume, WrittenRow};
+use crate::volume::{ReservedStripe, Segment, Volume, WrittenStripe};
 
 /// Times an append is written as a whole, and times the making of a segment is tried: to other disks where there
 /// are enough of them, else to the same again, until a disk works or counts as failed. That takes a few errors in
-/// a row, so only disks that answer by turns get this far.
+/// a stripe, so only disks that answer by turns get this far.
 const ATTEMPTS_MAX: usize = 64;
 /// When disks are nearly full, new shards are smaller by this factor, and again.
 const SHARD_SHRINK: u64 = 4;
 
 /// The part of the reserve that garbage collection leaves to the metadata.
-const RELOCATE_RESERVE_PART: u64 = 4;
+const REWRITE_RESERVE_PART: u64 = 4;
 
-/// Why a write of rows failed: the shards that refused, by index.
+/// Why a write of stripes failed: the shards that refused, by index.
 struct WriteFailure {
     segment: Arc<Segment>,
     shards: Vec<(u8, ShardError)>,
@@ -87,10 +87,10 @@ impl Refusals {
     }
 }
 
-/// Rows of one segment that are written together.
+/// Stripes of one segment that are written together.
 struct WriteJob<'a> {
     segment: Arc<Segment>,
-    rows: Vec<ReservedRow>,
+    stripes: Vec<ReservedStripe>,
     records: &'a [EncodedRecord],
     /// Keeps the segment from being sealed or removed meanwhile.
     gate: OwnedRwLockReadGuard<()>,
@@ -102,7 +102,7 @@ impl SegmentStore {
     /// After an error of a disk the whole append is written again to a new segment on other disks, with fewer data
     /// shards if needed; where that would take fewer parity shards, to the same disks, until it works or the disk
     /// counts as failed. Once started it goes on even if the returned future is dropped: a caller that goes away
-    /// must not leave a segment half made or a row half written.
+    /// must not leave a segment half made or a stripe half written.
     pub async fn append(
         self: &Arc<Self>,
         volume: VolumeId,
@@ -187,27 +187,27 @@ impl SegmentStore {
                     return Err(error);
                 }
             };
-            // Before the reservation: sealing must wait for rows that were reserved. Never waited for,
+            // Before the reservation: sealing must wait for stripes that were reserved. Never waited for,
             // since earlier gates are held: only sealing and removal hold it alone, after closing.
             let Ok(gate) = segment.gate.clone().try_read_owned() else {
                 self.retire(volume, &segment);
                 continue;
             };
             pin.add(&segment);
-            let rows = segment.reserve(&shapes[locations.len()..], self.env.clock.monotonic());
-            if rows.is_empty() {
+            let stripes = segment.reserve(&shapes[locations.len()..], self.env.clock.monotonic());
+            if stripes.is_empty() {
                 drop(gate);
                 self.retire(volume, &segment);
                 continue;
             }
             let first = locations.len();
-            locations.extend(locate(&segment, &rows, &shapes[first..]));
+            locations.extend(locate(&segment, &stripes, &shapes[first..]));
             if !segments.iter().any(|held| Arc::ptr_eq(held, &segment)) {
                 segments.push(segment.clone());
             }
             writes.push(WriteJob {
                 segment,
-                rows,
+                stripes,
                 records: &records[first..locations.len()],
                 gate,
             });
@@ -231,11 +231,11 @@ impl SegmentStore {
         }))
     }
 
-    /// What an append that is refused had reserved. A row that was reserved and never written would keep its segment
+    /// What an append that is refused had reserved. A stripe that was reserved and never written would keep its segment
     /// from ever being sealed, so those that others came behind are written, although nobody will ask for them.
     async fn give_back(self: &Arc<Self>, volume: &Arc<Volume>, jobs: Vec<WriteJob<'_>>) {
         for job in jobs {
-            if job.segment.release(&job.rows) {
+            if job.segment.release(&job.stripes) {
                 continue;
             }
             if let Err(failure) = self.write(job).await {
@@ -247,18 +247,18 @@ impl SegmentStore {
     async fn write(&self, job: WriteJob<'_>) -> std::result::Result<(), WriteFailure> {
         let WriteJob {
             segment,
-            rows,
+            stripes,
             records,
             gate,
         } = job;
-        let (buffers, written) = build_rows(segment.code, &rows, records);
-        self.count_written(segment.code, &rows, records);
+        let (buffers, written) = build_stripes(segment.code, &stripes, records);
+        self.count_written(segment.code, &stripes, records);
         let shards = segment.open_shards();
         let results = join_all(
             shards
                 .iter()
                 .enumerate()
-                .map(|(index, shard)| write_shard(shard, index, &rows, &buffers)),
+                .map(|(index, shard)| write_shard(shard, index, &stripes, &buffers)),
         )
         .await;
         let failed: Vec<(u8, ShardError)> = results
@@ -281,14 +281,14 @@ impl SegmentStore {
         result
     }
 
-    fn count_written(&self, code: Code, rows: &[ReservedRow], records: &[EncodedRecord]) {
+    fn count_written(&self, code: Code, stripes: &[ReservedStripe], records: &[EncodedRecord]) {
         let stored: u64 = records
             .iter()
             .map(|record| u64::from(record.stored_len_bytes()))
             .sum();
-        let unit: u64 = rows
+        let unit: u64 = stripes
             .iter()
-            .map(|row| u64::from(row.plan.unit_blocks) * u64::from(BLOCK_BYTES))
+            .map(|stripe| u64::from(stripe.plan.unit_blocks) * u64::from(BLOCK_BYTES))
             .sum();
         let data = unit * u64::from(code.data());
         count(&self.counters.appended_bytes, stored);
@@ -321,7 +321,7 @@ impl SegmentStore {
                 Ok(segment) => segment,
                 Err(error @ SegmentError::NoSpace { .. }) => {
                     // Room that another stream reserved is better than none.
-                    let may_borrow = stream == Stream::Relocate || self.is_reserve_whole();
+                    let may_borrow = stream == Stream::Rewrite || self.is_reserve_whole();
                     let usable = |segment: &Segment| self.is_usable(segment, code, refusals);
                     let borrowed = volume.streams.lock().borrow_any(code, may_borrow, usable);
                     return borrowed.ok_or(error);
@@ -358,7 +358,7 @@ impl SegmentStore {
 
     fn is_usable(&self, segment: &Segment, wanted: Code, refusals: &Refusals) -> bool {
         let good = |disk: &DiskId| refusals.takes_writes(*disk) && self.takes_shards(*disk);
-        segment.takes_rows()
+        segment.takes_stripes()
             && segment.disks().iter().all(good)
             && !self.is_weak(segment.code, wanted)
     }
@@ -490,7 +490,7 @@ impl SegmentStore {
         let reserve_bytes = self.reserve_bytes(space.total_bytes);
         let kept_bytes = match stream {
             // The rest is the metadata's: collecting garbage takes that, too.
-            Stream::Relocate => reserve_bytes / RELOCATE_RESERVE_PART,
+            Stream::Rewrite => reserve_bytes / REWRITE_RESERVE_PART,
             Stream::Mixed | Stream::File(_) => reserve_bytes,
         };
         space.free_bytes.saturating_sub(kept_bytes)
@@ -563,67 +563,71 @@ impl SegmentStore {
     }
 }
 
-/// Where the records of the rows are.
-fn locate(segment: &Segment, rows: &[ReservedRow], shapes: &[RecordShape]) -> Vec<Location> {
-    let placed = rows
-        .iter()
-        .flat_map(|row| row.plan.offsets.iter().map(move |offset| (row, *offset)));
+/// Where the records of the stripes are.
+fn locate(segment: &Segment, stripes: &[ReservedStripe], shapes: &[RecordShape]) -> Vec<Location> {
+    let placed = stripes.iter().flat_map(|stripe| {
+        stripe
+            .plan
+            .offsets
+            .iter()
+            .map(move |offset| (stripe, *offset))
+    });
     placed
         .zip(shapes)
-        .map(|((row, offset_bytes), shape)| Location {
+        .map(|((stripe, offset_bytes), shape)| Location {
             segment: segment.id,
-            row_block: row.row_block,
-            unit_blocks: row.plan.unit_blocks,
+            stripe_block: stripe.stripe_block,
+            unit_blocks: stripe.plan.unit_blocks,
             offset_bytes,
             len_bytes: shape.len_bytes,
         })
         .collect()
 }
 
-fn build_rows(
+fn build_stripes(
     code: Code,
-    rows: &[ReservedRow],
+    stripes: &[ReservedStripe],
     records: &[EncodedRecord],
-) -> (Vec<RowBuffers>, Vec<WrittenRow>) {
+) -> (Vec<StripeBuffers>, Vec<WrittenStripe>) {
     let mut rest = records;
-    rows.iter()
-        .map(|row| {
-            let (now, later) = rest.split_at(row.plan.offsets.len());
+    stripes
+        .iter()
+        .map(|stripe| {
+            let (now, later) = rest.split_at(stripe.plan.offsets.len());
             rest = later;
-            let placed: Vec<_> = row
+            let placed: Vec<_> = stripe
                 .plan
                 .offsets
                 .iter()
                 .zip(now)
                 .map(|(offset, record)| (*offset as usize, record.parts()))
                 .collect();
-            let unit_len_bytes = usize::from(row.plan.unit_blocks) * BLOCK_BYTES as usize;
-            let buffers = RowBuffers::build(code, unit_len_bytes, &placed);
-            let written = WrittenRow {
-                row_block: row.row_block,
-                unit_blocks: row.plan.unit_blocks,
-                checksums: buffers.checksums(row_offset(row), CHECKSUM_UNIT_BYTES),
+            let unit_len_bytes = usize::from(stripe.plan.unit_blocks) * BLOCK_BYTES as usize;
+            let buffers = StripeBuffers::build(code, unit_len_bytes, &placed);
+            let written = WrittenStripe {
+                stripe_block: stripe.stripe_block,
+                unit_blocks: stripe.plan.unit_blocks,
+                checksums: buffers.checksums(stripe_offset(stripe), CHECKSUM_UNIT_BYTES),
             };
             (buffers, written)
         })
         .unzip()
 }
 
-fn row_offset(row: &ReservedRow) -> u64 {
-    u64::from(row.row_block) * u64::from(BLOCK_BYTES)
+fn stripe_offset(stripe: &ReservedStripe) -> u64 {
+    u64::from(stripe.stripe_block) * u64::from(BLOCK_BYTES)
 }
 
-/// Writes one shard's units of all rows at once, then makes them durable.
+/// Writes one shard's units of all stripes at once, then makes them durable.
 async fn write_shard(
     shard: &Shard,
     index: usize,
-    rows: &[ReservedRow],
-    buffers: &[RowBuffers],
+    stripes: &[ReservedStripe],
+    buffers: &[StripeBuffers],
 ) -> std::result::Result<(), ShardError> {
-    let writes = rows
-        .iter()
-        .zip(buffers)
-        .map(|(row, buffers)| shard.write_at(row_offset(row), buffers.shards[index].clone()));
+    let writes = stripes.iter().zip(buffers).map(|(stripe, buffers)| {
+        shard.write_at(stripe_offset(stripe), buffers.shards[index].clone())
+    });
     // All are waited for, also after a failure: none may still be under way when this returns.
     for result in join_all(writes).await {
         result?;

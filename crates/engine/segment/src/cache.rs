@@ -27,7 +27,7 @@ const LOCK_ROOM_BYTES_MIN: u64 = 8 << 20;
 pub(crate) struct Key {
     volume: VolumeId,
     segment: SegmentId,
-    row_block: u32,
+    stripe_block: u32,
     offset_bytes: u32,
     /// Index of the granule in the record, or [`WHOLE`].
     granule: u32,
@@ -44,7 +44,7 @@ impl Key {
         Self {
             volume,
             segment: pointer.location.segment,
-            row_block: pointer.location.row_block,
+            stripe_block: pointer.location.stripe_block,
             offset_bytes: pointer.location.offset_bytes,
             granule,
         }

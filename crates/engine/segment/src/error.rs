@@ -13,13 +13,13 @@ pub enum SegmentError {
         segment: SegmentId,
     },
     #[error(
-        "volume {volume}, segment {segment}, row at block {row_block}, offset {offset_bytes}: {len_bytes} bytes are damaged \
+        "volume {volume}, segment {segment}, stripe at block {stripe_block}, offset {offset_bytes}: {len_bytes} bytes are damaged \
          or unreachable beyond repair: {detail}"
     )]
     Damaged {
         volume: VolumeId,
         segment: SegmentId,
-        row_block: u32,
+        stripe_block: u32,
         offset_bytes: u32,
         len_bytes: u32,
         detail: String,

@@ -1,15 +1,15 @@
-//! Rows: where records lie in them, and which bytes of which shard that is. Pure.
+//! Stripes: where records lie in them, and which bytes of which shard that is. Pure.
 //!
-//! Owns: the arithmetic of rows, units and blocks. Must not know: disks, buffers, codes' mathematics.
+//! Owns: the arithmetic of stripes, units and blocks. Must not know: disks, buffers, codes' mathematics.
 
 use std::ops::Range;
 
 use crate::pointer::{BLOCK_BYTES, Location, UNIT_LEN_BYTES_MAX};
 use crate::record::EncodedRecord;
 
-/// Records packed into a row begin at multiples of this.
+/// Records packed into a stripe begin at multiples of this.
 const PACKED_ALIGN_BYTES: u32 = 8;
-/// Largest unit of a row, in blocks.
+/// Largest unit of a stripe, in blocks.
 pub(crate) const UNIT_BLOCKS_MAX: u32 = UNIT_LEN_BYTES_MAX / BLOCK_BYTES;
 
 /// What the layout needs to know of a record.
@@ -30,22 +30,22 @@ impl From<&EncodedRecord> for RecordShape {
     }
 }
 
-/// One row to be written: the first `offsets.len()` records that were offered.
+/// One stripe to be written: the first `offsets.len()` records that were offered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RowPlan {
+pub(crate) struct StripePlan {
     /// 1..=[`UNIT_BLOCKS_MAX`].
     pub unit_blocks: u16,
-    /// Where each record starts in the row.
+    /// Where each record starts in the stripe.
     pub offsets: Vec<u32>,
 }
 
-/// Fits as many of the `records` as possible, in order, into one row of `data_units` units of at
+/// Fits as many of the `records` as possible, in order, into one stripe of `data_units` units of at
 /// most `unit_blocks_max` blocks. None if not even the first fits.
-pub(crate) fn plan_row(
+pub(crate) fn plan_stripe(
     data_units: u8,
     unit_blocks_max: u32,
     records: &[RecordShape],
-) -> Option<RowPlan> {
+) -> Option<StripePlan> {
     let unit_blocks_max = unit_blocks_max.min(UNIT_BLOCKS_MAX);
     let units = u32::from(data_units);
     let room_bytes = units * unit_blocks_max * BLOCK_BYTES;
@@ -58,7 +58,7 @@ pub(crate) fn plan_row(
             PACKED_ALIGN_BYTES
         };
         let start = u32::next_multiple_of(end_bytes, align);
-        // Row and record are at most 16 MiB and 1 MiB: no overflow.
+        // Stripe and record are at most 16 MiB and 1 MiB: no overflow.
         if start + record.len_bytes > room_bytes {
             break;
         }
@@ -69,7 +69,7 @@ pub(crate) fn plan_row(
         return None;
     }
     let unit_blocks = end_bytes.div_ceil(units * BLOCK_BYTES).max(1);
-    Some(RowPlan {
+    Some(StripePlan {
         unit_blocks: unit_blocks as u16,
         offsets,
     })
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_placed_or_left_for_the_next_row() {
+    fn records_are_placed_or_left_for_the_next_stripe() {
         const MIB: u32 = 1 << 20;
         let raw = |len| shape(len, true);
         let packed = |len| shape(len, false);
@@ -162,7 +162,7 @@ mod tests {
                 Some((1, vec![0, 4096])),
             ),
             (
-                "largest row",
+                "largest stripe",
                 4,
                 256,
                 vec![raw(MIB); 5],
@@ -181,7 +181,8 @@ mod tests {
             ("no records", 2, 8, vec![], None),
         ];
         for (name, units, blocks, records, want) in cases {
-            let got = plan_row(*units, *blocks, records).map(|row| (row.unit_blocks, row.offsets));
+            let got = plan_stripe(*units, *blocks, records)
+                .map(|stripe| (stripe.unit_blocks, stripe.offsets));
             assert_eq!(got, *want, "{name}");
         }
     }
@@ -189,7 +190,7 @@ mod tests {
     proptest! {
         #[test]
         fn pieces_cover_the_range_in_order(unit_blocks in 1_u16..=8, offset in 0_u32..100_000, len in 0_u32..70_000, cut in 0_u32..70_000) {
-            let location = Location { segment: SegmentId(1), row_block: 0, unit_blocks, offset_bytes: offset, len_bytes: len };
+            let location = Location { segment: SegmentId(1), stripe_block: 0, unit_blocks, offset_bytes: offset, len_bytes: len };
             let range = cut.min(len)..len;
             let unit = location.unit_len_bytes();
             let mut at = offset + range.start;

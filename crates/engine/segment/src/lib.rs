@@ -1,7 +1,7 @@
 //! Packs records into protected, immutable segments on the pool's disks, and reads them back,
 //! whatever broke.
 //!
-//! Owns: the layout of rows, record encoding (compression and checksums), placement of segments on
+//! Owns: the layout of stripes, record encoding (compression and checksums), placement of segments on
 //! disks, open segments, degraded reads, read repair, the record cache, the space reserve.
 //! Must not know: files, names, protocols; which records are live (the metadata counts that).
 //! Invariant: bytes once written under a [`pointer::Location`] never change; what `append` has
@@ -25,11 +25,11 @@ mod rebuild;
 mod record;
 mod repair;
 mod room;
-mod row;
-mod row_cache;
 mod scrub;
 mod spares;
 mod store;
+mod stripe;
+mod stripe_cache;
 mod types;
 mod underway;
 mod volume;

@@ -1,4 +1,4 @@
-//! The disks of the pool as the store knows them: there, missing, leaving.
+//! The disks of the pool as the store knows them: there, missing, draining.
 //!
 //! Owns: which disks may be read, which may be given new shards, how many new data is laid out for.
 //! Must not know: why a disk leaves, who decides it, the pool file.
@@ -17,7 +17,7 @@ pub(crate) struct Members {
     disks: FxHashMap<DiskId, Arc<ShardDisk>>,
     missing: Vec<DiskId>,
     /// Read, and given no new shards.
-    leaving: FxHashSet<DiskId>,
+    draining: FxHashSet<DiskId>,
 }
 
 impl Members {
@@ -25,7 +25,7 @@ impl Members {
         Self {
             disks: disks.into_iter().map(|disk| (disk.id(), disk)).collect(),
             missing,
-            leaving: FxHashSet::default(),
+            draining: FxHashSet::default(),
         }
     }
 
@@ -41,14 +41,14 @@ impl Members {
         &self.missing
     }
 
-    pub fn is_leaving(&self, id: DiskId) -> bool {
-        self.leaving.contains(&id)
+    pub fn is_draining(&self, id: DiskId) -> bool {
+        self.draining.contains(&id)
     }
 
     /// Disks, there or not, that are to stay, as if one of them left.
     pub fn staying_count(&self, without: Option<DiskId>) -> usize {
         let ids = self.disks.keys().chain(&self.missing);
-        let stays = |id: &&DiskId| !self.leaving.contains(id) && Some(**id) != without;
+        let stays = |id: &&DiskId| !self.draining.contains(id) && Some(**id) != without;
         ids.filter(stays).count()
     }
 }
@@ -59,19 +59,19 @@ impl SegmentStore {
         let id = disk.id();
         self.change_members(|members| {
             members.missing.retain(|missing| *missing != id);
-            members.leaving.remove(&id);
+            members.draining.remove(&id);
             members.disks.insert(id, disk.clone());
         });
     }
 
-    /// Puts nothing new on a disk any more (`leaving`), or again. Segments that are open on it are
+    /// Puts nothing new on a disk any more (`draining`), or again. Segments that are open on it are
     /// left by their next append.
-    pub fn disk_leaving(&self, id: DiskId, leaving: bool) {
+    pub fn disk_draining(&self, id: DiskId, draining: bool) {
         self.change_members(|members| {
-            if leaving {
-                members.leaving.insert(id);
+            if draining {
+                members.draining.insert(id);
             } else {
-                members.leaving.remove(&id);
+                members.draining.remove(&id);
             }
         });
     }
@@ -80,7 +80,7 @@ impl SegmentStore {
     pub fn disk_forget(&self, id: DiskId) {
         self.change_members(|members| {
             members.missing.retain(|missing| *missing != id);
-            members.leaving.remove(&id);
+            members.draining.remove(&id);
             members.disks.remove(&id);
         });
     }
@@ -94,7 +94,7 @@ mod tests {
     fn who_stays_is_counted_once() {
         let id = DiskId;
         let mut members = Members::new(Vec::new(), vec![id(1), id(2), id(3)]);
-        members.leaving.insert(id(3));
+        members.draining.insert(id(3));
         let cases = [
             (None, 2),
             (Some(id(1)), 1),

@@ -1,4 +1,4 @@
-//! Moves of shards to other disks: off a disk that leaves, or from the others when it is lost.
+//! Moves of shards to other disks: off a draining disk, or from the others when it is lost.
 //!
 //! Owns: how a shard gets to another disk without a moment in which it is missed, and where it may go.
 //! Must not know: why it moves; how the metadata keeps the segment's disks.

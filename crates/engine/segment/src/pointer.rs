@@ -6,9 +6,9 @@ use cairn_base::SegmentId;
 pub const RECORD_LEN_BYTES_MAX: u32 = 1 << 20;
 /// A raw record has one CRC32C per so many bytes, so that a small read fetches and checks little.
 pub const CHECKSUM_GRANULE_BYTES: u32 = 32 << 10;
-/// Rows begin, and units are sized, in multiples of this many bytes.
+/// Stripes begin, and units are sized, in multiples of this many bytes.
 pub const BLOCK_BYTES: u32 = 4096;
-/// Largest unit of a row, in bytes; a row of N+M shards holds N units of data.
+/// Largest unit of a stripe, in bytes; a stripe of N+M shards holds N units of data.
 pub const UNIT_LEN_BYTES_MAX: u32 = 1 << 20;
 
 const _: () = assert!(RECORD_LEN_BYTES_MAX.is_multiple_of(CHECKSUM_GRANULE_BYTES));
@@ -22,17 +22,17 @@ pub enum Codec {
     Zstd = 2,
 }
 
-/// Where a record's stored bytes are. A row is one stripe: it begins at the same offset in each of
+/// Where a record's stored bytes are. A stripe is one stripe: it begins at the same offset in each of
 /// the segment's shards, takes `unit_blocks` blocks of each, and its N data units, one after the
 /// other, are its address space; `offset_bytes` counts in that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Location {
     pub segment: SegmentId,
-    /// Start of the row in each shard, in blocks of [`BLOCK_BYTES`].
-    pub row_block: u32,
-    /// Size of one unit of the row, in blocks; at least 1.
+    /// Start of the stripe in each shard, in blocks of [`BLOCK_BYTES`].
+    pub stripe_block: u32,
+    /// Size of one unit of the stripe, in blocks; at least 1.
     pub unit_blocks: u16,
-    /// Where the record starts in the row's data.
+    /// Where the record starts in the stripe's data.
     pub offset_bytes: u32,
     /// Bytes stored.
     pub len_bytes: u32,
@@ -57,14 +57,14 @@ const DATA_UNITS_MAX: u64 = 16;
 const VARINT_LEN_BYTES_MAX: usize = 10;
 
 impl Location {
-    /// Size of one unit of the row, in bytes.
+    /// Size of one unit of the stripe, in bytes.
     pub fn unit_len_bytes(&self) -> u32 {
         u32::from(self.unit_blocks) * BLOCK_BYTES
     }
 
-    /// Start of the row in each shard, in bytes.
-    pub fn row_offset_bytes(&self) -> u64 {
-        u64::from(self.row_block) * u64::from(BLOCK_BYTES)
+    /// Start of the stripe in each shard, in bytes.
+    pub fn stripe_offset_bytes(&self) -> u64 {
+        u64::from(self.stripe_block) * u64::from(BLOCK_BYTES)
     }
 }
 
@@ -127,7 +127,7 @@ pub fn encode_pointer(pointer: &RecordPointer, out: &mut Vec<u8>) {
     let location = &pointer.location;
     out.push(POINTER_VERSION << 4 | pointer.codec as u8);
     put_varint(location.segment.0, out);
-    put_varint(u64::from(location.row_block), out);
+    put_varint(u64::from(location.stripe_block), out);
     put_varint(u64::from(location.unit_blocks), out);
     put_varint(u64::from(location.offset_bytes), out);
     put_varint(u64::from(location.len_bytes), out);
@@ -154,7 +154,7 @@ pub fn decode_pointer(input: &[u8]) -> Result<(RecordPointer, &[u8]), PointerErr
         codec => return Err(PointerError::Codec { codec }),
     };
     let (segment, rest) = take_varint(rest)?;
-    let (row_block, rest) = take_u32(rest)?;
+    let (stripe_block, rest) = take_u32(rest)?;
     let (unit_blocks, rest) = take_u32(rest)?;
     let (offset_bytes, rest) = take_u32(rest)?;
     let (len_bytes, rest) = take_u32(rest)?;
@@ -179,7 +179,7 @@ pub fn decode_pointer(input: &[u8]) -> Result<(RecordPointer, &[u8]), PointerErr
     let pointer = RecordPointer {
         location: Location {
             segment: SegmentId(segment),
-            row_block,
+            stripe_block,
             unit_blocks: u16::try_from(unit_blocks).map_err(|_| PointerError::Number)?,
             offset_bytes,
             len_bytes,
@@ -239,7 +239,7 @@ mod tests {
         RecordPointer {
             location: Location {
                 segment: SegmentId(300),
-                row_block: 7,
+                stripe_block: 7,
                 unit_blocks: 256,
                 offset_bytes: 4096,
                 len_bytes,
@@ -308,7 +308,7 @@ mod tests {
                 PointerError::Impossible,
             ),
             (
-                "past the row",
+                "past the stripe",
                 &[0x10, 1, 0, 1, 0x80, 0x80, 4, 1, 1, 2, 3, 4],
                 PointerError::Impossible,
             ),

@@ -2,8 +2,8 @@
 //!
 //! Owns: how a whole shard is computed from the others, and how many at a time.
 //! Must not know: how it was found missing.
-//! Every unit of a row is at the same place in its shard, so a shard is computed from the others byte
-//! by byte; rows matter only to its footer, which the others have, too.
+//! Every unit of a stripe is at the same place in its shard, so a shard is computed from the others byte
+//! by byte; stripes matter only to its footer, which the others have, too.
 
 use std::ops::Range;
 use std::sync::Arc;

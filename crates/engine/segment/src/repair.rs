@@ -15,7 +15,7 @@ use crate::pointer::{BLOCK_BYTES, Location};
 use crate::store::{SegmentStore, count};
 use crate::volume::Segment;
 
-/// Rows repaired at a time; more damage waits to be found again.
+/// Stripes repaired at a time; more damage waits to be found again.
 pub(crate) const REPAIRS_MAX: usize = 16;
 
 /// Bytes that passed their checksum, and the place in a row where they should be.
@@ -25,7 +25,7 @@ pub(crate) struct Fix {
 }
 
 impl SegmentStore {
-    /// Repairs one row in the background, unless enough repairs are under way.
+    /// Repairs one stripe in the background, unless enough repairs are under way.
     pub(crate) fn start_repair(
         self: &Arc<Self>,
         segment: &Arc<Segment>,
@@ -94,7 +94,7 @@ impl SegmentStore {
             blocks[at..at + data.len()].copy_from_slice(data);
             blocks.freeze()
         };
-        let mut offset = location.row_offset_bytes() + u64::from(start);
+        let mut offset = location.stripe_offset_bytes() + u64::from(start);
         if planted::is(Bug::RepairAtWrongPlace) {
             offset = offset.saturating_sub(u64::from(BLOCK_BYTES));
         }
@@ -114,7 +114,7 @@ impl SegmentStore {
         index: u8,
         columns: std::ops::Range<u32>,
     ) -> Result<Bytes, ShardError> {
-        let offset = location.row_offset_bytes() + u64::from(columns.start);
+        let offset = location.stripe_offset_bytes() + u64::from(columns.start);
         match shard.read_at(offset, columns.len()).await {
             Ok(bytes) => Ok(bytes),
             Err(error) => {

@@ -6,7 +6,7 @@
 //! A sealed shard is checked by its footer, piece by piece; wrong pieces are computed from pieces of the
 //! other shards that are right. A shard that has no footer, or none that can be read, is compared with
 //! what the others say it should hold, and gets one. Pieces that are all right by their footers must also
-//! be those of one row: that finds parity that was computed from something else.
+//! be those of one stripe: that finds parity that was computed from something else.
 //!
 //! A segment that a crash left without any footer is not looked at here: only the metadata knows what in it
 //! counts. It is named by [`SegmentStore::unsealed`], for somebody who writes its records anew.
@@ -140,7 +140,7 @@ impl SegmentStore {
         // One that contradicts the others cannot be right; its checksums are no help then.
         for shard in &mut looked {
             let differs = |footer: &ShardFooter| {
-                footer.data_len_bytes != pattern.data_len_bytes || footer.rows != pattern.rows
+                footer.data_len_bytes != pattern.data_len_bytes || footer.stripes != pattern.stripes
             };
             if shard.footer.as_ref().is_some_and(differs) {
                 shard.footer = None;
@@ -259,7 +259,7 @@ impl SegmentStore {
         looked
     }
 
-    /// Makes those anew that are too short for their rows, as a check of the file system may leave them.
+    /// Makes those anew that are too short for their stripes, as a check of the file system may leave them.
     async fn rebuild_short(
         &self,
         segment: &Segment,
@@ -380,7 +380,7 @@ impl SegmentStore {
             }
         }
         if wrong.is_empty() {
-            if scrub.segments_inconsistent == 0 && !is_one_row(segment, &good, len) {
+            if scrub.segments_inconsistent == 0 && !is_one_stripe(segment, &good, len) {
                 scrub.segments_inconsistent = 1;
                 scrub.wrong_bytes += len as u64;
                 tracing::error!(volume = %segment.volume, segment = %segment.id, offset = start, "the shards of a segment contradict one another; its records are written anew");
@@ -480,11 +480,11 @@ impl SegmentStore {
     }
 }
 
-/// What most footers say of the length and the rows; `None` without any, or if as many say something else.
+/// What most footers say of the length and the stripes; `None` without any, or if as many say something else.
 fn pattern_of(looked: &[Looked]) -> Option<ShardFooter> {
     let footers = || looked.iter().filter_map(|shard| shard.footer.as_ref());
     let agrees = |one: &ShardFooter, other: &ShardFooter| {
-        one.data_len_bytes == other.data_len_bytes && one.rows == other.rows
+        one.data_len_bytes == other.data_len_bytes && one.stripes == other.stripes
     };
     let votes = |footer: &ShardFooter| footers().filter(|other| agrees(footer, other)).count();
     let best = footers().max_by_key(|footer| votes(footer))?;
@@ -492,8 +492,8 @@ fn pattern_of(looked: &[Looked]) -> Option<ShardFooter> {
     (!is_tied).then(|| best.clone())
 }
 
-/// Whether units are all of one row: those beyond the first N follow from these.
-fn is_one_row(segment: &Segment, units: &[(u8, Bytes)], len: usize) -> bool {
+/// Whether units are all of one stripe: those beyond the first N follow from these.
+fn is_one_stripe(segment: &Segment, units: &[(u8, Bytes)], len: usize) -> bool {
     let data = usize::from(segment.code.data());
     let Some((sources, rest)) = units.split_at_checked(data) else {
         return true;

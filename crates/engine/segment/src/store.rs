@@ -15,7 +15,7 @@ use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, Epoch, SegmentId, VolumeId};
 use cairn_erasure::Code;
 use cairn_shard::{
-    CHECKSUM_UNIT_BYTES, FooterRow, SHARD_CAPACITY_BYTES_MAX, Shard, ShardDisk, ShardFooter,
+    CHECKSUM_UNIT_BYTES, FooterStripe, SHARD_CAPACITY_BYTES_MAX, Shard, ShardDisk, ShardFooter,
     ShardName, file_len_bytes,
 };
 use futures_util::future::join_all;
@@ -30,7 +30,7 @@ use crate::placement;
 use crate::pointer::{BLOCK_BYTES, RecordPointer};
 use crate::rebuild::REBUILDS_MAX;
 use crate::repair::REPAIRS_MAX;
-use crate::row_cache::RowCache;
+use crate::stripe_cache::StripeCache;
 use crate::types::{
     DiskSpaceStatus, DiskState, DiskStatus, PoolSpace, Protection, SegmentInfo, SegmentSettings,
     SegmentStats, Stream, Swept, UsableSpace,
@@ -52,7 +52,7 @@ pub struct SegmentStore {
     members: ArcSwap<Members>,
     volumes: RwLock<FxHashMap<VolumeId, Arc<Volume>>>,
     pub(crate) cache: RecordCache,
-    pub(crate) rows: RowCache,
+    pub(crate) stripes: StripeCache,
     pub(crate) counters: Counters,
     /// In blocks of data.
     pub(crate) appends_in_flight: Semaphore,
@@ -110,7 +110,7 @@ impl SegmentStore {
             members: ArcSwap::from_pointee(Members::new(disks, missing)),
             volumes: RwLock::default(),
             cache: RecordCache::new(settings.cache_bytes),
-            rows: RowCache::new(),
+            stripes: StripeCache::new(),
             counters: Counters::default(),
             appends_in_flight: Semaphore::new(in_flight as usize),
             appends_in_flight_max: in_flight,
@@ -161,7 +161,7 @@ impl SegmentStore {
     }
 
     /// Waits until no segment is being made of which it is not known yet on which disks it is: after a disk
-    /// was declared leaving, [`Self::segments`] then tells all that is on it.
+    /// was declared draining, [`Self::segments`] then tells all that is on it.
     pub async fn placements_done(&self) {
         let volumes: Vec<Arc<Volume>> = self.volumes.read().values().cloned().collect();
         for volume in volumes {
@@ -374,7 +374,7 @@ impl SegmentStore {
             self.remove_segment(segment).await;
             return;
         }
-        if !open.rows_in_order() {
+        if !open.stripes_in_order() {
             segment.settle(segment.shard_len_bytes);
             return;
         }
@@ -475,7 +475,7 @@ impl SegmentStore {
         let members = self.members.load();
         let staying = members
             .all()
-            .filter(|disk| !disk.health().failed && !members.is_leaving(disk.id()));
+            .filter(|disk| !disk.health().failed && !members.is_draining(disk.id()));
         staying.cloned().collect()
     }
 
@@ -483,7 +483,7 @@ impl SegmentStore {
     pub(crate) fn takes_shards_count(&self) -> usize {
         let members = self.members.load();
         let takes =
-            |disk: &&Arc<ShardDisk>| !disk.health().failed && !members.is_leaving(disk.id());
+            |disk: &&Arc<ShardDisk>| !disk.health().failed && !members.is_draining(disk.id());
         members.all().filter(takes).count()
     }
 
@@ -491,7 +491,7 @@ impl SegmentStore {
     pub(crate) fn takes_shards(&self, disk: DiskId) -> bool {
         let members = self.members.load();
         let there = members.disk(disk);
-        there.is_some_and(|there| !there.health().failed) && !members.is_leaving(disk)
+        there.is_some_and(|there| !there.health().failed) && !members.is_draining(disk)
     }
 
     /// Whether any disk has not failed.
@@ -521,7 +521,7 @@ impl SegmentStore {
 
     /// Room for file bytes under `code`, without the reserve; room in open segments counts as free.
     pub fn usable(&self, code: Code) -> UsableSpace {
-        let (mut total, mut free, mut relocate) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut total, mut free, mut rewrite) = (Vec::new(), Vec::new(), Vec::new());
         // With less than that a disk takes no shard.
         let least_bytes = file_len_bytes(self.settings.shard_len_bytes_min).unwrap_or(0);
         let in_shards = |room_bytes: u64| match room_bytes < least_bytes {
@@ -533,22 +533,22 @@ impl SegmentStore {
             let reserve_bytes = self.reserve_bytes(space.total_bytes);
             total.push(space.total_bytes.saturating_sub(reserve_bytes));
             free.push(in_shards(space.free_bytes.saturating_sub(reserve_bytes)));
-            relocate.push(in_shards(self.room_bytes(&disk, Stream::Relocate)));
+            rewrite.push(in_shards(self.room_bytes(&disk, Stream::Rewrite)));
         }
         let may_borrow = self.is_reserve_whole();
-        let (mut open, mut open_relocate) = (0, 0);
+        let (mut open, mut open_rewrite) = (0, 0);
         for volume in self.volumes.read().values() {
             let streams = volume.streams.lock();
             open += streams.room_bytes(code, may_borrow);
-            let relocate = streams.get(code, Stream::Relocate);
-            open_relocate += relocate.map_or(0, |segment| segment.room_bytes());
+            let rewrite = streams.get(code, Stream::Rewrite);
+            open_rewrite += rewrite.map_or(0, |segment| segment.room_bytes());
         }
         let total_bytes = placement::usable_bytes(&total, code);
         let free_bytes = placement::usable_bytes(&free, code).saturating_add(open);
         UsableSpace {
             total_bytes,
             free_bytes: free_bytes.min(total_bytes),
-            relocate_bytes: placement::usable_bytes(&relocate, code).saturating_add(open_relocate),
+            rewrite_bytes: placement::usable_bytes(&rewrite, code).saturating_add(open_rewrite),
         }
     }
 
@@ -636,7 +636,7 @@ impl SegmentStore {
             rebuilds_failed: get(&counters.rebuilds_failed),
             cache_hits: get(&counters.cache_hits),
             cache_misses: get(&counters.cache_misses),
-            cache_bytes: self.cache.weight_bytes() + self.rows.weight_bytes(),
+            cache_bytes: self.cache.weight_bytes() + self.stripes.weight_bytes(),
             open_segments: self.open_segment_count(),
             open_room_bytes: self.open_room_bytes(),
             append_bytes_in_flight: blocks_in_flight as u64 * u64::from(BLOCK_BYTES),
@@ -677,12 +677,12 @@ impl Segment {
 
 /// The footer of each shard. A segment is sealed in the term that made it: none is appended to later.
 fn footers(epoch: Epoch, segment: &Segment, open: &OpenSegment) -> Vec<ShardFooter> {
-    let rows: Vec<FooterRow> = open
-        .rows
+    let stripes: Vec<FooterStripe> = open
+        .stripes
         .iter()
-        .map(|row| FooterRow {
-            start_block: row.row_block,
-            unit_blocks: row.unit_blocks,
+        .map(|stripe| FooterStripe {
+            start_block: stripe.stripe_block,
+            unit_blocks: stripe.unit_blocks,
         })
         .collect();
     (0..segment.code.total())
@@ -692,22 +692,22 @@ fn footers(epoch: Epoch, segment: &Segment, open: &OpenSegment) -> Vec<ShardFoot
             parity_shards: segment.code.parity(),
             epoch,
             data_len_bytes: u64::from(open.data_blocks()) * u64::from(BLOCK_BYTES),
-            rows: rows.clone(),
+            stripes: stripes.clone(),
             checksums: chunk_checksums(open, usize::from(index)),
         })
         .collect()
 }
 
-/// Joins the checksums of rows, which begin and end within chunks, to those of whole chunks.
+/// Joins the checksums of stripes, which begin and end within chunks, to those of whole chunks.
 fn chunk_checksums(open: &OpenSegment, shard: usize) -> Vec<u32> {
     let chunk = CHECKSUM_UNIT_BYTES;
     let mut checksums = Vec::new();
     let (mut crc, mut filled) = (0, 0);
-    for row in &open.rows {
-        let mut left = u64::from(row.unit_blocks) * u64::from(BLOCK_BYTES);
-        for part in &row.checksums[shard] {
+    for stripe in &open.stripes {
+        let mut left = u64::from(stripe.unit_blocks) * u64::from(BLOCK_BYTES);
+        for part in &stripe.checksums[shard] {
             let len = left.min(chunk - filled);
-            // Joining is dear, and rows mostly cover whole chunks.
+            // Joining is dear, and stripes mostly cover whole chunks.
             crc = if filled == 0 {
                 *part
             } else {

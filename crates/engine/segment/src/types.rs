@@ -1,6 +1,6 @@
 //! The words of the store: what goes in, what comes out, and how much room there is.
 //!
-//! Owns: plain values. Must not know: disks' files, how rows are laid out.
+//! Owns: plain values. Must not know: disks' files, how stripes are laid out.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub struct SegmentSettings {
     pub shard_len_bytes: u64,
     /// What shards shrink to when disks are small or nearly full.
     pub shard_len_bytes_min: u64,
-    /// Memory for records that were read or just written. While disks are away, decoded rows take up
+    /// Memory for records that were read or just written. While disks are away, decoded stripes take up
     /// to 48 MiB beside it.
     pub cache_bytes: u64,
     /// Open segments per volume; above it the least recently used one is sealed.
@@ -88,7 +88,7 @@ pub enum Stream {
     /// lies contiguously. The number is the caller's name for the file.
     File(u64),
     /// What garbage collection copies; it may use the reserve.
-    Relocate,
+    Rewrite,
 }
 
 /// The result of an append: where each record is, in the order given.
@@ -149,7 +149,7 @@ pub struct UsableSpace {
     pub total_bytes: u64,
     pub free_bytes: u64,
     /// What garbage collection may fill, in segments that it has open or makes: a part of the reserve, too.
-    pub relocate_bytes: u64,
+    pub rewrite_bytes: u64,
 }
 
 /// How a disk is.
@@ -184,7 +184,7 @@ pub struct SegmentStats {
     pub appended_bytes: u64,
     /// Bytes of parity and copies written beside them.
     pub parity_bytes: u64,
-    /// Bytes of rows that hold no record.
+    /// Bytes of stripes that hold no record.
     pub padding_bytes: u64,
     pub append_retries: u64,
     pub segments_created: u64,

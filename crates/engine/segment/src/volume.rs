@@ -1,6 +1,6 @@
 //! Segments of one volume as the process knows them, open ones with their shards.
 //!
-//! Owns: the state of a segment (open, pinned, removed), reservation of rows, which stream writes
+//! Owns: the state of a segment (open, pinned, removed), reservation of stripes, which stream writes
 //! where. Must not know: disks' errors, records' bytes.
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 
 use crate::error::{Result, SegmentError};
-use crate::layout::{RecordShape, RowPlan, plan_row};
+use crate::layout::{RecordShape, StripePlan, plan_stripe};
 use crate::types::{SegmentInfo, Stream};
 
 /// A segment of an open volume.
@@ -54,13 +54,13 @@ pub(crate) struct Segment {
 /// What a segment has while it may be appended to.
 pub(crate) struct OpenSegment {
     pub shards: Vec<Arc<Shard>>,
-    /// Takes no more rows, and is sealed when those under way are done.
+    /// Takes no more stripes, and is sealed when those under way are done.
     closing: bool,
     next_block: u32,
     end_block: u32,
     last_used: Duration,
-    /// Rows that were written, in no order.
-    pub rows: Vec<WrittenRow>,
+    /// Stripes that were written, in no order.
+    pub stripes: Vec<WrittenStripe>,
     /// Shards with a failed write: their content is not known, so they get no footer.
     pub shard_failed: Vec<bool>,
 }
@@ -75,20 +75,20 @@ impl std::fmt::Debug for OpenSegment {
     }
 }
 
-/// A row on disk, for the footers.
+/// A stripe on disk, for the footers.
 #[derive(Clone, Debug)]
-pub(crate) struct WrittenRow {
-    pub row_block: u32,
+pub(crate) struct WrittenStripe {
+    pub stripe_block: u32,
     pub unit_blocks: u16,
-    /// Per shard: CRC32C of the row's bytes, cut at the footer's chunks.
+    /// Per shard: CRC32C of the stripe's bytes, cut at the footer's chunks.
     pub checksums: Vec<Vec<u32>>,
 }
 
-/// A row that was given its place.
+/// A stripe that was given its place.
 #[derive(Clone, Debug)]
-pub(crate) struct ReservedRow {
-    pub row_block: u32,
-    pub plan: RowPlan,
+pub(crate) struct ReservedStripe {
+    pub stripe_block: u32,
+    pub plan: StripePlan,
 }
 
 impl Segment {
@@ -123,7 +123,7 @@ impl Segment {
         }
     }
 
-    /// Lets rows in: the shards are there and have room for `data_blocks` blocks of data each.
+    /// Lets stripes in: the shards are there and have room for `data_blocks` blocks of data each.
     pub fn open_with(&self, shards: Vec<Arc<Shard>>, data_blocks: u32, now: Duration) {
         *self.open.lock() = Some(OpenSegment {
             shard_failed: vec![false; shards.len()],
@@ -132,7 +132,7 @@ impl Segment {
             next_block: 0,
             end_block: data_blocks,
             last_used: now,
-            rows: Vec::new(),
+            stripes: Vec::new(),
         });
         self.made.store(true, Ordering::Release);
     }
@@ -157,13 +157,13 @@ impl Segment {
         self.settled_len_bytes.store(len_bytes, Ordering::Release);
     }
 
-    /// Whether rows may be added or are being written. Once false it stays so.
+    /// Whether stripes may be added or are being written. Once false it stays so.
     pub fn is_open(&self) -> bool {
         !self.made.load(Ordering::Acquire) || self.open.lock().is_some()
     }
 
-    /// Whether a row may still be reserved.
-    pub fn takes_rows(&self) -> bool {
+    /// Whether a stripe may still be reserved.
+    pub fn takes_stripes(&self) -> bool {
         self.open.lock().as_ref().is_some_and(|open| !open.closing)
     }
 
@@ -182,56 +182,57 @@ impl Segment {
         open.as_ref().map_or(Duration::ZERO, |open| open.last_used)
     }
 
-    /// Reserves rows for as many of `records` as fit, in order; empty when the segment is full or closed.
-    pub fn reserve(&self, records: &[RecordShape], now: Duration) -> Vec<ReservedRow> {
-        let mut rows = Vec::new();
+    /// Reserves stripes for as many of `records` as fit, in order; empty when the segment is full or closed.
+    pub fn reserve(&self, records: &[RecordShape], now: Duration) -> Vec<ReservedStripe> {
+        let mut stripes = Vec::new();
         let mut open = self.open.lock();
         let Some(open) = open.as_mut().filter(|open| !open.closing) else {
-            return rows;
+            return stripes;
         };
         open.last_used = now;
         let mut rest = records;
         while !rest.is_empty() {
             let room = open.end_block - open.next_block;
-            let Some(plan) = plan_row(self.code.data(), room, rest) else {
+            let Some(plan) = plan_stripe(self.code.data(), room, rest) else {
                 break;
             };
             rest = &rest[plan.offsets.len()..];
-            let row_block = open.next_block;
+            let stripe_block = open.next_block;
             open.next_block += u32::from(plan.unit_blocks);
-            if planted::is(Bug::RowsOverlap) && plan.unit_blocks > 1 {
+            if planted::is(Bug::StripesOverlap) && plan.unit_blocks > 1 {
                 open.next_block -= 1;
             }
-            rows.push(ReservedRow { row_block, plan });
+            stripes.push(ReservedStripe { stripe_block, plan });
         }
-        rows
+        stripes
     }
 
-    /// Takes rows back that will not be written; false if others were reserved behind them.
-    pub fn release(&self, rows: &[ReservedRow]) -> bool {
+    /// Takes stripes back that will not be written; false if others were reserved behind them.
+    pub fn release(&self, stripes: &[ReservedStripe]) -> bool {
         let mut open = self.open.lock();
-        let (Some(open), Some(first), Some(last)) = (open.as_mut(), rows.first(), rows.last())
+        let (Some(open), Some(first), Some(last)) =
+            (open.as_mut(), stripes.first(), stripes.last())
         else {
             return false;
         };
-        let is_last = last.row_block + u32::from(last.plan.unit_blocks) == open.next_block;
+        let is_last = last.stripe_block + u32::from(last.plan.unit_blocks) == open.next_block;
         if is_last {
-            open.next_block = first.row_block;
+            open.next_block = first.stripe_block;
         }
         is_last
     }
 
-    /// Notes what became of reserved rows.
-    pub fn note_written(&self, rows: Vec<WrittenRow>, failed_shards: &[u8]) {
+    /// Notes what became of reserved stripes.
+    pub fn note_written(&self, stripes: Vec<WrittenStripe>, failed_shards: &[u8]) {
         if let Some(open) = self.open.lock().as_mut() {
-            open.rows.extend(rows);
+            open.stripes.extend(stripes);
             for shard in failed_shards {
                 open.shard_failed[usize::from(*shard)] = true;
             }
         }
     }
 
-    /// No more rows; true for the one caller that has to seal it.
+    /// No more stripes; true for the one caller that has to seal it.
     pub fn close(&self) -> bool {
         match self.open.lock().as_mut() {
             Some(open) if !open.closing => {
@@ -339,16 +340,17 @@ impl Segment {
 }
 
 impl OpenSegment {
-    /// The rows in order and whether they cover the data without a gap: a gap is a write of which
+    /// The stripes in order and whether they cover the data without a gap: a gap is a write of which
     /// nothing is known.
-    pub fn rows_in_order(&mut self) -> bool {
-        self.rows.sort_unstable_by_key(|row| row.row_block);
+    pub fn stripes_in_order(&mut self) -> bool {
+        self.stripes
+            .sort_unstable_by_key(|stripe| stripe.stripe_block);
         let mut next = 0;
-        for row in &self.rows {
-            if row.row_block != next {
+        for stripe in &self.stripes {
+            if stripe.stripe_block != next {
                 return false;
             }
-            next += u32::from(row.unit_blocks);
+            next += u32::from(stripe.unit_blocks);
         }
         next == self.next_block
     }
@@ -424,7 +426,7 @@ impl Streams {
         code: Code,
         wanted: impl Fn(&Segment) -> bool,
     ) -> Option<Arc<Segment>> {
-        self.idle.retain(|(_, segment)| segment.takes_rows());
+        self.idle.retain(|(_, segment)| segment.takes_stripes());
         let index = self
             .idle
             .iter()
@@ -433,21 +435,21 @@ impl Streams {
     }
 
     /// Any open segment that was made for `code`: when there is no space for a new one. Garbage
-    /// collection's only if it `may_relocate`.
+    /// collection's only if it `may_rewrite`.
     pub fn borrow_any(
         &self,
         code: Code,
-        may_relocate: bool,
+        may_rewrite: bool,
         wanted: impl Fn(&Segment) -> bool,
     ) -> Option<Arc<Segment>> {
-        self.made_for(code, may_relocate)
-            .find(|segment| segment.takes_rows() && wanted(segment))
+        self.made_for(code, may_rewrite)
+            .find(|segment| segment.takes_stripes() && wanted(segment))
             .cloned()
     }
 
     /// The open segments that were made for `code`, with or without those of garbage collection.
-    fn made_for(&self, code: Code, with_relocated: bool) -> impl Iterator<Item = &Arc<Segment>> {
-        let is_wanted = move |stream: &Stream| with_relocated || *stream != Stream::Relocate;
+    fn made_for(&self, code: Code, with_rewritten: bool) -> impl Iterator<Item = &Arc<Segment>> {
+        let is_wanted = move |stream: &Stream| with_rewritten || *stream != Stream::Rewrite;
         let current = self
             .current
             .iter()
@@ -515,9 +517,9 @@ impl Streams {
         self.current.len() + self.idle.len()
     }
 
-    /// Room in all open segments, in bytes of data; `with_relocated` as in [`Self::room_bytes`].
-    pub fn all_room_bytes(&self, with_relocated: bool) -> u64 {
-        let is_wanted = |stream: &Stream| with_relocated || *stream != Stream::Relocate;
+    /// Room in all open segments, in bytes of data; `with_rewritten` as in [`Self::room_bytes`].
+    pub fn all_room_bytes(&self, with_rewritten: bool) -> u64 {
+        let is_wanted = |stream: &Stream| with_rewritten || *stream != Stream::Rewrite;
         let current = self.current.iter();
         let current = current.filter(|((_, stream), _)| is_wanted(stream));
         let idle = self.idle.iter().map(|(_, segment)| segment);
@@ -525,11 +527,11 @@ impl Streams {
         all.map(|segment| segment.room_bytes()).sum()
     }
 
-    /// Room in open segments made for `code`, in bytes of data; `with_relocated`: in those that garbage
+    /// Room in open segments made for `code`, in bytes of data; `with_rewritten`: in those that garbage
     /// collection fills, too.
-    pub fn room_bytes(&self, code: Code, with_relocated: bool) -> u64 {
+    pub fn room_bytes(&self, code: Code, with_rewritten: bool) -> u64 {
         let rooms = self
-            .made_for(code, with_relocated)
+            .made_for(code, with_rewritten)
             .map(|segment| segment.room_bytes());
         rooms.sum()
     }

@@ -1,6 +1,6 @@
 //! The footer of a sealed shard. Pure: bytes in, values out. Layout: docs/formats/shard.md.
 //!
-//! A footer is a body (row table, checksums) of whole blocks, then a trailer, which is the last
+//! A footer is a body (stripe table, checksums) of whole blocks, then a trailer, which is the last
 //! block of the file. All that the trailer says is in its first 64 bytes, within one sector, so a
 //! crash leaves the old trailer or the new one, never a mixture.
 
@@ -11,7 +11,7 @@ use crate::error::FormatError;
 use crate::identity::Fields;
 use crate::name::ShardName;
 
-/// Rows begin and end at multiples of this many bytes.
+/// Stripes begin and end at multiples of this many bytes.
 const BLOCK_BYTES: u64 = IO_ALIGN_BYTES as u64;
 /// A footer has one CRC32C per so many bytes of the shard's data.
 pub const CHECKSUM_UNIT_BYTES: u64 = 64 << 10;
@@ -21,7 +21,7 @@ pub const TRAILER_LEN_BYTES: usize = 4096;
 pub const FOOTER_VERSION: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"CAIRNSHD";
-const ROW_LEN_BYTES: u64 = 8;
+const STRIPE_LEN_BYTES: u64 = 8;
 const CHECKSUM_LEN_BYTES: u64 = 4;
 /// The checksum of the trailer follows its other fields.
 const TRAILER_CRC_OFFSET: usize = 60;
@@ -29,9 +29,9 @@ const FOOTER_LEN_BYTES_MAX: u64 = footer_len_bytes_max(SHARD_CAPACITY_BYTES_MAX)
 
 const _: () = assert!(FOOTER_LEN_BYTES_MAX < u32::MAX as u64);
 
-/// The place of one row in the shard, in blocks of 4 KiB.
+/// The place of one stripe in the shard, in blocks of 4 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FooterRow {
+pub struct FooterStripe {
     pub start_block: u32,
     /// At least 1.
     pub unit_blocks: u16,
@@ -47,7 +47,7 @@ pub struct ShardFooter {
     /// Bytes from the start of the shard that hold data.
     pub data_len_bytes: u64,
     /// In the order of their places, without overlaps, within the data.
-    pub rows: Vec<FooterRow>,
+    pub stripes: Vec<FooterStripe>,
     /// CRC32C of each [`CHECKSUM_UNIT_BYTES`] of the data; the last may be of fewer bytes.
     pub checksums: Vec<u32>,
 }
@@ -62,16 +62,16 @@ pub struct Trailer {
     parity_shards: u8,
     epoch: Epoch,
     data_len_bytes: u64,
-    row_count: u32,
+    stripe_count: u32,
     checksum_count: u32,
     body_crc: u32,
 }
 
 /// Most bytes that the footer of a shard of `capacity_bytes` can take.
 const fn footer_len_bytes_max(capacity_bytes: u64) -> u64 {
-    let rows = capacity_bytes / BLOCK_BYTES * ROW_LEN_BYTES;
+    let stripes = capacity_bytes / BLOCK_BYTES * STRIPE_LEN_BYTES;
     let checksums = capacity_bytes.div_ceil(CHECKSUM_UNIT_BYTES) * CHECKSUM_LEN_BYTES;
-    (rows + checksums).next_multiple_of(BLOCK_BYTES) + TRAILER_LEN_BYTES as u64
+    (stripes + checksums).next_multiple_of(BLOCK_BYTES) + TRAILER_LEN_BYTES as u64
 }
 
 /// Length of the file of a shard for `capacity_bytes` of data: the footer's room follows the data.
@@ -112,15 +112,15 @@ impl ShardFooter {
             return Err(FormatError::Field("checksum count"));
         }
         let mut free_block = 0u64;
-        for row in &self.rows {
-            let start_block = u64::from(row.start_block);
-            if row.unit_blocks == 0 || start_block < free_block {
-                return Err(FormatError::Field("row table"));
+        for stripe in &self.stripes {
+            let start_block = u64::from(stripe.start_block);
+            if stripe.unit_blocks == 0 || start_block < free_block {
+                return Err(FormatError::Field("stripe table"));
             }
-            free_block = start_block + u64::from(row.unit_blocks);
+            free_block = start_block + u64::from(stripe.unit_blocks);
         }
         if free_block > self.data_len_bytes.div_ceil(BLOCK_BYTES) {
-            return Err(FormatError::Field("row table"));
+            return Err(FormatError::Field("stripe table"));
         }
         Ok(())
     }
@@ -130,10 +130,10 @@ impl ShardFooter {
 /// Fails with `Field` when the footer contradicts itself.
 pub fn encode_footer(footer: &ShardFooter) -> Result<AlignedBuf, FormatError> {
     footer.check()?;
-    let mut body = Vec::with_capacity(footer.rows.len() * 8 + footer.checksums.len() * 4);
-    for row in &footer.rows {
-        body.extend_from_slice(&row.start_block.to_le_bytes());
-        body.extend_from_slice(&row.unit_blocks.to_le_bytes());
+    let mut body = Vec::with_capacity(footer.stripes.len() * 8 + footer.checksums.len() * 4);
+    for stripe in &footer.stripes {
+        body.extend_from_slice(&stripe.start_block.to_le_bytes());
+        body.extend_from_slice(&stripe.unit_blocks.to_le_bytes());
         body.extend_from_slice(&[0; 2]);
     }
     for checksum in &footer.checksums {
@@ -158,7 +158,7 @@ pub fn encode_footer(footer: &ShardFooter) -> Result<AlignedBuf, FormatError> {
     trailer.extend_from_slice(&footer.name.segment.0.to_le_bytes());
     trailer.extend_from_slice(&footer.epoch.0.to_le_bytes());
     trailer.extend_from_slice(&footer.data_len_bytes.to_le_bytes());
-    trailer.extend_from_slice(&(footer.rows.len() as u32).to_le_bytes());
+    trailer.extend_from_slice(&(footer.stripes.len() as u32).to_le_bytes());
     trailer.extend_from_slice(&(footer.checksums.len() as u32).to_le_bytes());
     trailer.extend_from_slice(&body_crc.to_le_bytes());
     assert!(trailer.len() == TRAILER_CRC_OFFSET);
@@ -205,7 +205,7 @@ pub fn decode_trailer(block: &[u8]) -> Result<Option<Trailer>, FormatError> {
         parity_shards,
         epoch: Epoch(fields.u64()?),
         data_len_bytes: fields.u64()?,
-        row_count: fields.u32()?,
+        stripe_count: fields.u32()?,
         checksum_count: fields.u32()?,
         body_crc: fields.u32()?,
     };
@@ -221,7 +221,7 @@ pub fn decode_trailer(block: &[u8]) -> Result<Option<Trailer>, FormatError> {
 impl Trailer {
     /// Without the padding.
     fn body_len_bytes(&self) -> u64 {
-        u64::from(self.row_count) * ROW_LEN_BYTES
+        u64::from(self.stripe_count) * STRIPE_LEN_BYTES
             + u64::from(self.checksum_count) * CHECKSUM_LEN_BYTES
     }
 }
@@ -249,9 +249,9 @@ pub fn decode_footer(bytes: &[u8]) -> Result<ShardFooter, FormatError> {
     }
     let mut fields = Fields(body);
     // The counts are bounded by the body that is there.
-    let mut rows = Vec::with_capacity(trailer.row_count as usize);
-    for _ in 0..trailer.row_count {
-        rows.push(FooterRow {
+    let mut stripes = Vec::with_capacity(trailer.stripe_count as usize);
+    for _ in 0..trailer.stripe_count {
+        stripes.push(FooterStripe {
             start_block: fields.u32()?,
             unit_blocks: fields.u16()?,
         });
@@ -267,7 +267,7 @@ pub fn decode_footer(bytes: &[u8]) -> Result<ShardFooter, FormatError> {
         parity_shards: trailer.parity_shards,
         epoch: trailer.epoch,
         data_len_bytes: trailer.data_len_bytes,
-        rows,
+        stripes,
         checksums,
     };
     footer.check()?;
@@ -291,12 +291,12 @@ mod tests {
             parity_shards: 2,
             epoch: Epoch(9),
             data_len_bytes: 3 * CHECKSUM_UNIT_BYTES + 4096,
-            rows: vec![
-                FooterRow {
+            stripes: vec![
+                FooterStripe {
                     start_block: 0,
                     unit_blocks: 16,
                 },
-                FooterRow {
+                FooterStripe {
                     start_block: 20,
                     unit_blocks: 29,
                 },
@@ -361,12 +361,20 @@ mod tests {
                 |f| f.checksums.truncate(3),
                 "checksum count",
             ),
-            ("an empty row", |f| f.rows[0].unit_blocks = 0, "row table"),
-            ("rows overlap", |f| f.rows[1].start_block = 15, "row table"),
             (
-                "a row past the data",
-                |f| f.rows[1].unit_blocks = 30,
-                "row table",
+                "an empty stripe",
+                |f| f.stripes[0].unit_blocks = 0,
+                "stripe table",
+            ),
+            (
+                "stripes overlap",
+                |f| f.stripes[1].start_block = 15,
+                "stripe table",
+            ),
+            (
+                "a stripe past the data",
+                |f| f.stripes[1].unit_blocks = 30,
+                "stripe table",
             ),
         ];
         for (name, change, want) in cases {
@@ -440,11 +448,11 @@ mod tests {
             index in 0u8..20,
             fill: u32,
         ) {
-            let mut rows = Vec::new();
+            let mut stripes = Vec::new();
             let mut block = 0u32;
             for (gap, unit_blocks) in units {
                 block += u32::from(gap);
-                rows.push(FooterRow { start_block: block, unit_blocks });
+                stripes.push(FooterStripe { start_block: block, unit_blocks });
                 block += u32::from(unit_blocks);
             }
             let data_len_bytes = u64::from(block) * BLOCK_BYTES + tail_bytes;
@@ -455,7 +463,7 @@ mod tests {
                 parity_shards: 4,
                 epoch: Epoch(u64::from(fill)),
                 data_len_bytes,
-                rows,
+                stripes,
                 checksums: (0..checksum_count as u32).map(|index| index ^ fill).collect(),
             };
             let bytes = encode_footer(&footer).unwrap();

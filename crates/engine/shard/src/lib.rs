@@ -22,7 +22,7 @@ mod shard_disk;
 
 pub use error::{FormatError, ShardError, ShardErrorKind};
 pub use footer::{
-    CHECKSUM_UNIT_BYTES, FOOTER_VERSION, FooterRow, SHARD_CAPACITY_BYTES_MAX, ShardFooter,
+    CHECKSUM_UNIT_BYTES, FOOTER_VERSION, FooterStripe, SHARD_CAPACITY_BYTES_MAX, ShardFooter,
     TRAILER_LEN_BYTES, Trailer, decode_footer, decode_trailer, encode_footer, file_len_bytes,
 };
 pub use health::DiskHealth;

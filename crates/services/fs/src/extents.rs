@@ -394,7 +394,7 @@ mod tests {
             record: Arc::new(RecordPointer {
                 location: Location {
                     segment: SegmentId(id),
-                    row_block: 0,
+                    stripe_block: 0,
                     unit_blocks: 1,
                     offset_bytes: 0,
                     len_bytes,

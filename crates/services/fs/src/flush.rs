@@ -2,7 +2,7 @@
 //!
 //! Owns: when data is flushed, how it is cut into records, the order "bytes durable, then extents"
 //! (Rule 3).
-//! Must not know: protocols, how rows are written.
+//! Must not know: protocols, how stripes are written.
 //!
 //! A flight is what one flush took from one file. Flights of a file never overlap, so they may
 //! finish in any order.

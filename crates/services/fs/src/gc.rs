@@ -1,7 +1,7 @@
 //! Garbage: segments without live records, segments with few.
 //!
 //! Owns: which segments are deleted or rewritten and when, how writers are held to that pace. Must not know:
-//! how much waste is too much (`waste`), how records are moved (`relocate`). Invariant: a segment goes only after its removal from the metadata is durable, and
+//! how much garbage is too much (`gc_policy`), how records are moved (`rewrite`). Invariant: a segment goes only after its removal from the metadata is durable, and
 //! never while an append to it is not committed (it is pinned).
 
 use std::future::pending;
@@ -16,9 +16,9 @@ use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
+use crate::gc_policy::{Budget, CANDIDATES_MAX, Limits, Room, Survey};
 use crate::types::FsError;
 use crate::volume::{Fs, Shared, segment_error};
-use crate::waste::{Budget, CANDIDATES_MAX, Limits, Room, Survey};
 
 /// Between two rounds there is so much time at least, however often somebody finds no space.
 const ROUND_PAUSE: Duration = Duration::from_millis(20);
@@ -26,8 +26,8 @@ const ROUND_PAUSE: Duration = Duration::from_millis(20);
 const UNREFERENCED_ROUNDS: u64 = 4;
 /// Segments looked at in one piece.
 const SURVEY_SEGMENTS_MAX: usize = 4096;
-/// It looks sooner when this part of the waste that is allowed may have come since.
-const LOOK_WASTE_PART: u64 = 8;
+/// It looks sooner when this part of the garbage that is allowed may have come since.
+const LOOK_GARBAGE_PART: u64 = 8;
 /// That there is no space to collect garbage with is said this often.
 const NO_SPACE_TOLD: Duration = Duration::from_secs(60);
 /// A flight waits so long for the collector at most.
@@ -44,10 +44,10 @@ pub struct GcSettings {
     pub interval: Duration,
     /// Room in sealed segments that no live record takes may be this share of the live bytes, less
     /// when the pool fills up,
-    pub waste_percent: u64,
+    pub garbage_percent: u64,
     /// and so much beside; `None`: a fourth of what the pool has in reserve.
-    pub waste_bytes: Option<u64>,
-    /// It looks sooner when a part of the waste that there may be was written since, and not less than this.
+    pub garbage_bytes: Option<u64>,
+    /// It looks sooner when a part of the garbage that there may be was written since, and not less than this.
     pub look_bytes_min: u64,
     /// Open segments without an append for so long are sealed.
     pub seal_idle: Duration,
@@ -57,8 +57,8 @@ impl Default for GcSettings {
     fn default() -> Self {
         Self {
             interval: Duration::from_secs(2),
-            waste_percent: 25,
-            waste_bytes: None,
+            garbage_percent: 25,
+            garbage_bytes: None,
             look_bytes_min: 8 << 20,
             seal_idle: Duration::from_secs(60),
         }
@@ -89,9 +89,9 @@ impl GcBacklog {
 /// What the collector of a volume knows, and how it holds writers back.
 pub(crate) struct Collector {
     settings: GcSettings,
-    /// There was more waste than there may be at the last look.
+    /// There was more garbage than there may be at the last look.
     is_behind: AtomicBool,
-    /// Bytes that clients may write until waste is urgent, if all of them become waste. Less than 0: they wait.
+    /// Bytes that clients may write until garbage is urgent, if all of them become garbage. Less than 0: they wait.
     credit_bytes: AtomicI64,
     turns: Semaphore,
     /// Somebody looked; whoever has the turn may wait for it.
@@ -146,12 +146,12 @@ impl Collector {
     }
 
     /// Everything was looked at; the next look is due when a part of what is allowed was written since.
-    fn note_look(&self, limits: &Limits, waste_bytes: u64) {
-        let left = (limits.allowed_bytes / LOOK_WASTE_PART).max(self.settings.look_bytes_min);
+    fn note_look(&self, limits: &Limits, garbage_bytes: u64) {
+        let left = (limits.allowed_bytes / LOOK_GARBAGE_PART).max(self.settings.look_bytes_min);
         let left = i64::try_from(left).unwrap_or(i64::MAX);
         self.unseen_bytes_left.store(left, Ordering::Relaxed);
-        let is_behind = limits.urgency(waste_bytes) > 0.0;
-        let credit = limits.credit_bytes(waste_bytes);
+        let is_behind = limits.urgency(garbage_bytes) > 0.0;
+        let credit = limits.credit_bytes(garbage_bytes);
         let credit = i64::try_from(credit).unwrap_or(i64::MAX);
         self.credit_bytes.store(credit, Ordering::Relaxed);
         self.is_behind.store(is_behind, Ordering::Relaxed);
@@ -246,7 +246,7 @@ impl Shared {
         }
     }
 
-    /// One round: what is dead goes, and if there is too much waste, some segments are rewritten.
+    /// One round: what is dead goes, and if there is too much garbage, some segments are rewritten.
     async fn collect_garbage(self: &Arc<Self>, round: u64) -> Result<(), FsError> {
         let survey = self.tend().await?;
         if self.tasks.is_stopping() {
@@ -260,7 +260,7 @@ impl Shared {
         let chosen: FxHashSet<SegmentId> = {
             let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
             let flushed_bytes = of(&self.counters.flushed_bytes);
-            let moved_bytes = of(&self.counters.gc_relocated_bytes);
+            let moved_bytes = of(&self.counters.gc_rewritten_bytes);
             let mut budget = self.collector.budget.lock();
             let budget_bytes = budget.update(survey.live_bytes, flushed_bytes, moved_bytes);
             let now = self.env.clock.monotonic();
@@ -285,7 +285,7 @@ impl Shared {
     }
 
     /// A writer's turn: at once, or, where writers outrun the collector, one after the other, each when a look
-    /// finds that there is less waste again. None waits for long, so nothing stops when the collector cannot
+    /// finds that there is less garbage again. None waits for long, so nothing stops when the collector cannot
     /// go on.
     pub(crate) async fn writer_turn(&self, len_bytes: u64) -> Option<SemaphorePermit<'_>> {
         let collector = &self.collector;
@@ -314,7 +314,7 @@ impl Shared {
         self.segments.relieve().await;
         let survey = self.survey();
         let (limits, _) = self.limits(survey.live_bytes);
-        self.collector.note_look(&limits, survey.waste_bytes);
+        self.collector.note_look(&limits, survey.garbage_bytes);
         self.remove_dead(&survey.dead).await?;
         Ok(survey)
     }
@@ -337,21 +337,21 @@ impl Shared {
         }
     }
 
-    /// How much waste there may be, and the room that this depends on.
+    /// How much garbage there may be, and the room that this depends on.
     pub(crate) fn limits(&self, live_bytes: u64) -> (Limits, Room) {
         let code = self.code().unwrap_or_else(|_| self.segments.default_code());
         let usable = self.segments.usable(code);
         let room = Room {
             total_bytes: usable.total_bytes,
             free_bytes: usable.free_bytes,
-            relocate_bytes: usable.relocate_bytes,
+            rewrite_bytes: usable.rewrite_bytes,
         };
         let settings = &self.collector.settings;
-        let waste_bytes = settings.waste_bytes.unwrap_or_else(|| {
+        let garbage_bytes = settings.garbage_bytes.unwrap_or_else(|| {
             let reserve_bytes = self.segments.space().reserve_bytes;
             reserve_bytes / u64::from(code.total()) * u64::from(code.data()) / 4
         });
-        let limits = Limits::of(live_bytes, room, settings.waste_percent, waste_bytes);
+        let limits = Limits::of(live_bytes, room, settings.garbage_percent, garbage_bytes);
         (limits, room)
     }
 
@@ -459,7 +459,7 @@ impl Shared {
         fate(|| self.is_idle(id), live_records)
     }
 
-    /// Whether nothing is being added to a segment. The order matters here, too: rows are added only
+    /// Whether nothing is being added to a segment. The order matters here, too: stripes are added only
     /// while it is open, and until they are committed it is pinned.
     pub(crate) fn is_idle(&self, id: SegmentId) -> bool {
         let is_pinned =

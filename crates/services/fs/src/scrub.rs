@@ -12,7 +12,7 @@ use cairn_segment::{ErrorKind, Pace};
 use futures_util::future::{Either, join_all, select};
 
 use crate::extents::Extent;
-use crate::relocate::EVACUATE_SEGMENTS_MAX;
+use crate::rewrite::REWRITE_SEGMENTS_MAX;
 use crate::types::FsError;
 use crate::volume::{Fs, ROOT, Shared, meta_error, parse_extent, segment_error};
 
@@ -90,8 +90,8 @@ impl Fs {
             segments: segments.len() as u64,
             ..WrittenAnew::default()
         };
-        for some in segments.chunks(EVACUATE_SEGMENTS_MAX) {
-            match self.evacuate(some, pace).await {
+        for some in segments.chunks(REWRITE_SEGMENTS_MAX) {
+            match self.rewrite_segments(some, pace).await {
                 Ok(_) => {}
                 // Which are to be written anew must not be forgotten.
                 Err(FsError::Fenced) => return Err(FsError::Fenced),

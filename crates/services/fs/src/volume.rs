@@ -132,7 +132,7 @@ pub struct FsStats {
     pub flush_errors: u64,
     pub journaled_writes: u64,
     pub gc_segments_removed: u64,
-    pub gc_relocated_bytes: u64,
+    pub gc_rewritten_bytes: u64,
     pub gc_errors: u64,
     pub orphans_reaped: u64,
 }
@@ -144,7 +144,7 @@ pub(crate) struct Counters {
     pub flush_errors: AtomicU64,
     pub journaled_writes: AtomicU64,
     pub gc_segments_removed: AtomicU64,
-    pub gc_relocated_bytes: AtomicU64,
+    pub gc_rewritten_bytes: AtomicU64,
     pub gc_errors: AtomicU64,
     pub orphans_reaped: AtomicU64,
 }
@@ -374,7 +374,7 @@ impl Fs {
             flush_errors: of(&shared.counters.flush_errors),
             journaled_writes: of(&shared.counters.journaled_writes),
             gc_segments_removed: of(&shared.counters.gc_segments_removed),
-            gc_relocated_bytes: of(&shared.counters.gc_relocated_bytes),
+            gc_rewritten_bytes: of(&shared.counters.gc_rewritten_bytes),
             gc_errors: of(&shared.counters.gc_errors),
             orphans_reaped: of(&shared.counters.orphans_reaped),
         }

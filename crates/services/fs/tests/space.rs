@@ -491,7 +491,7 @@ fn random_overwrites_do_not_grow_without_end() {
     const WRITE_BYTES: u64 = 24 << 10;
     block_on(async {
         let gc = GcSettings {
-            waste_bytes: Some(0),
+            garbage_bytes: Some(0),
             ..GcSettings::default()
         };
         let world = World::with_gc(15, 3, 256 * MIB, gc).await;
@@ -517,12 +517,12 @@ fn random_overwrites_do_not_grow_without_end() {
         }
         commit(fs, ino).await.unwrap();
         assert!(read_all(fs, ino).await == model);
-        // Beside the waste: one segment of 4 MiB that just was filled, and what came since the last look.
+        // Beside the garbage: one segment of 4 MiB that just was filled, and what came since the last look.
         let bound = FILE_BYTES * 3 / 2 + 4 * MIB;
         assert!(used_max < bound, "{used_max} of {bound}");
         let stats = fs.stats();
         assert!(
-            stats.gc_relocated_bytes < 3 * stats.written_bytes,
+            stats.gc_rewritten_bytes < 3 * stats.written_bytes,
             "{stats:?}"
         );
         assert_eq!(stats.gc_errors, 0);
@@ -626,12 +626,12 @@ fn half_of_a_full_pool_comes_back() {
     });
 }
 
-/// What sealing gave back is no waste, also after a restart: a volume that is left alone is left alone.
+/// What sealing gave back is no garbage, also after a restart: a volume that is left alone is left alone.
 #[test]
 fn short_segments_are_not_rewritten() {
     block_on(async {
         let gc = GcSettings {
-            waste_bytes: Some(0),
+            garbage_bytes: Some(0),
             ..GcSettings::default()
         };
         let mut world = World::with_gc(18, 3, 256 * MIB, gc).await;
@@ -643,7 +643,7 @@ fn short_segments_are_not_rewritten() {
                 .unwrap();
             commit(&world.fs, ino).await.unwrap();
             world.run_for(130).await;
-            assert_eq!(world.fs.stats().gc_relocated_bytes, 0, "round {round}");
+            assert_eq!(world.fs.stats().gc_rewritten_bytes, 0, "round {round}");
             let backlog = world.fs.gc_backlog();
             assert!(backlog.sparse_bytes < 20_000, "{backlog:?}");
             world = world.restart(19 + round).await;
@@ -725,7 +725,7 @@ fn what_makes_no_sense_keeps_no_space_of_others() {
     const LEN_BYTES: u64 = 200_000;
     block_on(async {
         let gc = GcSettings {
-            waste_bytes: Some(0),
+            garbage_bytes: Some(0),
             ..GcSettings::default()
         };
         let world = World::with_gc(23, 1, 256 * MIB, gc).await;
@@ -743,7 +743,7 @@ fn what_makes_no_sense_keeps_no_space_of_others() {
         let stored = fs.meta().scan(&from, &to, 1).unwrap();
         let mut nowhere = cairn_meta::ExtentRecord::decode(&stored[0].1).unwrap();
         nowhere.start = 1 << 40;
-        nowhere.record.location.row_block = 1 << 20;
+        nowhere.record.location.stripe_block = 1 << 20;
         let mut batch = cairn_meta::Batch::new();
         batch.put(Key::extent(bad, (1 << 40) + 4096), nowhere.encode());
         batch.put(Key::extent(bad, 1 << 41), vec![0xff]);
@@ -759,7 +759,7 @@ fn what_makes_no_sense_keeps_no_space_of_others() {
         assert_eq!(fs.gc_backlog().orphans, 1);
         assert!(fs.meta().get(&Key::inode(bad)).unwrap().is_some());
         assert!(fs.meta().get(&Key::inode(good)).unwrap().is_none());
-        assert!(fs.stats().gc_relocated_bytes > 10 * LEN_BYTES);
+        assert!(fs.stats().gc_rewritten_bytes > 10 * LEN_BYTES);
         assert_eq!(fs.stats().gc_errors, 0);
         // What lives, a quarter of that, and the segment of the bad one.
         let used_bytes = used_bytes(&world, 1, 1);

@@ -163,13 +163,13 @@ impl Driver {
         self.job.is_some()
             || self.is_burdened
             || !self.lost.is_empty()
-            || file.leaving().next().is_some()
+            || file.draining().next().is_some()
     }
 
-    /// Has the state moved off a disk that leaves; `None` if nothing is served any more, which the trouble excuses.
+    /// Has the state moved off a draining disk; `None` if nothing is served any more, which the trouble excuses.
     async fn move_state(&self, fs: cairn_fs::Fs) -> Option<cairn_fs::Fs> {
         let world = self.progress.fs.lock().clone();
-        let (Some(mut world), Some(_)) = (world, self.disks.file.leaving().next()) else {
+        let (Some(mut world), Some(_)) = (world, self.disks.file.draining().next()) else {
             return Some(fs);
         };
         drop(fs);
@@ -221,16 +221,16 @@ impl Driver {
         }
     }
 
-    /// In the last life what can be moved is, and a disk that leaves has left: unless so many others are lost that what
+    /// In the last life what can be moved is, and a draining disk has left: unless so many others are lost that what
     /// it had cannot have all its copies.
     fn check_work(&self) -> Result<(), String> {
         let shape = &self.shared.shape;
         let is_due = self.life.op_count == 0 && shape.trouble == Trouble::Crashes;
         let file = self.file.lock();
         let members = file.members.iter();
-        let staying = members.filter(|it| !it.is_leaving && !self.lost.contains(&it.index));
+        let staying = members.filter(|it| !it.is_draining && !self.lost.contains(&it.index));
         let has_room = staying.count() >= shape.metadata_copies(file.staying_count());
-        match file.leaving().next() {
+        match file.draining().next() {
             Some(member) if is_due && has_room && shape.disk_mib >= 512 => {
                 Err(format!("{member:?} does not leave the pool"))
             }

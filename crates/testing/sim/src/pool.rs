@@ -18,7 +18,7 @@ use crate::world::disk_id;
 pub struct Member {
     pub index: usize,
     /// Everything on it has to go.
-    pub is_leaving: bool,
+    pub is_draining: bool,
 }
 
 impl Member {
@@ -45,14 +45,14 @@ impl PoolFile {
     pub fn join(&mut self, index: usize) {
         self.members.push(Member {
             index,
-            is_leaving: false,
+            is_draining: false,
         });
     }
 
     pub fn leave(&mut self, index: usize) {
         let member = self.members.iter_mut().find(|it| it.index == index);
         if let Some(member) = member {
-            member.is_leaving = true;
+            member.is_draining = true;
         }
     }
 
@@ -64,16 +64,16 @@ impl PoolFile {
         self.members.iter().any(|member| member.index == index)
     }
 
-    pub fn is_leaving(&self, id: DiskId) -> bool {
-        self.leaving().any(|member| member.id() == id)
+    pub fn is_draining(&self, id: DiskId) -> bool {
+        self.draining().any(|member| member.id() == id)
     }
 
-    pub fn leaving(&self) -> impl Iterator<Item = &Member> {
-        self.members.iter().filter(|member| member.is_leaving)
+    pub fn draining(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(|member| member.is_draining)
     }
 
     pub fn staying_count(&self) -> usize {
-        self.members.len() - self.leaving().count()
+        self.members.len() - self.draining().count()
     }
 }
 
@@ -81,7 +81,7 @@ impl PoolFile {
 #[derive(Clone)]
 pub struct Disks {
     pub file: PoolFile,
-    /// Members that are there, those that stay before those that leave.
+    /// Members that are there, those that stay before draining ones.
     pub there: Vec<(Member, Arc<MemDisk>)>,
 }
 
@@ -94,7 +94,7 @@ impl Disks {
             .filter(|member| !gone.contains(&member.index))
             .map(|member| (*member, disks[member.index].clone()))
             .collect();
-        there.sort_by_key(|(member, _)| member.is_leaving);
+        there.sort_by_key(|(member, _)| member.is_draining);
         Self {
             file: file.clone(),
             there,
@@ -122,7 +122,7 @@ pub fn job_of(
     let staying: Vec<usize> = file
         .members
         .iter()
-        .filter(|member| !member.is_leaving && !lost.contains(&member.index))
+        .filter(|member| !member.is_draining && !lost.contains(&member.index))
         .map(|member| member.index)
         .collect();
     let pick = |from: &[usize]| {

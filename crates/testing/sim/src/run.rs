@@ -63,7 +63,7 @@ pub struct Counts {
     /// Times that each kind of fault struck.
     pub faults_fired: BTreeMap<&'static str, u64>,
     pub gc_segments_removed: u64,
-    pub gc_relocated_bytes: u64,
+    pub gc_rewritten_bytes: u64,
     pub repairs: u64,
     /// Work in the background: shards that got to another disk, segments written anew because theirs could not,
     /// disks that left the pool, segments scrubbed.
@@ -91,7 +91,7 @@ impl Counts {
             *self.faults_fired.entry(kind).or_default() += count;
         }
         self.gc_segments_removed += other.gc_segments_removed;
-        self.gc_relocated_bytes += other.gc_relocated_bytes;
+        self.gc_rewritten_bytes += other.gc_rewritten_bytes;
         self.repairs += other.repairs;
         self.shards_moved += other.shards_moved;
         self.segments_rewritten += other.segments_rewritten;
@@ -421,7 +421,7 @@ impl Pool {
         if let Some(world) = &*progress.fs.lock() {
             let stats = world.fs.stats();
             self.counts.gc_segments_removed += stats.gc_segments_removed;
-            self.counts.gc_relocated_bytes += stats.gc_relocated_bytes;
+            self.counts.gc_rewritten_bytes += stats.gc_rewritten_bytes;
             self.counts.repairs += world.segments.stats().repairs;
         }
     }

@@ -91,8 +91,8 @@ pub struct Space {
     /// Files of deleted shards that are kept for new ones.
     pub recycled_files_max: usize,
     pub gc_interval_ms: u64,
-    pub gc_waste_percent: u64,
-    /// As a server has it: a fourth of the reserve may be waste.
+    pub gc_garbage_percent: u64,
+    /// As a server has it: a fourth of the reserve may be garbage.
     pub gc_is_lazy: bool,
     pub gc_seal_idle_ms: u64,
     /// Clients write over what is there, and read it meanwhile.
@@ -381,7 +381,7 @@ impl Default for Space {
             shard_kib: 4096,
             recycled_files_max: 8,
             gc_interval_ms: 2000,
-            gc_waste_percent: 25,
+            gc_garbage_percent: 25,
             gc_is_lazy: true,
             gc_seal_idle_ms: 60_000,
             is_overwriting: false,
@@ -402,7 +402,7 @@ fn draw_space(rng: &mut Rng, shape: &Shape) -> Space {
         shard_kib: one_of(rng, shard_kib),
         recycled_files_max: one_of(rng, &[0, 1, 8]),
         gc_interval_ms: one_of(rng, &[1, 5, 50, 500]),
-        gc_waste_percent: one_of(rng, &[0, 2, 10, 25]),
+        gc_garbage_percent: one_of(rng, &[0, 2, 10, 25]),
         gc_is_lazy: false,
         gc_seal_idle_ms: one_of(rng, &[1, 100, 3000, 60_000]),
         is_overwriting: rng.coin(),

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use cairn_base::env::Env;
 use cairn_base::{DiskId, SegmentId};
-use cairn_fs::{EVACUATE_SEGMENTS_MAX, ExtentAt, Fs};
+use cairn_fs::{ExtentAt, Fs, REWRITE_SEGMENTS_MAX};
 use cairn_segment::{DiskState, MoveError, Pace, SegmentInfo, SegmentScrub, SegmentStore};
 use cairn_shard::{ShardDisk, ShardFooter, ShardName};
 use cairn_testkit::MemDisk;
@@ -166,7 +166,7 @@ impl Worker {
             self.fs.meta().add_disk(disk_id(*index), disk.clone());
         }
         if let Some(disk) = job.disk.filter(|_| leaves) {
-            self.segments.disk_leaving(disk_id(disk), true);
+            self.segments.disk_draining(disk_id(disk), true);
         }
         self.set_copies().await;
         self.segments.seal_all(VOLUME).await;
@@ -178,8 +178,8 @@ impl Worker {
         let copies = {
             let file = self.file.lock();
             let meta = self.fs.meta();
-            let leaving = file.leaving().filter(|it| meta.keeps_on_disk(it.id()));
-            self.life.shape.metadata_copies(file.staying_count()) + leaving.count()
+            let draining = file.draining().filter(|it| meta.keeps_on_disk(it.id()));
+            self.life.shape.metadata_copies(file.staying_count()) + draining.count()
         };
         if let Err(error) = self.fs.meta().set_copies(copies).await {
             tracing::debug!(%error, "the metadata does not have its copies yet");
@@ -188,8 +188,8 @@ impl Worker {
 
     /// Does what there is to do now; false if nothing is left.
     async fn round(&self) -> Result<bool, String> {
-        let leaving: Vec<Member> = self.file.lock().leaving().copied().collect();
-        for member in &leaving {
+        let draining: Vec<Member> = self.file.lock().draining().copied().collect();
+        for member in &draining {
             let meta = self.fs.meta();
             if meta.uses_disk(member.id()) && meta.primary_disk() != member.id() {
                 match meta.retire_disk(member.id()).await {
@@ -230,20 +230,20 @@ impl Worker {
         }
         self.tried.lock().extend(&rewrites);
         let rewrites: Vec<SegmentId> = rewrites.into_iter().collect();
-        for some in rewrites.chunks(EVACUATE_SEGMENTS_MAX) {
-            let evacuated = self.fs.evacuate(some, &self.pace()).await;
+        for some in rewrites.chunks(REWRITE_SEGMENTS_MAX) {
+            let rewritten = self.fs.rewrite_segments(some, &self.pace()).await;
             add(&self.done.steps, 1);
-            if let Err(error) = evacuated {
+            if let Err(error) = rewritten {
                 tracing::debug!(%error, "writing segments anew");
             }
             let gone = |id: &&SegmentId| self.fs.meta().segment(**id).is_none();
             let gone = some.iter().filter(gone).count();
             add(&self.done.segments_rewritten, gone as u64);
         }
-        for member in leaving {
+        for member in draining {
             self.take_out(member).await;
         }
-        let is_more = self.file.lock().leaving().next().is_some();
+        let is_more = self.file.lock().draining().next().is_some();
         if is_more || !self.misplaced().is_empty() || !self.narrow(false).is_empty() {
             return Ok(true);
         }
@@ -260,7 +260,7 @@ impl Worker {
     fn fine_count(&self) -> usize {
         let file = self.file.lock();
         let members = file.members.iter();
-        let staying = members.filter(|it| !it.is_leaving);
+        let staying = members.filter(|it| !it.is_draining);
         staying.filter(|it| self.is_there(it.id())).count()
     }
 
@@ -311,16 +311,16 @@ impl Worker {
         self.segments.segment_ids(VOLUME).is_err()
     }
 
-    /// Shards on disks that leave, or are not waited for any longer; least redundancy first.
+    /// Shards on draining disks, or are not waited for any longer; least redundancy first.
     fn misplaced(&self) -> Vec<Misplaced> {
-        let leaving: BTreeSet<DiskId> = self.file.lock().leaving().map(Member::id).collect();
+        let draining: BTreeSet<DiskId> = self.file.lock().draining().map(Member::id).collect();
         let lost: BTreeSet<DiskId> = self.lost.iter().map(|index| disk_id(*index)).collect();
         let mut all = Vec::new();
         for info in self.segments.segments(VOLUME) {
             let missing = info.disks.iter().filter(|disk| lost.contains(disk)).count();
-            let may_rewrite = info.disks.iter().any(|disk| leaving.contains(disk));
+            let may_rewrite = info.disks.iter().any(|disk| draining.contains(disk));
             for (index, disk) in (0..).zip(&info.disks) {
-                if leaving.contains(disk) || lost.contains(disk) {
+                if draining.contains(disk) || lost.contains(disk) {
                     all.push(Misplaced {
                         segment: info.id,
                         index,
@@ -433,7 +433,7 @@ impl Worker {
         Some(shard.read_footer().await.ok()?.is_some())
     }
 
-    /// Takes a disk that leaves out of the pool, if nothing is on it that is nowhere else.
+    /// Takes a draining disk out of the pool, if nothing is on it that is nowhere else.
     async fn take_out(&self, member: Member) {
         self.segments.placements_done().await;
         let id = member.id();

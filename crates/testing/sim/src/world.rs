@@ -83,8 +83,8 @@ fn gc_settings(shape: &Shape) -> GcSettings {
     let space = &shape.space;
     GcSettings {
         interval: Duration::from_millis(space.gc_interval_ms),
-        waste_percent: space.gc_waste_percent,
-        waste_bytes: (!space.gc_is_lazy).then_some(0),
+        garbage_percent: space.gc_garbage_percent,
+        garbage_bytes: (!space.gc_is_lazy).then_some(0),
         look_bytes_min: if space.gc_is_lazy { 8 << 20 } else { 16 << 10 },
         seal_idle: Duration::from_millis(space.gc_seal_idle_ms),
     }
@@ -126,13 +126,13 @@ impl World {
         is_new: bool,
     ) -> Result<Self, String> {
         let mut shard_disks = Vec::new();
-        let (mut members, mut leaving): (MetaDisks, MetaDisks) = Default::default();
+        let (mut members, mut draining): (MetaDisks, MetaDisks) = Default::default();
         for (member, disk) in &disks.there {
             match open_disk(shape, disk).await {
                 Ok(opened) => {
                     shard_disks.push(opened);
-                    let side = match member.is_leaving {
-                        true => &mut leaving,
+                    let side = match member.is_draining {
+                        true => &mut draining,
                         false => &mut members,
                     };
                     side.push((member.id(), disk.clone()));
@@ -147,10 +147,10 @@ impl World {
             .map(|member| member.id())
             .filter(|id| !shard_disks.iter().any(|disk| disk.id() == *id))
             .collect();
-        // As many on disks that stay, whichever of those that leave have some.
-        let copies = shape.metadata_copies(disks.file.staying_count()) + leaving.len();
-        // Until the metadata was moved off them, those that leave may be the only ones that know what was changed last.
-        members.extend(leaving);
+        // As many on disks that stay, whichever of draining ones have some.
+        let copies = shape.metadata_copies(disks.file.staying_count()) + draining.len();
+        // Until the metadata was moved off them, draining ones may be the only ones that know what was changed last.
+        members.extend(draining);
         let segment_settings = SegmentSettings {
             shard_len_bytes: shape.space.shard_kib << 10,
             shard_len_bytes_min: shape.space.shard_kib << 10,
@@ -159,8 +159,8 @@ impl World {
         };
         let segments =
             SegmentStore::new(env.clone(), segment_settings, shard_disks.clone(), missing);
-        for member in disks.file.members.iter().filter(|it| it.is_leaving) {
-            segments.disk_leaving(member.id(), true);
+        for member in disks.file.members.iter().filter(|it| it.is_draining) {
+            segments.disk_draining(member.id(), true);
         }
         let fs = if is_new {
             let settings = meta_settings(shape, copies);
@@ -189,12 +189,12 @@ impl World {
     ) -> Result<(), String> {
         let meta = self.fs.meta();
         let primary = meta.primary_disk();
-        let leaves = |id: DiskId| disks.file.is_leaving(id);
-        if !leaves(primary) || disks.there.iter().all(|(member, _)| member.is_leaving) {
+        let leaves = |id: DiskId| disks.file.is_draining(id);
+        if !leaves(primary) || disks.there.iter().all(|(member, _)| member.is_draining) {
             return Ok(());
         }
         for (other, _) in &disks.there {
-            if other.is_leaving
+            if other.is_draining
                 && other.id() != primary
                 && meta.retire_disk(other.id()).await.is_err()
             {

@@ -1,4 +1,4 @@
-//! Gets data off disks that leave, and back onto disks that are there when one is lost.
+//! Gets data off draining disks, and back onto disks that are there when one is lost.
 //!
 //! Owns: what has to move and in which order, its progress, moving the metadata with it.
 //! Must not know: how a shard is moved (`segment`) or rewritten (`fs`).
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use cairn_admin::api::RebuildView;
 use cairn_base::{DiskId, SegmentId, VolumeId};
-use cairn_fs::{EVACUATE_SEGMENTS_MAX, Fs, MovedShard, Placed};
+use cairn_fs::{Fs, MovedShard, Placed, REWRITE_SEGMENTS_MAX};
 use cairn_segment::{DiskRoom, DiskState, MoveError, Moved, Pace, Urgency};
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
@@ -25,11 +25,11 @@ use crate::metadata::CLOSE_MAX;
 use crate::node::{Inner, VolumeService};
 use crate::pool::PoolVolume;
 
-mod put_off;
+mod deferred;
 mod room;
 mod work;
 
-use put_off::{Prospect, PutOffs, RETRY_AFTER};
+use deferred::{DeferredSegments, Prospect, RETRY_AFTER};
 use room::{Reckoning, Rewriting, reckon};
 pub use work::Standing;
 use work::{Work, order, work_of};
@@ -47,7 +47,7 @@ const PROBLEMS_MAX: usize = 8;
 
 /// Adds a segment to those that are written anew in this round.
 fn add(segments: &mut Vec<SegmentId>, segment: SegmentId) {
-    if segments.len() < EVACUATE_SEGMENTS_MAX && !segments.contains(&segment) {
+    if segments.len() < REWRITE_SEGMENTS_MAX && !segments.contains(&segment) {
         segments.push(segment);
     }
 }
@@ -109,7 +109,7 @@ pub struct Rebuild {
     late_commits: Arc<Mutex<BTreeSet<VolumeId>>>,
     /// Since when a disk cannot be read.
     away_since: Mutex<BTreeMap<DiskId, Duration>>,
-    put_offs: Mutex<PutOffs>,
+    deferred: Mutex<DeferredSegments>,
     /// As they were in the last round: when they change, what failed may succeed.
     last_standings: Mutex<BTreeMap<DiskId, Standing>>,
     /// Disks that metadata could not be moved off, or that could not leave, why, and until when that is not tried
@@ -129,7 +129,7 @@ impl Rebuild {
             progress: Arc::default(),
             late_commits: Arc::default(),
             away_since: Mutex::default(),
-            put_offs: Mutex::default(),
+            deferred: Mutex::default(),
             last_standings: Mutex::default(),
             disks_stay: Mutex::default(),
             found_none_at: Mutex::default(),
@@ -138,7 +138,7 @@ impl Rebuild {
     }
 
     pub fn wake(&self) {
-        self.put_offs.lock().clear();
+        self.deferred.lock().clear();
         self.disks_stay.lock().clear();
         *self.found_none_at.lock() = None;
         self.wake.notify_one();
@@ -180,26 +180,26 @@ impl Inner {
         if self.is_stopping() {
             return false;
         }
-        let leaving: Vec<DiskId> = {
+        let draining: Vec<DiskId> = {
             let pool = self.pool.load();
-            let leaving = pool.disks.iter().filter(|disk| disk.leaving);
-            leaving.map(|disk| disk.id).collect()
+            let draining = pool.disks.iter().filter(|disk| disk.draining);
+            draining.map(|disk| disk.id).collect()
         };
         let mut problems = BTreeSet::new();
-        if !leaving.is_empty() {
+        if !draining.is_empty() {
             let pool = self.pool.load();
             let is_failed = |volume: &&PoolVolume| {
                 matches!(self.service(volume.id), Some(VolumeService::Failed(_)))
             };
             problems.extend(pool.volumes.iter().filter(is_failed).map(|volume| {
                 format!(
-                    "volume {} is not served, so what it has on the disk that leaves stays there: `cairn volume show {}` \
+                    "volume {} is not served, so what it has on the draining disk stays there: `cairn volume show {}` \
                      says why",
                     volume.name, volume.name
                 )
             }));
         }
-        for disk in &leaving {
+        for disk in &draining {
             problems.extend(self.metadata_off_again(*disk).await);
         }
         let standings = self.standings();
@@ -207,7 +207,7 @@ impl Inner {
             let mut last = self.rebuild.last_standings.lock();
             if *last != standings {
                 last.clone_from(&standings);
-                self.rebuild.put_offs.lock().clear();
+                self.rebuild.deferred.lock().clear();
             }
         }
         let now = self.env.clock.monotonic();
@@ -245,8 +245,8 @@ impl Inner {
             }
         }
         if work.is_empty() {
-            self.rebuild.put_offs.lock().clear();
-            for disk in leaving {
+            self.rebuild.deferred.lock().clear();
+            for disk in draining {
                 // Not each second: it takes the metadata's copies, and all other changes wait for it.
                 if self.why_it_stays(disk).is_none() {
                     let why = self.finish_replaced(disk).await;
@@ -260,7 +260,7 @@ impl Inner {
         self.set_lack(self.too_little_room(&work));
         let done = self.do_some(work, &mut problems).await;
         let now = self.env.clock.monotonic();
-        let reasons = self.rebuild.put_offs.lock().reasons(now);
+        let reasons = self.rebuild.deferred.lock().reasons(now);
         let mut reasons: Vec<String> = reasons.into_iter().collect();
         // What holds up many comes before what is told of one.
         reasons.sort_by_key(|why| why.starts_with("segment "));
@@ -280,7 +280,7 @@ impl Inner {
                 return None;
             };
             let pool = self.pool.load_full();
-            if !pool.disks.iter().any(|one| one.id == disk && one.leaving) {
+            if !pool.disks.iter().any(|one| one.id == disk && one.draining) {
                 // The draining was cancelled while this waited.
                 return None;
             }
@@ -364,13 +364,13 @@ impl Inner {
             .map(|disk| disk.free_bytes.saturating_sub(disk.reserve_bytes))
             .sum();
         let wanted = work.iter().map(|work| (work.volume, work.segment));
-        self.rebuild.put_offs.lock().keep(&wanted.collect());
+        self.rebuild.deferred.lock().keep(&wanted.collect());
         for work in work {
             if moved >= ROUND_SHARDS_MAX || self.is_stopping() {
                 break;
             }
-            let put_offs = &self.rebuild.put_offs;
-            if put_offs.lock().has(work.volume, work.segment, now) {
+            let deferred = &self.rebuild.deferred;
+            if deferred.lock().has(work.volume, work.segment, now) {
                 continue;
             }
             let Some(VolumeService::Serving(fs)) = self.service(work.volume) else {
@@ -396,8 +396,8 @@ impl Inner {
             // At most twice what it takes now is written, and not into the reserve.
             let needed_bytes = 2 * work.shard_len_bytes * work.disks.len() as u64;
             let has_room = room_bytes >= needed_bytes;
-            let has_failed = put_offs.lock().has_failed(work.volume, work.segment);
-            // What cannot have its protection gets off a disk that leaves as it is.
+            let has_failed = deferred.lock().has_failed(work.volume, work.segment);
+            // What cannot have its protection gets off a draining disk as it is.
             let is_only_moved = work.may_rewrite && (is_open || !has_room || has_failed);
             if work.is_narrow && !is_only_moved {
                 if is_open {
@@ -408,7 +408,7 @@ impl Inner {
                         "volume {}: there is no room to write data anew that has less protection than it asks for: add a disk or delete data",
                         fs.name()
                     ));
-                } else if segments.len() < EVACUATE_SEGMENTS_MAX {
+                } else if segments.len() < REWRITE_SEGMENTS_MAX {
                     // The rest in the next round, when it is known what else there is to do.
                     room_bytes -= needed_bytes;
                     segments.push(work.segment);
@@ -424,7 +424,7 @@ impl Inner {
                 match self.move_one(&fs, &work, *index).await {
                     Ok(lost_bytes) => {
                         moved += 1;
-                        // What else is in those rows could not lose one more shard.
+                        // What else is in those stripes could not lose one more shard.
                         rewritten = (lost_bytes > 0).then_some(Urgency::Bare);
                     }
                     // Those beyond what fits in the next round.
@@ -446,7 +446,7 @@ impl Inner {
                                 work.segment, work.volume
                             ),
                         };
-                        self.put_off((work.volume, work.segment), Prospect::Open, why);
+                        self.defer((work.volume, work.segment), Prospect::Open, why);
                     }
                 }
                 if let Some(urgent) = rewritten {
@@ -468,10 +468,10 @@ impl Inner {
         moved > 0
     }
 
-    fn put_off(&self, segment: (VolumeId, SegmentId), prospect: Prospect, why: String) {
+    fn defer(&self, segment: (VolumeId, SegmentId), prospect: Prospect, why: String) {
         let now = self.env.clock.monotonic();
-        let mut put_offs = self.rebuild.put_offs.lock();
-        put_offs.add(segment, now, prospect, why);
+        let mut deferred = self.rebuild.deferred.lock();
+        deferred.add(segment, now, prospect, why);
     }
 
     /// Returns the bytes of the shard that could not be had from anywhere.
@@ -486,7 +486,7 @@ impl Inner {
             "segment {} of volume {}: the new place of a shard was not taken, or is not durable yet",
             work.segment, work.volume
         );
-        self.put_off((work.volume, work.segment), Prospect::Open, why);
+        self.defer((work.volume, work.segment), Prospect::Open, why);
         Err(MoveError::NotNow)
     }
 
@@ -526,9 +526,9 @@ impl Inner {
     /// Rewrites some segments; returns how many are gone.
     async fn rewrite(&self, fs: &Fs, segments: &[SegmentId]) -> usize {
         let mut gone = 0;
-        for some in segments.chunks(EVACUATE_SEGMENTS_MAX) {
+        for some in segments.chunks(REWRITE_SEGMENTS_MAX) {
             let before = self.live_bytes(fs, some);
-            let result = fs.evacuate(some, &self.rebuild.pace).await;
+            let result = fs.rewrite_segments(some, &self.rebuild.pace).await;
             let after = self.live_bytes(fs, some);
             let is_left = |segment: &&SegmentId| fs.meta().segment(**segment).is_some();
             let left: Vec<SegmentId> = some.iter().filter(is_left).copied().collect();
@@ -551,7 +551,7 @@ impl Inner {
                     Ok(()) => (Prospect::Open, "they are not deleted yet".to_owned()),
                 };
                 let why = format!("volume {}: some segments stay: {what}", fs.name());
-                self.put_off((fs.volume(), segment), prospect, why);
+                self.defer((fs.volume(), segment), prospect, why);
             }
         }
         gone
@@ -576,9 +576,9 @@ impl Inner {
             if is_there {
                 away_since.remove(&member.id);
             }
-            let standing = match (is_there, member.leaving) {
+            let standing = match (is_there, member.draining) {
                 (true, false) => Standing::Fine,
-                (true, true) => Standing::Leaving,
+                (true, true) => Standing::Draining,
                 (false, true) => Standing::Gone,
                 (false, false) => {
                     let since = *away_since.entry(member.id).or_insert(now);
@@ -634,7 +634,7 @@ impl Inner {
     pub fn segments_short(&self) -> Option<(u64, i16)> {
         let standings = self.standings();
         let is_missing =
-            |id: &&DiskId| !matches!(standings.get(id), Some(Standing::Fine | Standing::Leaving));
+            |id: &&DiskId| !matches!(standings.get(id), Some(Standing::Fine | Standing::Draining));
         let mut short: Option<(u64, i16)> = None;
         for fs in self.serving_all() {
             for info in self.store.segments(fs.volume()) {
@@ -656,7 +656,7 @@ impl Inner {
 
     fn shards_missing(&self, standings: &BTreeMap<DiskId, Standing>) -> u64 {
         let is_missing =
-            |id: &&DiskId| !matches!(standings.get(id), Some(Standing::Fine | Standing::Leaving));
+            |id: &&DiskId| !matches!(standings.get(id), Some(Standing::Fine | Standing::Draining));
         let segments = self.serving_all().into_iter();
         let segments = segments.flat_map(|fs| self.store.segments(fs.volume()));
         segments
@@ -741,7 +741,7 @@ impl Inner {
         let mut standings = self.standings();
         let standing = standings.entry(id).or_insert(Standing::Gone);
         *standing = match standing {
-            Standing::Fine | Standing::Leaving => Standing::Leaving,
+            Standing::Fine | Standing::Draining => Standing::Draining,
             Standing::Away | Standing::GivenUp | Standing::Gone => Standing::Gone,
         };
         // Another one comes in its place.

@@ -219,7 +219,7 @@ mod tests {
                 [0, 0, 0, 0, 0],
             ),
             (
-                "a disk that leaves: written anew for five",
+                "a draining disk: written anew for five",
                 &[60, 60, 60, 60, 60],
                 segments(10, six, true),
                 [0, 0, 320, 180, 140],

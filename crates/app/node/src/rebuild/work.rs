@@ -6,7 +6,7 @@
 use cairn_base::{DiskId, SegmentId, VolumeId};
 use cairn_segment::{MoveError, SegmentInfo, Urgency};
 
-/// A segment with shards on disks that leave or are lost, or with too few of them.
+/// A segment with shards on draining disks or are lost, or with too few of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Work {
     pub volume: VolumeId,
@@ -27,7 +27,7 @@ pub struct Work {
     pub has_away: bool,
     /// It has less protection than its volume asks for, and can have that: written when disks were missing, before
     /// some were added, or before more was asked for. Only writing it anew helps; and that comes before its shards are
-    /// moved off disks that leave, for it must not depend on the next ones as it did on those.
+    /// moved off draining disks, for it must not depend on the next ones as it did on those.
     pub is_narrow: bool,
 }
 
@@ -60,7 +60,7 @@ pub enum Standing {
     /// It is there and stays.
     Fine,
     /// It is there, and everything on it has to go.
-    Leaving,
+    Draining,
     /// It cannot be read; it may come back.
     Away,
     /// It cannot be read, and is not waited for any longer.
@@ -96,14 +96,14 @@ pub fn work_of(
             match standing {
                 Standing::Fine => continue,
                 Standing::Away => work.spare -= 1,
-                Standing::Leaving => {}
+                Standing::Draining => {}
                 Standing::GivenUp | Standing::Gone => work.spare -= 1,
             }
             if standing != Standing::Away {
                 work.shards.push(index);
             }
             work.has_away |= standing == Standing::Away;
-            work.may_rewrite |= matches!(standing, Standing::Leaving | Standing::Gone);
+            work.may_rewrite |= matches!(standing, Standing::Draining | Standing::Gone);
         }
         work.is_short = work.spare < i16::from(info.code.parity());
         // What it had comes first: to make a shard anew takes less room than to write all anew. And one that is away
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn what_lost_most_comes_first() {
         let standing = |disk: DiskId| match disk.0 {
-            1 => Standing::Leaving,
+            1 => Standing::Draining,
             2 => Standing::GivenUp,
             3 => Standing::Away,
             4 => Standing::Gone,
@@ -230,12 +230,12 @@ mod tests {
             .collect();
         assert_eq!(got, [(1, 3), (2, 4)]);
         assert!(work.iter().all(|work| work.is_narrow && work.spare == 2));
-        // With disks that leave it can yet be moved, too.
-        let leaving = |disk: DiskId| match disk.0 {
-            5 => Standing::Leaving,
+        // With draining disks it can yet be moved, too.
+        let draining = |disk: DiskId| match disk.0 {
+            5 => Standing::Draining,
             _ => Standing::Fine,
         };
-        let work = work_of(VolumeId(1), &segments[..1], 3, leaving);
+        let work = work_of(VolumeId(1), &segments[..1], 3, draining);
         assert!(work[0].is_narrow && work[0].may_rewrite);
         assert_eq!(work[0].shards, [0]);
         // What cannot be read now cannot be written either.

@@ -95,7 +95,7 @@ impl Answers {
     }
 
     /// Whether nothing that began up to `since`, at most a minute ago, is under way.
-    pub fn is_quiet(&self, since: Duration) -> bool {
+    pub fn is_idle(&self, since: Duration) -> bool {
         let later = since.saturating_add(Duration::from_secs(1));
         !self.under_way.any_before(later) && !self.work.any_before(later)
     }
@@ -314,19 +314,19 @@ mod tests {
         // The process was stopped for a while: that is not the disk's fault.
         assert!(!answers.hangs(at(32), at(31)));
         assert!(answers.hangs(at(63), at(31)));
-        assert!(!answers.is_quiet(begun));
-        assert!(!answers.is_quiet(at(2)));
+        assert!(!answers.is_idle(begun));
+        assert!(!answers.is_idle(at(2)));
         let later = begun - Duration::from_secs(1);
-        assert!(answers.is_quiet(later), "it began after that");
+        assert!(answers.is_idle(later), "it began after that");
         // However long it is under way, and whatever else comes and goes meanwhile.
         for seconds in 32..300 {
             world.clock.advance(at(seconds) - clock.monotonic());
             drop(answers.begin());
             assert!(answers.hangs(at(seconds), base), "{seconds}");
-            assert!(!answers.is_quiet(at(seconds - 1)), "{seconds}");
+            assert!(!answers.is_idle(at(seconds - 1)), "{seconds}");
         }
         drop(under_way);
-        assert!(answers.is_quiet(begun));
+        assert!(answers.is_idle(begun));
         assert!(!answers.hangs(at(300), base));
     }
 
@@ -341,7 +341,7 @@ mod tests {
         world.clock.advance(SILENT_AFTER);
         drop(waiting);
         assert_eq!(answers.counts(), (0, 0));
-        assert!(answers.is_quiet(world.env.clock.monotonic()));
+        assert!(answers.is_idle(world.env.clock.monotonic()));
         let mut answered = Box::pin(answers.watch(Box::pin(async { Ok(()) })));
         assert!(answered.as_mut().poll(&mut context).is_ready());
         assert_eq!(answers.counts().0, 1);

@@ -75,9 +75,9 @@ impl Watch {
     }
 
     /// Whether all that was asked of a disk up to `since`, not longer ago than a disk may hang, has an answer.
-    pub fn is_quiet(&self, disk: &Arc<dyn Disk>, since: Duration) -> bool {
+    pub fn is_idle(&self, disk: &Arc<dyn Disk>, since: Duration) -> bool {
         self.answers(disk)
-            .is_none_or(|answers| answers.is_quiet(since))
+            .is_none_or(|answers| answers.is_idle(since))
     }
 
     /// Asks nothing of a disk any more that is no disk of the pool now.

@@ -284,13 +284,13 @@ mod tests {
         let (opened, hung) = after(&world, &disk, asked.as_mut(), 50);
         assert!(opened.is_none() && hung == 0, "{hung} s");
         // No write is under way that began then, and more are to come.
-        assert!(!disk.answers.is_quiet(asked_at));
+        assert!(!disk.answers.is_idle(asked_at));
         let (opened, hung) = after(&world, &disk, asked, 20);
         let file = opened.expect("ends").expect("made");
         assert_eq!((file.len_bytes(), hung), (ZEROED_LEN_BYTES, 0));
         // The creation, the writes, the sync.
         assert_eq!(disk.answers.counts().0, WRITES + 2);
-        assert!(disk.answers.is_quiet(world.clock.monotonic()));
+        assert!(disk.answers.is_idle(world.clock.monotonic()));
     }
 
     #[test]

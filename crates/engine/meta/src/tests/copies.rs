@@ -1,4 +1,4 @@
-//! Copies that are asked for, disks that leave, come and fail while it runs.
+//! Copies that are asked for, draining disks, come and fail while it runs.
 
 use std::collections::VecDeque;
 
@@ -91,8 +91,8 @@ fn disks_leave_and_come_while_it_runs() {
             assert!(store.retire_disk(primary).await.is_err());
             assert!(store.uses_disk(primary));
             // One that has a copy of the log, or one that has nothing.
-            let leaving = if seed % 2 == 0 { 1 } else { 4 };
-            let id = DiskId(leaving as u128 + 1);
+            let draining = if seed % 2 == 0 { 1 } else { 4 };
+            let id = DiskId(draining as u128 + 1);
             for _ in 0..=model.below(30) {
                 assert!(model.submit(&store));
             }
@@ -109,10 +109,10 @@ fn disks_leave_and_come_while_it_runs() {
                 assert!(model.submit(&store));
                 assert!(model.wait(&store).await);
             }
-            let staying: Vec<usize> = (0..6).filter(|disk| *disk != leaving).collect();
+            let staying: Vec<usize> = (0..6).filter(|disk| *disk != draining).collect();
             for first in 0..staying.len() {
                 for second in first + 1..staying.len() {
-                    let gone = BTreeSet::from([leaving, staying[first], staying[second]]);
+                    let gone = BTreeSet::from([draining, staying[first], staying[second]]);
                     let disks = recorder.crash_at(recorder.op_count(), Crash::Random, seed);
                     let disks = present(&disks, &gone);
                     let opened = MetaStore::open(world.env.clone(), settings(3), VOLUME, disks);
@@ -522,7 +522,7 @@ fn nothing_is_acknowledged_while_no_disk_has_space_for_the_log() {
     }
 }
 
-/// Copies that find no space are missing, and that is said until they are made: the disk that leaves has
+/// Copies that find no space are missing, and that is said until they are made: the draining disk has
 /// one of them.
 #[test]
 fn a_disk_does_not_leave_while_its_copies_find_no_space() {

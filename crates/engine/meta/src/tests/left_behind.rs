@@ -406,10 +406,10 @@ fn a_disk_that_the_state_left_is_not_enough() {
             assert_eq!(store.primary_disk(), DiskId(1));
             store.close().await.expect("closes");
             drop(store);
-            let leaving = present(&pool.disks, &(1..all).collect());
+            let draining = present(&pool.disks, &(1..all).collect());
             let staying = present(&pool.disks, &BTreeSet::from([0]));
             let (env, settings) = (world.env.clone(), settings(copies));
-            let opened = MetaStore::open_without(env, settings, VOLUME, staying, leaving).await;
+            let opened = MetaStore::open_without(env, settings, VOLUME, staying, draining).await;
             let (store, _) = opened.expect("opens");
             assert_ne!(store.primary_disk(), DiskId(1));
             assert!(store.uses_disk(DiskId(1)) && !store.keeps_on_disk(DiskId(1)));

@@ -319,7 +319,7 @@ fn the_log_is_not_cut_before_a_new_disk_was_asked_for_the_state() {
     });
 }
 
-/// The only other copy of the state is on a disk that leaves, and cannot yet, because no other has space for one: it is
+/// The only other copy of the state is on a draining disk, and cannot yet, because no other has space for one: it is
 /// kept fresh until then.
 #[test]
 fn the_copy_on_a_disk_that_cannot_leave_yet_stays_of_use() {

@@ -62,9 +62,9 @@ impl SegmentStore {
         };
         let stored = first.stored.start..last.stored.end;
         let pieces = pieces(location, stored.clone());
-        let whole_row = self.is_row_wanted(segment, location, &pieces, reader);
+        let whole_stripe = self.is_stripe_wanted(segment, location, &pieces, reader);
         let reads = pieces.iter().map(|piece| async {
-            if whole_row {
+            if whole_stripe {
                 return Err(Lost::Away);
             }
             self.read_shard(segment, location, piece.shard, piece.columns(), false)
@@ -117,9 +117,9 @@ impl SegmentStore {
         Ok(all)
     }
 
-    /// Whether these pieces should be cut from the decoded row although they may all be there: a disk
-    /// of the row is away, and a reader in order is at its start, or its decoding is under way.
-    fn is_row_wanted(
+    /// Whether these pieces should be cut from the decoded stripe although they may all be there: a disk
+    /// of the stripe is away, and a reader in order is at its start, or its decoding is under way.
+    fn is_stripe_wanted(
         &self,
         segment: &Segment,
         location: &Location,
@@ -134,8 +134,8 @@ impl SegmentStore {
             && data_disks.copied().any(is_away)
             && (reader == Reader::InOrder && pieces.first().is_some_and(at_start)
                 || self
-                    .rows
-                    .is_near(&(segment.volume, segment.id, location.row_block)))
+                    .stripes
+                    .is_near(&(segment.volume, segment.id, location.stripe_block)))
     }
 
     /// The shards of a segment whose disks answer.
@@ -147,7 +147,7 @@ impl SegmentStore {
         })
     }
 
-    /// Reads bytes `columns` of one unit of a row. A disk that has failed is asked only as a last resort, and one that
+    /// Reads bytes `columns` of one unit of a stripe. A disk that has failed is asked only as a last resort, and one that
     /// answers nothing is waited for only then, or where those that do are not enough.
     pub(super) async fn read_shard(
         self: &Arc<Self>,
@@ -162,7 +162,7 @@ impl SegmentStore {
         if disk.health().failed && !last_resort {
             return Err(Lost::Away);
         }
-        let offset = location.row_offset_bytes() + u64::from(columns.start);
+        let offset = location.stripe_offset_bytes() + u64::from(columns.start);
         let read = async {
             let handle = match segment.open_shard(shard) {
                 Some(handle) => handle,
@@ -197,9 +197,9 @@ impl SegmentStore {
                     }
                     // While it is written and sealed its length is on its way.
                     _ if is_short(&error) && segment.settled_len_bytes().is_some() => {
-                        let row_end =
-                            location.row_offset_bytes() + u64::from(location.unit_len_bytes());
-                        self.start_rebuild(segment, shard, row_end + TRAILER_LEN_BYTES as u64);
+                        let stripe_end =
+                            location.stripe_offset_bytes() + u64::from(location.unit_len_bytes());
+                        self.start_rebuild(segment, shard, stripe_end + TRAILER_LEN_BYTES as u64);
                         Lost::Missing
                     }
                     _ => Lost::Away,
@@ -218,7 +218,7 @@ pub(super) fn data_count(segment: &Segment) -> usize {
     usize::from(segment.code.data())
 }
 
-/// Whether pieces are so large a part of their row that its other records are likely wanted next.
+/// Whether pieces are so large a part of their stripe that its other records are likely wanted next.
 pub(super) fn is_streaming(segment: &Segment, location: &Location, pieces: &[Piece]) -> bool {
     let wanted: u32 = pieces.iter().map(|piece| piece.len_bytes).sum();
     segment.code.data() > 1 && wanted >= location.unit_len_bytes() / 2
@@ -285,7 +285,7 @@ pub(super) fn damaged_at(
     SegmentError::Damaged {
         volume: segment.volume,
         segment: segment.id,
-        row_block: location.row_block,
+        stripe_block: location.stripe_block,
         offset_bytes: location.offset_bytes + stored.start,
         len_bytes: stored.len() as u32,
         detail,

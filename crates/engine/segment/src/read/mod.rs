@@ -262,14 +262,14 @@ fn check_range(pointer: &RecordPointer, range: &Range<u32>) -> Result<()> {
 /// Refuses places outside of the segment, which only damaged metadata can name.
 fn check_place(segment: &Segment, location: &Location) -> Result<()> {
     let unit_len_bytes = u64::from(location.unit_len_bytes());
-    let row_end = location.row_offset_bytes() + unit_len_bytes;
+    let stripe_end = location.stripe_offset_bytes() + unit_len_bytes;
     let end = u64::from(location.offset_bytes) + u64::from(location.len_bytes);
     let data = u64::from(segment.code.data());
-    if row_end > segment.shard_len_bytes || end > unit_len_bytes * data {
+    if stripe_end > segment.shard_len_bytes || end > unit_len_bytes * data {
         return Err(SegmentError::BadPointer {
             detail: format!(
-                "segment {} has no such place: row at block {}, bytes up to {end}",
-                segment.id, location.row_block
+                "segment {} has no such place: stripe at block {}, bytes up to {end}",
+                segment.id, location.stripe_block
             ),
         });
     }

@@ -1,4 +1,4 @@
-//! Bytes that their own shards do not give, from the other shards of their rows.
+//! Bytes that their own shards do not give, from the other shards of their stripes.
 //!
 //! Owns: which shards are to blame for bytes that fail their checksum.
 
@@ -15,8 +15,8 @@ use crate::layout::{Piece, pieces};
 use crate::pointer::Location;
 use crate::record::checksum_of;
 use crate::repair::Fix;
-use crate::row_cache::Units;
 use crate::store::{SegmentStore, count};
+use crate::stripe_cache::Units;
 use crate::volume::Segment;
 
 /// Bytes that pass their checksum.
@@ -36,7 +36,7 @@ impl SegmentStore {
         parts: &mut [Option<Bytes>],
     ) {
         if is_streaming(segment, location, pieces) {
-            if let Ok(units) = self.decoded_row(segment, location).await {
+            if let Ok(units) = self.decoded_stripe(segment, location).await {
                 for (piece, part) in pieces.iter().zip(parts) {
                     if let (None, Some(unit)) = (&part, units.get(usize::from(piece.shard))) {
                         *part = Some(cut(unit, piece.columns()));
@@ -56,23 +56,23 @@ impl SegmentStore {
         }
     }
 
-    /// All data units of a row with lost ones, from the cache of rows.
-    async fn decoded_row(
+    /// All data units of a stripe with lost ones, from the cache of stripes.
+    async fn decoded_stripe(
         self: &Arc<Self>,
         segment: &Arc<Segment>,
         location: &Location,
     ) -> std::result::Result<Units, ()> {
-        let key = (segment.volume, segment.id, location.row_block);
+        let key = (segment.volume, segment.id, location.stripe_block);
         let decode = async {
             let data: Vec<u8> = (0..segment.code.data()).collect();
             let all = 0..location.unit_len_bytes();
             let units = self.decode_units(segment, location, all, &data).await;
             units.map(Units::from).ok_or(())
         };
-        self.rows.get_or_decode(&key, decode).await
+        self.stripes.get_or_decode(&key, decode).await
     }
 
-    /// The bytes `columns` of the `wanted` units of a row, read where possible and computed from any
+    /// The bytes `columns` of the `wanted` units of a stripe, read where possible and computed from any
     /// other shards where not. They are not verified. None: fewer than N shards could be read.
     pub(crate) async fn decode_units(
         self: &Arc<Self>,
@@ -293,7 +293,7 @@ fn cut(unit: &Bytes, columns: Range<u32>) -> Bytes {
     unit.slice(columns.start as usize..columns.end as usize)
 }
 
-/// The columns of a unit that pieces of one row take from first to last.
+/// The columns of a unit that pieces of one stripe take from first to last.
 fn columns_of(pieces: &[Piece]) -> Range<u32> {
     let start = pieces.iter().map(|piece| piece.unit_offset).min();
     let end = pieces.iter().map(|piece| piece.columns().end).max();

@@ -198,7 +198,7 @@ proptest! {
             let at = victim.offset_bytes + rng.below(u64::from(victim.len_bytes)) as u32;
             let shard = (at / victim.unit_len_bytes()) as u8;
             let (disk, file) = world.shard_file(victim.segment, shard);
-            let offset = victim.row_offset_bytes() + u64::from(at % victim.unit_len_bytes());
+            let offset = victim.stripe_offset_bytes() + u64::from(at % victim.unit_len_bytes());
             let before = world.disks[disk].file_bytes(&file).expect("file");
             world.disks[disk].flip_bit(&file, offset, rng.below(8) as u8);
             let cold = world.cold(&[]).await;
@@ -226,7 +226,7 @@ fn damage_costs_no_more_than_the_part_that_it_is_in() {
         };
         let location = &written.pointer.location;
         let (disk, file) = world.shard_file(location.segment, 0);
-        let offset = location.row_offset_bytes() + u64::from(location.offset_bytes);
+        let offset = location.stripe_offset_bytes() + u64::from(location.offset_bytes);
         world.disks[disk].flip_bit(&file, offset + u64::from(PART) + 100, 3);
         let cases = [
             (0..4, false),
@@ -255,7 +255,7 @@ fn damage_costs_no_more_than_the_part_that_it_is_in() {
 }
 
 #[test]
-fn a_row_without_two_disks_is_read_once() {
+fn a_stripe_without_two_disks_is_read_once() {
     block_on(async {
         let world = World::new(6, 3).await;
         let mut rng = Rng::new(1);
@@ -271,7 +271,7 @@ fn a_row_without_two_disks_is_read_once() {
             assert!(got.expect("read") == each.data);
         }
         let stats = cold.store.stats();
-        // Each row once: four units, whichever they are.
+        // Each stripe once: four units, whichever they are.
         assert_eq!(stats.disk_read_bytes, 8 << 20);
         assert_eq!(stats.degraded_reads, 8);
     });
@@ -292,7 +292,7 @@ fn repairs_of_one_block_do_not_undo_each_other() {
             let (bad, name) = cold.shard_file(segment, 0);
             for each in &written {
                 let location = &each.pointer.location;
-                let at = location.row_offset_bytes() + u64::from(location.offset_bytes);
+                let at = location.stripe_offset_bytes() + u64::from(location.offset_bytes);
                 cold.disks[bad].flip_bit(&name, at + 7, 3);
             }
             cold.disks[bad].yield_at_random(seed, 4);
@@ -326,7 +326,7 @@ fn a_repair_and_a_scrub_of_one_block_do_not_undo_each_other() {
             let (bad, name) = cold.shard_file(segment, 0);
             for each in &written {
                 let location = &each.pointer.location;
-                let at = location.row_offset_bytes() + u64::from(location.offset_bytes);
+                let at = location.stripe_offset_bytes() + u64::from(location.offset_bytes);
                 cold.disks[bad].flip_bit(&name, at + 7, 3);
             }
             cold.disks[bad].yield_at_random(seed, 4);
@@ -541,7 +541,7 @@ fn a_pool_without_a_disk_that_works_is_not_full() {
             for disk in [1, 2, 3].map(DiskId) {
                 match how {
                     "fail" => world.store.disk(disk).expect("there").mark_failed(),
-                    _ => world.store.disk_leaving(disk, true),
+                    _ => world.store.disk_draining(disk, true),
                 }
             }
             let record = vec![(vec![7; 10_000].into(), Compression::None)];
@@ -698,7 +698,7 @@ fn a_shard_that_is_asked_for_what_is_behind_its_end_is_not_rebuilt() {
         let mut known = world.store.segments(VOLUME);
         known[0].shard_len_bytes = 8 << 20;
         let cold = world.restart(world.disks.clone(), &[], known).await;
-        written[0].pointer.location.row_block += 1000;
+        written[0].pointer.location.stripe_block += 1000;
         for _ in 0..3 {
             assert!(cold.read_all(&written[0]).await.is_err());
             cold.store.repairs_done().await;

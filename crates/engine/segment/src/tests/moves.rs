@@ -208,7 +208,7 @@ fn bytes_are_given_up_only_when_every_other_disk_is_there() {
     block_on(async {
         let (world, written, info) = filled(7, 22).await;
         world.store.seal_all(VOLUME).await;
-        // Wrong on the disk that leaves, and for now too few others to compute them.
+        // Wrong on the draining disk, and for now too few others to compute them.
         let (disk, file) = world.shard_file(info.id, 0);
         world.disks[disk].flip_bit(&file, 4096, 1);
         let away = [1, 2, 3].map(|shard: usize| info.disks[shard].0 as usize - 1);
@@ -780,7 +780,7 @@ fn a_disk_that_leaves_waits_for_segments_being_made() {
             .run_until(async move {
                 held.reached.notified().await;
                 let on = store.segments(VOLUME).remove(0).disks[0];
-                store.disk_leaving(on, true);
+                store.disk_draining(on, true);
                 let waiting = store.clone();
                 let done = tokio::task::spawn_local(async move { waiting.placements_done().await });
                 settle().await;

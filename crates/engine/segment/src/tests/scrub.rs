@@ -263,7 +263,7 @@ fn a_read_repairs_a_shard_whose_footer_is_damaged() {
     });
 }
 
-/// As a check of the file system leaves it: the file is there, and ends before its rows do.
+/// As a check of the file system leaves it: the file is there, and ends before its stripes do.
 #[test]
 fn a_shard_that_was_cut_short_is_made_anew() {
     block_on(async {
@@ -364,7 +364,7 @@ async fn move_off(world: &World, from: DiskId) -> Result<u64, MoveError> {
 fn shards_move_off_a_disk_that_leaves() {
     block_on(async {
         // There and read; failing every read; away since the start.
-        for how in ["leaving", "failing", "away"] {
+        for how in ["draining", "failing", "away"] {
             for sealed in [true, false] {
                 let mut rng = Rng::new(7);
                 let world = World::new(8, 7).await;
@@ -385,8 +385,8 @@ fn shards_move_off_a_disk_that_leaves() {
                         fault: Fault::Io,
                     });
                 }
-                cold.store.disk_leaving(from, true);
-                if how != "leaving" && !sealed {
+                cold.store.disk_draining(from, true);
+                if how != "draining" && !sealed {
                     // Nothing vouches for what it would be computed from.
                     let moved = move_off(&cold, from).await;
                     assert!(
@@ -477,7 +477,7 @@ fn there_may_be_nowhere_to_move_to() {
         assert!(world.store.can_move(&info));
         assert_eq!(world.store.default_code(), code(5, 2));
         let from = info.disks[0];
-        world.store.disk_leaving(from, true);
+        world.store.disk_draining(from, true);
         assert_eq!(world.store.default_code(), code(4, 2));
         assert_eq!(move_off(&world, from).await.expect("moved"), 0);
         world.check(&written).await;
@@ -501,7 +501,7 @@ fn what_is_lost_does_not_keep_the_rest_unprotected() {
         }
         let from = info.disks[1];
         let cold = world.cold(&[]).await;
-        cold.store.disk_leaving(from, true);
+        cold.store.disk_draining(from, true);
         assert_eq!(move_off(&cold, from).await.expect("moved"), 64 << 10);
         let mut damaged = 0;
         for each in &written {

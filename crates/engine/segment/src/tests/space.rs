@@ -12,7 +12,7 @@ use crate::volume::Segment;
 use crate::*;
 
 #[test]
-fn a_full_pool_reads_removes_and_relocates() {
+fn a_full_pool_reads_removes_and_rewrites() {
     block_on(async {
         for (n, m) in [(1, 0), (2, 2)] {
             let world = World::with_capacity(usize::from(n + m), 128 << 20, 4).await;
@@ -43,7 +43,7 @@ fn a_full_pool_reads_removes_and_relocates() {
             let moved = world
                 .append(
                     code(n, m),
-                    Stream::Relocate,
+                    Stream::Rewrite,
                     vec![(data(&mut rng, 1 << 20, false, true), Compression::None)],
                 )
                 .await;
@@ -62,7 +62,7 @@ fn a_full_pool_reads_removes_and_relocates() {
             assert_eq!(refused, Err(ErrorKind::NoSpace));
             let usable = world.store.usable(code(n, m));
             assert!(usable.free_bytes < 2 << 20, "{usable:?}");
-            assert!(usable.relocate_bytes > 0, "{usable:?}");
+            assert!(usable.rewrite_bytes > 0, "{usable:?}");
             world.check(&all).await;
             // Removing a segment makes room again.
             world.store.seal_all(VOLUME).await;
@@ -111,9 +111,9 @@ fn a_refused_append_keeps_no_segment_from_being_sealed() {
     });
 }
 
-/// Rows that others came behind cannot be given back.
+/// Stripes that others came behind cannot be given back.
 #[test]
-fn only_the_last_rows_are_given_back() {
+fn only_the_last_stripes_are_given_back() {
     let info = SegmentInfo {
         id: SegmentId(1),
         code: code(1, 0),
@@ -132,7 +132,7 @@ fn only_the_last_rows_are_given_back() {
     assert!(!segment.release(&first));
     assert!(segment.release(&second));
     assert!(segment.release(&first));
-    assert_eq!(reserve()[0].row_block, 0);
+    assert_eq!(reserve()[0].stripe_block, 0);
 }
 
 #[test]

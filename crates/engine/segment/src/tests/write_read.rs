@@ -48,7 +48,7 @@ proptest! {
                     let compression = [Compression::None, Compression::Lz4, Compression::Zstd(1)][usize::from(compression)];
                     (data(&mut rng, len, text, aligned), compression)
                 }).collect();
-                let stream = [Stream::Mixed, Stream::File(1), Stream::Relocate][usize::from(stream)];
+                let stream = [Stream::Mixed, Stream::File(1), Stream::Rewrite][usize::from(stream)];
                 let written = world.append(code(n, m), stream, records).await.expect("appended");
                 for each in &written {
                     let mut bytes = Vec::new();
@@ -93,7 +93,7 @@ async fn check_footers(world: &World, shards: u8) {
                 .map(crc32c)
                 .collect();
             assert_eq!(footer.checksums, checksums, "{name}");
-            assert!(!footer.rows.is_empty());
+            assert!(!footer.stripes.is_empty());
             assert_eq!(
                 (footer.data_shards, footer.parity_shards),
                 (info.code.data(), info.code.parity())
@@ -202,20 +202,20 @@ fn a_file_lies_contiguously_beside_others() {
             .map(|each| {
                 (
                     each.pointer.location.segment,
-                    each.pointer.location.row_block,
+                    each.pointer.location.stripe_block,
                 )
             })
             .collect();
         let first = places[0].0;
-        // 16 MiB of each disk for a shard: the first four rows of 1 MiB units follow each other.
-        let rows: BTreeSet<u32> = places
+        // 16 MiB of each disk for a shard: the first four stripes of 1 MiB units follow each other.
+        let stripes: BTreeSet<u32> = places
             .iter()
             .filter(|place| place.0 == first)
             .map(|place| place.1)
             .collect();
         assert_eq!(
-            rows.into_iter().collect::<Vec<_>>(),
-            (0..5).map(|row| row * 256).collect::<Vec<_>>()
+            stripes.into_iter().collect::<Vec<_>>(),
+            (0..5).map(|stripe| stripe * 256).collect::<Vec<_>>()
         );
         assert!(
             mixed
@@ -304,12 +304,12 @@ fn impossible_reads_are_refused() {
             ),
             (
                 "outside of the shard",
-                |pointer| pointer.location.row_block = u32::MAX,
+                |pointer| pointer.location.stripe_block = u32::MAX,
                 0..1,
                 ErrorKind::Refused,
             ),
             (
-                "outside of the row",
+                "outside of the stripe",
                 |pointer| pointer.location.offset_bytes = 4096,
                 0..1,
                 ErrorKind::Refused,

@@ -7,8 +7,8 @@ use cairn_base::disk::Disk;
 use cairn_base::{AlignedBuf, DiskId, Epoch, PoolId, SegmentId, Timestamp, VolumeId, crc32c};
 use cairn_disk::{DiskSettings, RealDisk};
 use cairn_shard::{
-    CHECKSUM_UNIT_BYTES, FooterRow, ShardDisk, ShardError, ShardErrorKind, ShardFooter, ShardName,
-    ShardSettings,
+    CHECKSUM_UNIT_BYTES, FooterStripe, ShardDisk, ShardError, ShardErrorKind, ShardFooter,
+    ShardName, ShardSettings,
 };
 use cairn_testkit::{Crash, MemDisk};
 
@@ -74,7 +74,7 @@ pub fn each<F: Future<Output = ()>>(check: impl Fn(Arc<dyn Disk>) -> F) {
     ));
 }
 
-/// A true footer for a shard that begins with `data`, one row per 8 KiB.
+/// A true footer for a shard that begins with `data`, one stripe per 8 KiB.
 pub fn footer_of(name: ShardName, data: &[u8]) -> ShardFooter {
     ShardFooter {
         name,
@@ -82,9 +82,9 @@ pub fn footer_of(name: ShardName, data: &[u8]) -> ShardFooter {
         parity_shards: 2,
         epoch: Epoch(3),
         data_len_bytes: data.len() as u64,
-        rows: (0..data.len() as u32 / 8192)
-            .map(|row| FooterRow {
-                start_block: row * 2,
+        stripes: (0..data.len() as u32 / 8192)
+            .map(|stripe| FooterStripe {
+                start_block: stripe * 2,
                 unit_blocks: 2,
             })
             .collect(),

@@ -189,7 +189,7 @@ fn footers_are_kept_in_cut_and_in_full_files() {
             // Sealed again, as a repair does.
             let newer = ShardFooter {
                 epoch: Epoch(4),
-                rows: Vec::new(),
+                stripes: Vec::new(),
                 ..footer
             };
             shard.seal(newer.clone()).await.unwrap();

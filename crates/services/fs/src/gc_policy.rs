@@ -1,10 +1,10 @@
-//! How much waste is too much, and which segments are rewritten for it: decided as plain data.
+//! How much garbage is too much, and which segments are rewritten for it: decided as plain data.
 //!
 //! Owns: the policy of garbage collection. Must not know: how segments are found or rewritten.
 //!
-//! Waste is room in sealed segments that no live record takes. It may be a share of the live bytes;
+//! Garbage is room in sealed segments that no live record takes. It may be a share of the live bytes;
 //! above that segments are rewritten until it is clearly below, so that each pass over the extents,
-//! which finds the live records, is paid for by a good part of all waste. The share shrinks as the
+//! which finds the live records, is paid for by a good part of all garbage. The share shrinks as the
 //! pool fills. Of the segments those come first that give most for what they cost: the room that a
 //! rewrite gives back, times how long it will stay given back (old data is likely to stay as it is),
 //! over the bytes that are read and written (Rosenblum and Ousterhout, 1992).
@@ -19,12 +19,12 @@ use cairn_meta::SegmentUsage;
 pub(crate) const CANDIDATES_MAX: usize = 4096;
 /// Segments without a live record that one survey finds; the next finds more.
 const DEAD_MAX: usize = 4096;
-/// While so much of the pool is free, waste may be as much as it may ever be, in percent.
+/// While so much of the pool is free, garbage may be as much as it may ever be, in percent.
 const ROOMY_PERCENT: u64 = 20;
-/// When nothing is free, waste may still be this share of the live bytes, in percent: to have less
+/// When nothing is free, garbage may still be this share of the live bytes, in percent: to have less
 /// would cost many times of what it gives.
-const TIGHT_WASTE_PERCENT: u64 = 5;
-/// Rewriting goes on until waste is this share of what is allowed, in percent.
+const TIGHT_GARBAGE_PERCENT: u64 = 5;
+/// Rewriting goes on until garbage is this share of what is allowed, in percent.
 const ENOUGH_PERCENT: u64 = 75;
 /// Beyond what is allowed, the share of the live bytes from which on collection has no patience, in percent.
 const PATIENCE_PERCENT: u64 = 10;
@@ -52,10 +52,10 @@ pub(crate) struct Room {
     pub total_bytes: u64,
     pub free_bytes: u64,
     /// What garbage collection may fill: of the reserve, too.
-    pub relocate_bytes: u64,
+    pub rewrite_bytes: u64,
 }
 
-/// How much waste there may be.
+/// How much garbage there may be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
     /// Above it segments are rewritten,
@@ -69,14 +69,15 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// `waste_percent` of the live bytes and `waste_bytes` beside, while there is room.
-    pub fn of(live_bytes: u64, room: Room, waste_percent: u64, waste_bytes: u64) -> Self {
+    /// `garbage_percent` of the live bytes and `garbage_bytes` beside, while there is room.
+    pub fn of(live_bytes: u64, room: Room, garbage_percent: u64, garbage_bytes: u64) -> Self {
         let roomy_bytes = percent(room.total_bytes, ROOMY_PERCENT).max(1);
         let free_bytes = room.free_bytes.min(roomy_bytes);
         let scaled = |most: u64| part(most, free_bytes, roomy_bytes);
-        let least = TIGHT_WASTE_PERCENT.min(waste_percent);
-        let share = percent(live_bytes, least) + scaled(percent(live_bytes, waste_percent - least));
-        let allowed_bytes = share.saturating_add(scaled(waste_bytes));
+        let least = TIGHT_GARBAGE_PERCENT.min(garbage_percent);
+        let share =
+            percent(live_bytes, least) + scaled(percent(live_bytes, garbage_percent - least));
+        let allowed_bytes = share.saturating_add(scaled(garbage_bytes));
         Self {
             allowed_bytes,
             enough_bytes: percent(allowed_bytes, ENOUGH_PERCENT),
@@ -85,19 +86,19 @@ impl Limits {
         }
     }
 
-    /// What may be written until it is urgent, if all of it becomes waste.
-    pub fn credit_bytes(&self, waste_bytes: u64) -> u64 {
-        match self.is_pressed && waste_bytes > self.allowed_bytes {
+    /// What may be written until it is urgent, if all of it becomes garbage.
+    pub fn credit_bytes(&self, garbage_bytes: u64) -> u64 {
+        match self.is_pressed && garbage_bytes > self.allowed_bytes {
             true => 0,
-            false => self.urgent_bytes.saturating_sub(waste_bytes),
+            false => self.urgent_bytes.saturating_sub(garbage_bytes),
         }
     }
 
     /// How urgent it is, from 0 (not more than anything else) to 1.
-    pub fn urgency(&self, waste_bytes: u64) -> f64 {
-        let over = waste_bytes.saturating_sub(self.allowed_bytes) as f64;
+    pub fn urgency(&self, garbage_bytes: u64) -> f64 {
+        let over = garbage_bytes.saturating_sub(self.allowed_bytes) as f64;
         let patience = self.urgent_bytes.saturating_sub(self.allowed_bytes).max(1) as f64;
-        match self.is_pressed && waste_bytes > self.allowed_bytes {
+        match self.is_pressed && garbage_bytes > self.allowed_bytes {
             true => 1.0,
             false => (over / patience).min(1.0),
         }
@@ -157,7 +158,7 @@ pub(crate) struct Survey {
     /// Of all segments, open ones too.
     pub live_bytes: u64,
     /// Room in sealed segments that no live record takes, but for those without any.
-    pub waste_bytes: u64,
+    pub garbage_bytes: u64,
     /// Segments without a live record, sealed or not; there may be more.
     pub dead: Vec<SegmentId>,
     pub dead_bytes: u64,
@@ -181,9 +182,9 @@ impl Survey {
         if !usage.sealed {
             return;
         }
-        let waste_bytes = usage.data_bytes.saturating_sub(usage.live_bytes);
-        self.waste_bytes += waste_bytes;
-        if waste_bytes == 0 {
+        let garbage_bytes = usage.data_bytes.saturating_sub(usage.live_bytes);
+        self.garbage_bytes += garbage_bytes;
+        if garbage_bytes == 0 {
             return;
         }
         self.candidates.push(Reverse(Candidate {
@@ -206,16 +207,16 @@ impl Survey {
         budget_bytes: u64,
         mut is_free: impl FnMut(SegmentId) -> bool,
     ) -> Vec<SegmentId> {
-        if self.waste_bytes <= limits.allowed_bytes {
+        if self.garbage_bytes <= limits.allowed_bytes {
             return Vec::new();
         }
         // The copies are there before what they were copied from is gone.
-        let room_bytes = percent(room.relocate_bytes, ROOM_PERCENT);
+        let room_bytes = percent(room.rewrite_bytes, ROOM_PERCENT);
         let live_max = (self.live_bytes / PASS_LIVE_PART)
             .max(PASS_LIVE_BYTES_MIN)
             .min(room_bytes)
             .min(budget_bytes);
-        let wanted_bytes = self.waste_bytes - limits.enough_bytes;
+        let wanted_bytes = self.garbage_bytes - limits.enough_bytes;
         let mut candidates: Vec<Candidate> =
             self.candidates.into_iter().map(|Reverse(it)| it).collect();
         candidates.sort_unstable_by_key(|candidate| Reverse(*candidate));
@@ -243,14 +244,14 @@ impl Survey {
 /// In the middle of a pass: which of its segments, with their live bytes, have to wait for another one,
 /// because clients took the room that their copies were to have. Without that the pass would end with much
 /// copied and no segment emptied, and nothing left to copy with.
-pub(crate) fn narrow(mut left: Vec<(SegmentId, u64)>, relocate_bytes: u64) -> Vec<SegmentId> {
+pub(crate) fn narrow(mut left: Vec<(SegmentId, u64)>, rewrite_bytes: u64) -> Vec<SegmentId> {
     let mut live_bytes: u64 = left.iter().map(|(_, live_bytes)| live_bytes).sum();
-    if live_bytes <= percent(relocate_bytes, NARROW_PERCENT) {
+    if live_bytes <= percent(rewrite_bytes, NARROW_PERCENT) {
         return Vec::new();
     }
     // Those stay that need least until they are empty.
     left.sort_unstable_by_key(|(id, live_bytes)| (*live_bytes, *id));
-    let room_bytes = percent(relocate_bytes, ROOM_PERCENT);
+    let room_bytes = percent(rewrite_bytes, ROOM_PERCENT);
     let mut waiting = Vec::new();
     while let Some((id, bytes)) = left.pop_if(|_| live_bytes > room_bytes) {
         live_bytes -= bytes;
@@ -261,10 +262,10 @@ pub(crate) fn narrow(mut left: Vec<(SegmentId, u64)>, relocate_bytes: u64) -> Ve
 
 /// What rewriting gives for what it costs; the higher the better.
 fn score(usage: &SegmentUsage, newest: SegmentId) -> u64 {
-    let waste_bytes = usage.data_bytes.saturating_sub(usage.live_bytes);
+    let garbage_bytes = usage.data_bytes.saturating_sub(usage.live_bytes);
     let age = 1 + u64::from((newest.0.saturating_sub(usage.id.0) + 1).ilog2());
     part(
-        waste_bytes.saturating_mul(age),
+        garbage_bytes.saturating_mul(age),
         1 << 20,
         usage.data_bytes + usage.live_bytes,
     )
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn less_waste_is_allowed_as_the_pool_fills() {
+    fn less_garbage_is_allowed_as_the_pool_fills() {
         let gib = 1 << 30;
         let cases = [
             // (live, total, free) -> (allowed, pressed)
@@ -310,7 +311,7 @@ mod tests {
             let room = Room {
                 total_bytes,
                 free_bytes,
-                relocate_bytes: free_bytes,
+                rewrite_bytes: free_bytes,
             };
             let limits = Limits::of(live_bytes, room, 25, 8);
             let near = limits.allowed_bytes.abs_diff(want) <= 2;
@@ -324,13 +325,13 @@ mod tests {
         let room = Room {
             total_bytes: 10_000 * MIB,
             free_bytes: 5_000 * MIB,
-            relocate_bytes: 5_000 * MIB,
+            rewrite_bytes: 5_000 * MIB,
         };
         type Case<'a> = (&'a str, &'a [SegmentUsage], u64, &'a [u64]);
         let full = |id| usage(id, 16 * MIB, 16 * MIB);
         let cases: &[Case] = &[
             (
-                "little waste",
+                "little garbage",
                 &[usage(1, 16 * MIB, 15 * MIB), full(2)],
                 25,
                 &[],
@@ -358,9 +359,9 @@ mod tests {
             ),
             ("nothing to gain", &[usage(1, 16 << 10, 100)], 0, &[]),
         ];
-        for (name, all, waste_percent, want) in cases {
+        for (name, all, garbage_percent, want) in cases {
             let survey = survey(all);
-            let limits = Limits::of(survey.live_bytes, room, *waste_percent, 0);
+            let limits = Limits::of(survey.live_bytes, room, *garbage_percent, 0);
             let chosen = survey.choose(&limits, room, u64::MAX, |_| true);
             let want: Vec<SegmentId> = want.iter().map(|id| SegmentId(*id)).collect();
             assert_eq!(chosen, want, "{name}");
@@ -374,7 +375,7 @@ mod tests {
         let room = Room {
             total_bytes: 2000 * MIB,
             free_bytes: 10 * MIB,
-            relocate_bytes: 25 * MIB,
+            rewrite_bytes: 25 * MIB,
         };
         let limits = Limits::of(survey.live_bytes, room, 25, 0);
         let mut refused = Some(SegmentId(1));
@@ -400,9 +401,9 @@ mod tests {
             ("empty already", &[(1, 0), (2, 60)], 0, &[2]),
             ("no room", &[(1, 5), (2, 60)], 0, &[2, 1]),
         ];
-        for (name, left, relocate_bytes, want) in cases {
+        for (name, left, rewrite_bytes, want) in cases {
             let left = left.iter().map(|(id, live)| (SegmentId(*id), *live));
-            let waiting = narrow(left.collect(), *relocate_bytes);
+            let waiting = narrow(left.collect(), *rewrite_bytes);
             let want: Vec<SegmentId> = want.iter().map(|id| SegmentId(*id)).collect();
             assert_eq!(waiting, want, "{name}");
         }
@@ -439,7 +440,7 @@ mod tests {
         let room = Room {
             total_bytes: 100_000 * MIB,
             free_bytes: 50_000 * MIB,
-            relocate_bytes: 50_000 * MIB,
+            rewrite_bytes: 50_000 * MIB,
         };
         let mut rng = cairn_testkit::Rng::new(7);
         let mut place = vec![0_u64; RECORDS];

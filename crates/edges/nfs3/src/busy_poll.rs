@@ -27,7 +27,7 @@ const TRUST_LOST: u32 = 2;
 const PROBE_INTERVAL: u64 = 32;
 
 /// One per thread that serves; all that touches it runs on that thread.
-pub struct Vigil {
+pub struct BusyPoll {
     enabled: bool,
     /// Requests begun.
     begun: AtomicU64,
@@ -38,7 +38,7 @@ pub struct Vigil {
     wake: Notify,
 }
 
-impl Vigil {
+impl BusyPoll {
     /// Without `enabled` it never looks.
     pub fn new(enabled: bool) -> Self {
         Self {
@@ -122,61 +122,61 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    fn on_one_thread(test: impl AsyncFnOnce(Arc<Vigil>)) {
+    fn on_one_thread(test: impl AsyncFnOnce(Arc<BusyPoll>)) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
             .expect("a runtime");
         runtime.block_on(async {
-            let vigil = Arc::new(Vigil::new(true));
-            let keeper = vigil.clone();
+            let busy_poll = Arc::new(BusyPoll::new(true));
+            let keeper = busy_poll.clone();
             let task = tokio::spawn(async move { keeper.keep().await });
             tokio::task::yield_now().await;
-            test(vigil).await;
+            test(busy_poll).await;
             task.abort();
         });
     }
 
     /// Lets the keeper run until it sleeps again.
-    async fn until_asleep(vigil: &Vigil) {
-        while !vigil.sleeps.load(Ordering::Relaxed) {
+    async fn until_asleep(busy_poll: &BusyPoll) {
+        while !busy_poll.sleeps.load(Ordering::Relaxed) {
             tokio::task::yield_now().await;
         }
     }
 
     #[test]
     fn requests_that_come_late_end_the_looking_and_near_ones_bring_it_back() {
-        on_one_thread(async |vigil| {
-            assert!(vigil.sleeps.load(Ordering::Relaxed));
+        on_one_thread(async |busy_poll| {
+            assert!(busy_poll.sleeps.load(Ordering::Relaxed));
             for _ in 0..TRUST_MAX {
-                vigil.settled(1, 0, 0);
-                until_asleep(&vigil).await;
+                busy_poll.settled(1, 0, 0);
+                until_asleep(&busy_poll).await;
             }
-            assert!(!vigil.trusts.load(Ordering::Relaxed));
+            assert!(!busy_poll.trusts.load(Ordering::Relaxed));
             // Not trusted: it sleeps on, until it is time for a probe.
             let mut asked = 0;
-            while vigil.sleeps.load(Ordering::Relaxed) {
-                vigil.settled(1, 0, 0);
+            while busy_poll.sleeps.load(Ordering::Relaxed) {
+                busy_poll.settled(1, 0, 0);
                 asked += 1;
             }
             assert!(asked <= PROBE_INTERVAL && asked > 1, "{asked}");
             // It looks now. What comes at once restores the trust.
             tokio::task::yield_now().await;
-            vigil.settled(1, 0, 0);
-            until_asleep(&vigil).await;
-            let looked_well = vigil.begun.load(Ordering::Relaxed);
+            busy_poll.settled(1, 0, 0);
+            until_asleep(&busy_poll).await;
+            let looked_well = busy_poll.begun.load(Ordering::Relaxed);
             assert!(looked_well > 0);
         });
     }
 
     #[test]
     fn nobody_looks_while_something_runs() {
-        on_one_thread(async |vigil| {
-            vigil.settled(1, 0, 1);
-            assert!(vigil.sleeps.load(Ordering::Relaxed));
-            vigil.settled(0, 1, 0);
-            assert!(!vigil.sleeps.load(Ordering::Relaxed));
-            until_asleep(&vigil).await;
-            assert_eq!(vigil.running.load(Ordering::Relaxed), 0);
+        on_one_thread(async |busy_poll| {
+            busy_poll.settled(1, 0, 1);
+            assert!(busy_poll.sleeps.load(Ordering::Relaxed));
+            busy_poll.settled(0, 1, 0);
+            assert!(!busy_poll.sleeps.load(Ordering::Relaxed));
+            until_asleep(&busy_poll).await;
+            assert_eq!(busy_poll.running.load(Ordering::Relaxed), 0);
         });
     }
 }

@@ -14,20 +14,20 @@ use parking_lot::Mutex;
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// Admits lines of one kind to the log, the first few of each interval.
-pub struct Quiet {
+pub struct LogLimit {
     line_count_max: u32,
     /// When the interval began, and the lines since.
     interval: Mutex<Option<(Instant, u32)>>,
     silent_count: AtomicU64,
 }
 
-impl Default for Quiet {
+impl Default for LogLimit {
     fn default() -> Self {
         Self::new(1)
     }
 }
 
-impl Quiet {
+impl LogLimit {
     /// At most so many lines in an interval.
     pub fn new(line_count_max: u32) -> Self {
         Self {
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_flood_is_one_line_an_interval() {
-        let quiet = Quiet::default();
+        let quiet = LogLimit::default();
         let start = Instant::now();
         assert_eq!(quiet.admit(start), Some(0));
         for _ in 0..1000 {
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn the_first_few_lines_of_an_interval_are_admitted() {
-        let quiet = Quiet::new(3);
+        let quiet = LogLimit::new(3);
         let start = Instant::now();
         for round in 0..3 {
             let now = start + INTERVAL * round;

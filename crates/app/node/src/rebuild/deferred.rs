@@ -19,16 +19,16 @@ pub enum Prospect {
     Poor,
 }
 
-struct PutOff {
+struct Deferral {
     until: Duration,
     delay: Duration,
     why: String,
 }
 
 #[derive(Default)]
-pub struct PutOffs(BTreeMap<(VolumeId, SegmentId), PutOff>);
+pub struct DeferredSegments(BTreeMap<(VolumeId, SegmentId), Deferral>);
 
-impl PutOffs {
+impl DeferredSegments {
     /// Leaves a segment alone from `now` on, because of `why`. One that is left alone already failed only once.
     pub fn add(
         &mut self,
@@ -44,12 +44,12 @@ impl PutOffs {
             _ => RETRY_AFTER,
         };
         let until = now + delay;
-        self.0.insert(key, PutOff { until, delay, why });
+        self.0.insert(key, Deferral { until, delay, why });
     }
 
     pub fn has(&self, volume: VolumeId, segment: SegmentId, now: Duration) -> bool {
-        let put_off = self.0.get(&(volume, segment));
-        put_off.is_some_and(|put_off| put_off.until > now)
+        let deferral = self.0.get(&(volume, segment));
+        deferral.is_some_and(|it| it.until > now)
     }
 
     /// Whether something failed for it since it was last known to need nothing.
@@ -59,8 +59,8 @@ impl PutOffs {
 
     /// Why things are left alone, each reason once.
     pub fn reasons(&self, now: Duration) -> BTreeSet<String> {
-        let waiting = self.0.values().filter(|put_off| put_off.until > now);
-        waiting.map(|put_off| put_off.why.clone()).collect()
+        let waiting = self.0.values().filter(|it| it.until > now);
+        waiting.map(|it| it.why.clone()).collect()
     }
 
     /// Forgets all that nothing has to be done for any more.
@@ -82,15 +82,15 @@ mod tests {
 
     /// Seconds from each failure to the next try, when every try fails.
     fn delays(
-        put_offs: &mut PutOffs,
+        deferred: &mut DeferredSegments,
         now: &mut Duration,
         prospect: Prospect,
         count: usize,
     ) -> Vec<u64> {
         let once = |_| {
-            put_offs.add((VOLUME, SEGMENT), *now, prospect, "bad".to_owned());
+            deferred.add((VOLUME, SEGMENT), *now, prospect, "bad".to_owned());
             let failed_at = *now;
-            while put_offs.has(VOLUME, SEGMENT, *now) {
+            while deferred.has(VOLUME, SEGMENT, *now) {
                 *now += Duration::from_secs(1);
             }
             (*now - failed_at).as_secs()
@@ -100,48 +100,48 @@ mod tests {
 
     #[test]
     fn what_may_go_well_is_tried_as_often_as_at_first() {
-        let mut put_offs = PutOffs::default();
+        let mut deferred = DeferredSegments::default();
         let mut now = Duration::ZERO;
-        let got = delays(&mut put_offs, &mut now, Prospect::Open, 4);
+        let got = delays(&mut deferred, &mut now, Prospect::Open, 4);
         assert_eq!(got, [30; 4]);
     }
 
     #[test]
     fn why_is_told_while_it_waits() {
-        let mut put_offs = PutOffs::default();
+        let mut deferred = DeferredSegments::default();
         for (segment, why) in [(1, "bad"), (2, "worse"), (3, "bad")] {
             let key = (VOLUME, SegmentId(segment));
-            put_offs.add(key, Duration::ZERO, Prospect::Open, why.to_owned());
+            deferred.add(key, Duration::ZERO, Prospect::Open, why.to_owned());
         }
-        let reasons: Vec<String> = put_offs.reasons(Duration::ZERO).into_iter().collect();
+        let reasons: Vec<String> = deferred.reasons(Duration::ZERO).into_iter().collect();
         assert_eq!(reasons, ["bad", "worse"]);
-        assert!(put_offs.reasons(RETRY_AFTER).is_empty());
+        assert!(deferred.reasons(RETRY_AFTER).is_empty());
     }
 
     #[test]
     fn what_fails_again_and_again_waits_longer_until_a_limit() {
-        let mut put_offs = PutOffs::default();
+        let mut deferred = DeferredSegments::default();
         let mut now = Duration::ZERO;
-        let got = delays(&mut put_offs, &mut now, Prospect::Poor, 8);
+        let got = delays(&mut deferred, &mut now, Prospect::Poor, 8);
         assert_eq!(got, [30, 60, 120, 240, 480, 900, 900, 900]);
-        assert!(!put_offs.has(VOLUME, SegmentId(3), Duration::ZERO));
-        put_offs.keep(&BTreeSet::from([(VOLUME, SEGMENT)]));
-        assert_eq!(delays(&mut put_offs, &mut now, Prospect::Poor, 1), [900]);
-        put_offs.keep(&BTreeSet::from([(VOLUME, SegmentId(3))]));
-        assert_eq!(delays(&mut put_offs, &mut now, Prospect::Poor, 2), [30, 60]);
-        put_offs.clear();
-        assert_eq!(delays(&mut put_offs, &mut now, Prospect::Poor, 1), [30]);
+        assert!(!deferred.has(VOLUME, SegmentId(3), Duration::ZERO));
+        deferred.keep(&BTreeSet::from([(VOLUME, SEGMENT)]));
+        assert_eq!(delays(&mut deferred, &mut now, Prospect::Poor, 1), [900]);
+        deferred.keep(&BTreeSet::from([(VOLUME, SegmentId(3))]));
+        assert_eq!(delays(&mut deferred, &mut now, Prospect::Poor, 2), [30, 60]);
+        deferred.clear();
+        assert_eq!(delays(&mut deferred, &mut now, Prospect::Poor, 1), [30]);
     }
 
     /// All shards of one segment that fail in one round are one failure.
     #[test]
-    fn what_is_put_off_already_stays_so() {
-        let mut put_offs = PutOffs::default();
+    fn what_is_deferred_already_stays_so() {
+        let mut deferred = DeferredSegments::default();
         for second in 0..RETRY_AFTER.as_secs() {
             let now = Duration::from_secs(second);
-            put_offs.add((VOLUME, SEGMENT), now, Prospect::Poor, "bad".to_owned());
+            deferred.add((VOLUME, SEGMENT), now, Prospect::Poor, "bad".to_owned());
         }
-        assert!(put_offs.has(VOLUME, SEGMENT, RETRY_AFTER - Duration::from_secs(1)));
-        assert!(!put_offs.has(VOLUME, SEGMENT, RETRY_AFTER));
+        assert!(deferred.has(VOLUME, SEGMENT, RETRY_AFTER - Duration::from_secs(1)));
+        assert!(!deferred.has(VOLUME, SEGMENT, RETRY_AFTER));
     }
 }

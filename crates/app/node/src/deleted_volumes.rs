@@ -26,7 +26,7 @@ impl Inner {
     /// Starts to delete what deleted or half-made volumes left; ends with the node. It may take very long, and no volume
     /// waits for it: their ids are never given again. `state`: that of the start, so that volumes which come and go
     /// meanwhile are none of these.
-    pub(crate) fn remove_leftovers_later(self: &Arc<Self>, state: Arc<PoolState>) {
+    pub(crate) fn remove_deleted_volumes_later(self: &Arc<Self>, state: Arc<PoolState>) {
         let inner = Arc::clone(self);
         let task = async move {
             let stopping = async {
@@ -35,9 +35,9 @@ impl Inner {
                 }
             };
             // What is left then the next start removes.
-            select(pin!(inner.remove_leftovers(&state)), pin!(stopping)).await;
+            select(pin!(inner.remove_deleted_volumes(&state)), pin!(stopping)).await;
         };
-        self.env.spawner.spawn("leftovers", Box::pin(task));
+        self.env.spawner.spawn("deleted volumes", Box::pin(task));
     }
 
     /// Deletes what deleted or half-made volumes left.
@@ -45,11 +45,11 @@ impl Inner {
     /// Only ids that this pool file gave are looked at: volumes that it does not know yet may be
     /// there if it is an old copy, and those must not be touched. Nor is anything of which another disk, that was not
     /// there at the start or had no readable pool file, may say that it is a volume.
-    async fn remove_leftovers(&self, state: &PoolState) {
-        let mut leftovers = BTreeSet::new();
+    async fn remove_deleted_volumes(&self, state: &PoolState) {
+        let mut deleted = BTreeSet::new();
         for disk in self.disks() {
             match disk.volumes().await {
-                Ok(volumes) => leftovers.extend(volumes),
+                Ok(volumes) => deleted.extend(volumes),
                 Err(error) => tracing::warn!(%error, "looking for deleted volumes failed"),
             }
             let at = Arc::clone(disk.disk());
@@ -57,7 +57,7 @@ impl Inner {
             // Past the disk, so that nobody else notices if it hangs.
             match select(looking, self.env.clock.sleep(HANG_AFTER)).await {
                 Either::Left((folders, _)) => {
-                    leftovers.extend(folders.unwrap_or_default().into_iter().map(|(id, _)| id));
+                    deleted.extend(folders.unwrap_or_default().into_iter().map(|(id, _)| id));
                 }
                 Either::Right(_) => {
                     tracing::warn!(
@@ -67,7 +67,7 @@ impl Inner {
                 }
             }
         }
-        for id in leftovers {
+        for id in deleted {
             let known = state.volumes.iter().any(|volume| volume.id == id);
             if known || id >= state.volume_next {
                 continue;
@@ -164,7 +164,7 @@ mod tests {
     use crate::node::tests::{disk_paths, start};
     use crate::pool_store;
 
-    /// Keeps back what removes leftovers.
+    /// Keeps back what removes deleted.
     struct Later {
         now: Arc<dyn Spawner>,
         kept: Mutex<Vec<BoxFuture<()>>>,
@@ -173,7 +173,7 @@ mod tests {
     impl Spawner for Later {
         fn spawn(&self, name: &'static str, task: BoxFuture<()>) {
             match name {
-                "leftovers" => self.kept.lock().push(task),
+                "deleted volumes" => self.kept.lock().push(task),
                 name => self.now.spawn(name, task),
             }
         }
@@ -187,7 +187,7 @@ mod tests {
         }
     }
 
-    /// Starts a node and says how many volumes are served before leftovers are looked for, which is done then.
+    /// Starts a node and says how many volumes are served before deleted are looked for, which is done then.
     async fn start_and_clean(root: &Path) -> (Arc<Inner>, usize) {
         let mut env = real::env(Handle::current());
         let later = Arc::new(Later {

@@ -3,7 +3,7 @@
 //! Owns: which thread polls the task, handing it to another one.
 //! Must not know: what blocks. A disk that hangs keeps a thread in the kernel for as long as it likes.
 //!
-//! A future that would block the thread says so with [`here`]: the call is made by the thread of the task
+//! A future that would block the thread says so with [`run_inline`]: the call is made by the thread of the task
 //! right after its poll, with no hand-over, which is what such a thread is for. The task itself is not being
 //! polled then. If something wakes it and the call takes longer than [`TAKE_OVER_AFTER`], another thread goes
 //! on with it, and the first one ends whenever its call does. So each call that never returns costs a thread,
@@ -38,7 +38,7 @@ thread_local! {
     static OFFER: RefCell<Option<Offer>> = const { RefCell::new(None) };
 }
 
-/// Whether [`here`] would take a call now: inside of a poll by a thread that may be blocked, once per poll.
+/// Whether [`run_inline`] would take a call now: inside of a poll by a thread that may be blocked, once per poll.
 pub fn is_possible() -> bool {
     OFFER.with_borrow(|offer| matches!(offer, Some(Offer::Free)))
 }
@@ -46,7 +46,7 @@ pub fn is_possible() -> bool {
 /// Has `call` made by this thread after the poll under way. Gives it back if [`is_possible`] says no.
 ///
 /// Once begun the call runs to its end, whether or not the future is kept.
-pub fn here<T, F>(call: F) -> Result<Here<T>, F>
+pub fn run_inline<T, F>(call: F) -> Result<InlineCall<T>, F>
 where
     T: Send + 'static,
     F: FnOnce() -> T + Send + 'static,
@@ -68,7 +68,7 @@ where
         }
     });
     OFFER.with_borrow_mut(|offer| *offer = Some(Offer::Taken(call)));
-    Ok(Here { result })
+    Ok(InlineCall { result })
 }
 
 struct Answer<T> {
@@ -86,11 +86,11 @@ impl<T> Default for Answer<T> {
 }
 
 /// The result of a call by the task's own thread.
-pub struct Here<T> {
+pub struct InlineCall<T> {
     result: Arc<Mutex<Answer<T>>>,
 }
 
-impl<T> Future for Here<T> {
+impl<T> Future for InlineCall<T> {
     type Output = T;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
@@ -340,7 +340,7 @@ mod tests {
         }
     }
 
-    async fn first(flag: Flag, mut call: Here<u32>) -> Option<u32> {
+    async fn first(flag: Flag, mut call: InlineCall<u32>) -> Option<u32> {
         let mut flag = flag;
         std::future::poll_fn(move |context| {
             if Pin::new(&mut flag).poll(context).is_ready() {
@@ -357,7 +357,7 @@ mod tests {
         let task = async move {
             for number in 0..100 {
                 let thread = std::thread::current().id();
-                let call = here(move || (number, std::thread::current().id()));
+                let call = run_inline(move || (number, std::thread::current().id()));
                 let (got, by) = call.unwrap_or_else(|_| panic!("it is possible")).await;
                 told.send((got == number, by == thread)).unwrap();
             }
@@ -366,15 +366,15 @@ mod tests {
         let answers: Vec<_> = answers.iter().collect();
         assert_eq!(answers, vec![(true, true); 100]);
         assert!(!is_possible(), "not on other threads");
-        assert!(here(|| ()).is_err());
+        assert!(run_inline(|| ()).is_err());
     }
 
     #[test]
     fn one_call_in_a_poll() {
         let (told, answers) = channel();
         let task = async move {
-            let one = here(|| 1_u32);
-            let other = here(|| 2_u32);
+            let one = run_inline(|| 1_u32);
+            let other = run_inline(|| 2_u32);
             told.send((one.is_ok(), other.is_err())).unwrap();
             if let Ok(one) = one {
                 assert_eq!(one.await, 1);
@@ -393,7 +393,7 @@ mod tests {
         let flag = Flag::default();
         let given_up = flag.clone();
         let task = async move {
-            let call = here(move || {
+            let call = run_inline(move || {
                 begun.send(()).unwrap();
                 let _ = hangs.recv();
                 7_u32
@@ -401,7 +401,7 @@ mod tests {
             let call = call.unwrap_or_else(|_| panic!("it is possible"));
             told.send(first(given_up, call).await).unwrap();
             // It can block the new thread as well.
-            let call = here(|| 8_u32).unwrap_or_else(|_| panic!("it is possible"));
+            let call = run_inline(|| 8_u32).unwrap_or_else(|_| panic!("it is possible"));
             told.send(Some(call.await)).unwrap();
         };
         assert!(spawn_with("test", Box::pin(task), nothing, patience).is_ok());
@@ -434,7 +434,7 @@ mod tests {
         let given_up = flag.clone();
         let task = async move {
             let thread = std::thread::current().id();
-            let call = here(move || {
+            let call = run_inline(move || {
                 begun.send(()).unwrap();
                 goes.recv().unwrap();
                 7_u32

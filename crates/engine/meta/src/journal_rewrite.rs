@@ -30,7 +30,7 @@ pub(crate) async fn forget_earlier_starts(
     let journal = if journal.is_empty() || !has_room(&store.shared, &journal) {
         journal
     } else {
-        carry(store, journal).await?
+        rewrite_journal(store, journal).await?
     };
     if let Err(error) = store.ship().await {
         tracing::warn!("shipping a checkpoint: {error}");
@@ -41,7 +41,7 @@ pub(crate) async fn forget_earlier_starts(
 
 /// The new entries do not overlap, and have what their file ends up with, so a replay of the old ones and any of the new
 /// ones comes to the same: nothing is lost, or mixed, if the process dies in between.
-async fn carry(
+async fn rewrite_journal(
     store: &MetaStore,
     journal: Vec<JournalEntry>,
 ) -> Result<Vec<JournalEntry>, MetaError> {

@@ -21,15 +21,15 @@ use futures_util::stream::FuturesUnordered;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::extents::{Ahead, Change, Extent, ExtentMap};
+use crate::gc_policy::narrow;
 use crate::types::FsError;
 use crate::volume::{Fs, Shared, meta_error, parse_extent, segment_error};
-use crate::waste::narrow;
 
 /// While segments are rewritten it looks this often how things stand.
 const SURVEY_INTERVAL: Duration = Duration::from_secs(1);
 /// Extents looked at before others get their turn.
 const SCAN_EXTENTS_MAX: usize = 4096;
-/// Extents and bytes relocated in one step, and steps at the same time when it is urgent.
+/// Extents and bytes rewritten in one step, and steps at the same time when it is urgent.
 const STEP_EXTENTS_MAX: usize = 4096;
 const STEP_BYTES: u64 = 4 << 20;
 const URGENT_STEPS_MAX: usize = 3;
@@ -41,7 +41,7 @@ const PATIENT_PAUSES: f64 = 3.0;
 const PATIENT_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Segments that one call rewrites: one pass over all extents finds their records.
-pub const EVACUATE_SEGMENTS_MAX: usize = 64;
+pub const REWRITE_SEGMENTS_MAX: usize = 64;
 
 /// An extent to move, and whose it is.
 struct Victim {
@@ -70,17 +70,21 @@ impl Step {
 impl Fs {
     /// Rewrites the live records of some segments into new ones, which are laid out for the disks that
     /// stay, and deletes the old ones. A segment stays if some of its records are damaged, or if it is
-    /// being written to; at most [`EVACUATE_SEGMENTS_MAX`] at a time.
-    pub async fn evacuate(&self, segments: &[SegmentId], pace: &Pace) -> Result<(), FsError> {
-        let segments = segments.get(..EVACUATE_SEGMENTS_MAX).unwrap_or(segments);
-        self.0.evacuate(segments, pace).await
+    /// being written to; at most [`REWRITE_SEGMENTS_MAX`] at a time.
+    pub async fn rewrite_segments(
+        &self,
+        segments: &[SegmentId],
+        pace: &Pace,
+    ) -> Result<(), FsError> {
+        let segments = segments.get(..REWRITE_SEGMENTS_MAX).unwrap_or(segments);
+        self.0.rewrite_segments(segments, pace).await
     }
 }
 
 impl Shared {
     /// Copies the live records out of segments, whatever they hold, and deletes those that are empty
     /// then. New segments have the code that the disks allow now.
-    pub(crate) async fn evacuate(
+    pub(crate) async fn rewrite_segments(
         self: &Arc<Self>,
         chosen: &[SegmentId],
         pace: &Pace,
@@ -92,7 +96,7 @@ impl Shared {
             .collect();
         let chosen = self.rewrite(chosen, Some(pace)).await?;
         let dead: Vec<SegmentId> = chosen.into_iter().collect();
-        if planted::is(Bug::EvacuationDeletesEarly) {
+        if planted::is(Bug::RewritingDeletesEarly) {
             self.delete_segments(&dead).await?;
         }
         self.remove_dead(&dead).await
@@ -137,7 +141,7 @@ impl Shared {
                     },
                     None => None,
                 };
-                steps.push(self.relocate(done.victims));
+                steps.push(self.rewrite_records(done.victims));
                 let steps_max = if urgency < 1.0 { 1 } else { URGENT_STEPS_MAX };
                 while steps.len() >= steps_max {
                     steps.next().await.unwrap_or(Ok(()))?;
@@ -173,10 +177,10 @@ impl Shared {
     ) -> Result<f64, FsError> {
         let survey = self.tend().await?;
         let (limits, room) = self.limits(survey.live_bytes);
-        let urgency = limits.urgency(survey.waste_bytes);
+        let urgency = limits.urgency(survey.garbage_bytes);
         let live_bytes = |id| self.meta.segment(id).map_or(0, |record| record.live_bytes);
         let left = chosen.iter().map(|id| (*id, live_bytes(*id))).collect();
-        for id in narrow(left, room.relocate_bytes) {
+        for id in narrow(left, room.rewrite_bytes) {
             chosen.remove(&id);
         }
         Ok(urgency)
@@ -225,7 +229,7 @@ impl Shared {
 
     /// Copies the bytes of some extents into new records, and points to those wherever the extents, or
     /// what overwrites have left of them, are still there.
-    async fn relocate(self: &Arc<Self>, victims: Vec<Victim>) -> Result<(), FsError> {
+    async fn rewrite_records(self: &Arc<Self>, victims: Vec<Victim>) -> Result<(), FsError> {
         let compression = self.policy.read().compression;
         let mut moved = Vec::new();
         let mut records = Vec::new();
@@ -258,14 +262,14 @@ impl Shared {
         let code = self.code()?;
         let appended = self
             .segments
-            .append(self.volume, code, Stream::Relocate, records.clone())
+            .append(self.volume, code, Stream::Rewrite, records.clone())
             .await
             .map_err(segment_error)?;
         let mut by_ino: FxHashMap<Ino, Vec<(Extent, Arc<RecordPointer>)>> = FxHashMap::default();
         for ((victim, record), location) in moved.into_iter().zip(&records).zip(&appended.locations)
         {
             self.counters
-                .gc_relocated_bytes
+                .gc_rewritten_bytes
                 .fetch_add(victim.extent.len_bytes(), Ordering::Relaxed);
             by_ino
                 .entry(victim.ino)
@@ -304,7 +308,7 @@ impl Shared {
             state.ticket = ticket;
         }
         drop(appended.pin);
-        if planted::is(Bug::EvacuationDeletesEarly) {
+        if planted::is(Bug::RewritingDeletesEarly) {
             return Ok(());
         }
         self.durable(ticket).await
@@ -352,7 +356,7 @@ fn point_to_copy(
             ) == extent.start - old.start
     };
     let mut left: Vec<Extent> = extents.touching(range).filter(is_left).cloned().collect();
-    if planted::is(Bug::RelocationIgnoresOverwrites) {
+    if planted::is(Bug::RewriteIgnoresOverwrites) {
         left = vec![old.clone()];
     }
     for extent in left {

@@ -1,4 +1,4 @@
-//! The buffers of one row: data units without copying where alignment allows, and parity.
+//! The buffers of one stripe: data units without copying where alignment allows, and parity.
 //!
 //! Owns: turning placed records into what each shard writes. Must not know: disks, segments.
 
@@ -13,22 +13,22 @@ use cairn_erasure::Code;
 use crate::pointer::BLOCK_BYTES;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
-/// Padding at the end of a row is less than one block per unit of the widest code, plus one.
+/// Padding at the end of a stripe is less than one block per unit of the widest code, plus one.
 const ZERO_BLOCKS: usize = 17;
 
 static ZEROS: LazyLock<Bytes> = LazyLock::new(|| AlignedBuf::zeroed(ZERO_BLOCKS * BLOCK).freeze());
 
-/// What each of the N+M shards writes for one row; all have the same length.
+/// What each of the N+M shards writes for one stripe; all have the same length.
 #[derive(Debug)]
-pub(crate) struct RowBuffers {
+pub(crate) struct StripeBuffers {
     pub shards: Vec<Vec<Bytes>>,
 }
 
-impl RowBuffers {
-    /// Builds the row from `records`, each with the offset where it starts, in ascending order.
+impl StripeBuffers {
+    /// Builds the stripe from `records`, each with the offset where it starts, in ascending order.
     pub fn build(code: Code, unit_len_bytes: usize, records: &[(usize, &[Bytes])]) -> Self {
-        let row_len = unit_len_bytes * usize::from(code.data());
-        let runs = aligned_runs(row_len, records);
+        let stripe_len = unit_len_bytes * usize::from(code.data());
+        let runs = aligned_runs(stripe_len, records);
         let mut shards: Vec<Vec<Bytes>> = (0..usize::from(code.data()))
             .map(|unit| slice_runs(&runs, unit * unit_len_bytes..(unit + 1) * unit_len_bytes))
             .collect();
@@ -82,11 +82,11 @@ fn chunk_checksums(parts: &[Bytes], first: usize, chunk_bytes: usize) -> Vec<u32
     checksums
 }
 
-/// The row as buffers that are whole blocks at aligned addresses, one after the other.
+/// The stripe as buffers that are whole blocks at aligned addresses, one after the other.
 ///
 /// Blocks that lie in one part of a record at an aligned address are slices of it; all others are
 /// gathered into fresh buffers.
-fn aligned_runs(row_len: usize, records: &[(usize, &[Bytes])]) -> Vec<Bytes> {
+fn aligned_runs(stripe_len: usize, records: &[(usize, &[Bytes])]) -> Vec<Bytes> {
     let mut placed: Vec<(usize, &Bytes)> = Vec::new();
     for (start, parts) in records {
         let mut at = *start;
@@ -110,13 +110,13 @@ fn aligned_runs(row_len: usize, records: &[(usize, &[Bytes])]) -> Vec<Bytes> {
         done = direct.end;
         gathered = index;
     }
-    if row_len > done {
-        runs.push(gather(done..row_len, &placed[gathered..]));
+    if stripe_len > done {
+        runs.push(gather(done..stripe_len, &placed[gathered..]));
     }
     runs
 }
 
-/// The bytes of the row that `part`, lying at `start`, can give as whole aligned blocks.
+/// The bytes of the stripe that `part`, lying at `start`, can give as whole aligned blocks.
 fn direct_blocks(start: usize, part: &Bytes) -> Option<Range<usize>> {
     let first = start.next_multiple_of(BLOCK);
     let end = (start + part.len()) / BLOCK * BLOCK;
@@ -124,7 +124,7 @@ fn direct_blocks(start: usize, part: &Bytes) -> Option<Range<usize>> {
     (first < end && address.is_multiple_of(BLOCK)).then_some(first..end)
 }
 
-/// A fresh buffer for `range` of the row: what the parts have there, zeros elsewhere.
+/// A fresh buffer for `range` of the stripe: what the parts have there, zeros elsewhere.
 fn gather(range: Range<usize>, placed: &[(usize, &Bytes)]) -> Bytes {
     let overlaps =
         |(start, part): &&(usize, &Bytes)| *start < range.end && start + part.len() > range.start;
@@ -214,19 +214,19 @@ mod tests {
         buf.freeze().slice(shift..)
     }
 
-    fn check(code: Code, unit_len: usize, records: &[(usize, Vec<Bytes>)]) -> RowBuffers {
+    fn check(code: Code, unit_len: usize, records: &[(usize, Vec<Bytes>)]) -> StripeBuffers {
         let placed: Vec<(usize, &[Bytes])> = records
             .iter()
             .map(|(at, parts)| (*at, &parts[..]))
             .collect();
-        let row = RowBuffers::build(code, unit_len, &placed);
+        let stripe = StripeBuffers::build(code, unit_len, &placed);
         let mut want = vec![0; unit_len * usize::from(code.data())];
         for (at, parts) in records {
             let bytes = parts.concat();
             want[*at..*at + bytes.len()].copy_from_slice(&bytes);
         }
-        assert_eq!(row.shards.len(), usize::from(code.total()));
-        let units: Vec<Vec<u8>> = row.shards.iter().map(|parts| parts.concat()).collect();
+        assert_eq!(stripe.shards.len(), usize::from(code.total()));
+        let units: Vec<Vec<u8>> = stripe.shards.iter().map(|parts| parts.concat()).collect();
         assert!(units[..usize::from(code.data())].concat() == want);
         let mut parity = vec![vec![0; unit_len]; usize::from(code.parity())];
         if code.parity() > 0 {
@@ -235,13 +235,13 @@ mod tests {
             cairn_erasure::encode(code, &data, &mut parity);
         }
         assert!(units[usize::from(code.data())..] == parity);
-        for parts in &row.shards {
+        for parts in &stripe.shards {
             assert!(
                 parts.iter().all(|part| is_io_aligned(part)),
                 "goes to O_DIRECT as it is"
             );
         }
-        row
+        stripe
     }
 
     #[test]
@@ -250,34 +250,34 @@ mod tests {
         let records: Vec<(usize, Vec<Bytes>)> = (0..4)
             .map(|i| (i << 20, vec![part(1 << 20, i, true)]))
             .collect();
-        let row = check(code, 1 << 20, &records);
+        let stripe = check(code, 1 << 20, &records);
         for (unit, (_, parts)) in records.iter().enumerate() {
-            assert_eq!(row.shards[unit].len(), 1);
-            assert_eq!(row.shards[unit][0].as_ptr(), parts[0].as_ptr());
+            assert_eq!(stripe.shards[unit].len(), 1);
+            assert_eq!(stripe.shards[unit][0].as_ptr(), parts[0].as_ptr());
         }
     }
 
     #[test]
     fn checksums_are_cut_at_chunks_of_the_shard() {
         let code = Code::new(1, 0).expect("code");
-        let row = check(code, 5 * BLOCK, &[(0, vec![part(5 * BLOCK, 3, false)])]);
-        let bytes = row.shards[0].concat();
+        let stripe = check(code, 5 * BLOCK, &[(0, vec![part(5 * BLOCK, 3, false)])]);
+        let bytes = stripe.shards[0].concat();
         let chunk = 2 * BLOCK as u64;
         let want = |cuts: &[Range<usize>]| -> Vec<u32> {
             cuts.iter()
                 .map(|cut| crc32c(&bytes[cut.start * BLOCK..cut.end * BLOCK]))
                 .collect()
         };
-        assert_eq!(row.checksums(0, chunk), [want(&[0..2, 2..4, 4..5])]);
+        assert_eq!(stripe.checksums(0, chunk), [want(&[0..2, 2..4, 4..5])]);
         assert_eq!(
-            row.checksums(3 * BLOCK as u64, chunk),
+            stripe.checksums(3 * BLOCK as u64, chunk),
             [want(&[0..1, 1..3, 3..5])]
         );
     }
 
     proptest! {
         #[test]
-        fn any_parts_make_the_row(
+        fn any_parts_make_the_stripe(
             data in 1_u8..=5, parity in 0_u8..=2,
             records in proptest::collection::vec((0_usize..20_000, 1_usize..4, any::<bool>(), any::<bool>()), 0..12),
         ) {
