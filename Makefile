@@ -87,22 +87,22 @@ demo: build ## One minute: copy a tree in, kill -9, delete two disks, compare
 	scripts/demo
 
 .PHONY: bench-nfs
-bench-nfs: setup-bench build ## Measure beside NFS-Ganesha and write docs/performance.md
+bench-nfs: setup-bench build ## Measure beside NFS-Ganesha and write docs/results/performance.md
 	cargo build $(CARGO_FLAGS) -p cairn-bench --example nfs_load
 	cargo build --release --locked --manifest-path benches-peers/isal-compare/Cargo.toml
 	scripts/bench-nfs $(BENCH_FLAGS)
 
 .PHONY: bench-peers
-bench-peers: setup-peers build ## Run the suites of `cairn bench` beside NFS-Ganesha and GlusterFS 4+2, into docs/performance.md
+bench-peers: setup-peers build ## Run the suites of `cairn bench` beside NFS-Ganesha and GlusterFS 4+2, into docs/results/performance.md
 	scripts/bench-peers $(BENCH_FLAGS)
 
 .PHONY: bench-reliability
-bench-reliability: setup-bench build ## Measure recovery, reads with disks gone, rebuild, scrub; write docs/reliability.md
+bench-reliability: setup-bench build ## Measure recovery, reads with disks gone, rebuild, scrub; write docs/results/reliability.md
 	cargo build $(CARGO_FLAGS) -p cairn-bench --example nfs_load
 	scripts/bench-reliability $(BENCH_FLAGS)
 
 .PHONY: bench-engine
-bench-engine: setup-bench build ## Run the engine of `cairn bench` beside LOAD=nfsload.c, into docs/performance.md
+bench-engine: setup-bench build ## Run the engine of `cairn bench` beside LOAD=nfsload.c, into docs/results/performance.md
 	cargo build $(CARGO_FLAGS) -p cairn-bench --example nfs_load
 	scripts/bench-engine --write $(if $(LOAD),--load $(LOAD),) $(BENCH_FLAGS)
 

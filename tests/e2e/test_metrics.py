@@ -1,4 +1,4 @@
-"""/metrics under load: all that docs/admin.md lists is there, moves, and says the truth."""
+"""/metrics under load: all that docs/reference/admin.md lists is there, moves, and says the truth."""
 
 import itertools
 import re

@@ -25,7 +25,7 @@ DF_LOOKS_MIN = 21
 DF_LOOK_SECONDS = 0.1
 # What is told was looked at not longer ago.
 DF_AGE_SECONDS_MAX = 0.1
-# docs/operations.md: how long deleting may take to give the space back.
+# docs/guide/operations.md: how long deleting may take to give the space back.
 SPACE_BACK_SECONDS_MAX = 90
 DISKS = 3
 LOOK_SECONDS = 1

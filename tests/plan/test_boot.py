@@ -120,7 +120,7 @@ class Boot(unittest.TestCase):
         self.addCleanup(self.metadata.shutdown)
 
     def package(self):
-        """An archive as docs/deploy.md makes it, in the stand-in's S3."""
+        """An archive as docs/guide/deploy.md makes it, in the stand-in's S3."""
         tree = self.folder / "package"
         kit.run([harness.REPOSITORY / "scripts/install", harness.cairn_path(), "/usr", tree])
         archive = self.folder / "cairn.tar.gz"

@@ -395,7 +395,7 @@ fn agent(corpus: &Corpus) {
     }
 }
 
-/// The examples of docs/planner.md, one of each family, and what else the planner reads.
+/// The examples of docs/guide/planner.md, one of each family, and what else the planner reads.
 fn plans(corpus: &Corpus) {
     let server = r#"family = "nfs-server"
 instance = "d2.8xlarge"

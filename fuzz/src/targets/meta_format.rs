@@ -19,7 +19,7 @@ use crate::records::{
     SegmentRecord,
 };
 
-/// What a record in a log file begins with (docs/formats/metadata.md).
+/// What a record in a log file begins with (docs/reference/formats/metadata.md).
 const RECORD_MAGIC: [u8; 4] = *b"CREC";
 /// Bytes of the input that make one record of a log file, and most of those.
 const PIECE_LEN: usize = 8;

@@ -8,7 +8,7 @@ use crate::records::AppliedRecord;
 use crate::state::descriptor::Descriptor;
 use crate::state::snapshot;
 
-/// Magic and version of both files (docs/formats/metadata.md).
+/// Magic and version of both files (docs/reference/formats/metadata.md).
 const DESCRIPTOR_HEAD: &[u8] = b"CAIRNCKP\0\0\0\x01";
 const SNAPSHOT_HEAD: &[u8] = b"CAIRNMEM\0\0\0\x01";
 

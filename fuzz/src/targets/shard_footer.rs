@@ -11,7 +11,7 @@ use cairn_shard::{
 
 /// Blocks of a shard's file and of its footer.
 const BLOCK_BYTES: usize = 4096;
-/// Places of fields in a trailer (docs/formats/shard.md).
+/// Places of fields in a trailer (docs/reference/formats/shard.md).
 const STRIPE_COUNT_OFFSET: usize = 48;
 const CHECKSUM_COUNT_OFFSET: usize = 52;
 const BODY_CRC_OFFSET: usize = 56;

@@ -521,7 +521,7 @@ impl Inner {
         if gone.health().failed {
             tracing::warn!(
                 disk = label,
-                "the removed disk failed; it is left alone, and has the admin token still: see docs/admin.md before somebody else gets it"
+                "the removed disk failed; it is left alone, and has the admin token still: see docs/reference/admin.md before somebody else gets it"
             );
             return;
         }

@@ -1,4 +1,4 @@
-//! The pool file: which disks and volumes there are. Layout: docs/formats/pool.md.
+//! The pool file: which disks and volumes there are. Layout: docs/reference/formats/pool.md.
 //!
 //! Owns: the state as plain data, its checks, its encoding.
 //! Must not know: I/O; `pool_store` reads and writes it.

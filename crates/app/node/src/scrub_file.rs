@@ -1,4 +1,4 @@
-//! The scrub file of a disk: where the last scrub stands, and what it found. Layout: docs/formats/pool.md.
+//! The scrub file of a disk: where the last scrub stands, and what it found. Layout: docs/reference/formats/pool.md.
 //!
 //! Owns: the state as plain data, its limits, its encoding.
 //! Must not know: I/O, and how a scrub goes; `scrub` does.

@@ -1,6 +1,6 @@
 //! The values of the key space: typed records and their bytes.
 //!
-//! Owns: the byte layout of every value (docs/formats/metadata.md). Pure: no I/O, no clock.
+//! Owns: the byte layout of every value (docs/reference/formats/metadata.md). Pure: no I/O, no clock.
 //! Must not know: keys, the log, which rules of POSIX the fields follow.
 //!
 //! The first byte of a value is its version; a value of a version above the known one is refused,

@@ -7,7 +7,7 @@
 //! Invariant: bytes once written under a [`pointer::Location`] never change; what `append` has
 //! answered is on stable storage with the segment's full protection.
 //!
-//! The byte layout is described in `docs/formats/segment.md`.
+//! The byte layout is described in `docs/reference/formats/segment.md`.
 
 #![forbid(unsafe_code)]
 

@@ -122,7 +122,7 @@ pub enum PointerError {
     Impossible,
 }
 
-/// Appends the bytes of `pointer` to `out`. Layout: `docs/formats/segment.md`, "Record pointer".
+/// Appends the bytes of `pointer` to `out`. Layout: `docs/reference/formats/segment.md`, "Record pointer".
 pub fn encode_pointer(pointer: &RecordPointer, out: &mut Vec<u8>) {
     let location = &pointer.location;
     out.push(POINTER_VERSION << 4 | pointer.codec as u8);

@@ -1,4 +1,4 @@
-//! The footer of a sealed shard. Pure: bytes in, values out. Layout: docs/formats/shard.md.
+//! The footer of a sealed shard. Pure: bytes in, values out. Layout: docs/reference/formats/shard.md.
 //!
 //! A footer is a body (stripe table, checksums) of whole blocks, then a trailer, which is the last
 //! block of the file. All that the trailer says is in its first 64 bytes, within one sector, so a

@@ -1,4 +1,4 @@
-//! The identity file of a disk: which disk of which pool it is. Layout: docs/formats/shard.md.
+//! The identity file of a disk: which disk of which pool it is. Layout: docs/reference/formats/shard.md.
 
 use cairn_base::{AlignedBuf, DiskId, PoolId, Timestamp, crc32c};
 

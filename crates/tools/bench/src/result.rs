@@ -1,4 +1,4 @@
-//! The result of a benchmark, as it is kept in a file (docs/bench.md has the schema in words).
+//! The result of a benchmark, as it is kept in a file (docs/guide/bench.md has the schema in words).
 //!
 //! Owns: the JSON schema and its version, adding up clients, what is derived from samples.
 //! Must not know: engines, suites, how results are shown.

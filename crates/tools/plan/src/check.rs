@@ -39,7 +39,7 @@ pub struct Checked {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{file} is no configuration: {detail}. It needs product, region and [shape]; \
-     docs/planner.md has an example of each family"
+     docs/guide/planner.md has an example of each family"
 )]
 pub struct ConfigError {
     pub file: String,

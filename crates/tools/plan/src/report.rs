@@ -1,6 +1,6 @@
 //! What the planner says: figures with the rules they follow from, a ranking, and what charts show.
 //!
-//! Owns: the JSON schema `cairn-plan/1` (docs/planner.md has it field by field).
+//! Owns: the JSON schema `cairn-plan/1` (docs/guide/planner.md has it field by field).
 //! Must not know: how figures come about, or how they are written for people.
 
 use serde::Serialize;

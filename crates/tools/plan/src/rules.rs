@@ -57,7 +57,7 @@ const CVS: &str =
     "The Real Baseline Performance Story: NetApp Cloud Volumes Service for AWS, August 2019";
 const EC2: &str = "EC2 DescribeInstanceTypes (EbsInfo, NetworkInfo)";
 const EBS: &str = "EC2 user guide, Amazon EBS volume types";
-const CAIRN: &str = "this project: README.md, docs/performance.md";
+const CAIRN: &str = "this project: README.md, docs/results/performance.md";
 
 rules! {
     CAPACITY_RAW = "capacity.raw",

@@ -1,6 +1,6 @@
 //! The bytes of a log file: its header block and the records in it. Pure.
 //!
-//! Owns: layouts and checks (docs/formats/metadata.md). Must not know: disks, which records count.
+//! Owns: layouts and checks (docs/reference/formats/metadata.md). Must not know: disks, which records count.
 //!
 //! ```text
 //! file    | header block 4096 | record | record | ... | whatever the recycled file held |

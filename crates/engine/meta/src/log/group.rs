@@ -1,6 +1,6 @@
 //! A group: the batches of one log record, merged, and its bytes. Pure.
 //!
-//! Owns: the payload of a log record (docs/formats/metadata.md). Must not know: files, waiting.
+//! Owns: the payload of a log record (docs/reference/formats/metadata.md). Must not know: files, waiting.
 
 use bytes::Bytes;
 use cairn_base::{AlignedBuf, Epoch, Generation, Ino, LogPosition};

@@ -1,6 +1,6 @@
 //! The file `checkpoint` of a shipped copy of the state: which files it has, and what is in them.
 //!
-//! Owns: its bytes (docs/formats/metadata.md).
+//! Owns: its bytes (docs/reference/formats/metadata.md).
 //! Must not know: RocksDB, folders, how a copy is made or verified. The fuzzer compiles it alone.
 
 use cairn_base::{Epoch, LogPosition, VolumeId, crc32c};

@@ -1,6 +1,6 @@
 //! Templates that deploy a design: CloudFormation, Terraform (and OpenTofu), cloud-init.
 //!
-//! Owns: what is deployed and how it boots; docs/deploy.md tells it. Templates are data until they are
+//! Owns: what is deployed and how it boots; docs/guide/deploy.md tells it. Templates are data until they are
 //! written, and scripts are files of `templates/` that stand in them unchanged.
 //! Must not know: what a design costs or delivers, files, networks.
 
@@ -120,7 +120,7 @@ pub struct MachineValues {
 /// Where the machine gets Cairn from.
 #[derive(Clone, Debug)]
 pub enum Install {
-    /// An archive of what `make install PREFIX=/usr` installs; docs/deploy.md says how to make it.
+    /// An archive of what `make install PREFIX=/usr` installs; docs/guide/deploy.md says how to make it.
     Package { url: String, sha256: String },
     /// A repository, built at first boot: some ten minutes.
     Source { url: String, reference: String },
@@ -251,7 +251,7 @@ pub fn client(values: &ClientValues) -> Result<Rendered, DeployError> {
         file_name: "client.cloud-init.yaml",
         content: user_data::client(values),
         notices: vec![
-            "Linux only, over NFSv3: docs/nfs.md has the commands for other clients.".to_string(),
+            "Linux only, over NFSv3: docs/reference/nfs.md has the commands for other clients.".to_string(),
         ],
     })
 }

@@ -12,9 +12,7 @@ use cairn_fs::*;
 use cairn_testkit::Crash;
 use proptest::prelude::*;
 
-use world::*;
-
-mod world;
+use crate::world::*;
 
 #[derive(Clone, Debug)]
 enum Step {

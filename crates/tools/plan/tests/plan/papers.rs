@@ -599,7 +599,7 @@ fn data_agrees_with_the_shared_facts() {
             "{name}"
         );
     }
-    let measured: toml::Value = toml::from_str(include_str!("../data/measured.toml")).unwrap();
+    let measured: toml::Value = toml::from_str(include_str!("../../data/measured.toml")).unwrap();
     for (index, row) in rows("/nfs_server/instance_store")
         .iter()
         .chain(&rows("/nfs_server/ebs_measured"))

@@ -3,9 +3,7 @@
 use cairn_fs::*;
 use cairn_testkit::Rng;
 
-use world::*;
-
-mod world;
+use crate::world::*;
 
 const MIB: u64 = 1 << 20;
 const FILE_BYTES: u64 = 32 * MIB;

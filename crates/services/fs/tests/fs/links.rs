@@ -7,9 +7,7 @@ use cairn_base::Ino;
 use cairn_fs::*;
 use cairn_meta::{Batch, InodeRecord, Key};
 
-use world::*;
-
-mod world;
+use crate::world::*;
 
 async fn make_dir(fs: &Fs, dir: Ino, name: &str) -> Result<Ino, FsError> {
     let set = SetAttr::default();

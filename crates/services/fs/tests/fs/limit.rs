@@ -7,9 +7,7 @@ use cairn_base::Ino;
 use cairn_fs::*;
 use futures_util::future::{Either, select};
 
-use world::*;
-
-mod world;
+use crate::world::*;
 
 const MIB: u64 = 1 << 20;
 const LIMIT_BYTES: u64 = 8 * MIB;

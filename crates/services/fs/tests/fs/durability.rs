@@ -12,9 +12,7 @@ use cairn_testkit::{Crash, Fault, FaultRule, OpKind, Pace};
 use futures_util::FutureExt;
 use tokio::sync::Semaphore;
 
-use world::*;
-
-mod world;
+use crate::world::*;
 
 /// The COMMIT put the bytes into the journal with the change time of the record that `set_attr` had
 /// stored since, so that the replay took the record's size, of before the write, for the later one.

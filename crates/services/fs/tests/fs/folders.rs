@@ -6,9 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cairn_base::Ino;
 use cairn_fs::*;
 
-use world::*;
-
-mod world;
+use crate::world::*;
 
 async fn make_file(fs: &Fs, name: &str) -> Ino {
     let mode = CreateMode::Guarded(SetAttr::default());

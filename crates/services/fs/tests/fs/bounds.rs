@@ -8,9 +8,7 @@ use cairn_fs::*;
 use cairn_testkit::Crash;
 use futures_util::poll;
 
-use world::*;
-
-mod world;
+use crate::world::*;
 
 async fn make_file(fs: &Fs, name: &str) -> Ino {
     let made = CreateMode::Guarded(SetAttr::default());

@@ -12,9 +12,7 @@ use cairn_meta::Key;
 use cairn_testkit::{Crash, Fault, FaultRule, MemDisk, OpKind, Recorder, Rng};
 use futures_util::FutureExt;
 
-use world::*;
-
-mod world;
+use crate::world::*;
 
 const MIB: u64 = 1 << 20;
 

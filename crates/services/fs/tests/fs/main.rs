@@ -1,0 +1,11 @@
+//! The file service as its users see it. One binary, so that the engine is linked once.
+
+mod ahead;
+mod bounds;
+mod durability;
+mod folders;
+mod limit;
+mod links;
+mod model;
+mod space;
+mod world;

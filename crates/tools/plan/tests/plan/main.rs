@@ -1,0 +1,6 @@
+//! The planner as its users see it.
+
+mod page;
+mod papers;
+mod ranking;
+mod templates;
