@@ -5,8 +5,8 @@ Owns: where they stand. Must not know: what is in them.
 
 import harness
 
-PATH = harness.REPOSITORY / "docs" / "performance.md"
-RELIABILITY_PATH = harness.REPOSITORY / "docs" / "reliability.md"
+PATH = harness.REPOSITORY / "docs" / "results" / "performance.md"
+RELIABILITY_PATH = harness.REPOSITORY / "docs" / "results" / "reliability.md"
 
 
 def write(target, text, path=PATH):

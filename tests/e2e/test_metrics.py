@@ -18,7 +18,7 @@ RARE = {"cairn_nfs_errors_total"}
 
 def documented():
     """The names in the tables of the manual; `a_{b,c}` is a_b and a_c."""
-    text = (harness.REPOSITORY / "docs" / "admin.md").read_text()
+    text = (harness.REPOSITORY / "docs" / "reference" / "admin.md").read_text()
     names = set()
     for pattern in re.findall(r"`(cairn_[a-z_{},]+)`", text):
         parts = [part.strip("{}").split(",") for part in re.split(r"(\{[^}]*\})", pattern)]
