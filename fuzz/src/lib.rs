@@ -23,7 +23,7 @@ mod bench {
     pub mod agent {
         mod protocol;
         // A target like the others, but its messages can be named only beside them.
-        #[path = "../../../../fuzz/src/targets/bench_agent.rs"]
+        #[path = "../../../../../fuzz/src/targets/bench_agent.rs"]
         pub mod fuzz;
     }
     pub mod fio {
@@ -64,17 +64,11 @@ mod log {
 #[path = "../../crates/engine/shard/src/name.rs"]
 mod name;
 #[allow(dead_code)]
-#[path = "../../crates/app/node/src/pool.rs"]
-mod pool;
-#[allow(dead_code)]
 #[path = "../../crates/edges/admin/src/query.rs"]
 mod query;
 #[allow(dead_code)]
 #[path = "../../crates/engine/meta/src/records.rs"]
 mod records;
-#[allow(dead_code)]
-#[path = "../../crates/app/node/src/scrub_file.rs"]
-mod scrub_file;
 // The generator of the property tests.
 #[path = "../../crates/codecs/nfs/src/source.rs"]
 mod source;

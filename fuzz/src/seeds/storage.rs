@@ -12,19 +12,19 @@ use cairn_shard::{
 };
 
 use super::{Corpus, write};
-use crate::api::ScrubStage;
 use crate::batch::{Fold, JournalEntry};
 use crate::keys::Key;
 use crate::log::format::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term};
 use crate::log::group::Group;
-use crate::pool::{HandleKey, PoolDisk, PoolState, PoolVolume, Stage, encode_pool};
 use crate::records::{
     AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, InodeKind,
     InodeRecord, SegmentRecord,
 };
-use crate::scrub_file::{self, Cursor, Damage, ScrubState};
 use crate::state::descriptor::{Descriptor, FileEntry};
 use crate::state::snapshot;
+use cairn_formats::pool_file::{HandleKey, PoolDisk, PoolState, PoolVolume, Stage, encode_pool};
+use cairn_formats::scrub_file::ScrubStage;
+use cairn_formats::scrub_file::{self, Cursor, Damage, ScrubState};
 
 const CREATED: Timestamp = Timestamp {
     seconds: 1_700_000_000,

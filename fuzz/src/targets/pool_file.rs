@@ -2,7 +2,9 @@
 
 use cairn_base::crc32c;
 
-use crate::pool::{POOL_FILE_LEN_BYTES_MAX, VOLUMES_READ_MAX, decode_pool, encode_pool};
+use cairn_formats::pool_file::{
+    POOL_FILE_LEN_BYTES_MAX, VOLUMES_READ_MAX, decode_pool, encode_pool,
+};
 
 /// Tries one input.
 pub fn run(input: &[u8]) {

@@ -18,7 +18,7 @@ use cairn_segment::DiskStatus;
 use crate::convert;
 use crate::health::{Judgement, Observed, judge};
 use crate::node::{ChangeFailure, Inner, VolumeService};
-use crate::pool::{ChangeError, PoolState, PoolVolume};
+use cairn_formats::pool_file::{ChangeError, PoolState, PoolVolume};
 
 pub struct Controller {
     pub inner: Arc<Inner>,

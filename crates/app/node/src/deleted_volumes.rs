@@ -14,8 +14,8 @@ use cairn_base::disk::Disk;
 use futures_util::future::{Either, select};
 
 use crate::node::Inner;
-use crate::pool::PoolState;
 use crate::watch::HANG_AFTER;
+use cairn_formats::pool_file::PoolState;
 
 /// What is left of a deleted volume is waited for so long, and removed all the same.
 const REMOVE_FILES_MAX: Duration = HANG_AFTER;

@@ -18,9 +18,9 @@ use rustix::process::{Resource, getrlimit};
 use crate::assemble::{Content, Found, Missing, Plan, plan};
 use crate::error::NodeError;
 use crate::folder::{Folder, Looks, no_answer, open_disk};
-use crate::pool::{HandleKey, PoolDisk, PoolState, Stage};
 use crate::pool_store;
 use crate::watch::{HANG_AFTER, Watch};
+use cairn_formats::pool_file::{HandleKey, PoolDisk, PoolState, Stage};
 
 /// Most files that wait for new shards on one disk.
 const SPARES_MAX: usize = 64;
@@ -327,7 +327,7 @@ mod tests {
 
     use super::*;
     use crate::folder::tests::member;
-    use crate::pool::tests::example;
+    use cairn_formats::testing::example_pool as example;
 
     #[tokio::test]
     async fn disks_that_only_an_added_disk_knows_of_are_found() {

@@ -25,9 +25,9 @@ use tokio::sync::watch;
 
 use crate::assemble::Content;
 use crate::error::NodeError;
-use crate::pool::PoolFileError;
 use crate::pool_store;
 use crate::watch::HANG_AFTER;
+use cairn_formats::pool_file::PoolFileError;
 
 /// Names in a data folder that do not make it a used one.
 const HARMLESS: &[&str] = &[
@@ -395,7 +395,7 @@ pub(crate) mod tests {
     use cairn_shard::ShardSettings;
 
     use super::*;
-    use crate::pool::tests::example;
+    use cairn_formats::testing::example_pool as example;
 
     fn real(path: &Path) -> Arc<dyn Disk> {
         RealDisk::open(path, DiskSettings::default()).unwrap()

@@ -27,10 +27,10 @@ use crate::convert;
 use crate::disks::shard_settings;
 use crate::folder::{Folder, is_half_wiped, is_still_there, open_disk, wipe};
 use crate::node::{ChangeFailure, Inner, VolumeService};
-use crate::pool::{PoolDisk, PoolState, PoolVolume};
 use crate::rebuild::Standing;
 use crate::token::TOKEN_NAME;
 use crate::watch::HANG_AFTER;
+use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume};
 
 /// The beginning of an id must be so long to stand for it.
 const ID_DIGITS_MIN: usize = 4;

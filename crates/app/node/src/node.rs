@@ -33,13 +33,13 @@ use crate::error::NodeError;
 use crate::members::FolderWork;
 use crate::metadata::{CLOSE_MAX, OpenAgain};
 use crate::metrics::{Observed, VolumeNumbers};
-use crate::pool::{PoolState, PoolVolume, Stage};
 use crate::pool_store;
 use crate::rebuild::Rebuild;
 use crate::scrub::Scrub;
 use crate::token::OnDisks;
 use crate::totals::{PastTotals, VolumeTotals};
 use crate::watch::Watch;
+use cairn_formats::pool_file::{PoolState, PoolVolume, Stage};
 
 /// The volume that a new pool begins with.
 const FIRST_VOLUME: &str = "main";
@@ -420,7 +420,7 @@ impl Inner {
 
     pub async fn exports_change(
         &self,
-        change: impl FnOnce(&mut PoolState) -> Result<(), crate::pool::ChangeError>,
+        change: impl FnOnce(&mut PoolState) -> Result<(), cairn_formats::pool_file::ChangeError>,
     ) -> Result<(), ChangeFailure> {
         let mut tried = self.begin_change().await?;
         let mut state = PoolState::clone(&self.pool.load());
@@ -731,7 +731,7 @@ impl Inner {
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeFailure {
     #[error(transparent)]
-    Refused(#[from] crate::pool::ChangeError),
+    Refused(#[from] cairn_formats::pool_file::ChangeError),
     #[error("there is no disk \"{0}\" in the pool")]
     NoDisk(String),
     #[error("the volume \"{0}\" is exported")]

@@ -13,7 +13,7 @@ use futures_util::future::join_all;
 
 use crate::assemble::failures_tolerated;
 use crate::error::NodeError;
-use crate::pool::{
+use cairn_formats::pool_file::{
     POOL_FILE_LEN_BYTES_MAX, PoolDisk, PoolFileError, PoolState, decode_pool, encode_pool,
 };
 
@@ -140,7 +140,7 @@ mod tests {
     use cairn_testkit::{Crash, MemDisk, Recorder};
 
     use super::*;
-    use crate::pool::tests::example;
+    use cairn_formats::testing::example_pool as example;
 
     fn disks(count: u128) -> Vec<(DiskId, Arc<dyn Disk>)> {
         (1..=count)

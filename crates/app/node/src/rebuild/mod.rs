@@ -23,7 +23,7 @@ use tokio::sync::{Notify, RwLock};
 
 use crate::metadata::CLOSE_MAX;
 use crate::node::{Inner, VolumeService};
-use crate::pool::PoolVolume;
+use cairn_formats::pool_file::PoolVolume;
 
 mod deferred;
 mod room;
