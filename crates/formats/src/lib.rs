@@ -8,8 +8,15 @@
 
 #![forbid(unsafe_code)]
 
+mod error;
+mod fields;
+pub mod metadata;
+pub mod pointer;
 pub mod pool_file;
 pub mod scrub_file;
 pub mod settings;
+pub mod shard;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+
+pub use error::FormatError;

@@ -1,7 +1,6 @@
 //! The pool file: as it is, and as JSON under a head that fits it.
 
 use cairn_base::crc32c;
-
 use cairn_formats::pool_file::{
     POOL_FILE_LEN_BYTES_MAX, VOLUMES_READ_MAX, decode_pool, encode_pool,
 };

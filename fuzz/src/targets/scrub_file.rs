@@ -1,7 +1,6 @@
 //! The scrub file of a disk: as it is, and as JSON under a head that fits it.
 
 use cairn_base::crc32c;
-
 use cairn_formats::scrub_file::{DAMAGES_MAX, REWRITES_MAX, decode, encode};
 
 /// Longest true count, and what is added to one is far less: nothing may overflow.

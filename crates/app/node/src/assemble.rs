@@ -7,10 +7,10 @@
 use std::collections::BTreeSet;
 
 use cairn_base::DiskId;
+use cairn_formats::pool_file::{PoolDisk, PoolState, Stage};
 use cairn_shard::DiskIdentity;
 
 use crate::pool_store::disks_needed;
-use cairn_formats::pool_file::{PoolDisk, PoolState, Stage};
 
 /// What was found at one data folder.
 #[derive(Clone, Debug)]

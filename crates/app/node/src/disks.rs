@@ -10,6 +10,7 @@ use cairn_base::disk::Disk;
 use cairn_base::env::Env;
 use cairn_base::{DiskId, PoolId, VolumeId};
 use cairn_config::Config;
+use cairn_formats::pool_file::{HandleKey, PoolDisk, PoolState, Stage};
 use cairn_segment::SegmentSettings;
 use cairn_shard::{ShardDisk, ShardError, ShardErrorKind, ShardSettings};
 use futures_util::future::{Either, join_all, select, try_join_all};
@@ -20,7 +21,6 @@ use crate::error::NodeError;
 use crate::folder::{Folder, Looks, no_answer, open_disk};
 use crate::pool_store;
 use crate::watch::{HANG_AFTER, Watch};
-use cairn_formats::pool_file::{HandleKey, PoolDisk, PoolState, Stage};
 
 /// Most files that wait for new shards on one disk.
 const SPARES_MAX: usize = 64;

@@ -15,6 +15,7 @@ use cairn_base::disk::{Disk, DiskError};
 use cairn_base::env::Env;
 use cairn_config::{Config, DiskIo};
 use cairn_disk::{DiskSettings, EngineChoice, RealDisk};
+use cairn_formats::pool_file::PoolFileError;
 use cairn_shard::ShardDisk;
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
@@ -27,7 +28,6 @@ use crate::assemble::Content;
 use crate::error::NodeError;
 use crate::pool_store;
 use crate::watch::HANG_AFTER;
-use cairn_formats::pool_file::PoolFileError;
 
 /// Names in a data folder that do not make it a used one.
 const HARMLESS: &[&str] = &[

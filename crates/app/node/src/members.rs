@@ -15,6 +15,7 @@ use std::time::Duration;
 use cairn_base::DiskId;
 use cairn_base::disk::Disk;
 use cairn_config::DATA_FOLDERS_MAX;
+use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume};
 use cairn_fs::Fs;
 use cairn_shard::ShardDisk;
 use futures_util::future::{Either, select};
@@ -30,7 +31,6 @@ use crate::node::{ChangeFailure, Inner, VolumeService};
 use crate::rebuild::Standing;
 use crate::token::TOKEN_NAME;
 use crate::watch::HANG_AFTER;
-use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume};
 
 /// The beginning of an id must be so long to stand for it.
 const ID_DIGITS_MIN: usize = 4;

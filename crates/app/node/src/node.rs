@@ -16,6 +16,7 @@ use cairn_base::disk::Disk;
 use cairn_base::env::Env;
 use cairn_base::{DiskId, VolumeId};
 use cairn_config::{Config, ExportRule, MemoryBudget, VolumeName, VolumeSettings};
+use cairn_formats::pool_file::{PoolState, PoolVolume, Stage};
 use cairn_fs::{DirtyBudget, Fs, FsSettings};
 use cairn_meta::{MetaCache, MetaError, MetaSettings, MetaStore};
 use cairn_nfs::{Export, Exports, FailedVolume, Volume};
@@ -39,7 +40,6 @@ use crate::scrub::Scrub;
 use crate::token::OnDisks;
 use crate::totals::{PastTotals, VolumeTotals};
 use crate::watch::Watch;
-use cairn_formats::pool_file::{PoolState, PoolVolume, Stage};
 
 /// The volume that a new pool begins with.
 const FIRST_VOLUME: &str = "main";

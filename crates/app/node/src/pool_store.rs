@@ -9,13 +9,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cairn_base::DiskId;
 use cairn_base::disk::{Disk, DiskError, OpenMode};
+use cairn_formats::pool_file::{
+    POOL_FILE_LEN_BYTES_MAX, PoolDisk, PoolFileError, PoolState, decode_pool, encode_pool,
+};
 use futures_util::future::join_all;
 
 use crate::assemble::failures_tolerated;
 use crate::error::NodeError;
-use cairn_formats::pool_file::{
-    POOL_FILE_LEN_BYTES_MAX, PoolDisk, PoolFileError, PoolState, decode_pool, encode_pool,
-};
 
 pub const POOL_NAME: &str = "pool";
 pub const POOL_NAME_NEW: &str = "pool.new";
