@@ -8,8 +8,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod copies;
 mod error;
 mod fields;
+#[cfg(test)]
+mod golden;
 pub mod metadata;
 pub mod pointer;
 pub mod pool_file;
@@ -18,5 +21,7 @@ pub mod settings;
 pub mod shard;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod text_file;
 
 pub use error::FormatError;
+pub use text_file::TextFileError;
