@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use cairn_codec_nfs::mount::{self, MountError};
 use cairn_codec_nfs::v3::{self, Call, ErrorStatus, FileHandle, Procedure, Reply};
 use cairn_codec_rpc::{AcceptStatus, AuthSys, OpaqueAuth, Reader};
-use cairn_nfs::{Export, FailedVolume, HandleKey, Squash, Target, Volume};
+use cairn_exports::{Export, FailedVolume, HandleKey, Squash, Target, Volume};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::common::{Client, KEY, Server, call_bytes, export, rule, user, write_call};
@@ -16,7 +16,7 @@ use crate::common::{Client, KEY, Server, call_bytes, export, rule, user, write_c
 /// All of 127.0.0.0/8 is this machine.
 const INSIDE: &str = "127.0.0.1/32";
 const OUTSIDE: [u8; 4] = [127, 0, 0, 2];
-const NOBODY: u32 = cairn_nfs::ANONYMOUS_ID;
+const NOBODY: u32 = cairn_exports::ANONYMOUS_ID;
 /// A test that would wait for ever fails after this.
 const PATIENCE: Duration = Duration::from_secs(60);
 
