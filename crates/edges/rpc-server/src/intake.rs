@@ -1,8 +1,7 @@
 //! What a connection receives: bytes in, in pieces of any size; calls out, in order.
 //!
-//! Owns: the input buffer, record marks, the limits of records, receiving the payload of a large WRITE
-//! where it shall stay.
-//! Must not know: sockets, the runtime, what calls mean beyond recognising a WRITE, who may do what.
+//! Owns: the input buffer, record marks, the limits of records, receiving a large payload where it will stay.
+//! Must not know: sockets, the runtime, what calls mean, who may do what. The [`Gate`] knows the last two.
 //! Invariant: where the stream was cut into reads changes no call, no answer and no error.
 //!
 //! The caller asks [`Intake::next`] until it is starved, then reads once into [`Intake::space`], and again.
@@ -12,51 +11,83 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use cairn_base::buf::AlignedFill;
-use cairn_codec_nfs::v3;
 use cairn_codec_rpc::record::FRAGMENT_COUNT_MAX;
 use cairn_codec_rpc::rpc::{CALL_HEADER_LEN_BYTES_MAX, decode_call};
-use cairn_codec_rpc::{DecodeError, FragmentHeader, Incoming, Reader, xdr};
+use cairn_codec_rpc::{CallHeader, DecodeError, FragmentHeader, Incoming, Reader, xdr};
 
-/// Longest record that is taken: a WRITE of 1 MiB with the longest header, and room to spare.
+/// Longest record that is accepted: a payload of 1 MiB with the longest header, and room to spare.
 pub const RECORD_LEN_BYTES_MAX: u32 = (1 << 20) + 4096;
-/// Records that are not a WRITE must fit in here, and there is no longer legal one.
+/// A record whose payload is not received in place must fit in here.
 pub const INPUT_LEN_BYTES: usize = 64 << 10;
-/// A WRITE of at least this size is received directly into its payload buffer.
-pub const DIRECT_LEN_BYTES_MIN: usize = 32 << 10;
-/// How much is read after a WRITE of that kind: enough for the head of the next one, and little of
-/// its payload, which would have to be copied.
+/// The payload of a record of at least this size is received in place.
+pub const LARGE_LEN_BYTES_MIN: usize = 32 << 10;
+/// How much is read after a large payload: enough for the head of the next one, and little of its
+/// payload, which would have to be copied.
 const PEEK_LEN_BYTES: usize = 512;
-/// The head of a WRITE is in the first so many bytes of its record.
-const WRITE_HEAD_LEN_BYTES_MAX: usize = CALL_HEADER_LEN_BYTES_MAX + v3::WRITE_PREFIX_LEN_BYTES_MAX;
+/// What comes before the payload of a large record must end within its first so many bytes.
+pub const HEAD_LEN_BYTES_MAX: usize = 4096;
+/// What comes after it, its padding included, must be no more than this.
+pub const TAIL_LEN_BYTES_MAX: usize = 4096;
 
-const _: () = assert!(DIRECT_LEN_BYTES_MIN < INPUT_LEN_BYTES);
-const _: () = assert!(WRITE_HEAD_LEN_BYTES_MAX < DIRECT_LEN_BYTES_MIN);
+const _: () = assert!(LARGE_LEN_BYTES_MIN < INPUT_LEN_BYTES);
+const _: () = assert!(HEAD_LEN_BYTES_MAX < LARGE_LEN_BYTES_MIN);
+const _: () = assert!(CALL_HEADER_LEN_BYTES_MAX < HEAD_LEN_BYTES_MAX);
+const _: () = assert!(TAIL_LEN_BYTES_MAX < INPUT_LEN_BYTES);
 
-/// What the rest of the server has to say about a record before it is whole.
+/// What the rest of the server says about a record before it is whole.
 pub trait Gate {
     /// What goes to the client instead of a result.
     type Answer;
+    /// A call whose payload is being received.
+    type Large;
 
-    /// Whether any export lets this client in. Those that none does get no room for a large record.
+    /// Whether this client may use anything here. A stranger gets no room for a large record.
     fn is_let_in(&self) -> bool;
 
-    /// The answer to a WRITE to what this client may not use: its payload need not be kept.
-    fn refuse_write(&self, xid: u32, file: &v3::FileHandle) -> Option<Self::Answer>;
+    /// What becomes of a large record: `args` is what has come of the `args_len_bytes` that follow its header.
+    fn begin_large(
+        &mut self,
+        call: &CallHeader<'_>,
+        args: &[u8],
+        args_len_bytes: usize,
+    ) -> Verdict<Self::Answer, Self::Large>;
 
     /// The answer to a call that cannot be read.
     fn garbage(&self, xid: u32) -> Self::Answer;
 }
 
+/// What becomes of a large record.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Verdict<A, L> {
+    /// That cannot be said yet. Counts as [`Self::Ordinary`] once [`HEAD_LEN_BYTES_MAX`] bytes of the record are there.
+    NeedsMore,
+    /// It has no payload to receive in place. It is taken as a whole, or is garbage if it does not fit in the
+    /// input buffer.
+    Ordinary,
+    /// The payload is received in place, and then goes to `call`.
+    Payload {
+        call: L,
+        /// From the first byte of the arguments; must lie in those that have come.
+        payload_start: usize,
+        /// Without padding.
+        payload_len_bytes: usize,
+    },
+    /// The rest of it is skipped as it comes.
+    Refused(A),
+}
+
 /// What came of the bytes so far.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Step<'a, A> {
+pub enum Step<'a, A, L> {
     /// More bytes are needed.
     Starved,
-    /// A record that is whole. If it is a WRITE whose payload was received apart, `payload` is that, and
-    /// `record` ends where it would begin.
-    Call {
-        record: Cow<'a, [u8]>,
-        payload: Option<Bytes>,
+    /// A whole record.
+    Call(Cow<'a, [u8]>),
+    /// A large record: its call, its payload, and what followed the payload and its padding.
+    Large {
+        call: L,
+        payload: Bytes,
+        tail: &'a [u8],
     },
     /// A record that was not kept is over; this is the answer to it.
     Skipped(A),
@@ -64,24 +95,24 @@ pub enum Step<'a, A> {
 
 /// Where the next bytes go.
 pub enum Space<'a> {
-    /// The payload of a WRITE: what is read into its spare part is to be counted there.
+    /// A large payload: what is read into its spare part is counted there.
     Payload(&'a mut AlignedFill),
-    /// The input buffer, of which at least one byte is free; [`Intake::received`] is to be told.
+    /// The input buffer, of which at least one byte is free; [`Intake::received`] must be told.
     Input(&'a mut [u8]),
 }
 
-/// What of a record is being received.
-enum Receiving<A> {
+/// What is being received of a record.
+enum Receiving<A, L> {
     /// The next bytes in the input buffer are a fragment header.
     Next,
-    /// The payload of a WRITE.
+    /// A large payload.
     Payload {
-        /// The record up to the payload.
-        head: Vec<u8>,
+        call: L,
         payload: AlignedFill,
         padding_bytes: usize,
+        tail_bytes: usize,
     },
-    /// A record too long for anything but a WRITE that is none, or is refused; answered when it is over.
+    /// A record that is refused, or does not fit anywhere; answered when it is over.
     Skip { left_bytes: usize, answer: A },
     /// A record of several fragments.
     Fragments {
@@ -102,26 +133,28 @@ enum Begun {
     Receiving,
 }
 
-/// Whether the payload of a record can be received apart.
-enum Direct {
-    Begun,
+/// What came of asking the gate about a large record.
+enum Large {
+    /// The rest of it is received in another way.
+    Receiving,
     NeedsMore,
-    NotWrite,
+    /// An ordinary record; its number, if its header could be read.
+    Ordinary(Result<u32, DecodeError>),
 }
 
-/// The bytes of one connection that came and are not taken. `A` is what records that are not kept are
-/// answered with.
-pub struct Intake<A> {
+/// The bytes of one connection that have come and were not taken. `A` answers records that are not kept, `L` is a
+/// call that waits for its payload.
+pub struct Intake<A, L> {
     input: Box<[u8]>,
     /// The bytes of `input` that are there and not taken.
     start: usize,
     end: usize,
-    receiving: Receiving<A>,
-    /// The last record was a WRITE with a large payload.
+    receiving: Receiving<A, L>,
+    /// The last record had a large payload.
     peek: bool,
 }
 
-impl<A> Default for Intake<A> {
+impl<A, L> Default for Intake<A, L> {
     fn default() -> Self {
         Self {
             input: vec![0; INPUT_LEN_BYTES].into_boxed_slice(),
@@ -133,7 +166,7 @@ impl<A> Default for Intake<A> {
     }
 }
 
-impl<A> Intake<A> {
+impl<A, L> Intake<A, L> {
     /// Bytes held for a record that is not whole, besides the input buffer.
     pub fn held_bytes(&self) -> usize {
         match &self.receiving {
@@ -148,7 +181,7 @@ impl<A> Intake<A> {
         !matches!(self.receiving, Receiving::Next) || self.start < self.end
     }
 
-    /// Whether [`Self::next`] would begin a record. Whoever is at a limit does not ask it then.
+    /// Whether [`Self::next`] would begin a record. A caller at its limit does not call it then.
     #[inline]
     pub fn is_at_record(&self) -> bool {
         matches!(self.receiving, Receiving::Next)
@@ -159,7 +192,10 @@ impl<A> Intake<A> {
     ///
     /// An error means that the stream is lost: the caller must close it and call no more.
     #[inline]
-    pub fn next<G: Gate<Answer = A>>(&mut self, gate: &G) -> Result<Step<'_, A>, DecodeError> {
+    pub fn next<G: Gate<Answer = A, Large = L>>(
+        &mut self,
+        gate: &mut G,
+    ) -> Result<Step<'_, A, L>, DecodeError> {
         loop {
             match &mut self.receiving {
                 Receiving::Next => {
@@ -171,29 +207,30 @@ impl<A> Intake<A> {
                         Begun::NeedsMore => return Ok(Step::Starved),
                         Begun::Receiving => {}
                         Begun::Whole(record) => {
-                            return Ok(Step::Call {
-                                record: Cow::Borrowed(&self.input[record]),
-                                payload: None,
-                            });
+                            return Ok(Step::Call(Cow::Borrowed(&self.input[record])));
                         }
                     }
                 }
                 Receiving::Payload {
                     payload,
                     padding_bytes,
+                    tail_bytes,
                     ..
                 } => {
                     self.start += payload.fill_from(&self.input[self.start..self.end]);
-                    if payload.missing_bytes() > 0 || self.end - self.start < *padding_bytes {
+                    let behind_bytes = *padding_bytes + *tail_bytes;
+                    if payload.missing_bytes() > 0 || self.end - self.start < behind_bytes {
                         return Ok(Step::Starved);
                     }
-                    self.start += *padding_bytes;
+                    let tail = self.start + *padding_bytes..self.start + behind_bytes;
+                    self.start += behind_bytes;
                     self.peek = true;
                     let whole = std::mem::replace(&mut self.receiving, Receiving::Next);
-                    if let Receiving::Payload { head, payload, .. } = whole {
-                        return Ok(Step::Call {
-                            record: Cow::Owned(head),
-                            payload: Some(payload.finish().freeze()),
+                    if let Receiving::Payload { call, payload, .. } = whole {
+                        return Ok(Step::Large {
+                            call,
+                            payload: payload.finish().freeze(),
+                            tail: &self.input[tail],
                         });
                     }
                 }
@@ -214,18 +251,15 @@ impl<A> Intake<A> {
                         return Ok(Step::Starved);
                     }
                     if let Some(assembled) = self.take_assembled() {
-                        return Ok(Step::Call {
-                            record: Cow::Owned(assembled),
-                            payload: None,
-                        });
+                        return Ok(Step::Call(Cow::Owned(assembled)));
                     }
                 }
             }
         }
     }
 
-    /// Where the next read goes: into the payload if one is being received. To be asked when
-    /// [`Self::next`] is starved.
+    /// Where the next read goes: into the payload if one is being received. Ask this when [`Self::next`] is
+    /// starved.
     #[inline]
     pub fn space(&mut self) -> Space<'_> {
         if let Receiving::Payload { payload, .. } = &mut self.receiving
@@ -248,7 +282,7 @@ impl<A> Intake<A> {
         Space::Input(free)
     }
 
-    /// So many bytes were read to the front of the free part of the input buffer.
+    /// Counts bytes that were read to the front of the free part of the input buffer.
     #[inline]
     pub fn received(&mut self, len_bytes: usize) {
         assert!(len_bytes <= self.input.len() - self.end);
@@ -256,10 +290,10 @@ impl<A> Intake<A> {
     }
 
     /// Looks at the record whose first fragment has `header`.
-    fn begin_record<G: Gate<Answer = A>>(
+    fn begin_record<G: Gate<Answer = A, Large = L>>(
         &mut self,
         header: FragmentHeader,
-        gate: &G,
+        gate: &mut G,
     ) -> Result<Begun, DecodeError> {
         check_len(u64::from(header.len_bytes), RECORD_LEN_BYTES_MAX)?;
         let record_start = self.start + FragmentHeader::LEN_BYTES;
@@ -276,11 +310,12 @@ impl<A> Intake<A> {
         }
         let len_bytes = header.len_bytes as usize;
         let there = self.end - record_start;
-        if len_bytes >= DIRECT_LEN_BYTES_MIN {
-            match self.begin_payload(record_start, len_bytes, gate) {
-                Direct::Begun => return Ok(Begun::Receiving),
-                Direct::NeedsMore => return Ok(Begun::NeedsMore),
-                Direct::NotWrite => {}
+        let mut header = None;
+        if len_bytes >= LARGE_LEN_BYTES_MIN {
+            match self.begin_large(record_start, len_bytes, gate) {
+                Large::Receiving => return Ok(Begun::Receiving),
+                Large::NeedsMore => return Ok(Begun::NeedsMore),
+                Large::Ordinary(xid) => header = Some(xid),
             }
         }
         if there >= len_bytes {
@@ -289,80 +324,82 @@ impl<A> Intake<A> {
             self.peek = false;
             return Ok(Begun::Whole(record_start..record_end));
         }
-        if FragmentHeader::LEN_BYTES + len_bytes > self.input.len() {
-            let mut from = Reader::new(&self.input[record_start..self.end]);
-            let xid = match decode_call(&mut from) {
-                Ok(Incoming::Call(call)) => call.xid,
-                Ok(Incoming::Refused { xid, .. }) => xid,
-                Err(DecodeError::Truncated) if there < CALL_HEADER_LEN_BYTES_MAX => {
-                    return Ok(Begun::NeedsMore);
-                }
-                Err(error) => return Err(error),
-            };
+        if FragmentHeader::LEN_BYTES + len_bytes > self.input.len()
+            && let Some(xid) = header
+        {
             self.start = record_start;
             self.receiving = Receiving::Skip {
                 left_bytes: len_bytes,
-                answer: gate.garbage(xid),
+                answer: gate.garbage(xid?),
             };
             return Ok(Begun::Receiving);
         }
         Ok(Begun::NeedsMore)
     }
 
-    /// If the record is a WRITE, prepares to receive its payload apart.
-    fn begin_payload<G: Gate<Answer = A>>(
+    /// Asks the gate about a large record.
+    fn begin_large<G: Gate<Answer = A, Large = L>>(
         &mut self,
         record_start: usize,
         len_bytes: usize,
-        gate: &G,
-    ) -> Direct {
+        gate: &mut G,
+    ) -> Large {
         let there = &self.input[record_start..self.end];
         let there = there.get(..len_bytes).unwrap_or(there);
-        let needs_more = match there.len() < WRITE_HEAD_LEN_BYTES_MAX {
-            true => Direct::NeedsMore,
-            false => Direct::NotWrite,
-        };
+        let may_need_more = there.len() < HEAD_LEN_BYTES_MAX;
         let mut from = Reader::new(there);
-        let xid = match decode_call(&mut from) {
-            Ok(Incoming::Call(call)) => {
-                let what = (call.program, call.version, call.procedure);
-                if what != (v3::PROGRAM, v3::VERSION, v3::Procedure::Write.number()) {
-                    return Direct::NotWrite;
-                }
-                call.xid
+        let call = match decode_call(&mut from) {
+            Ok(Incoming::Call(call)) => call,
+            Ok(Incoming::Refused { xid, .. }) => return Large::Ordinary(Ok(xid)),
+            Err(DecodeError::Truncated) if may_need_more => return Large::NeedsMore,
+            Err(error) => return Large::Ordinary(Err(error)),
+        };
+        let args = from.rest();
+        let args_start = there.len() - args.len();
+        let args_len_bytes = len_bytes - args_start;
+        match gate.begin_large(&call, args, args_len_bytes) {
+            Verdict::NeedsMore if may_need_more => Large::NeedsMore,
+            Verdict::NeedsMore | Verdict::Ordinary => Large::Ordinary(Ok(call.xid)),
+            Verdict::Refused(answer) => {
+                self.start = record_start;
+                self.receiving = Receiving::Skip {
+                    left_bytes: len_bytes,
+                    answer,
+                };
+                Large::Receiving
             }
-            Err(DecodeError::Truncated) => return needs_more,
-            Ok(Incoming::Refused { .. }) | Err(_) => return Direct::NotWrite,
-        };
-        let prefix = match v3::decode_write_prefix(from.rest()) {
-            Ok(Some(prefix)) => prefix,
-            Ok(None) => return needs_more,
-            Err(_) => return Direct::NotWrite,
-        };
-        let payload_len = prefix.data_len_bytes as usize;
-        let payload_start = there.len() - from.rest().len() + prefix.data_offset;
-        if payload_start + xdr::padded_len(payload_len) != len_bytes {
-            return Direct::NotWrite;
+            Verdict::Payload {
+                call: large,
+                payload_start,
+                payload_len_bytes,
+            } => {
+                assert!(payload_start <= args.len());
+                let behind_bytes = (args_len_bytes - payload_start).checked_sub(payload_len_bytes);
+                let padding_bytes = xdr::padding(payload_len_bytes).len();
+                let tail_bytes = behind_bytes.and_then(|bytes| bytes.checked_sub(padding_bytes));
+                // The tail waits in the input buffer until it is whole.
+                let Some(tail_bytes) =
+                    tail_bytes.filter(|bytes| padding_bytes + bytes <= TAIL_LEN_BYTES_MAX)
+                else {
+                    return Large::Ordinary(Ok(call.xid));
+                };
+                self.receiving = Receiving::Payload {
+                    call: large,
+                    payload: AlignedFill::new(payload_len_bytes),
+                    padding_bytes,
+                    tail_bytes,
+                };
+                self.start = record_start + args_start + payload_start;
+                Large::Receiving
+            }
         }
-        if let Some(answer) = gate.refuse_write(xid, &prefix.head.file) {
-            self.start = record_start;
-            self.receiving = Receiving::Skip {
-                left_bytes: len_bytes,
-                answer,
-            };
-            return Direct::Begun;
-        }
-        self.receiving = Receiving::Payload {
-            head: there[..payload_start].to_vec(),
-            payload: AlignedFill::new(payload_len),
-            padding_bytes: xdr::padding(payload_len).len(),
-        };
-        self.start = record_start + payload_start;
-        Direct::Begun
     }
 
     /// Moves input into a record of several fragments; `false` when there is none left.
-    fn take_fragments<G: Gate<Answer = A>>(&mut self, gate: &G) -> Result<bool, DecodeError> {
+    fn take_fragments<G: Gate<Answer = A, Large = L>>(
+        &mut self,
+        gate: &G,
+    ) -> Result<bool, DecodeError> {
         let Receiving::Fragments {
             assembled,
             left_bytes,
@@ -417,8 +454,7 @@ impl<A> Intake<A> {
     }
 }
 
-/// A record of several fragments is held while it comes: whom no export lets in gets no room for a
-/// large one.
+/// A record of several fragments is held while it comes, so a stranger gets no room for a large one.
 fn check_fragments_len<G: Gate>(len_bytes: u64, gate: &G) -> Result<(), DecodeError> {
     match gate.is_let_in() {
         true => check_len(len_bytes, RECORD_LEN_BYTES_MAX),
@@ -436,7 +472,5 @@ fn check_len(len_bytes: u64, len_bytes_max: u32) -> Result<(), DecodeError> {
     Ok(())
 }
 
-// By path, so that rustfmt finds it too from the fuzzers, which compile this file in.
 #[cfg(test)]
-#[path = "intake/tests.rs"]
 mod tests;

@@ -1,4 +1,4 @@
-//! Counters of the server.
+//! Counters of NFS requests.
 //!
 //! Owns: what is counted, and the names under which Prometheus sees it.
 //! Must not know: connections, requests.
@@ -6,14 +6,14 @@
 //! Each thread counts in memory of its own with plain loads and stores: a request pays a few
 //! nanoseconds, no lock and no cache line that another core writes.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cairn_codec_nfs::v3::{ErrorStatus, Procedure};
+use cairn_rpc_server::metric_families::{Row, counter, desc, family, labelled};
 use prometheus::core::{Collector, Desc};
-use prometheus::proto::{Bucket, Histogram, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::proto::{Bucket, Histogram, MetricFamily, MetricType};
 
 /// Latency buckets end at 8 us, 16 us, and so on up to 2^BUCKET_LAST us, about 8 s.
 const BUCKET_FIRST_LOG2: u32 = 3;
@@ -56,86 +56,70 @@ struct ThreadCounts {
     written_bytes: Count,
 }
 
-/// A struct of values of one type, each with the name and the help of its metric.
-macro_rules! metrics {
-    ($(#[$meta:meta])* pub struct $struct:ident of $type:ty {
-        $($field:ident = $name:literal: $help:literal,)*
-    }) => {
-        $(#[$meta])*
-        pub struct $struct {
-            $(#[doc = $help] pub $field: $type,)*
-        }
-
-        impl $struct {
-            fn rows(&self) -> Vec<(&'static str, &'static str, &$type)> {
-                vec![$(($name, $help, &self.$field),)*]
-            }
-        }
-    };
+/// Values that are asked for when metrics are read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Gauges {
+    pub duplicates: u64,
+    pub duplicates_max: u64,
+    pub duplicate_bytes: u64,
+    pub mounts: u64,
+    pub mounts_max: u64,
 }
 
-metrics! {
-    /// Things that happen rarely; counted by whoever sees them.
-    #[derive(Default)]
-    pub struct Events of AtomicU64 {
-        connections_accepted = "cairn_nfs_connections_accepted_total":
-            "Connections that were let in",
-        connections_refused = "cairn_nfs_connections_refused_total":
-            "Connections over the limits",
-        connections_broken = "cairn_nfs_connections_broken_total":
-            "Connections closed because of what came in over them",
-        connections_stalled = "cairn_nfs_connections_stalled_total":
-            "Connections closed because half a request or unread replies made no progress",
-        requests_denied = "cairn_nfs_requests_denied_total":
-            "Requests with credentials that are not taken, or for volumes not exported to them",
-        requests_garbage = "cairn_nfs_requests_garbage_total":
-            "Requests whose arguments could not be read",
-        requests_unknown = "cairn_nfs_requests_unknown_total":
-            "Requests for programs, versions or procedures that are not served",
-        requests_other = "cairn_nfs_requests_other_total":
-            "MOUNT, NLM, PORTMAP and rpcbind requests",
-        duplicates_answered = "cairn_nfs_duplicates_answered_total":
-            "Requests sent again and answered from memory",
-        locks_refused = "cairn_nfs_locks_refused_total":
-            "Locks that clients asked for and did not get: they are not supported",
-    }
-}
-
-impl Events {
-    pub fn count(event: &AtomicU64) {
-        event.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-metrics! {
-    /// Values that are asked for when metrics are read.
-    #[derive(Clone, Copy, Debug, Default)]
-    pub struct Gauges of u64 {
-        connections = "cairn_nfs_connections": "Connections",
-        connections_max = "cairn_nfs_connections_max": "Limit of connections",
-        held_bytes = "cairn_nfs_held_bytes": "Payloads and replies in memory",
-        held_bytes_max = "cairn_nfs_held_bytes_max": "Limit of payloads and replies in memory",
-        duplicates = "cairn_nfs_duplicates": "Replies kept for requests sent again",
-        duplicates_max = "cairn_nfs_duplicates_max": "Limit of replies kept",
-        duplicate_bytes = "cairn_nfs_duplicate_bytes": "Size of the replies kept",
-        mounts = "cairn_nfs_mounts": "Mounts remembered",
-        mounts_max = "cairn_nfs_mounts_max": "Limit of mounts remembered",
+impl Gauges {
+    fn rows(&self) -> Vec<Row> {
+        vec![
+            Row::new(
+                "cairn_nfs_duplicates",
+                "Replies kept for requests sent again",
+                self.duplicates,
+            ),
+            Row::new(
+                "cairn_nfs_duplicates_max",
+                "Limit of replies kept",
+                self.duplicates_max,
+            ),
+            Row::new(
+                "cairn_nfs_duplicate_bytes",
+                "Size of the replies kept",
+                self.duplicate_bytes,
+            ),
+            Row::new("cairn_nfs_mounts", "Mounts remembered", self.mounts),
+            Row::new(
+                "cairn_nfs_mounts_max",
+                "Limit of mounts remembered",
+                self.mounts_max,
+            ),
+        ]
     }
 }
 
 type GaugeSource = Box<dyn Fn() -> Gauges + Send + Sync>;
 
-pub struct Metrics {
+pub struct ProcedureMetrics {
     threads: Vec<ThreadCounts>,
-    pub events: Events,
+    /// These are rare, so all threads share them.
+    duplicates_answered: AtomicU64,
+    locks_refused: AtomicU64,
 }
 
-impl Metrics {
+impl ProcedureMetrics {
     pub fn new(thread_count: usize) -> Self {
         Self {
             threads: (0..thread_count).map(|_| ThreadCounts::default()).collect(),
-            events: Events::default(),
+            duplicates_answered: AtomicU64::new(0),
+            locks_refused: AtomicU64::new(0),
         }
+    }
+
+    /// Counts a request that was sent again and answered from memory.
+    pub fn count_duplicate(&self) {
+        self.duplicates_answered.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a lock that was refused; returns how many there were.
+    pub fn count_lock_refused(&self) -> u64 {
+        self.locks_refused.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Counts a request that was answered. Only for the thread of this number.
@@ -144,7 +128,7 @@ impl Metrics {
         thread: usize,
         procedure: Procedure,
         elapsed: Duration,
-        error: Option<ErrorStatus>,
+        failure: Option<u32>,
     ) {
         let Some(thread) = self.threads.get(thread) else {
             return;
@@ -153,6 +137,7 @@ impl Metrics {
         let nanos = elapsed.as_nanos() as u64;
         counts.latency[bucket(nanos)].add(1);
         counts.latency_sum_ns.add(nanos);
+        let error = failure.and_then(ErrorStatus::from_u32);
         if let Some(index) = error.and_then(|error| ErrorStatus::ALL.binary_search(&error).ok()) {
             thread.errors[index].add(1);
         }
@@ -194,9 +179,9 @@ fn bucket(nanos: u64) -> usize {
     (log2.saturating_sub(BUCKET_FIRST_LOG2) as usize).min(BUCKET_COUNT)
 }
 
-/// Shows [`Metrics`] to Prometheus.
-pub struct MetricsCollector {
-    metrics: Arc<Metrics>,
+/// Shows [`ProcedureMetrics`] to Prometheus.
+pub struct ProcedureCollector {
+    metrics: Arc<ProcedureMetrics>,
     gauges: GaugeSource,
     descs: Vec<Desc>,
 }
@@ -210,19 +195,13 @@ const ERRORS: (&str, &str) = (
     "NFS requests that failed, by status",
 );
 
-impl MetricsCollector {
-    pub fn new(metrics: Arc<Metrics>, gauges: GaugeSource) -> Self {
-        let desc = |(name, help): (&str, &str), labels: &[&str]| {
-            let labels = labels.iter().map(|label| (*label).to_owned()).collect();
-            Desc::new(name.to_owned(), help.to_owned(), labels, HashMap::new())
-                .expect("the names of metrics are valid")
-        };
-        let mut descs = vec![desc(REQUESTS, &["procedure"]), desc(ERRORS, &["status"])];
-        let no_gauges = Gauges::default();
-        let counters = Self::counters(&metrics).into_iter();
-        let gauge_rows = no_gauges.rows().into_iter();
-        descs.extend(counters.map(|(name, help, _)| desc((name, help), &[])));
-        descs.extend(gauge_rows.map(|(name, help, _)| desc((name, help), &[])));
+impl ProcedureCollector {
+    pub fn new(metrics: Arc<ProcedureMetrics>, gauges: GaugeSource) -> Self {
+        let labelled = |(name, help): (&str, &str), label: &str| desc(name, help, &[label]);
+        let mut descs = vec![labelled(REQUESTS, "procedure"), labelled(ERRORS, "status")];
+        let rows = Self::counters(&metrics).into_iter();
+        let rows = rows.chain(Gauges::default().rows());
+        descs.extend(rows.map(|row| row.desc()));
         Self {
             metrics,
             gauges,
@@ -230,24 +209,29 @@ impl MetricsCollector {
         }
     }
 
-    fn counters(metrics: &Metrics) -> Vec<(&'static str, &'static str, u64)> {
-        let read = metrics.sum(|thread| &thread.read_bytes);
-        let written = metrics.sum(|thread| &thread.written_bytes);
-        let mut rows = vec![
-            (
+    fn counters(metrics: &ProcedureMetrics) -> Vec<Row> {
+        vec![
+            Row::new(
                 "cairn_nfs_read_bytes_total",
                 "Bytes that READ returned",
-                read,
+                metrics.sum(|thread| &thread.read_bytes),
             ),
-            (
+            Row::new(
                 "cairn_nfs_written_bytes_total",
                 "Bytes that WRITE took",
-                written,
+                metrics.sum(|thread| &thread.written_bytes),
             ),
-        ];
-        let events = metrics.events.rows().into_iter();
-        rows.extend(events.map(|(name, help, event)| (name, help, event.load(Ordering::Relaxed))));
-        rows
+            Row::new(
+                "cairn_nfs_duplicates_answered_total",
+                "Requests sent again and answered from memory",
+                metrics.duplicates_answered.load(Ordering::Relaxed),
+            ),
+            Row::new(
+                "cairn_nfs_locks_refused_total",
+                "Locks that clients asked for and did not get: they are not supported",
+                metrics.locks_refused.load(Ordering::Relaxed),
+            ),
+        ]
     }
 
     fn latencies(&self) -> MetricFamily {
@@ -278,7 +262,8 @@ impl MetricsCollector {
             metric.set_histogram(histogram);
             metric
         });
-        family(REQUESTS, MetricType::HISTOGRAM, metrics.collect())
+        let (name, help) = REQUESTS;
+        family(name, help, MetricType::HISTOGRAM, metrics.collect())
     }
 
     fn errors(&self) -> MetricFamily {
@@ -294,11 +279,12 @@ impl MetricsCollector {
                 metric
             })
             .collect();
-        family(ERRORS, MetricType::COUNTER, metrics)
+        let (name, help) = ERRORS;
+        family(name, help, MetricType::COUNTER, metrics)
     }
 }
 
-impl Collector for MetricsCollector {
+impl Collector for ProcedureCollector {
     fn desc(&self) -> Vec<&Desc> {
         self.descs.iter().collect()
     }
@@ -309,42 +295,12 @@ impl Collector for MetricsCollector {
         if !errors.get_metric().is_empty() {
             families.push(errors);
         }
-        for (name, help, value) in Self::counters(&self.metrics) {
-            let mut metric = Metric::default();
-            metric.set_counter(counter(value));
-            families.push(family((name, help), MetricType::COUNTER, vec![metric]));
-        }
-        for (name, help, value) in (self.gauges)().rows() {
-            let mut gauge = prometheus::proto::Gauge::default();
-            gauge.set_value(*value as f64);
-            let mut metric = Metric::default();
-            metric.set_gauge(gauge);
-            families.push(family((name, help), MetricType::GAUGE, vec![metric]));
-        }
+        let counters = Self::counters(&self.metrics).into_iter();
+        families.extend(counters.map(Row::counter));
+        let gauges = (self.gauges)().rows().into_iter();
+        families.extend(gauges.map(Row::gauge));
         families
     }
-}
-
-fn labelled(name: &str, value: &str) -> Metric {
-    let mut label = LabelPair::default();
-    label.set_name(name.to_owned());
-    label.set_value(value.to_owned());
-    Metric::from_label(vec![label])
-}
-
-fn counter(value: u64) -> prometheus::proto::Counter {
-    let mut counter = prometheus::proto::Counter::default();
-    counter.set_value(value as f64);
-    counter
-}
-
-fn family((name, help): (&str, &str), kind: MetricType, metrics: Vec<Metric>) -> MetricFamily {
-    let mut family = MetricFamily::default();
-    family.set_name(name.to_owned());
-    family.set_help(help.to_owned());
-    family.set_field_type(kind);
-    family.set_metric(metrics);
-    family
 }
 
 #[cfg(test)]
@@ -370,16 +326,21 @@ mod tests {
 
     #[test]
     fn everything_is_shown() {
-        let metrics = Arc::new(Metrics::new(2));
+        let metrics = Arc::new(ProcedureMetrics::new(2));
         let registry = prometheus::Registry::new();
         let gauges = Box::new(|| Gauges {
-            connections: 3,
+            mounts: 3,
             ..Gauges::default()
         });
-        let collector = MetricsCollector::new(Arc::clone(&metrics), gauges);
+        let collector = ProcedureCollector::new(Arc::clone(&metrics), gauges);
         registry.register(Box::new(collector)).unwrap();
         let micros = Duration::from_micros;
-        metrics.request(0, Procedure::Lookup, micros(10), Some(ErrorStatus::NoEnt));
+        metrics.request(
+            0,
+            Procedure::Lookup,
+            micros(10),
+            Some(ErrorStatus::NoEnt.number()),
+        );
         metrics.request(1, Procedure::Lookup, micros(20), None);
         metrics.read(0, 100);
         metrics.read(1, 10);
@@ -391,7 +352,7 @@ mod tests {
             "cairn_nfs_request_duration_seconds_count{procedure=\"lookup\"} 2",
             "cairn_nfs_errors_total{status=\"NFS3ERR_NOENT\"} 1",
             "cairn_nfs_read_bytes_total 110",
-            "cairn_nfs_connections 3",
+            "cairn_nfs_mounts 3",
         ] {
             assert!(text.contains(line), "{line} is not in\n{text}");
         }

@@ -1,7 +1,11 @@
-//! Between the words of `fs` and those of RFC 1813: one `match` per direction.
+//! Translates between the values of `fs` and `exports` and those of RFC 1813: one `match` per direction.
+//!
+//! Owns: status codes, attributes, times.
+//! Must not know: procedures.
 
 use cairn_base::{Timestamp, VolumeId};
 use cairn_codec_nfs::v3::{self, ErrorStatus, FileType, NfsTime, WccAttr, WccData};
+use cairn_exports::Refusal;
 use cairn_fs::{Attr, CreateMode, FileKind, FsError, PreAttr, SetAttr, SetTime, Wcc};
 
 /// The status that tells a client about an error.
@@ -34,6 +38,15 @@ pub fn status(error: &FsError) -> ErrorStatus {
     }
 }
 
+/// The status that tells a client why it may not use what a handle names.
+pub fn refusal(refusal: Refusal) -> ErrorStatus {
+    match refusal {
+        Refusal::NotAllowed => ErrorStatus::Access,
+        Refusal::NotOpen => ErrorStatus::JukeBox,
+        Refusal::NotExported => ErrorStatus::Stale,
+    }
+}
+
 pub fn file_type(kind: FileKind) -> FileType {
     match kind {
         FileKind::Regular => FileType::Regular,
@@ -46,7 +59,7 @@ pub fn file_type(kind: FileKind) -> FileType {
     }
 }
 
-/// `nfstime3` counts unsigned seconds: what is before 1970 or after 2106 becomes the nearest it has.
+/// `nfstime3` counts unsigned seconds: a time before 1970 or after 2106 becomes the nearest that it has.
 pub fn time(time: Timestamp) -> NfsTime {
     match u32::try_from(time.seconds) {
         Ok(seconds) => NfsTime {

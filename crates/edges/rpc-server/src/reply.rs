@@ -10,19 +10,18 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use bytes::Bytes;
-use cairn_codec_nfs::v3::ErrorStatus;
 use cairn_codec_rpc::{AcceptStatus, Encode, Rejection, ReplyHeader, Writer, xdr};
 
 /// Data up to this size is copied next to its header: cheaper than one more piece of a `writev`.
 const COPY_LEN_BYTES_MAX: usize = 4096;
 /// Data shorter than this does not wait for the socket in the buffer that it came in, which is a record of up to
-/// 1 MiB or the payload of a WRITE: so what waits keeps at most four times its length.
+/// 1 MiB or the payload of a WRITE. So replies that wait keep at most four times their length in memory.
 const DETACH_LEN_BYTES_MAX: usize = 256 << 10;
 /// Most slices of one `writev`; the kernel takes 1024.
 pub const SLICE_COUNT_MAX: usize = 64;
-/// Of small replies so much that was sent may be held before those that wait behind it.
+/// So many bytes of small replies may stay in memory after they were sent, before those that wait behind them.
 const SENT_LEN_BYTES_MAX: usize = 64 << 10;
-/// The room for small replies that a connection keeps, however much they once took.
+/// The buffer for small replies that a connection keeps, however large it once was.
 const TAIL_LEN_BYTES_KEPT: usize = 256 << 10;
 /// What a head buffer starts with: most replies fit.
 const HEAD_LEN_BYTES: usize = 256;
@@ -35,8 +34,8 @@ pub struct Reply {
     /// The data of a READ, in order; padding follows.
     pub parts: Vec<Bytes>,
     pub parts_len_bytes: usize,
-    /// For metrics: the NFS status in it, if it is an NFS reply that has one.
-    pub status: Option<ErrorStatus>,
+    /// For metrics: the error that the program answered with, in its own numbers.
+    pub failure: Option<u32>,
 }
 
 impl Reply {
@@ -76,7 +75,7 @@ impl Reply {
             head,
             parts,
             parts_len_bytes,
-            status: None,
+            failure: None,
         }
     }
 
@@ -115,8 +114,9 @@ impl Reply {
         }
     }
 
-    pub fn status(mut self, status: ErrorStatus) -> Self {
-        self.status = Some(status);
+    /// The same reply, for metrics known to carry this error of its program.
+    pub fn failed(mut self, status: u32) -> Self {
+        self.failure = Some(status);
         self
     }
 
@@ -129,7 +129,7 @@ impl Reply {
 #[derive(Default)]
 pub struct Outbox {
     full: VecDeque<Bytes>,
-    /// So many at the front of `full` keep little more in memory than themselves.
+    /// How many at the front of `full` keep little more in memory than themselves.
     detached_count: usize,
     /// Comes after `full`.
     tail: Vec<u8>,
@@ -193,12 +193,12 @@ impl Outbox {
         count
     }
 
-    /// To be called when the socket takes no more for now. A small piece of a large buffer keeps all of that in
-    /// memory: so that the bytes that are counted bound those that are held, such pieces are copied, each once.
-    /// Who takes replies as they come pays nothing.
+    /// Call this when the socket takes no more for now. A small piece of a large buffer keeps all of it in memory, so
+    /// such pieces are copied, each once: the bytes that are counted then bound those that are held. A client that
+    /// takes its replies as they come costs nothing here.
     pub fn detach(&mut self) {
         for bytes in self.full.range_mut(self.detached_count..) {
-            // What is up to that small is no slice of something larger: `push` has copied it.
+            // `push` has copied what is smaller.
             if (COPY_LEN_BYTES_MAX + 1..DETACH_LEN_BYTES_MAX).contains(&bytes.len()) {
                 *bytes = Bytes::copy_from_slice(bytes);
             }
@@ -206,7 +206,7 @@ impl Outbox {
         self.detached_count = self.full.len();
     }
 
-    /// Takes note that the socket took so many more bytes.
+    /// Counts bytes that the socket took.
     pub fn advance(&mut self, sent_bytes: usize) {
         assert!(sent_bytes <= self.len_bytes);
         self.len_bytes -= sent_bytes;
@@ -223,8 +223,8 @@ impl Outbox {
         }
     }
 
-    /// Gives back what was sent of `tail`. If more waits behind it, that is moved, which is done when it is no more
-    /// than what goes: so each byte is moved once or so, and what is held stays near what is counted.
+    /// Frees what was sent of `tail`. What waits behind it is moved to the front, once it is no more than what was
+    /// sent: so each byte moves about once, and what is held stays near what is counted.
     fn forget_sent(&mut self) {
         let is_all = self.sent_bytes == self.tail.len();
         if is_all || self.sent_bytes >= SENT_LEN_BYTES_MAX.max(self.tail.len() / 2) {
@@ -247,7 +247,7 @@ mod tests {
             head: head.to_vec(),
             parts: parts.iter().map(|part| Bytes::from_static(part)).collect(),
             parts_len_bytes: parts.iter().map(|part| part.len()).sum(),
-            status: None,
+            failure: None,
         }
     }
 
@@ -313,7 +313,7 @@ mod tests {
                 head: b"head".to_vec(),
                 parts_len_bytes: part.len(),
                 parts: vec![part],
-                status: None,
+                failure: None,
             });
             want += 4 + xdr::padded_len(len_bytes);
         };

@@ -1,7 +1,7 @@
 //! The procedures of NFS version 3 on an inode of a volume (RFC 1813, section 3.3).
 //!
-//! Owns: what each procedure asks of `fs` and how its results look, also when it fails.
-//! Must not know: connections, who may use the volume (that is decided before), how files are kept.
+//! Owns: what each procedure asks of `fs`, and what its results look like, also when it fails.
+//! Must not know: connections, who may use the volume (decided before), how files are kept.
 
 use bytes::Bytes;
 use cairn_base::Timestamp;
@@ -9,33 +9,34 @@ use cairn_codec_nfs::v3::{
     self, CommitOk, ErrorStatus, Failure, FileHandle, LinkWcc, LookupOk, MakeOk, PostOpAttr,
     Procedure, ReadHead, RenameWcc, StableHow, WccData, WriteOk, readdir::DirWriter,
 };
-use cairn_codec_rpc::{DecodeError, Encode, Reader, Writer};
+use cairn_codec_rpc::{DecodeError, Encode, Writer};
+use cairn_exports::HANDLE_LEN_BYTES;
 use cairn_fs::{
     FILE_LEN_BYTES_MAX, FsError, LINK_COUNT_MAX, Made, NAME_LEN_BYTES_MAX, NodeKind, SetAttr,
     Stability, TRANSFER_LEN_BYTES_MAX, Wcc, access,
 };
+use cairn_rpc_server::{Reply, ReplyFuture};
 
-use crate::convert;
-use crate::duplicate::DIGEST_LEN_BYTES_MAX;
-use crate::reply::Reply;
-use crate::service::{ReplyFuture, Request};
+use crate::nfs_program::data_start;
+use crate::session::Request;
+use crate::v3_values;
 
 /// Most bytes of a READDIR or READDIRPLUS reply, whatever the client asks for.
 const READDIR_LEN_BYTES_MAX: u32 = 256 << 10;
 /// What FSINFO recommends for them.
 const READDIR_LEN_BYTES_PREFERRED: u32 = 64 << 10;
-/// A guess of how long names are; decides how many entries a page of a directory is asked for.
+/// A guess of how long names are. It decides how many entries of a directory are asked for at a time.
 const NAME_LEN_BYTES_USUAL: usize = 16;
 /// Cookies stay valid for ever, so the verifier never changes.
 const COOKIE_VERIFIER: v3::CookieVerifier = [0; 8];
 
-/// A call that runs.
+/// A call that has begun.
 pub enum Begun {
     /// Doing it twice does no harm.
     Repeatable(ReplyFuture),
     /// Must be done once, however often it is sent.
     Once(ReplyFuture),
-    /// The same for a WRITE: one that comes late, over a connection that the client gave up, would put
+    /// The same for a WRITE. A late one, over a connection that the client gave up, would put
     /// old bytes over those that were written and answered meanwhile.
     OnceWrite {
         future: ReplyFuture,
@@ -43,118 +44,92 @@ pub enum Begun {
     },
 }
 
-/// Reads the arguments and makes the future that will reply. `held_bytes` grows by what the call
-/// holds in memory until then. An error means that the arguments make no sense.
+/// Makes the future that will reply. `held_bytes` grows by what the call holds in memory until then. An error means
+/// that the arguments make no sense.
 pub fn start(
     request: Request,
-    procedure: Procedure,
-    mut args: Reader<'_>,
-    payload: Option<Bytes>,
+    call: v3::Call<'_>,
     held_bytes: &mut usize,
 ) -> Result<Begun, DecodeError> {
     use Begun::{Once, Repeatable};
-    let args = &mut args;
-    Ok(match procedure {
-        Procedure::Null => Repeatable(Box::pin(async move { Reply::success(request.xid, &()) })),
-        Procedure::GetAttr => Repeatable(Box::pin(request.getattr())),
-        Procedure::SetAttr => {
-            let args: v3::SetAttrArgs = args.get()?;
-            // A size that comes late would cut off what was written after it.
-            Once(Box::pin(request.setattr(args)))
-        }
-        Procedure::Lookup => {
-            let args: v3::DirOp<'_> = args.get()?;
-            Repeatable(Box::pin(request.lookup(args.name.0.into())))
-        }
-        Procedure::Access => {
-            let args: v3::AccessArgs = args.get()?;
-            Repeatable(Box::pin(request.access(args.access)))
-        }
-        Procedure::ReadLink => Repeatable(Box::pin(request.readlink())),
-        Procedure::Read => {
-            let args: v3::ReadArgs = args.get()?;
+    use v3::Call;
+    Ok(match call {
+        Call::Null => Repeatable(Box::pin(async move { Reply::success(request.xid, &()) })),
+        Call::GetAttr(_) => Repeatable(Box::pin(request.getattr())),
+        // A size that comes late would cut off what was written after it.
+        Call::SetAttr(args) => Once(Box::pin(request.setattr(args))),
+        Call::Lookup(args) => Repeatable(Box::pin(request.lookup(args.name.0.into()))),
+        Call::Access(args) => Repeatable(Box::pin(request.access(args.access))),
+        Call::ReadLink(_) => Repeatable(Box::pin(request.readlink())),
+        Call::Read(args) => {
             let len = args.count_bytes.min(TRANSFER_LEN_BYTES_MAX);
             *held_bytes += len as usize;
             Repeatable(Box::pin(request.read(args.offset, len)))
         }
-        Procedure::Write => {
-            let (head, data) = match payload {
-                Some(data) => (args.get()?, data),
-                None => {
-                    let args: v3::WriteArgs<'_> = args.get()?;
-                    (args.head, Bytes::copy_from_slice(args.data.0))
-                }
-            };
-            if head.count_bytes as usize != data.len() {
-                return Err(DecodeError::BadValue {
-                    what: "count of the payload",
-                    value: head.count_bytes,
-                });
-            }
-            *held_bytes += data.len();
-            let data_start = data.slice(..data.len().min(DIGEST_LEN_BYTES_MAX));
+        Call::Write(args) => {
+            let data = Bytes::copy_from_slice(args.data.0);
             Begun::OnceWrite {
-                future: Box::pin(request.write(head, data)),
-                data_start,
+                data_start: data_start(&data),
+                future: start_write(request, args.head, data, held_bytes)?,
             }
         }
-        Procedure::Create => {
-            let args: v3::CreateArgs<'_> = args.get()?;
+        Call::Create(args) => {
             let (name, how) = (args.place.name.0.into(), args.how);
             Once(Box::pin(request.create(name, how)))
         }
-        Procedure::MkDir => {
-            let args: v3::MkDirArgs<'_> = args.get()?;
+        Call::MkDir(args) => {
             let (name, attributes) = (args.place.name.0.into(), args.attributes);
             Once(Box::pin(request.mkdir(name, attributes)))
         }
-        Procedure::SymLink => {
-            let args: v3::SymLinkArgs<'_> = args.get()?;
+        Call::SymLink(args) => {
             let (name, target) = (args.place.name.0.into(), args.target.0.into());
             *held_bytes += args.target.0.len();
             Once(Box::pin(request.symlink(name, args.attributes, target)))
         }
-        Procedure::MkNod => {
-            let args: v3::MkNodArgs<'_> = args.get()?;
+        Call::MkNod(args) => {
             let (name, what) = (args.place.name.0.into(), args.what);
             Once(Box::pin(request.mknod(name, what)))
         }
-        Procedure::Remove => {
-            let args: v3::DirOp<'_> = args.get()?;
-            Once(Box::pin(request.remove(args.name.0.into())))
-        }
-        Procedure::RmDir => {
-            let args: v3::DirOp<'_> = args.get()?;
-            Once(Box::pin(request.rmdir(args.name.0.into())))
-        }
-        Procedure::Rename => {
-            let args: v3::RenameArgs<'_> = args.get()?;
+        Call::Remove(args) => Once(Box::pin(request.remove(args.name.0.into()))),
+        Call::RmDir(args) => Once(Box::pin(request.rmdir(args.name.0.into()))),
+        Call::Rename(args) => {
             let (from, to) = (args.from.name.0.into(), args.to.name.0.into());
             Once(Box::pin(request.rename(from, args.to.dir, to)))
         }
-        Procedure::Link => {
-            let args: v3::LinkArgs<'_> = args.get()?;
+        Call::Link(args) => {
             let name = args.link.name.0.into();
             Once(Box::pin(request.link(args.link.dir, name)))
         }
-        Procedure::ReadDir => {
-            let args: v3::ReadDirArgs = args.get()?;
+        Call::ReadDir(args) => {
             *held_bytes += args.count_bytes.min(READDIR_LEN_BYTES_MAX) as usize;
             Repeatable(Box::pin(request.readdir(args)))
         }
-        Procedure::ReadDirPlus => {
-            let args: v3::ReadDirPlusArgs = args.get()?;
+        Call::ReadDirPlus(args) => {
             *held_bytes += args.max_count_bytes.min(READDIR_LEN_BYTES_MAX) as usize;
             Repeatable(Box::pin(request.readdirplus(args)))
         }
-        Procedure::FsStat => Repeatable(Box::pin(request.fsstat())),
-        Procedure::FsInfo => Repeatable(Box::pin(request.fsinfo())),
-        Procedure::PathConf => Repeatable(Box::pin(request.pathconf())),
-        Procedure::Commit => {
-            let args: v3::CommitArgs = args.get()?;
-            Repeatable(Box::pin(request.commit(args.offset, args.count_bytes)))
-        }
+        Call::FsStat(_) => Repeatable(Box::pin(request.fsstat())),
+        Call::FsInfo(_) => Repeatable(Box::pin(request.fsinfo())),
+        Call::PathConf(_) => Repeatable(Box::pin(request.pathconf())),
+        Call::Commit(args) => Repeatable(Box::pin(request.commit(args.offset, args.count_bytes))),
     })
+}
+
+/// The same for a WRITE, whose data may have been received in place.
+pub fn start_write(
+    request: Request,
+    head: v3::WriteHead,
+    data: Bytes,
+    held_bytes: &mut usize,
+) -> Result<ReplyFuture, DecodeError> {
+    if head.count_bytes as usize != data.len() {
+        return Err(DecodeError::BadValue {
+            what: "count of the payload",
+            value: head.count_bytes,
+        });
+    }
+    *held_bytes += data.len();
+    Ok(Box::pin(request.write(head, data)))
 }
 
 /// The reply of a procedure that failed before anything is known about its objects.
@@ -193,12 +168,12 @@ pub fn reply<T: Encode, F: Encode>(xid: u32, results: &Result<T, Failure<F>>) ->
     let reply = Reply::success(xid, results);
     match results {
         Ok(_) => reply,
-        Err(failure) => reply.status(failure.status),
+        Err(failure) => reply.failed(failure.status.number()),
     }
 }
 
-/// Ends a page of a directory that `fitted` of `count` entries fitted into; `eof`: after these there
-/// is none. Nothing if none fitted: a page without entries would be asked for again for ever.
+/// Ends a page of a directory into which `fitted` of `count` entries fitted; with `eof` there are none after these.
+/// `None` if none fitted: a client would ask for a page without entries for ever.
 pub fn finish_page(
     writer: DirWriter<'_, '_>,
     fitted: usize,
@@ -271,7 +246,7 @@ impl Request {
     }
 
     fn wcc(&self, wcc: &Wcc) -> WccData {
-        convert::wcc(self.volume(), wcc)
+        v3_values::wcc(self.volume(), wcc)
     }
 
     fn log_io(&self, procedure: Procedure, error: &FsError) {
@@ -288,7 +263,7 @@ impl Request {
 
     fn status(&self, procedure: Procedure, error: &FsError) -> ErrorStatus {
         self.log_io(procedure, error);
-        convert::status(error)
+        v3_values::status(error)
     }
 
     fn check_writable(&self) -> Result<(), ErrorStatus> {
@@ -340,8 +315,8 @@ impl Request {
     async fn setattr(self, args: v3::SetAttrArgs) -> Reply {
         let values = (|| {
             self.check_writable()?;
-            let guard = args.guard.map(convert::timestamp).transpose()?;
-            Ok::<_, ErrorStatus>((convert::set_attr(&args.attributes)?, guard))
+            let guard = args.guard.map(v3_values::timestamp).transpose()?;
+            Ok::<_, ErrorStatus>((v3_values::set_attr(&args.attributes)?, guard))
         })();
         let (set, guard): (SetAttr, Option<Timestamp>) = match values {
             Ok(values) => values,
@@ -401,7 +376,7 @@ impl Request {
                 // rest of the stream unreadable.
                 assert_eq!(data.parts.iter().map(Bytes::len).sum::<usize>(), len_bytes);
                 let session = &self.session;
-                session.service.metrics.read(session.thread, len_bytes);
+                session.service.metrics.read(session.peer.thread, len_bytes);
                 Reply::with_data(self.xid, &ReadResults(head), data.parts, len_bytes)
             }
             Err(error) => self.failed_attr(Procedure::Read, &error).await,
@@ -426,7 +401,10 @@ impl Request {
         match written.await {
             Ok(written) => {
                 let session = &self.session;
-                session.service.metrics.written(session.thread, len_bytes);
+                session
+                    .service
+                    .metrics
+                    .written(session.peer.thread, len_bytes);
                 self.success(WriteOk {
                     wcc: self.wcc(&written.wcc),
                     count_bytes: written.count_bytes,
@@ -468,13 +446,13 @@ impl Request {
     /// Attributes for something new, if anything may be made here.
     fn attributes_to_set(&self, set: &v3::SetAttributes) -> Result<SetAttr, ErrorStatus> {
         self.check_writable()?;
-        convert::set_attr(set)
+        v3_values::set_attr(set)
     }
 
     async fn create(self, name: Name, how: v3::CreateHow) -> Reply {
         let mode = self
             .check_writable()
-            .and_then(|()| convert::create_mode(&how));
+            .and_then(|()| v3_values::create_mode(&how));
         let mode = match mode {
             Ok(mode) => mode,
             Err(status) => return self.fail_wcc(status).await,
@@ -658,7 +636,7 @@ impl Request {
             + 4
             + v3::FILE_ATTR_LEN_BYTES
             + 8
-            + crate::handle::HANDLE_LEN_BYTES;
+            + HANDLE_LEN_BYTES;
         let dir_limit =
             args.dir_count_bytes as usize / v3::readdir::dir_info_len(NAME_LEN_BYTES_USUAL);
         let limit = (count_bytes as usize / entry_len).min(dir_limit) + 1;
@@ -684,7 +662,7 @@ impl Request {
                     name: (&*entry.name).into(),
                     cookie: entry.cookie,
                     attributes: entry.attr.as_ref().map(|attr| self.attr(attr)),
-                    // Without the one it gets not the other: it may not search here.
+                    // A user who may not search here gets neither.
                     handle: entry.attr.as_ref().map(|_| self.handle(entry.ino)),
                 })
             });

@@ -1,12 +1,12 @@
 //! One connection: bytes in, calls begun, replies out, all in one task.
 //!
-//! Owns: the socket, the calls that wait for the file system, the replies not sent yet, and the limits
+//! Owns: the socket, the calls that wait for their program, the replies not sent yet, and the limits
 //! of what is held for them and for what comes in.
 //! Must not know: what calls mean, how records are found in what comes in (`intake`).
 //!
-//! Each round reads once, begins every whole call that has come, polls each once where it stands
-//! and puts those that are done into one batch of replies, sent by one `writev`. Only what must wait
-//! goes into a set of futures, which this task drives too.
+//! Each round reads once, begins every whole call that has come, polls each once in place
+//! and puts the replies of those that are done into one batch, sent by one `writev`. Only calls that must wait
+//! go into a set of futures, which this task drives too.
 
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
@@ -16,9 +16,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use bytes::Bytes;
-use cairn_codec_nfs::v3;
-use cairn_codec_rpc::DecodeError;
+use cairn_codec_rpc::{CallHeader, DecodeError};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::io::{AsyncRead, ReadBuf};
@@ -28,18 +26,20 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
 use crate::busy_poll::BusyPoll;
-use crate::intake::{Gate, Intake, Space, Step};
-use crate::metrics::Events;
+use crate::connection_metrics::Events;
+use crate::dispatch::{Dispatched, Dispatcher, LargeCall, Measured};
+use crate::intake::{Gate, Intake, Space, Step, Verdict};
+use crate::program::{Answered, ReplyFuture, Started};
 use crate::reply::{Outbox, Reply, SLICE_COUNT_MAX};
-use crate::service::{ReplyFuture, Service, Session, Started, Users};
+use crate::server::Shared;
 
 /// After so many rounds other connections of the thread get their turn.
 const ROUND_COUNT_MAX: usize = 16;
-/// In each timeout a record that is begun must be whole or bring so much, and of replies that wait so much
-/// must be taken: a byte now and then is no progress.
+/// In each timeout a record that has begun must become whole or bring so many bytes, and a client must take so many
+/// bytes of the replies that wait for it. A byte now and then is no progress.
 const PROGRESS_LEN_BYTES_MIN: u64 = 32 << 10;
-/// Most bytes held for a client that no export lets in: its replies are small, and what it leaves unread must not
-/// keep others waiting for memory.
+/// Most bytes held for a stranger. Its replies are small, and those that it leaves unread must not keep others
+/// waiting for memory.
 const STRANGER_HELD_BYTES_MAX: usize = 64 << 10;
 /// A stalled connection is noticed after this many looks at it, within the timeout.
 const STALL_LOOK_COUNT: u32 = 4;
@@ -54,20 +54,21 @@ enum Broken {
 }
 
 /// Serves a connection until the client closes it, breaks the protocol or stalls, or until `stop`
-/// says so: then what is running is finished and answered.
+/// says so: then running calls are finished and answered.
 ///
-/// When the connection is gone the changes that it began go on, and this future with them.
+/// When the connection is gone, the changes that it began go on, and this future with them.
 pub async fn serve(
     stream: TcpStream,
-    session: Session,
+    shared: Arc<Shared>,
+    dispatcher: Dispatcher,
     busy_poll: Arc<BusyPoll>,
     mut stop: watch::Receiver<bool>,
 ) {
-    let service = Arc::clone(&session.service);
-    let peer = session.peer;
-    let mut connection = Connection::new(stream, session, busy_poll);
-    let mut look = tokio::time::interval(service.settings.stall_timeout / STALL_LOOK_COUNT);
-    // After a pause of this process looks in a row would find nothing moved.
+    let peer = dispatcher.peer.address;
+    let calls = Calls::new(Arc::clone(&shared), dispatcher);
+    let mut connection = Connection::new(stream, calls, busy_poll);
+    let mut look = tokio::time::interval(shared.settings.stall_timeout / STALL_LOOK_COUNT);
+    // After this process was paused, several looks in a row would find that nothing moved.
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     look.reset();
     let end = loop {
@@ -80,8 +81,8 @@ pub async fn serve(
             }) => break end,
             _ = look.tick() => {
                 if connection.is_stalled() {
-                    Events::count(&service.metrics.events.connections_stalled);
-                    if let Some(more) = service.connections_stalled.admitted() {
+                    Events::count(&shared.metrics.events.connections_stalled);
+                    if let Some(more) = shared.stalled_logged.admitted() {
                         tracing::warn!(%peer, more, "connection closed: nothing moved for too long");
                     }
                     break Ok(());
@@ -95,8 +96,8 @@ pub async fn serve(
         Ok(()) => {}
         Err(Broken::Io(error)) => tracing::debug!(%peer, "connection lost: {error}"),
         Err(Broken::Protocol(error)) => {
-            Events::count(&service.metrics.events.connections_broken);
-            if let Some(more) = service.connections_broken.admitted() {
+            Events::count(&shared.metrics.events.connections_broken);
+            if let Some(more) = shared.broken_logged.admitted() {
                 tracing::warn!(%peer, more, "connection closed: {error}");
             }
         }
@@ -117,14 +118,14 @@ enum Taken {
 struct Running {
     future: ReplyFuture,
     is_change: bool,
-    procedure: Option<v3::Procedure>,
+    measured: Option<Measured>,
     begun: Instant,
     held_bytes: usize,
 }
 
 struct Done {
     reply: Reply,
-    procedure: Option<v3::Procedure>,
+    measured: Option<Measured>,
     begun: Instant,
     held_bytes: usize,
 }
@@ -136,7 +137,7 @@ impl Future for Running {
         let reply = ready!(self.future.as_mut().poll(cx));
         Poll::Ready(Done {
             reply,
-            procedure: self.procedure,
+            measured: self.measured,
             begun: self.begun,
             held_bytes: self.held_bytes,
         })
@@ -145,21 +146,21 @@ impl Future for Running {
 
 /// This connection's part of the bytes held by all; given back when dropped.
 struct HeldBytes {
-    service: Arc<Service>,
+    shared: Arc<Shared>,
     held_bytes: usize,
 }
 
 impl HeldBytes {
     fn set(&mut self, held_bytes: usize) {
-        let total = &self.service.held_bytes;
+        let total = &self.shared.held_bytes;
         if held_bytes > self.held_bytes {
             total.fetch_add(held_bytes - self.held_bytes, Ordering::Relaxed);
         } else if held_bytes < self.held_bytes {
             let given_back = self.held_bytes - held_bytes;
             let before = total.fetch_sub(given_back, Ordering::AcqRel);
-            let limit = self.service.settings.held_bytes_max;
+            let limit = self.shared.settings.held_bytes_max;
             if before >= limit && before - given_back < limit {
-                self.service.freed.notify_waiters();
+                self.shared.freed.notify_waiters();
             }
         }
         self.held_bytes = held_bytes;
@@ -174,23 +175,41 @@ impl Drop for HeldBytes {
 
 /// The calls of a connection that were begun, and their replies up to the socket.
 struct Calls {
-    session: Arc<Session>,
-    users: Users,
-    /// Calls begun since the busy_poll was told.
+    shared: Arc<Shared>,
+    dispatcher: Dispatcher,
+    rights: Rights,
+    /// Calls begun since the busy poll was told.
     begun_count: u64,
-    /// Calls that came as a whole; it only grows.
+    /// Calls that came whole; it only grows.
     whole_count: u64,
     running: FuturesUnordered<Running>,
     running_bytes: usize,
     outbox: Outbox,
 }
 
+/// Whether the client may use anything here, as of one version of the rights.
+struct Rights {
+    version: u64,
+    is_let_in: bool,
+}
+
+impl Rights {
+    fn of(dispatcher: &Dispatcher) -> Self {
+        // The version comes first: if it changes in between, the next look renews the rights.
+        let version = dispatcher.table().rights_version();
+        Self {
+            version,
+            is_let_in: dispatcher.table().lets_in(dispatcher.peer.address),
+        }
+    }
+}
+
 struct Connection {
     stream: TcpStream,
-    intake: Intake<Reply>,
+    intake: Intake<Reply, LargeCall>,
     calls: Calls,
     busy_poll: Arc<BusyPoll>,
-    /// Calls that wait, as the busy_poll was told.
+    /// Calls that wait, as the busy poll was told.
     settled_running: usize,
     held: HeldBytes,
     /// The client sends no more.
@@ -209,32 +228,38 @@ struct Connection {
     freed: Option<Pin<Box<OwnedNotified>>>,
 }
 
-impl Gate for Session {
+impl Gate for Calls {
     type Answer = Reply;
+    type Large = LargeCall;
 
     fn is_let_in(&self) -> bool {
-        self.view.is_let_in()
+        self.rights.is_let_in
     }
 
-    fn refuse_write(&self, xid: u32, file: &v3::FileHandle) -> Option<Reply> {
-        self.refuse_write(xid, file)
+    fn begin_large(
+        &mut self,
+        call: &CallHeader<'_>,
+        args: &[u8],
+        args_len_bytes: usize,
+    ) -> Verdict<Reply, LargeCall> {
+        self.dispatcher.begin_large(call, args, args_len_bytes)
     }
 
     fn garbage(&self, xid: u32) -> Reply {
-        self.garbage(xid)
+        self.dispatcher.peer.garbage(xid)
     }
 }
 
 impl Connection {
-    fn new(stream: TcpStream, session: Session, busy_poll: Arc<BusyPoll>) -> Self {
+    fn new(stream: TcpStream, calls: Calls, busy_poll: Arc<BusyPoll>) -> Self {
         let held = HeldBytes {
-            service: Arc::clone(&session.service),
+            shared: Arc::clone(&calls.shared),
             held_bytes: 0,
         };
         Self {
             stream,
             intake: Intake::default(),
-            calls: Calls::new(session),
+            calls,
             busy_poll,
             settled_running: 0,
             held,
@@ -266,8 +291,8 @@ impl Connection {
                 if self.may_begin() {
                     continue;
                 }
-                // Something runs or is unsent here, and both will wake us. What others hold is told.
-                let freed = Arc::clone(&self.calls.session.service.freed);
+                // Something runs or is unsent here, and both will wake us. `freed` tells what others gave back.
+                let freed = Arc::clone(&self.calls.shared.freed);
                 let waiting = self
                     .freed
                     .get_or_insert_with(|| Box::pin(freed.notified_owned()));
@@ -296,7 +321,7 @@ impl Connection {
         Poll::Pending
     }
 
-    /// Tells the thread's busy_poll what was done.
+    /// Tells the thread's busy poll what was done.
     fn settle(&mut self) {
         let running = self.calls.running.len();
         let begun_count = std::mem::take(&mut self.calls.begun_count);
@@ -315,8 +340,8 @@ impl Connection {
 
     /// Whether the limits let another call in. One is always let in, so nothing waits for ever.
     fn may_begin(&self) -> bool {
-        let service = &self.calls.session.service;
-        let settings = &service.settings;
+        let shared = &self.calls.shared;
+        let settings = &shared.settings;
         let held_bytes = self.held_bytes();
         let running_count = self.calls.running.len();
         if held_bytes == 0 && running_count == 0 {
@@ -324,14 +349,13 @@ impl Connection {
         }
         running_count < settings.in_flight_count_max
             && held_bytes < self.held_bytes_max()
-            && service.held_bytes.load(Ordering::Relaxed) < settings.held_bytes_max
+            && shared.held_bytes.load(Ordering::Relaxed) < settings.held_bytes_max
     }
 
     /// Most bytes held for this client.
     fn held_bytes_max(&self) -> usize {
-        let session = &self.calls.session;
-        let held_bytes_max = session.service.settings.held_bytes_per_connection_max;
-        match session.view.is_let_in() {
+        let held_bytes_max = self.calls.shared.settings.held_bytes_per_connection_max;
+        match self.calls.rights.is_let_in {
             true => held_bytes_max,
             false => held_bytes_max.min(STRANGER_HELD_BYTES_MAX),
         }
@@ -343,9 +367,22 @@ impl Connection {
             if self.intake.is_at_record() && !self.may_begin() {
                 return Ok(Taken::Blocked);
             }
-            match self.intake.next(&*self.calls.session)? {
+            match self.intake.next(&mut self.calls)? {
                 Step::Starved => return Ok(Taken::Starved),
-                Step::Call { record, payload } => self.calls.begin(&record, payload, cx)?,
+                Step::Call(record) => {
+                    let begun = Instant::now();
+                    let call = self.calls.dispatcher.begin(&record)?;
+                    self.calls.go_on(call, begun, cx);
+                }
+                Step::Large {
+                    call,
+                    payload,
+                    tail,
+                } => {
+                    let begun = Instant::now();
+                    let call = call.begin(payload, tail);
+                    self.calls.go_on(call, begun, cx);
+                }
                 Step::Skipped(reply) => {
                     self.calls.whole_count += 1;
                     self.calls.outbox.push(reply);
@@ -401,12 +438,12 @@ impl Connection {
         }
     }
 
-    /// Whether for a whole timeout the client left half a record or its replies where they are, or is
-    /// one that no export lets in and asked nothing. To be asked [`STALL_LOOK_COUNT`] times in that.
+    /// Whether for a whole timeout the client left half a record or its replies where they are, or is a stranger
+    /// that asked nothing. Ask this [`STALL_LOOK_COUNT`] times in each timeout.
     fn is_stalled(&mut self) -> bool {
         let (calls, read_bytes, sent_bytes) = self.seen;
         let no_call = self.calls.whole_count == calls;
-        // While a limit keeps us from reading, the half record is not the client's fault.
+        // While a limit keeps us from reading, half a record is not the client's fault.
         let record_stalls = self.intake.is_in_record()
             && !self.blocked
             && no_call
@@ -414,7 +451,7 @@ impl Connection {
         let replies_stall = !self.calls.outbox.is_empty()
             && !self.sent_all
             && self.sent_bytes - sent_bytes < PROGRESS_LEN_BYTES_MIN;
-        let idle_stranger = no_call && !self.calls.session.view.is_let_in();
+        let idle_stranger = no_call && !self.calls.rights.is_let_in;
         if !(record_stalls || replies_stall || idle_stranger) {
             self.seen = (self.calls.whole_count, self.read_bytes, self.sent_bytes);
             self.sent_all = false;
@@ -425,9 +462,9 @@ impl Connection {
         self.looks_without_progress >= STALL_LOOK_COUNT
     }
 
-    /// Ends the connection; the future is ready when what it began has ended. Changes go on without anybody
-    /// to answer: one that was begun should be done to its end, and its reply be there when the client asks
-    /// again. The rest is dropped, because the client would have to ask again anyway.
+    /// Ends the connection; the future is ready when what it began has ended. Changes go on with nobody
+    /// to answer, so that the reply is there when the client asks again. Other calls are dropped, because the
+    /// client has to ask again anyway.
     fn close(self) -> impl Future<Output = ()> {
         self.busy_poll.settled(0, self.settled_running, 0);
         let mut held = self.held;
@@ -443,10 +480,11 @@ impl Connection {
 }
 
 impl Calls {
-    fn new(session: Session) -> Self {
+    fn new(shared: Arc<Shared>, dispatcher: Dispatcher) -> Self {
         Self {
-            session: Arc::new(session),
-            users: Users::default(),
+            shared,
+            rights: Rights::of(&dispatcher),
+            dispatcher,
             begun_count: 0,
             whole_count: 0,
             running: FuturesUnordered::new(),
@@ -455,11 +493,10 @@ impl Calls {
         }
     }
 
-    /// Takes the exports that are in force now.
+    /// Looks again whether the client may use anything, if that may have changed.
     fn renew(&mut self) {
-        if let Some(session) = self.session.renewed() {
-            self.session = Arc::new(session);
-            self.users.forget();
+        if self.rights.version != self.dispatcher.table().rights_version() {
+            self.rights = Rights::of(&self.dispatcher);
         }
     }
 
@@ -467,28 +504,18 @@ impl Calls {
         self.running_bytes + self.outbox.len_bytes()
     }
 
-    /// Begins one call and polls it once.
-    fn begin(
-        &mut self,
-        record: &[u8],
-        payload: Option<Bytes>,
-        cx: &mut Context<'_>,
-    ) -> Result<(), Broken> {
-        let begun = Instant::now();
+    /// Polls a call that has begun once, and keeps it if it must wait.
+    fn go_on(&mut self, call: Dispatched, begun: Instant, cx: &mut Context<'_>) {
         self.begun_count += 1;
         self.whole_count += 1;
-        let call = self.session.start(&mut self.users, record, payload)?;
         let done = |reply| Done {
             reply,
-            procedure: call.procedure,
+            measured: call.measured,
             begun,
             held_bytes: call.held_bytes,
         };
         let (mut future, is_change) = match call.started {
-            Started::Ready(reply) => {
-                self.finish(done(reply));
-                return Ok(());
-            }
+            Started::Ready(reply) => return self.finish(done(reply)),
             Started::Running(future) => (future, false),
             Started::Changing(future) => (future, true),
         };
@@ -499,13 +526,12 @@ impl Calls {
                 self.running.push(Running {
                     future,
                     is_change,
-                    procedure: call.procedure,
+                    measured: call.measured,
                     begun,
                     held_bytes: call.held_bytes,
                 });
             }
         }
-        Ok(())
     }
 
     /// Puts the replies of calls that are done into the outbox.
@@ -517,14 +543,20 @@ impl Calls {
     }
 
     fn finish(&mut self, done: Done) {
-        if let Some(procedure) = done.procedure {
-            let session = &self.session;
+        if let Some(Measured { program, procedure }) = done.measured {
+            let program = self.dispatcher.table().program(program);
             let elapsed = done.begun.elapsed();
-            let metrics = &session.service.metrics;
-            metrics.request(session.thread, procedure, elapsed, done.reply.status);
-            if elapsed >= session.service.settings.slow_request {
-                let (peer, elapsed_ms) = (session.peer, elapsed.as_millis() as u64);
-                tracing::debug!(%peer, elapsed_ms, "slow request: {}", procedure.name());
+            let peer = &self.dispatcher.peer;
+            program.answered(&Answered {
+                peer,
+                procedure,
+                elapsed,
+                failure: done.reply.failure,
+            });
+            if elapsed >= self.shared.settings.slow_request {
+                let (peer, elapsed_ms) = (peer.address, elapsed.as_millis() as u64);
+                let name = program.procedure_name(procedure);
+                tracing::debug!(%peer, elapsed_ms, "slow request: {name}");
             }
         }
         self.outbox.push(done.reply);

@@ -6,11 +6,11 @@
 //! A client that sends one request after the other waits, for each, until a sleeping processor is
 //! woken: 20 us and more on a virtual machine, twice (measured: 4 KiB reads one at a time took 62 us,
 //! and 22 us with client and server on one processor, where nothing sleeps). A thread whose last
-//! requests came within [`LOOK_TIME_MAX`] of its last answer therefore keeps looking for so long. Where
-//! they come later it only looks now and then, to find out when that changes; and each look gives the
-//! processor away first if anybody else wants it. Requests that come several at once are of a client that
-//! does not wait for each: it needs the processors more than we do (looking cost it up to a quarter of
-//! its rate when it ran on the same two).
+//! requests came within [`LOOK_TIME_MAX`] of its last answer therefore keeps looking for that long. If
+//! they come later, it looks only now and then, to find out when that changes. Each look first gives the
+//! processor to anybody who wants it. Requests that come several at once are from a client that
+//! does not wait for each. It needs the processors more than we do: looking cost it up to a quarter of
+//! its rate when it ran on the same two.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -51,8 +51,8 @@ impl BusyPoll {
         }
     }
 
-    /// A connection has done what it could: it began `begun` requests, and of all it began those
-    /// `running` are not answered, which were `running_before`.
+    /// A connection has done what it could: it began `begun` requests, and `running` of all it began are not
+    /// answered yet, of which there were `running_before` the last time.
     pub fn settled(&self, begun: u64, running_before: usize, running: usize) {
         if running > running_before {
             self.running

@@ -1,11 +1,11 @@
 //! The server: threads, sockets, limits of connections, stopping.
 //!
-//! Owns: accepting, and which thread serves which connection.
+//! Owns: accepting, which thread serves which connection, and what all connections share.
 //! Must not know: what comes over the connections.
 //!
-//! One thread accepts and deals connections to the threads that serve them, each of which has a
-//! runtime of its own. (With SO_REUSEPORT the kernel would deal them by a hash of addresses, and of
-//! four connections of one client all may land on one thread.)
+//! One thread accepts connections and deals them to the threads that serve them, each of which has a
+//! runtime of its own. (With SO_REUSEPORT the kernel would deal them by a hash of addresses, and all
+//! four connections of one client might land on one thread.)
 
 use std::collections::HashMap;
 use std::io;
@@ -19,28 +19,29 @@ use std::time::{Duration, Instant};
 use cairn_codec_rpc::FragmentHeader;
 use parking_lot::Mutex;
 use rustix::process::{Resource, getrlimit};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::busy_poll::BusyPoll;
 use crate::connection;
-use crate::exports::Exports;
+use crate::connection_metrics::{ConnectionCollector, ConnectionMetrics, Events, Gauges};
+use crate::dispatch::{Dispatcher, Table};
 use crate::log_limit::LogLimit;
-use crate::metrics::{Events, Gauges, Metrics, MetricsCollector};
-use crate::service::{Service, Session, Started, Transport, Users};
-use crate::settings::Settings;
+use crate::portmap::{PortMapper, PortMapperProgram};
+use crate::program::{Peer, Program, Started, Transport, canonical};
+use crate::server_settings::ServerSettings;
 
-/// Longest datagram that is taken: the calls served over UDP are short.
+/// Longest datagram that is read: the calls served over UDP are short.
 const DATAGRAM_LEN_BYTES_MAX: usize = 2048;
-/// Of the connections that may be, those whom no export lets in get one in so many.
+/// Strangers get one in so many of all connections.
 const STRANGERS_PART: usize = 2;
 /// Pause after `accept` failed, which it does when the process has no file descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// So many file descriptors of those that the process may have are never given to connections: data
-/// files need them, which leave some for metadata, and a request that cannot open its file waits.
+/// So many of the file descriptors that the process may have are never given to connections. Data and metadata
+/// files need them, and a request that cannot open its file waits.
 const DESCRIPTORS_SPARED: u64 = 96;
-/// A client that vanished without a word is asked after this time without one from it, so often, and
-/// given up after so many questions without an answer.
+/// A client that says nothing for so long is asked whether it is still there, again in this interval, and given
+/// up after so many questions without an answer.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_COUNT: u32 = 6;
@@ -61,52 +62,109 @@ pub enum ServeError {
 /// Bound sockets to serve on.
 #[derive(Default)]
 pub struct Listeners {
-    /// NFS, MOUNT and PORTMAP. Clients are told the port of the first.
-    pub nfs: Vec<TcpListener>,
-    /// Port 111, or none: the same service where clients look for PORTMAP.
+    /// All programs. Clients are told the port of the first.
+    pub programs: Vec<TcpListener>,
+    /// Port 111, or none: the same service where clients look for the port mapper.
     pub rpcbind: Vec<TcpListener>,
-    /// PORTMAP, MOUNT and NULL calls over UDP, usually also at port 111.
+    /// Short calls over UDP, usually also at port 111.
     pub rpcbind_udp: Vec<UdpSocket>,
 }
 
-/// A server that does not serve yet.
-pub struct NfsServer {
-    service: Arc<Service>,
+/// What all connections of a server share.
+pub struct Shared {
+    /// For threads, metrics and the log.
+    name: String,
+    pub settings: ServerSettings,
+    pub table: Arc<Table>,
+    port_mapper: Arc<PortMapper>,
+    pub metrics: Arc<ConnectionMetrics>,
+    /// For the log lines about connections that we closed.
+    pub broken_logged: LogLimit,
+    pub stalled_logged: LogLimit,
+    /// Bytes held for all connections.
+    pub held_bytes: AtomicUsize,
+    /// Told when that falls below its limit.
+    pub freed: Arc<Notify>,
+    connection_count: AtomicUsize,
 }
 
-impl NfsServer {
-    pub fn new(
-        settings: Settings,
-        exports: Arc<Exports>,
-        registry: &prometheus::Registry,
-    ) -> Result<Self, ServeError> {
-        let metrics = Arc::new(Metrics::new(settings.threads.max(1)));
-        let service = Arc::new(Service::new(settings, exports, Arc::clone(&metrics)));
-        let source = Arc::clone(&service);
-        let collector = MetricsCollector::new(metrics, Box::new(move || gauges(&source)));
-        registry.register(Box::new(collector))?;
-        Ok(Self { service })
+impl Shared {
+    fn gauges(&self) -> Gauges {
+        let settings = &self.settings;
+        Gauges {
+            connections: self.connection_count.load(Ordering::Relaxed) as u64,
+            connections_max: settings.connection_count_max as u64,
+            held_bytes: self.held_bytes.load(Ordering::Relaxed) as u64,
+            held_bytes_max: settings.held_bytes_max as u64,
+        }
     }
 
-    /// Requests answered so far, whenever it is asked.
-    pub fn request_counter(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
-        let service = Arc::clone(&self.service);
-        move || service.metrics.request_count()
+    fn dispatcher(
+        &self,
+        transport: Transport,
+        address: SocketAddr,
+        local: SocketAddr,
+        thread: usize,
+    ) -> Dispatcher {
+        let metrics = Arc::clone(&self.metrics);
+        let peer = Peer::new(transport, address, local, thread, metrics);
+        Dispatcher::new(Arc::clone(&self.table), peer)
+    }
+}
+
+/// A server that does not serve yet.
+pub struct RpcServer {
+    shared: Arc<Shared>,
+}
+
+impl RpcServer {
+    /// A server of these programs, and of a port mapper for them. Its threads and metrics bear `name`.
+    pub fn new(
+        name: &str,
+        settings: ServerSettings,
+        mut programs: Vec<Arc<dyn Program>>,
+        registry: &prometheus::Registry,
+    ) -> Result<Self, ServeError> {
+        let port_mapper = Arc::new(PortMapper::new(&programs));
+        programs.push(Arc::new(PortMapperProgram(Arc::clone(&port_mapper))));
+        let shared = Arc::new(Shared {
+            name: name.to_owned(),
+            settings,
+            table: Arc::new(Table::new(programs)),
+            port_mapper,
+            metrics: Arc::default(),
+            broken_logged: LogLimit::default(),
+            stalled_logged: LogLimit::default(),
+            held_bytes: AtomicUsize::new(0),
+            freed: Arc::default(),
+            connection_count: AtomicUsize::new(0),
+        });
+        let source = Arc::clone(&shared);
+        let gauges = Box::new(move || source.gauges());
+        let metrics = Arc::clone(&shared.metrics);
+        registry.register(Box::new(ConnectionCollector::new(name, metrics, gauges)))?;
+        Ok(Self { shared })
     }
 
     /// Starts the threads. They run until [`Running::stop`].
     pub fn start(self, listeners: Listeners) -> Result<Running, ServeError> {
-        let service = self.service;
-        let first = listeners.nfs.first().ok_or(ServeError::NoListener)?;
-        let port = first.local_addr().map_err(ServeError::Socket)?.port();
-        service.nfs_port.store(port, Ordering::Relaxed);
+        let shared = self.shared;
+        let first = listeners.programs.first().ok_or(ServeError::NoListener)?;
+        let port_of = |listener: &TcpListener| {
+            let address = listener.local_addr().map_err(ServeError::Socket)?;
+            Ok::<_, ServeError>(address.port())
+        };
+        let ports = &shared.port_mapper;
+        ports
+            .programs_port
+            .store(port_of(first)?, Ordering::Relaxed);
         if let Some(first) = listeners.rpcbind.first() {
-            let port = first.local_addr().map_err(ServeError::Socket)?.port();
-            service.rpcbind_port.store(port, Ordering::Relaxed);
+            ports.own_port.store(port_of(first)?, Ordering::Relaxed);
         }
-        let tcp: Vec<_> = listeners.nfs.into_iter().chain(listeners.rpcbind).collect();
+        let tcp = listeners.programs.into_iter().chain(listeners.rpcbind);
+        let tcp: Vec<_> = tcp.collect();
         for listener in &tcp {
-            prepare_listener(listener, &service.settings).map_err(ServeError::Socket)?;
+            prepare_listener(listener, &shared.settings).map_err(ServeError::Socket)?;
         }
         for socket in &listeners.rpcbind_udp {
             socket.set_nonblocking(true).map_err(ServeError::Socket)?;
@@ -115,7 +173,7 @@ impl NfsServer {
         let (stop, stopped) = watch::channel(None);
         let mut lanes = Vec::new();
         let mut threads = Vec::new();
-        for index in 0..service.settings.threads.max(1) {
+        for index in 0..shared.settings.threads.max(1) {
             let (sender, receiver) = mpsc::unbounded_channel();
             let lane = Lane {
                 sender,
@@ -125,14 +183,14 @@ impl NfsServer {
             lanes.push(lane);
         }
         let acceptor = Acceptor {
-            service: Arc::clone(&service),
+            shared: Arc::clone(&shared),
             lanes,
             clients: Arc::default(),
             refused: Arc::default(),
         };
         let mut sockets = Some((tcp, listeners.rpcbind_udp, acceptor));
         let mut running = Running {
-            service: Arc::clone(&service),
+            shared: Arc::clone(&shared),
             stop,
             threads: Vec::new(),
         };
@@ -140,16 +198,16 @@ impl NfsServer {
             // The first thread accepts for all.
             let sockets = sockets.take();
             let stopped = stopped.clone();
-            let service = Arc::clone(&service);
+            let serving = Arc::clone(&shared);
             let (ended, wait) = oneshot::channel();
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
                 .map_err(ServeError::Thread)?;
             let thread = std::thread::Builder::new()
-                .name(format!("nfs-{index}"))
+                .name(format!("{}-{index}", shared.name))
                 .spawn(move || {
-                    runtime.block_on(run(service, index, receiver, sockets, stopped));
+                    runtime.block_on(run(serving, index, receiver, sockets, stopped));
                     // Nobody waits if the server was dropped instead of stopped.
                     let _ = ended.send(());
                 })
@@ -160,24 +218,7 @@ impl NfsServer {
     }
 }
 
-fn gauges(service: &Service) -> Gauges {
-    let (duplicates, duplicate_bytes) = service.duplicates.usage();
-    let (writes, write_bytes) = service.duplicate_writes.usage();
-    let settings = &service.settings;
-    Gauges {
-        connections: service.connection_count.load(Ordering::Relaxed) as u64,
-        connections_max: settings.connection_count_max as u64,
-        held_bytes: service.held_bytes.load(Ordering::Relaxed) as u64,
-        held_bytes_max: settings.held_bytes_max as u64,
-        duplicates: (duplicates + writes) as u64,
-        duplicates_max: 2 * settings.duplicate_count_max as u64,
-        duplicate_bytes: (duplicate_bytes + write_bytes) as u64,
-        mounts: service.mounts.len() as u64,
-        mounts_max: service.mounts.count_max() as u64,
-    }
-}
-
-fn prepare_listener(listener: &TcpListener, settings: &Settings) -> io::Result<()> {
+fn prepare_listener(listener: &TcpListener, settings: &ServerSettings) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     if settings.socket_buffer_bytes > 0 {
         // Accepted sockets inherit them; the window scale is chosen during the handshake.
@@ -190,7 +231,7 @@ fn prepare_listener(listener: &TcpListener, settings: &Settings) -> io::Result<(
 
 /// A server that serves. Dropped without [`Self::stop`], it stops at once.
 pub struct Running {
-    service: Arc<Service>,
+    shared: Arc<Shared>,
     /// The time by which everything must have ended, once it is to end.
     stop: watch::Sender<Option<Instant>>,
     threads: Vec<(JoinHandle<()>, oneshot::Receiver<()>)>,
@@ -205,13 +246,13 @@ impl Running {
             // An error means that the thread ended in another way; `join` says which.
             let _ = ended.await;
             if thread.join().is_err() {
-                tracing::error!("a thread of the NFS server panicked");
+                tracing::error!("a thread of the {} server panicked", self.shared.name);
             }
         }
     }
 
     pub fn connection_count(&self) -> usize {
-        self.service.connection_count.load(Ordering::Relaxed)
+        self.shared.connection_count.load(Ordering::Relaxed)
     }
 }
 
@@ -228,9 +269,9 @@ struct Accepted {
     permit: Permit,
 }
 
-/// One of the connections that may be.
+/// The right to be one of the connections that the limits allow.
 struct Permit {
-    service: Arc<Service>,
+    shared: Arc<Shared>,
     clients: Arc<Mutex<HashMap<IpAddr, usize>>>,
     client: IpAddr,
     lane_count: Arc<AtomicUsize>,
@@ -239,9 +280,7 @@ struct Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         self.lane_count.fetch_sub(1, Ordering::Relaxed);
-        self.service
-            .connection_count
-            .fetch_sub(1, Ordering::Relaxed);
+        self.shared.connection_count.fetch_sub(1, Ordering::Relaxed);
         let mut clients = self.clients.lock();
         if let Some(count) = clients.get_mut(&self.client) {
             *count -= 1;
@@ -254,7 +293,7 @@ impl Drop for Permit {
 
 #[derive(Clone)]
 struct Acceptor {
-    service: Arc<Service>,
+    shared: Arc<Shared>,
     lanes: Vec<Lane>,
     clients: Arc<Mutex<HashMap<IpAddr, usize>>>,
     refused: Arc<LogLimit>,
@@ -287,7 +326,7 @@ impl Acceptor {
                     }
                     self.deal(stream, peer);
                 }
-                // Those who connect wait in the kernel; who is connected notices nothing.
+                // New connections wait in the kernel; those that exist notice nothing.
                 Err(error) => {
                     if !std::mem::replace(&mut failing, true) {
                         tracing::warn!("cannot accept connections until this is over: {error}");
@@ -300,7 +339,7 @@ impl Acceptor {
 
     /// Gives the connection to the thread that has the fewest, if the limits let it in.
     fn deal(&self, stream: tokio::net::TcpStream, peer: SocketAddr) {
-        let events = &self.service.metrics.events;
+        let events = &self.shared.metrics.events;
         let fewest = self
             .lanes
             .iter()
@@ -335,11 +374,11 @@ impl Acceptor {
     }
 
     fn permit(&self, peer: SocketAddr, lane: &Lane) -> Result<Permit, &'static str> {
-        let settings = &self.service.settings;
-        let client = peer.ip().to_canonical();
-        let view = self.service.exports.current().view(client, peer.port());
-        // Those who may use nothing cannot take the places of those who may.
-        let (count_max, per_client_max) = match view.is_let_in() {
+        let settings = &self.shared.settings;
+        let peer = canonical(peer);
+        let client = peer.ip();
+        // Strangers cannot take the places of those who may use something.
+        let (count_max, per_client_max) = match self.shared.table.lets_in(peer) {
             true => (
                 settings.connection_count_max,
                 settings.connection_count_per_client_max,
@@ -350,7 +389,7 @@ impl Acceptor {
             ),
         };
         let mut clients = self.clients.lock();
-        if self.service.connection_count.load(Ordering::Relaxed) >= count_max {
+        if self.shared.connection_count.load(Ordering::Relaxed) >= count_max {
             return Err("too many connections");
         }
         if clients
@@ -360,12 +399,10 @@ impl Acceptor {
             return Err("too many connections of this client");
         }
         *clients.entry(client).or_insert(0) += 1;
-        self.service
-            .connection_count
-            .fetch_add(1, Ordering::Relaxed);
+        self.shared.connection_count.fetch_add(1, Ordering::Relaxed);
         lane.connection_count.fetch_add(1, Ordering::Relaxed);
         Ok(Permit {
-            service: Arc::clone(&self.service),
+            shared: Arc::clone(&self.shared),
             clients: Arc::clone(&self.clients),
             client,
             lane_count: Arc::clone(&lane.connection_count),
@@ -389,7 +426,7 @@ type Sockets = (Vec<TcpListener>, Vec<UdpSocket>, Acceptor);
 
 /// One thread from its start to its end.
 async fn run(
-    service: Arc<Service>,
+    shared: Arc<Shared>,
     thread: usize,
     mut accepted: mpsc::UnboundedReceiver<Accepted>,
     sockets: Option<Sockets>,
@@ -402,11 +439,11 @@ async fn run(
             listening.spawn(acceptor.clone().accept(listener));
         }
         for socket in udp {
-            listening.spawn(serve_udp(Arc::clone(&service), thread, socket));
+            listening.spawn(serve_udp(Arc::clone(&shared), thread, socket));
         }
     }
     let mut connections = JoinSet::new();
-    let busy_poll = Arc::new(BusyPoll::new(service.settings.looks_before_sleep));
+    let busy_poll = Arc::new(BusyPoll::new(shared.settings.looks_before_sleep));
     let keeper = Arc::clone(&busy_poll);
     listening.spawn(async move { keeper.keep().await });
     let (stop_connections, connection_stop) = watch::channel(false);
@@ -415,11 +452,11 @@ async fn run(
             _ = stopped.wait_for(Option::is_some) => break,
             Some(Accepted { stream, peer, permit }) = accepted.recv() => {
                 let stop = connection_stop.clone();
-                let service = Arc::clone(&service);
+                let shared = Arc::clone(&shared);
                 let busy_poll = Arc::clone(&busy_poll);
                 connections.spawn(async move {
-                    // It ends when all that was begun has ended, so that the limits hold for that too.
-                    serve_tcp(service, thread, stream, peer, busy_poll, stop).await;
+                    // It ends when all that it began has ended, so that the limits hold for that too.
+                    serve_tcp(shared, thread, stream, peer, busy_poll, stop).await;
                     drop(permit);
                 });
             }
@@ -447,7 +484,7 @@ async fn run(
 }
 
 async fn serve_tcp(
-    service: Arc<Service>,
+    shared: Arc<Shared>,
     thread: usize,
     stream: std::net::TcpStream,
     peer: SocketAddr,
@@ -467,15 +504,15 @@ async fn serve_tcp(
     })();
     match ready {
         Ok((stream, local)) => {
-            let session = Session::new(service, Transport::Tcp, peer, local, thread);
-            connection::serve(stream, session, busy_poll, stop).await;
+            let dispatcher = shared.dispatcher(Transport::Tcp, peer, local, thread);
+            connection::serve(stream, shared, dispatcher, busy_poll, stop).await;
         }
         Err(error) => tracing::debug!(%peer, "connection lost: {error}"),
     }
 }
 
-/// Answers datagrams one after the other: PORTMAP, MOUNT and NULL.
-async fn serve_udp(service: Arc<Service>, thread: usize, socket: UdpSocket) {
+/// Answers datagrams one after the other. Programs answer only short calls over UDP.
+async fn serve_udp(shared: Arc<Shared>, thread: usize, socket: UdpSocket) {
     let socket = match tokio::net::UdpSocket::from_std(socket) {
         Ok(socket) => socket,
         Err(error) => {
@@ -498,13 +535,11 @@ async fn serve_udp(service: Arc<Service>, thread: usize, socket: UdpSocket) {
             }
         };
         let local = local_address_towards(local, peer);
-        let session = Session::new(Arc::clone(&service), Transport::Udp, peer, local, thread);
-        let session = Arc::new(session);
-        let mut users = Users::default();
+        let mut dispatcher = shared.dispatcher(Transport::Udp, peer, local, thread);
         let Some(call) = datagram.get(..len_bytes) else {
             continue;
         };
-        let Ok(call) = session.start(&mut users, call, None) else {
+        let Ok(call) = dispatcher.begin(call) else {
             continue;
         };
         let reply = match call.started {
@@ -520,8 +555,8 @@ async fn serve_udp(service: Arc<Service>, thread: usize, socket: UdpSocket) {
     }
 }
 
-/// The address that a client reached, as far as a socket that listens on all of them can know: the
-/// one that the way back to the client leaves from.
+/// The address that a client reached. A socket that listens on all addresses does not know it; then it is the
+/// one from which the way back to the client leaves.
 fn local_address_towards(local: SocketAddr, peer: SocketAddr) -> SocketAddr {
     if !local.ip().is_unspecified() {
         return local;

@@ -1,6 +1,6 @@
-//! Keeps what a client can cause as often as it likes from becoming a flood of log lines.
+//! Limits the log lines that a client can cause.
 //!
-//! Owns: how many lines of a kind there are in an interval.
+//! Owns: how many lines of a kind are logged in an interval.
 //! Must not know: what the kinds are.
 
 use std::fmt::Display;
@@ -28,7 +28,7 @@ impl Default for LogLimit {
 }
 
 impl LogLimit {
-    /// At most so many lines in an interval.
+    /// Admits at most so many lines in an interval.
     pub fn new(line_count_max: u32) -> Self {
         Self {
             line_count_max,

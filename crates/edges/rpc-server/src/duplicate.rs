@@ -1,11 +1,11 @@
-//! The duplicate-request cache: a request that changed something is done once, however often the
+//! The duplicate request cache: a request that changes something is done once, however often the
 //! client sends it.
 //!
 //! Owns: the replies of recent requests that must not be repeated, and who waits for one of them.
-//! Must not know: what the requests do, connections.
+//! Must not know: what the requests do, connections. A program that wants such a cache has one of its own.
 //!
 //! TCP does not lose requests, but connections break between the request and its reply; the client
-//! then sends the request again, over whichever connection it has. Kept in memory only: after a
+//! then sends the request again, over whichever connection it has. The cache is in memory only: after a
 //! restart a repeated REMOVE says NOENT, as with every other NFSv3 server.
 
 use std::collections::VecDeque;
@@ -18,9 +18,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
 
-/// Of a request's arguments so many bytes tell it from another one with the same number.
-pub const DIGEST_LEN_BYTES_MAX: usize = 256;
-/// Those who may wait for one request; more are dropped, as the client will send again.
+/// How many may wait for one request. More are dropped; the client will send again.
 const WAITER_COUNT_MAX: usize = 4;
 const SHARD_COUNT: usize = 16;
 /// What an entry costs beyond its reply.
@@ -32,7 +30,7 @@ pub struct RequestKey {
     pub client: IpAddr,
     pub xid: u32,
     pub procedure: u32,
-    /// Hash of the arguments' first bytes, their length, and the credential.
+    /// Hash of whatever else tells requests of one number apart.
     pub digest: u64,
 }
 
@@ -62,7 +60,7 @@ enum State {
 #[derive(Default)]
 struct Shard {
     states: FxHashMap<RequestKey, State>,
-    /// Done ones, oldest first, with the number that tells an entry from a later one of that key.
+    /// Requests that are done, oldest first, with the number that tells an entry from a later one of its key.
     done: VecDeque<(RequestKey, u64)>,
     done_bytes: usize,
     number_next: u64,
@@ -79,8 +77,8 @@ struct Inner {
 }
 
 impl Duplicates {
-    /// At most so many replies and bytes; the oldest go first. What is being done is not counted
-    /// here: the limits of connections bound it.
+    /// Keeps at most so many replies and bytes; the oldest go first. Requests that run are not counted
+    /// here, because the limits of connections bound them.
     pub fn new(count_max: usize, bytes_max: usize) -> Self {
         Self(Arc::new(Inner {
             shards: Default::default(),
@@ -158,7 +156,7 @@ impl Inner {
         }
     }
 
-    /// The request was not done to its end: forget it, so that it can be tried again.
+    /// The request did not run to its end: forget it, so that it can be tried again.
     fn abandon(&self, key: &RequestKey, number: u64) {
         let mut shard = self.shard(key).lock();
         if let Some(State::Running { number: at, .. }) = shard.states.get(key)

@@ -1,7 +1,7 @@
 //! File handles: what a client holds instead of a path.
 //!
 //! Owns: their bytes, and the signature that keeps clients from making their own.
-//! Must not know: what the inode is, who may use it.
+//! Must not know: what the inode is, who may use it, protocols.
 //!
 //! ```text
 //! 0        1      2          4         8        16            24       32
@@ -78,11 +78,11 @@ impl HandleKey {
     pub fn open(&self, bytes: &[u8]) -> Result<Target, BadHandle> {
         let bytes: &[u8; HANDLE_LEN_BYTES] = bytes.try_into().map_err(|_| BadHandle)?;
         let (signed, signature) = bytes.split_at(SIGNED_LEN_BYTES);
-        // Takes as long for any wrong one, so that it cannot be found byte by byte.
+        // Every wrong signature takes equally long, so that none can be found byte by byte.
         if !bool::from(self.sign(signed).ct_eq(signature)) {
             return Err(BadHandle);
         }
-        // The signature says that we wrote the rest; a future format may still be newer than us.
+        // The signature says that this pool wrote the rest, but a newer version may have done so.
         let number = |at: usize| {
             let mut word = [0; 8];
             word.copy_from_slice(&signed[at..at + 8]);

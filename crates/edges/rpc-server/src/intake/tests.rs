@@ -1,32 +1,60 @@
-use cairn_codec_rpc::{CallHeader, OpaqueAuth, Writer};
+use cairn_codec_rpc::{OpaqueAuth, Writer};
 use proptest::prelude::*;
 
 use super::*;
 
-/// What the tests' gate is asked and answers.
+/// A program of these tests. Arguments of its call STORE: a word that is 1 if the call is to be refused, the length of
+/// the payload, the payload, and maybe a tail.
+const PROGRAM: u32 = 7;
+const STORE: u32 = 1;
+const OTHER: u32 = 2;
+const STORE_PREFIX_LEN_BYTES: usize = 8;
+
+/// What the tests' gate answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Answer {
     Refused(u32),
     Garbage(u32),
 }
 
-/// A gate that refuses WRITE to one handle.
 #[derive(Clone, Copy)]
 struct TestGate {
     is_let_in: bool,
 }
 
-const REFUSED_HANDLE: &[u8] = b"refused";
-
 impl Gate for TestGate {
     type Answer = Answer;
+    /// The number of the call, and its arguments up to the payload.
+    type Large = (u32, Vec<u8>);
 
     fn is_let_in(&self) -> bool {
         self.is_let_in
     }
 
-    fn refuse_write(&self, xid: u32, file: &v3::FileHandle) -> Option<Answer> {
-        (file.as_bytes() == REFUSED_HANDLE).then_some(Answer::Refused(xid))
+    fn begin_large(
+        &mut self,
+        call: &CallHeader<'_>,
+        args: &[u8],
+        args_len_bytes: usize,
+    ) -> Verdict<Answer, (u32, Vec<u8>)> {
+        if call.procedure != STORE {
+            return Verdict::Ordinary;
+        }
+        let mut from = Reader::new(args);
+        let (Ok(refused), Ok(payload_len)) = (from.u32(), from.u32()) else {
+            return Verdict::NeedsMore;
+        };
+        if STORE_PREFIX_LEN_BYTES + xdr::padded_len(payload_len as usize) > args_len_bytes {
+            return Verdict::Ordinary;
+        }
+        if refused == 1 {
+            return Verdict::Refused(Answer::Refused(call.xid));
+        }
+        Verdict::Payload {
+            call: (call.xid, args[..STORE_PREFIX_LEN_BYTES].to_vec()),
+            payload_start: STORE_PREFIX_LEN_BYTES,
+            payload_len_bytes: payload_len as usize,
+        }
     }
 
     fn garbage(&self, xid: u32) -> Answer {
@@ -41,8 +69,8 @@ const STRANGER: TestGate = TestGate { is_let_in: false };
 #[derive(Clone, PartialEq, Eq)]
 enum Came {
     Whole(Vec<u8>),
-    /// The record up to the payload, and that.
-    Apart(Vec<u8>, Vec<u8>),
+    /// Number and arguments up to the payload, the payload, and the tail.
+    InPlace((u32, Vec<u8>), Vec<u8>, Vec<u8>),
     Skipped(Answer),
 }
 
@@ -51,8 +79,13 @@ impl std::fmt::Debug for Came {
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Whole(record) => write!(to, "Whole({} bytes)", record.len()),
-            Self::Apart(head, payload) => {
-                write!(to, "Apart({} and {} bytes)", head.len(), payload.len())
+            Self::InPlace((xid, _), payload, tail) => {
+                write!(
+                    to,
+                    "InPlace({xid}, {} and {} bytes)",
+                    payload.len(),
+                    tail.len()
+                )
             }
             Self::Skipped(answer) => write!(to, "Skipped({answer:?})"),
         }
@@ -61,19 +94,24 @@ impl std::fmt::Debug for Came {
 
 /// What comes of a stream whose reads bring as many bytes as `cuts` say, again and again, or less where
 /// there is less room; and why it was refused in the end, if it was.
-fn receive(stream: &[u8], cuts: &[usize], gate: TestGate) -> (Vec<Came>, Option<DecodeError>) {
-    let mut intake = Intake::default();
+fn receive(stream: &[u8], cuts: &[usize], mut gate: TestGate) -> (Vec<Came>, Option<DecodeError>) {
+    let mut intake: Intake<Answer, (u32, Vec<u8>)> = Intake::default();
     let mut came = Vec::new();
     let mut left = stream;
     let mut cuts = cuts.iter().cycle();
     loop {
-        match intake.next(&gate) {
+        match intake.next(&mut gate) {
             Ok(Step::Starved) => {}
-            Ok(Step::Call { record, payload }) => {
-                came.push(match payload {
-                    None => Came::Whole(record.into_owned()),
-                    Some(payload) => Came::Apart(record.into_owned(), payload.to_vec()),
-                });
+            Ok(Step::Call(record)) => {
+                came.push(Came::Whole(record.into_owned()));
+                continue;
+            }
+            Ok(Step::Large {
+                call,
+                payload,
+                tail,
+            }) => {
+                came.push(Came::InPlace(call, payload.to_vec(), tail.to_vec()));
                 continue;
             }
             Ok(Step::Skipped(answer)) => {
@@ -111,13 +149,13 @@ fn fragment(bytes: &[u8], last: bool) -> Vec<u8> {
     [&header.to_bytes(), bytes].concat()
 }
 
-fn call(xid: u32, procedure: v3::Procedure) -> Vec<u8> {
+fn call(xid: u32, procedure: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
     Writer::new(&mut bytes).put(&CallHeader {
         xid,
-        program: v3::PROGRAM,
-        version: v3::VERSION,
-        procedure: procedure.number(),
+        program: PROGRAM,
+        version: 1,
+        procedure,
         credential: OpaqueAuth {
             flavor: 1,
             body: &[7; 40],
@@ -127,17 +165,20 @@ fn call(xid: u32, procedure: v3::Procedure) -> Vec<u8> {
     bytes
 }
 
-/// A WRITE up to its payload of `len_bytes`.
-fn write_head(xid: u32, handle: &[u8], len_bytes: u32) -> Vec<u8> {
-    let mut bytes = call(xid, v3::Procedure::Write);
-    let head = v3::WriteHead {
-        file: v3::FileHandle::new(handle).expect("it is short"),
-        offset: 1,
-        count_bytes: len_bytes,
-        stable: v3::StableHow::Unstable,
-    };
-    v3::encode_write_head(&mut Writer::new(&mut bytes), &head);
+/// The arguments of STORE up to its payload.
+fn store_prefix(refused: bool, len_bytes: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut to = Writer::new(&mut bytes);
+    to.u32(u32::from(refused));
+    to.u32(len_bytes as u32);
     bytes
+}
+
+/// A record with STORE.
+fn store(xid: u32, refused: bool, data: &[u8], tail: &[u8]) -> Vec<u8> {
+    let padding = xdr::padding(data.len());
+    let prefix = store_prefix(refused, data.len());
+    [&call(xid, STORE)[..], &prefix, data, padding, tail].concat()
 }
 
 fn payload(len_bytes: usize) -> Vec<u8> {
@@ -146,67 +187,83 @@ fn payload(len_bytes: usize) -> Vec<u8> {
         .collect()
 }
 
+const KIND_COUNT: u8 = 7;
+
 /// A record, and what should come of it from a client that is let in.
 fn record(kind: u8, xid: u32, len_bytes: usize) -> (Vec<u8>, Came) {
     let data = payload(len_bytes);
-    let padding = xdr::padding(len_bytes);
-    match kind % 5 {
+    // What is too long for the input buffer and has no payload to receive in place.
+    let ordinary = |record: Vec<u8>| match record.len() + FragmentHeader::LEN_BYTES {
+        ..=INPUT_LEN_BYTES => Came::Whole(record),
+        _ => Came::Skipped(Answer::Garbage(xid)),
+    };
+    let with_tail = |tail: &[u8]| {
+        let record = store(xid, false, &data, tail);
+        let came = match record.len() >= LARGE_LEN_BYTES_MIN {
+            true => {
+                let call = (xid, store_prefix(false, len_bytes));
+                Came::InPlace(call, data.clone(), tail.to_vec())
+            }
+            false => Came::Whole(record.clone()),
+        };
+        (fragment(&record, true), came)
+    };
+    match kind % KIND_COUNT {
         0 => {
-            let record = [
-                call(xid, v3::Procedure::Lookup),
-                payload(len_bytes % 60_000),
-            ]
-            .concat();
+            let record = [call(xid, OTHER), payload(len_bytes % 60_000)].concat();
             (fragment(&record, true), Came::Whole(record))
         }
-        1 => {
-            let head = write_head(xid, b"file", len_bytes as u32);
-            let record = [&head[..], &data, padding].concat();
-            let came = match record.len() >= DIRECT_LEN_BYTES_MIN {
-                true => Came::Apart(head, data),
-                false => Came::Whole(record.clone()),
-            };
-            (fragment(&record, true), came)
-        }
+        1 => with_tail(&[]),
         2 => {
-            let head = write_head(xid, REFUSED_HANDLE, len_bytes as u32);
-            let record = [&head[..], &data, padding].concat();
-            let came = match record.len() >= DIRECT_LEN_BYTES_MIN {
+            let record = store(xid, true, &data, &[]);
+            let came = match record.len() >= LARGE_LEN_BYTES_MIN {
                 true => Came::Skipped(Answer::Refused(xid)),
                 false => Came::Whole(record.clone()),
             };
             (fragment(&record, true), came)
         }
         3 => {
-            let record = [call(xid, v3::Procedure::Lookup), data].concat();
-            let came = match record.len() + FragmentHeader::LEN_BYTES > INPUT_LEN_BYTES {
-                true => Came::Skipped(Answer::Garbage(xid)),
-                false => Came::Whole(record.clone()),
-            };
-            (fragment(&record, true), came)
+            let record = [call(xid, OTHER), data].concat();
+            (fragment(&record, true), ordinary(record))
         }
-        _ => {
-            let head = write_head(xid, b"file", len_bytes as u32);
-            let record = [&head[..], &data, padding].concat();
+        4 => {
+            let record = store(xid, false, &data, &[]);
             let pieces = record.chunks(len_bytes / 7 + 50);
             let fragments = pieces.map(|piece| fragment(piece, false));
             let bytes: Vec<Vec<u8>> = fragments.chain([fragment(&[], true)]).collect();
             (bytes.concat(), Came::Whole(record))
+        }
+        5 => {
+            let tail_len_bytes_max = TAIL_LEN_BYTES_MAX - xdr::padding(len_bytes).len();
+            let tail_len_bytes = match len_bytes % 2 {
+                0 => tail_len_bytes_max,
+                _ => 8,
+            };
+            let tail_len_bytes =
+                tail_len_bytes.min(RECORD_LEN_BYTES_MAX as usize - len_bytes - 200);
+            with_tail(&payload(tail_len_bytes))
+        }
+        _ => {
+            // One byte more than a tail may have.
+            let data = &data[..len_bytes.min(1 << 19)];
+            let tail_len_bytes = TAIL_LEN_BYTES_MAX + 1 - xdr::padding(data.len()).len();
+            let record = store(xid, false, data, &payload(tail_len_bytes));
+            (fragment(&record, true), ordinary(record))
         }
     }
 }
 
 #[test]
 fn records_are_received_in_the_way_that_is_theirs() {
-    // Around each length at which the way changes. The head of this WRITE has 148 bytes.
-    let head_len = write_head(1, b"file", 0).len();
+    // Around each length at which the way changes.
+    let head_len = store(1, false, &[], &[]).len();
     let at = |record_len: usize| record_len - head_len;
     let lens = [
         0,
         1,
-        at(DIRECT_LEN_BYTES_MIN) - 4,
-        at(DIRECT_LEN_BYTES_MIN) - 3,
-        at(DIRECT_LEN_BYTES_MIN),
+        at(LARGE_LEN_BYTES_MIN) - 4,
+        at(LARGE_LEN_BYTES_MIN) - 3,
+        at(LARGE_LEN_BYTES_MIN),
         at(INPUT_LEN_BYTES) - 4,
         at(INPUT_LEN_BYTES) - 3,
         200_001,
@@ -215,13 +272,14 @@ fn records_are_received_in_the_way_that_is_theirs() {
     let mut stream = Vec::new();
     let mut want = Vec::new();
     for (index, len_bytes) in lens.into_iter().enumerate() {
-        for kind in 0..5 {
-            let (bytes, came) = record(kind, (index * 5) as u32 + u32::from(kind), len_bytes);
+        for kind in 0..KIND_COUNT {
+            let xid = (index as u32) << 8 | u32::from(kind);
+            let (bytes, came) = record(kind, xid, len_bytes);
             stream.extend(bytes);
             want.push(came);
         }
     }
-    for cuts in [&[usize::MAX][..], &[1, 100_000], &[1000], &[4, 148, 512]] {
+    for cuts in [&[usize::MAX][..], &[1, 100_000], &[1000], &[4, 100, 512]] {
         assert_eq!(
             receive(&stream, cuts, FRIEND),
             (want.clone(), None),
@@ -316,7 +374,7 @@ fn what_goes_beyond_a_limit_ends_the_stream() {
 #[test]
 fn nothing_is_held_for_what_is_skipped() {
     let (stream, _) = record(2, 1, 1 << 20);
-    let mut intake = Intake::default();
+    let mut intake: Intake<Answer, (u32, Vec<u8>)> = Intake::default();
     let Space::Input(free) = intake.space() else {
         panic!("no payload is awaited");
     };
@@ -324,15 +382,15 @@ fn nothing_is_held_for_what_is_skipped() {
     free.copy_from_slice(&stream[..there]);
     intake.received(there);
     assert!(intake.is_at_record());
-    assert_eq!(intake.next(&FRIEND), Ok(Step::Starved));
+    assert_eq!(intake.next(&mut { FRIEND }), Ok(Step::Starved));
     assert_eq!(intake.held_bytes(), 0);
     assert!(intake.is_in_record() && !intake.is_at_record());
 }
 
 #[test]
-fn after_a_large_write_little_is_read_of_the_next() {
+fn after_a_large_payload_little_is_read_of_the_next() {
     let (stream, _) = record(1, 1, 100_000);
-    let mut intake = Intake::default();
+    let mut intake: Intake<Answer, (u32, Vec<u8>)> = Intake::default();
     let mut left = &stream[..];
     while !left.is_empty() {
         let read_bytes = match intake.space() {
@@ -345,7 +403,7 @@ fn after_a_large_write_little_is_read_of_the_next() {
             }
         };
         left = &left[read_bytes..];
-        let step = intake.next(&FRIEND).expect("it is a WRITE");
+        let step = intake.next(&mut { FRIEND }).expect("it is STORE");
         assert_eq!(step == Step::Starved, !left.is_empty());
     }
     assert!(matches!(intake.space(), Space::Input(free) if free.len() == PEEK_LEN_BYTES));
@@ -354,7 +412,7 @@ fn after_a_large_write_little_is_read_of_the_next() {
 proptest! {
     #[test]
     fn any_cut_gives_the_same(
-        records in prop::collection::vec((0u8..5, any::<u32>(), 0usize..150_000), 1..6),
+        records in prop::collection::vec((0..KIND_COUNT, any::<u32>(), 0usize..150_000), 1..6),
         cuts in prop::collection::vec(prop_oneof![1usize..5, 1usize..2000, 1usize..200_000], 1..20),
     ) {
         let mut stream = Vec::new();
@@ -369,7 +427,7 @@ proptest! {
 
     #[test]
     fn any_cut_of_damaged_streams_gives_the_same(
-        records in prop::collection::vec((0u8..5, any::<u32>(), 0usize..70_000), 1..4),
+        records in prop::collection::vec((0..KIND_COUNT, any::<u32>(), 0usize..70_000), 1..4),
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
         is_let_in: bool,
         cuts in prop::collection::vec(prop_oneof![1usize..5, 1usize..2000, 1usize..200_000], 1..20),
