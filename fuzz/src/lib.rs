@@ -36,11 +36,8 @@ mod bench {
     }
 }
 #[allow(dead_code)]
-#[path = "../../crates/edges/nfs3/src/handle.rs"]
+#[path = "../../crates/edges/exports/src/handle.rs"]
 mod handle;
-#[allow(dead_code)]
-#[path = "../../crates/edges/nfs3/src/intake.rs"]
-mod intake;
 #[allow(dead_code)]
 #[path = "../../crates/edges/admin/src/query.rs"]
 mod query;
