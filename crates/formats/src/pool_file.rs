@@ -462,13 +462,27 @@ mod tests {
     #[test]
     fn a_flipped_bit_costs_one_copy_and_is_noticed() {
         let file = encode_pool(&example(2));
-        for bit in 0..file.len() * 8 {
+        let half = file.len() / 2;
+        for bit in 0..half * 8 {
             let mut bad = file.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
+            let is_damage = matches!(
+                decode_pool_copy(&bad[..half]),
+                Err(TextFileError::Magic | TextFileError::Checksum)
+            );
+            assert!(is_damage, "bit {bit}");
+        }
+        for byte in 0..file.len() {
+            let mut bad = file.clone();
+            bad[byte] ^= 1 << (byte % 8);
             let picked = decode_pool(&bad).unwrap();
-            assert_eq!(picked.value, example(2), "bit {bit}");
-            let number = if bit / 8 < file.len() / 2 { 1 } else { 2 };
-            assert_eq!(picked.bad.map(|bad| bad.number), Some(number), "bit {bit}");
+            assert_eq!(picked.value, example(2), "byte {byte}");
+            let number = if byte < half { 1 } else { 2 };
+            assert_eq!(
+                picked.bad.map(|bad| bad.number),
+                Some(number),
+                "byte {byte}"
+            );
         }
     }
 
