@@ -6,7 +6,7 @@ use std::str::FromStr;
 use cairn_base::units::{format_size, parse_size};
 use serde::{Deserialize, Serialize};
 
-use crate::words::{WordError, serde_as_word, word_enum};
+use cairn_base::words::{WordError, serde_as_word, word_enum};
 
 /// Longest name of a volume, in bytes.
 pub const VOLUME_NAME_LEN_BYTES_MAX: usize = 63;
