@@ -24,6 +24,7 @@ pub mod settings;
 mod shared;
 mod state;
 pub mod store;
+mod succession;
 mod tasks;
 
 pub use cairn_segment::pointer;
@@ -41,6 +42,7 @@ pub use records::{
 };
 pub use settings::{JournalPressure, MetaCache, MetaSettings, MetaStats, VolumeCounters};
 pub use store::{MetaStore, Recovered, SegmentUsage};
+pub use succession::Succession;
 
 #[cfg(test)]
 mod tests;

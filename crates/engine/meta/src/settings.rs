@@ -1,9 +1,12 @@
 //! The numbers that people tune, and those they watch.
 
+use std::time::Duration;
+
 use cairn_base::{DiskId, LogPosition};
 
 use crate::batch::BATCH_BYTES_MAX;
 use crate::log::format::TERM_COUNT_MAX;
+use crate::succession::Succession;
 
 /// Smallest log file that makes sense, in bytes.
 pub const LOG_FILE_BYTES_MIN: u64 = 64 << 10;
@@ -50,9 +53,15 @@ pub struct MetaSettings {
     pub write_buffer_bytes: usize,
     /// Files that the state keeps open.
     pub open_files_max: u32,
+    /// Once a log write is durable on one disk, the others are waited for so long, counted from its beginning; then the
+    /// log goes on without those that do not answer, as without disks that fail.
+    pub log_write_wait: Duration,
     /// Above so many starts that the log still names, a start has it forget the earlier ones before it returns; at most
     /// half of what it can name.
     pub starts_named_max: usize,
+    /// Of all stores of the volume in this process. With it, whoever waits for a store that ends hears from its successor
+    /// whether a change took effect; without, that the store has ended.
+    pub succession: Option<Succession>,
 }
 
 impl MetaSettings {
@@ -66,7 +75,9 @@ impl MetaSettings {
             cache,
             write_buffer_bytes: 32 << 20,
             open_files_max: 256,
+            log_write_wait: Duration::from_millis(500),
             starts_named_max: TERM_COUNT_MAX / 2,
+            succession: None,
         }
     }
 

@@ -5,11 +5,13 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_base::disk::Disk;
 use cairn_base::env::Env;
 use cairn_base::{DiskId, Epoch, Generation, Ino, LogPosition, SegmentId, VolumeId};
+use futures_util::future::{Either, select};
 
 use crate::batch::{Batch, JournalEntry, Ticket};
 use crate::error::MetaError;
@@ -26,6 +28,8 @@ use crate::state::versions::{self, Entry, VersionCursor};
 const SCAN_OVERLAY_COUNT_MAX: usize = 512;
 /// Share of the log's limit, in percent, above which the journal should be folded.
 const FOLD_PERCENT: u64 = 50;
+/// How long a change whose store has ended is waited for: closing the store, or leaving it behind, and opening the next.
+const OUTCOME_WAIT_MAX: Duration = Duration::from_secs(120);
 
 /// Entries of the overlay, in order; `None` is a deletion.
 type OverlayPart = Vec<(Key, Option<Bytes>)>;
@@ -114,12 +118,20 @@ impl MetaStore {
     /// The newest version visible now, including submitted batches that are not durable yet. May
     /// read from disk. Segments and counters have methods of their own.
     pub fn get(&self, key: &Key) -> Result<Option<Bytes>, MetaError> {
+        self.get_with_ticket(key).map(|(value, _)| value)
+    }
+
+    /// As [`MetaStore::get`], with the ticket of the change, or deletion, that this rests on; [`Ticket::NONE`] if that
+    /// is durable for sure.
+    pub fn get_with_ticket(&self, key: &Key) -> Result<(Option<Bytes>, Ticket), MetaError> {
         self.shared.check()?;
-        if let Some((value, _)) = self.shared.overlay.read().get(key) {
-            return Ok(value.clone());
+        if let Some((value, position)) = self.shared.overlay.read().get(key) {
+            return Ok((value.clone(), Ticket(*position)));
         }
+        // Only what is durable is applied.
         let found = versions::get(&*self.shared.state, key, self.generation());
-        found.map_err(|error| self.shared.told(error))
+        let found = found.map_err(|error| self.shared.told(error))?;
+        Ok((found, Ticket::NONE))
     }
 
     /// Entries with `from <= key < to` in order, at most `limit`, as [`MetaStore::get`] sees them.
@@ -222,6 +234,22 @@ impl MetaStore {
             Stop::Drained | Stop::Now => MetaError::Closed,
         });
         self.shared.progress.refuse(reason)
+    }
+
+    /// As [`Self::durable`], for who tells others of the change. If the store ends before that is known, and the settings
+    /// name a succession, this waits for the volume to be opened again, though not for ever: a change that is found
+    /// in the log then took effect. An error means that it did not, or that nobody knows.
+    pub async fn outcome(&self, ticket: Ticket) -> Result<(), MetaError> {
+        let error = match self.durable(ticket).await {
+            Err(error) if ticket != Ticket::REFUSED => error,
+            known => return known,
+        };
+        let outcome = self.shared.progress.wait_for_outcome(ticket.0);
+        let too_long = self.shared.clock.sleep(OUTCOME_WAIT_MAX);
+        match select(outcome, too_long).await {
+            Either::Left((outcome, _)) => outcome,
+            Either::Right(_) => Err(error),
+        }
     }
 
     /// Whether that is known to be so without waiting. Of a store that ended only [`Self::durable`] tells.

@@ -23,10 +23,14 @@ const CUT_ATTEMPTS_MAX: usize = 100;
 
 impl Fs {
     pub async fn attr(&self, ino: Ino) -> Result<Attr, FsError> {
-        let inode = self.0.inode(ino)?;
-        let state = inode.lock();
-        state.require_live()?;
-        Ok(state.attr(ino))
+        let found = self.0.attr_of(ino);
+        self.0.settle(found).await
+    }
+
+    /// The attributes as they will be when all that is under way is durable. For who watches the volume itself: a client
+    /// must not be told of them.
+    pub fn attr_under_way(&self, ino: Ino) -> Result<Attr, FsError> {
+        self.0.attr_of(ino).map(|(attr, _)| attr)
     }
 
     /// Which of the `wanted` access bits (RFC 1813, section 3.3.4) `who` has.
@@ -36,39 +40,13 @@ impl Fs {
         ino: Ino,
         wanted: u32,
     ) -> Result<(u32, Attr), FsError> {
-        let inode = self.0.inode(ino)?;
-        let state = inode.lock();
-        state.require_live()?;
-        let has = granted(who, state.guarded());
-        let is_dir = state.record.kind == InodeKind::Directory;
-        let mut allowed = 0;
-        if has & READ != 0 {
-            allowed |= access::READ;
-        }
-        if has & WRITE != 0 {
-            allowed |= access::MODIFY | access::EXTEND;
-            if is_dir {
-                allowed |= access::DELETE;
-            }
-        }
-        if has & EXECUTE != 0 {
-            allowed |= if is_dir {
-                access::LOOKUP
-            } else {
-                access::EXECUTE
-            };
-        }
-        Ok((allowed & wanted, state.attr(ino)))
+        let found = self.0.access_of(who, ino, wanted);
+        self.0.settle(found).await
     }
 
     pub async fn read_link(&self, _who: &Credentials, ino: Ino) -> Result<(Bytes, Attr), FsError> {
-        let inode = self.0.inode(ino)?;
-        let state = inode.lock();
-        state.require_live()?;
-        if state.record.kind != InodeKind::Symlink {
-            return Err(FsError::Invalid);
-        }
-        Ok((state.record.symlink_target.clone(), state.attr(ino)))
+        let found = self.0.symlink_of(ino);
+        self.0.settle(found).await
     }
 
     /// Changes attributes, all or none. With `guard_ctime` only if the change time is still that.
@@ -101,6 +79,55 @@ impl Fs {
 }
 
 impl Shared {
+    fn attr_of(&self, ino: Ino) -> Result<(Attr, Ticket), FsError> {
+        let inode = self.inode(ino)?;
+        let state = inode.lock();
+        state.require_live()?;
+        Ok((state.attr(ino), state.shown()))
+    }
+
+    fn access_of(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+        wanted: u32,
+    ) -> Result<((u32, Attr), Ticket), FsError> {
+        let inode = self.inode(ino)?;
+        let state = inode.lock();
+        state.require_live()?;
+        let has = granted(who, state.guarded());
+        let is_dir = state.record.kind == InodeKind::Directory;
+        let mut allowed = 0;
+        if has & READ != 0 {
+            allowed |= access::READ;
+        }
+        if has & WRITE != 0 {
+            allowed |= access::MODIFY | access::EXTEND;
+            if is_dir {
+                allowed |= access::DELETE;
+            }
+        }
+        if has & EXECUTE != 0 {
+            allowed |= if is_dir {
+                access::LOOKUP
+            } else {
+                access::EXECUTE
+            };
+        }
+        Ok(((allowed & wanted, state.attr(ino)), state.shown()))
+    }
+
+    fn symlink_of(&self, ino: Ino) -> Result<((Bytes, Attr), Ticket), FsError> {
+        let inode = self.inode(ino)?;
+        let state = inode.lock();
+        state.require_live()?;
+        if state.record.kind != InodeKind::Symlink {
+            return Err(FsError::Invalid);
+        }
+        let target = state.record.symlink_target.clone();
+        Ok(((target, state.attr(ino)), state.shown()))
+    }
+
     /// `None`, and no change yet: the file has to be shortened first.
     fn set_attr_of(
         self: &Arc<Self>,
@@ -138,7 +165,7 @@ impl Shared {
         state.record.exclusive_verifier = None;
         state.touch_ctime(now);
         batch.put(Key::inode(inode.ino), state.stored_record().encode());
-        state.ticket = self.meta.submit(batch);
+        state.note_change(self.meta.submit(batch));
         Ok(Some((state.wcc(inode.ino, before), state.ticket)))
     }
 
@@ -236,7 +263,7 @@ impl Shared {
         let mut ticket = None;
         for start in starts.into_iter().rev() {
             if let Some(before) = ticket.take() {
-                self.durable(before).await?;
+                self.outcome(before).await?;
             }
             let mut state = inode.lock();
             state.require_live()?;
@@ -252,7 +279,7 @@ impl Shared {
             // Whoever replays older journal entries must see that they do not tell the size any more.
             state.touch_ctime(self.now());
             batch.put(Key::inode(ino), state.stored_record().encode());
-            state.ticket = self.meta.submit(batch);
+            state.note_change(self.meta.submit(batch));
             ticket = Some(state.ticket);
         }
         Ok(())
