@@ -17,6 +17,7 @@ use cairn_base::env::Env;
 use cairn_base::{DiskId, VolumeId};
 use cairn_config::{Config, ExportRule, MemoryBudget, VolumeName, VolumeSettings};
 use cairn_fs::{DirtyBudget, Fs, FsSettings};
+use cairn_meta::settings::state_files_max;
 use cairn_meta::{MetaCache, MetaError, MetaSettings, MetaStore, Succession};
 use cairn_nfs::{Export, Exports, FailedVolume, Volume};
 use cairn_segment::{Clients, Pace, SegmentSettings, SegmentStore};
@@ -28,7 +29,7 @@ use prometheus::Registry;
 use crate::announce::Announced;
 use crate::assemble::{Missing, failures_tolerated};
 use crate::convert;
-use crate::disks::PoolDisks;
+use crate::disks::{PoolDisks, descriptors_max};
 use crate::error::NodeError;
 use crate::members::FolderWork;
 use crate::metadata::{CLOSE_MAX, OpenAgain};
@@ -668,6 +669,7 @@ impl Inner {
         let buffer = buffers / (WRITE_BUFFERS_PER_VOLUME * count.max(1) as u64);
         let buffer = buffer.clamp(WRITE_BUFFER_BYTES_MIN, WRITE_BUFFER_BYTES_MAX);
         meta.write_buffer_bytes = usize::try_from(buffer).unwrap_or(usize::MAX);
+        meta.open_files_max = state_files_max(descriptors_max(), count);
         let mut successions = self.successions.lock();
         meta.succession = Some(successions.entry(volume).or_default().clone());
         meta

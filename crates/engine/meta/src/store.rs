@@ -23,16 +23,22 @@ use crate::records::SegmentRecord;
 use crate::settings::{JournalPressure, MetaSettings, MetaStats, VolumeCounters};
 use crate::shared::{INO_CHUNK, SEGMENT_CHUNK, Shared, Stop};
 use crate::state::versions::{self, Entry, VersionCursor};
+use crate::state::{StateStore, without_waiting};
 
 /// Entries of the overlay that a scan takes at once; between two takes batches may come in between.
 const SCAN_OVERLAY_COUNT_MAX: usize = 512;
 /// Share of the log's limit, in percent, above which the journal should be folded.
 const FOLD_PERCENT: u64 = 50;
+/// What one operation has brought into memory, one thing after the other, before it blocks its thread.
+const BRING_COUNT_MAX: usize = 64;
 /// How long a change whose store has ended is waited for: closing the store, or leaving it behind, and opening the next.
 const OUTCOME_WAIT_MAX: Duration = Duration::from_secs(120);
 
 /// Entries of the overlay, in order; `None` is a deletion.
 type OverlayPart = Vec<(Key, Option<Bytes>)>;
+
+/// How a cursor over a range of the state is made.
+type MakeCursor<'a> = fn(&'a dyn StateStore, &[u8], &[u8], Generation) -> VersionCursor<'a>;
 
 /// What of a segment is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +140,22 @@ impl MetaStore {
         Ok((found, Ticket::NONE))
     }
 
+    /// Does something that reads, without blocking this thread for what is not in memory: that is brought there, and `op`
+    /// is called again. So it must not have changed anything when a read fails. As a last resort it is called in a way
+    /// that blocks: when the disk gives an error, or others drive out what was brought.
+    pub async fn reading<T, E>(&self, mut op: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+        for _ in 0..BRING_COUNT_MAX {
+            let wanted = match without_waiting(&mut op) {
+                (Err(_), Some(wanted)) => wanted,
+                (done, _) => return done,
+            };
+            if !wanted.bring(&*self.shared.clock).await {
+                break;
+            }
+        }
+        op()
+    }
+
     /// Entries with `from <= key < to` in order, at most `limit`, as [`MetaStore::get`] sees them.
     pub fn scan(&self, from: &Key, to: &Key, limit: usize) -> Result<Vec<(Key, Bytes)>, MetaError> {
         let mut found = Vec::new();
@@ -166,12 +188,33 @@ impl MetaStore {
         &self,
         from: &Key,
         to: &Key,
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), MetaError> {
+        self.scan_by(VersionCursor::new, from, to, visit)
+    }
+
+    /// As [`MetaStore::scan_with`], for a pass over much of the volume: what it reads from disk does not take the place
+    /// of what clients use in memory.
+    pub fn pass_over(
+        &self,
+        from: &Key,
+        to: &Key,
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), MetaError> {
+        self.scan_by(VersionCursor::passing, from, to, visit)
+    }
+
+    fn scan_by<'a>(
+        &'a self,
+        cursor: MakeCursor<'a>,
+        from: &Key,
+        to: &Key,
         mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<(), MetaError> {
         self.shared.check()?;
         let mut from = from.clone();
         while from < *to {
-            let (overlay, cursor, end) = self.view(&from, to);
+            let (overlay, cursor, end) = self.view(cursor, &from, to);
             let flow = merge(&overlay, cursor, &mut visit);
             let flow = flow.map_err(|error| self.shared.told(error))?;
             match end {
@@ -184,7 +227,12 @@ impl MetaStore {
 
     /// A consistent view of the next part of a range: some of the overlay, a cursor over the state
     /// that ends where that does, and where to go on if that is not the end of the range.
-    fn view(&self, from: &Key, to: &Key) -> (OverlayPart, VersionCursor<'_>, Option<Key>) {
+    fn view<'a>(
+        &'a self,
+        cursor: MakeCursor<'a>,
+        from: &Key,
+        to: &Key,
+    ) -> (OverlayPart, VersionCursor<'a>, Option<Key>) {
         // The cursor is made under the lock: what leaves the overlay later is in both, never in none.
         let overlay = self.shared.overlay.read();
         let taken: OverlayPart = overlay
@@ -196,7 +244,7 @@ impl MetaStore {
             Some((last, _)) if taken.len() == SCAN_OVERLAY_COUNT_MAX => Some(last.successor()),
             _ => None,
         };
-        let cursor = VersionCursor::new(
+        let cursor = cursor(
             &*self.shared.state,
             from.as_bytes(),
             next.as_ref().unwrap_or(to).as_bytes(),

@@ -23,7 +23,7 @@ const CUT_ATTEMPTS_MAX: usize = 100;
 
 impl Fs {
     pub async fn attr(&self, ino: Ino) -> Result<Attr, FsError> {
-        let found = self.0.attr_of(ino);
+        let found = self.0.reading(|| self.0.attr_of(ino)).await;
         self.0.settle(found).await
     }
 
@@ -40,12 +40,12 @@ impl Fs {
         ino: Ino,
         wanted: u32,
     ) -> Result<(u32, Attr), FsError> {
-        let found = self.0.access_of(who, ino, wanted);
+        let found = self.0.reading(|| self.0.access_of(who, ino, wanted)).await;
         self.0.settle(found).await
     }
 
     pub async fn read_link(&self, _who: &Credentials, ino: Ino) -> Result<(Bytes, Attr), FsError> {
-        let found = self.0.symlink_of(ino);
+        let found = self.0.reading(|| self.0.symlink_of(ino)).await;
         self.0.settle(found).await
     }
 
@@ -58,11 +58,12 @@ impl Fs {
         guard_ctime: Option<Timestamp>,
     ) -> Result<Wcc, FsError> {
         let shared = &self.0;
-        let inode = shared.inode(ino)?;
+        let inode = shared.reading(|| shared.inode(ino)).await?;
         let mut guard_ctime = guard_ctime;
         let mut done = Err(FsError::TryLater);
         for _ in 0..CUT_ATTEMPTS_MAX {
-            match shared.set_attr_of(who, &inode, set, guard_ctime) {
+            let changed = || shared.set_attr_of(who, &inode, set, guard_ctime);
+            match shared.reading(changed).await {
                 Ok(Some(changed)) => done = Ok(changed),
                 Err(error) => done = Err(error),
                 Ok(None) => {

@@ -79,9 +79,14 @@ impl Fs {
         len: u32,
     ) -> Result<ReadData, FsError> {
         let shared = &self.0;
-        let inode = shared.inode(ino)?;
+        let inode = shared.reading(|| shared.inode(ino)).await?;
         let mut attempt = 0;
+        let mut extents_of: Option<Range<u64>> = None;
         loop {
+            if let Some(range) = extents_of.take() {
+                let load = || shared.load_extents(&inode, &range, Ahead::Some);
+                shared.reading(load).await?;
+            }
             let (attr, range, wanted, ticket) = {
                 let mut state = inode.lock();
                 require_file(&state)?;
@@ -101,7 +106,7 @@ impl Fs {
                     }
                     None => {
                         drop(state);
-                        shared.load_extents(&inode, &range, Ahead::Some)?;
+                        extents_of = Some(range);
                         continue;
                     }
                 }
@@ -145,7 +150,7 @@ impl Fs {
         stability: Stability,
     ) -> Result<Written, FsError> {
         let shared = &self.0;
-        let inode = shared.inode(ino)?;
+        let inode = shared.reading(|| shared.inode(ino)).await?;
         let count_bytes = u32::try_from(data.len()).map_err(|_| FsError::Invalid)?;
         let end = offset
             .checked_add(data.len() as u64)
@@ -274,7 +279,7 @@ impl Fs {
         _offset: u64,
         _len: u32,
     ) -> Result<Wcc, FsError> {
-        let inode = self.0.inode(ino)?;
+        let inode = self.0.reading(|| self.0.inode(ino)).await?;
         require_file(&inode.lock())?;
         self.0.commit(&inode).await?;
         // It changes no attribute. Others may have meanwhile, and a client that was told of that as its own doing

@@ -84,6 +84,7 @@ impl DirChange<'_> {
 }
 
 /// What a new inode is, beside its attributes.
+#[derive(Clone)]
 enum Content {
     Empty,
     Symlink(Bytes),
@@ -101,7 +102,8 @@ impl Fs {
         name: &[u8],
     ) -> Result<(Attr, Option<Attr>), FsError> {
         check_name(name)?;
-        match self.0.look_up(who, dir, name) {
+        let found = self.0.reading(|| self.0.look_up(who, dir, name)).await;
+        match found {
             Ok((Some(found), ticket)) => self.0.settle(Ok((found, ticket))).await,
             // Of the names that are being made or removed only this one matters.
             Ok((None, ticket)) => {
@@ -125,9 +127,10 @@ impl Fs {
         if is_dot(name) {
             return Err(FsError::Exists);
         }
-        let parent = shared.inode(dir)?;
+        let parent = shared.reading(|| shared.inode(dir)).await?;
         for _ in 0..NAME_ATTEMPTS_MAX {
-            let done = match shared.create_new(who, &parent, name, mode) {
+            let create = || shared.create_new(who, &parent, name, mode);
+            let done = match shared.reading(create).await {
                 Ok(Found::Made(made, ticket)) => Ok((made, ticket)),
                 Ok(Found::Existing(ino)) => {
                     match self.open_existing(who, &parent, ino, mode).await {
@@ -152,7 +155,7 @@ impl Fs {
         mode: CreateMode,
     ) -> Result<(Made, Ticket), FsError> {
         let shared = &self.0;
-        let child = shared.inode(ino)?;
+        let child = shared.reading(|| shared.inode(ino)).await?;
         let (kind, verifier) = {
             let state = child.lock();
             (state.record.kind, state.record.exclusive_verifier)
@@ -258,17 +261,17 @@ impl Fs {
         if is_dot(name) {
             return Err(FsError::Exists);
         }
-        let parent = shared.inode(dir)?;
-        let made = {
+        let made = shared.reading(|| {
+            let parent = shared.inode(dir)?;
             let mut state = parent.lock();
             state.require_dir()?;
             require(who, state.guarded(), EXECUTE)?;
             match shared.dirent(dir, name)? {
                 Some(_) => Err(FsError::Exists),
-                None => shared.make(who, dir, &mut state, name, kind, set, content),
+                None => shared.make(who, dir, &mut state, name, kind, set, content.clone()),
             }
-        };
-        shared.settle(made).await
+        });
+        shared.settle(made.await).await
     }
 
     /// Removes a name of anything but a directory.
@@ -277,7 +280,8 @@ impl Fs {
         if is_dot(name) {
             return Err(FsError::Invalid);
         }
-        let done = self.0.remove_name(who, dir, name, false);
+        let remove = || self.0.remove_name(who, dir, name, false);
+        let done = self.0.reading(remove).await;
         self.0.settle(done).await
     }
 
@@ -294,7 +298,8 @@ impl Fs {
             b".." => return Err(FsError::NotEmpty),
             _ => {}
         }
-        let done = self.0.remove_name(who, dir, name, true);
+        let remove = || self.0.remove_name(who, dir, name, true);
+        let done = self.0.reading(remove).await;
         self.0.settle(done).await
     }
 
@@ -310,7 +315,10 @@ impl Fs {
         if is_dot(name) {
             return Err(FsError::Exists);
         }
-        let done = self.0.add_link(who, ino, dir, name);
+        let done = self
+            .0
+            .reading(|| self.0.add_link(who, ino, dir, name))
+            .await;
         self.0.settle(done).await
     }
 
@@ -326,8 +334,30 @@ impl Fs {
         limit: usize,
         with_attr: bool,
     ) -> Result<DirPage, FsError> {
-        let page = self.0.page_of(who, dir, cookie, limit, with_attr);
-        self.0.settle(page).await
+        let shared = &self.0;
+        let page = shared.reading(|| shared.page_of(who, dir, cookie, limit));
+        let (mut page, mut ticket, may_search) = match page.await {
+            Ok(found) => found,
+            Err(error) => return shared.settle(Err(error)).await,
+        };
+        if with_attr && may_search {
+            for entry in &mut page.entries {
+                let found = shared.reading(|| shared.attr_of_entry(entry.ino)).await;
+                match found {
+                    Ok((attr, shown)) => {
+                        entry.attr = Some(attr);
+                        ticket = ticket.max(shown);
+                    }
+                    // It was removed since: the client looks it up.
+                    Err(FsError::Stale) => {}
+                    // The others can be listed, and this one removed with them. Who looks it up is told; here each
+                    // listing would be a line in the log.
+                    Err(FsError::Io(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        shared.settle(Ok((page, ticket))).await
     }
 }
 
@@ -376,17 +406,17 @@ impl Shared {
         Ok((Some((state.attr(ino), dir_attr)), ticket))
     }
 
+    /// A page without attributes of its entries; the last change that it rests on; whether there may be attributes.
     fn page_of(
         &self,
         who: &Credentials,
         dir: Ino,
         cookie: u64,
         limit: usize,
-        with_attr: bool,
-    ) -> Result<(DirPage, Ticket), FsError> {
+    ) -> Result<(DirPage, Ticket, bool), FsError> {
         let shared = self;
         let inode = shared.inode(dir)?;
-        let (attr, parent, cookie_next, with_attr) = {
+        let (attr, parent, cookie_next, may_search) = {
             let state = inode.lock();
             state.require_dir()?;
             require(who, state.guarded(), READ)?;
@@ -394,7 +424,7 @@ impl Shared {
                 state.attr(dir),
                 state.record.parent,
                 state.record.cookie_next,
-                with_attr && require(who, state.guarded(), EXECUTE).is_ok(),
+                require(who, state.guarded(), EXECUTE).is_ok(),
             )
         };
         if cookie >= cookie_next.max(COOKIE_FIRST) {
@@ -434,30 +464,19 @@ impl Shared {
             });
         }
         // After the entries were read: what is in them was noted by then.
-        let mut ticket = inode.lock().shown();
-        if with_attr {
-            for entry in &mut entries {
-                // An entry removed since the scan has no attributes; the client looks it up.
-                entry.attr = match shared.inode(entry.ino) {
-                    Ok(inode) => {
-                        let state = inode.lock();
-                        ticket = ticket.max(state.shown());
-                        Some(state.attr(entry.ino))
-                    }
-                    Err(FsError::Stale) => None,
-                    // The others can be listed, and this one removed with them. Who looks it up is told; here each
-                    // listing would be a line in the log.
-                    Err(FsError::Io(_)) => None,
-                    Err(error) => return Err(error),
-                };
-            }
-        }
+        let ticket = inode.lock().shown();
         let page = DirPage {
             dir: attr,
             entries,
             eof,
         };
-        Ok((page, ticket))
+        Ok((page, ticket, may_search))
+    }
+
+    fn attr_of_entry(&self, ino: Ino) -> Result<(Attr, Ticket), FsError> {
+        let inode = self.inode(ino)?;
+        let state = inode.lock();
+        Ok((state.attr(ino), state.shown()))
     }
 
     /// What an entry names; `None` if it was removed since the entry was read.

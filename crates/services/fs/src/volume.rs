@@ -450,6 +450,13 @@ impl Shared {
         self.dirty.end();
     }
 
+    /// Does something that reads metadata, without blocking the thread for what is not in memory. It may be done again
+    /// from its beginning after a read failed, so it must not have changed anything by then: that holds for whatever
+    /// leaves things as they were when a disk gives an error.
+    pub async fn reading<T>(&self, op: impl FnMut() -> Result<T, FsError>) -> Result<T, FsError> {
+        self.meta.reading(op).await
+    }
+
     /// Waits until `ticket` is durable.
     pub async fn durable(&self, ticket: Ticket) -> Result<(), FsError> {
         if self.meta.is_durable(ticket) {

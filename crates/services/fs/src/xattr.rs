@@ -26,13 +26,13 @@ impl Fs {
     /// The value of an extended attribute; `NoAttribute` if it is not there.
     pub async fn xattr(&self, who: &Credentials, ino: Ino, name: &[u8]) -> Result<Bytes, FsError> {
         check_xattr_name(name)?;
-        let found = self.0.xattr_of(who, ino, name);
+        let found = self.0.reading(|| self.0.xattr_of(who, ino, name)).await;
         self.0.settle(found).await
     }
 
     /// The names of all extended attributes, in order. Anybody may ask.
     pub async fn xattr_list(&self, _who: &Credentials, ino: Ino) -> Result<Vec<Bytes>, FsError> {
-        let found = self.0.xattrs_of(ino);
+        let found = self.0.reading(|| self.0.xattrs_of(ino)).await;
         self.0.settle(found).await
     }
 
@@ -52,7 +52,8 @@ impl Fs {
         let shared = &self.0;
         shared.require_pool_space(METADATA_BYTES + value.len() as u64)?;
         shared.meta.admit().await;
-        let done = shared.put_xattr(who, ino, name, value, mode);
+        let put = || shared.put_xattr(who, ino, name, value, mode);
+        let done = shared.reading(put).await;
         shared.settle(done).await
     }
 
@@ -64,7 +65,7 @@ impl Fs {
         name: &[u8],
     ) -> Result<Attr, FsError> {
         check_xattr_name(name)?;
-        let done = self.0.delete_xattr(who, ino, name);
+        let done = self.0.reading(|| self.0.delete_xattr(who, ino, name)).await;
         self.0.settle(done).await
     }
 }
