@@ -23,7 +23,7 @@ mod bench {
     pub mod agent {
         mod protocol;
         // A target like the others, but its messages can be named only beside them.
-        #[path = "../../../../fuzz/src/targets/bench_agent.rs"]
+        #[path = "../../../../../fuzz/src/targets/bench_agent.rs"]
         pub mod fuzz;
     }
     pub mod fio {
@@ -45,11 +45,8 @@ mod error;
 #[path = "../../crates/engine/meta/src/extent.rs"]
 mod extent;
 #[allow(dead_code)]
-#[path = "../../crates/edges/nfs3/src/handle.rs"]
+#[path = "../../crates/edges/exports/src/handle.rs"]
 mod handle;
-#[allow(dead_code)]
-#[path = "../../crates/edges/nfs3/src/intake.rs"]
-mod intake;
 #[allow(dead_code)]
 #[path = "../../crates/engine/meta/src/keys.rs"]
 mod keys;

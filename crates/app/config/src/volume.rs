@@ -41,7 +41,7 @@ impl FromStr for VolumeName {
             Err(WordError::new(
                 text,
                 "a volume name",
-                "1 to 63 letters, digits, '.', '_' or '-', a letter or digit first",
+                "1 to 63 letters, digits, '.', '_' or '-', starting with a letter or digit",
             ))
         }
     }
