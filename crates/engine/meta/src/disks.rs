@@ -17,7 +17,7 @@ use parking_lot::{Mutex, RwLock};
 /// A disk that was late rests so long once it has answered, and twice as long each time after that: whenever it goes and
 /// comes back, the log begins another file.
 const LATE_REST: Duration = Duration::from_secs(5);
-const LATE_REST_MAX: Duration = Duration::from_secs(600);
+const LATE_REST_MAX: Duration = Duration::from_secs(60);
 
 pub(crate) struct Member {
     pub id: DiskId,
@@ -45,6 +45,10 @@ impl Lateness {
     fn rest(&self) -> Duration {
         let doublings = self.times.saturating_sub(1).min(16);
         LATE_REST.saturating_mul(1 << doublings).min(LATE_REST_MAX)
+    }
+
+    fn is_rested(&self, now: Duration) -> bool {
+        self.open_count == 0 && self.rested_at <= now
     }
 }
 
@@ -261,14 +265,24 @@ impl DiskSet {
         late.rested_at = now.saturating_add(late.rest());
     }
 
+    /// Whether the log goes on without some disk because that is late.
+    pub fn is_any_late(&self) -> bool {
+        self.any_late.load(Ordering::Acquire)
+    }
+
+    /// Whether some of them could have the log again.
+    pub fn has_rested(&self, now: Duration) -> bool {
+        let members = self.members.read();
+        let mut late = members.iter().map(|member| member.late.lock());
+        late.any(|late| late.is_late && late.is_rested(now))
+    }
+
     /// Has the log go back to disks that were late and have rested, which begins another file.
     pub fn take_back_rested(&self, now: impl FnOnce() -> Duration) {
-        if !self.any_late.load(Ordering::Acquire) {
-            return;
+        if self.is_any_late() {
+            let now = now();
+            self.take_back_late(|late| late.is_rested(now));
         }
-        let now = now();
-        let is_rested = |late: &Lateness| late.open_count == 0 && late.rested_at <= now;
-        self.take_back_late(is_rested);
     }
 
     fn take_back_late(&self, is_wanted: impl Fn(&Lateness) -> bool) {
@@ -297,7 +311,7 @@ impl DiskSet {
     }
 
     pub fn is_late(&self, index: usize) -> bool {
-        self.any_late.load(Ordering::Acquire) && self.get(index).is_late()
+        self.is_any_late() && self.get(index).is_late()
     }
 
     /// Whether a copy of the log that is there goes on.
