@@ -21,6 +21,7 @@ pub mod settings;
 mod shared;
 mod state;
 pub mod store;
+mod succession;
 mod tasks;
 
 pub use batch::{BATCH_BYTES_MAX, Batch, JOURNAL_ENTRY_BYTES, SpaceDelta, Ticket};
@@ -32,6 +33,7 @@ pub use error::{MetaError, MetaErrorKind};
 pub use progress::Durable;
 pub use settings::{JournalPressure, MetaCache, MetaSettings, MetaStats, VolumeCounters};
 pub use store::{MetaStore, Recovered, SegmentUsage};
+pub use succession::Succession;
 
 #[cfg(test)]
 mod tests;

@@ -89,6 +89,7 @@ pub(crate) async fn create(
         headers: Arc::default(),
         stays_on: Vec::new(),
         retained_from: LogPosition(1),
+        write_wait: settings.log_write_wait,
     };
     let log =
         MirroredLog::start(files, scan.sequence_max() + 1, VecDeque::new(), Vec::new()).await?;
@@ -142,6 +143,9 @@ pub(crate) async fn open(
         journal.insert(entry);
     }
     let log = start_term(&env, &tasks, &settings, &disks, &mut recovered, term).await?;
+    if let Some(succession) = &settings.succession {
+        succession.settle(&recovered.history);
+    }
     let replay = replay(&*chosen.state, chosen.applied, &recovered)?;
     let counters = load_counters(&*chosen.state, &replay.backlog)?;
     let start = Start {
@@ -345,6 +349,7 @@ async fn start_term(
         headers,
         stays_on: Vec::new(),
         retained_from: recovered.retained_from,
+        write_wait: settings.log_write_wait,
     };
     copy_short(&files, recovered).await?;
     recovered.history.push(term);
@@ -590,7 +595,11 @@ impl Start {
         }
         let progress = Arc::new(Progress::default());
         progress.advance(LogPosition(self.position_next.0.saturating_sub(1)));
+        if let Some(succession) = &self.settings.succession {
+            succession.enter(self.term, &progress);
+        }
         let shared = Arc::new(Shared {
+            clock: self.clock.clone(),
             generation: AtomicU64::new(self.counters.record.generation.0),
             ship: Mutex::new(BackgroundShip {
                 healthy_count: self.disks.healthy().len(),
