@@ -10,13 +10,13 @@ use cairn_base::units::{SizeError, format_size, parse_size};
 
 use crate::memory::{MEMORY_LIMIT_BYTES_DEFAULT, MEMORY_LIMIT_BYTES_MIN};
 use crate::problem::{ConfigError, Problem};
-use crate::words::{serde_as_word, word_enum};
+use cairn_base::words::{serde_as_word, word_enum};
 
 /// 2049 is NFS's own port, and no privileged one, so every user can start a server on it.
 pub const LISTEN_NFS_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 2049);
 pub const LISTEN_ADMIN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8049);
 /// Most disks of one process.
-pub const DATA_FOLDERS_MAX: usize = 64;
+pub const DATA_FOLDERS_MAX: usize = cairn_formats::pool_file::DISKS_MAX;
 /// Space of each disk that is written ahead, unless told otherwise. None: through NFS no gain was seen on
 /// a disk whose first write is as fast as the next.
 pub const DISK_SPARE_BYTES_DEFAULT: u64 = 0;

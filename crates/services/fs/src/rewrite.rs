@@ -199,7 +199,7 @@ impl Shared {
         let mut seen = 0;
         let mut last = None;
         self.meta
-            .scan_with(from, to, |key, value| {
+            .pass_over(from, to, |key, value| {
                 seen += 1;
                 match parse_extent(key, value) {
                     Ok((ino, extent)) if chosen.contains(&extent.record.location.segment) => {

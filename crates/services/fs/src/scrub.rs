@@ -246,7 +246,7 @@ impl Shared {
         let mut found = Vec::new();
         let mut failed = None;
         self.meta
-            .scan_with(&from, &to, |key, value| match parse_extent(key, value) {
+            .pass_over(&from, &to, |key, value| match parse_extent(key, value) {
                 Ok((ino, extent)) => {
                     let end = extent.end;
                     found.push((ExtentAt { ino, end }, extent));
@@ -388,7 +388,7 @@ impl Shared {
         mut each: impl FnMut(KeyKind<'_>, &[u8]) -> Result<(), cairn_meta::MetaError>,
     ) -> Result<(), FsError> {
         let mut failed = None;
-        let visited = self.meta.scan_with(from, to, |key, value| {
+        let visited = self.meta.pass_over(from, to, |key, value| {
             let done = KeyKind::parse(key)
                 .map_err(cairn_meta::MetaError::from)
                 .and_then(|key| each(key, value));
