@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Measures the NFS engine of `cairn bench` beside nfsload (libnfs, C), on one server that holds all in memory.
 
     scripts/bench-engine [--quick] [--rounds N] [--load PATH-OF-nfsload.c] [--write]

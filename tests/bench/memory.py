@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Does `cairn bench` keep its memory flat? Runs the four corners on a server here and watches the resident memory.
 
     scripts/bench-memory [--minutes 60] [--depths LIST]

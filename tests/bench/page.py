@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Looks at report pages in a real browser, headless: do their charts get drawn, and what do they look like?
 
     scripts/bench-page [--docs | --check] [RESULT.json ...]

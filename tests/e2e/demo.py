@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """What Cairn is, in one minute: six disks, a real tree copied in over NFS, kill -9, two disks deleted, compared.
 
     scripts/demo [--source FOLDER] [--limit-mb N]

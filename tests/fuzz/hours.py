@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Runs every fuzz target until each has had so many hours of processor time: fuzz-hours HOURS [TARGET...]
 
 Goes on where it stopped: what was found, and how much time each target had, is kept in a folder. The

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Looks at the planner's pages in a real browser, headless: do their charts get drawn, and what do they look like?
 
     scripts/plan-page [--docs | --check] [PAGE.html ...]

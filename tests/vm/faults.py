@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Faults while real programs work through the kernel's NFS client in a VM, and others over libnfs.
 
     scripts/test-faults [--short | --write] [FAULT...]

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """The POSIX conformance suite pjdfstest, through the kernel client in the VM.
 
     scripts/pjdfstest [TEST...]            our server

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Tests with the kernel client of a stock Linux, in a VM: tests/vm/suite.sh, on one disk and on six.
 
     scripts/test-vm [DISKS...]

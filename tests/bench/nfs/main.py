@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Measures Cairn beside NFS-Ganesha, against the machine's limits and its own aims; writes docs/results/performance.md.
 
     scripts/bench-nfs [--quick] [--only PART,...] [--rounds N] [--load own|PATH-OF-nfsload.c]

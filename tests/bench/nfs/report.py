@@ -233,14 +233,14 @@ def document(results):
 
     if rounds.get("cairn") and rounds.get("ganesha"):
         part("One data disk each", [
-            "Ganesha's VFS backend on the same file system does not sync names; Cairn's creates and unlinks are durable when "
-            "answered. Cold: both servers restarted, page cache dropped. What a new server writes first goes to memory that is "
-            "touched for the first time, for which this machine asks its hypervisor page by page (0.5 to 1 GB/s; 10 GB/s when "
-            "the memory is there): the row after it is the server at work.",
+            "Ganesha's VFS backend on the same file system does not sync names; Cairn's creates and unlinks are "
+            "durable when answered. Cold: both servers restarted, page cache dropped. A new server's first writes "
+            "go to memory that is touched for the first time, which this machine gets from its hypervisor page by "
+            "page (0.5 to 1 GB/s; 10 GB/s once the memory is there). The row after it shows the server at work.",
             "", *beside_ganesha(rounds)])
         part("CPU seconds per GB or per million operations", [
-            "The load shares the CPUs. \"Most the load allows\" is the ratio to Ganesha that would be reached if Cairn took no "
-            "CPU at all and the load all of it.",
+            "The load shares the CPUs. \"Most the load allows\" is the ratio to Ganesha if Cairn took no CPU and the "
+            "load had all of it.",
             "", *cpu(rounds)])
     if results["limits"]:
         part("The machine's limits", limits(results["limits"], results["encoder"], rounds.get("cairn")))

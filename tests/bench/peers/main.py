@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Runs the suites of `cairn bench` on Cairn and its peers in one run; writes docs/results/performance.md.
 
     scripts/bench-peers [--quick] [--rounds N] [--only NAME,...] [--suites NAME,...]

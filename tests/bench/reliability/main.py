@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Measures recovery after kill -9, reads with disks gone, rebuild and scrub; writes docs/results/reliability.md.
 
     scripts/bench-reliability [--quick] [--only PART,...] [--rounds N]

@@ -126,37 +126,41 @@ def clients_and_scrub(result):
 PARTS = {
     "recovery": (
         "Recovery after kill -9",
-        "Four connections on six disks (4+2); the server is killed as soon as there is so much of it, the page cache is "
-        "emptied, and the server started. From the start of the process until a READ of an older file is answered with its bytes (a "
-        "client tries every millisecond), and until the server says that all volumes are served. Data that was answered as unstable "
-        "and was not on disk is gone then, as NFS allows: clients send it again. The journal is what "
-        "was answered as stable and is in the log, but not in a segment yet.",
+        "Four connections on six disks (4+2). When there is as much data as the row says, the server is killed, "
+        "the page cache emptied, and the server started. Times count from the start of the process: until a READ "
+        "of an older file is answered with its bytes (a client tries every millisecond), and until the server says "
+        "that all volumes are served. Data that was answered as unstable and was not on disk is gone, as NFS "
+        "allows: clients send it again. The journal is what was answered as stable and is in the log, but not in a "
+        "segment yet.",
         recovery,
     ),
     "degraded": (
         "Reads with disks gone",
-        "Six disks, 4+2; disks are taken away while the server is stopped, and it is started with empty caches for each figure, with "
-        "`--memory-limit 256MiB`, so that nothing is in memory when it is read again. A unit that is lost is computed from four others: with one disk "
-        "gone a sixth of the units is, with two a third, so reads at random ask for more then, while reads in order need all of it "
-        "anyway. Where the device is the limit, which is one for all six here, a read keeps 1 / (what the device is asked for) "
-        "at best: at random, no code of 4+2 can keep 0.7 there.",
+        "Six disks, 4+2. Disks are taken away while the server is stopped. It starts with empty caches for each "
+        "figure, with `--memory-limit 256MiB`, so that nothing that is read again is in memory. A lost unit is "
+        "computed from four others. With one disk gone, that is a sixth of the units; with two, a third. So random "
+        "reads ask for more, while sequential reads need everything anyway. Where the device is the limit (one for "
+        "all six disks here), a read keeps at best 1 / (what the device is asked for): at random, no code of 4+2 "
+        "can keep 0.7 there.",
         degraded_reads,
     ),
     "rebuild": (
-        "Rebuild of a lost disk, nobody else wanting anything",
-        "One of six disks is lost and replaced. Six disks are six folders of one device here, so the bare device is asked for the same at the "
-        "same time by fio: four readers of the shards of four other disks and one writer of as many bytes as were rebuilt (O_DIRECT, 1 MiB, eight requests "
-        "each in flight). Both rates are bytes written to the new disk; four times as many are read meanwhile.",
+        "Rebuild of a lost disk, without clients",
+        "One of six disks is lost and replaced. The six disks are folders of one device here. For comparison, fio "
+        "asks the bare device for the same at the same time: four readers of the shards of four other disks, and "
+        "one writer of as many bytes as were rebuilt (O_DIRECT, 1 MiB, eight requests each in flight). Both rates "
+        "are bytes written to the new disk; four times as many are read meanwhile.",
         rebuild_rate,
     ),
     "rebuild-clients": (
         "Clients while a disk is rebuilt",
-        "The same disk lost and replaced for both columns; in the first the rebuild stands still (`--rebuild-rate 1`).",
+        "The same disk is lost and replaced in both columns; in the first, the rebuild stands still "
+        "(`--rebuild-rate 1`).",
         clients_and_rebuild,
     ),
     "scrub-clients": (
         "Clients while a scrub runs",
-        "All disks there. A scrub keeps to `scrub_rate`; without a limit it takes what clients leave.",
+        "All disks are present. A scrub keeps to `scrub_rate`; without a limit it takes what clients leave.",
         clients_and_scrub,
     ),
 }

@@ -17,6 +17,7 @@ use cairn_base::env::Env;
 use cairn_base::{DiskId, VolumeId};
 use cairn_config::{Config, ExportRule, MemoryBudget, VolumeName, VolumeSettings};
 use cairn_exports::{Export, Exports, FailedVolume, Volume};
+use cairn_formats::pool_file::{PoolState, PoolVolume, Stage};
 use cairn_fs::{DirtyBudget, Fs, FsSettings};
 use cairn_meta::{MetaCache, MetaError, MetaSettings, MetaStore};
 use cairn_segment::{Clients, Pace, SegmentSettings, SegmentStore};
@@ -33,7 +34,6 @@ use crate::error::NodeError;
 use crate::members::FolderWork;
 use crate::metadata::{CLOSE_MAX, OpenAgain};
 use crate::metrics::{Observed, VolumeNumbers};
-use crate::pool::{PoolState, PoolVolume, Stage};
 use crate::pool_store;
 use crate::rebuild::Rebuild;
 use crate::scrub::Scrub;
@@ -420,7 +420,7 @@ impl Inner {
 
     pub async fn exports_change(
         &self,
-        change: impl FnOnce(&mut PoolState) -> Result<(), crate::pool::ChangeError>,
+        change: impl FnOnce(&mut PoolState) -> Result<(), cairn_formats::pool_file::ChangeError>,
     ) -> Result<(), ChangeFailure> {
         let mut tried = self.begin_change().await?;
         let mut state = PoolState::clone(&self.pool.load());
@@ -731,7 +731,7 @@ impl Inner {
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeFailure {
     #[error(transparent)]
-    Refused(#[from] crate::pool::ChangeError),
+    Refused(#[from] cairn_formats::pool_file::ChangeError),
     #[error("there is no disk \"{0}\" in the pool")]
     NoDisk(String),
     #[error("the volume \"{0}\" is exported")]

@@ -19,14 +19,12 @@ use cairn_base::disk::DiskError;
 use cairn_base::env::Clock;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Generation, LogPosition};
+use cairn_formats::metadata::{AppliedRecord, Group, Key};
 use futures_util::future::join;
 
 use crate::counters::{Changed, Counters};
 use crate::error::MetaError;
-use crate::keys::Key;
 use crate::log::CommitLog;
-use crate::log::group::Group;
-use crate::records::AppliedRecord;
 use crate::shared::{Queued, Shared, Stop};
 use crate::state::versions;
 

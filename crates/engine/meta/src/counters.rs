@@ -11,11 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use cairn_base::SegmentId;
 use cairn_base::planted::{self, Bug};
+use cairn_formats::metadata::{CountersRecord, Group, Key, SegmentRecord};
 
 use crate::batch::{Batch, SegmentChange};
-use crate::keys::Key;
-use crate::log::group::Group;
-use crate::records::{CountersRecord, SegmentRecord};
 
 #[derive(Clone)]
 pub(crate) struct Counters {

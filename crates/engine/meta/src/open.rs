@@ -11,25 +11,27 @@ use cairn_base::disk::Disk;
 use cairn_base::env::{Clock, Env};
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, Epoch, Generation, LogPosition, SegmentId, VolumeId};
+use cairn_formats::metadata::log::{
+    RecordBuf, SET_COUNT_MAX, TERM_COUNT_MAX, Term, record_len_bytes,
+};
+use cairn_formats::metadata::{
+    AppliedRecord, CountersRecord, Group, JournalEntry, Key, KeyKind, SegmentRecord,
+};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
-use crate::batch::{Batch, JournalEntry};
+use crate::batch::Batch;
 use crate::committer::{Backlog, Committer, GROUP_BYTES_MAX, writes_of};
 use crate::counters::Counters;
 use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::journal::{JournalIndex, JournalReplay};
 use crate::journal_rewrite::forget_earlier_starts;
-use crate::keys::{Key, KeyKind};
 use crate::log::files::{FileMaker, Spares, TermInfo, file_name, remove_later};
-use crate::log::format::{RecordBuf, SET_COUNT_MAX, TERM_COUNT_MAX, Term, record_len_bytes};
-use crate::log::group::Group;
 use crate::log::headers::Headers;
 use crate::log::recover::{self, RecoveredLog};
 use crate::log::{CommitLog, MirroredLog};
 use crate::progress::Progress;
-use crate::records::{AppliedRecord, CountersRecord, SegmentRecord};
 use crate::settings::{LOG_FILE_BYTES_MAX, LOG_FILE_BYTES_MIN, MetaSettings};
 use crate::shared::{
     BackgroundShip, GroupCounts, INO_CHUNK, Overlay, Pending, SEGMENT_CHUNK, Shared,
@@ -724,7 +726,7 @@ mod tests {
             );
             let record = group.encode(Epoch(term), term);
             let len = record.head.payload_len_bytes as usize;
-            let payload = &record.bytes[crate::log::format::RECORD_HEAD_BYTES..][..len];
+            let payload = &record.bytes[cairn_formats::metadata::log::RECORD_HEAD_BYTES..][..len];
             recover::RecoveredRecord {
                 first: LogPosition(position),
                 last: LogPosition(position),

@@ -1,9 +1,9 @@
 //! The numbers that people tune, and those they watch.
 
 use cairn_base::{DiskId, LogPosition};
+use cairn_formats::metadata::log::TERM_COUNT_MAX;
 
 use crate::batch::BATCH_BYTES_MAX;
-use crate::log::format::TERM_COUNT_MAX;
 
 /// Smallest log file that makes sense, in bytes.
 pub const LOG_FILE_BYTES_MIN: u64 = 64 << 10;

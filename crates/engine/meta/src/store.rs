@@ -10,14 +10,13 @@ use bytes::Bytes;
 use cairn_base::disk::Disk;
 use cairn_base::env::Env;
 use cairn_base::{DiskId, Epoch, Generation, Ino, LogPosition, SegmentId, VolumeId};
+use cairn_formats::metadata::log::SET_COUNT_MAX;
+use cairn_formats::metadata::{JournalEntry, Key, SegmentRecord};
 
-use crate::batch::{Batch, JournalEntry, Ticket};
+use crate::batch::{Batch, Ticket};
 use crate::error::MetaError;
-use crate::keys::Key;
-use crate::log::format::SET_COUNT_MAX;
 use crate::open;
 use crate::progress::Durable;
-use crate::records::SegmentRecord;
 use crate::settings::{JournalPressure, MetaSettings, MetaStats, VolumeCounters};
 use crate::shared::{INO_CHUNK, SEGMENT_CHUNK, Shared, Stop};
 use crate::state::versions::{self, Entry, VersionCursor};

@@ -6,8 +6,7 @@ use std::cell::RefCell;
 
 use bytes::Bytes;
 use cairn_base::{crc32c, crc32c_append};
-
-use crate::pointer::{
+use cairn_formats::pointer::{
     CHECKSUM_GRANULE_BYTES, Codec, Location, RECORD_LEN_BYTES_MAX, RecordPointer,
 };
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use cairn_base::{DiskId, SegmentId};
 use cairn_erasure::Code;
+use cairn_formats::pointer::Location;
 
-use crate::pointer::Location;
 use crate::volume::Segment;
 
 /// Most streams of large files that have an open segment of their own, unless configured.

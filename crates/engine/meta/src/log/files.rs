@@ -13,15 +13,15 @@ use cairn_base::disk::{DiskError, DiskFile, OpenMode};
 use cairn_base::env::Env;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, LogPosition};
+use cairn_formats::metadata::log::{
+    BLOCK_BYTES, FILE_LEN_BYTES_MAX, FileHeader, MEMBER_COUNT_MAX, RECORD_HEAD_BYTES, RecordHead,
+    SET_COUNT_MAX, TOLD_FILE_BYTES, Term, find_records, record_len_bytes,
+};
 use futures_util::future::{join_all, select};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::Retained;
-use super::format::{
-    BLOCK_BYTES, FILE_LEN_BYTES_MAX, FileHeader, MEMBER_COUNT_MAX, RECORD_HEAD_BYTES, RecordHead,
-    SET_COUNT_MAX, TOLD_FILE_BYTES, Term, find_records, record_len_bytes,
-};
 use super::headers::{Headers, Members, NewestHeader};
 use super::read::{READ_ERROR_COUNT_MAX, read_body};
 use crate::disks::DiskSet;

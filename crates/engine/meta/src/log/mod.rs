@@ -4,8 +4,6 @@
 //! Must not know: what is in a group, the state, who waits.
 
 pub(crate) mod files;
-pub(crate) mod format;
-pub(crate) mod group;
 pub(crate) mod headers;
 mod read;
 pub(crate) mod recover;
@@ -20,12 +18,12 @@ use cairn_base::buf::AlignedBuf;
 use cairn_base::disk::{DiskError, DiskFile};
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, LogPosition};
+use cairn_formats::metadata::log::{BLOCK_BYTES, RecordBuf};
 use futures_util::future::join_all;
 use tokio::sync::oneshot;
 
 use crate::error::MetaError;
 use files::{FileMaker, OpenFile, TermInfo, take_sequence};
-use format::{BLOCK_BYTES, RecordBuf};
 
 pub(crate) type LogFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, MetaError>> + Send + 'a>>;
 

@@ -22,18 +22,20 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cairn_base::disk::{DiskError, OpenMode};
 use cairn_base::{DiskId, Epoch, LogPosition};
+use cairn_formats::metadata::AppliedRecord;
+use cairn_formats::metadata::log::{
+    BLOCK_BYTES, FILE_LEN_BYTES_MAX, FileHeader, FoundRecord, Term, find_records,
+};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 
 use self::unread::UnreadPart;
 use super::files::{file_name, file_sequence};
-use super::format::{BLOCK_BYTES, FILE_LEN_BYTES_MAX, FileHeader, FoundRecord, Term, find_records};
 use super::headers::{Members, NewestHeader};
 use super::read::{READ_ERROR_COUNT_MAX, read_body};
 use super::{Part, Retained};
 use crate::disks::DiskSet;
 use crate::error::MetaError;
-use crate::records::AppliedRecord;
 
 const _: () = assert!(crate::settings::LOG_FILE_BYTES_MAX <= FILE_LEN_BYTES_MAX / 2);
 

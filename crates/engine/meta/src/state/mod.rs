@@ -3,12 +3,10 @@
 //! Owns: the seam to the ordered store, versions of keys, where copies are and which is newest.
 //! Must not know: the log, batches that are not applied, what values mean.
 
-mod descriptor;
 mod memory;
 mod readers;
 mod rocks;
 mod rocks_read;
-mod snapshot;
 pub(crate) mod versions;
 
 use std::future::Future;
@@ -18,12 +16,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_base::env::Env;
+use cairn_formats::metadata::AppliedRecord;
+use cairn_formats::metadata::snapshot::Snapshot;
 use smallvec::SmallVec;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::disks::DiskSet;
 use crate::error::MetaError;
-use crate::records::AppliedRecord;
 use crate::settings::MetaSettings;
 use readers::while_it_answers;
 
@@ -83,7 +82,7 @@ pub(crate) struct Candidate {
 }
 
 enum Source {
-    Memory(snapshot::Snapshot),
+    Memory(Snapshot),
     Rocks(Box<rocks::OpenState>),
     /// As `Rocks`, not open at the moment.
     Closed(PathBuf),
@@ -227,7 +226,7 @@ pub(crate) async fn create(
     if disks.get(index).disk.folder().is_some() {
         rocks::create(disks, index, settings, env.entropy.u64()).await
     } else {
-        Ok(memory::open(disks, index, snapshot::Snapshot::default()))
+        Ok(memory::open(disks, index, Snapshot::default()))
     }
 }
 

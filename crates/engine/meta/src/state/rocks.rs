@@ -19,6 +19,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use cairn_base::disk::{Disk, DiskError};
 use cairn_base::{VolumeId, crc32c, crc32c_append};
+use cairn_formats::metadata::descriptor::{DESCRIPTOR_BYTES_MAX, Descriptor, FileEntry};
+use cairn_formats::metadata::{AppliedRecord, Key};
 use parking_lot::Mutex;
 use rocksdb::checkpoint::Checkpoint;
 use rocksdb::{
@@ -26,7 +28,6 @@ use rocksdb::{
     WriteBatch, WriteOptions,
 };
 
-use super::descriptor::{DESCRIPTOR_BYTES_MAX, Descriptor, FileEntry};
 use super::rocks_read::RocksReader;
 use super::{
     Candidate, ShipResult, Source, StateCursor, StateFuture, StateKey, StateStore, Turn, blocking,
@@ -34,8 +35,6 @@ use super::{
 };
 use crate::disks::DiskSet;
 use crate::error::MetaError;
-use crate::keys::Key;
-use crate::records::AppliedRecord;
 use crate::settings::MetaSettings;
 
 const DESCRIPTOR: &str = "checkpoint";

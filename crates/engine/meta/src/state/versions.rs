@@ -8,10 +8,11 @@
 
 use bytes::Bytes;
 use cairn_base::Generation;
+use cairn_formats::metadata::Key;
+use cairn_formats::metadata::keys::GENERATION_LEN_BYTES;
 
 use super::{StateCursor, StateKey, StateStore};
 use crate::error::MetaError;
-use crate::keys::{GENERATION_LEN_BYTES, Key};
 
 /// What is written for a change made in `generation`.
 pub(crate) fn write_of(

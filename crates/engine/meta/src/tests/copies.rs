@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 
 use cairn_base::Epoch;
+use cairn_formats::metadata::log::{RecordBuf, Term};
 
 use super::left_behind::expect_all;
 use super::*;
 use crate::disks::DiskSet;
 use crate::log::files::{FileMaker, TermInfo};
-use crate::log::format::{RecordBuf, Term};
 use crate::log::{CommitLog, MirroredLog};
 use crate::tasks::Tasks;
 

@@ -14,26 +14,27 @@ use cairn_base::buf::IO_ALIGN_BYTES;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{AlignedBuf, DiskId, Epoch, LogPosition, VolumeId, crc32c};
 
-use crate::records::{Fields, RecordError};
+use super::fields::Fields;
+use super::records::RecordError;
 
 /// Bytes of the header block, and the unit that records are padded to.
-pub(crate) const BLOCK_BYTES: usize = IO_ALIGN_BYTES;
+pub const BLOCK_BYTES: usize = IO_ALIGN_BYTES;
 /// Bytes of a record before its payload.
-pub(crate) const RECORD_HEAD_BYTES: usize = 64;
+pub const RECORD_HEAD_BYTES: usize = 64;
 /// Length of a file that a disk gets for its header only, with one block that holds nothing.
-pub(crate) const TOLD_FILE_BYTES: u64 = 2 * BLOCK_BYTES as u64;
+pub const TOLD_FILE_BYTES: u64 = 2 * BLOCK_BYTES as u64;
 /// Most copies of one log file.
-pub(crate) const SET_COUNT_MAX: usize = 8;
+pub const SET_COUNT_MAX: usize = 8;
 /// Most disks that a header names as members.
-pub(crate) const MEMBER_COUNT_MAX: usize = 64;
+pub const MEMBER_COUNT_MAX: usize = 64;
 /// Most terms that a header names.
-pub(crate) const TERM_COUNT_MAX: usize = 100;
+pub const TERM_COUNT_MAX: usize = 100;
 
 /// Larger positions and epochs are never written, so there is always one after those that are read.
 const NUMBER_MAX: u64 = u64::MAX / 2;
 
 /// Largest log file that is read, in bytes; none was ever made that is much longer than the settings allow.
-pub(crate) const FILE_LEN_BYTES_MAX: u64 = 256 << 20;
+pub const FILE_LEN_BYTES_MAX: u64 = 256 << 20;
 
 const FILE_MAGIC: [u8; 8] = *b"CAIRNLOG";
 const FILE_VERSION: u32 = 1;
@@ -49,7 +50,7 @@ const _: () = assert!(
 /// One time that a store was open for writing. A term is told from another of the same epoch (made
 /// by disks that were used apart) by a random number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Term {
+pub struct Term {
     pub epoch: Epoch,
     pub nonce: u64,
     /// The first position of this term; records of older terms at or beyond it do not count.
@@ -58,7 +59,7 @@ pub(crate) struct Term {
 
 /// The header block of a log file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FileHeader {
+pub struct FileHeader {
     pub volume: VolumeId,
     /// Orders the files of a volume; part of the name.
     pub sequence: u64,
@@ -198,7 +199,7 @@ impl FileHeader {
 
 /// The head of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RecordHead {
+pub struct RecordHead {
     /// Of the file that it is in.
     pub nonce: u64,
     /// The positions of the batches in it.
@@ -261,12 +262,12 @@ impl RecordHead {
 }
 
 /// Bytes that a record with such a payload takes in a file.
-pub(crate) fn record_len_bytes(payload_len_bytes: usize) -> usize {
+pub fn record_len_bytes(payload_len_bytes: usize) -> usize {
     (RECORD_HEAD_BYTES + payload_len_bytes).next_multiple_of(BLOCK_BYTES)
 }
 
 /// A record in memory: aligned, padded; its head is filled for each file that it is written to.
-pub(crate) struct RecordBuf {
+pub struct RecordBuf {
     pub bytes: AlignedBuf,
     pub head: RecordHead,
 }
@@ -321,14 +322,14 @@ impl RecordBuf {
 }
 
 /// A whole record found in a file.
-pub(crate) struct FoundRecord {
+pub struct FoundRecord {
     pub head: RecordHead,
     pub payload: std::ops::Range<usize>,
 }
 
 /// Finds all whole records in the bytes of a file after its header. Where one is damaged or torn,
 /// the search goes on block by block, so that later ones show that bytes are missing.
-pub(crate) fn find_records(bytes: &[u8], nonce: u64) -> Vec<FoundRecord> {
+pub fn find_records(bytes: &[u8], nonce: u64) -> Vec<FoundRecord> {
     let mut found = Vec::new();
     let mut offset = 0;
     while let Some(rest) = bytes.get(offset..).filter(|rest| !rest.is_empty()) {
@@ -408,7 +409,6 @@ mod tests {
 
     #[test]
     fn a_length_is_read_or_refused() {
-        use crate::settings::LOG_FILE_BYTES_MAX;
         let read = |file_len_bytes| {
             let header = FileHeader {
                 file_len_bytes,
@@ -416,7 +416,7 @@ mod tests {
             };
             FileHeader::decode(&header.encode()).map(|read| read == Some(header))
         };
-        for len in [0, LOG_FILE_BYTES_MAX, FILE_LEN_BYTES_MAX] {
+        for len in [0, FILE_LEN_BYTES_MAX / 2, FILE_LEN_BYTES_MAX] {
             assert_eq!(read(len), Ok(true), "{len}");
         }
         for len in [FILE_LEN_BYTES_MAX + 1, u64::MAX] {

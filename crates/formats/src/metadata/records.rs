@@ -9,15 +9,17 @@
 use bytes::Bytes;
 use cairn_base::{DiskId, Epoch, Generation, Ino, LogPosition, Timestamp};
 
-use crate::keys::NAME_LEN_BYTES_MAX;
-use cairn_segment::{RecordPointer, decode_pointer, encode_pointer};
+use super::fields::{Fields, put_time, put_u16, put_u32, put_u64};
+use super::keys::{KeyError, NAME_LEN_BYTES_MAX};
+use crate::pointer::{RecordPointer, decode_pointer, encode_pointer};
 
 /// Longest target of a symbolic link, in bytes.
 pub const SYMLINK_LEN_BYTES_MAX: usize = 4095;
 /// Most disks in a segment: 16 data and 4 parity shards.
 pub const SEGMENT_DISK_COUNT_MAX: usize = 20;
 
-const VERSION: u8 = 1;
+/// The version of every value: its first byte.
+pub(super) const VERSION: u8 = 1;
 
 /// Why bytes are not the record they should be. The damage was there when the checksums of log and
 /// state were made, so this is a newer version or a bug, never a flipped bit.
@@ -29,6 +31,18 @@ pub enum RecordError {
     Malformed {
         record: &'static str,
         field: &'static str,
+    },
+    #[error("damaged key: {0}")]
+    Key(#[from] KeyError),
+    #[error(
+        "damaged extent {start}..{end} of inode {ino}: it does not lie in its record of {record_len_bytes} bytes, from {offset_in_record} on"
+    )]
+    ExtentImpossible {
+        ino: Ino,
+        start: u64,
+        end: u64,
+        offset_in_record: u32,
+        record_len_bytes: u32,
     },
 }
 
@@ -456,153 +470,10 @@ impl CountersRecord {
     }
 }
 
-pub(crate) fn put_u16(out: &mut Vec<u8>, value: u16) {
-    out.extend_from_slice(&value.to_be_bytes());
-}
-
-pub(crate) fn put_u32(out: &mut Vec<u8>, value: u32) {
-    out.extend_from_slice(&value.to_be_bytes());
-}
-
-pub(crate) fn put_u64(out: &mut Vec<u8>, value: u64) {
-    out.extend_from_slice(&value.to_be_bytes());
-}
-
-pub(crate) fn put_time(out: &mut Vec<u8>, time: Timestamp) {
-    out.extend_from_slice(&time.seconds.to_be_bytes());
-    put_u32(out, time.nanos);
-}
-
-/// Takes fields off the front of a record, or says which one is wrong.
-pub(crate) struct Fields<'a> {
-    record: &'static str,
-    pub(crate) rest: &'a [u8],
-}
-
-impl<'a> Fields<'a> {
-    /// Starts after the version byte, which must be the known one.
-    fn new(record: &'static str, bytes: &'a [u8]) -> Result<Self, RecordError> {
-        let mut fields = Self::unversioned(record, bytes);
-        match fields.u8("version")? {
-            VERSION => Ok(fields),
-            0 => Err(fields.malformed("version")),
-            version => Err(RecordError::Version { record, version }),
-        }
-    }
-
-    pub(crate) fn unversioned(record: &'static str, bytes: &'a [u8]) -> Self {
-        Self {
-            record,
-            rest: bytes,
-        }
-    }
-
-    /// The fields of a whole file that begins with `magic` and a version, and ends with its CRC32C.
-    pub(crate) fn of_file(
-        record: &'static str,
-        bytes: &'a [u8],
-        magic: [u8; 8],
-        version_known: u32,
-    ) -> Result<Self, RecordError> {
-        let mut fields = Self::unversioned(record, bytes);
-        let (body, crc) = bytes
-            .split_last_chunk::<4>()
-            .ok_or(fields.malformed("crc"))?;
-        if cairn_base::crc32c(body) != u32::from_be_bytes(*crc) {
-            return Err(fields.malformed("crc"));
-        }
-        fields.rest = body;
-        if fields.array::<8>("magic")? != magic {
-            return Err(fields.malformed("magic"));
-        }
-        let version = fields.u32("version")?;
-        if version != version_known {
-            return Err(RecordError::Version {
-                record,
-                version: version.min(255) as u8,
-            });
-        }
-        Ok(fields)
-    }
-
-    pub(crate) fn malformed(&self, field: &'static str) -> RecordError {
-        RecordError::Malformed {
-            record: self.record,
-            field,
-        }
-    }
-
-    pub(crate) fn take(
-        &mut self,
-        len: usize,
-        field: &'static str,
-    ) -> Result<&'a [u8], RecordError> {
-        let (taken, rest) = self
-            .rest
-            .split_at_checked(len)
-            .ok_or(self.malformed(field))?;
-        self.rest = rest;
-        Ok(taken)
-    }
-
-    pub(crate) fn array<const N: usize>(
-        &mut self,
-        field: &'static str,
-    ) -> Result<[u8; N], RecordError> {
-        let (taken, rest) = self
-            .rest
-            .split_first_chunk::<N>()
-            .ok_or(self.malformed(field))?;
-        self.rest = rest;
-        Ok(*taken)
-    }
-
-    pub(crate) fn u8(&mut self, field: &'static str) -> Result<u8, RecordError> {
-        Ok(u8::from_be_bytes(self.array(field)?))
-    }
-
-    pub(crate) fn bool(&mut self, field: &'static str) -> Result<bool, RecordError> {
-        match self.u8(field)? {
-            0 => Ok(false),
-            1 => Ok(true),
-            _ => Err(self.malformed(field)),
-        }
-    }
-
-    pub(crate) fn u16(&mut self, field: &'static str) -> Result<u16, RecordError> {
-        Ok(u16::from_be_bytes(self.array(field)?))
-    }
-
-    pub(crate) fn u32(&mut self, field: &'static str) -> Result<u32, RecordError> {
-        Ok(u32::from_be_bytes(self.array(field)?))
-    }
-
-    pub(crate) fn u64(&mut self, field: &'static str) -> Result<u64, RecordError> {
-        Ok(u64::from_be_bytes(self.array(field)?))
-    }
-
-    pub(crate) fn time(&mut self, field: &'static str) -> Result<Timestamp, RecordError> {
-        let seconds = i64::from_be_bytes(self.array(field)?);
-        let nanos = self.u32(field)?;
-        if nanos >= 1_000_000_000 {
-            return Err(self.malformed(field));
-        }
-        Ok(Timestamp::new(seconds, nanos))
-    }
-
-    pub(crate) fn end(&self) -> Result<(), RecordError> {
-        if self.rest.is_empty() {
-            Ok(())
-        } else {
-            Err(self.malformed("end"))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cairn_segment::{Codec, Location};
+    use crate::pointer::{Codec, Location};
     use proptest::prelude::*;
 
     fn inode() -> InodeRecord {

@@ -6,9 +6,8 @@ use std::str::FromStr;
 
 use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
-use crate::words::{WordError, serde_as_word, word_enum};
+use cairn_base::words::{WordError, serde_as_word, word_enum};
 
 /// Most rules one export can have.
 pub const CLIENTS_PER_EXPORT_MAX: usize = 256;
@@ -90,26 +89,27 @@ impl FromStr for ClientNet {
 serde_as_word!(ClientNet);
 
 /// One line of an export. Of the rules that hold a client, the one with the longest prefix counts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ExportRule {
     /// The clients: an address or a network in CIDR form.
-    #[schema(value_type = String, example = "10.0.0.0/8")]
+    #[cfg_attr(feature = "schema", schema(value_type = String, example = "10.0.0.0/8"))]
     pub client: ClientNet,
     /// rw or ro.
     #[serde(default = "access_default")]
-    #[schema(value_type = String, example = "rw")]
+    #[cfg_attr(feature = "schema", schema(value_type = String, example = "rw"))]
     pub access: Access,
     /// root, all or none.
     #[serde(default = "squash_default")]
-    #[schema(value_type = String, example = "root")]
+    #[cfg_attr(feature = "schema", schema(value_type = String, example = "root"))]
     pub squash: Squash,
     /// The user that squashed users become.
     #[serde(default = "anonymous_default")]
-    #[schema(example = 65534)]
+    #[cfg_attr(feature = "schema", schema(example = 65534))]
     pub anonymous_uid: u32,
     #[serde(default = "anonymous_default")]
-    #[schema(example = 65534)]
+    #[cfg_attr(feature = "schema", schema(example = 65534))]
     pub anonymous_gid: u32,
     /// Refuse clients whose port is above 1023, which any user of the client's machine can use.
     #[serde(default)]

@@ -1,28 +1,29 @@
 //! The snapshot file of a state that is kept in memory.
 //!
-//! Owns: its bytes. Must not know: disks. The fuzzer compiles it alone.
+//! Owns: its bytes. Must not know: disks.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use cairn_base::crc32c;
 
-use crate::keys::Key;
-use crate::records::{AppliedRecord, Fields, RecordError};
+use super::fields::Fields;
+use super::keys::Key;
+use super::records::{AppliedRecord, RecordError};
 
 const MAGIC: [u8; 8] = *b"CAIRNMEM";
 const VERSION: u32 = 1;
 
-pub(crate) type Map = BTreeMap<Vec<u8>, Bytes>;
+pub type Map = BTreeMap<Vec<u8>, Bytes>;
 
 /// What a snapshot file holds.
 #[derive(Default)]
-pub(crate) struct Snapshot {
+pub struct Snapshot {
     pub applied: AppliedRecord,
     pub map: Map,
 }
 
-pub(crate) fn encode(map: &Map) -> Vec<u8> {
+pub fn encode(map: &Map) -> Vec<u8> {
     let mut out = Vec::new();
     out.extend_from_slice(&MAGIC);
     out.extend_from_slice(&VERSION.to_be_bytes());
@@ -38,7 +39,7 @@ pub(crate) fn encode(map: &Map) -> Vec<u8> {
     out
 }
 
-pub(crate) fn decode(bytes: &[u8]) -> Result<Snapshot, RecordError> {
+pub fn decode(bytes: &[u8]) -> Result<Snapshot, RecordError> {
     let mut fields = Fields::of_file("state snapshot", bytes, MAGIC, VERSION)?;
     let count = fields.u64("count")?;
     let mut map = Map::new();

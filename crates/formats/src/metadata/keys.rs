@@ -9,17 +9,17 @@
 //!
 //! | tag | key | value | versions |
 //! |---|---|---|---|
-//! | 0x01 | applied | [`crate::records::AppliedRecord`] | no: generation 0 |
-//! | 0x02 | counters | [`crate::records::CountersRecord`] | no |
+//! | 0x01 | applied | [`super::records::AppliedRecord`] | no: generation 0 |
+//! | 0x02 | counters | [`super::records::CountersRecord`] | no |
 //! | 0x03 | lineage | 8 random bytes, made with each state that starts a line of files | no |
-//! | 0x10 | inode: ino u64 | [`crate::records::InodeRecord`] | yes |
-//! | 0x11 | dirent: dir u64, name, 0x00 | [`crate::records::DirentRecord`] | yes |
-//! | 0x12 | cookie: dir u64, seq u64 | [`crate::records::CookieRecord`] | yes |
-//! | 0x13 | extent: ino u64, end offset u64 | [`crate::records::ExtentRecord`] | yes |
+//! | 0x10 | inode: ino u64 | [`super::records::InodeRecord`] | yes |
+//! | 0x11 | dirent: dir u64, name, 0x00 | [`super::records::DirentRecord`] | yes |
+//! | 0x12 | cookie: dir u64, seq u64 | [`super::records::CookieRecord`] | yes |
+//! | 0x13 | extent: ino u64, end offset u64 | [`super::records::ExtentRecord`] | yes |
 //! | 0x14 | xattr: ino u64, name, 0x00 | the bytes of the attribute after a version byte | yes |
 //! | 0x15 | acl: ino u64 (reserved) | | yes |
 //! | 0x16 | orphan: ino u64 | a version byte | yes |
-//! | 0x20 | segment: id u64 | [`crate::records::SegmentRecord`] | no |
+//! | 0x20 | segment: id u64 | [`super::records::SegmentRecord`] | no |
 //! | 0x21 | snapshot: generation u64 (reserved) | | no |
 //! | 0x22 | quota: kind u8, id u32 (reserved) | | no |
 //! | 0x23 | dedupe: hash, 32 bytes (reserved) | | yes |
@@ -77,7 +77,7 @@ pub enum KeyKind<'a> {
 }
 
 /// Why bytes are not a key.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{len_bytes} bytes with tag {tag:#04x} are not a key of this version")]
 pub struct KeyError {
     pub tag: u8,
@@ -144,15 +144,15 @@ impl Key {
         key
     }
 
-    pub(crate) fn applied() -> Self {
+    pub fn applied() -> Self {
         Self::with_tag(TAG_APPLIED)
     }
 
-    pub(crate) fn counters() -> Self {
+    pub fn counters() -> Self {
         Self::with_tag(TAG_COUNTERS)
     }
 
-    pub(crate) fn lineage() -> Self {
+    pub fn lineage() -> Self {
         Self::with_tag(TAG_LINEAGE)
     }
 
@@ -210,7 +210,7 @@ impl Key {
         )
     }
 
-    pub(crate) fn all_segments() -> (Self, Self) {
+    pub fn all_segments() -> (Self, Self) {
         (
             Self::with_tag(TAG_SEGMENT),
             Self::with_tag(TAG_SEGMENT.saturating_add(1)),
@@ -239,21 +239,21 @@ impl Key {
     }
 
     /// Whether the store alone may write it.
-    pub(crate) fn is_internal(&self) -> bool {
+    pub fn is_internal(&self) -> bool {
         self.0
             .first()
             .is_none_or(|tag| *tag < TAG_INODE || *tag == TAG_SEGMENT)
     }
 
     /// Whether snapshots see old versions of it; other keys always carry generation 0.
-    pub(crate) fn is_versioned(&self) -> bool {
+    pub fn is_versioned(&self) -> bool {
         self.0
             .first()
             .is_some_and(|tag| (TAG_INODE..=TAG_ORPHAN).contains(tag) || *tag == TAG_DEDUPE)
     }
 
     /// The key of the version written in `generation`, as the state holds it.
-    pub(crate) fn at(&self, generation: Generation) -> SmallVec<[u8; 48]> {
+    pub fn at(&self, generation: Generation) -> SmallVec<[u8; 48]> {
         let generation = if self.is_versioned() { generation.0 } else { 0 };
         let mut bytes = SmallVec::with_capacity(self.0.len() + GENERATION_LEN_BYTES);
         bytes.extend_from_slice(&self.0);
@@ -262,7 +262,7 @@ impl Key {
     }
 
     /// Takes a key as the state holds it apart.
-    pub(crate) fn split(bytes: &[u8]) -> Result<(&[u8], Generation), KeyError> {
+    pub fn split(bytes: &[u8]) -> Result<(&[u8], Generation), KeyError> {
         let (key, generation) = bytes
             .split_last_chunk::<GENERATION_LEN_BYTES>()
             .filter(|(key, _)| !key.is_empty())

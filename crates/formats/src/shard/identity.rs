@@ -2,13 +2,14 @@
 
 use cairn_base::{AlignedBuf, DiskId, PoolId, Timestamp, crc32c};
 
-use crate::error::FormatError;
+use crate::FormatError;
+use crate::fields::Fields;
 
 /// The identity file, at the top of a disk.
 pub const IDENTITY_NAME: &str = "cairn-disk";
 /// Where it is written before it is renamed: a crash leaves all of it or none.
-pub(crate) const IDENTITY_NAME_NEW: &str = "cairn-disk.new";
-pub(crate) const IDENTITY_LEN_BYTES: usize = 4096;
+pub const IDENTITY_NAME_NEW: &str = "cairn-disk.new";
+pub const IDENTITY_LEN_BYTES: usize = 4096;
 
 const MAGIC: [u8; 8] = *b"CAIRNDSK";
 const VERSION: u32 = 1;
@@ -72,32 +73,6 @@ pub fn decode_identity(bytes: &[u8]) -> Result<DiskIdentity, FormatError> {
         disk,
         created: Timestamp::new(seconds, nanos),
     })
-}
-
-/// Takes little-endian fields one after the other.
-pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
-
-impl Fields<'_> {
-    pub(crate) fn take<const LEN: usize>(&mut self) -> Result<[u8; LEN], FormatError> {
-        let (head, rest) = self
-            .0
-            .split_first_chunk::<LEN>()
-            .ok_or(FormatError::Truncated)?;
-        self.0 = rest;
-        Ok(*head)
-    }
-
-    pub(crate) fn u16(&mut self) -> Result<u16, FormatError> {
-        self.take().map(u16::from_le_bytes)
-    }
-
-    pub(crate) fn u32(&mut self) -> Result<u32, FormatError> {
-        self.take().map(u32::from_le_bytes)
-    }
-
-    pub(crate) fn u64(&mut self) -> Result<u64, FormatError> {
-        self.take().map(u64::from_le_bytes)
-    }
 }
 
 #[cfg(test)]

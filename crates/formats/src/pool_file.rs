@@ -1,19 +1,20 @@
 //! The pool file: which disks and volumes there are. Layout: docs/reference/formats/pool.md.
 //!
-//! Owns: the state as plain data, its checks, its encoding.
-//! Must not know: I/O; `pool_store` reads and writes it.
+//! Owns: the state as plain data, its limits, its encoding.
+//! Must not know: I/O, and when the state changes.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use cairn_base::{DiskId, PoolId, Timestamp, VolumeId, crc32c};
-use cairn_config::{
-    CLIENTS_PER_EXPORT_MAX, ClientNet, DATA_FOLDERS_MAX, ExportRule, VolumeName, VolumeSettings,
-};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::settings::{CLIENTS_PER_EXPORT_MAX, ClientNet, ExportRule, VolumeName, VolumeSettings};
 
 /// A pool file is not longer than this, in bytes.
 pub const POOL_FILE_LEN_BYTES_MAX: u64 = 8 << 20;
+/// Most disks of a pool.
+pub const DISKS_MAX: usize = 64;
 /// Most volumes of a pool.
 pub const VOLUMES_MAX: usize = 128;
 /// The version that this program writes; it reads all up to it.
@@ -337,7 +338,7 @@ impl PoolState {
         if self.version > VERSION_MAX {
             return refuse("its version");
         }
-        if self.disks.is_empty() || self.disks.len() > DATA_FOLDERS_MAX {
+        if self.disks.is_empty() || self.disks.len() > DISKS_MAX {
             return refuse("the number of disks");
         }
         if !distinct(self.disks.iter().map(|disk| disk.id)) {
@@ -400,13 +401,13 @@ pub fn decode_pool(bytes: &[u8]) -> Result<PoolState, PoolFileError> {
 }
 
 /// A line with magic, version and the CRC32C of the rest, then the rest.
-pub(crate) fn encode_file(magic: &str, schema: u32, json: &str) -> Vec<u8> {
+pub fn encode_file(magic: &str, schema: u32, json: &str) -> Vec<u8> {
     let crc = crc32c(json.as_bytes());
     format!("{magic} {schema} {crc:08x}\n{json}").into_bytes()
 }
 
 /// What follows the first line of a file of [`encode_file`], of a version up to `schema_max`.
-pub(crate) fn decode_file<'a>(
+pub fn decode_file<'a>(
     bytes: &'a [u8],
     magic: &str,
     schema_max: u32,
@@ -444,34 +445,11 @@ pub(crate) fn decode_file<'a>(
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    pub fn example(disk_count: u128) -> PoolState {
-        let created = Timestamp::new(1_700_000_000, 5);
-        PoolState {
-            pool: PoolId(77),
-            version: 3,
-            created,
-            stage: Stage::InUse,
-            disks: (1..=disk_count)
-                .map(|id| PoolDisk::new(DiskId(id), format!("/data/{id}"), created))
-                .collect(),
-            left: Vec::new(),
-            volumes: vec![PoolVolume {
-                id: VolumeId(1),
-                name: "main".parse().unwrap(),
-                settings: VolumeSettings::default(),
-                created,
-                exports: ExportRule::this_machine(),
-            }],
-            deleted: Vec::new(),
-            volume_next: VolumeId(2),
-            handle_key: HandleKey(u128::MAX - 1),
-        }
-    }
+    use crate::testing::example_pool as example;
 
     #[test]
     fn what_is_encoded_is_decoded() {

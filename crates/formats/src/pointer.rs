@@ -98,7 +98,7 @@ impl RecordPointer {
 }
 
 /// How many checksums a record has.
-pub(crate) fn checksum_count(codec: Codec, len_bytes: u32) -> usize {
+pub fn checksum_count(codec: Codec, len_bytes: u32) -> usize {
     match codec {
         Codec::Raw => len_bytes.div_ceil(CHECKSUM_GRANULE_BYTES) as usize,
         Codec::Lz4 | Codec::Zstd => 1,

@@ -1,19 +1,20 @@
 //! The file `checkpoint` of a shipped copy of the state: which files it has, and what is in them.
 //!
 //! Owns: its bytes (docs/reference/formats/metadata.md).
-//! Must not know: RocksDB, folders, how a copy is made or verified. The fuzzer compiles it alone.
+//! Must not know: RocksDB, folders, how a copy is made or verified.
 
 use cairn_base::{Epoch, LogPosition, VolumeId, crc32c};
 
-use crate::records::{AppliedRecord, Fields, RecordError};
+use super::fields::Fields;
+use super::records::{AppliedRecord, RecordError};
 
 const DESCRIPTOR_MAGIC: [u8; 8] = *b"CAIRNCKP";
 const DESCRIPTOR_VERSION: u32 = 1;
 /// Most bytes of a descriptor, and files in it.
-pub(crate) const DESCRIPTOR_BYTES_MAX: u64 = 16 << 20;
+pub const DESCRIPTOR_BYTES_MAX: u64 = 16 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FileEntry {
+pub struct FileEntry {
     pub name: String,
     pub len_bytes: u64,
     /// CRC32C of the whole file.
@@ -22,7 +23,7 @@ pub(crate) struct FileEntry {
 
 /// What a shipped copy consists of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Descriptor {
+pub struct Descriptor {
     pub volume: VolumeId,
     /// The copy is at least so new.
     pub applied: AppliedRecord,

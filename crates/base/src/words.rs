@@ -12,7 +12,7 @@ pub struct WordError {
 }
 
 impl WordError {
-    pub(crate) fn new(text: &str, what: &'static str, wanted: &'static str) -> Self {
+    pub fn new(text: &str, what: &'static str, wanted: &'static str) -> Self {
         Self {
             text: text.chars().take(80).collect(),
             what,
@@ -22,6 +22,7 @@ impl WordError {
 }
 
 /// Makes serde use `Display` and `FromStr`, so that JSON, flags and files share one grammar.
+#[macro_export]
 macro_rules! serde_as_word {
     ($name:ident) => {
         impl serde::Serialize for $name {
@@ -40,6 +41,7 @@ macro_rules! serde_as_word {
 }
 
 /// An enum whose values are plain words.
+#[macro_export]
 macro_rules! word_enum {
     (
         $(#[$doc:meta])*
@@ -84,5 +86,4 @@ macro_rules! word_enum {
     };
 }
 
-pub(crate) use serde_as_word;
-pub(crate) use word_enum;
+pub use {serde_as_word, word_enum};

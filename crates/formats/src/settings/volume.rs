@@ -6,7 +6,7 @@ use std::str::FromStr;
 use cairn_base::units::{format_size, parse_size};
 use serde::{Deserialize, Serialize};
 
-use crate::words::{WordError, serde_as_word, word_enum};
+use cairn_base::words::{WordError, serde_as_word, word_enum};
 
 /// Longest name of a volume, in bytes.
 pub const VOLUME_NAME_LEN_BYTES_MAX: usize = 63;
@@ -41,7 +41,7 @@ impl FromStr for VolumeName {
             Err(WordError::new(
                 text,
                 "a volume name",
-                "1 to 63 letters, digits, '.', '_' or '-', a letter or digit first",
+                "1 to 63 letters, digits, '.', '_' or '-', starting with a letter or digit",
             ))
         }
     }

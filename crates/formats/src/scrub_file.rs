@@ -1,15 +1,14 @@
 //! The scrub file of a disk: where the last scrub stands, and what it found. Layout: docs/reference/formats/pool.md.
 //!
 //! Owns: the state as plain data, its limits, its encoding.
-//! Must not know: I/O, and how a scrub goes; `scrub` does.
+//! Must not know: I/O, and how a scrub goes.
 
 use std::collections::BTreeSet;
 
-use cairn_admin::api::ScrubStage;
 use cairn_base::{PoolId, VolumeId};
 use serde::{Deserialize, Serialize};
 
-use crate::pool::{PoolFileError, decode_file, encode_file};
+use crate::pool_file::{PoolFileError, decode_file, encode_file};
 
 const MAGIC: &str = "cairn-scrub";
 const SCHEMA: u32 = 2;
@@ -49,6 +48,19 @@ pub struct Damage {
     pub end: u64,
     pub segment: u64,
     pub detail: String,
+}
+
+/// How far a scrub is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScrubStage {
+    /// None was ever started.
+    #[default]
+    Never,
+    Running,
+    /// Stopped by the operator; goes on from there.
+    Paused,
+    Done,
 }
 
 /// What is kept of a scrub.

@@ -3,23 +3,53 @@
 //! Owns: the payload of a log record (docs/reference/formats/metadata.md). Must not know: files, waiting.
 
 use bytes::Bytes;
-use cairn_base::{AlignedBuf, Epoch, Generation, Ino, LogPosition};
+use cairn_base::{AlignedBuf, Epoch, Generation, Ino, LogPosition, Timestamp};
 use rustc_hash::FxHashMap;
 
-use super::format::{RECORD_HEAD_BYTES, RecordBuf, record_len_bytes};
-use crate::batch::{Fold, JOURNAL_DATA_BYTES_MAX, JournalEntry};
-use crate::error::MetaError;
-use crate::keys::Key;
-use crate::records::{Fields, RecordError};
+use super::fields::Fields;
+use super::keys::Key;
+use super::log::{RECORD_HEAD_BYTES, RecordBuf, record_len_bytes};
+use super::records::RecordError;
+
+/// Most bytes of data in one journal entry: larger writes are better off as records of a segment.
+pub const JOURNAL_DATA_BYTES_MAX: usize = 1 << 20;
 
 /// The length that says "deleted".
 const DELETED: u32 = u32::MAX;
 const JOURNAL_FIXED_BYTES: usize = 8 + 8 + 8 + 8 + 12 + 12 + 4 + 4;
 const FOLD_BYTES: usize = 8 + 8 + 8 + 8;
 
+/// The data of one small synchronous write. It rides in the log with the metadata, one sync for
+/// both, and is not in the state: only a replay returns it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JournalEntry {
+    /// Filled on replay; what is submitted is ignored.
+    pub position: LogPosition,
+    pub ino: Ino,
+    pub offset: u64,
+    /// At most [`JOURNAL_DATA_BYTES_MAX`] bytes.
+    pub data: Bytes,
+    /// Of the file, after this write.
+    pub size_bytes: u64,
+    pub mtime: Timestamp,
+    pub ctime: Timestamp,
+    /// Of the file, after this write (a write clears set-uid and set-gid).
+    pub mode: u32,
+}
+
+/// The bytes `start..end` of `ino` in journal entries up to and including `through` are in extents
+/// (or gone) as of this batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fold {
+    pub ino: Ino,
+    pub start: u64,
+    pub end: u64,
+    pub through: LogPosition,
+}
+
 /// The merged changes of some batches, in log order.
 #[derive(Debug, Default)]
-pub(crate) struct Group {
+pub struct Group {
     pub generation: Generation,
     pub first: LogPosition,
     pub last: LogPosition,
@@ -110,7 +140,7 @@ impl Group {
         payload: &Bytes,
         first: LogPosition,
         last: LogPosition,
-    ) -> Result<Self, MetaError> {
+    ) -> Result<Self, RecordError> {
         let mut fields = Fields::unversioned("log record", payload);
         let mut group = Self::new(Generation(fields.u64("generation")?), first, last);
         let put_count = fields.u32("count")?;
@@ -122,7 +152,7 @@ impl Group {
             let key = Key::parse(fields.take(key_len, "key")?)?;
             let value = match value_len {
                 DELETED => None,
-                0 => return Err(fields.malformed("value").into()),
+                0 => return Err(fields.malformed("value")),
                 len => Some(payload.slice_ref(fields.take(len as usize, "value")?)),
             };
             group.puts.push((key, value));
@@ -192,7 +222,6 @@ impl Writer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cairn_base::Timestamp;
 
     fn group() -> Group {
         let mut group = Group::new(Generation::FIRST, LogPosition(4), LogPosition(6));

@@ -20,30 +20,30 @@ impl fmt::Display for ShardName {
 }
 
 /// Empty files named after the volumes that have, or had, shards here: a disk cannot list folders.
-pub(crate) const VOLUMES_FOLDER: &str = "shard-volumes";
+pub const VOLUMES_FOLDER: &str = "shard-volumes";
 
 /// Shards that are being rebuilt; what a crash leaves here is removed at the next start.
-pub(crate) const HIDDEN_FOLDER: &str = "rebuild";
+pub const HIDDEN_FOLDER: &str = "rebuild";
 
 /// `number` tells those apart that are made of one shard at a time: each is filled by somebody else.
-pub(crate) fn hidden_path(name: ShardName, number: u64) -> String {
+pub fn hidden_path(name: ShardName, number: u64) -> String {
     format!(
         "{HIDDEN_FOLDER}/{:08x}.{:016x}.{:02}.{number:x}",
         name.volume.0, name.segment.0, name.index
     )
 }
 
-pub(crate) fn shards_folder(volume: VolumeId) -> String {
+pub fn shards_folder(volume: VolumeId) -> String {
     format!("shards/{:08x}", volume.0)
 }
 
-pub(crate) fn shard_path(name: ShardName) -> String {
+pub fn shard_path(name: ShardName) -> String {
     let folder = shards_folder(name.volume);
     format!("{folder}/{:016x}.{:02}", name.segment.0, name.index)
 }
 
 /// Reads the last part of a shard's path; `None` for any other file.
-pub(crate) fn parse_shard(volume: VolumeId, file_name: &str) -> Option<ShardName> {
+pub fn parse_shard(volume: VolumeId, file_name: &str) -> Option<ShardName> {
     let (segment, index) = file_name.split_once('.')?;
     let name = ShardName {
         volume,
@@ -54,11 +54,11 @@ pub(crate) fn parse_shard(volume: VolumeId, file_name: &str) -> Option<ShardName
     (shard_path(name).rsplit('/').next() == Some(file_name)).then_some(name)
 }
 
-pub(crate) fn volume_path(volume: VolumeId) -> String {
+pub fn volume_path(volume: VolumeId) -> String {
     format!("{VOLUMES_FOLDER}/{:08x}", volume.0)
 }
 
-pub(crate) fn parse_volume(file_name: &str) -> Option<VolumeId> {
+pub fn parse_volume(file_name: &str) -> Option<VolumeId> {
     let volume = VolumeId(u32::from_str_radix(file_name, 16).ok()?);
     (format!("{:08x}", volume.0) == file_name).then_some(volume)
 }

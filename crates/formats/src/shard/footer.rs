@@ -7,9 +7,9 @@
 use cairn_base::buf::IO_ALIGN_BYTES;
 use cairn_base::{AlignedBuf, Epoch, SegmentId, VolumeId, crc32c};
 
-use crate::error::FormatError;
-use crate::identity::Fields;
-use crate::name::ShardName;
+use super::name::ShardName;
+use crate::FormatError;
+use crate::fields::Fields;
 
 /// Stripes begin and end at multiples of this many bytes.
 const BLOCK_BYTES: u64 = IO_ALIGN_BYTES as u64;
@@ -84,7 +84,7 @@ pub fn file_len_bytes(capacity_bytes: u64) -> Option<u64> {
 }
 
 /// The other way round: the capacity of an unsealed file of this length.
-pub(crate) fn capacity_of_file(len_bytes: u64) -> Option<u64> {
+pub fn capacity_of_file(len_bytes: u64) -> Option<u64> {
     let (mut low, mut high) = (1, SHARD_CAPACITY_BYTES_MAX / BLOCK_BYTES);
     while low <= high {
         let middle = low + (high - low) / 2;
