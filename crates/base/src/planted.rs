@@ -58,6 +58,7 @@ pub enum Bug {
     RebuildTakesNeighbour,
     RebuildTakesZeros,
     RewritingDeletesEarly,
+    SummaryEntryLost,
     ScrubRepairsFromDamage,
 }
 
@@ -108,6 +109,7 @@ impl Bug {
         Bug::RebuildTakesNeighbour,
         Bug::RebuildTakesZeros,
         Bug::RewritingDeletesEarly,
+        Bug::SummaryEntryLost,
         Bug::ScrubRepairsFromDamage,
     ];
 }

@@ -24,6 +24,7 @@ use crate::pointer::{BLOCK_BYTES, Location};
 use crate::record::EncodedRecord;
 use crate::store::{SegmentStore, count, disk_space, shard_len};
 use crate::stripe::StripeBuffers;
+use crate::summary::SummaryEntry;
 use crate::types::{Appended, SegmentInfo, SegmentPin, Stream};
 use crate::volume::{ReservedStripe, Segment, Volume, WrittenStripe};
 
@@ -252,6 +253,7 @@ impl SegmentStore {
             gate,
         } = job;
         let (buffers, written) = build_stripes(segment.code, &stripes, records);
+        let entries = summary_entries(records);
         self.count_written(segment.code, &stripes, records);
         let shards = segment.open_shards();
         let results = join_all(
@@ -267,7 +269,7 @@ impl SegmentStore {
             .filter_map(|(result, index)| result.err().map(|error| (index, error)))
             .collect();
         let failed_shards: Vec<u8> = failed.iter().map(|(index, _)| *index).collect();
-        segment.note_written(written, &failed_shards);
+        segment.note_written(written, entries, &failed_shards);
         let result = if failed.is_empty() {
             segment.appended.store(true, Ordering::Release);
             Ok(())
@@ -563,8 +565,23 @@ impl SegmentStore {
     }
 }
 
+/// What the summary of their segment says of some records: those without an owner keep it from having one.
+fn summary_entries(records: &[EncodedRecord]) -> Vec<SummaryEntry> {
+    let entry = |record: &EncodedRecord| {
+        Some(SummaryEntry {
+            owner: record.owner()?,
+            len_bytes: record.file_len_bytes(),
+        })
+    };
+    records.iter().filter_map(entry).collect()
+}
+
 /// Where the records of the stripes are.
-fn locate(segment: &Segment, stripes: &[ReservedStripe], shapes: &[RecordShape]) -> Vec<Location> {
+pub(crate) fn locate(
+    segment: &Segment,
+    stripes: &[ReservedStripe],
+    shapes: &[RecordShape],
+) -> Vec<Location> {
     let placed = stripes.iter().flat_map(|stripe| {
         stripe
             .plan
@@ -584,7 +601,7 @@ fn locate(segment: &Segment, stripes: &[ReservedStripe], shapes: &[RecordShape])
         .collect()
 }
 
-fn build_stripes(
+pub(crate) fn build_stripes(
     code: Code,
     stripes: &[ReservedStripe],
     records: &[EncodedRecord],
@@ -619,7 +636,7 @@ fn stripe_offset(stripe: &ReservedStripe) -> u64 {
 }
 
 /// Writes one shard's units of all stripes at once, then makes them durable.
-async fn write_shard(
+pub(crate) async fn write_shard(
     shard: &Shard,
     index: usize,
     stripes: &[ReservedStripe],

@@ -30,6 +30,7 @@ mod spares;
 mod store;
 mod stripe;
 mod stripe_cache;
+mod summary;
 mod types;
 mod underway;
 mod volume;
@@ -45,6 +46,7 @@ pub use record::{Compression, EncodedRecord, RecordError, decode_record, encode_
 pub use room::{DiskRoom, MoveRoom};
 pub use scrub::SegmentScrub;
 pub use store::SegmentStore;
+pub use summary::{RecordOwner, SummaryEntry, decode_summary_place};
 pub use types::*;
 
 #[cfg(test)]

@@ -698,6 +698,10 @@ fn is_damaged(footer: &Result<Option<ShardFooter>, ShardError>) -> bool {
 }
 
 impl Source {
+    pub(crate) fn footer(&self) -> Option<&ShardFooter> {
+        self.footer.as_ref()
+    }
+
     pub(crate) fn has_footer(&self) -> bool {
         self.footer.is_some()
     }

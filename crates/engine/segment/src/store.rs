@@ -31,6 +31,7 @@ use crate::pointer::{BLOCK_BYTES, RecordPointer};
 use crate::rebuild::REBUILDS_MAX;
 use crate::repair::REPAIRS_MAX;
 use crate::stripe_cache::StripeCache;
+use crate::summary::summary_slack_bytes;
 use crate::types::{
     DiskSpaceStatus, DiskState, DiskStatus, PoolSpace, Protection, SegmentInfo, SegmentSettings,
     SegmentStats, Stream, Swept, UsableSpace,
@@ -101,6 +102,12 @@ impl SegmentStore {
         if let Some(smallest) = smallest {
             let largest_shard = smallest / SHARDS_PER_DISK_MIN;
             settings.shard_len_bytes = settings.shard_len_bytes.min(largest_shard);
+        }
+        for len_bytes in [
+            &mut settings.shard_len_bytes,
+            &mut settings.shard_len_bytes_min,
+        ] {
+            *len_bytes = len_bytes.saturating_add(summary_slack_bytes(*len_bytes));
         }
         settings.shard_len_bytes = shard_len(&settings, settings.shard_len_bytes);
         let in_flight = settings.append_bytes_in_flight_max / u64::from(BLOCK_BYTES);
@@ -378,7 +385,8 @@ impl SegmentStore {
             segment.settle(segment.shard_len_bytes);
             return;
         }
-        let footers = footers(volume.epoch, segment, &open);
+        let summary = self.write_summary(segment, &mut open).await;
+        let footers = footers(volume.epoch, segment, &open, &summary);
         let seals = open.shards.iter().zip(footers).zip(&open.shard_failed);
         let seals = seals.filter(|(_, failed)| !**failed);
         let results = join_all(seals.map(|((shard, footer), _)| shard.seal(footer))).await;
@@ -676,7 +684,12 @@ impl Segment {
 }
 
 /// The footer of each shard. A segment is sealed in the term that made it: none is appended to later.
-fn footers(epoch: Epoch, segment: &Segment, open: &OpenSegment) -> Vec<ShardFooter> {
+fn footers(
+    epoch: Epoch,
+    segment: &Segment,
+    open: &OpenSegment,
+    summary: &[u8],
+) -> Vec<ShardFooter> {
     let stripes: Vec<FooterStripe> = open
         .stripes
         .iter()
@@ -694,6 +707,7 @@ fn footers(epoch: Epoch, segment: &Segment, open: &OpenSegment) -> Vec<ShardFoot
             data_len_bytes: u64::from(open.data_blocks()) * u64::from(BLOCK_BYTES),
             stripes: stripes.clone(),
             checksums: chunk_checksums(open, usize::from(index)),
+            summary: summary.to_vec(),
         })
         .collect()
 }

@@ -5,5 +5,6 @@ mod moves;
 mod moves_damaged;
 mod scrub;
 mod space;
+mod summary;
 mod world;
 mod write_read;

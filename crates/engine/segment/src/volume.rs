@@ -17,6 +17,7 @@ use rustc_hash::FxHashMap;
 
 use crate::error::{Result, SegmentError};
 use crate::layout::{RecordShape, StripePlan, plan_stripe};
+use crate::summary::{SUMMARY_ENTRIES_MAX, SummaryEntry, summary_blocks};
 use crate::types::{SegmentInfo, Stream};
 
 /// A segment of an open volume.
@@ -63,6 +64,10 @@ pub(crate) struct OpenSegment {
     pub stripes: Vec<WrittenStripe>,
     /// Shards with a failed write: their content is not known, so they get no footer.
     pub shard_failed: Vec<bool>,
+    /// Records in stripes that were reserved, written or not: the summary will need room for them.
+    record_count: usize,
+    /// What the records in stripes that were written are parts of; `None` when some record does not say so.
+    summary: Option<Vec<SummaryEntry>>,
 }
 
 impl std::fmt::Debug for OpenSegment {
@@ -133,6 +138,8 @@ impl Segment {
             end_block: data_blocks,
             last_used: now,
             stripes: Vec::new(),
+            record_count: 0,
+            summary: Some(Vec::new()),
         });
         self.made.store(true, Ordering::Release);
     }
@@ -173,7 +180,7 @@ impl Segment {
         let blocks = open
             .as_ref()
             .filter(|open| !open.closing)
-            .map_or(0, |open| open.end_block - open.next_block);
+            .map_or(0, |open| open.room_blocks(self.code, 0));
         u64::from(blocks) * u64::from(crate::BLOCK_BYTES) * u64::from(self.code.data())
     }
 
@@ -190,13 +197,16 @@ impl Segment {
             return stripes;
         };
         open.last_used = now;
+        if records.iter().any(|record| !record.has_owner) {
+            open.summary = None;
+        }
         let mut rest = records;
         while !rest.is_empty() {
-            let room = open.end_block - open.next_block;
-            let Some(plan) = plan_stripe(self.code.data(), room, rest) else {
+            let Some(plan) = open.plan(self.code, rest) else {
                 break;
             };
             rest = &rest[plan.offsets.len()..];
+            open.record_count += plan.offsets.len();
             let stripe_block = open.next_block;
             open.next_block += u32::from(plan.unit_blocks);
             if planted::is(Bug::StripesOverlap) && plan.unit_blocks > 1 {
@@ -218,14 +228,24 @@ impl Segment {
         let is_last = last.stripe_block + u32::from(last.plan.unit_blocks) == open.next_block;
         if is_last {
             open.next_block = first.stripe_block;
+            let records = stripes.iter().map(|stripe| stripe.plan.offsets.len());
+            open.record_count -= records.sum::<usize>();
         }
         is_last
     }
 
     /// Notes what became of reserved stripes.
-    pub fn note_written(&self, stripes: Vec<WrittenStripe>, failed_shards: &[u8]) {
+    pub fn note_written(
+        &self,
+        stripes: Vec<WrittenStripe>,
+        entries: Vec<SummaryEntry>,
+        failed_shards: &[u8],
+    ) {
         if let Some(open) = self.open.lock().as_mut() {
             open.stripes.extend(stripes);
+            if let Some(summary) = &mut open.summary {
+                summary.extend(entries);
+            }
             for shard in failed_shards {
                 open.shard_failed[usize::from(*shard)] = true;
             }
@@ -340,6 +360,54 @@ impl Segment {
 }
 
 impl OpenSegment {
+    /// Blocks that stripes with so many more records may take of each shard: the rest is for the summary.
+    fn room_blocks(&self, code: Code, more_records: usize) -> u32 {
+        let record_count = self.record_count + more_records;
+        let for_summary = match &self.summary {
+            Some(_) if record_count > SUMMARY_ENTRIES_MAX => u32::MAX,
+            Some(_) => summary_blocks(code.data(), record_count),
+            None => 0,
+        };
+        (self.end_block - self.next_block).saturating_sub(for_summary)
+    }
+
+    /// The next stripe: as many of `records` as fit, beside what the summary will say of them.
+    fn plan(&self, code: Code, records: &[RecordShape]) -> Option<StripePlan> {
+        let mut records = records;
+        loop {
+            let room = self.room_blocks(code, records.len());
+            let plan = plan_stripe(code.data(), room, records);
+            if plan.is_some() || records.len() <= 1 {
+                return plan;
+            }
+            records = records.get(..records.len() / 2)?;
+        }
+    }
+
+    /// The entries of the summary, once all stripes are written; `None` if there is to be none.
+    pub fn take_summary(&mut self) -> Option<Vec<SummaryEntry>> {
+        self.summary.take()
+    }
+
+    /// Places for the records of the summary, behind all data. `None` if there is no room for all of them.
+    pub fn reserve_summary(
+        &mut self,
+        code: Code,
+        records: &[RecordShape],
+    ) -> Option<Vec<ReservedStripe>> {
+        let mut stripes = Vec::new();
+        let (mut next_block, mut rest) = (self.next_block, records);
+        while !rest.is_empty() {
+            let plan = plan_stripe(code.data(), self.end_block - next_block, rest)?;
+            rest = rest.get(plan.offsets.len()..)?;
+            let stripe_block = next_block;
+            next_block += u32::from(plan.unit_blocks);
+            stripes.push(ReservedStripe { stripe_block, plan });
+        }
+        self.next_block = next_block;
+        Some(stripes)
+    }
+
     /// The stripes in order and whether they cover the data without a gap: a gap is a write of which
     /// nothing is known.
     pub fn stripes_in_order(&mut self) -> bool {

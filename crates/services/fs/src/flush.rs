@@ -21,7 +21,9 @@ use cairn_meta::{
     Batch, ExtentRecord, Fold, JOURNAL_DATA_BYTES_MAX, JOURNAL_ENTRY_BYTES, Key, SegmentRecord,
     SpaceDelta,
 };
-use cairn_segment::{Appended, EncodedRecord, RecordPointer, SegmentInfo, Stream, encode_record};
+use cairn_segment::{
+    Appended, EncodedRecord, RecordOwner, RecordPointer, SegmentInfo, Stream, encode_record,
+};
 use futures_util::FutureExt;
 use futures_util::future::select;
 use parking_lot::Mutex;
@@ -189,11 +191,13 @@ impl Shared {
         let mut records = Vec::new();
         for job in &jobs {
             let of_job = cut(&job.runs, &policy);
-            records.extend(
-                of_job
-                    .iter()
-                    .map(|cut| encode_record(cut.parts.clone(), policy.compression)),
-            );
+            records.extend(of_job.iter().map(|cut| {
+                let owner = RecordOwner {
+                    object: job.inode.ino.0,
+                    offset: cut.start,
+                };
+                encode_record(cut.parts.clone(), policy.compression).owned_by(owner)
+            }));
             cuts.push(of_job);
         }
         match self.append(jobs[0].stream, &records).await {

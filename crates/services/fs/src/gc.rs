@@ -410,16 +410,21 @@ impl Shared {
             .filter(|id| self.fate(*id) == Fate::Dead)
             .collect();
         for dead in dead.chunks(REMOVE_SEGMENTS_MAX) {
-            // What made them dead is durable before they go, and so is that they are gone.
-            let mut batch = Batch::new();
-            for id in dead {
-                batch.remove_segment(*id);
-            }
-            let ticket = self.meta.submit(batch);
-            self.durable(ticket).await?;
-            self.delete_segments(dead).await?;
+            self.remove_segments(dead).await?;
         }
         Ok(())
+    }
+
+    /// Deletes segments that have no live records, or whose records nobody needs.
+    pub(crate) async fn remove_segments(&self, ids: &[SegmentId]) -> Result<(), FsError> {
+        // What made them dead is durable before they go, and so is that they are gone.
+        let mut batch = Batch::new();
+        for id in ids {
+            batch.remove_segment(*id);
+        }
+        let ticket = self.meta.submit(batch);
+        self.durable(ticket).await?;
+        self.delete_segments(ids).await
     }
 
     /// Deletes segments that the metadata does not know. Those that a crash left were swept at the

@@ -133,6 +133,8 @@ pub struct FsStats {
     pub journaled_writes: u64,
     pub gc_segments_removed: u64,
     pub gc_rewritten_bytes: u64,
+    /// Passes over all extents, for segments without a summary that could be used.
+    pub rewrite_passes: u64,
     pub gc_errors: u64,
     pub orphans_reaped: u64,
 }
@@ -145,6 +147,7 @@ pub(crate) struct Counters {
     pub journaled_writes: AtomicU64,
     pub gc_segments_removed: AtomicU64,
     pub gc_rewritten_bytes: AtomicU64,
+    pub rewrite_passes: AtomicU64,
     pub gc_errors: AtomicU64,
     pub orphans_reaped: AtomicU64,
 }
@@ -375,6 +378,7 @@ impl Fs {
             journaled_writes: of(&shared.counters.journaled_writes),
             gc_segments_removed: of(&shared.counters.gc_segments_removed),
             gc_rewritten_bytes: of(&shared.counters.gc_rewritten_bytes),
+            rewrite_passes: of(&shared.counters.rewrite_passes),
             gc_errors: of(&shared.counters.gc_errors),
             orphans_reaped: of(&shared.counters.orphans_reaped),
         }

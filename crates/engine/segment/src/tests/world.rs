@@ -21,6 +21,8 @@ pub struct World {
     pub disks: Vec<Arc<MemDisk>>,
     pub settings: SegmentSettings,
     next_segment: Arc<AtomicU64>,
+    /// Records so far: each is a part of its own.
+    appended: AtomicU64,
     seed: u64,
 }
 
@@ -91,6 +93,7 @@ impl World {
             disks,
             settings,
             next_segment: Arc::new(AtomicU64::new(next_segment)),
+            appended: AtomicU64::new(0),
             seed,
         };
         world.open_again(known);
@@ -138,7 +141,13 @@ impl World {
     ) -> Result<Vec<Written>, SegmentError> {
         let encoded: Vec<EncodedRecord> = records
             .iter()
-            .map(|(data, compression)| encode_record(vec![data.clone()], *compression))
+            .map(|(data, compression)| {
+                let owner = RecordOwner {
+                    object: 1,
+                    offset: self.appended.fetch_add(1, Ordering::Relaxed),
+                };
+                encode_record(vec![data.clone()], *compression).owned_by(owner)
+            })
             .collect();
         let appended = self
             .store

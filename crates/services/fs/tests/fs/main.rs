@@ -7,5 +7,6 @@ mod folders;
 mod limit;
 mod links;
 mod model;
+mod rewrite;
 mod space;
 mod world;
