@@ -20,6 +20,7 @@ mod log;
 mod open;
 mod progress;
 pub mod records;
+mod segments;
 pub mod settings;
 mod shared;
 mod state;
@@ -39,6 +40,7 @@ pub use progress::Durable;
 pub use records::{
     CookieRecord, DirentRecord, ExtentRecord, InodeKind, InodeRecord, SegmentRecord,
 };
+pub use segments::SegmentTotals;
 pub use settings::{JournalPressure, MetaCache, MetaSettings, MetaStats, VolumeCounters};
 pub use store::{MetaStore, Recovered, SegmentUsage};
 

@@ -14,6 +14,7 @@
 mod append;
 mod cache;
 mod error;
+mod late;
 mod layout;
 mod members;
 mod moves;

@@ -25,6 +25,7 @@ use tokio::sync::Semaphore;
 
 use crate::cache::{Key, RecordCache};
 use crate::error::{Result, SegmentError};
+use crate::late::LateDisks;
 use crate::members::Members;
 use crate::placement;
 use crate::pointer::{BLOCK_BYTES, RecordPointer};
@@ -60,6 +61,7 @@ pub struct SegmentStore {
     pub(crate) appends_in_flight_max: u32,
     pub(crate) repairs: Arc<Underway>,
     pub(crate) rebuilds: Arc<Underway>,
+    pub(crate) late: LateDisks,
 }
 
 /// See [`SegmentStats`].
@@ -123,6 +125,7 @@ impl SegmentStore {
             appends_in_flight_max: in_flight,
             repairs: Underway::new(REPAIRS_MAX),
             rebuilds: Underway::new(REBUILDS_MAX),
+            late: LateDisks::default(),
             env,
             settings,
         })
@@ -439,6 +442,28 @@ impl SegmentStore {
         };
         let segments = opened.segments.read();
         segments.values().map(|segment| segment.info()).collect()
+    }
+
+    /// Segments that were made since the volume was opened, or [`Self::note_uncommitted`] named, and that `is_known` says
+    /// the metadata does not have. Those that it has are not asked about again.
+    pub fn uncommitted(
+        &self,
+        volume: VolumeId,
+        is_known: impl Fn(SegmentId) -> bool,
+    ) -> Vec<SegmentId> {
+        let Ok(opened) = self.volume(volume) else {
+            return Vec::new();
+        };
+        let mut uncommitted = opened.uncommitted.lock();
+        uncommitted.retain(|id| opened.segments.read().contains_key(id) && !is_known(*id));
+        uncommitted.iter().copied().collect()
+    }
+
+    /// The metadata does not have these any more.
+    pub fn note_uncommitted(&self, volume: VolumeId, segments: &[SegmentId]) {
+        if let Ok(opened) = self.volume(volume) {
+            opened.uncommitted.lock().extend(segments);
+        }
     }
 
     fn find(&self, volume: VolumeId, segment: SegmentId) -> Option<Arc<Segment>> {

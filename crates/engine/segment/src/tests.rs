@@ -1,6 +1,7 @@
 //! The whole store on simulated disks.
 
 mod damage;
+mod late;
 mod moves;
 mod moves_damaged;
 mod scrub;

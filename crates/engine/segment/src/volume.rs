@@ -3,6 +3,7 @@
 //! Owns: the state of a segment (open, pinned, removed), reservation of stripes, which stream writes
 //! where. Must not know: disks' errors, records' bytes.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -438,6 +439,8 @@ pub(crate) struct Volume {
     pub epoch: Epoch,
     pub allocate: Allocate,
     pub segments: RwLock<FxHashMap<SegmentId, Arc<Segment>>>,
+    /// Those of them of which nobody has said yet that the metadata knows them.
+    pub uncommitted: Mutex<BTreeSet<SegmentId>>,
     pub streams: Mutex<Streams>,
     /// Held while a segment is created, so that streams that wait do not each make one.
     pub creating: tokio::sync::Mutex<()>,
@@ -454,6 +457,7 @@ impl Volume {
             epoch,
             allocate,
             segments: RwLock::new(known),
+            uncommitted: Mutex::default(),
             streams: Mutex::default(),
             creating: tokio::sync::Mutex::new(()),
         }

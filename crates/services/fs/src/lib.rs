@@ -38,6 +38,6 @@ pub use budget::DirtyBudget;
 pub use gc::{GcBacklog, GcSettings};
 pub use place::{MovedShard, Placed};
 pub use rewrite::REWRITE_SEGMENTS_MAX;
-pub use scrub::{DamagedExtent, ExtentAt, RecordScrub, WrittenAnew};
+pub use scrub::{DamagedExtent, ExtentAt, NAMES_MAX, PATHS_MAX, RecordScrub, WrittenAnew};
 pub use types::*;
 pub use volume::{AccessPattern, Fs, FsSettings, FsStats, Policy, ROOT};

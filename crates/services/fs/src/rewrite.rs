@@ -11,11 +11,9 @@
 //! live records that the metadata counts, are left to one pass over all extents.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
 use std::time::Duration;
 
 use cairn_base::env::BoxFuture;
@@ -32,6 +30,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::extents::{Ahead, Change, Extent, ExtentMap};
 use crate::gc_policy::narrow;
+use crate::tasks::let_others_run;
 use crate::types::FsError;
 use crate::volume::{Fs, Shared, meta_error, parse_extent, segment_error};
 
@@ -333,9 +332,9 @@ impl Shared {
         self: &Arc<Self>,
         chosen: &mut FxHashSet<SegmentId>,
     ) -> Result<f64, FsError> {
-        let survey = self.tend().await?;
-        let (limits, room) = self.limits(survey.live_bytes);
-        let urgency = limits.urgency(survey.garbage_bytes);
+        let totals = self.tend().await?;
+        let (limits, room) = self.limits(totals.live_bytes);
+        let urgency = limits.urgency(totals.sparse_bytes);
         let live_bytes = |id| self.meta.segment(id).map_or(0, |record| record.live_bytes);
         let left = chosen.iter().map(|id| (*id, live_bytes(*id))).collect();
         for id in narrow(left, room.rewrite_bytes) {
@@ -572,19 +571,6 @@ impl Rewriting<'_> {
         }
         Ok(())
     }
-}
-
-/// Lets whatever else is ready have its turn.
-async fn let_others_run() {
-    let mut was_here = false;
-    poll_fn(|context| {
-        if std::mem::replace(&mut was_here, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 /// Points to `copy`, which holds the bytes of extent `old`, instead of what is left of that extent. False if that is

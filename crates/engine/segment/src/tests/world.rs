@@ -8,7 +8,7 @@ use cairn_base::disk::Disk;
 use cairn_base::{AlignedBuf, DiskId, Epoch, PoolId, SegmentId, Timestamp, VolumeId};
 use cairn_erasure::Code;
 use cairn_shard::{ShardDisk, ShardSettings};
-use cairn_testkit::{MemDisk, Rng, TestWorld};
+use cairn_testkit::{ManualClock, MemDisk, Rng, TestWorld};
 
 use crate::*;
 
@@ -20,6 +20,7 @@ pub struct World {
     pub store: Arc<SegmentStore>,
     pub disks: Vec<Arc<MemDisk>>,
     pub settings: SegmentSettings,
+    pub clock: ManualClock,
     next_segment: Arc<AtomicU64>,
     /// Records so far: each is a part of its own.
     appended: AtomicU64,
@@ -92,6 +93,7 @@ impl World {
             store,
             disks,
             settings,
+            clock: simulated.clock,
             next_segment: Arc::new(AtomicU64::new(next_segment)),
             appended: AtomicU64::new(0),
             seed,

@@ -52,12 +52,14 @@ impl Model {
         match rng.below(10) {
             0 => self.truncate(fs, ino, rng.below(size + 10_000)).await,
             1 => {
-                let data = rng.bytes(1 + rng.below(8000) as usize);
+                let len = 1 + rng.below(8000);
+                let data = rng.bytes(len as usize);
                 let offset = rng.below(size + 1);
                 self.write(fs, ino, offset, data, Stability::Stable).await;
             }
             _ => {
-                let len = 1 + rng.below(if rng.coin() { 300_000 } else { 5000 });
+                let len_max = if rng.coin() { 300_000 } else { 5000 };
+                let len = 1 + rng.below(len_max);
                 // Some of it packs.
                 let data = match rng.coin() {
                     true => rng.bytes(len as usize),
