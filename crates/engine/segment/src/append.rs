@@ -4,7 +4,6 @@
 //! Invariant: an append that was answered is durable on every shard of its segments.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use cairn_base::disk::DiskError;
 use cairn_base::env::BoxFuture;
@@ -21,6 +20,7 @@ use tokio::sync::{OwnedRwLockReadGuard, oneshot};
 use crate::error::{Result, SegmentError};
 use crate::late::DiskOp;
 use crate::layout::RecordShape;
+use crate::life::{ReservedStripe, Segment, WrittenStripe};
 use crate::placement::{choose_disks, fit_code};
 use crate::pointer::{BLOCK_BYTES, Location};
 use crate::record::EncodedRecord;
@@ -28,7 +28,7 @@ use crate::store::{SegmentStore, count, disk_space, shard_len};
 use crate::stripe::StripeBuffers;
 use crate::summary::SummaryEntry;
 use crate::types::{Appended, SegmentInfo, SegmentPin, Stream};
-use crate::volume::{ReservedStripe, Segment, Volume, WrittenStripe};
+use crate::volume::Volume;
 
 /// Times an append is written as a whole, and times the making of a segment is tried: to other disks where there
 /// are enough of them, else to the same again, until a disk works or counts as failed. That takes a few errors in
@@ -320,7 +320,6 @@ impl SegmentStore {
         let failed_shards: Vec<u8> = failed.iter().map(|(index, _)| *index).collect();
         segment.note_written(written, entries, &failed_shards);
         let result = if failed.is_empty() {
-            segment.appended.store(true, Ordering::Release);
             Ok(())
         } else {
             Err(WriteFailure {
@@ -656,6 +655,7 @@ impl SegmentStore {
             return Ok(segment);
         }
         volume.segments.write().remove(&segment.id);
+        segment.begin_removal();
         for shard in shards {
             let name = shard.name();
             drop(shard);

@@ -16,6 +16,7 @@ mod cache;
 mod error;
 mod late;
 mod layout;
+mod life;
 mod members;
 mod moves;
 mod pace;

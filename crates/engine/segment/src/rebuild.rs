@@ -21,11 +21,11 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesOrdered;
 
+use crate::life::Segment;
 use crate::pace::Pace;
 use crate::pointer::BLOCK_BYTES;
 use crate::read::decode;
 use crate::store::{SegmentStore, count};
-use crate::volume::Segment;
 
 /// Shards rebuilt at a time; others wait to be found again.
 pub(crate) const REBUILDS_MAX: usize = 1;

@@ -11,9 +11,9 @@ use cairn_base::planted::{self, Bug};
 use cairn_shard::{Shard, ShardError};
 
 use crate::layout::Piece;
+use crate::life::Segment;
 use crate::pointer::{BLOCK_BYTES, Location};
 use crate::store::{SegmentStore, count};
-use crate::volume::Segment;
 
 /// Stripes repaired at a time; more damage waits to be found again.
 pub(crate) const REPAIRS_MAX: usize = 16;

@@ -23,11 +23,11 @@ use cairn_shard::{
 use futures_util::future::join_all;
 
 use crate::error::{Result, SegmentError};
+use crate::life::Segment;
 use crate::pace::Pace;
 use crate::pointer::BLOCK_BYTES;
 use crate::read::decode;
 use crate::store::{SegmentStore, count};
-use crate::volume::Segment;
 
 /// Bytes of each shard that are looked at together.
 const PART_BYTES: u64 = 1 << 20;

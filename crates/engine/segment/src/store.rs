@@ -26,6 +26,7 @@ use tokio::sync::Semaphore;
 use crate::cache::{Key, RecordCache};
 use crate::error::{Result, SegmentError};
 use crate::late::LateDisks;
+use crate::life::{OpenSegment, Segment};
 use crate::members::Members;
 use crate::placement;
 use crate::pointer::{BLOCK_BYTES, RecordPointer};
@@ -38,7 +39,7 @@ use crate::types::{
     SegmentStats, Stream, Swept, UsableSpace,
 };
 use crate::underway::Underway;
-use crate::volume::{Allocate, OpenSegment, Segment, Volume};
+use crate::volume::{Allocate, Volume};
 
 /// Shares of the disks' bytes that one shard takes at most, so that small disks hold many segments.
 const SHARDS_PER_DISK_MIN: u64 = 64;
@@ -317,10 +318,10 @@ impl SegmentStore {
 
     /// Deletes the shards of a segment that nobody finds any more.
     pub(crate) async fn remove_segment(&self, segment: &Segment) {
-        segment.mark_removed();
+        segment.begin_removal();
         // Once the shards are deleted their files may be recycled, so whoever writes must be done.
         let _alone = segment.gate.write().await;
-        drop(segment.take_open());
+        segment.end_removal();
         let disks = segment.disks();
         let removals = disks.iter().enumerate().map(|(index, disk)| async move {
             // One that has failed takes its time to say so, each time, and garbage collection would wait for it.
@@ -375,10 +376,10 @@ impl SegmentStore {
     /// Finishes a segment that was closed: footers, or removal if nothing in it was acknowledged.
     pub(crate) async fn seal(&self, volume: &Volume, segment: &Arc<Segment>) {
         let alone = segment.gate.write().await;
-        let Some(mut open) = segment.take_open() else {
+        let Some(mut open) = segment.begin_sealing() else {
             return;
         };
-        if !segment.appended.load(Ordering::Acquire) {
+        if !open.appended {
             volume.segments.write().remove(&segment.id);
             drop((open, alone));
             self.remove_segment(segment).await;

@@ -22,13 +22,13 @@ use futures_util::future::join_all;
 use crate::append::{build_stripes, locate, write_shard};
 use crate::error::{ErrorKind, Result};
 use crate::layout::RecordShape;
+use crate::life::{OpenSegment, Segment};
 use crate::pointer::{
     BLOCK_BYTES, CHECKSUM_GRANULE_BYTES, RECORD_LEN_BYTES_MAX, RecordPointer, decode_pointer,
     encode_pointer,
 };
 use crate::record::{Compression, EncodedRecord, encode_record};
 use crate::store::SegmentStore;
-use crate::volume::{OpenSegment, Segment};
 
 /// Most records in one segment: it is full when it has so many. Bounds the memory for its summary, too.
 pub(crate) const SUMMARY_ENTRIES_MAX: usize = 1 << 16;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use cairn_base::{DiskId, SegmentId};
 use cairn_erasure::Code;
 
+use crate::life::Segment;
 use crate::pointer::Location;
-use crate::volume::Segment;
 
 /// Most streams of large files that have an open segment of their own, unless configured.
 pub const STREAMS_MAX_DEFAULT: usize = 16;

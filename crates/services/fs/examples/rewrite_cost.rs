@@ -98,7 +98,11 @@ async fn fill(fs: &Fs, extents: u64) -> Result<(), Failure> {
         if nth == 0 {
             let mode = CreateMode::Guarded(SetAttr::default());
             let name = format!("file{extent}");
-            ino = fs.create(&USER, ROOT, name.as_bytes(), mode).await?.attr.ino;
+            ino = fs
+                .create(&USER, ROOT, name.as_bytes(), mode)
+                .await?
+                .attr
+                .ino;
         }
         // Apart, so that each is a record.
         let offset = nth * 2 * RECORD_BYTES;

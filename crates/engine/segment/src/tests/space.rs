@@ -8,7 +8,7 @@ use cairn_testkit::{Rng, TestWorld};
 
 use super::world::*;
 use crate::layout::RecordShape;
-use crate::volume::Segment;
+use crate::life::Segment;
 use crate::*;
 
 #[test]
