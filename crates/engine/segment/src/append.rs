@@ -304,7 +304,7 @@ impl SegmentStore {
         let can_do_without = |late: &[DiskId]| self.can_do_without(wanted, parity, refusals, late);
         let results = self
             .run_on_disks(ops.collect(), late_max, can_do_without, |_, _| {
-                // It says nothing that anybody needs: the shard has no footer.
+                // How it ends nobody needs to know: the shard has no footer.
                 Box::pin(std::future::ready(()))
             })
             .await;

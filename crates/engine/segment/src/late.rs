@@ -4,7 +4,8 @@
 //! Must not know: what the operations are, what is done instead.
 //!
 //! An operation is left alone, not cancelled: its end tells that the disk answers again. Until then nothing new is
-//! put on that disk where others are enough. What is written late does no harm: stripes are never given to another
+//! put on that disk where others are enough, so that the memory of what is left alone is that of the appends that
+//! were under way together at most. What is written late does no harm: stripes are never given to another
 //! append, a file with a write under way is never another shard's, and a shard with an unfinished write has no
 //! footer, so that what it holds is compared with the others before it counts.
 
@@ -65,6 +66,16 @@ struct Waited<T> {
 }
 
 impl SegmentStore {
+    /// As [`Self::run_on_disks`], for what nobody needs the end of: a disk that is late does it later, or never.
+    pub(crate) async fn run_or_leave<T: Send + 'static>(
+        self: &Arc<Self>,
+        ops: Vec<DiskOp<T>>,
+        late_max: usize,
+    ) -> Vec<Option<T>> {
+        let nothing = |_, _| Box::pin(std::future::ready(())) as BoxFuture<()>;
+        self.run_on_disks(ops, late_max, |_| true, nothing).await
+    }
+
     /// Runs operations of distinct disks and returns their results in order. Those that take longer than the deadline
     /// are left alone, and `None` stands for their result, if they are at most `late_max`, all others are done, and
     /// `can_do_without` their disks. What comes of them later goes to `clean_up`.
@@ -92,7 +103,6 @@ impl SegmentStore {
         while !waited.ops.is_empty() {
             let next = poll_fn(|context| match waited.ops.poll_next_unpin(context) {
                 Poll::Ready(done) => Poll::Ready(done),
-                Poll::Pending if is_over => Poll::Pending,
                 Poll::Pending => deadline.as_mut().poll(context).map(|()| None),
             });
             match next.await {
@@ -101,12 +111,9 @@ impl SegmentStore {
                     if let Some(place) = results.get_mut(index) {
                         *place = Some(result);
                     }
-                    if !is_over {
-                        continue;
-                    }
                 }
                 None => {
-                    is_over = !self.is_any_busy(&mut waited);
+                    is_over = is_over || !self.is_any_busy(&mut waited);
                     deadline = self.env.clock.sleep(self.settings.write_deadline);
                 }
             }

@@ -17,7 +17,6 @@ use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{SegmentId, VolumeId};
 use cairn_shard::SUMMARY_LEN_BYTES_MAX;
-use futures_util::future::join_all;
 
 use crate::append::{build_stripes, locate, write_shard};
 use crate::error::{ErrorKind, Result};
@@ -150,7 +149,11 @@ pub fn decode_summary_place(segment: SegmentId, bytes: &[u8]) -> Option<Vec<Reco
 impl SegmentStore {
     /// Writes the summary of a segment that is being sealed behind its data, durably, and returns what the footers are
     /// to say of it: nothing if it has none. The caller holds the gate alone.
-    pub(crate) async fn write_summary(&self, segment: &Segment, open: &mut OpenSegment) -> Vec<u8> {
+    pub(crate) async fn write_summary(
+        self: &Arc<Self>,
+        segment: &Segment,
+        open: &mut OpenSegment,
+    ) -> Vec<u8> {
         let Some(entries) = open.take_summary() else {
             return Vec::new();
         };
@@ -161,25 +164,16 @@ impl SegmentStore {
             tracing::error!(volume = %segment.volume, segment = %segment.id, records = records.len(), "a segment has no room for its summary");
             return Vec::new();
         };
-        let (buffers, written) = build_stripes(segment.code, &stripes, &records);
-        let (stripes_of_all, buffers_of_all) = (&stripes, &buffers);
-        let shards = open.shards.iter().zip(&open.shard_failed).enumerate();
-        let writes = shards.map(|(index, (shard, failed))| async move {
-            match failed {
-                true => Ok(()),
-                false => write_shard(shard, index, stripes_of_all, buffers_of_all).await,
-            }
-        });
-        // As with all other data: it is durable before any footer vouches for it.
-        let results = join_all(writes).await;
-        for (result, failed) in results.into_iter().zip(&mut open.shard_failed) {
-            if let Err(error) = result {
-                tracing::warn!(volume = %segment.volume, segment = %segment.id, %error, "a shard did not take the summary");
-                *failed = true;
-            }
-        }
-        open.stripes.extend(written);
         let locations = locate(segment, &stripes, &shapes);
+        let (buffers, written) = build_stripes(segment.code, &stripes, &records);
+        open.stripes.extend(written);
+        let (stripes, buffers) = (Arc::new(stripes), Arc::new(buffers));
+        // As with all other data: it is durable before any footer vouches for it.
+        self.on_good_shards(segment, open, |index, shard| {
+            let (stripes, buffers) = (stripes.clone(), buffers.clone());
+            Box::pin(async move { write_shard(&shard, index, &stripes, &buffers).await })
+        })
+        .await;
         let pointers = records.iter().zip(locations);
         let pointers: Vec<RecordPointer> = pointers
             .map(|(record, location)| record.pointer(location))

@@ -244,3 +244,62 @@ fn what_is_written_late_lands_in_no_other_shard() {
         world.cold(&[]).await.check(&all).await;
     });
 }
+
+/// Nor does sealing, or removing, which garbage collection and the end of the process wait for.
+#[test]
+fn segments_are_sealed_and_removed_without_a_disk_that_does_not_answer() {
+    for kind in [
+        OpKind::Write,
+        OpKind::Sync,
+        OpKind::WriteDurable,
+        OpKind::SetLen,
+    ] {
+        block_on(async {
+            let world = Arc::new(World::new(3, 7).await);
+            let written = start(&world, code(2, 1), 1)
+                .await
+                .expect("no panic")
+                .expect("appended");
+            let gate = hang(&world, 1, kind);
+            let sealing = world.clone();
+            let sealing = tokio::spawn(async move { sealing.store.seal_all(VOLUME).await });
+            // The summary first, then footers.
+            for _ in 0..2 {
+                settle().await;
+                assert!(
+                    kind == OpKind::SetLen
+                        || !world.store.late.all().is_empty()
+                        || !sealing.is_finished()
+                );
+                world.clock.advance(Duration::from_millis(500));
+            }
+            settle().await;
+            assert!(sealing.is_finished(), "{kind:?}");
+            let id = segment_of(&written);
+            assert!(
+                world.store.segment(VOLUME, id).expect("known").sealed,
+                "{kind:?}"
+            );
+            let summary = world.store.summary(VOLUME, id).await.expect("there");
+            assert_eq!(summary.map(|entries| entries.len()), Some(1), "{kind:?}");
+            gate.add_permits(1 << 20);
+            settle().await;
+            world.cold(&[2]).await.check(&written).await;
+
+            let gate = hang(&world, 1, OpKind::Remove);
+            let removing = world.clone();
+            let removing = tokio::spawn(async move { removing.store.remove(VOLUME, id).await });
+            settle().await;
+            world.clock.advance(Duration::from_millis(500));
+            settle().await;
+            assert!(removing.is_finished(), "{kind:?}");
+            gate.add_permits(1 << 20);
+            settle().await;
+            let names = world.disks[1].file_names();
+            assert!(
+                !names.iter().any(|name| name.starts_with("shards/")),
+                "{names:?}"
+            );
+        });
+    }
+}
