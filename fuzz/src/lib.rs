@@ -14,16 +14,13 @@ pub use cairn_codec_rpc::{Reader, Writer};
 #[allow(dead_code)]
 #[path = "../../crates/edges/admin/src/api.rs"]
 pub mod api;
-#[allow(dead_code)]
-#[path = "../../crates/engine/meta/src/batch.rs"]
-mod batch;
 #[allow(dead_code, unused_imports)]
 #[path = "../../crates/tools/bench/src"]
 mod bench {
     pub mod agent {
         mod protocol;
         // A target like the others, but its messages can be named only beside them.
-        #[path = "../../../../fuzz/src/targets/bench_agent.rs"]
+        #[path = "../../../../../fuzz/src/targets/bench_agent.rs"]
         pub mod fuzz;
     }
     pub mod fio {
@@ -39,51 +36,14 @@ mod bench {
     }
 }
 #[allow(dead_code)]
-#[path = "../../crates/engine/meta/src/error.rs"]
-mod error;
-#[allow(dead_code)]
-#[path = "../../crates/engine/meta/src/extent.rs"]
-mod extent;
-#[allow(dead_code)]
-#[path = "../../crates/edges/nfs3/src/handle.rs"]
+#[path = "../../crates/edges/exports/src/handle.rs"]
 mod handle;
-#[allow(dead_code)]
-#[path = "../../crates/edges/nfs3/src/intake.rs"]
-mod intake;
-#[allow(dead_code)]
-#[path = "../../crates/engine/meta/src/keys.rs"]
-mod keys;
-#[allow(dead_code)]
-#[path = "../../crates/engine/meta/src/log"]
-mod log {
-    pub(crate) mod format;
-    pub(crate) mod group;
-}
-// Not part of the interface of its crate.
-#[allow(dead_code)]
-#[path = "../../crates/engine/shard/src/name.rs"]
-mod name;
-#[allow(dead_code)]
-#[path = "../../crates/app/node/src/pool.rs"]
-mod pool;
 #[allow(dead_code)]
 #[path = "../../crates/edges/admin/src/query.rs"]
 mod query;
-#[allow(dead_code)]
-#[path = "../../crates/engine/meta/src/records.rs"]
-mod records;
-#[allow(dead_code)]
-#[path = "../../crates/app/node/src/scrub_file.rs"]
-mod scrub_file;
 // The generator of the property tests.
 #[path = "../../crates/codecs/nfs/src/source.rs"]
 mod source;
-#[allow(dead_code)]
-#[path = "../../crates/engine/meta/src/state"]
-mod state {
-    pub(crate) mod descriptor;
-    pub(crate) mod snapshot;
-}
 #[allow(dead_code)]
 #[path = "../../crates/edges/admin/src/token.rs"]
 mod token;

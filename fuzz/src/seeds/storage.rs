@@ -5,6 +5,16 @@ use cairn_base::{
     DiskId, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, Timestamp, VolumeId,
 };
 use cairn_config::{ExportRule, VolumeSettings};
+use cairn_formats::metadata::descriptor::{Descriptor, FileEntry};
+use cairn_formats::metadata::log::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term};
+use cairn_formats::metadata::snapshot;
+use cairn_formats::metadata::{
+    AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, Fold, Group,
+    InodeKind, InodeRecord, JournalEntry, Key, SegmentRecord,
+};
+use cairn_formats::pool_file::{HandleKey, PoolDisk, PoolState, PoolVolume, Stage, encode_pool};
+use cairn_formats::scrub_file::ScrubStage;
+use cairn_formats::scrub_file::{self, Cursor, Damage, ScrubState};
 use cairn_segment::{Compression, Location, RecordPointer, encode_pointer, encode_record};
 use cairn_shard::{
     CHECKSUM_UNIT_BYTES, DiskIdentity, FooterStripe, ShardFooter, ShardName, TRAILER_LEN_BYTES,
@@ -12,19 +22,6 @@ use cairn_shard::{
 };
 
 use super::{Corpus, write};
-use crate::api::ScrubStage;
-use crate::batch::{Fold, JournalEntry};
-use crate::keys::Key;
-use crate::log::format::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term};
-use crate::log::group::Group;
-use crate::pool::{HandleKey, PoolDisk, PoolState, PoolVolume, Stage, encode_pool};
-use crate::records::{
-    AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, InodeKind,
-    InodeRecord, SegmentRecord,
-};
-use crate::scrub_file::{self, Cursor, Damage, ScrubState};
-use crate::state::descriptor::{Descriptor, FileEntry};
-use crate::state::snapshot;
 
 const CREATED: Timestamp = Timestamp {
     seconds: 1_700_000_000,

@@ -3,9 +3,9 @@
 //! The first byte says which; the signature of a handle is made right, too.
 
 use cairn_base::VolumeId;
+use cairn_formats::shard::name;
 
 use crate::handle::{self, HANDLE_LEN_BYTES, HandleKey};
-use crate::name;
 
 const KEY: &[u8; 16] = b"0123456789abcdef";
 const SIGNED_LEN_BYTES: usize = HANDLE_LEN_BYTES - 8;

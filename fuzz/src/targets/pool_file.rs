@@ -1,8 +1,9 @@
 //! The pool file: as it is, and as JSON under a head that fits it.
 
 use cairn_base::crc32c;
-
-use crate::pool::{POOL_FILE_LEN_BYTES_MAX, VOLUMES_READ_MAX, decode_pool, encode_pool};
+use cairn_formats::pool_file::{
+    POOL_FILE_LEN_BYTES_MAX, VOLUMES_READ_MAX, decode_pool, encode_pool,
+};
 
 /// Tries one input.
 pub fn run(input: &[u8]) {

@@ -1,8 +1,7 @@
 //! The scrub file of a disk: as it is, and as JSON under a head that fits it.
 
 use cairn_base::crc32c;
-
-use crate::scrub_file::{DAMAGES_MAX, REWRITES_MAX, decode, encode};
+use cairn_formats::scrub_file::{DAMAGES_MAX, REWRITES_MAX, decode, encode};
 
 /// Longest true count, and what is added to one is far less: nothing may overflow.
 const COUNT_MAX: u64 = u64::MAX / 2;

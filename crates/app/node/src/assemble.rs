@@ -7,9 +7,9 @@
 use std::collections::BTreeSet;
 
 use cairn_base::DiskId;
+use cairn_formats::pool_file::{PoolDisk, PoolState, Stage};
 use cairn_shard::DiskIdentity;
 
-use crate::pool::{PoolDisk, PoolState, Stage};
 use crate::pool_store::disks_needed;
 
 /// What was found at one data folder.
@@ -446,8 +446,8 @@ mod tests {
     use cairn_base::{PoolId, Timestamp, VolumeId};
 
     use super::*;
-    use crate::pool::PoolVolume;
-    use crate::pool::tests::example;
+    use cairn_formats::pool_file::PoolVolume;
+    use cairn_formats::testing::example_pool as example;
 
     fn folder(label: &str, content: Content) -> Found {
         Found {

@@ -13,12 +13,12 @@ use cairn_admin::api::{
 use cairn_admin::{Answer, Control, ControlError};
 use cairn_base::DiskId;
 use cairn_config::{ClientNet, ExportRule, Protection, VolumeName, VolumeSettings};
+use cairn_formats::pool_file::{ChangeError, PoolState, PoolVolume};
 use cairn_segment::DiskStatus;
 
 use crate::convert;
 use crate::health::{Judgement, Observed, judge};
 use crate::node::{ChangeFailure, Inner, VolumeService};
-use crate::pool::{ChangeError, PoolState, PoolVolume};
 
 pub struct Controller {
     pub inner: Arc<Inner>,

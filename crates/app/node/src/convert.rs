@@ -1,11 +1,11 @@
-//! Turns the words of the config into those of the engine and of NFS, each in one place.
+//! Turns the words of the config into those of the engine and of the exports, each in one place.
 
 use cairn_config::{
     Access, AccessPattern, Compression, ExportRule, Protection, Squash, VolumeSettings,
 };
 use cairn_erasure::Code;
+use cairn_exports::ClientRule;
 use cairn_fs::Policy;
-use cairn_nfs::ClientRule;
 
 pub fn policy(settings: &VolumeSettings) -> Policy {
     Policy {
@@ -42,9 +42,9 @@ pub fn client_rule(rule: &ExportRule) -> ClientRule {
             Access::ReadWrite => false,
         },
         squash: match rule.squash {
-            Squash::Root => cairn_nfs::Squash::Root,
-            Squash::All => cairn_nfs::Squash::All,
-            Squash::None => cairn_nfs::Squash::None,
+            Squash::Root => cairn_exports::Squash::Root,
+            Squash::All => cairn_exports::Squash::All,
+            Squash::None => cairn_exports::Squash::None,
         },
         anonymous_uid: rule.anonymous_uid,
         anonymous_gid: rule.anonymous_gid,

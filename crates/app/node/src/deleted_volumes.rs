@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use cairn_base::VolumeId;
 use cairn_base::disk::Disk;
+use cairn_formats::pool_file::PoolState;
 use futures_util::future::{Either, select};
 
 use crate::node::Inner;
-use crate::pool::PoolState;
 use crate::watch::HANG_AFTER;
 
 /// What is left of a deleted volume is waited for so long, and removed all the same.

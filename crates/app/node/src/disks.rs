@@ -10,6 +10,7 @@ use cairn_base::disk::Disk;
 use cairn_base::env::Env;
 use cairn_base::{DiskId, PoolId, VolumeId};
 use cairn_config::Config;
+use cairn_formats::pool_file::{HandleKey, PoolDisk, PoolState, Stage};
 use cairn_segment::SegmentSettings;
 use cairn_shard::{ShardDisk, ShardError, ShardErrorKind, ShardSettings};
 use futures_util::future::{Either, join_all, select, try_join_all};
@@ -18,7 +19,6 @@ use rustix::process::{Resource, getrlimit};
 use crate::assemble::{Content, Found, Missing, Plan, plan};
 use crate::error::NodeError;
 use crate::folder::{Folder, Looks, no_answer, open_disk};
-use crate::pool::{HandleKey, PoolDisk, PoolState, Stage};
 use crate::pool_store;
 use crate::watch::{HANG_AFTER, Watch};
 
@@ -327,7 +327,7 @@ mod tests {
 
     use super::*;
     use crate::folder::tests::member;
-    use crate::pool::tests::example;
+    use cairn_formats::testing::example_pool as example;
 
     #[tokio::test]
     async fn disks_that_only_an_added_disk_knows_of_are_found() {

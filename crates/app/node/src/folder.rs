@@ -15,6 +15,7 @@ use cairn_base::disk::{Disk, DiskError};
 use cairn_base::env::Env;
 use cairn_config::{Config, DiskIo};
 use cairn_disk::{DiskSettings, EngineChoice, RealDisk};
+use cairn_formats::pool_file::PoolFileError;
 use cairn_shard::ShardDisk;
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
@@ -25,7 +26,6 @@ use tokio::sync::watch;
 
 use crate::assemble::Content;
 use crate::error::NodeError;
-use crate::pool::PoolFileError;
 use crate::pool_store;
 use crate::watch::HANG_AFTER;
 
@@ -395,7 +395,7 @@ pub(crate) mod tests {
     use cairn_shard::ShardSettings;
 
     use super::*;
-    use crate::pool::tests::example;
+    use cairn_formats::testing::example_pool as example;
 
     fn real(path: &Path) -> Arc<dyn Disk> {
         RealDisk::open(path, DiskSettings::default()).unwrap()

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cairn_base::DiskId;
 use cairn_base::disk::{Disk, DiskError, OpenMode};
+use cairn_formats::pool_file::{
+    POOL_FILE_LEN_BYTES_MAX, PoolDisk, PoolFileError, PoolState, decode_pool, encode_pool,
+};
 use futures_util::future::join_all;
 
 use crate::assemble::failures_tolerated;
 use crate::error::NodeError;
-use crate::pool::{
-    POOL_FILE_LEN_BYTES_MAX, PoolDisk, PoolFileError, PoolState, decode_pool, encode_pool,
-};
 
 pub const POOL_NAME: &str = "pool";
 pub const POOL_NAME_NEW: &str = "pool.new";
@@ -140,7 +140,7 @@ mod tests {
     use cairn_testkit::{Crash, MemDisk, Recorder};
 
     use super::*;
-    use crate::pool::tests::example;
+    use cairn_formats::testing::example_pool as example;
 
     fn disks(count: u128) -> Vec<(DiskId, Arc<dyn Disk>)> {
         (1..=count)

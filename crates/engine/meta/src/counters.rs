@@ -11,11 +11,9 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use cairn_base::SegmentId;
 use cairn_base::planted::{self, Bug};
+use cairn_formats::metadata::{CountersRecord, Group, Key};
 
 use crate::batch::{Batch, SegmentChange};
-use crate::keys::Key;
-use crate::log::group::Group;
-use crate::records::CountersRecord;
 use crate::segments::Segments;
 
 #[derive(Clone)]

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 
 use cairn_base::SegmentId;
+use cairn_formats::metadata::SegmentRecord;
 
-use crate::records::SegmentRecord;
 use crate::store::SegmentUsage;
 
 /// Sums over all segments of a volume.

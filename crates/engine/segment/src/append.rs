@@ -10,6 +10,7 @@ use cairn_base::env::BoxFuture;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, VolumeId};
 use cairn_erasure::Code;
+use cairn_formats::pointer::{BLOCK_BYTES, Location};
 use cairn_shard::{
     CHECKSUM_UNIT_BYTES, Shard, ShardDisk, ShardError, ShardErrorKind, file_len_bytes,
 };
@@ -22,7 +23,6 @@ use crate::late::DiskOp;
 use crate::layout::RecordShape;
 use crate::life::{ReservedStripe, Segment, WrittenStripe};
 use crate::placement::{choose_disks, fit_code};
-use crate::pointer::{BLOCK_BYTES, Location};
 use crate::record::EncodedRecord;
 use crate::store::{SegmentStore, count, disk_space, shard_len};
 use crate::stripe::StripeBuffers;

@@ -4,8 +4,8 @@
 
 use std::ops::Range;
 
-use crate::pointer::{BLOCK_BYTES, Location, UNIT_LEN_BYTES_MAX};
 use crate::record::EncodedRecord;
+use cairn_formats::pointer::{BLOCK_BYTES, Location, UNIT_LEN_BYTES_MAX};
 
 /// Records packed into a stripe begin at multiples of this.
 const PACKED_ALIGN_BYTES: u32 = 8;

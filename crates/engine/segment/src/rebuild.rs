@@ -13,6 +13,7 @@ use bytes::Bytes;
 use cairn_base::disk::DiskError;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{AlignedBuf, crc32c};
+use cairn_formats::pointer::BLOCK_BYTES;
 use cairn_shard::{
     CHECKSUM_UNIT_BYTES, HiddenShard, Shard, ShardDisk, ShardError, ShardErrorKind, ShardFooter,
     TRAILER_LEN_BYTES,
@@ -23,7 +24,6 @@ use futures_util::stream::FuturesOrdered;
 
 use crate::life::Segment;
 use crate::pace::Pace;
-use crate::pointer::BLOCK_BYTES;
 use crate::read::decode;
 use crate::store::{SegmentStore, count};
 

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{SegmentId, VolumeId, crc32c};
+use cairn_formats::pointer::BLOCK_BYTES;
 use cairn_shard::{
     CHECKSUM_UNIT_BYTES, Shard, ShardDisk, ShardErrorKind, ShardFooter, TRAILER_LEN_BYTES,
 };
@@ -25,7 +26,6 @@ use futures_util::future::join_all;
 use crate::error::{Result, SegmentError};
 use crate::life::Segment;
 use crate::pace::Pace;
-use crate::pointer::BLOCK_BYTES;
 use crate::read::decode;
 use crate::store::{SegmentStore, count};
 

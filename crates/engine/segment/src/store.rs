@@ -14,6 +14,7 @@ use cairn_base::env::{BoxFuture, Env};
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, Epoch, SegmentId, VolumeId};
 use cairn_erasure::Code;
+use cairn_formats::pointer::{BLOCK_BYTES, RecordPointer};
 use cairn_shard::{
     CHECKSUM_UNIT_BYTES, FooterStripe, SHARD_CAPACITY_BYTES_MAX, Shard, ShardDisk, ShardError,
     ShardFooter, ShardName, file_len_bytes,
@@ -29,7 +30,6 @@ use crate::late::{DiskOp, LateDisks};
 use crate::life::{OpenSegment, Segment};
 use crate::members::Members;
 use crate::placement;
-use crate::pointer::{BLOCK_BYTES, RecordPointer};
 use crate::rebuild::REBUILDS_MAX;
 use crate::repair::REPAIRS_MAX;
 use crate::stripe_cache::StripeCache;

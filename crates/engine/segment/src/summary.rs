@@ -16,16 +16,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{SegmentId, VolumeId};
+use cairn_formats::pointer::{
+    BLOCK_BYTES, CHECKSUM_GRANULE_BYTES, RECORD_LEN_BYTES_MAX, RecordPointer, decode_pointer,
+    encode_pointer,
+};
 use cairn_shard::SUMMARY_LEN_BYTES_MAX;
 
 use crate::append::{build_stripes, locate, write_shard};
 use crate::error::{ErrorKind, Result};
 use crate::layout::RecordShape;
 use crate::life::{OpenSegment, Segment};
-use crate::pointer::{
-    BLOCK_BYTES, CHECKSUM_GRANULE_BYTES, RECORD_LEN_BYTES_MAX, RecordPointer, decode_pointer,
-    encode_pointer,
-};
 use crate::record::{Compression, EncodedRecord, encode_record};
 use crate::store::SegmentStore;
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use cairn_base::{DiskId, SegmentId};
 use cairn_erasure::Code;
+use cairn_formats::pointer::Location;
 
 use crate::life::Segment;
-use crate::pointer::Location;
 
 /// Most streams of large files that have an open segment of their own, unless configured.
 pub const STREAMS_MAX_DEFAULT: usize = 16;

@@ -2,23 +2,8 @@
 
 use cairn_base::disk::DiskError;
 use cairn_base::{DiskId, PoolId};
-
-use crate::name::ShardName;
-
-/// Why bytes are not a valid identity or footer.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FormatError {
-    #[error("it is cut short")]
-    Truncated,
-    #[error("it does not begin with the magic number")]
-    Magic,
-    #[error("its version is {found}, this program knows up to {newest}; use a newer program")]
-    Version { found: u32, newest: u32 },
-    #[error("its checksum does not match")]
-    Checksum,
-    #[error("its {0} makes no sense")]
-    Field(&'static str),
-}
+use cairn_formats::FormatError;
+use cairn_formats::shard::ShardName;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShardError {

@@ -10,20 +10,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use cairn_base::disk::{Disk, DiskError, DiskFile, DiskSpace, OpenMode};
 use cairn_base::planted::{self, Bug};
 use cairn_base::{AlignedBuf, DiskId, PoolId, Timestamp, VolumeId};
-use parking_lot::Mutex;
-use quick_cache::sync::Cache;
-
-use crate::error::{FormatError, ShardError};
-use crate::footer::{TRAILER_LEN_BYTES, file_len_bytes};
-use crate::health::{DiskHealth, Health};
-use crate::identity::{
+use cairn_formats::FormatError;
+use cairn_formats::shard::footer::{TRAILER_LEN_BYTES, file_len_bytes};
+use cairn_formats::shard::identity::{
     DiskIdentity, IDENTITY_LEN_BYTES, IDENTITY_NAME, IDENTITY_NAME_NEW, decode_identity,
     encode_identity,
 };
-use crate::name::{
+use cairn_formats::shard::name::{
     HIDDEN_FOLDER, ShardName, VOLUMES_FOLDER, hidden_path, parse_shard, parse_volume, shard_path,
     shards_folder, volume_path,
 };
+use parking_lot::Mutex;
+use quick_cache::sync::Cache;
+
+use crate::error::ShardError;
+use crate::health::{DiskHealth, Health};
 use crate::recycle::{FREE_FOLDER, FreeFile, FreeFiles};
 use crate::shard::{Live, Shard};
 
@@ -605,7 +606,10 @@ impl ShardDisk {
                 .open(&shard_path(name), OpenMode::Existing)
                 .await
             {
-                Ok(file) => (true, crate::footer::capacity_of_file(file.len_bytes())),
+                Ok(file) => (
+                    true,
+                    cairn_formats::shard::footer::capacity_of_file(file.len_bytes()),
+                ),
                 Err(DiskError::NotFound { .. }) => return Ok(()),
                 // It may still be possible to remove it.
                 Err(_) => (false, None),

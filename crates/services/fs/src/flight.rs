@@ -321,6 +321,8 @@ impl Shared {
         batch.put(Key::inode(inode.ino), state.stored_record().encode());
         let ticket = self.meta.submit(batch);
         state.ticket = ticket;
+        // Which bytes were in the journal is not known any more.
+        state.changed = state.changed.max(state.journaled);
         if is_last {
             state.flights.remove(index);
             if state.dirty.is_empty() && state.flights.is_empty() {

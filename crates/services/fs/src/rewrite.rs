@@ -278,7 +278,8 @@ impl Shared {
             let Some((from, to)) = search.take() else {
                 return Ok(());
             };
-            let next = self.find_victims_between(&from, &to, wanted, step, &mut seen)?;
+            let is_pass = matches!(search, Search::Pass(_));
+            let next = self.find_victims_between(is_pass, (&from, &to), wanted, step, &mut seen)?;
             if let Some(next) = next {
                 search.put_back(next, to);
             }
@@ -289,37 +290,41 @@ impl Shared {
     /// The same for one range of keys; returns where to go on in it.
     fn find_victims_between(
         &self,
-        from: &Key,
-        to: &Key,
+        is_pass: bool,
+        (from, to): (&Key, &Key),
         wanted: &FxHashSet<SegmentId>,
         step: &mut Step,
         seen: &mut usize,
     ) -> Result<Option<Key>, FsError> {
         let mut failed = None;
         let mut last = None;
-        self.meta
-            .scan_with(from, to, |key, value| {
-                *seen += 1;
-                match parse_extent(key, value) {
-                    Ok((ino, extent)) if wanted.contains(&extent.record.location.segment) => {
-                        step.add(Victim { ino, extent });
-                    }
-                    Ok(_) => {}
-                    // What it refers to stays; it is no reason not to collect the rest.
-                    Err(error) => {
-                        tracing::error!(volume = %self.volume, %error, "an extent makes no sense");
-                    }
+        let visit = |key: &[u8], value: &[u8]| {
+            *seen += 1;
+            match parse_extent(key, value) {
+                Ok((ino, extent)) if wanted.contains(&extent.record.location.segment) => {
+                    step.add(Victim { ino, extent });
                 }
-                if *seen < SCAN_EXTENTS_MAX && !step.is_full() {
-                    return ControlFlow::Continue(());
+                Ok(_) => {}
+                // What it refers to stays; it is no reason not to collect the rest.
+                Err(error) => {
+                    tracing::error!(volume = %self.volume, %error, "an extent makes no sense");
                 }
-                match Key::parse(key) {
-                    Ok(key) => last = Some(key),
-                    Err(error) => failed = Some(error),
-                }
-                ControlFlow::Break(())
-            })
-            .map_err(meta_error)?;
+            }
+            if *seen < SCAN_EXTENTS_MAX && !step.is_full() {
+                return ControlFlow::Continue(());
+            }
+            match Key::parse(key) {
+                Ok(key) => last = Some(key),
+                Err(error) => failed = Some(error),
+            }
+            ControlFlow::Break(())
+        };
+        // A pass would push what clients use out of memory; parts are near what was read just before.
+        let visited = match is_pass {
+            true => self.meta.pass_over(from, to, visit),
+            false => self.meta.scan_with(from, to, visit),
+        };
+        visited.map_err(meta_error)?;
         match failed {
             Some(error) => Err(meta_error(error.into())),
             None => Ok(last.map(|key| key.successor())),

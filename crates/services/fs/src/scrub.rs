@@ -266,7 +266,7 @@ impl Shared {
         let mut found = Vec::new();
         let mut failed = None;
         self.meta
-            .scan_with(&from, &to, |key, value| match parse_extent(key, value) {
+            .pass_over(&from, &to, |key, value| match parse_extent(key, value) {
                 Ok((ino, extent)) => {
                     let end = extent.end;
                     found.push((ExtentAt { ino, end }, extent));
@@ -435,7 +435,7 @@ impl Shared {
     ) -> Result<Option<Key>, FsError> {
         let mut seen = 0;
         let mut last = Ok(None);
-        let visited = self.meta.scan_with(from, to, |key, value| {
+        let visited = self.meta.pass_over(from, to, |key, value| {
             seen += 1;
             let done = KeyKind::parse(key)
                 .map_err(cairn_meta::MetaError::from)

@@ -433,7 +433,8 @@ impl Shared {
         let found = self
             .inodes
             .find_or_load(ino, || {
-                let Some(bytes) = self.meta.get(&Key::inode(ino))? else {
+                let (stored, changed) = self.meta.get_with_ticket(&Key::inode(ino))?;
+                let Some(bytes) = stored else {
                     return Ok(None);
                 };
                 let record = InodeRecord::decode(&bytes)?;
@@ -445,6 +446,7 @@ impl Shared {
                 let mut state = State::new(record, extents);
                 // What it rests on was submitted, and may not be durable yet.
                 state.ticket = self.meta.last_ticket();
+                state.changed = changed;
                 Ok(Some(state))
             })
             .map_err(meta_error)?;
@@ -457,6 +459,13 @@ impl Shared {
         self.dirty.end();
     }
 
+    /// Does something that reads metadata, without blocking the thread for what is not in memory. It may be done again
+    /// from its beginning after a read failed, so it must not have changed anything by then: that holds for whatever
+    /// leaves things as they were when a disk gives an error.
+    pub async fn reading<T>(&self, op: impl FnMut() -> Result<T, FsError>) -> Result<T, FsError> {
+        self.meta.reading(op).await
+    }
+
     /// Waits until `ticket` is durable.
     pub async fn durable(&self, ticket: Ticket) -> Result<(), FsError> {
         if self.meta.is_durable(ticket) {
@@ -465,16 +474,26 @@ impl Shared {
         self.meta.durable(ticket).await.map_err(meta_error)
     }
 
-    /// Ends an operation: a success waits for its own submission. A refusal may rest on a change
+    /// As [`Self::durable`], for what a client is told. If the metadata fails meanwhile, this waits until the volume is
+    /// opened again, and says whether the change took effect: a client that is told "not now" repeats it, and would
+    /// find that its name exists, or is gone. Nothing that the closing of the volume waits for may call this.
+    pub async fn outcome(&self, ticket: Ticket) -> Result<(), FsError> {
+        if self.meta.is_durable(ticket) {
+            return Ok(());
+        }
+        self.meta.outcome(ticket).await.map_err(meta_error)
+    }
+
+    /// Ends an operation: a success waits for its own submission, or for the last one that it tells of. A refusal may rest on a change
     /// that is visible and not yet durable (the name that "exists", say), so it waits for all.
     pub async fn settle<T>(&self, done: Result<(T, Ticket), FsError>) -> Result<T, FsError> {
         match done {
             Ok((value, ticket)) => {
-                self.durable(ticket).await?;
+                self.outcome(ticket).await?;
                 Ok(value)
             }
             Err(error) => {
-                self.durable(self.meta.last_ticket()).await?;
+                self.outcome(self.meta.last_ticket()).await?;
                 Err(error)
             }
         }

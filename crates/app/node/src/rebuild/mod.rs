@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use cairn_admin::api::RebuildView;
 use cairn_base::{DiskId, SegmentId, VolumeId};
+use cairn_formats::pool_file::PoolVolume;
 use cairn_fs::{Fs, MovedShard, Placed, REWRITE_SEGMENTS_MAX};
 use cairn_segment::{DiskRoom, DiskState, MoveError, Moved, Pace, Urgency};
 use futures_util::future::{Either, select};
@@ -23,7 +24,6 @@ use tokio::sync::{Notify, RwLock};
 
 use crate::metadata::CLOSE_MAX;
 use crate::node::{Inner, VolumeService};
-use crate::pool::PoolVolume;
 
 mod deferred;
 mod room;

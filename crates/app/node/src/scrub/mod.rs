@@ -10,9 +10,11 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_admin::api::ScrubStage;
 use cairn_base::disk::{Disk, DiskError};
 use cairn_base::{Ino, SegmentId, VolumeId};
+use cairn_formats::scrub_file::{
+    Cursor, Damage, FILE_LEN_BYTES_MAX, ScrubStage, ScrubState, decode, encode,
+};
 use cairn_fs::{ExtentAt, Fs, FsError};
 use cairn_segment::Pace;
 use futures_util::future::{join_all, select};
@@ -21,10 +23,11 @@ use tokio::sync::Notify;
 
 use crate::node::{Inner, VolumeService};
 use crate::pool_store;
-use crate::scrub_file::{Cursor, Damage, FILE_LEN_BYTES_MAX, ScrubState, decode, encode};
 
 mod report;
 mod state;
+
+use state::{Progress, extent_of};
 
 pub const SCRUB_NAME: &str = "scrub";
 pub const SCRUB_NAME_NEW: &str = "scrub.new";
@@ -228,7 +231,7 @@ async fn look_again(inner: &Inner) -> bool {
             break;
         }
         if let Some(VolumeService::Serving(fs)) = inner.service(damage.volume)
-            && matches!(fs.is_still_damaged(&damage.extent()).await, Ok(false))
+            && matches!(fs.is_still_damaged(&extent_of(damage)).await, Ok(false))
         {
             healed.insert(place_of(damage));
         }
@@ -270,7 +273,7 @@ fn prune(inner: &Inner) -> bool {
     }
     let is_gone = |damage: &Damage| match services.get(&damage.volume) {
         // What cannot be asked now may be there still.
-        Some(VolumeService::Serving(fs)) => !fs.is_still_there(&damage.extent()).unwrap_or(true),
+        Some(VolumeService::Serving(fs)) => !fs.is_still_there(&extent_of(damage)).unwrap_or(true),
         Some(VolumeService::Failed(_)) => false,
         None => true,
     };

@@ -5,13 +5,22 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cairn_admin::api::{ScrubDamage, ScrubReport, ScrubStage, ScrubView};
+use cairn_admin::api::{self, ScrubDamage, ScrubReport, ScrubView};
 use cairn_base::{Ino, VolumeId};
+use cairn_formats::scrub_file::{Damage, ScrubStage};
 use cairn_fs::Fs;
 
-use super::Scrub;
+use super::{Scrub, extent_of};
 use crate::node::{Inner, VolumeService};
-use crate::scrub_file::Damage;
+
+fn shown(stage: ScrubStage) -> api::ScrubStage {
+    match stage {
+        ScrubStage::Never => api::ScrubStage::Never,
+        ScrubStage::Running => api::ScrubStage::Running,
+        ScrubStage::Paused => api::ScrubStage::Paused,
+        ScrubStage::Done => api::ScrubStage::Done,
+    }
+}
 
 impl Scrub {
     /// How far it is at `now`, by the monotonic clock, with `total_bytes` in the pool.
@@ -38,7 +47,7 @@ impl Scrub {
             Some((left * elapsed / done as f64) as u64)
         });
         ScrubView {
-            stage: state.stage,
+            stage: shown(state.stage),
             started_seconds: state.started_seconds,
             finished_seconds: state.finished_seconds,
             rate_bytes_per_second: self.pace.bytes_per_second(),
@@ -124,7 +133,7 @@ async fn volume_report(
     match fs {
         Some(fs) => {
             // What cannot be asked now is rather told than left out.
-            damages.retain(|damage| fs.is_still_there(&damage.extent()).unwrap_or(true));
+            damages.retain(|damage| fs.is_still_there(&extent_of(damage)).unwrap_or(true));
             let mut inos: Vec<Ino> = damages.iter().map(|damage| Ino(damage.inode)).collect();
             inos.dedup();
             match fs.paths_of(&inos).await {

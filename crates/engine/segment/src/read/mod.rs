@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_base::VolumeId;
+use cairn_formats::pointer::{CHECKSUM_GRANULE_BYTES, Codec, Location, RecordPointer};
 
 pub(crate) use self::redundancy::decode;
 
@@ -18,7 +19,6 @@ use self::fetch::{Check, Reader, damaged, join};
 use crate::cache::{Guard, Key, Parts, granules, slice, within_granule};
 use crate::error::{Result, SegmentError};
 use crate::life::Segment;
-use crate::pointer::{CHECKSUM_GRANULE_BYTES, Codec, Location, RecordPointer};
 use crate::record::decode_record;
 use crate::store::{SegmentStore, count};
 

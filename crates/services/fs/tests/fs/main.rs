@@ -8,5 +8,6 @@ mod limit;
 mod links;
 mod model;
 mod rewrite;
+mod shown;
 mod space;
 mod world;
