@@ -296,6 +296,11 @@ impl ShardDisk {
         self.shared.health.set_silent(silent);
     }
 
+    /// How many writes and syncs have ended so far, well or not: who waits for one finds out whether others end.
+    pub fn writes_answered(&self) -> u64 {
+        self.shared.health.writes_answered()
+    }
+
     pub fn is_silent(&self) -> bool {
         self.shared.health.is_silent()
     }
