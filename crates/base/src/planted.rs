@@ -59,6 +59,7 @@ pub enum Bug {
     RebuildTakesNeighbour,
     RebuildTakesZeros,
     RewritingDeletesEarly,
+    SummaryEntryLost,
     ScrubRepairsFromDamage,
 }
 
@@ -110,6 +111,7 @@ impl Bug {
         Bug::RebuildTakesNeighbour,
         Bug::RebuildTakesZeros,
         Bug::RewritingDeletesEarly,
+        Bug::SummaryEntryLost,
         Bug::ScrubRepairsFromDamage,
     ];
 }

@@ -17,6 +17,7 @@ mod journal_rewrite;
 mod log;
 mod open;
 mod progress;
+mod segments;
 pub mod settings;
 mod shared;
 mod state;
@@ -31,6 +32,7 @@ pub use cairn_formats::metadata::{
 };
 pub use error::{MetaError, MetaErrorKind};
 pub use progress::Durable;
+pub use segments::SegmentTotals;
 pub use settings::{JournalPressure, MetaCache, MetaSettings, MetaStats, VolumeCounters};
 pub use store::{MetaStore, Recovered, SegmentUsage};
 pub use succession::Succession;

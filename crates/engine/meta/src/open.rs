@@ -2,7 +2,7 @@
 //!
 //! Owns: the order in which a volume comes to life. Must not know: how files or RocksDB look.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
@@ -32,6 +32,7 @@ use crate::log::headers::Headers;
 use crate::log::recover::{self, RecoveredLog};
 use crate::log::{CommitLog, MirroredLog};
 use crate::progress::Progress;
+use crate::segments::Segments;
 use crate::settings::{LOG_FILE_BYTES_MAX, LOG_FILE_BYTES_MIN, MetaSettings};
 use crate::shared::{
     BackgroundShip, GroupCounts, INO_CHUNK, Overlay, Pending, SEGMENT_CHUNK, Shared,
@@ -205,7 +206,7 @@ fn empty_counters() -> Counters {
             ino_reserved: 2,
             segment_reserved: 1,
         },
-        segments: BTreeMap::new(),
+        segments: Segments::default(),
         errors: 0,
     }
 }

@@ -19,6 +19,7 @@ use crate::batch::{Batch, Ticket};
 use crate::error::MetaError;
 use crate::open;
 use crate::progress::Durable;
+use crate::segments::{self, SegmentTotals};
 use crate::settings::{JournalPressure, MetaSettings, MetaStats, VolumeCounters};
 use crate::shared::{INO_CHUNK, SEGMENT_CHUNK, Shared, Stop};
 use crate::state::versions::{self, Entry, VersionCursor};
@@ -49,6 +50,16 @@ pub struct SegmentUsage {
     pub live_records: u64,
     /// It was noted that nothing is added any more.
     pub sealed: bool,
+}
+
+impl SegmentUsage {
+    /// Room that live records do not take; none where nothing is live, or where more may come.
+    pub fn sparse_bytes(&self) -> u64 {
+        match self.sealed && self.live_records > 0 {
+            true => self.data_bytes.saturating_sub(self.live_bytes),
+            false => 0,
+        }
+    }
 }
 
 /// What opening found.
@@ -350,16 +361,27 @@ impl MetaStore {
     pub fn segment_usage(&self, from: SegmentId, max: usize) -> Vec<SegmentUsage> {
         let pending = self.shared.pending.lock();
         let some = pending.counters.segments.range(from..).take(max);
-        some.map(|(id, record)| SegmentUsage {
-            id: *id,
-            data_bytes: record
-                .shard_len_bytes
-                .saturating_mul(u64::from(record.data)),
-            live_bytes: record.live_bytes,
-            live_records: record.live_records,
-            sealed: record.sealed,
-        })
-        .collect()
+        some.map(|(id, record)| segments::usage(*id, record))
+            .collect()
+    }
+
+    /// Sums over all segments; costs the same however many there are.
+    pub fn segment_totals(&self) -> SegmentTotals {
+        self.shared.pending.lock().counters.segments.totals()
+    }
+
+    /// Up to `max` of the segments without a live record.
+    pub fn dead_segments(&self, max: usize) -> Vec<SegmentId> {
+        let pending = self.shared.pending.lock();
+        let dead = pending.counters.segments.dead().iter();
+        dead.take(max).copied().collect()
+    }
+
+    /// Up to `max` of the segments that are not noted as sealed, from number `from` on.
+    pub fn unsealed_segments(&self, from: SegmentId, max: usize) -> Vec<SegmentId> {
+        let pending = self.shared.pending.lock();
+        let unsealed = pending.counters.segments.unsealed().range(from..);
+        unsealed.take(max).copied().collect()
     }
 
     pub fn segments(&self) -> Vec<(SegmentId, SegmentRecord)> {
