@@ -406,6 +406,7 @@ fn a_shard_is_golden() {
             },
         ],
         checksums: vec![0x0102_0304, 0xaabb_ccdd],
+        summary: vec![1, 2, 3],
     };
     let encoded = encode_footer(&footer).expect("a footer");
     check("shard-footer.bin", &footer, &encoded, |bytes| {
