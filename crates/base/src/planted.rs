@@ -15,6 +15,7 @@ pub enum Bug {
     LogChecksumIgnored,
     LogCutTooEarly,
     LogLastRecordNotReplayed,
+    LogGapOfOneAccepted,
     StateRenamedBeforeSync,
     JournalNotReplayed,
     JournalFoldIgnored,
@@ -58,6 +59,7 @@ pub enum Bug {
     RebuildTakesNeighbour,
     RebuildTakesZeros,
     RewritingDeletesEarly,
+    SummaryEntryLost,
     ScrubRepairsFromDamage,
 }
 
@@ -70,6 +72,7 @@ impl Bug {
         Bug::LogChecksumIgnored,
         Bug::LogCutTooEarly,
         Bug::LogLastRecordNotReplayed,
+        Bug::LogGapOfOneAccepted,
         Bug::StateRenamedBeforeSync,
         Bug::JournalNotReplayed,
         Bug::JournalFoldIgnored,
@@ -108,6 +111,7 @@ impl Bug {
         Bug::RebuildTakesNeighbour,
         Bug::RebuildTakesZeros,
         Bug::RewritingDeletesEarly,
+        Bug::SummaryEntryLost,
         Bug::ScrubRepairsFromDamage,
     ];
 }

@@ -19,7 +19,8 @@ use cairn_config::{Config, ExportRule, MemoryBudget, VolumeName, VolumeSettings}
 use cairn_exports::{Export, Exports, FailedVolume, Volume};
 use cairn_formats::pool_file::{PoolState, PoolVolume, Stage};
 use cairn_fs::{DirtyBudget, Fs, FsSettings};
-use cairn_meta::{MetaCache, MetaError, MetaSettings, MetaStore};
+use cairn_meta::settings::state_files_max;
+use cairn_meta::{MetaCache, MetaError, MetaSettings, MetaStore, Succession};
 use cairn_segment::{Clients, Pace, SegmentSettings, SegmentStore};
 use cairn_shard::ShardDisk;
 use futures_util::future::{Either, select};
@@ -29,7 +30,7 @@ use prometheus::Registry;
 use crate::announce::Announced;
 use crate::assemble::{Missing, failures_tolerated};
 use crate::convert;
-use crate::disks::PoolDisks;
+use crate::disks::{PoolDisks, descriptors_max};
 use crate::error::NodeError;
 use crate::members::FolderWork;
 use crate::metadata::{CLOSE_MAX, OpenAgain};
@@ -91,6 +92,8 @@ pub struct Inner {
     /// Disks on which metadata failed, and how: not used until the next start for that of the volume that is damaged
     /// there, or of any where the disk fails.
     pub avoided: Mutex<BTreeMap<(DiskId, Option<VolumeId>), String>>,
+    /// Those who wait for a volume's metadata that failed hear through these from that which takes its place.
+    successions: Mutex<BTreeMap<VolumeId, Succession>>,
     /// Volumes that could not be opened.
     pub open_again: Mutex<BTreeMap<VolumeId, OpenAgain>>,
     /// The version of the pool file that each disk is known to have.
@@ -166,6 +169,7 @@ impl Inner {
             rebuild,
             watch: pool.watch,
             avoided: Mutex::default(),
+            successions: Mutex::default(),
             open_again: Mutex::default(),
             confirmed: Mutex::default(),
             joining: tokio::sync::Mutex::default(),
@@ -241,7 +245,7 @@ impl Inner {
         left: MetaDisks,
     ) -> Result<Fs, OpenError> {
         let begun = Instant::now();
-        let mut settings = self.meta_settings(&volume.settings, count);
+        let mut settings = self.meta_settings(volume.id, &volume.settings, count);
         // As many on disks that stay, whichever of draining ones have some.
         let pool = self.pool.load();
         let leaves = |id: DiskId| pool.disks.iter().any(|disk| disk.id == id && disk.draining);
@@ -346,7 +350,7 @@ impl Inner {
 
     /// `count`: volumes that there will be.
     async fn make_volume(&self, volume: &PoolVolume, count: usize) -> Result<Fs, MakeError> {
-        let settings = self.meta_settings(&volume.settings, count);
+        let settings = self.meta_settings(volume.id, &volume.settings, count);
         let disks = self.meta_disks(None);
         let meta = MetaStore::create(self.env.clone(), settings, volume.id, disks).await;
         let meta = meta.map_err(|error| MakeError {
@@ -410,6 +414,9 @@ impl Inner {
                 None => fs.abandon(),
             }
         }
+        if let Some(succession) = { self.successions.lock().remove(&id) } {
+            succession.end();
+        }
         // That takes as long as it takes, and whoever changes something else, or opens a volume again, need not wait
         // for it: nobody gets this id any more.
         drop(tried);
@@ -461,6 +468,10 @@ impl Inner {
             Either::Left((changes, _)) => Some(changes),
             Either::Right(_) => None,
         };
+        // No volume is opened again from here on.
+        for succession in self.successions.lock().values() {
+            succession.end();
+        }
         self.exports.replace(Vec::new());
         let volumes = std::mem::take(&mut *self.volumes.write());
         let closing = volumes
@@ -646,13 +657,21 @@ impl Inner {
         1 + failures_tolerated(members).max(usize::from(self.tolerated(settings)))
     }
 
-    fn meta_settings(&self, settings: &VolumeSettings, count: usize) -> MetaSettings {
+    fn meta_settings(
+        &self,
+        volume: VolumeId,
+        settings: &VolumeSettings,
+        count: usize,
+    ) -> MetaSettings {
         let copies = self.metadata_copies(settings);
         let mut meta = MetaSettings::new(copies, self.meta_cache.clone());
         let buffers = self.budget.metadata_bytes / 100 * (100 - METADATA_CACHE_PERCENT);
         let buffer = buffers / (WRITE_BUFFERS_PER_VOLUME * count.max(1) as u64);
         let buffer = buffer.clamp(WRITE_BUFFER_BYTES_MIN, WRITE_BUFFER_BYTES_MAX);
         meta.write_buffer_bytes = usize::try_from(buffer).unwrap_or(usize::MAX);
+        meta.open_files_max = state_files_max(descriptors_max(), count);
+        let mut successions = self.successions.lock();
+        meta.succession = Some(successions.entry(volume).or_default().clone());
         meta
     }
 

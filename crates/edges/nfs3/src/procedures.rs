@@ -333,7 +333,7 @@ impl Request {
             Ok((attr, dir)) => self.success(LookupOk {
                 object: self.handle(attr.ino),
                 attributes: Some(self.attr(&attr)),
-                dir_attributes: Some(self.attr(&dir)),
+                dir_attributes: dir.map(|dir| self.attr(&dir)),
             }),
             Err(error) => self.failed_attr(Procedure::Lookup, &error).await,
         }

@@ -21,6 +21,8 @@ pub struct Ticket(pub LogPosition);
 impl Ticket {
     /// What a refused batch gets: it is too large, or the store has failed or is closed. `durable` says which.
     pub const REFUSED: Self = Self(LogPosition(u64::MAX));
+    /// Before everything.
+    pub const NONE: Self = Self(LogPosition(0));
 }
 
 /// Changes to the volume's space counters.

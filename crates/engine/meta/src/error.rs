@@ -97,6 +97,9 @@ pub enum MetaError {
     /// The text says which state. Its disk gave other bytes than were written, or none.
     #[error("{0}; a whole copy on another disk takes its place, if there is one")]
     StateDamaged(String),
+    /// Only inside of [`crate::MetaStore::reading`], which brings it there.
+    #[error("the metadata is not in memory")]
+    NotInMemory,
     /// There was no space, or no disk, for copies that were asked for.
     #[error(
         "volume {volume}: not all of its log is on as many disks as it should be; free space or add a disk, then try again"
@@ -138,7 +141,7 @@ impl MetaError {
             | Self::Key(_)
             | Self::Record(_) => MetaErrorKind::Damaged,
             Self::Full(_) => MetaErrorKind::NoSpace,
-            Self::Disk(_) | Self::State(_) => MetaErrorKind::Io,
+            Self::Disk(_) | Self::State(_) | Self::NotInMemory => MetaErrorKind::Io,
             Self::Failed(_) | Self::Closed => MetaErrorKind::Stopped,
         }
     }

@@ -17,10 +17,12 @@ mod journal_rewrite;
 mod log;
 mod open;
 mod progress;
+mod segments;
 pub mod settings;
 mod shared;
 mod state;
 pub mod store;
+mod succession;
 mod tasks;
 
 pub use batch::{BATCH_BYTES_MAX, Batch, JOURNAL_ENTRY_BYTES, SpaceDelta, Ticket};
@@ -30,8 +32,10 @@ pub use cairn_formats::metadata::{
 };
 pub use error::{MetaError, MetaErrorKind};
 pub use progress::Durable;
+pub use segments::SegmentTotals;
 pub use settings::{JournalPressure, MetaCache, MetaSettings, MetaStats, VolumeCounters};
 pub use store::{MetaStore, Recovered, SegmentUsage};
+pub use succession::Succession;
 
 #[cfg(test)]
 mod tests;

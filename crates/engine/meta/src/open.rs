@@ -2,7 +2,7 @@
 //!
 //! Owns: the order in which a volume comes to life. Must not know: how files or RocksDB look.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
@@ -32,6 +32,7 @@ use crate::log::headers::Headers;
 use crate::log::recover::{self, RecoveredLog};
 use crate::log::{CommitLog, MirroredLog};
 use crate::progress::Progress;
+use crate::segments::Segments;
 use crate::settings::{LOG_FILE_BYTES_MAX, LOG_FILE_BYTES_MIN, MetaSettings};
 use crate::shared::{
     BackgroundShip, GroupCounts, INO_CHUNK, Overlay, Pending, SEGMENT_CHUNK, Shared,
@@ -89,6 +90,7 @@ pub(crate) async fn create(
         headers: Arc::default(),
         stays_on: Vec::new(),
         retained_from: LogPosition(1),
+        write_wait: settings.log_write_wait,
     };
     let log =
         MirroredLog::start(files, scan.sequence_max() + 1, VecDeque::new(), Vec::new()).await?;
@@ -142,6 +144,9 @@ pub(crate) async fn open(
         journal.insert(entry);
     }
     let log = start_term(&env, &tasks, &settings, &disks, &mut recovered, term).await?;
+    if let Some(succession) = &settings.succession {
+        succession.settle(&recovered.history);
+    }
     let replay = replay(&*chosen.state, chosen.applied, &recovered)?;
     let counters = load_counters(&*chosen.state, &replay.backlog)?;
     let start = Start {
@@ -201,7 +206,7 @@ fn empty_counters() -> Counters {
             ino_reserved: 2,
             segment_reserved: 1,
         },
-        segments: BTreeMap::new(),
+        segments: Segments::default(),
         errors: 0,
     }
 }
@@ -345,6 +350,7 @@ async fn start_term(
         headers,
         stays_on: Vec::new(),
         retained_from: recovered.retained_from,
+        write_wait: settings.log_write_wait,
     };
     copy_short(&files, recovered).await?;
     recovered.history.push(term);
@@ -590,7 +596,11 @@ impl Start {
         }
         let progress = Arc::new(Progress::default());
         progress.advance(LogPosition(self.position_next.0.saturating_sub(1)));
+        if let Some(succession) = &self.settings.succession {
+            succession.enter(self.term, &progress);
+        }
         let shared = Arc::new(Shared {
+            clock: self.clock.clone(),
             generation: AtomicU64::new(self.counters.record.generation.0),
             ship: Mutex::new(BackgroundShip {
                 healthy_count: self.disks.healthy().len(),

@@ -73,6 +73,7 @@ pub(crate) struct GroupCounts {
 pub(crate) type Overlay = BTreeMap<Key, (Option<Bytes>, LogPosition)>;
 
 pub(crate) struct Shared {
+    pub clock: Arc<dyn Clock>,
     pub tasks: Tasks,
     pub settings: MetaSettings,
     pub disks: DiskSet,

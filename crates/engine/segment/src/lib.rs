@@ -14,7 +14,9 @@
 mod append;
 mod cache;
 mod error;
+mod late;
 mod layout;
+mod life;
 mod members;
 mod moves;
 mod pace;
@@ -29,6 +31,7 @@ mod spares;
 mod store;
 mod stripe;
 mod stripe_cache;
+mod summary;
 mod types;
 mod underway;
 mod volume;
@@ -44,6 +47,7 @@ pub use record::{Compression, EncodedRecord, RecordError, decode_record, encode_
 pub use room::{DiskRoom, MoveRoom};
 pub use scrub::SegmentScrub;
 pub use store::SegmentStore;
+pub use summary::{RecordOwner, SummaryEntry, decode_summary_place};
 pub use types::*;
 
 #[cfg(test)]

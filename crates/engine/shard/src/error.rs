@@ -51,6 +51,9 @@ pub enum ShardError {
         what: String,
         reason: FormatError,
     },
+    /// Nobody waits for it any more; it may still happen.
+    #[error("{disk}: {what} did not end in time")]
+    Late { disk: String, what: String },
     /// A failed sync drops what was dirty, and a later one would not notice: the handle gives up.
     #[error("{disk}: a sync of shard {shard} failed before; its last writes may be lost")]
     SyncLost { disk: String, shard: ShardName },
@@ -80,7 +83,8 @@ impl ShardError {
             Self::Disk(DiskError::NotFound { .. }) => ShardErrorKind::NotFound,
             Self::Disk(DiskError::Full { .. }) => ShardErrorKind::Full,
             Self::Disk(DiskError::Io { .. } | DiskError::NoDescriptor { .. })
-            | Self::SyncLost { .. } => ShardErrorKind::Io,
+            | Self::SyncLost { .. }
+            | Self::Late { .. } => ShardErrorKind::Io,
             Self::Disk(DiskError::Short { .. })
             | Self::DamagedIdentity { .. }
             | Self::DamagedFooter { .. } => ShardErrorKind::Damaged,

@@ -13,14 +13,16 @@
 
 mod error;
 mod health;
+mod identity_file;
 mod recycle;
 mod shard;
 mod shard_disk;
 
 pub use cairn_formats::FormatError;
 pub use cairn_formats::shard::footer::{
-    CHECKSUM_UNIT_BYTES, FOOTER_VERSION, FooterStripe, SHARD_CAPACITY_BYTES_MAX, ShardFooter,
-    TRAILER_LEN_BYTES, Trailer, decode_footer, decode_trailer, encode_footer, file_len_bytes,
+    CHECKSUM_UNIT_BYTES, FOOTER_VERSION, FooterStripe, SHARD_CAPACITY_BYTES_MAX,
+    SUMMARY_LEN_BYTES_MAX, ShardFooter, TRAILER_LEN_BYTES, Trailer, decode_footer, decode_trailer,
+    encode_footer, file_len_bytes,
 };
 pub use cairn_formats::shard::identity::{
     DiskIdentity, IDENTITY_NAME, decode_identity, encode_identity,

@@ -1,8 +1,8 @@
 //! The footer of a sealed shard. Pure: bytes in, values out. Layout: docs/reference/formats/shard.md.
 //!
-//! A footer is a body (stripe table, checksums) of whole blocks, then a trailer, which is the last
-//! block of the file. All that the trailer says is in its first 64 bytes, within one sector, so a
-//! crash leaves the old trailer or the new one, never a mixture.
+//! A footer is a body (stripe table, checksums, where the segment's summary is) of whole blocks, then a
+//! trailer, which is the last block of the file. All that the trailer says is in its first 68 bytes,
+//! within one sector, so a crash leaves the old trailer or the new one, never a mixture.
 
 use cairn_base::buf::IO_ALIGN_BYTES;
 use cairn_base::{AlignedBuf, Epoch, SegmentId, VolumeId, crc32c};
@@ -19,12 +19,14 @@ pub const CHECKSUM_UNIT_BYTES: u64 = 64 << 10;
 pub const SHARD_CAPACITY_BYTES_MAX: u64 = 1 << 30;
 pub const TRAILER_LEN_BYTES: usize = 4096;
 pub const FOOTER_VERSION: u32 = 1;
+/// Most bytes of [`ShardFooter::summary`].
+pub const SUMMARY_LEN_BYTES_MAX: usize = 1024;
 
 const MAGIC: [u8; 8] = *b"CAIRNSHD";
 const STRIPE_LEN_BYTES: u64 = 8;
 const CHECKSUM_LEN_BYTES: u64 = 4;
 /// The checksum of the trailer follows its other fields.
-const TRAILER_CRC_OFFSET: usize = 60;
+const TRAILER_CRC_OFFSET: usize = 64;
 const FOOTER_LEN_BYTES_MAX: u64 = footer_len_bytes_max(SHARD_CAPACITY_BYTES_MAX);
 
 const _: () = assert!(FOOTER_LEN_BYTES_MAX < u32::MAX as u64);
@@ -50,6 +52,9 @@ pub struct ShardFooter {
     pub stripes: Vec<FooterStripe>,
     /// CRC32C of each [`CHECKSUM_UNIT_BYTES`] of the data; the last may be of fewer bytes.
     pub checksums: Vec<u32>,
+    /// Where in the segment its summary is, in the segment's own words; empty if it has none. At most
+    /// [`SUMMARY_LEN_BYTES_MAX`].
+    pub summary: Vec<u8>,
 }
 
 /// The last block of a sealed shard.
@@ -65,13 +70,15 @@ pub struct Trailer {
     stripe_count: u32,
     checksum_count: u32,
     body_crc: u32,
+    summary_len_bytes: u32,
 }
 
 /// Most bytes that the footer of a shard of `capacity_bytes` can take.
 const fn footer_len_bytes_max(capacity_bytes: u64) -> u64 {
     let stripes = capacity_bytes / BLOCK_BYTES * STRIPE_LEN_BYTES;
     let checksums = capacity_bytes.div_ceil(CHECKSUM_UNIT_BYTES) * CHECKSUM_LEN_BYTES;
-    (stripes + checksums).next_multiple_of(BLOCK_BYTES) + TRAILER_LEN_BYTES as u64
+    let body = stripes + checksums + SUMMARY_LEN_BYTES_MAX as u64;
+    body.next_multiple_of(BLOCK_BYTES) + TRAILER_LEN_BYTES as u64
 }
 
 /// Length of the file of a shard for `capacity_bytes` of data: the footer's room follows the data.
@@ -111,6 +118,9 @@ impl ShardFooter {
         if self.checksums.len() as u64 != checksum_count {
             return Err(FormatError::Field("checksum count"));
         }
+        if self.summary.len() > SUMMARY_LEN_BYTES_MAX {
+            return Err(FormatError::Field("summary length"));
+        }
         let mut free_block = 0u64;
         for stripe in &self.stripes {
             let start_block = u64::from(stripe.start_block);
@@ -139,6 +149,7 @@ pub fn encode_footer(footer: &ShardFooter) -> Result<AlignedBuf, FormatError> {
     for checksum in &footer.checksums {
         body.extend_from_slice(&checksum.to_le_bytes());
     }
+    body.extend_from_slice(&footer.summary);
     let body_crc = crc32c(&body);
     let body_len_bytes = body.len().next_multiple_of(IO_ALIGN_BYTES);
     let footer_len_bytes = body_len_bytes + TRAILER_LEN_BYTES;
@@ -161,6 +172,7 @@ pub fn encode_footer(footer: &ShardFooter) -> Result<AlignedBuf, FormatError> {
     trailer.extend_from_slice(&(footer.stripes.len() as u32).to_le_bytes());
     trailer.extend_from_slice(&(footer.checksums.len() as u32).to_le_bytes());
     trailer.extend_from_slice(&body_crc.to_le_bytes());
+    trailer.extend_from_slice(&(footer.summary.len() as u32).to_le_bytes());
     assert!(trailer.len() == TRAILER_CRC_OFFSET);
     let trailer_crc = crc32c(&trailer);
     trailer.extend_from_slice(&trailer_crc.to_le_bytes());
@@ -208,6 +220,7 @@ pub fn decode_trailer(block: &[u8]) -> Result<Option<Trailer>, FormatError> {
         stripe_count: fields.u32()?,
         checksum_count: fields.u32()?,
         body_crc: fields.u32()?,
+        summary_len_bytes: fields.u32()?,
     };
     let in_bounds = (TRAILER_LEN_BYTES as u64..=FOOTER_LEN_BYTES_MAX)
         .contains(&u64::from(footer_len_bytes))
@@ -223,6 +236,7 @@ impl Trailer {
     fn body_len_bytes(&self) -> u64 {
         u64::from(self.stripe_count) * STRIPE_LEN_BYTES
             + u64::from(self.checksum_count) * CHECKSUM_LEN_BYTES
+            + u64::from(self.summary_len_bytes)
     }
 }
 
@@ -261,6 +275,7 @@ pub fn decode_footer(bytes: &[u8]) -> Result<ShardFooter, FormatError> {
     for _ in 0..trailer.checksum_count {
         checksums.push(fields.u32()?);
     }
+    let summary = fields.0.to_vec();
     let footer = ShardFooter {
         name: trailer.name,
         data_shards: trailer.data_shards,
@@ -269,6 +284,7 @@ pub fn decode_footer(bytes: &[u8]) -> Result<ShardFooter, FormatError> {
         data_len_bytes: trailer.data_len_bytes,
         stripes,
         checksums,
+        summary,
     };
     footer.check()?;
     Ok(footer)
@@ -302,6 +318,7 @@ mod tests {
                 },
             ],
             checksums: vec![1, 2, 3, 4],
+            summary: b"where".to_vec(),
         }
     }
 
@@ -317,15 +334,15 @@ mod tests {
                 bad[offset] ^= 1 << bit;
                 if let Ok(decoded) = decode_footer(&bad) {
                     assert_eq!(decoded, footer, "byte {offset}");
-                    let in_body = offset < 32;
-                    let in_trailer = (4096..4096 + 64).contains(&offset);
+                    let in_body = offset < 37;
+                    let in_trailer = (4096..4096 + 68).contains(&offset);
                     assert!(!in_body && !in_trailer, "byte {offset}");
                 }
             }
         }
     }
 
-    /// Version 1 for ever: if this fails, old disks can no longer be read.
+    /// If this fails, the format has changed: its page must say so, and after the first release its version must grow.
     #[test]
     fn bytes_of_version_1_do_not_change() {
         let bytes = encode_footer(&sample()).unwrap();
@@ -336,12 +353,12 @@ mod tests {
                 .collect::<String>()
         };
         assert_eq!(
-            hex(&bytes[..32]),
-            "0000000010000000140000001d00000001000000020000000300000004000000"
+            hex(&bytes[..37]),
+            "0000000010000000140000001d000000010000000200000003000000040000007768657265"
         );
         assert_eq!(
-            hex(&bytes[4096..4096 + 64]),
-            "434149524e534844010000000020000003000000050402008877665544332211090000000000000000100300000000000200000004000000b62d03f7acec5128"
+            hex(&bytes[4096..4096 + 68]),
+            "434149524e534844010000000020000003000000050402008877665544332211090000000000000000100300000000000200000004000000316b1d2c05000000156281c7"
         );
     }
 
@@ -360,6 +377,11 @@ mod tests {
                 "a checksum missing",
                 |f| f.checksums.truncate(3),
                 "checksum count",
+            ),
+            (
+                "too long a summary",
+                |f| f.summary = vec![0; SUMMARY_LEN_BYTES_MAX + 1],
+                "summary length",
             ),
             (
                 "an empty stripe",
@@ -424,11 +446,11 @@ mod tests {
         }
 
         #[test]
-        fn fields_of_any_value_are_decoded_or_refused(words in prop::collection::vec(any::<u32>(), 13), small: bool, blocks in 0usize..4) {
+        fn fields_of_any_value_are_decoded_or_refused(words in prop::collection::vec(any::<u32>(), 14), small: bool, blocks in 0usize..4) {
             // A well-formed trailer with arbitrary fields, over a body of `blocks` zero blocks.
             let mut trailer = MAGIC.to_vec();
             trailer.extend_from_slice(&FOOTER_VERSION.to_le_bytes());
-            for word in &words[..12] {
+            for word in &words[..13] {
                 let word = if small { word % 5000 } else { *word };
                 trailer.extend_from_slice(&word.to_le_bytes());
             }
@@ -446,6 +468,7 @@ mod tests {
             units in prop::collection::vec((0u16..100, 1u16..=256), 0..200),
             tail_bytes in 0u64..70000,
             index in 0u8..20,
+            summary in prop::collection::vec(any::<u8>(), 0..SUMMARY_LEN_BYTES_MAX),
             fill: u32,
         ) {
             let mut stripes = Vec::new();
@@ -465,6 +488,7 @@ mod tests {
                 data_len_bytes,
                 stripes,
                 checksums: (0..checksum_count as u32).map(|index| index ^ fill).collect(),
+                summary,
             };
             let bytes = encode_footer(&footer).unwrap();
             prop_assert!(bytes.len() as u64 <= footer_len_bytes_max(data_len_bytes.next_multiple_of(BLOCK_BYTES)));

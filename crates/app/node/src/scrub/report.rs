@@ -90,7 +90,7 @@ impl Inner {
     }
 
     /// What was found and is still there. Reads the metadata of all volumes with damage.
-    pub fn scrub_report(&self) -> ScrubReport {
+    pub async fn scrub_report(&self) -> ScrubReport {
         let (damages, damaged_more) = {
             let state = self.scrub.state.lock();
             (state.damages.clone(), state.damages_more)
@@ -107,10 +107,12 @@ impl Inner {
                 // Deleted.
                 None => continue,
             };
-            let pool = self.pool.load();
-            let settings = pool.volumes.iter().find(|one| one.id == volume);
-            let name = settings.map(|volume| volume.name.to_string());
-            damaged.extend(volume_report(&name.unwrap_or_default(), fs, damages));
+            let name = {
+                let pool = self.pool.load();
+                let settings = pool.volumes.iter().find(|one| one.id == volume);
+                settings.map(|volume| volume.name.to_string())
+            };
+            damaged.extend(volume_report(&name.unwrap_or_default(), fs, damages).await);
         }
         ScrubReport {
             scrub: self.scrub_view(),
@@ -121,7 +123,11 @@ impl Inner {
 }
 
 /// Of a volume that is not served all that was found is told, without names.
-fn volume_report(name: &str, fs: Option<Fs>, mut damages: Vec<Damage>) -> Vec<ScrubDamage> {
+async fn volume_report(
+    name: &str,
+    fs: Option<Fs>,
+    mut damages: Vec<Damage>,
+) -> Vec<ScrubDamage> {
     damages.sort_by_key(|damage| (damage.inode, damage.start));
     let mut paths = BTreeMap::new();
     match fs {
@@ -130,7 +136,7 @@ fn volume_report(name: &str, fs: Option<Fs>, mut damages: Vec<Damage>) -> Vec<Sc
             damages.retain(|damage| fs.is_still_there(&extent_of(damage)).unwrap_or(true));
             let mut inos: Vec<Ino> = damages.iter().map(|damage| Ino(damage.inode)).collect();
             inos.dedup();
-            match fs.paths_of(&inos) {
+            match fs.paths_of(&inos).await {
                 Ok(found) => paths = found,
                 Err(error) => {
                     tracing::warn!(%error, "the names of damaged files cannot be read");
@@ -167,8 +173,8 @@ fn volume_report(name: &str, fs: Option<Fs>, mut damages: Vec<Damage>) -> Vec<Sc
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_damaged_file_is_told_while_its_volume_is_not_served() {
+    #[tokio::test]
+    async fn a_damaged_file_is_told_while_its_volume_is_not_served() {
         let damages = vec![Damage {
             volume: VolumeId(1),
             inode: 9,
@@ -177,7 +183,7 @@ mod tests {
             segment: 2,
             detail: "two shards are gone".to_owned(),
         }];
-        let told = volume_report("scratch", None, damages.clone());
+        let told = volume_report("scratch", None, damages.clone()).await;
         assert_eq!(told.len(), damages.len());
         assert!(told.iter().all(|one| one.volume == "scratch"
             && one.paths.is_empty()

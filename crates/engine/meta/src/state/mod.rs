@@ -26,7 +26,7 @@ use crate::error::MetaError;
 use crate::settings::MetaSettings;
 use readers::while_it_answers;
 
-pub(crate) use readers::blocking;
+pub(crate) use readers::{blocking, without_waiting};
 
 /// A key with its generation, as the state holds it.
 pub(crate) type StateKey = SmallVec<[u8; 48]>;
@@ -38,6 +38,11 @@ pub(crate) trait StateStore: Send + Sync {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, MetaError>;
     /// Entries with `from <= key < to`, as of now.
     fn cursor<'a>(&'a self, from: &[u8], to: &[u8]) -> Box<dyn StateCursor + 'a>;
+    /// As `cursor`, for a pass over so much that it must not take the place of what others read in memory. What changes
+    /// after this call may be seen or not.
+    fn passing_cursor<'a>(&'a self, from: &[u8], to: &[u8]) -> Box<dyn StateCursor + 'a> {
+        self.cursor(from, to)
+    }
     /// Applies all writes at once; `None` deletes. The position is one of them. Fails with
     /// [`MetaError::Full`], and changes nothing, as long as the disk had no space for a flush.
     fn apply(

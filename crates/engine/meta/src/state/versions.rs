@@ -70,8 +70,22 @@ pub(crate) struct VersionCursor<'a> {
 impl<'a> VersionCursor<'a> {
     /// Keys with `from <= key < to`.
     pub fn new(state: &'a dyn StateStore, from: &[u8], to: &[u8], generation: Generation) -> Self {
+        Self::over(state.cursor(from, &state_end(to)), from, generation)
+    }
+
+    /// As `new`, for a pass over so much that it must not take the place of what others read in memory.
+    pub fn passing(
+        state: &'a dyn StateStore,
+        from: &[u8],
+        to: &[u8],
+        generation: Generation,
+    ) -> Self {
+        Self::over(state.passing_cursor(from, &state_end(to)), from, generation)
+    }
+
+    fn over(cursor: Box<dyn StateCursor + 'a>, from: &[u8], generation: Generation) -> Self {
         Self {
-            cursor: state.cursor(from, &state_end(to)),
+            cursor,
             generation,
             is_single: generation <= Generation::FIRST,
             from: from.to_vec(),

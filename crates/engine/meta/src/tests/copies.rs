@@ -447,6 +447,7 @@ fn a_copy_of_an_older_record_hides_no_newer_one() {
             headers: Arc::default(),
             stays_on: Vec::new(),
             retained_from: LogPosition(1),
+            write_wait: std::time::Duration::from_millis(500),
         };
         let started = MirroredLog::start(files, 1, VecDeque::new(), Vec::new()).await;
         let mut log = started.expect("starts");

@@ -16,10 +16,10 @@ use futures_util::future::{Either, join_all, select};
 
 use crate::error::{Result, SegmentError};
 use crate::layout::{Piece, pieces};
+use crate::life::Segment;
 use crate::record::checksum_of;
 use crate::repair::Fix;
 use crate::store::{SegmentStore, count};
-use crate::volume::Segment;
 
 /// Why bytes of a shard could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,9 +18,9 @@ pub(crate) use self::redundancy::decode;
 use self::fetch::{Check, Reader, damaged, join};
 use crate::cache::{Guard, Key, Parts, granules, slice, within_granule};
 use crate::error::{Result, SegmentError};
+use crate::life::Segment;
 use crate::record::decode_record;
 use crate::store::{SegmentStore, count};
-use crate::volume::Segment;
 
 /// A part shorter than this is copied before it is cached: the blocks around it, which were read
 /// with it, would weigh as much as itself.
