@@ -9,53 +9,6 @@ pub mod targets;
 
 pub use cairn_codec_rpc::{Reader, Writer};
 
-// Compiled in by path: their crates would bring RocksDB, which takes ten minutes to build for the fuzzer,
-// servers and runtimes, which decode nothing of this. They find one another at the root, as at home.
-#[allow(dead_code)]
-#[path = "../../crates/edges/admin/src/api.rs"]
-pub mod api;
-#[allow(dead_code, unused_imports)]
-#[path = "../../crates/tools/bench/src"]
-mod bench {
-    pub mod agent {
-        mod protocol;
-        // A target like the others, but its messages can be named only beside them.
-        #[path = "../../../../../fuzz/src/targets/bench_agent.rs"]
-        pub mod fuzz;
-    }
-    pub mod fio {
-        pub mod output;
-    }
-    pub mod import;
-    pub mod latency;
-    pub mod plan;
-    pub mod result;
-    pub mod suite {
-        mod words;
-        pub use words::{parse_duration, rfc3339_utc};
-    }
-}
-#[allow(dead_code)]
-#[path = "../../crates/edges/exports/src/handle.rs"]
-mod handle;
-#[allow(dead_code)]
-#[path = "../../crates/edges/admin/src/query.rs"]
-mod query;
-// The generator of the property tests.
-#[path = "../../crates/codecs/nfs/src/source.rs"]
-mod source;
-#[allow(dead_code)]
-#[path = "../../crates/edges/admin/src/token.rs"]
-mod token;
-#[allow(dead_code)]
-#[path = "../../crates/clients/nfs-client/src/url.rs"]
-mod url;
-
-// What the sources above call by these names.
-use bench::{fio, latency, plan, result, suite};
-use cairn_codec_nfs::{mount, nlm, v3};
-extern crate self as cairn_admin;
-
 /// Decodes the front of `input` twice: as it is, and as the value that came out encodes. Both must
 /// be equal, and as long. Gives the value if there was one.
 #[macro_export]

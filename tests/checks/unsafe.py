@@ -15,7 +15,7 @@ ALLOWED = {
     "crates/app/cli": "one setting of the allocator, which has no safe interface",
     "crates/engine/disk": "io_uring: buffers and files that the kernel uses live until it is done",
     "crates/engine/erasure": "vector instructions of the processor, after asking whether it has them",
-    "crates/edges/nfs3": "receives a payload into an aligned buffer that is not cleared first",
+    "crates/edges/rpc-server": "receives a payload into an aligned buffer that is not cleared first",
     "fuzz": "an allocator that notes how much is taken, in the tests only",
 }
 FORBID = "#![forbid(unsafe_code)]"

@@ -1,10 +1,11 @@
 """Runs the tests of one file and says what became of them: one_file RESULT.json TEST...
 
-Owns: the count and the seconds of each test. Must not know: which files there are, what runs beside it.
+Owns: the count of the tests, and the time that each took. Must not know: which files there are, what runs beside it.
 """
 
 import json
 import pathlib
+import resource
 import sys
 import time
 import unittest
@@ -43,9 +44,16 @@ def main():
         "failed": sorted(failed),
         "skipped": [f"{test.id()}: {reason}" for test, reason in done.skipped],
         "seconds": done.seconds,
+        "cpu_seconds": cpu_seconds(),
     }
     pathlib.Path(path).write_text(json.dumps(result))
     sys.exit(0 if done.wasSuccessful() and done.testsRun else 1)
+
+
+def cpu_seconds():
+    """Of this process and of the servers that it started and waited for."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def failed_test(test):

@@ -1,4 +1,4 @@
-//! Every format that Cairn keeps on disk: bytes to values, and back.
+//! Every format that Cairn keeps on disk, or that clients keep for it: bytes to values, and back.
 //!
 //! Owns: layouts, versions, checksums, limits, and the values that are stored.
 //! Must not know: I/O, RocksDB, async, clocks; when something is written, or which of several copies counts.
@@ -8,8 +8,12 @@
 
 #![forbid(unsafe_code)]
 
+pub mod copies;
 mod error;
 mod fields;
+pub mod file_handle;
+#[cfg(test)]
+mod golden;
 pub mod metadata;
 pub mod pointer;
 pub mod pool_file;
@@ -18,5 +22,7 @@ pub mod settings;
 pub mod shard;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod text_file;
 
 pub use error::FormatError;
+pub use text_file::TextFileError;

@@ -6,19 +6,21 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use cairn_base::{DiskId, PoolId, Timestamp, VolumeId, crc32c};
+use cairn_base::{DiskId, PoolId, Timestamp, VolumeId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::copies::Picked;
 use crate::settings::{CLIENTS_PER_EXPORT_MAX, ClientNet, ExportRule, VolumeName, VolumeSettings};
+use crate::text_file::{TextFileError, decode_copy, decode_file, encode_file, json_of};
 
-/// A pool file is not longer than this, in bytes.
-pub const POOL_FILE_LEN_BYTES_MAX: u64 = 8 << 20;
+/// A pool file, which is two copies of the state, is not longer than this, in bytes.
+pub const POOL_FILE_LEN_BYTES_MAX: u64 = 16 << 20;
 /// Most disks of a pool.
 pub const DISKS_MAX: usize = 64;
 /// Most volumes of a pool.
 pub const VOLUMES_MAX: usize = 128;
-/// The version that this program writes; it reads all up to it.
-const SCHEMA: u32 = 3;
+/// Of the format.
+const FORMAT_VERSION: u32 = 1;
 /// Most disks that left which are remembered; above it the oldest are forgotten.
 const LEFT_MAX: usize = 256;
 /// Most deleted volumes that are remembered; above it the oldest are forgotten.
@@ -63,17 +65,13 @@ pub struct PoolDisk {
     pub label: String,
     pub added: Timestamp,
     /// Nothing new is put on it, and what is there goes to others.
-    #[serde(default)]
     pub draining: bool,
     /// Another one took its place: it is removed when nothing is on it any more.
-    #[serde(default)]
     pub replaced: bool,
     /// It was added to a running server: looked for at its label when it is not among the data folders.
-    #[serde(default)]
     pub by_label: bool,
     /// The highest version of this file that the disk is known to have had; one that comes with an older
     /// version is an old copy of itself.
-    #[serde(default)]
     pub seen: u64,
 }
 
@@ -143,29 +141,14 @@ pub struct PoolState {
     pub stage: Stage,
     pub disks: Vec<PoolDisk>,
     /// Disks that were removed: their folders are no mistake, and not used.
-    #[serde(default)]
     pub left: Vec<PoolDisk>,
     pub volumes: Vec<PoolVolume>,
     /// Volumes that were deleted: one that another copy of this file still lists is known for it.
-    #[serde(default)]
     pub deleted: Vec<DeletedVolume>,
     /// The next volume's id; ids are never reused.
     pub volume_next: VolumeId,
     /// Signs file handles: with another one no client could use what it has open.
     pub handle_key: HandleKey,
-}
-
-/// Why bytes are not a pool file.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PoolFileError {
-    #[error("it does not begin like a pool file")]
-    Magic,
-    #[error("it has version {found}, this program knows those up to {known}; use a newer program")]
-    Version { found: u32, known: u32 },
-    #[error("its checksum does not match")]
-    Checksum,
-    #[error("its content makes no sense: {0}")]
-    Content(String),
 }
 
 /// Why a change of the pool's volumes was refused.
@@ -333,8 +316,8 @@ impl PoolState {
         Ok(())
     }
 
-    fn check(&self) -> Result<(), PoolFileError> {
-        let refuse = |what: &str| Err(PoolFileError::Content(what.to_owned()));
+    fn check(&self) -> Result<(), TextFileError> {
+        let refuse = |what: &str| Err(TextFileError::Content(what.to_owned()));
         if self.version > VERSION_MAX {
             return refuse("its version");
         }
@@ -369,6 +352,10 @@ impl PoolState {
         if rules_max.unwrap_or(0) > CLIENTS_PER_EXPORT_MAX {
             return refuse("the number of rules of an export");
         }
+        let mut exports = self.volumes.iter().map(|volume| &volume.exports);
+        if !exports.all(|rules| distinct(rules.iter().map(|rule| rule.client))) {
+            return refuse("two rules of an export are for the same clients");
+        }
         Ok(())
     }
 }
@@ -379,69 +366,21 @@ fn distinct<T: Ord>(items: impl Iterator<Item = T>) -> bool {
     items.all(|item| seen.insert(item))
 }
 
-/// The bytes of a pool file: a line with magic, version and the CRC32C of the rest, then JSON.
+/// The bytes of a pool file: two copies of the state.
 pub fn encode_pool(state: &PoolState) -> Vec<u8> {
-    // Every field is a string, a number or a list of them, which JSON always can say.
-    let json = serde_json::to_string_pretty(state).unwrap_or_default();
-    encode_file(MAGIC, SCHEMA, &json)
+    encode_file(MAGIC, FORMAT_VERSION, &json_of(state, true))
 }
 
-/// Reads a pool file. Magic, version and checksum have the same place in every version.
-pub fn decode_pool(bytes: &[u8]) -> Result<PoolState, PoolFileError> {
-    let json = decode_file(bytes, MAGIC, SCHEMA)?;
-    let mut state: PoolState =
-        serde_json::from_slice(json).map_err(|error| PoolFileError::Content(error.to_string()))?;
-    for volume in &mut state.volumes {
-        // Older programs could keep `::ffff:10.1.2.3` behind `10.1.2.3`, and only the latter let anybody in.
-        let mut seen = BTreeSet::new();
-        volume.exports.retain(|rule| seen.insert(rule.client));
-    }
+/// Reads one of the two copies in a pool file.
+pub fn decode_pool_copy(copy: &[u8]) -> Result<PoolState, TextFileError> {
+    let state: PoolState = decode_copy(copy, MAGIC, FORMAT_VERSION)?;
     state.check()?;
     Ok(state)
 }
 
-/// A line with magic, version and the CRC32C of the rest, then the rest.
-pub fn encode_file(magic: &str, schema: u32, json: &str) -> Vec<u8> {
-    let crc = crc32c(json.as_bytes());
-    format!("{magic} {schema} {crc:08x}\n{json}").into_bytes()
-}
-
-/// What follows the first line of a file of [`encode_file`], of a version up to `schema_max`.
-pub fn decode_file<'a>(
-    bytes: &'a [u8],
-    magic: &str,
-    schema_max: u32,
-) -> Result<&'a [u8], PoolFileError> {
-    let newline = bytes
-        .iter()
-        .take(64)
-        .position(|byte| *byte == b'\n')
-        .ok_or(PoolFileError::Magic)?;
-    let (head, json) = bytes
-        .split_at_checked(newline)
-        .ok_or(PoolFileError::Magic)?;
-    let json = json.get(1..).ok_or(PoolFileError::Magic)?;
-    let head = std::str::from_utf8(head).map_err(|_| PoolFileError::Magic)?;
-    let mut words = head.split(' ');
-    let (Some(found), Some(schema), Some(crc), None) =
-        (words.next(), words.next(), words.next(), words.next())
-    else {
-        return Err(PoolFileError::Magic);
-    };
-    if found != magic {
-        return Err(PoolFileError::Magic);
-    }
-    let schema = schema.parse::<u32>().map_err(|_| PoolFileError::Magic)?;
-    if crc != format!("{:08x}", crc32c(json)) {
-        return Err(PoolFileError::Checksum);
-    }
-    if !(1..=schema_max).contains(&schema) {
-        return Err(PoolFileError::Version {
-            found: schema,
-            known: schema_max,
-        });
-    }
-    Ok(json)
+/// Reads a whole pool file.
+pub fn decode_pool(file: &[u8]) -> Result<Picked<PoolState, TextFileError>, TextFileError> {
+    decode_file(file, decode_pool_copy, |state| state.version)
 }
 
 #[cfg(test)]
@@ -451,43 +390,33 @@ mod tests {
     use super::*;
     use crate::testing::example_pool as example;
 
+    /// Both copies are as they were written.
+    fn good(read: Result<Picked<PoolState, TextFileError>, TextFileError>) -> PoolState {
+        let picked = read.unwrap();
+        assert_eq!(picked.bad, None);
+        picked.value
+    }
+
     #[test]
     fn what_is_encoded_is_decoded() {
         let state = example(6);
-        assert_eq!(decode_pool(&encode_pool(&state)), Ok(state));
+        assert_eq!(good(decode_pool(&encode_pool(&state))), state);
     }
 
     #[test]
-    fn the_first_version_is_read() {
-        let mut json = serde_json::to_value(example(2)).unwrap();
-        json.as_object_mut().unwrap().remove("left");
-        json.as_object_mut().unwrap().remove("deleted");
-        for disk in json["disks"].as_array_mut().unwrap() {
-            for field in ["draining", "replaced", "by_label", "seen"] {
-                assert!(disk.as_object_mut().unwrap().remove(field).is_some());
-            }
+    fn every_field_is_required() {
+        let without = |remove: fn(&mut serde_json::Value)| {
+            let mut json = serde_json::to_value(example(2)).unwrap();
+            remove(&mut json);
+            decode_pool(&encode_file(MAGIC, FORMAT_VERSION, &json.to_string()))
+        };
+        assert_eq!(good(without(|_| {})), example(2));
+        for missing in [
+            without(|json| drop(json.as_object_mut().unwrap().remove("left"))),
+            without(|json| drop(json["disks"][1].as_object_mut().unwrap().remove("seen"))),
+        ] {
+            assert!(matches!(missing, Err(TextFileError::Content(_))));
         }
-        let first = encode_file(MAGIC, 1, &json.to_string());
-        assert_eq!(decode_pool(&first), Ok(example(2)));
-    }
-
-    #[test]
-    fn rules_for_ipv4_clients_that_older_programs_kept_as_ipv6_are_read() {
-        let mut json = serde_json::to_value(example(1)).unwrap();
-        let rules = json["volumes"][0]["exports"].as_array_mut().unwrap();
-        for (client, access) in [("::ffff:127.0.0.0/104", "ro"), ("::ffff:10.1.2.3", "rw")] {
-            let mut rule = rules[0].clone();
-            rule["client"] = client.into();
-            rule["access"] = access.into();
-            rules.push(rule);
-        }
-        let kept = decode_pool(&encode_file(MAGIC, SCHEMA, &json.to_string())).unwrap();
-        let mut want = ExportRule::this_machine();
-        want.push(ExportRule {
-            client: "10.1.2.3".parse().unwrap(),
-            ..want[0].clone()
-        });
-        assert_eq!(kept.volumes[0].exports, want);
     }
 
     #[test]
@@ -496,7 +425,7 @@ mod tests {
         state.remove_disk(DiskId(2));
         assert_eq!((state.disks.len(), state.left.len()), (2, 1));
         assert_eq!(state.left[0].id, DiskId(2));
-        assert_eq!(decode_pool(&encode_pool(&state)), Ok(state));
+        assert_eq!(good(decode_pool(&encode_pool(&state))), state);
     }
 
     #[test]
@@ -505,7 +434,7 @@ mod tests {
         let main = state.volumes[0].clone();
         state.delete_volume(main.id);
         assert_eq!(state.deleted, [main.deleted()]);
-        assert_eq!(decode_pool(&encode_pool(&state)), Ok(state.clone()));
+        assert_eq!(good(decode_pool(&encode_pool(&state))), state.clone());
         for id in 2..=DELETED_MAX as u32 + 1 {
             state.volumes.push(PoolVolume {
                 id: VolumeId(id),
@@ -527,19 +456,47 @@ mod tests {
         let name = state.bring_back(&main).unwrap();
         assert_eq!(name.as_str(), "main-7");
         assert_eq!(state.volume_next, VolumeId(8));
-        assert_eq!(decode_pool(&encode_pool(&state)), Ok(state));
+        assert_eq!(good(decode_pool(&encode_pool(&state))), state);
     }
 
     #[test]
-    fn every_damaged_byte_is_noticed() {
-        let good = encode_pool(&example(2));
-        for offset in 0..good.len() {
-            let mut bad = good.clone();
+    fn a_flipped_bit_costs_one_copy_and_is_noticed() {
+        let file = encode_pool(&example(2));
+        let half = file.len() / 2;
+        for bit in 0..half * 8 {
+            let mut bad = file.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            let is_damage = matches!(
+                decode_pool_copy(&bad[..half]),
+                Err(TextFileError::Magic | TextFileError::Checksum)
+            );
+            assert!(is_damage, "bit {bit}");
+        }
+        for byte in 0..file.len() {
+            let mut bad = file.clone();
+            bad[byte] ^= 1 << (byte % 8);
+            let picked = decode_pool(&bad).unwrap();
+            assert_eq!(picked.value, example(2), "byte {byte}");
+            let number = if byte < half { 1 } else { 2 };
+            assert_eq!(
+                picked.bad.map(|bad| bad.number),
+                Some(number),
+                "byte {byte}"
+            );
+        }
+    }
+
+    #[test]
+    fn two_damaged_copies_are_no_pool_file() {
+        let file = encode_pool(&example(2));
+        for offset in 0..file.len() / 2 {
+            let mut bad = file.clone();
             bad[offset] ^= 0x01;
-            // In the place of the version another one may be that is read, too, and that says the same.
-            let read = decode_pool(&bad);
-            assert!(read.is_err() || read == Ok(example(2)), "byte {offset}");
-            assert!(decode_pool(&good[..offset]).is_err(), "cut at {offset}");
+            bad[file.len() - 1 - offset] ^= 0x01;
+            assert!(decode_pool(&bad).is_err(), "byte {offset}");
+        }
+        for len in 0..file.len() {
+            assert!(decode_pool(&file[..len]).is_err(), "cut at {len}");
         }
     }
 
@@ -557,6 +514,10 @@ mod tests {
             ("id from the future", |state| {
                 state.volume_next = VolumeId(1)
             }),
+            ("two rules for the same clients", |state| {
+                let rules = &mut state.volumes[0].exports;
+                rules.push(rules[0].clone())
+            }),
             // The next change would count on, and end the server.
             ("no version after it", |state| state.version = u64::MAX),
         ];
@@ -564,14 +525,19 @@ mod tests {
             let mut state = example(2);
             spoil(&mut state);
             let result = decode_pool(&encode_pool(&state));
-            assert!(matches!(result, Err(PoolFileError::Content(_))), "{name}");
+            assert!(matches!(result, Err(TextFileError::Content(_))), "{name}");
         }
-        let newer = String::from_utf8(encode_pool(&example(1))).unwrap();
-        let newer = newer.replacen("cairn-pool 3", "cairn-pool 4", 1);
-        assert_eq!(
-            decode_pool(newer.as_bytes()),
-            Err(PoolFileError::Version { found: 4, known: 3 })
-        );
+    }
+
+    /// A program that knows a newer version changed the file last, so what can be read elsewhere is older.
+    #[test]
+    fn a_newer_version_is_named() {
+        let newer = TextFileError::Version { found: 2, known: 1 };
+        let whole = encode_file(MAGIC, 2, "{}");
+        assert_eq!(decode_pool(&whole), Err(newer.clone()));
+        let mut one_damaged = whole.clone();
+        one_damaged[0] ^= 1;
+        assert_eq!(decode_pool(&one_damaged), Err(newer));
     }
 
     #[test]

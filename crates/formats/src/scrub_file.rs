@@ -8,12 +8,14 @@ use std::collections::BTreeSet;
 use cairn_base::{PoolId, VolumeId};
 use serde::{Deserialize, Serialize};
 
-use crate::pool_file::{PoolFileError, decode_file, encode_file};
+use crate::copies::Picked;
+use crate::text_file::{TextFileError, decode_copy, decode_file, encode_file, json_of};
 
 const MAGIC: &str = "cairn-scrub";
-const SCHEMA: u32 = 2;
-/// The file is not longer than this, in bytes.
-pub const FILE_LEN_BYTES_MAX: u64 = 8 << 20;
+/// Of the format.
+const FORMAT_VERSION: u32 = 1;
+/// The file, which is two copies of the state, is not longer than this, in bytes.
+pub const SCRUB_FILE_LEN_BYTES_MAX: u64 = 16 << 20;
 /// Most damaged places that are remembered; more are counted.
 pub const DAMAGES_MAX: usize = 10_000;
 /// Most segments that are remembered to be written anew; more are for the next scrub.
@@ -29,12 +31,10 @@ pub struct Cursor {
     /// The last segment that is done.
     pub segment: u64,
     /// The last segment that is to be looked at: what is made meanwhile may be more than can be looked at, for ever.
-    #[serde(default)]
     pub segment_last: Option<u64>,
     /// All segments are done; of the records, those up to this place.
     pub records: Option<(u64, u64)>,
     /// The same of the inodes.
-    #[serde(default)]
     pub inode_last: Option<u64>,
 }
 
@@ -87,15 +87,14 @@ pub struct ScrubState {
     pub shards_away: u64,
     pub errors: u64,
     /// Segments of the volume that it is in whose records have to be written anew.
-    #[serde(default)]
     pub rewrites: BTreeSet<u64>,
     pub damages: Vec<Damage>,
     pub damages_more: u64,
 }
 
 impl ScrubState {
-    fn check(&self) -> Result<(), PoolFileError> {
-        let refuse = |what: &str| Err(PoolFileError::Content(what.to_owned()));
+    fn check(&self) -> Result<(), TextFileError> {
+        let refuse = |what: &str| Err(TextFileError::Content(what.to_owned()));
         let counts = [
             self.version,
             self.done_bytes,
@@ -125,18 +124,19 @@ impl ScrubState {
     }
 }
 
-/// The bytes of a scrub file: a line with magic, version and the CRC32C of the rest, then JSON.
-pub fn encode(state: &ScrubState) -> Vec<u8> {
-    // Every field is a string, a number or a list of them, which JSON always can say.
-    let json = serde_json::to_string(state).unwrap_or_default();
-    encode_file(MAGIC, SCHEMA, &json)
+/// The bytes of a scrub file: two copies of the state.
+pub fn encode_scrub(state: &ScrubState) -> Vec<u8> {
+    encode_file(MAGIC, FORMAT_VERSION, &json_of(state, false))
 }
 
-/// Reads a scrub file.
-pub fn decode(bytes: &[u8]) -> Result<ScrubState, PoolFileError> {
-    let json = decode_file(bytes, MAGIC, SCHEMA)?;
-    let state: ScrubState =
-        serde_json::from_slice(json).map_err(|error| PoolFileError::Content(error.to_string()))?;
+/// Reads one of the two copies in a scrub file.
+pub fn decode_scrub_copy(copy: &[u8]) -> Result<ScrubState, TextFileError> {
+    let state: ScrubState = decode_copy(copy, MAGIC, FORMAT_VERSION)?;
     state.check()?;
     Ok(state)
+}
+
+/// Reads a whole scrub file.
+pub fn decode_scrub(file: &[u8]) -> Result<Picked<ScrubState, TextFileError>, TextFileError> {
+    decode_file(file, decode_scrub_copy, |state| state.version)
 }

@@ -223,20 +223,15 @@ mod tests {
     #[test]
     fn what_is_said_of_a_drain_is_what_was_asked() {
         let cases = [
-            (true, DiskState::Draining, 7, "7 shards are moved off"),
-            (
-                true,
-                DiskState::Draining,
-                0,
-                "when its metadata is elsewhere",
-            ),
-            (true, DiskState::Drained, 0, "`cairn disk remove` it"),
-            (true, DiskState::Failed, 7, "is FAILED, are rebuilt"),
-            (true, DiskState::Missing, 7, "is MISSING, are rebuilt"),
-            (true, DiskState::Missing, 0, "`cairn disk remove` it"),
+            (true, DiskState::Draining, 7, "7 shards are being moved off"),
+            (true, DiskState::Draining, 0, "once its metadata has moved"),
+            (true, DiskState::Drained, 0, "with `cairn disk remove`"),
+            (true, DiskState::Failed, 7, "is FAILED, are being rebuilt"),
+            (true, DiskState::Missing, 7, "is MISSING, are being rebuilt"),
+            (true, DiskState::Missing, 0, "with `cairn disk remove`"),
             (false, DiskState::Ok, 7, "takes new data again"),
-            (false, DiskState::Failed, 7, "drained no more"),
-            (false, DiskState::Missing, 0, "drained no more"),
+            (false, DiskState::Failed, 7, "no longer draining"),
+            (false, DiskState::Missing, 0, "no longer draining"),
         ];
         for (draining, state, shards, want) in cases {
             let disk = DiskView {

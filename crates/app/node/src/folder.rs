@@ -15,7 +15,8 @@ use cairn_base::disk::{Disk, DiskError};
 use cairn_base::env::Env;
 use cairn_config::{Config, DiskIo};
 use cairn_disk::{DiskSettings, EngineChoice, RealDisk};
-use cairn_formats::pool_file::PoolFileError;
+use cairn_formats::TextFileError;
+use cairn_formats::copies::Picked;
 use cairn_shard::ShardDisk;
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
@@ -279,9 +280,15 @@ async fn read(disk: &Arc<dyn Disk>, content: Content) -> Result<Content, String>
     let loaded = pool_store::load(disk).await.map_err(|e| e.to_string())?;
     let identity = ShardDisk::identity(disk).await.map_err(|e| e.to_string());
     let state = match loaded {
-        Some(Ok(state)) => Some(state),
+        Some(Ok(Picked { value, bad })) => {
+            if let Some(bad) = bad {
+                // The start writes the file again.
+                tracing::warn!(disk = disk.label(), %bad, "the pool file of this disk is damaged; its other copy counts");
+            }
+            Some(value)
+        }
         // Not a damaged one, which others may take the place of. Such a disk may have an identity of a newer version.
-        Some(Err(PoolFileError::Version { found, known })) if found > known => {
+        Some(Err(TextFileError::Version { found, known })) if found > known => {
             return Ok(Content::Newer {
                 identity: identity.unwrap_or(None),
                 found,

@@ -14,8 +14,8 @@ use arc_swap::ArcSwap;
 use cairn_base::{Ino, VolumeId};
 use cairn_fs::Fs;
 
-use crate::handle::Target;
 use crate::rules::{ClientRule, rule_for};
+use cairn_formats::file_handle::Target;
 
 /// A volume, served or not.
 #[derive(Clone)]

@@ -13,6 +13,7 @@
 
 mod error;
 mod health;
+mod identity_file;
 mod recycle;
 mod shard;
 mod shard_disk;

@@ -130,8 +130,18 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use cairn_formats::pool_file::{PoolFileError, encode_file};
-    use cairn_formats::scrub_file::{FILE_LEN_BYTES_MAX, decode, encode};
+    use cairn_formats::TextFileError;
+    use cairn_formats::pool_file::encode_pool;
+    use cairn_formats::scrub_file::{SCRUB_FILE_LEN_BYTES_MAX, decode_scrub, encode_scrub};
+    use cairn_formats::testing::example_pool;
+
+    /// What is read of it when it was written down.
+    fn stored(state: &ScrubState) -> Result<ScrubState, TextFileError> {
+        decode_scrub(&encode_scrub(state)).map(|picked| {
+            assert_eq!(picked.bad, None);
+            picked.value
+        })
+    }
 
     fn example() -> ScrubState {
         let mut state = ScrubState {
@@ -164,15 +174,22 @@ mod tests {
     #[test]
     fn what_is_written_down_is_read() {
         let state = example();
-        let bytes = encode(&state);
-        assert_eq!(decode(&bytes), Ok(state.clone()));
-        for offset in 0..bytes.len() {
-            let mut bad = bytes.clone();
-            bad[offset] ^= 1;
-            assert!(decode(&bad).is_err(), "byte {offset}");
+        assert_eq!(stored(&state), Ok(state.clone()));
+        let file = encode_scrub(&state);
+        for byte in 0..file.len() {
+            let mut bad = file.clone();
+            bad[byte] ^= 1;
+            let picked = decode_scrub(&bad).unwrap();
+            let number = if byte < file.len() / 2 { 1 } else { 2 };
+            assert_eq!(picked.value, state, "byte {byte}");
+            assert_eq!(
+                picked.bad.map(|bad| bad.number),
+                Some(number),
+                "byte {byte}"
+            );
         }
-        let pool_file = encode_file("cairn-pool", 1, "{}");
-        assert_eq!(decode(&pool_file), Err(PoolFileError::Magic));
+        let pool_file = encode_pool(&example_pool(1));
+        assert_eq!(decode_scrub(&pool_file), Err(TextFileError::Magic));
     }
 
     /// Counting on from there would end the server.
@@ -181,7 +198,7 @@ mod tests {
         let refused = |change: fn(&mut ScrubState)| {
             let mut state = example();
             change(&mut state);
-            matches!(decode(&encode(&state)), Err(PoolFileError::Content(_)))
+            matches!(stored(&state), Err(TextFileError::Content(_)))
         };
         assert!(refused(|state| state.version = u64::MAX));
         assert!(refused(|state| state.done_bytes = u64::MAX));
@@ -199,7 +216,7 @@ mod tests {
             state.add_damage(VolumeId(1), one.clone());
         }
         assert_eq!((state.damages.len(), state.damages_more), (DAMAGES_MAX, 6));
-        assert!(encode(&state).len() as u64 <= FILE_LEN_BYTES_MAX);
+        assert!(encode_scrub(&state).len() as u64 <= SCRUB_FILE_LEN_BYTES_MAX);
     }
 
     #[test]
@@ -281,28 +298,18 @@ mod tests {
             state.add_rewrite(SegmentId(segment));
         }
         assert_eq!((state.rewrites.len(), state.errors), (REWRITES_MAX, 3));
-        assert_eq!(decode(&encode(&state)), Ok(state.clone()));
+        assert_eq!(stored(&state), Ok(state.clone()));
         for _ in 0..DAMAGES_MAX {
             let one = extent_of(&state.damages[0]);
             state.add_damage(VolumeId(1), one);
         }
-        assert!(encode(&state).len() as u64 <= FILE_LEN_BYTES_MAX);
-    }
-
-    /// As programs wrote it before.
-    #[test]
-    fn a_file_of_version_1_is_read() {
-        let json = r#"{"pool":"5","version":4,"stage":"running","rate_bytes_per_second":7,"started_seconds":100,"finished_seconds":0,"done_bytes":0,"volumes_done":[],"cursor":{"volume":1,"segment":3,"records":[4,5]},"shards":0,"records":0,"wrong_bytes":0,"repaired_bytes":0,"shards_rebuilt":0,"shards_sealed":0,"shards_away":0,"errors":0,"damages":[],"damages_more":0}"#;
-        let state = decode(&encode_file("cairn-scrub", 1, json)).unwrap();
-        let cursor = state.cursor.unwrap();
-        assert_eq!((cursor.segment, cursor.segment_last), (3, None));
-        assert!(state.rewrites.is_empty());
+        assert!(encode_scrub(&state).len() as u64 <= SCRUB_FILE_LEN_BYTES_MAX);
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let _ = decode(&bytes);
+            let _ = decode_scrub(&bytes);
         }
     }
 }

@@ -104,7 +104,7 @@ impl HandleKey {
     }
 
     /// A keyed hash of any bytes, for tables that a client must not be able to make collide.
-    pub(crate) fn digest(&self, bytes: &[u8]) -> u64 {
+    pub fn digest(&self, bytes: &[u8]) -> u64 {
         let mut hasher = self.0;
         hasher.write(bytes);
         hasher.finish()
