@@ -59,6 +59,21 @@ pub enum Bug {
     RebuildTakesZeros,
     RewritingDeletesEarly,
     ScrubRepairsFromDamage,
+    // the pool's decisions
+    DiskForgottenWhileNeeded,
+    DiskForgottenWithMetadata,
+    DrainingDiskTakesData,
+    CopiesCountedOnDrainingDisk,
+    StateLeftBeforeItIsCopied,
+    OldPoolFileWins,
+    PoolFileWithoutSync,
+    ChangeCountsOnOneDisk,
+    NarrowSegmentIsWhole,
+    LostDiskNotedEmptyEarly,
+    ReturnedDiskStillNotedEmpty,
+    AwayDiskCountsAsThere,
+    DiskUsedBeforeItIsMember,
+    DomainCountedTwice,
 }
 
 impl Bug {
@@ -109,6 +124,20 @@ impl Bug {
         Bug::RebuildTakesZeros,
         Bug::RewritingDeletesEarly,
         Bug::ScrubRepairsFromDamage,
+        Bug::DiskForgottenWhileNeeded,
+        Bug::DiskForgottenWithMetadata,
+        Bug::DrainingDiskTakesData,
+        Bug::CopiesCountedOnDrainingDisk,
+        Bug::StateLeftBeforeItIsCopied,
+        Bug::OldPoolFileWins,
+        Bug::PoolFileWithoutSync,
+        Bug::ChangeCountsOnOneDisk,
+        Bug::NarrowSegmentIsWhole,
+        Bug::LostDiskNotedEmptyEarly,
+        Bug::ReturnedDiskStillNotedEmpty,
+        Bug::AwayDiskCountsAsThere,
+        Bug::DiskUsedBeforeItIsMember,
+        Bug::DomainCountedTwice,
     ];
 }
 

@@ -9,7 +9,7 @@ use cairn_admin::api::ScrubStage;
 use cairn_base::{PoolId, VolumeId};
 use serde::{Deserialize, Serialize};
 
-use crate::pool::{PoolFileError, decode_file, encode_file};
+use cairn_pool::state::{PoolFileError, decode_file, encode_file};
 
 const MAGIC: &str = "cairn-scrub";
 const SCHEMA: u32 = 2;

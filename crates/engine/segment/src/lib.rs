@@ -35,6 +35,7 @@ mod underway;
 mod volume;
 
 pub use error::{ErrorKind, SegmentError};
+pub use members::{Member, Role};
 pub use moves::{MoveError, Moved, ShardAt};
 pub use pace::{Clients, Pace, Turn, Urgency};
 pub use pointer::{

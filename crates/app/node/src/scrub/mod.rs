@@ -20,8 +20,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::node::{Inner, VolumeService};
-use crate::pool_store;
 use crate::scrub_file::{Cursor, Damage, FILE_LEN_BYTES_MAX, ScrubState, decode, encode};
+use cairn_pool::truth;
 
 mod report;
 mod state;
@@ -164,7 +164,7 @@ impl Scrub {
         };
         let writes = disks
             .iter()
-            .map(|disk| pool_store::write_file(disk, SCRUB_NAME, SCRUB_NAME_NEW, bytes.clone()));
+            .map(|disk| truth::write_file(disk, SCRUB_NAME, SCRUB_NAME_NEW, bytes.clone()));
         let written = join_all(writes).await;
         written.into_iter().filter_map(Result::err).collect()
     }
@@ -178,7 +178,7 @@ pub async fn tend(inner: &Arc<Inner>) {
     let task = async move {
         loop {
             let Some(inner) = node.upgrade() else { return };
-            if inner.is_stopping() {
+            if inner.pool.is_stopping() {
                 return;
             }
             if inner.scrub.is_running() {
@@ -206,7 +206,7 @@ pub async fn tend(inner: &Arc<Inner>) {
             // It reads metadata, perhaps for long.
             let pruned = tokio::task::spawn_blocking(move || prune(&node)).await;
             let mut is_changed = pruned.unwrap_or(false);
-            let is_served = inner.serving_all().len() == inner.pool.load().volumes.len();
+            let is_served = inner.pool.serving_all().len() == inner.pool.state().volumes.len();
             // A disk that was away when they were found may be back, which takes a start.
             if is_served && !inner.scrub.is_running() && !has_looked.swap(true, Ordering::AcqRel) {
                 is_changed |= look_again(&inner).await;
@@ -224,10 +224,10 @@ async fn look_again(inner: &Inner) -> bool {
     let damages = inner.scrub.state.lock().damages.clone();
     let mut healed = BTreeSet::new();
     for damage in &damages {
-        if inner.is_stopping() || inner.scrub.is_running() {
+        if inner.pool.is_stopping() || inner.scrub.is_running() {
             break;
         }
-        if let Some(VolumeService::Serving(fs)) = inner.service(damage.volume)
+        if let Some(VolumeService::Serving(fs)) = inner.pool.service(damage.volume)
             && matches!(fs.is_still_damaged(&damage.extent()).await, Ok(false))
         {
             healed.insert(place_of(damage));
@@ -263,8 +263,8 @@ fn forget(inner: &Inner, gone: &BTreeSet<DamagedPlace>) -> bool {
 /// Forgets damaged places that are gone: their file was deleted, or the bytes were overwritten. True if there were some.
 fn prune(inner: &Inner) -> bool {
     let damages = inner.scrub.state.lock().damages.clone();
-    let services = inner.volumes.read().clone();
-    if inner.is_stopping() {
+    let services = inner.pool.services();
+    if inner.pool.is_stopping() {
         // The volumes are gone, not what is damaged in them.
         return false;
     }
@@ -279,10 +279,10 @@ fn prune(inner: &Inner) -> bool {
 }
 
 async fn load(inner: &Inner) {
-    let pool = inner.pool.load().pool;
+    let pool = inner.pool.state().pool;
     let mut newest: Option<ScrubState> = None;
-    for disk in inner.disks() {
-        let read = pool_store::read_file(disk.disk(), SCRUB_NAME, FILE_LEN_BYTES_MAX).await;
+    for disk in inner.pool.disks() {
+        let read = truth::read_file(disk.disk(), SCRUB_NAME, FILE_LEN_BYTES_MAX).await;
         let Ok(Some(read)) = read else { continue };
         match read.and_then(|bytes| decode(&bytes)) {
             Ok(state) if state.pool == pool => {
@@ -311,6 +311,7 @@ async fn load(inner: &Inner) {
 /// Writes down where the scrub stands, on all disks that take it.
 async fn save(inner: &Inner) {
     let disks: Vec<Arc<dyn Disk>> = inner
+        .pool
         .disks()
         .iter()
         .filter(|disk| !disk.health().failed)
@@ -328,7 +329,7 @@ async fn run(node: &Weak<Inner>) {
     loop {
         // Not held over the waiting of a slow scrub: the node would not end before it.
         let Some(inner) = node.upgrade() else { return };
-        if inner.is_stopping() {
+        if inner.pool.is_stopping() {
             return;
         }
         let now = inner.env.clock.monotonic();
@@ -370,7 +371,7 @@ async fn run(node: &Weak<Inner>) {
 
 async fn finish(inner: &Inner, run: u64) {
     // A node that stops has no volumes any more; that is not the end of the scrub.
-    if inner.is_stopping() {
+    if inner.pool.is_stopping() {
         return;
     }
     {
@@ -466,7 +467,7 @@ async fn step(inner: &Inner) -> Result<Step, StepError> {
     // A volume that is closing has no segments to look at; it is tried again.
     let closing = |_| FsError::Fenced;
     if scrub.next_todo(run, volume).is_none() {
-        let mut segments = inner.store.segment_ids(volume).map_err(closing)?;
+        let mut segments = inner.pool.store.segment_ids(volume).map_err(closing)?;
         segments.sort_unstable_by(|left, right| right.cmp(left));
         let newest = segments.first().map_or(0, |id| id.0);
         let last = *cursor.segment_last.get_or_insert(newest);
@@ -486,8 +487,8 @@ async fn step(inner: &Inner) -> Result<Step, StepError> {
         });
         return Ok(Step::Done);
     };
-    let info = inner.store.segment(volume, segment);
-    let scrubbed = inner.store.scrub_segment(volume, segment, &scrub.pace);
+    let info = inner.pool.store.segment(volume, segment);
+    let scrubbed = inner.pool.store.scrub_segment(volume, segment, &scrub.pace);
     let scrubbed = scrubbed.await.map_err(closing)?;
     scrub.done_todo(run, volume, segment);
     scrub.note(run, |state| {
@@ -526,7 +527,7 @@ async fn write_anew(inner: &Inner, fs: &Fs, run: u64) -> Result<(), FsError> {
 
 /// Where to go on: in the volume that was begun, else in the next one that is served.
 fn place(inner: &Inner) -> Result<(u64, Option<(Cursor, Fs)>), StepError> {
-    let services = inner.volumes.read().clone();
+    let services = inner.pool.services();
     let is_served = |service: &VolumeService| matches!(service, VolumeService::Serving(_));
     let volumes = services
         .iter()
@@ -563,7 +564,7 @@ impl Inner {
                 }
                 _ => {
                     self.scrub.begin(&mut state, rate_bytes_per_second, now);
-                    let lost_bytes = self.rebuild_lost_bytes();
+                    let lost_bytes = self.pool.rebuild_lost_bytes();
                     self.scrub
                         .lost_bytes_before
                         .store(lost_bytes, Ordering::Release);
@@ -648,7 +649,7 @@ mod tests {
         for writer in writers {
             writer.await.unwrap();
         }
-        let read = pool_store::read_file(&disk, SCRUB_NAME, FILE_LEN_BYTES_MAX).await;
+        let read = truth::read_file(&disk, SCRUB_NAME, FILE_LEN_BYTES_MAX).await;
         let state = decode(&read.unwrap().unwrap().unwrap()).unwrap();
         assert_eq!(state.version, 2 * WRITINGS);
     }

@@ -121,8 +121,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::pool::{PoolFileError, encode_file};
     use crate::scrub_file::{FILE_LEN_BYTES_MAX, decode, encode};
+    use cairn_pool::state::{PoolFileError, encode_file};
 
     fn example() -> ScrubState {
         let mut state = ScrubState {

@@ -1,7 +1,7 @@
 //! The pool file: which disks and volumes there are. Layout: docs/reference/formats/pool.md.
 //!
 //! Owns: the state as plain data, its checks, its encoding.
-//! Must not know: I/O; `pool_store` reads and writes it.
+//! Must not know: I/O; `truth` reads and writes it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -67,6 +67,10 @@ pub struct PoolDisk {
     /// Another one took its place: it is removed when nothing is on it any more.
     #[serde(default)]
     pub replaced: bool,
+    /// It is lost, and nothing that was on it is needed: all of it is on others. Such a disk is not missed. Forgotten
+    /// before it is used again.
+    #[serde(default)]
+    pub holds_nothing: bool,
     /// It was added to a running server: looked for at its label when it is not among the data folders.
     #[serde(default)]
     pub by_label: bool,
@@ -84,6 +88,7 @@ impl PoolDisk {
             added,
             draining: false,
             replaced: false,
+            holds_nothing: false,
             by_label: false,
             seen: 0,
         }
@@ -400,13 +405,13 @@ pub fn decode_pool(bytes: &[u8]) -> Result<PoolState, PoolFileError> {
 }
 
 /// A line with magic, version and the CRC32C of the rest, then the rest.
-pub(crate) fn encode_file(magic: &str, schema: u32, json: &str) -> Vec<u8> {
+pub fn encode_file(magic: &str, schema: u32, json: &str) -> Vec<u8> {
     let crc = crc32c(json.as_bytes());
     format!("{magic} {schema} {crc:08x}\n{json}").into_bytes()
 }
 
 /// What follows the first line of a file of [`encode_file`], of a version up to `schema_max`.
-pub(crate) fn decode_file<'a>(
+pub fn decode_file<'a>(
     bytes: &'a [u8],
     magic: &str,
     schema_max: u32,
@@ -485,7 +490,7 @@ pub(crate) mod tests {
         json.as_object_mut().unwrap().remove("left");
         json.as_object_mut().unwrap().remove("deleted");
         for disk in json["disks"].as_array_mut().unwrap() {
-            for field in ["draining", "replaced", "by_label", "seen"] {
+            for field in ["draining", "replaced", "holds_nothing", "by_label", "seen"] {
                 assert!(disk.as_object_mut().unwrap().remove(field).is_some());
             }
         }
