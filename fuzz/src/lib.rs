@@ -64,7 +64,7 @@ mod log {
 #[path = "../../crates/engine/shard/src/name.rs"]
 mod name;
 #[allow(dead_code)]
-#[path = "../../crates/app/node/src/pool.rs"]
+#[path = "../../crates/services/pool/src/state.rs"]
 mod pool;
 #[allow(dead_code)]
 #[path = "../../crates/edges/admin/src/query.rs"]

@@ -210,7 +210,6 @@ impl Driver {
             job: self.job,
             spare: self.spare.clone(),
             forced: self.forced,
-            lost_count: self.lost.len(),
             had: self.had.clone(),
             ..Worker::new(&self.env, &self.shared, &world, &self.progress.work)
         };

@@ -15,7 +15,7 @@ use cairn_base::env::Env;
 use cairn_base::{DiskId, SegmentId};
 use cairn_fs::{ExtentAt, Fs};
 use cairn_pool::members::Force;
-use cairn_pool::planner::{Action, Outcome};
+use cairn_pool::planner::{Action, Outcome, Standing};
 use cairn_pool::{ChangeFailure, Pool};
 use cairn_segment::{MoveError, Pace, SegmentInfo, SegmentScrub, SegmentStore};
 use cairn_shard::{ShardDisk, ShardFooter, ShardName};
@@ -65,8 +65,6 @@ pub struct Worker {
     pub forced: Option<usize>,
     /// A blank disk.
     pub spare: Option<Arc<MemDisk>>,
-    /// Members that are not there.
-    pub lost_count: usize,
     /// What those of them had that had no trouble, for nobody but the judge.
     pub had: Vec<Arc<MemDisk>>,
     pub done: Arc<Done>,
@@ -84,7 +82,6 @@ impl Worker {
             job: None,
             forced: None,
             spare: None,
-            lost_count: 0,
             had: Vec::new(),
             done: done.clone(),
         }
@@ -166,11 +163,10 @@ impl Worker {
         if self.fs.meta().primary_disk() == id {
             return;
         }
+        // First: nobody knows what the pool has saved when the power goes.
+        self.done.removed.lock().push(index);
         match self.pool.leave(&id.to_string(), Force::Yes).await {
-            Ok(_) => {
-                self.done.removed.lock().push(index);
-                self.pool.after_a_change().await;
-            }
+            Ok(_) => self.pool.after_a_change().await,
             Err(error) => tracing::debug!(%error, index, "a disk is not removed by force"),
         }
     }
@@ -208,8 +204,9 @@ impl Worker {
         }
         let is_whole = self.is_whole(&file).await;
         self.done.is_whole.fetch_or(is_whole, Ordering::Relaxed);
-        // What is lost may yet be given up.
-        let waits = self.lost_count > 0 && self.life.shape.rebuild_delay_ms > 0;
+        // What is away may yet be given up.
+        let mut standings = self.pool.standings().into_values();
+        let waits = standings.any(|standing| standing == Standing::Away);
         Ok(waits || !planned.is_empty())
     }
 

@@ -258,7 +258,9 @@ fn a_lost_disk_holds_nothing_when_no_volume_needs_anything_from_it() {
         ),
         (
             "metadata is on it",
-            |seen| drop(content(seen).metadata_disks.insert(DiskId(5))),
+            |seen| {
+                content(seen).metadata_disks.insert(DiskId(5));
+            },
             &["metadata off 5"],
         ),
         (
