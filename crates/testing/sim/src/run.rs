@@ -232,7 +232,12 @@ impl Pool {
         });
         let progress = Arc::new(Progress::default());
         let removals = self.arm(life, &exec);
-        let disks = Disks::new(&self.disks, &self.lost);
+        // The pool is made without the disk that joins later.
+        let named = match is_first {
+            true => self.shape.disk_count,
+            false => self.disks.len(),
+        };
+        let disks = Disks::new(&self.disks[..named], &self.lost);
         let spare_index = self.disks.len() - 1;
         let has_spare = !self.file.has(spare_index) && spare_index >= self.shape.disk_count;
         let forced = self.forced(job, life);
