@@ -2,11 +2,9 @@
 
 import os
 import threading
-import unittest
 
-import harness
-import libnfs
-from worlds import WorldTest, content
+from lib import harness, libnfs
+from lib.worlds import WorldTest, content
 
 WRITERS_COUNT = 4
 BLOCK_LEN_BYTES = 24_000  # no multiple of anything, so that blocks share pages, records and rows
@@ -104,7 +102,3 @@ class Crash(WorldTest):
 
     def test_kill_on_six_disks(self):
         self.check(6, rounds=2)
-
-
-if __name__ == "__main__":
-    unittest.main()

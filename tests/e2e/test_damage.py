@@ -2,12 +2,9 @@
 
 import os
 import shutil
-import unittest
 
-import harness
-import libnfs
-import rawnfs
-from worlds import WorldTest, blocks, content, digest_tree, flip_bits, make_tree
+from lib import harness, libnfs, rawnfs
+from lib.worlds import WorldTest, blocks, content, digest_tree, flip_bits, make_tree
 
 FLIPS_PER_DISK = 40
 COPY_SECONDS_MAX = 60
@@ -131,7 +128,7 @@ class FlippedBits(WorldTest):
             mount.write_file("/f", data)
         server.stop()
         # Two disks that hold data of the file: two others may hold its parity alone.
-        flips = []
+        flips: list = []
         for disk in server.disks:
             if len(flips) < 2:
                 count = flip_bits(disk, blocks(data), FLIPS_PER_DISK)
@@ -167,7 +164,7 @@ class FlippedBits(WorldTest):
             reads = [peer.read_bytes(file, start, READ_LEN_BYTES) for start in range(0, len(data), READ_LEN_BYTES)]
         # One bit costs the piece that it is in, and no more.
         self.assertEqual([status for status, _ in reads if status != rawnfs.OK], [rawnfs.IO])
-        for start, (status, got) in zip(range(0, len(data), READ_LEN_BYTES), reads):
+        for start, (_, got) in zip(range(0, len(data), READ_LEN_BYTES), reads):
             self.assertIn(got, (None, data[start : start + READ_LEN_BYTES]))
 
 
@@ -205,7 +202,7 @@ class FullDisk(WorldTest):
                 mount.write_file(f"/{prefix}{index}", self.file(prefix, index))
             except OSError:
                 return index
-        self.fail("the limit of the disk does nothing")
+        raise AssertionError("the limit of the disk does nothing")
 
     def file(self, prefix, index):
         return content(f"{prefix}{index}", 8 * 1024 * 1024)
@@ -248,7 +245,3 @@ class FullDisk(WorldTest):
 
     def test_six_disks(self):
         self.check(6)
-
-
-if __name__ == "__main__":
-    unittest.main()

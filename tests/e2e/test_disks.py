@@ -3,11 +3,9 @@
 import json
 import shutil
 import threading
-import unittest
 
-import harness
-import libnfs
-from worlds import WorldTest, content, digest_tree, make_tree
+from lib import harness, libnfs
+from lib.worlds import WorldTest, content, digest_tree, make_tree
 
 MOVE_SECONDS_MAX = 120
 OPEN_AGAIN_SECONDS_MAX = 60
@@ -675,7 +673,3 @@ class Disks(WorldTest):
             self.assertEqual(server.cairn("cat", url(), text=False).stdout, path.read_bytes())
             server.stop()
         self.assertIn("it is back", server.log_path.read_text())
-
-
-if __name__ == "__main__":
-    unittest.main()

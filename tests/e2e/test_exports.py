@@ -3,10 +3,9 @@
 import json
 import os
 import socket
-import unittest
 
-from rawnfs import ACCES, BADHANDLE, NOENT, OK, ROFS, STALE, Denied, Peer
-from worlds import WorldTest
+from lib.rawnfs import ACCES, BADHANDLE, NOENT, OK, ROFS, STALE, Denied, Peer
+from lib.worlds import WorldTest
 
 NOBODY = 65534
 # The whole of 127.0.0.0/8 is this machine, so clients at several addresses need no second one.
@@ -137,16 +136,16 @@ class Exports(WorldTest):
                 return self.peer(source_port=port)
             except OSError:
                 continue
-        self.fail("all reserved ports are in use")
+        raise AssertionError("all reserved ports are in use")
 
     def test_handles_cannot_be_made(self):
         peer = self.peer()
         _, root = peer.mount("/main")
         _, file, _ = peer.create(root, "f")
         for index in range(len(file)):
-            forged = bytearray(file)
-            forged[index] ^= 1
-            self.assertEqual(peer.getattr(bytes(forged))[0], BADHANDLE, f"byte {index}")
+            flipped = bytearray(file)
+            flipped[index] ^= 1
+            self.assertEqual(peer.getattr(bytes(flipped))[0], BADHANDLE, f"byte {index}")
         # One more and one less, none, and the longest there is.
         for forged in (file + b"\0", file[:-1], b"", bytes(64), b"\xff" * 64):
             self.assertEqual(peer.getattr(forged)[0], BADHANDLE, forged)
@@ -180,7 +179,3 @@ class Exports(WorldTest):
                     request = f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{header}\r\n"
                     connection.sendall(request.encode())
                     self.assertIn(b"HTTP/1.1 401", connection.makefile("rb").read(), path)
-
-
-if __name__ == "__main__":
-    unittest.main()

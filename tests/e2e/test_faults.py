@@ -13,12 +13,9 @@ import signal
 import struct
 import unittest
 
-import faults
-import harness
-import libnfs
-import rawnfs
-from load import Load
-from worlds import WorldTest, content
+from lib import faults, harness, libnfs, rawnfs
+from lib.load import Load
+from lib.worlds import WorldTest, content
 
 LOADS_COUNT = 3
 # Each load has so much more acknowledged before the next fault, and after the last.
@@ -274,13 +271,13 @@ class Repeated(WorldTest):
                 old.create(root, name)
             handles = {name: old.lookup(root, name)[1] for name in ("to-write", "to-cut")}
             old.write(handles["to-cut"], b"0123456789")
-            name = lambda text: rawnfs.opaque(root) + rawnfs.opaque(text)
+            entry = lambda text: rawnfs.opaque(root) + rawnfs.opaque(text)
             write = struct.pack(">QII", 0, 3, 2) + rawnfs.opaque(b"old")
             calls = [
-                (14, name(b"to-rename") + name(b"renamed")),
-                (12, name(b"to-remove")),
-                (9, name(b"made") + struct.pack(">6I", 0, 0, 0, 0, 0, 0)),
-                (8, name(b"exclusive") + struct.pack(">I", 2) + b"verifier"),
+                (14, entry(b"to-rename") + entry(b"renamed")),
+                (12, entry(b"to-remove")),
+                (9, entry(b"made") + struct.pack(">6I", 0, 0, 0, 0, 0, 0)),
+                (8, entry(b"exclusive") + struct.pack(">I", 2) + b"verifier"),
                 (7, rawnfs.opaque(handles["to-write"]) + write),
                 (2, rawnfs.opaque(handles["to-cut"]) + struct.pack(">IIIIQIII", 0, 0, 0, 1, 1, 0, 0, 0)),
             ]
@@ -310,7 +307,3 @@ class Repeated(WorldTest):
             self.assertEqual(mount.read_file("/to-cut"), b"abcdefghij")
             names = ["exclusive", "made", "renamed", "to-cut", "to-write"]
             self.assertEqual(mount.names("/"), names)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -10,10 +10,10 @@ import subprocess
 import threading
 import time
 import unittest
-
-import harness
 from pathlib import Path
-from worlds import WorldTest, content
+
+from lib import harness
+from lib.worlds import WorldTest, content
 
 # An operation without an answer is given up after so long here, instead of 30 s: the long time is judged in simulated
 # time (the simulator, and `watch` in the crate pool).
@@ -134,7 +134,7 @@ class FaultyDisks(WorldTest):
         super().setUp()
         self.library = build_faults(self.scratch)
 
-    def server(self, flags=(), disks=DISK_COUNT):
+    def server(self, flags=(), disks=DISK_COUNT):  # type: ignore[override]
         root = self.scratch / "pool"
         root.mkdir()
         flags = ["--rebuild-delay", "0", *flags]
@@ -238,7 +238,7 @@ class FaultyDisks(WorldTest):
     def test_reads_do_not_wait_for_a_disk_that_hangs(self):
         server = self.server(["--memory-limit", "256MiB"])
         files = self.store(server, 60, 400_000)
-        longest = degraded_count = 0
+        longest, degraded_count = 0.0, 0
         # Not the one of the metadata. What a disk has of these files is data or parity, or nothing.
         for disk in server.disks[3:]:
             server.restart()
@@ -267,7 +267,7 @@ class FaultyDisks(WorldTest):
         # From here on nothing is in memory.
         server.restart()
         server.meets(("hang", server.disks[0]))
-        problems = []
+        problems: list = []
         begun = time.monotonic()
         names = [list(files)[first::READERS_COUNT][:READS_COUNT] for first in range(READERS_COUNT)]
         readers = [threading.Thread(target=self.read, args=(server, files, problems, some)) for some in names]
@@ -380,7 +380,7 @@ class FaultyDisks(WorldTest):
             server.meets(("hang", server.disks[index]))
             begun = time.monotonic()
             server.start(NOTICE_SECONDS_MAX)
-            problems = []
+            problems: list = []
             self.read(server, files, problems, list(files))
             self.assertEqual(problems, [])
             print(f"{self.id()}: without disk{index} all was read after {time.monotonic() - begun:.1f} s")
@@ -400,7 +400,7 @@ class FaultyDisks(WorldTest):
         # It is looked at before the others are found, and not once more when they are: it has its own lock then.
         server.meets(("hang", added[0] / "probe.tmp"))
         server.start(NOTICE_SECONDS_MAX)
-        problems = []
+        problems: list = []
         self.read(server, files, problems, list(files))
         self.assertEqual(problems, [])
         disks, _ = self.disks(server)
@@ -426,7 +426,7 @@ class FaultyDisks(WorldTest):
         harness.wait_until(failed, NOTICE_SECONDS_MAX, "the end of the patience with some disks")
         self.assertEqual(len(failed()), 2)
         server.meets()
-        problems = []
+        problems: list = []
         self.read(server, files, problems, list(files))
         self.assertEqual(problems, [])
         self.assertEqual(len(failed()), 2)
@@ -449,7 +449,7 @@ class FaultyDisks(WorldTest):
             harness.wait_until(rebuilt, MOVE_SECONDS_MAX, "the rebuild")
         server.meets(*rules, ("hang", server.disks[5]))
         self.wait_for(server, "disk5", "failed", NOTICE_SECONDS_MAX)
-        problems = []
+        problems: list = []
         self.read(server, files, problems, list(files))
         self.assertEqual(problems, [])
 
@@ -529,7 +529,3 @@ class FaultyDisks(WorldTest):
         shutil.rmtree(place)
         server.disks.pop()
         self.finish(server, clients)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -2,10 +2,9 @@
 
 import json
 import os
-import unittest
 
-import libnfs
-from worlds import WorldTest, content, digest_tree, make_tree
+from lib import libnfs
+from lib.worlds import WorldTest, content, digest_tree, make_tree
 
 
 class Files(WorldTest):
@@ -65,7 +64,3 @@ class Files(WorldTest):
         server = self.server(1)
         listed = server.cairn("ls", f"nfs://127.0.0.1:{server.port}/").stdout.split()
         self.assertEqual(listed, ["main"])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -4,11 +4,10 @@ import contextlib
 import json
 import socket
 import subprocess
-import unittest
 
-import harness
-from rawnfs import JUKEBOX, OK, Peer
-from worlds import WorldTest
+from lib import harness
+from lib.rawnfs import JUKEBOX, OK, Peer
+from lib.worlds import WorldTest
 
 EXIT_USAGE = 2
 EXIT_FAILED = 1
@@ -111,7 +110,3 @@ class Life(WorldTest):
         done = server.cairn("config", "check", config, check=False)
         self.assertEqual(done.returncode, EXIT_USAGE)
         self.assertIn("listen_nfs", done.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

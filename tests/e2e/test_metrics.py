@@ -2,11 +2,9 @@
 
 import itertools
 import re
-import unittest
 
-import harness
-import libnfs
-from worlds import WorldTest, content, digest_tree, make_tree
+from lib import harness, libnfs
+from lib.worlds import WorldTest, content, digest_tree, make_tree
 
 LARGE_LEN_BYTES = 96 * 1024 * 1024
 SMALL_LEN_BYTES = 1024 * 1024
@@ -116,7 +114,3 @@ class Metrics(WorldTest):
         for name in ("cairn_log_groups_total", "cairn_log_written_bytes_total", "cairn_volume_flushed_bytes_total"):
             series = f'{name}{{volume="main"}}'
             self.assertGreater(moved[series], before[series], series)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -2,12 +2,9 @@
 
 import json
 import os
-import unittest
 
-import harness
-import libnfs
-import rawnfs
-from worlds import BLOCK_LEN_BYTES, WorldTest, blocks, content, flip_bits
+from lib import harness, libnfs, rawnfs
+from lib.worlds import BLOCK_LEN_BYTES, WorldTest, blocks, content, flip_bits
 
 FLIPS_PER_DISK = 20
 SCRUB_SECONDS_MAX = 120
@@ -150,7 +147,7 @@ class Scrub(WorldTest):
                     mount.write_file(name, data)
             server.restart()
         server.stop()
-        places = {}
+        places: dict = {}
         for name, data in first.items():
             places |= {block: (name, index * BLOCK_LEN_BYTES) for index, block in enumerate(blocks(data))}
         # Where each block is: in which shard, how far in.
@@ -179,7 +176,7 @@ class Scrub(WorldTest):
         report = self.scrub(server, "report")
         self.assertGreater(scrub["repaired_bytes"], 0)
         self.assertEqual(scrub["damaged"], len(report["damaged"]))
-        ranges = {}
+        ranges: dict = {}
         for damage in report["damaged"]:
             (name,) = damage["paths"]
             self.assertEqual(damage["volume"], "main")
@@ -247,7 +244,3 @@ class Scrub(WorldTest):
         self.assertEqual(self.scrub(server, "start")["rate_bytes_per_second"], 1 << 20)
         restarted = self.scrubbed(server, "--restart")
         self.assertEqual(restarted["done_bytes"], restarted["total_bytes"])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -6,7 +6,6 @@ Who gets in over NFS is in test_exports.py, and procedure by procedure in crates
 import contextlib
 import json
 import os
-import pathlib
 import re
 import socket
 import stat
@@ -17,9 +16,9 @@ import unittest.mock
 import urllib.error
 import urllib.request
 
-import harness
-from rawnfs import NOENT, OK, Peer, opaque
-from worlds import WorldTest, content
+from lib import harness
+from lib.rawnfs import NOENT, OK, Peer, opaque
+from lib.worlds import WorldTest, content
 
 HERE, STRANGER = "127.0.0.1", "127.0.0.2"
 # What a flood may take of memory: its share of buffers, and not a payload for each.
@@ -36,8 +35,7 @@ OPEN = {("get", "/healthz"), ("get", "/api/v1/openapi.json")}
 
 
 def resident_bytes(pid):
-    found = re.search(r"^VmRSS:\s+(\d+) kB", pathlib.Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    return int(found[1]) << 10
+    return harness.resident_bytes(pid)
 
 
 class Security(WorldTest):
@@ -206,7 +204,3 @@ class Security(WorldTest):
         for connection in halves[:ADMIN_CONNECTIONS_MAX]:
             with contextlib.suppress(ConnectionResetError):
                 self.assertEqual(connection.recv(1), b"", "a half request is answered")
-
-
-if __name__ == "__main__":
-    unittest.main()

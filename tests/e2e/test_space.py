@@ -8,11 +8,9 @@ import os
 import random
 import threading
 import time
-import unittest
 
-import harness
-import libnfs
-from worlds import WorldTest, content
+from lib import harness, libnfs
+from lib.worlds import WorldTest, content
 
 MIB = 1024 * 1024
 LONG = os.environ.get("CAIRN_SPACE_LONG") == "1"
@@ -288,7 +286,7 @@ class Space(WorldTest):
     def fill(self, mount, prefix, len_bytes):
         """Writes files until there is no space; returns their names."""
         data = content(prefix, len_bytes)
-        names = []
+        names: list[str] = []
         while True:
             name = f"/{prefix}{len(names)}"
             try:
@@ -297,10 +295,8 @@ class Space(WorldTest):
                 break
             names.append(name)
             self.assertLess(len(names), 100_000, "it never fills")
-        try:
+        with contextlib.suppress(OSError):
             mount.unlink(f"/{prefix}{len(names)}")  # the one that did not fit
-        except OSError:
-            pass
         return names, data
 
     def test_full_and_emptied_again_and_again(self):
@@ -358,7 +354,3 @@ class Space(WorldTest):
         least = free_before - 1.5 * DISKS * log_file_bytes
         # What the metadata's state takes is counted every few seconds.
         harness.wait_until(lambda: free() >= least, SPACE_BACK_SECONDS_MAX, "the return of space")
-
-
-if __name__ == "__main__":
-    unittest.main()

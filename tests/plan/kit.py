@@ -11,9 +11,10 @@ import pathlib
 import socket
 import subprocess
 import sys
+import unittest
 import urllib.request
 
-import harness
+from lib import harness
 
 START_SECONDS_MAX = 60
 # A loaded machine takes long to start the AWS CLI, which is Python.
@@ -51,6 +52,16 @@ def free_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
+
+
+class Test(unittest.TestCase):
+    """A test with things that are there until it ends."""
+
+    def enterContext(self, manager):
+        # unittest has this from Python 3.11 on only; Ubuntu 22.04 has 3.10.
+        entered = manager.__enter__()
+        self.addCleanup(manager.__exit__, None, None, None)
+        return entered
 
 
 class Aws:

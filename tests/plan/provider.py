@@ -47,9 +47,9 @@ class Kind:
     def __init__(self, text):
         self.interfaces = dict(INTERFACE.findall(text))
         self.config = next(name for name in self.interfaces if name.endswith("Config"))
-        self.attributes = set(GETTER.findall(CLASS.search(text)[2]))
+        self.attributes = set(GETTER.findall(matched(CLASS, text)[2]))
 
-    @functools.cache
+    @functools.cache  # noqa: B019 (there are two, until the end)
     def members(self, interface):
         """Members by name of an interface; None where the type is a value."""
         if interface not in self.interfaces:
@@ -57,7 +57,7 @@ class Kind:
         text = self.interfaces[interface]
         found = {}
         for words, optional, type_name in PROPERTY.findall(text):
-            name = PROPERTY_NAME.search(words)[1]
+            name = matched(PROPERTY_NAME, words)[1]
             found[name] = Member(not optional, type_name, f"* {name} block\n" in words)
         # A line that the pattern does not match has to be noticed: its argument would look misspelt, or not required.
         if len(found) != text.count("    readonly "):
@@ -69,6 +69,22 @@ class Kind:
         return camel in self.attributes or f"{camel}Attribute" in self.attributes
 
 
+def matched(pattern, text):
+    """What a pattern finds in a text that must have it."""
+    found = pattern.search(text)
+    if not found:
+        raise ValueError(f"there is no {pattern.pattern} in: {text[:200]}")
+    return found
+
+
+def content(files, file):
+    """The bytes of a file in an archive."""
+    opened = files.extractfile(file)
+    if not opened:
+        raise ValueError(f"{file.name} is no file")
+    return opened.read()
+
+
 class Schema:
     """All types of one version of the provider."""
 
@@ -77,14 +93,14 @@ class Schema:
         with tarfile.open(archive) as files:
             for file in files:
                 if file.name == "package/package.json":
-                    self.version = json.load(files.extractfile(file))["cdktf"]["provider"]["version"]
+                    self.version = json.loads(content(files, file))["cdktf"]["provider"]["version"]
                 elif re.fullmatch(r"package/lib/[\w-]+/index\.d\.ts", file.name):
-                    text = files.extractfile(file).read().decode()
+                    text = content(files, file).decode()
                     found = CLASS.search(text)
                     if found:
-                        self.texts[(found[1] == "DataSource", TYPE_NAME.search(found[2])[1])] = text
+                        self.texts[(found[1] == "DataSource", matched(TYPE_NAME, found[2])[1])] = text
 
-    @functools.cache
+    @functools.cache  # noqa: B019 (there are two, until the end)
     def kind(self, is_data, name):
         text = self.texts.get((is_data, name))
         return Kind(text) if text else None
@@ -109,7 +125,7 @@ class Body:
 
     def __init__(self, tree):
         self.arguments = {}
-        self.blocks = {}
+        self.blocks: dict = {}
         self.dynamic = set()
         for key, value in tree.items():
             name = unquoted(key)

@@ -15,9 +15,10 @@ import subprocess
 import threading
 import unittest
 
-import harness
-import kit
 import yaml
+
+from lib import harness
+from plan import kit
 
 DISK_BYTES = 2 << 30
 BOOT_SECONDS_MAX = 300
@@ -110,7 +111,7 @@ class Machine:
 
 
 @unittest.skipUnless(os.environ.get("CAIRN_PLAN_NAMESPACE"), "needs root: NOT TESTED: the boot script")
-class Boot(unittest.TestCase):
+class Boot(kit.Test):
     def setUp(self):
         self.folder = self.enterContext(harness.scratch("boot-"))
         self.aws = self.enterContext(kit.aws())
@@ -208,7 +209,3 @@ class Boot(unittest.TestCase):
         status, text = machine.run("/usr/local/sbin/cairn-boot")
         self.assertEqual(status, 1, text)
         self.assertIn("there are 5 data disks, not 6", text)
-
-
-if __name__ == "__main__":
-    unittest.main()

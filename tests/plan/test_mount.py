@@ -2,10 +2,10 @@
 
 import unittest
 
-import harness
-import kit
-import vm
 import yaml
+
+from lib import harness, vm
+from plan import kit
 
 SECONDS_MAX = 300
 SCRIPT = """set -eu
@@ -29,7 +29,7 @@ def has_vm():
 
 
 @unittest.skipUnless(has_vm(), "linux-client is not here: NOT TESTED: mounting by the client's boot script")
-class Mount(unittest.TestCase):
+class Mount(kit.Test):
     def test_a_client_mounts_at_boot(self):
         folder = self.enterContext(harness.scratch("mount-"))
         config = yaml.safe_load((kit.templates() / "client.cloud-init.yaml").read_text())
@@ -44,7 +44,3 @@ class Mount(unittest.TestCase):
             (client / "deploy.env").write_text(settings.replace("PORT='2049'", f"PORT='{server.port}'"))
             status = vm.run(server, folder / "suite.sh", {client: "/client"}, SECONDS_MAX)
             self.assertEqual((status, server.stop()), (0, 0))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -5,8 +5,7 @@ import os
 import re
 import unittest
 
-import kit
-import provider
+from plan import kit, provider
 
 FOLDER = kit.harness.target_dir() / "plan-tools" / "schema"
 # The first is the oldest.
@@ -128,7 +127,7 @@ class Schema(unittest.TestCase):
     def test_the_oldest_version_is_the_one_that_is_asked_for(self):
         major, minor, _ = schema(ARCHIVES[0]).version.split(".")
         for file in kit.templates().glob("*/cairn.tf"):
-            asked = re.search(r'source  = "hashicorp/aws"\n +version = "(.*)"', file.read_text())[1]
+            (asked,) = re.findall(r'source  = "hashicorp/aws"\n +version = "(.*)"', file.read_text())
             self.assertEqual(asked, f">= {major}.{minor}", file)
 
     def test_the_schema_is_whole(self):
@@ -142,7 +141,3 @@ class Schema(unittest.TestCase):
                 with self.subTest(schema=archive.name, after=after):
                     self.assertEqual(GOOD.count(before), 1, before)
                     self.assertEqual(provider.mistakes(GOOD.replace(before, after), schema(archive)), expected)
-
-
-if __name__ == "__main__":
-    unittest.main()

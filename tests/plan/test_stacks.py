@@ -1,17 +1,17 @@
 """CloudFormation stacks, created, looked at and deleted with the AWS CLI, against a local stand-in for AWS."""
 
 import tempfile
-import unittest
 
-import kit
 import yaml
+
+from plan import kit
 
 STORAGE_TYPES = {"Small-2TB": (500, "m6i.xlarge"), "Medium-5TB": (1250, "m6i.2xlarge"),
                  "Large-10TB": (2500, "m6i.4xlarge"), "XLarge-15TB": (3750, "m6i.8xlarge")}
 DATA_VOLUMES = 6
 
 
-class Stacks(unittest.TestCase):
+class Stacks(kit.Test):
     def setUp(self):
         self.aws = self.enterContext(kit.aws())
         self.parameters = self.aws.network()
@@ -114,7 +114,3 @@ class Stacks(unittest.TestCase):
         self.assertEqual(pairs, [resources["InternalSecurityGroup"]])
         self.assertFalse([rule for rule in group["IpPermissions"] if rule["IpRanges"]])
         self.aws.delete("cluster")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -6,8 +6,9 @@ import shutil
 import tempfile
 import unittest
 
-import kit
 import yaml
+
+from plan import kit
 
 JOINED = [("boot.sh", "server.sh"), ("boot.sh", "cluster.sh")]
 
@@ -72,14 +73,10 @@ class Tools(unittest.TestCase):
 
     def test_user_data_of_terraform_is_that_of_cloudformation(self):
         for file in self.files("*/cairn.tf"):
-            heredoc = re.search(r"user_data\s+= <<-EOT\n(.*?)\n  EOT\n", file.read_text(), re.DOTALL)[1]
+            (heredoc,) = re.findall(r"user_data\s+= <<-EOT\n(.*?)\n  EOT\n", file.read_text(), re.DOTALL)
             lines = [line.removeprefix("    ") for line in heredoc.replace("$${", "${").replace("%%{", "%{").split("\n")]
             config = yaml.safe_load("\n".join(lines))
             folder = kit.harness.REPOSITORY / "crates/tools/plan/templates"
             names = JOINED[1] if file.parent.name.startswith("cluster") else JOINED[0]
             script = "".join((folder / name).read_text() for name in names)
             self.assertEqual(config["write_files"][1]["content"], script, file)
-
-
-if __name__ == "__main__":
-    unittest.main()

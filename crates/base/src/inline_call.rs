@@ -21,8 +21,9 @@ use parking_lot::Mutex;
 
 use crate::env::BoxFuture;
 
-/// A call that takes longer does not keep the task from being polled any more.
-const TAKE_OVER_AFTER: Duration = Duration::from_secs(1);
+/// A call that takes longer does not keep the task from being polled any more: so long the log waits for a silent disk,
+/// and its last copy is written by such a call.
+const TAKE_OVER_AFTER: Duration = Duration::from_millis(500);
 
 type Call = Box<dyn FnOnce() + Send>;
 type Enter = Box<dyn Fn(&dyn Fn()) + Send + Sync>;

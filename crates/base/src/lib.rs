@@ -13,6 +13,7 @@ pub mod planted;
 pub mod real;
 pub mod time;
 pub mod units;
+pub mod words;
 
 pub use buf::AlignedBuf;
 pub use ids::{DiskId, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, VolumeId};

@@ -8,7 +8,7 @@ use cairn_codec_rpc::{
     AuthSys, CallHeader, Encode, Groups, List, OpaqueAuth, Writer, portmap, rpcbind,
 };
 
-use crate::source::Source;
+use cairn_codec_nfs::source::Source;
 
 mod storage;
 mod text;

@@ -5,26 +5,24 @@ use cairn_base::{
     DiskId, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, Timestamp, VolumeId,
 };
 use cairn_config::{ExportRule, VolumeSettings};
-use cairn_segment::{Compression, Location, RecordPointer, encode_pointer, encode_record};
-use cairn_shard::{
-    CHECKSUM_UNIT_BYTES, DiskIdentity, FooterStripe, ShardFooter, ShardName, TRAILER_LEN_BYTES,
-    encode_footer, encode_identity,
+use cairn_formats::metadata::descriptor::{Descriptor, FileEntry};
+use cairn_formats::metadata::log::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term};
+use cairn_formats::metadata::snapshot;
+use cairn_formats::metadata::{
+    AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, Fold, Group,
+    InodeKind, InodeRecord, JournalEntry, Key, SegmentRecord,
 };
+use cairn_formats::pool_file::{HandleKey, PoolDisk, PoolState, PoolVolume, Stage, encode_pool};
+use cairn_formats::scrub_file::ScrubStage;
+use cairn_formats::scrub_file::{self, Cursor, Damage, ScrubState};
+use cairn_formats::shard::footer::{
+    CHECKSUM_UNIT_BYTES, FooterStripe, ShardFooter, TRAILER_LEN_BYTES, encode_footer,
+};
+use cairn_formats::shard::identity::{DiskIdentity, encode_identity};
+use cairn_formats::shard::name::ShardName;
+use cairn_segment::{Compression, Location, RecordPointer, encode_pointer, encode_record};
 
 use super::{Corpus, write};
-use crate::api::ScrubStage;
-use crate::batch::{Fold, JournalEntry};
-use crate::keys::Key;
-use crate::log::format::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term};
-use crate::log::group::Group;
-use crate::pool::{HandleKey, PoolDisk, PoolState, PoolVolume, Stage, encode_pool};
-use crate::records::{
-    AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, InodeKind,
-    InodeRecord, SegmentRecord,
-};
-use crate::scrub_file::{self, Cursor, Damage, ScrubState};
-use crate::state::descriptor::{Descriptor, FileEntry};
-use crate::state::snapshot;
 
 const CREATED: Timestamp = Timestamp {
     seconds: 1_700_000_000,
@@ -345,8 +343,7 @@ fn pool(corpus: &Corpus) {
     };
     let file = encode_pool(&state);
     write(corpus, "pool_file", "file", &file);
-    let head_len = file.iter().take_while(|byte| **byte != b'\n').count() + 1;
-    write(corpus, "pool_file", "json", &file[head_len..]);
+    write(corpus, "pool_file", "json", json_of(&file));
     let two = PoolState {
         volumes: ["v1", "v2"]
             .into_iter()
@@ -363,19 +360,21 @@ fn pool(corpus: &Corpus) {
         volume_next: VolumeId(3),
         ..state.clone()
     };
-    write(
-        corpus,
-        "pool_file",
-        "json-two",
-        &encode_pool(&two)[head_len..],
-    );
+    write(corpus, "pool_file", "json-two", json_of(&encode_pool(&two)));
     let forming = PoolState {
         stage: Stage::Forming,
         volumes: Vec::new(),
         ..state
     };
     let file = encode_pool(&forming);
-    write(corpus, "pool_file", "json-forming", &file[head_len..])
+    write(corpus, "pool_file", "json-forming", json_of(&file))
+}
+
+/// The JSON of the first copy in a file, without its padding.
+fn json_of(file: &[u8]) -> &[u8] {
+    let (copy, _) = file.split_at(file.len() / 2);
+    let mut lines = copy.splitn(2, |byte| *byte == b'\n');
+    lines.nth(1).unwrap_or_default().trim_ascii_end()
 }
 
 fn scrub(corpus: &Corpus) {
@@ -407,10 +406,9 @@ fn scrub(corpus: &Corpus) {
         damages_more: 1,
         ..ScrubState::default()
     };
-    let file = scrub_file::encode(&state);
+    let file = scrub_file::encode_scrub(&state);
     write(corpus, "scrub_file", "file", &file);
-    let head_len = file.iter().take_while(|byte| **byte != b'\n').count() + 1;
-    write(corpus, "scrub_file", "json", &file[head_len..]);
+    write(corpus, "scrub_file", "json", json_of(&file));
     let most = ScrubState {
         version: scrub_file::COUNT_MAX,
         done_bytes: scrub_file::COUNT_MAX,
@@ -418,8 +416,8 @@ fn scrub(corpus: &Corpus) {
         errors: scrub_file::COUNT_MAX,
         ..ScrubState::default()
     };
-    let most = scrub_file::encode(&most);
-    write(corpus, "scrub_file", "json-most", &most[head_len..]);
-    let never = scrub_file::encode(&ScrubState::default());
-    write(corpus, "scrub_file", "json-never", &never[head_len..]);
+    let most = scrub_file::encode_scrub(&most);
+    write(corpus, "scrub_file", "json-most", json_of(&most));
+    let never = scrub_file::encode_scrub(&ScrubState::default());
+    write(corpus, "scrub_file", "json-never", json_of(&never));
 }

@@ -4,15 +4,15 @@ use cairn_base::{Ino, VolumeId};
 use cairn_config::{AccessPattern, Compression, ExportRule, Protection, SizeLimit};
 
 use super::{Corpus, write};
-use crate::api::{
+use cairn_admin::api::{
     AdminView, DiskState, DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportList, ExportView,
     Health, MemoryView, NfsReady, NfsView, PoolView, ReadyFile, RebuildView, ScrubDamage,
     ScrubReport, Status, VolumeList, VolumeView,
 };
-use crate::bench::import;
-use crate::handle::{HandleKey, Target};
-use crate::latency;
-use crate::result::Sample;
+use cairn_bench::import;
+use cairn_bench::latency;
+use cairn_bench::result::Sample;
+use cairn_formats::file_handle::{HandleKey, Target};
 
 const SIGNED_LEN_BYTES: usize = 24;
 

@@ -7,9 +7,9 @@ use std::fmt::Debug;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::api;
-use crate::query::{QUERY_PAIRS_MAX, Query};
-use crate::token::Token;
+use cairn_admin::api;
+use cairn_admin::query::{QUERY_PAIRS_MAX, Query};
+use cairn_admin::token::Token;
 
 const KEYS: &[&str] = &["client", "force"];
 const TOKEN: &str = "0123456789abcdef";

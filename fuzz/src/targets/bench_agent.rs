@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use crate::targets::is_same_json;
 
-use super::protocol::{Go, Hello, Open, Opened, Order, Refusal, State};
+use cairn_bench::agent::protocol::{Go, Hello, Open, Opened, Order, Refusal, State};
 
 /// Tries one input.
 pub fn run(input: &[u8]) {

@@ -3,8 +3,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use crate::bench::import;
-use crate::result;
+use cairn_bench::{import, result};
 
 /// Tries one input.
 pub fn run(input: &[u8]) {

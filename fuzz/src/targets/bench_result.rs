@@ -11,9 +11,9 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 
-use crate::result::{self, RunResult};
 use crate::targets::is_same_json;
-use crate::{latency, suite};
+use cairn_bench::result::{self, RunResult};
+use cairn_bench::{latency, suite};
 
 /// What the outer form of a histogram begins with (HDR's V2 with deflate).
 const COOKIE_DEFLATED: u32 = 0x1c84_9304;

@@ -3,9 +3,9 @@
 //! The first byte says which; the signature of a handle is made right, too.
 
 use cairn_base::VolumeId;
+use cairn_formats::shard::name;
 
-use crate::handle::{self, HANDLE_LEN_BYTES, HandleKey};
-use crate::name;
+use cairn_formats::file_handle::{self, HANDLE_LEN_BYTES, HandleKey};
 
 const KEY: &[u8; 16] = b"0123456789abcdef";
 const SIGNED_LEN_BYTES: usize = HANDLE_LEN_BYTES - 8;
@@ -35,7 +35,7 @@ fn signed_handle(signed: &[u8]) {
     };
     let again = key.seal(target);
     assert_eq!(key.open(again.as_bytes()), Ok(target));
-    if matches!(target, handle::Target::Inode { .. }) {
+    if matches!(target, file_handle::Target::Inode { .. }) {
         assert_eq!(again.as_bytes(), bytes);
     }
 }

@@ -7,16 +7,12 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use cairn_base::{Epoch, Generation, Ino, LogPosition, crc32c};
-
-use crate::extent::decode_extent;
-use crate::keys::{Key, KeyKind};
-use crate::log::format::{
+use cairn_formats::metadata::log::{
     BLOCK_BYTES, FileHeader, RECORD_HEAD_BYTES, RecordBuf, RecordHead, find_records,
 };
-use crate::log::group::Group;
-use crate::records::{
-    AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, InodeRecord,
-    SegmentRecord,
+use cairn_formats::metadata::{
+    AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, Group, InodeRecord,
+    Key, KeyKind, SegmentRecord, decode_extent,
 };
 
 /// What a record in a log file begins with (docs/reference/formats/metadata.md).

@@ -2,11 +2,9 @@
 //! state in memory. The first byte says which; checksums and what comes before are made right.
 
 use cairn_base::crc32c;
-
-use crate::keys::Key;
-use crate::records::AppliedRecord;
-use crate::state::descriptor::Descriptor;
-use crate::state::snapshot;
+use cairn_formats::metadata::descriptor::Descriptor;
+use cairn_formats::metadata::snapshot;
+use cairn_formats::metadata::{AppliedRecord, Key};
 
 /// Magic and version of both files (docs/reference/formats/metadata.md).
 const DESCRIPTOR_HEAD: &[u8] = b"CAIRNCKP\0\0\0\x01";

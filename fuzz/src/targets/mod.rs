@@ -1,6 +1,7 @@
 //! A module for each target. Its `run` takes any bytes, and fails by a panic.
 
 pub mod admin_json;
+pub mod bench_agent;
 pub mod bench_import;
 pub mod bench_result;
 pub mod config_file;
@@ -18,6 +19,8 @@ pub mod scrub_file;
 pub mod segment_record;
 pub mod shard_footer;
 
+use cairn_base::{crc32c, crc32c_append};
+use cairn_formats::copies::{self, COPY_ALIGN_BYTES};
 use serde_json::Value;
 
 /// How far a fraction may be from what was written, of itself: reading rounds its last digit.
@@ -51,8 +54,29 @@ pub(crate) fn is_same_json(one: &[u8], other: &[u8]) -> bool {
     }
 }
 
-// Its messages can be named only beside them.
-pub use crate::bench::agent::fuzz as bench_agent;
+/// A copy in a text file (pool, scrub): a head that is right, and `json` with the padding that it may have.
+pub(crate) fn copy_of(name: &str, json: &[u8]) -> Vec<u8> {
+    const CHECKSUM_LEN_BYTES: usize = 8;
+    let len_bytes = name.len() + CHECKSUM_LEN_BYTES + 1 + json.len();
+    let mut body = json.to_vec();
+    body.resize(
+        json.len() + len_bytes.next_multiple_of(COPY_ALIGN_BYTES) - len_bytes,
+        b' ',
+    );
+    let checksum = crc32c_append(crc32c(name.as_bytes()), &body);
+    let mut copy = format!("{name}{checksum:08x}\n").into_bytes();
+    copy.append(&mut body);
+    copy
+}
+
+/// A file of two copies, the second of which is damaged.
+pub(crate) fn file_of(copy: &[u8]) -> Vec<u8> {
+    let mut file = copies::twice(copy.to_vec());
+    if let Some(last) = file.last_mut() {
+        *last ^= 1;
+    }
+    file
+}
 
 macro_rules! all {
     ($($target:ident),* $(,)?) => {

@@ -1,6 +1,6 @@
 //! NFS URLs of the command line.
 
-use crate::url::{NCONNECT_MAX, NfsUrl, PATH_LEN_BYTES_MAX};
+use cairn_nfs_client::url::{NCONNECT_MAX, NfsUrl, PATH_LEN_BYTES_MAX};
 
 /// Tries one input.
 pub fn run(input: &[u8]) {

@@ -1,21 +1,27 @@
 //! The pool file: as it is, and as JSON under a head that fits it.
 
-use cairn_base::crc32c;
+use cairn_formats::pool_file::{
+    POOL_FILE_LEN_BYTES_MAX, PoolState, VOLUMES_READ_MAX, decode_pool, decode_pool_copy,
+    encode_pool,
+};
 
-use crate::pool::{POOL_FILE_LEN_BYTES_MAX, VOLUMES_READ_MAX, decode_pool, encode_pool};
+use super::{copy_of, file_of};
 
 /// Tries one input.
 pub fn run(input: &[u8]) {
-    check(input);
-    let mut file = format!("cairn-pool 3 {:08x}\n", crc32c(input)).into_bytes();
-    file.extend_from_slice(input);
-    check(&file);
+    if let Ok(picked) = decode_pool(input) {
+        check(picked.value);
+    }
+    let copy = copy_of("cairn-pool 1 ", input);
+    let read = decode_pool_copy(&copy);
+    let picked = decode_pool(&file_of(&copy));
+    assert_eq!(picked.map(|picked| picked.value), read);
+    if let Ok(state) = read {
+        check(state);
+    }
 }
 
-fn check(file: &[u8]) {
-    let Ok(state) = decode_pool(file) else {
-        return;
-    };
+fn check(state: PoolState) {
     assert!(!state.disks.is_empty());
     assert!(state.volumes.len() <= VOLUMES_READ_MAX);
     for volume in &state.volumes {
@@ -25,5 +31,6 @@ fn check(file: &[u8]) {
     }
     let again = encode_pool(&state);
     assert!(again.len() as u64 <= POOL_FILE_LEN_BYTES_MAX);
-    assert_eq!(decode_pool(&again), Ok(state));
+    let picked = decode_pool(&again).expect("what was read can be read again");
+    assert_eq!((picked.value, picked.bad), (state, None));
 }

@@ -20,8 +20,8 @@ use cairn_codec_rpc::{
     CallHeader, DecodeError, FragmentHeader, Incoming, OpaqueAuth, Reader, Writer, xdr,
 };
 
-use crate::intake::{
-    DIRECT_LEN_BYTES_MIN, Gate, INPUT_LEN_BYTES, Intake, RECORD_LEN_BYTES_MAX, Space, Step,
+use cairn_rpc_server::intake::{
+    Gate, INPUT_LEN_BYTES, Intake, LARGE_LEN_BYTES_MIN, RECORD_LEN_BYTES_MAX, Space, Step, Verdict,
 };
 
 /// Enough for a record of the greatest length, and something behind it.
@@ -52,17 +52,47 @@ struct TestGate {
     is_let_in: bool,
 }
 
+impl TestGate {
+    /// As the server does: a stranger may write to nothing.
+    fn refuses(&self, head: &v3::WriteHead) -> bool {
+        !self.is_let_in || head.file.as_bytes().first() == Some(&REFUSED)
+    }
+}
+
+/// The number of a WRITE, and its arguments up to the payload.
+type LargeWrite = (u32, v3::WriteHead);
+
 impl Gate for TestGate {
     type Answer = Answer;
+    type Large = LargeWrite;
 
     fn is_let_in(&self) -> bool {
         self.is_let_in
     }
 
-    /// As the server does: whom no export lets in may write to nothing.
-    fn refuse_write(&self, xid: u32, file: &v3::FileHandle) -> Option<Answer> {
-        let refused = !self.is_let_in || file.as_bytes().first() == Some(&REFUSED);
-        refused.then_some(Answer::Refused(xid))
+    /// As NFSv3 does.
+    fn begin_large(
+        &mut self,
+        call: &CallHeader<'_>,
+        args: &[u8],
+        args_len_bytes: usize,
+    ) -> Verdict<Answer, LargeWrite> {
+        let what = (call.program, call.version, call.procedure);
+        if what != (v3::PROGRAM, v3::VERSION, v3::Procedure::Write.number()) {
+            return Verdict::Ordinary;
+        }
+        match v3::decode_write_prefix(args) {
+            Ok(Some(prefix)) if prefix.fills(args_len_bytes) => match self.refuses(&prefix.head) {
+                true => Verdict::Refused(Answer::Refused(call.xid)),
+                false => Verdict::Payload {
+                    call: (call.xid, prefix.head),
+                    payload_start: prefix.data_offset,
+                    payload_len_bytes: prefix.data_len_bytes as usize,
+                },
+            },
+            Ok(None) => Verdict::NeedsMore,
+            Ok(Some(_)) | Err(_) => Verdict::Ordinary,
+        }
     }
 
     fn garbage(&self, xid: u32) -> Answer {
@@ -73,8 +103,8 @@ impl Gate for TestGate {
 #[derive(PartialEq, Eq)]
 enum Came {
     Whole(Vec<u8>),
-    /// The record up to the payload, and that.
-    Apart(Vec<u8>, Vec<u8>),
+    /// A WRITE whose payload was received in place, and that.
+    InPlace(LargeWrite, Vec<u8>),
     Skipped(Answer),
 }
 
@@ -83,8 +113,8 @@ impl std::fmt::Debug for Came {
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Whole(record) => write!(to, "Whole({} bytes)", record.len()),
-            Self::Apart(head, payload) => {
-                write!(to, "Apart({} and {} bytes)", head.len(), payload.len())
+            Self::InPlace((xid, _), payload) => {
+                write!(to, "InPlace({xid}, {} bytes)", payload.len())
             }
             Self::Skipped(answer) => write!(to, "Skipped({answer:?})"),
         }
@@ -95,7 +125,7 @@ impl std::fmt::Debug for Came {
 type Outcome = (Vec<Came>, Option<DecodeError>);
 
 /// As the server receives it; `cuts` say how much each read brings.
-fn receive(stream: &[u8], cuts: impl Iterator<Item = usize>, gate: &TestGate) -> Outcome {
+fn receive(stream: &[u8], cuts: impl Iterator<Item = usize>, gate: &mut TestGate) -> Outcome {
     let mut intake = Intake::default();
     let mut came = Vec::new();
     let mut left = stream;
@@ -106,10 +136,15 @@ fn receive(stream: &[u8], cuts: impl Iterator<Item = usize>, gate: &TestGate) ->
         loop {
             came.push(match intake.next(gate) {
                 Ok(Step::Starved) => break,
-                Ok(Step::Call { record, payload }) => match payload {
-                    None => Came::Whole(record.into_owned()),
-                    Some(payload) => Came::Apart(record.into_owned(), payload.to_vec()),
-                },
+                Ok(Step::Call(record)) => Came::Whole(record.into_owned()),
+                Ok(Step::Large {
+                    call,
+                    payload,
+                    tail,
+                }) => {
+                    assert!(tail.is_empty());
+                    Came::InPlace(call, payload.to_vec())
+                }
                 Ok(Step::Skipped(answer)) => Came::Skipped(answer),
                 Err(error) => return (came, Some(error)),
             });
@@ -135,7 +170,7 @@ fn receive(stream: &[u8], cuts: impl Iterator<Item = usize>, gate: &TestGate) ->
 }
 
 /// What is held is one record at most, with the room that a growing buffer takes.
-fn hold_the_limits(intake: &Intake<Answer>, gate: &TestGate) {
+fn hold_the_limits(intake: &Intake<Answer, LargeWrite>, gate: &TestGate) {
     let record_len_bytes_max = match gate.is_let_in {
         true => RECORD_LEN_BYTES_MAX as usize,
         false => INPUT_LEN_BYTES,
@@ -184,14 +219,13 @@ fn record<'s>(
 }
 
 fn whole_record(record: &[u8], gate: &TestGate) -> Came {
-    if record.len() >= DIRECT_LEN_BYTES_MIN
+    if record.len() >= LARGE_LEN_BYTES_MIN
         && let Some((xid, args)) = write_of(record)
     {
-        if let Some(answer) = gate.refuse_write(xid, &args.head.file) {
-            return Came::Skipped(answer);
-        }
-        let payload_start = record.len() - xdr::padded_len(args.data.len());
-        return Came::Apart(record[..payload_start].to_vec(), args.data.to_vec());
+        return match gate.refuses(&args.head) {
+            true => Came::Skipped(Answer::Refused(xid)),
+            false => Came::InPlace((xid, args.head), args.data.to_vec()),
+        };
     }
     match record.first_chunk() {
         Some(xid) if FragmentHeader::LEN_BYTES + record.len() > INPUT_LEN_BYTES => {
@@ -364,7 +398,7 @@ pub fn run(input: &[u8]) {
     let Some((flags, rest)) = input.split_first() else {
         return;
     };
-    let gate = TestGate {
+    let mut gate = TestGate {
         is_let_in: flags & 1 != 0,
     };
     let cut_count = usize::from(flags >> 1 & 7) + 1;
@@ -373,7 +407,7 @@ pub fn run(input: &[u8]) {
     };
     let stream = stream_of(pieces);
     let want = model(&stream, &gate);
-    assert_eq!(receive(&stream, std::iter::empty(), &gate), want);
+    assert_eq!(receive(&stream, std::iter::empty(), &mut gate), want);
     let cuts = cuts.iter().cycle().map(|cut| usize::from(*cut).pow(2) + 1);
-    assert_eq!(receive(&stream, cuts, &gate), want);
+    assert_eq!(receive(&stream, cuts, &mut gate), want);
 }

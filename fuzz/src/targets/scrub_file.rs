@@ -1,24 +1,29 @@
 //! The scrub file of a disk: as it is, and as JSON under a head that fits it.
 
-use cairn_base::crc32c;
+use cairn_formats::scrub_file::{
+    DAMAGES_MAX, REWRITES_MAX, ScrubState, decode_scrub, decode_scrub_copy, encode_scrub,
+};
 
-use crate::scrub_file::{DAMAGES_MAX, REWRITES_MAX, decode, encode};
+use super::{copy_of, file_of};
 
 /// Longest true count, and what is added to one is far less: nothing may overflow.
 const COUNT_MAX: u64 = u64::MAX / 2;
 
 /// Tries one input.
 pub fn run(input: &[u8]) {
-    check(input);
-    let mut file = format!("cairn-scrub 2 {:08x}\n", crc32c(input)).into_bytes();
-    file.extend_from_slice(input);
-    check(&file);
+    if let Ok(picked) = decode_scrub(input) {
+        check(picked.value);
+    }
+    let copy = copy_of("cairn-scrub 1 ", input);
+    let read = decode_scrub_copy(&copy);
+    let picked = decode_scrub(&file_of(&copy));
+    assert_eq!(picked.map(|picked| picked.value), read);
+    if let Ok(state) = read {
+        check(state);
+    }
 }
 
-fn check(file: &[u8]) {
-    let Ok(state) = decode(file) else {
-        return;
-    };
+fn check(state: ScrubState) {
     assert!(state.damages.len() <= DAMAGES_MAX);
     assert!(state.rewrites.len() <= REWRITES_MAX);
     for damage in &state.damages {
@@ -27,5 +32,6 @@ fn check(file: &[u8]) {
     for count in [state.version, state.done_bytes, state.shards, state.errors] {
         assert!(count < COUNT_MAX);
     }
-    assert_eq!(decode(&encode(&state)), Ok(state));
+    let picked = decode_scrub(&encode_scrub(&state)).expect("what was read can be read again");
+    assert_eq!((picked.value, picked.bad), (state, None));
 }

@@ -4,10 +4,12 @@
 //! the last two its checksums are made right, or nothing would ever get past them.
 
 use cairn_base::crc32c;
-use cairn_shard::{
-    FormatError, TRAILER_LEN_BYTES, decode_footer, decode_identity, decode_trailer, encode_footer,
-    encode_identity,
+use cairn_formats::FormatError;
+use cairn_formats::copies::{self, COPY_ALIGN_BYTES};
+use cairn_formats::shard::footer::{
+    TRAILER_LEN_BYTES, decode_footer, decode_trailer, encode_footer,
 };
+use cairn_formats::shard::identity::{decode_identity, encode_identity};
 
 /// Blocks of a shard's file and of its footer.
 const BLOCK_BYTES: usize = 4096;
@@ -16,8 +18,6 @@ const STRIPE_COUNT_OFFSET: usize = 48;
 const CHECKSUM_COUNT_OFFSET: usize = 52;
 const BODY_CRC_OFFSET: usize = 56;
 const TRAILER_CRC_OFFSET: usize = 60;
-/// Length of an identity file.
-const IDENTITY_LEN_BYTES: usize = 4096;
 
 /// Tries one input.
 pub fn run(input: &[u8]) {
@@ -53,8 +53,9 @@ fn footer(file: &[u8]) {
 }
 
 fn identity(file: &[u8]) {
-    if let Ok(identity) = decode_identity(file) {
-        assert_eq!(decode_identity(&encode_identity(&identity)), Ok(identity));
+    if let Ok(picked) = decode_identity(file) {
+        let again = decode_identity(&encode_identity(&picked.value)).expect("an identity");
+        assert_eq!((again.value, again.bad), (picked.value, None));
     }
 }
 
@@ -79,11 +80,11 @@ fn sealed(input: &[u8]) -> Option<Vec<u8>> {
     Some(file)
 }
 
-/// An identity file that begins with `input`.
+/// An identity file each of whose copies begins with `input`.
 fn signed(input: &[u8]) -> Vec<u8> {
-    let mut file = input.to_vec();
-    file.resize(IDENTITY_LEN_BYTES - 4, 0);
-    let crc = crc32c(&file);
-    file.extend_from_slice(&crc.to_le_bytes());
-    file
+    let mut copy = input.to_vec();
+    copy.resize(COPY_ALIGN_BYTES - 4, 0);
+    let crc = crc32c(&copy);
+    copy.extend_from_slice(&crc.to_le_bytes());
+    copies::twice(copy)
 }

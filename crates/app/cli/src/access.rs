@@ -31,11 +31,11 @@ pub fn client(args: &ServerArgs) -> Result<Client, Failure> {
 
 fn ended(ready: &ReadyFile) -> Failure {
     Failure::unreachable(format!(
-        "the server at {} does not run any more: there is no process {} of its user",
+        "the server at {} is no longer running: its user has no process {}",
         ready.admin.url, ready.pid
     ))
     .hint(
-        "start it with `cairn serve --data DIR`; one in a container or on another machine is named with --server URL",
+        "start it with `cairn serve --data DIR`, or name one in a container or on another machine with --server URL",
     )
 }
 

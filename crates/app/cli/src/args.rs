@@ -20,7 +20,7 @@ Exit codes:
   1    failed; of a benchmark also: the result is partial
   2    wrong usage or configuration
   3    the server cannot be reached
-  4    refused: no right to do it, or the state of things forbids it
+  4    refused: no permission, or not possible as things are
   130  a second interrupt ended `cairn serve` before all was on disk, or a benchmark before its files
        were removed";
 
@@ -39,15 +39,15 @@ pub struct Cli {
 pub enum Command {
     /// Start a server
     Serve(Box<ServeArgs>),
-    /// Show how the server, its disks and its volumes are
+    /// Show the state of the server, its disks and its volumes
     Status(ViewArgs),
     /// Disks of the pool
     #[command(subcommand)]
     Disk(DiskCommand),
-    /// Scrub: read everything, repair what is wrong, say what cannot be
+    /// Scrub: read everything, repair what is damaged, list what cannot be repaired
     #[command(subcommand)]
     Scrub(ScrubCommand),
-    /// Volumes: make, show, change, delete
+    /// Volumes: create, show, change, delete
     #[command(subcommand)]
     Volume(VolumeCommand),
     /// Exports: who may mount which volume
@@ -63,10 +63,10 @@ pub enum Command {
     Rm(RmArgs),
     /// Show everything about files on an NFS server
     Stat(StatArgs),
-    /// Benchmarks: four corners, IOzone, IOR, metadata; on a mounted path or an NFS server
+    /// Benchmarks: four corners, IOzone, IOR, metadata, on a mounted path or an NFS server
     #[command(subcommand)]
     Bench(Box<BenchCommand>),
-    /// Plan storage: which design, how big, what it costs, what it delivers, the template for it
+    /// Plan storage: which design, how big, its cost, its performance, a template that deploys it
     Plan(Box<PlanArgs>),
     /// The config file
     #[command(subcommand)]
@@ -83,7 +83,7 @@ pub enum Command {
 pub struct ServeArgs {
     #[command(flatten)]
     pub settings: Settings,
-    /// A TOML file with any of these settings (listen_nfs for --listen-nfs); flags win over it
+    /// A TOML file with any of these settings (listen_nfs for --listen-nfs); flags win
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 }
@@ -115,11 +115,11 @@ pub enum DiskCommand {
     List(ViewArgs),
     /// Take an empty folder into the pool as a new disk
     Add(DiskAddArgs),
-    /// Move everything off a disk to the others, while clients work
+    /// Move everything off a disk while clients work
     Drain(DiskDrainArgs),
     /// Take a disk out of the pool
     Remove(DiskRemoveArgs),
-    /// Put a new disk into the place of one that is there, has failed or is lost
+    /// Replace a disk, whether it works, has failed or is lost
     Replace(DiskReplaceArgs),
 }
 
@@ -127,7 +127,7 @@ pub enum DiskCommand {
 pub struct DiskAddArgs {
     /// The folder, on the server's machine
     pub folder: String,
-    /// Take a folder that was a disk of Cairn's, and delete what is in it
+    /// Accept a folder that was a Cairn disk, and delete its content
     #[arg(long)]
     pub wipe: bool,
     #[command(flatten)]
@@ -136,9 +136,9 @@ pub struct DiskAddArgs {
 
 #[derive(Debug, Args)]
 pub struct DiskDrainArgs {
-    /// The disk: its folder, or its id or the beginning of that
+    /// The disk: its folder, its id, or the first four or more digits of its id
     pub disk: String,
-    /// Stop, and let new data go there again
+    /// Stop draining, and let new data go to the disk again
     #[arg(long)]
     pub cancel: bool,
     #[command(flatten)]
@@ -147,10 +147,10 @@ pub struct DiskDrainArgs {
 
 #[derive(Debug, Args)]
 pub struct DiskRemoveArgs {
-    /// The disk: its folder, or its id or the beginning of that
+    /// The disk: its folder, its id, or the first four or more digits of its id
     pub disk: String,
-    /// Remove it although data is on it; that is rebuilt from the other disks. Refused if they do not
-    /// have it
+    /// Remove it although it has data, which is then rebuilt from the other disks. Refused if they do
+    /// not have all of it
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
@@ -159,11 +159,11 @@ pub struct DiskRemoveArgs {
 
 #[derive(Debug, Args)]
 pub struct DiskReplaceArgs {
-    /// The disk to replace: its folder, or its id or the beginning of that
+    /// The disk to replace: its folder, its id, or the first four or more digits of its id
     pub disk: String,
-    /// The folder of the new disk, on the server's machine; may be that of the lost one
+    /// The folder of the new disk, on the server's machine; may be the folder of the lost disk
     pub folder: String,
-    /// Take a folder that was a disk of Cairn's, and delete what is in it
+    /// Accept a folder that was a Cairn disk, and delete its content
     #[arg(long)]
     pub wipe: bool,
     #[command(flatten)]
@@ -172,23 +172,23 @@ pub struct DiskReplaceArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum ScrubCommand {
-    /// Start a scrub, or go on with the one that was paused; change its rate
+    /// Start a scrub, or continue a paused one; change its rate
     Start(ScrubStartArgs),
-    /// Pause the scrub, also over restarts
+    /// Pause the scrub, also across restarts
     Pause(ViewArgs),
-    /// Show how far the scrub is and what it found
+    /// Show the scrub's progress and what it found
     Status(ViewArgs),
-    /// List the files with data that cannot be read any more
+    /// List the files with data that can no longer be read
     Report(ViewArgs),
 }
 
 #[derive(Debug, Args)]
 pub struct ScrubStartArgs {
-    /// Read at most so much per second in this scrub, such as 50MiB; 0 for no limit [default: `scrub_rate` of the
-    /// config]
+    /// Read at most this much per second in this scrub, such as 50MiB; 0 for no limit [default:
+    /// `scrub_rate` of the config]
     #[arg(long, value_name = "SIZE")]
     pub rate: Option<Size>,
-    /// Begin anew although one is under way
+    /// Start from the beginning, even if a scrub is in progress
     #[arg(long)]
     pub restart: bool,
     #[command(flatten)]
@@ -201,7 +201,7 @@ pub enum VolumeCommand {
     List(ViewArgs),
     /// Show one volume
     Show(VolumeShowArgs),
-    /// Make a volume; it is exported to nobody until `cairn export set`
+    /// Create a volume; nobody may mount it until `cairn export set`
     Create(VolumeCreateArgs),
     /// Change settings of a volume
     Set(VolumeSetArgs),
@@ -220,8 +220,8 @@ pub struct VolumeShowArgs {
 /// Settings of a volume.
 #[derive(Clone, Debug, Args)]
 pub struct VolumeFlags {
-    /// default (what the number of disks allows, up to two lost disks), none, +1n to +4n (survives so many lost
-    /// disks), 2x to 5x (so many copies) [a new volume: default]
+    /// default (what the number of disks allows, up to two lost disks), none, +1n to +4n (survives that many
+    /// lost disks), 2x to 5x (that many copies) [a new volume: default]
     #[arg(long, allow_hyphen_values = true)]
     pub protection: Option<Protection>,
     /// none, or a size such as 500GiB [a new volume: none]
@@ -249,8 +249,8 @@ impl VolumeFlags {
 
 #[derive(Debug, Args)]
 pub struct VolumeCreateArgs {
-    /// The name to give it, which is also the path to mount: 1 to 63 letters, digits, '.', '_'
-    /// or '-', of which the first is a letter or a digit
+    /// The name of the volume, which is also the path to mount: 1 to 63 letters, digits, '.', '_'
+    /// or '-', starting with a letter or a digit
     pub name: VolumeName,
     #[command(flatten)]
     pub flags: VolumeFlags,
@@ -286,9 +286,9 @@ pub struct VolumeDeleteArgs {
 pub enum ExportCommand {
     /// List who may mount which volume
     List(ViewArgs),
-    /// Let clients mount a volume, or change how they may
+    /// Let clients mount a volume, or change their rights
     Set(ExportSetArgs),
-    /// Take the right to mount a volume away from clients
+    /// Stop clients from mounting a volume
     Remove(ExportRemoveArgs),
 }
 
@@ -296,8 +296,8 @@ pub enum ExportCommand {
 pub struct ExportSetArgs {
     /// The name of the volume
     pub volume: VolumeName,
-    /// An address or a network such as 10.0.0.0/8; repeat it for more. Of several that hold a
-    /// client the narrowest counts
+    /// An address or a network such as 10.0.0.0/8; repeat the flag for more. If several
+    /// match a client, the narrowest counts
     #[arg(long, required = true, value_name = "CIDR")]
     pub client: Vec<ClientNet>,
     /// Allow reading only
@@ -326,7 +326,7 @@ pub struct ExportSetArgs {
 pub struct ExportRemoveArgs {
     /// The name of the volume
     pub volume: VolumeName,
-    /// Whose rule to remove; repeat it for more [default: all rules of the volume]
+    /// The client or network whose rule to remove; repeat the flag for more [default: all rules of the volume]
     #[arg(long, value_name = "CIDR")]
     pub client: Vec<ClientNet>,
     #[command(flatten)]
@@ -335,7 +335,7 @@ pub struct ExportRemoveArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Say what is wrong with a config file, if anything is
+    /// Check a config file, and report every mistake with its line
     Check(ConfigCheckArgs),
 }
 
@@ -350,13 +350,13 @@ pub struct ConfigCheckArgs {
 
 #[derive(Debug, Args)]
 pub struct CompletionsArgs {
-    /// The shell; `cairn completions bash > /etc/bash_completion.d/cairn`, for instance
+    /// The shell; for example `cairn completions bash > /etc/bash_completion.d/cairn`
     pub shell: Shell,
 }
 
 #[derive(Debug, Args)]
 pub struct ManArgs {
-    /// Write the pages of all commands to this folder, which is made if it is not there
+    /// Write the pages of all commands to this folder, which is created if it does not exist
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 }

@@ -195,7 +195,7 @@ fn agents(args: &RunArgs) -> Result<Option<Cluster>, Failure> {
         })?;
     let failures = cluster.failures();
     if !failures.is_empty() {
-        note!("cairn: the run goes on without {failures}");
+        note!("cairn: the run continues without {failures}");
     }
     Ok(Some(cluster))
 }
@@ -241,10 +241,10 @@ fn stop_on_signals(control: Control, args: &RunArgs) -> Result<(), Failure> {
             }
             signals += 1;
             if signals > 1 {
-                note!("cairn: files may be left in {RUN_FOLDER} in {target}");
+                note!("cairn: files may remain in {RUN_FOLDER} in {target}");
                 std::process::exit(130);
             }
-            note!("cairn: stopping; the files of the run are removed (once more: leave at once)");
+            note!("cairn: stopping and removing the files of the run (again: stop at once)");
             control.stop();
         }
     };
@@ -272,7 +272,7 @@ impl Out {
             Some(path) if path.is_dir() => (path.to_owned(), None),
             Some(path) if several => {
                 return Err(Failure::usage(format!(
-                    "{} is no folder, and this makes several results; make it first",
+                    "{} is not a folder, and this run makes several results; create the folder first",
                     path.display()
                 )));
             }
@@ -280,7 +280,7 @@ impl Out {
         };
         if !folder.is_dir() {
             return Err(Failure::usage(format!(
-                "there is no folder {}; make it first",
+                "the folder {} does not exist; create it first",
                 folder.display()
             )));
         }

@@ -11,17 +11,17 @@ use crate::exit::Failure;
 
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
-    /// Sequential and random, read and write, over queue depths; the highest counts (as fio is used)
+    /// Sequential and random reads and writes, over queue depths; the best counts (as with fio)
     FourCorners(FourCornersArgs),
-    /// Write and rewrite, read and reread, random read and write by several threads (as IOzone does)
+    /// Write and rewrite, read and reread, random read and write, by several threads (as with IOzone)
     Iozone(IozoneArgs),
-    /// Blocks and segments of many tasks, in a file each or in one for all (as IOR does)
+    /// Blocks and segments of many tasks, in one file each or one for all (as with IOR)
     Ior(IorArgs),
-    /// Create, stat, list, rename and remove files (as mdtest does)
+    /// Create, stat, list, rename and remove files (as with mdtest)
     Metadata(MetadataArgs),
     /// All four with usual settings; a result file for each
     All(AllArgs),
-    /// Do what a coordinator on another machine says
+    /// Generate load for a coordinator on another machine
     Agent(AgentArgs),
     /// Make a page with charts of one or more results
     Report(ReportArgs),
@@ -37,7 +37,7 @@ pub struct RunArgs {
     /// A directory (of a mounted file system, measured by fio), or nfs://HOST[:PORT]/EXPORT
     /// (measured without a mount)
     pub target: Target,
-    /// Let these agents make the load, together: HOST[:PORT], with commas between them
+    /// Let these agents generate the load together: HOST[:PORT], separated by commas
     #[arg(
         long,
         alias = "agents",
@@ -59,7 +59,7 @@ pub struct RunArgs {
     /// A name for the target in charts [default: the target]
     #[arg(long, value_name = "TEXT")]
     pub label: Option<String>,
-    /// Leave the files of the run (TARGET/cairn-bench) where they are
+    /// Keep the files of the run (TARGET/cairn-bench)
     #[arg(long)]
     pub keep: bool,
     /// Run in a directory that is not empty
@@ -68,13 +68,13 @@ pub struct RunArgs {
     /// Do not drop caches before reads
     #[arg(long)]
     pub keep_caches: bool,
-    /// How much of the data compresses away
+    /// Percentage of the data that compresses away
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub compressible: u8,
-    /// How much of the data is a copy of other data
+    /// Percentage of the data that is a copy of other data
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub dedupe: u8,
-    /// Makes data and random places the same in each run [default: random]
+    /// The same seed gives the same data and the same random places [default: random]
     #[arg(long, value_name = "NUMBER")]
     pub seed: Option<u64>,
     /// Print the result as JSON
@@ -95,7 +95,7 @@ pub struct FourCornersArgs {
     /// How long each depth of each corner is measured
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub runtime: Duration,
-    /// How long each runs before it is measured
+    /// How long each depth runs before it is measured
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     pub ramp: Duration,
     /// Requests in flight of each worker
@@ -175,7 +175,7 @@ pub struct IorArgs {
     /// Bytes of a request
     #[arg(long, short = 't', value_name = "SIZE", default_value = "1MiB", value_parser = parse_size)]
     pub transfer: u64,
-    /// What each task has in a segment
+    /// Bytes of each task in a segment
     #[arg(long, short = 'b', value_name = "SIZE", default_value = "1MiB", value_parser = parse_size)]
     pub block: u64,
     /// Segments
@@ -190,19 +190,19 @@ pub struct IorArgs {
     /// Only write
     #[arg(long, short = 'w', conflicts_with = "read_only")]
     pub write_only: bool,
-    /// Only read (what is read is written before, untimed)
+    /// Only read (the files are written first, untimed)
     #[arg(long, short = 'r')]
     pub read_only: bool,
-    /// Requests at random places
+    /// Send requests to random places
     #[arg(long, short = 'z')]
     pub random: bool,
-    /// Let tasks read what they wrote themselves, not what the next client (or task) did
+    /// Let tasks read what they wrote themselves, not what the next client (or task) wrote
     #[arg(long)]
     pub no_reorder: bool,
     /// Time writes with their fsync
     #[arg(long, short = 'e')]
     pub fsync: bool,
-    /// How often all is done, with new files each time
+    /// Repetitions, with new files each time
     #[arg(long, short = 'i', value_name = "COUNT", default_value_t = 1)]
     pub iterations: u32,
     /// Bypass the client's cache (O_DIRECT on a path)
@@ -246,7 +246,7 @@ pub struct MetadataArgs {
     /// All workers in one directory instead of one each
     #[arg(long)]
     pub one_directory: bool,
-    /// How often all is done
+    /// Repetitions
     #[arg(long, short = 'i', value_name = "COUNT", default_value_t = 1)]
     pub iterations: u32,
     /// Calls in flight of each worker
@@ -279,7 +279,7 @@ pub struct AllArgs {
     /// How long each depth of each of the four corners is measured
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     pub runtime: Duration,
-    /// How long each runs before it is measured
+    /// How long each depth runs before it is measured
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
     pub ramp: Duration,
     /// Requests in flight of each worker in the four corners
@@ -355,10 +355,10 @@ impl AllArgs {
 
 #[derive(Clone, Debug, Args)]
 pub struct AgentArgs {
-    /// Where to answer; agents do what anybody with the token says, unencrypted, so not where strangers are
+    /// Where to listen; an agent obeys anybody with the token, unencrypted, so keep strangers away
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7117")]
     pub listen: std::net::SocketAddr,
-    /// File with a token of 16 to 256 characters, the same on all machines
+    /// File with a token of 16 to 256 characters, the same one on all machines
     #[arg(long, value_name = "PATH", env = "CAIRN_BENCH_TOKEN_FILE")]
     pub token_file: PathBuf,
 }

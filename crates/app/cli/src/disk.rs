@@ -54,24 +54,26 @@ pub fn drain(args: &DiskDrainArgs) -> Result<(), Failure> {
 fn drain_text(disk: &DiskView, draining: bool) -> String {
     let label = &disk.label;
     match (draining, disk.state) {
-        (true, DiskState::Drained) => format!("nothing is on {label}: `cairn disk remove` it"),
+        (true, DiskState::Drained) => {
+            format!("{label} is empty; take it out with `cairn disk remove`")
+        }
         (true, DiskState::Missing | DiskState::Failed) if disk.shards == 0 => format!(
-            "no shards of the volumes that are served are on {label}, which is {}: `cairn disk remove` it",
+            "{label}, which is {}, has no shards of the volumes being served; take it out with `cairn disk remove`",
             disk.state
         ),
         (true, DiskState::Ok | DiskState::Draining) if disk.shards == 0 => format!(
-            "{label} is drained when its metadata is elsewhere and all volumes are served; `cairn disk list` shows it"
+            "{label} counts as drained once its metadata has moved and all volumes are being served; see `cairn disk list`"
         ),
         (true, DiskState::Missing | DiskState::Failed) => format!(
-            "{} shards of {label}, which is {}, are rebuilt on others; `cairn disk list` shows how far that is",
+            "{} shards of {label}, which is {}, are being rebuilt on other disks; `cairn disk list` shows the progress",
             disk.shards, disk.state
         ),
         (true, DiskState::Ok | DiskState::Draining) => format!(
-            "{} shards are moved off {label}; `cairn disk list` shows how far that is",
+            "{} shards are being moved off {label}; `cairn disk list` shows the progress",
             disk.shards
         ),
         (false, DiskState::Missing | DiskState::Failed) => format!(
-            "{label} is drained no more; it is {}, so it takes nothing before it works again",
+            "{label} is no longer draining; it is {}, so it takes no data until it works again",
             disk.state
         ),
         (false, DiskState::Ok | DiskState::Draining | DiskState::Drained) => {
@@ -87,7 +89,7 @@ pub fn remove(args: &DiskRemoveArgs) -> Result<(), Failure> {
     if args.view.json {
         return print::json(&serde_json::json!({ "removed": id }));
     }
-    print::text(&format!("{} is no disk of the pool any more", args.disk))
+    print::text(&format!("{} has left the pool", args.disk))
 }
 
 pub fn replace(args: &DiskReplaceArgs) -> Result<(), Failure> {
@@ -97,7 +99,7 @@ pub fn replace(args: &DiskReplaceArgs) -> Result<(), Failure> {
     let disk = client.disk_replace(&id, &by)?;
     shown(&disk, args.view.json, |disk| {
         format!(
-            "{} takes the place of {}, which leaves when all it held is elsewhere; `cairn disk list` shows how far that is",
+            "{} replaces {}, which leaves once everything on it is elsewhere; `cairn disk list` shows the progress",
             disk.label, args.disk
         )
     })
@@ -129,8 +131,8 @@ fn find(client: &Client, words: &str) -> Result<String, Failure> {
         [] => Err(Failure::failed(format!("there is no disk \"{words}\""))
             .hint("`cairn disk list` shows all disks")),
         _ => Err(
-            Failure::usage(format!("\"{words}\" means more than one disk"))
-                .hint("give more of its id; `cairn disk list --json` shows all of it"),
+            Failure::usage(format!("\"{words}\" matches more than one disk"))
+                .hint("give more digits of its id; `cairn disk list --json` shows them all"),
         ),
     }
 }
@@ -173,7 +175,7 @@ fn rebuild_text(rebuild: &RebuildView) -> Option<String> {
     }
     if rebuild.lost_bytes > 0 {
         lines.push(format!(
-            "LOST      {} of shards could not be had from anywhere; `cairn scrub start` finds the files",
+            "LOST      {} of shards could not be recovered; `cairn scrub start` finds the files",
             format_size(rebuild.lost_bytes)
         ));
     }
@@ -221,20 +223,15 @@ mod tests {
     #[test]
     fn what_is_said_of_a_drain_is_what_was_asked() {
         let cases = [
-            (true, DiskState::Draining, 7, "7 shards are moved off"),
-            (
-                true,
-                DiskState::Draining,
-                0,
-                "when its metadata is elsewhere",
-            ),
-            (true, DiskState::Drained, 0, "`cairn disk remove` it"),
-            (true, DiskState::Failed, 7, "is FAILED, are rebuilt"),
-            (true, DiskState::Missing, 7, "is MISSING, are rebuilt"),
-            (true, DiskState::Missing, 0, "`cairn disk remove` it"),
+            (true, DiskState::Draining, 7, "7 shards are being moved off"),
+            (true, DiskState::Draining, 0, "once its metadata has moved"),
+            (true, DiskState::Drained, 0, "with `cairn disk remove`"),
+            (true, DiskState::Failed, 7, "is FAILED, are being rebuilt"),
+            (true, DiskState::Missing, 7, "is MISSING, are being rebuilt"),
+            (true, DiskState::Missing, 0, "with `cairn disk remove`"),
             (false, DiskState::Ok, 7, "takes new data again"),
-            (false, DiskState::Failed, 7, "drained no more"),
-            (false, DiskState::Missing, 0, "drained no more"),
+            (false, DiskState::Failed, 7, "no longer draining"),
+            (false, DiskState::Missing, 0, "no longer draining"),
         ];
         for (draining, state, shards, want) in cases {
             let disk = DiskView {

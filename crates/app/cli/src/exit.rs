@@ -71,7 +71,7 @@ impl From<ClientError> for Failure {
         let message = error.to_string();
         match error {
             ClientError::Unreachable { .. } => Self::new(FailureKind::Unreachable, message).hint(
-                "is the server running? Start it with `cairn serve --data DIR`, or name it with --server URL",
+                "is the server running? Start it with `cairn serve --data DIR`, or name another with --server URL",
             ),
             ClientError::NotUnderstood { .. } => Self::new(FailureKind::Unreachable, message)
                 .hint("check --server: it is the admin address, not the NFS address"),

@@ -128,7 +128,7 @@ fn show(
         Output::Json => print::text(&json(value)?),
         Output::Markdown => print::text(&markdown()),
         Output::Html => Err(usage(
-            "a page is made of rankings only: use --output table, json or markdown",
+            "only a ranking can become a page: use --output table, json or markdown",
         )),
     }
 }
@@ -282,7 +282,7 @@ fn validated(catalog: &Catalog, args: &OutputArgs) -> Result<(), Failure> {
         Ok(())
     } else {
         Err(Failure::failed(
-            "the model misses what was published by more than it may",
+            "the model misses published figures by more than it may",
         ))
     }
 }

@@ -33,17 +33,17 @@ pub struct PlanArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum PlanCommand {
-    /// Hold a configuration against every rule of its design; name the nearest that passes
+    /// Check a configuration against every rule of its design; name the nearest that passes
     Check(CheckArgs),
     /// Print the model: each rule in words, as a formula, with its source
     Explain(ExplainArgs),
-    /// Two designs side by side
+    /// Compare two designs
     Compare(CompareArgs),
-    /// A design and what a change makes of it
+    /// Compare a design with a changed one
     Whatif(WhatifArgs),
-    /// What the model predicts beside what was published
+    /// Compare the model's predictions with published figures
     Validate(OutputArgs),
-    /// Price lists: what is known, or make one from an offer file
+    /// Price lists: show them, or make one from an offer file
     #[command(subcommand)]
     Prices(PricesCommand),
     /// Write the template that deploys a design
@@ -61,7 +61,7 @@ pub enum Output {
 
 #[derive(Debug, Args)]
 pub struct PriceArgs {
-    /// Put this price list over the embedded one
+    /// Let this price list override the embedded one
     #[arg(long = "prices", value_name = "FILE", global = true)]
     pub prices: Option<PathBuf>,
 }
@@ -83,7 +83,7 @@ pub struct GoalArgs {
     /// How many clients use it
     #[arg(long, value_name = "NUMBER")]
     pub clients: Option<u32>,
-    /// How clients reach it, with commas between; any if left out
+    /// Protocols of the clients, separated by commas; any if left out
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub protocols: Vec<ProtocolName>,
     /// Failures of disks, volumes or nodes that must lose nothing
@@ -95,19 +95,19 @@ pub struct GoalArgs {
     /// At most this, such as 5000USD/month
     #[arg(long, value_name = "USD", value_parser = Usd::parse_per_month, allow_hyphen_values = true)]
     pub budget: Option<Usd>,
-    /// Share of the data that is read often, such as 20%: if caches hold it, they count
+    /// Share of the data that is read often, such as 20%; if a cache holds it, the cache's rate counts
     #[arg(long, value_name = "PERCENT", value_parser = parse_share, allow_hyphen_values = true)]
     pub hot: Option<f64>,
     /// How much the data grows, such as 30%/year: the design holds it to the end of --years
     #[arg(long, value_name = "PERCENT/year", value_parser = parse_growth, allow_hyphen_values = true)]
     pub growth: Option<f64>,
-    /// How far ahead
+    /// How many years ahead
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     pub years: u32,
-    /// What it is for
+    /// What the storage is for
     #[arg(long, value_enum, default_value_t, value_name = "KIND")]
     pub workload: WorkloadName,
-    /// Rank designs that need what Cairn does not have yet with the others
+    /// Rank designs that Cairn cannot run yet among the others
     #[arg(long)]
     pub include_planned: bool,
 }
@@ -193,7 +193,7 @@ pub struct CheckArgs {
 
 #[derive(Debug, Args)]
 pub struct ExplainArgs {
-    /// Only rules of these names, or whose names begin so, such as ebs
+    /// Only rules with these names, or whose names start with them, such as ebs
     pub rules: Vec<String>,
     #[command(flatten)]
     pub output: OutputArgs,
@@ -218,7 +218,7 @@ pub struct WhatifArgs {
     /// The design of a saved plan
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub rank: usize,
-    /// So many nodes, servers or systems more, or fewer: +1, -1
+    /// Add or take away nodes, servers or systems: +1, -1
     #[arg(long, value_name = "+N", allow_hyphen_values = true)]
     pub nodes: Option<i32>,
     /// Another instance type
@@ -245,7 +245,7 @@ pub struct WhatifArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum PricesCommand {
-    /// Regions, dates and sources of the prices that are known
+    /// Show the known regions, with dates and sources of their prices
     List(OutputArgs),
     /// Make a price list from an offer file of the price list API (AmazonEC2, JSON or CSV)
     Update(PricesUpdateArgs),
@@ -256,7 +256,7 @@ pub struct PricesUpdateArgs {
     /// A file, or an http(s) address
     #[arg(long, value_name = "FILE|URL")]
     pub from: String,
-    /// The region whose prices are taken
+    /// The region whose prices to take
     #[arg(long, value_name = "NAME", default_value = REGION_DEFAULT)]
     pub region: String,
     /// The price list to write, for --prices
@@ -287,7 +287,7 @@ pub struct DeployArgs {
     /// cloudformation, cloudformation-json, terraform or cloud-init
     #[arg(long, value_name = "FORMAT", default_value = "cloudformation")]
     pub format: TemplateFormat,
-    /// Also what this version of Cairn cannot run yet
+    /// Also write templates of designs that this version of Cairn cannot run yet
     #[arg(long)]
     pub planned: bool,
     /// What clients use
@@ -304,13 +304,13 @@ pub struct DeployArgs {
     /// cloud-init: name of the machine
     #[arg(long, value_name = "TEXT", default_value = "cairn")]
     pub name: String,
-    /// cloud-init: who administrates it
+    /// cloud-init: the administrator's user name
     #[arg(long, value_name = "TEXT", default_value = "admin")]
     pub user: String,
-    /// cloud-init: networks that may mount, with commas between
+    /// cloud-init: networks that may mount, separated by commas
     #[arg(long, value_name = "NET", value_delimiter = ',')]
     pub client_networks: Vec<String>,
-    /// cloud-init: where the administrator mounts and is root
+    /// cloud-init: from where the administrator logs in, and mounts as root
     #[arg(long, value_name = "ADDRESS")]
     pub login: Option<String>,
     /// cloud-init: an archive of what `make install PREFIX=/usr` installs
@@ -322,7 +322,7 @@ pub struct DeployArgs {
     /// cloud-init: a repository to build from
     #[arg(long, value_name = "URL", conflicts_with = "package_url")]
     pub source_url: Option<String>,
-    /// cloud-init: what of the repository
+    /// cloud-init: the branch, tag or commit to build
     #[arg(long, value_name = "REF", default_value = "main")]
     pub source_reference: String,
 }

@@ -45,7 +45,7 @@ fn shown(scrub: &ScrubView, view: &ViewArgs) -> Result<(), Failure> {
 
 fn scrub_text(scrub: &ScrubView) -> String {
     if scrub.stage == ScrubStage::Never {
-        return "no scrub was started yet: `cairn scrub start`".to_owned();
+        return "no scrub has run yet: `cairn scrub start`".to_owned();
     }
     let percent = (u128::from(scrub.done_bytes) * 100)
         .checked_div(u128::from(scrub.total_bytes))
@@ -79,15 +79,12 @@ fn scrub_text(scrub: &ScrubView) -> String {
     ];
     if scrub.shards_away > 0 {
         lines.push(format!(
-            "away      {} shards on disks that are not there were not checked",
+            "away      {} shards on missing disks were not checked",
             scrub.shards_away
         ));
     }
     if scrub.errors > 0 {
-        lines.push(format!(
-            "errors    {}; the server's log says more",
-            scrub.errors
-        ));
+        lines.push(format!("errors    {}; see the server's log", scrub.errors));
     }
     if scrub.damaged > 0 {
         lines.push(format!(
@@ -108,7 +105,7 @@ fn report_text(report: &ScrubReport) -> String {
     ];
     if report.damaged.is_empty() {
         let text = match report.scrub.stage {
-            ScrubStage::Never => "no scrub was started yet: `cairn scrub start`",
+            ScrubStage::Never => "no scrub has run yet: `cairn scrub start`",
             ScrubStage::Running | ScrubStage::Paused => "no damaged files so far",
             ScrubStage::Done => "no damaged files",
         };

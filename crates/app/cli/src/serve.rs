@@ -83,7 +83,7 @@ pub fn config_check(args: &ConfigCheckArgs) -> Result<(), Failure> {
         return Ok(());
     }
     let note = if without_data {
-        "; it names no data folder, so `cairn serve` needs --data"
+        "; it names no data folder, so `cairn serve` also needs --data"
     } else {
         ""
     };
@@ -143,7 +143,7 @@ fn read_file(path: &Path) -> Result<Result<Settings, ConfigError>, Failure> {
         .map_err(failed)?;
     if content.len() as u64 > CONFIG_FILE_LEN_BYTES_MAX {
         return Err(Failure::usage(format!(
-            "the config file {} has more than {CONFIG_FILE_LEN_BYTES_MAX} bytes; that is none of ours",
+            "the config file {} has more than {CONFIG_FILE_LEN_BYTES_MAX} bytes: no config file is that large",
             path.display()
         )));
     }
@@ -187,7 +187,7 @@ fn check_ready_file(config: &Config) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::usage(format!(
-        "the ready file {}: there is no folder {}; make it first",
+        "the ready file {}: the folder {} does not exist; create it first",
         path.display(),
         folder.display()
     )))
@@ -284,7 +284,7 @@ fn banner(node: &Node, ready: &ReadyFile, config_file: Option<&Path>) -> String 
         None => "  config      none (flags only); --config FILE reads one".to_owned(),
     });
     lines.push(format!(
-        "  stop        Ctrl-C, or kill {} (waits until all is on disk)",
+        "  stop        Ctrl-C, or kill {} (waits until everything is on disk)",
         ready.pid
     ));
     lines.push(String::new());

@@ -22,7 +22,7 @@ fn status_text(status: &Status) -> String {
         format!("health    {}", status.health),
         format!("pool      {}  ({})", status.summary, status.pool.id),
         format!(
-            "space     {} free of {}, {} kept back for deleting and rebuilding",
+            "space     {} free of {}, {} reserved for deleting and rebuilding",
             format_size(status.pool.free_bytes),
             format_size(status.pool.total_bytes),
             format_size(status.pool.reserve_bytes)

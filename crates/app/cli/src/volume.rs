@@ -34,7 +34,7 @@ pub fn create(args: &VolumeCreateArgs) -> Result<(), Failure> {
         return print::json(&volume);
     }
     print::text(&format!(
-        "volume {} made: {}\nit is exported to nobody yet: cairn export set {} --client CIDR",
+        "volume {} created: {}\nnobody may mount it yet: cairn export set {} --client CIDR",
         volume.name, volume.layout, volume.name
     ))
 }
@@ -42,8 +42,8 @@ pub fn create(args: &VolumeCreateArgs) -> Result<(), Failure> {
 pub fn set(args: &VolumeSetArgs) -> Result<(), Failure> {
     let change = args.flags.change();
     if change == VolumeChange::default() {
-        return Err(Failure::usage("nothing to change is given")
-            .hint("see `cairn volume set --help` for what can be changed"));
+        return Err(Failure::usage("no setting to change is given")
+            .hint("`cairn volume set --help` lists the settings"));
     }
     let volume = access::client(&args.view.server)?.volume_set(&args.name, &change)?;
     shown(&volume, args.view.json)
@@ -66,12 +66,12 @@ fn ask_for_name(volume: &VolumeView) -> Result<(), Failure> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
         return Err(Failure::usage(
-            "deleting a volume asks for its name, and there is no terminal",
+            "deleting a volume asks for its name, but there is no terminal",
         )
         .hint("add --yes to delete without being asked"));
     }
     eprint!(
-        "This deletes {} with {} in {} inodes for ever.\nType its name to go on: ",
+        "This deletes {} with {} in {} inodes for good.\nType its name to continue: ",
         volume.name,
         format_size(volume.used_bytes),
         volume.inodes
@@ -87,7 +87,7 @@ fn ask_for_name(volume: &VolumeView) -> Result<(), Failure> {
         Ok(())
     } else {
         Err(Failure::refused(
-            "that is not its name; nothing was deleted",
+            "that is not the name of the volume; nothing was deleted",
         ))
     }
 }

@@ -269,7 +269,7 @@ mod tests {
                 "threads = 0\nmemory_limit = \"1MiB\"\nthread = 1",
                 &[
                     "line 1: threads: 0 is not between 1 and 256",
-                    "line 2: memory_limit: 1 MiB is too little; the least is 256 MiB",
+                    "line 2: memory_limit: 1 MiB is too little; the minimum is 256 MiB",
                     "line 3: unknown key \"thread\"; did you mean \"threads\"?",
                 ],
             ),

@@ -7,17 +7,13 @@
 
 #![forbid(unsafe_code)]
 
-mod export;
 mod file;
 mod memory;
 mod problem;
 mod server;
-mod volume;
-mod words;
 
-pub use export::{
-    ANONYMOUS_ID_DEFAULT, Access, CLIENTS_PER_EXPORT_MAX, ClientNet, ExportRule, Squash,
-};
+pub use cairn_base::words::WordError;
+pub use cairn_formats::settings::*;
 pub use file::{CONFIG_FILE_LEN_BYTES_MAX, parse_file};
 pub use memory::{MEMORY_LIMIT_BYTES_DEFAULT, MEMORY_LIMIT_BYTES_MIN, MemoryBudget};
 pub use problem::{ConfigError, Problem, nearest};
@@ -25,8 +21,3 @@ pub use server::{
     Config, DATA_FOLDERS_MAX, DiskIo, LISTEN_ADMIN_DEFAULT, LISTEN_NFS_DEFAULT, LogFormat,
     Settings, Size, THREADS_MAX,
 };
-pub use volume::{
-    AccessPattern, Compression, Protection, SizeLimit, VOLUME_NAME_LEN_BYTES_MAX, VolumeName,
-    VolumeSettings,
-};
-pub use words::WordError;

@@ -11,13 +11,13 @@ use cairn_base::units::{SizeError, format_size, parse_size};
 
 use crate::memory::{MEMORY_LIMIT_BYTES_DEFAULT, MEMORY_LIMIT_BYTES_MIN};
 use crate::problem::{ConfigError, Problem};
-use crate::words::{serde_as_word, word_enum};
+use cairn_base::words::{serde_as_word, word_enum};
 
 /// 2049 is NFS's own port, and no privileged one, so every user can start a server on it.
 pub const LISTEN_NFS_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 2049);
 pub const LISTEN_ADMIN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8049);
 /// Most disks of one process.
-pub const DATA_FOLDERS_MAX: usize = 64;
+pub const DATA_FOLDERS_MAX: usize = cairn_formats::pool_file::DISKS_MAX;
 /// Space of each disk that is written ahead, unless told otherwise. None: through NFS no gain was seen on
 /// a disk whose first write is as fast as the next.
 pub const DISK_SPARE_BYTES_DEFAULT: u64 = 0;
@@ -78,7 +78,7 @@ serde_as_word!(Size);
 /// config file (`listen_nfs`); what is not given is `None` or empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct Settings {
-    /// A folder that is one disk of the pool and one failure domain; repeat it for each disk
+    /// A folder that is one disk of the pool and one failure domain; repeat the flag for each disk
     #[arg(long, value_name = "DIR")]
     pub data: Vec<PathBuf>,
     /// Address and port for NFS clients; port 0 picks a free one [default: 127.0.0.1:2049]
@@ -87,14 +87,14 @@ pub struct Settings {
     /// Address and port of the admin REST API; port 0 picks a free one [default: 127.0.0.1:8049]
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     pub listen_admin: Option<SocketAddr>,
-    /// Also serve the port mapper on port 111, so that clients need no port options [default: where
+    /// Also serve the port mapper on port 111, so that clients need no port options [default: if
     /// the port is free and may be bound]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub rpcbind: Option<bool>,
-    /// Write a JSON file with the addresses once the server serves; its folder must be there
+    /// Write a JSON file with the addresses once the server is ready; its folder must exist
     #[arg(long, value_name = "PATH")]
     pub ready_file: Option<PathBuf>,
-    /// The file that holds the admin token; made if it is not there [default: admin-token in each
+    /// The file that holds the admin token; created if it does not exist [default: admin-token in each
     /// data folder]
     #[arg(long, value_name = "PATH")]
     pub token_file: Option<PathBuf>,
@@ -113,22 +113,22 @@ pub struct Settings {
     /// Use no more than this of each disk [default: all of it]
     #[arg(long, value_name = "SIZE")]
     pub disk_size_limit: Option<Size>,
-    /// Space of each disk that is written ahead in idle moments, so that new data is written faster;
-    /// it counts as free, and is given back when it gets short. In files of 64MiB, at most 64 of them; 0 for none
+    /// Space on each disk to write ahead in idle moments, so that new data is written faster. It counts
+    /// as free, and is given back when space runs short. In files of 64MiB, at most 64 of them; 0 for none
     /// [default: 0]
     #[arg(long, value_name = "SIZE")]
     pub disk_spare: Option<Size>,
     /// auto, uring or threads [default: auto]
     #[arg(long, value_name = "KIND")]
     pub disk_io: Option<DiskIo>,
-    /// Most bytes per second that a scrub reads; 0 for no limit but what clients leave [default: 50MiB]
+    /// Most bytes per second that a scrub reads; 0 for whatever clients leave [default: 50MiB]
     #[arg(long, value_name = "SIZE")]
     pub scrub_rate: Option<Size>,
-    /// Most bytes per second that are moved or rebuilt when a disk leaves or is lost; 0 for no limit but what
+    /// Most bytes per second that are moved or rebuilt when a disk is drained or lost; 0 for whatever
     /// clients leave [default: 0]
     #[arg(long, value_name = "SIZE")]
     pub rebuild_rate: Option<Size>,
-    /// Seconds that a lost disk is waited for before its data is rebuilt on others [default: 600]
+    /// Seconds to wait for a lost disk before its data is rebuilt on others [default: 600]
     #[arg(long, value_name = "SECONDS")]
     pub rebuild_delay: Option<u64>,
     /// Seconds without an answer after which a disk counts as hanging: in the config file only.
@@ -155,7 +155,7 @@ pub(crate) fn check_memory_limit(limit: Size) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{limit} is too little; the least is {}",
+        "{limit} is too little; the minimum is {}",
         format_size(MEMORY_LIMIT_BYTES_MIN)
     ))
 }

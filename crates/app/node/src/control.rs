@@ -17,9 +17,9 @@ use cairn_segment::DiskStatus;
 
 use crate::convert;
 use crate::node::{ChangeFailure, Inner, VolumeService};
+use cairn_formats::pool_file::{ChangeError, PoolState, PoolVolume};
 use cairn_pool::health::{Judgement, Observed, judge};
 use cairn_pool::policy::protection;
-use cairn_pool::state::{ChangeError, PoolState, PoolVolume};
 
 pub struct Controller {
     pub inner: Arc<Inner>,
@@ -100,8 +100,11 @@ impl Control for Controller {
     fn scrub_report(&self) -> Answer<'_, ScrubReport> {
         Box::pin(async {
             let inner = Arc::clone(&self.inner);
-            // Names are found by a pass over all of them, which would hold up a thread of the server.
-            let report = tokio::task::spawn_blocking(move || inner.scrub_report()).await;
+            // Names are found by a pass over all of them. It yields, but its reads of the metadata may wait for a
+            // disk, and a thread of the server must not.
+            let runtime = tokio::runtime::Handle::current();
+            let report = move || runtime.block_on(inner.scrub_report());
+            let report = tokio::task::spawn_blocking(report).await;
             report.map_err(|error| ControlError::new(ErrorKind::Internal, error.to_string()))
         })
     }

@@ -3,7 +3,7 @@
 use cairn_admin::api::RebuildView;
 use cairn_config::{Access, ExportRule, Squash};
 use cairn_erasure::Code;
-use cairn_nfs::ClientRule;
+use cairn_exports::ClientRule;
 use cairn_pool::health::Health;
 use cairn_pool::rebuild::RebuildStatus;
 
@@ -15,9 +15,9 @@ pub fn client_rule(rule: &ExportRule) -> ClientRule {
             Access::ReadWrite => false,
         },
         squash: match rule.squash {
-            Squash::Root => cairn_nfs::Squash::Root,
-            Squash::All => cairn_nfs::Squash::All,
-            Squash::None => cairn_nfs::Squash::None,
+            Squash::Root => cairn_exports::Squash::Root,
+            Squash::All => cairn_exports::Squash::All,
+            Squash::None => cairn_exports::Squash::None,
         },
         anonymous_uid: rule.anonymous_uid,
         anonymous_gid: rule.anonymous_gid,

@@ -15,7 +15,7 @@ use cairn_base::env::Env;
 use futures_util::future::{Either, select};
 
 use crate::node::Inner;
-use cairn_pool::state::PoolState;
+use cairn_formats::pool_file::PoolState;
 
 /// How often work that may take very long looks whether the node stops.
 const STOP_LOOK_INTERVAL: Duration = Duration::from_secs(1);

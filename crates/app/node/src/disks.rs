@@ -11,9 +11,9 @@ use cairn_base::DiskId;
 use cairn_base::disk::Disk;
 use cairn_base::env::Env;
 use cairn_config::Config;
+use cairn_formats::pool_file::Stage;
 use cairn_pool::assemble::{Content, Found, Plan, plan};
 use cairn_pool::open::{Member, OpenSettings, Opened, form, new_state, open_members};
-use cairn_pool::state::Stage;
 use cairn_segment::SegmentSettings;
 use cairn_shard::ShardSettings;
 use futures_util::future::try_join_all;
@@ -211,7 +211,8 @@ mod tests {
     use cairn_base::PoolId;
     use cairn_pool::truth;
 
-    use crate::folder::tests::{example, member};
+    use crate::folder::tests::member;
+    use cairn_formats::testing::example_pool as example;
 
     #[tokio::test]
     async fn disks_that_only_an_added_disk_knows_of_are_found() {

@@ -368,39 +368,14 @@ pub fn open_disk(path: &Path, config: &Config) -> Result<Arc<dyn Disk>, NodeErro
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use cairn_base::{PoolId, Timestamp, VolumeId};
-    use cairn_config::{ExportRule, VolumeSettings};
-    use cairn_pool::PoolState;
-    use cairn_pool::state::{HandleKey, PoolDisk, PoolVolume, Stage};
+    use cairn_base::{PoolId, Timestamp};
+    use cairn_formats::testing::example_pool as example;
     use cairn_shard::ShardSettings;
 
     use super::*;
 
     fn real(path: &Path) -> Arc<dyn Disk> {
         RealDisk::open(path, DiskSettings::default()).unwrap()
-    }
-
-    pub fn example(disk_count: u128) -> PoolState {
-        let created = Timestamp::new(1_700_000_000, 5);
-        let disk = |id| PoolDisk::new(DiskId(id), format!("/data/{id}"), created);
-        PoolState {
-            pool: PoolId(77),
-            version: 3,
-            created,
-            stage: Stage::InUse,
-            disks: (1..=disk_count).map(disk).collect(),
-            left: Vec::new(),
-            volumes: vec![PoolVolume {
-                id: VolumeId(1),
-                name: "main".parse().unwrap(),
-                settings: VolumeSettings::default(),
-                created,
-                exports: ExportRule::this_machine(),
-            }],
-            deleted: Vec::new(),
-            volume_next: VolumeId(2),
-            handle_key: HandleKey(u128::MAX - 1),
-        }
     }
 
     pub async fn member(path: &Path, id: u128) -> Arc<ShardDisk> {

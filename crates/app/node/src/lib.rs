@@ -20,12 +20,9 @@ mod node;
 pub mod ready;
 mod running;
 mod scrub;
-mod scrub_file;
 mod spares;
 pub mod token;
 
-pub use cairn_pool::{
-    AssembleError, POOL_FILE_LEN_BYTES_MAX, PoolFileError, PoolState, decode_pool, encode_pool,
-};
+pub use cairn_pool::AssembleError;
 pub use error::{NodeError, NodeErrorKind};
 pub use running::Node;

@@ -15,11 +15,12 @@ use cairn_base::VolumeId;
 use cairn_base::disk::Disk;
 use cairn_base::env::Env;
 use cairn_config::{Config, ExportRule, MemoryBudget, VolumeName, VolumeSettings};
+use cairn_exports::{Export, Exports, FailedVolume, Volume};
+use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume, Stage};
 use cairn_fs::{DirtyBudget, FsSettings};
+use cairn_meta::settings::state_files_max;
 use cairn_meta::{MetaCache, MetaSettings};
-use cairn_nfs::{Export, Exports, FailedVolume, Volume};
 use cairn_pool::policy::policy;
-use cairn_pool::state::{PoolDisk, PoolState, PoolVolume, Stage};
 use cairn_pool::truth::PoolFiles;
 use cairn_pool::{Host, Pool, PoolSettings, VolumeTotals};
 use cairn_segment::{Pace, SegmentSettings};
@@ -31,7 +32,7 @@ pub use cairn_pool::{ChangeFailure, VolumeService};
 
 use crate::announce::Announced;
 use crate::convert;
-use crate::disks::{PoolDisks, shard_settings};
+use crate::disks::{PoolDisks, descriptors_max, shard_settings};
 use crate::error::NodeError;
 use crate::members::FolderWork;
 use crate::metrics::{Observed, VolumeNumbers};
@@ -98,6 +99,7 @@ impl Host for NodeHost {
         let buffer = buffers / (WRITE_BUFFERS_PER_VOLUME * count.max(1) as u64);
         let buffer = buffer.clamp(WRITE_BUFFER_BYTES_MIN, WRITE_BUFFER_BYTES_MAX);
         meta.write_buffer_bytes = usize::try_from(buffer).unwrap_or(usize::MAX);
+        meta.open_files_max = state_files_max(descriptors_max(), count);
         meta
     }
 

@@ -12,8 +12,10 @@ use cairn_admin::api::{AdminView, NfsReady, NfsView, ReadyFile, Status};
 use cairn_admin::{AdminServer, AdminSettings};
 use cairn_base::real;
 use cairn_config::Config;
-use cairn_nfs::{HandleKey, Listeners, NfsServer};
+use cairn_exports::HandleKey;
+use cairn_nfs3::{Nfs3, Nfs3Settings};
 use cairn_pool::{Pool, watch};
+use cairn_rpc_server::{Listeners, RpcServer, ServeError, ServerSettings};
 use prometheus::process_collector::ProcessCollector;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
@@ -50,7 +52,7 @@ pub struct Node {
 struct Started {
     inner: Arc<Inner>,
     controller: Arc<Controller>,
-    nfs: cairn_nfs::Running,
+    nfs: cairn_rpc_server::Running,
     nfs_address: SocketAddr,
     admin_stop: oneshot::Sender<()>,
     admin: JoinHandle<()>,
@@ -293,20 +295,29 @@ fn start_nfs(
     nfs: TcpListener,
     rpcbind: Vec<TcpListener>,
     rpcbind_udp: Vec<UdpSocket>,
-) -> Result<cairn_nfs::Running, NodeError> {
-    let handle_key = inner.pool.state().handle_key.0.to_be_bytes();
-    let mut settings = cairn_nfs::Settings::new(HandleKey::new(&handle_key));
-    settings.threads = inner.config.threads;
+) -> Result<cairn_rpc_server::Running, NodeError> {
+    let mut settings = ServerSettings {
+        threads: inner.config.threads,
+        ..ServerSettings::default()
+    };
     let connections = usize::try_from(descriptors_max() / 4).unwrap_or(usize::MAX);
     settings.connection_count_max = settings.connection_count_max.min(connections);
     let held = usize::try_from(inner.budget.rest_bytes / 2).unwrap_or(usize::MAX);
     settings.held_bytes_max = settings.held_bytes_max.min(held);
-    let failed = |error: cairn_nfs::ServeError| NodeError::Nfs(error.to_string());
-    let server = NfsServer::new(settings, Arc::clone(&inner.exports), &inner.registry);
-    let server = server.map_err(failed)?;
-    inner.pool.clients.watch(server.request_counter());
+    let handle_key = HandleKey::new(&inner.pool.state().handle_key.0.to_be_bytes());
+    let (exports, registry) = (Arc::clone(&inner.exports), &inner.registry);
+    let failed = |error: ServeError| NodeError::Nfs(error.to_string());
+    let nfs3 = Nfs3::new(
+        Nfs3Settings::new(handle_key),
+        exports,
+        settings.threads,
+        registry,
+    );
+    let nfs3 = nfs3.map_err(|error| failed(error.into()))?;
+    inner.pool.clients.watch(nfs3.request_counter());
+    let server = RpcServer::new("nfs", settings, nfs3.programs(), registry).map_err(failed)?;
     let listeners = Listeners {
-        nfs: vec![nfs],
+        programs: vec![nfs],
         rpcbind,
         rpcbind_udp,
     };

@@ -9,8 +9,8 @@
 
 pub mod mount;
 pub mod nlm;
-#[cfg(test)]
-mod source;
+#[cfg(any(test, feature = "testing"))]
+pub mod source;
 pub mod v3;
 
 pub use cairn_codec_rpc::{Decode, DecodeError, Encode, List, Opaque, Reader, Writer};

@@ -10,9 +10,11 @@ pub mod api;
 mod client;
 mod control;
 mod patience;
-mod query;
+#[doc(hidden)]
+pub mod query;
 mod server;
-mod token;
+#[doc(hidden)]
+pub mod token;
 
 pub use client::{Client, ClientError};
 pub use control::{Answer, Control, ControlError};

@@ -1,36 +1,22 @@
-//! Serves volumes over NFS version 3, with MOUNT, PORTMAP, rpcbind, and an NLM that refuses locks.
+//! NFS version 3, MOUNT, and an NLM that refuses locks, as programs of an RPC server.
 //!
-//! Owns: connections, calls, file handles, exports and squashing, the duplicate-request cache.
-//! Must not know: how files are kept, other protocols, configuration files.
+//! Owns: what the calls of these programs ask of `fs`, and what their replies look like.
+//! Must not know: connections and records (`cairn_rpc_server`), who may use which volume (`cairn_exports`), how
+//! files are kept, configuration files, other protocols.
 //!
-//! A call goes `server` (which thread) → `connection` (socket, limits) → `intake` (bytes to records) →
-//! `service` (program, credentials, handle) → `nfs3`, `pseudo`, `mount`, `nlm` or `portmap`, and comes
-//! back as a `reply`.
+//! An NFS call goes `nfs_program` (arguments, file handle, user, done once) → `procedures` or `pseudo`, and comes
+//! back as a `Reply`.
 
-mod busy_poll;
-mod connection;
-mod convert;
-mod duplicate;
-mod exports;
-mod handle;
-mod intake;
-mod log_limit;
-mod metrics;
+#![forbid(unsafe_code)]
+
 mod mount;
-mod nfs3;
+mod nfs_program;
 mod nlm;
-mod portmap;
+mod procedure_metrics;
+mod procedures;
 mod pseudo;
-mod reply;
-mod server;
 mod service;
-mod settings;
+mod session;
+mod v3_values;
 
-pub use exports::{
-    ANONYMOUS_ID, ClientRule, Export, ExportTable, Exports, FailedVolume, Grant, PeerView, Squash,
-    Volume,
-};
-pub use handle::{BadHandle, HANDLE_LEN_BYTES, Handle, HandleKey, Target};
-pub use intake::RECORD_LEN_BYTES_MAX;
-pub use server::{Listeners, NfsServer, Running, ServeError};
-pub use settings::Settings;
+pub use service::{Nfs3, Nfs3Settings};

@@ -8,20 +8,22 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use cairn_codec_nfs::mount::{
-    Call, ExportEntry, MountEntry, MountErrno, MountError, MountOk, Procedure, VERSION_1,
+    Call, ExportEntry, MountEntry, MountErrno, MountError, MountOk, PROGRAM, Procedure, VERSION_1,
+    VERSION_3,
 };
 use cairn_codec_nfs::mount::{HANDLE_V1_LEN_BYTES, Reply as Results};
 use cairn_codec_rpc::{AcceptStatus, Array, AuthFlavor, CallHeader, Encode, List, Reader};
+use cairn_exports::{HANDLE_LEN_BYTES, Target, caller};
 use cairn_fs::{Credentials, FileKind, FsError};
+use cairn_rpc_server::{Handler, Peer, Program, Reply, Started, StartedCall, Transport};
 use parking_lot::Mutex;
 
-use crate::handle::{HANDLE_LEN_BYTES, Target};
-use crate::reply::Reply;
-use crate::service::{self, Session, Started, Transport};
+use crate::service::Service;
+use crate::session::Session;
 
 const _: () = assert!(HANDLE_LEN_BYTES == HANDLE_V1_LEN_BYTES);
 
-/// Who has mounted what, as far as clients told us. For people to look at: nothing depends on it.
+/// Who has mounted what, as far as clients say. For people to look at: nothing depends on it.
 pub struct MountList {
     count_max: usize,
     /// Oldest first.
@@ -77,60 +79,100 @@ impl MountList {
     }
 }
 
-/// Serves one call.
-pub fn start(session: &Arc<Session>, call: &CallHeader<'_>, mut args: Reader<'_>) -> Started {
-    let xid = call.xid;
-    let Some(procedure) = Procedure::from_u32(call.procedure) else {
-        return Started::Ready(session.unknown(xid, AcceptStatus::ProcedureUnavailable));
-    };
-    // Long answers to short questions are not given over UDP, where the sender can be forged.
-    if session.transport == Transport::Udp
-        && matches!(procedure, Procedure::Dump | Procedure::Export)
-    {
-        return Started::Ready(session.unknown(xid, AcceptStatus::ProcedureUnavailable));
+/// MOUNT as a program of the server.
+pub struct MountProgram(pub Arc<Service>);
+
+impl Program for MountProgram {
+    fn number(&self) -> u32 {
+        PROGRAM
     }
-    let Ok(decoded) = Call::decode(procedure, &mut args) else {
-        return Started::Ready(session.garbage(xid));
-    };
-    let mounts = &session.service.mounts;
-    let client = session.peer.ip();
-    Started::Ready(match decoded {
-        Call::Null => Reply::success(xid, &()),
-        Call::Mount(path) => {
-            let user = match service::caller(call) {
-                Ok(user) => user,
-                Err(status) => return Started::Ready(session.denied(xid, status)),
-            };
-            let path: Box<[u8]> = path.0.into();
-            let session = Arc::clone(session);
-            let version = call.version;
-            return Started::Running(Box::pin(async move {
-                mount(&session, xid, version, user.as_ref(), &path).await
-            }));
-        }
-        Call::Dump => {
-            let all = mounts.all();
-            // Of volumes that a client may not use it does not hear.
-            let told = all.iter().filter(|(_, path)| may_see(session, path));
-            let entries = told.map(|(host, path)| MountEntry {
-                host: host.as_str().into(),
-                path: (&**path).into(),
-            });
-            Reply::success(xid, &Results::Dump(List(entries.collect())))
-        }
-        Call::Unmount(path) => {
-            mounts.remove(client, path.0);
-            Reply::success(xid, &())
-        }
-        Call::UnmountAll => {
-            mounts.remove_all(client);
-            Reply::success(xid, &())
-        }
-        Call::Export => exports(session, xid),
-    })
+
+    fn versions(&self) -> &[u32] {
+        &[VERSION_1, VERSION_3]
+    }
+
+    fn connect(&self, peer: &Arc<Peer>) -> Box<dyn Handler> {
+        Box::new(MountHandler {
+            service: Arc::clone(&self.0),
+            peer: Arc::clone(peer),
+        })
+    }
 }
 
-/// Whether this client may use the volume of a path; of `/`, whether there is one that it may.
+struct MountHandler {
+    service: Arc<Service>,
+    peer: Arc<Peer>,
+}
+
+impl Handler for MountHandler {
+    fn begin(&mut self, call: &CallHeader<'_>, args: Reader<'_>) -> StartedCall {
+        self.peer.count_other();
+        StartedCall::new(self.start(call, args))
+    }
+}
+
+impl MountHandler {
+    fn start(&self, call: &CallHeader<'_>, mut args: Reader<'_>) -> Started {
+        let (xid, peer) = (call.xid, &self.peer);
+        let Some(procedure) = Procedure::from_u32(call.procedure) else {
+            return Started::Ready(peer.unknown(xid, AcceptStatus::ProcedureUnavailable));
+        };
+        // Long answers to short questions are not given over UDP, where the sender can be forged.
+        if peer.transport == Transport::Udp
+            && matches!(procedure, Procedure::Dump | Procedure::Export)
+        {
+            return Started::Ready(peer.unknown(xid, AcceptStatus::ProcedureUnavailable));
+        }
+        let Ok(decoded) = Call::decode(procedure, &mut args) else {
+            return Started::Ready(peer.garbage(xid));
+        };
+        let mounts = &self.service.mounts;
+        let client = peer.address.ip();
+        Started::Ready(match decoded {
+            Call::Null => Reply::success(xid, &()),
+            Call::Mount(path) => {
+                let user = match caller(&call.credential) {
+                    Ok(user) => user,
+                    Err(status) => return Started::Ready(peer.denied(xid, status)),
+                };
+                let path: Box<[u8]> = path.0.into();
+                let session = self.session();
+                let version = call.version;
+                return Started::Running(Box::pin(async move {
+                    mount(&session, xid, version, user.as_ref(), &path).await
+                }));
+            }
+            Call::Dump => dump(&self.session(), xid),
+            Call::Unmount(path) => {
+                mounts.remove(client, path.0);
+                Reply::success(xid, &())
+            }
+            Call::UnmountAll => {
+                mounts.remove_all(client);
+                Reply::success(xid, &())
+            }
+            Call::Export => exports(&self.session(), xid),
+        })
+    }
+
+    /// This client under the exports that are in force now.
+    fn session(&self) -> Session {
+        Session::new(&self.service, &self.peer)
+    }
+}
+
+/// Lists the mounts of volumes that this client may use. It does not hear of others.
+fn dump(session: &Session, xid: u32) -> Reply {
+    let all = session.service.mounts.all();
+    let told = all.iter().filter(|(_, path)| may_see(session, path));
+    let entries = told.map(|(host, path)| MountEntry {
+        host: host.as_str().into(),
+        path: (&**path).into(),
+    });
+    Reply::success(xid, &Results::Dump(List(entries.collect())))
+}
+
+/// Whether this client may use the volume of a path; for `/`, whether it may use any.
 fn may_see(session: &Session, path: &[u8]) -> bool {
     let mut names = path.split(|byte| *byte == b'/');
     match names.find(|name| !name.is_empty() && *name != b".") {
@@ -176,7 +218,7 @@ async fn mount(
     path: &[u8],
 ) -> Reply {
     let shown = path.escape_ascii();
-    let client = session.peer;
+    let client = session.peer.address;
     let found = find(session, user, path).await;
     match &found {
         Ok(_) => {
@@ -225,15 +267,15 @@ async fn find(
         .split(|byte| *byte == b'/')
         .filter(|name| !name.is_empty() && *name != b".");
     let Some(volume) = names.next() else {
-        // To whom it would show nothing it is not there either.
+        // A client to which it would show nothing does not see it either.
         return match session.view.is_let_in() {
             true => Ok(Target::PseudoRoot),
             false => Err(MountError::Access),
         };
     };
     if let Some(failed) = session.view.failed_by_name(volume) {
-        // No error of MOUNT makes clients wait: Linux fails the mount. With the root, which is known, it goes
-        // on to ask for attributes, and does so until the answer is not "later" any more.
+        // No error of MOUNT makes clients wait: Linux fails the mount. Given the root, which is known, it goes
+        // on to ask for attributes until the answer is no longer "later".
         return match names.next() {
             None => Ok(Target::Inode {
                 volume: failed.volume,
@@ -243,7 +285,7 @@ async fn find(
         };
     }
     let Some(grant) = session.view.by_name(volume) else {
-        // Whom nothing lets in is not told which names there are.
+        // A stranger is not told which names there are.
         if !session.view.is_let_in() {
             return Err(MountError::Access);
         }
@@ -261,8 +303,8 @@ async fn find(
         if name == b".." {
             return Err(MountError::Inval);
         }
-        // Not as root, as `mountd` does: that would tell what is in directories that the caller may not
-        // search, and give out handles of what is below them. What is mounted need not be searched itself.
+        // Not as root, as `mountd` does: that would show what is in directories that the caller may not
+        // search, and give out handles of what is below them. The last directory need not be searchable.
         let found = grant.fs.lookup(&who, ino, name).await;
         let (attr, _) = found.map_err(|error| mount_error(&error))?;
         if attr.kind != FileKind::Directory {

@@ -15,13 +15,13 @@ use cairn_codec_nfs::v3::{
     self, AccessOk, Call, ErrorStatus, Failure, FileAttr, FileType, LinkWcc, LookupOk, PostOpAttr,
     RenameWcc, WccData, access, readdir::DirWriter,
 };
+use cairn_exports::Target;
 use cairn_fs::NAME_LEN_BYTES_MAX;
+use cairn_rpc_server::{Reply, Started};
 
-use crate::convert;
-use crate::handle::Target;
-use crate::nfs3::{finish_page, fs_info, path_conf, reply};
-use crate::reply::Reply;
-use crate::service::{Session, Started};
+use crate::procedures::{finish_page, fs_info, path_conf, reply};
+use crate::session::Session;
+use crate::v3_values;
 
 /// No volume has this fsid: their ids have 32 bits.
 const FSID: u64 = 1 << 32;
@@ -170,20 +170,20 @@ fn lookup(session: &Arc<Session>, xid: u32, name: &[u8]) -> Started {
                         volume: grant.volume,
                         ino,
                     }),
-                    attributes: Some(convert::attr(grant.volume, &root)),
+                    attributes: Some(v3_values::attr(grant.volume, &root)),
                     dir_attributes: here,
                 }),
             ),
-            Err(error) => fail(convert::status(&error)),
+            Err(error) => fail(v3_values::status(&error)),
         }
     }))
 }
 
 fn attr(session: &Session) -> FileAttr {
     let started = session.service.started;
-    // A later table of exports has a later time, so that clients look at the listing again.
+    // A later table of exports has a later time, so that clients read the listing again.
     let nanos = (session.view.table().version() % 1_000_000_000) as u32;
-    let changed = convert::time(Timestamp::new(started.seconds, nanos));
+    let changed = v3_values::time(Timestamp::new(started.seconds, nanos));
     let volume_count = session.view.grants().len() + session.view.failed().len();
     FileAttr {
         file_type: FileType::Directory,
@@ -203,14 +203,14 @@ fn attr(session: &Session) -> FileAttr {
 }
 
 /// Id, name and cookie of everything after `cookie`. A volume's cookie is made of its id, and
-/// volumes come in the order of their ids, so a listing that goes on while the exports change
+/// volumes come in the order of their ids, so a listing during which the exports change
 /// neither repeats nor skips one.
 fn entries(session: &Session, cookie: u64) -> Vec<(u64, Vec<u8>, u64)> {
     let dots = [(FILEID, b".".to_vec(), 1), (FILEID, b"..".to_vec(), 2)];
     let view = &session.view;
     let served = view.grants().iter();
     let served = served.map(|grant| (grant.volume, grant.fs.name()));
-    // What cannot be opened now is not gone.
+    // A volume that cannot be opened now is not gone.
     let failed = view.failed().iter();
     let failed = failed.map(|failed| (failed.volume, failed.name.as_str()));
     let volumes = served.chain(failed).map(|(volume, name)| {

@@ -3,16 +3,11 @@
 //! Owns: the shape and the size of a batch. Must not know: how it is logged or applied.
 
 use bytes::Bytes;
-use cairn_base::{DiskId, Ino, LogPosition, SegmentId, Timestamp};
-
-use crate::keys::Key;
-use crate::records::SegmentRecord;
+use cairn_base::{DiskId, LogPosition, SegmentId};
+use cairn_formats::metadata::{Fold, JOURNAL_DATA_BYTES_MAX, JournalEntry, Key, SegmentRecord};
 
 /// Most bytes of one batch, by [`Batch::len_bytes`]; a larger one is refused.
 pub const BATCH_BYTES_MAX: usize = 8 << 20;
-/// Most bytes of data in one journal entry: larger writes are better off as records of a segment.
-pub const JOURNAL_DATA_BYTES_MAX: usize = 1 << 20;
-
 /// What one operation is charged beside its bytes: framing, and the counters it may make the group carry.
 const OPERATION_BYTES: usize = 64;
 /// What a journal entry is charged beside its data.
@@ -26,6 +21,8 @@ pub struct Ticket(pub LogPosition);
 impl Ticket {
     /// What a refused batch gets: it is too large, or the store has failed or is closed. `durable` says which.
     pub const REFUSED: Self = Self(LogPosition(u64::MAX));
+    /// Before everything.
+    pub const NONE: Self = Self(LogPosition(0));
 }
 
 /// Changes to the volume's space counters.
@@ -36,34 +33,6 @@ pub struct SpaceDelta {
     pub file_bytes: i64,
     /// Bytes those take in segments, before parity.
     pub stored_bytes: i64,
-}
-
-/// The data of one small synchronous write. It rides in the log with the metadata, one sync for
-/// both, and is not in the state: only a replay returns it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JournalEntry {
-    /// Filled on replay; what is submitted is ignored.
-    pub position: LogPosition,
-    pub ino: Ino,
-    pub offset: u64,
-    /// At most [`JOURNAL_DATA_BYTES_MAX`] bytes.
-    pub data: Bytes,
-    /// Of the file, after this write.
-    pub size_bytes: u64,
-    pub mtime: Timestamp,
-    pub ctime: Timestamp,
-    /// Of the file, after this write (a write clears set-uid and set-gid).
-    pub mode: u32,
-}
-
-/// The bytes `start..end` of `ino` in journal entries up to and including `through` are in extents
-/// (or gone) as of this batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fold {
-    pub ino: Ino,
-    pub start: u64,
-    pub end: u64,
-    pub through: LogPosition,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -19,14 +19,13 @@ use cairn_base::disk::DiskError;
 use cairn_base::env::Clock;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Generation, LogPosition};
+use cairn_formats::metadata::{AppliedRecord, Group, Key};
 use futures_util::future::join;
 
+use crate::batch::Batch;
 use crate::counters::{Changed, Counters};
 use crate::error::MetaError;
-use crate::keys::Key;
 use crate::log::CommitLog;
-use crate::log::group::Group;
-use crate::records::AppliedRecord;
 use crate::shared::{Queued, Shared, Stop};
 use crate::state::versions;
 
@@ -142,6 +141,12 @@ impl Committer {
                 }
             } else if self.shared.stop() == Stop::Drained {
                 return self.finish().await;
+            } else if self.shared.disks.is_any_late() {
+                self.shared.pause(&*self.clock).await;
+                if self.shared.disks.has_rested(self.clock.monotonic()) {
+                    // The next group begins a file that is on the disk again, also if nobody writes.
+                    self.shared.submit(Batch::new());
+                }
             } else {
                 self.shared.work.notified().await;
             }

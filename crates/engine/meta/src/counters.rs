@@ -6,21 +6,20 @@
 //! counts what is in the log, whose values go into it. So the state's counters are always those of
 //! its log position.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use cairn_base::SegmentId;
 use cairn_base::planted::{self, Bug};
+use cairn_formats::metadata::{CountersRecord, Group, Key};
 
 use crate::batch::{Batch, SegmentChange};
-use crate::keys::Key;
-use crate::log::group::Group;
-use crate::records::{CountersRecord, SegmentRecord};
+use crate::segments::Segments;
 
 #[derive(Clone)]
 pub(crate) struct Counters {
     pub record: CountersRecord,
-    pub segments: BTreeMap<SegmentId, SegmentRecord>,
+    pub segments: Segments,
     /// Changes that made no sense; see `MetaStats`.
     pub errors: u64,
 }
@@ -63,7 +62,7 @@ impl Counters {
                 changed.segments.insert(*id);
             }
             SegmentChange::Remove(id) => {
-                if self.segments.remove(id).is_some() {
+                if self.segments.remove(id) {
                     changed.segments.insert(*id);
                 }
             }
@@ -71,27 +70,37 @@ impl Counters {
                 id,
                 shard_len_bytes,
             } => {
-                if let Some(segment) = self.segments.get_mut(id) {
+                let sealed = self.segments.change(id, |segment| {
                     segment.sealed = true;
                     segment.shard_len_bytes = *shard_len_bytes;
+                });
+                if sealed {
                     changed.segments.insert(*id);
                 }
             }
             SegmentChange::Place { id, disks } => {
-                if let Some(segment) = self.segments.get_mut(id) {
-                    segment.disks.clone_from(disks);
+                let placed = self
+                    .segments
+                    .change(id, |segment| segment.disks.clone_from(disks));
+                if placed {
                     changed.segments.insert(*id);
                 }
             }
-            SegmentChange::Delta { id, bytes, records } => match self.segments.get_mut(id) {
-                Some(_) if planted::is(Bug::SegmentDeltaLost) && *records < 0 => {}
-                Some(segment) => {
-                    add(&mut segment.live_bytes, *bytes, &mut self.errors);
-                    add(&mut segment.live_records, *records, &mut self.errors);
-                    changed.segments.insert(*id);
+            SegmentChange::Delta { id, bytes, records } => {
+                let errors = &mut self.errors;
+                let counted = self.segments.change(id, |segment| {
+                    if !planted::is(Bug::SegmentDeltaLost) || *records >= 0 {
+                        add(&mut segment.live_bytes, *bytes, errors);
+                        add(&mut segment.live_records, *records, errors);
+                    }
+                });
+                match counted {
+                    true => {
+                        changed.segments.insert(*id);
+                    }
+                    false => self.errors += 1,
                 }
-                None => self.errors += 1,
-            },
+            }
         }
     }
 

@@ -1,22 +1,55 @@
-//! The disks of one store, which of them failed, and on how many of them things are kept.
+//! The disks of one store, which of them failed or are late, and on how many of them things are kept.
 //!
-//! Owns: names of the volume's folder, the failed flags, the number of copies. Must not know: what is in the files.
+//! Owns: names of the volume's folder, what is wrong with each disk, the number of copies.
+//! Must not know: what is in the files.
+//!
+//! A disk that is late has failed nothing, and its copy of the state counts as before. But each group would wait for it, so
+//! the log goes on without it, as without one that failed, until it has answered everything and a rest is over.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use cairn_base::disk::{Disk, DiskError, DiskFile, DiskSpace, IoFuture, OpenMode};
 use cairn_base::{DiskId, VolumeId};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
+
+/// A disk that was late rests so long once it has answered, and twice as long each time after that: whenever it goes and
+/// comes back, the log begins another file.
+const LATE_REST: Duration = Duration::from_secs(5);
+const LATE_REST_MAX: Duration = Duration::from_secs(60);
 
 pub(crate) struct Member {
     pub id: DiskId,
     pub disk: Arc<dyn Disk>,
     failed: AtomicBool,
+    late: Mutex<Lateness>,
     /// It leaves, or left: nothing is to be kept there.
     retired: AtomicBool,
     /// It left: nothing of it is needed any more.
     released: bool,
+}
+
+#[derive(Default)]
+struct Lateness {
+    is_late: bool,
+    /// What it has not answered yet.
+    open_count: u32,
+    /// When it has rested, on the monotonic clock.
+    rested_at: Duration,
+    /// How often it was late.
+    times: u32,
+}
+
+impl Lateness {
+    fn rest(&self) -> Duration {
+        let doublings = self.times.saturating_sub(1).min(16);
+        LATE_REST.saturating_mul(1 << doublings).min(LATE_REST_MAX)
+    }
+
+    fn is_rested(&self, now: Duration) -> bool {
+        self.open_count == 0 && self.rested_at <= now
+    }
 }
 
 impl Member {
@@ -25,9 +58,14 @@ impl Member {
             id,
             disk,
             failed: AtomicBool::new(false),
+            late: Mutex::default(),
             retired: AtomicBool::new(false),
             released: false,
         })
+    }
+
+    fn is_late(&self) -> bool {
+        self.late.lock().is_late
     }
 
     fn is_healthy(&self) -> bool {
@@ -46,6 +84,8 @@ pub(crate) struct DiskSet {
     pub volume: VolumeId,
     members: Arc<RwLock<Vec<Arc<Member>>>>,
     copies: Arc<AtomicUsize>,
+    /// Some disk is late.
+    any_late: Arc<AtomicBool>,
     /// A disk came or left since the log began its file, whose header names the members.
     changed: Arc<AtomicBool>,
     /// The store is over: another one may be on these disks.
@@ -65,6 +105,7 @@ impl DiskSet {
             volume,
             members: Arc::new(RwLock::new(members)),
             copies: Arc::new(AtomicUsize::new(copies)),
+            any_late: Arc::default(),
             changed: Arc::default(),
             ended: Arc::default(),
             given_up: Arc::default(),
@@ -145,6 +186,7 @@ impl DiskSet {
                 id: member.id,
                 disk: Arc::new(Gone(member.disk.label().to_owned())),
                 failed: AtomicBool::new(false),
+                late: Mutex::default(),
                 retired: AtomicBool::new(true),
                 released: true,
             });
@@ -195,6 +237,86 @@ impl DiskSet {
                 "metadata is not written to this disk any more: {why}"
             );
         }
+    }
+
+    /// The log goes on without a disk that does not answer, until [`Self::note_answer`] was called as often as this.
+    pub fn note_late(&self, index: usize) {
+        let member = self.get(index);
+        let mut late = member.late.lock();
+        if !late.is_late {
+            late.is_late = true;
+            late.times += 1;
+            tracing::warn!(
+                volume = self.volume.0,
+                disk = member.disk.label(),
+                "this disk does not answer; the metadata's log goes on without it"
+            );
+        }
+        late.open_count += 1;
+        self.any_late.store(true, Ordering::Release);
+    }
+
+    /// A disk that was late has answered.
+    pub fn note_answer(&self, index: usize, now: Duration) {
+        let member = self.get(index);
+        let mut late = member.late.lock();
+        // Another handle may have taken the place of the one that was late.
+        late.open_count = late.open_count.saturating_sub(1);
+        late.rested_at = now.saturating_add(late.rest());
+    }
+
+    /// Whether the log goes on without some disk because that is late.
+    pub fn is_any_late(&self) -> bool {
+        self.any_late.load(Ordering::Acquire)
+    }
+
+    /// Whether some of them could have the log again.
+    pub fn has_rested(&self, now: Duration) -> bool {
+        let members = self.members.read();
+        let mut late = members.iter().map(|member| member.late.lock());
+        late.any(|late| late.is_late && late.is_rested(now))
+    }
+
+    /// Has the log go back to disks that were late and have rested, which begins another file.
+    pub fn take_back_rested(&self, now: impl FnOnce() -> Duration) {
+        if self.is_any_late() {
+            let now = now();
+            self.take_back_late(|late| late.is_rested(now));
+        }
+    }
+
+    fn take_back_late(&self, is_wanted: impl Fn(&Lateness) -> bool) {
+        self.any_late.store(false, Ordering::Release);
+        for member in self.members.read().iter() {
+            let mut late = member.late.lock();
+            if late.is_late && is_wanted(&late) {
+                late.is_late = false;
+                self.changed.store(true, Ordering::Release);
+            } else if late.is_late {
+                self.any_late.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    /// Disks that the log can be written to. Where all that work are late, they are waited for.
+    pub fn log_disks(&self) -> Vec<usize> {
+        let healthy = self.healthy();
+        let mut prompt = healthy.clone();
+        prompt.retain(|disk| !self.is_late(*disk));
+        if !prompt.is_empty() || healthy.is_empty() {
+            return prompt;
+        }
+        self.take_back_late(|_| true);
+        healthy
+    }
+
+    pub fn is_late(&self, index: usize) -> bool {
+        self.is_any_late() && self.get(index).is_late()
+    }
+
+    /// Whether a copy of the log that is there goes on.
+    pub fn takes_log(&self, index: usize) -> bool {
+        self.is_healthy(index) && !self.is_late(index)
     }
 
     /// From now on no copies are put on them, whoever is still about to.

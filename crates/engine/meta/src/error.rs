@@ -3,10 +3,8 @@
 use std::sync::Arc;
 
 use cairn_base::disk::DiskError;
-use cairn_base::{Ino, LogPosition, VolumeId};
-
-use crate::keys::KeyError;
-use crate::records::RecordError;
+use cairn_base::{LogPosition, VolumeId};
+use cairn_formats::metadata::{KeyError, RecordError};
 
 /// What a caller can do about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,16 +89,6 @@ pub enum MetaError {
     Key(#[from] KeyError),
     #[error("{0}")]
     Record(#[from] RecordError),
-    #[error(
-        "damaged extent {start}..{end} of inode {ino}: it does not lie in its record of {record_len_bytes} bytes, from {offset_in_record} on"
-    )]
-    ExtentImpossible {
-        ino: Ino,
-        start: u64,
-        end: u64,
-        offset_in_record: u32,
-        record_len_bytes: u32,
-    },
     #[error("{0}")]
     Disk(#[from] DiskError),
     /// The text says which state and what failed.
@@ -109,6 +97,9 @@ pub enum MetaError {
     /// The text says which state. Its disk gave other bytes than were written, or none.
     #[error("{0}; a whole copy on another disk takes its place, if there is one")]
     StateDamaged(String),
+    /// Only inside of [`crate::MetaStore::reading`], which brings it there.
+    #[error("the metadata is not in memory")]
+    NotInMemory,
     /// There was no space, or no disk, for copies that were asked for.
     #[error(
         "volume {volume}: not all of its log is on as many disks as it should be; free space or add a disk, then try again"
@@ -148,10 +139,9 @@ impl MetaError {
             | Self::LogUnreadable { .. }
             | Self::StateDamaged(_)
             | Self::Key(_)
-            | Self::Record(_)
-            | Self::ExtentImpossible { .. } => MetaErrorKind::Damaged,
+            | Self::Record(_) => MetaErrorKind::Damaged,
             Self::Full(_) => MetaErrorKind::NoSpace,
-            Self::Disk(_) | Self::State(_) => MetaErrorKind::Io,
+            Self::Disk(_) | Self::State(_) | Self::NotInMemory => MetaErrorKind::Io,
             Self::Failed(_) | Self::Closed => MetaErrorKind::Stopped,
         }
     }

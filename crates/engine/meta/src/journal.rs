@@ -6,9 +6,8 @@
 use std::collections::BTreeMap;
 
 use cairn_base::{Ino, LogPosition};
+use cairn_formats::metadata::{Fold, JournalEntry};
 use rustc_hash::FxHashMap;
-
-use crate::batch::{Fold, JournalEntry};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Piece {

@@ -11,9 +11,10 @@
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, LogPosition, Timestamp};
+use cairn_formats::metadata::{Fold, JOURNAL_DATA_BYTES_MAX, JournalEntry};
 use rustc_hash::FxHashMap;
 
-use crate::batch::{Batch, Fold, JOURNAL_DATA_BYTES_MAX, JOURNAL_ENTRY_BYTES, JournalEntry};
+use crate::batch::{Batch, JOURNAL_ENTRY_BYTES};
 use crate::error::MetaError;
 use crate::journal::JournalReplay;
 use crate::shared::Shared;

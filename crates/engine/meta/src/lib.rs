@@ -12,35 +12,30 @@ mod committer;
 mod counters;
 mod disks;
 pub mod error;
-pub mod extent;
 mod journal;
 mod journal_rewrite;
-pub mod keys;
 mod log;
 mod open;
 mod progress;
-pub mod records;
+mod segments;
 pub mod settings;
 mod shared;
 mod state;
 pub mod store;
+mod succession;
 mod tasks;
 
-pub use cairn_segment::pointer;
-
-pub use batch::{
-    BATCH_BYTES_MAX, Batch, Fold, JOURNAL_DATA_BYTES_MAX, JOURNAL_ENTRY_BYTES, JournalEntry,
-    SpaceDelta, Ticket,
+pub use batch::{BATCH_BYTES_MAX, Batch, JOURNAL_ENTRY_BYTES, SpaceDelta, Ticket};
+pub use cairn_formats::metadata::{
+    CookieRecord, DirentRecord, ExtentRecord, Fold, InodeKind, InodeRecord, JOURNAL_DATA_BYTES_MAX,
+    JournalEntry, Key, KeyKind, SegmentRecord, decode_extent,
 };
 pub use error::{MetaError, MetaErrorKind};
-pub use extent::decode_extent;
-pub use keys::{Key, KeyKind};
 pub use progress::Durable;
-pub use records::{
-    CookieRecord, DirentRecord, ExtentRecord, InodeKind, InodeRecord, SegmentRecord,
-};
+pub use segments::SegmentTotals;
 pub use settings::{JournalPressure, MetaCache, MetaSettings, MetaStats, VolumeCounters};
 pub use store::{MetaStore, Recovered, SegmentUsage};
+pub use succession::Succession;
 
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 //!
 //! Owns: the order in which a volume comes to life. Must not know: how files or RocksDB look.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
@@ -11,25 +11,28 @@ use cairn_base::disk::Disk;
 use cairn_base::env::{Clock, Env};
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, Epoch, Generation, LogPosition, SegmentId, VolumeId};
+use cairn_formats::metadata::log::{
+    RecordBuf, SET_COUNT_MAX, TERM_COUNT_MAX, Term, record_len_bytes,
+};
+use cairn_formats::metadata::{
+    AppliedRecord, CountersRecord, Group, JournalEntry, Key, KeyKind, SegmentRecord,
+};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
-use crate::batch::{Batch, JournalEntry};
+use crate::batch::Batch;
 use crate::committer::{Backlog, Committer, GROUP_BYTES_MAX, writes_of};
 use crate::counters::Counters;
 use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::journal::{JournalIndex, JournalReplay};
 use crate::journal_rewrite::forget_earlier_starts;
-use crate::keys::{Key, KeyKind};
 use crate::log::files::{FileMaker, Spares, TermInfo, file_name, remove_later};
-use crate::log::format::{RecordBuf, SET_COUNT_MAX, TERM_COUNT_MAX, Term, record_len_bytes};
-use crate::log::group::Group;
 use crate::log::headers::Headers;
 use crate::log::recover::{self, RecoveredLog};
 use crate::log::{CommitLog, MirroredLog};
 use crate::progress::Progress;
-use crate::records::{AppliedRecord, CountersRecord, SegmentRecord};
+use crate::segments::Segments;
 use crate::settings::{LOG_FILE_BYTES_MAX, LOG_FILE_BYTES_MIN, MetaSettings};
 use crate::shared::{
     BackgroundShip, GroupCounts, INO_CHUNK, Overlay, Pending, SEGMENT_CHUNK, Shared,
@@ -87,6 +90,7 @@ pub(crate) async fn create(
         headers: Arc::default(),
         stays_on: Vec::new(),
         retained_from: LogPosition(1),
+        write_wait: settings.log_write_wait,
     };
     let log =
         MirroredLog::start(files, scan.sequence_max() + 1, VecDeque::new(), Vec::new()).await?;
@@ -140,6 +144,9 @@ pub(crate) async fn open(
         journal.insert(entry);
     }
     let log = start_term(&env, &tasks, &settings, &disks, &mut recovered, term).await?;
+    if let Some(succession) = &settings.succession {
+        succession.settle(&recovered.history);
+    }
     let replay = replay(&*chosen.state, chosen.applied, &recovered)?;
     let counters = load_counters(&*chosen.state, &replay.backlog)?;
     let start = Start {
@@ -199,7 +206,7 @@ fn empty_counters() -> Counters {
             ino_reserved: 2,
             segment_reserved: 1,
         },
-        segments: BTreeMap::new(),
+        segments: Segments::default(),
         errors: 0,
     }
 }
@@ -343,6 +350,7 @@ async fn start_term(
         headers,
         stays_on: Vec::new(),
         retained_from: recovered.retained_from,
+        write_wait: settings.log_write_wait,
     };
     copy_short(&files, recovered).await?;
     recovered.history.push(term);
@@ -588,7 +596,11 @@ impl Start {
         }
         let progress = Arc::new(Progress::default());
         progress.advance(LogPosition(self.position_next.0.saturating_sub(1)));
+        if let Some(succession) = &self.settings.succession {
+            succession.enter(self.term, &progress);
+        }
         let shared = Arc::new(Shared {
+            clock: self.clock.clone(),
             generation: AtomicU64::new(self.counters.record.generation.0),
             ship: Mutex::new(BackgroundShip {
                 healthy_count: self.disks.healthy().len(),
@@ -724,7 +736,7 @@ mod tests {
             );
             let record = group.encode(Epoch(term), term);
             let len = record.head.payload_len_bytes as usize;
-            let payload = &record.bytes[crate::log::format::RECORD_HEAD_BYTES..][..len];
+            let payload = &record.bytes[cairn_formats::metadata::log::RECORD_HEAD_BYTES..][..len];
             recover::RecoveredRecord {
                 first: LogPosition(position),
                 last: LogPosition(position),

@@ -26,7 +26,40 @@ struct Waiters {
     is_fenced: bool,
     /// Why nothing becomes durable any more.
     stopped: Option<MetaError>,
+    outcome: Outcome,
     waiting: Vec<(LogPosition, Waker)>,
+}
+
+/// What became of changes that were not known to be durable when the store ended.
+#[derive(Clone, Copy, Default)]
+enum Outcome {
+    /// Nobody will tell.
+    #[default]
+    Unknown,
+    /// The store's successor tells.
+    Expected,
+    /// What lies below took effect, and nothing from there on.
+    TookEffectBelow(LogPosition),
+}
+
+impl Waiters {
+    /// What is known of a change: `None` while one has to wait for more.
+    fn verdict(
+        &self,
+        durable: LogPosition,
+        position: LogPosition,
+        until_outcome: bool,
+    ) -> Option<Result<(), MetaError>> {
+        if durable >= position && !self.is_fenced {
+            return Some(Ok(()));
+        }
+        let reason = self.stopped.as_ref()?;
+        match self.outcome {
+            Outcome::TookEffectBelow(start) if position < start => Some(Ok(())),
+            Outcome::Expected if until_outcome => None,
+            _ => Some(Err(reason.clone())),
+        }
+    }
 }
 
 impl Progress {
@@ -84,6 +117,33 @@ impl Progress {
         self.stop(reason);
     }
 
+    /// Should this store end, a successor will say what became of its changes.
+    pub fn expect_outcome(&self) {
+        self.waiters.lock().outcome = Outcome::Expected;
+    }
+
+    pub fn expect_no_outcome(&self) {
+        let woken = {
+            let mut waiters = self.waiters.lock();
+            if !matches!(waiters.outcome, Outcome::Expected) {
+                return;
+            }
+            waiters.outcome = Outcome::Unknown;
+            std::mem::take(&mut waiters.waiting)
+        };
+        for (_, waker) in woken {
+            waker.wake();
+        }
+    }
+
+    /// The successor has recovered the log: what lies below `start` took effect, and nothing else. `None` if it does
+    /// not know.
+    pub fn settle(&self, start: Option<LogPosition>) {
+        let outcome = start.map_or(Outcome::Unknown, Outcome::TookEffectBelow);
+        self.waiters.lock().outcome = outcome;
+        self.fence(MetaError::Closed);
+    }
+
     pub fn is_stopped(&self) -> bool {
         self.is_stopped.load(Ordering::Acquire)
     }
@@ -99,8 +159,17 @@ impl Progress {
         Durable {
             progress: self.clone(),
             position,
+            until_outcome: false,
             refusal: None,
             registered: None,
+        }
+    }
+
+    /// As [`Self::wait`], and when the store has ended, until its successor says what became of the change.
+    pub fn wait_for_outcome(self: &Arc<Self>, position: LogPosition) -> Durable {
+        Durable {
+            until_outcome: true,
+            ..self.wait(position)
         }
     }
 
@@ -117,6 +186,7 @@ impl Progress {
 pub struct Durable {
     progress: Arc<Progress>,
     position: LogPosition,
+    until_outcome: bool,
     refusal: Option<MetaError>,
     registered: Option<Waker>,
 }
@@ -133,19 +203,15 @@ impl Future for Durable {
             return Poll::Ready(Ok(()));
         }
         let mut waiters = progress.waiters.lock();
-        if let (Some(reason), true) = (&waiters.stopped, waiters.is_fenced) {
-            return Poll::Ready(Err(reason.clone()));
-        }
-        // Again under the lock: who advances meanwhile would not see this waiter.
-        if progress.durable() >= self.position {
-            return Poll::Ready(Ok(()));
-        }
-        if let Some(reason) = &waiters.stopped {
-            return Poll::Ready(Err(reason.clone()));
+        // Under the lock: who advances meanwhile would not see this waiter.
+        let verdict = waiters.verdict(progress.durable(), self.position, self.until_outcome);
+        if let Some(result) = verdict {
+            return Poll::Ready(result);
         }
         let waker = context.waker();
         let is_known = (self.registered.as_ref()).is_some_and(|known| known.will_wake(waker));
-        if !is_known {
+        // A store that ends forgets all who wait; of those, who waits for its outcome comes again.
+        if !is_known || waiters.stopped.is_some() {
             waiters.waiting.push((self.position, waker.clone()));
             drop(waiters);
             self.registered = Some(waker.clone());

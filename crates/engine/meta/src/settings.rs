@@ -1,14 +1,34 @@
 //! The numbers that people tune, and those they watch.
 
+use std::time::Duration;
+
 use cairn_base::{DiskId, LogPosition};
+use cairn_formats::metadata::log::TERM_COUNT_MAX;
 
 use crate::batch::BATCH_BYTES_MAX;
-use crate::log::format::TERM_COUNT_MAX;
+use crate::succession::Succession;
 
 /// Smallest log file that makes sense, in bytes.
 pub const LOG_FILE_BYTES_MIN: u64 = 64 << 10;
 /// Largest log file, in bytes: opening reads each as a whole.
 pub const LOG_FILE_BYTES_MAX: u64 = 128 << 20;
+
+/// Size of one file of the state, all but the newest of which are about so large.
+pub const STATE_FILE_BYTES: u64 = 64 << 20;
+
+/// Files of a volume's state that are kept open, however few file descriptors there are: 4 GiB of metadata.
+const STATE_FILES_MIN: u32 = 64;
+/// And however many there are: 1 TiB. Each takes some 10 KiB of memory.
+const STATE_FILES_MAX: u32 = 16 << 10;
+const _: () = assert!(STATE_FILES_MIN as u64 * STATE_FILE_BYTES == 4 << 30);
+const _: () = assert!(STATE_FILES_MAX as u64 * STATE_FILE_BYTES == 1 << 40);
+
+/// Files that the state of each of so many volumes keeps open: of all file descriptors of the process an eighth.
+pub fn state_files_max(descriptors_max: u64, volume_count: usize) -> u32 {
+    let each = descriptors_max / 8 / volume_count.max(1) as u64;
+    let each = u32::try_from(each).unwrap_or(u32::MAX);
+    each.clamp(STATE_FILES_MIN, STATE_FILES_MAX)
+}
 
 /// The block cache of the state, shared by all volumes of a process. Cloning shares it.
 #[derive(Clone)]
@@ -48,11 +68,18 @@ pub struct MetaSettings {
     pub cache: MetaCache,
     /// Size of one write buffer of the state; there are up to three.
     pub write_buffer_bytes: usize,
-    /// Files that the state keeps open.
+    /// Files that the state keeps open. With fewer than it has, reads at random open a file each, which takes several
+    /// more reads: so there should be one for each [`STATE_FILE_BYTES`] of metadata.
     pub open_files_max: u32,
+    /// Once a log write is durable on one disk, the others are waited for so long, counted from its beginning; then the
+    /// log goes on without those that do not answer, as without disks that fail.
+    pub log_write_wait: Duration,
     /// Above so many starts that the log still names, a start has it forget the earlier ones before it returns; at most
     /// half of what it can name.
     pub starts_named_max: usize,
+    /// Of all stores of the volume in this process. With it, whoever waits for a store that ends hears from its successor
+    /// whether a change took effect; without, that the store has ended.
+    pub succession: Option<Succession>,
 }
 
 impl MetaSettings {
@@ -66,7 +93,9 @@ impl MetaSettings {
             cache,
             write_buffer_bytes: 32 << 20,
             open_files_max: 256,
+            log_write_wait: Duration::from_millis(500),
             starts_named_max: TERM_COUNT_MAX / 2,
+            succession: None,
         }
     }
 
@@ -178,6 +207,28 @@ impl MetaStats {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn there_is_an_open_file_for_what_metadata_there_may_be() {
+        const GIB: u64 = 1 << 30;
+        // File descriptors, volumes, metadata of each that is read without opening a file each time.
+        let cases: &[(u64, usize, u64)] = &[
+            // The usual limits: of a shell, of a service, of a container.
+            (4096, 1, 32 * GIB),
+            (524_288, 1, 1024 * GIB),
+            (1 << 20, 1, 1024 * GIB),
+            (524_288, 100, 40 * GIB),
+            // Never less than that, and no more without end.
+            (1024, 100, 4 * GIB),
+            (u64::MAX, 1, 1024 * GIB),
+        ];
+        for (descriptors, volumes, want) in cases {
+            let files = state_files_max(*descriptors, *volumes);
+            let metadata = u64::from(files) * STATE_FILE_BYTES;
+            let is_enough = metadata >= *want && metadata < want + GIB;
+            assert!(is_enough, "{descriptors} {volumes}: {}", metadata / GIB);
+        }
+    }
 
     #[test]
     fn a_volume_can_be_opened_where_log_and_state_are() {

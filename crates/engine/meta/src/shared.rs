@@ -12,6 +12,8 @@ use cairn_base::disk::DiskError;
 use cairn_base::env::Clock;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Generation, LogPosition};
+use cairn_formats::metadata::log::Term;
+use cairn_formats::metadata::{AppliedRecord, Group, Key};
 use futures_util::future::select;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
@@ -22,12 +24,8 @@ use crate::counters::{Changed, Counters};
 use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::journal::JournalIndex;
-use crate::keys::Key;
 use crate::log::LogStatus;
-use crate::log::format::Term;
-use crate::log::group::Group;
 use crate::progress::Progress;
-use crate::records::AppliedRecord;
 use crate::settings::{CopyPosition, MetaSettings, MetaStats};
 use crate::state::{self, Candidate, StateStore};
 use crate::tasks::Tasks;
@@ -75,6 +73,7 @@ pub(crate) struct GroupCounts {
 pub(crate) type Overlay = BTreeMap<Key, (Option<Bytes>, LogPosition)>;
 
 pub(crate) struct Shared {
+    pub clock: Arc<dyn Clock>,
     pub tasks: Tasks,
     pub settings: MetaSettings,
     pub disks: DiskSet,

@@ -5,30 +5,40 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_base::disk::Disk;
 use cairn_base::env::Env;
 use cairn_base::{DiskId, Epoch, Generation, Ino, LogPosition, SegmentId, VolumeId};
+use cairn_formats::metadata::log::SET_COUNT_MAX;
+use cairn_formats::metadata::{JournalEntry, Key, SegmentRecord};
+use futures_util::future::{Either, select};
 
-use crate::batch::{Batch, JournalEntry, Ticket};
+use crate::batch::{Batch, Ticket};
 use crate::error::MetaError;
-use crate::keys::Key;
-use crate::log::format::SET_COUNT_MAX;
 use crate::open;
 use crate::progress::Durable;
-use crate::records::SegmentRecord;
+use crate::segments::{self, SegmentTotals};
 use crate::settings::{JournalPressure, MetaSettings, MetaStats, VolumeCounters};
 use crate::shared::{INO_CHUNK, SEGMENT_CHUNK, Shared, Stop};
 use crate::state::versions::{self, Entry, VersionCursor};
+use crate::state::{StateStore, without_waiting};
 
 /// Entries of the overlay that a scan takes at once; between two takes batches may come in between.
 const SCAN_OVERLAY_COUNT_MAX: usize = 512;
 /// Share of the log's limit, in percent, above which the journal should be folded.
 const FOLD_PERCENT: u64 = 50;
+/// What one operation has brought into memory, one thing after the other, before it blocks its thread.
+const BRING_COUNT_MAX: usize = 64;
+/// How long a change whose store has ended is waited for: closing the store, or leaving it behind, and opening the next.
+const OUTCOME_WAIT_MAX: Duration = Duration::from_secs(120);
 
 /// Entries of the overlay, in order; `None` is a deletion.
 type OverlayPart = Vec<(Key, Option<Bytes>)>;
+
+/// How a cursor over a range of the state is made.
+type MakeCursor<'a> = fn(&'a dyn StateStore, &[u8], &[u8], Generation) -> VersionCursor<'a>;
 
 /// What of a segment is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +50,16 @@ pub struct SegmentUsage {
     pub live_records: u64,
     /// It was noted that nothing is added any more.
     pub sealed: bool,
+}
+
+impl SegmentUsage {
+    /// Room that live records do not take; none where nothing is live, or where more may come.
+    pub fn sparse_bytes(&self) -> u64 {
+        match self.sealed && self.live_records > 0 {
+            true => self.data_bytes.saturating_sub(self.live_bytes),
+            false => 0,
+        }
+    }
 }
 
 /// What opening found.
@@ -114,12 +134,36 @@ impl MetaStore {
     /// The newest version visible now, including submitted batches that are not durable yet. May
     /// read from disk. Segments and counters have methods of their own.
     pub fn get(&self, key: &Key) -> Result<Option<Bytes>, MetaError> {
+        self.get_with_ticket(key).map(|(value, _)| value)
+    }
+
+    /// As [`MetaStore::get`], with the ticket of the change, or deletion, that this rests on; [`Ticket::NONE`] if that
+    /// is durable for sure.
+    pub fn get_with_ticket(&self, key: &Key) -> Result<(Option<Bytes>, Ticket), MetaError> {
         self.shared.check()?;
-        if let Some((value, _)) = self.shared.overlay.read().get(key) {
-            return Ok(value.clone());
+        if let Some((value, position)) = self.shared.overlay.read().get(key) {
+            return Ok((value.clone(), Ticket(*position)));
         }
+        // Only what is durable is applied.
         let found = versions::get(&*self.shared.state, key, self.generation());
-        found.map_err(|error| self.shared.told(error))
+        let found = found.map_err(|error| self.shared.told(error))?;
+        Ok((found, Ticket::NONE))
+    }
+
+    /// Does something that reads, without blocking this thread for what is not in memory: that is brought there, and `op`
+    /// is called again. So it must not have changed anything when a read fails. As a last resort it is called in a way
+    /// that blocks: when the disk gives an error, or others drive out what was brought.
+    pub async fn reading<T, E>(&self, mut op: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+        for _ in 0..BRING_COUNT_MAX {
+            let wanted = match without_waiting(&mut op) {
+                (Err(_), Some(wanted)) => wanted,
+                (done, _) => return done,
+            };
+            if !wanted.bring(&*self.shared.clock).await {
+                break;
+            }
+        }
+        op()
     }
 
     /// Entries with `from <= key < to` in order, at most `limit`, as [`MetaStore::get`] sees them.
@@ -154,12 +198,33 @@ impl MetaStore {
         &self,
         from: &Key,
         to: &Key,
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), MetaError> {
+        self.scan_by(VersionCursor::new, from, to, visit)
+    }
+
+    /// As [`MetaStore::scan_with`], for a pass over much of the volume: what it reads from disk does not take the place
+    /// of what clients use in memory.
+    pub fn pass_over(
+        &self,
+        from: &Key,
+        to: &Key,
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), MetaError> {
+        self.scan_by(VersionCursor::passing, from, to, visit)
+    }
+
+    fn scan_by<'a>(
+        &'a self,
+        cursor: MakeCursor<'a>,
+        from: &Key,
+        to: &Key,
         mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<(), MetaError> {
         self.shared.check()?;
         let mut from = from.clone();
         while from < *to {
-            let (overlay, cursor, end) = self.view(&from, to);
+            let (overlay, cursor, end) = self.view(cursor, &from, to);
             let flow = merge(&overlay, cursor, &mut visit);
             let flow = flow.map_err(|error| self.shared.told(error))?;
             match end {
@@ -172,7 +237,12 @@ impl MetaStore {
 
     /// A consistent view of the next part of a range: some of the overlay, a cursor over the state
     /// that ends where that does, and where to go on if that is not the end of the range.
-    fn view(&self, from: &Key, to: &Key) -> (OverlayPart, VersionCursor<'_>, Option<Key>) {
+    fn view<'a>(
+        &'a self,
+        cursor: MakeCursor<'a>,
+        from: &Key,
+        to: &Key,
+    ) -> (OverlayPart, VersionCursor<'a>, Option<Key>) {
         // The cursor is made under the lock: what leaves the overlay later is in both, never in none.
         let overlay = self.shared.overlay.read();
         let taken: OverlayPart = overlay
@@ -184,7 +254,7 @@ impl MetaStore {
             Some((last, _)) if taken.len() == SCAN_OVERLAY_COUNT_MAX => Some(last.successor()),
             _ => None,
         };
-        let cursor = VersionCursor::new(
+        let cursor = cursor(
             &*self.shared.state,
             from.as_bytes(),
             next.as_ref().unwrap_or(to).as_bytes(),
@@ -222,6 +292,22 @@ impl MetaStore {
             Stop::Drained | Stop::Now => MetaError::Closed,
         });
         self.shared.progress.refuse(reason)
+    }
+
+    /// As [`Self::durable`], for who tells others of the change. If the store ends before that is known, and the settings
+    /// name a succession, this waits for the volume to be opened again, though not for ever: a change that is found
+    /// in the log then took effect. An error means that it did not, or that nobody knows.
+    pub async fn outcome(&self, ticket: Ticket) -> Result<(), MetaError> {
+        let error = match self.durable(ticket).await {
+            Err(error) if ticket != Ticket::REFUSED => error,
+            known => return known,
+        };
+        let outcome = self.shared.progress.wait_for_outcome(ticket.0);
+        let too_long = self.shared.clock.sleep(OUTCOME_WAIT_MAX);
+        match select(outcome, too_long).await {
+            Either::Left((outcome, _)) => outcome,
+            Either::Right(_) => Err(error),
+        }
     }
 
     /// Whether that is known to be so without waiting. Of a store that ended only [`Self::durable`] tells.
@@ -275,16 +361,27 @@ impl MetaStore {
     pub fn segment_usage(&self, from: SegmentId, max: usize) -> Vec<SegmentUsage> {
         let pending = self.shared.pending.lock();
         let some = pending.counters.segments.range(from..).take(max);
-        some.map(|(id, record)| SegmentUsage {
-            id: *id,
-            data_bytes: record
-                .shard_len_bytes
-                .saturating_mul(u64::from(record.data)),
-            live_bytes: record.live_bytes,
-            live_records: record.live_records,
-            sealed: record.sealed,
-        })
-        .collect()
+        some.map(|(id, record)| segments::usage(*id, record))
+            .collect()
+    }
+
+    /// Sums over all segments; costs the same however many there are.
+    pub fn segment_totals(&self) -> SegmentTotals {
+        self.shared.pending.lock().counters.segments.totals()
+    }
+
+    /// Up to `max` of the segments without a live record.
+    pub fn dead_segments(&self, max: usize) -> Vec<SegmentId> {
+        let pending = self.shared.pending.lock();
+        let dead = pending.counters.segments.dead().iter();
+        dead.take(max).copied().collect()
+    }
+
+    /// Up to `max` of the segments that are not noted as sealed, from number `from` on.
+    pub fn unsealed_segments(&self, from: SegmentId, max: usize) -> Vec<SegmentId> {
+        let pending = self.shared.pending.lock();
+        let unsealed = pending.counters.segments.unsealed().range(from..);
+        unsealed.take(max).copied().collect()
     }
 
     pub fn segments(&self) -> Vec<(SegmentId, SegmentRecord)> {

@@ -6,8 +6,10 @@ mod left_behind;
 mod limits;
 mod lives;
 mod refusals;
+mod silent;
 mod starts;
 mod state_copies;
+mod succession;
 mod superseded;
 mod unreadable;
 

@@ -4,12 +4,13 @@
 //! Invariant: an append that was answered is durable on every shard of its segments.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use cairn_base::disk::DiskError;
+use cairn_base::env::BoxFuture;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, VolumeId};
 use cairn_erasure::Code;
+use cairn_formats::pointer::{BLOCK_BYTES, Location};
 use cairn_shard::{
     CHECKSUM_UNIT_BYTES, Shard, ShardDisk, ShardError, ShardErrorKind, file_len_bytes,
 };
@@ -18,14 +19,16 @@ use rustc_hash::FxHashSet;
 use tokio::sync::{OwnedRwLockReadGuard, oneshot};
 
 use crate::error::{Result, SegmentError};
+use crate::late::DiskOp;
 use crate::layout::RecordShape;
+use crate::life::{ReservedStripe, Segment, WrittenStripe};
 use crate::placement::{choose_disks, fit_code};
-use crate::pointer::{BLOCK_BYTES, Location};
 use crate::record::EncodedRecord;
 use crate::store::{SegmentStore, count, disk_space, shard_len};
 use crate::stripe::StripeBuffers;
+use crate::summary::SummaryEntry;
 use crate::types::{Appended, SegmentInfo, SegmentPin, Stream};
-use crate::volume::{ReservedStripe, Segment, Volume, WrittenStripe};
+use crate::volume::Volume;
 
 /// Times an append is written as a whole, and times the making of a segment is tried: to other disks where there
 /// are enough of them, else to the same again, until a disk works or counts as failed. That takes a few errors in
@@ -44,7 +47,7 @@ struct WriteFailure {
 }
 
 /// The disks that refused something while one append was tried.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Refusals {
     /// The next try goes without them, if that costs no protection: one error does not make a failed disk.
     avoided: FxHashSet<DiskId>,
@@ -55,6 +58,14 @@ struct Refusals {
 }
 
 impl Refusals {
+    /// Of an append that begins while some disks have answered others late, or not yet.
+    fn of_late(disks: Vec<DiskId>) -> Self {
+        Self {
+            avoided: disks.into_iter().collect(),
+            ..Self::default()
+        }
+    }
+
     /// The disk did not make a shard.
     fn note_create(&mut self, disk: DiskId, error: &ShardError) {
         match error {
@@ -87,6 +98,13 @@ impl Refusals {
     }
 }
 
+/// What an append asks for.
+#[derive(Clone, Copy)]
+struct Wanted {
+    code: Code,
+    stream: Stream,
+}
+
 /// Stripes of one segment that are written together.
 struct WriteJob<'a> {
     segment: Arc<Segment>,
@@ -101,7 +119,8 @@ impl SegmentStore {
     ///
     /// After an error of a disk the whole append is written again to a new segment on other disks, with fewer data
     /// shards if needed; where that would take fewer parity shards, to the same disks, until it works or the disk
-    /// counts as failed. Once started it goes on even if the returned future is dropped: a caller that goes away
+    /// counts as failed. A disk that answers nothing for [`SegmentSettings::write_deadline`] counts as one that refused,
+    /// where others can take its place. Once started it goes on even if the returned future is dropped: a caller that goes away
     /// must not leave a segment half made or a stripe half written.
     pub async fn append(
         self: &Arc<Self>,
@@ -138,7 +157,7 @@ impl SegmentStore {
             .acquire_many(permits)
             .await
             .map_err(|_| SegmentError::Stopping)?;
-        let mut refusals = Refusals::default();
+        let mut refusals = Refusals::of_late(self.late.all());
         let mut detail = String::new();
         for attempt in 0..ATTEMPTS_MAX {
             if attempt > 0 {
@@ -174,6 +193,7 @@ impl SegmentStore {
         records: &[EncodedRecord],
         refusals: &mut Refusals,
     ) -> Result<std::result::Result<Appended, Vec<WriteFailure>>> {
+        let wanted = Wanted { code, stream };
         let shapes: Vec<RecordShape> = records.iter().map(RecordShape::from).collect();
         let mut locations = Vec::with_capacity(records.len());
         let mut segments: Vec<Arc<Segment>> = Vec::new();
@@ -183,7 +203,7 @@ impl SegmentStore {
             let segment = match self.open_segment(volume, code, stream, refusals).await {
                 Ok(segment) => segment,
                 Err(error) => {
-                    self.give_back(volume, writes).await;
+                    self.give_back(volume, wanted, refusals, writes).await;
                     return Err(error);
                 }
             };
@@ -212,7 +232,9 @@ impl SegmentStore {
                 gate,
             });
         }
-        let written = join_all(writes.into_iter().map(|job| self.write(job))).await;
+        let refused: &Refusals = refusals;
+        let jobs = writes.into_iter();
+        let written = join_all(jobs.map(|job| self.write(wanted, refused, job))).await;
         let failures: Vec<WriteFailure> = written
             .into_iter()
             .filter_map(std::result::Result::err)
@@ -233,18 +255,29 @@ impl SegmentStore {
 
     /// What an append that is refused had reserved. A stripe that was reserved and never written would keep its segment
     /// from ever being sealed, so those that others came behind are written, although nobody will ask for them.
-    async fn give_back(self: &Arc<Self>, volume: &Arc<Volume>, jobs: Vec<WriteJob<'_>>) {
+    async fn give_back(
+        self: &Arc<Self>,
+        volume: &Arc<Volume>,
+        wanted: Wanted,
+        refusals: &Refusals,
+        jobs: Vec<WriteJob<'_>>,
+    ) {
         for job in jobs {
             if job.segment.release(&job.stripes) {
                 continue;
             }
-            if let Err(failure) = self.write(job).await {
+            if let Err(failure) = self.write(wanted, refusals, job).await {
                 self.retire(volume, &failure.segment);
             }
         }
     }
 
-    async fn write(&self, job: WriteJob<'_>) -> std::result::Result<(), WriteFailure> {
+    async fn write(
+        self: &Arc<Self>,
+        wanted: Wanted,
+        refusals: &Refusals,
+        job: WriteJob<'_>,
+    ) -> std::result::Result<(), WriteFailure> {
         let WriteJob {
             segment,
             stripes,
@@ -252,24 +285,41 @@ impl SegmentStore {
             gate,
         } = job;
         let (buffers, written) = build_stripes(segment.code, &stripes, records);
+        let entries = summary_entries(records);
         self.count_written(segment.code, &stripes, records);
         let shards = segment.open_shards();
-        let results = join_all(
-            shards
-                .iter()
-                .enumerate()
-                .map(|(index, shard)| write_shard(shard, index, &stripes, &buffers)),
-        )
-        .await;
-        let failed: Vec<(u8, ShardError)> = results
-            .into_iter()
-            .zip(0..)
-            .filter_map(|(result, index)| result.err().map(|error| (index, error)))
+        let (stripes, buffers) = (Arc::new(stripes), Arc::new(buffers));
+        let disks = segment.disks();
+        let ops = shards.into_iter().zip(disks.iter()).enumerate();
+        let ops = ops.map(|(index, (shard, disk))| {
+            let (stripes, buffers) = (stripes.clone(), buffers.clone());
+            let run = async move { write_shard(&shard, index, &stripes, &buffers).await };
+            DiskOp {
+                disk: *disk,
+                run: Box::pin(run),
+            }
+        });
+        let late_max = usize::from(segment.code.parity()).max(1);
+        let parity = segment.code.parity();
+        let can_do_without = |late: &[DiskId]| self.can_do_without(wanted, parity, refusals, late);
+        let results = self
+            .run_on_disks(ops.collect(), late_max, can_do_without, |_, _| {
+                // How it ends nobody needs to know: the shard has no footer.
+                Box::pin(std::future::ready(()))
+            })
+            .await;
+        let failed: Vec<(u8, ShardError)> = (0..)
+            .zip(results)
+            .filter_map(|(index, result)| {
+                let name = segment.shard_name(index);
+                let late = || self.late_error(segment.disk_of(index), format!("writing {name}"));
+                let error = result.map_or_else(|| Some(late()), std::result::Result::err);
+                error.map(|error| (index, error))
+            })
             .collect();
         let failed_shards: Vec<u8> = failed.iter().map(|(index, _)| *index).collect();
-        segment.note_written(written, &failed_shards);
+        segment.note_written(written, entries, &failed_shards);
         let result = if failed.is_empty() {
-            segment.appended.store(true, Ordering::Release);
             Ok(())
         } else {
             Err(WriteFailure {
@@ -279,6 +329,26 @@ impl SegmentStore {
         };
         drop(gate);
         result
+    }
+
+    /// Whether a segment with as much parity can be made without some disks that answer late.
+    fn can_do_without(
+        &self,
+        wanted: Wanted,
+        parity: u8,
+        refusals: &Refusals,
+        late: &[DiskId],
+    ) -> bool {
+        let mut refusals = refusals.clone();
+        refusals.avoided.extend(late.iter().copied());
+        let placed = self.place(wanted.code, wanted.stream, &refusals);
+        placed.is_ok_and(|(code, ..)| code.parity() >= parity)
+    }
+
+    fn late_error(&self, disk: Option<DiskId>, what: String) -> ShardError {
+        let disk = disk.and_then(|disk| self.disk(disk));
+        let disk = disk.map_or_else(String::new, |disk| disk.label().to_owned());
+        ShardError::Late { disk, what }
     }
 
     fn count_written(&self, code: Code, stripes: &[ReservedStripe], records: &[EncodedRecord]) {
@@ -384,7 +454,7 @@ impl SegmentStore {
     /// Makes a segment on disks with room; those that refuse are left out of the next try, if there are enough
     /// without them.
     async fn create_segment(
-        &self,
+        self: &Arc<Self>,
         volume: &Volume,
         wanted: Code,
         stream: Stream,
@@ -403,7 +473,14 @@ impl SegmentStore {
                 Err(error) if !self.release_recycled().await => return Err(error),
                 Err(_) => self.place(wanted, stream, refusals)?,
             };
-            match self.create_on(volume, code, &disks, shard_len_bytes).await {
+            let wanted = Wanted {
+                code: wanted,
+                stream,
+            };
+            let can_do_without =
+                |late: &[DiskId]| self.can_do_without(wanted, code.parity(), refusals, late);
+            let created = self.create_on(volume, code, &disks, shard_len_bytes, can_do_without);
+            match created.await {
                 Ok(segment) => return Ok(segment),
                 Err(refused) => {
                     for (disk, error) in refused {
@@ -516,11 +593,12 @@ impl SegmentStore {
 
     /// Creates the shards of a new segment; on failure none are left, and the error names the disks.
     async fn create_on(
-        &self,
+        self: &Arc<Self>,
         volume: &Volume,
         code: Code,
         disks: &[Arc<ShardDisk>],
         shard_len_bytes: u64,
+        can_do_without: impl Fn(&[DiskId]) -> bool,
     ) -> std::result::Result<Arc<Segment>, Vec<(DiskId, ShardError)>> {
         let info = SegmentInfo {
             id: (volume.allocate)(),
@@ -532,16 +610,42 @@ impl SegmentStore {
         let segment = Arc::new(Segment::created(volume.id, info));
         // Known before its shards are there, so that a sweep does not take them for orphans.
         volume.segments.write().insert(segment.id, segment.clone());
+        volume.uncommitted.lock().insert(segment.id);
         let creations = disks.iter().zip(0..).map(|(disk, index)| {
             let name = segment.shard_name(index);
-            async move { disk.create(name, shard_len_bytes).await }
+            let run = disk.clone();
+            DiskOp {
+                disk: disk.id(),
+                run: Box::pin(async move { run.create(name, shard_len_bytes).await }),
+            }
         });
+        let late_max = usize::from(code.parity()).max(1);
+        let late_disks = disks.to_vec();
+        // The segment was given up when it comes; what stays is an orphan, which the next sweep deletes.
+        let clean_up = move |index: usize, result: std::result::Result<Arc<Shard>, ShardError>| {
+            let disk = late_disks.get(index).cloned();
+            let run = async move {
+                if let (Ok(shard), Some(disk)) = (result, disk) {
+                    let name = shard.name();
+                    drop(shard);
+                    let _ = disk.remove(name).await;
+                }
+            };
+            Box::pin(run) as BoxFuture<()>
+        };
+        let results = self
+            .run_on_disks(creations.collect(), late_max, can_do_without, clean_up)
+            .await;
         let mut shards = Vec::new();
         let mut refused = Vec::new();
-        for (result, disk) in join_all(creations).await.into_iter().zip(disks) {
+        for (result, disk) in results.into_iter().zip(disks) {
             match result {
-                Ok(shard) => shards.push(shard),
-                Err(error) => refused.push((disk.id(), error)),
+                Some(Ok(shard)) => shards.push(shard),
+                Some(Err(error)) => refused.push((disk.id(), error)),
+                None => {
+                    let what = format!("making a shard of segment {}", segment.id);
+                    refused.push((disk.id(), self.late_error(Some(disk.id()), what)));
+                }
             }
         }
         if refused.is_empty() {
@@ -551,6 +655,7 @@ impl SegmentStore {
             return Ok(segment);
         }
         volume.segments.write().remove(&segment.id);
+        segment.begin_removal();
         for shard in shards {
             let name = shard.name();
             drop(shard);
@@ -563,8 +668,23 @@ impl SegmentStore {
     }
 }
 
+/// What the summary of their segment says of some records: those without an owner keep it from having one.
+fn summary_entries(records: &[EncodedRecord]) -> Vec<SummaryEntry> {
+    let entry = |record: &EncodedRecord| {
+        Some(SummaryEntry {
+            owner: record.owner()?,
+            len_bytes: record.file_len_bytes(),
+        })
+    };
+    records.iter().filter_map(entry).collect()
+}
+
 /// Where the records of the stripes are.
-fn locate(segment: &Segment, stripes: &[ReservedStripe], shapes: &[RecordShape]) -> Vec<Location> {
+pub(crate) fn locate(
+    segment: &Segment,
+    stripes: &[ReservedStripe],
+    shapes: &[RecordShape],
+) -> Vec<Location> {
     let placed = stripes.iter().flat_map(|stripe| {
         stripe
             .plan
@@ -584,7 +704,7 @@ fn locate(segment: &Segment, stripes: &[ReservedStripe], shapes: &[RecordShape])
         .collect()
 }
 
-fn build_stripes(
+pub(crate) fn build_stripes(
     code: Code,
     stripes: &[ReservedStripe],
     records: &[EncodedRecord],
@@ -619,7 +739,7 @@ fn stripe_offset(stripe: &ReservedStripe) -> u64 {
 }
 
 /// Writes one shard's units of all stripes at once, then makes them durable.
-async fn write_shard(
+pub(crate) async fn write_shard(
     shard: &Shard,
     index: usize,
     stripes: &[ReservedStripe],

@@ -8,11 +8,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_base::{SegmentId, VolumeId};
+use cairn_formats::pointer::{CHECKSUM_GRANULE_BYTES, Codec, RecordPointer};
 use quick_cache::sync::{Cache, PlaceholderGuard};
 use quick_cache::{OptionsBuilder, Weighter};
 use rustc_hash::FxBuildHasher;
-
-use crate::pointer::{CHECKSUM_GRANULE_BYTES, Codec, RecordPointer};
 
 /// What an entry costs beside its bytes: key, lists, counters.
 const ENTRY_OVERHEAD_BYTES: u64 = 192;

@@ -4,8 +4,8 @@
 
 use std::ops::Range;
 
-use crate::pointer::{BLOCK_BYTES, Location, UNIT_LEN_BYTES_MAX};
 use crate::record::EncodedRecord;
+use cairn_formats::pointer::{BLOCK_BYTES, Location, UNIT_LEN_BYTES_MAX};
 
 /// Records packed into a stripe begin at multiples of this.
 const PACKED_ALIGN_BYTES: u32 = 8;
@@ -18,6 +18,8 @@ pub(crate) struct RecordShape {
     pub len_bytes: u32,
     /// Begins at a block, so that aligned buffers go to the disk uncopied.
     pub block_aligned: bool,
+    /// Somebody said what it is a part of.
+    pub has_owner: bool,
 }
 
 impl From<&EncodedRecord> for RecordShape {
@@ -26,6 +28,7 @@ impl From<&EncodedRecord> for RecordShape {
         Self {
             len_bytes,
             block_aligned: record.codec() == crate::Codec::Raw && len_bytes >= BLOCK_BYTES,
+            has_owner: record.owner().is_some(),
         }
     }
 }
@@ -121,6 +124,7 @@ mod tests {
         RecordShape {
             len_bytes,
             block_aligned,
+            has_owner: false,
         }
     }
 

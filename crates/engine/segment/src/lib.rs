@@ -4,7 +4,7 @@
 //! Owns: the layout of stripes, record encoding (compression and checksums), placement of segments on
 //! disks, open segments, degraded reads, read repair, the record cache, the space reserve.
 //! Must not know: files, names, protocols; which records are live (the metadata counts that).
-//! Invariant: bytes once written under a [`pointer::Location`] never change; what `append` has
+//! Invariant: bytes once written under a [`Location`] never change; what `append` has
 //! answered is on stable storage with the segment's full protection.
 //!
 //! The byte layout is described in `docs/reference/formats/segment.md`.
@@ -14,12 +14,13 @@
 mod append;
 mod cache;
 mod error;
+mod late;
 mod layout;
+mod life;
 mod members;
 mod moves;
 mod pace;
 mod placement;
-pub mod pointer;
 mod read;
 mod rebuild;
 mod record;
@@ -30,22 +31,24 @@ mod spares;
 mod store;
 mod stripe;
 mod stripe_cache;
+mod summary;
 mod types;
 mod underway;
 mod volume;
 
+pub use cairn_formats::pointer::{
+    BLOCK_BYTES, CHECKSUM_GRANULE_BYTES, Codec, Location, PointerError, RECORD_LEN_BYTES_MAX,
+    RecordPointer, decode_pointer, encode_pointer,
+};
 pub use error::{ErrorKind, SegmentError};
 pub use members::{Member, Role};
 pub use moves::{MoveError, Moved, ShardAt};
 pub use pace::{Clients, Pace, Turn, Urgency};
-pub use pointer::{
-    BLOCK_BYTES, CHECKSUM_GRANULE_BYTES, Codec, Location, PointerError, RECORD_LEN_BYTES_MAX,
-    RecordPointer, decode_pointer, encode_pointer,
-};
 pub use record::{Compression, EncodedRecord, RecordError, decode_record, encode_record};
 pub use room::{DiskRoom, MoveRoom};
 pub use scrub::SegmentScrub;
 pub use store::SegmentStore;
+pub use summary::{RecordOwner, SummaryEntry, decode_summary_place};
 pub use types::*;
 
 #[cfg(test)]

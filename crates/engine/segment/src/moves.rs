@@ -11,12 +11,12 @@ use cairn_base::{DiskId, SegmentId, VolumeId};
 use cairn_shard::ShardError;
 use tokio::sync::OwnedRwLockReadGuard;
 
+use crate::life::Segment;
 use crate::pace::Pace;
 use crate::rebuild::{Fill, RebuildError};
 use crate::room::{DiskRoom, MoveRoom};
 use crate::store::{SegmentStore, disk_space};
 use crate::types::SegmentInfo;
-use crate::volume::Segment;
 
 /// Names one shard of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

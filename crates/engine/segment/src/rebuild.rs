@@ -13,6 +13,7 @@ use bytes::Bytes;
 use cairn_base::disk::DiskError;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{AlignedBuf, crc32c};
+use cairn_formats::pointer::BLOCK_BYTES;
 use cairn_shard::{
     CHECKSUM_UNIT_BYTES, HiddenShard, Shard, ShardDisk, ShardError, ShardErrorKind, ShardFooter,
     TRAILER_LEN_BYTES,
@@ -21,11 +22,10 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesOrdered;
 
+use crate::life::Segment;
 use crate::pace::Pace;
-use crate::pointer::BLOCK_BYTES;
 use crate::read::decode;
 use crate::store::{SegmentStore, count};
-use crate::volume::Segment;
 
 /// Shards rebuilt at a time; others wait to be found again.
 pub(crate) const REBUILDS_MAX: usize = 1;
@@ -698,6 +698,10 @@ fn is_damaged(footer: &Result<Option<ShardFooter>, ShardError>) -> bool {
 }
 
 impl Source {
+    pub(crate) fn footer(&self) -> Option<&ShardFooter> {
+        self.footer.as_ref()
+    }
+
     pub(crate) fn has_footer(&self) -> bool {
         self.footer.is_some()
     }

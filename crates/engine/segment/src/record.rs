@@ -4,10 +4,10 @@
 
 use std::cell::RefCell;
 
+use crate::summary::RecordOwner;
 use bytes::Bytes;
 use cairn_base::{crc32c, crc32c_append};
-
-use crate::pointer::{
+use cairn_formats::pointer::{
     CHECKSUM_GRANULE_BYTES, Codec, Location, RECORD_LEN_BYTES_MAX, RecordPointer,
 };
 
@@ -38,9 +38,23 @@ pub struct EncodedRecord {
     file_len_bytes: u32,
     codec: Codec,
     checksums: Vec<u32>,
+    owner: Option<RecordOwner>,
 }
 
 impl EncodedRecord {
+    /// Says what it is a part of, for the summary of its segment. A segment with a record of which nobody said so
+    /// has no summary.
+    pub fn owned_by(self, owner: RecordOwner) -> Self {
+        Self {
+            owner: Some(owner),
+            ..self
+        }
+    }
+
+    pub fn owner(&self) -> Option<RecordOwner> {
+        self.owner
+    }
+
     /// The stored bytes, in order.
     pub fn parts(&self) -> &[Bytes] {
         &self.parts
@@ -97,6 +111,7 @@ pub fn encode_record(data: Vec<Bytes>, compression: Compression) -> EncodedRecor
             codec,
             checksums: vec![crc32c(&stored)],
             parts: vec![stored],
+            owner: None,
         };
     }
     EncodedRecord {
@@ -105,6 +120,7 @@ pub fn encode_record(data: Vec<Bytes>, compression: Compression) -> EncodedRecor
         codec: Codec::Raw,
         checksums: granule_checksums(&data),
         parts: data,
+        owner: None,
     }
 }
 

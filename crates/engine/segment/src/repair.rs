@@ -8,12 +8,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cairn_base::AlignedBuf;
 use cairn_base::planted::{self, Bug};
+use cairn_formats::pointer::{BLOCK_BYTES, Location};
 use cairn_shard::{Shard, ShardError};
 
 use crate::layout::Piece;
-use crate::pointer::{BLOCK_BYTES, Location};
+use crate::life::Segment;
 use crate::store::{SegmentStore, count};
-use crate::volume::Segment;
 
 /// Stripes repaired at a time; more damage waits to be found again.
 pub(crate) const REPAIRS_MAX: usize = 16;

@@ -17,17 +17,17 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{SegmentId, VolumeId, crc32c};
+use cairn_formats::pointer::BLOCK_BYTES;
 use cairn_shard::{
     CHECKSUM_UNIT_BYTES, Shard, ShardDisk, ShardErrorKind, ShardFooter, TRAILER_LEN_BYTES,
 };
 use futures_util::future::join_all;
 
 use crate::error::{Result, SegmentError};
+use crate::life::Segment;
 use crate::pace::Pace;
-use crate::pointer::BLOCK_BYTES;
 use crate::read::decode;
 use crate::store::{SegmentStore, count};
-use crate::volume::Segment;
 
 /// Bytes of each shard that are looked at together.
 const PART_BYTES: u64 = 1 << 20;
@@ -140,7 +140,9 @@ impl SegmentStore {
         // One that contradicts the others cannot be right; its checksums are no help then.
         for shard in &mut looked {
             let differs = |footer: &ShardFooter| {
-                footer.data_len_bytes != pattern.data_len_bytes || footer.stripes != pattern.stripes
+                footer.data_len_bytes != pattern.data_len_bytes
+                    || footer.stripes != pattern.stripes
+                    || footer.summary != pattern.summary
             };
             if shard.footer.as_ref().is_some_and(differs) {
                 shard.footer = None;
@@ -480,11 +482,13 @@ impl SegmentStore {
     }
 }
 
-/// What most footers say of the length and the stripes; `None` without any, or if as many say something else.
+/// What most footers say of the length, the stripes and the summary; `None` without any, or if as many say something else.
 fn pattern_of(looked: &[Looked]) -> Option<ShardFooter> {
     let footers = || looked.iter().filter_map(|shard| shard.footer.as_ref());
     let agrees = |one: &ShardFooter, other: &ShardFooter| {
-        one.data_len_bytes == other.data_len_bytes && one.stripes == other.stripes
+        one.data_len_bytes == other.data_len_bytes
+            && one.stripes == other.stripes
+            && one.summary == other.summary
     };
     let votes = |footer: &ShardFooter| footers().filter(|other| agrees(footer, other)).count();
     let best = footers().max_by_key(|footer| votes(footer))?;

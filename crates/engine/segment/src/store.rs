@@ -10,13 +10,14 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use cairn_base::disk::DiskSpace;
-use cairn_base::env::Env;
+use cairn_base::env::{BoxFuture, Env};
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, Epoch, SegmentId, VolumeId};
 use cairn_erasure::Code;
+use cairn_formats::pointer::{BLOCK_BYTES, RecordPointer};
 use cairn_shard::{
-    CHECKSUM_UNIT_BYTES, FooterStripe, SHARD_CAPACITY_BYTES_MAX, Shard, ShardDisk, ShardFooter,
-    ShardName, file_len_bytes,
+    CHECKSUM_UNIT_BYTES, FooterStripe, SHARD_CAPACITY_BYTES_MAX, Shard, ShardDisk, ShardError,
+    ShardFooter, ShardName, file_len_bytes,
 };
 use futures_util::future::join_all;
 use parking_lot::RwLock;
@@ -25,18 +26,20 @@ use tokio::sync::Semaphore;
 
 use crate::cache::{Key, RecordCache};
 use crate::error::{Result, SegmentError};
+use crate::late::{DiskOp, LateDisks};
+use crate::life::{OpenSegment, Segment};
 use crate::members::Members;
 use crate::placement;
-use crate::pointer::{BLOCK_BYTES, RecordPointer};
 use crate::rebuild::REBUILDS_MAX;
 use crate::repair::REPAIRS_MAX;
 use crate::stripe_cache::StripeCache;
+use crate::summary::summary_slack_bytes;
 use crate::types::{
     DiskSpaceStatus, DiskState, DiskStatus, PoolSpace, Protection, SegmentInfo, SegmentSettings,
     SegmentStats, Stream, Swept, UsableSpace,
 };
 use crate::underway::Underway;
-use crate::volume::{Allocate, OpenSegment, Segment, Volume};
+use crate::volume::{Allocate, Volume};
 
 /// Shares of the disks' bytes that one shard takes at most, so that small disks hold many segments.
 const SHARDS_PER_DISK_MIN: u64 = 64;
@@ -59,6 +62,7 @@ pub struct SegmentStore {
     pub(crate) appends_in_flight_max: u32,
     pub(crate) repairs: Arc<Underway>,
     pub(crate) rebuilds: Arc<Underway>,
+    pub(crate) late: LateDisks,
 }
 
 /// See [`SegmentStats`].
@@ -102,6 +106,12 @@ impl SegmentStore {
             let largest_shard = smallest / SHARDS_PER_DISK_MIN;
             settings.shard_len_bytes = settings.shard_len_bytes.min(largest_shard);
         }
+        for len_bytes in [
+            &mut settings.shard_len_bytes,
+            &mut settings.shard_len_bytes_min,
+        ] {
+            *len_bytes = len_bytes.saturating_add(summary_slack_bytes(*len_bytes));
+        }
         settings.shard_len_bytes = shard_len(&settings, settings.shard_len_bytes);
         let in_flight = settings.append_bytes_in_flight_max / u64::from(BLOCK_BYTES);
         let in_flight =
@@ -116,6 +126,7 @@ impl SegmentStore {
             appends_in_flight_max: in_flight,
             repairs: Underway::new(REPAIRS_MAX),
             rebuilds: Underway::new(REBUILDS_MAX),
+            late: LateDisks::default(),
             env,
             settings,
         })
@@ -170,7 +181,7 @@ impl SegmentStore {
     }
 
     /// Deletes a volume with all its segments.
-    pub async fn remove_volume(&self, volume: VolumeId) -> Swept {
+    pub async fn remove_volume(self: &Arc<Self>, volume: VolumeId) -> Swept {
         let opened = self.volumes.write().remove(&volume);
         let segments: Vec<_> = opened
             .map(|opened| opened.segments.read().values().cloned().collect())
@@ -285,7 +296,7 @@ impl SegmentStore {
     /// failed, which they do until the next start, are deleted by a later [`Self::sweep`].
     ///
     /// Refuses segments that are open or pinned: their records may just be on their way.
-    pub async fn remove(&self, volume: VolumeId, segment: SegmentId) -> Result<()> {
+    pub async fn remove(self: &Arc<Self>, volume: VolumeId, segment: SegmentId) -> Result<()> {
         let opened = self.volume(volume)?;
         let is_pinned =
             |found: &Segment| found.is_pinned() && !planted::is(Bug::CollectorIgnoresPins);
@@ -306,27 +317,34 @@ impl SegmentStore {
     }
 
     /// Deletes the shards of a segment that nobody finds any more.
-    pub(crate) async fn remove_segment(&self, segment: &Segment) {
-        segment.mark_removed();
+    pub(crate) async fn remove_segment(self: &Arc<Self>, segment: &Segment) {
+        segment.begin_removal();
         // Once the shards are deleted their files may be recycled, so whoever writes must be done.
         let _alone = segment.gate.write().await;
-        drop(segment.take_open());
+        segment.end_removal();
         let disks = segment.disks();
-        let removals = disks.iter().enumerate().map(|(index, disk)| async move {
+        let removals = disks.iter().zip(0..).filter_map(|(disk, index)| {
             // One that has failed takes its time to say so, each time, and garbage collection would wait for it.
-            let Some(disk) = self.healthy_disk(*disk) else {
-                return;
+            let removing = self.healthy_disk(*disk)?;
+            let name = segment.shard_name(index);
+            let run = async move {
+                if let Err(error) = removing.remove(name).await {
+                    tracing::warn!(shard = %name, %error, "a shard was not removed; a sweep will");
+                }
             };
-            if let Err(error) = disk.remove(segment.shard_name(index as u8)).await {
-                tracing::warn!(volume = %segment.volume, segment = %segment.id, %error, "a shard was not removed; a sweep will");
-            }
+            Some(DiskOp {
+                disk: *disk,
+                run: Box::pin(run),
+            })
         });
-        join_all(removals).await;
+        let removals: Vec<DiskOp<()>> = removals.collect();
+        let late_max = removals.len();
+        self.run_or_leave(removals, late_max).await;
         count(&self.counters.segments_removed, 1);
     }
 
     /// Seals the open segments of a volume that took no append for `idle`; unused space comes back.
-    pub async fn seal_idle(&self, volume: VolumeId, idle: Duration) {
+    pub async fn seal_idle(self: &Arc<Self>, volume: VolumeId, idle: Duration) {
         let Ok(opened) = self.volume(volume) else {
             return;
         };
@@ -338,7 +356,7 @@ impl SegmentStore {
     }
 
     /// Seals all open segments of a volume: at the end, so that scrub can check them.
-    pub async fn seal_all(&self, volume: VolumeId) {
+    pub async fn seal_all(self: &Arc<Self>, volume: VolumeId) {
         let Ok(opened) = self.volume(volume) else {
             return;
         };
@@ -355,7 +373,7 @@ impl SegmentStore {
         self.seal_each(&opened, open).await;
     }
 
-    async fn seal_each(&self, volume: &Volume, segments: Vec<Arc<Segment>>) {
+    async fn seal_each(self: &Arc<Self>, volume: &Volume, segments: Vec<Arc<Segment>>) {
         for segment in segments {
             segment.close();
             self.seal(volume, &segment).await;
@@ -363,12 +381,12 @@ impl SegmentStore {
     }
 
     /// Finishes a segment that was closed: footers, or removal if nothing in it was acknowledged.
-    pub(crate) async fn seal(&self, volume: &Volume, segment: &Arc<Segment>) {
+    pub(crate) async fn seal(self: &Arc<Self>, volume: &Volume, segment: &Arc<Segment>) {
         let alone = segment.gate.write().await;
-        let Some(mut open) = segment.take_open() else {
+        let Some(mut open) = segment.begin_sealing() else {
             return;
         };
-        if !segment.appended.load(Ordering::Acquire) {
+        if !open.appended {
             volume.segments.write().remove(&segment.id);
             drop((open, alone));
             self.remove_segment(segment).await;
@@ -378,10 +396,18 @@ impl SegmentStore {
             segment.settle(segment.shard_len_bytes);
             return;
         }
-        let footers = footers(volume.epoch, segment, &open);
-        let seals = open.shards.iter().zip(footers).zip(&open.shard_failed);
-        let seals = seals.filter(|(_, failed)| !**failed);
-        let results = join_all(seals.map(|((shard, footer), _)| shard.seal(footer))).await;
+        let summary = self.write_summary(segment, &mut open).await;
+        let mut footers = footers(volume.epoch, segment, &open, &summary).into_iter();
+        self.on_good_shards(segment, &mut open, |_, shard| {
+            let footer = footers.next();
+            Box::pin(async move {
+                match footer {
+                    Some(footer) => shard.seal(footer).await,
+                    None => Ok(()),
+                }
+            })
+        })
+        .await;
         let full_len_bytes = file_len_bytes(segment.shard_len_bytes).unwrap_or(0);
         let is_cut = |shard: &Arc<Shard>| shard.file_len_bytes() < full_len_bytes;
         let len_bytes = match open.shards.iter().all(is_cut) {
@@ -389,9 +415,40 @@ impl SegmentStore {
             false => segment.shard_len_bytes,
         };
         segment.settle(len_bytes);
-        for error in results.into_iter().filter_map(std::result::Result::err) {
-            // Reads do not need footers; scrub will report their absence.
-            tracing::warn!(volume = %segment.volume, segment = %segment.id, %error, "a shard was not sealed");
+    }
+
+    /// Does something with the shards of a segment that is being sealed. Those that fail, or are on a disk that
+    /// answers late, count as failed from then on, and get no footer: reads do not need one, and scrub makes it good.
+    pub(crate) async fn on_good_shards(
+        self: &Arc<Self>,
+        segment: &Segment,
+        open: &mut OpenSegment,
+        mut run: impl FnMut(usize, Arc<Shard>) -> BoxFuture<std::result::Result<(), ShardError>>,
+    ) {
+        let disks = segment.disks();
+        let mut indexes = Vec::new();
+        let mut ops = Vec::new();
+        for (index, (shard, disk)) in open.shards.iter().zip(disks.iter()).enumerate() {
+            let op = run(index, shard.clone());
+            if !open.shard_failed[index] {
+                indexes.push(index);
+                ops.push(DiskOp {
+                    disk: *disk,
+                    run: op,
+                });
+            }
+        }
+        // Of a single copy it is waited for: while it may lose its end it is not to be moved.
+        let late_max = usize::from(segment.code.parity());
+        let results = self.run_or_leave(ops, late_max).await;
+        for (index, result) in indexes.into_iter().zip(results) {
+            let detail = match result {
+                Some(Ok(())) => continue,
+                Some(Err(error)) => error.to_string(),
+                None => "its disk does not answer".to_owned(),
+            };
+            tracing::warn!(volume = %segment.volume, segment = %segment.id, shard = index, detail, "a shard was not sealed");
+            open.shard_failed[index] = true;
         }
     }
 
@@ -431,6 +488,28 @@ impl SegmentStore {
         };
         let segments = opened.segments.read();
         segments.values().map(|segment| segment.info()).collect()
+    }
+
+    /// Segments that were made since the volume was opened, or [`Self::note_uncommitted`] named, and that `is_known` says
+    /// the metadata does not have. Those that it has are not asked about again.
+    pub fn uncommitted(
+        &self,
+        volume: VolumeId,
+        is_known: impl Fn(SegmentId) -> bool,
+    ) -> Vec<SegmentId> {
+        let Ok(opened) = self.volume(volume) else {
+            return Vec::new();
+        };
+        let mut uncommitted = opened.uncommitted.lock();
+        uncommitted.retain(|id| opened.segments.read().contains_key(id) && !is_known(*id));
+        uncommitted.iter().copied().collect()
+    }
+
+    /// The metadata does not have these any more.
+    pub fn note_uncommitted(&self, volume: VolumeId, segments: &[SegmentId]) {
+        if let Ok(opened) = self.volume(volume) {
+            opened.uncommitted.lock().extend(segments);
+        }
     }
 
     fn find(&self, volume: VolumeId, segment: SegmentId) -> Option<Arc<Segment>> {
@@ -676,7 +755,12 @@ impl Segment {
 }
 
 /// The footer of each shard. A segment is sealed in the term that made it: none is appended to later.
-fn footers(epoch: Epoch, segment: &Segment, open: &OpenSegment) -> Vec<ShardFooter> {
+fn footers(
+    epoch: Epoch,
+    segment: &Segment,
+    open: &OpenSegment,
+    summary: &[u8],
+) -> Vec<ShardFooter> {
     let stripes: Vec<FooterStripe> = open
         .stripes
         .iter()
@@ -694,6 +778,7 @@ fn footers(epoch: Epoch, segment: &Segment, open: &OpenSegment) -> Vec<ShardFoot
             data_len_bytes: u64::from(open.data_blocks()) * u64::from(BLOCK_BYTES),
             stripes: stripes.clone(),
             checksums: chunk_checksums(open, usize::from(index)),
+            summary: summary.to_vec(),
         })
         .collect()
 }

@@ -9,8 +9,7 @@ use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{AlignedBuf, crc32c_append};
 use cairn_erasure::Code;
-
-use crate::pointer::BLOCK_BYTES;
+use cairn_formats::pointer::BLOCK_BYTES;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 /// Padding at the end of a stripe is less than one block per unit of the widest code, plus one.

@@ -1,9 +1,11 @@
 //! The whole store on simulated disks.
 
 mod damage;
+mod late;
 mod moves;
 mod moves_damaged;
 mod scrub;
 mod space;
+mod summary;
 mod world;
 mod write_read;

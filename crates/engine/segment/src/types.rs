@@ -3,12 +3,13 @@
 //! Owns: plain values. Must not know: disks' files, how stripes are laid out.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cairn_base::{DiskId, SegmentId};
 use cairn_erasure::Code;
+use cairn_formats::pointer::Location;
 
-use crate::pointer::Location;
-use crate::volume::Segment;
+use crate::life::Segment;
 
 /// Most streams of large files that have an open segment of their own, unless configured.
 pub const STREAMS_MAX_DEFAULT: usize = 16;
@@ -31,6 +32,9 @@ pub struct SegmentSettings {
     pub streams_max: usize,
     /// Bytes of appends (data) that may be on their way to disks; above it appends wait.
     pub append_bytes_in_flight_max: u64,
+    /// Longer than this no append waits for a disk that answers nothing, if it can do without. One that is busy
+    /// is waited for longer.
+    pub write_deadline: Duration,
     /// Share of each disk kept for garbage collection and rebuild (Rule 5), in permille.
     pub reserve_permille: u16,
     /// The reserve of a disk is at least this, but never more than a sixteenth of the disk.
@@ -46,6 +50,7 @@ impl Default for SegmentSettings {
             open_segments_max: 32,
             streams_max: STREAMS_MAX_DEFAULT,
             append_bytes_in_flight_max: 256 << 20,
+            write_deadline: Duration::from_millis(500),
             reserve_permille: 20,
             reserve_bytes_min: 64 << 20,
         }

@@ -2,23 +2,8 @@
 
 use cairn_base::disk::DiskError;
 use cairn_base::{DiskId, PoolId};
-
-use crate::name::ShardName;
-
-/// Why bytes are not a valid identity or footer.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FormatError {
-    #[error("it is cut short")]
-    Truncated,
-    #[error("it does not begin with the magic number")]
-    Magic,
-    #[error("its version is {found}, this program knows up to {newest}; use a newer program")]
-    Version { found: u32, newest: u32 },
-    #[error("its checksum does not match")]
-    Checksum,
-    #[error("its {0} makes no sense")]
-    Field(&'static str),
-}
+use cairn_formats::FormatError;
+use cairn_formats::shard::ShardName;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShardError {
@@ -66,6 +51,9 @@ pub enum ShardError {
         what: String,
         reason: FormatError,
     },
+    /// Nobody waits for it any more; it may still happen.
+    #[error("{disk}: {what} did not end in time")]
+    Late { disk: String, what: String },
     /// A failed sync drops what was dirty, and a later one would not notice: the handle gives up.
     #[error("{disk}: a sync of shard {shard} failed before; its last writes may be lost")]
     SyncLost { disk: String, shard: ShardName },
@@ -95,7 +83,8 @@ impl ShardError {
             Self::Disk(DiskError::NotFound { .. }) => ShardErrorKind::NotFound,
             Self::Disk(DiskError::Full { .. }) => ShardErrorKind::Full,
             Self::Disk(DiskError::Io { .. } | DiskError::NoDescriptor { .. })
-            | Self::SyncLost { .. } => ShardErrorKind::Io,
+            | Self::SyncLost { .. }
+            | Self::Late { .. } => ShardErrorKind::Io,
             Self::Disk(DiskError::Short { .. })
             | Self::DamagedIdentity { .. }
             | Self::DamagedFooter { .. } => ShardErrorKind::Damaged,

@@ -29,6 +29,7 @@ pub(crate) struct Health {
     full_errors: AtomicU64,
     checksum_errors: AtomicU64,
     failed: AtomicBool,
+    writes_answered: AtomicU64,
     silent: AtomicBool,
     fell_silent: Notify,
 }
@@ -46,6 +47,7 @@ impl Health {
             full_errors: AtomicU64::new(0),
             checksum_errors: AtomicU64::new(0),
             failed: AtomicBool::new(false),
+            writes_answered: AtomicU64::new(0),
             silent: AtomicBool::new(false),
             fell_silent: Notify::new(),
         }
@@ -56,7 +58,12 @@ impl Health {
     }
 
     pub(crate) fn note_write<T>(&self, result: Result<T, DiskError>) -> Result<T, DiskError> {
+        self.writes_answered.fetch_add(1, ORDER);
         self.note(&self.write_errors, result)
+    }
+
+    pub(crate) fn writes_answered(&self) -> u64 {
+        self.writes_answered.load(ORDER)
     }
 
     /// Of a write that is durable when it returns.

@@ -12,21 +12,23 @@
 #![forbid(unsafe_code)]
 
 mod error;
-mod footer;
 mod health;
-mod identity;
-mod name;
+mod identity_file;
 mod recycle;
 mod shard;
 mod shard_disk;
 
-pub use error::{FormatError, ShardError, ShardErrorKind};
-pub use footer::{
-    CHECKSUM_UNIT_BYTES, FOOTER_VERSION, FooterStripe, SHARD_CAPACITY_BYTES_MAX, ShardFooter,
-    TRAILER_LEN_BYTES, Trailer, decode_footer, decode_trailer, encode_footer, file_len_bytes,
+pub use cairn_formats::FormatError;
+pub use cairn_formats::shard::footer::{
+    CHECKSUM_UNIT_BYTES, FOOTER_VERSION, FooterStripe, SHARD_CAPACITY_BYTES_MAX,
+    SUMMARY_LEN_BYTES_MAX, ShardFooter, TRAILER_LEN_BYTES, Trailer, decode_footer, decode_trailer,
+    encode_footer, file_len_bytes,
 };
+pub use cairn_formats::shard::identity::{
+    DiskIdentity, IDENTITY_NAME, decode_identity, encode_identity,
+};
+pub use cairn_formats::shard::name::ShardName;
+pub use error::{ShardError, ShardErrorKind};
 pub use health::DiskHealth;
-pub use identity::{DiskIdentity, IDENTITY_NAME, decode_identity, encode_identity};
-pub use name::ShardName;
 pub use shard::Shard;
 pub use shard_disk::{HiddenShard, PROBE_NAME, ShardDisk, ShardSettings};

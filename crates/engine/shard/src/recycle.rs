@@ -5,9 +5,8 @@
 
 use std::collections::BTreeSet;
 
+use cairn_formats::shard::footer::file_len_bytes;
 use parking_lot::Mutex;
-
-use crate::footer::file_len_bytes;
 
 pub(crate) const FREE_FOLDER: &str = "free";
 

@@ -10,14 +10,15 @@ use bytes::Bytes;
 use cairn_base::buf::IO_ALIGN_BYTES;
 use cairn_base::disk::{DiskError, DiskFile};
 use cairn_base::planted::{self, Bug};
-use parking_lot::Mutex;
-
-use crate::error::{FormatError, ShardError};
-use crate::footer::{
+use cairn_formats::FormatError;
+use cairn_formats::shard::footer::{
     ShardFooter, TRAILER_LEN_BYTES, Trailer, capacity_of_file, decode_footer, decode_trailer,
     encode_footer,
 };
-use crate::name::ShardName;
+use cairn_formats::shard::name::ShardName;
+use parking_lot::Mutex;
+
+use crate::error::ShardError;
 use crate::shard_disk::Shared;
 
 const BLOCK_BYTES: u64 = IO_ALIGN_BYTES as u64;

@@ -10,20 +10,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use cairn_base::disk::{Disk, DiskError, DiskFile, DiskSpace, OpenMode};
 use cairn_base::planted::{self, Bug};
 use cairn_base::{AlignedBuf, DiskId, PoolId, Timestamp, VolumeId};
-use parking_lot::Mutex;
-use quick_cache::sync::Cache;
-
-use crate::error::{FormatError, ShardError};
-use crate::footer::{TRAILER_LEN_BYTES, file_len_bytes};
-use crate::health::{DiskHealth, Health};
-use crate::identity::{
-    DiskIdentity, IDENTITY_LEN_BYTES, IDENTITY_NAME, IDENTITY_NAME_NEW, decode_identity,
-    encode_identity,
-};
-use crate::name::{
+use cairn_formats::FormatError;
+use cairn_formats::copies::Picked;
+use cairn_formats::shard::footer::{TRAILER_LEN_BYTES, file_len_bytes};
+use cairn_formats::shard::identity::DiskIdentity;
+use cairn_formats::shard::name::{
     HIDDEN_FOLDER, ShardName, VOLUMES_FOLDER, hidden_path, parse_shard, parse_volume, shard_path,
     shards_folder, volume_path,
 };
+use parking_lot::Mutex;
+use quick_cache::sync::Cache;
+
+use crate::error::ShardError;
+use crate::health::{DiskHealth, Health};
+use crate::identity_file;
 use crate::recycle::{FREE_FOLDER, FreeFile, FreeFiles};
 use crate::shard::{Live, Shard};
 
@@ -112,45 +112,59 @@ impl ShardDisk {
                 pool: identity.pool,
             });
         }
-        // A crash may have left one.
-        match disk.remove(IDENTITY_NAME_NEW).await {
-            Ok(()) | Err(DiskError::NotFound { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
         let identity = DiskIdentity {
             pool,
             disk: id,
             created: now,
         };
-        let mode = OpenMode::CreateNew {
-            len_bytes: IDENTITY_LEN_BYTES as u64,
-        };
-        let file = disk.open(IDENTITY_NAME_NEW, mode).await?;
-        file.write_at(0, vec![encode_identity(&identity).freeze()])
-            .await?;
-        file.sync().await?;
-        disk.rename(IDENTITY_NAME_NEW, IDENTITY_NAME).await?;
-        disk.sync_folder("").await?;
-        Ok(())
+        identity_file::write(&disk, &identity).await
     }
 
     /// Which disk this is. `None`: it has no identity, it is blank. One that is there but cannot be
-    /// read is an error, never a blank disk.
+    /// read is an error, never a blank disk. One of its two copies will do.
     pub async fn identity(disk: &Arc<dyn Disk>) -> Result<Option<DiskIdentity>, ShardError> {
-        let damaged = |reason| ShardError::DamagedIdentity {
-            disk: disk.label().to_owned(),
-            reason,
+        let read = identity_file::read(disk).await?;
+        Ok(read.map(|read| read.value))
+    }
+
+    /// Reads both copies of the identity, and writes the file again if one of them is not as it was written, or
+    /// neither. True if that was so. A file that is gone, or that names another disk, is left alone.
+    pub async fn check_identity(&self) -> Result<bool, ShardError> {
+        let label = self.label().to_owned();
+        let why = match identity_file::read(self.disk()).await {
+            Ok(None) => return Err(ShardError::NotFormatted { disk: label }),
+            Ok(Some(read)) if read.value != self.identity => {
+                let reason = FormatError::Field("disk or pool");
+                return Err(ShardError::DamagedIdentity {
+                    disk: label,
+                    reason,
+                });
+            }
+            Ok(Some(Picked { bad: None, .. })) => return Ok(false),
+            Ok(Some(Picked { bad: Some(bad), .. })) => bad.to_string(),
+            // What a newer program wrote is not ours to replace.
+            Err(
+                error @ ShardError::DamagedIdentity {
+                    reason: FormatError::Version { .. },
+                    ..
+                },
+            ) => return Err(error),
+            Err(error @ ShardError::DamagedIdentity { .. }) => error.to_string(),
+            Err(error) => return Err(error),
         };
-        let file = match disk.open(IDENTITY_NAME, OpenMode::Existing).await {
-            Ok(file) => file,
-            Err(DiskError::NotFound { .. }) => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
-        if file.len_bytes() < IDENTITY_LEN_BYTES as u64 {
-            return Err(damaged(FormatError::Truncated));
-        }
-        let bytes = file.read_at(0, IDENTITY_LEN_BYTES).await?;
-        decode_identity(&bytes).map(Some).map_err(damaged)
+        self.repair_identity(&why).await?;
+        Ok(true)
+    }
+
+    async fn repair_identity(&self, why: &str) -> Result<(), ShardError> {
+        self.note_checksum_error();
+        identity_file::write(self.disk(), &self.identity).await?;
+        tracing::warn!(
+            disk = self.label(),
+            why,
+            "the identity file was damaged and is repaired"
+        );
+        Ok(())
     }
 
     /// Opens a disk of `pool`. Fails with `NotFormatted` if it is blank, with `WrongPool` if it is
@@ -161,8 +175,11 @@ impl ShardDisk {
         settings: ShardSettings,
     ) -> Result<Arc<Self>, ShardError> {
         let label = disk.label().to_owned();
-        let identity = Self::identity(&disk).await?;
-        let identity = identity.ok_or_else(|| ShardError::NotFormatted {
+        let read = identity_file::read(&disk).await?;
+        let Picked {
+            value: identity,
+            bad,
+        } = read.ok_or_else(|| ShardError::NotFormatted {
             disk: label.clone(),
         })?;
         if identity.pool != pool {
@@ -196,7 +213,7 @@ impl ShardDisk {
             // A rebuild that a crash broke off; who finds the shard missing begins anew.
             let _ = disk.remove(&format!("{HIDDEN_FOLDER}/{file_name}")).await;
         }
-        Ok(Arc::new(Self {
+        let opened = Arc::new(Self {
             identity,
             shared: Arc::new(Shared {
                 disk,
@@ -209,7 +226,14 @@ impl ShardDisk {
             names: tokio::sync::RwLock::default(),
             hidden_next: AtomicU64::new(0),
             tells_space: AtomicBool::new(true),
-        }))
+        });
+        if let Some(bad) = bad
+            && let Err(error) = opened.repair_identity(&bad.to_string()).await
+        {
+            // One copy is enough to serve; a scrub tries again.
+            tracing::error!(disk = opened.label(), %error, "the identity file is not repaired");
+        }
+        Ok(opened)
     }
 
     /// Keeps fewer shards open from now on, or more.
@@ -270,6 +294,11 @@ impl ShardDisk {
     /// without what is on it does not wait for it.
     pub fn set_silent(&self, silent: bool) {
         self.shared.health.set_silent(silent);
+    }
+
+    /// How many writes and syncs have ended so far, well or not: who waits for one finds out whether others end.
+    pub fn writes_answered(&self) -> u64 {
+        self.shared.health.writes_answered()
     }
 
     pub fn is_silent(&self) -> bool {
@@ -600,7 +629,10 @@ impl ShardDisk {
                 .open(&shard_path(name), OpenMode::Existing)
                 .await
             {
-                Ok(file) => (true, crate::footer::capacity_of_file(file.len_bytes())),
+                Ok(file) => (
+                    true,
+                    cairn_formats::shard::footer::capacity_of_file(file.len_bytes()),
+                ),
                 Err(DiskError::NotFound { .. }) => return Ok(()),
                 // It may still be possible to remove it.
                 Err(_) => (false, None),

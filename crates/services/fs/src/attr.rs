@@ -23,10 +23,14 @@ const CUT_ATTEMPTS_MAX: usize = 100;
 
 impl Fs {
     pub async fn attr(&self, ino: Ino) -> Result<Attr, FsError> {
-        let inode = self.0.inode(ino)?;
-        let state = inode.lock();
-        state.require_live()?;
-        Ok(state.attr(ino))
+        let found = self.0.reading(|| self.0.attr_of(ino)).await;
+        self.0.settle(found).await
+    }
+
+    /// The attributes as they will be when all that is under way is durable. For who watches the volume itself: a client
+    /// must not be told of them.
+    pub fn attr_under_way(&self, ino: Ino) -> Result<Attr, FsError> {
+        self.0.attr_of(ino).map(|(attr, _)| attr)
     }
 
     /// Which of the `wanted` access bits (RFC 1813, section 3.3.4) `who` has.
@@ -36,7 +40,60 @@ impl Fs {
         ino: Ino,
         wanted: u32,
     ) -> Result<(u32, Attr), FsError> {
-        let inode = self.0.inode(ino)?;
+        let found = self.0.reading(|| self.0.access_of(who, ino, wanted)).await;
+        self.0.settle(found).await
+    }
+
+    pub async fn read_link(&self, _who: &Credentials, ino: Ino) -> Result<(Bytes, Attr), FsError> {
+        let found = self.0.reading(|| self.0.symlink_of(ino)).await;
+        self.0.settle(found).await
+    }
+
+    /// Changes attributes, all or none. With `guard_ctime` only if the change time is still that.
+    pub async fn set_attr(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+        set: SetAttr,
+        guard_ctime: Option<Timestamp>,
+    ) -> Result<Wcc, FsError> {
+        let shared = &self.0;
+        let inode = shared.reading(|| shared.inode(ino)).await?;
+        let mut guard_ctime = guard_ctime;
+        let mut done = Err(FsError::TryLater);
+        for _ in 0..CUT_ATTEMPTS_MAX {
+            let changed = || shared.set_attr_of(who, &inode, set, guard_ctime);
+            match shared.reading(changed).await {
+                Ok(Some(changed)) => done = Ok(changed),
+                Err(error) => done = Err(error),
+                Ok(None) => {
+                    shared.shorten(&inode, set.size_bytes.unwrap_or(0)).await?;
+                    // Checked by now; the way to the size is no change of its own.
+                    guard_ctime = None;
+                    continue;
+                }
+            }
+            break;
+        }
+        shared.settle(done).await
+    }
+}
+
+impl Shared {
+    fn attr_of(&self, ino: Ino) -> Result<(Attr, Ticket), FsError> {
+        let inode = self.inode(ino)?;
+        let state = inode.lock();
+        state.require_live()?;
+        Ok((state.attr(ino), state.shown()))
+    }
+
+    fn access_of(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+        wanted: u32,
+    ) -> Result<((u32, Attr), Ticket), FsError> {
+        let inode = self.inode(ino)?;
         let state = inode.lock();
         state.require_live()?;
         let has = granted(who, state.guarded());
@@ -58,49 +115,20 @@ impl Fs {
                 access::EXECUTE
             };
         }
-        Ok((allowed & wanted, state.attr(ino)))
+        Ok(((allowed & wanted, state.attr(ino)), state.shown()))
     }
 
-    pub async fn read_link(&self, _who: &Credentials, ino: Ino) -> Result<(Bytes, Attr), FsError> {
-        let inode = self.0.inode(ino)?;
+    fn symlink_of(&self, ino: Ino) -> Result<((Bytes, Attr), Ticket), FsError> {
+        let inode = self.inode(ino)?;
         let state = inode.lock();
         state.require_live()?;
         if state.record.kind != InodeKind::Symlink {
             return Err(FsError::Invalid);
         }
-        Ok((state.record.symlink_target.clone(), state.attr(ino)))
+        let target = state.record.symlink_target.clone();
+        Ok(((target, state.attr(ino)), state.shown()))
     }
 
-    /// Changes attributes, all or none. With `guard_ctime` only if the change time is still that.
-    pub async fn set_attr(
-        &self,
-        who: &Credentials,
-        ino: Ino,
-        set: SetAttr,
-        guard_ctime: Option<Timestamp>,
-    ) -> Result<Wcc, FsError> {
-        let shared = &self.0;
-        let inode = shared.inode(ino)?;
-        let mut guard_ctime = guard_ctime;
-        let mut done = Err(FsError::TryLater);
-        for _ in 0..CUT_ATTEMPTS_MAX {
-            match shared.set_attr_of(who, &inode, set, guard_ctime) {
-                Ok(Some(changed)) => done = Ok(changed),
-                Err(error) => done = Err(error),
-                Ok(None) => {
-                    shared.shorten(&inode, set.size_bytes.unwrap_or(0)).await?;
-                    // Checked by now; the way to the size is no change of its own.
-                    guard_ctime = None;
-                    continue;
-                }
-            }
-            break;
-        }
-        shared.settle(done).await
-    }
-}
-
-impl Shared {
     /// `None`, and no change yet: the file has to be shortened first.
     fn set_attr_of(
         self: &Arc<Self>,
@@ -138,7 +166,7 @@ impl Shared {
         state.record.exclusive_verifier = None;
         state.touch_ctime(now);
         batch.put(Key::inode(inode.ino), state.stored_record().encode());
-        state.ticket = self.meta.submit(batch);
+        state.note_change(self.meta.submit(batch));
         Ok(Some((state.wcc(inode.ino, before), state.ticket)))
     }
 
@@ -236,7 +264,7 @@ impl Shared {
         let mut ticket = None;
         for start in starts.into_iter().rev() {
             if let Some(before) = ticket.take() {
-                self.durable(before).await?;
+                self.outcome(before).await?;
             }
             let mut state = inode.lock();
             state.require_live()?;
@@ -252,7 +280,7 @@ impl Shared {
             // Whoever replays older journal entries must see that they do not tell the size any more.
             state.touch_ctime(self.now());
             batch.put(Key::inode(ino), state.stored_record().encode());
-            state.ticket = self.meta.submit(batch);
+            state.note_change(self.meta.submit(batch));
             ticket = Some(state.ticket);
         }
         Ok(())

@@ -79,10 +79,15 @@ impl Fs {
         len: u32,
     ) -> Result<ReadData, FsError> {
         let shared = &self.0;
-        let inode = shared.inode(ino)?;
+        let inode = shared.reading(|| shared.inode(ino)).await?;
         let mut attempt = 0;
+        let mut extents_of: Option<Range<u64>> = None;
         loop {
-            let (attr, range, wanted) = {
+            if let Some(range) = extents_of.take() {
+                let load = || shared.load_extents(&inode, &range, Ahead::Some);
+                shared.reading(load).await?;
+            }
+            let (attr, range, wanted, ticket) = {
                 let mut state = inode.lock();
                 require_file(&state)?;
                 require_data(who, state.guarded(), READ)?;
@@ -95,11 +100,13 @@ impl Fs {
                         let wanted = within_limits(sources);
                         let range = range.start..range.start + wanted.len_bytes;
                         shared.note_read(&inode, &mut state, &range);
-                        (state.attr(ino), range, wanted)
+                        let is_durable = |ticket| shared.meta.is_durable(ticket);
+                        let ticket = state.shown_in(&range, is_durable);
+                        (state.attr(ino), range, wanted, ticket)
                     }
                     None => {
                         drop(state);
-                        shared.load_extents(&inode, &range, Ahead::Some)?;
+                        extents_of = Some(range);
                         continue;
                     }
                 }
@@ -112,6 +119,7 @@ impl Fs {
                         parts = vec![parts.concat().into()];
                     }
                     let count_bytes = (range.end - range.start) as u32;
+                    shared.outcome(ticket).await?;
                     return Ok(ReadData {
                         eof: range.end >= attr.size_bytes,
                         attr,
@@ -142,25 +150,27 @@ impl Fs {
         stability: Stability,
     ) -> Result<Written, FsError> {
         let shared = &self.0;
-        let inode = shared.inode(ino)?;
+        let inode = shared.reading(|| shared.inode(ino)).await?;
         let count_bytes = u32::try_from(data.len()).map_err(|_| FsError::Invalid)?;
         let end = offset
             .checked_add(data.len() as u64)
             .filter(|end| *end <= FILE_LEN_BYTES_MAX)
             .ok_or(FsError::FileTooLarge)?;
-        {
+        let nothing = {
             let mut state = inode.lock();
             require_file(&state)?;
             require_data(who, state.guarded(), WRITE)?;
             state.require_landing()?;
-            if data.is_empty() {
-                let before = state.pre_attr();
-                return Ok(Written {
-                    wcc: state.wcc(ino, before),
-                    count_bytes: 0,
-                    stable: true,
-                });
-            }
+            let before = state.pre_attr();
+            let written = || Written {
+                wcc: state.wcc(ino, before),
+                count_bytes: 0,
+                stable: true,
+            };
+            data.is_empty().then(|| (written(), state.shown()))
+        };
+        if let Some(written) = nothing {
+            return shared.settle(Ok(written)).await;
         }
         let more = Load::of(u64::from(count_bytes), 1);
         loop {
@@ -186,6 +196,7 @@ impl Fs {
         let (wcc, ticket) = {
             let mut state = inode.lock();
             require_file(&state)?;
+            let extends = end > state.record.size_bytes;
             let before = state.pre_attr();
             let now = shared.now();
             state.record.size_bytes = state.record.size_bytes.max(end);
@@ -205,6 +216,11 @@ impl Fs {
                 let ticket = shared.meta.submit(batch);
                 shared.note_journal(1);
                 state.ticket = ticket;
+                state.journaled = ticket;
+                if extends {
+                    // Also who reads other bytes is told where the file ends.
+                    state.changed = ticket;
+                }
                 state.journal_last = ticket.0;
                 position = Some(ticket.0);
             }
@@ -221,18 +237,26 @@ impl Fs {
                 .written_bytes
                 .fetch_add(u64::from(count_bytes), Ordering::Relaxed);
             shared.after_write(&inode, &mut state);
-            (state.wcc(ino, before), state.ticket)
+            let ticket = match stability {
+                // The bytes may be lost, but not what others changed of the attributes.
+                Stability::Unstable => state.changed,
+                Stability::Stable => state.ticket,
+            };
+            (state.wcc(ino, before), ticket)
         };
         match stability {
-            Stability::Unstable => Ok(Written {
-                wcc,
-                count_bytes,
-                stable: false,
-            }),
+            Stability::Unstable => {
+                shared.outcome(ticket).await?;
+                Ok(Written {
+                    wcc,
+                    count_bytes,
+                    stable: false,
+                })
+            }
             Stability::Stable => {
                 if journal {
                     if !planted::is(Bug::StableWriteNotAwaited) {
-                        shared.durable(ticket).await?;
+                        shared.outcome(ticket).await?;
                     }
                 } else {
                     shared.commit(&inode).await?;
@@ -255,13 +279,16 @@ impl Fs {
         _offset: u64,
         _len: u32,
     ) -> Result<Wcc, FsError> {
-        let inode = self.0.inode(ino)?;
+        let inode = self.0.reading(|| self.0.inode(ino)).await?;
         require_file(&inode.lock())?;
         self.0.commit(&inode).await?;
         // It changes no attribute. Others may have meanwhile, and a client that was told of that as its own doing
         // would believe what it has cached.
-        let state = inode.lock();
-        Ok(state.wcc(ino, state.pre_attr()))
+        let (wcc, ticket) = {
+            let state = inode.lock();
+            (state.wcc(ino, state.pre_attr()), state.shown())
+        };
+        self.0.settle(Ok((wcc, ticket))).await
     }
 }
 

@@ -296,6 +296,15 @@ impl DirtyMap {
     }
 }
 
+/// The last journal entry that bytes of `range` are in.
+pub fn last_journaled(runs: &BTreeMap<u64, Run>, range: &Range<u64>) -> Option<LogPosition> {
+    // They do not overlap one another, so the first that ends before the range is the last to look at.
+    let before_end = runs.range(..range.end).rev();
+    let touching =
+        before_end.take_while(|(start, run)| **start + run.data.len() as u64 > range.start);
+    touching.filter_map(|(_, run)| run.journal).max()
+}
+
 /// Collects what `runs` holds of `range` into `pieces`, and what it does not into `gaps`.
 /// Bytes at or past `limit` do not count: the file was cut there after they were written.
 pub fn fill(

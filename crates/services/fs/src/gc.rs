@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use cairn_base::SegmentId;
 use cairn_base::planted::{self, Bug};
-use cairn_meta::Batch;
+use cairn_meta::{Batch, SegmentTotals};
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use crate::gc_policy::{Budget, CANDIDATES_MAX, Limits, Room, Survey};
+use crate::tasks::let_others_run;
 use crate::types::FsError;
 use crate::volume::{Fs, Shared, segment_error};
 
@@ -24,8 +25,10 @@ use crate::volume::{Fs, Shared, segment_error};
 const ROUND_PAUSE: Duration = Duration::from_millis(20);
 /// Every so many rounds it looks for segments that the metadata does not know.
 const UNREFERENCED_ROUNDS: u64 = 4;
-/// Segments looked at in one piece.
-const SURVEY_SEGMENTS_MAX: usize = 4096;
+/// Segments looked at before others get their turn.
+const SURVEY_SEGMENTS_MAX: usize = 1024;
+/// Segments without a live record that one look deletes; the next finds more.
+const DEAD_MAX: usize = 4096;
 /// It looks sooner when this part of the garbage that is allowed may have come since.
 const LOOK_GARBAGE_PART: u64 = 8;
 /// That there is no space to collect garbage with is said this often.
@@ -98,8 +101,6 @@ pub(crate) struct Collector {
     looked: Notify,
     /// Bytes that clients may still write until the next look is due.
     unseen_bytes_left: AtomicI64,
-    /// About the number of the newest segment.
-    newest: AtomicU64,
     /// Segments that could not be emptied, and until when they are let alone.
     stuck: Mutex<FxHashMap<SegmentId, Duration>>,
     budget: Mutex<Budget>,
@@ -115,7 +116,6 @@ impl Collector {
             turns: Semaphore::new(1),
             looked: Notify::new(),
             unseen_bytes_left: AtomicI64::new(look_bytes_min as i64),
-            newest: AtomicU64::new(0),
             stuck: Mutex::default(),
             budget: Mutex::default(),
         }
@@ -195,20 +195,14 @@ impl Fs {
     /// How much there is to collect.
     pub fn gc_backlog(&self) -> GcBacklog {
         let mut backlog = GcBacklog {
-            orphans: self.0.orphans.lock().len() as u64,
+            orphans: self.0.orphans.lock().count(),
             ..GcBacklog::default()
         };
-        let mut live_bytes = 0;
-        self.0.visit_segments(|usage| {
-            live_bytes += usage.live_bytes;
-            if usage.live_records == 0 {
-                backlog.dead_segments += 1;
-                backlog.dead_bytes += usage.data_bytes;
-            } else if usage.sealed {
-                backlog.sparse_bytes += usage.data_bytes.saturating_sub(usage.live_bytes);
-            }
-        });
-        backlog.sparse_bytes_allowed = self.0.limits(live_bytes).0.allowed_bytes;
+        let totals = self.0.meta.segment_totals();
+        backlog.dead_segments = totals.dead_segments;
+        backlog.dead_bytes = totals.dead_bytes;
+        backlog.sparse_bytes = totals.sparse_bytes;
+        backlog.sparse_bytes_allowed = self.0.limits(totals.live_bytes).0.allowed_bytes;
         backlog
     }
 }
@@ -248,21 +242,25 @@ impl Shared {
 
     /// One round: what is dead goes, and if there is too much garbage, some segments are rewritten.
     async fn collect_garbage(self: &Arc<Self>, round: u64) -> Result<(), FsError> {
-        let survey = self.tend().await?;
+        let totals = self.tend().await?;
         if self.tasks.is_stopping() {
             // The volume may be open anew by now, with segments of which this one's metadata does not know.
             return Ok(());
         }
-        let (limits, room) = self.limits(survey.live_bytes);
+        let (limits, room) = self.limits(totals.live_bytes);
         if limits.is_pressed || round.is_multiple_of(UNREFERENCED_ROUNDS) {
             self.remove_unreferenced().await?;
         }
+        let survey = match totals.sparse_bytes > limits.allowed_bytes {
+            true => self.survey().await?,
+            false => Survey::default(),
+        };
         let chosen: FxHashSet<SegmentId> = {
             let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
             let flushed_bytes = of(&self.counters.flushed_bytes);
             let moved_bytes = of(&self.counters.gc_rewritten_bytes);
             let mut budget = self.collector.budget.lock();
-            let budget_bytes = budget.update(survey.live_bytes, flushed_bytes, moved_bytes);
+            let budget_bytes = budget.update(totals.live_bytes, flushed_bytes, moved_bytes);
             let now = self.env.clock.monotonic();
             let mut stuck = self.collector.stuck.lock();
             stuck.retain(|_, until| *until > now);
@@ -276,8 +274,8 @@ impl Shared {
             return Ok(());
         }
         let rewritten = self.rewrite(chosen, None).await;
-        let survey = self.survey();
-        self.remove_dead(&survey.dead).await?;
+        self.note_sealed();
+        self.remove_dead(&self.meta.dead_segments(DEAD_MAX)).await?;
         self.note_stuck(&rewritten?);
         // There may be more; what comes meanwhile comes in its turn.
         self.gc_wake.notify_one();
@@ -306,17 +304,19 @@ impl Shared {
     }
 
     /// What needs no copying: open segments that nobody uses are sealed, memory and files that nobody needs
-    /// are given back, dead segments go. Returns how things stood before the last.
-    pub(crate) async fn tend(self: &Arc<Self>) -> Result<Survey, FsError> {
+    /// are given back, dead segments go. Returns how things stood before the last. Costs the same however many
+    /// segments there are.
+    pub(crate) async fn tend(self: &Arc<Self>) -> Result<SegmentTotals, FsError> {
         let idle = self.collector.settings.seal_idle;
         self.segments.seal_idle(self.volume, idle).await;
         self.trim_idle_extents();
         self.segments.relieve().await;
-        let survey = self.survey();
-        let (limits, _) = self.limits(survey.live_bytes);
-        self.collector.note_look(&limits, survey.garbage_bytes);
-        self.remove_dead(&survey.dead).await?;
-        Ok(survey)
+        self.note_sealed();
+        let totals = self.meta.segment_totals();
+        let (limits, _) = self.limits(totals.live_bytes);
+        self.collector.note_look(&limits, totals.sparse_bytes);
+        self.remove_dead(&self.meta.dead_segments(DEAD_MAX)).await?;
+        Ok(totals)
     }
 
     /// Remembers those of some rewritten segments that still have live records.
@@ -355,48 +355,50 @@ impl Shared {
         (limits, room)
     }
 
-    fn visit_segments(&self, mut visit: impl FnMut(&cairn_meta::SegmentUsage)) {
+    /// Looks at all segments for those worth rewriting: only when there is too much garbage, in parts, so that
+    /// nobody waits for it.
+    async fn survey(&self) -> Result<Survey, FsError> {
+        let newest = self.meta.segment_totals().newest;
+        let surveys = &self.counters.gc_surveys;
+        surveys.fetch_add(1, Ordering::Relaxed);
+        let mut survey = Survey::default();
         let mut from = SegmentId(0);
         loop {
             let some = self.meta.segment_usage(from, SURVEY_SEGMENTS_MAX);
-            some.iter().for_each(&mut visit);
+            some.iter().for_each(|usage| survey.add(usage, newest));
             match some.last() {
                 Some(last) if some.len() == SURVEY_SEGMENTS_MAX => from = SegmentId(last.id.0 + 1),
-                _ => return,
+                _ => return Ok(survey),
+            }
+            let_others_run().await;
+            if self.tasks.is_stopping() {
+                return Err(FsError::Fenced);
             }
         }
     }
 
-    /// Looks at all segments. Those that were sealed since the last look are noted in the metadata, with
-    /// what is left of their room.
-    pub(crate) fn survey(&self) -> Survey {
-        let newest = SegmentId(self.collector.newest.load(Ordering::Relaxed));
-        let mut survey = Survey::default();
-        let mut batch = Batch::new();
-        let mut sealed_count = 0;
-        self.visit_segments(|usage| {
-            let mut usage = *usage;
-            if !usage.sealed
-                && let Some(len_bytes) = self.segments.settled_len_bytes(self.volume, usage.id)
-                && let Some(info) = self.segments.segment(self.volume, usage.id)
-            {
-                usage.sealed = true;
-                usage.data_bytes = len_bytes * u64::from(info.code.data());
-                if sealed_count < REMOVE_SEGMENTS_MAX {
-                    sealed_count += 1;
-                    batch.seal_segment(usage.id, len_bytes);
-                }
+    /// Notes in the metadata which segments were sealed since the last look, with what is left of their room.
+    pub(crate) fn note_sealed(&self) {
+        let mut from = SegmentId(0);
+        loop {
+            let some = self.meta.unsealed_segments(from, REMOVE_SEGMENTS_MAX);
+            let mut batch = Batch::new();
+            let settled = some.iter().filter_map(|id| {
+                let len_bytes = self.segments.settled_len_bytes(self.volume, *id)?;
+                Some((*id, len_bytes))
+            });
+            for (id, len_bytes) in settled {
+                batch.seal_segment(id, len_bytes);
             }
-            survey.add(&usage, newest);
-        });
-        if sealed_count > 0 {
-            // Nothing waits for it: a crash only forgets what is seen again.
-            self.meta.submit(batch);
+            if !batch.is_empty() {
+                // Nothing waits for it: a crash only forgets what is seen again.
+                self.meta.submit(batch);
+            }
+            match some.last() {
+                Some(last) if some.len() == REMOVE_SEGMENTS_MAX => from = SegmentId(last.0 + 1),
+                _ => return,
+            }
         }
-        self.collector
-            .newest
-            .store(survey.newest.0, Ordering::Relaxed);
-        survey
     }
 
     /// Deletes those of some segments that have no live records.
@@ -410,26 +412,32 @@ impl Shared {
             .filter(|id| self.fate(*id) == Fate::Dead)
             .collect();
         for dead in dead.chunks(REMOVE_SEGMENTS_MAX) {
-            // What made them dead is durable before they go, and so is that they are gone.
-            let mut batch = Batch::new();
-            for id in dead {
-                batch.remove_segment(*id);
-            }
-            let ticket = self.meta.submit(batch);
-            self.durable(ticket).await?;
-            self.delete_segments(dead).await?;
+            self.remove_segments(dead).await?;
         }
         Ok(())
+    }
+
+    /// Deletes segments that have no live records, or whose records nobody needs.
+    pub(crate) async fn remove_segments(&self, ids: &[SegmentId]) -> Result<(), FsError> {
+        // What made them dead is durable before they go, and so is that they are gone.
+        let mut batch = Batch::new();
+        for id in ids {
+            batch.remove_segment(*id);
+        }
+        let ticket = self.meta.submit(batch);
+        self.durable(ticket).await?;
+        self.delete_segments(ids).await
     }
 
     /// Deletes segments that the metadata does not know. Those that a crash left were swept at the
     /// start; here go those of flushes that failed, or whose file was removed before they landed.
     async fn remove_unreferenced(self: &Arc<Self>) -> Result<(), FsError> {
+        // Those that the metadata knows are not asked for again: from then on it is asked for what is dead.
+        let is_known = |id: SegmentId| self.meta.segment(id).is_some();
         let found: Vec<SegmentId> = self
             .segments
-            .segments(self.volume)
+            .uncommitted(self.volume, is_known)
             .into_iter()
-            .map(|info| info.id)
             .filter(|id| self.fate(*id) == Fate::Unreferenced)
             .collect();
         if found.is_empty() {
@@ -442,6 +450,8 @@ impl Shared {
     }
 
     pub(crate) async fn delete_segments(&self, ids: &[SegmentId]) -> Result<(), FsError> {
+        // What stays after an error is found again.
+        self.segments.note_uncommitted(self.volume, ids);
         for id in ids {
             self.segments
                 .remove(self.volume, *id)

@@ -17,8 +17,6 @@ use cairn_meta::SegmentUsage;
 
 /// Segments that one pass rewrites, and that are remembered as candidates for it.
 pub(crate) const CANDIDATES_MAX: usize = 4096;
-/// Segments without a live record that one survey finds; the next finds more.
-const DEAD_MAX: usize = 4096;
 /// While so much of the pool is free, garbage may be as much as it may ever be, in percent.
 const ROOMY_PERCENT: u64 = 20;
 /// When nothing is free, garbage may still be this share of the live bytes, in percent: to have less
@@ -157,32 +155,17 @@ struct Candidate {
 pub(crate) struct Survey {
     /// Of all segments, open ones too.
     pub live_bytes: u64,
-    /// Room in sealed segments that no live record takes, but for those without any.
+    /// Room in sealed segments with live records that those do not take.
     pub garbage_bytes: u64,
-    /// Segments without a live record, sealed or not; there may be more.
-    pub dead: Vec<SegmentId>,
-    pub dead_bytes: u64,
-    pub newest: SegmentId,
     /// The best ones; what is least good is on top.
     candidates: BinaryHeap<Reverse<Candidate>>,
 }
 
 impl Survey {
-    /// Adds one segment; `newest` is about the number of the last one made.
+    /// Adds one segment; `newest` is the number of the last one made.
     pub fn add(&mut self, usage: &SegmentUsage, newest: SegmentId) {
-        self.newest = self.newest.max(usage.id);
         self.live_bytes += usage.live_bytes;
-        if usage.live_records == 0 {
-            self.dead_bytes += usage.data_bytes;
-            if self.dead.len() < DEAD_MAX {
-                self.dead.push(usage.id);
-            }
-            return;
-        }
-        if !usage.sealed {
-            return;
-        }
-        let garbage_bytes = usage.data_bytes.saturating_sub(usage.live_bytes);
+        let garbage_bytes = usage.sparse_bytes();
         self.garbage_bytes += garbage_bytes;
         if garbage_bytes == 0 {
             return;

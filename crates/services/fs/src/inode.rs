@@ -71,6 +71,11 @@ pub(crate) struct State {
     pub removed: bool,
     /// The last submission that touched this inode.
     pub ticket: Ticket,
+    /// The last one that changed its names, its attributes, or its size. Nobody is told of that before it is durable.
+    pub changed: Ticket,
+    /// The same of bytes that went to the journal at once. Those of unstable writes, and their times, are shown before
+    /// they are durable: who wrote them keeps them until COMMIT.
+    pub journaled: Ticket,
     pub dirty: DirtyMap,
     /// The last journal entry of this inode.
     pub journal_last: LogPosition,
@@ -148,7 +153,9 @@ impl State {
             removed: record.nlink == 0,
             record,
             attr_dirty: false,
-            ticket: Ticket(LogPosition(0)),
+            ticket: Ticket::NONE,
+            changed: Ticket::NONE,
+            journaled: Ticket::NONE,
             dirty: DirtyMap::default(),
             journal_last: LogPosition(0),
             sequence: 0,
@@ -164,6 +171,28 @@ impl State {
             write_end: 0,
             write_run_bytes: 0,
         }
+    }
+
+    /// What is visible from now on was submitted so.
+    pub fn note_change(&mut self, ticket: Ticket) {
+        self.ticket = ticket;
+        self.changed = ticket;
+    }
+
+    /// What must be durable before anybody is told of the attributes, or of a directory's entries.
+    pub fn shown(&self) -> Ticket {
+        self.changed.max(self.journaled)
+    }
+
+    /// What must be durable before anybody is given the bytes of `range`.
+    pub fn shown_in(&self, range: &Range<u64>, is_durable: impl Fn(Ticket) -> bool) -> Ticket {
+        if is_durable(self.journaled) {
+            return self.changed;
+        }
+        let flying = self.flights.iter().map(|flight| &*flight.runs);
+        let maps = flying.chain(std::iter::once(self.dirty.runs()));
+        let last = maps.filter_map(|runs| crate::dirty::last_journaled(runs, range));
+        last.fold(self.changed, |last, position| last.max(Ticket(position)))
     }
 
     /// Refuses to take more bytes of a file whose bytes cannot be made extents: they would fill the memory that all

@@ -84,6 +84,7 @@ impl DirChange<'_> {
 }
 
 /// What a new inode is, beside its attributes.
+#[derive(Clone)]
 enum Content {
     Empty,
     Symlink(Bytes),
@@ -92,31 +93,25 @@ enum Content {
 }
 
 impl Fs {
-    /// Finds `name` in `dir`. Returns the attributes of what it names, and of the directory.
+    /// Finds `name` in `dir`. Returns the attributes of what it names, and those of the directory, unless a change
+    /// of it is under way: each name that others make or remove would hold this up otherwise.
     pub async fn lookup(
         &self,
         who: &Credentials,
         dir: Ino,
         name: &[u8],
-    ) -> Result<(Attr, Attr), FsError> {
-        let shared = &self.0;
+    ) -> Result<(Attr, Option<Attr>), FsError> {
         check_name(name)?;
-        let parent = shared.inode(dir)?;
-        let (ino, dir_attr) = {
-            let state = parent.lock();
-            state.require_dir()?;
-            require(who, state.guarded(), EXECUTE)?;
-            let attr = state.attr(dir);
-            let ino = match name {
-                b"." => dir,
-                b".." => state.record.parent,
-                _ => shared.dirent(dir, name)?.ok_or(FsError::NotFound)?.ino,
-            };
-            (ino, attr)
-        };
-        let child = shared.inode(ino).map_err(stale_is_not_found)?;
-        let attr = child.lock().attr(ino);
-        Ok((attr, dir_attr))
+        let found = self.0.reading(|| self.0.look_up(who, dir, name)).await;
+        match found {
+            Ok((Some(found), ticket)) => self.0.settle(Ok((found, ticket))).await,
+            // Of the names that are being made or removed only this one matters.
+            Ok((None, ticket)) => {
+                self.0.outcome(ticket).await?;
+                Err(FsError::NotFound)
+            }
+            Err(error) => self.0.settle(Err(error)).await,
+        }
     }
 
     /// Makes or opens a regular file.
@@ -132,9 +127,10 @@ impl Fs {
         if is_dot(name) {
             return Err(FsError::Exists);
         }
-        let parent = shared.inode(dir)?;
+        let parent = shared.reading(|| shared.inode(dir)).await?;
         for _ in 0..NAME_ATTEMPTS_MAX {
-            let done = match shared.create_new(who, &parent, name, mode) {
+            let create = || shared.create_new(who, &parent, name, mode);
+            let done = match shared.reading(create).await {
                 Ok(Found::Made(made, ticket)) => Ok((made, ticket)),
                 Ok(Found::Existing(ino)) => {
                     match self.open_existing(who, &parent, ino, mode).await {
@@ -159,7 +155,7 @@ impl Fs {
         mode: CreateMode,
     ) -> Result<(Made, Ticket), FsError> {
         let shared = &self.0;
-        let child = shared.inode(ino)?;
+        let child = shared.reading(|| shared.inode(ino)).await?;
         let (kind, verifier) = {
             let state = child.lock();
             (state.record.kind, state.record.exclusive_verifier)
@@ -187,12 +183,12 @@ impl Fs {
         }
         let (attr, ticket) = {
             let state = child.lock();
-            (state.attr(ino), state.ticket)
+            (state.attr(ino), state.shown())
         };
         let dir = {
             let state = parent.lock();
             let before = state.pre_attr();
-            (state.wcc(parent.ino, before), state.ticket)
+            (state.wcc(parent.ino, before), state.shown())
         };
         Ok((Made { attr, dir: dir.0 }, ticket.max(dir.1)))
     }
@@ -265,17 +261,17 @@ impl Fs {
         if is_dot(name) {
             return Err(FsError::Exists);
         }
-        let parent = shared.inode(dir)?;
-        let made = {
+        let made = shared.reading(|| {
+            let parent = shared.inode(dir)?;
             let mut state = parent.lock();
             state.require_dir()?;
             require(who, state.guarded(), EXECUTE)?;
             match shared.dirent(dir, name)? {
                 Some(_) => Err(FsError::Exists),
-                None => shared.make(who, dir, &mut state, name, kind, set, content),
+                None => shared.make(who, dir, &mut state, name, kind, set, content.clone()),
             }
-        };
-        shared.settle(made).await
+        });
+        shared.settle(made.await).await
     }
 
     /// Removes a name of anything but a directory.
@@ -284,7 +280,8 @@ impl Fs {
         if is_dot(name) {
             return Err(FsError::Invalid);
         }
-        let done = self.0.remove_name(who, dir, name, false);
+        let remove = || self.0.remove_name(who, dir, name, false);
+        let done = self.0.reading(remove).await;
         self.0.settle(done).await
     }
 
@@ -301,7 +298,8 @@ impl Fs {
             b".." => return Err(FsError::NotEmpty),
             _ => {}
         }
-        let done = self.0.remove_name(who, dir, name, true);
+        let remove = || self.0.remove_name(who, dir, name, true);
+        let done = self.0.reading(remove).await;
         self.0.settle(done).await
     }
 
@@ -317,7 +315,10 @@ impl Fs {
         if is_dot(name) {
             return Err(FsError::Exists);
         }
-        let done = self.0.add_link(who, ino, dir, name);
+        let done = self
+            .0
+            .reading(|| self.0.add_link(who, ino, dir, name))
+            .await;
         self.0.settle(done).await
     }
 
@@ -334,8 +335,88 @@ impl Fs {
         with_attr: bool,
     ) -> Result<DirPage, FsError> {
         let shared = &self.0;
+        let page = shared.reading(|| shared.page_of(who, dir, cookie, limit));
+        let (mut page, mut ticket, may_search) = match page.await {
+            Ok(found) => found,
+            Err(error) => return shared.settle(Err(error)).await,
+        };
+        if with_attr && may_search {
+            for entry in &mut page.entries {
+                let found = shared.reading(|| shared.attr_of_entry(entry.ino)).await;
+                match found {
+                    Ok((attr, shown)) => {
+                        entry.attr = Some(attr);
+                        ticket = ticket.max(shown);
+                    }
+                    // It was removed since: the client looks it up.
+                    Err(FsError::Stale) => {}
+                    // The others can be listed, and this one removed with them. Who looks it up is told; here each
+                    // listing would be a line in the log.
+                    Err(FsError::Io(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        shared.settle(Ok((page, ticket))).await
+    }
+}
+
+/// What CREATE found at its name.
+#[expect(clippy::large_enum_variant, reason = "passed on once, by value")]
+enum Found {
+    Made(Made, Ticket),
+    Existing(Ino),
+}
+
+fn stale_is_not_found(error: FsError) -> FsError {
+    match error {
+        FsError::Stale => FsError::NotFound,
+        other => other,
+    }
+}
+
+impl Shared {
+    /// What a name in a directory names, if anything, with the last change that this rests on.
+    #[expect(clippy::type_complexity, reason = "taken apart at once, in one place")]
+    fn look_up(
+        &self,
+        who: &Credentials,
+        dir: Ino,
+        name: &[u8],
+    ) -> Result<(Option<(Attr, Option<Attr>)>, Ticket), FsError> {
+        let parent = self.inode(dir)?;
+        let (ino, dir_attr, ticket) = {
+            let state = parent.lock();
+            state.require_dir()?;
+            require(who, state.guarded(), EXECUTE)?;
+            let is_durable = self.meta.is_durable(state.shown());
+            let attr = is_durable.then(|| state.attr(dir));
+            match name {
+                b"." => (dir, attr, state.changed),
+                b".." => (state.record.parent, attr, state.changed),
+                _ => match self.dirent_with_ticket(dir, name)? {
+                    (Some(entry), ticket) => (entry.ino, attr, ticket),
+                    (None, ticket) => return Ok((None, ticket)),
+                },
+            }
+        };
+        let child = self.inode(ino).map_err(stale_is_not_found)?;
+        let state = child.lock();
+        let ticket = ticket.max(state.shown());
+        Ok((Some((state.attr(ino), dir_attr)), ticket))
+    }
+
+    /// A page without attributes of its entries; the last change that it rests on; whether there may be attributes.
+    fn page_of(
+        &self,
+        who: &Credentials,
+        dir: Ino,
+        cookie: u64,
+        limit: usize,
+    ) -> Result<(DirPage, Ticket, bool), FsError> {
+        let shared = self;
         let inode = shared.inode(dir)?;
-        let (attr, parent, cookie_next, with_attr) = {
+        let (attr, parent, cookie_next, may_search) = {
             let state = inode.lock();
             state.require_dir()?;
             require(who, state.guarded(), READ)?;
@@ -343,7 +424,7 @@ impl Fs {
                 state.attr(dir),
                 state.record.parent,
                 state.record.cookie_next,
-                with_attr && require(who, state.guarded(), EXECUTE).is_ok(),
+                require(who, state.guarded(), EXECUTE).is_ok(),
             )
         };
         if cookie >= cookie_next.max(COOKIE_FIRST) {
@@ -382,42 +463,22 @@ impl Fs {
                 attr: None,
             });
         }
-        if with_attr {
-            for entry in &mut entries {
-                // An entry removed since the scan has no attributes; the client looks it up.
-                entry.attr = match shared.inode(entry.ino) {
-                    Ok(inode) => Some(inode.lock().attr(entry.ino)),
-                    Err(FsError::Stale) => None,
-                    // The others can be listed, and this one removed with them. Who looks it up is told; here each
-                    // listing would be a line in the log.
-                    Err(FsError::Io(_)) => None,
-                    Err(error) => return Err(error),
-                };
-            }
-        }
-        Ok(DirPage {
+        // After the entries were read: what is in them was noted by then.
+        let ticket = inode.lock().shown();
+        let page = DirPage {
             dir: attr,
             entries,
             eof,
-        })
+        };
+        Ok((page, ticket, may_search))
     }
-}
 
-/// What CREATE found at its name.
-#[expect(clippy::large_enum_variant, reason = "passed on once, by value")]
-enum Found {
-    Made(Made, Ticket),
-    Existing(Ino),
-}
-
-fn stale_is_not_found(error: FsError) -> FsError {
-    match error {
-        FsError::Stale => FsError::NotFound,
-        other => other,
+    fn attr_of_entry(&self, ino: Ino) -> Result<(Attr, Ticket), FsError> {
+        let inode = self.inode(ino)?;
+        let state = inode.lock();
+        Ok((state.attr(ino), state.shown()))
     }
-}
 
-impl Shared {
     /// What an entry names; `None` if it was removed since the entry was read.
     pub(crate) fn named(&self, entry: &DirentRecord) -> Result<Option<Arc<Inode>>, FsError> {
         match self.inode(entry.ino) {
@@ -428,12 +489,19 @@ impl Shared {
     }
 
     pub fn dirent(&self, dir: Ino, name: &[u8]) -> Result<Option<DirentRecord>, FsError> {
-        match self.meta.get(&Key::dirent(dir, name)).map_err(meta_error)? {
-            Some(bytes) => DirentRecord::decode(&bytes)
-                .map(Some)
-                .map_err(|error| meta_error(error.into())),
-            None => Ok(None),
-        }
+        self.dirent_with_ticket(dir, name).map(|(entry, _)| entry)
+    }
+
+    fn dirent_with_ticket(
+        &self,
+        dir: Ino,
+        name: &[u8],
+    ) -> Result<(Option<DirentRecord>, Ticket), FsError> {
+        let key = Key::dirent(dir, name);
+        let (stored, ticket) = self.meta.get_with_ticket(&key).map_err(meta_error)?;
+        let entry = stored.map(|bytes| DirentRecord::decode(&bytes)).transpose();
+        let entry = entry.map_err(|error| meta_error(error.into()))?;
+        Ok((entry, ticket))
     }
 
     /// Makes a regular file, unless the name is there.
@@ -537,8 +605,8 @@ impl Shared {
         self.inodes.insert(inode.clone());
         let mut state = inode.lock();
         let ticket = self.meta.submit(batch);
-        parent.ticket = ticket;
-        state.ticket = ticket;
+        parent.note_change(ticket);
+        state.note_change(ticket);
         let made = Made {
             attr: state.attr(ino),
             dir: parent.wcc(dir, before),
@@ -601,9 +669,9 @@ impl Shared {
             state.touch_mtime(now);
             batch.put(Key::inode(dir), state.stored_record().encode());
             let ticket = self.meta.submit(batch);
-            locked.of(child.ino).ticket = ticket;
+            locked.of(child.ino).note_change(ticket);
             let state = locked.of(dir);
-            state.ticket = ticket;
+            state.note_change(ticket);
             return Ok((state.wcc(dir, before), ticket));
         }
         Err(FsError::TryLater)
@@ -703,10 +771,10 @@ impl Shared {
             batch.put(Key::inode(ino), state.stored_record().encode());
         }
         let ticket = self.meta.submit(batch);
-        state.ticket = ticket;
+        state.note_change(ticket);
         let attr = state.attr(ino);
         let state = locked.of(dir);
-        state.ticket = ticket;
+        state.note_change(ticket);
         Ok(((attr, state.wcc(dir, before)), ticket))
     }
 }

@@ -1,18 +1,27 @@
 //! Inodes without a name: found again after a crash, deleted in steps.
 //!
-//! Owns: the list of them and its task. Must not know: when segments go (`gc`). Invariant: the mark of an
-//! orphan goes in the batch that deletes its inode, so a crash at any step leaves it to the next start.
+//! Owns: which of them are next, and the task that deletes them. Must not know: when segments go (`gc`). Invariant:
+//! the mark of an orphan goes in the batch that deletes its inode, so a crash at any step leaves it to the next start.
+//!
+//! The metadata has the marks; in memory there are only so many. A start looks at none of them: a program may have
+//! removed millions of files just before.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cairn_base::Ino;
-use cairn_meta::{Batch, Key, SpaceDelta, Ticket};
+use cairn_meta::{Batch, Key, KeyKind, SpaceDelta, Ticket};
 
 use crate::extents::{Change, Extent, ExtentMap};
 use crate::types::FsError;
 use crate::volume::{Shared, meta_error};
+
+/// Orphans in memory; others are found by their marks when these are gone.
+const ORPHANS_MAX: usize = 1 << 16;
+/// Marks that are read at a time.
+const FIND_MAX: usize = 1024;
 
 const REAP_INTERVAL: Duration = Duration::from_secs(30);
 /// Extents that one step removes.
@@ -21,22 +30,78 @@ const REAP_EXTENTS_MAX: usize = 1024;
 /// many files with one sync of the log, would be ahead by ever more; with all of them they would wait behind them.
 const REAP_INODES_MAX: u64 = 64;
 
+/// Removed inodes whose extents are still there.
+#[derive(Debug)]
+pub(crate) struct Orphans {
+    next: VecDeque<Ino>,
+    /// From here on the metadata may have marks of others.
+    unseen: Option<Key>,
+}
+
+impl Default for Orphans {
+    /// Of a volume that was just opened: whatever the metadata has.
+    fn default() -> Self {
+        Self {
+            next: VecDeque::new(),
+            unseen: Some(Key::orphans().0),
+        }
+    }
+}
+
+impl Orphans {
+    fn add(&mut self, ino: Ino) {
+        if self.next.len() < ORPHANS_MAX {
+            self.next.push_back(ino);
+        } else {
+            // Their marks are all over: after those in memory they are looked for from the beginning.
+            self.unseen = Some(Key::orphans().0);
+        }
+    }
+
+    /// How many there are; at least one more while there may be others.
+    pub fn count(&self) -> u64 {
+        self.next.len() as u64 + u64::from(self.unseen.is_some())
+    }
+}
+
 impl Shared {
     pub(crate) fn add_orphan(&self, ino: Ino) {
-        self.orphans.lock().push(ino);
+        self.orphans.lock().add(ino);
         self.orphan_wake.notify_one();
     }
 
-    /// Finds inodes whose removal a crash interrupted.
-    pub(crate) fn find_orphans(&self) -> Result<(), FsError> {
-        let (from, to) = Key::orphans();
-        let found = self.meta.scan(&from, &to, usize::MAX).map_err(meta_error)?;
-        for (key, _) in found {
-            if let Ok(cairn_meta::KeyKind::Orphan(ino)) = key.kind() {
-                self.add_orphan(ino);
+    /// The next orphan; when none is left in memory, some of those are found that a crash left, or that were too many.
+    fn next_orphan(&self) -> Result<Option<Ino>, FsError> {
+        loop {
+            let from = {
+                let mut orphans = self.orphans.lock();
+                match orphans.next.pop_front() {
+                    Some(ino) => return Ok(Some(ino)),
+                    None => orphans.unseen.take(),
+                }
+            };
+            let Some(from) = from else {
+                return Ok(None);
+            };
+            let (_, to) = Key::orphans();
+            let found = match self.meta.scan(&from, &to, FIND_MAX) {
+                Ok(found) => found,
+                Err(error) => {
+                    self.orphans.lock().unseen = Some(from);
+                    return Err(meta_error(error));
+                }
+            };
+            let mut orphans = self.orphans.lock();
+            // Somebody may want to begin again meanwhile.
+            if found.len() == FIND_MAX && orphans.unseen.is_none() {
+                orphans.unseen = found.last().map(|(key, _)| key.successor());
+            }
+            for (key, _) in found {
+                if let Ok(KeyKind::Orphan(ino)) = key.kind() {
+                    orphans.next.push_back(ino);
+                }
             }
         }
-        Ok(())
     }
 
     pub(crate) async fn run_reaper(self: Arc<Self>) {
@@ -62,9 +127,17 @@ impl Shared {
         let mut count = 0;
         let mut goes_on = true;
         while count < REAP_INODES_MAX && goes_on && !self.tasks.is_stopping() {
-            let Some(ino) = self.orphans.lock().pop() else {
-                goes_on = false;
-                break;
+            let ino = match self.next_orphan() {
+                Ok(Some(ino)) => ino,
+                Ok(None) => {
+                    goes_on = false;
+                    break;
+                }
+                Err(error) => {
+                    tracing::error!(volume = %self.volume, %error, "removed files cannot be found; it is tried again");
+                    goes_on = false;
+                    break;
+                }
             };
             self.meta.admit().await;
             match self.reap(ino).await {
@@ -75,7 +148,7 @@ impl Shared {
                 Err(error) => {
                     tracing::error!(volume = %self.volume, %ino, %error, "deleting a removed file failed; it is tried again");
                     // After all others: whatever is wrong with it must not keep their space.
-                    self.orphans.lock().insert(0, ino);
+                    self.orphans.lock().add(ino);
                     goes_on = false;
                 }
             }
@@ -100,6 +173,11 @@ impl Shared {
         let inode = match self.inode(ino) {
             Ok(inode) => inode,
             Err(FsError::Stale) => {
+                let mark = Key::orphan(ino);
+                if self.meta.get(&mark).map_err(meta_error)?.is_none() {
+                    // It was found by its mark and named by who removed it, and is gone.
+                    return Ok(None);
+                }
                 let mut batch = Batch::new();
                 batch.delete(Key::orphan(ino));
                 return Ok(Some(self.meta.submit(batch)));
@@ -148,5 +226,28 @@ impl Shared {
             }
             self.durable(ticket).await?;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_holds_only_so_many() {
+        let mut orphans = Orphans {
+            next: VecDeque::new(),
+            unseen: None,
+        };
+        for ino in 0..ORPHANS_MAX as u64 {
+            orphans.add(Ino(ino));
+        }
+        assert_eq!(orphans.unseen, None);
+        for ino in 0..1000 {
+            orphans.add(Ino(1 << 20 | ino));
+        }
+        assert_eq!(orphans.next.len(), ORPHANS_MAX);
+        // The others are found by their marks.
+        assert_eq!(orphans.unseen, Some(Key::orphans().0));
     }
 }

@@ -30,7 +30,8 @@ impl Fs {
         if is_dot(from_name) || is_dot(to_name) {
             return Err(FsError::Invalid);
         }
-        let done = self.0.rename(who, from_dir, from_name, to_dir, to_name);
+        let rename = || self.0.rename(who, from_dir, from_name, to_dir, to_name);
+        let done = self.0.reading(rename).await;
         self.0.settle(done).await
     }
 }
@@ -112,7 +113,9 @@ impl Shared {
         if let Some(replaced) = m.replaced {
             // Two names of one inode: nothing happens (POSIX).
             if replaced.ino == m.moved.ino {
-                let ticket = locked.of(m.moved.ino).ticket;
+                let involved = [m.from_dir, m.to_dir, m.moved.ino];
+                let tickets = involved.map(|ino| locked.of(ino).ticket);
+                let ticket = tickets.into_iter().fold(Ticket::NONE, Ticket::max);
                 let wcc = |locked: &mut Locked<'_>, dir| {
                     let state = locked.of(dir);
                     state.wcc(dir, state.pre_attr())
@@ -201,10 +204,10 @@ impl Shared {
             }
         };
         for ino in [m.from_dir, m.to_dir, m.moved.ino] {
-            locked.of(ino).ticket = ticket;
+            locked.of(ino).note_change(ticket);
         }
         if let Some(replaced) = m.replaced {
-            locked.of(replaced.ino).ticket = ticket;
+            locked.of(replaced.ino).note_change(ticket);
         }
         let from = locked.of(m.from_dir).wcc(m.from_dir, before_from);
         let to = locked.of(m.to_dir).wcc(m.to_dir, before_to);

@@ -3,18 +3,26 @@
 //! Owns: finding the extents that point into chosen segments, reading, writing and pointing to the copies, and
 //! the pace of it. Must not know: which segments are chosen, when they are deleted (`gc`). Invariant: an
 //! extent is changed only where it still is what was copied.
+//!
+//! The summary of a segment says which part of which file each of its records was when it was written. Every
+//! extent that points to a record lies in that part: truncation and overwriting only leave less of it. So the
+//! extents that end there are looked at, and the cost follows from what is rewritten, not from the size of the
+//! volume. Segments without a summary that can be read, and those whose summary does not account for all
+//! live records that the metadata counts, are left to one pass over all extents.
 
-use std::future::poll_fn;
-use std::ops::ControlFlow;
+use std::collections::VecDeque;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
 use std::time::Duration;
 
+use cairn_base::env::BoxFuture;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{Ino, SegmentId};
 use cairn_meta::{Batch, Key};
-use cairn_segment::{ErrorKind, Pace, RecordPointer, SegmentError, Stream, encode_record};
+use cairn_segment::{
+    ErrorKind, Pace, RecordOwner, RecordPointer, SegmentError, Stream, encode_record,
+};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
@@ -22,13 +30,17 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::extents::{Ahead, Change, Extent, ExtentMap};
 use crate::gc_policy::narrow;
+use crate::tasks::let_others_run;
 use crate::types::FsError;
 use crate::volume::{Fs, Shared, meta_error, parse_extent, segment_error};
 
 /// While segments are rewritten it looks this often how things stand.
 const SURVEY_INTERVAL: Duration = Duration::from_secs(1);
-/// Extents looked at before others get their turn.
+/// Extents, or parts of files, looked at before others get their turn.
 const SCAN_EXTENTS_MAX: usize = 4096;
+const SCAN_PARTS_MAX: usize = 256;
+/// Entries of summaries that are in memory together; a single summary has fewer.
+const GROUP_ENTRIES_MAX: usize = 1 << 18;
 /// Extents and bytes rewritten in one step, and steps at the same time when it is urgent.
 const STEP_EXTENTS_MAX: usize = 4096;
 const STEP_BYTES: u64 = 4 << 20;
@@ -40,13 +52,19 @@ const PATIENT_PAUSES: f64 = 3.0;
 /// but of no more than this: a step that a hanging disk held up is no reason to wait on.
 const PATIENT_PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Segments that one call rewrites: one pass over all extents finds their records.
+/// Segments that one call rewrites.
 pub const REWRITE_SEGMENTS_MAX: usize = 64;
 
 /// An extent to move, and whose it is.
 struct Victim {
     ino: Ino,
     extent: Extent,
+}
+
+impl Victim {
+    fn segment(&self) -> SegmentId {
+        self.extent.record.location.segment
+    }
 }
 
 /// Extents that are moved together.
@@ -64,6 +82,67 @@ impl Step {
 
     fn is_full(&self) -> bool {
         self.len_bytes >= STEP_BYTES || self.victims.len() >= STEP_EXTENTS_MAX
+    }
+}
+
+/// How many extents stayed where they are, by segment.
+type Left = FxHashMap<SegmentId, u64>;
+
+/// A part of a file.
+type Part = (Ino, Range<u64>);
+
+/// Where extents are still to be looked for.
+enum Search {
+    /// In these parts of files, one after the other, after the rest of one.
+    Parts(VecDeque<Part>, Option<(Key, Key)>),
+    /// Everywhere.
+    Pass(Option<(Key, Key)>),
+}
+
+impl Search {
+    fn everywhere() -> Self {
+        Self::Pass(Some(Key::all_extents()))
+    }
+
+    /// In the parts that summaries name; those that join are looked at together.
+    fn of(mut parts: Vec<Part>) -> Self {
+        parts.sort_unstable_by_key(|(ino, range)| (*ino, range.start));
+        let mut joined: VecDeque<Part> = VecDeque::new();
+        for (ino, range) in parts {
+            match joined.back_mut() {
+                Some((last, before)) if *last == ino && range.start <= before.end => {
+                    before.end = before.end.max(range.end);
+                }
+                _ => joined.push_back((ino, range)),
+            }
+        }
+        Self::Parts(joined, None)
+    }
+
+    /// The next range of keys.
+    fn take(&mut self) -> Option<(Key, Key)> {
+        match self {
+            Self::Pass(rest) => rest.take(),
+            Self::Parts(parts, rest) => rest.take().or_else(|| {
+                let (ino, part) = parts.pop_front()?;
+                let (from, _) = Key::extents_past(ino, part.start);
+                Some((from, Key::extent(ino, part.end).successor()))
+            }),
+        }
+    }
+
+    /// What is left of the range that was taken last.
+    fn put_back(&mut self, from: Key, to: Key) {
+        match self {
+            Self::Pass(rest) | Self::Parts(_, rest) => *rest = Some((from, to)),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        match self {
+            Self::Pass(rest) => rest.is_none(),
+            Self::Parts(parts, rest) => parts.is_empty() && rest.is_none(),
+        }
     }
 }
 
@@ -102,82 +181,165 @@ impl Shared {
         self.remove_dead(&dead).await
     }
 
-    /// Copies the live records out of the `chosen` segments in one pass over all extents of the volume,
-    /// which needs no index from records back to files. Memory for one step is all it takes, however
-    /// many segments there are. At `pace`, or as fast as is needed. Returns the segments that it was
+    /// Copies the live records out of the `chosen` segments, at `pace`, or as fast as is needed. Memory for some
+    /// summaries and a few steps is all it takes, however many segments there are. Returns the segments that it was
     /// about to the end.
     pub(crate) async fn rewrite(
         self: &Arc<Self>,
-        mut chosen: FxHashSet<SegmentId>,
+        chosen: FxHashSet<SegmentId>,
         pace: Option<&Pace>,
     ) -> Result<FxHashSet<SegmentId>, FsError> {
-        let (mut from, to) = Key::all_extents();
-        let mut step = Step::default();
-        let mut steps = FuturesUnordered::new();
-        let mut urgency = 0.0;
-        let mut looked_at: Option<Duration> = None;
-        loop {
-            let begun = self.env.clock.monotonic();
-            let is_old = |at: Duration| begun.saturating_sub(at) >= SURVEY_INTERVAL;
-            let is_due = looked_at.is_none_or(is_old) || self.collector.is_look_due();
-            if pace.is_none() && is_due {
-                // None is left half done meanwhile: a reader may wait for what a step is reading.
-                while let Some(done) = steps.next().await {
-                    done?;
-                }
-                urgency = self.look_around(&mut chosen).await?;
-                looked_at = Some(self.env.clock.monotonic());
+        let mut waiting: Vec<SegmentId> = chosen.iter().copied().collect();
+        waiting.sort_unstable();
+        let mut waiting = VecDeque::from(waiting);
+        let mut rewriting = Rewriting {
+            shared: self,
+            pace,
+            chosen,
+            step: Step::default(),
+            steps: FuturesUnordered::new(),
+            left: Left::default(),
+            urgency: 0.0,
+            looked_at: None,
+        };
+        let mut without_summary = FxHashSet::default();
+        while !waiting.is_empty() {
+            let (group, parts) = self
+                .read_summaries(&mut waiting, &mut without_summary)
+                .await?;
+            rewriting.run(&group, Search::of(parts)).await?;
+            if planted::is(Bug::SummaryEntryLost) {
+                self.remove_segments(&group.into_iter().collect::<Vec<_>>())
+                    .await?;
+                continue;
             }
-            let next = self.find_victims(&from, &to, &chosen, &mut step)?;
-            if step.is_full() || next.is_none() {
-                let begun = self.env.clock.monotonic();
-                let done = std::mem::take(&mut step);
-                // Held until the step is done: at a pace there is one at a time.
-                let is_wanted = || !self.tasks.is_stopping();
-                let _turn = match pace {
-                    Some(pace) => match pace.spend_if(done.len_bytes, is_wanted).await {
-                        Some(turn) => Some(turn),
-                        None => return Err(FsError::Fenced),
-                    },
-                    None => None,
-                };
-                steps.push(self.rewrite_records(done.victims));
-                let steps_max = if urgency < 1.0 { 1 } else { URGENT_STEPS_MAX };
-                while steps.len() >= steps_max {
-                    steps.next().await.unwrap_or(Ok(()))?;
-                }
-                let took = self.env.clock.monotonic().saturating_sub(begun);
-                let pause = took.mul_f64(PATIENT_PAUSES * (1.0 - urgency));
-                let pause = pause.min(PATIENT_PAUSE_MAX);
-                let wake = self.gc_wake.notified();
-                if pace.is_none() && !pause.is_zero() && !self.tasks.pause(pause, wake).await {
-                    return Err(FsError::Fenced);
-                }
-            }
-            match next {
-                Some(next) => from = next,
-                None => break,
-            }
-            let_others_run().await;
+            let missed = group.into_iter().filter(|id| rewriting.is_missed(*id));
+            without_summary.extend(missed);
+        }
+        without_summary.retain(|id| rewriting.chosen.contains(id));
+        if !without_summary.is_empty() {
+            let passes = &self.counters.rewrite_passes;
+            passes.fetch_add(1, Ordering::Relaxed);
+            tracing::info!(volume = %self.volume, segments = without_summary.len(), "looking for records in segments without a summary");
+            rewriting
+                .run(&without_summary, Search::everywhere())
+                .await?;
+        }
+        Ok(rewriting.chosen)
+    }
+
+    /// Takes as many of the segments that wait as have summaries for memory at a time, and says which parts of which
+    /// files are, or were, in them.
+    async fn read_summaries(
+        self: &Arc<Self>,
+        waiting: &mut VecDeque<SegmentId>,
+        without_summary: &mut FxHashSet<SegmentId>,
+    ) -> Result<(FxHashSet<SegmentId>, Vec<Part>), FsError> {
+        let mut group = FxHashSet::default();
+        let mut parts = Vec::new();
+        while parts.len() < GROUP_ENTRIES_MAX
+            && let Some(id) = waiting.pop_front()
+        {
             if self.tasks.is_stopping() {
                 return Err(FsError::Fenced);
             }
+            match self.segments.summary(self.volume, id).await {
+                Ok(Some(entries)) => {
+                    group.insert(id);
+                    parts.extend(entries.iter().map(|entry| {
+                        let RecordOwner { object, offset } = entry.owner;
+                        let end = offset.saturating_add(u64::from(entry.len_bytes));
+                        (Ino(object), offset..end)
+                    }));
+                }
+                Ok(None) => {
+                    without_summary.insert(id);
+                }
+                // Deleted meanwhile.
+                Err(error) if error.kind() == ErrorKind::Gone => {}
+                Err(error) => return Err(segment_error(error)),
+            }
         }
-        while let Some(done) = steps.next().await {
-            done?;
-        }
-        Ok(chosen)
+        Ok((group, parts))
     }
 
-    /// In the middle of a pass: deletes what is dead by now, leaves out segments that there is no room
+    /// Adds extents in `wanted` segments to a step until that is full or very many were looked at.
+    fn find_victims(
+        &self,
+        search: &mut Search,
+        wanted: &FxHashSet<SegmentId>,
+        step: &mut Step,
+    ) -> Result<(), FsError> {
+        let mut seen = 0;
+        for _ in 0..SCAN_PARTS_MAX {
+            if seen >= SCAN_EXTENTS_MAX || step.is_full() {
+                return Ok(());
+            }
+            let Some((from, to)) = search.take() else {
+                return Ok(());
+            };
+            let is_pass = matches!(search, Search::Pass(_));
+            let next = self.find_victims_between(is_pass, (&from, &to), wanted, step, &mut seen)?;
+            if let Some(next) = next {
+                search.put_back(next, to);
+            }
+        }
+        Ok(())
+    }
+
+    /// The same for one range of keys; returns where to go on in it.
+    fn find_victims_between(
+        &self,
+        is_pass: bool,
+        (from, to): (&Key, &Key),
+        wanted: &FxHashSet<SegmentId>,
+        step: &mut Step,
+        seen: &mut usize,
+    ) -> Result<Option<Key>, FsError> {
+        let mut failed = None;
+        let mut last = None;
+        let visit = |key: &[u8], value: &[u8]| {
+            *seen += 1;
+            match parse_extent(key, value) {
+                Ok((ino, extent)) if wanted.contains(&extent.record.location.segment) => {
+                    step.add(Victim { ino, extent });
+                }
+                Ok(_) => {}
+                // What it refers to stays; it is no reason not to collect the rest.
+                Err(error) => {
+                    tracing::error!(volume = %self.volume, %error, "an extent makes no sense");
+                }
+            }
+            if *seen < SCAN_EXTENTS_MAX && !step.is_full() {
+                return ControlFlow::Continue(());
+            }
+            match Key::parse(key) {
+                Ok(key) => last = Some(key),
+                Err(error) => failed = Some(error),
+            }
+            ControlFlow::Break(())
+        };
+        // A pass would push what clients use out of memory; parts are near what was read just before.
+        let visited = match is_pass {
+            true => self.meta.pass_over(from, to, visit),
+            false => self.meta.scan_with(from, to, visit),
+        };
+        visited.map_err(meta_error)?;
+        match failed {
+            Some(error) => Err(meta_error(error.into())),
+            None => Ok(last.map(|key| key.successor())),
+        }
+    }
+
+    /// In the middle of a rewrite: deletes what is dead by now, leaves out segments that there is no room
     /// for any more, and says how urgent it is.
     async fn look_around(
         self: &Arc<Self>,
         chosen: &mut FxHashSet<SegmentId>,
     ) -> Result<f64, FsError> {
-        let survey = self.tend().await?;
-        let (limits, room) = self.limits(survey.live_bytes);
-        let urgency = limits.urgency(survey.garbage_bytes);
+        let totals = self.tend().await?;
+        let (limits, room) = self.limits(totals.live_bytes);
+        let urgency = limits.urgency(totals.sparse_bytes);
         let live_bytes = |id| self.meta.segment(id).map_or(0, |record| record.live_bytes);
         let left = chosen.iter().map(|id| (*id, live_bytes(*id))).collect();
         for id in narrow(left, room.rewrite_bytes) {
@@ -186,51 +348,11 @@ impl Shared {
         Ok(urgency)
     }
 
-    /// Adds extents in `chosen` segments to a step until that is full or very many were looked at;
-    /// returns where to go on.
-    fn find_victims(
-        &self,
-        from: &Key,
-        to: &Key,
-        chosen: &FxHashSet<SegmentId>,
-        step: &mut Step,
-    ) -> Result<Option<Key>, FsError> {
-        let mut failed = None;
-        let mut seen = 0;
-        let mut last = None;
-        self.meta
-            .scan_with(from, to, |key, value| {
-                seen += 1;
-                match parse_extent(key, value) {
-                    Ok((ino, extent)) if chosen.contains(&extent.record.location.segment) => {
-                        step.add(Victim { ino, extent });
-                    }
-                    Ok(_) => {}
-                    // What it refers to stays; it is no reason not to collect the rest.
-                    Err(error) => {
-                        tracing::error!(volume = %self.volume, %error, "an extent makes no sense");
-                    }
-                }
-                if seen < SCAN_EXTENTS_MAX && !step.is_full() {
-                    return ControlFlow::Continue(());
-                }
-                match Key::parse(key) {
-                    Ok(key) => last = Some(key),
-                    Err(error) => failed = Some(error),
-                }
-                ControlFlow::Break(())
-            })
-            .map_err(meta_error)?;
-        match failed {
-            Some(error) => Err(meta_error(error.into())),
-            None => Ok(last.map(|key| key.successor())),
-        }
-    }
-
     /// Copies the bytes of some extents into new records, and points to those wherever the extents, or
-    /// what overwrites have left of them, are still there.
-    async fn rewrite_records(self: &Arc<Self>, victims: Vec<Victim>) -> Result<(), FsError> {
+    /// what overwrites have left of them, are still there. Returns how many could not be moved, for now or for good.
+    async fn rewrite_records(self: &Arc<Self>, victims: Vec<Victim>) -> Result<Left, FsError> {
         let compression = self.policy.read().compression;
+        let mut left = Left::default();
         let mut moved = Vec::new();
         let mut records = Vec::new();
         let mut victims = victims.into_iter().peekable();
@@ -240,7 +362,11 @@ impl Shared {
             for (victim, read) in some.into_iter().zip(reads) {
                 match read {
                     Ok(parts) => {
-                        records.push(encode_record(parts, compression));
+                        let owner = RecordOwner {
+                            object: victim.ino.0,
+                            offset: victim.extent.start,
+                        };
+                        records.push(encode_record(parts, compression).owned_by(owner));
                         moved.push(victim);
                     }
                     Err(error @ SegmentError::VolumeClosed { .. }) => {
@@ -251,13 +377,14 @@ impl Shared {
                     // It stays where it is, and its readers are told: no reason not to move the rest.
                     Err(error) => {
                         let ino = victim.ino;
+                        *left.entry(victim.segment()).or_default() += 1;
                         tracing::warn!(volume = %self.volume, %ino, %error, "a record cannot be moved");
                     }
                 }
             }
         }
         if moved.is_empty() {
-            return Ok(());
+            return Ok(left);
         }
         let code = self.code()?;
         let appended = self
@@ -291,11 +418,17 @@ impl Shared {
             }
             let mut state = inode.lock();
             if state.removed {
+                // They go with the file.
+                for (old, _) in &extents {
+                    *left.entry(old.record.location.segment).or_default() += 1;
+                }
                 continue;
             }
             let mut change = Change::default();
             for (old, pointer) in &extents {
-                point_to_copy(&mut state.extents, old, pointer, &mut change);
+                if !point_to_copy(&mut state.extents, old, pointer, &mut change) {
+                    *left.entry(old.record.location.segment).or_default() += 1;
+                }
             }
             if change.is_empty() {
                 continue;
@@ -309,9 +442,9 @@ impl Shared {
         }
         drop(appended.pin);
         if planted::is(Bug::RewritingDeletesEarly) {
-            return Ok(());
+            return Ok(left);
         }
-        self.durable(ticket).await
+        self.durable(ticket).await.map(|()| left)
     }
 
     async fn read_victim(&self, victim: &Victim) -> Result<Vec<bytes::Bytes>, SegmentError> {
@@ -323,29 +456,139 @@ impl Shared {
     }
 }
 
-/// Lets whatever else is ready have its turn.
-async fn let_others_run() {
-    let mut was_here = false;
-    poll_fn(|context| {
-        if std::mem::replace(&mut was_here, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
+/// Segments that are being emptied.
+struct Rewriting<'a> {
+    shared: &'a Arc<Shared>,
+    pace: Option<&'a Pace>,
+    /// Those that there is room to copy from.
+    chosen: FxHashSet<SegmentId>,
+    /// What is gathered for the next step, and the steps that are under way.
+    step: Step,
+    steps: FuturesUnordered<BoxFuture<Result<Left, FsError>>>,
+    /// Extents that were found and not moved.
+    left: Left,
+    urgency: f64,
+    looked_at: Option<Duration>,
 }
 
-/// Points to `copy`, which holds the bytes of extent `old`, instead of what is left of that extent.
+impl Rewriting<'_> {
+    /// Moves what a search finds of the `wanted` segments, as far as they are still chosen.
+    async fn run(
+        &mut self,
+        wanted: &FxHashSet<SegmentId>,
+        mut search: Search,
+    ) -> Result<(), FsError> {
+        let mut wanted = wanted.clone();
+        wanted.retain(|id| self.chosen.contains(id));
+        loop {
+            if self.look_if_due().await? {
+                wanted.retain(|id| self.chosen.contains(id));
+            }
+            self.shared
+                .find_victims(&mut search, &wanted, &mut self.step)?;
+            if self.step.is_full() || search.is_over() {
+                self.take_step().await?;
+            }
+            if search.is_over() {
+                break;
+            }
+            let_others_run().await;
+            if self.shared.tasks.is_stopping() {
+                return Err(FsError::Fenced);
+            }
+        }
+        self.finish_steps(0).await
+    }
+
+    /// Whether more extents point into a segment than were found and stayed: its summary does not name all of them.
+    fn is_missed(&self, id: SegmentId) -> bool {
+        let live_records = self.shared.meta.segment(id);
+        let live_records = live_records.map_or(0, |record| record.live_records);
+        let is_missed = live_records > self.left.get(&id).copied().unwrap_or(0);
+        if is_missed && self.chosen.contains(&id) {
+            let volume = self.shared.volume;
+            tracing::warn!(%volume, segment = %id, live_records, "a summary does not account for all live records");
+        }
+        is_missed
+    }
+
+    /// Looks how things stand now and then, while nobody else decides over the pace. Whether it did.
+    async fn look_if_due(&mut self) -> Result<bool, FsError> {
+        let shared = self.shared;
+        let now = shared.env.clock.monotonic();
+        let is_old = |at: Duration| now.saturating_sub(at) >= SURVEY_INTERVAL;
+        let is_due = self.looked_at.is_none_or(is_old) || shared.collector.is_look_due();
+        if self.pace.is_some() || !is_due {
+            return Ok(false);
+        }
+        // None is left half done meanwhile: a reader may wait for what a step is reading.
+        self.finish_steps(0).await?;
+        self.urgency = shared.look_around(&mut self.chosen).await?;
+        self.looked_at = Some(shared.env.clock.monotonic());
+        Ok(true)
+    }
+
+    /// Sends what was gathered on its way, at the pace that there is to be.
+    async fn take_step(&mut self) -> Result<(), FsError> {
+        let shared = self.shared;
+        let begun = shared.env.clock.monotonic();
+        let step = std::mem::take(&mut self.step);
+        // Held until the step is done: at a pace there is one at a time.
+        let is_wanted = || !shared.tasks.is_stopping();
+        let _turn = match self.pace {
+            Some(pace) => match pace.spend_if(step.len_bytes, is_wanted).await {
+                Some(turn) => Some(turn),
+                None => return Err(FsError::Fenced),
+            },
+            None => None,
+        };
+        let steps = shared.clone();
+        self.steps.push(Box::pin(async move {
+            steps.rewrite_records(step.victims).await
+        }));
+        let steps_max = if self.urgency < 1.0 {
+            1
+        } else {
+            URGENT_STEPS_MAX
+        };
+        self.finish_steps(steps_max - 1).await?;
+        let took = shared.env.clock.monotonic().saturating_sub(begun);
+        let pause = took.mul_f64(PATIENT_PAUSES * (1.0 - self.urgency));
+        let pause = pause.min(PATIENT_PAUSE_MAX);
+        let wake = shared.gc_wake.notified();
+        if self.pace.is_none() && !pause.is_zero() && !shared.tasks.pause(pause, wake).await {
+            return Err(FsError::Fenced);
+        }
+        Ok(())
+    }
+
+    /// Waits until at most so many steps are under way.
+    async fn finish_steps(&mut self, count: usize) -> Result<(), FsError> {
+        while self.steps.len() > count {
+            let done = self
+                .steps
+                .next()
+                .await
+                .unwrap_or_else(|| Ok(Left::default()));
+            for (id, count) in done? {
+                *self.left.entry(id).or_default() += count;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Points to `copy`, which holds the bytes of extent `old`, instead of what is left of that extent. False if that is
+/// not in memory, because others needed it.
 fn point_to_copy(
     extents: &mut ExtentMap,
     old: &Extent,
     copy: &Arc<RecordPointer>,
     change: &mut Change,
-) {
+) -> bool {
     let range = old.start..old.end;
     if !extents.is_loaded(&range) {
-        return;
+        return false;
     }
     let is_left = |extent: &&Extent| {
         old.start <= extent.start
@@ -367,4 +610,5 @@ fn point_to_copy(
         };
         extents.insert(new, change);
     }
+    true
 }

@@ -10,9 +10,11 @@ use cairn_base::{Ino, SegmentId};
 use cairn_meta::{CookieRecord, DirentRecord, InodeRecord, Key, KeyKind};
 use cairn_segment::{ErrorKind, Pace};
 use futures_util::future::{Either, join_all, select};
+use rustc_hash::FxHashMap;
 
 use crate::extents::Extent;
 use crate::rewrite::REWRITE_SEGMENTS_MAX;
+use crate::tasks::let_others_run;
 use crate::types::FsError;
 use crate::volume::{Fs, ROOT, Shared, meta_error, parse_extent, segment_error};
 
@@ -22,6 +24,13 @@ const STEP_EXTENTS_MAX: usize = 256;
 const CONCURRENCY: usize = 4;
 /// Most folders above a file; deeper ones cannot be made through NFS, whose paths are shorter.
 const DEPTH_MAX: usize = 4096;
+/// Names that are looked at before others get their turn.
+const VISIT_MAX: usize = 1024;
+/// Paths that one call finds, and names of one inode among them.
+pub const PATHS_MAX: usize = 1024;
+pub const NAMES_MAX: usize = 16;
+/// Paths of folders that are remembered meanwhile.
+const FOLDERS_MAX: usize = 4096;
 
 /// An extent, named by its file and its end: where a walk stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,6 +68,14 @@ pub struct WrittenAnew {
     pub left: u64,
     /// Calls that could not do all they were to: what cannot be had now, or has no room, stays as it is.
     pub errors: u64,
+}
+
+/// Names of some inodes, as far as they were found.
+struct Names {
+    /// How many of each.
+    wanted: FxHashMap<Ino, usize>,
+    /// The inode, its folder, its name there.
+    found: Vec<(Ino, Ino, Vec<u8>)>,
 }
 
 impl Fs {
@@ -202,30 +219,33 @@ impl Fs {
         Ok(false)
     }
 
-    /// The paths of some inodes, from the root of the volume (`/a/b`), all names of each. One pass over
-    /// all names of the volume: inodes know no names.
-    pub fn paths_of(&self, inos: &[Ino]) -> Result<BTreeMap<Ino, Vec<Vec<u8>>>, FsError> {
+    /// The paths of some inodes, from the root of the volume (`/a/b`): up to [`PATHS_MAX`] names in all, and
+    /// [`NAMES_MAX`] of each inode. One pass over all names of the volume, because inodes know no names; in parts, so
+    /// that others get their turn.
+    pub async fn paths_of(&self, inos: &[Ino]) -> Result<BTreeMap<Ino, Vec<Vec<u8>>>, FsError> {
         let shared = &self.0;
         let mut paths: BTreeMap<Ino, Vec<Vec<u8>>> = BTreeMap::new();
-        if inos.is_empty() {
-            return Ok(paths);
-        }
-        let mut entries: Vec<(Ino, Ino, Vec<u8>)> = Vec::new();
+        let mut names = Names {
+            wanted: inos.iter().map(|ino| (*ino, 0)).collect(),
+            found: Vec::new(),
+        };
         let (from, to) = Key::all_dirents();
-        shared.visit(&from, &to, |key, value| {
-            let KeyKind::Dirent { dir, name } = key else {
-                return Ok(());
-            };
-            let entry = DirentRecord::decode(value)?;
-            if inos.contains(&entry.ino) {
-                entries.push((entry.ino, dir, name.to_vec()));
+        let mut next = (!inos.is_empty()).then_some(from);
+        while let Some(from) = next.take() {
+            next = shared.find_names(&from, &to, &mut names)?;
+            if names.found.len() >= PATHS_MAX {
+                tracing::info!(volume = %shared.volume, paths = PATHS_MAX, "more files have names than are looked for");
+                break;
             }
-            Ok(())
-        })?;
+            let_others_run().await;
+            if shared.tasks.is_stopping() {
+                return Err(FsError::Fenced);
+            }
+        }
         let mut folders: BTreeMap<Ino, Option<Vec<u8>>> = BTreeMap::new();
-        for (ino, dir, name) in entries {
+        for (ino, dir, name) in names.found {
             // A folder that is gone meanwhile took its names with it.
-            if let Some(mut path) = shared.folder_path(dir, &mut folders)? {
+            if let Some(mut path) = shared.folder_path(dir, &mut folders).await? {
                 path.push(b'/');
                 path.extend_from_slice(&name);
                 paths.entry(ino).or_default().push(path);
@@ -246,7 +266,7 @@ impl Shared {
         let mut found = Vec::new();
         let mut failed = None;
         self.meta
-            .scan_with(&from, &to, |key, value| match parse_extent(key, value) {
+            .pass_over(&from, &to, |key, value| match parse_extent(key, value) {
                 Ok((ino, extent)) => {
                     let end = extent.end;
                     found.push((ExtentAt { ino, end }, extent));
@@ -330,8 +350,26 @@ impl Shared {
         }
     }
 
+    /// Looks for names of wanted inodes in a part of the names of the volume; returns where to go on.
+    fn find_names(&self, from: &Key, to: &Key, names: &mut Names) -> Result<Option<Key>, FsError> {
+        self.visit_some(from, to, |key, value| {
+            let KeyKind::Dirent { dir, name } = key else {
+                return Ok(());
+            };
+            let entry = DirentRecord::decode(value)?;
+            if let Some(count) = names.wanted.get_mut(&entry.ino)
+                && *count < NAMES_MAX
+                && names.found.len() < PATHS_MAX
+            {
+                *count += 1;
+                names.found.push((entry.ino, dir, name.to_vec()));
+            }
+            Ok(())
+        })
+    }
+
     /// The path of a folder without its last slash: nothing for the root.
-    fn folder_path(
+    async fn folder_path(
         &self,
         folder: Ino,
         known: &mut BTreeMap<Ino, Option<Vec<u8>>>,
@@ -355,12 +393,15 @@ impl Shared {
                 .parent;
         };
         for child in below.into_iter().rev() {
-            let name = self.name_in(at, child)?;
+            let name = self.name_in(at, child).await?;
             path = path.zip(name).map(|(mut path, name)| {
                 path.push(b'/');
                 path.extend_from_slice(&name);
                 path
             });
+            if known.len() >= FOLDERS_MAX {
+                known.clear();
+            }
             known.insert(child, path.clone());
             at = child;
         }
@@ -368,39 +409,46 @@ impl Shared {
     }
 
     /// The name of `child` in the folder `dir`.
-    fn name_in(&self, dir: Ino, child: Ino) -> Result<Option<Vec<u8>>, FsError> {
+    async fn name_in(&self, dir: Ino, child: Ino) -> Result<Option<Vec<u8>>, FsError> {
         let (from, to) = Key::cookies_after(dir, 0);
+        let mut next = Some(from);
         let mut name = None;
-        self.visit(&from, &to, |key, value| {
-            let entry = CookieRecord::decode(value)?;
-            if matches!(key, KeyKind::Cookie { .. }) && entry.ino == child {
-                name = Some(entry.name.to_vec());
-            }
-            Ok(())
-        })?;
+        while let Some(from) = next.filter(|_| name.is_none()) {
+            next = self.visit_some(&from, &to, |key, value| {
+                let entry = CookieRecord::decode(value)?;
+                if matches!(key, KeyKind::Cookie { .. }) && entry.ino == child {
+                    name = Some(entry.name.to_vec());
+                }
+                Ok(())
+            })?;
+            let_others_run().await;
+        }
         Ok(name)
     }
 
-    fn visit(
+    /// Visits up to [`VISIT_MAX`] entries; returns where to go on.
+    fn visit_some(
         &self,
         from: &Key,
         to: &Key,
         mut each: impl FnMut(KeyKind<'_>, &[u8]) -> Result<(), cairn_meta::MetaError>,
-    ) -> Result<(), FsError> {
-        let mut failed = None;
-        let visited = self.meta.scan_with(from, to, |key, value| {
+    ) -> Result<Option<Key>, FsError> {
+        let mut seen = 0;
+        let mut last = Ok(None);
+        let visited = self.meta.pass_over(from, to, |key, value| {
+            seen += 1;
             let done = KeyKind::parse(key)
                 .map_err(cairn_meta::MetaError::from)
                 .and_then(|key| each(key, value));
             match done {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(error) => {
-                    failed = Some(error);
-                    ControlFlow::Break(())
-                }
+                Ok(()) if seen < VISIT_MAX => return ControlFlow::Continue(()),
+                Ok(()) => last = Key::parse(key).map(Some).map_err(Into::into),
+                Err(error) => last = Err(error),
             }
+            ControlFlow::Break(())
         });
         visited.map_err(meta_error)?;
-        failed.map_or(Ok(()), |error| Err(meta_error(error)))
+        let last: Option<Key> = last.map_err(meta_error)?;
+        Ok(last.map(|key| key.successor()))
     }
 }

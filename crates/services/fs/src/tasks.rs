@@ -1,7 +1,8 @@
 //! Background tasks of a volume, and how they end.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use cairn_base::env::Env;
@@ -63,4 +64,17 @@ impl Tasks {
     pub async fn ended(self: &Arc<Self>) {
         self.running.closed().await;
     }
+}
+
+/// Lets whatever else is ready have its turn.
+pub(crate) async fn let_others_run() {
+    let mut was_here = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut was_here, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }

@@ -19,9 +19,11 @@ use tokio::sync::{Notify, Semaphore};
 use crate::budget::{DirtyAccount, DirtyBudget};
 use crate::dirty::Run;
 use crate::extents::{Ahead, Extent, ExtentCount, ExtentMap, LOAD_EXTENTS_MAX};
-use crate::flush::{FLIGHTS_MAX, FlushQueue};
+use crate::flight::FLIGHTS_MAX;
+use crate::flush::FlushQueue;
 use crate::gc::{Collector, GcSettings};
 use crate::inode::{Inode, InodeTable, State};
+use crate::orphans::Orphans;
 use crate::room::SpaceView;
 use crate::tasks::Tasks;
 use crate::types::{FileKind, FsError, VolumeSpace};
@@ -133,6 +135,10 @@ pub struct FsStats {
     pub journaled_writes: u64,
     pub gc_segments_removed: u64,
     pub gc_rewritten_bytes: u64,
+    /// Passes over all extents, for segments without a summary that could be used.
+    pub rewrite_passes: u64,
+    /// Looks at all segments, for those worth rewriting.
+    pub gc_surveys: u64,
     pub gc_errors: u64,
     pub orphans_reaped: u64,
 }
@@ -145,6 +151,8 @@ pub(crate) struct Counters {
     pub journaled_writes: AtomicU64,
     pub gc_segments_removed: AtomicU64,
     pub gc_rewritten_bytes: AtomicU64,
+    pub rewrite_passes: AtomicU64,
+    pub gc_surveys: AtomicU64,
     pub gc_errors: AtomicU64,
     pub orphans_reaped: AtomicU64,
 }
@@ -176,7 +184,7 @@ pub(crate) struct Shared {
     pub directory_moves: Mutex<()>,
     pub gc_wake: Notify,
     pub collector: Collector,
-    pub orphans: Mutex<Vec<Ino>>,
+    pub orphans: Mutex<Orphans>,
     pub orphan_wake: Notify,
     pub tasks: Arc<Tasks>,
     pub counters: Counters,
@@ -273,14 +281,13 @@ impl Fs {
             directory_moves: Mutex::new(()),
             gc_wake: Notify::new(),
             collector: Collector::new(gc),
-            orphans: Mutex::default(),
+            orphans: Mutex::new(Orphans::default()),
             orphan_wake: Notify::new(),
             counters: Counters::default(),
             space: Mutex::default(),
         }));
         let read = fs.0.inode(ROOT).map(drop);
-        let read = read.and_then(|()| fs.0.replay(journal));
-        if let Err(error) = read.and_then(|()| fs.0.find_orphans()) {
+        if let Err(error) = read.and_then(|()| fs.0.replay(journal)) {
             // It holds the metadata open, which could not be opened again then.
             fs.0.segments.close_volume(volume);
             return Err(error);
@@ -317,7 +324,7 @@ impl Fs {
         let flushed = self.0.flush_everything().await;
         self.0.segments.seal_all(self.0.volume).await;
         // What sealing gave back is known at the next start.
-        let _ = self.0.survey();
+        self.0.note_sealed();
         self.0.segments.close_volume(self.0.volume);
         self.0.meta.close().await.map_err(meta_error)?;
         flushed
@@ -375,6 +382,8 @@ impl Fs {
             journaled_writes: of(&shared.counters.journaled_writes),
             gc_segments_removed: of(&shared.counters.gc_segments_removed),
             gc_rewritten_bytes: of(&shared.counters.gc_rewritten_bytes),
+            rewrite_passes: of(&shared.counters.rewrite_passes),
+            gc_surveys: of(&shared.counters.gc_surveys),
             gc_errors: of(&shared.counters.gc_errors),
             orphans_reaped: of(&shared.counters.orphans_reaped),
         }
@@ -424,7 +433,8 @@ impl Shared {
         let found = self
             .inodes
             .find_or_load(ino, || {
-                let Some(bytes) = self.meta.get(&Key::inode(ino))? else {
+                let (stored, changed) = self.meta.get_with_ticket(&Key::inode(ino))?;
+                let Some(bytes) = stored else {
                     return Ok(None);
                 };
                 let record = InodeRecord::decode(&bytes)?;
@@ -436,6 +446,7 @@ impl Shared {
                 let mut state = State::new(record, extents);
                 // What it rests on was submitted, and may not be durable yet.
                 state.ticket = self.meta.last_ticket();
+                state.changed = changed;
                 Ok(Some(state))
             })
             .map_err(meta_error)?;
@@ -448,6 +459,13 @@ impl Shared {
         self.dirty.end();
     }
 
+    /// Does something that reads metadata, without blocking the thread for what is not in memory. It may be done again
+    /// from its beginning after a read failed, so it must not have changed anything by then: that holds for whatever
+    /// leaves things as they were when a disk gives an error.
+    pub async fn reading<T>(&self, op: impl FnMut() -> Result<T, FsError>) -> Result<T, FsError> {
+        self.meta.reading(op).await
+    }
+
     /// Waits until `ticket` is durable.
     pub async fn durable(&self, ticket: Ticket) -> Result<(), FsError> {
         if self.meta.is_durable(ticket) {
@@ -456,16 +474,26 @@ impl Shared {
         self.meta.durable(ticket).await.map_err(meta_error)
     }
 
-    /// Ends an operation: a success waits for its own submission. A refusal may rest on a change
+    /// As [`Self::durable`], for what a client is told. If the metadata fails meanwhile, this waits until the volume is
+    /// opened again, and says whether the change took effect: a client that is told "not now" repeats it, and would
+    /// find that its name exists, or is gone. Nothing that the closing of the volume waits for may call this.
+    pub async fn outcome(&self, ticket: Ticket) -> Result<(), FsError> {
+        if self.meta.is_durable(ticket) {
+            return Ok(());
+        }
+        self.meta.outcome(ticket).await.map_err(meta_error)
+    }
+
+    /// Ends an operation: a success waits for its own submission, or for the last one that it tells of. A refusal may rest on a change
     /// that is visible and not yet durable (the name that "exists", say), so it waits for all.
     pub async fn settle<T>(&self, done: Result<(T, Ticket), FsError>) -> Result<T, FsError> {
         match done {
             Ok((value, ticket)) => {
-                self.durable(ticket).await?;
+                self.outcome(ticket).await?;
                 Ok(value)
             }
             Err(error) => {
-                self.durable(self.meta.last_ticket()).await?;
+                self.outcome(self.meta.last_ticket()).await?;
                 Err(error)
             }
         }

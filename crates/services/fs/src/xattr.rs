@@ -26,26 +26,14 @@ impl Fs {
     /// The value of an extended attribute; `NoAttribute` if it is not there.
     pub async fn xattr(&self, who: &Credentials, ino: Ino, name: &[u8]) -> Result<Bytes, FsError> {
         check_xattr_name(name)?;
-        let inode = self.0.inode(ino)?;
-        let state = inode.lock();
-        state.require_live()?;
-        if !has_user_attributes(&state) {
-            return Err(FsError::NoAttribute);
-        }
-        require(who, state.guarded(), READ)?;
-        let stored = self.0.stored_xattr(ino, name)?;
-        stored.ok_or(FsError::NoAttribute)
+        let found = self.0.reading(|| self.0.xattr_of(who, ino, name)).await;
+        self.0.settle(found).await
     }
 
     /// The names of all extended attributes, in order. Anybody may ask.
     pub async fn xattr_list(&self, _who: &Credentials, ino: Ino) -> Result<Vec<Bytes>, FsError> {
-        let inode = self.0.inode(ino)?;
-        let state = inode.lock();
-        state.require_live()?;
-        if state.record.xattr_names_len_bytes == 0 {
-            return Ok(Vec::new());
-        }
-        self.0.xattr_names(ino)
+        let found = self.0.reading(|| self.0.xattrs_of(ino)).await;
+        self.0.settle(found).await
     }
 
     /// Makes or replaces an extended attribute. Durable when answered.
@@ -64,7 +52,8 @@ impl Fs {
         let shared = &self.0;
         shared.require_pool_space(METADATA_BYTES + value.len() as u64)?;
         shared.meta.admit().await;
-        let done = shared.put_xattr(who, ino, name, value, mode);
+        let put = || shared.put_xattr(who, ino, name, value, mode);
+        let done = shared.reading(put).await;
         shared.settle(done).await
     }
 
@@ -76,7 +65,7 @@ impl Fs {
         name: &[u8],
     ) -> Result<Attr, FsError> {
         check_xattr_name(name)?;
-        let done = self.0.delete_xattr(who, ino, name);
+        let done = self.0.reading(|| self.0.delete_xattr(who, ino, name)).await;
         self.0.settle(done).await
     }
 }
@@ -121,6 +110,34 @@ fn require_xattr_write(who: &Credentials, state: &State) -> Result<(), FsError> 
 }
 
 impl Shared {
+    fn xattr_of(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+        name: &[u8],
+    ) -> Result<(Bytes, Ticket), FsError> {
+        let inode = self.inode(ino)?;
+        let state = inode.lock();
+        state.require_live()?;
+        if !has_user_attributes(&state) {
+            return Err(FsError::NoAttribute);
+        }
+        require(who, state.guarded(), READ)?;
+        let stored = self.stored_xattr(ino, name)?;
+        Ok((stored.ok_or(FsError::NoAttribute)?, state.changed))
+    }
+
+    fn xattrs_of(&self, ino: Ino) -> Result<(Vec<Bytes>, Ticket), FsError> {
+        let inode = self.inode(ino)?;
+        let state = inode.lock();
+        state.require_live()?;
+        let names = match state.record.xattr_names_len_bytes {
+            0 => Vec::new(),
+            _ => self.xattr_names(ino)?,
+        };
+        Ok((names, state.changed))
+    }
+
     fn stored_xattr(&self, ino: Ino, name: &[u8]) -> Result<Option<Bytes>, FsError> {
         let stored = self.meta.get(&Key::xattr(ino, name)).map_err(meta_error)?;
         match stored {
@@ -209,7 +226,7 @@ impl Shared {
         state.record.xattr_names_len_bytes = names_len_bytes;
         state.touch_ctime(self.now());
         batch.put(Key::inode(ino), state.stored_record().encode());
-        state.ticket = self.meta.submit(batch);
+        state.note_change(self.meta.submit(batch));
         (state.attr(ino), state.ticket)
     }
 

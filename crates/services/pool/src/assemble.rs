@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 
 use cairn_base::DiskId;
 use cairn_base::planted::{self, Bug};
+use cairn_formats::pool_file::{PoolDisk, PoolState, Stage};
 use cairn_shard::DiskIdentity;
 
-use crate::state::{PoolDisk, PoolState, Stage};
 use crate::truth::disks_needed;
 
 /// What was found at one data folder.
@@ -453,8 +453,8 @@ mod tests {
     use cairn_base::{PoolId, Timestamp, VolumeId};
 
     use super::*;
-    use crate::state::PoolVolume;
-    use crate::state::tests::example;
+    use cairn_formats::pool_file::PoolVolume;
+    use cairn_formats::testing::example_pool as example;
 
     fn folder(label: &str, content: Content) -> Found {
         Found {

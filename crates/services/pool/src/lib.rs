@@ -20,7 +20,6 @@ pub mod planner;
 pub mod policy;
 mod pool;
 pub mod rebuild;
-pub mod state;
 mod table;
 mod totals;
 pub mod truth;
@@ -28,7 +27,7 @@ mod volumes;
 pub mod watch;
 
 pub use assemble::AssembleError;
+pub use cairn_formats::pool_file::PoolState;
 pub use pool::{ChangeFailure, Host, MetaDisks, Pool, PoolSettings, VolumeService};
-pub use state::{POOL_FILE_LEN_BYTES_MAX, PoolFileError, PoolState, decode_pool, encode_pool};
 pub use table::{Condition, Table};
 pub use totals::{PastTotals, VolumeTotals};

@@ -19,7 +19,7 @@ use futures_util::future::{Either, select};
 use crate::planner::{self, Standing};
 use crate::policy::protection;
 use crate::pool::{ChangeFailure, Pool, VolumeService};
-use crate::state::{PoolDisk, PoolState, PoolVolume};
+use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume};
 
 /// Whether a step of a change goes on when it cannot be had without loss of redundancy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, VolumeId};
-use cairn_config::VolumeSettings;
+use cairn_formats::settings::VolumeSettings;
 use cairn_fs::Fs;
 use cairn_meta::MetaError;
 use futures_util::future::{Either, join_all, select};

@@ -13,9 +13,9 @@ use cairn_shard::{ShardDisk, ShardError, ShardErrorKind, ShardSettings};
 use futures_util::future::{Either, join_all, select};
 
 use crate::assemble::{AssembleError, Missing, require_enough};
-use crate::state::{HandleKey, PoolDisk, PoolState, Stage};
 use crate::truth;
 use crate::watch::{Watch, no_answer};
+use cairn_formats::pool_file::{HandleKey, PoolDisk, PoolState, Stage};
 
 /// The disks of a pool, open.
 pub struct Opened {

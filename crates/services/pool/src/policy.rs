@@ -1,6 +1,6 @@
 //! What a volume's settings ask of the engine.
 
-use cairn_config::{AccessPattern, Compression, Protection, VolumeSettings};
+use cairn_formats::settings::{AccessPattern, Compression, Protection, VolumeSettings};
 use cairn_fs::Policy;
 
 pub fn policy(settings: &VolumeSettings) -> Policy {

@@ -15,9 +15,9 @@ use cairn_base::disk::Disk;
 use cairn_base::env::Env;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, VolumeId};
-use cairn_config::VolumeName;
+use cairn_formats::settings::VolumeName;
 use cairn_fs::{Fs, FsSettings};
-use cairn_meta::MetaSettings;
+use cairn_meta::{MetaSettings, Succession};
 use cairn_segment::{Clients, Pace, SegmentSettings, SegmentStore};
 use cairn_shard::ShardDisk;
 use futures_util::future::{Either, join_all, select};
@@ -28,11 +28,11 @@ use crate::metadata::{CLOSE_MAX, OpenAgain};
 use crate::open::Opened;
 use crate::planner::Planner;
 use crate::rebuild::Rebuild;
-use crate::state::{ChangeError, PoolDisk, PoolState, PoolVolume};
 use crate::table::Table;
 use crate::totals::{PastTotals, VolumeTotals};
 use crate::truth::{SaveError, Truth};
 use crate::watch::Watch;
+use cairn_formats::pool_file::{ChangeError, PoolDisk, PoolState, PoolVolume};
 
 /// A change of the pool that is under way when it ends may take so long.
 const CHANGE_END_MAX: Duration = CLOSE_MAX;
@@ -120,6 +120,8 @@ pub struct Pool {
     past_totals: Mutex<PastTotals>,
     /// Volumes that could not be opened.
     pub(crate) open_again: Mutex<BTreeMap<VolumeId, OpenAgain>>,
+    /// Those who wait for a volume's metadata that failed hear through these from that which takes its place.
+    successions: Mutex<BTreeMap<VolumeId, Succession>>,
     /// The version of the state that each disk is known to have.
     confirmed: Mutex<BTreeMap<DiskId, u64>>,
     /// Held over a change of the pool; the number is the version last tried.
@@ -166,6 +168,7 @@ impl Pool {
             volumes: RwLock::default(),
             past_totals: Mutex::default(),
             open_again: Mutex::default(),
+            successions: Mutex::default(),
             confirmed: Mutex::default(),
             changes: tokio::sync::Mutex::new(version),
             is_stopping: AtomicBool::new(false),
@@ -350,6 +353,18 @@ impl Pool {
         before
     }
 
+    pub(crate) fn succession(&self, id: VolumeId) -> Succession {
+        self.successions.lock().entry(id).or_default().clone()
+    }
+
+    /// Nothing takes the place of a volume's metadata any more.
+    pub(crate) fn end_succession(&self, id: VolumeId) {
+        let succession = self.successions.lock().remove(&id);
+        if let Some(succession) = succession {
+            succession.end();
+        }
+    }
+
     /// Tells the host which volumes are served.
     pub fn publish(&self) {
         self.host.publish(&self.state(), &self.services());
@@ -367,6 +382,10 @@ impl Pool {
             Either::Left((changes, _)) => Some(changes),
             Either::Right(_) => None,
         };
+        // No volume is opened again from here on.
+        for succession in self.successions.lock().values() {
+            succession.end();
+        }
         before();
         let volumes = std::mem::take(&mut *self.volumes.write());
         let closing = volumes

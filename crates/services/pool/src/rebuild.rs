@@ -25,7 +25,7 @@ use crate::planner::{
 };
 use crate::policy::protection;
 use crate::pool::{Pool, VolumeService};
-use crate::state::PoolVolume;
+use cairn_formats::pool_file::PoolVolume;
 
 /// How often it is looked what there is to do.
 const ROUND_INTERVAL: Duration = Duration::from_secs(1);

@@ -14,7 +14,7 @@ use cairn_segment::{Member, Role};
 use cairn_shard::ShardDisk;
 
 use crate::assemble::Missing;
-use crate::state::{PoolDisk, PoolState};
+use cairn_formats::pool_file::{PoolDisk, PoolState};
 
 #[derive(Clone)]
 pub struct Table {

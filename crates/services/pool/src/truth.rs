@@ -11,44 +11,60 @@ use bytes::Bytes;
 use cairn_base::DiskId;
 use cairn_base::disk::{Disk, DiskError, OpenMode};
 use cairn_base::planted::{self, Bug};
+use cairn_formats::copies::{self, Picked};
+use cairn_formats::pool_file::{
+    POOL_FILE_LEN_BYTES_MAX, PoolDisk, PoolState, decode_pool_copy, encode_pool,
+};
+use cairn_formats::text_file::{self, TextFileError};
 use cairn_shard::ShardDisk;
 use futures_util::future::join_all;
 
 use crate::assemble::{Content, failures_tolerated};
-use crate::state::{
-    POOL_FILE_LEN_BYTES_MAX, PoolDisk, PoolFileError, PoolState, decode_pool, encode_pool,
-};
 
 pub const POOL_NAME: &str = "pool";
 pub const POOL_NAME_NEW: &str = "pool.new";
 
-/// The pool file of one disk: `Ok(None)` if there is none, `Ok(Some(Err(..)))` if it is damaged.
-pub async fn load(
-    disk: &Arc<dyn Disk>,
-) -> Result<Option<Result<PoolState, PoolFileError>>, DiskError> {
-    let read = read_file(disk, POOL_NAME, POOL_FILE_LEN_BYTES_MAX).await?;
-    Ok(read.map(|read| read.and_then(|bytes| decode_pool(&bytes))))
+/// What came of reading a file: its content, or why it has none.
+pub type Loaded<T> = Result<Picked<T, TextFileError>, TextFileError>;
+
+/// The pool file of one disk: `Ok(None)` if there is none, `Ok(Some(Err(..)))` if both its copies are damaged.
+pub async fn load(disk: &Arc<dyn Disk>) -> Result<Option<Loaded<PoolState>>, DiskError> {
+    let copies = read_copies(disk, POOL_NAME, POOL_FILE_LEN_BYTES_MAX).await?;
+    Ok(copies.map(|copies| {
+        let copies = copies?.map(|copy| copy.and_then(|bytes| decode_pool_copy(&bytes)));
+        text_file::pick(copies, |state| state.version)
+    }))
 }
 
-/// A small file of a disk: `Ok(None)` if there is none, `Ok(Some(Err(..)))` if it is too long.
-pub async fn read_file(
+/// The two copies in a small file, each read by itself: a block that cannot be read must not cost both.
+pub type Copies = Result<[Result<Bytes, TextFileError>; 2], TextFileError>;
+
+/// Reads a small file of a disk: `Ok(None)` if there is none, an error if neither of its copies can be read.
+pub async fn read_copies(
     disk: &Arc<dyn Disk>,
     name: &str,
     len_bytes_max: u64,
-) -> Result<Option<Result<Bytes, PoolFileError>>, DiskError> {
+) -> Result<Option<Copies>, DiskError> {
     let file = match disk.open(name, OpenMode::Existing).await {
         Ok(file) => file,
         Err(DiskError::NotFound { .. }) => return Ok(None),
         Err(error) => return Err(error),
     };
     let len_bytes = file.len_bytes();
-    if len_bytes > len_bytes_max {
-        let what = format!("it is {len_bytes} bytes long");
-        return Ok(Some(Err(PoolFileError::Content(what))));
+    let places = copies::places(len_bytes).filter(|_| len_bytes <= len_bytes_max);
+    let Some([first, second]) = places else {
+        return Ok(Some(Err(TextFileError::Length { len_bytes })));
+    };
+    let half = first.end as usize;
+    let read = [
+        file.read_at(first.start, half).await,
+        file.read_at(second.start, half).await,
+    ];
+    if let [Err(error), Err(_)] = read {
+        return Err(error);
     }
-    file.read_at(0, len_bytes as usize)
-        .await
-        .map(|bytes| Some(Ok(bytes)))
+    let unreadable = |error: DiskError| TextFileError::Unreadable(error.to_string());
+    Ok(Some(Ok(read.map(|read| read.map_err(unreadable)))))
 }
 
 /// Why a change of the pool does not count.
@@ -159,9 +175,15 @@ pub async fn look(disk: &Arc<dyn Disk>) -> Result<Content, String> {
         .await
         .map_err(|error| error.to_string());
     let state = match loaded {
-        Some(Ok(state)) => Some(state),
+        Some(Ok(Picked { value, bad })) => {
+            if let Some(bad) = bad {
+                // The start writes the file again.
+                tracing::warn!(disk = disk.label(), %bad, "the pool file of this disk is damaged; its other copy counts");
+            }
+            Some(value)
+        }
         // Not a damaged one, which others may take the place of. Such a disk may have an identity of a newer version.
-        Some(Err(PoolFileError::Version { found, known })) if found > known => {
+        Some(Err(TextFileError::Version { found, known })) if found > known => {
             return Ok(Content::Newer {
                 identity: identity.unwrap_or(None),
                 found,
@@ -213,10 +235,10 @@ pub async fn write_file(
 
 #[cfg(test)]
 mod tests {
-    use cairn_testkit::{Crash, MemDisk, Recorder};
+    use cairn_testkit::{Crash, Fault, MemDisk, OpKind, Recorder};
 
     use super::*;
-    use crate::state::tests::example;
+    use cairn_formats::testing::example_pool as example;
 
     fn disks(count: u128) -> Vec<(DiskId, Arc<dyn Disk>)> {
         (1..=count)
@@ -234,17 +256,24 @@ mod tests {
         super::save(disks, state, state).await
     }
 
+    /// The pool file of a disk, with two good copies.
+    async fn load_good(disk: &Arc<dyn Disk>) -> Option<PoolState> {
+        let picked = load(disk).await.unwrap()?.expect("a pool file");
+        assert_eq!(picked.bad, None);
+        Some(picked.value)
+    }
+
     #[tokio::test]
     async fn what_is_saved_is_loaded() {
         let disks = disks(3);
-        assert_eq!(load(&disks[0].1).await, Ok(None));
+        assert_eq!(load_good(&disks[0].1).await, None);
         let mut state = example(3);
         save(&disks, &state).await.unwrap();
         state.version += 1;
         save(&disks[..1], &state).await.unwrap();
-        assert_eq!(load(&disks[0].1).await, Ok(Some(Ok(state.clone()))));
+        assert_eq!(load_good(&disks[0].1).await, Some(state.clone()));
         state.version -= 1;
-        assert_eq!(load(&disks[2].1).await, Ok(Some(Ok(state))));
+        assert_eq!(load_good(&disks[2].1).await, Some(state));
     }
 
     #[tokio::test]
@@ -266,10 +295,7 @@ mod tests {
             for seed in 0..8 {
                 let crashed = recorder.crash_at(index, Crash::Random, seed);
                 let crashed = Arc::clone(&crashed[0]) as Arc<dyn Disk>;
-                let version = match load(&crashed).await.unwrap() {
-                    None => 0,
-                    Some(state) => state.expect("a whole pool file").version,
-                };
+                let version = load_good(&crashed).await.map_or(0, |state| state.version);
                 let what = recorder.describe(index);
                 assert!(
                     version == saved || version == saved + 1,
@@ -294,6 +320,24 @@ mod tests {
         assert!(super::save(&[], &state, &before).await.is_err());
         let six = super::save(&disks, &before, &before).await;
         assert!(six.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_block_that_cannot_be_read_costs_one_copy() {
+        for copy in 0..2 {
+            let disk = MemDisk::new("disk", 16 << 20);
+            let state = example(1);
+            let dynamic = Arc::clone(&disk) as Arc<dyn Disk>;
+            save_one(&dynamic, &state).await.unwrap();
+            disk.fail_nth(OpKind::Read, copy, Fault::Io);
+            let picked = load(&dynamic).await.unwrap().unwrap().unwrap();
+            assert_eq!(picked.value, state);
+            let number = picked.bad.map(|bad| u64::from(bad.number));
+            assert_eq!(number, Some(copy + 1));
+            disk.fail_nth(OpKind::Read, 0, Fault::Io);
+            disk.fail_nth(OpKind::Read, 0, Fault::Io);
+            assert!(load(&dynamic).await.is_err(), "neither can be read");
+        }
     }
 
     #[tokio::test]

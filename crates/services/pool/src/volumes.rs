@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cairn_base::disk::Disk;
 use cairn_base::{DiskId, VolumeId};
-use cairn_config::{ExportRule, VolumeName, VolumeSettings};
+use cairn_formats::settings::{ExportRule, VolumeName, VolumeSettings};
 use cairn_fs::Fs;
 use cairn_meta::{MetaError, MetaStore};
 
@@ -15,7 +15,7 @@ use crate::assemble::failures_tolerated;
 use crate::planner::copies_of_metadata;
 use crate::policy::{policy, protection};
 use crate::pool::{ChangeFailure, MetaDisks, Pool, VolumeService};
-use crate::state::{ChangeError, PoolState, PoolVolume, Stage};
+use cairn_formats::pool_file::{ChangeError, PoolState, PoolVolume, Stage};
 
 /// Why a volume was not made.
 struct MakeError {
@@ -98,7 +98,8 @@ impl Pool {
         let wanted = self.metadata_copies(&volume.settings);
         let on_leaving = disks.iter().filter(|(id, _)| table.is_draining(*id));
         let copies = copies_of_metadata(wanted, on_leaving.count());
-        let settings = self.host.meta_settings(volume, copies, count);
+        let mut settings = self.host.meta_settings(volume, copies, count);
+        settings.succession = Some(self.succession(volume.id));
         let ids: Vec<DiskId> = disks.iter().map(|(id, _)| *id).collect();
         let opened =
             MetaStore::open_without(self.env.clone(), settings, volume.id, disks, left).await;
@@ -193,7 +194,8 @@ impl Pool {
     /// `count`: volumes that there will be.
     async fn make_volume(&self, volume: &PoolVolume, count: usize) -> Result<Fs, MakeError> {
         let copies = self.metadata_copies(&volume.settings);
-        let settings = self.host.meta_settings(volume, copies, count);
+        let mut settings = self.host.meta_settings(volume, copies, count);
+        settings.succession = Some(self.succession(volume.id));
         let disks = self.meta_disks(None);
         let meta = MetaStore::create(self.env.clone(), settings, volume.id, disks).await;
         let meta = meta.map_err(|error| MakeError {
@@ -261,6 +263,7 @@ impl Pool {
                 None => fs.abandon(),
             }
         }
+        self.end_succession(id);
         // That takes as long as it takes, and whoever changes something else, or opens a volume again, need not wait
         // for it: nobody gets this id any more.
         drop(tried);

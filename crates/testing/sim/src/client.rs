@@ -11,7 +11,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -704,11 +704,8 @@ impl Client {
 
 /// The change time of an inode now, as a number; 0 when it is not there.
 fn change_time(fs: &Fs, ino: Ino) -> u128 {
-    let mut attr = pin!(fs.attr(ino));
-    match attr.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Ok(attr)) => {
-            (attr.ctime.seconds as u64 as u128) << 32 | u128::from(attr.ctime.nanos)
-        }
-        _ => 0,
+    match fs.attr_under_way(ino) {
+        Ok(attr) => (attr.ctime.seconds as u64 as u128) << 32 | u128::from(attr.ctime.nanos),
+        Err(_) => 0,
     }
 }

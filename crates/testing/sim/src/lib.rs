@@ -17,6 +17,7 @@ pub mod client;
 mod driver;
 pub mod exec;
 pub mod faults;
+mod holes;
 pub mod model;
 pub mod pool;
 pub mod run;

@@ -23,9 +23,9 @@ use crate::scenario::{End, Life, Scenario, Shape, Trouble, Work, WorkKind};
 use crate::world::{SimHost, World, read_everything};
 
 /// Steps of one life; more is a loop without end.
-const STEPS_MAX: u64 = 3_000_000;
+pub(crate) const STEPS_MAX: u64 = 3_000_000;
 /// Time that a life takes beside its pauses, at most.
-const LIFE_TIME_MAX: Duration = Duration::from_secs(4 * 3600);
+pub(crate) const LIFE_TIME_MAX: Duration = Duration::from_secs(4 * 3600);
 /// Sets of disks that are taken away after the last life, at most.
 const SETS_MAX: usize = 15;
 
@@ -56,6 +56,9 @@ pub struct Counts {
     pub checks_without_disks: u64,
     /// Those of them that were of all sets of disks, one after the other.
     pub checks_of_all_sets: u64,
+    /// Checks with a damaged record in all copies of the log that were there, and how many of those starts were refused.
+    pub checks_with_holes: u64,
+    pub holes_refused: u64,
     pub verified_bytes: u64,
     /// Changes and writes that were not answered and did not survive.
     pub lost_changes: u64,
@@ -84,6 +87,8 @@ impl Counts {
         self.checks += other.checks;
         self.checks_without_disks += other.checks_without_disks;
         self.checks_of_all_sets += other.checks_of_all_sets;
+        self.checks_with_holes += other.checks_with_holes;
+        self.holes_refused += other.holes_refused;
         self.verified_bytes += other.verified_bytes;
         self.lost_changes += other.lost_changes;
         self.lost_writes += other.lost_writes;
@@ -110,22 +115,22 @@ pub struct Report {
 }
 
 /// What outlives a life.
-struct Pool {
-    shape: Shape,
+pub(crate) struct Pool {
+    pub(crate) shape: Shape,
     /// All that ever were, by number.
-    disks: Vec<Arc<MemDisk>>,
+    pub(crate) disks: Vec<Arc<MemDisk>>,
     /// The members, as of the last life.
     file: PoolFile,
     /// Members that are gone.
-    lost: BTreeSet<usize>,
+    pub(crate) lost: BTreeSet<usize>,
     /// Those that were, or had the trouble, since everything was known to have its full protection.
     burdened: BTreeSet<usize>,
     /// Whether any life had work in the background.
     has_worked: bool,
-    model: Arc<Mutex<Model>>,
-    trace: Trace,
+    pub(crate) model: Arc<Mutex<Model>>,
+    pub(crate) trace: Trace,
     verifiers: Arc<Mutex<Vec<[u8; 8]>>>,
-    counts: Counts,
+    pub(crate) counts: Counts,
     fired: Fired,
     rng: Rng,
 }
@@ -213,6 +218,9 @@ impl Pool {
             && let Some(gone) = self.gone_set(&life.without, seed)
         {
             self.check_without(&gone, seed)?;
+        }
+        if !is_first {
+            self.check_hole(seed)?;
         }
         let job = self.begin_job(life, is_first);
         let mut exec = Executor::new(
@@ -339,7 +347,7 @@ impl Pool {
     }
 
     /// M disks that may be taken away now.
-    fn gone_set(&self, wanted: &[usize], seed: u64) -> Option<BTreeSet<usize>> {
+    pub(crate) fn gone_set(&self, wanted: &[usize], seed: u64) -> Option<BTreeSet<usize>> {
         let mut rng = Rng::new(seed);
         let (lost, burdened) = (&self.lost, &self.burdened);
         pool::gone_set(&self.shape, &self.file, lost, burdened, wanted, &mut rng)

@@ -11,7 +11,8 @@ use std::time::Duration;
 use cairn_base::disk::Disk;
 use cairn_base::env::Env;
 use cairn_base::{DiskId, Ino, VolumeId};
-use cairn_config::VolumeSettings;
+use cairn_formats::pool_file::PoolVolume;
+use cairn_formats::settings::VolumeSettings;
 use cairn_fs::{
     AccessPattern, Attr, Credentials, DirtyBudget, FileKind, Fs, FsError, FsSettings, GcSettings,
     Policy,
@@ -20,7 +21,6 @@ use cairn_meta::{MetaCache, MetaSettings};
 use cairn_pool::assemble::{Content, Found as FoundFolder, Plan, plan};
 use cairn_pool::open::{Member, OpenSettings, Opened, form, new_state, open_members};
 use cairn_pool::planner::Action;
-use cairn_pool::state::PoolVolume;
 use cairn_pool::truth::{PoolFiles, look};
 use cairn_pool::{Host, Pool, PoolSettings, PoolState, VolumeService};
 use cairn_segment::{Compression, SegmentSettings, SegmentStore};
@@ -99,10 +99,10 @@ fn gc_settings(shape: &Shape) -> GcSettings {
 fn volume_settings(shape: &Shape) -> VolumeSettings {
     VolumeSettings {
         protection: match shape.protection {
-            Protection::Default => cairn_config::Protection::Default,
-            Protection::None => cairn_config::Protection::None,
-            Protection::Plus(losses) => cairn_config::Protection::Plus(losses),
-            Protection::Mirror(copies) => cairn_config::Protection::Mirror(copies),
+            Protection::Default => cairn_formats::settings::Protection::Default,
+            Protection::None => cairn_formats::settings::Protection::None,
+            Protection::Plus(losses) => cairn_formats::settings::Protection::Plus(losses),
+            Protection::Mirror(copies) => cairn_formats::settings::Protection::Mirror(copies),
         },
         ..VolumeSettings::default()
     }

@@ -279,7 +279,7 @@ fn volumes_and_exports_are_managed() {
         ("volume create a/b", 2, "volume name"),
         ("volume show one", 0, "3 mirrors"),
         ("volume show none", 1, "no volume"),
-        ("volume set one", 2, "nothing to change"),
+        ("volume set one", 2, "no setting to change"),
         (
             "volume set one --access-pattern streaming --compression none",
             0,
@@ -360,7 +360,7 @@ fn config_files_are_checked() {
     for (line, part) in [
         ("config check none.toml", "No such file"),
         ("config check .", "directory"),
-        ("config check /dev/zero", "none of ours"),
+        ("config check /dev/zero", "no config file is that large"),
         ("serve --config none.toml", "No such file"),
         ("serve --config c.toml", "given twice"),
         ("serve", "--data DIR"),
@@ -614,7 +614,7 @@ fn wrong_folders_and_ports_are_refused() {
     // Its address may be anybody's by now: nothing is asked there, and no token sent.
     let (code, text) = scratch.cairn("status");
     assert_eq!(code, 3, "{text}");
-    assert!(text.contains("does not run any more"), "{text}");
+    assert!(text.contains("is no longer running"), "{text}");
 
     // A folder that is not a member of the pool.
     let mut command = scratch.serve_command();

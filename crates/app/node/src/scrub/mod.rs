@@ -10,9 +10,13 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_admin::api::ScrubStage;
 use cairn_base::disk::{Disk, DiskError};
 use cairn_base::{Ino, SegmentId, VolumeId};
+use cairn_formats::scrub_file::{
+    Cursor, Damage, SCRUB_FILE_LEN_BYTES_MAX, ScrubStage, ScrubState, decode_scrub_copy,
+    encode_scrub,
+};
+use cairn_formats::text_file;
 use cairn_fs::{ExtentAt, Fs, FsError};
 use cairn_segment::Pace;
 use futures_util::future::{join_all, select};
@@ -20,11 +24,13 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::node::{Inner, VolumeService};
-use crate::scrub_file::{Cursor, Damage, FILE_LEN_BYTES_MAX, ScrubState, decode, encode};
-use cairn_pool::truth;
+use cairn_pool::truth::{self, Loaded};
 
 mod report;
+mod small_files;
 mod state;
+
+use state::{Progress, extent_of};
 
 pub const SCRUB_NAME: &str = "scrub";
 pub const SCRUB_NAME_NEW: &str = "scrub.new";
@@ -160,7 +166,7 @@ impl Scrub {
         let bytes = {
             let mut state = self.state.lock();
             state.version += 1;
-            Bytes::from(encode(&state))
+            Bytes::from(encode_scrub(&state))
         };
         let writes = disks
             .iter()
@@ -228,7 +234,7 @@ async fn look_again(inner: &Inner) -> bool {
             break;
         }
         if let Some(VolumeService::Serving(fs)) = inner.pool.service(damage.volume)
-            && matches!(fs.is_still_damaged(&damage.extent()).await, Ok(false))
+            && matches!(fs.is_still_damaged(&extent_of(damage)).await, Ok(false))
         {
             healed.insert(place_of(damage));
         }
@@ -270,7 +276,7 @@ fn prune(inner: &Inner) -> bool {
     }
     let is_gone = |damage: &Damage| match services.get(&damage.volume) {
         // What cannot be asked now may be there still.
-        Some(VolumeService::Serving(fs)) => !fs.is_still_there(&damage.extent()).unwrap_or(true),
+        Some(VolumeService::Serving(fs)) => !fs.is_still_there(&extent_of(damage)).unwrap_or(true),
         Some(VolumeService::Failed(_)) => false,
         None => true,
     };
@@ -278,13 +284,23 @@ fn prune(inner: &Inner) -> bool {
     forget(inner, &gone.map(place_of).collect())
 }
 
+/// The scrub file of a disk, if there is one.
+async fn read_state(disk: &Arc<dyn Disk>) -> Result<Option<Loaded<ScrubState>>, DiskError> {
+    let copies = truth::read_copies(disk, SCRUB_NAME, SCRUB_FILE_LEN_BYTES_MAX).await?;
+    Ok(copies.map(|copies| {
+        let copies = copies?.map(|copy| copy.and_then(|bytes| decode_scrub_copy(&bytes)));
+        text_file::pick(copies, |state| state.version)
+    }))
+}
+
 async fn load(inner: &Inner) {
     let pool = inner.pool.state().pool;
     let mut newest: Option<ScrubState> = None;
     for disk in inner.pool.disks() {
-        let read = truth::read_file(disk.disk(), SCRUB_NAME, FILE_LEN_BYTES_MAX).await;
-        let Ok(Some(read)) = read else { continue };
-        match read.and_then(|bytes| decode(&bytes)) {
+        let Ok(Some(read)) = read_state(disk.disk()).await else {
+            continue;
+        };
+        match read.map(|read| read.value) {
             Ok(state) if state.pool == pool => {
                 if newest
                     .as_ref()
@@ -326,6 +342,7 @@ async fn save(inner: &Inner) {
 async fn run(node: &Weak<Inner>) {
     let mut saved_at = Duration::ZERO;
     let mut attempts = 0;
+    let mut small_files_of = None;
     loop {
         // Not held over the waiting of a slow scrub: the node would not end before it.
         let Some(inner) = node.upgrade() else { return };
@@ -336,6 +353,10 @@ async fn run(node: &Weak<Inner>) {
         {
             let done_bytes = inner.scrub.state.lock().done_bytes;
             inner.scrub.since.lock().get_or_insert((now, done_bytes));
+        }
+        let this_run = inner.scrub.run.load(Ordering::Acquire);
+        if small_files_of.replace(this_run) != Some(this_run) {
+            small_files::check(&inner).await;
         }
         let step = step(&inner).await;
         match step {
@@ -649,9 +670,8 @@ mod tests {
         for writer in writers {
             writer.await.unwrap();
         }
-        let read = truth::read_file(&disk, SCRUB_NAME, FILE_LEN_BYTES_MAX).await;
-        let state = decode(&read.unwrap().unwrap().unwrap()).unwrap();
-        assert_eq!(state.version, 2 * WRITINGS);
+        let read = read_state(&disk).await.unwrap().unwrap().unwrap();
+        assert_eq!((read.value.version, read.bad), (2 * WRITINGS, None));
     }
 
     /// A list that was made for the run before is not gone on with.

@@ -5,13 +5,22 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cairn_admin::api::{ScrubDamage, ScrubReport, ScrubStage, ScrubView};
+use cairn_admin::api::{self, ScrubDamage, ScrubReport, ScrubView};
 use cairn_base::{Ino, VolumeId};
+use cairn_formats::scrub_file::{Damage, ScrubStage};
 use cairn_fs::Fs;
 
-use super::Scrub;
+use super::{Scrub, extent_of};
 use crate::node::{Inner, VolumeService};
-use crate::scrub_file::Damage;
+
+fn shown(stage: ScrubStage) -> api::ScrubStage {
+    match stage {
+        ScrubStage::Never => api::ScrubStage::Never,
+        ScrubStage::Running => api::ScrubStage::Running,
+        ScrubStage::Paused => api::ScrubStage::Paused,
+        ScrubStage::Done => api::ScrubStage::Done,
+    }
+}
 
 impl Scrub {
     /// How far it is at `now`, by the monotonic clock, with `total_bytes` in the pool.
@@ -38,7 +47,7 @@ impl Scrub {
             Some((left * elapsed / done as f64) as u64)
         });
         ScrubView {
-            stage: state.stage,
+            stage: shown(state.stage),
             started_seconds: state.started_seconds,
             finished_seconds: state.finished_seconds,
             rate_bytes_per_second: self.pace.bytes_per_second(),
@@ -81,7 +90,7 @@ impl Inner {
     }
 
     /// What was found and is still there. Reads the metadata of all volumes with damage.
-    pub fn scrub_report(&self) -> ScrubReport {
+    pub async fn scrub_report(&self) -> ScrubReport {
         let (damages, damaged_more) = {
             let state = self.scrub.state.lock();
             (state.damages.clone(), state.damages_more)
@@ -98,10 +107,12 @@ impl Inner {
                 // Deleted.
                 None => continue,
             };
-            let pool = self.pool.state();
-            let settings = pool.volumes.iter().find(|one| one.id == volume);
-            let name = settings.map(|volume| volume.name.to_string());
-            damaged.extend(volume_report(&name.unwrap_or_default(), fs, damages));
+            let name = {
+                let pool = self.pool.state();
+                let settings = pool.volumes.iter().find(|one| one.id == volume);
+                settings.map(|volume| volume.name.to_string())
+            };
+            damaged.extend(volume_report(&name.unwrap_or_default(), fs, damages).await);
         }
         ScrubReport {
             scrub: self.scrub_view(),
@@ -112,16 +123,16 @@ impl Inner {
 }
 
 /// Of a volume that is not served all that was found is told, without names.
-fn volume_report(name: &str, fs: Option<Fs>, mut damages: Vec<Damage>) -> Vec<ScrubDamage> {
+async fn volume_report(name: &str, fs: Option<Fs>, mut damages: Vec<Damage>) -> Vec<ScrubDamage> {
     damages.sort_by_key(|damage| (damage.inode, damage.start));
     let mut paths = BTreeMap::new();
     match fs {
         Some(fs) => {
             // What cannot be asked now is rather told than left out.
-            damages.retain(|damage| fs.is_still_there(&damage.extent()).unwrap_or(true));
+            damages.retain(|damage| fs.is_still_there(&extent_of(damage)).unwrap_or(true));
             let mut inos: Vec<Ino> = damages.iter().map(|damage| Ino(damage.inode)).collect();
             inos.dedup();
-            match fs.paths_of(&inos) {
+            match fs.paths_of(&inos).await {
                 Ok(found) => paths = found,
                 Err(error) => {
                     tracing::warn!(%error, "the names of damaged files cannot be read");
@@ -158,8 +169,8 @@ fn volume_report(name: &str, fs: Option<Fs>, mut damages: Vec<Damage>) -> Vec<Sc
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_damaged_file_is_told_while_its_volume_is_not_served() {
+    #[tokio::test]
+    async fn a_damaged_file_is_told_while_its_volume_is_not_served() {
         let damages = vec![Damage {
             volume: VolumeId(1),
             inode: 9,
@@ -168,7 +179,7 @@ mod tests {
             segment: 2,
             detail: "two shards are gone".to_owned(),
         }];
-        let told = volume_report("scratch", None, damages.clone());
+        let told = volume_report("scratch", None, damages.clone()).await;
         assert_eq!(told.len(), damages.len());
         assert!(told.iter().all(|one| one.volume == "scratch"
             && one.paths.is_empty()

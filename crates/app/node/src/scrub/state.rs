@@ -1,36 +1,54 @@
 //! Where a scrub stands, as plain data: what comes next, and what is remembered of what it found.
 //!
-//! Must not know: how anything is scrubbed, and how this is written down (`scrub_file`).
+//! Must not know: how anything is scrubbed, and how this is written down.
 
 use std::collections::BTreeMap;
 
-use cairn_admin::api::ScrubStage;
 use cairn_base::{Ino, SegmentId, VolumeId};
+use cairn_formats::scrub_file::{
+    Cursor, DAMAGES_MAX, Damage, REWRITES_MAX, ScrubStage, ScrubState,
+};
 use cairn_fs::{DamagedExtent, ExtentAt};
 use cairn_segment::SegmentScrub;
-
-use crate::scrub_file::{Cursor, DAMAGES_MAX, Damage, REWRITES_MAX, ScrubState};
 
 /// Longest text kept of what was wrong at one place.
 const DETAIL_CHARS_MAX: usize = 200;
 
-impl Damage {
-    pub(super) fn extent(&self) -> DamagedExtent {
-        DamagedExtent {
-            at: ExtentAt {
-                ino: Ino(self.inode),
-                end: self.end,
-            },
-            start: self.start,
-            segment: SegmentId(self.segment),
-            detail: self.detail.clone(),
-        }
+/// Where a damaged place is, as the file service names it.
+pub(super) fn extent_of(damage: &Damage) -> DamagedExtent {
+    DamagedExtent {
+        at: ExtentAt {
+            ino: Ino(damage.inode),
+            end: damage.end,
+        },
+        start: damage.start,
+        segment: SegmentId(damage.segment),
+        detail: damage.detail.clone(),
     }
 }
 
-impl ScrubState {
-    /// Of the rate that an earlier run was given nothing stays: without one of its own it has that of the config.
-    pub(super) fn begin(&mut self, rate_bytes_per_second: Option<u64>, now_seconds: i64) {
+/// How the state of a scrub changes.
+pub(super) trait Progress {
+    /// Starts a run. The rate of an earlier run is dropped: without one of its own the run has that of the config.
+    fn begin(&mut self, rate_bytes_per_second: Option<u64>, now_seconds: i64);
+
+    /// Where it continues, of the volumes that there are, each with whether it is served just now; those that are not
+    /// come last. `None`: nothing is left.
+    fn go_on(&mut self, volumes: &BTreeMap<VolumeId, bool>) -> Option<Cursor>;
+
+    fn add_segment(&mut self, scrub: SegmentScrub);
+
+    /// Forgets what earlier runs found damaged from `after` on up to `to`, which has been looked at once more.
+    fn forget_damages(&mut self, volume: VolumeId, after: (u64, u64), to: Option<(u64, u64)>);
+
+    /// Remembers a segment that has to be rewritten.
+    fn add_rewrite(&mut self, segment: SegmentId);
+
+    fn add_damage(&mut self, volume: VolumeId, found: DamagedExtent);
+}
+
+impl Progress for ScrubState {
+    fn begin(&mut self, rate_bytes_per_second: Option<u64>, now_seconds: i64) {
         *self = Self {
             pool: self.pool,
             version: self.version,
@@ -43,9 +61,7 @@ impl ScrubState {
         };
     }
 
-    /// Where it goes on, of the volumes that there are, each with whether it is served just now; those that are not
-    /// come last. `None`: nothing is left.
-    pub(super) fn go_on(&mut self, volumes: &BTreeMap<VolumeId, bool>) -> Option<Cursor> {
+    fn go_on(&mut self, volumes: &BTreeMap<VolumeId, bool>) -> Option<Cursor> {
         if let Some(cursor) = self.cursor {
             if volumes.contains_key(&cursor.volume) {
                 return Some(cursor);
@@ -67,7 +83,7 @@ impl ScrubState {
         self.cursor
     }
 
-    pub(super) fn add_segment(&mut self, scrub: SegmentScrub) {
+    fn add_segment(&mut self, scrub: SegmentScrub) {
         self.shards += scrub.shards;
         self.wrong_bytes += scrub.wrong_bytes;
         self.repaired_bytes += scrub.repaired_bytes;
@@ -76,13 +92,7 @@ impl ScrubState {
         self.shards_away += scrub.shards_away;
     }
 
-    /// Forgets what earlier runs found damaged from `after` on up to `to`, which has been looked at once more.
-    pub(super) fn forget_damages(
-        &mut self,
-        volume: VolumeId,
-        after: (u64, u64),
-        to: Option<(u64, u64)>,
-    ) {
+    fn forget_damages(&mut self, volume: VolumeId, after: (u64, u64), to: Option<(u64, u64)>) {
         self.damages.retain(|damage| {
             let at = (damage.inode, damage.end);
             let is_passed = at > after && to.is_none_or(|to| at <= to);
@@ -90,8 +100,7 @@ impl ScrubState {
         });
     }
 
-    /// Remembers a segment that has to be written anew.
-    pub(super) fn add_rewrite(&mut self, segment: SegmentId) {
+    fn add_rewrite(&mut self, segment: SegmentId) {
         if self.rewrites.len() < REWRITES_MAX {
             self.rewrites.insert(segment.0);
         } else {
@@ -99,7 +108,7 @@ impl ScrubState {
         }
     }
 
-    pub(super) fn add_damage(&mut self, volume: VolumeId, found: DamagedExtent) {
+    fn add_damage(&mut self, volume: VolumeId, found: DamagedExtent) {
         if self.damages.len() >= DAMAGES_MAX {
             self.damages_more += 1;
             return;
@@ -121,8 +130,18 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::scrub_file::{FILE_LEN_BYTES_MAX, decode, encode};
-    use cairn_pool::state::{PoolFileError, encode_file};
+    use cairn_formats::TextFileError;
+    use cairn_formats::pool_file::encode_pool;
+    use cairn_formats::scrub_file::{SCRUB_FILE_LEN_BYTES_MAX, decode_scrub, encode_scrub};
+    use cairn_formats::testing::example_pool;
+
+    /// What is read of it when it was written down.
+    fn stored(state: &ScrubState) -> Result<ScrubState, TextFileError> {
+        decode_scrub(&encode_scrub(state)).map(|picked| {
+            assert_eq!(picked.bad, None);
+            picked.value
+        })
+    }
 
     fn example() -> ScrubState {
         let mut state = ScrubState {
@@ -155,15 +174,22 @@ mod tests {
     #[test]
     fn what_is_written_down_is_read() {
         let state = example();
-        let bytes = encode(&state);
-        assert_eq!(decode(&bytes), Ok(state.clone()));
-        for offset in 0..bytes.len() {
-            let mut bad = bytes.clone();
-            bad[offset] ^= 1;
-            assert!(decode(&bad).is_err(), "byte {offset}");
+        assert_eq!(stored(&state), Ok(state.clone()));
+        let file = encode_scrub(&state);
+        for byte in 0..file.len() {
+            let mut bad = file.clone();
+            bad[byte] ^= 1;
+            let picked = decode_scrub(&bad).unwrap();
+            let number = if byte < file.len() / 2 { 1 } else { 2 };
+            assert_eq!(picked.value, state, "byte {byte}");
+            assert_eq!(
+                picked.bad.map(|bad| bad.number),
+                Some(number),
+                "byte {byte}"
+            );
         }
-        let pool_file = encode_file("cairn-pool", 1, "{}");
-        assert_eq!(decode(&pool_file), Err(PoolFileError::Magic));
+        let pool_file = encode_pool(&example_pool(1));
+        assert_eq!(decode_scrub(&pool_file), Err(TextFileError::Magic));
     }
 
     /// Counting on from there would end the server.
@@ -172,7 +198,7 @@ mod tests {
         let refused = |change: fn(&mut ScrubState)| {
             let mut state = example();
             change(&mut state);
-            matches!(decode(&encode(&state)), Err(PoolFileError::Content(_)))
+            matches!(stored(&state), Err(TextFileError::Content(_)))
         };
         assert!(refused(|state| state.version = u64::MAX));
         assert!(refused(|state| state.done_bytes = u64::MAX));
@@ -184,13 +210,13 @@ mod tests {
     #[test]
     fn damage_is_bounded() {
         let mut state = example();
-        let one = state.damages[0].extent();
+        let one = extent_of(&state.damages[0]);
         assert_eq!(one.detail.len(), DETAIL_CHARS_MAX);
         for _ in 0..DAMAGES_MAX + 5 {
             state.add_damage(VolumeId(1), one.clone());
         }
         assert_eq!((state.damages.len(), state.damages_more), (DAMAGES_MAX, 6));
-        assert!(encode(&state).len() as u64 <= FILE_LEN_BYTES_MAX);
+        assert!(encode_scrub(&state).len() as u64 <= SCRUB_FILE_LEN_BYTES_MAX);
     }
 
     #[test]
@@ -272,28 +298,18 @@ mod tests {
             state.add_rewrite(SegmentId(segment));
         }
         assert_eq!((state.rewrites.len(), state.errors), (REWRITES_MAX, 3));
-        assert_eq!(decode(&encode(&state)), Ok(state.clone()));
+        assert_eq!(stored(&state), Ok(state.clone()));
         for _ in 0..DAMAGES_MAX {
-            let one = state.damages[0].extent();
+            let one = extent_of(&state.damages[0]);
             state.add_damage(VolumeId(1), one);
         }
-        assert!(encode(&state).len() as u64 <= FILE_LEN_BYTES_MAX);
-    }
-
-    /// As programs wrote it before.
-    #[test]
-    fn a_file_of_version_1_is_read() {
-        let json = r#"{"pool":"5","version":4,"stage":"running","rate_bytes_per_second":7,"started_seconds":100,"finished_seconds":0,"done_bytes":0,"volumes_done":[],"cursor":{"volume":1,"segment":3,"records":[4,5]},"shards":0,"records":0,"wrong_bytes":0,"repaired_bytes":0,"shards_rebuilt":0,"shards_sealed":0,"shards_away":0,"errors":0,"damages":[],"damages_more":0}"#;
-        let state = decode(&encode_file("cairn-scrub", 1, json)).unwrap();
-        let cursor = state.cursor.unwrap();
-        assert_eq!((cursor.segment, cursor.segment_last), (3, None));
-        assert!(state.rewrites.is_empty());
+        assert!(encode_scrub(&state).len() as u64 <= SCRUB_FILE_LEN_BYTES_MAX);
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let _ = decode(&bytes);
+            let _ = decode_scrub(&bytes);
         }
     }
 }

@@ -3,7 +3,7 @@
 //! GETATTR, READLINK, FSSTAT, FSINFO and PATHCONF take a [`FileHandle`]; LOOKUP, REMOVE and RMDIR a
 //! [`DirOp`].
 
-use cairn_codec_rpc::{Decode, DecodeError, Encode, Reader, Writer, xdr_struct};
+use cairn_codec_rpc::{Decode, DecodeError, Encode, Reader, Writer, xdr, xdr_struct};
 
 use super::types::*;
 
@@ -64,12 +64,18 @@ pub struct WritePrefix {
     pub data_len_bytes: u32,
 }
 
+impl WritePrefix {
+    /// Whether the payload and its padding end arguments of this length.
+    pub fn fills(&self, args_len_bytes: usize) -> bool {
+        self.data_offset + xdr::padded_len(self.data_len_bytes as usize) == args_len_bytes
+    }
+}
+
 /// Reads the arguments of WRITE up to the payload, from their first bytes, so that a server can
-/// receive the payload where it shall stay. `None`: more bytes are needed;
+/// receive the payload where it will stay. `None`: more bytes are needed;
 /// [`WRITE_PREFIX_LEN_BYTES_MAX`] are always enough.
 ///
-/// That the record is long enough to hold the payload is not known here: the caller compares
-/// `data_offset + data_len_bytes` and padding with the record's length.
+/// Whether the payload is as long as the record says is not known here: see [`WritePrefix::fills`].
 pub fn decode_write_prefix(input: &[u8]) -> Result<Option<WritePrefix>, DecodeError> {
     let mut from = Reader::new(input);
     let prefix = from.get::<WriteHead>().and_then(|head| {

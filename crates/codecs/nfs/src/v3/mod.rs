@@ -2,8 +2,7 @@
 //!
 //! Owns: the procedures, and calls and replies as one enum each.
 //!
-//! A server that dispatches by [`Procedure`] decodes just the arguments it needs
-//! (`reader.get::<ReadArgs>()`); [`Call`] and [`Reply`] are for those who take whatever comes.
+//! [`Call`] and [`Reply`] are what any call and any reply carries.
 //! READ replies and WRITE calls have a form in which the payload is not copied:
 //! [`encode_read_head`], [`encode_write_head`], [`decode_write_prefix`], [`decode_read_prefix`].
 
@@ -107,6 +106,34 @@ macro_rules! messages {
             Reply { $($procedure($reply),)* }
         }
     };
+}
+
+impl Call<'_> {
+    /// The handle of the object or directory that the call is about, which comes first. NULL has none.
+    pub fn object(&self) -> Option<&FileHandle> {
+        Some(match self {
+            Self::Null => return None,
+            Self::GetAttr(object)
+            | Self::ReadLink(object)
+            | Self::FsStat(object)
+            | Self::FsInfo(object)
+            | Self::PathConf(object) => object,
+            Self::SetAttr(args) => &args.object,
+            Self::Lookup(place) | Self::Remove(place) | Self::RmDir(place) => &place.dir,
+            Self::Access(args) => &args.object,
+            Self::Read(args) => &args.file,
+            Self::Write(args) => &args.head.file,
+            Self::Create(args) => &args.place.dir,
+            Self::MkDir(args) => &args.place.dir,
+            Self::SymLink(args) => &args.place.dir,
+            Self::MkNod(args) => &args.place.dir,
+            Self::Rename(args) => &args.from.dir,
+            Self::Link(args) => &args.file,
+            Self::ReadDir(args) => &args.dir,
+            Self::ReadDirPlus(args) => &args.dir,
+            Self::Commit(args) => &args.file,
+        })
+    }
 }
 
 messages! {

@@ -14,11 +14,11 @@ use cairn_codec_rpc::{
     AcceptStatus, AuthSys, CallHeader, Encode, FragmentHeader, OpaqueAuth, Reader, ReplyBody,
     ReplyHeader, Writer,
 };
+use cairn_exports::{ClientRule, Export, Exports, HandleKey, Squash, Volume};
 use cairn_fs::{DirtyBudget, Fs, FsSettings};
 use cairn_meta::{MetaCache, MetaSettings, MetaStore};
-use cairn_nfs::{
-    ClientRule, Export, Exports, HandleKey, Listeners, NfsServer, Running, Settings, Squash, Volume,
-};
+use cairn_nfs3::{Nfs3, Nfs3Settings};
+use cairn_rpc_server::{Listeners, RpcServer, Running, ServerSettings};
 use cairn_segment::{SegmentSettings, SegmentStore};
 use cairn_shard::{ShardDisk, ShardSettings};
 use cairn_testkit::{MemDisk, OpKind, Pace};
@@ -183,12 +183,12 @@ impl Server {
     }
 
     /// Volumes `main` and `other`, exported to this machine without squashing.
-    pub fn with(change: impl FnOnce(&mut Settings)) -> Self {
+    pub fn with(change: impl FnOnce(&mut ServerSettings)) -> Self {
         Self::with_dirty(256 << 20, change)
     }
 
     /// The same with so much memory for data that is not on the disks yet.
-    pub fn with_dirty(dirty_bytes_max: u64, change: impl FnOnce(&mut Settings)) -> Self {
+    pub fn with_dirty(dirty_bytes_max: u64, change: impl FnOnce(&mut ServerSettings)) -> Self {
         Self::with_memory(dirty_bytes_max, 1 << 20, change)
     }
 
@@ -200,7 +200,7 @@ impl Server {
     fn with_memory(
         dirty_bytes_max: u64,
         cache_bytes: u64,
-        change: impl FnOnce(&mut Settings),
+        change: impl FnOnce(&mut ServerSettings),
     ) -> Self {
         let engine = Engine::start();
         let gate = Gate::new();
@@ -215,10 +215,15 @@ impl Server {
             export(&other, vec![rule("127.0.0.0/8")]),
         ]));
         let registry = prometheus::Registry::new();
-        let mut settings = Settings::new(HandleKey::new(&KEY));
-        settings.threads = 2;
+        let mut settings = ServerSettings {
+            threads: 2,
+            ..ServerSettings::default()
+        };
         change(&mut settings);
-        let server = NfsServer::new(settings, Arc::clone(&exports), &registry).unwrap();
+        let nfs3_settings = Nfs3Settings::new(HandleKey::new(&KEY));
+        let served = Arc::clone(&exports);
+        let nfs3 = Nfs3::new(nfs3_settings, served, settings.threads, &registry).unwrap();
+        let server = RpcServer::new("nfs", settings, nfs3.programs(), &registry).unwrap();
         let nfs = TcpListener::bind("127.0.0.1:0").unwrap();
         let rpcbind = TcpListener::bind("127.0.0.1:0").unwrap();
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -228,7 +233,7 @@ impl Server {
             udp.local_addr().unwrap(),
         );
         let listeners = Listeners {
-            nfs: vec![nfs],
+            programs: vec![nfs],
             rpcbind: vec![rpcbind],
             rpcbind_udp: vec![udp],
         };

@@ -538,7 +538,7 @@ fn users_are_told_apart_and_squashed() {
     assert_eq!(denied.status, ErrorStatus::Access);
     // Squashed from now on, over the connection that is open.
     let mut squashed = rule("127.0.0.0/8");
-    squashed.squash = cairn_nfs::Squash::Root;
+    squashed.squash = cairn_exports::Squash::Root;
     server
         .exports
         .replace(vec![export(&server.main, vec![squashed])]);

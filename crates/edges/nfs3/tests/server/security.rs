@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use cairn_codec_nfs::mount::{self, MountError};
 use cairn_codec_nfs::v3::{self, Call, ErrorStatus, FileHandle, Procedure, Reply};
 use cairn_codec_rpc::{AcceptStatus, AuthSys, OpaqueAuth, Reader};
-use cairn_nfs::{Export, FailedVolume, HandleKey, Squash, Target, Volume};
+use cairn_exports::{Export, FailedVolume, HandleKey, Squash, Target, Volume};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::common::{Client, KEY, Server, call_bytes, export, rule, user, write_call};
+use crate::common::{Client, KEY, Server, call_bytes, export, pattern, rule, user, write_call};
 
 /// All of 127.0.0.0/8 is this machine.
 const INSIDE: &str = "127.0.0.1/32";
 const OUTSIDE: [u8; 4] = [127, 0, 0, 2];
-const NOBODY: u32 = cairn_nfs::ANONYMOUS_ID;
+const NOBODY: u32 = cairn_exports::ANONYMOUS_ID;
 /// A test that would wait for ever fails after this.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -263,6 +263,76 @@ fn no_procedure_answers_a_client_outside_of_the_list() {
     nothing_is_answered(&mut inside, file, root, "Stale");
     server.exports.replace(only_inside());
     assert_eq!(inside.lookup(root, "file"), Ok(file));
+}
+
+/// The handle and the user of a large WRITE are looked at when its head comes, and its payload may come much later.
+#[test]
+fn exports_that_change_while_a_payload_comes_hold_for_it() {
+    const LEN: usize = 200_000;
+    let server = Server::start();
+    let mut client = server.connect();
+    let root = client.root("/main");
+    let file = client.create(root, "file");
+    let exports_before = || {
+        server
+            .exports
+            .replace(vec![export(&server.main, vec![rule(INSIDE)])])
+    };
+    let mut changed = rule(INSIDE);
+    changed.squash = Squash::All;
+    let mut read_only = rule(INSIDE);
+    read_only.read_only = true;
+    let failed = || Export {
+        volume: Volume::Failed(FailedVolume {
+            volume: server.main.volume(),
+            name: "main".into(),
+        }),
+        rules: vec![rule(INSIDE)],
+    };
+    let cases = [
+        (vec![export(&server.main, vec![rule(INSIDE)])], Ok(())),
+        (
+            vec![
+                // The grants of a client change their places.
+                export(&server.other, vec![rule(INSIDE)]),
+                export(&server.main, vec![rule(INSIDE)]),
+            ],
+            Ok(()),
+        ),
+        (
+            vec![export(&server.main, vec![read_only])],
+            Err(ErrorStatus::RoFs),
+        ),
+        (
+            vec![export(&server.main, vec![changed])],
+            Err(ErrorStatus::Access),
+        ),
+        (
+            vec![export(&server.main, vec![rule("10.0.0.0/8")])],
+            Err(ErrorStatus::Access),
+        ),
+        (vec![failed()], Err(ErrorStatus::JukeBox)),
+        (Vec::new(), Err(ErrorStatus::Stale)),
+    ];
+    for (index, (exports, want)) in cases.into_iter().enumerate() {
+        exports_before();
+        let data = pattern(index as u32, LEN);
+        let bytes = client.encode(&write_call(file, 0, &data));
+        client.send(&bytes[..LEN / 2]);
+        while server.metric("cairn_nfs_held_bytes") < LEN as u64 {
+            std::thread::yield_now();
+        }
+        server.exports.replace(exports);
+        client.send(&bytes[LEN / 2..]);
+        let got = match client.receive().nfs(Procedure::Write) {
+            Reply::Write(result) => result.map(|_| ()).map_err(|failure| failure.status),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(got, want, "case {index}");
+        exports_before();
+        let is_written = client.read(file, 0, LEN as u32) == data;
+        assert_eq!(is_written, want.is_ok(), "case {index}");
+    }
 }
 
 /// What is stale Linux gives up for ever, with what it has not written yet.

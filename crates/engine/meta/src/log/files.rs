@@ -13,16 +13,17 @@ use cairn_base::disk::{DiskError, DiskFile, OpenMode};
 use cairn_base::env::Env;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, LogPosition};
+use cairn_formats::metadata::log::{
+    BLOCK_BYTES, FILE_LEN_BYTES_MAX, FileHeader, MEMBER_COUNT_MAX, RECORD_HEAD_BYTES, RecordHead,
+    SET_COUNT_MAX, TOLD_FILE_BYTES, Term, find_records, record_len_bytes,
+};
 use futures_util::future::{join_all, select};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::Retained;
-use super::format::{
-    BLOCK_BYTES, FILE_LEN_BYTES_MAX, FileHeader, MEMBER_COUNT_MAX, RECORD_HEAD_BYTES, RecordHead,
-    SET_COUNT_MAX, TOLD_FILE_BYTES, Term, find_records, record_len_bytes,
-};
 use super::headers::{Headers, Members, NewestHeader};
+use super::late::{Done, Work, all_or_late};
 use super::read::{READ_ERROR_COUNT_MAX, read_body};
 use crate::disks::DiskSet;
 use crate::error::MetaError;
@@ -32,6 +33,8 @@ use crate::tasks::Tasks;
 const SPARE_FILE_COUNT_MAX: usize = 3;
 /// How long the log waits for a disk that failed to take such a file.
 const FAILED_TELL_WAIT: Duration = Duration::from_secs(2);
+/// How much longer than a write making a file may take: a new one is filled with zeros.
+const MAKE_WAIT_FACTOR: u32 = 4;
 
 /// What every header of a term says.
 #[derive(Clone)]
@@ -63,11 +66,11 @@ impl OpenFile {
     pub fn drop_unhealthy(&mut self, disks: &DiskSet) {
         let dropped = &mut self.dropped;
         self.copies.retain(|(disk, _)| {
-            let is_healthy = disks.is_healthy(*disk);
-            if !is_healthy {
+            let goes_on = disks.takes_log(*disk);
+            if !goes_on {
                 dropped.push(*disk);
             }
-            is_healthy
+            goes_on
         });
     }
 }
@@ -140,9 +143,37 @@ pub(crate) struct FileMaker {
     pub stays_on: Vec<usize>,
     /// As of the last durable record.
     pub retained_from: LogPosition,
+    /// See [`crate::MetaSettings::log_write_wait`].
+    pub write_wait: Duration,
 }
 
 impl FileMaker {
+    /// How long the file that was prepared is waited for, and those who are asked to make one.
+    pub(super) fn make_wait(&self) -> Duration {
+        self.write_wait * MAKE_WAIT_FACTOR
+    }
+
+    /// Goes on without a disk that does not answer; `work` is what it has not answered. What it does then is passed to
+    /// `then`.
+    pub(super) fn leave_late<T: Send + 'static>(
+        &self,
+        disk: usize,
+        work: Work<T>,
+        then: impl FnOnce(&Self, T) + Send + 'static,
+    ) {
+        self.disks.note_late(disk);
+        let files = self.clone();
+        // Counted, so that a store that is closed waits for it, and what is opened in its place meets no late write.
+        self.tasks.spawn("log-late", async move {
+            match work.await {
+                Ok(done) => then(&files, done),
+                Err(error) if matches!(error, DiskError::Full { .. }) => {}
+                Err(error) => files.disks.mark_failed(disk, &error),
+            }
+            files.disks.note_answer(disk, files.env.clock.monotonic());
+        });
+    }
+
     /// Keeps the copies of a file that is not needed any more as spares, or removes them.
     pub(super) fn release(&self, file: &Retained) {
         // One of another length, as copies of records are in, would only be removed later.
@@ -190,10 +221,12 @@ impl FileMaker {
         join_all(tell).await;
     }
 
-    /// As [`Self::tell`]. A disk that failed is told as well: one error says little, and later it may be the only one
-    /// that is there. But it may also hang, and the log needs it for nothing, so it is not waited for without end.
+    /// As [`Self::tell`]. A disk that failed or is late is told as well: one error says little, and later it may be the
+    /// only one that is there. But it may also hang, and the log needs it for nothing, so it is not waited for without
+    /// end.
     async fn tell_in_time(&self, disk: usize, sequence: u64, members: &Members) {
-        if self.disks.is_usable(disk) {
+        let is_late = self.disks.is_late(disk);
+        if self.disks.is_usable(disk) && !is_late {
             self.tell(disk, sequence, members).await;
             return;
         }
@@ -209,7 +242,11 @@ impl FileMaker {
             // Nobody may be waiting any more.
             let _ = sender.send(());
         });
-        let wait = pin!(self.env.clock.sleep(FAILED_TELL_WAIT));
+        let wait = match is_late {
+            true => self.write_wait,
+            false => FAILED_TELL_WAIT,
+        };
+        let wait = pin!(self.env.clock.sleep(wait));
         select(told, wait).await;
     }
 
@@ -345,7 +382,7 @@ impl FileMaker {
 
     /// The first healthy disks, as many as copies are wanted; before them those that the log stays on.
     pub(super) fn choose(&self, full: &[usize]) -> Vec<usize> {
-        let mut set = self.disks.healthy();
+        let mut set = self.disks.log_disks();
         set.retain(|disk| !full.contains(disk));
         set.sort_by_key(|disk| !self.stays_on.contains(disk));
         set.truncate(self.disks.copies_wanted().min(SET_COUNT_MAX));
@@ -415,11 +452,32 @@ impl FileMaker {
         let members = self.members_for(&set);
         let header = self.header(sequence, &ids, &members);
         let block = header.encode().freeze();
-        let makes = set.iter().map(|disk| self.make(*disk, sequence, &block));
-        let results = join_all(makes).await;
+        let make = |disk: &usize| -> Work<Arc<dyn DiskFile>> {
+            let (files, disk, block) = (self.clone(), *disk, block.clone());
+            Box::pin(async move { files.make(disk, sequence, &block).await })
+        };
+        let makes = set.iter().map(make).collect();
+        let results = all_or_late(&*self.env.clock, self.make_wait(), makes).await;
         let mut copies = Vec::with_capacity(set.len());
         let mut failures = Vec::new();
+        let mut late = Vec::new();
         for (disk, result) in set.into_iter().zip(results) {
+            let result = match result {
+                Done::Answered(result) => result,
+                Done::Late(work) => {
+                    // The header may be there or not, so nobody knows what the disk says.
+                    let unknown = NewestHeader {
+                        sequence,
+                        ..NewestHeader::unknown()
+                    };
+                    self.note_header(disk, unknown);
+                    self.leave_late(disk, work, move |files, _| {
+                        files.recycle(disk, sequence, true);
+                    });
+                    late.push((disk, self.too_late(disk, sequence)));
+                    continue;
+                }
+            };
             match result {
                 Ok(file) => {
                     let newest = NewestHeader {
@@ -434,7 +492,8 @@ impl FileMaker {
                 Err(error) => failures.push((disk, error)),
             }
         }
-        let failures = self.note_failures(failures);
+        let mut failures = self.note_failures(failures);
+        failures.extend(late);
         if failures.is_empty() {
             return Ok(OpenFile {
                 sequence,
@@ -452,6 +511,14 @@ impl FileMaker {
             self.recycle(disk, sequence, true);
         }
         Err(failures)
+    }
+
+    fn too_late(&self, disk: usize, sequence: u64) -> DiskError {
+        DiskError::Io {
+            disk: self.disks.get(disk).disk.label().to_owned(),
+            what: format!("making {}", file_name(&self.disks.folder(), sequence)),
+            detail: "it does not answer".to_owned(),
+        }
     }
 
     fn note_failures(&self, failures: Vec<(usize, DiskError)>) -> Vec<(usize, DiskError)> {

@@ -12,9 +12,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cairn_base::DiskId;
+use cairn_formats::metadata::log::FileHeader;
 use parking_lot::Mutex;
-
-use super::format::FileHeader;
 
 /// The disks that a header names, and how many copies it says were wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]

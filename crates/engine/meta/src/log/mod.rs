@@ -4,9 +4,8 @@
 //! Must not know: what is in a group, the state, who waits.
 
 pub(crate) mod files;
-pub(crate) mod format;
-pub(crate) mod group;
 pub(crate) mod headers;
+mod late;
 mod read;
 pub(crate) mod recover;
 
@@ -20,12 +19,14 @@ use cairn_base::buf::AlignedBuf;
 use cairn_base::disk::{DiskError, DiskFile};
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, LogPosition};
-use futures_util::future::join_all;
+use cairn_formats::metadata::log::{BLOCK_BYTES, RecordBuf};
+use futures_util::future::{Either, join_all, select};
 use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
 
 use crate::error::MetaError;
 use files::{FileMaker, OpenFile, TermInfo, take_sequence};
-use format::{BLOCK_BYTES, RecordBuf};
+use late::{Done, Work, all_or_late};
 
 pub(crate) type LogFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, MetaError>> + Send + 'a>>;
 
@@ -109,11 +110,16 @@ impl Retained {
     }
 }
 
+/// A file that is made in the background; none if that fails.
+type Prepared = oneshot::Receiver<Option<OpenFile>>;
+
 /// The log as files on several disks, written in parallel.
 pub(crate) struct MirroredLog {
     files: FileMaker,
     current: OpenFile,
-    next: Option<oneshot::Receiver<Option<OpenFile>>>,
+    next: Option<Prepared>,
+    /// Files that were prepared and not waited for.
+    late_prepared: Vec<Prepared>,
     sequence_next: u64,
     retained: VecDeque<Retained>,
     /// What was there before the start, as far as it may still be needed.
@@ -143,6 +149,7 @@ impl MirroredLog {
             files,
             current,
             next: None,
+            late_prepared: Vec::new(),
             sequence_next,
             retained,
             old,
@@ -204,27 +211,44 @@ impl MirroredLog {
         });
     }
 
+    /// The file that was prepared, unless a disk does not answer.
+    async fn take_prepared(&mut self) -> Option<OpenFile> {
+        let prepared = self.next.take()?;
+        let wait = self.files.env.clock.sleep(self.files.make_wait());
+        match select(prepared, wait).await {
+            Either::Left((made, _)) => made.ok().flatten(),
+            Either::Right((_, prepared)) => {
+                self.late_prepared.push(prepared);
+                None
+            }
+        }
+    }
+
     /// Gives up the file that was prepared: its header says who the members were.
     async fn drop_prepared(&mut self) {
-        let prepared = match self.next.take() {
-            Some(receiver) => receiver.await.ok().flatten(),
-            None => None,
-        };
-        if let Some(file) = prepared {
+        if let Some(file) = self.take_prepared().await {
             self.retain(&file);
+        }
+    }
+
+    /// Takes what was not waited for and is there by now: it is of no use any more, but takes space.
+    fn retain_late_prepared(&mut self) {
+        for mut prepared in std::mem::take(&mut self.late_prepared) {
+            match prepared.try_recv() {
+                Ok(Some(file)) => self.retain(&file),
+                Ok(None) | Err(TryRecvError::Closed) => {}
+                Err(TryRecvError::Empty) => self.late_prepared.push(prepared),
+            }
         }
     }
 
     /// Goes on in another file, on healthy disks only.
     async fn roll(&mut self) -> Result<(), MetaError> {
-        let prepared = match self.next.take() {
-            Some(receiver) => receiver.await.ok().flatten(),
-            None => None,
-        };
+        let prepared = self.take_prepared().await;
         let wanted = self.files.choose(&[]).len();
         let disks = self.files.disks.clone();
         let is_whole = |file: &OpenFile| {
-            let healthy = file.copies.iter().all(|(disk, _)| disks.is_healthy(*disk));
+            let healthy = file.copies.iter().all(|(disk, _)| disks.takes_log(*disk));
             let is_as_asked = file.copies_wanted == disks.copies_wanted();
             healthy && is_as_asked && !file.copies.is_empty() && file.copies.len() == wanted
         };
@@ -377,15 +401,18 @@ impl MirroredLog {
             .push_back(Retained::of(file, &self.files.info));
     }
 
-    /// Writes to all copies of the current file; false when there are none, and when some failed, which are
+    /// Writes to all copies of the current file; false when there are none, and when some failed or are late, which are
     /// dropped then.
+    ///
+    /// A late write may land at any time after. It goes to a file that the disk was dropped from, which is written and
+    /// used for nothing else before the store is closed; and the record is the same that the others get in the next file.
     async fn write(&mut self, bytes: &Bytes, may_block: bool) -> bool {
         let offset = self.current.offset;
         let last = self.current.copies.len().saturating_sub(1);
-        let write = |(index, (_, file)): (usize, &(usize, Arc<dyn DiskFile>))| {
+        let write = |(index, (_, file)): (usize, &(usize, Arc<dyn DiskFile>))| -> Work<()> {
             let file = file.clone();
             let bytes = bytes.clone();
-            async move {
+            Box::pin(async move {
                 // All are begun in this order: the others are on their way when this thread blocks.
                 if planted::is(Bug::LogWithoutSync) {
                     return file.write_at(offset, vec![bytes]).await;
@@ -394,22 +421,25 @@ impl MirroredLog {
                     true => file.write_durable_here(offset, bytes).await,
                     false => file.write_durable_at(offset, vec![bytes]).await,
                 }
-            }
+            })
         };
-        let results = match self.current.copies.as_slice() {
-            [only] => vec![write((0, only)).await],
-            copies => join_all(copies.iter().enumerate().map(write)).await,
-        };
-        self.syncs += results.len() as u64;
+        let writes: Vec<Work<()>> = self.current.copies.iter().enumerate().map(write).collect();
+        self.syncs += writes.len() as u64;
+        let clock = self.files.env.clock.clone();
+        let results = all_or_late(&*clock, self.files.write_wait, writes).await;
         let mut is_whole = !results.is_empty();
         for ((disk, _), result) in self.current.copies.iter().zip(results) {
-            if let Err(error) = result {
-                // No space is no sign of a bad disk; another file finds out whether there is some.
-                if !matches!(error, DiskError::Full { .. }) {
-                    self.files.disks.mark_failed(*disk, &error);
+            match result {
+                Done::Answered(Ok(())) => continue,
+                Done::Answered(Err(error)) => {
+                    // No space is no sign of a bad disk; another file finds out whether there is some.
+                    if !matches!(error, DiskError::Full { .. }) {
+                        self.files.disks.mark_failed(*disk, &error);
+                    }
                 }
-                is_whole = false;
+                Done::Late(work) => self.files.leave_late(*disk, work, |_, ()| {}),
             }
+            is_whole = false;
         }
         self.current.drop_unhealthy(&self.files.disks);
         is_whole
@@ -426,7 +456,8 @@ impl MirroredLog {
         assert!(len <= file_len - BLOCK_BYTES as u64);
         // A disk may have failed in other hands since: the copy there does not count any more.
         let disks = self.files.disks.clone();
-        let is_healthy = |(disk, _): &(usize, Arc<dyn DiskFile>)| disks.is_healthy(*disk);
+        let is_healthy = |(disk, _): &(usize, Arc<dyn DiskFile>)| disks.takes_log(*disk);
+        disks.take_back_rested(|| self.files.env.clock.monotonic());
         if disks.take_changed() {
             // A start counts the members that are missing, so no header may name one that left.
             self.drop_prepared().await;
@@ -483,6 +514,7 @@ impl CommitLog for MirroredLog {
 
     fn trim(&mut self) {
         let needed = self.files.retained_from;
+        self.retain_late_prepared();
         self.old.retain(|part| part.last >= needed);
         if self.retained.iter().all(|file| file.last >= needed) {
             return;

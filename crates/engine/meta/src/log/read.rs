@@ -10,8 +10,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use cairn_base::AlignedBuf;
 use cairn_base::disk::{DiskError, DiskFile};
-
-use super::format::BLOCK_BYTES;
+use cairn_formats::metadata::log::BLOCK_BYTES;
 
 /// What is read at once where reading all at once failed, before it is tried block by block.
 const PIECE_BYTES: usize = 64 * BLOCK_BYTES;

@@ -21,19 +21,22 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_base::disk::{DiskError, OpenMode};
+use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, Epoch, LogPosition};
+use cairn_formats::metadata::AppliedRecord;
+use cairn_formats::metadata::log::{
+    BLOCK_BYTES, FILE_LEN_BYTES_MAX, FileHeader, FoundRecord, Term, find_records,
+};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 
 use self::unread::UnreadPart;
 use super::files::{file_name, file_sequence};
-use super::format::{BLOCK_BYTES, FILE_LEN_BYTES_MAX, FileHeader, FoundRecord, Term, find_records};
 use super::headers::{Members, NewestHeader};
 use super::read::{READ_ERROR_COUNT_MAX, read_body};
 use super::{Part, Retained};
 use crate::disks::DiskSet;
 use crate::error::MetaError;
-use crate::records::AppliedRecord;
 
 const _: () = assert!(crate::settings::LOG_FILE_BYTES_MAX <= FILE_LEN_BYTES_MAX / 2);
 
@@ -461,7 +464,9 @@ impl Scan {
                 continue;
             }
             // The first may begin before the point from which the log is needed.
-            let follows = id.first == expected || (records.is_empty() && id.first <= expected);
+            let follows = id.first == expected
+                || (records.is_empty() && id.first <= expected)
+                || (planted::is(Bug::LogGapOfOneAccepted) && id.first.0 == expected.0 + 1);
             if !follows {
                 return Err(MetaError::LogDamaged {
                     volume: self.disks.volume,

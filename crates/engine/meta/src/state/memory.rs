@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use cairn_base::disk::{DiskError, OpenMode};
 use cairn_base::planted::{self, Bug};
+use cairn_formats::metadata::AppliedRecord;
+use cairn_formats::metadata::snapshot::{self, Map, Snapshot};
 use parking_lot::RwLock;
 
-use super::snapshot::{self, Map, Snapshot};
 use super::{Pair, ShipResult, StateCursor, StateFuture, StateKey, StateStore, Turn};
 use crate::disks::DiskSet;
 use crate::error::MetaError;
-use crate::records::AppliedRecord;
 
 struct MemoryState {
     disks: DiskSet,

@@ -3,12 +3,10 @@
 //! Owns: the seam to the ordered store, versions of keys, where copies are and which is newest.
 //! Must not know: the log, batches that are not applied, what values mean.
 
-mod descriptor;
 mod memory;
 mod readers;
 mod rocks;
 mod rocks_read;
-mod snapshot;
 pub(crate) mod versions;
 
 use std::future::Future;
@@ -18,16 +16,17 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_base::env::Env;
+use cairn_formats::metadata::AppliedRecord;
+use cairn_formats::metadata::snapshot::Snapshot;
 use smallvec::SmallVec;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::disks::DiskSet;
 use crate::error::MetaError;
-use crate::records::AppliedRecord;
 use crate::settings::MetaSettings;
 use readers::while_it_answers;
 
-pub(crate) use readers::blocking;
+pub(crate) use readers::{blocking, without_waiting};
 
 /// A key with its generation, as the state holds it.
 pub(crate) type StateKey = SmallVec<[u8; 48]>;
@@ -39,6 +38,11 @@ pub(crate) trait StateStore: Send + Sync {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, MetaError>;
     /// Entries with `from <= key < to`, as of now.
     fn cursor<'a>(&'a self, from: &[u8], to: &[u8]) -> Box<dyn StateCursor + 'a>;
+    /// As `cursor`, for a pass over so much that it must not take the place of what others read in memory. What changes
+    /// after this call may be seen or not.
+    fn passing_cursor<'a>(&'a self, from: &[u8], to: &[u8]) -> Box<dyn StateCursor + 'a> {
+        self.cursor(from, to)
+    }
     /// Applies all writes at once; `None` deletes. The position is one of them. Fails with
     /// [`MetaError::Full`], and changes nothing, as long as the disk had no space for a flush.
     fn apply(
@@ -83,7 +87,7 @@ pub(crate) struct Candidate {
 }
 
 enum Source {
-    Memory(snapshot::Snapshot),
+    Memory(Snapshot),
     Rocks(Box<rocks::OpenState>),
     /// As `Rocks`, not open at the moment.
     Closed(PathBuf),
@@ -227,7 +231,7 @@ pub(crate) async fn create(
     if disks.get(index).disk.folder().is_some() {
         rocks::create(disks, index, settings, env.entropy.u64()).await
     } else {
-        Ok(memory::open(disks, index, snapshot::Snapshot::default()))
+        Ok(memory::open(disks, index, Snapshot::default()))
     }
 }
 

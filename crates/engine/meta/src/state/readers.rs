@@ -2,13 +2,20 @@
 //!
 //! Owns: threads that wait for such disks, and how long those wait for whom they read. Must not know: what is
 //! read.
+//!
+//! Who reads waits on its own thread, unless it said that this must not be ([`without_waiting`]): then the read fails, and
+//! what it wanted can be brought into memory by a task that waits without a thread.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SendError, Sender};
 use std::time::Duration;
 
 use cairn_base::disk::Disk;
+use cairn_base::env::Clock;
+use futures_util::future::{Either, select};
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
 
 use crate::error::MetaError;
 
@@ -19,9 +26,93 @@ const IDLE_MAX: usize = 8;
 
 type Job = Box<dyn FnOnce() + Send>;
 
+/// What a read wanted that must not wait.
+pub(crate) struct Wanted {
+    readers: Readers,
+    disk: Arc<dyn Disk>,
+    work: Box<dyn FnOnce() -> bool + Send>,
+}
+
+/// Whether reads of this thread may wait.
+enum Waiting {
+    Allowed,
+    Forbidden,
+    /// The first that did not, with what it wanted.
+    Refused(Wanted),
+}
+
+thread_local! {
+    static WAITING: RefCell<Waiting> = const { RefCell::new(Waiting::Allowed) };
+}
+
+/// Does something of which no read waits for a disk. One that would fails; the first of them is returned.
+pub(crate) fn without_waiting<T>(work: impl FnOnce() -> T) -> (T, Option<Wanted>) {
+    /// Also if the work panics.
+    struct Allow;
+    impl Drop for Allow {
+        fn drop(&mut self) {
+            WAITING.set(Waiting::Allowed);
+        }
+    }
+    WAITING.set(Waiting::Forbidden);
+    let allow = Allow;
+    let done = work();
+    let wanted = match WAITING.replace(Waiting::Forbidden) {
+        Waiting::Refused(wanted) => Some(wanted),
+        Waiting::Allowed | Waiting::Forbidden => None,
+    };
+    drop(allow);
+    (done, wanted)
+}
+
+/// Fails if this thread must not wait for a read, and notes how what it wants is brought into memory; that says whether
+/// it was.
+pub(super) fn unless_forbidden<W: FnOnce() -> bool + Send + 'static>(
+    readers: &Readers,
+    disk: &Arc<dyn Disk>,
+    bring: impl FnOnce() -> W,
+) -> Result<(), MetaError> {
+    WAITING.with_borrow_mut(|waiting| {
+        match waiting {
+            Waiting::Allowed => return Ok(()),
+            Waiting::Refused(_) => {}
+            Waiting::Forbidden => {
+                *waiting = Waiting::Refused(Wanted {
+                    readers: readers.clone(),
+                    disk: disk.clone(),
+                    work: Box::new(bring()),
+                });
+            }
+        }
+        Err(MetaError::NotInMemory)
+    })
+}
+
+impl Wanted {
+    /// Brings it into memory, and says whether that worked. Ends without it when the disk is not used any more.
+    pub async fn bring(self, clock: &dyn Clock) -> bool {
+        let (sender, mut answer) = oneshot::channel();
+        let work = self.work;
+        // Nobody may wait for it any more.
+        let job = move || {
+            let _ = sender.send(work());
+        };
+        if self.readers.start(Box::new(job)).is_err() {
+            return false;
+        }
+        loop {
+            match select(answer, clock.sleep(ANSWER_POLL)).await {
+                Either::Left((brought, _)) => return brought.unwrap_or(false),
+                Either::Right(_) if self.disk.space().is_err() => return false,
+                Either::Right((_, rest)) => answer = rest,
+            }
+        }
+    }
+}
+
 /// Threads that read, each for one who waits. One that a disk keeps is missed by nobody: there are as many as
 /// are needed.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Readers {
     idle: Arc<Mutex<Vec<Sender<Job>>>>,
 }

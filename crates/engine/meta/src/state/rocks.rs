@@ -19,6 +19,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use cairn_base::disk::{Disk, DiskError};
 use cairn_base::{VolumeId, crc32c, crc32c_append};
+use cairn_formats::metadata::descriptor::{DESCRIPTOR_BYTES_MAX, Descriptor, FileEntry};
+use cairn_formats::metadata::{AppliedRecord, Key};
 use parking_lot::Mutex;
 use rocksdb::checkpoint::Checkpoint;
 use rocksdb::{
@@ -26,7 +28,6 @@ use rocksdb::{
     WriteBatch, WriteOptions,
 };
 
-use super::descriptor::{DESCRIPTOR_BYTES_MAX, Descriptor, FileEntry};
 use super::rocks_read::RocksReader;
 use super::{
     Candidate, ShipResult, Source, StateCursor, StateFuture, StateKey, StateStore, Turn, blocking,
@@ -34,9 +35,7 @@ use super::{
 };
 use crate::disks::DiskSet;
 use crate::error::MetaError;
-use crate::keys::Key;
-use crate::records::AppliedRecord;
-use crate::settings::MetaSettings;
+use crate::settings::{MetaSettings, STATE_FILE_BYTES};
 
 const DESCRIPTOR: &str = "checkpoint";
 /// A copy that is made to be shipped, on the disk of the state.
@@ -155,6 +154,8 @@ fn options(settings: &MetaSettings) -> Options {
     options.set_max_write_buffer_number(3);
     options.set_max_background_jobs(BACKGROUND_JOBS);
     options.set_max_open_files(i32::try_from(settings.open_files_max).unwrap_or(i32::MAX));
+    options.set_target_file_size_base(STATE_FILE_BYTES);
+    options.set_target_file_size_multiplier(1);
     options.set_level_compaction_dynamic_level_bytes(true);
     options.set_bytes_per_sync(1 << 20);
     // Names that are not there are looked up all the time; the filter spares the search.
@@ -416,6 +417,10 @@ impl StateStore for RocksState {
 
     fn cursor<'a>(&'a self, from: &[u8], to: &[u8]) -> Box<dyn StateCursor + 'a> {
         Box::new(self.reader.cursor(from, to))
+    }
+
+    fn passing_cursor<'a>(&'a self, from: &[u8], to: &[u8]) -> Box<dyn StateCursor + 'a> {
+        Box::new(self.reader.passing_cursor(from, to))
     }
 
     fn apply(

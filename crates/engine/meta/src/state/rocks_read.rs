@@ -13,7 +13,7 @@ use bytes::Bytes;
 use cairn_base::disk::Disk;
 use rocksdb::{DB, DBRawIterator, Error, ErrorKind, ReadOptions, ReadTier, Snapshot};
 
-use super::readers::Readers;
+use super::readers::{Readers, unless_forbidden};
 use super::rocks::failed;
 use super::{Pair, StateCursor};
 use crate::error::MetaError;
@@ -21,6 +21,8 @@ use crate::error::MetaError;
 /// What is brought into memory at a time for a cursor.
 const AHEAD_COUNT: usize = 512;
 const AHEAD_BYTES: usize = 64 << 10;
+/// What a pass over very many entries reads and holds at a time.
+const PASS_BYTES: usize = 1 << 20;
 /// If something is not in memory after so many times, somebody else drives it out, or it is in a file that only
 /// older readers know: it is read by who wants it.
 const BRING_COUNT_MAX: u32 = 3;
@@ -83,6 +85,19 @@ impl RocksReader {
         }
     }
 
+    /// Entries with `from <= key < to`, for a pass over very many. They are read in order, with few large reads, and what
+    /// is in memory for others stays there. There is no snapshot: what changes meanwhile may be seen or not.
+    pub fn passing_cursor<'a>(&'a self, from: &[u8], to: &[u8]) -> PassingCursor<'a> {
+        PassingCursor {
+            reader: self,
+            part: Part::default(),
+            next: 0,
+            at: from.to_vec(),
+            to: to.to_vec(),
+            is_end: false,
+        }
+    }
+
     fn iterator(&self, options: ReadOptions, snapshot: &Snapshot, to: &[u8]) -> DBRawIterator<'_> {
         let mut options = options;
         options.set_snapshot(snapshot);
@@ -96,7 +111,15 @@ impl RocksReader {
         work: impl FnOnce(&DB) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, MetaError> {
         let db = self.db.clone();
-        let read = self.readers.read(&*self.disk, move || work(&db));
+        let mut work = Some(move || work(&db));
+        unless_forbidden(&self.readers, &self.disk, || {
+            let work = work.take();
+            move || work.is_some_and(|work| work().is_ok())
+        })?;
+        let Some(work) = work else {
+            return Err(MetaError::NotInMemory);
+        };
+        let read = self.readers.read(&*self.disk, work);
         match read {
             Ok(Ok(found)) => Ok(found),
             Ok(Err(error)) => Err(reading_failed(&self.db, &error)),
@@ -130,6 +153,98 @@ impl RocksReader {
             }
             iterator.status()
         })
+    }
+}
+
+/// Entries one after the other.
+#[derive(Default)]
+struct Part {
+    bytes: Vec<u8>,
+    /// Where each key and its value end.
+    ends: Vec<(usize, usize)>,
+}
+
+impl Part {
+    fn push(&mut self, key: &[u8], value: &[u8]) {
+        self.bytes.extend_from_slice(key);
+        let key_end = self.bytes.len();
+        self.bytes.extend_from_slice(value);
+        self.ends.push((key_end, self.bytes.len()));
+    }
+
+    fn get(&self, index: usize) -> Option<Pair<'_>> {
+        let start = match index {
+            0 => 0,
+            _ => self.ends.get(index - 1)?.1,
+        };
+        let (key_end, end) = *self.ends.get(index)?;
+        Some((
+            self.bytes.get(start..key_end)?,
+            self.bytes.get(key_end..end)?,
+        ))
+    }
+}
+
+/// See [`RocksReader::passing_cursor`].
+pub(super) struct PassingCursor<'a> {
+    reader: &'a RocksReader,
+    part: Part,
+    /// In the part.
+    next: usize,
+    /// Where the next part begins.
+    at: Vec<u8>,
+    to: Vec<u8>,
+    is_end: bool,
+}
+
+impl PassingCursor<'_> {
+    fn read_part(&mut self) -> Result<(), MetaError> {
+        let (from, to) = (self.at.clone(), self.to.clone());
+        let read = self.reader.read(move |db| {
+            let mut options = ReadOptions::default();
+            options.set_iterate_upper_bound(to);
+            options.fill_cache(false);
+            options.set_readahead_size(PASS_BYTES);
+            let mut iterator = db.raw_iterator_opt(options);
+            iterator.seek(from);
+            let mut part = Part::default();
+            while let Some((key, value)) = iterator.item() {
+                part.push(key, value);
+                if part.bytes.len() >= PASS_BYTES {
+                    return Ok((part, false));
+                }
+                iterator.next();
+            }
+            iterator.status().map(|()| (part, true))
+        });
+        (self.part, self.is_end) = read?;
+        self.next = 0;
+        if let Some((key, _)) = self
+            .part
+            .ends
+            .len()
+            .checked_sub(1)
+            .and_then(|last| self.part.get(last))
+        {
+            self.at.clear();
+            self.at.extend_from_slice(key);
+            self.at.push(0);
+        }
+        Ok(())
+    }
+}
+
+impl StateCursor for PassingCursor<'_> {
+    fn next(&mut self) -> Result<Option<Pair<'_>>, MetaError> {
+        if self.next == self.part.ends.len() {
+            if self.is_end {
+                return Ok(None);
+            }
+            self.read_part()?;
+        }
+        let index = self.next;
+        self.next += usize::from(index < self.part.ends.len());
+        Ok(self.part.get(index))
     }
 }
 
@@ -220,12 +335,17 @@ mod tests {
     use rocksdb::{BlockBasedOptions, Cache, Options};
 
     use super::*;
+    use crate::state::without_waiting;
 
     const COUNT: u64 = 4000;
 
     fn open(path: &std::path::Path, cache_bytes: usize) -> RocksReader {
+        open_with(path, &Cache::new_lru_cache(cache_bytes))
+    }
+
+    fn open_with(path: &std::path::Path, cache: &Cache) -> RocksReader {
         let mut table = BlockBasedOptions::default();
-        table.set_block_cache(&Cache::new_lru_cache(cache_bytes));
+        table.set_block_cache(cache);
         table.set_cache_index_and_filter_blocks(true);
         table.set_bloom_filter(10.0, false);
         let mut options = Options::default();
@@ -243,6 +363,88 @@ mod tests {
             found.push((key.to_vec(), value.to_vec()));
         }
         found
+    }
+
+    /// A pass over all entries drove out what others read again and again.
+    #[test]
+    fn a_pass_leaves_what_others_use_in_memory() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut rng = Rng::new(4);
+        let mut model = BTreeMap::new();
+        {
+            let reader = open(folder.path(), 1 << 20);
+            for number in 0..4 * COUNT {
+                let key = format!("{number:05}").into_bytes();
+                // Nothing that can be compressed: several times the cache.
+                let value = rng.bytes(400);
+                reader.db.put(&key, &value).expect("puts");
+                model.insert(key, value);
+            }
+            reader.db.flush().expect("flushes");
+        }
+        let cache = Cache::new_lru_cache(1 << 20);
+        let reader = open_with(folder.path(), &cache);
+        let used: Vec<Vec<u8>> = (0..100)
+            .map(|number| format!("{number:05}").into_bytes())
+            .collect();
+        let in_memory = || {
+            let found = used
+                .iter()
+                .filter(|key| reader.db.get_pinned_opt(key, &reader.in_memory).is_ok());
+            found.count()
+        };
+        for key in &used {
+            reader.get(key).expect("reads");
+        }
+        assert_eq!(in_memory(), used.len());
+        let (usage, mut passed) = (cache.get_usage(), BTreeMap::new());
+        let mut cursor = reader.passing_cursor(b"", b"~");
+        while let Some((key, value)) = cursor.next().expect("reads") {
+            passed.insert(key.to_vec(), value.to_vec());
+        }
+        assert!(cursor.next().expect("reads").is_none());
+        assert!(passed == model);
+        assert_eq!(in_memory(), used.len());
+        assert!(
+            cache.get_usage() <= usage + (64 << 10),
+            "{usage} {}",
+            cache.get_usage()
+        );
+        // What a pass is not.
+        let mut cursor = reader.cursor(b"", b"~");
+        while cursor.next().expect("reads").is_some() {}
+        assert!(in_memory() < used.len());
+    }
+
+    /// A thread that serves connections waited for the disk with each read of what was not in memory.
+    #[test]
+    fn a_read_that_must_not_wait_says_what_it_wants() {
+        let folder = tempfile::tempdir().expect("a folder");
+        {
+            let reader = open(folder.path(), 1 << 20);
+            reader.db.put(b"key", b"value").expect("puts");
+            reader.db.flush().expect("flushes");
+        }
+        let reader = open(folder.path(), 1 << 20);
+        let clock = cairn_testkit::ManualClock::default();
+        let mut count = 0;
+        loop {
+            let (found, wanted) = without_waiting(|| reader.get(b"key"));
+            let Some(wanted) = wanted else {
+                assert_eq!(found.expect("reads").as_deref(), Some(b"value".as_slice()));
+                break;
+            };
+            assert!(matches!(found, Err(MetaError::NotInMemory)));
+            count += 1;
+            let runtime = tokio::runtime::Builder::new_current_thread().build();
+            let brought = runtime.expect("a runtime").block_on(wanted.bring(&clock));
+            assert!(brought);
+        }
+        assert_eq!(count, 1);
+        let (listed, wanted) = without_waiting(|| listed(&mut reader.cursor(b"", b"~"), 10));
+        assert_eq!((listed.len(), wanted.is_some()), (1, false));
+        // Whoever may wait does.
+        assert!(reader.get(b"other").expect("reads").is_none());
     }
 
     /// Whatever is in memory, and whatever changes since: a cursor shows how things were when it was made.

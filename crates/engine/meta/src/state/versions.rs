@@ -8,10 +8,11 @@
 
 use bytes::Bytes;
 use cairn_base::Generation;
+use cairn_formats::metadata::Key;
+use cairn_formats::metadata::keys::GENERATION_LEN_BYTES;
 
 use super::{StateCursor, StateKey, StateStore};
 use crate::error::MetaError;
-use crate::keys::{GENERATION_LEN_BYTES, Key};
 
 /// What is written for a change made in `generation`.
 pub(crate) fn write_of(
@@ -69,8 +70,22 @@ pub(crate) struct VersionCursor<'a> {
 impl<'a> VersionCursor<'a> {
     /// Keys with `from <= key < to`.
     pub fn new(state: &'a dyn StateStore, from: &[u8], to: &[u8], generation: Generation) -> Self {
+        Self::over(state.cursor(from, &state_end(to)), from, generation)
+    }
+
+    /// As `new`, for a pass over so much that it must not take the place of what others read in memory.
+    pub fn passing(
+        state: &'a dyn StateStore,
+        from: &[u8],
+        to: &[u8],
+        generation: Generation,
+    ) -> Self {
+        Self::over(state.passing_cursor(from, &state_end(to)), from, generation)
+    }
+
+    fn over(cursor: Box<dyn StateCursor + 'a>, from: &[u8], generation: Generation) -> Self {
         Self {
-            cursor: state.cursor(from, &state_end(to)),
+            cursor,
             generation,
             is_single: generation <= Generation::FIRST,
             from: from.to_vec(),

@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 
 use cairn_base::Epoch;
+use cairn_formats::metadata::log::{RecordBuf, Term};
 
 use super::left_behind::expect_all;
 use super::*;
 use crate::disks::DiskSet;
 use crate::log::files::{FileMaker, TermInfo};
-use crate::log::format::{RecordBuf, Term};
 use crate::log::{CommitLog, MirroredLog};
 use crate::tasks::Tasks;
 
@@ -447,6 +447,7 @@ fn a_copy_of_an_older_record_hides_no_newer_one() {
             headers: Arc::default(),
             stays_on: Vec::new(),
             retained_from: LogPosition(1),
+            write_wait: std::time::Duration::from_millis(500),
         };
         let started = MirroredLog::start(files, 1, VecDeque::new(), Vec::new()).await;
         let mut log = started.expect("starts");

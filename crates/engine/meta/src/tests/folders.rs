@@ -8,6 +8,7 @@ fn a_volume_on_folders_lives_through_kills_and_lost_disks() {
     let folder = tempfile::tempdir().expect("a folder");
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
+        .enable_time()
         .build()
         .expect("a runtime");
     let env = cairn_base::real::env(runtime.handle().clone());
@@ -102,6 +103,7 @@ fn the_process_that_is_killed() {
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
+        .enable_time()
         .build()
         .expect("a runtime");
     let env = cairn_base::real::env(runtime.handle().clone());
@@ -126,6 +128,7 @@ fn a_killed_process_loses_nothing_that_was_acknowledged() {
     let program = std::env::current_exe().expect("a program");
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
+        .enable_time()
         .build()
         .expect("a runtime");
     for kill_after in [1, 7, 60, 200, KILLED_STEP_COUNT] {
@@ -232,6 +235,44 @@ fn rocksdb_goes_on_after_a_full_disk() {
         let (store, recovered) = opened.unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(recovered.replayed_entries, 0);
         model.recovered(&store, &recovered);
+        store.abort().await;
+    });
+}
+
+/// A state keeps as many files open as it may, of the size that the number rests on.
+#[test]
+fn the_state_keeps_as_many_files_open_as_the_settings_say() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_time()
+        .build()
+        .expect("a runtime");
+    let env = cairn_base::real::env(runtime.handle().clone());
+    runtime.block_on(async {
+        let settings = MetaSettings {
+            open_files_max: crate::settings::state_files_max(524_288, 1),
+            ..settings_on_folders()
+        };
+        let disks = real_disks(folder.path(), &[1, 2, 3]);
+        let created = MetaStore::create(env, settings, VOLUME, disks).await;
+        let store = created.expect("creates");
+        let state = folder.path().join("disk0/volumes/00000007/state");
+        let files = std::fs::read_dir(state).expect("lists");
+        let options = files
+            .map(|entry| entry.expect("lists").path())
+            .filter(|path| path.to_string_lossy().contains("/OPTIONS-"))
+            .max()
+            .expect("RocksDB writes down its options");
+        let options = std::fs::read_to_string(options).expect("reads");
+        for option in [
+            "max_open_files=16384",
+            "target_file_size_base=67108864",
+            "target_file_size_multiplier=1",
+        ] {
+            let is_set = options.lines().any(|line| line.trim() == option);
+            assert!(is_set, "{option}");
+        }
         store.abort().await;
     });
 }

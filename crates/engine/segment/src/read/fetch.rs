@@ -10,16 +10,16 @@ use bytes::Bytes;
 use cairn_base::DiskId;
 use cairn_base::disk::DiskError;
 use cairn_base::planted::{self, Bug};
+use cairn_formats::pointer::{Location, RecordPointer};
 use cairn_shard::{ShardError, ShardErrorKind, TRAILER_LEN_BYTES};
 use futures_util::future::{Either, join_all, select};
 
 use crate::error::{Result, SegmentError};
 use crate::layout::{Piece, pieces};
-use crate::pointer::{Location, RecordPointer};
+use crate::life::Segment;
 use crate::record::checksum_of;
 use crate::repair::Fix;
 use crate::store::{SegmentStore, count};
-use crate::volume::Segment;
 
 /// Why bytes of a shard could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

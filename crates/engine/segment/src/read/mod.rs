@@ -11,16 +11,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_base::VolumeId;
+use cairn_formats::pointer::{CHECKSUM_GRANULE_BYTES, Codec, Location, RecordPointer};
 
 pub(crate) use self::redundancy::decode;
 
 use self::fetch::{Check, Reader, damaged, join};
 use crate::cache::{Guard, Key, Parts, granules, slice, within_granule};
 use crate::error::{Result, SegmentError};
-use crate::pointer::{CHECKSUM_GRANULE_BYTES, Codec, Location, RecordPointer};
+use crate::life::Segment;
 use crate::record::decode_record;
 use crate::store::{SegmentStore, count};
-use crate::volume::Segment;
 
 /// A part shorter than this is copied before it is cached: the blocks around it, which were read
 /// with it, would weigh as much as itself.

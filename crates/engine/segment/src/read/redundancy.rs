@@ -7,17 +7,17 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_base::AlignedBuf;
+use cairn_formats::pointer::Location;
 use futures_util::future::join_all;
 
 use super::fetch::{Check, Lost, damaged_at, data_count, is_streaming, join};
 use crate::error::Result;
 use crate::layout::{Piece, pieces};
-use crate::pointer::Location;
+use crate::life::Segment;
 use crate::record::checksum_of;
 use crate::repair::Fix;
 use crate::store::{SegmentStore, count};
 use crate::stripe_cache::Units;
-use crate::volume::Segment;
 
 /// Bytes that pass their checksum.
 enum Good {

@@ -254,7 +254,8 @@ fn a_read_repairs_a_shard_whose_footer_is_damaged() {
         let (disk, file) = world.shard_file(written[0].pointer.location.segment, 0);
         let len = world.disks[disk].file_bytes(&file).expect("there").len() as u64;
         world.disks[disk].flip_bit(&file, len - 4096 + 10, 1);
-        world.disks[disk].flip_bit(&file, len - 8192 - 100, 1);
+        // Behind the data are a block of the summary, the body of the footer and its trailer.
+        world.disks[disk].flip_bit(&file, len - 3 * 4096 - 100, 1);
         let cold = world.cold(&[]).await;
         cold.check(&written).await;
         cold.store.repairs_done().await;

@@ -8,7 +8,7 @@ use cairn_testkit::{Rng, TestWorld};
 
 use super::world::*;
 use crate::layout::RecordShape;
-use crate::volume::Segment;
+use crate::life::Segment;
 use crate::*;
 
 #[test]
@@ -126,6 +126,7 @@ fn only_the_last_stripes_are_given_back() {
     let shape = RecordShape {
         len_bytes: 4096,
         block_aligned: true,
+        has_owner: true,
     };
     let reserve = || segment.reserve(&[shape], Duration::ZERO);
     let (first, second) = (reserve(), reserve());

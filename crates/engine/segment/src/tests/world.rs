@@ -8,7 +8,7 @@ use cairn_base::disk::Disk;
 use cairn_base::{AlignedBuf, DiskId, Epoch, PoolId, SegmentId, Timestamp, VolumeId};
 use cairn_erasure::Code;
 use cairn_shard::{ShardDisk, ShardSettings};
-use cairn_testkit::{MemDisk, Rng, TestWorld};
+use cairn_testkit::{ManualClock, MemDisk, Rng, TestWorld};
 
 use crate::*;
 
@@ -20,7 +20,10 @@ pub struct World {
     pub store: Arc<SegmentStore>,
     pub disks: Vec<Arc<MemDisk>>,
     pub settings: SegmentSettings,
+    pub clock: ManualClock,
     next_segment: Arc<AtomicU64>,
+    /// Records so far: each is a part of its own.
+    appended: AtomicU64,
     seed: u64,
 }
 
@@ -90,7 +93,9 @@ impl World {
             store,
             disks,
             settings,
+            clock: simulated.clock,
             next_segment: Arc::new(AtomicU64::new(next_segment)),
+            appended: AtomicU64::new(0),
             seed,
         };
         world.open_again(known);
@@ -138,7 +143,13 @@ impl World {
     ) -> Result<Vec<Written>, SegmentError> {
         let encoded: Vec<EncodedRecord> = records
             .iter()
-            .map(|(data, compression)| encode_record(vec![data.clone()], *compression))
+            .map(|(data, compression)| {
+                let owner = RecordOwner {
+                    object: 1,
+                    offset: self.appended.fetch_add(1, Ordering::Relaxed),
+                };
+                encode_record(vec![data.clone()], *compression).owned_by(owner)
+            })
             .collect();
         let appended = self
             .store

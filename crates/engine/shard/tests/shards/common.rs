@@ -92,6 +92,7 @@ pub fn footer_of(name: ShardName, data: &[u8]) -> ShardFooter {
             .chunks(CHECKSUM_UNIT_BYTES as usize)
             .map(crc32c)
             .collect(),
+        summary: b"a summary".to_vec(),
     }
 }
 

@@ -182,3 +182,68 @@ fn a_file_that_cannot_be_flushed_does_not_keep_the_log() {
         world.fs.close().await.unwrap();
     });
 }
+
+/// One pass over all names held its thread until it was over.
+#[test]
+fn looking_for_names_lets_others_have_their_turn() {
+    const COUNT: usize = 5000;
+    block_on(async {
+        let world = World::new(45, 1).await;
+        let fs = &world.fs;
+        let mut inos = Vec::new();
+        for at in 0..COUNT {
+            inos.push(make_file(fs, &format!("file{at}")).await);
+        }
+        let wanted = inos[COUNT - 1];
+        for at in 0..NAMES_MAX + 5 {
+            let name = format!("other name {at}");
+            fs.link(&ROOT_USER, wanted, ROOT_INO, name.as_bytes())
+                .await
+                .unwrap();
+        }
+        let some = [inos[0], wanted];
+        let mut finding = std::pin::pin!(fs.paths_of(&some));
+        let mut turns = 0;
+        let paths = loop {
+            match poll!(&mut finding) {
+                Poll::Ready(paths) => break paths.unwrap(),
+                Poll::Pending => turns += 1,
+            }
+        };
+        assert!(turns >= COUNT / 1024, "{turns}");
+        assert_eq!(paths[&inos[0]], [b"/file0".to_vec()]);
+        assert_eq!(paths[&wanted].len(), NAMES_MAX);
+        // However many are asked for.
+        let paths = fs.paths_of(&inos).await.unwrap();
+        assert_eq!(paths.values().map(Vec::len).sum::<usize>(), PATHS_MAX);
+        world.fs.close().await.unwrap();
+    });
+}
+
+/// Every look at how much garbage there is walked all segments, every two seconds.
+#[test]
+fn segments_are_looked_at_one_by_one_only_when_there_is_too_much_garbage() {
+    block_on(async {
+        let gc = GcSettings {
+            garbage_bytes: Some(1 << 30),
+            ..GcSettings::default()
+        };
+        let world = World::with_gc(46, 1, 1 << 30, gc).await;
+        for at in 0..20 {
+            let ino = make_file(&world.fs, &format!("file{at}")).await;
+            write(&world.fs, ino, 0, &vec![at; 300_000], Stability::Unstable).await;
+            write(&world.fs, ino, 0, &vec![at; 100_000], Stability::Stable).await;
+        }
+        world.run_for(100).await;
+        for at in 0..10 {
+            let name = format!("file{at}");
+            let removed = world.fs.remove(&ROOT_USER, ROOT_INO, name.as_bytes());
+            removed.await.unwrap();
+        }
+        world.run_for(100).await;
+        let backlog = world.fs.gc_backlog();
+        assert!(backlog.sparse_bytes > 0, "{backlog:?}");
+        assert_eq!(world.fs.stats().gc_surveys, 0);
+        world.fs.close().await.unwrap();
+    });
+}

@@ -7,5 +7,7 @@ mod folders;
 mod limit;
 mod links;
 mod model;
+mod rewrite;
+mod shown;
 mod space;
 mod world;

@@ -7,7 +7,9 @@
 //! and nothing is encrypted: agents belong into a network of their own.
 
 mod cluster;
-mod protocol;
+// For the fuzzer, which reads these messages as both sides do.
+#[doc(hidden)]
+pub mod protocol;
 mod server;
 mod session;
 

@@ -35,7 +35,7 @@ pub const GO_DELAY_MS_MAX: u64 = 10_000;
 pub const COORDINATOR_SILENCE_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Hello {
+pub struct Hello {
     pub protocol: String,
     pub cairn_version: String,
     pub machine: Machine,
@@ -43,7 +43,7 @@ pub(super) struct Hello {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Open {
+pub struct Open {
     pub protocol: String,
     pub target: String,
     /// Files stay when the coordinator is lost.
@@ -51,12 +51,12 @@ pub(super) struct Open {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Opened {
+pub struct Opened {
     pub session: String,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Order {
+pub struct Order {
     /// 1 for the first of a session.
     pub number: u64,
     pub command: Command,
@@ -64,7 +64,7 @@ pub(super) struct Order {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
-pub(super) enum Command {
+pub enum Command {
     Prepare {
         bytes_needed: u64,
         allow_files: bool,
@@ -81,7 +81,7 @@ pub(super) enum Command {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Stage {
+pub enum Stage {
     /// Nothing was ordered yet.
     Idle,
     Working,
@@ -93,7 +93,7 @@ pub(super) enum Stage {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct State {
+pub struct State {
     /// Of the last order.
     pub number: u64,
     pub stage: Stage,
@@ -107,7 +107,7 @@ pub(super) struct State {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "kebab-case")]
-pub(super) enum Outcome {
+pub enum Outcome {
     Prepared {
         engine: String,
         mount: Option<String>,
@@ -126,7 +126,7 @@ pub(super) enum Outcome {
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) struct Go {
+pub struct Go {
     /// The order that is meant.
     pub number: u64,
     /// Until the clock starts, so that it is the same moment for all.
@@ -135,6 +135,6 @@ pub(super) struct Go {
 
 /// The body of every answer that is no success.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Refusal {
+pub struct Refusal {
     pub error: String,
 }

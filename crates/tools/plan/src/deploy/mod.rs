@@ -251,7 +251,8 @@ pub fn client(values: &ClientValues) -> Result<Rendered, DeployError> {
         file_name: "client.cloud-init.yaml",
         content: user_data::client(values),
         notices: vec![
-            "Linux only, over NFSv3: docs/reference/nfs.md has the commands for other clients.".to_string(),
+            "Linux only, over NFSv3: docs/reference/nfs.md has the commands for other clients."
+                .to_string(),
         ],
     })
 }

@@ -9,13 +9,13 @@
 use std::collections::BTreeSet;
 
 use cairn_base::LogPosition;
+use cairn_formats::metadata::log::{
+    FileHeader, FoundRecord, RECORD_HEAD_BYTES, RecordHead, TOLD_FILE_BYTES, Term, record_len_bytes,
+};
 
 use super::{RecordId, Scan, ScannedFile};
 use crate::error::MetaError;
 use crate::log::files::file_name;
-use crate::log::format::{
-    FileHeader, FoundRecord, RECORD_HEAD_BYTES, RecordHead, TOLD_FILE_BYTES, Term, record_len_bytes,
-};
 use crate::log::read::{Body, Unread};
 
 /// What of a scanned file cannot be read.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use cairn_base::disk::Disk;
 use cairn_base::{DiskId, Ino, PoolId, Timestamp, VolumeId};
 use cairn_fs::*;
-use cairn_meta::{Batch, Key, MetaCache, MetaSettings, MetaStore};
+use cairn_meta::{Batch, Key, MetaCache, MetaSettings, MetaStore, Succession};
 use cairn_segment::{SegmentSettings, SegmentStore};
 use cairn_shard::{ShardDisk, ShardSettings};
 use cairn_testkit::{Crash, ManualClock, MemDisk, TestWorld};
@@ -22,14 +22,16 @@ pub struct World {
     pub env: cairn_base::env::Env,
     pub clock: ManualClock,
     pub segments: Arc<SegmentStore>,
+    pub succession: Succession,
     pub fs: Fs,
 }
 
 /// Bytes of each disk, unless a test wants another size.
 const DISK_BYTES: u64 = 1 << 30;
 
-fn meta_settings(disk_count: usize) -> MetaSettings {
+fn meta_settings(disk_count: usize, succession: &Succession) -> MetaSettings {
     let mut settings = MetaSettings::new(disk_count.min(3), MetaCache::new(1 << 20));
+    settings.succession = Some(succession.clone());
     settings.log_file_bytes = 4 << 20;
     settings.ship_bytes = 8 << 20;
     settings.log_bytes_max = 32 << 20;
@@ -119,9 +121,10 @@ impl World {
             .map(|index| MemDisk::new(format!("disk{index}"), disk_bytes))
             .collect();
         let segments = segments_on(&env, &members(&disks), true).await;
+        let succession = Succession::default();
         let meta = MetaStore::create(
             env.clone(),
-            meta_settings(disk_count),
+            meta_settings(disk_count, &succession),
             VOLUME,
             members(&disks),
         )
@@ -135,6 +138,7 @@ impl World {
             env,
             clock,
             segments,
+            succession,
             fs,
         }
     }
@@ -153,9 +157,10 @@ impl World {
             .collect();
         let disks: Vec<_> = disks.into_iter().map(|(_, disk)| disk).collect();
         let segments = segments_on(&env, &members, false).await;
-        let (meta, recovered) = MetaStore::open(env.clone(), meta_settings(count), VOLUME, members)
-            .await
-            .unwrap();
+        let succession = Succession::default();
+        let settings = meta_settings(count, &succession);
+        let opened = MetaStore::open(env.clone(), settings, VOLUME, members).await;
+        let (meta, recovered) = opened.unwrap();
         let fs = Fs::open(fs_settings(&env), meta, recovered.journal, segments.clone())
             .await
             .unwrap();
@@ -164,13 +169,15 @@ impl World {
             env,
             clock,
             segments,
+            succession,
             fs,
         }
     }
 
     /// Opens the volume anew on the same disks, as a node does that left the other one behind.
     pub async fn open_again(&self) -> Fs {
-        let (settings, members) = (meta_settings(self.disks.len()), members(&self.disks));
+        let settings = meta_settings(self.disks.len(), &self.succession);
+        let members = members(&self.disks);
         let opened = MetaStore::open(self.env.clone(), settings, VOLUME, members).await;
         let (meta, recovered) = opened.unwrap();
         let settings = fs_settings(&self.env);

@@ -1,0 +1,249 @@
+//! The table of exported volumes, and what one client sees of it.
+//!
+//! Owns: which volumes there are for whom, what a file handle's target means to a client.
+//! Must not know: protocols, connections, what is in a volume.
+//!
+//! A table never changes. A new one takes its place, and each connection sees that with its
+//! next request, so a right that is taken away is gone at once.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use cairn_base::{Ino, VolumeId};
+use cairn_fs::Fs;
+
+use crate::rules::{ClientRule, rule_for};
+use cairn_formats::file_handle::Target;
+
+/// A volume, served or not.
+#[derive(Clone)]
+pub enum Volume {
+    Serving(Fs),
+    /// It could not be opened. It may be later, so its clients should wait and not give up.
+    Failed(FailedVolume),
+}
+
+/// What is known of a volume that could not be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedVolume {
+    pub volume: VolumeId,
+    pub name: String,
+}
+
+impl Volume {
+    pub fn id(&self) -> VolumeId {
+        match self {
+            Self::Serving(fs) => fs.volume(),
+            Self::Failed(failed) => failed.volume,
+        }
+    }
+
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Serving(fs) => fs.name(),
+            Self::Failed(failed) => &failed.name,
+        }
+    }
+}
+
+/// One volume that can be mounted as `/NAME`.
+#[derive(Clone)]
+pub struct Export {
+    pub volume: Volume,
+    pub rules: Vec<ClientRule>,
+}
+
+/// All exports at one moment, sorted by name.
+pub struct ExportTable {
+    version: u64,
+    exports: Vec<Export>,
+}
+
+impl ExportTable {
+    /// Grows with every table.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    pub fn exports(&self) -> &[Export] {
+        &self.exports
+    }
+
+    /// Whether a client at this address and port may use any volume, now or once it can be opened.
+    pub fn lets_in(&self, peer: IpAddr, port: u16) -> bool {
+        let mut exports = self.exports.iter();
+        exports.any(|export| rule_for(&export.rules, peer, port).is_some())
+    }
+
+    /// What a client at this address and port may use.
+    pub fn view(self: &Arc<Self>, peer: IpAddr, port: u16) -> PeerView {
+        let mut view = PeerView {
+            table: Arc::clone(self),
+            grants: Vec::new(),
+            failed: Vec::new(),
+        };
+        for export in &self.exports {
+            let Some(rule) = rule_for(&export.rules, peer, port) else {
+                continue;
+            };
+            match &export.volume {
+                Volume::Serving(fs) => view.grants.push(Grant {
+                    volume: fs.volume(),
+                    fs: fs.clone(),
+                    rule: rule.clone(),
+                }),
+                Volume::Failed(failed) => view.failed.push(failed.clone()),
+            }
+        }
+        view
+    }
+}
+
+/// A volume that a client may use, and how.
+#[derive(Clone)]
+pub struct Grant {
+    pub volume: VolumeId,
+    pub fs: Fs,
+    pub rule: ClientRule,
+}
+
+/// What one client may use, as of one table.
+pub struct PeerView {
+    table: Arc<ExportTable>,
+    grants: Vec<Grant>,
+    failed: Vec<FailedVolume>,
+}
+
+impl PeerView {
+    pub fn is_of(&self, table: &ExportTable) -> bool {
+        self.table.version == table.version
+    }
+
+    /// What the client may use now, sorted by name.
+    pub fn grants(&self) -> &[Grant] {
+        &self.grants
+    }
+
+    /// What the client may use once it can be opened, sorted by name.
+    pub fn failed(&self) -> &[FailedVolume] {
+        &self.failed
+    }
+
+    /// Whether there is a volume that the client may use, now or once it can be opened.
+    pub fn is_let_in(&self) -> bool {
+        !(self.grants.is_empty() && self.failed.is_empty())
+    }
+
+    /// What a file handle's target is to this client, if it may use it.
+    pub fn find(&self, target: Target) -> Result<Object, Refusal> {
+        match target {
+            // A client to which the pseudo root shows nothing does not see it either.
+            Target::PseudoRoot => match self.is_let_in() {
+                true => Ok(Object::PseudoRoot),
+                false => Err(Refusal::NotAllowed),
+            },
+            Target::Inode { volume, ino } => match self.index_of(volume) {
+                Some(grant) => Ok(Object::Inode { grant, ino }),
+                None if self.is_failed(volume) => Err(Refusal::NotOpen),
+                None if self.is_exported(volume) => Err(Refusal::NotAllowed),
+                None => Err(Refusal::NotExported),
+            },
+        }
+    }
+
+    /// The place of a volume in [`Self::grants`].
+    pub fn index_of(&self, volume: VolumeId) -> Option<usize> {
+        self.grants.iter().position(|grant| grant.volume == volume)
+    }
+
+    pub fn by_name(&self, name: &[u8]) -> Option<&Grant> {
+        self.grants
+            .iter()
+            .find(|grant| grant.fs.name().as_bytes() == name)
+    }
+
+    pub fn failed_by_name(&self, name: &[u8]) -> Option<&FailedVolume> {
+        self.failed
+            .iter()
+            .find(|failed| failed.name.as_bytes() == name)
+    }
+
+    /// Whether the client may use this volume once it can be opened.
+    pub fn is_failed(&self, volume: VolumeId) -> bool {
+        self.failed.iter().any(|failed| failed.volume == volume)
+    }
+
+    /// Whether the volume is exported to anybody.
+    pub fn is_exported(&self, volume: VolumeId) -> bool {
+        let mut exports = self.table.exports.iter();
+        exports.any(|export| export.volume.id() == volume)
+    }
+
+    pub fn table(&self) -> &ExportTable {
+        &self.table
+    }
+}
+
+/// What a client may use of what a file handle names.
+pub enum Object {
+    Inode {
+        /// Its place in [`PeerView::grants`].
+        grant: usize,
+        ino: Ino,
+    },
+    /// The read-only directory of all volumes.
+    PseudoRoot,
+}
+
+/// Why a client may not use what a file handle names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The volume is exported, but not to this client.
+    NotAllowed,
+    /// The volume could not be opened. The client should wait: once it hears that a handle is stale, it drops what it
+    /// has not written yet.
+    NotOpen,
+    NotExported,
+}
+
+/// The table that is in force.
+pub struct Exports {
+    current: ArcSwap<ExportTable>,
+    version_next: AtomicU64,
+}
+
+impl Exports {
+    pub fn new(exports: Vec<Export>) -> Self {
+        Self {
+            current: ArcSwap::from_pointee(sorted(0, exports)),
+            version_next: AtomicU64::new(1),
+        }
+    }
+
+    /// Puts a new table in force, for connections that are open too.
+    pub fn replace(&self, exports: Vec<Export>) {
+        let version = self.version_next.fetch_add(1, Ordering::Relaxed);
+        self.current.store(Arc::new(sorted(version, exports)));
+    }
+
+    /// The version of the table that is in force.
+    pub fn version(&self) -> u64 {
+        self.current.load().version
+    }
+
+    pub fn current(&self) -> Arc<ExportTable> {
+        self.current.load_full()
+    }
+
+    /// Whether `view` still shows what is in force.
+    pub fn is_current(&self, view: &PeerView) -> bool {
+        view.is_of(&self.current.load())
+    }
+}
+
+fn sorted(version: u64, mut exports: Vec<Export>) -> ExportTable {
+    exports.sort_by(|a, b| a.volume.name().cmp(b.volume.name()));
+    ExportTable { version, exports }
+}

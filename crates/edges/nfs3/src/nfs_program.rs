@@ -1,0 +1,367 @@
+//! Program 100003, version 3: from the arguments of a call to a procedure on an inode.
+//!
+//! Owns: decoding arguments, checking the file handle, finding the user, doing changes once.
+//! Must not know: sockets, what the procedures do.
+//! Invariant: arguments are decoded once and each handle is checked once. The exports are looked at again only for a
+//! WRITE whose payload was still coming when they changed.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cairn_base::{Ino, crc32c};
+use cairn_codec_nfs::v3;
+use cairn_codec_rpc::rpc::CALL_HEADER_LEN_BYTES_MAX;
+use cairn_codec_rpc::{AcceptStatus, CallHeader, OpaqueAuth, Reader};
+use cairn_exports::{Object, Target, Users, user};
+use cairn_fs::Credentials;
+use cairn_rpc_server::intake::{HEAD_LEN_BYTES_MAX, RECORD_LEN_BYTES_MAX, Verdict};
+use cairn_rpc_server::{
+    Admission, Answered, Duplicates, Handler, LargeRecord, Peer, Program, REQUEST_LEN_BYTES, Reply,
+    RequestKey, Started, StartedCall, Transport,
+};
+
+use crate::procedures::{self, Begun};
+use crate::pseudo;
+use crate::service::Service;
+use crate::session::{Request, Session};
+
+/// So many bytes of a request's arguments, and of a WRITE's data, tell it from another one with the same number.
+const DIGEST_LEN_BYTES_MAX: usize = 256;
+
+const _: () =
+    assert!(CALL_HEADER_LEN_BYTES_MAX + v3::WRITE_PREFIX_LEN_BYTES_MAX <= HEAD_LEN_BYTES_MAX);
+const _: () = assert!(v3::DATA_LEN_BYTES_MAX + HEAD_LEN_BYTES_MAX as u32 <= RECORD_LEN_BYTES_MAX);
+
+const WRITE: v3::Procedure = v3::Procedure::Write;
+
+/// NFS as a program of the server.
+pub struct NfsProgram(pub Arc<Service>);
+
+impl Program for NfsProgram {
+    fn number(&self) -> u32 {
+        v3::PROGRAM
+    }
+
+    fn versions(&self) -> &[u32] {
+        &[v3::VERSION]
+    }
+
+    fn lets_in(&self, client: SocketAddr) -> bool {
+        let table = self.0.exports.current();
+        table.lets_in(client.ip(), client.port())
+    }
+
+    fn rights_version(&self) -> u64 {
+        self.0.exports.version()
+    }
+
+    fn connect(&self, peer: &Arc<Peer>) -> Box<dyn Handler> {
+        Box::new(NfsHandler {
+            session: Arc::new(Session::new(&self.0, peer)),
+            users: Users::default(),
+        })
+    }
+
+    fn answered(&self, answered: &Answered<'_>) {
+        if let Some(procedure) = v3::Procedure::from_u32(answered.procedure) {
+            let thread = answered.peer.thread;
+            let metrics = &self.0.metrics;
+            metrics.request(thread, procedure, answered.elapsed, answered.failure);
+        }
+    }
+
+    fn procedure_name(&self, procedure: u32) -> &'static str {
+        v3::Procedure::from_u32(procedure).map_or("unknown", v3::Procedure::name)
+    }
+}
+
+/// NFS for one connection.
+struct NfsHandler {
+    session: Arc<Session>,
+    users: Users,
+}
+
+impl Handler for NfsHandler {
+    fn begin(&mut self, call: &CallHeader<'_>, mut args: Reader<'_>) -> StartedCall {
+        self.renew();
+        let (xid, peer) = (call.xid, &self.session.peer);
+        let Some(procedure) = v3::Procedure::from_u32(call.procedure) else {
+            return StartedCall::ready(peer.unknown(xid, AcceptStatus::ProcedureUnavailable));
+        };
+        if procedure != v3::Procedure::Null && peer.transport == Transport::Udp {
+            return StartedCall::ready(peer.unknown(xid, AcceptStatus::ProgramUnavailable));
+        }
+        let args_bytes = args.rest();
+        let ready = |reply| StartedCall::ready(reply).measured(call.procedure);
+        let Ok(decoded) = v3::Call::decode(procedure, &mut args) else {
+            return ready(peer.garbage(xid));
+        };
+        let Some(handle) = decoded.object() else {
+            return ready(Reply::success(xid, &()));
+        };
+        let request = match self.resolve(call, procedure, handle) {
+            Resolved::Inode(request) => request,
+            Resolved::PseudoRoot => {
+                let started = pseudo::start(&self.session, xid, &decoded);
+                return StartedCall::new(started).measured(call.procedure);
+            }
+            Resolved::Refused(reply) => return ready(reply),
+        };
+        let mut held_bytes = REQUEST_LEN_BYTES;
+        let Ok(begun) = procedures::start(request, decoded, &mut held_bytes) else {
+            return ready(self.session.peer.garbage(xid));
+        };
+        let digest = Digest::of(args_bytes);
+        let key = |data: &[u8]| digest.key(&self.session.peer, call, data);
+        let service = &self.session.service;
+        let started = match begun {
+            Begun::Repeatable(future) => Started::Running(future),
+            Begun::Once(future) => once(service, &service.duplicates, key(&[]), future),
+            Begun::OnceWrite { future, data_start } => {
+                once(service, &service.duplicate_writes, key(&data_start), future)
+            }
+        };
+        StartedCall {
+            started,
+            procedure: Some(call.procedure),
+            held_bytes,
+        }
+    }
+
+    /// Receives the payload of a WRITE in place.
+    fn begin_large(
+        &mut self,
+        call: &CallHeader<'_>,
+        args: &[u8],
+        args_len_bytes: usize,
+    ) -> LargeRecord {
+        if call.procedure != WRITE.number() {
+            return Verdict::Ordinary;
+        }
+        let prefix = match v3::decode_write_prefix(args) {
+            Ok(Some(prefix)) if prefix.fills(args_len_bytes) => prefix,
+            Ok(None) => return Verdict::NeedsMore,
+            Ok(Some(_)) | Err(_) => return Verdict::Ordinary,
+        };
+        self.renew();
+        let request = match self.resolve(call, WRITE, &prefix.head.file) {
+            Resolved::Inode(request) => request,
+            Resolved::PseudoRoot => {
+                return Verdict::Refused(pseudo::refuse_write(&self.session, call.xid));
+            }
+            Resolved::Refused(reply) => return Verdict::Refused(reply),
+        };
+        let write = LargeWrite {
+            request,
+            head: prefix.head,
+            flavor: call.credential.flavor,
+            credential: call.credential.body.into(),
+            digest: Digest::of(&args[..prefix.data_offset]),
+        };
+        Verdict::Payload {
+            call: Box::new(move |payload, _| write.start(payload)),
+            payload_start: prefix.data_offset,
+            payload_len_bytes: prefix.data_len_bytes as usize,
+        }
+    }
+}
+
+/// What the handle of a call names, for its user.
+enum Resolved {
+    Inode(Request),
+    PseudoRoot,
+    Refused(Reply),
+}
+
+impl NfsHandler {
+    /// Takes the exports that are in force now.
+    fn renew(&mut self) {
+        if let Some(session) = self.session.renewed() {
+            self.session = Arc::new(session);
+            self.users.forget();
+        }
+    }
+
+    fn resolve(
+        &mut self,
+        call: &CallHeader<'_>,
+        procedure: v3::Procedure,
+        handle: &v3::FileHandle,
+    ) -> Resolved {
+        let session = &self.session;
+        match session.resolve(handle) {
+            Ok(Object::Inode { grant, ino }) => {
+                match self.users.user(&session.view, grant, &call.credential) {
+                    Ok(who) => Resolved::Inode(request(session, call.xid, (grant, ino), who)),
+                    Err(status) => Resolved::Refused(session.peer.denied(call.xid, status)),
+                }
+            }
+            Ok(Object::PseudoRoot) => Resolved::PseudoRoot,
+            Err(status) => Resolved::Refused(refuse(session, call.xid, procedure, status)),
+        }
+    }
+}
+
+fn request(
+    session: &Arc<Session>,
+    xid: u32,
+    (grant, ino): (usize, Ino),
+    who: Arc<Credentials>,
+) -> Request {
+    Request {
+        session: Arc::clone(session),
+        xid,
+        grant,
+        ino,
+        who,
+    }
+}
+
+/// The reply to a call on what this client may not use.
+fn refuse(session: &Session, xid: u32, procedure: v3::Procedure, status: v3::ErrorStatus) -> Reply {
+    if status == v3::ErrorStatus::Access {
+        session.peer.count_denied();
+    }
+    procedures::refuse(xid, procedure, status)
+}
+
+/// A WRITE whose payload is being received.
+struct LargeWrite {
+    request: Request,
+    head: v3::WriteHead,
+    flavor: u32,
+    credential: Box<[u8]>,
+    digest: Digest,
+}
+
+impl LargeWrite {
+    fn start(mut self, payload: Bytes) -> StartedCall {
+        let ready = |reply| StartedCall::ready(reply).measured(WRITE.number());
+        if let Err(reply) = self.renew() {
+            return ready(reply);
+        }
+        let peer = Arc::clone(&self.request.session.peer);
+        let service = Arc::clone(&self.request.session.service);
+        let (xid, caller) = (self.request.xid, self.sent().caller());
+        let key = self
+            .digest
+            .key_of(&peer, xid, WRITE.number(), caller, &data_start(&payload));
+        let mut held_bytes = REQUEST_LEN_BYTES;
+        let Ok(future) = procedures::start_write(self.request, self.head, payload, &mut held_bytes)
+        else {
+            return ready(peer.garbage(xid));
+        };
+        StartedCall {
+            started: once(&service, &service.duplicate_writes, key, future),
+            procedure: Some(WRITE.number()),
+            held_bytes,
+        }
+    }
+
+    /// Applies exports that changed while the payload was coming: a right that is taken away is gone at once.
+    fn renew(&mut self) -> Result<(), Reply> {
+        let Some(session) = self.request.session.renewed() else {
+            return Ok(());
+        };
+        let session = Arc::new(session);
+        let xid = self.request.xid;
+        let target = Target::Inode {
+            volume: self.request.volume(),
+            ino: self.request.ino,
+        };
+        let (grant, ino) = match session.find(target) {
+            Ok(Object::Inode { grant, ino }) => (grant, ino),
+            Ok(Object::PseudoRoot) => return Err(pseudo::refuse_write(&session, xid)),
+            Err(status) => return Err(refuse(&session, xid, WRITE, status)),
+        };
+        let who = user(&session.view, grant, &self.sent())
+            .map_err(|status| session.peer.denied(xid, status))?;
+        self.request = request(&session, xid, (grant, ino), Arc::new(who));
+        Ok(())
+    }
+
+    fn sent(&self) -> OpaqueAuth<'_> {
+        OpaqueAuth {
+            flavor: self.flavor,
+            body: &self.credential,
+        }
+    }
+}
+
+/// What of a WRITE's data tells it from another WRITE.
+pub fn data_start(data: &Bytes) -> Bytes {
+    data.slice(..data.len().min(DIGEST_LEN_BYTES_MAX))
+}
+
+/// What the arguments of a call without a payload in place add to its key in the cache of replies.
+#[derive(Clone, Copy)]
+struct Digest {
+    crc: u32,
+    len_bytes: usize,
+}
+
+impl Digest {
+    fn of(args: &[u8]) -> Self {
+        Self {
+            crc: crc32c(args.get(..DIGEST_LEN_BYTES_MAX).unwrap_or(args)),
+            len_bytes: args.len(),
+        }
+    }
+
+    fn key(self, peer: &Peer, call: &CallHeader<'_>, data_start: &[u8]) -> RequestKey {
+        let caller = call.credential.caller();
+        self.key_of(peer, call.xid, call.procedure, caller, data_start)
+    }
+
+    fn key_of(
+        self,
+        peer: &Peer,
+        xid: u32,
+        procedure: u32,
+        caller: &[u8],
+        data_start: &[u8],
+    ) -> RequestKey {
+        // Another user's call is another call, whatever else is the same.
+        let parts = [self.crc, crc32c(data_start), crc32c(caller)];
+        let sum = parts
+            .into_iter()
+            .fold(0, |sum: u32, part| sum.rotate_left(1) ^ part);
+        RequestKey {
+            client: peer.address.ip(),
+            xid,
+            procedure,
+            digest: u64::from(sum) << 32 | self.len_bytes as u64,
+        }
+    }
+}
+
+/// Runs `future` unless the same request has run or is running.
+fn once(
+    service: &Service,
+    duplicates: &Duplicates,
+    key: RequestKey,
+    future: cairn_rpc_server::ReplyFuture,
+) -> Started {
+    match duplicates.admit(key) {
+        Admission::New(guard) => Started::Changing(Box::pin(async move {
+            let reply = future.await;
+            guard.finish(Bytes::copy_from_slice(&reply.head));
+            reply
+        })),
+        Admission::Done(head) => {
+            service.metrics.count_duplicate();
+            Started::Ready(Reply::again(&head))
+        }
+        Admission::Wait(receiver) => {
+            service.metrics.count_duplicate();
+            Started::Running(Box::pin(async move {
+                match receiver.await {
+                    Ok(head) => Reply::again(&head),
+                    Err(_) => Reply::none(),
+                }
+            }))
+        }
+        Admission::Drop => Started::Ready(Reply::none()),
+    }
+}

@@ -1,0 +1,708 @@
+//! The procedures of NFS version 3 on an inode of a volume (RFC 1813, section 3.3).
+//!
+//! Owns: what each procedure asks of `fs`, and what its results look like, also when it fails.
+//! Must not know: connections, who may use the volume (decided before), how files are kept.
+
+use bytes::Bytes;
+use cairn_base::Timestamp;
+use cairn_codec_nfs::v3::{
+    self, CommitOk, ErrorStatus, Failure, FileHandle, LinkWcc, LookupOk, MakeOk, PostOpAttr,
+    Procedure, ReadHead, RenameWcc, StableHow, WccData, WriteOk, readdir::DirWriter,
+};
+use cairn_codec_rpc::{DecodeError, Encode, Writer};
+use cairn_exports::HANDLE_LEN_BYTES;
+use cairn_fs::{
+    FILE_LEN_BYTES_MAX, FsError, LINK_COUNT_MAX, Made, NAME_LEN_BYTES_MAX, NodeKind, SetAttr,
+    Stability, TRANSFER_LEN_BYTES_MAX, Wcc, access,
+};
+use cairn_rpc_server::{Reply, ReplyFuture};
+
+use crate::nfs_program::data_start;
+use crate::session::Request;
+use crate::v3_values;
+
+/// Most bytes of a READDIR or READDIRPLUS reply, whatever the client asks for.
+const READDIR_LEN_BYTES_MAX: u32 = 256 << 10;
+/// What FSINFO recommends for them.
+const READDIR_LEN_BYTES_PREFERRED: u32 = 64 << 10;
+/// A guess of how long names are. It decides how many entries of a directory are asked for at a time.
+const NAME_LEN_BYTES_USUAL: usize = 16;
+/// Cookies stay valid for ever, so the verifier never changes.
+const COOKIE_VERIFIER: v3::CookieVerifier = [0; 8];
+
+/// A call that has begun.
+pub enum Begun {
+    /// Doing it twice does no harm.
+    Repeatable(ReplyFuture),
+    /// Must be done once, however often it is sent.
+    Once(ReplyFuture),
+    /// The same for a WRITE. A late one, over a connection that the client gave up, would put
+    /// old bytes over those that were written and answered meanwhile.
+    OnceWrite {
+        future: ReplyFuture,
+        data_start: Bytes,
+    },
+}
+
+/// Makes the future that will reply. `held_bytes` grows by what the call holds in memory until then. An error means
+/// that the arguments make no sense.
+pub fn start(
+    request: Request,
+    call: v3::Call<'_>,
+    held_bytes: &mut usize,
+) -> Result<Begun, DecodeError> {
+    use Begun::{Once, Repeatable};
+    use v3::Call;
+    Ok(match call {
+        Call::Null => Repeatable(Box::pin(async move { Reply::success(request.xid, &()) })),
+        Call::GetAttr(_) => Repeatable(Box::pin(request.getattr())),
+        // A size that comes late would cut off what was written after it.
+        Call::SetAttr(args) => Once(Box::pin(request.setattr(args))),
+        Call::Lookup(args) => Repeatable(Box::pin(request.lookup(args.name.0.into()))),
+        Call::Access(args) => Repeatable(Box::pin(request.access(args.access))),
+        Call::ReadLink(_) => Repeatable(Box::pin(request.readlink())),
+        Call::Read(args) => {
+            let len = args.count_bytes.min(TRANSFER_LEN_BYTES_MAX);
+            *held_bytes += len as usize;
+            Repeatable(Box::pin(request.read(args.offset, len)))
+        }
+        Call::Write(args) => {
+            let data = Bytes::copy_from_slice(args.data.0);
+            Begun::OnceWrite {
+                data_start: data_start(&data),
+                future: start_write(request, args.head, data, held_bytes)?,
+            }
+        }
+        Call::Create(args) => {
+            let (name, how) = (args.place.name.0.into(), args.how);
+            Once(Box::pin(request.create(name, how)))
+        }
+        Call::MkDir(args) => {
+            let (name, attributes) = (args.place.name.0.into(), args.attributes);
+            Once(Box::pin(request.mkdir(name, attributes)))
+        }
+        Call::SymLink(args) => {
+            let (name, target) = (args.place.name.0.into(), args.target.0.into());
+            *held_bytes += args.target.0.len();
+            Once(Box::pin(request.symlink(name, args.attributes, target)))
+        }
+        Call::MkNod(args) => {
+            let (name, what) = (args.place.name.0.into(), args.what);
+            Once(Box::pin(request.mknod(name, what)))
+        }
+        Call::Remove(args) => Once(Box::pin(request.remove(args.name.0.into()))),
+        Call::RmDir(args) => Once(Box::pin(request.rmdir(args.name.0.into()))),
+        Call::Rename(args) => {
+            let (from, to) = (args.from.name.0.into(), args.to.name.0.into());
+            Once(Box::pin(request.rename(from, args.to.dir, to)))
+        }
+        Call::Link(args) => {
+            let name = args.link.name.0.into();
+            Once(Box::pin(request.link(args.link.dir, name)))
+        }
+        Call::ReadDir(args) => {
+            *held_bytes += args.count_bytes.min(READDIR_LEN_BYTES_MAX) as usize;
+            Repeatable(Box::pin(request.readdir(args)))
+        }
+        Call::ReadDirPlus(args) => {
+            *held_bytes += args.max_count_bytes.min(READDIR_LEN_BYTES_MAX) as usize;
+            Repeatable(Box::pin(request.readdirplus(args)))
+        }
+        Call::FsStat(_) => Repeatable(Box::pin(request.fsstat())),
+        Call::FsInfo(_) => Repeatable(Box::pin(request.fsinfo())),
+        Call::PathConf(_) => Repeatable(Box::pin(request.pathconf())),
+        Call::Commit(args) => Repeatable(Box::pin(request.commit(args.offset, args.count_bytes))),
+    })
+}
+
+/// The same for a WRITE, whose data may have been received in place.
+pub fn start_write(
+    request: Request,
+    head: v3::WriteHead,
+    data: Bytes,
+    held_bytes: &mut usize,
+) -> Result<ReplyFuture, DecodeError> {
+    if head.count_bytes as usize != data.len() {
+        return Err(DecodeError::BadValue {
+            what: "count of the payload",
+            value: head.count_bytes,
+        });
+    }
+    *held_bytes += data.len();
+    Ok(Box::pin(request.write(head, data)))
+}
+
+/// The reply of a procedure that failed before anything is known about its objects.
+pub fn refuse(xid: u32, procedure: Procedure, status: ErrorStatus) -> Reply {
+    fn with<F: Default + Encode>(xid: u32, status: ErrorStatus) -> Reply {
+        reply(xid, &Err::<(), _>(Failure::<F>::from(status)))
+    }
+    match procedure {
+        Procedure::Null => Reply::success(xid, &()),
+        Procedure::GetAttr => with::<()>(xid, status),
+        Procedure::Lookup
+        | Procedure::Access
+        | Procedure::ReadLink
+        | Procedure::Read
+        | Procedure::ReadDir
+        | Procedure::ReadDirPlus
+        | Procedure::FsStat
+        | Procedure::FsInfo
+        | Procedure::PathConf => with::<PostOpAttr>(xid, status),
+        Procedure::SetAttr
+        | Procedure::Write
+        | Procedure::Create
+        | Procedure::MkDir
+        | Procedure::SymLink
+        | Procedure::MkNod
+        | Procedure::Remove
+        | Procedure::RmDir
+        | Procedure::Commit => with::<WccData>(xid, status),
+        Procedure::Rename => with::<RenameWcc>(xid, status),
+        Procedure::Link => with::<LinkWcc>(xid, status),
+    }
+}
+
+/// A reply with results or the failure that took their place.
+pub fn reply<T: Encode, F: Encode>(xid: u32, results: &Result<T, Failure<F>>) -> Reply {
+    let reply = Reply::success(xid, results);
+    match results {
+        Ok(_) => reply,
+        Err(failure) => reply.failed(failure.status.number()),
+    }
+}
+
+/// Ends a page of a directory into which `fitted` of `count` entries fitted; with `eof` there are none after these.
+/// `None` if none fitted: a client would ask for a page without entries for ever.
+pub fn finish_page(
+    writer: DirWriter<'_, '_>,
+    fitted: usize,
+    count: usize,
+    eof: bool,
+) -> Option<()> {
+    let all = fitted == count;
+    (all || fitted > 0).then(|| writer.finish(all && eof))
+}
+
+/// What FSINFO says about every volume.
+pub fn fs_info(attributes: PostOpAttr) -> v3::FsInfoOk {
+    v3::FsInfoOk {
+        attributes,
+        read_max_bytes: TRANSFER_LEN_BYTES_MAX,
+        read_preferred_bytes: TRANSFER_LEN_BYTES_MAX,
+        read_multiple_bytes: 4096,
+        write_max_bytes: TRANSFER_LEN_BYTES_MAX,
+        write_preferred_bytes: TRANSFER_LEN_BYTES_MAX,
+        write_multiple_bytes: 4096,
+        readdir_preferred_bytes: READDIR_LEN_BYTES_PREFERRED,
+        file_len_bytes_max: FILE_LEN_BYTES_MAX,
+        time_delta: v3::NfsTime {
+            seconds: 0,
+            nanos: 1,
+        },
+        properties: v3::property::LINK
+            | v3::property::SYMLINK
+            | v3::property::HOMOGENEOUS
+            | v3::property::CAN_SET_TIME,
+    }
+}
+
+/// What PATHCONF says about every file.
+pub fn path_conf(attributes: PostOpAttr) -> v3::PathConfOk {
+    v3::PathConfOk {
+        attributes,
+        link_count_max: LINK_COUNT_MAX,
+        name_len_bytes_max: NAME_LEN_BYTES_MAX as u32,
+        no_trunc: true,
+        chown_restricted: true,
+        case_insensitive: false,
+        case_preserving: true,
+    }
+}
+
+/// A READ reply up to its data.
+struct ReadResults(ReadHead);
+
+impl Encode for ReadResults {
+    fn encode(&self, to: &mut Writer<'_>) {
+        v3::encode_read_head(to, &self.0);
+    }
+}
+
+type Name = Box<[u8]>;
+
+impl Request {
+    /// Attributes of `ino` for the reply of a procedure that failed.
+    async fn post_op(&self, ino: cairn_base::Ino) -> PostOpAttr {
+        let attr = self.fs().attr(ino).await.ok()?;
+        Some(self.attr(&attr))
+    }
+
+    async fn wcc_after(&self, ino: cairn_base::Ino) -> WccData {
+        WccData {
+            before: None,
+            after: self.post_op(ino).await,
+        }
+    }
+
+    fn wcc(&self, wcc: &Wcc) -> WccData {
+        v3_values::wcc(self.volume(), wcc)
+    }
+
+    fn log_io(&self, procedure: Procedure, error: &FsError) {
+        if let FsError::Io(reason) = error {
+            let Some(more) = self.session.service.io_errors.admitted() else {
+                return;
+            };
+            let volume = self.fs().name();
+            let ino = self.ino;
+            let procedure = procedure.name();
+            tracing::error!(%volume, %ino, procedure, more, "I/O error: {reason}");
+        }
+    }
+
+    fn status(&self, procedure: Procedure, error: &FsError) -> ErrorStatus {
+        self.log_io(procedure, error);
+        v3_values::status(error)
+    }
+
+    fn check_writable(&self) -> Result<(), ErrorStatus> {
+        if self.grant().rule.read_only {
+            return Err(ErrorStatus::RoFs);
+        }
+        Ok(())
+    }
+
+    fn success<T: Encode>(&self, results: T) -> Reply {
+        // What a failure would carry makes no difference here.
+        reply(self.xid, &Ok::<_, Failure<()>>(results))
+    }
+
+    /// The reply when a procedure with `post_op_attr` of its first object failed.
+    async fn fail_attr(&self, status: ErrorStatus) -> Reply {
+        let failure = Failure::new(status, self.post_op(self.ino).await);
+        reply(self.xid, &Err::<(), _>(failure))
+    }
+
+    /// The reply when a procedure with `wcc_data` of its first object failed.
+    async fn fail_wcc(&self, status: ErrorStatus) -> Reply {
+        let failure = Failure::new(status, self.wcc_after(self.ino).await);
+        reply(self.xid, &Err::<(), _>(failure))
+    }
+
+    /// The same because of what `fs` said.
+    async fn failed_attr(&self, procedure: Procedure, error: &FsError) -> Reply {
+        let status = self.status(procedure, error);
+        self.fail_attr(status).await
+    }
+
+    async fn failed_wcc(&self, procedure: Procedure, error: &FsError) -> Reply {
+        let status = self.status(procedure, error);
+        self.fail_wcc(status).await
+    }
+
+    async fn getattr(self) -> Reply {
+        let result = match self.fs().attr(self.ino).await {
+            Ok(attr) => Ok(self.attr(&attr)),
+            Err(error) => {
+                let status = self.status(Procedure::GetAttr, &error);
+                Err(Failure::new(status, ()))
+            }
+        };
+        reply(self.xid, &result)
+    }
+
+    async fn setattr(self, args: v3::SetAttrArgs) -> Reply {
+        let values = (|| {
+            self.check_writable()?;
+            let guard = args.guard.map(v3_values::timestamp).transpose()?;
+            Ok::<_, ErrorStatus>((v3_values::set_attr(&args.attributes)?, guard))
+        })();
+        let (set, guard): (SetAttr, Option<Timestamp>) = match values {
+            Ok(values) => values,
+            Err(status) => return self.fail_wcc(status).await,
+        };
+        match self.fs().set_attr(&self.who, self.ino, set, guard).await {
+            Ok(wcc) => self.success(self.wcc(&wcc)),
+            Err(error) => self.failed_wcc(Procedure::SetAttr, &error).await,
+        }
+    }
+
+    async fn lookup(self, name: Name) -> Reply {
+        match self.fs().lookup(&self.who, self.ino, &name).await {
+            Ok((attr, dir)) => self.success(LookupOk {
+                object: self.handle(attr.ino),
+                attributes: Some(self.attr(&attr)),
+                dir_attributes: dir.map(|dir| self.attr(&dir)),
+            }),
+            Err(error) => self.failed_attr(Procedure::Lookup, &error).await,
+        }
+    }
+
+    async fn access(self, wanted: u32) -> Reply {
+        let wanted = match self.grant().rule.read_only {
+            true => wanted & !(access::MODIFY | access::EXTEND | access::DELETE),
+            false => wanted,
+        };
+        match self.fs().access(&self.who, self.ino, wanted).await {
+            Ok((access, attr)) => self.success(v3::AccessOk {
+                attributes: Some(self.attr(&attr)),
+                access: access & wanted,
+            }),
+            Err(error) => self.failed_attr(Procedure::Access, &error).await,
+        }
+    }
+
+    async fn readlink(self) -> Reply {
+        match self.fs().read_link(&self.who, self.ino).await {
+            Ok((target, attr)) => self.success(v3::ReadLinkOk {
+                attributes: Some(self.attr(&attr)),
+                target: (&*target).into(),
+            }),
+            Err(error) => self.failed_attr(Procedure::ReadLink, &error).await,
+        }
+    }
+
+    async fn read(self, offset: u64, len: u32) -> Reply {
+        match self.fs().read(&self.who, self.ino, offset, len).await {
+            Ok(data) => {
+                let head = ReadHead {
+                    attributes: Some(self.attr(&data.attr)),
+                    count_bytes: data.count_bytes,
+                    eof: data.eof,
+                };
+                let len_bytes = data.count_bytes as usize;
+                // The header says how long the record is: data of another length would make the
+                // rest of the stream unreadable.
+                assert_eq!(data.parts.iter().map(Bytes::len).sum::<usize>(), len_bytes);
+                let session = &self.session;
+                session.service.metrics.read(session.peer.thread, len_bytes);
+                Reply::with_data(self.xid, &ReadResults(head), data.parts, len_bytes)
+            }
+            Err(error) => self.failed_attr(Procedure::Read, &error).await,
+        }
+    }
+
+    async fn write(self, head: v3::WriteHead, data: Bytes) -> Reply {
+        if let Err(status) = self.check_writable() {
+            return self.fail_wcc(status).await;
+        }
+        let stability = match head.stable {
+            StableHow::Unstable => Stability::Unstable,
+            StableHow::DataSync | StableHow::FileSync => Stability::Stable,
+        };
+        let len_bytes = data.len();
+        // Taken before the write: if memory is lost in between, the client sees the old verifier
+        // here and the new one with COMMIT, and sends the data again.
+        let verifier = self.fs().write_verifier();
+        let written = self
+            .fs()
+            .write(&self.who, self.ino, head.offset, data, stability);
+        match written.await {
+            Ok(written) => {
+                let session = &self.session;
+                session
+                    .service
+                    .metrics
+                    .written(session.peer.thread, len_bytes);
+                self.success(WriteOk {
+                    wcc: self.wcc(&written.wcc),
+                    count_bytes: written.count_bytes,
+                    committed: match written.stable {
+                        true => StableHow::FileSync,
+                        false => StableHow::Unstable,
+                    },
+                    verifier,
+                })
+            }
+            Err(error) => self.failed_wcc(Procedure::Write, &error).await,
+        }
+    }
+
+    async fn commit(self, offset: u64, count_bytes: u32) -> Reply {
+        let committed = self.fs().commit(&self.who, self.ino, offset, count_bytes);
+        match committed.await {
+            Ok(wcc) => self.success(CommitOk {
+                wcc: self.wcc(&wcc),
+                // Taken after the commit, for the reason given in `write`.
+                verifier: self.fs().write_verifier(),
+            }),
+            Err(error) => self.failed_wcc(Procedure::Commit, &error).await,
+        }
+    }
+
+    /// The reply of a procedure that makes something in the directory.
+    async fn made(&self, procedure: Procedure, made: Result<Made, FsError>) -> Reply {
+        match made {
+            Ok(made) => self.success(MakeOk {
+                object: Some(self.handle(made.attr.ino)),
+                attributes: Some(self.attr(&made.attr)),
+                dir_wcc: self.wcc(&made.dir),
+            }),
+            Err(error) => self.failed_wcc(procedure, &error).await,
+        }
+    }
+
+    /// Attributes for something new, if anything may be made here.
+    fn attributes_to_set(&self, set: &v3::SetAttributes) -> Result<SetAttr, ErrorStatus> {
+        self.check_writable()?;
+        v3_values::set_attr(set)
+    }
+
+    async fn create(self, name: Name, how: v3::CreateHow) -> Reply {
+        let mode = self
+            .check_writable()
+            .and_then(|()| v3_values::create_mode(&how));
+        let mode = match mode {
+            Ok(mode) => mode,
+            Err(status) => return self.fail_wcc(status).await,
+        };
+        let made = self.fs().create(&self.who, self.ino, &name, mode).await;
+        self.made(Procedure::Create, made).await
+    }
+
+    async fn mkdir(self, name: Name, attributes: v3::SetAttributes) -> Reply {
+        let set = match self.attributes_to_set(&attributes) {
+            Ok(set) => set,
+            Err(status) => return self.fail_wcc(status).await,
+        };
+        let made = self.fs().make_dir(&self.who, self.ino, &name, set).await;
+        self.made(Procedure::MkDir, made).await
+    }
+
+    async fn symlink(self, name: Name, attributes: v3::SetAttributes, target: Name) -> Reply {
+        let set = match self.attributes_to_set(&attributes) {
+            Ok(set) => set,
+            Err(status) => return self.fail_wcc(status).await,
+        };
+        let made = self
+            .fs()
+            .make_symlink(&self.who, self.ino, &name, &target, set)
+            .await;
+        self.made(Procedure::SymLink, made).await
+    }
+
+    async fn mknod(self, name: Name, what: v3::MkNodWhat) -> Reply {
+        let values = (|| {
+            let (node, attributes) = match &what {
+                v3::MkNodWhat::CharDevice { attributes, device } => (
+                    NodeKind::CharDevice {
+                        major: device.major,
+                        minor: device.minor,
+                    },
+                    attributes,
+                ),
+                v3::MkNodWhat::BlockDevice { attributes, device } => (
+                    NodeKind::BlockDevice {
+                        major: device.major,
+                        minor: device.minor,
+                    },
+                    attributes,
+                ),
+                v3::MkNodWhat::Socket(attributes) => (NodeKind::Socket, attributes),
+                v3::MkNodWhat::Fifo(attributes) => (NodeKind::Fifo, attributes),
+                v3::MkNodWhat::Regular | v3::MkNodWhat::Directory | v3::MkNodWhat::Symlink => {
+                    return Err(ErrorStatus::BadType);
+                }
+            };
+            Ok((node, self.attributes_to_set(attributes)?))
+        })();
+        let (node, set) = match values {
+            Ok(values) => values,
+            Err(status) => return self.fail_wcc(status).await,
+        };
+        let made = self
+            .fs()
+            .make_node(&self.who, self.ino, &name, node, set)
+            .await;
+        self.made(Procedure::MkNod, made).await
+    }
+
+    async fn removed(&self, procedure: Procedure, removed: Result<Wcc, FsError>) -> Reply {
+        match removed {
+            Ok(wcc) => self.success(self.wcc(&wcc)),
+            Err(error) => self.failed_wcc(procedure, &error).await,
+        }
+    }
+
+    async fn remove(self, name: Name) -> Reply {
+        if let Err(status) = self.check_writable() {
+            return self.fail_wcc(status).await;
+        }
+        let removed = self.fs().remove(&self.who, self.ino, &name).await;
+        self.removed(Procedure::Remove, removed).await
+    }
+
+    async fn rmdir(self, name: Name) -> Reply {
+        if let Err(status) = self.check_writable() {
+            return self.fail_wcc(status).await;
+        }
+        let removed = self.fs().remove_dir(&self.who, self.ino, &name).await;
+        self.removed(Procedure::RmDir, removed).await
+    }
+
+    async fn rename(self, from_name: Name, to_dir: FileHandle, to_name: Name) -> Reply {
+        let to_dir = self.check_writable().and_then(|()| self.second(&to_dir));
+        let (status, to_dir) = match to_dir {
+            Ok(to_dir) => {
+                let renamed = self
+                    .fs()
+                    .rename(&self.who, self.ino, &from_name, to_dir, &to_name);
+                match renamed.await {
+                    Ok((from, to)) => {
+                        let results = RenameWcc {
+                            from_dir: self.wcc(&from),
+                            to_dir: self.wcc(&to),
+                        };
+                        return self.success(results);
+                    }
+                    Err(error) => (self.status(Procedure::Rename, &error), Some(to_dir)),
+                }
+            }
+            Err(status) => (status, None),
+        };
+        let body = RenameWcc {
+            from_dir: self.wcc_after(self.ino).await,
+            to_dir: match to_dir {
+                Some(to_dir) => self.wcc_after(to_dir).await,
+                None => WccData::default(),
+            },
+        };
+        reply(self.xid, &Err::<(), _>(Failure::new(status, body)))
+    }
+
+    async fn link(self, dir: FileHandle, name: Name) -> Reply {
+        let dir = self.check_writable().and_then(|()| self.second(&dir));
+        let (status, dir) = match dir {
+            Ok(dir) => match self.fs().link(&self.who, self.ino, dir, &name).await {
+                Ok((attr, wcc)) => {
+                    let results = LinkWcc {
+                        attributes: Some(self.attr(&attr)),
+                        dir_wcc: self.wcc(&wcc),
+                    };
+                    return self.success(results);
+                }
+                Err(error) => (self.status(Procedure::Link, &error), Some(dir)),
+            },
+            Err(status) => (status, None),
+        };
+        let body = LinkWcc {
+            attributes: self.post_op(self.ino).await,
+            dir_wcc: match dir {
+                Some(dir) => self.wcc_after(dir).await,
+                None => WccData::default(),
+            },
+        };
+        reply(self.xid, &Err::<(), _>(Failure::new(status, body)))
+    }
+
+    async fn listed(&self, listing: Option<Reply>) -> Reply {
+        match listing {
+            Some(reply) => reply,
+            None => self.fail_attr(ErrorStatus::TooSmall).await,
+        }
+    }
+
+    async fn readdir(self, args: v3::ReadDirArgs) -> Reply {
+        let count_bytes = args.count_bytes.min(READDIR_LEN_BYTES_MAX);
+        let limit = count_bytes as usize / v3::readdir::entry_len(NAME_LEN_BYTES_USUAL) + 1;
+        let page = self
+            .fs()
+            .read_dir(&self.who, self.ino, args.cookie, limit, false);
+        let page = match page.await {
+            Ok(page) => page,
+            Err(error) => return self.failed_attr(Procedure::ReadDir, &error).await,
+        };
+        let attributes = Some(self.attr(&page.dir));
+        let listed = Reply::listing(self.xid, |to| {
+            let mut writer = DirWriter::readdir(to, &attributes, COOKIE_VERIFIER, count_bytes)?;
+            let fitted = page.entries.iter().take_while(|entry| {
+                writer.push(&v3::Entry {
+                    fileid: entry.ino.0,
+                    name: (&*entry.name).into(),
+                    cookie: entry.cookie,
+                })
+            });
+            let fitted = fitted.count();
+            finish_page(writer, fitted, page.entries.len(), page.eof)
+        });
+        self.listed(listed).await
+    }
+
+    async fn readdirplus(self, args: v3::ReadDirPlusArgs) -> Reply {
+        let count_bytes = args.max_count_bytes.min(READDIR_LEN_BYTES_MAX);
+        let entry_len = 4
+            + v3::readdir::dir_info_len(NAME_LEN_BYTES_USUAL)
+            + 4
+            + v3::FILE_ATTR_LEN_BYTES
+            + 8
+            + HANDLE_LEN_BYTES;
+        let dir_limit =
+            args.dir_count_bytes as usize / v3::readdir::dir_info_len(NAME_LEN_BYTES_USUAL);
+        let limit = (count_bytes as usize / entry_len).min(dir_limit) + 1;
+        let page = self
+            .fs()
+            .read_dir(&self.who, self.ino, args.cookie, limit, true);
+        let page = match page.await {
+            Ok(page) => page,
+            Err(error) => return self.failed_attr(Procedure::ReadDirPlus, &error).await,
+        };
+        let attributes = Some(self.attr(&page.dir));
+        let listed = Reply::listing(self.xid, |to| {
+            let mut writer = DirWriter::readdirplus(
+                to,
+                &attributes,
+                COOKIE_VERIFIER,
+                args.dir_count_bytes,
+                count_bytes,
+            )?;
+            let fitted = page.entries.iter().take_while(|entry| {
+                writer.push_plus(&v3::EntryPlus {
+                    fileid: entry.ino.0,
+                    name: (&*entry.name).into(),
+                    cookie: entry.cookie,
+                    attributes: entry.attr.as_ref().map(|attr| self.attr(attr)),
+                    // A user who may not search here gets neither.
+                    handle: entry.attr.as_ref().map(|_| self.handle(entry.ino)),
+                })
+            });
+            let fitted = fitted.count();
+            finish_page(writer, fitted, page.entries.len(), page.eof)
+        });
+        self.listed(listed).await
+    }
+
+    async fn fsstat(self) -> Reply {
+        let space = match self.fs().space().await {
+            Ok(space) => space,
+            Err(error) => return self.failed_attr(Procedure::FsStat, &error).await,
+        };
+        match self.fs().attr(self.ino).await {
+            Ok(attr) => self.success(v3::FsStatOk {
+                attributes: Some(self.attr(&attr)),
+                total_bytes: space.total_bytes,
+                free_bytes: space.free_bytes,
+                available_bytes: space.free_bytes,
+                total_files: space.total_inodes,
+                free_files: space.free_inodes,
+                available_files: space.free_inodes,
+                invariant_seconds: 0,
+            }),
+            Err(error) => self.failed_attr(Procedure::FsStat, &error).await,
+        }
+    }
+
+    async fn fsinfo(self) -> Reply {
+        match self.fs().attr(self.ino).await {
+            Ok(attr) => self.success(fs_info(Some(self.attr(&attr)))),
+            Err(error) => self.failed_attr(Procedure::FsInfo, &error).await,
+        }
+    }
+
+    async fn pathconf(self) -> Reply {
+        match self.fs().attr(self.ino).await {
+            Ok(attr) => self.success(path_conf(Some(self.attr(&attr)))),
+            Err(error) => self.failed_attr(Procedure::PathConf, &error).await,
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! One client with what it may use, and one call of it on an inode.
+//!
+//! Owns: the way from a file handle to a volume and a right.
+//! Must not know: sockets, arguments of procedures.
+
+use std::sync::Arc;
+
+use cairn_base::{Ino, VolumeId};
+use cairn_codec_nfs::v3;
+use cairn_exports::{Grant, Object, PeerView, Target};
+use cairn_fs::{Attr, Credentials, Fs};
+use cairn_rpc_server::Peer;
+
+use crate::service::Service;
+use crate::v3_values;
+
+/// One client over one connection, with what it may use. Replaced when the exports change.
+pub struct Session {
+    pub service: Arc<Service>,
+    pub peer: Arc<Peer>,
+    pub view: PeerView,
+}
+
+impl Session {
+    pub fn new(service: &Arc<Service>, peer: &Arc<Peer>) -> Self {
+        let (ip, port) = (peer.address.ip(), peer.address.port());
+        Self {
+            view: service.exports.current().view(ip, port),
+            service: Arc::clone(service),
+            peer: Arc::clone(peer),
+        }
+    }
+
+    /// The same client under the exports that are in force now, if they have changed.
+    pub fn renewed(&self) -> Option<Self> {
+        match self.service.exports.is_current(&self.view) {
+            true => None,
+            false => Some(Self::new(&self.service, &self.peer)),
+        }
+    }
+
+    pub fn seal(&self, target: Target) -> v3::FileHandle {
+        v3::FileHandle::new(self.service.settings.handle_key.seal(target).as_bytes())
+            .expect("a handle of ours is shorter than the protocol's limit")
+    }
+
+    /// Checks a handle, and finds what it names if this client may use it.
+    pub fn resolve(&self, handle: &v3::FileHandle) -> Result<Object, v3::ErrorStatus> {
+        let target = self.service.settings.handle_key.open(handle.as_bytes());
+        self.find(target.map_err(|_| v3::ErrorStatus::BadHandle)?)
+    }
+
+    /// What a handle that was checked names, if this client may use it.
+    pub fn find(&self, target: Target) -> Result<Object, v3::ErrorStatus> {
+        self.view.find(target).map_err(v3_values::refusal)
+    }
+}
+
+/// One NFS call on an inode of a volume, by somebody who may use that volume.
+pub struct Request {
+    pub session: Arc<Session>,
+    pub xid: u32,
+    /// Its place in [`PeerView::grants`].
+    pub grant: usize,
+    /// What the call's first handle names.
+    pub ino: Ino,
+    pub who: Arc<Credentials>,
+}
+
+impl Request {
+    pub fn grant(&self) -> &Grant {
+        &self.session.view.grants()[self.grant]
+    }
+
+    pub fn fs(&self) -> &Fs {
+        &self.grant().fs
+    }
+
+    pub fn volume(&self) -> VolumeId {
+        self.grant().volume
+    }
+
+    pub fn handle(&self, ino: Ino) -> v3::FileHandle {
+        self.session.seal(Target::Inode {
+            volume: self.volume(),
+            ino,
+        })
+    }
+
+    pub fn attr(&self, attr: &Attr) -> v3::FileAttr {
+        v3_values::attr(self.volume(), attr)
+    }
+
+    /// The inode that a second handle of the call names. It must be on the same volume.
+    pub fn second(&self, handle: &v3::FileHandle) -> Result<Ino, v3::ErrorStatus> {
+        match self.session.resolve(handle)? {
+            Object::Inode { grant, ino } if grant == self.grant => Ok(ino),
+            Object::Inode { .. } => Err(v3::ErrorStatus::XDev),
+            Object::PseudoRoot => Err(v3::ErrorStatus::RoFs),
+        }
+    }
+}

@@ -1,0 +1,564 @@
+//! One connection: bytes in, calls begun, replies out, all in one task.
+//!
+//! Owns: the socket, the calls that wait for their program, the replies not sent yet, and the limits
+//! of what is held for them and for what comes in.
+//! Must not know: what calls mean, how records are found in what comes in (`intake`).
+//!
+//! Each round reads once, begins every whole call that has come, polls each once in place
+//! and puts the replies of those that are done into one batch, sent by one `writev`. Only calls that must wait
+//! go into a set of futures, which this task drives too.
+
+use std::future::{Future, poll_fn};
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use cairn_codec_rpc::{CallHeader, DecodeError};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::futures::OwnedNotified;
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+
+use crate::busy_poll::BusyPoll;
+use crate::connection_metrics::Events;
+use crate::dispatch::{Dispatched, Dispatcher, LargeCall, Measured};
+use crate::intake::{Gate, Intake, Space, Step, Verdict};
+use crate::program::{Answered, ReplyFuture, Started};
+use crate::reply::{Outbox, Reply, SLICE_COUNT_MAX};
+use crate::server::Shared;
+
+/// After so many rounds other connections of the thread get their turn.
+const ROUND_COUNT_MAX: usize = 16;
+/// In each timeout a record that has begun must become whole or bring so many bytes, and a client must take so many
+/// bytes of the replies that wait for it. A byte now and then is no progress.
+const PROGRESS_LEN_BYTES_MIN: u64 = 32 << 10;
+/// Most bytes held for a stranger. Its replies are small, and those that it leaves unread must not keep others
+/// waiting for memory.
+const STRANGER_HELD_BYTES_MAX: usize = 64 << 10;
+/// A stalled connection is noticed after this many looks at it, within the timeout.
+const STALL_LOOK_COUNT: u32 = 4;
+
+/// Why a connection was closed by us.
+#[derive(Debug, thiserror::Error)]
+enum Broken {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Protocol(#[from] DecodeError),
+}
+
+/// Serves a connection until the client closes it, breaks the protocol or stalls, or until `stop`
+/// says so: then running calls are finished and answered.
+///
+/// When the connection is gone, the changes that it began go on, and this future with them.
+pub async fn serve(
+    stream: TcpStream,
+    shared: Arc<Shared>,
+    dispatcher: Dispatcher,
+    busy_poll: Arc<BusyPoll>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let peer = dispatcher.peer.address;
+    let calls = Calls::new(Arc::clone(&shared), dispatcher);
+    let mut connection = Connection::new(stream, calls, busy_poll);
+    let mut look = tokio::time::interval(shared.settings.stall_timeout / STALL_LOOK_COUNT);
+    // After this process was paused, several looks in a row would find that nothing moved.
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    look.reset();
+    let end = loop {
+        tokio::select! {
+            biased;
+            end = poll_fn(|cx| {
+                let end = connection.poll(cx);
+                connection.settle();
+                end
+            }) => break end,
+            _ = look.tick() => {
+                if connection.is_stalled() {
+                    Events::count(&shared.metrics.events.connections_stalled);
+                    if let Some(more) = shared.stalled_logged.admitted() {
+                        tracing::warn!(%peer, more, "connection closed: nothing moved for too long");
+                    }
+                    break Ok(());
+                }
+            }
+            // An error means that the server is gone, which is a reason to stop too.
+            _ = stop.changed(), if !connection.stopping => connection.stopping = true,
+        }
+    };
+    match end {
+        Ok(()) => {}
+        Err(Broken::Io(error)) => tracing::debug!(%peer, "connection lost: {error}"),
+        Err(Broken::Protocol(error)) => {
+            Events::count(&shared.metrics.events.connections_broken);
+            if let Some(more) = shared.broken_logged.admitted() {
+                tracing::warn!(%peer, more, "connection closed: {error}");
+            }
+        }
+    }
+    connection.close().await;
+}
+
+/// What came of looking at the input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Taken {
+    /// More bytes are needed.
+    Starved,
+    /// A limit is reached: nothing is read until something was answered.
+    Blocked,
+}
+
+/// A call that waits.
+struct Running {
+    future: ReplyFuture,
+    is_change: bool,
+    measured: Option<Measured>,
+    begun: Instant,
+    held_bytes: usize,
+}
+
+struct Done {
+    reply: Reply,
+    measured: Option<Measured>,
+    begun: Instant,
+    held_bytes: usize,
+}
+
+impl Future for Running {
+    type Output = Done;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Done> {
+        let reply = ready!(self.future.as_mut().poll(cx));
+        Poll::Ready(Done {
+            reply,
+            measured: self.measured,
+            begun: self.begun,
+            held_bytes: self.held_bytes,
+        })
+    }
+}
+
+/// This connection's part of the bytes held by all; given back when dropped.
+struct HeldBytes {
+    shared: Arc<Shared>,
+    held_bytes: usize,
+}
+
+impl HeldBytes {
+    fn set(&mut self, held_bytes: usize) {
+        let total = &self.shared.held_bytes;
+        if held_bytes > self.held_bytes {
+            total.fetch_add(held_bytes - self.held_bytes, Ordering::Relaxed);
+        } else if held_bytes < self.held_bytes {
+            let given_back = self.held_bytes - held_bytes;
+            let before = total.fetch_sub(given_back, Ordering::AcqRel);
+            let limit = self.shared.settings.held_bytes_max;
+            if before >= limit && before - given_back < limit {
+                self.shared.freed.notify_waiters();
+            }
+        }
+        self.held_bytes = held_bytes;
+    }
+}
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+/// The calls of a connection that were begun, and their replies up to the socket.
+struct Calls {
+    shared: Arc<Shared>,
+    dispatcher: Dispatcher,
+    rights: Rights,
+    /// Calls begun since the busy poll was told.
+    begun_count: u64,
+    /// Calls that came whole; it only grows.
+    whole_count: u64,
+    running: FuturesUnordered<Running>,
+    running_bytes: usize,
+    outbox: Outbox,
+}
+
+/// Whether the client may use anything here, as of one version of the rights.
+struct Rights {
+    version: u64,
+    is_let_in: bool,
+}
+
+impl Rights {
+    fn of(dispatcher: &Dispatcher) -> Self {
+        // The version comes first: if it changes in between, the next look renews the rights.
+        let version = dispatcher.table().rights_version();
+        Self {
+            version,
+            is_let_in: dispatcher.table().lets_in(dispatcher.peer.address),
+        }
+    }
+}
+
+struct Connection {
+    stream: TcpStream,
+    intake: Intake<Reply, LargeCall>,
+    calls: Calls,
+    busy_poll: Arc<BusyPoll>,
+    /// Calls that wait, as the busy poll was told.
+    settled_running: usize,
+    held: HeldBytes,
+    /// The client sends no more.
+    ended: bool,
+    stopping: bool,
+    /// Bytes that came and went: each only grows.
+    read_bytes: u64,
+    sent_bytes: u64,
+    /// There was a moment with nothing to send.
+    sent_all: bool,
+    /// The counts of calls, and of bytes that came and went, when the client last did what it should.
+    seen: (u64, u64, u64),
+    looks_without_progress: u32,
+    blocked: bool,
+    /// Waits until all clients together hold less than they may.
+    freed: Option<Pin<Box<OwnedNotified>>>,
+}
+
+impl Gate for Calls {
+    type Answer = Reply;
+    type Large = LargeCall;
+
+    fn is_let_in(&self) -> bool {
+        self.rights.is_let_in
+    }
+
+    fn begin_large(
+        &mut self,
+        call: &CallHeader<'_>,
+        args: &[u8],
+        args_len_bytes: usize,
+    ) -> Verdict<Reply, LargeCall> {
+        self.dispatcher.begin_large(call, args, args_len_bytes)
+    }
+
+    fn garbage(&self, xid: u32) -> Reply {
+        self.dispatcher.peer.garbage(xid)
+    }
+}
+
+impl Connection {
+    fn new(stream: TcpStream, calls: Calls, busy_poll: Arc<BusyPoll>) -> Self {
+        let held = HeldBytes {
+            shared: Arc::clone(&calls.shared),
+            held_bytes: 0,
+        };
+        Self {
+            stream,
+            intake: Intake::default(),
+            calls,
+            busy_poll,
+            settled_running: 0,
+            held,
+            ended: false,
+            stopping: false,
+            read_bytes: 0,
+            sent_bytes: 0,
+            sent_all: false,
+            seen: (0, 0, 0),
+            looks_without_progress: 0,
+            blocked: false,
+            freed: None,
+        }
+    }
+
+    /// Does what can be done now. Ready when the connection is over.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        self.calls.renew();
+        for _ in 0..ROUND_COUNT_MAX {
+            self.calls.collect(cx);
+            let taken = match self.stopping {
+                true => Taken::Starved,
+                false => self.take_input(cx)?,
+            };
+            let flushed = self.flush(cx)?;
+            self.account();
+            self.blocked = taken == Taken::Blocked;
+            if self.blocked {
+                if self.may_begin() {
+                    continue;
+                }
+                // Something runs or is unsent here, and both will wake us. `freed` tells what others gave back.
+                let freed = Arc::clone(&self.calls.shared.freed);
+                let waiting = self
+                    .freed
+                    .get_or_insert_with(|| Box::pin(freed.notified_owned()));
+                if waiting.as_mut().poll(cx).is_ready() {
+                    self.freed = None;
+                    continue;
+                }
+                // It may have been told just before.
+                if self.may_begin() {
+                    continue;
+                }
+                return Poll::Pending;
+            }
+            self.freed = None;
+            if self.stopping || self.ended {
+                return match self.calls.running.is_empty() && flushed.is_ready() {
+                    true => Poll::Ready(Ok(())),
+                    false => Poll::Pending,
+                };
+            }
+            let read_bytes = ready!(self.fill(cx))?;
+            self.read_bytes += read_bytes as u64;
+            self.ended = read_bytes == 0;
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Tells the thread's busy poll what was done.
+    fn settle(&mut self) {
+        let running = self.calls.running.len();
+        let begun_count = std::mem::take(&mut self.calls.begun_count);
+        self.busy_poll
+            .settled(begun_count, self.settled_running, running);
+        self.settled_running = running;
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.calls.held_bytes() + self.intake.held_bytes()
+    }
+
+    fn account(&mut self) {
+        self.held.set(self.held_bytes());
+    }
+
+    /// Whether the limits let another call in. One is always let in, so nothing waits for ever.
+    fn may_begin(&self) -> bool {
+        let shared = &self.calls.shared;
+        let settings = &shared.settings;
+        let held_bytes = self.held_bytes();
+        let running_count = self.calls.running.len();
+        if held_bytes == 0 && running_count == 0 {
+            return true;
+        }
+        running_count < settings.in_flight_count_max
+            && held_bytes < self.held_bytes_max()
+            && shared.held_bytes.load(Ordering::Relaxed) < settings.held_bytes_max
+    }
+
+    /// Most bytes held for this client.
+    fn held_bytes_max(&self) -> usize {
+        let held_bytes_max = self.calls.shared.settings.held_bytes_per_connection_max;
+        match self.calls.rights.is_let_in {
+            true => held_bytes_max,
+            false => held_bytes_max.min(STRANGER_HELD_BYTES_MAX),
+        }
+    }
+
+    /// Begins every call that is there.
+    fn take_input(&mut self, cx: &mut Context<'_>) -> Result<Taken, Broken> {
+        loop {
+            if self.intake.is_at_record() && !self.may_begin() {
+                return Ok(Taken::Blocked);
+            }
+            match self.intake.next(&mut self.calls)? {
+                Step::Starved => return Ok(Taken::Starved),
+                Step::Call(record) => {
+                    let begun = Instant::now();
+                    let call = self.calls.dispatcher.begin(&record)?;
+                    self.calls.go_on(call, begun, cx);
+                }
+                Step::Large {
+                    call,
+                    payload,
+                    tail,
+                } => {
+                    let begun = Instant::now();
+                    let call = call.begin(payload, tail);
+                    self.calls.go_on(call, begun, cx);
+                }
+                Step::Skipped(reply) => {
+                    self.calls.whole_count += 1;
+                    self.calls.outbox.push(reply);
+                }
+            }
+        }
+    }
+
+    /// Sends what is in the outbox; ready when it is empty.
+    fn flush(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, Broken> {
+        while !self.calls.outbox.is_empty() {
+            match self.stream.poll_write_ready(cx) {
+                Poll::Ready(ready) => ready?,
+                Poll::Pending => {
+                    self.calls.outbox.detach();
+                    return Ok(Poll::Pending);
+                }
+            }
+            let mut slices = [IoSlice::new(&[]); SLICE_COUNT_MAX];
+            let count = self.calls.outbox.slices(&mut slices);
+            match self.stream.try_write_vectored(&slices[..count]) {
+                Ok(sent_bytes) => {
+                    self.calls.outbox.advance(sent_bytes);
+                    self.sent_bytes += sent_bytes as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.sent_all = true;
+        Ok(Poll::Ready(()))
+    }
+
+    /// Reads once, where the intake wants it.
+    fn fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let stream = Pin::new(&mut self.stream);
+        match self.intake.space() {
+            Space::Payload(payload) => {
+                let mut to = ReadBuf::uninit(payload.spare());
+                ready!(stream.poll_read(cx, &mut to))?;
+                let read_bytes = to.filled().len();
+                // SAFETY: `ReadBuf` counts as filled what was written to the front of the spare part.
+                unsafe { payload.advance(read_bytes) };
+                Poll::Ready(Ok(read_bytes))
+            }
+            Space::Input(free) => {
+                let mut to = ReadBuf::new(free);
+                ready!(stream.poll_read(cx, &mut to))?;
+                let read_bytes = to.filled().len();
+                self.intake.received(read_bytes);
+                Poll::Ready(Ok(read_bytes))
+            }
+        }
+    }
+
+    /// Whether for a whole timeout the client left half a record or its replies where they are, or is a stranger
+    /// that asked nothing. Ask this [`STALL_LOOK_COUNT`] times in each timeout.
+    fn is_stalled(&mut self) -> bool {
+        let (calls, read_bytes, sent_bytes) = self.seen;
+        let no_call = self.calls.whole_count == calls;
+        // While a limit keeps us from reading, half a record is not the client's fault.
+        let record_stalls = self.intake.is_in_record()
+            && !self.blocked
+            && no_call
+            && self.read_bytes - read_bytes < PROGRESS_LEN_BYTES_MIN;
+        let replies_stall = !self.calls.outbox.is_empty()
+            && !self.sent_all
+            && self.sent_bytes - sent_bytes < PROGRESS_LEN_BYTES_MIN;
+        let idle_stranger = no_call && !self.calls.rights.is_let_in;
+        if !(record_stalls || replies_stall || idle_stranger) {
+            self.seen = (self.calls.whole_count, self.read_bytes, self.sent_bytes);
+            self.sent_all = false;
+            self.looks_without_progress = 0;
+            return false;
+        }
+        self.looks_without_progress += 1;
+        self.looks_without_progress >= STALL_LOOK_COUNT
+    }
+
+    /// Ends the connection; the future is ready when what it began has ended. Changes go on with nobody
+    /// to answer, so that the reply is there when the client asks again. Other calls are dropped, because the
+    /// client has to ask again anyway.
+    fn close(self) -> impl Future<Output = ()> {
+        self.busy_poll.settled(0, self.settled_running, 0);
+        let mut held = self.held;
+        let running = self.calls.running.into_iter();
+        let mut changes: FuturesUnordered<_> = running.filter(|call| call.is_change).collect();
+        held.set(changes.iter().map(|call| call.held_bytes).sum());
+        async move {
+            while let Some(done) = changes.next().await {
+                held.set(held.held_bytes - done.held_bytes);
+            }
+        }
+    }
+}
+
+impl Calls {
+    fn new(shared: Arc<Shared>, dispatcher: Dispatcher) -> Self {
+        Self {
+            shared,
+            rights: Rights::of(&dispatcher),
+            dispatcher,
+            begun_count: 0,
+            whole_count: 0,
+            running: FuturesUnordered::new(),
+            running_bytes: 0,
+            outbox: Outbox::default(),
+        }
+    }
+
+    /// Looks again whether the client may use anything, if that may have changed.
+    fn renew(&mut self) {
+        if self.rights.version != self.dispatcher.table().rights_version() {
+            self.rights = Rights::of(&self.dispatcher);
+        }
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.running_bytes + self.outbox.len_bytes()
+    }
+
+    /// Polls a call that has begun once, and keeps it if it must wait.
+    fn go_on(&mut self, call: Dispatched, begun: Instant, cx: &mut Context<'_>) {
+        self.begun_count += 1;
+        self.whole_count += 1;
+        let done = |reply| Done {
+            reply,
+            measured: call.measured,
+            begun,
+            held_bytes: call.held_bytes,
+        };
+        let (mut future, is_change) = match call.started {
+            Started::Ready(reply) => return self.finish(done(reply)),
+            Started::Running(future) => (future, false),
+            Started::Changing(future) => (future, true),
+        };
+        match future.as_mut().poll(cx) {
+            Poll::Ready(reply) => self.finish(done(reply)),
+            Poll::Pending => {
+                self.running_bytes += call.held_bytes;
+                self.running.push(Running {
+                    future,
+                    is_change,
+                    measured: call.measured,
+                    begun,
+                    held_bytes: call.held_bytes,
+                });
+            }
+        }
+    }
+
+    /// Puts the replies of calls that are done into the outbox.
+    fn collect(&mut self, cx: &mut Context<'_>) {
+        while let Poll::Ready(Some(done)) = self.running.poll_next_unpin(cx) {
+            self.running_bytes -= done.held_bytes;
+            self.finish(done);
+        }
+    }
+
+    fn finish(&mut self, done: Done) {
+        if let Some(Measured { program, procedure }) = done.measured {
+            let program = self.dispatcher.table().program(program);
+            let elapsed = done.begun.elapsed();
+            let peer = &self.dispatcher.peer;
+            program.answered(&Answered {
+                peer,
+                procedure,
+                elapsed,
+                failure: done.reply.failure,
+            });
+            if elapsed >= self.shared.settings.slow_request {
+                let (peer, elapsed_ms) = (peer.address, elapsed.as_millis() as u64);
+                let name = program.procedure_name(procedure);
+                tracing::debug!(%peer, elapsed_ms, "slow request: {name}");
+            }
+        }
+        self.outbox.push(done.reply);
+    }
+}

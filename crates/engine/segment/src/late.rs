@@ -1,0 +1,167 @@
+//! Operations that a disk does not finish in time.
+//!
+//! Owns: how long is waited for one, and which disks still have such an operation before them.
+//! Must not know: what the operations are, what is done instead.
+//!
+//! An operation is left alone, not cancelled: its end tells that the disk answers again. Until then nothing new is
+//! put on that disk where others are enough, so that the memory of what is left alone is that of the appends that
+//! were under way together at most. What is written late does no harm: stripes are never given to another
+//! append, a file with a write under way is never another shard's, and a shard with an unfinished write has no
+//! footer, so that what it holds is compared with the others before it counts.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::Poll;
+
+use cairn_base::DiskId;
+use cairn_base::env::BoxFuture;
+use futures_util::StreamExt;
+use futures_util::future::poll_fn;
+use futures_util::stream::FuturesUnordered;
+use parking_lot::Mutex;
+
+use crate::store::SegmentStore;
+
+/// A disk that answers other writes meanwhile is busy, and waited for so many times as long.
+const BUSY_PERIODS_MAX: u32 = 10;
+
+/// Disks with operations that nobody waits for any more, and how many.
+#[derive(Default)]
+pub(crate) struct LateDisks {
+    counts: Mutex<BTreeMap<DiskId, usize>>,
+}
+
+impl LateDisks {
+    pub fn all(&self) -> Vec<DiskId> {
+        self.counts.lock().keys().copied().collect()
+    }
+
+    fn begin(&self, disk: DiskId) {
+        *self.counts.lock().entry(disk).or_default() += 1;
+    }
+
+    fn end(&self, disk: DiskId) {
+        let mut counts = self.counts.lock();
+        if let Some(count) = counts.get_mut(&disk) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&disk);
+            }
+        }
+    }
+}
+
+/// An operation of one disk.
+pub(crate) struct DiskOp<T> {
+    pub disk: DiskId,
+    pub run: BoxFuture<T>,
+}
+
+/// What is still under way.
+struct Waited<T> {
+    ops: FuturesUnordered<BoxFuture<(usize, T)>>,
+    /// By index; with how many writes the disk had answered when it was looked at last.
+    disks: BTreeMap<usize, (DiskId, u64)>,
+    periods: u32,
+}
+
+impl SegmentStore {
+    /// As [`Self::run_on_disks`], for what nobody needs the end of: a disk that is late does it later, or never.
+    pub(crate) async fn run_or_leave<T: Send + 'static>(
+        self: &Arc<Self>,
+        ops: Vec<DiskOp<T>>,
+        late_max: usize,
+    ) -> Vec<Option<T>> {
+        let nothing = |_, _| Box::pin(std::future::ready(())) as BoxFuture<()>;
+        self.run_on_disks(ops, late_max, |_| true, nothing).await
+    }
+
+    /// Runs operations of distinct disks and returns their results in order. Those that take longer than the deadline
+    /// are left alone, and `None` stands for their result, if they are at most `late_max`, all others are done, and
+    /// `can_do_without` their disks. What comes of them later goes to `clean_up`.
+    pub(crate) async fn run_on_disks<T: Send + 'static>(
+        self: &Arc<Self>,
+        ops: Vec<DiskOp<T>>,
+        late_max: usize,
+        can_do_without: impl Fn(&[DiskId]) -> bool,
+        clean_up: impl Fn(usize, T) -> BoxFuture<()> + Send + 'static,
+    ) -> Vec<Option<T>> {
+        let mut results: Vec<Option<T>> = ops.iter().map(|_| None).collect();
+        let mut waited = Waited {
+            ops: FuturesUnordered::new(),
+            disks: BTreeMap::new(),
+            periods: 0,
+        };
+        for (index, DiskOp { disk, run }) in ops.into_iter().enumerate() {
+            waited
+                .disks
+                .insert(index, (disk, self.writes_answered(disk)));
+            waited.ops.push(Box::pin(async move { (index, run.await) }));
+        }
+        let mut deadline = self.env.clock.sleep(self.settings.write_deadline);
+        let mut is_over = false;
+        while !waited.ops.is_empty() {
+            let next = poll_fn(|context| match waited.ops.poll_next_unpin(context) {
+                Poll::Ready(done) => Poll::Ready(done),
+                Poll::Pending => deadline.as_mut().poll(context).map(|()| None),
+            });
+            match next.await {
+                Some((index, result)) => {
+                    waited.disks.remove(&index);
+                    if let Some(place) = results.get_mut(index) {
+                        *place = Some(result);
+                    }
+                }
+                None => {
+                    is_over = is_over || !self.is_any_busy(&mut waited);
+                    deadline = self.env.clock.sleep(self.settings.write_deadline);
+                }
+            }
+            let late: Vec<DiskId> = waited.disks.values().map(|(disk, _)| *disk).collect();
+            if is_over && !late.is_empty() && late.len() <= late_max && can_do_without(&late) {
+                self.leave_alone(waited, clean_up);
+                break;
+            }
+        }
+        results
+    }
+
+    /// Whether a disk that is waited for does something else meanwhile: it is slow, and answers.
+    fn is_any_busy<T>(&self, waited: &mut Waited<T>) -> bool {
+        waited.periods += 1;
+        let mut is_busy = false;
+        for (disk, seen) in waited.disks.values_mut() {
+            let answered = self.writes_answered(*disk);
+            is_busy |= answered != *seen;
+            *seen = answered;
+        }
+        is_busy && waited.periods < BUSY_PERIODS_MAX
+    }
+
+    fn writes_answered(&self, disk: DiskId) -> u64 {
+        self.disk(disk).map_or(0, |disk| disk.writes_answered())
+    }
+
+    fn leave_alone<T: Send + 'static>(
+        self: &Arc<Self>,
+        waited: Waited<T>,
+        clean_up: impl Fn(usize, T) -> BoxFuture<()> + Send + 'static,
+    ) {
+        let Waited { mut ops, disks, .. } = waited;
+        for (disk, _) in disks.values() {
+            tracing::warn!(%disk, "a disk does not answer; going on without it");
+            self.late.begin(*disk);
+        }
+        let store = self.clone();
+        let task = async move {
+            while let Some((index, result)) = ops.next().await {
+                if let Some((disk, _)) = disks.get(&index) {
+                    tracing::info!(%disk, "a disk has answered late");
+                    store.late.end(*disk);
+                }
+                clean_up(index, result).await;
+            }
+        };
+        self.env.spawner.spawn("late disk", Box::pin(task));
+    }
+}

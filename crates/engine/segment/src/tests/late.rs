@@ -1,0 +1,305 @@
+//! Disks that do not answer a write: appends go on without them where others are enough, and what is written late
+//! harms nobody.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_base::env::BoxFuture;
+use cairn_base::{DiskId, SegmentId};
+use cairn_shard::ShardDisk;
+use cairn_testkit::{OpKind, Pace as DiskPace, Rng};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+use super::world::*;
+use crate::*;
+
+/// Holds up operations of one kind on shards until the gate is opened.
+struct Gate {
+    kind: OpKind,
+    open: Arc<Semaphore>,
+}
+
+impl DiskPace for Gate {
+    fn pause(&self, kind: OpKind, name: &str) -> Option<BoxFuture<()>> {
+        let is_shard = name.starts_with("shards") || name.starts_with("free");
+        let open = self.open.clone();
+        (kind == self.kind && is_shard)
+            .then(|| Box::pin(async move { drop(open.acquire().await) }) as BoxFuture<()>)
+    }
+}
+
+fn hang(world: &World, disk: usize, kind: OpKind) -> Arc<Semaphore> {
+    let open = Arc::new(Semaphore::new(0));
+    let gate = Gate {
+        kind,
+        open: open.clone(),
+    };
+    world.disks[disk].pace_with(Arc::new(gate));
+    open
+}
+
+async fn settle() {
+    for _ in 0..2_000 {
+        tokio::task::yield_now().await;
+    }
+}
+
+type Running = JoinHandle<Result<Vec<Written>, SegmentError>>;
+
+fn start(world: &Arc<World>, code: cairn_erasure::Code, seed: u64) -> Running {
+    let world = world.clone();
+    tokio::spawn(async move {
+        let record = data(&mut Rng::new(seed), 50_000, false, true);
+        let records = vec![(record, Compression::None)];
+        world.append(code, Stream::Mixed, records).await
+    })
+}
+
+fn segment_of(written: &[Written]) -> SegmentId {
+    written[0].pointer.location.segment
+}
+
+fn disks_of(world: &World, written: &[Written]) -> Vec<DiskId> {
+    let info = world.store.segment(VOLUME, segment_of(written));
+    info.expect("known").disks
+}
+
+const KINDS: [OpKind; 4] = [
+    OpKind::Write,
+    OpKind::Sync,
+    OpKind::SyncFolder,
+    OpKind::Create,
+];
+
+#[test]
+fn an_append_goes_on_without_a_disk_that_does_not_answer() {
+    for kind in KINDS {
+        for (n, m, disk_count) in [(4, 2, 6), (1, 1, 3), (2, 1, 3), (1, 0, 2)] {
+            block_on(goes_on_without(kind, n, m, disk_count));
+        }
+    }
+}
+
+async fn goes_on_without(kind: OpKind, n: u8, m: u8, disk_count: usize) {
+    let world = Arc::new(World::new(disk_count, 3).await);
+    let what = format!("{kind:?}, {n}+{m}");
+    let silent = match kind {
+        // Only a segment that is being made asks for that.
+        OpKind::Create | OpKind::SyncFolder => None,
+        _ => {
+            let first = start(&world, code(n, m), 1).await.expect("no panic");
+            Some(disks_of(&world, &first.expect("appended"))[0])
+        }
+    };
+    let silent = silent.unwrap_or(DiskId(1));
+    let gate = hang(&world, silent.0 as usize - 1, kind);
+    let code = code(n, m);
+    let seeds = 2..6;
+    let mut all = Vec::new();
+    for seed in seeds {
+        let running = start(&world, code, seed);
+        settle().await;
+        if !running.is_finished() {
+            world.clock.advance(Duration::from_millis(499));
+            settle().await;
+            assert!(
+                !running.is_finished(),
+                "{what}: it has not been silent for long"
+            );
+            world.clock.advance(Duration::from_millis(1));
+            settle().await;
+            assert!(
+                running.is_finished(),
+                "{what}: it is not waited for any longer"
+            );
+            assert_eq!(world.store.late.all(), [silent], "{what}");
+        }
+        let written = running.await.expect("no panic").expect("appended");
+        let info = world
+            .store
+            .segment(VOLUME, segment_of(&written))
+            .expect("known");
+        assert_eq!(info.code.parity(), m, "{what}: no less protected");
+        if !world.store.late.all().is_empty() {
+            assert!(!info.disks.contains(&silent), "{what}");
+        }
+        all.extend(written);
+    }
+    let was_late = !world.store.late.all().is_empty();
+    assert!(
+        was_late || kind == OpKind::SyncFolder || kind == OpKind::Create,
+        "{what}"
+    );
+    let retries = world.store.stats().append_retries;
+    assert!(
+        retries <= 1,
+        "{what}: only the first had to be written again: {retries}"
+    );
+    // What was held up happens now, and the disk is as good as before.
+    gate.add_permits(1 << 20);
+    settle().await;
+    assert_eq!(world.store.late.all(), [], "{what}");
+    world.check(&all).await;
+    world.store.seal_all(VOLUME).await;
+    let pace = Pace::new(Arc::new(world.clock.clone()), 0);
+    for id in world.store.segment_ids(VOLUME).expect("open") {
+        let scrub = world
+            .store
+            .scrub_segment(VOLUME, id, &pace)
+            .await
+            .expect("scrub");
+        assert_eq!(scrub.wrong_bytes, scrub.repaired_bytes, "{what}");
+        assert_eq!(scrub.segments_inconsistent, 0, "{what}");
+    }
+    let away: Vec<usize> = (0..usize::from(m)).collect();
+    world.cold(&away).await.check(&all).await;
+}
+
+/// Fewer copies than what was asked for are no way out: it is waited for as long as it takes.
+#[test]
+fn a_disk_that_nothing_can_do_without_is_waited_for() {
+    block_on(async {
+        let world = Arc::new(World::new(3, 4).await);
+        let first = start(&world, code(1, 2), 1).await.expect("no panic");
+        first.expect("appended");
+        let gate = hang(&world, 1, OpKind::Write);
+        let running = start(&world, code(1, 2), 2);
+        settle().await;
+        for _ in 0..100 {
+            world.clock.advance(Duration::from_millis(500));
+            settle().await;
+        }
+        assert!(!running.is_finished());
+        gate.add_permits(1 << 20);
+        let written = running.await.expect("no panic").expect("appended");
+        assert_eq!(disks_of(&world, &written).len(), 3);
+        assert_eq!(world.store.stats().append_retries, 0);
+        world.check(&written).await;
+    });
+}
+
+/// Nor is one that answers others, only not this one yet: it is busy, as all of them may be.
+#[test]
+fn a_disk_that_is_only_busy_is_waited_for_longer() {
+    block_on(async {
+        let world = Arc::new(World::new(3, 5).await);
+        let first = start(&world, code(1, 1), 1).await.expect("no panic");
+        let busy = disks_of(&world, &first.expect("appended"))[0];
+        let _gate = hang(&world, busy.0 as usize - 1, OpKind::Write);
+        let disk: Arc<ShardDisk> = world.store.disk(busy).expect("there");
+        let running = start(&world, code(1, 1), 2);
+        settle().await;
+        for _ in 0..9 {
+            disk.probe().await.expect("it answers that");
+            world.clock.advance(Duration::from_millis(500));
+            settle().await;
+            assert!(!running.is_finished());
+        }
+        // Not for ever.
+        disk.probe().await.expect("it answers that");
+        world.clock.advance(Duration::from_millis(500));
+        settle().await;
+        running.await.expect("no panic").expect("appended");
+        assert_eq!(world.store.late.all(), [busy]);
+    });
+}
+
+/// The file of a shard that is written late is no other shard's.
+#[test]
+fn what_is_written_late_lands_in_no_other_shard() {
+    block_on(async {
+        let world = Arc::new(World::new(2, 6).await);
+        let gate = hang(&world, 0, OpKind::Write);
+        let mut all = Vec::new();
+        // The disk of the first segment is chosen at random.
+        for seed in 0..20 {
+            let running = start(&world, code(1, 0), seed);
+            settle().await;
+            world.clock.advance(Duration::from_millis(500));
+            settle().await;
+            all.extend(running.await.expect("no panic").expect("appended"));
+            if !world.store.late.all().is_empty() {
+                break;
+            }
+            world.store.seal_all(VOLUME).await;
+        }
+        assert_eq!(world.store.late.all(), [DiskId(1)]);
+        // Its file is that of a segment in which nothing was answered: it goes.
+        world.store.seal_all(VOLUME).await;
+        let names = world.disks[0].file_names();
+        let files = names.iter().filter(|name| name.starts_with("shards/"));
+        assert_eq!(files.count(), 0, "{names:?}");
+        assert!(
+            !names.iter().any(|name| name.starts_with("free/")),
+            "{names:?}"
+        );
+        gate.add_permits(1 << 20);
+        settle().await;
+        for seed in 30..40 {
+            let running = start(&world, code(1, 0), seed).await.expect("no panic");
+            all.extend(running.expect("appended"));
+            world.store.seal_all(VOLUME).await;
+        }
+        world.cold(&[]).await.check(&all).await;
+    });
+}
+
+/// Nor does sealing, or removing, which garbage collection and the end of the process wait for.
+#[test]
+fn segments_are_sealed_and_removed_without_a_disk_that_does_not_answer() {
+    for kind in [
+        OpKind::Write,
+        OpKind::Sync,
+        OpKind::WriteDurable,
+        OpKind::SetLen,
+    ] {
+        block_on(async {
+            let world = Arc::new(World::new(3, 7).await);
+            let written = start(&world, code(2, 1), 1)
+                .await
+                .expect("no panic")
+                .expect("appended");
+            let gate = hang(&world, 1, kind);
+            let sealing = world.clone();
+            let sealing = tokio::spawn(async move { sealing.store.seal_all(VOLUME).await });
+            // The summary first, then footers.
+            for _ in 0..2 {
+                settle().await;
+                assert!(
+                    kind == OpKind::SetLen
+                        || !world.store.late.all().is_empty()
+                        || !sealing.is_finished()
+                );
+                world.clock.advance(Duration::from_millis(500));
+            }
+            settle().await;
+            assert!(sealing.is_finished(), "{kind:?}");
+            let id = segment_of(&written);
+            assert!(
+                world.store.segment(VOLUME, id).expect("known").sealed,
+                "{kind:?}"
+            );
+            let summary = world.store.summary(VOLUME, id).await.expect("there");
+            assert_eq!(summary.map(|entries| entries.len()), Some(1), "{kind:?}");
+            gate.add_permits(1 << 20);
+            settle().await;
+            world.cold(&[2]).await.check(&written).await;
+
+            let gate = hang(&world, 1, OpKind::Remove);
+            let removing = world.clone();
+            let removing = tokio::spawn(async move { removing.store.remove(VOLUME, id).await });
+            settle().await;
+            world.clock.advance(Duration::from_millis(500));
+            settle().await;
+            assert!(removing.is_finished(), "{kind:?}");
+            gate.add_permits(1 << 20);
+            settle().await;
+            let names = world.disks[1].file_names();
+            assert!(
+                !names.iter().any(|name| name.starts_with("shards/")),
+                "{names:?}"
+            );
+        });
+    }
+}

@@ -1,0 +1,494 @@
+//! Golden files: known bytes of each format, in `golden/`. They decode to known values, and these encode to the same
+//! bytes.
+//!
+//! A change of a format changes these files: `GOLDEN=write cargo test -p cairn-formats golden` writes them, and the
+//! pages in docs/reference/formats change with them. After the first release each version keeps its own.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use cairn_base::{
+    DiskId, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, Timestamp, VolumeId,
+};
+
+use crate::metadata::descriptor::{Descriptor, FileEntry};
+use crate::metadata::log::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term, find_records};
+use crate::metadata::{
+    AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, Fold, Group,
+    InodeKind, InodeRecord, JournalEntry, Key, KeyKind, SegmentRecord, snapshot,
+};
+use crate::pointer::{Codec, Location, RecordPointer, decode_pointer, encode_pointer};
+use crate::pool_file::{DeletedVolume, PoolDisk, decode_pool, encode_pool};
+use crate::scrub_file::{Cursor, Damage, ScrubStage, ScrubState, decode_scrub, encode_scrub};
+use crate::shard::footer::{FooterStripe, ShardFooter, decode_footer, encode_footer};
+use crate::shard::identity::{DiskIdentity, decode_identity, encode_identity};
+use crate::shard::name::{ShardName, hidden_path, parse_shard, shard_path, volume_path};
+use crate::testing::example_pool;
+
+const TIME: Timestamp = Timestamp {
+    seconds: 1_700_000_000,
+    nanos: 123_456_789,
+};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("golden")
+}
+
+/// What is in a file, after writing it if that is wanted.
+fn kept(file: &str, bytes: &[u8]) -> Vec<u8> {
+    let path = folder().join(file);
+    if std::env::var_os("GOLDEN").is_some_and(|what| what == "write") {
+        std::fs::write(&path, bytes).expect("a golden file is written");
+    }
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// A file of its own, for what is a file on a disk, or a block of one.
+fn check<T: PartialEq + Debug>(file: &str, value: &T, encoded: &[u8], decode: impl Fn(&[u8]) -> T) {
+    let golden = kept(file, encoded);
+    assert_eq!(&decode(&golden), value, "{file} decodes");
+    assert!(
+        golden == encoded,
+        "{file}: the value encodes to other bytes"
+    );
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hex(text: &str) -> Vec<u8> {
+    let digits = text.as_bytes().chunks(2);
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    digits.map(byte).collect()
+}
+
+/// What is short: a line each, in one file.
+#[derive(Default)]
+struct Lines(Vec<(String, Vec<u8>)>);
+
+impl Lines {
+    fn add(&mut self, name: &str, bytes: impl Into<Vec<u8>>) {
+        self.0.push((name.to_owned(), bytes.into()));
+    }
+
+    /// The bytes that the file has, in the order of the lines; they are those that were added.
+    fn check(&self, file: &str) -> Vec<Vec<u8>> {
+        let line = |(name, bytes): &(String, Vec<u8>)| format!("{name}: {}\n", hex(bytes));
+        let text: String = self.0.iter().map(line).collect();
+        let golden = String::from_utf8(kept(file, text.as_bytes())).expect("text");
+        let golden = golden.lines().zip(&self.0).map(|(line, (name, bytes))| {
+            let (kept_name, digits) = line.split_once(": ").expect("a name and digits");
+            assert_eq!(kept_name, name, "{file}");
+            assert_eq!(digits, hex(bytes), "{file}: {name} encodes to other bytes");
+            from_hex(digits)
+        });
+        let golden: Vec<Vec<u8>> = golden.collect();
+        assert_eq!(golden.len(), self.0.len(), "{file}: lines");
+        golden
+    }
+}
+
+fn pointer(codec: Codec, len_bytes: u32, file_len_bytes: u32, checksums: &[u32]) -> RecordPointer {
+    RecordPointer {
+        location: Location {
+            segment: SegmentId(300),
+            stripe_block: 7,
+            unit_blocks: 256,
+            offset_bytes: 8192,
+            len_bytes,
+        },
+        codec,
+        file_len_bytes,
+        checksums: checksums.to_vec(),
+    }
+}
+
+fn pointers() -> [RecordPointer; 3] {
+    [
+        pointer(Codec::Raw, 40_000, 40_000, &[0x0102_0304, 0xaabb_ccdd]),
+        pointer(Codec::Lz4, 500, 4096, &[1]),
+        pointer(Codec::Zstd, 1, 1 << 20, &[u32::MAX]),
+    ]
+}
+
+#[test]
+fn pointers_are_golden() {
+    let mut lines = Lines::default();
+    for pointer in pointers() {
+        let mut bytes = Vec::new();
+        encode_pointer(&pointer, &mut bytes);
+        lines.add(&format!("{:?}", pointer.codec).to_lowercase(), bytes);
+    }
+    for (bytes, pointer) in lines.check("pointers.hex").iter().zip(pointers()) {
+        assert_eq!(decode_pointer(bytes), Ok((pointer, &[][..])));
+    }
+}
+
+#[test]
+fn keys_are_golden() {
+    let (ino, name) = (Ino(0x0102_0304_0506_0708), &b"name"[..]);
+    let hash = [0xab; 32];
+    let keys = [
+        ("applied", Key::applied(), KeyKind::Applied),
+        ("counters", Key::counters(), KeyKind::Counters),
+        ("lineage", Key::lineage(), KeyKind::Lineage),
+        ("inode", Key::inode(ino), KeyKind::Inode(ino)),
+        (
+            "dirent",
+            Key::dirent(ino, name),
+            KeyKind::Dirent { dir: ino, name },
+        ),
+        (
+            "cookie",
+            Key::cookie(ino, 9),
+            KeyKind::Cookie { dir: ino, seq: 9 },
+        ),
+        (
+            "extent",
+            Key::extent(ino, 4096),
+            KeyKind::Extent {
+                ino,
+                end_offset: 4096,
+            },
+        ),
+        ("xattr", Key::xattr(ino, name), KeyKind::Xattr { ino, name }),
+        ("acl", Key::acl(ino), KeyKind::Acl(ino)),
+        ("orphan", Key::orphan(ino), KeyKind::Orphan(ino)),
+        (
+            "segment",
+            Key::segment(SegmentId(300)),
+            KeyKind::Segment(SegmentId(300)),
+        ),
+        (
+            "snapshot",
+            Key::snapshot(Generation(2)),
+            KeyKind::Snapshot(Generation(2)),
+        ),
+        (
+            "quota",
+            Key::quota(1, 1000),
+            KeyKind::Quota { kind: 1, id: 1000 },
+        ),
+        ("dedupe", Key::dedupe(&hash), KeyKind::Dedupe(&hash)),
+    ];
+    let mut lines = Lines::default();
+    for (name, key, _) in &keys {
+        lines.add(name, key.as_bytes());
+    }
+    lines.add(
+        "inode of generation 1",
+        &Key::inode(ino).at(Generation(1))[..],
+    );
+    let golden = lines.check("keys.hex");
+    for (bytes, (name, _, kind)) in golden.iter().zip(&keys) {
+        assert_eq!(KeyKind::parse(bytes).as_ref(), Ok(kind), "{name}");
+    }
+    let stored = golden.last().expect("the last line");
+    let (key, generation) = Key::split(stored).expect("a key of the state");
+    assert_eq!(
+        (key, generation),
+        (Key::inode(ino).as_bytes(), Generation(1))
+    );
+}
+
+fn inode() -> InodeRecord {
+    InodeRecord {
+        mode: 0o4755,
+        nlink: 2,
+        uid: 1000,
+        gid: 1001,
+        size_bytes: 123_456_789_012,
+        used_bytes: 4096,
+        device_major: 8,
+        device_minor: 1,
+        atime: TIME,
+        mtime: Timestamp::new(-1, 999_999_999),
+        ctime: TIME,
+        parent: Ino(1),
+        entry_count: 3,
+        cookie_next: 4,
+        generation: 5,
+        exclusive_verifier: Some(*b"verifier"),
+        symlink_target: Bytes::from_static(b"target"),
+        policy: 6,
+        xattr_names_len_bytes: 7,
+        ..InodeRecord::new(InodeKind::Symlink)
+    }
+}
+
+#[test]
+fn values_are_golden() {
+    let plain = InodeRecord::new(InodeKind::Regular);
+    let dirent = DirentRecord {
+        ino: Ino(9),
+        kind: InodeKind::Directory,
+        cookie: 3,
+    };
+    let cookie = CookieRecord {
+        ino: Ino(9),
+        kind: InodeKind::Fifo,
+        name: Bytes::from_static(b"name"),
+    };
+    let extent = ExtentRecord {
+        start: 1 << 40,
+        offset_in_record: 4096,
+        record: pointers()[0].clone(),
+    };
+    let segment = SegmentRecord {
+        data: 4,
+        parity: 2,
+        disks: (1..=6).map(DiskId).collect(),
+        shard_len_bytes: 64 << 20,
+        sealed: true,
+        epoch: Epoch(5),
+        live_bytes: 1 << 20,
+        live_records: 17,
+    };
+    let applied = AppliedRecord {
+        position: LogPosition(1000),
+        epoch: Epoch(5),
+        term: 0x1122_3344_5566_7788,
+    };
+    let counters = CountersRecord {
+        generation: Generation(1),
+        inodes: 2,
+        file_bytes: 3,
+        stored_bytes: 4,
+        ino_reserved: 5,
+        segment_reserved: 6,
+    };
+    let mut lines = Lines::default();
+    lines.add("inode", inode().encode());
+    lines.add("inode, plain", plain.encode());
+    lines.add("dirent", dirent.encode());
+    lines.add("cookie", cookie.encode());
+    lines.add("extent", extent.encode());
+    lines.add("segment", segment.encode());
+    lines.add("applied", applied.encode());
+    lines.add("counters", counters.encode());
+    let golden = lines.check("values.hex");
+    assert_eq!(InodeRecord::decode(&golden[0]), Ok(inode()));
+    assert_eq!(InodeRecord::decode(&golden[1]), Ok(plain));
+    assert_eq!(DirentRecord::decode(&golden[2]), Ok(dirent));
+    assert_eq!(CookieRecord::decode(&golden[3]), Ok(cookie));
+    assert_eq!(ExtentRecord::decode(&golden[4]), Ok(extent));
+    assert_eq!(SegmentRecord::decode(&golden[5]), Ok(segment));
+    assert_eq!(AppliedRecord::decode(&golden[6]), Ok(applied));
+    assert_eq!(CountersRecord::decode(&golden[7]), Ok(counters));
+}
+
+#[test]
+fn the_log_is_golden() {
+    let header = FileHeader {
+        volume: VolumeId(3),
+        sequence: 4,
+        nonce: 5,
+        file_len_bytes: 32 << 20,
+        retained_from: LogPosition(7),
+        copies: 2,
+        set: vec![DiskId(1), DiskId(2)],
+        members: vec![DiskId(1), DiskId(2), DiskId(3)],
+        history: vec![Term {
+            epoch: Epoch(8),
+            nonce: 9,
+            start: LogPosition(10),
+        }],
+    };
+    check("log-header.bin", &header, &header.encode(), |bytes| {
+        FileHeader::decode(bytes).unwrap().unwrap()
+    });
+    let mut group = Group::new(Generation(1), LogPosition(10), LogPosition(12));
+    group.put(Key::inode(Ino(1)), Some(Bytes::from(inode().encode())));
+    group.put(Key::dirent(Ino(1), b"gone"), None);
+    group.journal.push(JournalEntry {
+        position: LogPosition(11),
+        ino: Ino(2),
+        offset: 100,
+        data: Bytes::from_static(b"written"),
+        size_bytes: 107,
+        mtime: TIME,
+        ctime: TIME,
+        mode: 0o644,
+    });
+    group.folds.push(Fold {
+        ino: Ino(2),
+        start: 0,
+        end: 100,
+        through: LogPosition(9),
+    });
+    let mut record: RecordBuf = group.encode(Epoch(8), 9);
+    record.seal(5, LogPosition(7));
+    let golden = kept("log-record.bin", &record.bytes);
+    assert!(golden == record.bytes[..], "log-record.bin: other bytes");
+    let found = find_records(&golden, 5);
+    let [found] = &found[..] else {
+        panic!("one record, not {}", found.len());
+    };
+    assert_eq!(found.head, record.head);
+    assert_eq!(found.payload.start, RECORD_HEAD_BYTES);
+    let payload = Bytes::copy_from_slice(&golden[found.payload.clone()]);
+    let read = Group::decode(&payload, found.head.first, found.head.last).expect("a group");
+    assert_eq!(read.generation, group.generation);
+    assert_eq!((read.first, read.last), (group.first, group.last));
+    assert_eq!(read.puts, group.puts);
+    assert_eq!((read.journal, read.folds), (group.journal, group.folds));
+}
+
+#[test]
+fn copies_of_the_state_are_golden() {
+    let applied = AppliedRecord {
+        position: LogPosition(5),
+        epoch: Epoch(2),
+        term: 3,
+    };
+    let descriptor = Descriptor {
+        volume: VolumeId(1),
+        applied,
+        lineage: 4,
+        files: vec![FileEntry {
+            name: "000012.sst".to_owned(),
+            len_bytes: 1000,
+            crc: 0x0102_0304,
+        }],
+    };
+    check(
+        "checkpoint.bin",
+        &descriptor,
+        &descriptor.encode(),
+        |bytes| Descriptor::decode(bytes).unwrap(),
+    );
+    let map = snapshot::Map::from([
+        (
+            Key::applied().at(Generation(0)).to_vec(),
+            Bytes::from(applied.encode()),
+        ),
+        (
+            Key::inode(Ino(1)).at(Generation(1)).to_vec(),
+            Bytes::from(inode().encode()),
+        ),
+    ]);
+    let value = (applied, map);
+    check(
+        "state-snapshot.bin",
+        &value,
+        &snapshot::encode(&value.1),
+        |bytes| {
+            let read = snapshot::decode(bytes).unwrap();
+            (read.applied, read.map)
+        },
+    );
+}
+
+#[test]
+fn a_shard_is_golden() {
+    let name = ShardName {
+        volume: VolumeId(10),
+        segment: SegmentId(255),
+        index: 3,
+    };
+    let footer = ShardFooter {
+        name,
+        data_shards: 4,
+        parity_shards: 2,
+        epoch: Epoch(9),
+        data_len_bytes: 65536 + 4096,
+        stripes: vec![
+            FooterStripe {
+                start_block: 0,
+                unit_blocks: 16,
+            },
+            FooterStripe {
+                start_block: 16,
+                unit_blocks: 1,
+            },
+        ],
+        checksums: vec![0x0102_0304, 0xaabb_ccdd],
+    };
+    let encoded = encode_footer(&footer).expect("a footer");
+    check("shard-footer.bin", &footer, &encoded, |bytes| {
+        decode_footer(bytes).unwrap()
+    });
+    let mut lines = Lines::default();
+    lines.add("shard", shard_path(name));
+    lines.add("being rebuilt", hidden_path(name, 17));
+    lines.add("volume", volume_path(name.volume));
+    let golden = lines.check("names.hex");
+    let path = std::str::from_utf8(&golden[0]).expect("a path");
+    let file_name = path.rsplit('/').next().expect("a name");
+    assert_eq!(parse_shard(name.volume, file_name), Some(name));
+}
+
+#[test]
+fn an_identity_is_golden() {
+    let identity = DiskIdentity {
+        pool: PoolId(7),
+        disk: DiskId(0x1122_3344_5566_7788_99aa_bbcc_ddee_ff00),
+        created: TIME,
+    };
+    check(
+        "identity.bin",
+        &identity,
+        &encode_identity(&identity),
+        |bytes| {
+            let picked = decode_identity(bytes).unwrap();
+            assert_eq!(picked.bad, None);
+            picked.value
+        },
+    );
+}
+
+#[test]
+fn a_pool_file_is_golden() {
+    let mut state = example_pool(2);
+    state.disks[0].draining = true;
+    state.disks[1].seen = 2;
+    state.left.push(PoolDisk::new(DiskId(9), "/data/9", TIME));
+    state.deleted.push(DeletedVolume {
+        id: VolumeId(0),
+        created: TIME,
+    });
+    check("pool.txt", &state, &encode_pool(&state), |bytes| {
+        let picked = decode_pool(bytes).unwrap();
+        assert_eq!(picked.bad, None);
+        picked.value
+    });
+}
+
+#[test]
+fn a_scrub_file_is_golden() {
+    let state = ScrubState {
+        pool: PoolId(77),
+        version: 5,
+        stage: ScrubStage::Running,
+        rate_bytes_per_second: Some(1 << 20),
+        started_seconds: TIME.seconds,
+        done_bytes: 6,
+        volumes_done: vec![VolumeId(1)],
+        cursor: Some(Cursor {
+            volume: VolumeId(2),
+            segment: 3,
+            segment_last: Some(4),
+            records: Some((5, 6)),
+            inode_last: Some(7),
+        }),
+        shards: 8,
+        rewrites: BTreeSet::from([9]),
+        damages: vec![Damage {
+            volume: VolumeId(1),
+            inode: 10,
+            start: 0,
+            end: 4096,
+            segment: 11,
+            detail: "no shard of it can be read".to_owned(),
+        }],
+        ..ScrubState::default()
+    };
+    check("scrub.txt", &state, &encode_scrub(&state), |bytes| {
+        let picked = decode_scrub(bytes).unwrap();
+        assert_eq!(picked.bad, None);
+        picked.value
+    });
+}

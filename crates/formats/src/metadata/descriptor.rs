@@ -1,0 +1,133 @@
+//! The file `checkpoint` of a shipped copy of the state: which files it has, and what is in them.
+//!
+//! Owns: its bytes (docs/reference/formats/metadata.md).
+//! Must not know: RocksDB, folders, how a copy is made or verified.
+
+use cairn_base::{Epoch, LogPosition, VolumeId, crc32c};
+
+use super::fields::Fields;
+use super::records::{AppliedRecord, RecordError};
+
+const DESCRIPTOR_MAGIC: [u8; 8] = *b"CAIRNCKP";
+const DESCRIPTOR_VERSION: u32 = 1;
+/// Most bytes of a descriptor, and files in it.
+pub const DESCRIPTOR_BYTES_MAX: u64 = 16 << 20;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileEntry {
+    pub name: String,
+    pub len_bytes: u64,
+    /// CRC32C of the whole file.
+    pub crc: u32,
+}
+
+/// What a shipped copy consists of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    pub volume: VolumeId,
+    /// The copy is at least so new.
+    pub applied: AppliedRecord,
+    pub lineage: u64,
+    pub files: Vec<FileEntry>,
+}
+
+impl Descriptor {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.extend_from_slice(&DESCRIPTOR_MAGIC);
+        out.extend_from_slice(&DESCRIPTOR_VERSION.to_be_bytes());
+        out.extend_from_slice(&self.volume.0.to_be_bytes());
+        out.extend_from_slice(&self.applied.position.0.to_be_bytes());
+        out.extend_from_slice(&self.applied.epoch.0.to_be_bytes());
+        out.extend_from_slice(&self.applied.term.to_be_bytes());
+        out.extend_from_slice(&self.lineage.to_be_bytes());
+        out.extend_from_slice(&(self.files.len() as u32).to_be_bytes());
+        for file in &self.files {
+            out.extend_from_slice(&(file.name.len() as u16).to_be_bytes());
+            out.extend_from_slice(file.name.as_bytes());
+            out.extend_from_slice(&file.len_bytes.to_be_bytes());
+            out.extend_from_slice(&file.crc.to_be_bytes());
+        }
+        let crc = crc32c(&out);
+        out.extend_from_slice(&crc.to_be_bytes());
+        out
+    }
+
+    /// Names are those of plain files: they become paths.
+    pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
+        let mut fields =
+            Fields::of_file("checkpoint", bytes, DESCRIPTOR_MAGIC, DESCRIPTOR_VERSION)?;
+        let volume = VolumeId(fields.u32("volume")?);
+        let applied = AppliedRecord {
+            position: LogPosition(fields.u64("position")?),
+            epoch: Epoch(fields.u64("epoch")?),
+            term: fields.u64("term")?,
+        };
+        let lineage = fields.u64("lineage")?;
+        let count = fields.u32("files")?;
+        let mut files = Vec::new();
+        for _ in 0..count {
+            let len = fields.u16("name")? as usize;
+            let name = std::str::from_utf8(fields.take(len, "name")?)
+                .map_err(|_| fields.malformed("name"))?;
+            // It becomes a path.
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+            if name.is_empty() || name.starts_with('.') || !name.chars().all(is_plain) {
+                return Err(fields.malformed("name"));
+            }
+            files.push(FileEntry {
+                name: name.to_owned(),
+                len_bytes: fields.u64("length")?,
+                crc: fields.u32("crc")?,
+            });
+        }
+        fields.end()?;
+        Ok(Self {
+            volume,
+            applied,
+            lineage,
+            files,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn descriptor(name: &str) -> Descriptor {
+        Descriptor {
+            volume: VolumeId(1),
+            applied: AppliedRecord {
+                position: LogPosition(5),
+                epoch: Epoch(2),
+                term: 3,
+            },
+            lineage: 4,
+            files: vec![FileEntry {
+                name: name.to_owned(),
+                len_bytes: 10,
+                crc: 11,
+            }],
+        }
+    }
+
+    #[test]
+    fn descriptors_are_read_back_or_refused() {
+        let good = descriptor("000012.sst");
+        let bytes = good.encode();
+        assert_eq!(Descriptor::decode(&bytes), Ok(good));
+        for index in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[index] ^= 1;
+            assert!(Descriptor::decode(&damaged).is_err(), "byte {index}");
+            assert!(Descriptor::decode(&bytes[..index]).is_err());
+        }
+        for name in ["", "..", "../x", "/etc/passwd", "a/b", ".hidden"] {
+            assert!(
+                Descriptor::decode(&descriptor(name).encode()).is_err(),
+                "{name:?}"
+            );
+        }
+    }
+}

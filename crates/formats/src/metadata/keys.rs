@@ -1,0 +1,541 @@
+//! The key-space table: every kind of key a volume has, how it is written, how it is read.
+//!
+//! Owns: tags, field order, range ends. Must not know: what the values hold, the log, RocksDB.
+//!
+//! A key is a tag byte, then its fields, integers big-endian so that byte order is number order,
+//! names ended by 0x00 (a name never holds NUL, so `a` sorts before `ab` and no key is the prefix
+//! of another). In the state every key is followed by its [`Generation`], inverted, as a
+//! big-endian `u64`: of the versions of one key the newest comes first.
+//!
+//! | tag | key | value | versions |
+//! |---|---|---|---|
+//! | 0x01 | applied | [`super::records::AppliedRecord`] | no: generation 0 |
+//! | 0x02 | counters | [`super::records::CountersRecord`] | no |
+//! | 0x03 | lineage | 8 random bytes, made with each state that starts a line of files | no |
+//! | 0x10 | inode: ino u64 | [`super::records::InodeRecord`] | yes |
+//! | 0x11 | dirent: dir u64, name, 0x00 | [`super::records::DirentRecord`] | yes |
+//! | 0x12 | cookie: dir u64, seq u64 | [`super::records::CookieRecord`] | yes |
+//! | 0x13 | extent: ino u64, end offset u64 | [`super::records::ExtentRecord`] | yes |
+//! | 0x14 | xattr: ino u64, name, 0x00 | the bytes of the attribute after a version byte | yes |
+//! | 0x15 | acl: ino u64 (reserved) | | yes |
+//! | 0x16 | orphan: ino u64 | a version byte | yes |
+//! | 0x20 | segment: id u64 | [`super::records::SegmentRecord`] | no |
+//! | 0x21 | snapshot: generation u64 (reserved) | | no |
+//! | 0x22 | quota: kind u8, id u32 (reserved) | | no |
+//! | 0x23 | dedupe: hash, 32 bytes (reserved) | | yes |
+//!
+//! Tags 0x01 to 0x0f and 0x20 are written by the store alone.
+
+use std::fmt;
+
+use cairn_base::{Generation, Ino, SegmentId};
+use smallvec::SmallVec;
+
+/// Longest name in a key (directory entries, extended attributes), in bytes.
+pub const NAME_LEN_BYTES_MAX: usize = 255;
+/// Longest key, without its generation, in bytes: tag, inode, name, NUL.
+pub const KEY_LEN_BYTES_MAX: usize = 1 + 8 + NAME_LEN_BYTES_MAX + 1;
+/// Bytes of the generation at the end of a key in the state.
+pub const GENERATION_LEN_BYTES: usize = 8;
+
+const TAG_APPLIED: u8 = 0x01;
+const TAG_COUNTERS: u8 = 0x02;
+const TAG_LINEAGE: u8 = 0x03;
+const TAG_INODE: u8 = 0x10;
+const TAG_DIRENT: u8 = 0x11;
+const TAG_COOKIE: u8 = 0x12;
+const TAG_EXTENT: u8 = 0x13;
+const TAG_XATTR: u8 = 0x14;
+const TAG_ACL: u8 = 0x15;
+const TAG_ORPHAN: u8 = 0x16;
+const TAG_SEGMENT: u8 = 0x20;
+const TAG_SNAPSHOT: u8 = 0x21;
+const TAG_QUOTA: u8 = 0x22;
+const TAG_DEDUPE: u8 = 0x23;
+
+/// A key of the ordered key space, without its generation. Ordered as the state orders it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(SmallVec<[u8; 32]>);
+
+/// What a key names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyKind<'a> {
+    Applied,
+    Counters,
+    Lineage,
+    Inode(Ino),
+    Dirent { dir: Ino, name: &'a [u8] },
+    Cookie { dir: Ino, seq: u64 },
+    Extent { ino: Ino, end_offset: u64 },
+    Xattr { ino: Ino, name: &'a [u8] },
+    Acl(Ino),
+    Orphan(Ino),
+    Segment(SegmentId),
+    Snapshot(Generation),
+    Quota { kind: u8, id: u32 },
+    Dedupe(&'a [u8; 32]),
+}
+
+/// Why bytes are not a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{len_bytes} bytes with tag {tag:#04x} are not a key of this version")]
+pub struct KeyError {
+    pub tag: u8,
+    pub len_bytes: usize,
+}
+
+impl Key {
+    pub fn inode(ino: Ino) -> Self {
+        Self::of_u64(TAG_INODE, ino.0)
+    }
+
+    /// The entry `name` of directory `dir`. Panics on a name that is empty, holds NUL or is
+    /// longer than [`NAME_LEN_BYTES_MAX`]: the file service refuses those long before.
+    pub fn dirent(dir: Ino, name: &[u8]) -> Self {
+        Self::of_name(TAG_DIRENT, dir, name)
+    }
+
+    pub fn cookie(dir: Ino, seq: u64) -> Self {
+        Self::of_two_u64(TAG_COOKIE, dir.0, seq)
+    }
+
+    /// The extent of `ino` that ends just before byte `end_offset` of the file.
+    pub fn extent(ino: Ino, end_offset: u64) -> Self {
+        Self::of_two_u64(TAG_EXTENT, ino.0, end_offset)
+    }
+
+    /// Panics as [`Self::dirent`] does.
+    pub fn xattr(ino: Ino, name: &[u8]) -> Self {
+        Self::of_name(TAG_XATTR, ino, name)
+    }
+
+    /// Reserved for access control lists.
+    pub fn acl(ino: Ino) -> Self {
+        Self::of_u64(TAG_ACL, ino.0)
+    }
+
+    /// An inode without a name that is still open, or whose bytes are still being freed.
+    pub fn orphan(ino: Ino) -> Self {
+        Self::of_u64(TAG_ORPHAN, ino.0)
+    }
+
+    /// Written by the store alone (`Batch::put_segment`); read segments with `MetaStore::segment`.
+    pub fn segment(id: SegmentId) -> Self {
+        Self::of_u64(TAG_SEGMENT, id.0)
+    }
+
+    /// Reserved for snapshots.
+    pub fn snapshot(generation: Generation) -> Self {
+        Self::of_u64(TAG_SNAPSHOT, generation.0)
+    }
+
+    /// Reserved for quotas: `kind` says of what (user, group, directory), `id` of which.
+    pub fn quota(kind: u8, id: u32) -> Self {
+        let mut key = Self::with_tag(TAG_QUOTA);
+        key.0.push(kind);
+        key.0.extend_from_slice(&id.to_be_bytes());
+        key
+    }
+
+    /// Reserved for deduplication.
+    pub fn dedupe(hash: &[u8; 32]) -> Self {
+        let mut key = Self::with_tag(TAG_DEDUPE);
+        key.0.extend_from_slice(hash);
+        key
+    }
+
+    pub fn applied() -> Self {
+        Self::with_tag(TAG_APPLIED)
+    }
+
+    pub fn counters() -> Self {
+        Self::with_tag(TAG_COUNTERS)
+    }
+
+    pub fn lineage() -> Self {
+        Self::with_tag(TAG_LINEAGE)
+    }
+
+    /// All entries of `dir` by name: `from <= key < to`.
+    pub fn dirents(dir: Ino) -> (Self, Self) {
+        Self::all_of(TAG_DIRENT, dir.0)
+    }
+
+    /// The entries of every directory.
+    pub fn all_dirents() -> (Self, Self) {
+        (
+            Self::with_tag(TAG_DIRENT),
+            Self::with_tag(TAG_DIRENT.saturating_add(1)),
+        )
+    }
+
+    /// The cookies of `dir` whose sequence number is above `seq`.
+    pub fn cookies_after(dir: Ino, seq: u64) -> (Self, Self) {
+        let (all, to) = Self::all_of(TAG_COOKIE, dir.0);
+        let from = seq.checked_add(1).map(|first| Self::cookie(dir, first));
+        // After the last number there is nothing: an empty range.
+        (from.unwrap_or_else(|| to.clone()).max(all), to)
+    }
+
+    /// The extents of `ino` that hold bytes at or past `offset`: those whose end is above it.
+    pub fn extents_past(ino: Ino, offset: u64) -> (Self, Self) {
+        let (all, to) = Self::all_of(TAG_EXTENT, ino.0);
+        let from = offset.checked_add(1).map(|end| Self::extent(ino, end));
+        (from.unwrap_or_else(|| to.clone()).max(all), to)
+    }
+
+    pub fn xattrs(ino: Ino) -> (Self, Self) {
+        Self::all_of(TAG_XATTR, ino.0)
+    }
+
+    pub fn orphans() -> (Self, Self) {
+        (
+            Self::with_tag(TAG_ORPHAN),
+            Self::with_tag(TAG_ORPHAN.saturating_add(1)),
+        )
+    }
+
+    pub fn inodes() -> (Self, Self) {
+        (
+            Self::with_tag(TAG_INODE),
+            Self::with_tag(TAG_INODE.saturating_add(1)),
+        )
+    }
+
+    /// The extents of every inode.
+    pub fn all_extents() -> (Self, Self) {
+        (
+            Self::with_tag(TAG_EXTENT),
+            Self::with_tag(TAG_EXTENT.saturating_add(1)),
+        )
+    }
+
+    pub fn all_segments() -> (Self, Self) {
+        (
+            Self::with_tag(TAG_SEGMENT),
+            Self::with_tag(TAG_SEGMENT.saturating_add(1)),
+        )
+    }
+
+    /// The whole key space.
+    pub fn everything() -> (Self, Self) {
+        (Self::with_tag(0), Self::with_tag(u8::MAX))
+    }
+
+    /// The smallest key after this one in any range that holds valid keys.
+    pub fn successor(&self) -> Self {
+        let mut next = self.clone();
+        next.0.push(0);
+        next
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// What this key names.
+    pub fn kind(&self) -> Result<KeyKind<'_>, KeyError> {
+        KeyKind::parse(&self.0)
+    }
+
+    /// Whether the store alone may write it.
+    pub fn is_internal(&self) -> bool {
+        self.0
+            .first()
+            .is_none_or(|tag| *tag < TAG_INODE || *tag == TAG_SEGMENT)
+    }
+
+    /// Whether snapshots see old versions of it; other keys always carry generation 0.
+    pub fn is_versioned(&self) -> bool {
+        self.0
+            .first()
+            .is_some_and(|tag| (TAG_INODE..=TAG_ORPHAN).contains(tag) || *tag == TAG_DEDUPE)
+    }
+
+    /// The key of the version written in `generation`, as the state holds it.
+    pub fn at(&self, generation: Generation) -> SmallVec<[u8; 48]> {
+        let generation = if self.is_versioned() { generation.0 } else { 0 };
+        let mut bytes = SmallVec::with_capacity(self.0.len() + GENERATION_LEN_BYTES);
+        bytes.extend_from_slice(&self.0);
+        bytes.extend_from_slice(&(!generation).to_be_bytes());
+        bytes
+    }
+
+    /// Takes a key as the state holds it apart.
+    pub fn split(bytes: &[u8]) -> Result<(&[u8], Generation), KeyError> {
+        let (key, generation) = bytes
+            .split_last_chunk::<GENERATION_LEN_BYTES>()
+            .filter(|(key, _)| !key.is_empty())
+            .ok_or_else(|| KeyError::of(bytes))?;
+        Ok((key, Generation(!u64::from_be_bytes(*generation))))
+    }
+
+    /// A key from bytes that may be anything.
+    pub fn parse(bytes: &[u8]) -> Result<Self, KeyError> {
+        KeyKind::parse(bytes)?;
+        Ok(Self(SmallVec::from_slice(bytes)))
+    }
+
+    fn with_tag(tag: u8) -> Self {
+        let mut bytes = SmallVec::new();
+        bytes.push(tag);
+        Self(bytes)
+    }
+
+    fn of_u64(tag: u8, field: u64) -> Self {
+        let mut key = Self::with_tag(tag);
+        key.0.extend_from_slice(&field.to_be_bytes());
+        key
+    }
+
+    fn of_two_u64(tag: u8, first: u64, second: u64) -> Self {
+        let mut key = Self::of_u64(tag, first);
+        key.0.extend_from_slice(&second.to_be_bytes());
+        key
+    }
+
+    fn of_name(tag: u8, ino: Ino, name: &[u8]) -> Self {
+        assert!(!name.is_empty());
+        assert!(name.len() <= NAME_LEN_BYTES_MAX);
+        assert!(!name.contains(&0));
+        let mut key = Self::of_u64(tag, ino.0);
+        key.0.extend_from_slice(name);
+        key.0.push(0);
+        key
+    }
+
+    fn all_of(tag: u8, field: u64) -> (Self, Self) {
+        let to = match field.checked_add(1) {
+            Some(next) => Self::of_u64(tag, next),
+            None => Self::with_tag(tag.saturating_add(1)),
+        };
+        (Self::of_u64(tag, field), to)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind() {
+            Ok(kind) => kind.fmt(f),
+            Err(_) => write!(f, "Key({:02x?})", self.as_bytes()),
+        }
+    }
+}
+
+impl KeyError {
+    fn of(bytes: &[u8]) -> Self {
+        Self {
+            tag: bytes.first().copied().unwrap_or(0),
+            len_bytes: bytes.len(),
+        }
+    }
+}
+
+impl<'a> KeyKind<'a> {
+    /// Reads a key without its generation. Any bytes are allowed; what is not exactly a key is refused.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, KeyError> {
+        Self::parse_fields(bytes).ok_or_else(|| KeyError::of(bytes))
+    }
+
+    fn parse_fields(bytes: &'a [u8]) -> Option<Self> {
+        let (tag, rest) = bytes.split_first()?;
+        let kind = match *tag {
+            TAG_APPLIED => rest.is_empty().then_some(Self::Applied)?,
+            TAG_COUNTERS => rest.is_empty().then_some(Self::Counters)?,
+            TAG_LINEAGE => rest.is_empty().then_some(Self::Lineage)?,
+            TAG_INODE => Self::Inode(Ino(only_u64(rest)?)),
+            TAG_DIRENT => {
+                let (dir, name) = u64_and_name(rest)?;
+                let dir = Ino(dir);
+                Self::Dirent { dir, name }
+            }
+            TAG_COOKIE => {
+                let (dir, seq) = two_u64(rest)?;
+                let dir = Ino(dir);
+                Self::Cookie { dir, seq }
+            }
+            TAG_EXTENT => {
+                let (ino, end_offset) = two_u64(rest)?;
+                let ino = Ino(ino);
+                Self::Extent { ino, end_offset }
+            }
+            TAG_XATTR => {
+                let (ino, name) = u64_and_name(rest)?;
+                let ino = Ino(ino);
+                Self::Xattr { ino, name }
+            }
+            TAG_ACL => Self::Acl(Ino(only_u64(rest)?)),
+            TAG_ORPHAN => Self::Orphan(Ino(only_u64(rest)?)),
+            TAG_SEGMENT => Self::Segment(SegmentId(only_u64(rest)?)),
+            TAG_SNAPSHOT => Self::Snapshot(Generation(only_u64(rest)?)),
+            TAG_QUOTA => {
+                let (kind, id) = rest.split_first()?;
+                let id = u32::from_be_bytes(id.try_into().ok()?);
+                Self::Quota { kind: *kind, id }
+            }
+            TAG_DEDUPE => Self::Dedupe(rest.try_into().ok()?),
+            _ => return None,
+        };
+        Some(kind)
+    }
+}
+
+fn only_u64(bytes: &[u8]) -> Option<u64> {
+    Some(u64::from_be_bytes(bytes.try_into().ok()?))
+}
+
+fn two_u64(bytes: &[u8]) -> Option<(u64, u64)> {
+    let (first, second) = bytes.split_first_chunk::<8>()?;
+    Some((u64::from_be_bytes(*first), only_u64(second)?))
+}
+
+fn u64_and_name(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let (first, name) = bytes.split_first_chunk::<8>()?;
+    let (nul, name) = name.split_last()?;
+    let is_name =
+        *nul == 0 && !name.is_empty() && name.len() <= NAME_LEN_BYTES_MAX && !name.contains(&0);
+    is_name.then_some((u64::from_be_bytes(*first), name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_read_back_as_what_they_name() {
+        let hash = [7; 32];
+        let cases = [
+            (Key::inode(Ino(1)), KeyKind::Inode(Ino(1))),
+            (
+                Key::dirent(Ino(2), b"a"),
+                KeyKind::Dirent {
+                    dir: Ino(2),
+                    name: b"a",
+                },
+            ),
+            (
+                Key::cookie(Ino(2), 9),
+                KeyKind::Cookie {
+                    dir: Ino(2),
+                    seq: 9,
+                },
+            ),
+            (
+                Key::extent(Ino(3), u64::MAX),
+                KeyKind::Extent {
+                    ino: Ino(3),
+                    end_offset: u64::MAX,
+                },
+            ),
+            (
+                Key::xattr(Ino(3), b"user.x"),
+                KeyKind::Xattr {
+                    ino: Ino(3),
+                    name: b"user.x",
+                },
+            ),
+            (Key::acl(Ino(4)), KeyKind::Acl(Ino(4))),
+            (Key::orphan(Ino(5)), KeyKind::Orphan(Ino(5))),
+            (Key::segment(SegmentId(6)), KeyKind::Segment(SegmentId(6))),
+            (
+                Key::snapshot(Generation(2)),
+                KeyKind::Snapshot(Generation(2)),
+            ),
+            (Key::quota(1, 1000), KeyKind::Quota { kind: 1, id: 1000 }),
+            (Key::dedupe(&hash), KeyKind::Dedupe(&hash)),
+            (Key::applied(), KeyKind::Applied),
+            (Key::counters(), KeyKind::Counters),
+            (Key::lineage(), KeyKind::Lineage),
+        ];
+        for (key, want) in &cases {
+            assert_eq!(key.kind().as_ref(), Ok(want));
+            assert!(key.as_bytes().len() <= KEY_LEN_BYTES_MAX);
+            let generation = if key.is_versioned() { 3 } else { 0 };
+            let at = key.at(Generation(3));
+            assert_eq!(
+                Key::split(&at),
+                Ok((key.as_bytes(), Generation(generation))),
+                "{key:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused() {
+        let cases: &[(&str, &[u8])] = &[
+            ("empty", b""),
+            ("unknown tag", &[0x7f, 0]),
+            ("inode short", &[TAG_INODE, 0, 0, 0, 0, 0, 0, 1]),
+            ("inode long", &[TAG_INODE, 0, 0, 0, 0, 0, 0, 0, 1, 1]),
+            ("empty name", &[TAG_DIRENT, 0, 0, 0, 0, 0, 0, 0, 1, 0]),
+            (
+                "name not ended",
+                &[TAG_DIRENT, 0, 0, 0, 0, 0, 0, 0, 1, b'a'],
+            ),
+            (
+                "NUL in name",
+                &[TAG_DIRENT, 0, 0, 0, 0, 0, 0, 0, 1, b'a', 0, b'b', 0],
+            ),
+            ("short hash", &[TAG_DEDUPE, 1, 2, 3]),
+            ("counters with more", &[TAG_COUNTERS, 0]),
+        ];
+        for (name, bytes) in cases {
+            assert!(Key::parse(bytes).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn ranges_hold_what_they_say() {
+        let within = |(from, to): (Key, Key), key: Key| from <= key && key < to;
+        assert!(within(Key::dirents(Ino(1)), Key::dirent(Ino(1), b"\xff")));
+        assert!(within(
+            Key::dirents(Ino(u64::MAX)),
+            Key::dirent(Ino(u64::MAX), b"a")
+        ));
+        assert!(!within(Key::dirents(Ino(1)), Key::dirent(Ino(2), b"a")));
+        assert!(within(
+            Key::cookies_after(Ino(1), 4),
+            Key::cookie(Ino(1), 5)
+        ));
+        assert!(!within(
+            Key::cookies_after(Ino(1), 4),
+            Key::cookie(Ino(1), 4)
+        ));
+        let (from, to) = Key::cookies_after(Ino(1), u64::MAX);
+        assert!(from >= to);
+        assert!(!within(
+            Key::extents_past(Ino(1), 10),
+            Key::extent(Ino(1), 10)
+        ));
+        assert!(within(
+            Key::extents_past(Ino(1), 10),
+            Key::extent(Ino(1), 11)
+        ));
+        assert!(within(Key::extents_past(Ino(1), 0), Key::extent(Ino(1), 1)));
+        assert!(within(Key::orphans(), Key::orphan(Ino(u64::MAX))));
+        assert!(within(Key::inodes(), Key::inode(Ino(0))));
+    }
+
+    #[test]
+    fn names_sort_as_bytes_and_newest_version_first() {
+        assert!(Key::dirent(Ino(1), b"a") < Key::dirent(Ino(1), b"a\x01"));
+        assert!(
+            Key::dirent(Ino(1), b"a").at(Generation(1))
+                < Key::dirent(Ino(1), b"a\x01").at(Generation(9))
+        );
+        let key = Key::inode(Ino(1));
+        assert!(key.at(Generation(2)) < key.at(Generation(1)));
+        let key = Key::segment(SegmentId(1));
+        assert_eq!(key.at(Generation(2)), key.at(Generation(1)));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_read_without_panic(bytes in proptest::collection::vec(0u8.., 0..300)) {
+            if let Ok(key) = Key::parse(&bytes) {
+                assert_eq!(key.as_bytes(), bytes);
+            }
+            let _ = Key::split(&bytes);
+        }
+    }
+}

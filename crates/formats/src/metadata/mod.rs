@@ -1,0 +1,22 @@
+//! The metadata of a volume as it is stored: keys and values, the log, copies of the state.
+//!
+//! Owns: these layouts (docs/reference/formats/metadata.md). Integers are big-endian, so that byte order is number
+//! order.
+//! Must not know: RocksDB, which records of the log count, what POSIX makes of the fields.
+
+pub mod descriptor;
+pub mod extent;
+mod fields;
+pub mod group;
+pub mod keys;
+pub mod log;
+pub mod records;
+pub mod snapshot;
+
+pub use extent::decode_extent;
+pub use group::{Fold, Group, JOURNAL_DATA_BYTES_MAX, JournalEntry};
+pub use keys::{Key, KeyError, KeyKind};
+pub use records::{
+    AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, InodeKind,
+    InodeRecord, RecordError, SegmentRecord,
+};

@@ -1,0 +1,625 @@
+//! The pool file: which disks and volumes there are. Layout: docs/reference/formats/pool.md.
+//!
+//! Owns: the state as plain data, its limits, its encoding.
+//! Must not know: I/O, and when the state changes.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use cairn_base::{DiskId, PoolId, Timestamp, VolumeId};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::copies::Picked;
+use crate::settings::{CLIENTS_PER_EXPORT_MAX, ClientNet, ExportRule, VolumeName, VolumeSettings};
+use crate::text_file::{TextFileError, decode_copy, decode_file, encode_file, json_of};
+
+/// A pool file, which is two copies of the state, is not longer than this, in bytes.
+pub const POOL_FILE_LEN_BYTES_MAX: u64 = 16 << 20;
+/// Most disks of a pool.
+pub const DISKS_MAX: usize = 64;
+/// Most volumes of a pool.
+pub const VOLUMES_MAX: usize = 128;
+/// Of the format.
+const FORMAT_VERSION: u32 = 1;
+/// Most disks that left which are remembered; above it the oldest are forgotten.
+const LEFT_MAX: usize = 256;
+/// Most deleted volumes that are remembered; above it the oldest are forgotten.
+const DELETED_MAX: usize = 1024;
+/// Volumes of two copies that went on without one another may come together.
+pub const VOLUMES_READ_MAX: usize = 2 * VOLUMES_MAX;
+const MAGIC: &str = "cairn-pool";
+/// No version that was counted up to comes near this, and one can be added to any below.
+const VERSION_MAX: u64 = 1 << 62;
+
+/// Signs the handles of files. `Debug` hides it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct HandleKey(pub u128);
+
+impl fmt::Debug for HandleKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HandleKey(..)")
+    }
+}
+
+impl Serialize for HandleKey {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&format_args!("{:032x}", self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for HandleKey {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        u128::from_str_radix(&text, 16)
+            .map(Self)
+            .map_err(serde::de::Error::custom)
+    }
+}
+
+/// A member of the pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolDisk {
+    pub id: DiskId,
+    /// The folder it was last seen at; only a hint, the identity file in it decides.
+    pub label: String,
+    pub added: Timestamp,
+    /// Nothing new is put on it, and what is there goes to others.
+    pub draining: bool,
+    /// Another one took its place: it is removed when nothing is on it any more.
+    pub replaced: bool,
+    /// It is lost, and nothing that was on it is needed: all of it is on others. Such a disk is not missed. Forgotten
+    /// before it is used again.
+    #[serde(default)]
+    pub holds_nothing: bool,
+    /// It was added to a running server: looked for at its label when it is not among the data folders.
+    pub by_label: bool,
+    /// The highest version of this file that the disk is known to have had; one that comes with an older
+    /// version is an old copy of itself.
+    pub seen: u64,
+}
+
+impl PoolDisk {
+    pub fn new(id: DiskId, label: impl Into<String>, added: Timestamp) -> Self {
+        Self {
+            id,
+            label: label.into(),
+            added,
+            draining: false,
+            replaced: false,
+            holds_nothing: false,
+            by_label: false,
+            seen: 0,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolVolume {
+    pub id: VolumeId,
+    pub name: VolumeName,
+    pub settings: VolumeSettings,
+    pub created: Timestamp,
+    /// Who may mount it; empty: nobody.
+    pub exports: Vec<ExportRule>,
+}
+
+impl PoolVolume {
+    /// What is remembered of it.
+    pub fn deleted(&self) -> DeletedVolume {
+        DeletedVolume {
+            id: self.id,
+            created: self.created,
+        }
+    }
+}
+
+/// A volume that was deleted. Two disks that went on without one another may have given one id to two volumes, so
+/// when it was made belongs to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeletedVolume {
+    pub id: VolumeId,
+    pub created: Timestamp,
+}
+
+/// How far the making of a pool has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// Not every disk has its identity. Such a pool never served anything.
+    Forming,
+    /// The first volume is not there yet.
+    Empty,
+    InUse,
+}
+
+/// Everything that is kept about a pool outside of its volumes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolState {
+    pub pool: PoolId,
+    /// Grows by one with every change; of several copies the one with the highest counts.
+    pub version: u64,
+    pub created: Timestamp,
+    pub stage: Stage,
+    pub disks: Vec<PoolDisk>,
+    /// Disks that were removed: their folders are no mistake, and not used.
+    pub left: Vec<PoolDisk>,
+    pub volumes: Vec<PoolVolume>,
+    /// Volumes that were deleted: one that another copy of this file still lists is known for it.
+    pub deleted: Vec<DeletedVolume>,
+    /// The next volume's id; ids are never reused.
+    pub volume_next: VolumeId,
+    /// Signs file handles: with another one no client could use what it has open.
+    pub handle_key: HandleKey,
+}
+
+/// Why a change of the pool's volumes was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChangeError {
+    #[error("there is no volume \"{0}\"")]
+    NotFound(VolumeName),
+    #[error("there is a volume \"{0}\" already")]
+    Exists(VolumeName),
+    #[error("a pool has at most {VOLUMES_MAX} volumes")]
+    TooManyVolumes,
+    #[error("an export has at most {CLIENTS_PER_EXPORT_MAX} rules")]
+    TooManyRules,
+    #[error(
+        "all volumes and rules together take {len_bytes} bytes in the pool file, which has at most \
+         {POOL_FILE_LEN_BYTES_MAX}"
+    )]
+    TooLong { len_bytes: u64 },
+    #[error("the export of \"{volume}\" has no rule for {client}")]
+    NoRule {
+        volume: VolumeName,
+        client: ClientNet,
+    },
+}
+
+impl PoolState {
+    pub fn volume(&self, name: &VolumeName) -> Result<&PoolVolume, ChangeError> {
+        self.volumes
+            .iter()
+            .find(|volume| volume.name == *name)
+            .ok_or_else(|| ChangeError::NotFound(name.clone()))
+    }
+
+    pub fn volume_mut(&mut self, name: &VolumeName) -> Result<&mut PoolVolume, ChangeError> {
+        self.volumes
+            .iter_mut()
+            .find(|volume| volume.name == *name)
+            .ok_or_else(|| ChangeError::NotFound(name.clone()))
+    }
+
+    pub fn disk_mut(&mut self, id: DiskId) -> Option<&mut PoolDisk> {
+        self.disks.iter_mut().find(|disk| disk.id == id)
+    }
+
+    /// Takes a disk out of the pool; it is remembered as one that left.
+    pub fn remove_disk(&mut self, id: DiskId) {
+        let (gone, kept) = std::mem::take(&mut self.disks)
+            .into_iter()
+            .partition(|disk| disk.id == id);
+        self.disks = kept;
+        self.left.extend(Vec::<PoolDisk>::into_iter(gone));
+        let surplus = self.left.len().saturating_sub(LEFT_MAX);
+        self.left.drain(..surplus);
+    }
+
+    /// Takes a volume out; it is remembered as deleted.
+    pub fn delete_volume(&mut self, id: VolumeId) {
+        let (gone, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.volumes)
+            .into_iter()
+            .partition(|volume| volume.id == id);
+        self.volumes = kept;
+        self.deleted.extend(gone.iter().map(PoolVolume::deleted));
+        let surplus = self.deleted.len().saturating_sub(DELETED_MAX);
+        self.deleted.drain(..surplus);
+    }
+
+    /// Takes in a volume that another copy lists and this one does not, under another name if there is one of its
+    /// name by now. Says under which.
+    pub fn bring_back(&mut self, volume: &PoolVolume) -> Option<VolumeName> {
+        if self.volumes.len() >= VOLUMES_READ_MAX {
+            return None;
+        }
+        let (name, id) = (&volume.name, volume.id.0);
+        let short: String = name.as_str().chars().take(40).collect();
+        let others = (1..=VOLUMES_READ_MAX).map(|count| format!("{short}-{id}-{count}"));
+        let mut names = [name.to_string(), format!("{short}-{id}")]
+            .into_iter()
+            .chain(others)
+            .filter_map(|name| name.parse::<VolumeName>().ok());
+        let name = names.find(|name| self.volume(name).is_err())?;
+        self.deleted.retain(|deleted| deleted.id != volume.id);
+        let after = VolumeId(id.saturating_add(1));
+        self.volume_next = self.volume_next.max(after);
+        self.stage = Stage::InUse;
+        self.volumes.push(PoolVolume {
+            name: name.clone(),
+            ..volume.clone()
+        });
+        Some(name)
+    }
+
+    /// Takes the next volume id; the state must be saved before the id is used.
+    pub fn take_volume_id(&mut self) -> VolumeId {
+        let id = self.volume_next;
+        self.volume_next = VolumeId(id.0.saturating_add(1));
+        id
+    }
+
+    /// Whether this can be saved, and read again.
+    pub fn check_len(&self) -> Result<(), ChangeError> {
+        match encode_pool(self).len() as u64 {
+            len_bytes if len_bytes > POOL_FILE_LEN_BYTES_MAX => {
+                Err(ChangeError::TooLong { len_bytes })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a volume of this name could be added.
+    pub fn check_new(&self, name: &VolumeName) -> Result<(), ChangeError> {
+        if self.volume(name).is_ok() {
+            return Err(ChangeError::Exists(name.clone()));
+        }
+        if self.volumes.len() >= VOLUMES_MAX {
+            return Err(ChangeError::TooManyVolumes);
+        }
+        Ok(())
+    }
+
+    /// Adds rules; each replaces the one that has the same client.
+    pub fn set_rules(
+        &mut self,
+        name: &VolumeName,
+        rules: &[ExportRule],
+    ) -> Result<(), ChangeError> {
+        let volume = self.volume_mut(name)?;
+        for rule in rules {
+            match volume
+                .exports
+                .iter_mut()
+                .find(|there| there.client == rule.client)
+            {
+                Some(there) => *there = rule.clone(),
+                None => volume.exports.push(rule.clone()),
+            }
+        }
+        if volume.exports.len() > CLIENTS_PER_EXPORT_MAX {
+            return Err(ChangeError::TooManyRules);
+        }
+        volume.exports.sort_by_key(|rule| rule.client);
+        Ok(())
+    }
+
+    /// Removes the rules of these clients; all rules when there is none in the list.
+    pub fn remove_rules(
+        &mut self,
+        name: &VolumeName,
+        clients: &[ClientNet],
+    ) -> Result<(), ChangeError> {
+        let volume = self.volume_mut(name)?;
+        if clients.is_empty() {
+            volume.exports.clear();
+        }
+        for client in clients {
+            let place = volume
+                .exports
+                .iter()
+                .position(|rule| rule.client == *client);
+            let place = place.ok_or_else(|| ChangeError::NoRule {
+                volume: name.clone(),
+                client: *client,
+            })?;
+            volume.exports.remove(place);
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), TextFileError> {
+        let refuse = |what: &str| Err(TextFileError::Content(what.to_owned()));
+        if self.version > VERSION_MAX {
+            return refuse("its version");
+        }
+        if self.disks.is_empty() || self.disks.len() > DISKS_MAX {
+            return refuse("the number of disks");
+        }
+        if !distinct(self.disks.iter().map(|disk| disk.id)) {
+            return refuse("two disks have one id");
+        }
+        if self.left.len() > LEFT_MAX {
+            return refuse("the number of disks that left");
+        }
+        if self.deleted.len() > DELETED_MAX {
+            return refuse("the number of deleted volumes");
+        }
+        if self.volumes.len() > VOLUMES_READ_MAX {
+            return refuse("the number of volumes");
+        }
+        if !distinct(self.volumes.iter().map(|volume| volume.id))
+            || !distinct(self.volumes.iter().map(|volume| volume.name.as_str()))
+        {
+            return refuse("two volumes have one id or name");
+        }
+        if self
+            .volumes
+            .iter()
+            .any(|volume| volume.id >= self.volume_next)
+        {
+            return refuse("a volume has an id that was not given yet");
+        }
+        let rules_max = self.volumes.iter().map(|volume| volume.exports.len()).max();
+        if rules_max.unwrap_or(0) > CLIENTS_PER_EXPORT_MAX {
+            return refuse("the number of rules of an export");
+        }
+        let mut exports = self.volumes.iter().map(|volume| &volume.exports);
+        if !exports.all(|rules| distinct(rules.iter().map(|rule| rule.client))) {
+            return refuse("two rules of an export are for the same clients");
+        }
+        Ok(())
+    }
+}
+
+fn distinct<T: Ord>(items: impl Iterator<Item = T>) -> bool {
+    let mut seen = BTreeSet::new();
+    let mut items = items;
+    items.all(|item| seen.insert(item))
+}
+
+/// The bytes of a pool file: two copies of the state.
+pub fn encode_pool(state: &PoolState) -> Vec<u8> {
+    encode_file(MAGIC, FORMAT_VERSION, &json_of(state, true))
+}
+
+/// Reads one of the two copies in a pool file.
+pub fn decode_pool_copy(copy: &[u8]) -> Result<PoolState, TextFileError> {
+    let state: PoolState = decode_copy(copy, MAGIC, FORMAT_VERSION)?;
+    state.check()?;
+    Ok(state)
+}
+
+/// Reads a whole pool file.
+pub fn decode_pool(file: &[u8]) -> Result<Picked<PoolState, TextFileError>, TextFileError> {
+    decode_file(file, decode_pool_copy, |state| state.version)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::testing::example_pool as example;
+
+    /// Both copies are as they were written.
+    fn good(read: Result<Picked<PoolState, TextFileError>, TextFileError>) -> PoolState {
+        let picked = read.unwrap();
+        assert_eq!(picked.bad, None);
+        picked.value
+    }
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        let state = example(6);
+        assert_eq!(good(decode_pool(&encode_pool(&state))), state);
+    }
+
+    #[test]
+    fn every_field_is_required() {
+        let without = |remove: fn(&mut serde_json::Value)| {
+            let mut json = serde_json::to_value(example(2)).unwrap();
+            remove(&mut json);
+            decode_pool(&encode_file(MAGIC, FORMAT_VERSION, &json.to_string()))
+        };
+        assert_eq!(good(without(|_| {})), example(2));
+        for missing in [
+            without(|json| drop(json.as_object_mut().unwrap().remove("left"))),
+            without(|json| drop(json["disks"][1].as_object_mut().unwrap().remove("seen"))),
+        ] {
+            assert!(matches!(missing, Err(TextFileError::Content(_))));
+        }
+    }
+
+    #[test]
+    fn disks_that_left_are_remembered() {
+        let mut state = example(3);
+        state.remove_disk(DiskId(2));
+        assert_eq!((state.disks.len(), state.left.len()), (2, 1));
+        assert_eq!(state.left[0].id, DiskId(2));
+        assert_eq!(good(decode_pool(&encode_pool(&state))), state);
+    }
+
+    #[test]
+    fn deleted_volumes_are_remembered() {
+        let mut state = example(1);
+        let main = state.volumes[0].clone();
+        state.delete_volume(main.id);
+        assert_eq!(state.deleted, [main.deleted()]);
+        assert_eq!(good(decode_pool(&encode_pool(&state))), state.clone());
+        for id in 2..=DELETED_MAX as u32 + 1 {
+            state.volumes.push(PoolVolume {
+                id: VolumeId(id),
+                ..main.clone()
+            });
+            state.delete_volume(VolumeId(id));
+        }
+        assert_eq!(state.deleted.len(), DELETED_MAX);
+        assert_eq!(state.deleted[0].id, VolumeId(2), "the oldest is forgotten");
+    }
+
+    #[test]
+    fn a_volume_that_comes_back_gets_another_name_if_there_is_one_of_its() {
+        let mut state = example(1);
+        let main = PoolVolume {
+            id: VolumeId(7),
+            ..state.volumes[0].clone()
+        };
+        let name = state.bring_back(&main).unwrap();
+        assert_eq!(name.as_str(), "main-7");
+        assert_eq!(state.volume_next, VolumeId(8));
+        assert_eq!(good(decode_pool(&encode_pool(&state))), state);
+    }
+
+    #[test]
+    fn a_flipped_bit_costs_one_copy_and_is_noticed() {
+        let file = encode_pool(&example(2));
+        let half = file.len() / 2;
+        for bit in 0..half * 8 {
+            let mut bad = file.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            let is_damage = matches!(
+                decode_pool_copy(&bad[..half]),
+                Err(TextFileError::Magic | TextFileError::Checksum)
+            );
+            assert!(is_damage, "bit {bit}");
+        }
+        for byte in 0..file.len() {
+            let mut bad = file.clone();
+            bad[byte] ^= 1 << (byte % 8);
+            let picked = decode_pool(&bad).unwrap();
+            assert_eq!(picked.value, example(2), "byte {byte}");
+            let number = if byte < half { 1 } else { 2 };
+            assert_eq!(
+                picked.bad.map(|bad| bad.number),
+                Some(number),
+                "byte {byte}"
+            );
+        }
+    }
+
+    #[test]
+    fn two_damaged_copies_are_no_pool_file() {
+        let file = encode_pool(&example(2));
+        for offset in 0..file.len() / 2 {
+            let mut bad = file.clone();
+            bad[offset] ^= 0x01;
+            bad[file.len() - 1 - offset] ^= 0x01;
+            assert!(decode_pool(&bad).is_err(), "byte {offset}");
+        }
+        for len in 0..file.len() {
+            assert!(decode_pool(&file[..len]).is_err(), "cut at {len}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        type Spoil = fn(&mut PoolState);
+        let cases: &[(&str, Spoil)] = &[
+            ("no disk", |state| state.disks.clear()),
+            ("disk twice", |state| {
+                state.disks.push(state.disks[0].clone())
+            }),
+            ("volume twice", |state| {
+                state.volumes.push(state.volumes[0].clone())
+            }),
+            ("id from the future", |state| {
+                state.volume_next = VolumeId(1)
+            }),
+            ("two rules for the same clients", |state| {
+                let rules = &mut state.volumes[0].exports;
+                rules.push(rules[0].clone())
+            }),
+            // The next change would count on, and end the server.
+            ("no version after it", |state| state.version = u64::MAX),
+        ];
+        for (name, spoil) in cases {
+            let mut state = example(2);
+            spoil(&mut state);
+            let result = decode_pool(&encode_pool(&state));
+            assert!(matches!(result, Err(TextFileError::Content(_))), "{name}");
+        }
+    }
+
+    /// A program that knows a newer version changed the file last, so what can be read elsewhere is older.
+    #[test]
+    fn a_newer_version_is_named() {
+        let newer = TextFileError::Version { found: 2, known: 1 };
+        let whole = encode_file(MAGIC, 2, "{}");
+        assert_eq!(decode_pool(&whole), Err(newer.clone()));
+        let mut one_damaged = whole.clone();
+        one_damaged[0] ^= 1;
+        assert_eq!(decode_pool(&one_damaged), Err(newer));
+    }
+
+    #[test]
+    fn rules_are_set_and_removed() {
+        let mut state = example(1);
+        let main: VolumeName = "main".parse().unwrap();
+        let other: VolumeName = "other".parse().unwrap();
+        let net: ClientNet = "10.0.0.0/8".parse().unwrap();
+        let rule = ExportRule::new(net);
+        state
+            .set_rules(&main, &[rule.clone(), rule.clone()])
+            .unwrap();
+        assert_eq!(state.volumes[0].exports.len(), 3);
+        assert_eq!(
+            state.set_rules(&other, &[]),
+            Err(ChangeError::NotFound(other))
+        );
+        state.remove_rules(&main, &[net]).unwrap();
+        assert_eq!(state.volumes[0].exports.len(), 2);
+        assert!(matches!(
+            state.remove_rules(&main, &[net]),
+            Err(ChangeError::NoRule { .. })
+        ));
+        state.remove_rules(&main, &[]).unwrap();
+        assert!(state.volumes[0].exports.is_empty());
+        let many: Vec<ExportRule> = (0..=CLIENTS_PER_EXPORT_MAX)
+            .map(|i| format!("10.0.{}.{}", i / 256, i % 256).parse().unwrap())
+            .map(ExportRule::new)
+            .collect();
+        assert_eq!(
+            state.set_rules(&main, &many),
+            Err(ChangeError::TooManyRules)
+        );
+    }
+
+    #[test]
+    fn what_could_not_be_read_again_is_refused() {
+        let mut state = example(1);
+        let rules = (0..CLIENTS_PER_EXPORT_MAX).map(|i| {
+            let net = format!("2001:db8:aaaa:bbbb:cccc:dddd:eeee:{:x}", 0x1000 + i);
+            let mut rule = ExportRule::new(net.parse().unwrap());
+            (rule.anonymous_uid, rule.anonymous_gid) = (u32::MAX - 1, u32::MAX - 1);
+            rule
+        });
+        let volume = PoolVolume {
+            exports: rules.collect(),
+            ..state.volumes[0].clone()
+        };
+        state.volumes = (0..VOLUMES_MAX as u32)
+            .map(|id| PoolVolume {
+                id: VolumeId(id),
+                name: format!("{id:063}").parse().unwrap(),
+                ..volume.clone()
+            })
+            .collect();
+        state.volume_next = VolumeId(VOLUMES_MAX as u32);
+        let len_bytes = encode_pool(&state).len() as u64;
+        assert!(len_bytes > POOL_FILE_LEN_BYTES_MAX, "{len_bytes}");
+        assert_eq!(state.check_len(), Err(ChangeError::TooLong { len_bytes }));
+        state.volumes.truncate(VOLUMES_MAX / 2);
+        assert_eq!(state.check_len(), Ok(()));
+    }
+
+    #[test]
+    fn volume_ids_and_names_are_given_once() {
+        let mut state = example(1);
+        assert_eq!(state.take_volume_id(), VolumeId(2));
+        assert_eq!(state.take_volume_id(), VolumeId(3));
+        let main: VolumeName = "main".parse().unwrap();
+        assert_eq!(state.check_new(&main), Err(ChangeError::Exists(main)));
+        assert_eq!(state.check_new(&"new".parse().unwrap()), Ok(()));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = decode_pool(&bytes);
+        }
+    }
+}

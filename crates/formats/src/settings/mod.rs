@@ -1,0 +1,16 @@
+//! The settings of volumes and exports, as the pool file stores them and the command line and the admin API
+//! write them.
+//!
+//! Owns: the words, their limits, their defaults.
+//! Must not know: what a setting does, or where it comes from.
+
+mod export;
+mod volume;
+
+pub use export::{
+    ANONYMOUS_ID_DEFAULT, Access, CLIENTS_PER_EXPORT_MAX, ClientNet, ExportRule, Squash,
+};
+pub use volume::{
+    AccessPattern, Compression, Protection, SizeLimit, VOLUME_NAME_LEN_BYTES_MAX, VolumeName,
+    VolumeSettings,
+};

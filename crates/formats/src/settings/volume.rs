@@ -1,0 +1,324 @@
+//! The settings of a volume.
+
+use std::fmt;
+use std::str::FromStr;
+
+use cairn_base::units::{format_size, parse_size};
+use serde::{Deserialize, Serialize};
+
+use cairn_base::words::{WordError, serde_as_word, word_enum};
+
+/// Longest name of a volume, in bytes.
+pub const VOLUME_NAME_LEN_BYTES_MAX: usize = 63;
+
+/// The name of a volume, also the path it is mounted by: `main` is `SERVER:/main`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VolumeName(String);
+
+impl VolumeName {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for VolumeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl FromStr for VolumeName {
+    type Err = WordError;
+
+    fn from_str(text: &str) -> Result<Self, WordError> {
+        let first_fits = text.starts_with(|c: char| c.is_ascii_alphanumeric());
+        let rest_fits = text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'));
+        if first_fits && rest_fits && text.len() <= VOLUME_NAME_LEN_BYTES_MAX {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(WordError::new(
+                text,
+                "a volume name",
+                "1 to 63 letters, digits, '.', '_' or '-', starting with a letter or digit",
+            ))
+        }
+    }
+}
+
+serde_as_word!(VolumeName);
+
+/// How many disks a volume's data may lose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Protection {
+    /// What suits the number of disks: mirrors up to three, then N+2.
+    #[default]
+    Default,
+    /// One copy: a lost disk is lost data.
+    None,
+    /// Erasure coding with so many parity shards: 1 to 4.
+    Plus(u8),
+    /// So many copies: 2 to 5.
+    Mirror(u8),
+}
+
+impl fmt::Display for Protection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.pad("default"),
+            Self::None => f.pad("none"),
+            Self::Plus(parity) => f.pad(&format!("+{parity}n")),
+            Self::Mirror(copies) => f.pad(&format!("{copies}x")),
+        }
+    }
+}
+
+impl FromStr for Protection {
+    type Err = WordError;
+
+    fn from_str(text: &str) -> Result<Self, WordError> {
+        match text {
+            "default" => Ok(Self::Default),
+            "none" => Ok(Self::None),
+            "+1n" => Ok(Self::Plus(1)),
+            "+2n" => Ok(Self::Plus(2)),
+            "+3n" => Ok(Self::Plus(3)),
+            "+4n" => Ok(Self::Plus(4)),
+            "2x" => Ok(Self::Mirror(2)),
+            "3x" => Ok(Self::Mirror(3)),
+            "4x" => Ok(Self::Mirror(4)),
+            "5x" => Ok(Self::Mirror(5)),
+            _ => Err(WordError::new(
+                text,
+                "a protection",
+                "default, none, +1n to +4n (parity) or 2x to 5x (mirrors)",
+            )),
+        }
+    }
+}
+
+serde_as_word!(Protection);
+
+word_enum!(
+    /// How the files of a volume are mostly used.
+    AccessPattern, "an access pattern", "concurrent, streaming or random" {
+        /// Many clients and files, mixed sizes.
+        Concurrent = "concurrent",
+        /// Few large files, read and written from end to end.
+        Streaming = "streaming",
+        /// Small reads and writes all over large files.
+        Random = "random",
+    }
+);
+
+/// How data is compressed before it is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Compression {
+    None,
+    Lz4,
+    /// A level from 1 to 19.
+    Zstd(u8),
+}
+
+const ZSTD_LEVEL_DEFAULT: u8 = 3;
+const ZSTD_LEVEL_MAX: u8 = 19;
+
+impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.pad("none"),
+            Self::Lz4 => f.pad("lz4"),
+            Self::Zstd(level) => f.pad(&format!("zstd:{level}")),
+        }
+    }
+}
+
+impl FromStr for Compression {
+    type Err = WordError;
+
+    fn from_str(text: &str) -> Result<Self, WordError> {
+        let refuse = || {
+            WordError::new(
+                text,
+                "a compression",
+                "none, lz4, zstd or zstd:1 to zstd:19",
+            )
+        };
+        match text {
+            "none" => Ok(Self::None),
+            "lz4" => Ok(Self::Lz4),
+            "zstd" => Ok(Self::Zstd(ZSTD_LEVEL_DEFAULT)),
+            _ => {
+                let level = text.strip_prefix("zstd:").ok_or_else(refuse)?;
+                let level = level.parse::<u8>().map_err(|_| refuse())?;
+                if (1..=ZSTD_LEVEL_MAX).contains(&level) {
+                    Ok(Self::Zstd(level))
+                } else {
+                    Err(refuse())
+                }
+            }
+        }
+    }
+}
+
+serde_as_word!(Compression);
+
+/// The most bytes that the files of a volume may hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SizeLimit {
+    #[default]
+    None,
+    Bytes(u64),
+}
+
+impl SizeLimit {
+    pub fn bytes(self) -> Option<u64> {
+        match self {
+            Self::None => None,
+            Self::Bytes(bytes) => Some(bytes),
+        }
+    }
+}
+
+impl fmt::Display for SizeLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.pad("none"),
+            // Exact when it is read back; `format_size` rounds, so it serves only round numbers.
+            Self::Bytes(bytes) => {
+                let text = format_size(*bytes);
+                if parse_size(&text) == Ok(*bytes) {
+                    f.pad(&text)
+                } else {
+                    f.pad(&format!("{bytes} B"))
+                }
+            }
+        }
+    }
+}
+
+impl FromStr for SizeLimit {
+    type Err = WordError;
+
+    fn from_str(text: &str) -> Result<Self, WordError> {
+        if text == "none" {
+            return Ok(Self::None);
+        }
+        match parse_size(text) {
+            Ok(bytes) if bytes > 0 => Ok(Self::Bytes(bytes)),
+            _ => Err(WordError::new(
+                text,
+                "a size limit",
+                "none, or a size such as 500GiB",
+            )),
+        }
+    }
+}
+
+serde_as_word!(SizeLimit);
+
+/// What can be set on a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeSettings {
+    pub protection: Protection,
+    pub size_limit: SizeLimit,
+    pub access_pattern: AccessPattern,
+    pub compression: Compression,
+}
+
+impl Default for VolumeSettings {
+    fn default() -> Self {
+        Self {
+            protection: Protection::Default,
+            size_limit: SizeLimit::None,
+            access_pattern: AccessPattern::Concurrent,
+            // Cheap enough to leave on: the probe gives up early on data that does not compress.
+            compression: Compression::Lz4,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is read, written and read again is the same; `None` means refused.
+    fn check<T>(cases: &[(&str, Option<T>)])
+    where
+        T: FromStr + fmt::Display + fmt::Debug + PartialEq + Clone,
+    {
+        for (text, want) in cases {
+            let got = text.parse::<T>().ok();
+            assert_eq!(got, *want, "{text:?}");
+            if let Some(value) = got {
+                let again = value.to_string().parse::<T>().ok();
+                assert_eq!(again.as_ref(), Some(&value), "{text:?} written as {value}");
+            }
+        }
+    }
+
+    #[test]
+    fn words_are_read_or_refused() {
+        check::<Protection>(&[
+            ("default", Some(Protection::Default)),
+            ("none", Some(Protection::None)),
+            ("+1n", Some(Protection::Plus(1))),
+            ("+4n", Some(Protection::Plus(4))),
+            ("+5n", None),
+            ("+0n", None),
+            ("2x", Some(Protection::Mirror(2))),
+            ("5x", Some(Protection::Mirror(5))),
+            ("1x", None),
+            ("6x", None),
+            ("", None),
+        ]);
+        check::<Compression>(&[
+            ("none", Some(Compression::None)),
+            ("lz4", Some(Compression::Lz4)),
+            ("zstd", Some(Compression::Zstd(3))),
+            ("zstd:1", Some(Compression::Zstd(1))),
+            ("zstd:19", Some(Compression::Zstd(19))),
+            ("zstd:20", None),
+            ("zstd:0", None),
+            ("zstd:-1", None),
+            ("gzip", None),
+        ]);
+        check::<SizeLimit>(&[
+            ("none", Some(SizeLimit::None)),
+            ("10GiB", Some(SizeLimit::Bytes(10 << 30))),
+            ("12345678901", Some(SizeLimit::Bytes(12_345_678_901))),
+            ("0", None),
+            ("much", None),
+        ]);
+        check::<AccessPattern>(&[
+            ("concurrent", Some(AccessPattern::Concurrent)),
+            ("streaming", Some(AccessPattern::Streaming)),
+            ("random", Some(AccessPattern::Random)),
+            ("Random", None),
+        ]);
+    }
+
+    #[test]
+    fn volume_names_are_read_or_refused() {
+        let long = "v".repeat(64);
+        let cases: &[(&str, bool)] = &[
+            ("main", true),
+            ("a", true),
+            ("Team-1.home_2", true),
+            (&long[..63], true),
+            (&long, false),
+            ("", false),
+            (".", false),
+            ("..", false),
+            ("-x", false),
+            ("a/b", false),
+            ("a b", false),
+            ("größe", false),
+        ];
+        for (text, want) in cases {
+            assert_eq!(text.parse::<VolumeName>().is_ok(), *want, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! For tests: values that could be stored.
+
+use cairn_base::{DiskId, PoolId, Timestamp, VolumeId};
+
+use crate::pool_file::{HandleKey, PoolDisk, PoolState, PoolVolume, Stage};
+use crate::settings::{ExportRule, VolumeSettings};
+
+/// A pool of so many disks, with one volume.
+pub fn example_pool(disk_count: u128) -> PoolState {
+    let created = Timestamp::new(1_700_000_000, 5);
+    PoolState {
+        pool: PoolId(77),
+        version: 3,
+        created,
+        stage: Stage::InUse,
+        disks: (1..=disk_count)
+            .map(|id| PoolDisk::new(DiskId(id), format!("/data/{id}"), created))
+            .collect(),
+        left: Vec::new(),
+        volumes: vec![PoolVolume {
+            id: VolumeId(1),
+            name: "main".parse().expect("it is a name"),
+            settings: VolumeSettings::default(),
+            created,
+            exports: ExportRule::this_machine(),
+        }],
+        deleted: Vec::new(),
+        volume_next: VolumeId(2),
+        handle_key: HandleKey(u128::MAX - 1),
+    }
+}

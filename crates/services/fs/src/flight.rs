@@ -1,0 +1,560 @@
+//! One flight: what one flush takes from a file, on its way into segments.
+//!
+//! Owns: how data is cut into records, the order "bytes durable, then extents" (Rule 3), what becomes of a flight
+//! that fails. Must not know: when a flush is due (`flush`), how stripes are written.
+//!
+//! Flights of a file never overlap, so they may finish in any order.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cairn_base::LogPosition;
+use cairn_base::planted::{self, Bug};
+use cairn_meta::{Batch, Fold, Key};
+use cairn_segment::{
+    Appended, EncodedRecord, RecordOwner, RecordPointer, SegmentInfo, Stream, encode_record,
+};
+use tokio::sync::watch;
+
+use crate::budget::NO_SPACE_PATIENCE;
+use crate::dirty::{Load, Run};
+use crate::extents::{Ahead, Change, Extent};
+use crate::inode::{Flight, FlightResult, Inode, State};
+use crate::types::FsError;
+use crate::volume::{Policy, Shared, segment_error};
+
+/// What one flight takes at most.
+pub(crate) const FLIGHT_BYTES_MAX: u64 = 4 << 20;
+pub(crate) const FLIGHT_RUNS_MAX: usize = 1024;
+/// Flights that encode and write at the same time.
+pub(crate) const FLIGHTS_MAX: usize = 16;
+/// A file written in order is flushed as soon as so much is there.
+pub(crate) const STREAM_FLUSH_BYTES: u64 = 4 << 20;
+/// From so many bytes in order on, a file gets segments of its own.
+const STREAM_RUN_BYTES: u64 = 16 << 20;
+/// Extents that one batch replaces when a flight lands.
+const LAND_EXTENTS_MAX: usize = 8192;
+/// After a flush failed the file waits this long.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+const _: () = assert!(RETRY_PAUSE.as_millis() >= NO_SPACE_PATIENCE.as_millis());
+
+/// One flight on its way.
+pub(crate) struct Job {
+    pub inode: Arc<Inode>,
+    flight: u64,
+    runs: Arc<BTreeMap<u64, Run>>,
+    pub len_bytes: u64,
+    /// The file's last journal entry when the flight began.
+    journal_through: LogPosition,
+    pub stream: Stream,
+    done: watch::Sender<FlightResult>,
+}
+
+impl Job {
+    /// What it is charged with.
+    pub fn load(&self) -> Load {
+        Load::of(self.len_bytes, self.runs.len())
+    }
+}
+
+/// Bytes of a file that become one record.
+struct Cut {
+    start: u64,
+    parts: Vec<Bytes>,
+    len_bytes: u64,
+}
+
+impl Shared {
+    /// Takes a flight from the dirty data of a file; `None` if there is nothing to take, or, without `all`, little.
+    pub(crate) fn take_flight(
+        &self,
+        inode: &Arc<Inode>,
+        state: &mut State,
+        all: bool,
+    ) -> Option<Job> {
+        if !all && state.dirty.len_bytes() < STREAM_FLUSH_BYTES {
+            return None;
+        }
+        let blocked: Vec<Range<u64>> = state
+            .flights
+            .iter()
+            .map(|flight| flight.span.clone())
+            .collect();
+        let runs = state
+            .dirty
+            .take(FLIGHT_BYTES_MAX, FLIGHT_RUNS_MAX, &blocked);
+        let (first, last) = (runs.iter().next()?, runs.iter().next_back()?);
+        let span = *first.0..last.0 + last.1.data.len() as u64;
+        let len_bytes = runs.values().map(|run| run.data.len() as u64).sum();
+        let runs = Arc::new(runs);
+        let (sender, done) = watch::channel(None);
+        let id = state.flight_next;
+        state.flight_next += 1;
+        state.flights.push(Flight {
+            id,
+            runs: runs.clone(),
+            span,
+            limit: u64::MAX,
+            len_bytes,
+            done,
+        });
+        let stream = if state.write_run_bytes >= STREAM_RUN_BYTES {
+            Stream::File(inode.ino.0)
+        } else {
+            Stream::Mixed
+        };
+        Some(Job {
+            inode: inode.clone(),
+            flight: id,
+            runs,
+            len_bytes,
+            journal_through: state.journal_last,
+            stream,
+            done: sender,
+        })
+    }
+
+    /// Takes flights through to the end, together in one append.
+    pub(crate) async fn fly(self: Arc<Self>, jobs: Vec<Job>) {
+        let Ok(_permit) = self.flight_permits.acquire().await else {
+            return;
+        };
+        let jobs = self.without_unlandable(jobs);
+        if jobs.is_empty() {
+            return;
+        }
+        let len_bytes = jobs.iter().map(|job| job.len_bytes).sum();
+        let _turn = self.writer_turn(len_bytes).await;
+        let policy = self.policy.read().clone();
+        let mut cuts = Vec::new();
+        let mut records = Vec::new();
+        for job in &jobs {
+            let of_job = cut(&job.runs, &policy);
+            records.extend(of_job.iter().map(|cut| {
+                let owner = RecordOwner {
+                    object: job.inode.ino.0,
+                    offset: cut.start,
+                };
+                encode_record(cut.parts.clone(), policy.compression).owned_by(owner)
+            }));
+            cuts.push(of_job);
+        }
+        match self.append(jobs[0].stream, &records).await {
+            Ok(appended) => {
+                self.dirty.note_space();
+                let mut at = 0;
+                let mut tickets = Vec::with_capacity(jobs.len());
+                for (job, cuts) in jobs.iter().zip(&cuts) {
+                    let placed: Vec<(&Cut, Arc<RecordPointer>)> = cuts
+                        .iter()
+                        .zip(&records[at..])
+                        .zip(&appended.locations[at..])
+                        .map(|((cut, record), location)| (cut, Arc::new(record.pointer(*location))))
+                        .collect();
+                    at += cuts.len();
+                    let landed = self.land(job, &placed, &appended.segments);
+                    if landed.is_ok() && self.collector.note_flushed(job.len_bytes) {
+                        self.gc_wake.notify_one();
+                    }
+                    tickets.push(landed);
+                }
+                drop(appended);
+                let mut landed = Vec::with_capacity(jobs.len());
+                for (job, ticket) in jobs.into_iter().zip(tickets) {
+                    match ticket {
+                        Ok(ticket) => landed.push((job, ticket)),
+                        Err(error) => {
+                            if matches!(error, FsError::Io(_)) {
+                                job.inode.lock().landing_error = Some(error.clone());
+                            }
+                            self.turn_back(job, error);
+                        }
+                    }
+                }
+                for (job, ticket) in landed {
+                    let result = self.durable(ticket).await;
+                    self.finish(job, result);
+                }
+            }
+            Err(error) => {
+                for job in jobs {
+                    self.turn_back(job, error.clone());
+                }
+            }
+        }
+    }
+
+    /// Turns those back that could not become extents last time, and cannot now: what they put into segments would be
+    /// garbage, each time they are tried again.
+    fn without_unlandable(&self, jobs: Vec<Job>) -> Vec<Job> {
+        let mut others = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            let is_doubtful = job.inode.lock().landing_error.is_some();
+            let tried = match is_doubtful {
+                true => self.try_landing(&job),
+                false => Ok(()),
+            };
+            match tried {
+                Ok(()) => others.push(job),
+                Err(error) => self.turn_back(job, error),
+            }
+        }
+        others
+    }
+
+    /// Whether what a flight replaces can be read, as much of it as one batch takes. Not what is between its runs: they may
+    /// be the first and the last of a file of any size.
+    fn try_landing(&self, job: &Job) -> Result<(), FsError> {
+        let mut loaded = 0;
+        for (start, run) in job.runs.iter() {
+            let range = *start..start + run.data.len() as u64;
+            loaded += self.load_extents(&job.inode, &range, Ahead::None)?;
+            if loaded > LAND_EXTENTS_MAX {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    async fn append(&self, stream: Stream, records: &[EncodedRecord]) -> Result<Appended, FsError> {
+        let code = self.code()?;
+        self.segments
+            .append(self.volume, code, stream, records.to_vec())
+            .await
+            .map_err(segment_error)
+    }
+
+    /// The bytes of a flight are durable: makes them the file's extents, and ends the flight. Where
+    /// they replace very many extents that takes several batches; readers find the bytes in the
+    /// flight until the last.
+    fn land(
+        &self,
+        job: &Job,
+        placed: &[(&Cut, Arc<RecordPointer>)],
+        segments: &[SegmentInfo],
+    ) -> Result<cairn_meta::Ticket, FsError> {
+        let mut at = 0;
+        let ticket = loop {
+            if let Some(ticket) = self.land_from(job, placed, segments, &mut at)? {
+                break ticket;
+            }
+        };
+        for (cut, pointer) in placed {
+            self.segments
+                .cache_insert_parts(self.volume, pointer, cut.parts.clone());
+        }
+        Ok(ticket)
+    }
+
+    /// One batch of [`Self::land`]: from offset `at` of the file on, which it moves. The ticket of the
+    /// last one ends it.
+    fn land_from(
+        &self,
+        job: &Job,
+        placed: &[(&Cut, Arc<RecordPointer>)],
+        segments: &[SegmentInfo],
+        at: &mut u64,
+    ) -> Result<Option<cairn_meta::Ticket>, FsError> {
+        let inode = &job.inode;
+        let mut loaded = 0;
+        let mut needed: Option<Range<u64>> = None;
+        for (cut, _) in placed {
+            let range = cut.start.max(*at)..cut.start + cut.len_bytes;
+            if range.is_empty() {
+                continue;
+            }
+            let needed = needed.get_or_insert(range.clone());
+            needed.end = range.end;
+            loaded += self.load_extents_too(inode, &range, needed, Ahead::Some)?;
+            if loaded > LAND_EXTENTS_MAX {
+                break;
+            }
+        }
+        let mut state = inode.lock();
+        let index = state
+            .flights
+            .iter()
+            .position(|flight| flight.id == job.flight);
+        let Some(index) = index else {
+            return Err(FsError::Io(format!(
+                "flight {} of inode {} is gone",
+                job.flight, inode.ino
+            )));
+        };
+        if state.removed {
+            state.flights.remove(index);
+            return Ok(Some(state.ticket));
+        }
+        let limit = state.flights[index].limit;
+        let mut change = Change::default();
+        let end_max = insert_extents(&mut state, placed, limit, at, &mut change);
+        let is_last = *at == u64::MAX;
+        if !is_last && change.is_empty() {
+            // Others needed memory, and what was loaded is gone: once more.
+            return Ok(None);
+        }
+        let mut batch = Batch::new();
+        self.put_segments(segments, &mut batch);
+        self.change_extents(inode.ino, &mut state, &change, &mut batch);
+        for record in change.records_gone() {
+            self.segments.cache_forget(self.volume, record);
+        }
+        state.stable_size_bytes = state
+            .stable_size_bytes
+            .max(end_max.min(state.record.size_bytes));
+        // What lands here is newer than any journal entry up to then, also where the entry's own
+        // bytes were overwritten in memory and are not in `runs`.
+        if is_last && job.journal_through.0 > 0 {
+            for range in ranges(&job.runs) {
+                batch.fold(Fold {
+                    ino: inode.ino,
+                    start: range.start,
+                    end: range.end,
+                    through: job.journal_through,
+                });
+            }
+        }
+        batch.put(Key::inode(inode.ino), state.stored_record().encode());
+        let ticket = self.meta.submit(batch);
+        state.ticket = ticket;
+        // Which bytes were in the journal is not known any more.
+        state.changed = state.changed.max(state.journaled);
+        if is_last {
+            state.flights.remove(index);
+            if state.dirty.is_empty() && state.flights.is_empty() {
+                state.journal_last = LogPosition(0);
+            }
+        }
+        self.trim_extents(&mut state, &(0..0));
+        Ok(is_last.then_some(ticket))
+    }
+
+    fn finish(&self, job: Job, result: Result<(), FsError>) {
+        let counter = match &result {
+            Ok(()) => &self.counters.flushed_bytes,
+            Err(_) => &self.counters.flush_errors,
+        };
+        counter.fetch_add(
+            if result.is_ok() { job.len_bytes } else { 1 },
+            Ordering::Relaxed,
+        );
+        // Who waits for less of it looks at the counters then.
+        self.dirty.add(-job.load());
+        if let Err(error) = &result {
+            tracing::error!(volume = %self.volume, ino = %job.inode.ino, %error, "flush failed");
+        }
+        job.done.send_replace(Some(result));
+    }
+
+    /// A flush failed before all its bytes were the file's extents: they are dirty again. Those that are extents
+    /// already are replaced by the next flush.
+    fn turn_back(&self, job: Job, error: FsError) {
+        let mut state = job.inode.lock();
+        let mut kept = Load::default();
+        if let Some(index) = state
+            .flights
+            .iter()
+            .position(|flight| flight.id == job.flight)
+        {
+            let flight = state.flights.remove(index);
+            for (start, run) in flight.runs.iter() {
+                let len = run.data.len() as u64;
+                let end = (start + len).min(flight.limit);
+                if !state.removed && *start < end && !planted::is(Bug::FailedFlushDropped) {
+                    let part = Run {
+                        data: run.data.slice(..(end - start) as usize),
+                        ..run.clone()
+                    };
+                    kept += state.dirty.insert_under(*start, part);
+                }
+            }
+        }
+        self.enqueue(&job.inode, &mut state);
+        // After that, which takes what it puts into the queue for fresh.
+        state.dirty_since = self.env.clock.monotonic() + RETRY_PAUSE;
+        drop(state);
+        // First: who waits looks at it when it is woken.
+        self.counters.flush_errors.fetch_add(1, Ordering::Relaxed);
+        self.dirty.add(kept - job.load());
+        self.forget_space();
+        if error == FsError::NoSpace {
+            self.dirty.note_no_space(self.env.clock.monotonic());
+        }
+        self.dirty.note_failure();
+        tracing::warn!(volume = %self.volume, ino = %job.inode.ino, %error, "flush failed; the data stays in memory and is tried again");
+        job.done.send_replace(Some(Err(error)));
+    }
+}
+
+/// Makes extents of what was placed, from offset `at` of the file on and up to `limit`, until that
+/// replaces [`LAND_EXTENTS_MAX`] others or meets a range that is not loaded. Moves `at` to where it
+/// stopped, or to `u64::MAX`; returns the end of the last extent.
+fn insert_extents(
+    state: &mut State,
+    placed: &[(&Cut, Arc<RecordPointer>)],
+    limit: u64,
+    at: &mut u64,
+    change: &mut Change,
+) -> u64 {
+    let mut end_max = 0;
+    let mut room = LAND_EXTENTS_MAX;
+    for (cut, pointer) in placed {
+        let start = cut.start.max(*at);
+        let mut end = (cut.start + cut.len_bytes).min(limit);
+        if start >= end {
+            continue;
+        }
+        if room == 0 || !state.extents.is_loaded(&(start..end)) {
+            *at = start;
+            return end_max;
+        }
+        // The first that there is no room to replace; at least one is replaced.
+        let stop = state.extents.touching(start..end).nth(room);
+        let is_whole = stop.is_none();
+        end = stop.map_or(end, |extent| extent.start);
+        room -= state.extents.touching(start..end).count().min(room);
+        end_max = end;
+        let extent = Extent {
+            start,
+            end,
+            record: pointer.clone(),
+            offset_in_record: (start - cut.start) as u32,
+        };
+        state.extents.insert(extent, change);
+        if !is_whole {
+            *at = end;
+            return end_max;
+        }
+    }
+    *at = u64::MAX;
+    end_max
+}
+
+/// The ranges that `runs` cover.
+fn ranges(runs: &BTreeMap<u64, Run>) -> Vec<Range<u64>> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for (start, run) in runs {
+        let end = start + run.data.len() as u64;
+        match ranges.last_mut() {
+            Some(last) if last.end == *start => last.end = end,
+            _ => ranges.push(*start..end),
+        }
+    }
+    ranges
+}
+
+/// Cuts runs into records: contiguous bytes up to the record size, at multiples of it in the file,
+/// so that a file that is written again and again keeps its extents aligned.
+fn cut(runs: &BTreeMap<u64, Run>, policy: &Policy) -> Vec<Cut> {
+    let mut cuts: Vec<Cut> = Vec::new();
+    let mut runs = runs.iter().peekable();
+    while let Some((start, run)) = runs.next() {
+        let mut stretch = vec![run.data.clone()];
+        let mut end = start + run.data.len() as u64;
+        while let Some((next, run)) = runs.peek() {
+            if **next != end {
+                break;
+            }
+            end += run.data.len() as u64;
+            stretch.push(run.data.clone());
+            runs.next();
+        }
+        let record_bytes = policy.access_pattern.record_bytes(end - start);
+        let mut at = *start;
+        let mut parts = stretch.into_iter();
+        let mut rest = parts.next().unwrap_or_default();
+        while at < end {
+            let cut_end = ((at / record_bytes + 1) * record_bytes).min(end);
+            let mut record = Cut {
+                start: at,
+                parts: Vec::new(),
+                len_bytes: cut_end - at,
+            };
+            while at < cut_end {
+                if rest.is_empty() {
+                    rest = parts.next().unwrap_or_default();
+                }
+                let take = rest.len().min((cut_end - at) as usize);
+                record.parts.push(rest.split_to(take));
+                at += take as u64;
+            }
+            cuts.push(record);
+        }
+    }
+    cuts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::volume::AccessPattern;
+
+    fn runs(list: &[(u64, usize)]) -> BTreeMap<u64, Run> {
+        list.iter()
+            .map(|(start, len)| {
+                let run = Run {
+                    data: Bytes::from(vec![*start as u8; *len]),
+                    journal: None,
+                    sequence: 0,
+                    buffer_len_bytes: *len as u64,
+                };
+                (*start, run)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn runs_are_cut_into_aligned_records() {
+        const KIB: usize = 1 << 10;
+        type Case<'a> = (&'a str, AccessPattern, &'a [(u64, usize)], &'a [(u64, u64)]);
+        let cases: &[Case] = &[
+            (
+                "one small",
+                AccessPattern::Concurrent,
+                &[(5, 10)],
+                &[(5, 10)],
+            ),
+            (
+                "neighbours join",
+                AccessPattern::Concurrent,
+                &[(0, 10), (10, 20)],
+                &[(0, 30)],
+            ),
+            (
+                "a gap parts",
+                AccessPattern::Concurrent,
+                &[(0, 10), (11, 20)],
+                &[(0, 10), (11, 20)],
+            ),
+            (
+                "at multiples of the record",
+                AccessPattern::Random,
+                &[(8 << 10, 24 * KIB)],
+                &[(8 << 10, 8 << 10), (16 << 10, 16 << 10)],
+            ),
+            (
+                "long stretches get large records",
+                AccessPattern::Concurrent,
+                &[(0, 1024 * KIB), (1 << 20, 512 * KIB)],
+                &[(0, 1 << 20), (1 << 20, 512 << 10)],
+            ),
+        ];
+        for (name, access_pattern, list, want) in cases {
+            let policy = Policy {
+                access_pattern: *access_pattern,
+                ..Policy::default()
+            };
+            let cuts = cut(&runs(list), &policy);
+            let got: Vec<_> = cuts.iter().map(|cut| (cut.start, cut.len_bytes)).collect();
+            assert_eq!(got, *want, "{name}");
+            for cut in &cuts {
+                let len: usize = cut.parts.iter().map(Bytes::len).sum();
+                assert_eq!(len as u64, cut.len_bytes, "{name}");
+            }
+        }
+    }
+}

@@ -1,0 +1,1 @@
+"""Benchmarks, and the tables that they write into docs/results."""

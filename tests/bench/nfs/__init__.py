@@ -1,0 +1,1 @@
+"""Cairn beside NFS-Ganesha."""

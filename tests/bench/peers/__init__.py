@@ -1,0 +1,1 @@
+"""The suites of `cairn bench` on Cairn and its peers."""

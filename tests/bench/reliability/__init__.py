@@ -1,0 +1,1 @@
+"""Recovery, reads without disks, rebuild and scrub."""

@@ -1,0 +1,1 @@
+"""What the repository must keep to, beside what compilers and linters check."""

@@ -1,0 +1,1 @@
+"""End-to-end tests: the real program, libnfs and our own client."""

@@ -1,0 +1,180 @@
+"""The end-to-end tests: real servers, libnfs and our own client.
+
+    scripts/test-e2e [--jobs N] [TEST...]    all, or some: test_files, test_disks.Disks.test_a_lost_disk_is_replaced
+
+Files of tests run side by side, each in a process: as many as there are processors (--jobs, or E2E_JOBS), and beside
+them those that mostly wait. What a file printed appears when it has ended; that of files that failed comes last.
+"""
+
+import argparse
+import ast
+import concurrent.futures
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+from lib import harness
+
+TESTS = pathlib.Path(__file__).parent
+SLOWEST_TESTS_COUNT = 10
+# Those that take longest start first.
+LONGEST = ("test_faulty_disks", "test_disks", "test_faults", "test_space", "test_damage")
+# Mostly wait for timeouts of disks that hang (7 s of processor time in 40 s): they run beside the others.
+WAITING = ("test_faulty_disks",)
+WAITING_JOBS = 4
+# A file that would take longer than all others beside it: its tests are divided among so many processes.
+PARTS = {"test_faulty_disks": 4}
+
+
+@dataclasses.dataclass
+class Done:
+    """What became of one job."""
+
+    name: str
+    output: str
+    seconds: float
+    cpu_seconds: float
+    passed: int
+    failed: list[str]
+    skipped: list[str]
+    test_seconds: dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What one process runs."""
+
+    name: str
+    tests: tuple[str, ...]
+
+    @property
+    def file(self):
+        return self.tests[0].partition(".")[0]
+
+
+def all_jobs():
+    return [job for path in sorted(TESTS.glob("test_*.py")) for job in jobs_of(path)]
+
+
+def jobs_of(path):
+    """One file as a job, or as several."""
+    count = PARTS.get(path.stem, 1)
+    if count == 1:
+        return [Job(path.stem, (path.stem,))]
+    tests = tests_of(path)
+    return [Job(f"{path.stem} ({index + 1} of {count})", tuple(tests[index::count])) for index in range(count)]
+
+
+def tests_of(path):
+    """The names of all tests of a file, without importing it."""
+    classes = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)]
+    return [
+        f"{path.stem}.{class_.name}.{function.name}"
+        for class_ in classes
+        for function in class_.body
+        if isinstance(function, ast.FunctionDef) and function.name.startswith("test_")
+    ]
+
+
+def rank(job):
+    return LONGEST.index(job.file) if job.file in LONGEST else len(LONGEST)
+
+
+class Run:
+    """All files of one call, and the processes that run now."""
+
+    def __init__(self):
+        self.processes = set()
+        self.ended = False
+
+    def one(self, job):
+        begun = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            result_path = pathlib.Path(folder) / "result.json"
+            argv = [sys.executable, "-m", "e2e.one_file", str(result_path), *(f"e2e.{test}" for test in job.tests)]
+            environment = os.environ | {"PYTHONPATH": str(TESTS.parent), "PYTHONDONTWRITEBYTECODE": "1"}
+            if self.ended:
+                raise harness.Failure("ended")
+            process = subprocess.Popen(
+                argv, cwd=harness.REPOSITORY, env=environment, text=True, stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )
+            self.processes.add(process)
+            output, _ = process.communicate()
+            self.processes.discard(process)
+            found = json.loads(result_path.read_text()) if result_path.exists() else {}
+        failed = found.get("failed", [])
+        if process.returncode and not failed:
+            failed = [f"{job.name} ended with {process.returncode} before its tests did"]
+        seconds = time.monotonic() - begun
+        return Done(
+            name=job.name, output=output, seconds=seconds, cpu_seconds=found.get("cpu_seconds", 0.0),
+            passed=found.get("passed", 0), failed=failed, skipped=found.get("skipped", []),
+            test_seconds=found.get("seconds", {}),
+        )
+
+    def all(self, jobs, busy_count):
+        """Yields each file when it has ended."""
+        jobs = sorted(jobs, key=lambda job: (rank(job), job.name))
+        with (
+            concurrent.futures.ThreadPoolExecutor(busy_count) as busy,
+            concurrent.futures.ThreadPoolExecutor(WAITING_JOBS) as waiting,
+        ):
+            try:
+                futures = [(waiting if job.file in WAITING else busy).submit(self.one, job) for job in jobs]
+                for future in concurrent.futures.as_completed(futures):
+                    yield future.result()
+            finally:
+                self.ended = True
+                for process in list(self.processes):
+                    process.terminate()
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=int(os.environ.get("E2E_JOBS") or os.cpu_count() or 1))
+    parser.add_argument("tests", nargs="*", metavar="TEST")
+    return parser.parse_args()
+
+
+def summary(results, seconds):
+    """Prints what all files came to; returns whether all passed."""
+    for done in results:
+        if done.failed:
+            print(f"== {done.name}: FAILED\n{done.output}")
+    print("== each file: seconds, and seconds of processor time")
+    for done in sorted(results, key=lambda done: -done.seconds):
+        counts = f"{done.passed} passed, {len(done.failed)} failed, {len(done.skipped)} skipped"
+        print(f"{done.seconds:7.1f} s {done.cpu_seconds:7.1f} s  {done.name}: {counts}")
+    tests = {name: taken for done in results for name, taken in done.test_seconds.items()}
+    print("== the slowest tests")
+    for name, taken in sorted(tests.items(), key=lambda item: -item[1])[:SLOWEST_TESTS_COUNT]:
+        print(f"{taken:7.1f} s  {name}")
+    for skipped in (line for done in results for line in done.skipped):
+        print(f"NOT TESTED: {skipped}")
+    failed = [name for done in results for name in done.failed]
+    for name in failed:
+        print(f"FAILED {name}")
+    print(f"end-to-end tests: {len(results)} processes, {seconds:.0f} s")
+    passed_count = sum(done.passed for done in results)
+    print(f"{passed_count} passed, {len(failed)} failed", flush=True)
+    return bool(passed_count) and not failed
+
+
+def main():
+    options = parse_arguments()
+    # Fails at once, not once for each test.
+    print(f"end-to-end tests of {harness.cairn_path()}", flush=True)
+    begun = time.monotonic()
+    results = []
+    jobs = [Job(name, (name,)) for name in options.tests] or all_jobs()
+    for done in Run().all(jobs, max(1, options.jobs)):
+        results.append(done)
+        word = "FAILED, its output comes last" if done.failed else "ok"
+        print(f"== {done.name}: {word} ({done.seconds:.0f} s)\n{'' if done.failed else done.output}", end="", flush=True)
+    return 0 if summary(results, time.monotonic() - begun) else 1

@@ -1,0 +1,64 @@
+"""Runs the tests of one file and says what became of them: one_file RESULT.json TEST...
+
+Owns: the count of the tests, and the time that each took. Must not know: which files there are, what runs beside it.
+"""
+
+import json
+import pathlib
+import resource
+import sys
+import time
+import unittest
+
+
+class TimedResult(unittest.TextTestResult):
+    """Also keeps how long each test took."""
+
+    seconds: dict[str, float]
+    begun: float
+
+    def startTestRun(self):
+        super().startTestRun()
+        self.seconds = {}
+
+    def startTest(self, test):
+        super().startTest(test)
+        self.begun = time.monotonic()
+
+    def stopTest(self, test):
+        super().stopTest(test)
+        self.seconds[test.id()] = time.monotonic() - self.begun
+
+
+def main():
+    path, *names = sys.argv[1:]
+    runner = unittest.TextTestRunner(resultclass=TimedResult,  # type: ignore[arg-type]
+        verbosity=1)
+    # A failed test counts once, also when several of its subtests failed.
+    done = unittest.main(module=None, argv=["unittest", *names], testRunner=runner, exit=False).result
+    assert isinstance(done, TimedResult)
+    failed = {failed_test(test) for test, _ in [*done.failures, *done.errors]}
+    failed |= {test.id() for test in done.unexpectedSuccesses}
+    result = {
+        "passed": max(done.testsRun - len(done.skipped) - len(failed), 0),
+        "failed": sorted(failed),
+        "skipped": [f"{test.id()}: {reason}" for test, reason in done.skipped],
+        "seconds": done.seconds,
+        "cpu_seconds": cpu_seconds(),
+    }
+    pathlib.Path(path).write_text(json.dumps(result))
+    sys.exit(0 if done.wasSuccessful() and done.testsRun else 1)
+
+
+def cpu_seconds():
+    """Of this process and of the servers that it started and waited for."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def failed_test(test):
+    return getattr(test, "test_case", test).id()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Long runs of the fuzz targets."""

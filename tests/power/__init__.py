@@ -1,0 +1,1 @@
+"""Power cuts and bad drives below the real storage."""
