@@ -21,8 +21,8 @@ TEST_FLAGS := --profile fast --locked
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-17s %s\n", $$1, $$2 }'
 
-.PHONY: setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit
-setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit: setup-%:
+.PHONY: setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit setup-lint
+setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit setup-lint: setup-%:
 	@scripts/setup $*
 
 .PHONY: build
@@ -78,8 +78,9 @@ pjdfstest: setup-vm build-test ## The POSIX conformance suite through the kernel
 	scripts/pjdfstest
 
 .PHONY: check
-check: setup-build docs-check ## Format, lints, links, uses of unsafe
+check: setup-build setup-lint docs-check ## Format, lints, links, uses of unsafe
 	scripts/unsafe-check
+	scripts/lint-python
 	cargo fmt --all --check
 	cargo clippy $(TEST_FLAGS) --workspace --all-targets -- -D warnings
 

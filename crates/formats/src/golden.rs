@@ -13,6 +13,7 @@ use cairn_base::{
     DiskId, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, Timestamp, VolumeId,
 };
 
+use crate::file_handle::{HandleKey, Target};
 use crate::metadata::descriptor::{Descriptor, FileEntry};
 use crate::metadata::log::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term, find_records};
 use crate::metadata::{
@@ -406,6 +407,7 @@ fn a_shard_is_golden() {
             },
         ],
         checksums: vec![0x0102_0304, 0xaabb_ccdd],
+        summary: vec![1, 2, 3],
     };
     let encoded = encode_footer(&footer).expect("a footer");
     check("shard-footer.bin", &footer, &encoded, |bytes| {
@@ -419,6 +421,21 @@ fn a_shard_is_golden() {
     let path = std::str::from_utf8(&golden[0]).expect("a path");
     let file_name = path.rsplit('/').next().expect("a name");
     assert_eq!(parse_shard(name.volume, file_name), Some(name));
+}
+
+#[test]
+fn file_handles_are_golden() {
+    let key = HandleKey::new(b"0123456789abcdef");
+    let inode = Target::Inode {
+        volume: VolumeId(3),
+        ino: Ino(0x0102_0304_0506_0708),
+    };
+    let mut lines = Lines::default();
+    lines.add("inode", key.seal(inode).as_bytes());
+    lines.add("all volumes", key.seal(Target::PseudoRoot).as_bytes());
+    let golden = lines.check("handles.hex");
+    assert_eq!(key.open(&golden[0]), Ok(inode));
+    assert_eq!(key.open(&golden[1]), Ok(Target::PseudoRoot));
 }
 
 #[test]

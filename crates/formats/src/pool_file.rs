@@ -70,7 +70,7 @@ pub struct PoolDisk {
     pub replaced: bool,
     /// It is lost, and nothing that was on it is needed: all of it is on others. Such a disk is not missed. Forgotten
     /// before it is used again.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub holds_nothing: bool,
     /// It was added to a running server: looked for at its label when it is not among the data folders.
     pub by_label: bool,

@@ -30,6 +30,8 @@ const CREATED: Timestamp = Timestamp {
 };
 /// Fields of a trailer up to the checksum of the body.
 const TRAILER_FIELDS_LEN: usize = 56;
+/// The length of the summary, after that checksum.
+const TRAILER_SUMMARY_LEN: std::ops::Range<usize> = 60..64;
 /// Fields of an identity.
 const IDENTITY_FIELDS_LEN: usize = 60;
 /// Magic and version of the files of a state.
@@ -74,11 +76,14 @@ fn shard(corpus: &Corpus) {
             data_len_bytes,
             stripes,
             checksums: (0..checksum_count).collect(),
+            summary: name.as_bytes().to_vec(),
         };
         let bytes = encode_footer(&footer).expect("it makes sense");
         let (body, trailer) = bytes.split_at(bytes.len() - TRAILER_LEN_BYTES);
-        let body_len = footer.stripes.len() * 8 + footer.checksums.len() * 4;
-        let seed = [&trailer[..TRAILER_FIELDS_LEN], &body[..body_len]].concat();
+        let body_len = footer.stripes.len() * 8 + footer.checksums.len() * 4 + footer.summary.len();
+        let fields = &trailer[..TRAILER_FIELDS_LEN];
+        let summary_len = &trailer[TRAILER_SUMMARY_LEN];
+        let seed = [fields, summary_len, &body[..body_len]].concat();
         write(corpus, "shard_footer", name, &seed);
     }
     let identity = encode_identity(&DiskIdentity {

@@ -17,7 +17,7 @@ const BLOCK_BYTES: usize = 4096;
 const STRIPE_COUNT_OFFSET: usize = 48;
 const CHECKSUM_COUNT_OFFSET: usize = 52;
 const BODY_CRC_OFFSET: usize = 56;
-const TRAILER_CRC_OFFSET: usize = 60;
+const TRAILER_CRC_OFFSET: usize = 64;
 
 /// Tries one input.
 pub fn run(input: &[u8]) {
@@ -46,7 +46,8 @@ fn footer(file: &[u8]) {
     let trailer = trailer.ok().flatten().expect("a footer has a trailer");
     assert_eq!(trailer.name, footer.name);
     assert!(trailer.footer_len_bytes as usize <= file.len());
-    assert!(footer.stripes.len() * 8 + footer.checksums.len() * 4 <= file.len());
+    let body_len = footer.stripes.len() * 8 + footer.checksums.len() * 4 + footer.summary.len();
+    assert!(body_len <= file.len());
     let again = encode_footer(&footer).expect("what was decoded makes sense");
     assert_eq!(again.len() % BLOCK_BYTES, 0);
     assert_eq!(decode_footer(&again), Ok(footer));
@@ -59,20 +60,25 @@ fn identity(file: &[u8]) {
     }
 }
 
-/// A file that ends with the trailer at the front of `input`, after the body that follows there.
+/// A file that ends with the trailer at the front of `input`, which leaves the checksums out, after the body that
+/// follows there.
 fn sealed(input: &[u8]) -> Option<Vec<u8>> {
-    let (fields, body) = input.split_at_checked(BODY_CRC_OFFSET)?;
+    let (fields, rest) = input.split_at_checked(BODY_CRC_OFFSET)?;
+    let (summary_len, body) = rest.split_first_chunk::<4>()?;
     let count = |offset: usize| {
         let bytes = fields.get(offset..)?.first_chunk::<4>()?;
         usize::try_from(u32::from_le_bytes(*bytes)).ok()
     };
     let mut file = body.to_vec();
     file.resize(body.len().next_multiple_of(BLOCK_BYTES), 0);
-    let body_len = count(STRIPE_COUNT_OFFSET)? * 8 + count(CHECKSUM_COUNT_OFFSET)? * 4;
+    let body_len = count(STRIPE_COUNT_OFFSET)? * 8
+        + count(CHECKSUM_COUNT_OFFSET)? * 4
+        + u32::from_le_bytes(*summary_len) as usize;
     let body_crc = crc32c(file.get(..body_len).unwrap_or_default());
     let start = file.len();
     file.extend_from_slice(fields);
     file.extend_from_slice(&body_crc.to_le_bytes());
+    file.extend_from_slice(summary_len);
     let trailer_crc = crc32c(&file[start..]);
     assert_eq!(file.len() - start, TRAILER_CRC_OFFSET);
     file.extend_from_slice(&trailer_crc.to_le_bytes());

@@ -159,7 +159,8 @@ impl MetaStore {
                 (Err(_), Some(wanted)) => wanted,
                 (done, _) => return done,
             };
-            if !wanted.bring(&*self.shared.clock).await {
+            // In a box, for few wait: else each operation would carry the room for it along.
+            if !Box::pin(wanted.bring(&*self.shared.clock)).await {
                 break;
             }
         }

@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use cairn_base::DiskId;
 use cairn_base::env::BoxFuture;
@@ -22,8 +23,11 @@ use parking_lot::Mutex;
 
 use crate::store::SegmentStore;
 
-/// A disk that answers other writes meanwhile is busy, and waited for so many times as long.
-const BUSY_PERIODS_MAX: u32 = 10;
+/// Looks at the disks that are waited for, in the time of one deadline: a disk is silent if it has answered nothing
+/// since the last look. What it answered before, the first part of the same operation among it, says nothing.
+const LOOKS: u32 = 2;
+/// A disk that answers other writes meanwhile is busy, and waited for so many looks.
+const BUSY_LOOKS_MAX: u32 = 10 * LOOKS;
 
 /// Disks with operations that nobody waits for any more, and how many.
 #[derive(Default)]
@@ -62,7 +66,7 @@ struct Waited<T> {
     ops: FuturesUnordered<BoxFuture<(usize, T)>>,
     /// By index; with how many writes the disk had answered when it was looked at last.
     disks: BTreeMap<usize, (DiskId, u64)>,
-    periods: u32,
+    looks: u32,
 }
 
 impl SegmentStore {
@@ -90,7 +94,7 @@ impl SegmentStore {
         let mut waited = Waited {
             ops: FuturesUnordered::new(),
             disks: BTreeMap::new(),
-            periods: 0,
+            looks: 0,
         };
         for (index, DiskOp { disk, run }) in ops.into_iter().enumerate() {
             waited
@@ -98,12 +102,13 @@ impl SegmentStore {
                 .insert(index, (disk, self.writes_answered(disk)));
             waited.ops.push(Box::pin(async move { (index, run.await) }));
         }
-        let mut deadline = self.env.clock.sleep(self.settings.write_deadline);
+        let begun = self.env.clock.monotonic();
+        let mut next_look = self.sleep_until_look(begun, 1);
         let mut is_over = false;
         while !waited.ops.is_empty() {
             let next = poll_fn(|context| match waited.ops.poll_next_unpin(context) {
                 Poll::Ready(done) => Poll::Ready(done),
-                Poll::Pending => deadline.as_mut().poll(context).map(|()| None),
+                Poll::Pending => next_look.as_mut().poll(context).map(|()| None),
             });
             match next.await {
                 Some((index, result)) => {
@@ -113,8 +118,8 @@ impl SegmentStore {
                     }
                 }
                 None => {
-                    is_over = is_over || !self.is_any_busy(&mut waited);
-                    deadline = self.env.clock.sleep(self.settings.write_deadline);
+                    is_over |= self.are_silent(&mut waited);
+                    next_look = self.sleep_until_look(begun, waited.looks + 1);
                 }
             }
             let late: Vec<DiskId> = waited.disks.values().map(|(disk, _)| *disk).collect();
@@ -126,16 +131,22 @@ impl SegmentStore {
         results
     }
 
-    /// Whether a disk that is waited for does something else meanwhile: it is slow, and answers.
-    fn is_any_busy<T>(&self, waited: &mut Waited<T>) -> bool {
-        waited.periods += 1;
+    fn sleep_until_look(&self, begun: Duration, look: u32) -> BoxFuture<()> {
+        let due = begun + self.settings.write_deadline * look / LOOKS;
+        let left = due.saturating_sub(self.env.clock.monotonic());
+        self.env.clock.sleep(left)
+    }
+
+    /// Whether the disks that are waited for answer nothing at all, or the operation has taken too long anyway.
+    fn are_silent<T>(&self, waited: &mut Waited<T>) -> bool {
+        waited.looks += 1;
         let mut is_busy = false;
         for (disk, seen) in waited.disks.values_mut() {
             let answered = self.writes_answered(*disk);
             is_busy |= answered != *seen;
             *seen = answered;
         }
-        is_busy && waited.periods < BUSY_PERIODS_MAX
+        waited.looks >= BUSY_LOOKS_MAX || waited.looks >= LOOKS && !is_busy
     }
 
     fn writes_answered(&self, disk: DiskId) -> u64 {

@@ -168,10 +168,15 @@ impl Shared {
         chosen: &[SegmentId],
         pace: &Pace,
     ) -> Result<(), FsError> {
+        // One that is just being sealed has its summary in a moment.
+        let is_sealed = |id| {
+            let len_bytes = self.segments.settled_len_bytes(self.volume, id);
+            len_bytes.is_some()
+        };
         let chosen: FxHashSet<SegmentId> = chosen
             .iter()
             .copied()
-            .filter(|id| self.is_idle(*id))
+            .filter(|id| self.is_idle(*id) && is_sealed(*id))
             .collect();
         let chosen = self.rewrite(chosen, Some(pace)).await?;
         let dead: Vec<SegmentId> = chosen.into_iter().collect();

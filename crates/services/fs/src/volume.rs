@@ -489,11 +489,14 @@ impl Shared {
     pub async fn settle<T>(&self, done: Result<(T, Ticket), FsError>) -> Result<T, FsError> {
         match done {
             Ok((value, ticket)) => {
-                self.outcome(ticket).await?;
+                if !self.meta.is_durable(ticket) {
+                    // In a box, for few wait: else each operation would carry the room for it along.
+                    Box::pin(self.outcome(ticket)).await?;
+                }
                 Ok(value)
             }
             Err(error) => {
-                self.outcome(self.meta.last_ticket()).await?;
+                Box::pin(self.outcome(self.meta.last_ticket())).await?;
                 Err(error)
             }
         }

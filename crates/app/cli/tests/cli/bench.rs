@@ -136,7 +136,7 @@ fn what_cannot_be_done_is_said() {
         ("ior target -t 3MiB -b 4MiB", 2, "whole number"),
         ("iozone target -i 7", 2, "there is no test 7"),
         ("all target -o r.json", 2, "several results"),
-        ("metadata target -o nowhere/r.json", 2, "there is no folder"),
+        ("metadata target -o nowhere/r.json", 2, "does not exist"),
         ("metadata target --clients 127.0.0.1:1", 2, "--token-file"),
         (
             "metadata target --clients 127.0.0.1:1 --token-file none",

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_codec_rpc::{
-    AcceptStatus, CallHeader, FragmentHeader, OpaqueAuth, Reader, ReplyBody, ReplyHeader, portmap,
+    AcceptStatus, CallHeader, FragmentHeader, OpaqueAuth, Reader, ReplyBody, ReplyHeader, Writer,
+    portmap, xdr,
 };
-use cairn_codec_rpc::{Writer, xdr};
 use cairn_rpc_server::intake::Verdict;
 use cairn_rpc_server::{
     Answered, Handler, LargeRecord, Listeners, Peer, Program, Reply, RpcServer, Running,

@@ -190,15 +190,15 @@ fn a_disk_that_is_only_busy_is_waited_for_longer() {
         let disk: Arc<ShardDisk> = world.store.disk(busy).expect("there");
         let running = start(&world, code(1, 1), 2);
         settle().await;
-        for _ in 0..9 {
+        for _ in 0..19 {
             disk.probe().await.expect("it answers that");
-            world.clock.advance(Duration::from_millis(500));
+            world.clock.advance(Duration::from_millis(250));
             settle().await;
             assert!(!running.is_finished());
         }
         // Not for ever.
         disk.probe().await.expect("it answers that");
-        world.clock.advance(Duration::from_millis(500));
+        world.clock.advance(Duration::from_millis(250));
         settle().await;
         running.await.expect("no panic").expect("appended");
         assert_eq!(world.store.late.all(), [busy]);

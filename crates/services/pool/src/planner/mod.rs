@@ -695,10 +695,7 @@ pub fn is_missing(standings: &BTreeMap<DiskId, Standing>, id: DiskId) -> bool {
 /// So many copies of the metadata are kept: as many as are `wanted` on disks that stay, and one more for each disk
 /// that leaves and has some, as long as nothing tells which disks have the copies.
 pub fn copies_of_metadata(wanted: usize, on_leaving: usize) -> usize {
-    match planted::is(Bug::CopiesCountedOnDrainingDisk) {
-        true => wanted,
-        false => wanted + on_leaving,
-    }
+    wanted + on_leaving
 }
 
 /// Whether everything that is on a disk could be had from the others: of each segment enough shards are on disks that
