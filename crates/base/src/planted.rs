@@ -61,6 +61,20 @@ pub enum Bug {
     RewritingDeletesEarly,
     SummaryEntryLost,
     ScrubRepairsFromDamage,
+    // the pool's decisions
+    DiskForgottenWhileNeeded,
+    DiskForgottenWithMetadata,
+    DrainingDiskTakesData,
+    StateLeftBeforeItIsCopied,
+    OldPoolFileWins,
+    PoolFileWithoutSync,
+    ChangeCountsOnOneDisk,
+    NarrowSegmentIsWhole,
+    LostDiskNotedEmptyEarly,
+    ReturnedDiskStillNotedEmpty,
+    AwayDiskCountsAsThere,
+    DiskUsedBeforeItIsMember,
+    DomainCountedTwice,
 }
 
 impl Bug {
@@ -113,6 +127,19 @@ impl Bug {
         Bug::RewritingDeletesEarly,
         Bug::SummaryEntryLost,
         Bug::ScrubRepairsFromDamage,
+        Bug::DiskForgottenWhileNeeded,
+        Bug::DiskForgottenWithMetadata,
+        Bug::DrainingDiskTakesData,
+        Bug::StateLeftBeforeItIsCopied,
+        Bug::OldPoolFileWins,
+        Bug::PoolFileWithoutSync,
+        Bug::ChangeCountsOnOneDisk,
+        Bug::NarrowSegmentIsWhole,
+        Bug::LostDiskNotedEmptyEarly,
+        Bug::ReturnedDiskStillNotedEmpty,
+        Bug::AwayDiskCountsAsThere,
+        Bug::DiskUsedBeforeItIsMember,
+        Bug::DomainCountedTwice,
     ];
 }
 

@@ -68,6 +68,10 @@ pub struct PoolDisk {
     pub draining: bool,
     /// Another one took its place: it is removed when nothing is on it any more.
     pub replaced: bool,
+    /// It is lost, and nothing that was on it is needed: all of it is on others. Such a disk is not missed. Forgotten
+    /// before it is used again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub holds_nothing: bool,
     /// It was added to a running server: looked for at its label when it is not among the data folders.
     pub by_label: bool,
     /// The highest version of this file that the disk is known to have had; one that comes with an older
@@ -83,6 +87,7 @@ impl PoolDisk {
             added,
             draining: false,
             replaced: false,
+            holds_nothing: false,
             by_label: false,
             seen: 0,
         }

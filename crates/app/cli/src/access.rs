@@ -1,6 +1,5 @@
 //! Finds the server that a command is for, and its token.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use cairn_admin::api::ReadyFile;
@@ -83,13 +82,14 @@ struct Local {
 
 /// The server of this machine: one that runs is preferred to one that left its file.
 fn find_local() -> Option<Local> {
-    let read_in = |folder: &Path| ready::read_with_owner(&folder.join(ready::SERVER_FILE_NAME));
-    let found = [
-        ready::runtime_folder().and_then(|folder| read_in(&folder)),
-        read_in(Path::new(USUAL_DATA_FOLDER)).filter(|(_, owner)| is_of_trust(*owner)),
-    ];
-    let found = found.into_iter().flatten().map(|(ready, owner)| Local {
-        runs: runs(ready.pid, owner),
+    let in_runtime = ready::runtime_folder();
+    let in_runtime = in_runtime.map(|folder| ready::read_all(&folder));
+    let near = Path::new(USUAL_DATA_FOLDER).join(ready::SERVER_FILE_NAME);
+    let near = ready::read_with_owner(&near).into_iter();
+    let near = near.filter(|(_, owner)| is_of_trust(*owner));
+    let found = in_runtime.into_iter().flatten().chain(near);
+    let found = found.map(|(ready, owner)| Local {
+        runs: ready::runs(ready.pid, owner),
         ready,
     });
     // The first of equals.
@@ -102,30 +102,11 @@ fn find_local() -> Option<Local> {
     })
 }
 
-/// As the kernel knows the processes of this program.
-const PROGRAM_NAME: &str = "cairn";
-
 /// Whether a file of this user counts: it is one's own or root's. The file names a server and a token for it: below
 /// the folder that one happens to be in, anybody's could have it all sent to them.
 fn is_of_trust(owner: u32) -> bool {
     let user = rustix::process::geteuid().as_raw();
     [0, user].contains(&owner)
-}
-
-/// Whether the process that wrote a file of this user runs. Its number may have been given again, and to whom is told by
-/// the user. The number of a process in a container is another one here, or none: nor is the address in its file one that
-/// is known to lead there from here, so that such a server has to be named.
-fn runs(pid: u32, owner: u32) -> bool {
-    let process = |pid: &str| Path::new("/proc").join(pid);
-    let program = |pid: &str| std::fs::read_to_string(process(pid).join("comm"));
-    let pid = pid.to_string();
-    let is_owners = process(&pid)
-        .metadata()
-        .is_ok_and(|process| process.uid() == owner);
-    // Many others are root's. This one may have another name, which the server has then, too.
-    let is_ours =
-        |name: &str| name.starts_with(PROGRAM_NAME) || program("self").is_ok_and(|own| own == name);
-    is_owners && program(&pid).is_ok_and(|name| is_ours(&name))
 }
 
 #[cfg(test)]
@@ -143,8 +124,8 @@ mod tests {
     #[test]
     fn a_server_that_ended_is_known_for_it() {
         let user = rustix::process::geteuid().as_raw();
-        assert!(runs(std::process::id(), user));
-        assert!(!runs(std::process::id(), user + 12_345));
+        assert!(ready::runs(std::process::id(), user));
+        assert!(!ready::runs(std::process::id(), user + 12_345));
         // Somebody else has its number now.
         let mut other = std::process::Command::new("sleep")
             .arg("600")
@@ -157,12 +138,12 @@ mod tests {
         while !is_named() {
             std::thread::yield_now();
         }
-        assert!(!runs(other.id(), user));
+        assert!(!ready::runs(other.id(), user));
         other.kill().unwrap();
         other.wait().unwrap();
         let mut child = std::process::Command::new("true").spawn().unwrap();
         child.wait().unwrap();
-        assert!(!runs(child.id(), user));
+        assert!(!ready::runs(child.id(), user));
     }
 
     #[test]

@@ -197,15 +197,13 @@ fn check_ready_file(config: &Config) -> Result<(), Failure> {
 fn announce(node: &Node, ready: &ReadyFile) -> Result<(), Failure> {
     let mut files = Vec::new();
     let near_token = Path::new(&ready.token_file).parent();
-    let folders = [
-        ready::runtime_folder(),
-        near_token
-            .map(Path::to_owned)
-            .filter(|_| node.config().token_file.is_none()),
+    let near_token = near_token.filter(|_| node.config().token_file.is_none());
+    let places = [
+        ready::runtime_folder().map(|folder| ready::server_file(&folder)),
+        near_token.map(|folder| folder.join(ready::SERVER_FILE_NAME)),
     ];
-    for folder in folders.into_iter().flatten() {
-        let path = folder.join(ready::SERVER_FILE_NAME);
-        let made = std::fs::create_dir_all(&folder);
+    for path in places.into_iter().flatten() {
+        let made = std::fs::create_dir_all(ready::folder_of(&path));
         match made.and_then(|()| ready::write(&path, ready)) {
             Ok(()) => files.push(path),
             // Commands then need --server; that is no reason not to serve.
@@ -216,6 +214,7 @@ fn announce(node: &Node, ready: &ReadyFile) -> Result<(), Failure> {
     }
     if let Some(path) = &node.config().ready_file {
         ready::write(path, ready).map_err(|error| {
+            files.iter().for_each(|file| ready::remove(file));
             Failure::failed(format!(
                 "writing the ready file {}: {error}",
                 path.display()

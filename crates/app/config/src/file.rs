@@ -6,7 +6,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::problem::{ConfigError, Problem, nearest};
-use crate::server::{Settings, check_memory_limit, check_threads, parse_address};
+use crate::server::{Settings, check_hang_after, check_memory_limit, check_threads, parse_address};
 
 /// A config file is not longer than this, in bytes.
 pub const CONFIG_FILE_LEN_BYTES_MAX: u64 = 1 << 20;
@@ -35,6 +35,10 @@ const KEYS: &[(&str, Setter)] = &[
     }),
     ("disk_spare", |settings, value, _| {
         word(&mut settings.disk_spare, value)
+    }),
+    ("hang_after", |settings, value, _| {
+        word(&mut settings.hang_after, value)?;
+        settings.hang_after.map_or(Ok(()), check_hang_after)
     }),
     ("listen_admin", |settings, value, _| {
         settings.listen_admin = Some(parse_address(text(value)?)?);
@@ -187,7 +191,9 @@ mod tests {
             .map(|flag| flag.replace('-', "_"))
             .collect();
         flags.sort();
-        let keys: Vec<&str> = KEYS.iter().map(|(key, _)| *key).collect();
+        // For tests, and for disks that are slow as a rule: nobody needs it on the command line.
+        let is_flag = |key: &&str| *key != "hang_after";
+        let keys: Vec<&str> = KEYS.iter().map(|(key, _)| *key).filter(is_flag).collect();
         assert_eq!(flags, keys);
     }
 
@@ -209,6 +215,7 @@ mod tests {
             scrub_rate = "10MiB"
             rebuild_rate = 0
             rebuild_delay = 30
+            hang_after = 5
             disk_io = "threads"
         "#;
         let want = Settings {
@@ -227,6 +234,7 @@ mod tests {
             scrub_rate: Some(Size(10 << 20)),
             rebuild_rate: Some(Size(0)),
             rebuild_delay: Some(30),
+            hang_after: Some(5),
             disk_io: Some(DiskIo::Threads),
         };
         assert_eq!(parse_file(content, Path::new("/etc/cairn")), Ok(want));

@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use cairn_base::units::{SizeError, format_size, parse_size};
 
@@ -26,6 +27,12 @@ pub const SCRUB_RATE_DEFAULT: u64 = 50 << 20;
 pub const REBUILD_RATE_DEFAULT: u64 = 0;
 /// How long a lost disk is waited for before its data is rebuilt elsewhere, unless told otherwise.
 pub const REBUILD_DELAY_SECONDS_DEFAULT: u64 = 600;
+/// How long an operation of a disk may take before the disk counts as hanging, unless told otherwise.
+pub const HANG_AFTER_SECONDS_DEFAULT: u64 = 30;
+/// A disk that is only busy answers in a second.
+pub const HANG_AFTER_SECONDS_MIN: u64 = 1;
+/// Ages of operations are not told apart beyond that.
+pub const HANG_AFTER_SECONDS_MAX: u64 = 60;
 /// Most threads that serve clients.
 pub const THREADS_MAX: usize = 256;
 
@@ -124,6 +131,9 @@ pub struct Settings {
     /// Seconds to wait for a lost disk before its data is rebuilt on others [default: 600]
     #[arg(long, value_name = "SECONDS")]
     pub rebuild_delay: Option<u64>,
+    /// Seconds without an answer after which a disk counts as hanging: in the config file only.
+    #[arg(skip)]
+    pub hang_after: Option<u64>,
 }
 
 /// Reads `ADDR:PORT`; `localhost` and nothing stand for 127.0.0.1 and all addresses.
@@ -157,6 +167,15 @@ pub(crate) fn check_threads(threads: usize) -> Result<(), String> {
     Err(format!("{threads} is not between 1 and {THREADS_MAX}"))
 }
 
+pub(crate) fn check_hang_after(seconds: u64) -> Result<(), String> {
+    if (HANG_AFTER_SECONDS_MIN..=HANG_AFTER_SECONDS_MAX).contains(&seconds) {
+        return Ok(());
+    }
+    Err(format!(
+        "{seconds} is not between {HANG_AFTER_SECONDS_MIN} and {HANG_AFTER_SECONDS_MAX}"
+    ))
+}
+
 impl Settings {
     /// These settings, with `below` for what they do not say. Flags go above the file.
     pub fn or(self, below: Self) -> Self {
@@ -181,6 +200,7 @@ impl Settings {
             scrub_rate: self.scrub_rate.or(below.scrub_rate),
             rebuild_rate: self.rebuild_rate.or(below.rebuild_rate),
             rebuild_delay: self.rebuild_delay.or(below.rebuild_delay),
+            hang_after: self.hang_after.or(below.hang_after),
         }
     }
 
@@ -214,6 +234,7 @@ impl Settings {
                 .rebuild_rate
                 .map_or(REBUILD_RATE_DEFAULT, |rate| rate.0),
             rebuild_delay_seconds: self.rebuild_delay.unwrap_or(REBUILD_DELAY_SECONDS_DEFAULT),
+            hang_after: Duration::from_secs(self.hang_after.unwrap_or(HANG_AFTER_SECONDS_DEFAULT)),
         })
     }
 
@@ -248,6 +269,9 @@ impl Settings {
         if let Some(Err(why)) = self.threads.map(check_threads) {
             refuse(format!("threads: {why}"));
         }
+        if let Some(Err(why)) = self.hang_after.map(check_hang_after) {
+            refuse(format!("hang_after: {why}"));
+        }
     }
 }
 
@@ -275,6 +299,8 @@ pub struct Config {
     /// 0: no limit.
     pub rebuild_bytes_per_second: u64,
     pub rebuild_delay_seconds: u64,
+    /// An operation of a disk that takes so long has no answer.
+    pub hang_after: Duration,
 }
 
 #[cfg(test)]
@@ -342,6 +368,21 @@ mod tests {
             let (_, told) = help.rsplit_once("[default: ").unwrap();
             let told = parse_size(told.strip_suffix(']').unwrap());
             assert_eq!(told.ok(), Some(*want), "{help}");
+        }
+    }
+
+    #[test]
+    fn a_disk_may_hang_for_a_second_to_a_minute() {
+        for (seconds, want) in [(0, false), (1, true), (3, true), (60, true), (61, false)] {
+            let settings = Settings {
+                data: vec!["/a".into()],
+                hang_after: Some(seconds),
+                ..Settings::default()
+            };
+            let config = settings.resolve(1);
+            assert_eq!(config.is_ok(), want, "{seconds}");
+            let is_taken = |config: Config| config.hang_after == Duration::from_secs(seconds);
+            assert!(config.is_ok_and(is_taken) || !want, "{seconds}");
         }
     }
 

@@ -12,7 +12,6 @@ use futures_util::future::{Either, select};
 use crate::node::Inner;
 use crate::ready;
 use crate::token::OnDisks;
-use crate::watch::HANG_AFTER;
 
 /// How often it is looked whether the disk with the token still works.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
@@ -85,7 +84,7 @@ impl Inner {
 
     /// Files with the token, on the disks that work.
     fn token_paths(&self) -> Vec<PathBuf> {
-        let mut disks = self.disks();
+        let mut disks = self.pool.disks();
         disks.retain(|disk| !disk.health().failed);
         let mut paths = self.token.as_ref().map(OnDisks::files).unwrap_or_default();
         paths.retain(|path| {
@@ -127,7 +126,7 @@ impl Inner {
             all
         });
         // One of the folders may hang: it would take one thread after the other.
-        let written = select(writing, self.env.clock.sleep(HANG_AFTER)).await;
+        let written = select(writing, self.env.clock.sleep(self.config.hang_after)).await;
         let is_over = matches!(written, Either::Left((Ok(true), _)) | Either::Right(_));
         if is_over {
             let mut announced = self.announced.lock();

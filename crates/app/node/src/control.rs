@@ -13,12 +13,13 @@ use cairn_admin::api::{
 use cairn_admin::{Answer, Control, ControlError};
 use cairn_base::DiskId;
 use cairn_config::{ClientNet, ExportRule, Protection, VolumeName, VolumeSettings};
-use cairn_formats::pool_file::{ChangeError, PoolState, PoolVolume};
 use cairn_segment::DiskStatus;
 
 use crate::convert;
-use crate::health::{Judgement, Observed, judge};
 use crate::node::{ChangeFailure, Inner, VolumeService};
+use cairn_formats::pool_file::{ChangeError, PoolState, PoolVolume};
+use cairn_pool::health::{Judgement, Observed, judge};
+use cairn_pool::policy::protection;
 
 pub struct Controller {
     pub inner: Arc<Inner>,
@@ -44,7 +45,7 @@ impl Control for Controller {
 
     fn disk_drain(&self, disk: String, draining: bool) -> Answer<'_, DiskView> {
         Box::pin(async move {
-            let changed = self.inner.disk_drain(&disk, draining).await;
+            let changed = self.inner.pool.drain(&disk, draining).await;
             self.disk_now(changed.map_err(refusal)?)
         })
     }
@@ -64,13 +65,13 @@ impl Control for Controller {
     }
 
     fn rebuild(&self) -> Answer<'_, RebuildView> {
-        Box::pin(async { Ok(self.inner.rebuild_view()) })
+        Box::pin(async { Ok(convert::rebuild(self.inner.pool.rebuild_status())) })
     }
 
     fn rebuild_rate(&self, rate_bytes_per_second: u64) -> Answer<'_, RebuildView> {
         Box::pin(async move {
-            self.inner.rebuild.set_rate(rate_bytes_per_second);
-            Ok(self.inner.rebuild_view())
+            self.inner.pool.rebuild.set_rate(rate_bytes_per_second);
+            Ok(convert::rebuild(self.inner.pool.rebuild_status()))
         })
     }
 
@@ -121,6 +122,7 @@ impl Control for Controller {
             let mut settings = VolumeSettings::default();
             apply(&create.settings, &mut settings);
             self.inner
+                .pool
                 .volume_create(&create.name, settings, Vec::new())
                 .await
                 .map_err(refusal)?;
@@ -131,6 +133,7 @@ impl Control for Controller {
     fn volume_set(&self, name: VolumeName, change: VolumeChange) -> Answer<'_, VolumeView> {
         Box::pin(async move {
             self.inner
+                .pool
                 .volume_set(&name, |settings| apply(&change, settings))
                 .await
                 .map_err(refusal)?;
@@ -141,6 +144,7 @@ impl Control for Controller {
     fn volume_delete(&self, name: VolumeName, force: bool) -> Answer<'_, ()> {
         Box::pin(async move {
             self.inner
+                .pool
                 .volume_delete(&name, force)
                 .await
                 .map_err(refusal)
@@ -149,7 +153,7 @@ impl Control for Controller {
 
     fn exports(&self) -> Answer<'_, Vec<ExportView>> {
         Box::pin(async {
-            let pool = self.inner.pool.load_full();
+            let pool = self.inner.pool.state();
             Ok(pool.volumes.iter().map(export_view).collect())
         })
     }
@@ -157,6 +161,7 @@ impl Control for Controller {
     fn export_set(&self, volume: VolumeName, rules: Vec<ExportRule>) -> Answer<'_, ExportView> {
         Box::pin(async move {
             self.inner
+                .pool
                 .exports_change(|pool| pool.set_rules(&volume, &rules))
                 .await
                 .map_err(refusal)?;
@@ -167,6 +172,7 @@ impl Control for Controller {
     fn export_remove(&self, volume: VolumeName, clients: Vec<ClientNet>) -> Answer<'_, ExportView> {
         Box::pin(async move {
             self.inner
+                .pool
                 .exports_change(|pool| pool.remove_rules(&volume, &clients))
                 .await
                 .map_err(refusal)?;
@@ -188,10 +194,10 @@ impl Controller {
     /// The state of everything, as `cairn status` shows it.
     pub async fn status_now(&self) -> Status {
         let inner = &self.inner;
-        let pool = inner.pool.load_full();
+        let pool = inner.pool.state();
         let disks = self.disk_views();
         let volumes = self.volume_views().await;
-        let space = inner.store.space();
+        let space = inner.pool.store.space();
         let Judgement {
             health,
             summary,
@@ -201,14 +207,14 @@ impl Controller {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             uptime_seconds: inner.uptime().as_secs(),
-            health,
+            health: convert::health(health),
             summary,
             warnings,
             pool: PoolView {
                 id: pool.pool.to_string(),
                 created_seconds: pool.created.seconds,
-                protection: convert::layout(inner.store.default_code()),
-                disk_failures_tolerated: u32::from(inner.store.default_code().parity()),
+                protection: convert::layout(inner.pool.store.default_code()),
+                disk_failures_tolerated: u32::from(inner.pool.store.default_code().parity()),
                 total_bytes: space.total_bytes,
                 free_bytes: space.free_bytes,
                 reserve_bytes: space.reserve_bytes,
@@ -223,8 +229,8 @@ impl Controller {
 
     fn observed(&self, pool: &PoolState, disks: &[DiskView], volumes: &[VolumeView]) -> Observed {
         let inner = &self.inner;
-        let code = inner.store.default_code();
-        let space = inner.store.space();
+        let code = inner.pool.store.default_code();
+        let space = inner.pool.store.space();
         let lost = disks.iter().filter_map(|disk| {
             let why = match disk.state {
                 DiskState::Ok | DiskState::Draining | DiskState::Drained => return None,
@@ -234,6 +240,13 @@ impl Controller {
             let why = format!("{why}: {}", disk.problem.as_deref().unwrap_or(""));
             Some(format!("{} {why}", disk.label))
         });
+        let holds_nothing = |disk: &&DiskView| {
+            let is_lost = matches!(disk.state, DiskState::Failed | DiskState::Missing);
+            let mut members = pool.disks.iter();
+            is_lost
+                && members.any(|member| member.holds_nothing && member.id.to_string() == disk.id)
+        };
+        let disks_lost_empty = disks.iter().filter(holds_nothing).count();
         let troubled = disks.iter().filter_map(|disk| match disk.state {
             DiskState::Ok | DiskState::Draining | DiskState::Drained => {
                 let problem = disk.problem.as_deref()?;
@@ -248,15 +261,15 @@ impl Controller {
                 let why = volume.problem.as_deref().unwrap_or("");
                 format!("{} is not served: {why}", volume.name)
             });
-        let degraded = pool
-            .volumes
-            .iter()
-            .filter_map(|volume| match inner.service(volume.id) {
-                Some(VolumeService::Serving(fs)) if fs.meta().stats().is_degraded() => {
-                    Some(volume.name.to_string())
-                }
-                _ => None,
-            });
+        let degraded =
+            pool.volumes
+                .iter()
+                .filter_map(|volume| match inner.pool.service(volume.id) {
+                    Some(VolumeService::Serving(fs)) if fs.meta().stats().is_degraded() => {
+                        Some(volume.name.to_string())
+                    }
+                    _ => None,
+                });
         let unprotected = volumes
             .iter()
             .filter(|volume| volume.protection == Protection::None && pool.disks.len() > 1)
@@ -273,19 +286,21 @@ impl Controller {
             disks_named: (named < working.count()).then_some(named),
             disk_count: pool.disks.len(),
             disks_lost: lost.collect(),
+            disks_lost_empty,
             disks_troubled: troubled.collect(),
             tolerated: usize::from(code.parity()),
             layout: convert::layout(code),
             volumes_failed: failed.collect(),
             volumes_degraded: degraded.collect(),
             volumes_unprotected: unprotected.collect(),
-            narrow_segments: inner.narrow_segments(),
-            segments_short: inner.segments_short(),
+            narrow_segments: inner.pool.narrow_segments(),
+            segments_short: inner.pool.segments_short(),
             damaged_places: inner.scrub.damaged(),
             lost_bytes: inner
+                .pool
                 .rebuild_lost_bytes()
                 .saturating_sub(inner.scrub.lost_bytes_known()),
-            damaged_reads: inner.store.stats().damaged_reads,
+            damaged_reads: inner.pool.store.stats().damaged_reads,
             free_percent: percent(space.free_bytes, space.total_bytes),
         }
     }
@@ -293,8 +308,8 @@ impl Controller {
     fn memory(&self) -> MemoryView {
         let inner = &self.inner;
         let dirty_bytes = inner
-            .volumes
-            .read()
+            .pool
+            .services()
             .values()
             .map(|service| match service {
                 VolumeService::Serving(fs) => fs.stats().dirty_memory_bytes,
@@ -305,7 +320,7 @@ impl Controller {
             limit_bytes: inner.config.memory_limit_bytes,
             resident_bytes: resident_bytes(),
             record_cache_limit_bytes: inner.budget.record_cache_bytes,
-            record_cache_bytes: inner.store.stats().cache_bytes,
+            record_cache_bytes: inner.pool.store.stats().cache_bytes,
             dirty_limit_bytes: inner.budget.dirty_bytes,
             dirty_bytes,
             metadata_limit_bytes: inner.budget.metadata_bytes,
@@ -314,9 +329,9 @@ impl Controller {
     }
 
     fn disk_views(&self) -> Vec<DiskView> {
-        let pool = self.inner.pool.load_full();
-        let statuses = self.inner.store.disk_status();
-        let shards = self.inner.shards_by_disk();
+        let pool = self.inner.pool.state();
+        let statuses = self.inner.pool.store.disk_status();
+        let shards = self.inner.pool.shards_by_disk();
         let view = |disk: &DiskStatus| {
             let shards = shards.get(&disk.id).copied().unwrap_or(0);
             self.disk_view(disk, &pool, shards)
@@ -341,19 +356,19 @@ impl Controller {
             _ => disk.label.clone(),
         };
         let is_draining = member.is_some_and(|member| member.draining);
-        let there = self.inner.disks();
-        let there = there.iter().find(|there| there.id() == disk.id);
-        let watched = || self.inner.watch.problem(there?.disk());
+        let table = self.inner.pool.table();
+        let watched = || self.inner.pool.watch.problem(table.disk(disk.id)?.disk());
         let (state, problem) = match disk.state {
             cairn_segment::DiskState::Healthy if !is_draining => (DiskState::Ok, None),
-            cairn_segment::DiskState::Healthy if shards > 0 || !self.inner.is_let_go(disk.id) => {
+            cairn_segment::DiskState::Healthy
+                if shards > 0 || !self.inner.pool.is_let_go(disk.id) =>
+            {
                 (DiskState::Draining, None)
             }
             cairn_segment::DiskState::Healthy => (DiskState::Drained, None),
             cairn_segment::DiskState::Missing => {
-                let missing = self.inner.missing.read();
-                let entry = missing.iter().find(|entry| entry.disk.id == disk.id);
-                (DiskState::Missing, entry.map(|entry| entry.why.clone()))
+                let why = table.why_missing(disk.id).map(str::to_owned);
+                (DiskState::Missing, why)
             }
             cairn_segment::DiskState::Failed => {
                 let why = watched().unwrap_or_else(|| "too many I/O errors".to_owned());
@@ -362,7 +377,7 @@ impl Controller {
         };
         let problem = problem
             .or_else(watched)
-            .or_else(|| self.inner.metadata_problem(disk.id));
+            .or_else(|| self.inner.pool.metadata_problem(disk.id));
         DiskView {
             id: disk.id.to_string(),
             label,
@@ -379,7 +394,7 @@ impl Controller {
     }
 
     async fn volume_views(&self) -> Vec<VolumeView> {
-        let pool = self.inner.pool.load_full();
+        let pool = self.inner.pool.state();
         let mut views = Vec::with_capacity(pool.volumes.len());
         for volume in &pool.volumes {
             views.push(self.volume_view(volume).await);
@@ -389,7 +404,7 @@ impl Controller {
     }
 
     async fn volume_now(&self, name: &VolumeName) -> Result<VolumeView, ControlError> {
-        let pool = self.inner.pool.load_full();
+        let pool = self.inner.pool.state();
         match pool.volume(name) {
             Ok(volume) => Ok(self.volume_view(volume).await),
             Err(error) => Err(refusal(error.into())),
@@ -397,7 +412,7 @@ impl Controller {
     }
 
     fn export_now(&self, name: &VolumeName) -> Result<ExportView, ControlError> {
-        let pool = self.inner.pool.load_full();
+        let pool = self.inner.pool.state();
         pool.volume(name)
             .map(export_view)
             .map_err(|error| refusal(error.into()))
@@ -406,8 +421,9 @@ impl Controller {
     async fn volume_view(&self, volume: &PoolVolume) -> VolumeView {
         let inner = &self.inner;
         let code = inner
+            .pool
             .store
-            .code_for(convert::protection(volume.settings.protection));
+            .code_for(protection(volume.settings.protection));
         let mut view = VolumeView {
             id: volume.id.0,
             name: volume.name.clone(),
@@ -429,7 +445,7 @@ impl Controller {
             inodes: 0,
             exported: !volume.exports.is_empty(),
         };
-        match inner.service(volume.id) {
+        match inner.pool.service(volume.id) {
             Some(VolumeService::Serving(fs)) => {
                 let counters = fs.meta().counters();
                 // Its clients are told to try again later, until it is opened again.

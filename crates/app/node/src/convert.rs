@@ -1,38 +1,11 @@
-//! Turns the words of the config into those of the engine and of the exports, each in one place.
+//! Turns the words of the config and of the pool into those of NFS and of the admin API, each in one place.
 
-use cairn_config::{
-    Access, AccessPattern, Compression, ExportRule, Protection, Squash, VolumeSettings,
-};
+use cairn_admin::api::RebuildView;
+use cairn_config::{Access, ExportRule, Squash};
 use cairn_erasure::Code;
 use cairn_exports::ClientRule;
-use cairn_fs::Policy;
-
-pub fn policy(settings: &VolumeSettings) -> Policy {
-    Policy {
-        protection: protection(settings.protection),
-        access_pattern: match settings.access_pattern {
-            AccessPattern::Concurrent => cairn_fs::AccessPattern::Concurrent,
-            AccessPattern::Streaming => cairn_fs::AccessPattern::Streaming,
-            AccessPattern::Random => cairn_fs::AccessPattern::Random,
-        },
-        compression: match settings.compression {
-            Compression::None => cairn_segment::Compression::None,
-            Compression::Lz4 => cairn_segment::Compression::Lz4,
-            Compression::Zstd(level) => cairn_segment::Compression::Zstd(i32::from(level)),
-        },
-        size_limit_bytes: settings.size_limit.bytes(),
-        relatime: true,
-    }
-}
-
-pub fn protection(protection: Protection) -> cairn_segment::Protection {
-    match protection {
-        Protection::Default => cairn_segment::Protection::Default,
-        Protection::None => cairn_segment::Protection::None,
-        Protection::Plus(parity) => cairn_segment::Protection::Plus(parity),
-        Protection::Mirror(copies) => cairn_segment::Protection::Mirror(copies),
-    }
-}
+use cairn_pool::health::Health;
+use cairn_pool::rebuild::RebuildStatus;
 
 pub fn client_rule(rule: &ExportRule) -> ClientRule {
     ClientRule {
@@ -49,6 +22,33 @@ pub fn client_rule(rule: &ExportRule) -> ClientRule {
         anonymous_uid: rule.anonymous_uid,
         anonymous_gid: rule.anonymous_gid,
         require_reserved_port: rule.require_reserved_port,
+    }
+}
+
+pub fn health(health: Health) -> cairn_admin::api::Health {
+    match health {
+        Health::Healthy => cairn_admin::api::Health::Healthy,
+        Health::NoRedundancy => cairn_admin::api::Health::NoRedundancy,
+        Health::Degraded => cairn_admin::api::Health::Degraded,
+        Health::Failed => cairn_admin::api::Health::Failed,
+    }
+}
+
+pub fn rebuild(status: RebuildStatus) -> RebuildView {
+    RebuildView {
+        running: status.is_running,
+        rate_bytes_per_second: status.bytes_per_second_max,
+        shards_left: status.shards_left,
+        bytes_left: status.bytes_left,
+        shards_moved: status.shards_moved,
+        segments_rewritten: status.segments_rewritten,
+        moved_bytes: status.moved_bytes,
+        worked_bytes: status.worked_bytes,
+        lost_bytes: status.lost_bytes,
+        errors: status.errors,
+        seconds_left: status.seconds_left,
+        shards_missing: status.shards_missing,
+        problems: status.problems,
     }
 }
 

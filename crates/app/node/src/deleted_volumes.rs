@@ -11,14 +11,12 @@ use std::time::Duration;
 
 use cairn_base::VolumeId;
 use cairn_base::disk::Disk;
-use cairn_formats::pool_file::PoolState;
+use cairn_base::env::Env;
 use futures_util::future::{Either, select};
 
 use crate::node::Inner;
-use crate::watch::HANG_AFTER;
+use cairn_formats::pool_file::PoolState;
 
-/// What is left of a deleted volume is waited for so long, and removed all the same.
-const REMOVE_FILES_MAX: Duration = HANG_AFTER;
 /// How often work that may take very long looks whether the node stops.
 const STOP_LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -30,7 +28,7 @@ impl Inner {
         let inner = Arc::clone(self);
         let task = async move {
             let stopping = async {
-                while !inner.is_stopping() {
+                while !inner.pool.is_stopping() {
                     inner.env.clock.sleep(STOP_LOOK_INTERVAL).await;
                 }
             };
@@ -47,7 +45,7 @@ impl Inner {
     /// there at the start or had no readable pool file, may say that it is a volume.
     async fn remove_deleted_volumes(&self, state: &PoolState) {
         let mut deleted = BTreeSet::new();
-        for disk in self.disks() {
+        for disk in self.pool.disks() {
             match disk.volumes().await {
                 Ok(volumes) => deleted.extend(volumes),
                 Err(error) => tracing::warn!(%error, "looking for deleted volumes failed"),
@@ -55,7 +53,7 @@ impl Inner {
             let at = Arc::clone(disk.disk());
             let looking = tokio::task::spawn_blocking(move || meta_folders(&at));
             // Past the disk, so that nobody else notices if it hangs.
-            match select(looking, self.env.clock.sleep(HANG_AFTER)).await {
+            match select(looking, self.env.clock.sleep(self.config.hang_after)).await {
                 Either::Left((folders, _)) => {
                     deleted.extend(folders.unwrap_or_default().into_iter().map(|(id, _)| id));
                 }
@@ -72,52 +70,43 @@ impl Inner {
             if known || id >= state.volume_next {
                 continue;
             }
-            if !self.is_whole && !state.deleted.iter().any(|deleted| deleted.id == id) {
+            if !self.pool.is_whole && !state.deleted.iter().any(|deleted| deleted.id == id) {
                 tracing::warn!(%id, "no pool file here lists a volume with this id; its files stay until a start with all disks and their pool files");
                 continue;
             }
             tracing::info!(%id, "removing what is left of a deleted volume");
-            self.remove_files(id).await;
+            self.pool.remove_files(id).await;
         }
     }
+}
 
-    /// Deletes what there is of a volume on the disks that answer.
-    pub(crate) async fn remove_files(&self, id: VolumeId) {
-        let swept = self.store.remove_volume(id).await;
-        if swept.errors > 0 {
-            tracing::warn!(%id, errors = swept.errors, "some shards stay until the next start");
-        }
-        // One that failed may hang; the next start looks at it.
-        let mut disks = self.disks();
-        disks.retain(|disk| !disk.health().failed);
+/// Deletes the metadata of a volume on these disks; waits for it for `time_max`, and it goes on by itself then.
+pub async fn remove_metadata(
+    env: Env,
+    disks: Vec<Arc<dyn Disk>>,
+    id: VolumeId,
+    time_max: Duration,
+) {
+    let runtime = tokio::runtime::Handle::current();
+    let removing = tokio::task::spawn_blocking(move || {
         for disk in &disks {
-            // Where nothing is left of it no start has to look for it. A disk that is away keeps its marker until then.
-            if let Err(error) = disk.forget_volume(id).await {
-                tracing::warn!(%id, disk = disk.label(), %error, "the next start looks for the volume's shards again");
-            }
-        }
-        let disks: Vec<Arc<dyn Disk>> = disks.iter().map(|disk| Arc::clone(disk.disk())).collect();
-        let runtime = tokio::runtime::Handle::current();
-        let removing = tokio::task::spawn_blocking(move || {
-            for disk in &disks {
-                let folders = meta_folders(disk).into_iter();
-                for (_, folder) in folders.filter(|(there, _)| *there == id) {
-                    runtime.block_on(remove_log(disk, &folder));
-                    if let Err(error) = std::fs::remove_dir_all(&folder) {
-                        tracing::warn!(folder = %folder.display(), %error, "the folder stays until the next start");
-                    }
+            let folders = meta_folders(disk).into_iter();
+            for (_, folder) in folders.filter(|(there, _)| *there == id) {
+                runtime.block_on(remove_log(disk, &folder));
+                if let Err(error) = std::fs::remove_dir_all(&folder) {
+                    tracing::warn!(folder = %folder.display(), %error, "the folder stays until the next start");
                 }
             }
-        });
-        // One that hangs may never end it.
-        match select(removing, self.env.clock.sleep(REMOVE_FILES_MAX)).await {
-            Either::Left((Ok(()), _)) => {}
-            Either::Left((Err(error), _)) => {
-                tracing::error!(%id, %error, "removing metadata broke off");
-            }
-            Either::Right(_) => {
-                tracing::warn!(%id, "removing metadata takes long, and goes on by itself");
-            }
+        }
+    });
+    // One that hangs may never end it.
+    match select(removing, env.clock.sleep(time_max)).await {
+        Either::Left((Ok(()), _)) => {}
+        Either::Left((Err(error), _)) => {
+            tracing::error!(%id, %error, "removing metadata broke off");
+        }
+        Either::Right(_) => {
+            tracing::warn!(%id, "removing metadata takes long, and goes on by itself");
         }
     }
 }
@@ -162,7 +151,7 @@ mod tests {
 
     use super::*;
     use crate::node::tests::{disk_paths, start};
-    use crate::pool_store;
+    use cairn_pool::truth;
 
     /// Keeps back what removes deleted.
     struct Later {
@@ -196,7 +185,7 @@ mod tests {
         });
         env.spawner = Arc::clone(&later) as Arc<dyn Spawner>;
         let inner = start(root, env).await;
-        let served = inner.serving_all().len();
+        let served = inner.pool.serving_all().len();
         let kept = std::mem::take(&mut *later.kept.lock());
         assert_eq!(kept.len(), 1);
         futures_util::future::join_all(kept).await;
@@ -207,10 +196,10 @@ mod tests {
     async fn leftovers_go_while_volumes_are_served_and_only_if_no_pool_file_may_list_them() {
         let root = tempfile::tempdir().unwrap();
         let inner = start(root.path(), real::env(Handle::current())).await;
-        let mut state = PoolState::clone(&inner.pool.load());
+        let mut state = PoolState::clone(&inner.pool.state());
         let id = state.take_volume_id();
-        let mut tried = inner.changes.lock().await;
-        inner.save(&mut tried, &mut state).await.unwrap();
+        let mut tried = inner.pool.begin_change().await.unwrap();
+        inner.pool.save(&mut tried, &mut state).await.unwrap();
         drop(tried);
         inner.close_volumes().await;
         drop(inner);
@@ -218,12 +207,12 @@ mod tests {
         let folder = disks[0].join(format!("volumes/{:08x}", id.0));
         std::fs::create_dir(&folder).unwrap();
 
-        std::fs::write(disks[2].join(pool_store::POOL_NAME), "damaged").unwrap();
+        std::fs::write(disks[2].join(truth::POOL_NAME), "damaged").unwrap();
         let (inner, served) = start_and_clean(root.path()).await;
-        assert!(inner.missing.read().is_empty());
+        assert_eq!(inner.pool.disks().len(), 3);
         assert_eq!(served, 1);
         assert!(folder.exists(), "the damaged pool file may list it");
-        inner.renew().await;
+        inner.pool.renew().await;
         inner.close_volumes().await;
         drop(inner);
 

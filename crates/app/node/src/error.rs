@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use cairn_base::disk::DiskError;
 use cairn_shard::ShardError;
 
-use crate::assemble::AssembleError;
+use cairn_pool::open::OpenError;
+use cairn_pool::{AssembleError, ChangeFailure};
 
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
@@ -20,12 +21,8 @@ pub enum NodeError {
     Disk(#[from] DiskError),
     #[error("{0}")]
     Shard(#[from] ShardError),
-    #[error("saving the pool file: {needed} disks have to have it, {saved} took it: {detail}")]
-    Save {
-        needed: usize,
-        saved: usize,
-        detail: String,
-    },
+    #[error(transparent)]
+    Change(#[from] ChangeFailure),
     #[error("listening for {what} on {address}: {source}{hint}")]
     Listen {
         what: &'static str,
@@ -54,6 +51,16 @@ fn holder(pid: Option<u32>) -> String {
         || "another process".to_owned(),
         |pid| format!("process {pid}"),
     )
+}
+
+impl From<OpenError> for NodeError {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Assemble(error) => error.into(),
+            OpenError::Disk(error) => error.into(),
+            OpenError::Shard(error) => error.into(),
+        }
+    }
 }
 
 /// What a caller can do about it.
@@ -86,7 +93,7 @@ impl NodeError {
             | Self::TokenDisk { .. }
             | Self::Disk(_)
             | Self::Shard(_)
-            | Self::Save { .. }
+            | Self::Change(_)
             | Self::Listen { .. }
             | Self::FirstVolume { .. }
             | Self::Nfs(_)
@@ -101,6 +108,7 @@ mod tests {
     use std::io;
 
     use cairn_base::DiskId;
+    use cairn_pool::truth::SaveError;
 
     use super::*;
 
@@ -182,11 +190,12 @@ mod tests {
                 Failed,
             ),
             (
-                NodeError::Save {
+                ChangeFailure::Save(SaveError {
                     needed: 2,
                     saved: 1,
                     detail: text(),
-                },
+                })
+                .into(),
                 Failed,
             ),
             (

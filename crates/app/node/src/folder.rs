@@ -15,8 +15,6 @@ use cairn_base::disk::{Disk, DiskError};
 use cairn_base::env::Env;
 use cairn_config::{Config, DiskIo};
 use cairn_disk::{DiskSettings, EngineChoice, RealDisk};
-use cairn_formats::TextFileError;
-use cairn_formats::copies::Picked;
 use cairn_shard::ShardDisk;
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
@@ -25,17 +23,17 @@ use rustix::io::Errno;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use crate::assemble::Content;
 use crate::error::NodeError;
-use crate::pool_store;
-use crate::watch::HANG_AFTER;
+use cairn_pool::assemble::Content;
+use cairn_pool::truth;
+use cairn_pool::watch::no_answer;
 
 /// Names in a data folder that do not make it a used one.
 const HARMLESS: &[&str] = &[
     "lock",
     "probe.tmp",
     "lost+found",
-    pool_store::POOL_NAME_NEW,
+    truth::POOL_NAME_NEW,
     "cairn-disk.new",
     crate::scrub::SCRUB_NAME_NEW,
     crate::token::TOKEN_NAME,
@@ -50,7 +48,7 @@ const TOKEN_NAMES: &[&str] = &[
 ];
 /// Names that only a disk of a pool has.
 const OURS: &[&str] = &[
-    pool_store::POOL_NAME,
+    truth::POOL_NAME,
     cairn_shard::IDENTITY_NAME,
     "shards",
     "shard-volumes",
@@ -93,8 +91,8 @@ impl Looks {
         path: &Path,
         config: &Config,
     ) -> Result<Folder, NodeError> {
-        if let Some(silent) = self.wait_for_earlier(env, path).await {
-            return Ok(Folder::unusable(silent, no_answer()));
+        if let Some(silent) = self.wait_for_earlier(env, path, config.hang_after).await {
+            return Ok(Folder::unusable(silent, no_answer(config.hang_after)));
         }
         let running = self.begin(path, env.clock.monotonic());
         let (at, kept) = (path.to_owned(), Arc::clone(&running));
@@ -103,26 +101,27 @@ impl Looks {
             drop(kept);
             place
         });
-        let place = match select(placing, env.clock.sleep(HANG_AFTER)).await {
+        let place = match select(placing, env.clock.sleep(config.hang_after)).await {
             Either::Left((Ok(place), _)) => place,
             Either::Left((Err(_), _)) | Either::Right(_) => path.to_owned(),
         };
         if let Some(look) = self.0.lock().get_mut(path) {
             look.place.clone_from(&place);
         }
+        let hang_after = config.hang_after;
         let (at, config, runtime) = (place.clone(), config.clone(), Handle::current());
         let looking = tokio::task::spawn_blocking(move || {
             let looked = runtime.block_on(Folder::look(&at, &config));
             drop(running);
             looked
         });
-        match select(looking, env.clock.sleep(HANG_AFTER)).await {
+        match select(looking, env.clock.sleep(hang_after)).await {
             Either::Left((Ok(folder), _)) => folder,
             Either::Left((Err(error), _)) => {
                 let why = format!("looking at it broke off: {error}");
                 Ok(Folder::unusable(place, why))
             }
-            Either::Right(_) => Ok(Folder::unusable(place, no_answer())),
+            Either::Right(_) => Ok(Folder::unusable(place, no_answer(hang_after))),
         }
     }
 
@@ -140,14 +139,19 @@ impl Looks {
     }
 
     /// Waits for the end of an earlier look at a folder; where that is if it does not end in time.
-    async fn wait_for_earlier(&self, env: &Env, path: &Path) -> Option<PathBuf> {
+    async fn wait_for_earlier(
+        &self,
+        env: &Env,
+        path: &Path,
+        hang_after: Duration,
+    ) -> Option<PathBuf> {
         let (since, mut ended) = {
             let looks = self.0.lock();
             let look = looks.get(path)?;
             (look.since, look.ended.clone())
         };
         let waited = env.clock.monotonic().saturating_sub(since);
-        let rest = env.clock.sleep(HANG_AFTER.saturating_sub(waited));
+        let rest = env.clock.sleep(hang_after.saturating_sub(waited));
         match select(pin!(ended.changed()), rest).await {
             Either::Left(_) => None,
             Either::Right(_) => Some(self.0.lock().get(path)?.place.clone()),
@@ -173,10 +177,6 @@ fn place_unseen(path: &Path) -> PathBuf {
         }
     }
     path
-}
-
-pub fn no_answer() -> String {
-    format!("it did not answer within {} s", HANG_AFTER.as_secs())
 }
 
 /// Where a data folder that the operator named is.
@@ -225,7 +225,10 @@ impl Folder {
             Err(error @ NodeError::InUse { .. }) => return Err(error),
             Err(error) => return with(Content::Unusable(error.to_string()), None),
         };
-        match read(&disk, content).await {
+        if !matches!(content, Content::Disk { .. }) {
+            return with(content, Some(disk));
+        }
+        match truth::look(&disk).await {
             Ok(content) => with(content, Some(disk)),
             Err(why) => with(Content::Unusable(why), None),
         }
@@ -272,39 +275,6 @@ fn scan(path: &Path) -> std::io::Result<Content> {
     Ok(foreign.map_or(Content::Blank, |example| Content::Foreign { example }))
 }
 
-/// Reads identity and pool file; an error is a disk that cannot be used.
-async fn read(disk: &Arc<dyn Disk>, content: Content) -> Result<Content, String> {
-    if !matches!(content, Content::Disk { .. }) {
-        return Ok(content);
-    }
-    let loaded = pool_store::load(disk).await.map_err(|e| e.to_string())?;
-    let identity = ShardDisk::identity(disk).await.map_err(|e| e.to_string());
-    let state = match loaded {
-        Some(Ok(Picked { value, bad })) => {
-            if let Some(bad) = bad {
-                // The start writes the file again.
-                tracing::warn!(disk = disk.label(), %bad, "the pool file of this disk is damaged; its other copy counts");
-            }
-            Some(value)
-        }
-        // Not a damaged one, which others may take the place of. Such a disk may have an identity of a newer version.
-        Some(Err(TextFileError::Version { found, known })) if found > known => {
-            return Ok(Content::Newer {
-                identity: identity.unwrap_or(None),
-                found,
-                known,
-            });
-        }
-        Some(Err(error)) => {
-            tracing::error!(disk = disk.label(), %error, "the pool file of this disk is not used");
-            None
-        }
-        None => None,
-    };
-    let identity = identity?;
-    Ok(Content::Disk { identity, state })
-}
-
 /// Whether the emptying of this folder was broken off.
 pub fn is_half_wiped(folder: &Path) -> bool {
     std::fs::symlink_metadata(folder.join(WIPED_NAME)).is_ok()
@@ -331,7 +301,7 @@ pub fn wipe(folder: &Path, with_token: bool) -> std::io::Result<()> {
     }
     let sync = || std::fs::File::open(folder)?.sync_all();
     sync()?;
-    let made_meanwhile = [pool_store::POOL_NAME_NEW, crate::scrub::SCRUB_NAME_NEW];
+    let made_meanwhile = [truth::POOL_NAME_NEW, crate::scrub::SCRUB_NAME_NEW];
     let ours = OURS.iter().copied().filter(|name| *name != WIPED_NAME);
     // First: whoever gets the disk if this breaks off must not get the token with it.
     let tokens = TOKEN_NAMES.iter().copied().filter(|_| with_token);
@@ -399,10 +369,10 @@ pub fn open_disk(path: &Path, config: &Config) -> Result<Arc<dyn Disk>, NodeErro
 #[cfg(test)]
 pub(crate) mod tests {
     use cairn_base::{PoolId, Timestamp};
+    use cairn_formats::testing::example_pool as example;
     use cairn_shard::ShardSettings;
 
     use super::*;
-    use cairn_formats::testing::example_pool as example;
 
     fn real(path: &Path) -> Arc<dyn Disk> {
         RealDisk::open(path, DiskSettings::default()).unwrap()
@@ -466,11 +436,9 @@ pub(crate) mod tests {
         let config = settings.resolve(1).unwrap();
         let place = root.path().join("disk");
         let disk = member(&place, 5).await;
-        pool_store::save_one(disk.disk(), &example(3))
-            .await
-            .unwrap();
+        truth::save_one(disk.disk(), &example(3)).await.unwrap();
         drop(disk);
-        let file = place.join(pool_store::POOL_NAME);
+        let file = place.join(truth::POOL_NAME);
         let text = std::fs::read_to_string(&file).unwrap();
         std::fs::write(&file, text.replacen("cairn-pool 3", "cairn-pool 9", 1)).unwrap();
         let look = Folder::look(&place, &config).await.unwrap();
@@ -494,7 +462,7 @@ pub(crate) mod tests {
         let world = cairn_testkit::TestWorld::new(1);
         let looks = Looks::default();
         let running = looks.begin(root.path(), world.env.clock.monotonic());
-        world.clock.advance(HANG_AFTER);
+        world.clock.advance(config.hang_after);
         let look = || looks.look_in_time(&world.env, root.path(), &config);
         for _ in 0..2 * crate::running::BLOCKING_THREADS_MAX {
             let folder = look().await.unwrap();

@@ -15,7 +15,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 
 use crate::node::Inner;
-use crate::totals::VolumeTotals;
+use cairn_pool::VolumeTotals;
 
 /// One value: labels and number.
 type Sample = (Vec<(&'static str, String)>, u64);

@@ -15,6 +15,12 @@ use rustix::fs::{Mode, OFlags};
 /// Name of the file in the runtime folder.
 pub const SERVER_FILE_NAME: &str = "server.json";
 
+/// The names of the files of further servers on this machine, around the number of the process.
+const SERVER_FILE_PREFIX: &str = "server-";
+const SERVER_FILE_SUFFIX: &str = ".json";
+/// More servers than this on one machine are not looked for.
+const SERVER_FILES_MAX: usize = 256;
+
 /// Where a server that the system runs says where it is.
 pub const SYSTEM_RUNTIME_FOLDER: &str = "/run/cairn";
 
@@ -40,6 +46,9 @@ fn absolute(value: Option<OsString>) -> Option<PathBuf> {
     value.map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
+/// As the kernel knows the processes of this program.
+const PROGRAM_NAME: &str = "cairn";
+
 /// The folder that a file is in.
 pub fn folder_of(path: &Path) -> &Path {
     path.parent()
@@ -59,6 +68,48 @@ pub fn write(path: &Path, ready: &ReadyFile) -> std::io::Result<()> {
     let made = file.persist(path).map_err(|error| error.error)?;
     // Only the addresses are in it: other users may ask where the server is.
     made.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
+}
+
+/// The file of this process in a folder that several servers may use: the usual one, unless another server that runs
+/// has that.
+pub fn server_file(folder: &Path) -> PathBuf {
+    let usual = folder.join(SERVER_FILE_NAME);
+    let own = std::process::id();
+    match read_with_owner(&usual) {
+        Some((other, owner)) if other.pid != own && runs(other.pid, owner) => {
+            folder.join(format!("{SERVER_FILE_PREFIX}{own}{SERVER_FILE_SUFFIX}"))
+        }
+        _ => usual,
+    }
+}
+
+/// All files of servers in a folder that can be read, with the users whose they are: the usual one first.
+pub fn read_all(folder: &Path) -> Vec<(ReadyFile, u32)> {
+    let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    let is_another =
+        |name: &String| name.starts_with(SERVER_FILE_PREFIX) && name.ends_with(SERVER_FILE_SUFFIX);
+    let mut names: Vec<String> = names.filter(is_another).take(SERVER_FILES_MAX).collect();
+    names.sort();
+    names.insert(0, SERVER_FILE_NAME.to_owned());
+    let files = names.iter().map(|name| folder.join(name));
+    files.filter_map(|path| read_with_owner(&path)).collect()
+}
+
+/// Whether the process that wrote a file of this user runs. Its number may have been given again, and to whom is told by
+/// the user. The number of a process in a container is another one here, or none: nor is the address in its file one that
+/// is known to lead there from here, so that such a server has to be named.
+pub fn runs(pid: u32, owner: u32) -> bool {
+    let process = |pid: &str| Path::new("/proc").join(pid);
+    let program = |pid: &str| std::fs::read_to_string(process(pid).join("comm"));
+    let pid = pid.to_string();
+    let is_owners = process(&pid)
+        .metadata()
+        .is_ok_and(|process| process.uid() == owner);
+    // Many others are root's. This one may have another name, which the server has then, too.
+    let is_ours =
+        |name: &str| name.starts_with(PROGRAM_NAME) || program("self").is_ok_and(|own| own == name);
+    is_owners && program(&pid).is_ok_and(|name| is_ours(&name))
 }
 
 /// Removes the file if it is still this process's.

@@ -6,7 +6,6 @@
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use cairn_admin::api::{AdminView, NfsReady, NfsView, ReadyFile, Status};
@@ -15,6 +14,7 @@ use cairn_base::real;
 use cairn_config::Config;
 use cairn_exports::HandleKey;
 use cairn_nfs3::{Nfs3, Nfs3Settings};
+use cairn_pool::{Pool, watch};
 use cairn_rpc_server::{Listeners, RpcServer, ServeError, ServerSettings};
 use prometheus::process_collector::ProcessCollector;
 use tokio::runtime::Runtime;
@@ -97,15 +97,15 @@ impl Node {
 
         let begun = Instant::now();
         let pool = runtime.block_on(open_pool_in_time(&env, &config))?;
-        let created = pool.created;
+        let created = pool.opened.created;
         tracing::info!(
-            pool = %pool.state.pool,
-            disks = pool.disks.len(),
-            missing = pool.missing.len(),
+            pool = %pool.opened.state.pool,
+            disks = pool.opened.disks.len(),
+            missing = pool.opened.missing.len(),
             took_ms = begun.elapsed().as_millis(),
             "pool opened"
         );
-        for missing in &pool.missing {
+        for missing in &pool.opened.missing {
             tracing::error!(
                 disk = missing.disk.label,
                 why = missing.why,
@@ -116,15 +116,16 @@ impl Node {
             Some(path) => (token::load_or_make(path, &*env.entropy)?, None),
             None => {
                 let places = token_places(&pool);
-                let loaded = runtime.block_on(OnDisks::load_or_make(&env, &places))?;
+                let loaded =
+                    runtime.block_on(OnDisks::load_or_make(&env, &places, config.hang_after))?;
                 (loaded.token.clone(), Some(loaded))
             }
         };
         let inner = Inner::new(env, config, pool, on_disks);
         // Before anything is asked of the disks: one that hangs is given up in time.
-        crate::watch::tend(&inner).map_err(NodeError::Runtime)?;
+        tend_watch(&inner.pool).map_err(NodeError::Runtime)?;
         runtime.block_on(async {
-            inner.open_volumes().await;
+            inner.open_volumes().await?;
             inner.ensure_first_volume().await
         })?;
 
@@ -160,14 +161,14 @@ impl Node {
         crate::spares::tend(&inner);
         runtime.block_on(async {
             // Twice: the second one says that the first is there.
-            inner.renew().await;
-            inner.renew().await;
+            inner.pool.renew().await;
+            inner.pool.renew().await;
             crate::scrub::tend(&inner).await;
         });
-        crate::rebuild::tend(&inner);
+        cairn_pool::rebuild::tend(&inner.pool);
         crate::announce::tend(&inner);
         inner.every("pool file", POOL_FILE_INTERVAL, |inner| async move {
-            inner.renew().await;
+            inner.pool.renew().await;
         });
         let (admin_stop, stopped) = oneshot::channel();
         let admin = runtime.spawn(server.serve(listener, async {
@@ -187,7 +188,7 @@ impl Node {
 
     /// What the ready file says.
     pub fn ready(&self) -> ReadyFile {
-        let pool = self.started.inner.pool.load();
+        let pool = self.started.inner.pool.state();
         let token_path = self.started.inner.token_path();
         let token_path = std::path::absolute(&token_path).unwrap_or(token_path);
         ReadyFile {
@@ -247,7 +248,7 @@ impl Node {
     pub fn stop(self) {
         self.runtime.block_on(async {
             self.started.inner.scrub_stop().await;
-            self.started.inner.stopping.store(true, Ordering::Release);
+            self.started.inner.pool.stop();
             // An error means that the server has ended already.
             let _ = self.started.admin_stop.send(());
             self.started.nfs.stop(STOP_GRACE).await;
@@ -255,7 +256,7 @@ impl Node {
                 tracing::error!(%error, "the admin API broke off");
             }
             self.started.inner.close_volumes().await;
-            self.started.inner.store.repairs_done().await;
+            self.started.inner.pool.store.repairs_done().await;
         });
         self.runtime.shutdown_timeout(STOP_GRACE);
     }
@@ -263,13 +264,30 @@ impl Node {
 
 /// The disks that have the token, or are to have it.
 fn token_places(pool: &PoolDisks) -> Vec<Place> {
-    let places = pool.disks.iter().filter_map(|disk| {
+    let places = pool.opened.disks.iter().filter_map(|disk| {
         Some(Place {
             folder: disk.disk().folder()?.to_owned(),
             is_behind: pool.behind.contains(&disk.id()),
         })
     });
     places.collect()
+}
+
+/// Starts the thread that watches disks; it ends with the pool. A thread of its own: those of the runtime may all be in
+/// RocksDB, waiting for the disk that hangs.
+fn tend_watch(pool: &Arc<Pool>) -> std::io::Result<()> {
+    let watched = Arc::downgrade(pool);
+    let mut looking = watch::Looking::new(pool.env.clock.monotonic());
+    let work = move || {
+        // Also of a pool that stops: its end waits for disks.
+        while let Some(pool) = watched.upgrade() {
+            watch::look(&pool, &mut looking);
+            drop(pool);
+            std::thread::sleep(watch::LOOK_INTERVAL);
+        }
+    };
+    let thread = std::thread::Builder::new().name("watch".to_owned());
+    thread.spawn(work).map(drop)
 }
 
 fn start_nfs(
@@ -286,7 +304,7 @@ fn start_nfs(
     settings.connection_count_max = settings.connection_count_max.min(connections);
     let held = usize::try_from(inner.budget.rest_bytes / 2).unwrap_or(usize::MAX);
     settings.held_bytes_max = settings.held_bytes_max.min(held);
-    let handle_key = HandleKey::new(&inner.pool.load().handle_key.0.to_be_bytes());
+    let handle_key = HandleKey::new(&inner.pool.state().handle_key.0.to_be_bytes());
     let (exports, registry) = (Arc::clone(&inner.exports), &inner.registry);
     let failed = |error: ServeError| NodeError::Nfs(error.to_string());
     let nfs3 = Nfs3::new(
@@ -296,7 +314,7 @@ fn start_nfs(
         registry,
     );
     let nfs3 = nfs3.map_err(|error| failed(error.into()))?;
-    inner.clients.watch(nfs3.request_counter());
+    inner.pool.clients.watch(nfs3.request_counter());
     let server = RpcServer::new("nfs", settings, nfs3.programs(), registry).map_err(failed)?;
     let listeners = Listeners {
         programs: vec![nfs],

@@ -46,15 +46,15 @@ pub fn tend(inner: &Arc<Inner>) {
 /// How much was done so far; only differences mean something.
 fn look(node: &Weak<Inner>) -> Option<(u64, u64, Arc<cairn_segment::SegmentStore>)> {
     let inner = node.upgrade()?;
-    let stats = inner.store.stats();
+    let stats = inner.pool.store.stats();
     let mut activity = stats.appends + stats.disk_reads + stats.cache_hits + stats.cache_misses;
-    for service in inner.volumes.read().values() {
+    for service in inner.pool.services().values() {
         if let VolumeService::Serving(fs) = service {
             activity += fs.meta().stats().batches;
         }
     }
     let wanted = inner.config.disk_spare_bytes;
-    Some((activity, wanted, Arc::clone(&inner.store)))
+    Some((activity, wanted, Arc::clone(&inner.pool.store)))
 }
 
 #[derive(Default)]

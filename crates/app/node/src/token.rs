@@ -8,7 +8,7 @@ use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use cairn_admin::{TOKEN_LEN_BYTES_MAX, Token};
 use cairn_base::env::{Entropy, Env};
@@ -17,7 +17,6 @@ use parking_lot::Mutex;
 
 use crate::error::NodeError;
 use crate::ready::folder_of;
-use crate::watch::HANG_AFTER;
 
 /// The token's file in a data folder.
 pub const TOKEN_NAME: &str = "admin-token";
@@ -46,6 +45,8 @@ pub struct OnDisks {
     pub token: Token,
     /// When it was made, or put there.
     modified: SystemTime,
+    /// A disk that does not answer for so long has none.
+    hang_after: Duration,
     /// Those with it.
     files: Mutex<Vec<PathBuf>>,
 }
@@ -62,14 +63,18 @@ impl OnDisks {
     /// without count only if there are no others.
     ///
     /// Fails if the one that counts is no token, or may not be read: what the operator wants is in it.
-    pub async fn load_or_make(env: &Env, places: &[Place]) -> Result<Self, NodeError> {
+    pub async fn load_or_make(
+        env: &Env,
+        places: &[Place],
+        hang_after: Duration,
+    ) -> Result<Self, NodeError> {
         let paths: Vec<PathBuf> = places
             .iter()
             .map(|place| place.folder.join(TOKEN_NAME))
             .collect();
         let mut failures = Vec::new();
         let mut found = Vec::with_capacity(paths.len());
-        for looked in in_each(env, &paths, look).await {
+        for looked in in_each(env, hang_after, &paths, look).await {
             found.push(looked.unwrap_or_else(|error| {
                 failures.push(error);
                 None
@@ -114,6 +119,7 @@ impl OnDisks {
         let all = Self {
             token,
             modified,
+            hang_after,
             files: Mutex::new(there),
         };
         let mut failures = all.give(env, &lacking).await;
@@ -129,7 +135,8 @@ impl OnDisks {
     /// Writes these files. Says what went wrong.
     pub async fn give(&self, env: &Env, paths: &[PathBuf]) -> Vec<NodeError> {
         let (token, modified) = (self.token.clone(), self.modified);
-        let given = in_each(env, paths, move |path: &Path| write(path, &token, modified)).await;
+        let write = move |path: &Path| write(path, &token, modified);
+        let given = in_each(env, self.hang_after, paths, write).await;
         let mut failures = Vec::new();
         let mut files = self.files.lock();
         for (path, given) in paths.iter().zip(given) {
@@ -152,6 +159,7 @@ impl OnDisks {
 /// Does the same with several files, each on a thread of its own: a disk may hang.
 async fn in_each<T: Send + 'static>(
     env: &Env,
+    hang_after: Duration,
     paths: &[PathBuf],
     work: impl Fn(&Path) -> Result<T, NodeError> + Clone + Send + 'static,
 ) -> Vec<Result<T, NodeError>> {
@@ -159,11 +167,11 @@ async fn in_each<T: Send + 'static>(
         let (at, work) = (path.clone(), work.clone());
         let working = tokio::task::spawn_blocking(move || work(&at));
         async move {
-            match select(working, env.clock.sleep(HANG_AFTER)).await {
+            match select(working, env.clock.sleep(hang_after)).await {
                 Either::Left((Ok(done), _)) => done,
                 Either::Left((Err(error), _)) => Err(failed(path, &error)),
                 Either::Right(_) => {
-                    let why = format!("no answer within {} s", HANG_AFTER.as_secs());
+                    let why = format!("no answer within {} s", hang_after.as_secs());
                     Err(failed(path, &why))
                 }
             }
@@ -297,13 +305,12 @@ fn write_whole(path: &Path, token: &Token, modified: SystemTime) -> std::io::Res
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use cairn_base::real::OsEntropy;
     use cairn_testkit::TestWorld;
 
     use super::*;
 
+    const HANG_AFTER: Duration = Duration::from_secs(30);
     const ONE: &str = "one-0123456789abcdef";
     const OTHER: &str = "other-0123456789abcdef";
 
@@ -339,7 +346,7 @@ mod tests {
             });
         }
         let world = TestWorld::new(1);
-        let found = OnDisks::load_or_make(&world.env, &places).await;
+        let found = OnDisks::load_or_make(&world.env, &places, HANG_AFTER).await;
         let found = found.ok().map(|found| found.token.as_str().to_owned());
         assert_eq!(found.as_deref(), want, "{files:?}");
         for place in places.iter().filter(|_| want.is_some()) {
@@ -376,9 +383,15 @@ mod tests {
         let (first, second) = (&folders[0], &folders[1]);
         let places = [place(first), place(second)];
         // A disk that takes nothing does not keep the others from having it.
-        assert!(OnDisks::load_or_make(&world.env, &places).await.is_err());
+        assert!(
+            OnDisks::load_or_make(&world.env, &places, HANG_AFTER)
+                .await
+                .is_err()
+        );
         std::fs::create_dir(second).unwrap();
-        let made = OnDisks::load_or_make(&world.env, &places).await.unwrap();
+        let made = OnDisks::load_or_make(&world.env, &places, HANG_AFTER)
+            .await
+            .unwrap();
         let path = second.join(TOKEN_NAME);
         assert_eq!(made.files(), std::slice::from_ref(&path));
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
@@ -390,7 +403,9 @@ mod tests {
                 .is_empty()
         );
         assert_eq!(made.files(), [path, first.join(TOKEN_NAME)]);
-        let found = OnDisks::load_or_make(&world.env, &places).await.unwrap();
+        let found = OnDisks::load_or_make(&world.env, &places, HANG_AFTER)
+            .await
+            .unwrap();
         assert_eq!(found.token.as_str(), made.token.as_str());
         assert_eq!(on(first), made.token.as_str());
     }
@@ -421,7 +436,7 @@ mod tests {
             if let Some(old) = old {
                 std::fs::write(first.join(TOKEN_NAME), old).unwrap();
             }
-            let served = OnDisks::load_or_make(&world.env, &[place(&first)]).await;
+            let served = OnDisks::load_or_make(&world.env, &[place(&first)], HANG_AFTER).await;
             let served = served.unwrap_or_else(|error| panic!("{error}"));
             let changed = first.join(TOKEN_NAME);
             std::fs::write(&changed, OTHER).unwrap();
@@ -432,7 +447,7 @@ mod tests {
             let failures = served.give(&world.env, &[added.join(TOKEN_NAME)]).await;
             assert!(failures.is_empty());
             let places = [place(&first), place(&added)];
-            let next = OnDisks::load_or_make(&world.env, &places).await;
+            let next = OnDisks::load_or_make(&world.env, &places, HANG_AFTER).await;
             let next = next.unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(next.token.as_str(), OTHER);
             assert_eq!(on(&added), OTHER);

@@ -41,6 +41,7 @@ pub use cairn_formats::pointer::{
     RecordPointer, decode_pointer, encode_pointer,
 };
 pub use error::{ErrorKind, SegmentError};
+pub use members::{Member, Role};
 pub use moves::{MoveError, Moved, ShardAt};
 pub use pace::{Clients, Pace, Turn, Urgency};
 pub use record::{Compression, EncodedRecord, RecordError, decode_record, encode_record};

@@ -53,7 +53,42 @@ impl Members {
     }
 }
 
+/// What becomes of a disk's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// New shards are put on it.
+    Staying,
+    /// It is read, and given no new shards.
+    Draining,
+}
+
+/// A disk of the pool, as the pool sees it.
+#[derive(Clone)]
+pub struct Member {
+    pub id: DiskId,
+    pub role: Role,
+    /// `None` if it is not there.
+    pub disk: Option<Arc<ShardDisk>>,
+}
+
 impl SegmentStore {
+    /// Takes over the pool's table of disks. Segments that are open on a disk that drains now are left by their next
+    /// append; what is on a disk that is no member any more is lost.
+    pub fn set_members(&self, members: &[Member]) {
+        let is_missing = |member: &&Member| member.disk.is_none();
+        let is_draining = |member: &&Member| member.role == Role::Draining;
+        self.change_members(|table| {
+            *table = Members {
+                disks: members
+                    .iter()
+                    .filter_map(|member| Some((member.id, member.disk.clone()?)))
+                    .collect(),
+                missing: members.iter().filter(is_missing).map(|it| it.id).collect(),
+                draining: members.iter().filter(is_draining).map(|it| it.id).collect(),
+            };
+        });
+    }
+
     /// Takes a disk into the pool, or back into it; new shards may be put on it from now on.
     pub fn disk_join(&self, disk: Arc<ShardDisk>) {
         let id = disk.id();

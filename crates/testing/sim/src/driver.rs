@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use cairn_base::disk::Disk;
 use cairn_base::env::Env;
 use cairn_segment::SegmentStore;
 use cairn_testkit::{MemDisk, Rng};
@@ -17,10 +18,10 @@ use crate::check;
 use crate::client::{self, Client};
 use crate::faults::{self, Fault, FaultKind};
 use crate::model::Judged;
-use crate::pool::{Disks, Job, SharedFile};
+use crate::pool::{Disks, Job, PoolFile, label_of};
 use crate::scenario::{End, Life, Trouble};
 use crate::work::{self, Worker};
-use crate::world::{VOLUME, World, read_everything};
+use crate::world::{SimHost, VOLUME, World, read_everything};
 
 /// Scrubs until nothing was left unrepaired, and once more, at most.
 const SCRUBS_MAX: u32 = 20;
@@ -66,11 +67,12 @@ impl Progress {
 pub(crate) struct Driver {
     pub env: Env,
     pub disks: Disks,
-    pub file: SharedFile,
     pub lost: BTreeSet<usize>,
     pub is_burdened: bool,
     pub job: Option<Job>,
-    pub spare: Option<(usize, Arc<MemDisk>)>,
+    /// Another disk that is to be removed by force.
+    pub forced: Option<usize>,
+    pub spare: Option<Arc<MemDisk>>,
     pub had: Vec<Arc<MemDisk>>,
     pub at_work: Vec<faults::AtWork>,
     pub life: Life,
@@ -78,6 +80,8 @@ pub(crate) struct Driver {
     pub progress: Arc<Progress>,
     pub verifiers: Arc<Mutex<Vec<[u8; 8]>>>,
     pub is_first: bool,
+    /// Whether this life or an earlier one had work in the background.
+    pub has_worked: bool,
     pub rng: Rng,
 }
 
@@ -91,7 +95,12 @@ impl Driver {
 
     async fn lead(&mut self) -> Result<(), String> {
         let shape = &self.shared.shape;
-        let world = match World::start(&self.env, shape, &self.disks, self.is_first).await {
+        let host = Arc::new(SimHost {
+            env: self.env.clone(),
+            shape: shape.clone(),
+            move_steps: self.progress.work.steps.clone(),
+        });
+        let world = match World::start(host, &self.disks, self.is_first).await {
             Ok(world) => world,
             Err(why) => {
                 *self.progress.refused_start.lock() = Some(why);
@@ -108,9 +117,6 @@ impl Driver {
             return Ok(());
         };
         self.check_verifier(&fs)?;
-        if let Some(world) = &*self.progress.fs.lock() {
-            world.sweep(&self.env);
-        }
         let had_work = self.has_work();
         self.start_work();
         for _ in 0..shape.client_count {
@@ -146,6 +152,7 @@ impl Driver {
             self.check_repairs(&fs).await?;
         }
         self.check_work()?;
+        self.check_members()?;
         if self.life.end == End::Close {
             match fs.close().await {
                 Ok(()) => self.progress.was_closed.store(true, Ordering::Relaxed),
@@ -159,25 +166,31 @@ impl Driver {
     }
 
     fn has_work(&self) -> bool {
-        let file = self.file.lock();
         self.job.is_some()
             || self.is_burdened
             || !self.lost.is_empty()
-            || file.draining().next().is_some()
+            || self.file().draining().next().is_some()
+    }
+
+    fn file(&self) -> PoolFile {
+        let world = self.progress.fs.lock();
+        world.as_ref().map(World::file).unwrap_or_default()
     }
 
     /// Has the state moved off a draining disk; `None` if nothing is served any more, which the trouble excuses.
     async fn move_state(&self, fs: cairn_fs::Fs) -> Option<cairn_fs::Fs> {
-        let world = self.progress.fs.lock().clone();
-        let (Some(mut world), Some(_)) = (world, self.disks.file.draining().next()) else {
+        if self.file().draining().next().is_none() {
             return Some(fs);
-        };
-        drop(fs);
-        let moved = world.move_state(&self.env, &self.shared.shape, &self.disks);
-        if let Err(why) = moved.await {
-            *self.progress.refused_start.lock() = Some(why);
-            return None;
         }
+        drop(fs);
+        let world = self.progress.fs.lock().take()?;
+        let world = match world.move_state().await {
+            Ok(world) => world,
+            Err(why) => {
+                *self.progress.refused_start.lock() = Some(why);
+                return None;
+            }
+        };
         let fs = world.fs.clone();
         *self.progress.fs.lock() = Some(world);
         Some(fs)
@@ -196,15 +209,9 @@ impl Driver {
         let worker = Worker {
             job: self.job,
             spare: self.spare.clone(),
-            lost: self.lost.clone(),
+            forced: self.forced,
             had: self.had.clone(),
-            ..Worker::new(
-                &self.env,
-                &self.shared,
-                &world,
-                &self.file,
-                &self.progress.work,
-            )
+            ..Worker::new(&self.env, &self.shared, &world, &self.progress.work)
         };
         let progress = self.progress.clone();
         let done = move || progress.is_work_done.store(true, Ordering::Relaxed);
@@ -226,16 +233,67 @@ impl Driver {
     fn check_work(&self) -> Result<(), String> {
         let shape = &self.shared.shape;
         let is_due = self.life.op_count == 0 && shape.trouble == Trouble::Crashes;
-        let file = self.file.lock();
+        let file = self.file();
         let members = file.members.iter();
         let staying = members.filter(|it| !it.is_draining && !self.lost.contains(&it.index));
         let has_room = staying.count() >= shape.metadata_copies(file.staying_count());
+        let is_due = is_due && has_room && shape.disk_mib >= 512;
         match file.draining().next() {
-            Some(member) if is_due && has_room && shape.disk_mib >= 512 => {
-                Err(format!("{member:?} does not leave the pool"))
-            }
+            Some(member) if is_due => Err(format!("{member:?} does not leave the pool")),
+            None if is_due && self.lost.is_empty() => self.check_narrow(&file),
             _ => Ok(()),
         }
+    }
+
+    /// What was written while disks were missing has its full protection when they are back.
+    fn check_narrow(&self, file: &PoolFile) -> Result<(), String> {
+        let tolerated = self.shared.shape.tolerated();
+        let world = self.progress.fs.lock().clone();
+        let Some(world) = world.filter(|_| self.has_worked && file.members.len() > tolerated)
+        else {
+            return Ok(());
+        };
+        match work::narrow(&world.segments, tolerated, true).first() {
+            Some(segment) => Err(format!("{segment} keeps less protection than is promised")),
+            None => Ok(()),
+        }
+    }
+
+    /// What the pool says of its disks is so.
+    fn check_members(&self) -> Result<(), String> {
+        let world = self.progress.fs.lock().clone();
+        let Some(world) = world.filter(|world| !self.has_stopped(&world.fs)) else {
+            return Ok(());
+        };
+        let in_use = world.disks_in_use();
+        let has = |disks: &Vec<cairn_base::DiskId>, id| disks.contains(&id);
+        for disk in world
+            .pool
+            .state()
+            .disks
+            .iter()
+            .filter(|disk| disk.holds_nothing)
+        {
+            if let Some((segment, _)) = in_use.iter().find(|(_, disks)| has(disks, disk.id)) {
+                return Err(format!(
+                    "{} is said to hold nothing, and has a shard of segment {segment}",
+                    disk.label
+                ));
+            }
+        }
+        let drains = self.progress.work.drains.lock();
+        for member in world.file().draining() {
+            let Some(newest) = drains.get(&member.id) else {
+                continue;
+            };
+            let is_new = |(id, disks): &(&u64, &Vec<_>)| *id > newest && has(disks, member.id);
+            if let Some((segment, _)) = in_use.iter().find(is_new) {
+                return Err(format!(
+                    "segment {segment} is put on {member:?}, which drains"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Whether the volume may have stopped serving.
@@ -289,7 +347,13 @@ impl Driver {
             Some(world) => (world.segments.clone(), world.code()),
             None => return Ok(()),
         };
-        let disks: Vec<&MemDisk> = self.disks.there.iter().map(|(_, disk)| &**disk).collect();
+        let file = self.file();
+        let is_member = |disk: &&Arc<MemDisk>| {
+            let mut members = file.members.iter();
+            members.any(|member| label_of(member.index) == disk.label())
+        };
+        let disks = self.disks.there.iter().filter(is_member);
+        let disks: Vec<&MemDisk> = disks.map(|disk| &**disk).collect();
         for look in 1..=SPACE_LOOKS_MAX {
             let space = fs.space().await;
             let space = space.map_err(|error| format!("space: {error}"))?;

@@ -18,7 +18,7 @@ use crate::pool::Disks;
 use crate::run::{LIFE_TIME_MAX, Pool, STEPS_MAX};
 use crate::scenario::Trouble;
 use crate::tree::Found;
-use crate::world::{World, read_everything};
+use crate::world::{SimHost, World, read_everything};
 
 /// One in so many lives begins with such a check.
 const ONE_IN: u64 = 3;
@@ -43,8 +43,9 @@ impl Pool {
         let Some(gone) = self.gone_set(&[], rng.u64()) else {
             return Ok(());
         };
-        let mut disks = Disks::new(&self.file.lock(), &self.disks, &gone);
-        for (_, disk) in &mut disks.there {
+        let away = gone.union(&self.lost).copied().collect();
+        let mut disks = Disks::new(&self.disks, &away);
+        for disk in &mut disks.there {
             *disk = MemDisk::from_snapshot(&disk.snapshot());
         }
         // After this there is a newer term, so that a record of an older one cannot be the end of the log, where a
@@ -52,10 +53,10 @@ impl Pool {
         let Started::Served(_) = self.start_on(&disks, rng.u64(), false) else {
             return Ok(());
         };
-        for (_, disk) in &mut disks.there {
+        for disk in &mut disks.there {
             *disk = disk.crash(Crash::KeepUnsynced, rng.u64());
         }
-        let copies: Vec<Arc<MemDisk>> = disks.there.iter().map(|(_, disk)| disk.clone()).collect();
+        let copies: Vec<Arc<MemDisk>> = disks.there.clone();
         if !make_hole(&copies, &mut rng) {
             return Ok(());
         }
@@ -80,7 +81,12 @@ impl Pool {
         let (env, shape) = (exec.env.clone(), self.shape.clone());
         let (slot, disks) = (result.clone(), disks.clone());
         let task = async move {
-            let started = match World::start(&env, &shape, &disks, false).await {
+            let host = Arc::new(SimHost {
+                env,
+                shape,
+                move_steps: Arc::default(),
+            });
+            let started = match World::start(host, &disks, false).await {
                 Err(_) => Started::Refused,
                 Ok(_) if !reads => Started::Served(Ok(Found::default())),
                 Ok(world) => {

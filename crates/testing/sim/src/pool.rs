@@ -1,71 +1,58 @@
-//! The pool file: which disks count, and which of them leave.
+//! The pool's disks as the judge sees them.
 //!
-//! Owns: what a server would read from that file at its start, and which disks may be taken away without a loss.
-//! Must not know: how the file is written; a change of it is whole and durable at once here.
+//! Owns: the numbers of disks, which disks may be taken away without a loss.
+//! Must not know: how the pool comes to its decisions; it is asked for its members.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cairn_base::DiskId;
+use cairn_pool::PoolState;
 use cairn_testkit::{MemDisk, Rng};
-use parking_lot::Mutex;
 
 use crate::scenario::{Shape, Trouble, Work, WorkKind};
-use crate::world::disk_id;
 
-/// A disk of the pool. Its number is its identity, and is never used again.
+/// A disk of the pool. Its number is that of its label, and is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
     pub index: usize,
+    pub id: DiskId,
     /// Everything on it has to go.
     pub is_draining: bool,
 }
 
-impl Member {
-    pub fn id(&self) -> DiskId {
-        disk_id(self.index)
-    }
+pub fn label_of(index: usize) -> String {
+    format!("disk{index}")
 }
 
+/// The members of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolFile {
     pub members: Vec<Member>,
 }
 
-/// The pool file, which work in the background changes.
-pub type SharedFile = Arc<Mutex<PoolFile>>;
-
 impl PoolFile {
-    pub fn new(disk_count: usize) -> Self {
-        let mut file = Self::default();
-        (0..disk_count).for_each(|index| file.join(index));
-        file
-    }
-
-    pub fn join(&mut self, index: usize) {
-        self.members.push(Member {
-            index,
-            is_draining: false,
+    /// As the pool has it saved.
+    pub fn of(state: &PoolState) -> Self {
+        let members = state.disks.iter().filter_map(|disk| {
+            Some(Member {
+                index: disk.label.strip_prefix("disk")?.parse().ok()?,
+                id: disk.id,
+                is_draining: disk.draining,
+            })
         });
-    }
-
-    pub fn leave(&mut self, index: usize) {
-        let member = self.members.iter_mut().find(|it| it.index == index);
-        if let Some(member) = member {
-            member.is_draining = true;
+        Self {
+            members: members.collect(),
         }
     }
 
-    pub fn forget(&mut self, index: usize) {
-        self.members.retain(|member| member.index != index);
+    pub fn id(&self, index: usize) -> Option<DiskId> {
+        let member = self.members.iter().find(|member| member.index == index);
+        member.map(|member| member.id)
     }
 
     pub fn has(&self, index: usize) -> bool {
-        self.members.iter().any(|member| member.index == index)
-    }
-
-    pub fn is_draining(&self, id: DiskId) -> bool {
-        self.draining().any(|member| member.id() == id)
+        self.id(index).is_some()
     }
 
     pub fn draining(&self) -> impl Iterator<Item = &Member> {
@@ -77,27 +64,19 @@ impl PoolFile {
     }
 }
 
-/// The pool as a start finds it.
+/// The disks that a start finds.
 #[derive(Clone)]
 pub struct Disks {
-    pub file: PoolFile,
-    /// Members that are there, those that stay before draining ones.
-    pub there: Vec<(Member, Arc<MemDisk>)>,
+    pub there: Vec<Arc<MemDisk>>,
 }
 
 impl Disks {
     /// `disks` by number; `gone` are not there.
-    pub fn new(file: &PoolFile, disks: &[Arc<MemDisk>], gone: &BTreeSet<usize>) -> Self {
-        let mut there: Vec<(Member, Arc<MemDisk>)> = file
-            .members
-            .iter()
-            .filter(|member| !gone.contains(&member.index))
-            .map(|member| (*member, disks[member.index].clone()))
-            .collect();
-        there.sort_by_key(|(member, _)| member.is_draining);
+    pub fn new(disks: &[Arc<MemDisk>], gone: &BTreeSet<usize>) -> Self {
+        let there = disks.iter().enumerate();
+        let there = there.filter(|(index, _)| !gone.contains(index));
         Self {
-            file: file.clone(),
-            there,
+            there: there.map(|(_, disk)| disk.clone()).collect(),
         }
     }
 }
@@ -254,6 +233,17 @@ mod tests {
         indexes.iter().copied().collect()
     }
 
+    fn file(indexes: &[usize]) -> PoolFile {
+        let member = |index: &usize| Member {
+            index: *index,
+            id: DiskId(*index as u128),
+            is_draining: false,
+        };
+        PoolFile {
+            members: indexes.iter().map(member).collect(),
+        }
+    }
+
     /// Four disks that may lose two.
     fn shape(trouble: Trouble, bad_disks: &[usize]) -> Shape {
         Shape {
@@ -267,10 +257,8 @@ mod tests {
 
     #[test]
     fn as_many_are_taken_away_as_may_be_lost() {
-        let mut left = PoolFile::new(4);
-        left.join(4);
-        left.forget(1);
-        let none = PoolFile::new(4);
+        let left = file(&[0, 2, 3, 4]);
+        let none = file(&[0, 1, 2, 3]);
         type Row<'a> = (
             &'a str,
             &'a PoolFile,
@@ -314,7 +302,7 @@ mod tests {
 
     #[test]
     fn a_disk_is_lost_only_where_the_promise_allows_it() {
-        let file = PoolFile::new(4);
+        let file = file(&[0, 1, 2, 3]);
         let work = |kind| Work {
             kind,
             pick: 5,
@@ -349,7 +337,8 @@ mod tests {
                 pick: 0,
                 power_off_after: None,
             };
-            let job = job_of(&work, &shape, &PoolFile::new(disk_count), &none, &none).unwrap();
+            let indexes: Vec<usize> = (0..disk_count).collect();
+            let job = job_of(&work, &shape, &file(&indexes), &none, &none).unwrap();
             assert_eq!(job.kind, WorkKind::Drain { has_spare: want });
         }
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use cairn_base::DiskId;
 use cairn_testkit::{Crash, MemDisk, Rng};
 use parking_lot::Mutex;
 
@@ -17,9 +18,9 @@ use crate::driver::{Driver, Progress};
 use crate::exec::{Executor, Stopped, Trace};
 use crate::faults::{self, Fired};
 use crate::model::Model;
-use crate::pool::{self, Disks, Job, PoolFile, SharedFile};
-use crate::scenario::{End, Life, Scenario, Shape, Trouble, WorkKind};
-use crate::world::{World, format_disks, read_everything};
+use crate::pool::{self, Disks, Job, Member, PoolFile, label_of};
+use crate::scenario::{End, Life, Scenario, Shape, Trouble, Work, WorkKind};
+use crate::world::{SimHost, World, read_everything};
 
 /// Steps of one life; more is a loop without end.
 pub(crate) const STEPS_MAX: u64 = 3_000_000;
@@ -118,9 +119,10 @@ pub(crate) struct Pool {
     pub(crate) shape: Shape,
     /// All that ever were, by number.
     pub(crate) disks: Vec<Arc<MemDisk>>,
-    pub(crate) file: SharedFile,
+    /// The members, as of the last life.
+    file: PoolFile,
     /// Members that are gone.
-    lost: BTreeSet<usize>,
+    pub(crate) lost: BTreeSet<usize>,
     /// Those that were, or had the trouble, since everything was known to have its full protection.
     burdened: BTreeSet<usize>,
     /// Whether any life had work in the background.
@@ -137,10 +139,10 @@ pub(crate) struct Pool {
 pub fn run(scenario: &Scenario) -> Report {
     let shape = scenario.shape.clone();
     let disks = (0..shape.disk_count)
-        .map(|index| MemDisk::new(format!("disk{index}"), shape.disk_mib << 20))
+        .map(|index| MemDisk::new(label_of(index), shape.disk_mib << 20))
         .collect();
     let mut pool = Pool {
-        file: Arc::new(Mutex::new(PoolFile::new(shape.disk_count))),
+        file: PoolFile::default(),
         lost: BTreeSet::new(),
         burdened: match shape.trouble {
             Trouble::Beyond => BTreeSet::new(),
@@ -227,9 +229,6 @@ impl Pool {
             self.shape.has_threads,
             self.trace.clone(),
         );
-        if is_first {
-            self.format(&mut exec)?;
-        }
         let shared = Arc::new(client::Life {
             model: self.model.clone(),
             shape: self.shape.clone(),
@@ -241,21 +240,28 @@ impl Pool {
         });
         let progress = Arc::new(Progress::default());
         let removals = self.arm(life, &exec);
-        let disks = Disks::new(&self.file.lock(), &self.disks, &self.lost);
+        // The pool is made without the disk that joins later.
+        let named = match is_first {
+            true => self.shape.disk_count,
+            false => self.disks.len(),
+        };
+        let disks = Disks::new(&self.disks[..named], &self.lost);
         let spare_index = self.disks.len() - 1;
+        let has_spare = !self.file.has(spare_index) && spare_index >= self.shape.disk_count;
+        let forced = self.forced(job, life);
         self.has_worked |= job.is_some();
         let life_has_work = self.has_worked;
         let driver = Driver {
             env: exec.env.clone(),
             disks,
-            file: self.file.clone(),
             lost: self.lost.clone(),
             is_burdened: !self.burdened.is_empty() && life_has_work,
             job,
             // The newest one is blank, if there is one that is no member yet.
+            forced,
             spare: job
-                .filter(|_| !self.file.lock().has(spare_index))
-                .map(|_| (spare_index, self.disks[spare_index].clone())),
+                .filter(|_| has_spare)
+                .map(|_| self.disks[spare_index].clone()),
             had: self.had(),
             at_work: faults::at_work(&self.disks, &life.faults, &self.fired),
             life: life.clone(),
@@ -263,6 +269,7 @@ impl Pool {
             progress: progress.clone(),
             verifiers: self.verifiers.clone(),
             is_first,
+            has_worked: life_has_work,
             rng: Rng::new(self.rng.u64()),
         };
         exec.env.spawner.spawn("driver", Box::pin(driver.run()));
@@ -290,7 +297,11 @@ impl Pool {
         self.disks = disks
             .map(|(disk, index)| disk.crash(mode, seed ^ index))
             .collect();
-        drop(progress.fs.lock().take());
+        let world = progress.fs.lock().take();
+        if let Some(world) = &world {
+            self.file = world.file();
+        }
+        drop(world);
         drop(exec);
         if let Some(Job {
             kind: WorkKind::Rebuild {
@@ -301,8 +312,10 @@ impl Pool {
         {
             self.lost.remove(&disk);
         }
-        let file = self.file.lock().clone();
+        let file = self.file.clone();
         self.lost.retain(|index| file.has(*index));
+        let removed = progress.work.removed.lock().clone();
+        self.burdened.extend(removed);
         if progress.work.is_whole.load(Ordering::Relaxed) {
             self.burdened.clear();
         }
@@ -335,10 +348,9 @@ impl Pool {
 
     /// M disks that may be taken away now.
     pub(crate) fn gone_set(&self, wanted: &[usize], seed: u64) -> Option<BTreeSet<usize>> {
-        let file = self.file.lock();
         let mut rng = Rng::new(seed);
         let (lost, burdened) = (&self.lost, &self.burdened);
-        pool::gone_set(&self.shape, &file, lost, burdened, wanted, &mut rng)
+        pool::gone_set(&self.shape, &self.file, lost, burdened, wanted, &mut rng)
     }
 
     /// What is to be done beside the clients of a life: a disk may be gone for it, another one be new.
@@ -348,8 +360,7 @@ impl Pool {
         if is_first && matches!(work.kind, WorkKind::Rebuild { .. }) {
             return None;
         }
-        let file = self.file.lock().clone();
-        let job = pool::job_of(work, &self.shape, &file, &self.lost, &self.burdened)?;
+        let job = self.job_of(work, is_first)?;
         let has_spare = match job.kind {
             WorkKind::Drain { has_spare } | WorkKind::Rebuild { has_spare, .. } => has_spare,
             WorkKind::Scrub => false,
@@ -366,25 +377,42 @@ impl Pool {
             _ => {}
         }
         if has_spare {
-            let label = format!("disk{}", self.disks.len());
+            let label = label_of(self.disks.len());
             self.disks
                 .push(MemDisk::new(label, self.shape.disk_mib << 20));
         }
         Some(job)
     }
 
-    fn format(&self, exec: &mut Executor) -> Result<(), String> {
-        let done = Arc::new(Mutex::new(None));
-        let result = done.clone();
-        let disks = self.disks[..self.shape.disk_count].to_vec();
-        let task = async move {
-            let formatted = format_disks(&disks).await;
-            *result.lock() = Some(formatted);
+    /// What work becomes in this pool; in the first life all disks of it are members.
+    fn job_of(&self, work: &Work, is_first: bool) -> Option<Job> {
+        let first: Vec<Member> = (0..self.shape.disk_count)
+            .map(|index| Member {
+                index,
+                id: DiskId::default(),
+                is_draining: false,
+            })
+            .collect();
+        let file = match is_first {
+            true => &PoolFile { members: first },
+            false => &self.file,
         };
-        exec.env.spawner.spawn("format", Box::pin(task));
-        exec.run(STEPS_MAX, LIFE_TIME_MAX, |_| done.lock().is_some());
-        let result = done.lock().take();
-        result.unwrap_or_else(|| Err("formatting does not end".to_owned()))
+        pool::job_of(work, &self.shape, file, &self.lost, &self.burdened)
+    }
+
+    /// While a disk is lost, now and then an operator wants another one to go at once.
+    fn forced(&self, job: Option<Job>, life: &Life) -> Option<usize> {
+        let (job, work) = (job?, life.work?);
+        let is_lost = matches!(job.kind, WorkKind::Rebuild { .. });
+        let may_be_lost = self.shape.trouble == Trouble::Crashes && self.shape.tolerated() > 0;
+        if !is_lost || !may_be_lost || (work.pick >> 59) & 3 != 0 {
+            return None;
+        }
+        let others = self.file.members.iter();
+        let others = others.filter(|it| !it.is_draining && !self.lost.contains(&it.index));
+        let others: Vec<usize> = others.map(|member| member.index).collect();
+        let place = (work.pick >> 8) % others.len().max(1) as u64;
+        others.get(place as usize).copied()
     }
 
     /// Returns the count of shards that are deleted.
@@ -448,10 +476,8 @@ impl Pool {
 
     /// What is there without any M of the disks that may be lost.
     fn check_all_sets(&mut self) -> Result<(), String> {
-        let sets = {
-            let file = self.file.lock();
-            pool::all_gone_sets(&self.shape, &file, &self.lost, &self.burdened, SETS_MAX)
-        };
+        let (lost, burdened) = (&self.lost, &self.burdened);
+        let sets = pool::all_gone_sets(&self.shape, &self.file, lost, burdened, SETS_MAX);
         for set in sets {
             let seed = self.rng.u64();
             self.check_without(&set, seed)?;
@@ -462,8 +488,9 @@ impl Pool {
 
     /// What is there without some of the disks, on copies of the others.
     fn check_without(&mut self, without: &BTreeSet<usize>, seed: u64) -> Result<(), String> {
-        let mut disks = Disks::new(&self.file.lock(), &self.disks, without);
-        for (_, disk) in &mut disks.there {
+        let without_all = without.union(&self.lost).copied().collect();
+        let mut disks = Disks::new(&self.disks, &without_all);
+        for disk in &mut disks.there {
             *disk = MemDisk::from_snapshot(&disk.snapshot());
         }
         let mut exec = Executor::new(
@@ -476,7 +503,12 @@ impl Pool {
         let (env, shape, slot) = (exec.env.clone(), self.shape.clone(), result.clone());
         let task = async move {
             let read = async {
-                let world = World::start(&env, &shape, &disks, false).await?;
+                let host = Arc::new(SimHost {
+                    env,
+                    shape,
+                    move_steps: Arc::default(),
+                });
+                let world = World::start(host, &disks, false).await?;
                 let found = read_everything(&world.fs, false).await?;
                 check::recount(world.fs.meta())?;
                 Ok::<_, String>(found)

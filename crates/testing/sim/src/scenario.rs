@@ -77,6 +77,9 @@ pub struct Shape {
     /// Each start has the log forget the earlier ones.
     #[serde(default)]
     pub forgets_starts: bool,
+    /// A lost disk is waited for so long before what it had is made anew.
+    #[serde(default)]
+    pub rebuild_delay_ms: u64,
     /// Scenarios written down before there was this play as they did.
     #[serde(default)]
     pub space: Space,
@@ -281,6 +284,8 @@ impl Scenario {
         if shape.forgets_starts {
             aim_at_starts(&mut starts, &mut lives);
         }
+        let mut delays = Rng::new(seed ^ 0x41d8_70b3);
+        shape.rebuild_delay_ms = one_of(&mut delays, &[0, 0, 0, 1500]);
         Self { seed, shape, lives }
     }
 
@@ -353,6 +358,7 @@ fn draw_shape(rng: &mut Rng) -> Shape {
         is_uneven: false,
         has_owners: false,
         forgets_starts: false,
+        rebuild_delay_ms: 0,
         bad_disks: Vec::new(),
         space: Space::default(),
     };

@@ -1,28 +1,31 @@
 //! Work in the background: disks that come and leave, what moves between them, scrubs.
 //!
-//! Owns: what of it is done in which order, which is a server's; what must not come of it.
-//! Must not know: how a shard is moved, which is the engine's.
+//! Owns: what an operator does, when the pool does its next step, what must not come of it.
+//! Must not know: what the pool does next and how, which is the pool's; how a shard is moved, which is the engine's.
 //!
 //! A disk that leaves, or that is lost and given up, loses its shards one by one to disks that have room; what cannot
-//! be moved is written anew. When nothing needs it any more it is no member.
+//! be moved is rewritten. When nothing needs it any more it is no member.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cairn_base::env::Env;
 use cairn_base::{DiskId, SegmentId};
-use cairn_fs::{ExtentAt, Fs, REWRITE_SEGMENTS_MAX};
-use cairn_segment::{DiskState, MoveError, Pace, SegmentInfo, SegmentScrub, SegmentStore};
+use cairn_fs::{ExtentAt, Fs};
+use cairn_pool::members::Force;
+use cairn_pool::planner::{Action, Outcome, Standing};
+use cairn_pool::{ChangeFailure, Pool};
+use cairn_segment::{MoveError, Pace, SegmentInfo, SegmentScrub, SegmentStore};
 use cairn_shard::{ShardDisk, ShardFooter, ShardName};
 use cairn_testkit::MemDisk;
 use parking_lot::Mutex;
 
 use crate::client;
-use crate::pool::{Job, Member, SharedFile};
+use crate::pool::{Job, PoolFile};
 use crate::scenario::{Trouble, WorkKind};
-use crate::world::{VOLUME, World, disk_id, format_disk, open_disk};
+use crate::world::{VOLUME, World, open_alone, shard_settings};
 
 /// Looks at what there is to do in one life, at most, and between two of which nothing was done.
 const ROUNDS_MAX: u32 = 300;
@@ -31,14 +34,18 @@ const ROUND_PAUSE: Duration = Duration::from_millis(400);
 /// What came of it.
 #[derive(Default)]
 pub struct Done {
-    /// Steps of moves: a copy made, its place submitted, durable, the old one deleted; segments written anew.
-    pub steps: AtomicU64,
+    /// Steps of moves: a copy made, its place submitted, durable, the old one deleted; segments rewritten.
+    pub steps: Arc<AtomicU64>,
     pub shards_moved: AtomicU64,
     pub segments_rewritten: AtomicU64,
     pub disks_left: AtomicU64,
     pub segments_scrubbed: AtomicU64,
     /// At some moment all members were there and everything had its full protection.
     pub is_whole: AtomicBool,
+    /// Disks that were removed by force: what they had is to be made anew from the others.
+    pub removed: Mutex<Vec<usize>>,
+    /// Disks that drain, and the newest segment when they began to.
+    pub drains: Mutex<BTreeMap<DiskId, u64>>,
 }
 
 fn add(counter: &AtomicU64, by: u64) {
@@ -49,56 +56,34 @@ fn add(counter: &AtomicU64, by: u64) {
 pub struct Worker {
     pub env: Env,
     pub life: Arc<client::Life>,
+    pub world: World,
     pub fs: Fs,
+    pub pool: Arc<Pool>,
     pub segments: Arc<SegmentStore>,
-    pub file: SharedFile,
     pub job: Option<Job>,
-    /// A blank disk, with its number.
-    pub spare: Option<(usize, Arc<MemDisk>)>,
-    /// Members that are not there.
-    pub lost: BTreeSet<usize>,
+    /// Another disk that is removed by force, if the pool lets it go.
+    pub forced: Option<usize>,
+    /// A blank disk.
+    pub spare: Option<Arc<MemDisk>>,
     /// What those of them had that had no trouble, for nobody but the judge.
     pub had: Vec<Arc<MemDisk>>,
     pub done: Arc<Done>,
-    /// What was to be written anew once. As on a server, it is moved then if it stayed.
-    pub tried: Mutex<BTreeSet<SegmentId>>,
-    /// The disks that are open.
-    pub shard_disks: Mutex<Vec<Arc<ShardDisk>>>,
-}
-
-/// A shard that has to go, and what is known of its segment.
-struct Misplaced {
-    segment: SegmentId,
-    index: u8,
-    /// How many more shards the segment may lose.
-    spare: i16,
-    /// It has lost some.
-    is_short: bool,
-    /// A disk leaves for good, so that no other one is waited for.
-    may_rewrite: bool,
 }
 
 impl Worker {
-    pub fn new(
-        env: &Env,
-        life: &Arc<client::Life>,
-        world: &World,
-        file: &SharedFile,
-        done: &Arc<Done>,
-    ) -> Self {
+    pub fn new(env: &Env, life: &Arc<client::Life>, world: &World, done: &Arc<Done>) -> Self {
         Self {
             env: env.clone(),
             life: life.clone(),
+            world: world.clone(),
             fs: world.fs.clone(),
+            pool: world.pool.clone(),
             segments: world.segments.clone(),
-            file: file.clone(),
             job: None,
+            forced: None,
             spare: None,
-            lost: BTreeSet::new(),
             had: Vec::new(),
             done: done.clone(),
-            tried: Mutex::default(),
-            shard_disks: Mutex::new(world.shard_disks.clone()),
         }
     }
 
@@ -114,6 +99,7 @@ impl Worker {
         } else if let Some(job) = self.job {
             self.begin(job).await?;
         }
+        self.note_drains().await;
         for _ in 0..ROUNDS_MAX {
             if self.is_over() || !self.round().await? {
                 return Ok(());
@@ -131,7 +117,11 @@ impl Worker {
         Pace::new(self.env.clock.clone(), 0)
     }
 
-    /// Changes the pool: as a server, first its file.
+    fn file(&self) -> PoolFile {
+        PoolFile::of(&self.pool.state())
+    }
+
+    /// Does what an operator does: a disk is added, replaced, drained, or removed by force.
     async fn begin(&self, job: Job) -> Result<(), String> {
         let (has_spare, leaves) = match job.kind {
             WorkKind::Drain { has_spare } => (has_spare, true),
@@ -141,152 +131,146 @@ impl Worker {
             } => (has_spare, !comes_back),
             WorkKind::Scrub => return Ok(()),
         };
+        let leaving = job.disk.filter(|_| leaves);
+        let leaving = leaving.and_then(|index| self.file().id(index));
         let spare = self.spare.as_ref().filter(|_| has_spare);
-        let mut joined = None;
-        if let Some((index, disk)) = spare {
-            let opened = async {
-                format_disk(*index, disk).await?;
-                open_disk(&self.life.shape, disk).await
-            };
-            let opened = opened.await;
-            joined = Some(opened.map_err(|error| format!("a new disk does not open: {error}"))?);
-        }
-        {
-            let mut file = self.file.lock();
-            if let Some((index, _)) = spare {
-                file.join(*index);
+        let begun = match (spare, leaving) {
+            (Some(disk), leaving) => {
+                let settings = shard_settings(&self.life.shape);
+                let joined = self.pool.join(disk.clone(), settings, leaving);
+                joined.await.map(drop)
             }
-            if let Some(disk) = job.disk.filter(|_| leaves) {
-                file.leave(disk);
+            (None, Some(leaving)) => {
+                let id = leaving.to_string();
+                self.pool.drain(&id, true).await.map(drop)
             }
+            (None, None) => Ok(()),
+        };
+        if let Err(error) = begun {
+            self.excuse("a change of the pool", &error)?;
         }
-        if let (Some(opened), Some((index, disk))) = (joined, spare) {
-            self.shard_disks.lock().push(opened.clone());
-            self.segments.disk_join(opened);
-            self.fs.meta().add_disk(disk_id(*index), disk.clone());
+        if let Some(index) = self.forced {
+            self.remove_by_force(index).await;
         }
-        if let Some(disk) = job.disk.filter(|_| leaves) {
-            self.segments.disk_draining(disk_id(disk), true);
-        }
-        self.set_copies().await;
-        self.segments.seal_all(VOLUME).await;
         Ok(())
     }
 
-    /// As many copies of the metadata as are wanted on disks that stay.
-    async fn set_copies(&self) {
-        let copies = {
-            let file = self.file.lock();
-            let meta = self.fs.meta();
-            let draining = file.draining().filter(|it| meta.keeps_on_disk(it.id()));
-            self.life.shape.metadata_copies(file.staying_count()) + draining.count()
+    async fn remove_by_force(&self, index: usize) {
+        let Some(id) = self.file().id(index) else {
+            return;
         };
-        if let Err(error) = self.fs.meta().set_copies(copies).await {
-            tracing::debug!(%error, "the metadata does not have its copies yet");
+        // Its clients know only this one volume.
+        if self.fs.meta().primary_disk() == id {
+            return;
+        }
+        // First: nobody knows what the pool has saved when the power goes.
+        self.done.removed.lock().push(index);
+        match self.pool.leave(&id.to_string(), Force::Yes).await {
+            Ok(_) => self.pool.after_a_change().await,
+            Err(error) => tracing::debug!(%error, index, "a disk is not removed by force"),
+        }
+    }
+
+    /// Remembers which segments there are, of which draining disks may have some.
+    async fn note_drains(&self) {
+        self.segments.placements_done().await;
+        let newest = self.world.disks_in_use().into_keys().max();
+        let mut drains = self.done.drains.lock();
+        for member in self.file().draining() {
+            drains.entry(member.id).or_insert(newest.unwrap_or(0));
         }
     }
 
     /// Does what there is to do now; false if nothing is left.
     async fn round(&self) -> Result<bool, String> {
-        let draining: Vec<Member> = self.file.lock().draining().copied().collect();
-        for member in &draining {
-            let meta = self.fs.meta();
-            if meta.uses_disk(member.id()) && meta.primary_disk() != member.id() {
-                match meta.retire_disk(member.id()).await {
-                    Ok(()) => self.set_copies().await,
-                    Err(error) => tracing::debug!(%error, "metadata stays on a disk"),
-                }
-            }
-        }
-        let misplaced = self.misplaced();
-        let mut rewrites = BTreeSet::new();
-        // With fewer disks they would be as narrow again.
-        let narrow = match self.fine_count() > self.life.shape.tolerated() {
-            true => self.narrow(true),
-            false => Vec::new(),
-        };
-        for one in &misplaced {
+        let planned = self.pool.plan();
+        for action in &planned {
             if self.is_over() {
                 return Ok(false);
             }
-            // It must not depend on the next disk as it did on the one that leaves.
-            if narrow.contains(&one.segment) && !one.is_short && !self.has_tried(one.segment) {
-                rewrites.insert(one.segment);
+            // Its clients know only this one volume: it is opened again at the next start.
+            if self.opens_again(action) {
                 continue;
             }
-            match self.move_one(one).await {
-                Ok(()) => {}
-                Err(error) if is_rewritten_after(one, &error) => {
-                    rewrites.insert(one.segment);
-                }
-                Err(error @ (MoveError::NotNow | MoveError::NoTarget)) => {
-                    tracing::debug!(segment = %one.segment, index = one.index, %error, "a shard stays");
-                }
-                Err(error) => self.excuse(&format!("moving a shard of {}", one.segment), &error)?,
-            }
+            self.perform(action).await?;
         }
-        if misplaced.is_empty() {
-            rewrites.extend(&narrow);
+        for member in self.file().draining() {
+            self.take_out(member.id).await;
         }
-        self.tried.lock().extend(&rewrites);
-        let rewrites: Vec<SegmentId> = rewrites.into_iter().collect();
-        for some in rewrites.chunks(REWRITE_SEGMENTS_MAX) {
-            let rewritten = self.fs.rewrite_segments(some, &self.pace()).await;
-            add(&self.done.steps, 1);
-            if let Err(error) = rewritten {
-                tracing::debug!(%error, "writing segments anew");
-            }
-            let gone = |id: &&SegmentId| self.fs.meta().segment(**id).is_none();
-            let gone = some.iter().filter(gone).count();
-            add(&self.done.segments_rewritten, gone as u64);
-        }
-        for member in draining {
-            self.take_out(member).await;
-        }
-        let is_more = self.file.lock().draining().next().is_some();
-        if is_more || !self.misplaced().is_empty() || !self.narrow(false).is_empty() {
+        let file = self.file();
+        let is_left = self.pool.rebuild_status().shards_left > 0;
+        if file.draining().next().is_some() || is_left || !self.narrow(false).is_empty() {
             return Ok(true);
         }
-        let is_whole = self.is_whole().await;
+        let is_whole = self.is_whole(&file).await;
         self.done.is_whole.fetch_or(is_whole, Ordering::Relaxed);
-        Ok(false)
+        // What is away may yet be given up.
+        let mut standings = self.pool.standings().into_values();
+        let waits = standings.any(|standing| standing == Standing::Away);
+        Ok(waits || !planned.is_empty())
     }
 
-    fn has_tried(&self, segment: SegmentId) -> bool {
-        self.tried.lock().contains(&segment)
+    fn opens_again(&self, action: &Action) -> bool {
+        let primary = self.fs.meta().primary_disk();
+        match action {
+            Action::MoveState { .. } => true,
+            Action::Forget { disk } => *disk == primary,
+            _ => false,
+        }
     }
 
-    /// Members that stay and work.
-    fn fine_count(&self) -> usize {
-        let file = self.file.lock();
-        let members = file.members.iter();
-        let staying = members.filter(|it| !it.is_draining);
-        staying.filter(|it| self.is_there(it.id())).count()
-    }
-
-    fn is_there(&self, id: DiskId) -> bool {
-        let status = self.segments.disk_status();
-        let mut all = status.iter();
-        all.any(|disk| disk.id == id && disk.state == DiskState::Healthy)
+    async fn perform(&self, action: &Action) -> Result<(), String> {
+        let was_on = match action {
+            Action::MoveShard { segment, index, .. } => self.disk_of(*segment, *index),
+            _ => None,
+        };
+        let disks_before = self.pool.state().disks.len();
+        let outcome = self.pool.perform(action).await;
+        let disks_after = self.pool.state().disks.len();
+        add(
+            &self.done.disks_left,
+            disks_before.saturating_sub(disks_after) as u64,
+        );
+        match (action, &outcome) {
+            (Action::MoveShard { segment, index, .. }, Outcome::Moved { lost_bytes }) => {
+                add(&self.done.shards_moved, 1);
+                self.check_moved(*segment, *index, *lost_bytes, was_on)
+                    .await;
+            }
+            (Action::MoveShard { segment, .. }, Outcome::MoveFailed(error)) => {
+                let is_expected = matches!(
+                    error,
+                    MoveError::NotNow
+                        | MoveError::NoTarget
+                        | MoveError::Unsealed
+                        | MoveError::TooFew(_)
+                );
+                if !is_expected {
+                    self.excuse(&format!("moving a shard of {segment}"), error)?;
+                }
+            }
+            (_, Outcome::Rewritten { gone, .. }) => {
+                add(&self.done.segments_rewritten, *gone as u64);
+            }
+            _ => tracing::debug!(?action, ?outcome, "a step of the pool"),
+        }
+        Ok(())
     }
 
     /// Segments that can lose fewer shards than is promised: written while disks were missing.
     fn narrow(&self, is_sealed: bool) -> Vec<SegmentId> {
-        let all = self.segments.segments(VOLUME).into_iter();
-        let narrow = all.filter(|info| {
-            usize::from(info.code.parity()) < self.life.shape.tolerated()
-                && (info.sealed || !is_sealed)
-        });
-        narrow.map(|info| info.id).collect()
+        narrow(&self.segments, self.life.shape.tolerated(), is_sealed)
     }
 
     /// Whether all members are there, and nothing has less protection than is promised.
-    async fn is_whole(&self) -> bool {
-        let members: Vec<DiskId> = {
-            let file = self.file.lock();
-            file.members.iter().map(Member::id).collect()
-        };
-        if !members.iter().all(|id| self.is_there(*id)) || self.fs.meta().stats().is_degraded() {
+    async fn is_whole(&self, file: &PoolFile) -> bool {
+        let table = self.pool.table();
+        let are_there = file.members.iter().all(|member| table.works(member.id));
+        if !are_there || self.fs.meta().stats().is_degraded() {
+            return false;
+        }
+        let in_use = self.world.disks_in_use();
+        if in_use.values().flatten().any(|id| !table.works(*id)) {
             return false;
         }
         // A shard whose segment a crash left without footers was copied as it was, silent damage included.
@@ -297,12 +281,13 @@ impl Worker {
         unsealed.is_ok_and(|segments| segments.is_empty())
     }
 
-    /// An error of a disk that nothing is wrong with.
-    fn excuse(&self, what: &str, error: &MoveError) -> Result<(), String> {
-        let is_full = error.to_string().contains("no space");
+    /// An error where nothing is wrong with any disk.
+    fn excuse(&self, what: &str, error: &dyn std::fmt::Display) -> Result<(), String> {
+        let text = error.to_string();
+        let is_full = text.contains("no space") || text.contains("no room");
         let is_sound = self.life.shape.trouble == Trouble::Crashes;
         if is_sound && !is_full && !self.is_closing() {
-            return Err(format!("{what}: {error}"));
+            return Err(format!("{what}: {text}"));
         }
         Ok(())
     }
@@ -311,110 +296,77 @@ impl Worker {
         self.segments.segment_ids(VOLUME).is_err()
     }
 
-    /// Shards on draining disks, or are not waited for any longer; least redundancy first.
-    fn misplaced(&self) -> Vec<Misplaced> {
-        let draining: BTreeSet<DiskId> = self.file.lock().draining().map(Member::id).collect();
-        let lost: BTreeSet<DiskId> = self.lost.iter().map(|index| disk_id(*index)).collect();
-        let mut all = Vec::new();
-        for info in self.segments.segments(VOLUME) {
-            let missing = info.disks.iter().filter(|disk| lost.contains(disk)).count();
-            let may_rewrite = info.disks.iter().any(|disk| draining.contains(disk));
-            for (index, disk) in (0..).zip(&info.disks) {
-                if draining.contains(disk) || lost.contains(disk) {
-                    all.push(Misplaced {
-                        segment: info.id,
-                        index,
-                        spare: i16::from(info.code.parity()) - missing as i16,
-                        is_short: missing > 0,
-                        may_rewrite,
-                    });
-                }
-            }
-        }
-        all.sort_by_key(|one| (one.spare, one.segment, one.index));
-        all
+    fn disk_of(&self, segment: SegmentId, index: u8) -> Option<DiskId> {
+        let info = self.segments.segment(VOLUME, segment)?;
+        info.disks.get(usize::from(index)).copied()
     }
 
-    async fn move_one(&self, one: &Misplaced) -> Result<(), MoveError> {
-        let pace = self.pace();
-        let info = self.segments.segment(VOLUME, one.segment);
-        let was_on = info.and_then(|info| info.disks.get(usize::from(one.index)).copied());
-        let moved = self.fs.copy_shard(one.segment, one.index, &pace).await?;
-        add(&self.done.steps, 1);
-        let Some(placed) = self.fs.place_shard(moved).await else {
-            return Err(MoveError::NotNow);
-        };
-        add(&self.done.steps, 1);
-        let durable = placed.durable().await;
-        add(&self.done.steps, 1);
-        let finished = placed.finish().await;
-        let (Ok(()), Ok(moved)) = (durable, finished) else {
-            return Err(MoveError::NotNow);
-        };
-        add(&self.done.steps, 1);
-        add(&self.done.shards_moved, 1);
+    async fn check_moved(
+        &self,
+        segment: SegmentId,
+        index: u8,
+        lost_bytes: u64,
+        was_on: Option<DiskId>,
+    ) {
         let trouble = self.life.shape.trouble;
-        if moved.lost_bytes > 0 && trouble != Trouble::Beyond {
+        if lost_bytes > 0 && trouble != Trouble::Beyond {
             self.life.fail(format!(
-                "moving shard {} of {} gave up {} bytes",
-                one.index, one.segment, moved.lost_bytes
+                "moving shard {index} of {segment} gave up {lost_bytes} bytes"
             ));
         }
         if trouble == Trouble::Crashes {
-            self.check_footer(one).await;
+            self.check_footer(segment, index).await;
         }
         if trouble != Trouble::Beyond {
-            self.check_rebuilt(one, was_on).await;
+            self.check_rebuilt(segment, index, was_on).await;
         }
-        Ok(())
     }
 
     /// A shard that was made anew is what it was on the disk that is lost.
-    async fn check_rebuilt(&self, one: &Misplaced, was_on: Option<DiskId>) {
+    async fn check_rebuilt(&self, segment: SegmentId, index: u8, was_on: Option<DiskId>) {
+        let state = self.pool.state();
         let mut old = None;
         for disk in &self.had {
-            let opened = open_disk(&self.life.shape, disk).await.ok();
+            let opened = open_alone(&self.life.shape, disk, &state).await;
             old = old.or(opened.filter(|disk| Some(disk.id()) == was_on));
         }
         let Some(old) = old else { return };
-        let info = self.segments.segment(VOLUME, one.segment);
-        let new = info.and_then(|info| self.shard_disk(*info.disks.get(usize::from(one.index))?));
-        let Some(new) = new else { return };
+        let new = self.disk_of(segment, index);
+        let Some(new) = new.and_then(|id| self.shard_disk(id)) else {
+            return;
+        };
         let name = ShardName {
             volume: VOLUME,
-            segment: one.segment,
-            index: one.index,
+            segment,
+            index,
         };
         let (Some(old), Some(new)) = (footer(&old, name).await, footer(&new, name).await) else {
             return;
         };
         if (old.data_len_bytes, &old.checksums) != (new.data_len_bytes, &new.checksums) {
             self.life.fail(format!(
-                "shard {} of {} is not what it was on the disk that is lost",
-                one.index, one.segment
+                "shard {index} of {segment} is not what it was on the disk that is lost"
             ));
         }
     }
 
     fn shard_disk(&self, id: DiskId) -> Option<Arc<ShardDisk>> {
-        let disks = self.shard_disks.lock();
-        disks.iter().find(|disk| disk.id() == id).cloned()
+        self.pool.table().disk(id).cloned()
     }
 
     /// A shard that was moved is sealed if others of its segment are: without its footer it cannot be repaired.
-    async fn check_footer(&self, one: &Misplaced) {
-        let Some(info) = self.segments.segment(VOLUME, one.segment) else {
+    async fn check_footer(&self, segment: SegmentId, index: u8) {
+        let Some(info) = self.segments.segment(VOLUME, segment) else {
             return;
         };
-        let moved = self.is_sealed(&info, one.index).await;
+        let moved = self.is_sealed(&info, index).await;
         if moved != Some(false) {
             return;
         }
-        for other in (0..info.code.total()).filter(|other| *other != one.index) {
+        for other in (0..info.code.total()).filter(|other| *other != index) {
             if self.is_sealed(&info, other).await == Some(true) {
                 self.life.fail(format!(
-                    "shard {} of {} lost its footer when it moved",
-                    one.index, one.segment
+                    "shard {index} of {segment} lost its footer when it moved"
                 ));
                 return;
             }
@@ -433,28 +385,19 @@ impl Worker {
         Some(shard.read_footer().await.ok()?.is_some())
     }
 
-    /// Takes a draining disk out of the pool, if nothing is on it that is nowhere else.
-    async fn take_out(&self, member: Member) {
-        self.segments.placements_done().await;
-        let id = member.id();
-        if self.is_closing() || self.is_over() {
+    /// An operator removes a disk that was drained, as soon as the pool lets it go.
+    async fn take_out(&self, id: DiskId) {
+        if self.is_over() || self.is_closing() || self.fs.meta().primary_disk() == id {
             return;
         }
-        let of_store = self.segments.segments(VOLUME).into_iter();
-        let of_store = of_store.map(|info| info.disks);
-        let of_metadata = self.fs.meta().segments().into_iter();
-        let mut all = of_store.chain(of_metadata.map(|(_, record)| record.disks));
-        let is_used = all.any(|disks| disks.contains(&id)) || self.fs.meta().uses_disk(id);
-        // What the status would say: not all of it is on enough disks yet.
-        let stats = self.fs.meta().stats();
-        if is_used || stats.is_degraded() {
-            let members = &self.file.lock().members;
-            tracing::debug!(?member, is_used, lost = ?self.lost, ?members, ?stats, "stays in the pool");
-            return;
+        let left: Result<_, ChangeFailure> = self.pool.leave(&id.to_string(), Force::No).await;
+        match left {
+            Ok(_) => {
+                add(&self.done.disks_left, 1);
+                self.pool.after_a_change().await;
+            }
+            Err(error) => tracing::debug!(%error, "a disk stays in the pool"),
         }
-        self.file.lock().forget(member.index);
-        self.segments.disk_forget(id);
-        add(&self.done.disks_left, 1);
     }
 
     /// One whole scrub, as a server does it.
@@ -523,14 +466,12 @@ async fn footer(disk: &Arc<ShardDisk>, name: ShardName) -> Option<ShardFooter> {
     shard.read_footer().await.ok()?
 }
 
-/// Whether the records are written anew, because a shard cannot be moved; as a server decides it.
-fn is_rewritten_after(one: &Misplaced, error: &MoveError) -> bool {
-    match error {
-        MoveError::Unsealed => true,
-        MoveError::NoTarget => one.may_rewrite,
-        MoveError::TooFew(_) => one.spare >= 0,
-        MoveError::NotNow | MoveError::Disk(_) => false,
-    }
+/// Segments that can lose fewer shards than `tolerated`.
+pub fn narrow(segments: &SegmentStore, tolerated: usize, is_sealed: bool) -> Vec<SegmentId> {
+    let all = segments.segments(VOLUME).into_iter();
+    let narrow = all
+        .filter(|info| usize::from(info.code.parity()) < tolerated && (info.sealed || !is_sealed));
+    narrow.map(|info| info.id).collect()
 }
 
 /// Resolves when the work is done; `done` is called then.

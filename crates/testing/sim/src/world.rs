@@ -1,29 +1,37 @@
 //! The engine on simulated disks: how it is started, and how all of it is read.
 //!
-//! Owns: the wiring, which is that of a server without its edges.
+//! Owns: the wiring, which is that of a server without its edges: the same pool, opened in the same way.
 //! Must not know: what should be there.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cairn_base::disk::Disk;
 use cairn_base::env::Env;
-use cairn_base::{DiskId, Ino, PoolId, Timestamp, VolumeId};
+use cairn_base::{DiskId, Ino, VolumeId};
+use cairn_formats::pool_file::PoolVolume;
+use cairn_formats::settings::VolumeSettings;
 use cairn_fs::{
     AccessPattern, Attr, Credentials, DirtyBudget, FileKind, Fs, FsError, FsSettings, GcSettings,
     Policy,
 };
-use cairn_meta::{MetaCache, MetaSettings, MetaStore};
+use cairn_meta::{MetaCache, MetaSettings};
+use cairn_pool::assemble::{Content, Found as FoundFolder, Plan, plan};
+use cairn_pool::open::{Member, OpenSettings, Opened, form, new_state, open_members};
+use cairn_pool::planner::Action;
+use cairn_pool::truth::{PoolFiles, look};
+use cairn_pool::{Host, Pool, PoolSettings, PoolState, VolumeService};
 use cairn_segment::{Compression, SegmentSettings, SegmentStore};
-use cairn_shard::{ShardDisk, ShardError, ShardSettings};
+use cairn_shard::{ShardDisk, ShardSettings};
 use cairn_testkit::MemDisk;
 
-use crate::pool::Disks;
+use crate::pool::{Disks, PoolFile};
 use crate::scenario::{Protection, Shape};
 use crate::tree::{Found, FoundKind, FoundNode};
 
-const POOL: PoolId = PoolId(7);
+/// The first volume that a pool makes.
 pub const VOLUME: VolumeId = VolumeId(1);
 pub static WHO: Credentials = Credentials::ROOT;
 pub const ROOT_INO: Ino = Ino(1);
@@ -31,18 +39,16 @@ pub const ROOT_INO: Ino = Ino(1);
 const OPEN_SHARDS_MAX: usize = 1 << 16;
 /// Entries asked for at a time; small, so that directories come in pages.
 const PAGE_ENTRIES: usize = 7;
+/// A disk that does not open in so long is missing.
+const HANG_AFTER: Duration = Duration::from_secs(30);
 
-/// A volume that is served.
+/// A pool that is served.
 #[derive(Clone)]
 pub struct World {
+    pub pool: Arc<Pool>,
+    /// Its volume.
     pub fs: Fs,
     pub segments: Arc<SegmentStore>,
-    /// The disks that were there at the start.
-    pub shard_disks: Vec<Arc<ShardDisk>>,
-}
-
-pub fn disk_id(index: usize) -> DiskId {
-    DiskId(index as u128 + 1)
 }
 
 /// `copies` of log and state are kept.
@@ -90,164 +96,34 @@ fn gc_settings(shape: &Shape) -> GcSettings {
     }
 }
 
-/// Makes each disk one of the pool's.
-pub async fn format_disks(disks: &[Arc<MemDisk>]) -> Result<(), String> {
-    for (index, disk) in disks.iter().enumerate() {
-        format_disk(index, disk)
-            .await
-            .map_err(|error| error.to_string())?;
+fn volume_settings(shape: &Shape) -> VolumeSettings {
+    VolumeSettings {
+        protection: match shape.protection {
+            Protection::Default => cairn_formats::settings::Protection::Default,
+            Protection::None => cairn_formats::settings::Protection::None,
+            Protection::Plus(losses) => cairn_formats::settings::Protection::Plus(losses),
+            Protection::Mirror(copies) => cairn_formats::settings::Protection::Mirror(copies),
+        },
+        ..VolumeSettings::default()
     }
-    Ok(())
 }
 
-pub async fn format_disk(index: usize, disk: &Arc<MemDisk>) -> Result<(), ShardError> {
-    let disk: Arc<dyn Disk> = disk.clone();
-    ShardDisk::format(disk, POOL, disk_id(index), Timestamp::new(1, 0)).await
-}
-
-pub async fn open_disk(shape: &Shape, disk: &Arc<MemDisk>) -> Result<Arc<ShardDisk>, ShardError> {
-    let settings = ShardSettings {
+pub fn shard_settings(shape: &Shape) -> ShardSettings {
+    ShardSettings {
         open_shards_max: OPEN_SHARDS_MAX,
         recycled_files_max: shape.space.recycled_files_max,
         ..ShardSettings::default()
-    };
-    ShardDisk::open(disk.clone(), POOL, settings).await
+    }
 }
 
-/// Disks with metadata, those that are preferred first.
-type MetaDisks = Vec<(DiskId, Arc<dyn Disk>)>;
-
-impl World {
-    /// Starts on the disks of a pool that are there; one that cannot be opened counts as missing.
-    pub async fn start(
-        env: &Env,
-        shape: &Shape,
-        disks: &Disks,
-        is_new: bool,
-    ) -> Result<Self, String> {
-        let mut shard_disks = Vec::new();
-        let (mut members, mut draining): (MetaDisks, MetaDisks) = Default::default();
-        for (member, disk) in &disks.there {
-            match open_disk(shape, disk).await {
-                Ok(opened) => {
-                    shard_disks.push(opened);
-                    let side = match member.is_draining {
-                        true => &mut draining,
-                        false => &mut members,
-                    };
-                    side.push((member.id(), disk.clone()));
-                }
-                Err(error) => tracing::debug!(%error, "a disk is missing"),
-            }
-        }
-        let missing = disks
-            .file
-            .members
-            .iter()
-            .map(|member| member.id())
-            .filter(|id| !shard_disks.iter().any(|disk| disk.id() == *id))
-            .collect();
-        // As many on disks that stay, whichever of draining ones have some.
-        let copies = shape.metadata_copies(disks.file.staying_count()) + draining.len();
-        // Until the metadata was moved off them, draining ones may be the only ones that know what was changed last.
-        members.extend(draining);
-        let segment_settings = SegmentSettings {
-            shard_len_bytes: shape.space.shard_kib << 10,
-            shard_len_bytes_min: shape.space.shard_kib << 10,
-            cache_bytes: shape.cache_kib << 10,
-            ..SegmentSettings::default()
-        };
-        let segments =
-            SegmentStore::new(env.clone(), segment_settings, shard_disks.clone(), missing);
-        for member in disks.file.members.iter().filter(|it| it.is_draining) {
-            segments.disk_draining(member.id(), true);
-        }
-        let fs = if is_new {
-            let settings = meta_settings(shape, copies);
-            let meta = MetaStore::create(env.clone(), settings, VOLUME, members)
-                .await
-                .map_err(|error| format!("making the metadata: {error}"))?;
-            let fs = Fs::format(fs_settings(env, shape), meta, segments.clone()).await;
-            fs.map_err(|error| format!("opening the volume: {error}"))?
-        } else {
-            open_volume(env, shape, &segments, copies, members, Vec::new()).await?
-        };
-        Ok(Self {
-            fs,
-            segments,
-            shard_disks,
-        })
-    }
-
-    /// Opens the volume again with its state on another disk, if the one it is on leaves: as a server does it, which
-    /// is what has to be done before that disk can go.
-    pub async fn move_state(
-        &mut self,
-        env: &Env,
-        shape: &Shape,
-        disks: &Disks,
-    ) -> Result<(), String> {
-        let meta = self.fs.meta();
-        let primary = meta.primary_disk();
-        let leaves = |id: DiskId| disks.file.is_draining(id);
-        if !leaves(primary) || disks.there.iter().all(|(member, _)| member.is_draining) {
-            return Ok(());
-        }
-        for (other, _) in &disks.there {
-            if other.is_draining
-                && other.id() != primary
-                && meta.retire_disk(other.id()).await.is_err()
-            {
-                return Ok(());
-            }
-        }
-        let copies = shape.metadata_copies(disks.file.staying_count());
-        // The disk still has one of the copies, and the others have all that is wanted without it: also of what is
-        // changed from here on until the volume is closed.
-        let copied = async {
-            meta.set_copies(copies + 1).await?;
-            meta.ship().await
-        };
-        if copied.await.is_err() {
-            return Ok(());
-        }
-        let stats = meta.stats();
-        let (mut members, mut left): (MetaDisks, MetaDisks) = Default::default();
-        for (member, disk) in &disks.there {
-            let id = member.id();
-            if id == primary {
-                left.push((id, disk.clone()));
-            } else if !leaves(id) && !stats.failed_disks.contains(&id) {
-                members.push((id, disk.clone()));
-            }
-        }
-        let ids: Vec<DiskId> = members.iter().map(|(id, _)| *id).collect();
-        if !stats.is_all_on(&ids) {
-            return Ok(());
-        }
-        let closed = self.fs.close().await;
-        tracing::debug!(?closed, "opening the volume on other disks");
-        self.fs = open_volume(env, shape, &self.segments, copies, members, left).await?;
-        Ok(())
-    }
-
-    /// The code that new data gets.
-    pub fn code(&self) -> cairn_erasure::Code {
-        let protection = self.fs.policy().protection;
-        let code = self.segments.code_for(protection);
-        code.unwrap_or_else(|_| self.segments.default_code())
-    }
-
-    /// Deletes what nothing refers to, as a server does after its start.
-    pub fn sweep(&self, env: &Env) {
-        let segments = self.segments.clone();
-        let task = async move {
-            if let Err(error) = segments.sweep(VOLUME).await {
-                tracing::debug!(%error, "the sweep failed");
-            }
-        };
-        env.spawner.spawn("sweep", Box::pin(task));
-    }
+/// A disk as it is on its own, past the pool.
+pub async fn open_alone(
+    shape: &Shape,
+    disk: &Arc<MemDisk>,
+    state: &PoolState,
+) -> Option<Arc<ShardDisk>> {
+    let opened = ShardDisk::open(disk.clone(), state.pool, shard_settings(shape));
+    opened.await.ok()
 }
 
 fn fs_settings(env: &Env, shape: &Shape) -> FsSettings {
@@ -259,22 +135,185 @@ fn fs_settings(env: &Env, shape: &Shape) -> FsSettings {
     }
 }
 
-/// Opens the volume with `copies` of its metadata on `members`, and none on those that it `left`.
-async fn open_volume(
-    env: &Env,
-    shape: &Shape,
-    segments: &Arc<SegmentStore>,
-    copies: usize,
-    members: MetaDisks,
-    left: MetaDisks,
-) -> Result<Fs, String> {
-    let settings = meta_settings(shape, copies);
-    let (meta, recovered) = MetaStore::open_without(env.clone(), settings, VOLUME, members, left)
-        .await
-        .map_err(|error| format!("opening the metadata: {error}"))?;
-    let settings = fs_settings(env, shape);
-    let fs = Fs::open(settings, meta, recovered.journal, segments.clone()).await;
-    fs.map_err(|error| format!("opening the volume: {error}"))
+/// What a pool gets that is simulated.
+pub struct SimHost {
+    pub env: Env,
+    pub shape: Shape,
+    /// Steps of moves of shards so far.
+    pub move_steps: Arc<AtomicU64>,
+}
+
+impl Host for SimHost {
+    fn meta_settings(&self, _volume: &PoolVolume, copies: usize, _count: usize) -> MetaSettings {
+        meta_settings(&self.shape, copies)
+    }
+
+    fn fs_settings(&self, _volume: &PoolVolume, _count: usize) -> FsSettings {
+        fs_settings(&self.env, &self.shape)
+    }
+
+    fn move_step(&self) {
+        self.move_steps.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Looks at the disks that somebody names who knows the pool: all that it ever had.
+async fn look_at(disks: &Disks) -> (Vec<FoundFolder>, Vec<Arc<dyn Disk>>) {
+    let mut found = Vec::new();
+    for disk in &disks.there {
+        let disk: Arc<dyn Disk> = disk.clone();
+        let content = look(&disk).await.unwrap_or_else(Content::Unusable);
+        let label = disk.label().to_owned();
+        found.push((FoundFolder { label, content }, disk));
+    }
+    let states = found
+        .iter()
+        .filter_map(|(folder, _)| match &folder.content {
+            Content::Disk { state, .. } => state.as_ref(),
+            _ => None,
+        });
+    let newest = states.max_by_key(|state| state.version).cloned();
+    let Some(newest) = newest else {
+        return found.into_iter().unzip();
+    };
+    // A disk that was to join, and that no pool file names, is not named either.
+    let is_named = |(folder, _): &(FoundFolder, Arc<dyn Disk>)| {
+        let id = match &folder.content {
+            Content::Disk { identity, .. } => identity.as_ref().map(|identity| identity.disk),
+            _ => None,
+        };
+        let mut known = newest.disks.iter().chain(&newest.left);
+        known.any(|disk| disk.label == folder.label || Some(disk.id) == id)
+    };
+    found.into_iter().filter(is_named).unzip()
+}
+
+fn open_settings(shape: &Shape) -> OpenSettings {
+    OpenSettings {
+        shards: shard_settings(shape),
+        hang_after: HANG_AFTER,
+    }
+}
+
+/// Opens the pool that is on these disks, as a server does.
+async fn open_pool(env: &Env, shape: &Shape, disks: &Disks) -> Result<Opened, String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let (found, disks) = look_at(disks).await;
+    let (state, present, missing) = match plan(&found).map_err(|error| text(&error))? {
+        Plan::Create => return Err("the disks of a pool are taken for new ones".to_owned()),
+        Plan::Open {
+            state,
+            present,
+            unformatted,
+            missing,
+            brought_back,
+        } => {
+            if !unformatted.is_empty() || !brought_back.is_empty() {
+                return Err(format!(
+                    "made halfway: {unformatted:?}, back: {brought_back:?}"
+                ));
+            }
+            (state, present, missing)
+        }
+    };
+    let members = present.iter();
+    let members = members.map(|(index, id)| (disks[*index].clone(), *id));
+    let settings = open_settings(shape);
+    let opened = open_members(env, settings, state, members.collect(), missing).await;
+    opened.map_err(|error| text(&error))
+}
+
+/// Makes a pool of all disks.
+async fn form_pool(env: &Env, shape: &Shape, disks: &Disks) -> Result<Opened, String> {
+    let disks = disks.there.iter().map(|disk| disk.clone() as Arc<dyn Disk>);
+    let disks: Vec<Arc<dyn Disk>> = disks.collect();
+    let state = new_state(env, &disks);
+    let ids = state.disks.iter().map(|disk| disk.id);
+    let members: Vec<Member> = disks.into_iter().zip(ids).collect();
+    let formed = form(env, open_settings(shape), state, members.clone(), &members).await;
+    formed.map_err(|error| error.to_string())
+}
+
+impl World {
+    /// Starts on the disks of a pool that are there; one that cannot be opened counts as missing.
+    pub async fn start(host: Arc<SimHost>, disks: &Disks, is_new: bool) -> Result<Self, String> {
+        let (env, shape) = (host.env.clone(), host.shape.clone());
+        let opened = match is_new {
+            true => form_pool(&env, &shape, disks).await?,
+            false => open_pool(&env, &shape, disks).await?,
+        };
+        let settings = PoolSettings {
+            segments: SegmentSettings {
+                shard_len_bytes: shape.space.shard_kib << 10,
+                shard_len_bytes_min: shape.space.shard_kib << 10,
+                cache_bytes: shape.cache_kib << 10,
+                ..SegmentSettings::default()
+            },
+            rebuild_delay: Duration::from_millis(shape.rebuild_delay_ms),
+            rebuild_bytes_per_second: 0,
+        };
+        let pool = Pool::new(env, settings, host, Arc::new(PoolFiles), opened);
+        if is_new {
+            let name = "main".parse().map_err(|_| "a name that is none")?;
+            let made = pool.volume_create(&name, volume_settings(&shape), Vec::new());
+            made.await.map_err(|error| error.to_string())?;
+        } else {
+            let noted = pool.note_returned().await;
+            noted.map_err(|error| error.to_string())?;
+            pool.open_volumes().await;
+        }
+        // Twice: the second one says that the first is there.
+        pool.renew().await;
+        pool.renew().await;
+        Self::of(pool)
+    }
+
+    fn of(pool: Arc<Pool>) -> Result<Self, String> {
+        match pool.service(VOLUME) {
+            Some(VolumeService::Serving(fs)) => Ok(Self {
+                fs,
+                segments: pool.store.clone(),
+                pool,
+            }),
+            Some(VolumeService::Failed(why)) => Err(format!("opening the volume: {why}")),
+            None => Err("there is no volume".to_owned()),
+        }
+    }
+
+    /// Has the state moved off disks that leave, which opens the volume again: before clients come, who know only one.
+    pub async fn move_state(self) -> Result<Self, String> {
+        for action in self.pool.plan() {
+            if matches!(action, Action::MoveState { .. }) {
+                let outcome = self.pool.perform(&action).await;
+                tracing::debug!(?outcome, "moving the state off a disk");
+            }
+        }
+        let Self { pool, fs, segments } = self;
+        drop((fs, segments));
+        Self::of(pool)
+    }
+
+    /// The members as the pool has them saved.
+    pub fn file(&self) -> PoolFile {
+        PoolFile::of(&self.pool.state())
+    }
+
+    /// The code that new data gets.
+    pub fn code(&self) -> cairn_erasure::Code {
+        let protection = self.fs.policy().protection;
+        let code = self.segments.code_for(protection);
+        code.unwrap_or_else(|_| self.segments.default_code())
+    }
+
+    /// Disks that a segment of the volume has a shard on, according to the store and to the metadata.
+    pub fn disks_in_use(&self) -> BTreeMap<u64, Vec<DiskId>> {
+        let known = self.fs.meta().segments().into_iter();
+        let mut all: BTreeMap<u64, Vec<DiskId>> =
+            known.map(|(id, record)| (id.0, record.disks)).collect();
+        let of_store = self.segments.segments(VOLUME).into_iter();
+        all.extend(of_store.map(|info| (info.id.0, info.disks)));
+        all
+    }
 }
 
 /// Reads everything that has a name. `is_unreadable_allowed`: bytes that give an I/O error are left out.

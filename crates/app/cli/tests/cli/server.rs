@@ -502,6 +502,40 @@ fn contents(root: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     found
 }
 
+/// The file by which commands found the first one was taken over by the second, and went with it.
+#[test]
+fn servers_of_one_machine_are_found_whichever_of_them_ends() {
+    let (one, other) = (Scratch::new(1), Scratch::new(1));
+    let beside_one = |scratch: &Scratch| {
+        let mut command = scratch.serve_command();
+        command.env("CAIRN_RUNTIME_DIR", one.path("run"));
+        Server::start(command, &scratch.path("ready.json"))
+    };
+    let found = || {
+        let status = one.json("status --json");
+        status["pid"].as_u64().unwrap()
+    };
+    let first = beside_one(&one);
+    let second = beside_one(&other);
+    let (first_pid, second_pid) = (first.ready["pid"].as_u64(), second.ready["pid"].as_u64());
+    assert_eq!(Some(found()), first_pid);
+    // Refused: somebody has its disk.
+    let mut refused = other.serve_command();
+    refused.env("CAIRN_RUNTIME_DIR", one.path("run"));
+    let (code, text) = finished(refused.output().unwrap());
+    assert_ne!(code, 0, "{text}");
+    assert_eq!(Some(found()), first_pid);
+    assert_eq!(first.terminate(), 0);
+    assert_eq!(Some(found()), second_pid);
+    // The next one has the usual place again; what ends takes only its own.
+    let third = beside_one(&one);
+    assert_eq!(second.terminate(), 0);
+    assert_eq!(Some(found()), third.ready["pid"].as_u64());
+    assert_eq!(third.terminate(), 0);
+    let left = std::fs::read_dir(one.path("run")).unwrap().count();
+    assert_eq!(left, 0);
+}
+
 /// All disks have the token: it goes with none of them, and no old one comes back with one.
 #[test]
 fn the_token_outlives_the_disks() {

@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::node::{Inner, VolumeService};
-use crate::pool_store::{self, Loaded};
+use cairn_pool::truth::{self, Loaded};
 
 mod report;
 mod small_files;
@@ -170,7 +170,7 @@ impl Scrub {
         };
         let writes = disks
             .iter()
-            .map(|disk| pool_store::write_file(disk, SCRUB_NAME, SCRUB_NAME_NEW, bytes.clone()));
+            .map(|disk| truth::write_file(disk, SCRUB_NAME, SCRUB_NAME_NEW, bytes.clone()));
         let written = join_all(writes).await;
         written.into_iter().filter_map(Result::err).collect()
     }
@@ -184,7 +184,7 @@ pub async fn tend(inner: &Arc<Inner>) {
     let task = async move {
         loop {
             let Some(inner) = node.upgrade() else { return };
-            if inner.is_stopping() {
+            if inner.pool.is_stopping() {
                 return;
             }
             if inner.scrub.is_running() {
@@ -212,7 +212,7 @@ pub async fn tend(inner: &Arc<Inner>) {
             // It reads metadata, perhaps for long.
             let pruned = tokio::task::spawn_blocking(move || prune(&node)).await;
             let mut is_changed = pruned.unwrap_or(false);
-            let is_served = inner.serving_all().len() == inner.pool.load().volumes.len();
+            let is_served = inner.pool.serving_all().len() == inner.pool.state().volumes.len();
             // A disk that was away when they were found may be back, which takes a start.
             if is_served && !inner.scrub.is_running() && !has_looked.swap(true, Ordering::AcqRel) {
                 is_changed |= look_again(&inner).await;
@@ -230,10 +230,10 @@ async fn look_again(inner: &Inner) -> bool {
     let damages = inner.scrub.state.lock().damages.clone();
     let mut healed = BTreeSet::new();
     for damage in &damages {
-        if inner.is_stopping() || inner.scrub.is_running() {
+        if inner.pool.is_stopping() || inner.scrub.is_running() {
             break;
         }
-        if let Some(VolumeService::Serving(fs)) = inner.service(damage.volume)
+        if let Some(VolumeService::Serving(fs)) = inner.pool.service(damage.volume)
             && matches!(fs.is_still_damaged(&extent_of(damage)).await, Ok(false))
         {
             healed.insert(place_of(damage));
@@ -269,8 +269,8 @@ fn forget(inner: &Inner, gone: &BTreeSet<DamagedPlace>) -> bool {
 /// Forgets damaged places that are gone: their file was deleted, or the bytes were overwritten. True if there were some.
 fn prune(inner: &Inner) -> bool {
     let damages = inner.scrub.state.lock().damages.clone();
-    let services = inner.volumes.read().clone();
-    if inner.is_stopping() {
+    let services = inner.pool.services();
+    if inner.pool.is_stopping() {
         // The volumes are gone, not what is damaged in them.
         return false;
     }
@@ -286,7 +286,7 @@ fn prune(inner: &Inner) -> bool {
 
 /// The scrub file of a disk, if there is one.
 async fn read_state(disk: &Arc<dyn Disk>) -> Result<Option<Loaded<ScrubState>>, DiskError> {
-    let copies = pool_store::read_copies(disk, SCRUB_NAME, SCRUB_FILE_LEN_BYTES_MAX).await?;
+    let copies = truth::read_copies(disk, SCRUB_NAME, SCRUB_FILE_LEN_BYTES_MAX).await?;
     Ok(copies.map(|copies| {
         let copies = copies?.map(|copy| copy.and_then(|bytes| decode_scrub_copy(&bytes)));
         text_file::pick(copies, |state| state.version)
@@ -294,9 +294,9 @@ async fn read_state(disk: &Arc<dyn Disk>) -> Result<Option<Loaded<ScrubState>>, 
 }
 
 async fn load(inner: &Inner) {
-    let pool = inner.pool.load().pool;
+    let pool = inner.pool.state().pool;
     let mut newest: Option<ScrubState> = None;
-    for disk in inner.disks() {
+    for disk in inner.pool.disks() {
         let Ok(Some(read)) = read_state(disk.disk()).await else {
             continue;
         };
@@ -327,6 +327,7 @@ async fn load(inner: &Inner) {
 /// Writes down where the scrub stands, on all disks that take it.
 async fn save(inner: &Inner) {
     let disks: Vec<Arc<dyn Disk>> = inner
+        .pool
         .disks()
         .iter()
         .filter(|disk| !disk.health().failed)
@@ -345,7 +346,7 @@ async fn run(node: &Weak<Inner>) {
     loop {
         // Not held over the waiting of a slow scrub: the node would not end before it.
         let Some(inner) = node.upgrade() else { return };
-        if inner.is_stopping() {
+        if inner.pool.is_stopping() {
             return;
         }
         let now = inner.env.clock.monotonic();
@@ -391,7 +392,7 @@ async fn run(node: &Weak<Inner>) {
 
 async fn finish(inner: &Inner, run: u64) {
     // A node that stops has no volumes any more; that is not the end of the scrub.
-    if inner.is_stopping() {
+    if inner.pool.is_stopping() {
         return;
     }
     {
@@ -487,7 +488,7 @@ async fn step(inner: &Inner) -> Result<Step, StepError> {
     // A volume that is closing has no segments to look at; it is tried again.
     let closing = |_| FsError::Fenced;
     if scrub.next_todo(run, volume).is_none() {
-        let mut segments = inner.store.segment_ids(volume).map_err(closing)?;
+        let mut segments = inner.pool.store.segment_ids(volume).map_err(closing)?;
         segments.sort_unstable_by(|left, right| right.cmp(left));
         let newest = segments.first().map_or(0, |id| id.0);
         let last = *cursor.segment_last.get_or_insert(newest);
@@ -507,8 +508,8 @@ async fn step(inner: &Inner) -> Result<Step, StepError> {
         });
         return Ok(Step::Done);
     };
-    let info = inner.store.segment(volume, segment);
-    let scrubbed = inner.store.scrub_segment(volume, segment, &scrub.pace);
+    let info = inner.pool.store.segment(volume, segment);
+    let scrubbed = inner.pool.store.scrub_segment(volume, segment, &scrub.pace);
     let scrubbed = scrubbed.await.map_err(closing)?;
     scrub.done_todo(run, volume, segment);
     scrub.note(run, |state| {
@@ -547,7 +548,7 @@ async fn write_anew(inner: &Inner, fs: &Fs, run: u64) -> Result<(), FsError> {
 
 /// Where to go on: in the volume that was begun, else in the next one that is served.
 fn place(inner: &Inner) -> Result<(u64, Option<(Cursor, Fs)>), StepError> {
-    let services = inner.volumes.read().clone();
+    let services = inner.pool.services();
     let is_served = |service: &VolumeService| matches!(service, VolumeService::Serving(_));
     let volumes = services
         .iter()
@@ -584,7 +585,7 @@ impl Inner {
                 }
                 _ => {
                     self.scrub.begin(&mut state, rate_bytes_per_second, now);
-                    let lost_bytes = self.rebuild_lost_bytes();
+                    let lost_bytes = self.pool.rebuild_lost_bytes();
                     self.scrub
                         .lost_bytes_before
                         .store(lost_bytes, Ordering::Release);

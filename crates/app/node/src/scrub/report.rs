@@ -76,10 +76,10 @@ impl Inner {
     /// Shards of all segments, and once more the records in them.
     fn scrub_total_bytes(&self) -> u64 {
         let mut total_bytes = 0;
-        let services = self.volumes.read().clone();
+        let services = self.pool.services();
         for (id, service) in services {
             if let VolumeService::Serving(fs) = service {
-                let segments = self.store.segments(id);
+                let segments = self.pool.store.segments(id);
                 let shards = segments
                     .iter()
                     .map(|info| info.shard_len_bytes * u64::from(info.code.total()));
@@ -101,14 +101,14 @@ impl Inner {
         }
         let mut damaged = Vec::new();
         for (volume, damages) in by_volume {
-            let fs = match self.service(volume) {
+            let fs = match self.pool.service(volume) {
                 Some(VolumeService::Serving(fs)) => Some(fs),
                 Some(VolumeService::Failed(_)) => None,
                 // Deleted.
                 None => continue,
             };
             let name = {
-                let pool = self.pool.load();
+                let pool = self.pool.state();
                 let settings = pool.volumes.iter().find(|one| one.id == volume);
                 settings.map(|volume| volume.name.to_string())
             };
@@ -123,11 +123,7 @@ impl Inner {
 }
 
 /// Of a volume that is not served all that was found is told, without names.
-async fn volume_report(
-    name: &str,
-    fs: Option<Fs>,
-    mut damages: Vec<Damage>,
-) -> Vec<ScrubDamage> {
+async fn volume_report(name: &str, fs: Option<Fs>, mut damages: Vec<Damage>) -> Vec<ScrubDamage> {
     damages.sort_by_key(|damage| (damage.inode, damage.start));
     let mut paths = BTreeMap::new();
     match fs {

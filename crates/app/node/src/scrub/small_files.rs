@@ -10,7 +10,7 @@ use cairn_base::disk::Disk;
 use cairn_formats::copies::{COPY_ALIGN_BYTES, Picked};
 
 use crate::node::Inner;
-use crate::pool_store;
+use cairn_pool::truth;
 
 /// What a damaged copy counts for, in bytes: one block of it is wrong, as far as anybody can tell.
 const COPY_BYTES: u64 = COPY_ALIGN_BYTES as u64;
@@ -27,7 +27,7 @@ pub(super) async fn check(inner: &Inner) {
     let run = inner.scrub.run.load(Ordering::Acquire);
     let mut found = Found::default();
     let mut damaged = Vec::new();
-    for disk in inner.disks() {
+    for disk in inner.pool.disks() {
         if disk.health().failed {
             continue;
         }
@@ -57,7 +57,7 @@ pub(super) async fn check(inner: &Inner) {
         }
     }
     if !damaged.is_empty() {
-        inner.renew().await;
+        inner.pool.renew().await;
     }
     for disk in damaged {
         match pool_file_problem(disk.disk()).await {
@@ -81,7 +81,7 @@ pub(super) async fn check(inner: &Inner) {
 
 /// What is wrong with the pool file of a disk.
 async fn pool_file_problem(disk: &Arc<dyn Disk>) -> Option<String> {
-    match pool_store::load(disk).await {
+    match truth::load(disk).await {
         Ok(Some(Ok(Picked { bad, .. }))) => bad.map(|bad| bad.to_string()),
         Ok(Some(Err(error))) => Some(error.to_string()),
         Ok(None) => Some("there is none".to_owned()),

@@ -16,7 +16,6 @@ use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::HANG_AFTER;
 use super::ages::Ages;
 
 /// An operation for which there is no file descriptor is tried again after so long...
@@ -30,6 +29,8 @@ const ORDER: Ordering = Ordering::Relaxed;
 pub struct Answers {
     clock: Arc<dyn Clock>,
     label: String,
+    /// An operation that takes so long has no answer.
+    hang_after: Duration,
     /// Operations under way.
     under_way: Ages,
     /// Work made of many operations that write: not timed, and not over before the last of them.
@@ -52,10 +53,11 @@ pub struct Answers {
 }
 
 impl Answers {
-    pub fn new(clock: Arc<dyn Clock>, label: String) -> Self {
+    pub fn new(clock: Arc<dyn Clock>, label: String, hang_after: Duration) -> Self {
         Self {
             clock,
             label,
+            hang_after,
             under_way: Ages::new(),
             work: Ages::new(),
             ops: AtomicU64::new(0),
@@ -83,7 +85,7 @@ impl Answers {
         Counted::begin(&self.work, self.clock.monotonic())
     }
 
-    /// Whether an operation of before `now` minus `after`, at most [`HANG_AFTER`], is under way; what began before
+    /// Whether an operation of before `now` minus `after`, at most [`super::HANG_AFTER_MAX`], is under way; what began before
     /// `base` counts as begun then.
     pub fn waits(&self, after: Duration, now: Duration, base: Duration) -> bool {
         let late = now.checked_sub(after).filter(|late| *late > base);
@@ -91,7 +93,7 @@ impl Answers {
     }
 
     pub fn hangs(&self, now: Duration, base: Duration) -> bool {
-        self.waits(HANG_AFTER, now, base)
+        self.waits(self.hang_after, now, base)
     }
 
     /// Whether nothing that began up to `since`, at most a minute ago, is under way.
@@ -177,7 +179,7 @@ impl Answers {
         }
         let why = format!(
             "an operation has had no answer for {} s; it is waited for, because no other disk could answer",
-            HANG_AFTER.as_secs()
+            self.hang_after.as_secs()
         );
         tracing::error!(disk = self.label, why, "the last disk hangs");
         *trouble = Some(why);
@@ -301,7 +303,7 @@ mod tests {
         let world = TestWorld::new(1);
         world.clock.advance(Duration::from_secs(100));
         let clock = world.env.clock.clone();
-        let answers = Answers::new(clock.clone(), "disk".to_owned());
+        let answers = Answers::new(clock.clone(), "disk".to_owned(), Duration::from_secs(30));
         let begun = clock.monotonic();
         let under_way = answers.begin();
         let base = Duration::ZERO;
@@ -334,7 +336,11 @@ mod tests {
     #[test]
     fn what_is_dropped_before_its_answer_counts_as_none() {
         let world = TestWorld::new(1);
-        let answers = Answers::new(world.env.clock.clone(), "disk".to_owned());
+        let answers = Answers::new(
+            world.env.clock.clone(),
+            "disk".to_owned(),
+            Duration::from_secs(30),
+        );
         let mut context = Context::from_waker(Waker::noop());
         let mut waiting = Box::pin(answers.watch::<()>(Box::pin(std::future::pending())));
         assert!(waiting.as_mut().poll(&mut context).is_pending());
@@ -350,7 +356,11 @@ mod tests {
     #[test]
     fn what_finds_no_descriptor_waits_for_one() {
         let world = TestWorld::new(1);
-        let answers = Answers::new(world.env.clock.clone(), "disk".to_owned());
+        let answers = Answers::new(
+            world.env.clock.clone(),
+            "disk".to_owned(),
+            Duration::from_secs(30),
+        );
         let asked = AtomicU32::new(0);
         let mut waiting = Box::pin(patiently(&answers, || {
             let none = DiskError::NoDescriptor {

@@ -7,10 +7,11 @@
 use std::collections::BTreeSet;
 
 use cairn_base::DiskId;
+use cairn_base::planted::{self, Bug};
 use cairn_formats::pool_file::{PoolDisk, PoolState, Stage};
 use cairn_shard::DiskIdentity;
 
-use crate::pool_store::disks_needed;
+use crate::truth::disks_needed;
 
 /// What was found at one data folder.
 #[derive(Clone, Debug)]
@@ -146,7 +147,10 @@ pub fn plan(found: &[Found]) -> Result<Plan, AssembleError> {
             Content::Disk { state, .. } => state.as_ref(),
             _ => None,
         })
-        .max_by_key(|state| state.version);
+        .max_by_key(|state| match planted::is(Bug::OldPoolFileWins) {
+            true => u64::MAX - state.version,
+            false => state.version,
+        });
     match newest {
         Some(state) => open(found, state.clone()),
         None => create(found),
@@ -403,19 +407,22 @@ fn add_unnamed(
     }
 }
 
-/// Whether the pool can be served with so many disks.
+/// Whether the pool can be served without some of its disks.
+///
+/// A disk that is lost and holds nothing is not missed: as long as that is so, the pool is one of the others.
 pub fn require_enough(
     state: &PoolState,
     present: usize,
     missing: &[Missing],
 ) -> Result<(), AssembleError> {
-    let members = state.disks.len();
+    let empty = missing.iter().filter(|entry| entry.disk.holds_nothing);
+    let members = state.disks.len().saturating_sub(empty.count());
     // Before a pool is formed nothing can be rebuilt from the others: all have to be there.
     let tolerated = match state.stage {
         Stage::Forming => 0,
         Stage::Empty | Stage::InUse => failures_tolerated(members),
     };
-    let needed = members.saturating_sub(tolerated);
+    let needed = members.saturating_sub(tolerated).max(1);
     if present >= needed {
         return Ok(());
     }
@@ -588,6 +595,38 @@ mod tests {
             other => panic!("{other:?}"),
         }
         assert!(plan(&found[..3]).is_err());
+    }
+
+    /// Three dead disks of 64, of which everything was rebuilt: the next start refused.
+    #[test]
+    fn lost_disks_that_hold_nothing_are_not_missed() {
+        let empty = |count: usize| {
+            let mut state = example(64);
+            for disk in &mut state.disks[..count] {
+                disk.holds_nothing = true;
+            }
+            state
+        };
+        let starts = |state: &PoolState, gone: std::ops::Range<usize>| {
+            let mut found = members(64);
+            for folder in &mut found {
+                if let Content::Disk { state: own, .. } = &mut folder.content {
+                    *own = Some(state.clone());
+                }
+            }
+            found.drain(gone);
+            plan(&found).is_ok()
+        };
+        assert!(!starts(&empty(0), 0..3));
+        assert!(starts(&empty(3), 0..3));
+        // Two more may be lost, as ever, and no third.
+        assert!(starts(&empty(3), 0..5));
+        assert!(!starts(&empty(3), 0..6));
+        // Of others as many are missed as ever.
+        assert!(!starts(&empty(3), 3..6));
+        // One that is there again is not missed, and cannot stand for another one that is.
+        assert!(starts(&empty(3), 2..4));
+        assert!(!starts(&empty(3), 2..6));
     }
 
     /// The one that can be read was away when the others were changed last.

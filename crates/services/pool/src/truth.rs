@@ -1,23 +1,25 @@
-//! Reads and writes the pool file of disks.
+//! Where the pool's state is kept.
 //!
-//! Owns: the name of the file, the order of writes that leaves the old file or the new one after a
-//! crash, and how many disks must have a change before it counts.
+//! Owns: the seam ([`Truth`]), and its one implementation: a file on each disk, its name, the order of writes that
+//! leaves the old file or the new one after a crash, and how many disks must have a change before it counts.
 //! Must not know: what the change is.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_base::DiskId;
 use cairn_base::disk::{Disk, DiskError, OpenMode};
+use cairn_base::planted::{self, Bug};
 use cairn_formats::copies::{self, Picked};
 use cairn_formats::pool_file::{
     POOL_FILE_LEN_BYTES_MAX, PoolDisk, PoolState, decode_pool_copy, encode_pool,
 };
 use cairn_formats::text_file::{self, TextFileError};
+use cairn_shard::ShardDisk;
 use futures_util::future::join_all;
 
-use crate::assemble::failures_tolerated;
-use crate::error::NodeError;
+use crate::assemble::{Content, failures_tolerated};
 
 pub const POOL_NAME: &str = "pool";
 pub const POOL_NAME_NEW: &str = "pool.new";
@@ -65,18 +67,55 @@ pub async fn read_copies(
     Ok(Some(Ok(read.map(|read| read.map_err(unreadable)))))
 }
 
+/// Why a change of the pool does not count.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("saving the pool file: {needed} disks have to have it, {saved} took it: {detail}")]
+pub struct SaveError {
+    pub needed: usize,
+    pub saved: usize,
+    pub detail: String,
+}
+
+/// Where the pool's state is kept: in a file on each of its disks now; in a cluster, where the nodes agree on it.
+///
+/// A start reads it together with the disks ([`crate::assemble`]).
+pub trait Truth: Send + Sync {
+    /// Makes a state that which counts, in the place of the one `before`. Says of each of `disks` whether it has it.
+    /// After an error it may be the state on some disks: the next one must have a higher version.
+    fn save<'a>(
+        &'a self,
+        disks: &'a [(DiskId, Arc<dyn Disk>)],
+        state: &'a PoolState,
+        before: &'a PoolState,
+    ) -> Pin<Box<dyn Future<Output = Result<Vec<bool>, SaveError>> + Send + 'a>>;
+}
+
+/// The state as a file on each disk of the pool.
+pub struct PoolFiles;
+
+impl Truth for PoolFiles {
+    fn save<'a>(
+        &'a self,
+        disks: &'a [(DiskId, Arc<dyn Disk>)],
+        state: &'a PoolState,
+        before: &'a PoolState,
+    ) -> Pin<Box<dyn Future<Output = Result<Vec<bool>, SaveError>> + Send + 'a>> {
+        Box::pin(save(disks, state, before))
+    }
+}
+
 /// Writes the pool file of all `disks`; returns when enough of the pool's members have it.
 ///
 /// Enough means all but those that may be lost: then any start that finds enough disks finds one
 /// with the newest file, if the pool has more than four disks or the same ones are missing.
-/// A disk that leaves with this change does not count, and one that joins is not enough: a start may find the pool by
-/// those that were `before`. Failures of single disks are logged; says which disks have it. After an error some disks
-/// may have the new file: the next one must have a higher version.
+/// A disk that leaves with this change does not count, nor does one that is lost and holds nothing; and one that joins
+/// is not enough: a start may find the pool by those that were `before`. Failures of single disks are logged; says
+/// which disks have it. After an error some disks may have the new file: the next one must have a higher version.
 pub async fn save(
     disks: &[(DiskId, Arc<dyn Disk>)],
     state: &PoolState,
     before: &PoolState,
-) -> Result<Vec<bool>, NodeError> {
+) -> Result<Vec<bool>, SaveError> {
     let bytes = Bytes::from(encode_pool(state));
     let writes = disks.iter().map(|(_, disk)| write(disk, bytes.clone()));
     let results = join_all(writes).await;
@@ -95,17 +134,26 @@ pub async fn save(
     let have_it: Vec<DiskId> = have_it.map(|((id, _), _)| *id).collect();
     let is_before = |disk: &PoolDisk| before.disks.iter().any(|there| there.id == disk.id);
     let joins = !state.disks.iter().all(is_before);
+    // As the new state says: the disks that it says hold nothing may be so many that no change would count.
+    let holds_nothing = |id: DiskId| {
+        state
+            .disks
+            .iter()
+            .any(|disk| disk.id == id && disk.holds_nothing)
+    };
     let lists = [&state.disks]
         .into_iter()
         .chain(joins.then_some(&before.disks));
     for members in lists {
-        let saved = members
-            .iter()
-            .filter(|disk| have_it.contains(&disk.id))
-            .count();
-        let needed = disks_needed(members.len());
+        let counted = members.iter().map(|disk| disk.id);
+        let counted: Vec<DiskId> = counted.filter(|id| !holds_nothing(*id)).collect();
+        let saved = counted.iter().filter(|id| have_it.contains(id)).count();
+        let needed = match planted::is(Bug::ChangeCountsOnOneDisk) {
+            true => 1,
+            false => disks_needed(counted.len()),
+        };
         if saved < needed {
-            return Err(NodeError::Save {
+            return Err(SaveError {
                 needed,
                 saved,
                 detail: errors.join("; "),
@@ -118,6 +166,38 @@ pub async fn save(
 /// So many of a pool's disks have to have a change before it counts.
 pub fn disks_needed(members: usize) -> usize {
     members.saturating_sub(failures_tolerated(members)).max(1)
+}
+
+/// What is on a disk with files of ours: its identity and its pool file. An error is a disk that cannot be used.
+pub async fn look(disk: &Arc<dyn Disk>) -> Result<Content, String> {
+    let loaded = load(disk).await.map_err(|error| error.to_string())?;
+    let identity = ShardDisk::identity(disk)
+        .await
+        .map_err(|error| error.to_string());
+    let state = match loaded {
+        Some(Ok(Picked { value, bad })) => {
+            if let Some(bad) = bad {
+                // The start writes the file again.
+                tracing::warn!(disk = disk.label(), %bad, "the pool file of this disk is damaged; its other copy counts");
+            }
+            Some(value)
+        }
+        // Not a damaged one, which others may take the place of. Such a disk may have an identity of a newer version.
+        Some(Err(TextFileError::Version { found, known })) if found > known => {
+            return Ok(Content::Newer {
+                identity: identity.unwrap_or(None),
+                found,
+                known,
+            });
+        }
+        Some(Err(error)) => {
+            tracing::error!(disk = disk.label(), %error, "the pool file of this disk is not used");
+            None
+        }
+        None => None,
+    };
+    let identity = identity?;
+    Ok(Content::Disk { identity, state })
 }
 
 /// Writes the pool file of one disk.
@@ -145,7 +225,9 @@ pub async fn write_file(
         .open(name_new, OpenMode::CreateNew { len_bytes })
         .await?;
     file.write_at(0, vec![bytes]).await?;
-    file.sync().await?;
+    if !planted::is(Bug::PoolFileWithoutSync) {
+        file.sync().await?;
+    }
     drop(file);
     disk.rename(name_new, name).await?;
     disk.sync_folder("").await
@@ -170,7 +252,7 @@ mod tests {
     async fn save(
         disks: &[(DiskId, Arc<dyn Disk>)],
         state: &PoolState,
-    ) -> Result<Vec<bool>, NodeError> {
+    ) -> Result<Vec<bool>, SaveError> {
         super::save(disks, state, state).await
     }
 
@@ -221,6 +303,23 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// Three of six are dead, and all that was on them is on the others: else nothing could be changed any more.
+    #[tokio::test]
+    async fn lost_disks_that_hold_nothing_do_not_count() {
+        let disks = disks(3);
+        let before = example(6);
+        let mut state = before.clone();
+        for empty in 1..=3 {
+            state.disks[2 + empty].holds_nothing = true;
+            let saved = super::save(&disks, &state, &before).await;
+            assert!(saved.is_ok(), "{empty}: {saved:?}");
+        }
+        assert!(super::save(&disks[..1], &state, &before).await.is_ok());
+        assert!(super::save(&[], &state, &before).await.is_err());
+        let six = super::save(&disks, &before, &before).await;
+        assert!(six.is_err());
     }
 
     #[tokio::test]

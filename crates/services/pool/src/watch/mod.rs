@@ -23,42 +23,59 @@ use cairn_base::env::Clock;
 use cairn_shard::ShardDisk;
 use parking_lot::Mutex;
 
+pub use self::ages::AGE_MAX as HANG_AFTER_MAX;
 use self::answers::Answers;
 use self::judge::{History, Look, judge};
 use self::watched::WatchedDisk;
 use crate::assemble::failures_tolerated;
-use crate::node::Inner;
+use crate::pool::Pool;
 
 /// How often disks are looked at.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+pub const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// A disk that answers nothing for so long is not waited for where what is on it can be had from others.
 const SILENT_AFTER: Duration = Duration::from_secs(2);
 /// A look that comes so late says that the process was stopped, not that disks hang.
 const LOOK_LATE: Duration = Duration::from_secs(5);
 /// How often disks are asked to write something, whether or not they are used; at each look after a failure.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
-/// An operation that takes so long has no answer.
-pub const HANG_AFTER: Duration = Duration::from_secs(30);
 
-/// All disks of a node that are watched.
+/// What is said of something that did not answer.
+pub fn no_answer(hang_after: Duration) -> String {
+    format!("it did not answer within {} s", hang_after.as_secs())
+}
+
+/// All disks of a pool that are watched.
 pub struct Watch {
     clock: Arc<dyn Clock>,
+    /// An operation that takes so long has no answer.
+    hang_after: Duration,
     /// By the disk itself: the drive in the place of a failed one has its label.
     disks: Mutex<Vec<(Weak<WatchedDisk>, Arc<Answers>)>>,
 }
 
 impl Watch {
-    pub fn new(clock: Arc<dyn Clock>) -> Self {
+    pub fn new(clock: Arc<dyn Clock>, hang_after: Duration) -> Self {
+        assert!(hang_after <= HANG_AFTER_MAX);
         Self {
             clock,
+            hang_after,
             disks: Mutex::default(),
         }
+    }
+
+    /// An operation that takes so long has no answer.
+    pub fn hang_after(&self) -> Duration {
+        self.hang_after
     }
 
     /// The disk, watched from now on.
     pub fn over(&self, disk: Arc<dyn Disk>) -> Arc<dyn Disk> {
         let label = disk.label().to_owned();
-        let answers = Arc::new(Answers::new(Arc::clone(&self.clock), label));
+        let answers = Arc::new(Answers::new(
+            Arc::clone(&self.clock),
+            label,
+            self.hang_after,
+        ));
         let watched = Arc::new(WatchedDisk {
             inner: disk,
             answers: Arc::clone(&answers),
@@ -96,31 +113,9 @@ impl Watch {
     }
 }
 
-impl Inner {
-    pub fn watched(&self, disk: Arc<dyn Disk>) -> Arc<dyn Disk> {
-        self.watch.over(disk)
-    }
-}
-
-/// Starts the thread that looks; it ends with the node. A thread of its own: those of the runtime may all be
-/// in RocksDB, waiting for the disk that hangs.
-pub fn tend(inner: &Arc<Inner>) -> std::io::Result<()> {
-    let node = Arc::downgrade(inner);
-    let mut state = Looking {
-        last: inner.env.clock.monotonic(),
-        ..Looking::default()
-    };
-    let looking = move || {
-        while look(&node, &mut state) {
-            std::thread::sleep(LOOK_INTERVAL);
-        }
-    };
-    let thread = std::thread::Builder::new().name("watch".to_owned());
-    thread.spawn(looking).map(drop)
-}
-
+/// What a series of looks remembers.
 #[derive(Default)]
-struct Looking {
+pub struct Looking {
     last: Duration,
     /// Operations that began before count as begun then.
     base: Duration,
@@ -130,11 +125,20 @@ struct Looking {
     probed: Duration,
 }
 
+impl Looking {
+    pub fn new(now: Duration) -> Self {
+        Self {
+            last: now,
+            ..Self::default()
+        }
+    }
+}
+
 /// Asks disks to write something: what works with a disk's folder past us (the metadata's state) would notice
 /// that it fails or hangs, and could not tell.
-fn probe(inner: &Arc<Inner>, disks: &[Arc<ShardDisk>], is_due: bool) {
+fn probe(pool: &Pool, disks: &[Arc<ShardDisk>], is_due: bool) {
     for disk in disks {
-        let Some(answers) = inner.watch.answers(disk.disk()) else {
+        let Some(answers) = pool.watch.answers(disk.disk()) else {
             continue;
         };
         if disk.health().failed || !answers.begin_probe(is_due) {
@@ -156,26 +160,23 @@ fn probe(inner: &Arc<Inner>, disks: &[Arc<ShardDisk>], is_due: bool) {
                 answers.end_count();
             }
         };
-        inner.env.spawner.spawn("disk probe", Box::pin(task));
+        pool.env.spawner.spawn("disk probe", Box::pin(task));
     }
 }
 
-/// One look; false when the node is gone.
-fn look(node: &Weak<Inner>, state: &mut Looking) -> bool {
-    let Some(inner) = node.upgrade() else {
-        return false;
-    };
-    let now = inner.env.clock.monotonic();
+/// One look at all disks, each [`LOOK_INTERVAL`].
+pub fn look(pool: &Pool, state: &mut Looking) {
+    let now = pool.env.clock.monotonic();
     if now.saturating_sub(state.last) > LOOK_LATE {
         state.base = now;
     }
     state.last = now;
-    let disks = inner.disks();
+    let disks = pool.disks();
     let mut looks = Vec::with_capacity(disks.len());
     let mut histories = Vec::with_capacity(disks.len());
     let mut watched = Vec::with_capacity(disks.len());
     for disk in &disks {
-        let Some(answers) = inner.watch.answers(disk.disk()) else {
+        let Some(answers) = pool.watch.answers(disk.disk()) else {
             continue;
         };
         let health = disk.health();
@@ -196,28 +197,26 @@ fn look(node: &Weak<Inner>, state: &mut Looking) -> bool {
         watched.push((disk, answers, counts));
     }
     let members: Vec<DiskId> = {
-        let pool = inner.pool.load();
-        pool.disks.iter().map(|disk| disk.id).collect()
+        let state = pool.state();
+        state.disks.iter().map(|disk| disk.id).collect()
     };
-    let works = |id: &DiskId| {
-        let mut disks = disks.iter();
-        disks.any(|disk| disk.id() == *id && !disk.health().failed)
-    };
-    let lost: Vec<DiskId> = members.iter().copied().filter(|id| !works(id)).collect();
+    let table = pool.table();
+    let lost = members.iter().copied().filter(|id| !table.works(*id));
+    let lost: Vec<DiskId> = lost.collect();
     // What was on them may have been rebuilt, which is looked at only when it matters.
     let lost = match looks.iter().any(|look| look.hangs && !look.out) {
-        true => inner.needed_count(&lost),
+        true => pool.needed_count(&lost),
         false => lost.len(),
     };
     // As many as the best protected volume can lose.
     let tolerated = {
-        let pool = inner.pool.load();
-        let volumes = pool.volumes.iter();
-        let each = volumes.map(|volume| usize::from(inner.tolerated(&volume.settings)));
+        let state = pool.state();
+        let volumes = state.volumes.iter();
+        let each = volumes.map(|volume| usize::from(pool.tolerated(&volume.settings)));
         each.fold(failures_tolerated(members.len()), usize::max)
     };
     let spare = tolerated.saturating_sub(lost);
-    for (index, why) in judge(&looks, &mut histories, spare) {
+    for (index, why) in judge(&looks, &mut histories, spare, pool.watch.hang_after()) {
         if let Some((disk, answers, _)) = watched.get(index) {
             // First: who is told that it does not answer must not take what is on it for lost.
             disk.mark_failed();
@@ -235,9 +234,7 @@ fn look(node: &Weak<Inner>, state: &mut Looking) -> bool {
     if is_due {
         state.probed = now;
     }
-    probe(&inner, &disks, is_due);
-    // Also of a node that stops: its end waits for disks.
-    true
+    probe(pool, &disks, is_due);
 }
 
 #[cfg(test)]
@@ -253,7 +250,7 @@ mod tests {
     #[test]
     fn a_disk_that_is_given_up_answers_at_once() {
         let world = TestWorld::new(1);
-        let watch = Watch::new(world.env.clock.clone());
+        let watch = Watch::new(world.env.clock.clone(), Duration::from_secs(30));
         let disk = watch.over(MemDisk::new("disk", 1 << 20));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()

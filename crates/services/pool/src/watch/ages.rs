@@ -8,6 +8,10 @@ use std::time::Duration;
 /// Seconds whose counts are kept apart; what is under way longer is counted together.
 const SLOTS: usize = 64;
 
+/// Ages up to this are told apart.
+pub const AGE_MAX: Duration = Duration::from_secs(60);
+const _: () = assert!(AGE_MAX.as_secs() < SLOTS as u64);
+
 /// A second, in the upper half, and how much of what began in it is under way. Both change in one step.
 #[derive(Clone, Copy)]
 struct Slot(u64);

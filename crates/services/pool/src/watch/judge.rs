@@ -5,8 +5,6 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::HANG_AFTER;
-
 /// A disk is slow if its operations take so many times as long as those of the others, and so long...
 const SLOW_FACTOR: u32 = 10;
 const SLOW_MIN: Duration = Duration::from_millis(100);
@@ -62,7 +60,12 @@ impl History {
 /// Decides which disks are not used any more, and why. `spare`: disks that may be put out and data be had without them.
 /// When there are no more of them, or there is no other disk, also one without an answer is waited for: nobody else
 /// could answer, and what holds up all disks for a while, as a controller or a network does, must not put them out.
-pub fn judge(looks: &[Look], histories: &mut [History], mut spare: usize) -> Vec<(usize, String)> {
+pub fn judge(
+    looks: &[Look],
+    histories: &mut [History],
+    mut spare: usize,
+    hang_after: Duration,
+) -> Vec<(usize, String)> {
     let mut out = Vec::new();
     let mut left = looks.iter().filter(|look| !look.out).count();
     for (look, history) in looks.iter().zip(&mut *histories) {
@@ -95,7 +98,7 @@ pub fn judge(looks: &[Look], histories: &mut [History], mut spare: usize) -> Vec
         } else if look.hangs {
             format!(
                 "an operation had no answer after {} s",
-                HANG_AFTER.as_secs()
+                hang_after.as_secs()
             )
         } else if history.slow_looks >= SLOW_LOOKS {
             let took = mean.unwrap_or_default().as_millis();
@@ -227,7 +230,7 @@ mod tests {
             let mut histories = vec![History::default(); looks.len()];
             let mut out = Vec::new();
             for _ in 0..times {
-                out = judge(&looks, &mut histories, spare);
+                out = judge(&looks, &mut histories, spare, Duration::from_secs(30));
             }
             let got: Vec<usize> = out.iter().map(|(index, _)| *index).collect();
             assert_eq!(got, want, "{name}: {out:?}");

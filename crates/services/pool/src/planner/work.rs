@@ -3,6 +3,7 @@
 //! Owns: what a disk's standing means for a segment, and which segment comes first.
 //! Must not know: how any of it is done, or when.
 
+use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, SegmentId, VolumeId};
 use cairn_segment::{MoveError, SegmentInfo, Urgency};
 
@@ -32,6 +33,11 @@ pub struct Work {
 }
 
 impl Work {
+    /// Bytes that rewriting it writes at most: twice what it takes now.
+    pub fn rewrite_bytes_max(&self) -> u64 {
+        2 * self.shard_len_bytes * self.disks.len() as u64
+    }
+
     /// What is at stake until it is done: what only moves, or gets more than it ever had, has all that it is to have.
     pub fn urgency(&self) -> Urgency {
         match (self.is_short, self.spare) {
@@ -95,9 +101,8 @@ pub fn work_of(
             let standing = standing(*disk);
             match standing {
                 Standing::Fine => continue,
-                Standing::Away => work.spare -= 1,
                 Standing::Draining => {}
-                Standing::GivenUp | Standing::Gone => work.spare -= 1,
+                Standing::Away | Standing::GivenUp | Standing::Gone => work.spare -= 1,
             }
             if standing != Standing::Away {
                 work.shards.push(index);
@@ -108,7 +113,8 @@ pub fn work_of(
         work.is_short = work.spare < i16::from(info.code.parity());
         // What it had comes first: to make a shard anew takes less room than to write all anew. And one that is away
         // may have what is to be written.
-        if !work.is_short && info.sealed && info.code.parity() < parity_now {
+        let is_narrow = info.code.parity() < parity_now && !planted::is(Bug::NarrowSegmentIsWhole);
+        if !work.is_short && info.sealed && is_narrow {
             work.is_narrow = true;
             if work.shards.is_empty() {
                 work.shards = (0..info.code.total()).collect();

@@ -2,7 +2,18 @@
 //!
 //! Owns: the judgement, a pure function of what was observed.
 
-use cairn_admin::api::Health;
+/// How the pool is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// All disks serve and data is protected as set.
+    Healthy,
+    /// All is well, but a lost disk would be lost data: there is only one, or one copy.
+    NoRedundancy,
+    /// Everything is served; some protection is lost.
+    Degraded,
+    /// Something cannot be served.
+    Failed,
+}
 
 /// What there is to judge.
 #[derive(Clone, Debug, Default)]
@@ -10,6 +21,8 @@ pub struct Observed {
     pub disk_count: usize,
     /// Labels, each with what is wrong: missing at start, or failed since.
     pub disks_lost: Vec<String>,
+    /// How many of them hold nothing that anybody needs: all that was on them is on others.
+    pub disks_lost_empty: usize,
     /// Labels of disks that are used in spite of what is wrong with them, each with what that is.
     pub disks_troubled: Vec<String>,
     /// Disks that data of the default protection can lose.
@@ -50,6 +63,8 @@ pub struct Judgement {
 
 pub fn judge(observed: &Observed) -> Judgement {
     let lost = observed.disks_lost.len();
+    // What is on the others can be had without these.
+    let needed = lost.saturating_sub(observed.disks_lost_empty);
     let mut warnings = Vec::new();
     if observed.disk_count > 0 && observed.tolerated == 0 {
         warnings.push(
@@ -62,7 +77,7 @@ pub fn judge(observed: &Observed) -> Judgement {
         warnings.push(format!("disk {disk}"));
     }
     let least_spare = observed.segments_short.map(|(_, spare)| spare);
-    if lost > 0 && lost >= observed.tolerated || least_spare == Some(0) {
+    if needed > 0 && needed >= observed.tolerated || least_spare == Some(0) {
         warnings.push(
             "no further disk can be lost without losing data: bring the missing disks back"
                 .to_owned(),
@@ -133,7 +148,7 @@ pub fn judge(observed: &Observed) -> Judgement {
             "only {percent}% of the space is free: delete data or add a disk"
         ));
     }
-    let is_beyond = lost > observed.tolerated || least_spare.is_some_and(|spare| spare < 0);
+    let is_beyond = needed > observed.tolerated || least_spare.is_some_and(|spare| spare < 0);
     let health = if !observed.volumes_failed.is_empty() || is_beyond {
         Health::Failed
     } else if lost > 0
@@ -200,6 +215,15 @@ mod tests {
             ("one lost", lost(1), Health::Degraded, 1),
             ("two lost", lost(2), Health::Degraded, 3),
             ("three lost", lost(3), Health::Failed, 4),
+            (
+                "three lost, and all that was on two of them is on others",
+                Observed {
+                    disks_lost_empty: 2,
+                    ..lost(3)
+                },
+                Health::Degraded,
+                3,
+            ),
             (
                 "one disk",
                 Observed {

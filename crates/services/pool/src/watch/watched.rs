@@ -149,9 +149,9 @@ mod tests {
     use cairn_testkit::{Fault, FaultRule, MemDisk, OpKind, Pace, TestWorld};
     use parking_lot::Mutex;
 
-    use super::super::HANG_AFTER;
     use super::*;
 
+    const HANG_AFTER: Duration = Duration::from_secs(30);
     const ZEROED_LEN_BYTES: u64 = 64 << 20;
     /// As many as there are mebibytes.
     const WRITES: u64 = 64;
@@ -246,7 +246,7 @@ mod tests {
         };
         let watched = WatchedDisk {
             inner: Arc::new(slow),
-            answers: Arc::new(Answers::new(clock, "disk".to_owned())),
+            answers: Arc::new(Answers::new(clock, "disk".to_owned(), HANG_AFTER)),
         };
         (inner, watched)
     }

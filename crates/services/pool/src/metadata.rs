@@ -1,23 +1,25 @@
-//! Which disks volumes have their metadata on while the pool is served.
+//! Moves volumes' metadata between disks while the pool is served.
 //!
-//! Owns: how many copies there are, moving a volume's metadata off a disk, opening a volume again whose metadata failed
-//! with its disk, or that could not be opened.
+//! Owns: the steps in which a volume's metadata leaves a disk, opening a volume again whose metadata failed with its
+//! disk, or that could not be opened.
 //! Must not know: why a disk leaves; how the metadata makes its copies.
 
 use std::future::Future;
 use std::time::Duration;
 
+use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, VolumeId};
-use cairn_config::VolumeSettings;
+use cairn_formats::settings::VolumeSettings;
 use cairn_fs::Fs;
 use cairn_meta::MetaError;
 use futures_util::future::{Either, join_all, select};
 
-use crate::node::{Inner, MetaDisks, VolumeService};
-use crate::watch::HANG_AFTER;
+use crate::planner::copies_of_metadata;
+use crate::pool::{MetaDisks, Pool, VolumeService};
+use crate::table::Condition;
 
 /// A volume whose metadata is on a disk that fails may take so long to close before it is left behind.
-pub const CLOSE_MAX: Duration = Duration::from_secs(15);
+pub(crate) const CLOSE_MAX: Duration = Duration::from_secs(15);
 /// How often it is looked whether the disk with the metadata that somebody waits for works.
 const TROUBLE_INTERVAL: Duration = Duration::from_secs(1);
 /// What a volume that is left behind began to write past the disks, to their folders, is there after so long.
@@ -28,8 +30,8 @@ const OPEN_PAUSE: Duration = Duration::from_secs(10);
 const OPEN_PAUSE_MAX: Duration = Duration::from_secs(600);
 /// and this often until the next start: each time may cost one of the hundred terms that a log can name.
 const OPEN_TRIES_MAX: u32 = 10;
-/// What it began to write to disks is waited for, if it must be, a little longer than until they are given up.
-const IDLE_MAX: Duration = HANG_AFTER.saturating_add(Duration::from_secs(5));
+/// What it began to write to disks is waited for, if it must be, so much longer than until they are given up.
+const IDLE_AFTER_HANG: Duration = Duration::from_secs(5);
 
 /// So many volumes are opened again at a time.
 const OPEN_CONCURRENCY: usize = 4;
@@ -65,17 +67,22 @@ fn ids(disks: &MetaDisks) -> Vec<DiskId> {
     disks.iter().map(|(id, _)| *id).collect()
 }
 
-impl Inner {
+impl Pool {
     /// Sees to it that no volume needs a disk for its metadata. Says what is in the way, if anything is.
-    pub async fn metadata_off(&self, id: DiskId) -> Result<(), String> {
+    pub(crate) async fn metadata_off(&self, id: DiskId) -> Result<(), String> {
         for fs in self.serving_all() {
-            if fs.meta().primary_disk() == id {
-                self.move_state(&fs, id).await?;
-            }
-            // It may have been opened again.
-            if let Some(VolumeService::Serving(fs)) = self.service(fs.volume()) {
-                self.retire(&fs, id).await?;
-            }
+            self.metadata_of_volume_off(&fs, id).await?;
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn metadata_of_volume_off(&self, fs: &Fs, id: DiskId) -> Result<(), String> {
+        if fs.meta().primary_disk() == id {
+            self.move_state(fs, id).await?;
+        }
+        // It may have been opened again.
+        if let Some(VolumeService::Serving(fs)) = self.service(fs.volume()) {
+            self.retire(&fs, id).await?;
         }
         Ok(())
     }
@@ -87,7 +94,7 @@ impl Inner {
         }
         self.change_metadata(fs, fs.meta().retire_disk(id)).await?;
         // Not one more any longer.
-        let pool = self.pool.load_full();
+        let pool = self.state();
         if let Some(volume) = pool.volumes.iter().find(|volume| volume.id == fs.volume()) {
             self.set_copies(fs, &volume.settings).await;
         }
@@ -112,7 +119,7 @@ impl Inner {
         let mut left = Vec::new();
         // Of a disk that failed nothing can be had; the others have what it had.
         if self.metadata_trouble(fs).is_none() {
-            let pool = self.pool.load_full();
+            let pool = self.state();
             for draining in pool.disks.iter().filter(|disk| disk.draining) {
                 if draining.id != id {
                     self.retire(fs, draining.id).await?;
@@ -128,11 +135,14 @@ impl Inner {
                 fs.meta().set_copies(copies).await?;
                 fs.meta().ship().await
             };
-            self.change_metadata(fs, copied).await?;
+            let is_hasty = planted::is(Bug::StateLeftBeforeItIsCopied);
+            if !is_hasty {
+                self.change_metadata(fs, copied).await?;
+            }
             let stats = fs.meta().stats();
             disks = others(self.meta_disks(volume_id));
             disks.retain(|(disk, _)| !stats.failed_disks.contains(disk));
-            if !stats.is_all_on(&ids(&disks)) {
+            if !stats.is_all_on(&ids(&disks)) && !is_hasty {
                 let name = fs.name();
                 return Err(format!(
                     "metadata of volume {name} stays on the disk: it could be copied to no other one; see whether \
@@ -195,19 +205,34 @@ impl Inner {
     /// Has a volume's metadata kept on as many disks as its settings want, not counting draining ones: as long as
     /// some of it is on them, nothing tells which disks have the copies. The status says if copies are missing;
     /// they are made when there is space.
-    pub async fn set_copies(&self, fs: &Fs, settings: &VolumeSettings) {
-        let pool = self.pool.load();
-        let draining = pool.disks.iter().filter(|disk| disk.draining);
-        let draining = draining
-            .filter(|disk| fs.meta().keeps_on_disk(disk.id))
-            .count();
-        drop(pool);
-        let set = fs
-            .meta()
-            .set_copies(self.metadata_copies(settings) + draining);
-        if let Some(Err(error)) = self.while_it_works(fs, set).await {
-            tracing::warn!(volume = fs.name(), %error, "the metadata does not have its copies yet");
+    pub(crate) async fn set_copies(&self, fs: &Fs, settings: &VolumeSettings) {
+        if let Err(why) = self.try_to_set_copies(fs, settings).await {
+            tracing::warn!(
+                volume = fs.name(),
+                why,
+                "the metadata does not have its copies yet"
+            );
         }
+    }
+
+    pub(crate) async fn try_to_set_copies(
+        &self,
+        fs: &Fs,
+        settings: &VolumeSettings,
+    ) -> Result<(), String> {
+        let set = fs.meta().set_copies(self.copies_to_keep(fs, settings));
+        match self.while_it_works(fs, set).await {
+            Some(Err(error)) => Err(error.to_string()),
+            Some(Ok(())) | None => Ok(()),
+        }
+    }
+
+    /// So many copies of a volume's metadata are kept, those on draining disks included.
+    pub(crate) fn copies_to_keep(&self, fs: &Fs, settings: &VolumeSettings) -> usize {
+        let state = self.state();
+        let draining = state.disks.iter().filter(|disk| disk.draining);
+        let on_leaving = draining.filter(|disk| fs.meta().keeps_on_disk(disk.id));
+        copies_of_metadata(self.metadata_copies(settings), on_leaving.count())
     }
 
     /// Closes a volume and opens it with its metadata on `disks`, and not on those that it left. Clients wait meanwhile: they are told to try
@@ -244,7 +269,7 @@ impl Inner {
     }
 
     async fn open_closed(&self, fs: &Fs, disks: MetaDisks, left: MetaDisks) -> Result<(), String> {
-        let pool = self.pool.load_full();
+        let pool = self.state();
         let Some(volume) = pool.volumes.iter().find(|volume| volume.id == fs.volume()) else {
             return Ok(());
         };
@@ -259,7 +284,7 @@ impl Inner {
             }
         };
         self.set_service(volume.id, Some(service));
-        self.apply_exports(&pool);
+        self.publish();
         result
     }
 
@@ -273,7 +298,9 @@ impl Inner {
             let disks = self.all_meta_disks(None).into_iter();
             let mut is_idle = disks.map(|(_, disk)| self.watch.is_idle(&disk, since));
             // The last disk is waited for when it hangs, but not here.
-            if is_idle.all(|idle| idle) || now.saturating_sub(since) > IDLE_MAX {
+            if is_idle.all(|idle| idle)
+                || now.saturating_sub(since) > self.watch.hang_after() + IDLE_AFTER_HANG
+            {
                 return;
             }
         }
@@ -284,23 +311,19 @@ impl Inner {
         if let Some(failure) = fs.meta().failure() {
             return Some(failure.to_string());
         }
+        let table = self.table();
         let primary = fs.meta().primary_disk();
-        let disks = self.disks();
-        let disk = disks.iter().find(|disk| disk.id() == primary)?;
+        let disk = table.disk(primary)?;
         let why = || self.watch.problem(disk.disk());
-        let failed = disk.health().failed;
-        failed.then(|| why().unwrap_or_else(|| "the disk fails".to_owned()))
+        let has_failed = table.condition(primary) == Condition::Failed;
+        has_failed.then(|| why().unwrap_or_else(|| "the disk fails".to_owned()))
     }
 
     /// What metadata met on a disk, if it is not kept there any more for that.
     pub fn metadata_problem(&self, id: DiskId) -> Option<String> {
-        {
-            let avoided = self.avoided.lock();
-            let mut avoided = avoided.iter().filter(|((disk, _), _)| *disk == id);
-            if let Some(((_, volume), why)) = avoided.next() {
-                let of = volume.map_or(String::new(), |volume| format!(" of volume {volume}"));
-                return Some(format!("it is not used for metadata{of} any more: {why}"));
-            }
+        if let Some((volume, why)) = self.table().why_avoided(id) {
+            let of = volume.map_or(String::new(), |volume| format!(" of volume {volume}"));
+            return Some(format!("it is not used for metadata{of} any more: {why}"));
         }
         let failed = |fs: &Fs| fs.meta().stats().failed_disks.contains(&id);
         let fs = self.serving_all().into_iter().find(failed)?;
@@ -316,7 +339,7 @@ impl Inner {
         if !self.serving_all().iter().any(in_trouble) {
             return;
         }
-        let _changes = self.changes.lock().await;
+        let _changes = self.changes().await;
         let mut failed = Vec::new();
         for fs in self.serving_all() {
             let Some(why) = self.metadata_trouble(&fs) else {
@@ -335,7 +358,7 @@ impl Inner {
                 .failure()
                 .is_some_and(|failure| failure.is_damage());
             let volume = is_damaged.then(|| fs.volume());
-            self.avoided.lock().insert((primary, volume), why);
+            self.change_table(|table| table.avoid(primary, volume, why));
             failed.push(fs);
         }
         // All at a time: each may wait for the one disk that they have in common, and all their clients with it.
@@ -358,7 +381,7 @@ impl Inner {
         let is_failed = |id| matches!(self.service(id), Some(VolumeService::Failed(_)));
         let now = || self.env.clock.monotonic();
         let due: Vec<VolumeId> = {
-            let pool = self.pool.load();
+            let pool = self.state();
             let ids = pool.volumes.iter().map(|volume| volume.id);
             let failed: Vec<VolumeId> = ids.filter(|id| is_failed(*id)).collect();
             let mut again = self.open_again.lock();
@@ -371,8 +394,8 @@ impl Inner {
             failed.into_iter().filter(is_due).collect()
         };
         for id in due {
-            let _changes = self.changes.lock().await;
-            let pool = self.pool.load_full();
+            let _changes = self.changes().await;
+            let pool = self.state();
             // It may have been deleted meanwhile.
             let Some(volume) = pool.volumes.iter().find(|volume| volume.id == id) else {
                 continue;
@@ -387,7 +410,7 @@ impl Inner {
                     tracing::info!(volume = %volume.name, "this volume is served now");
                     self.set_service(id, Some(VolumeService::Serving(fs)));
                     self.open_again.lock().remove(&id);
-                    self.apply_exports(&pool);
+                    self.publish();
                 }
                 Err(why) => {
                     tracing::warn!(volume = %volume.name, %why, "this volume is still not served");

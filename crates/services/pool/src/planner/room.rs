@@ -1,4 +1,4 @@
-//! What of the work at hand finds room, before any of it is done, as plain data.
+//! How much of the work at hand finds room, reckoned before any of it is done.
 //!
 //! Owns: the sentence that says how much is missing. Must not know: how a disk is chosen (`segment`).
 
@@ -10,7 +10,7 @@ use cairn_segment::MoveRoom;
 
 use super::work::Work;
 
-/// What writing a segment anew takes: its live bytes, and data and parity shards of the new segments.
+/// What rewriting a segment takes: its live bytes, and data and parity shards of the new segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rewriting {
     pub live_bytes: u64,
@@ -26,16 +26,17 @@ pub struct Reckoning {
     pub placed_bytes: u64,
     /// Of these, what has to wait for room.
     pub waiting_bytes: u64,
-    /// Live bytes of segments that are written anew instead, because a shard finds no such disk.
+    /// Live bytes of segments that are rewritten instead, because a shard finds no such disk.
     pub rewrites_bytes: u64,
     /// Of these, what finds room then.
     pub rewritable_bytes: u64,
 }
 
-/// Reckons with the moves of some work, in its order, and with what is written anew after them.
+/// Reckons with the moves of some work, in its order, and with what is rewritten after them.
 ///
-/// Segments with less protection than they should have are in it only if they can be moved: they are written anew if
-/// there is room, and what has none and stays where it is is told then. Nor are shards that wait for a disk, because all hold one of their segment.
+/// Segments with less protection than they should have count only if they can be moved: they are rewritten if there is
+/// room, and what finds none stays where it is and is reported then. Shards that wait for a disk, because all disks
+/// hold one of their segment, do not count either.
 pub fn reckon(
     room: &mut MoveRoom,
     work: &[Work],

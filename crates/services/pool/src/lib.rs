@@ -1,0 +1,33 @@
+//! The pool: which disks there are, what lies on them, what has to move, and what becomes of a disk that fails.
+//!
+//! Owns: the pool's state and which disks have it, what a start makes of the disks it finds, the one table of disks,
+//! the plan of what has to be done ([`planner`], without I/O) and the doing of it, where volumes keep their metadata,
+//! the judgement of disks and of the whole.
+//! Must not know: folders and paths of the host, locks, sockets, the configuration file, how metrics are shown; how a
+//! shard is copied (`segment`) or how records are rewritten (`fs`).
+//!
+//! All of it runs on [`cairn_base::env::Env`] and [`cairn_base::disk::Disk`], so that the simulator runs it in one
+//! thread on simulated disks and a simulated clock. What only the host can do it asks of a [`Host`].
+
+#![forbid(unsafe_code)]
+
+pub mod assemble;
+pub mod health;
+pub mod members;
+mod metadata;
+pub mod open;
+pub mod planner;
+pub mod policy;
+mod pool;
+pub mod rebuild;
+mod table;
+mod totals;
+pub mod truth;
+mod volumes;
+pub mod watch;
+
+pub use assemble::AssembleError;
+pub use cairn_formats::pool_file::PoolState;
+pub use pool::{ChangeFailure, Host, MetaDisks, Pool, PoolSettings, VolumeService};
+pub use table::{Condition, Table};
+pub use totals::{PastTotals, VolumeTotals};

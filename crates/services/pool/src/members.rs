@@ -1,0 +1,422 @@
+//! Disks come and go while the pool is served.
+//!
+//! Owns: joining, draining and leaving, and what each of these requires.
+//! Must not know: what a disk was before it was ready to join, what becomes of it afterwards; how data is moved
+//! (`rebuild` sees to that once the state says what is wanted), and what volumes keep there beside it (`metadata`).
+//!
+//! A change is one saving of the state. What has to follow it is found again after a restart.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_base::DiskId;
+use cairn_base::disk::{Disk, DiskSpace};
+use cairn_base::planted::{self, Bug};
+use cairn_fs::Fs;
+use cairn_shard::{ShardDisk, ShardSettings};
+use futures_util::future::{Either, select};
+
+use crate::planner::{self, Standing};
+use crate::policy::protection;
+use crate::pool::{ChangeFailure, Pool, VolumeService};
+use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume};
+
+/// Whether a step of a change goes on when it cannot be had without loss of redundancy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Force {
+    No,
+    /// What is on the disk is made anew from the others.
+    Yes,
+}
+
+fn impossible<T>(why: String) -> Result<T, ChangeFailure> {
+    Err(ChangeFailure::Impossible(why))
+}
+
+impl Pool {
+    /// Makes a disk that is ready for it a member; the one that it replaces leaves. `disk` is blank, and watched.
+    pub async fn join(
+        &self,
+        disk: Arc<dyn Disk>,
+        settings: ShardSettings,
+        replaces: Option<DiskId>,
+    ) -> Result<DiskId, ChangeFailure> {
+        let mut tried = self.begin_change().await?;
+        let id = self.take_in(&mut tried, disk, settings, replaces).await?;
+        drop(tried);
+        self.after_a_change().await;
+        Ok(id)
+    }
+
+    async fn take_in(
+        &self,
+        tried: &mut u64,
+        disk: Arc<dyn Disk>,
+        settings: ShardSettings,
+        replaces: Option<DiskId>,
+    ) -> Result<DiskId, ChangeFailure> {
+        let mut state = PoolState::clone(&self.state());
+        if let Some(old) = replaces
+            && state.disk_mut(old).is_none()
+        {
+            return Err(ChangeFailure::NoDisk(old.to_string()));
+        }
+        let disk = self.watch.over(disk);
+        let label = disk.label().to_owned();
+        let id = DiskId(self.env.entropy.u128());
+        let now = self.env.clock.now();
+        let failed = |error: &dyn std::fmt::Display| ChangeFailure::Engine(error.to_string());
+        let pool = state.pool;
+        let begin = async {
+            ShardDisk::format(Arc::clone(&disk), pool, id, now).await?;
+            ShardDisk::open(Arc::clone(&disk), pool, settings).await
+        };
+        let hang_after = self.watch.hang_after();
+        let begun = match select(Box::pin(begin), self.env.clock.sleep(hang_after)).await {
+            Either::Left((begun, _)) => begun,
+            Either::Right(_) => return impossible(no_answer_of(&label, hang_after)),
+        };
+        let opened = begun.map_err(|error| failed(&error))?;
+        let mut member = PoolDisk::new(id, label, now);
+        member.by_label = true;
+        let is_early = planted::is(Bug::DiskUsedBeforeItIsMember);
+        state.disks.push(member);
+        if let Some(old) = replaces.and_then(|old| state.disk_mut(old)) {
+            old.draining = true;
+            old.replaced = true;
+        }
+        // It is to have the state that names it.
+        self.change_table(|table| table.put(Arc::clone(&opened)));
+        if is_early {
+            self.change_table(|table| table.state = Arc::new(state.clone()));
+            self.after_joining(&opened, id).await;
+            self.env.clock.sleep(Duration::from_secs(1)).await;
+        }
+        if let Err(error) = self.save(tried, &mut state).await {
+            self.change_table(|table| table.take(id));
+            return Err(error);
+        }
+        self.after_joining(&opened, id).await;
+        tracing::info!(disk = opened.label(), %id, "a disk joined the pool");
+        Ok(id)
+    }
+
+    async fn after_joining(&self, opened: &Arc<ShardDisk>, id: DiskId) {
+        self.tell_of_disks();
+        for fs in self.serving_all() {
+            fs.meta().add_disk(id, Arc::clone(opened.disk()));
+        }
+        self.host.disk_joined(opened).await;
+    }
+
+    fn tell_of_disks(&self) {
+        let members = self.state().disks.len();
+        self.host.disks_changed(&self.disks(), members);
+    }
+
+    /// Starts to move everything off a disk, or stops that.
+    pub async fn drain(&self, words: &str, draining: bool) -> Result<DiskId, ChangeFailure> {
+        let disk = self.find_disk(words)?;
+        let mut tried = self.begin_change().await?;
+        let mut state = PoolState::clone(&self.state());
+        if draining && !disk.draining {
+            self.require_room(&state, disk.id)?;
+        }
+        if let Some(entry) = state.disk_mut(disk.id) {
+            entry.draining = draining;
+            entry.replaced &= draining;
+        }
+        self.save(&mut tried, &mut state).await?;
+        if !draining {
+            self.let_keep_metadata(disk.id);
+        }
+        drop(tried);
+        tracing::info!(disk = disk.label, draining, "draining");
+        self.after_a_change().await;
+        Ok(disk.id)
+    }
+
+    /// Whether the pool can do without a disk: enough others for every volume's protection, and room.
+    fn require_room(&self, state: &PoolState, id: DiskId) -> Result<(), ChangeFailure> {
+        let standings = self.standings();
+        let fine =
+            |disk: &&PoolDisk| disk.id != id && standings.get(&disk.id) == Some(&Standing::Fine);
+        if !state.disks.iter().any(|disk| fine(&disk)) {
+            return impossible("there is no other disk that works: add one first".to_owned());
+        }
+        self.require_protection(state, id)?;
+        match self.room_to_leave(id, None).lack() {
+            None => Ok(()),
+            Some(lack) => impossible(format!(
+                "of what is on it, {lack}: add a disk or delete data first"
+            )),
+        }
+    }
+
+    /// Whether what is on a disk that works finds room once a new one with this space is there in its place. Of one that
+    /// is lost, or leaves already, as much as possible is better than nothing: what is missing is told while that goes
+    /// on.
+    pub fn require_room_beside(
+        &self,
+        old: DiskId,
+        new: impl FnOnce() -> Result<DiskSpace, ChangeFailure>,
+    ) -> Result<(), ChangeFailure> {
+        if self.standings().get(&old) != Some(&Standing::Fine) {
+            return Ok(());
+        }
+        let joining = self
+            .store
+            .disk_room(DiskId(self.env.entropy.u128()), new()?);
+        match self.room_to_leave(old, Some(joining)).lack() {
+            None => Ok(()),
+            Some(lack) => impossible(format!(
+                "of what is on the disk that is to be replaced, {lack}: give a larger one, add another or delete \
+                 data first"
+            )),
+        }
+    }
+
+    /// Whether there are enough disks for every volume's protection without this one, and without draining ones. A
+    /// volume for which there are not can take no data at all, also where nothing was written to it yet.
+    fn require_protection(&self, state: &PoolState, id: DiskId) -> Result<(), ChangeFailure> {
+        for volume in &state.volumes {
+            self.store
+                .code_for_without(protection(volume.settings.protection), Some(id))
+                .map_err(|error| {
+                    ChangeFailure::Impossible(format!("volume {}: {error}", volume.name))
+                })?;
+        }
+        Ok(())
+    }
+
+    /// Takes a disk out of the pool; returns it, if it is there.
+    pub async fn leave(
+        &self,
+        words: &str,
+        force: Force,
+    ) -> Result<Option<Arc<ShardDisk>>, ChangeFailure> {
+        let disk = self.find_disk(words)?;
+        let mut tried = self.begin_change().await?;
+        let mut state = PoolState::clone(&self.state());
+        if state.disks.len() == 1 {
+            return impossible("it is the only disk".to_owned());
+        }
+        self.require_all_served()?;
+        self.require_found(&state, disk.id)?;
+        // Before it counts as one that leaves: data is laid out without it from then on.
+        self.require_dispensable(&state, &disk, force)?;
+        // From here on nothing new is put on it.
+        self.change_table(|table| table.set_leaving(disk.id, true));
+        let taken_out = self.take_out(&mut tried, &mut state, &disk, force).await;
+        if let Err(failure) = taken_out {
+            self.keep(disk.id).await;
+            return Err(failure);
+        }
+        let gone = self.change_table(|table| table.take(disk.id));
+        self.tell_of_disks();
+        drop(tried);
+        tracing::info!(disk = disk.label, "a disk left the pool");
+        Ok(gone)
+    }
+
+    /// Takes a draining disk out of the state, if nothing is on it that is nowhere else.
+    async fn take_out(
+        &self,
+        tried: &mut u64,
+        state: &mut PoolState,
+        disk: &PoolDisk,
+        force: Force,
+    ) -> Result<(), ChangeFailure> {
+        self.require_nothing_on_its_way().await?;
+        self.require_dispensable(state, disk, force)?;
+        if !planted::is(Bug::DiskForgottenWithMetadata)
+            && let Err(why) = self.metadata_off(disk.id).await
+        {
+            return impossible(why);
+        }
+        // It may have taken long. What of volumes were closed meanwhile it passed over.
+        self.require_all_served()?;
+        state.remove_disk(disk.id);
+        self.save(tried, state).await
+    }
+
+    /// Waits for what was on its way to a disk when it began to leave: segments being made are known then, and a shard
+    /// whose move is being made durable is in the metadata. Moves that come later find that the disk leaves.
+    async fn require_nothing_on_its_way(&self) -> Result<(), ChangeFailure> {
+        self.store.placements_done().await;
+        if self.commits_done().await {
+            return Ok(());
+        }
+        impossible(
+            "the new place of a shard is not durable yet: the disk with a volume's metadata does not answer, or there \
+             is no space for its log; see `cairn status`, and try again"
+                .to_owned(),
+        )
+    }
+
+    /// Whether nothing is on a disk that is nowhere else, and the pool can do without it.
+    fn require_dispensable(
+        &self,
+        state: &PoolState,
+        disk: &PoolDisk,
+        force: Force,
+    ) -> Result<(), ChangeFailure> {
+        let shards = match planted::is(Bug::DiskForgottenWhileNeeded) {
+            true => 0,
+            false => self.shards_by_disk().get(&disk.id).copied().unwrap_or(0),
+        };
+        self.require_all_served()?;
+        if shards > 0 && force == Force::No {
+            return impossible(format!(
+                "{shards} shards are on it: drain it first (`cairn disk drain`), or with --force have them rebuilt from the others"
+            ));
+        }
+        if shards == 0 {
+            // Also of a disk that failed, and forced: while it is a member, data is written with fewer copies.
+            return self.require_protection(state, disk.id);
+        }
+        self.require_rebuildable(disk.id)?;
+        self.require_room(state, disk.id)
+    }
+
+    /// A disk that was to be removed stays: things are put on it again, unless it is drained.
+    async fn keep(&self, id: DiskId) {
+        self.change_table(|table| table.set_leaving(id, false));
+        let table = self.table();
+        if table.is_draining(id) {
+            return;
+        }
+        self.let_keep_metadata(id);
+        // Metadata may have been on its way to one disk more.
+        for fs in self.serving_all() {
+            let mut volumes = table.state.volumes.iter();
+            if let Some(volume) = volumes.find(|volume| volume.id == fs.volume()) {
+                self.set_copies(&fs, &volume.settings).await;
+            }
+        }
+    }
+
+    /// Volumes may keep metadata on a disk again that was to leave, unless it did not work for that.
+    fn let_keep_metadata(&self, id: DiskId) {
+        for fs in self.serving_all() {
+            let mut disks = self.meta_disks(Some(fs.volume())).into_iter();
+            if let Some((_, disk)) = disks.find(|(disk, _)| *disk == id)
+                && !fs.meta().keeps_on_disk(id)
+            {
+                fs.meta().add_disk(id, disk);
+            }
+        }
+    }
+
+    /// Whether it is known what all volumes have on disks. Asked after that was looked at, and again after whatever was
+    /// waited for since: a pool that ends may close its volumes at any time, and nothing is anywhere then, it seems.
+    /// Closed ones do not come back, so those that are all there now were there before.
+    pub(crate) fn require_all_served(&self) -> Result<(), ChangeFailure> {
+        self.require_running()?;
+        let state = self.state();
+        let is_served = |volume: &&PoolVolume| {
+            matches!(self.service(volume.id), Some(VolumeService::Serving(_)))
+        };
+        match state.volumes.iter().find(|volume| !is_served(volume)) {
+            None => Ok(()),
+            Some(volume) => impossible(format!(
+                "volume {} is not served, so nobody knows whether it needs this disk",
+                volume.name
+            )),
+        }
+    }
+
+    /// Whether the next start would find the pool without a disk.
+    fn require_found(&self, state: &PoolState, id: DiskId) -> Result<(), ChangeFailure> {
+        let table = self.table();
+        let Some(gone) = table.member(id) else {
+            return Ok(());
+        };
+        // One that is lost may be found empty.
+        let is_other = |disk: &&PoolDisk| disk.id != id && table.works(disk.id);
+        let others: Vec<&PoolDisk> = state.disks.iter().filter(is_other).collect();
+        let found = self.host.may_forget(gone, &others);
+        found.map_err(ChangeFailure::Impossible)
+    }
+
+    /// Whether everything that is on a disk could be had from the others.
+    pub fn require_rebuildable(&self, id: DiskId) -> Result<(), ChangeFailure> {
+        self.require_all_served()?;
+        let standings = self.standings();
+        for fs in self.serving_all() {
+            if let Err(error) = self.store.segment_ids(fs.volume()) {
+                return impossible(format!(
+                    "nobody knows whether volume {} needs this disk ({error}): try again in a moment",
+                    fs.name()
+                ));
+            }
+            let segments = self.store.segments(fs.volume());
+            let is_lost = |info: &&_| !planner::is_rebuildable(info, id, &standings);
+            if let Some(info) = segments.iter().find(is_lost) {
+                return impossible(format!(
+                    "volume {} has data that could not be had without it (segment {}): drain it instead",
+                    fs.name(),
+                    info.id
+                ));
+            }
+        }
+        self.require_all_served()
+    }
+
+    /// Writes down that nothing on a lost disk is needed. Says what is in the way, if anything is.
+    pub(crate) async fn note_empty(&self, id: DiskId) -> Result<(), String> {
+        let text = |error: ChangeFailure| error.to_string();
+        let mut tried = self.begin_change().await.map_err(text)?;
+        self.require_nothing_on_its_way().await.map_err(text)?;
+        // Looked at again: it may have taken long, and something may have been put there meanwhile.
+        let seen = self.observe();
+        let disk = seen.disks.iter().find(|disk| disk.id == id);
+        let is_lost = disk.is_some_and(|disk| !disk.works);
+        if !is_lost || !planner::is_empty(&seen, id) {
+            return Ok(());
+        }
+        self.require_all_served().map_err(text)?;
+        let mut state = PoolState::clone(&self.state());
+        let Some(member) = state.disk_mut(id) else {
+            return Ok(());
+        };
+        member.holds_nothing = true;
+        let label = member.label.clone();
+        self.save(&mut tried, &mut state).await.map_err(text)?;
+        tracing::info!(
+            disk = label,
+            "nothing that was on this lost disk is needed any more"
+        );
+        Ok(())
+    }
+
+    /// Keeps volumes' metadata on enough disks, closes segments that touch a disk that leaves, or were begun with fewer
+    /// disks, and has the data moved.
+    pub async fn after_a_change(&self) {
+        for fs in self.serving_all() {
+            if self.set_copies_of(&fs).await.is_err() {
+                return;
+            }
+            self.store.seal_all(fs.volume()).await;
+        }
+        self.rebuild.wake();
+    }
+
+    /// Nobody changes the volume's settings meanwhile.
+    async fn set_copies_of(&self, fs: &Fs) -> Result<(), ChangeFailure> {
+        let _changes = self.begin_change().await?;
+        let state = self.state();
+        if let Some(volume) = state.volumes.iter().find(|it| it.id == fs.volume()) {
+            self.set_copies(fs, &volume.settings).await;
+        }
+        Ok(())
+    }
+}
+
+/// Why a folder or disk is not waited for any longer.
+pub fn no_answer_of(label: &str, time: Duration) -> String {
+    format!(
+        "{label} did not answer within {} s; see whether the disk works, then try again",
+        time.as_secs()
+    )
+}

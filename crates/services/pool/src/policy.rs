@@ -1,0 +1,31 @@
+//! What a volume's settings ask of the engine.
+
+use cairn_formats::settings::{AccessPattern, Compression, Protection, VolumeSettings};
+use cairn_fs::Policy;
+
+pub fn policy(settings: &VolumeSettings) -> Policy {
+    Policy {
+        protection: protection(settings.protection),
+        access_pattern: match settings.access_pattern {
+            AccessPattern::Concurrent => cairn_fs::AccessPattern::Concurrent,
+            AccessPattern::Streaming => cairn_fs::AccessPattern::Streaming,
+            AccessPattern::Random => cairn_fs::AccessPattern::Random,
+        },
+        compression: match settings.compression {
+            Compression::None => cairn_segment::Compression::None,
+            Compression::Lz4 => cairn_segment::Compression::Lz4,
+            Compression::Zstd(level) => cairn_segment::Compression::Zstd(i32::from(level)),
+        },
+        size_limit_bytes: settings.size_limit.bytes(),
+        relatime: true,
+    }
+}
+
+pub fn protection(protection: Protection) -> cairn_segment::Protection {
+    match protection {
+        Protection::Default => cairn_segment::Protection::Default,
+        Protection::None => cairn_segment::Protection::None,
+        Protection::Plus(parity) => cairn_segment::Protection::Plus(parity),
+        Protection::Mirror(copies) => cairn_segment::Protection::Mirror(copies),
+    }
+}

@@ -1,0 +1,612 @@
+//! Does what the plan says: moves shards, has records rewritten, lets disks go.
+//!
+//! Owns: what the plan is made from, the doing of each action, progress and speed.
+//! Must not know: what should be done ([`crate::planner`]); how a shard is moved (`segment`) or rewritten (`fs`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_base::{DiskId, SegmentId, VolumeId};
+use cairn_fs::{Fs, MovedShard, Placed, REWRITE_SEGMENTS_MAX};
+use cairn_segment::{DiskRoom, Moved, Pace};
+use futures_util::future::{Either, select};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, RwLock};
+
+use crate::members::Force;
+use crate::metadata::CLOSE_MAX;
+use crate::planner::room::Reckoning;
+use crate::planner::work::{Work, order};
+use crate::planner::{
+    self, Action, Observed, Outcome, Planner, Prospect, SeenContent, SeenDisk, SeenVolume,
+    Standing, room_for, work_at_hand,
+};
+use crate::policy::protection;
+use crate::pool::{Pool, VolumeService};
+use cairn_formats::pool_file::PoolVolume;
+
+/// How often it is looked what there is to do.
+const ROUND_INTERVAL: Duration = Duration::from_secs(1);
+/// The speed is that of the last such time.
+const SPEED_SPAN: Duration = Duration::from_secs(60);
+
+/// What was done since the start.
+#[derive(Default)]
+struct Progress {
+    is_running: bool,
+    /// Moved since the last plan was made.
+    shards_done: u64,
+    bytes_done: u64,
+    shards_moved: u64,
+    segments_rewritten: u64,
+    moved_bytes: u64,
+    lost_bytes: u64,
+    errors: u64,
+    problems: BTreeSet<String>,
+    /// Time and bytes moved until then, for the speed.
+    marks: Vec<(Duration, u64)>,
+}
+
+/// How far the moving of data is.
+#[derive(Clone, Debug, Default)]
+pub struct RebuildStatus {
+    pub is_running: bool,
+    pub bytes_per_second_max: u64,
+    pub shards_left: u64,
+    pub bytes_left: u64,
+    pub shards_moved: u64,
+    pub segments_rewritten: u64,
+    pub moved_bytes: u64,
+    pub worked_bytes: u64,
+    pub lost_bytes: u64,
+    pub errors: u64,
+    pub seconds_left: Option<u64>,
+    pub shards_missing: u64,
+    pub problems: Vec<String>,
+}
+
+pub struct Rebuild {
+    pub(crate) pace: Pace,
+    wake: Notify,
+    planner: Mutex<Planner>,
+    progress: Arc<Mutex<Progress>>,
+    /// Volumes with a shard whose new place is not durable yet, because the log has no space or its disk does not
+    /// answer: nothing more of them is moved until it is.
+    late_commits: Arc<Mutex<BTreeSet<VolumeId>>>,
+    /// Held shared while the new place of a shard is made durable: whoever takes a disk out of the pool waits for that.
+    pub commits: Arc<RwLock<()>>,
+}
+
+impl Rebuild {
+    pub(crate) fn new(pace: Pace, planner: Planner) -> Self {
+        Self {
+            pace,
+            wake: Notify::new(),
+            planner: Mutex::new(planner),
+            progress: Arc::default(),
+            late_commits: Arc::default(),
+            commits: Arc::default(),
+        }
+    }
+
+    pub fn wake(&self) {
+        self.planner.lock().wake();
+        self.wake.notify_one();
+    }
+
+    pub fn set_rate(&self, bytes_per_second: u64) {
+        self.pace.set_bytes_per_second(bytes_per_second);
+    }
+}
+
+/// Starts the tasks; they end with the pool.
+pub fn tend(pool: &Arc<Pool>) {
+    let env = pool.env.clone();
+    let weak = Arc::downgrade(pool);
+    let task = async move {
+        loop {
+            let Some(pool) = weak.upgrade() else { return };
+            let more = pool.round().await;
+            if more {
+                continue;
+            }
+            let wake = async {
+                pool.rebuild.wake.notified().await;
+            };
+            select(pin!(wake), env.clock.sleep(ROUND_INTERVAL)).await;
+        }
+    };
+    pool.env.spawner.spawn("rebuild", Box::pin(task));
+    // In a task of its own: moving data may take for ever.
+    pool.every("reopen", ROUND_INTERVAL, |pool| async move {
+        pool.reopen_failed().await;
+        pool.open_failed().await;
+    });
+}
+
+impl Pool {
+    /// One look and what follows from it; true if there is more to do at once.
+    async fn round(&self) -> bool {
+        if self.is_stopping() {
+            return false;
+        }
+        let mut is_any_done = false;
+        for action in self.plan() {
+            if self.is_stopping() {
+                return false;
+            }
+            is_any_done |= self.perform(&action).await.is_done();
+        }
+        self.tell_problems();
+        let has_more = self.rebuild.planner.lock().has_more();
+        is_any_done || has_more
+    }
+
+    /// What is to be done now.
+    pub fn plan(&self) -> Vec<Action> {
+        let (disks, now) = (self.seen_disks(), self.env.clock.monotonic());
+        if !self.rebuild.planner.lock().is_due(&disks, now) {
+            return Vec::new();
+        }
+        let seen = self.observe();
+        let mut planner = self.rebuild.planner.lock();
+        let actions = planner.step(&seen);
+        let left = planner.left();
+        drop(planner);
+        let mut progress = self.rebuild.progress.lock();
+        (progress.shards_done, progress.bytes_done) = (0, 0);
+        progress.is_running = left.shards > 0;
+        if left.shards == 0 {
+            progress.marks.clear();
+        } else {
+            let moved_bytes = progress.moved_bytes;
+            progress.marks.push((now, moved_bytes));
+            let old = now.saturating_sub(SPEED_SPAN);
+            progress.marks.retain(|(at, _)| *at >= old);
+        }
+        drop(progress);
+        // At once: what is done next may take very long.
+        self.tell_problems();
+        actions
+    }
+
+    fn tell_problems(&self) {
+        let now = self.env.clock.monotonic();
+        let problems = self.rebuild.planner.lock().problems(now);
+        let problems: BTreeSet<String> = problems.into_iter().collect();
+        let mut progress = self.rebuild.progress.lock();
+        for problem in problems.difference(&progress.problems) {
+            tracing::warn!(problem, "moving data between disks");
+        }
+        progress.problems = problems;
+    }
+
+    fn seen_disks(&self) -> Vec<SeenDisk> {
+        let table = self.table();
+        let members = table.state.disks.iter();
+        let seen = members.map(|member| SeenDisk {
+            id: member.id,
+            is_draining: member.draining,
+            is_replaced: member.replaced,
+            works: table.works(member.id),
+            holds_nothing: member.holds_nothing,
+        });
+        seen.collect()
+    }
+
+    /// Everything that the plan depends on, as it is now.
+    pub(crate) fn observe(&self) -> Observed {
+        let table = self.table();
+        let seen = |volume: &PoolVolume| SeenVolume {
+            id: volume.id,
+            name: volume.name.to_string(),
+            content: match self.service(volume.id) {
+                Some(VolumeService::Serving(fs)) => Some(self.seen_content(&fs, volume)),
+                _ => None,
+            },
+        };
+        let space = self.store.space().disks.into_iter();
+        let free_bytes = space.map(|disk| disk.free_bytes.saturating_sub(disk.reserve_bytes));
+        Observed {
+            now: self.env.clock.monotonic(),
+            disks: self.seen_disks(),
+            volumes: table.state.volumes.iter().map(seen).collect(),
+            room: self.store.move_room(),
+            free_bytes: free_bytes.sum(),
+            default_code: self.store.default_code(),
+        }
+    }
+
+    fn seen_content(&self, fs: &Fs, volume: &PoolVolume) -> SeenContent {
+        let (meta, table) = (fs.meta(), self.table());
+        // The metadata's segments first: while a volume is opened on other disks the store has none.
+        let records = meta.segments().into_iter();
+        let records = records.map(|(id, record)| (id, (record.live_bytes, record.disks)));
+        let records = records.collect();
+        let stats = meta.stats();
+        let members = table.state.disks.iter().map(|member| member.id);
+        let code = self.store.code_for(fs.policy().protection);
+        SeenContent {
+            segments: self.store.segments(fs.volume()),
+            records,
+            code: code.ok(),
+            metadata_disks: members.filter(|id| meta.uses_disk(*id)).collect(),
+            primary: Some(meta.primary_disk()),
+            is_metadata_failing: self.metadata_trouble(fs).is_some(),
+            is_metadata_degraded: stats.is_degraded(),
+            copies: stats.copies_wanted,
+            copies_wanted: self.copies_to_keep(fs, &volume.settings),
+            is_commit_late: self.is_commit_late(fs.volume()),
+        }
+    }
+
+    /// Does one thing of the plan, and notes what came of it.
+    pub async fn perform(&self, action: &Action) -> Outcome {
+        let outcome = self.outcome_of(action).await;
+        let now = self.env.clock.monotonic();
+        self.rebuild.planner.lock().note(now, action, &outcome);
+        outcome
+    }
+
+    async fn outcome_of(&self, action: &Action) -> Outcome {
+        match action {
+            Action::MoveState { volume, off } | Action::RetireMetadata { volume, disk: off } => {
+                self.metadata_leaves(*volume, *off).await
+            }
+            Action::SetCopies { volume } => self.copies_outcome(*volume).await,
+            Action::MoveShard {
+                volume,
+                segment,
+                index,
+                len_bytes,
+                urgency,
+            } => {
+                self.rebuild.pace.set_urgency(*urgency);
+                let Some(fs) = self.movable(*volume) else {
+                    return Outcome::NotNow;
+                };
+                self.move_shard(&fs, *segment, *index, *len_bytes).await
+            }
+            Action::Rewrite {
+                volume,
+                segments,
+                urgency,
+            } => {
+                self.rebuild.pace.set_urgency(*urgency);
+                let Some(fs) = self.movable(*volume) else {
+                    return Outcome::NotNow;
+                };
+                self.rewrite(&fs, segments).await
+            }
+            Action::Forget { disk } => match self.leave(&disk.to_string(), Force::No).await {
+                Ok(gone) => {
+                    self.host.disk_left(gone);
+                    self.after_a_change().await;
+                    Outcome::Done
+                }
+                Err(error) => Outcome::Stays(format!("the replaced disk {disk} stays: {error}")),
+            },
+            Action::NoteEmpty { disk } => match self.note_empty(*disk).await {
+                Ok(()) => Outcome::Done,
+                Err(why) => Outcome::Stays(format!("the lost disk {disk} counts on: {why}")),
+            },
+        }
+    }
+
+    /// A volume whose shards may be moved now.
+    fn movable(&self, id: VolumeId) -> Option<Fs> {
+        match self.service(id) {
+            Some(VolumeService::Serving(fs)) if !self.is_commit_late(id) => Some(fs),
+            _ => None,
+        }
+    }
+
+    /// Has a volume's metadata moved off a disk, unless that is not to leave any more.
+    async fn metadata_leaves(&self, volume: VolumeId, disk: DiskId) -> Outcome {
+        // Volumes are not opened and closed by two at a time.
+        let Ok(_changes) = self.begin_change().await else {
+            return Outcome::NotNow;
+        };
+        let table = self.table();
+        let leaves = table.is_draining(disk) || !table.works(disk);
+        let Some(VolumeService::Serving(fs)) = self.service(volume) else {
+            return Outcome::NotNow;
+        };
+        if !leaves {
+            // The draining was cancelled while this waited.
+            return Outcome::NotNow;
+        }
+        match self.metadata_of_volume_off(&fs, disk).await {
+            Ok(()) => Outcome::Done,
+            Err(why) => Outcome::Stays(why),
+        }
+    }
+
+    async fn copies_outcome(&self, id: VolumeId) -> Outcome {
+        let Ok(_changes) = self.begin_change().await else {
+            return Outcome::NotNow;
+        };
+        let state = self.state();
+        let volume = state.volumes.iter().find(|volume| volume.id == id);
+        let (Some(volume), Some(VolumeService::Serving(fs))) = (volume, self.service(id)) else {
+            return Outcome::NotNow;
+        };
+        match self.try_to_set_copies(&fs, &volume.settings).await {
+            Ok(()) => Outcome::Done,
+            Err(why) => Outcome::Stays(why),
+        }
+    }
+
+    async fn move_shard(&self, fs: &Fs, segment: SegmentId, index: u8, len_bytes: u64) -> Outcome {
+        let moved = match fs.copy_shard(segment, index, &self.rebuild.pace).await {
+            Ok(moved) => moved,
+            Err(error) => {
+                use cairn_segment::MoveError::{NoTarget, NotNow, Unsealed};
+                if !matches!(error, NoTarget | NotNow | Unsealed) {
+                    self.rebuild.progress.lock().errors += 1;
+                }
+                return Outcome::MoveFailed(error);
+            }
+        };
+        self.host.move_step();
+        match self.commit_move(fs, moved, len_bytes).await {
+            Some(lost_bytes) => Outcome::Moved { lost_bytes },
+            None => Outcome::NotPlaced,
+        }
+    }
+
+    fn is_commit_late(&self, volume: VolumeId) -> bool {
+        self.rebuild.late_commits.lock().contains(&volume)
+    }
+
+    /// Makes the new place of a shard durable. Returns what [`end_move`] does, `None` also if that is not over yet.
+    async fn commit_move(&self, fs: &Fs, moved: Moved, len_bytes: u64) -> Option<u64> {
+        let commit = self.rebuild.commits.clone().read_owned().await;
+        let placed = fs.place_shard(moved).await?;
+        self.host.move_step();
+        let waiting = self.while_it_works(fs, placed.durable()).await;
+        self.host.move_step();
+        if waiting.is_some() {
+            let ended = end_move(fs, placed, len_bytes, &self.rebuild.progress).await;
+            self.host.move_step();
+            return ended;
+        }
+        // The log has no space, or its disk does not answer. Shards of other volumes move meanwhile.
+        let late = Arc::clone(&self.rebuild.late_commits);
+        late.lock().insert(fs.volume());
+        let (fs, progress) = (fs.clone(), Arc::clone(&self.rebuild.progress));
+        let task = async move {
+            end_move(&fs, placed, len_bytes, &progress).await;
+            late.lock().remove(&fs.volume());
+            drop(commit);
+        };
+        self.env.spawner.spawn("commit move", Box::pin(task));
+        None
+    }
+
+    /// Waits until no new place of a shard is being made durable, but not for ever where a log has no space, or its
+    /// disk does not answer: false then.
+    pub(crate) async fn commits_done(&self) -> bool {
+        let alone = pin!(self.rebuild.commits.write());
+        let waited = select(alone, self.env.clock.sleep(CLOSE_MAX)).await;
+        matches!(waited, Either::Left(_))
+    }
+
+    async fn rewrite(&self, fs: &Fs, segments: &[SegmentId]) -> Outcome {
+        let (mut gone, mut all_left) = (0, Vec::new());
+        for some in segments.chunks(REWRITE_SEGMENTS_MAX) {
+            let before = live_bytes(fs, some);
+            let result = fs.rewrite_segments(some, &self.rebuild.pace).await;
+            let after = live_bytes(fs, some);
+            let is_left = |segment: &&SegmentId| fs.meta().segment(**segment).is_some();
+            let left: Vec<SegmentId> = some.iter().filter(is_left).copied().collect();
+            let rewritten = some.len() - left.len();
+            gone += rewritten;
+            {
+                let mut progress = self.rebuild.progress.lock();
+                progress.segments_rewritten += rewritten as u64;
+                progress.moved_bytes += before.saturating_sub(after);
+                progress.errors += u64::from(result.is_err());
+            }
+            self.host.move_step();
+            for segment in left {
+                let (prospect, what) = match &result {
+                    Err(error) => (Prospect::Open, error.to_string()),
+                    Ok(()) if live_bytes(fs, &[segment]) > 0 => (
+                        Prospect::Poor,
+                        "they are in use, or hold data that cannot be read; `cairn scrub start` finds the files of such"
+                            .to_owned(),
+                    ),
+                    Ok(()) => (Prospect::Open, "they are not deleted yet".to_owned()),
+                };
+                let why = format!("volume {}: some segments stay: {what}", fs.name());
+                all_left.push((segment, prospect, why));
+            }
+        }
+        Outcome::Rewritten {
+            gone,
+            left: all_left,
+        }
+    }
+
+    /// How every member stands; one that is none of them is gone.
+    pub fn standings(&self) -> BTreeMap<DiskId, Standing> {
+        let (disks, now) = (self.seen_disks(), self.env.clock.monotonic());
+        self.rebuild.planner.lock().standings(&disks, now)
+    }
+
+    /// Segments that can lose fewer shards than their volumes ask for.
+    pub fn narrow_segments(&self) -> u64 {
+        let narrow = self.serving_all().into_iter().map(|fs| {
+            let code = self.store.code_for(fs.policy().protection);
+            let parity = code.map_or(0, |code| code.parity());
+            let segments = self.store.segments(fs.volume()).into_iter();
+            segments.filter(|info| info.code.parity() < parity).count() as u64
+        });
+        narrow.sum()
+    }
+
+    /// Segments with shards that cannot be read where they should be, and how many more the worst of them may lose.
+    pub fn segments_short(&self) -> Option<(u64, i16)> {
+        let standings = self.standings();
+        let mut short: Option<(u64, i16)> = None;
+        for fs in self.serving_all() {
+            for info in self.store.segments(fs.volume()) {
+                let is_missing = |id: &&DiskId| planner::is_missing(&standings, **id);
+                let missing = info.disks.iter().filter(is_missing).count();
+                if missing > 0 {
+                    let spare = i16::from(info.code.parity()) - missing as i16;
+                    let (count, worst) = short.unwrap_or((0, spare));
+                    short = Some((count + 1, worst.min(spare)));
+                }
+            }
+        }
+        short
+    }
+
+    /// Bytes that moves and rebuilds could not have from anywhere, since the start.
+    pub fn rebuild_lost_bytes(&self) -> u64 {
+        self.rebuild.progress.lock().lost_bytes
+    }
+
+    /// Shards that volumes have on each disk.
+    pub fn shards_by_disk(&self) -> BTreeMap<DiskId, u64> {
+        let mut counts = BTreeMap::new();
+        for fs in self.serving_all() {
+            // The metadata's segments first: while a volume is opened on other disks the store has none.
+            let known = fs.meta().segments().into_iter();
+            let mut segments: BTreeMap<SegmentId, Vec<DiskId>> =
+                known.map(|(id, record)| (id, record.disks)).collect();
+            let open = self.store.segments(fs.volume()).into_iter();
+            segments.extend(open.map(|info| (info.id, info.disks)));
+            for disk in segments.into_values().flatten() {
+                *counts.entry(disk).or_default() += 1;
+            }
+        }
+        counts
+    }
+
+    /// Whether nothing of any volume is on a disk: no shard, and no metadata. Not known while a volume is not served.
+    pub fn is_let_go(&self, id: DiskId) -> bool {
+        let has_shards = self.shards_by_disk().contains_key(&id);
+        // Afterwards: of volumes that were closed meanwhile no shards were counted.
+        let serving = self.serving_all();
+        serving.len() == self.state().volumes.len()
+            && !serving.iter().any(|fs| fs.meta().uses_disk(id))
+            && !has_shards
+    }
+
+    /// How many of some disks have shards still; all of them while a volume is not served, whose segments nobody knows.
+    pub fn needed_count(&self, disks: &[DiskId]) -> usize {
+        if disks.is_empty() {
+            return 0;
+        }
+        let shards = self.shards_by_disk();
+        // Afterwards: of volumes that were closed meanwhile no shards were counted.
+        if self.serving_all().len() < self.state().volumes.len() {
+            return disks.len();
+        }
+        let is_needed = |disk: &&DiskId| shards.get(disk).is_some_and(|count| *count > 0);
+        disks.iter().filter(is_needed).count()
+    }
+
+    pub fn rebuild_status(&self) -> RebuildStatus {
+        let now = self.env.clock.monotonic();
+        let (left, problems) = {
+            let planner = self.rebuild.planner.lock();
+            (planner.left(), planner.problems(now))
+        };
+        let progress = self.rebuild.progress.lock();
+        let bytes_left = left.bytes.saturating_sub(progress.bytes_done);
+        let speed = progress.marks.first().and_then(|(since, before)| {
+            let span = now.checked_sub(*since)?;
+            let moved = progress.moved_bytes.saturating_sub(*before);
+            let speed = moved as f64 / span.as_secs_f64();
+            speed.is_normal().then_some(speed)
+        });
+        RebuildStatus {
+            is_running: progress.is_running,
+            bytes_per_second_max: self.rebuild.pace.bytes_per_second(),
+            shards_left: left.shards.saturating_sub(progress.shards_done),
+            bytes_left,
+            shards_moved: progress.shards_moved,
+            segments_rewritten: progress.segments_rewritten,
+            moved_bytes: progress.moved_bytes,
+            worked_bytes: self.rebuild.pace.spent_bytes(),
+            lost_bytes: progress.lost_bytes,
+            errors: progress.errors,
+            seconds_left: speed.map(|speed| (bytes_left as f64 / speed) as u64),
+            shards_missing: left.shards_missing,
+            problems,
+        }
+    }
+
+    /// What finds room of everything on a disk when it leaves, beside the reserve and after what is to be done
+    /// already. `joining`: what the disk has free that comes in its place.
+    pub(crate) fn room_to_leave(&self, id: DiskId, joining: Option<DiskRoom>) -> Reckoning {
+        let mut standings = self.standings();
+        let standing = standings.entry(id).or_insert(Standing::Gone);
+        *standing = match standing {
+            Standing::Fine | Standing::Draining => Standing::Draining,
+            Standing::Away | Standing::GivenUp | Standing::Gone => Standing::Gone,
+        };
+        // Another one comes in its place.
+        let without = joining.is_none().then_some(id);
+        let state = self.state();
+        let code_of = |volume: VolumeId| {
+            let volume = state.volumes.iter().find(|it| it.id == volume)?;
+            let protection = protection(volume.settings.protection);
+            self.store.code_for_without(protection, without).ok()
+        };
+        let seen = self.observe();
+        let parity_of = |volume| code_of(volume).map_or(0, |code| code.parity());
+        let mut work = work_at_hand(&seen, &standings, Some(&parity_of));
+        order(&mut work);
+        let (own, others): (Vec<Work>, Vec<Work>) =
+            work.into_iter().partition(|work| work.disks.contains(&id));
+        let mut room = seen.room.clone().with_only(|disk| disk != id);
+        if let Some(joining) = joining {
+            room = room.with(joining);
+        }
+        let mut room = room.beside_reserve();
+        room_for(&seen, &mut room, &others, &code_of);
+        room_for(&seen, &mut room, &own, &code_of)
+    }
+}
+
+fn live_bytes(fs: &Fs, segments: &[SegmentId]) -> u64 {
+    let records = segments.iter().filter_map(|id| fs.meta().segment(*id));
+    records.map(|record| record.live_bytes).sum()
+}
+
+/// Ends a move of which the log was told. Returns the bytes of the shard that could not be had from anywhere; `None` if
+/// it is not at its new place.
+async fn end_move(
+    fs: &Fs,
+    placed: Placed,
+    len_bytes: u64,
+    progress: &Mutex<Progress>,
+) -> Option<u64> {
+    let MovedShard {
+        segment,
+        lost_bytes,
+    } = match placed.finish().await {
+        Ok(moved) => moved,
+        Err(error) => {
+            tracing::warn!(volume = fs.name(), %error, "the new place of a shard is not durable");
+            return None;
+        }
+    };
+    if lost_bytes > 0 {
+        tracing::error!(volume = fs.name(), %segment, lost_bytes, "some bytes of a shard could not be had from anywhere; a scrub finds the files");
+    }
+    let mut progress = progress.lock();
+    progress.shards_moved += 1;
+    progress.shards_done += 1;
+    progress.bytes_done += len_bytes;
+    progress.moved_bytes += len_bytes;
+    progress.lost_bytes += lost_bytes;
+    Some(lost_bytes)
+}

@@ -1,0 +1,342 @@
+//! The pool's volumes: made, opened, changed, deleted.
+//!
+//! Owns: the order in which a volume comes and goes, and how many copies its metadata has.
+//! Must not know: where its metadata should move to and when (`metadata`), how it is exported.
+
+use std::sync::Arc;
+
+use cairn_base::disk::Disk;
+use cairn_base::{DiskId, VolumeId};
+use cairn_formats::settings::{ExportRule, VolumeName, VolumeSettings};
+use cairn_fs::Fs;
+use cairn_meta::{MetaError, MetaStore};
+
+use crate::assemble::failures_tolerated;
+use crate::planner::copies_of_metadata;
+use crate::policy::{policy, protection};
+use crate::pool::{ChangeFailure, MetaDisks, Pool, VolumeService};
+use cairn_formats::pool_file::{ChangeError, PoolState, PoolVolume, Stage};
+
+/// Why a volume was not made.
+struct MakeError {
+    why: String,
+    /// Something of it may be on the disks.
+    has_files: bool,
+}
+
+/// Why a volume was not opened.
+struct OpenError {
+    why: String,
+    /// The disk with the state that is damaged, if the others have all that it had.
+    damaged: Option<DiskId>,
+}
+
+fn damaged_primary(meta: &MetaStore, mut disks: Vec<DiskId>) -> Option<DiskId> {
+    let primary = meta.primary_disk();
+    disks.retain(|id| *id != primary);
+    let is_damaged = meta.failure().is_some_and(|failure| failure.is_damage());
+    (is_damaged && meta.stats().is_all_on(&disks)).then_some(primary)
+}
+
+impl Pool {
+    /// Opens all volumes. One that cannot be opened is reported and does not stop the others.
+    pub async fn open_volumes(&self) {
+        let state = self.state();
+        for volume in &state.volumes {
+            let count = state.volumes.len();
+            let disks = self.all_meta_disks(Some(volume.id));
+            let opened = self.open_volume(volume, count, disks, Vec::new());
+            let service = match opened.await {
+                Ok(fs) => VolumeService::Serving(fs),
+                Err(why) => {
+                    tracing::error!(volume = %volume.name, %why, "this volume is not served");
+                    VolumeService::Failed(why)
+                }
+            };
+            self.set_service(volume.id, Some(service));
+        }
+        self.publish();
+    }
+
+    /// Opens one of `count` volumes, with its metadata on `disks`, of which the first are preferred, and not on those
+    /// that it left. Where what it begins with is damaged, and whole on others, it is opened on these.
+    pub(crate) async fn open_volume(
+        &self,
+        volume: &PoolVolume,
+        count: usize,
+        mut disks: MetaDisks,
+        left: MetaDisks,
+    ) -> Result<Fs, String> {
+        loop {
+            let opened = self.open_on(volume, count, disks.clone(), left.clone());
+            let (why, damaged) = match opened.await {
+                Ok(fs) => return Ok(fs),
+                Err(OpenError { why, damaged }) => (why, damaged),
+            };
+            let Some(damaged) = damaged else {
+                return Err(why);
+            };
+            tracing::error!(volume = %volume.name, disk = %damaged, why, "metadata is damaged; opening the volume on other disks");
+            disks.retain(|(id, _)| *id != damaged);
+            self.change_table(|table| table.avoid(damaged, Some(volume.id), why));
+        }
+    }
+
+    async fn open_on(
+        &self,
+        volume: &PoolVolume,
+        count: usize,
+        disks: MetaDisks,
+        left: MetaDisks,
+    ) -> Result<Fs, OpenError> {
+        let begun = self.env.clock.monotonic();
+        let took_ms = || {
+            let took = self.env.clock.monotonic().saturating_sub(begun);
+            took.as_millis()
+        };
+        let table = self.table();
+        let wanted = self.metadata_copies(&volume.settings);
+        let on_leaving = disks.iter().filter(|(id, _)| table.is_draining(*id));
+        let copies = copies_of_metadata(wanted, on_leaving.count());
+        let mut settings = self.host.meta_settings(volume, copies, count);
+        settings.succession = Some(self.succession(volume.id));
+        let ids: Vec<DiskId> = disks.iter().map(|(id, _)| *id).collect();
+        let opened =
+            MetaStore::open_without(self.env.clone(), settings, volume.id, disks, left).await;
+        let (meta, recovered) = opened.map_err(|error| OpenError {
+            why: error.to_string(),
+            damaged: None,
+        })?;
+        tracing::info!(
+            volume = %volume.name,
+            epoch = recovered.epoch.0,
+            replayed = recovered.replayed_entries,
+            journaled = recovered.journal.len(),
+            took_ms = took_ms(),
+            "metadata recovered"
+        );
+        let settings = self.host.fs_settings(volume, count);
+        let store = Arc::clone(&self.store);
+        let opened = Fs::open(settings, Arc::clone(&meta), recovered.journal, store).await;
+        let fs = opened.map_err(|error| OpenError {
+            why: error.to_string(),
+            damaged: damaged_primary(&meta, ids),
+        })?;
+        tracing::info!(volume = %volume.name, took_ms = took_ms(), "volume opened");
+        self.sweep(volume.id);
+        Ok(fs)
+    }
+
+    /// Deletes, in the background, shards that a crash left without a reference.
+    fn sweep(&self, volume: VolumeId) {
+        let store = Arc::clone(&self.store);
+        let task = async move {
+            match store.sweep(volume).await {
+                Ok(swept) if swept.shards_removed > 0 => {
+                    tracing::info!(%volume, shards = swept.shards_removed, "unreferenced shards deleted");
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!(%volume, %error, "looking for unreferenced shards failed")
+                }
+            }
+        };
+        self.env.spawner.spawn("sweep", Box::pin(task));
+    }
+
+    /// Makes a volume and serves it. `exports` are its first rules.
+    pub async fn volume_create(
+        &self,
+        name: &VolumeName,
+        settings: VolumeSettings,
+        exports: Vec<ExportRule>,
+    ) -> Result<(), ChangeFailure> {
+        let mut tried = self.begin_change().await?;
+        let mut state = PoolState::clone(&self.state());
+        state.check_new(name)?;
+        self.require_code(&settings)?;
+        // Saved before it is used: a crash must not let the next volume find this one's files.
+        let id = state.take_volume_id();
+        self.save(&mut tried, &mut state).await?;
+
+        let volume = PoolVolume {
+            id,
+            name: name.clone(),
+            settings,
+            created: self.env.clock.now(),
+            exports,
+        };
+        let fs = match self.make_volume(&volume, state.volumes.len() + 1).await {
+            Ok(fs) => fs,
+            Err(MakeError { why, has_files }) => {
+                drop(tried);
+                if has_files {
+                    // Each try would leave some more on a disk that is full.
+                    self.remove_files(id).await;
+                }
+                return Err(ChangeFailure::Engine(why));
+            }
+        };
+        state.volumes.push(volume);
+        state.stage = Stage::InUse;
+        if let Err(error) = self.save(&mut tried, &mut state).await {
+            let _ = fs.close().await;
+            drop(tried);
+            self.remove_files(id).await;
+            return Err(error);
+        }
+        self.set_service(id, Some(VolumeService::Serving(fs)));
+        self.publish();
+        tracing::info!(volume = %name, %id, "volume made");
+        Ok(())
+    }
+
+    /// `count`: volumes that there will be.
+    async fn make_volume(&self, volume: &PoolVolume, count: usize) -> Result<Fs, MakeError> {
+        let copies = self.metadata_copies(&volume.settings);
+        let mut settings = self.host.meta_settings(volume, copies, count);
+        settings.succession = Some(self.succession(volume.id));
+        let disks = self.meta_disks(None);
+        let meta = MetaStore::create(self.env.clone(), settings, volume.id, disks).await;
+        let meta = meta.map_err(|error| MakeError {
+            // Those of somebody else are none of this one's.
+            has_files: !matches!(error, MetaError::Exists { .. }),
+            why: error.to_string(),
+        })?;
+        let settings = self.host.fs_settings(volume, count);
+        let fs = Fs::format(settings, meta, Arc::clone(&self.store)).await;
+        fs.map_err(|error| MakeError {
+            has_files: true,
+            why: error.to_string(),
+        })
+    }
+
+    pub async fn volume_set(
+        &self,
+        name: &VolumeName,
+        change: impl FnOnce(&mut VolumeSettings),
+    ) -> Result<(), ChangeFailure> {
+        let mut tried = self.begin_change().await?;
+        let mut state = PoolState::clone(&self.state());
+        let volume = state.volume_mut(name)?;
+        change(&mut volume.settings);
+        let (id, settings) = (volume.id, volume.settings);
+        self.require_code(&settings)?;
+        self.save(&mut tried, &mut state).await?;
+        if let Some(VolumeService::Serving(fs)) = self.service(id) {
+            // First: data must not be safer than the metadata that it is found by.
+            self.set_copies(&fs, &settings).await;
+            fs.set_policy(policy(&settings))
+                .map_err(|error| ChangeFailure::Impossible(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// Whether the pool has disks enough for a volume's protection.
+    fn require_code(&self, settings: &VolumeSettings) -> Result<(), ChangeFailure> {
+        let code = self.store.code_for(protection(settings.protection));
+        code.map(drop)
+            .map_err(|error| ChangeFailure::Impossible(error.to_string()))
+    }
+
+    /// Deletes a volume with its data. An exported one is refused without `force`.
+    pub async fn volume_delete(&self, name: &VolumeName, force: bool) -> Result<(), ChangeFailure> {
+        let mut tried = self.begin_change().await?;
+        let mut state = PoolState::clone(&self.state());
+        let volume = state.volume(name)?;
+        if !volume.exports.is_empty() && !force {
+            return Err(ChangeFailure::Exported(name.clone()));
+        }
+        let id = volume.id;
+        state.delete_volume(id);
+        // Once the pool file says that it is gone it is: what a crash leaves, the next start removes.
+        self.save(&mut tried, &mut state).await?;
+        // What closing still puts into its log is little, and counted nowhere.
+        let service = self.set_service(id, None);
+        self.publish();
+        if let Some(VolumeService::Serving(fs)) = service {
+            match self.while_it_works(&fs, fs.close()).await {
+                Some(Ok(())) => {}
+                Some(Err(error)) => {
+                    tracing::warn!(volume = %name, %error, "the deleted volume did not close cleanly");
+                }
+                None => fs.abandon(),
+            }
+        }
+        self.end_succession(id);
+        // That takes as long as it takes, and whoever changes something else, or opens a volume again, need not wait
+        // for it: nobody gets this id any more.
+        drop(tried);
+        self.remove_files(id).await;
+        tracing::info!(volume = %name, %id, "volume deleted");
+        Ok(())
+    }
+
+    pub async fn exports_change(
+        &self,
+        change: impl FnOnce(&mut PoolState) -> Result<(), ChangeError>,
+    ) -> Result<(), ChangeFailure> {
+        let mut tried = self.begin_change().await?;
+        let mut state = PoolState::clone(&self.state());
+        change(&mut state)?;
+        self.save(&mut tried, &mut state).await?;
+        self.publish();
+        Ok(())
+    }
+
+    /// Deletes what there is of a volume on the disks that answer.
+    pub async fn remove_files(&self, id: VolumeId) {
+        let swept = self.store.remove_volume(id).await;
+        if swept.errors > 0 {
+            tracing::warn!(%id, errors = swept.errors, "some shards stay until the next start");
+        }
+        // One that failed may hang; the next start looks at it.
+        let mut disks = self.disks();
+        disks.retain(|disk| !disk.health().failed);
+        for disk in &disks {
+            // Where nothing is left of it no start has to look for it. A disk that is away keeps its marker until then.
+            if let Err(error) = disk.forget_volume(id).await {
+                tracing::warn!(%id, disk = disk.label(), %error, "the next start looks for the volume's shards again");
+            }
+        }
+        let disks = disks.iter().map(|disk| Arc::clone(disk.disk())).collect();
+        self.host.remove_metadata(disks, id).await;
+    }
+
+    /// Disks that a volume of these settings can lose; 0 if its protection is not possible now.
+    pub fn tolerated(&self, settings: &VolumeSettings) -> u8 {
+        self.store
+            .code_for(protection(settings.protection))
+            .map_or(0, |code| code.parity())
+    }
+
+    /// Metadata survives what the pool survives, and what the volume's data survives if that is more. So many copies
+    /// are wanted on disks that stay.
+    pub fn metadata_copies(&self, settings: &VolumeSettings) -> usize {
+        let members = self.table().staying_count();
+        1 + failures_tolerated(members).max(usize::from(self.tolerated(settings)))
+    }
+
+    /// The disks to put metadata of a volume on, or that of a new one: not draining ones or that failed.
+    pub(crate) fn meta_disks(&self, volume: Option<VolumeId>) -> MetaDisks {
+        self.split_meta_disks(volume).0
+    }
+
+    /// The disks to look for metadata on: also draining ones, at the end. Until it was moved off them, they may
+    /// be the only ones that know what was changed last.
+    pub(crate) fn all_meta_disks(&self, volume: Option<VolumeId>) -> MetaDisks {
+        let (mut disks, draining) = self.split_meta_disks(volume);
+        disks.extend(draining);
+        disks
+    }
+
+    /// Those that stay, and draining ones.
+    fn split_meta_disks(&self, volume: Option<VolumeId>) -> (MetaDisks, MetaDisks) {
+        let table = self.table();
+        let disks = table.disks().into_iter();
+        let disks = disks
+            .filter(|disk| table.takes_metadata(disk.id(), volume))
+            .map(|disk| (disk.id(), Arc::clone(disk.disk()) as Arc<dyn Disk>));
+        disks.partition(|(id, _)| !table.is_draining(*id))
+    }
+}
