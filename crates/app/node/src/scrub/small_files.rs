@@ -150,9 +150,9 @@ mod tests {
         assert_eq!(damaged(root), (3, 3));
 
         let inner = start(root, real::env(Handle::current())).await;
-        assert!(inner.missing.read().is_empty(), "all disks are used");
-        assert_eq!(inner.disks().len(), 3);
-        assert_eq!(inner.serving_all().len(), 1);
+        assert!(inner.pool.is_whole, "all disks are used");
+        assert_eq!(inner.pool.disks().len(), 3);
+        assert_eq!(inner.pool.serving_all().len(), 1);
         assert_eq!(damaged(root).0, 0, "a start repairs identities");
         // As a started server does it.
         inner.pool.renew().await;
