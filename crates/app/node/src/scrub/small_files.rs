@@ -116,7 +116,7 @@ mod tests {
     fn flip_everywhere(root: &Path) {
         let places = [(0, None), (1, None), (0, Some(40))];
         for (disk, (copy, offset)) in disk_paths(root).iter().zip(places) {
-            let pool = disk.join(pool_store::POOL_NAME);
+            let pool = disk.join(truth::POOL_NAME);
             flip(&pool, copy, offset.unwrap_or(POOL_VERSION_OFFSET));
             let identity = disk.join(IDENTITY_NAME);
             flip(&identity, copy, offset.unwrap_or(IDENTITY_VERSION_OFFSET));
@@ -133,7 +133,7 @@ mod tests {
         let identities = count(IDENTITY_NAME, |file| {
             decode_identity(file).unwrap().bad.is_some()
         });
-        let pool_files = count(pool_store::POOL_NAME, |file| {
+        let pool_files = count(truth::POOL_NAME, |file| {
             decode_pool(file).unwrap().bad.is_some()
         });
         (identities, pool_files)
@@ -150,12 +150,12 @@ mod tests {
         assert_eq!(damaged(root), (3, 3));
 
         let inner = start(root, real::env(Handle::current())).await;
-        assert!(inner.missing.read().is_empty(), "all disks are used");
-        assert_eq!(inner.disks().len(), 3);
-        assert_eq!(inner.serving_all().len(), 1);
+        assert!(inner.pool.is_whole, "all disks are used");
+        assert_eq!(inner.pool.disks().len(), 3);
+        assert_eq!(inner.pool.serving_all().len(), 1);
         assert_eq!(damaged(root).0, 0, "a start repairs identities");
         // As a started server does it.
-        inner.renew().await;
+        inner.pool.renew().await;
         assert_eq!(damaged(root), (0, 0));
 
         flip_everywhere(root);
