@@ -426,6 +426,15 @@ pub(crate) mod tests {
         assert!(is_still_there(&disk, &place).await, "it is back");
     }
 
+    /// A copy of a pool file as a newer program would write it, checksum and all.
+    fn with_version_9(copy: &[u8]) -> Vec<u8> {
+        let body_offset = 1 + copy.iter().position(|byte| *byte == b'\n').unwrap();
+        let name = "cairn-pool 9 ";
+        let body = &copy[body_offset..];
+        let checksum = cairn_base::crc32c_append(cairn_base::crc32c(name.as_bytes()), body);
+        [format!("{name}{checksum:08x}\n").as_bytes(), body].concat()
+    }
+
     #[tokio::test]
     async fn a_pool_file_of_a_newer_program_is_told_from_a_damaged_one() {
         let root = tempfile::tempdir().unwrap();
@@ -439,15 +448,26 @@ pub(crate) mod tests {
         truth::save_one(disk.disk(), &example(3)).await.unwrap();
         drop(disk);
         let file = place.join(truth::POOL_NAME);
-        let text = std::fs::read_to_string(&file).unwrap();
-        std::fs::write(&file, text.replacen("cairn-pool 3", "cairn-pool 9", 1)).unwrap();
+        let bytes = std::fs::read(&file).unwrap();
+        let newer = bytes.chunks(bytes.len() / 2).flat_map(with_version_9);
+        std::fs::write(&file, newer.collect::<Vec<u8>>()).unwrap();
         let look = Folder::look(&place, &config).await.unwrap();
         assert!(matches!(look.content, Content::Newer { found: 9, .. }));
         assert_eq!(look.identity(), Some(DiskId(5)));
         drop(look);
-        std::fs::write(&file, text.replacen("main", "mail", 1)).unwrap();
-        let look = Folder::look(&place, &config).await.unwrap();
-        assert!(matches!(look.content, Content::Disk { state: None, .. }));
+        // In both copies, without the checksums that would vouch for it.
+        for (what, from, to) in [
+            ("the content", "main", "mail"),
+            ("the version", "cairn-pool 1", "cairn-pool 9"),
+        ] {
+            let text = String::from_utf8(bytes.clone()).unwrap();
+            let damaged = text.replace(from, to);
+            assert_ne!(damaged, text, "{what}");
+            std::fs::write(&file, damaged).unwrap();
+            let look = Folder::look(&place, &config).await.unwrap();
+            let is_damage = matches!(look.content, Content::Disk { state: None, .. });
+            assert!(is_damage, "{what}");
+        }
     }
 
     /// A folder with a look that hangs is not looked at again until that ends; one whose look has ended is.

@@ -366,7 +366,7 @@ fn config_files_are_checked() {
         ("serve", "--data DIR"),
         (
             "serve --data new --ready-file missing/ready.json",
-            "there is no folder missing",
+            "the folder missing does not exist",
         ),
     ] {
         let (code, text) = scratch.cairn(line);

@@ -167,7 +167,7 @@ impl FileMaker {
         self.tasks.spawn("log-late", async move {
             match work.await {
                 Ok(done) => then(&files, done),
-                Err(error) if matches!(error, DiskError::Full { .. }) => {}
+                Err(DiskError::Full { .. }) => {}
                 Err(error) => files.disks.mark_failed(disk, &error),
             }
             files.disks.note_answer(disk, files.env.clock.monotonic());

@@ -22,7 +22,7 @@ fn full_files_are_recycled_and_others_deleted() {
         }
         let small = shards.create(name(1, 4, 0), CAPACITY).await.unwrap();
         small.seal(footer_of(small.name(), &[])).await.unwrap();
-        assert_eq!(small.file_len_bytes(), 4096);
+        assert_eq!(small.file_len_bytes(), 2 * 4096);
         drop(small);
         let free_before = shards.space().unwrap().free_bytes;
         for segment in (0..5).rev() {
@@ -31,7 +31,7 @@ fn full_files_are_recycled_and_others_deleted() {
         assert_eq!(shards.recycled_bytes(), 2 * full_len_bytes);
         // Kept files count as free, because they can be had at once.
         let free_after = shards.space().unwrap().free_bytes;
-        assert_eq!(free_after, free_before + 4 * full_len_bytes + 4096);
+        assert_eq!(free_after, free_before + 4 * full_len_bytes + 2 * 4096);
 
         let creates = disk.stats().creates;
         shards.create(name(1, 10, 0), CAPACITY).await.unwrap();
