@@ -20,16 +20,19 @@ START_SECONDS_MAX = 60
 # A loaded machine takes long to start the AWS CLI, which is Python.
 COMMAND_SECONDS_MAX = 600
 REGION = "us-east-1"
-IMAGE_PARAMETER = "/aws/service/debian/release/12/latest/amd64"
-# Moto, with the public parameter that has Debian's image: nobody may put parameters there, and Moto has not all of them.
-STAND_IN = f"""
+# Moto; it gives the tags of a key in a template to a service that calls their names and values otherwise.
+STAND_IN = """
 from moto.server import main
-from moto.ssm.models import ssm_backends
-ssm = ssm_backends["123456789012"]["{REGION}"]
-ssm.put_parameter("/image", "", "ami-12c6146b", "String", "", "", False, [], "text", None, None)
-ssm._parameters["{IMAGE_PARAMETER}"] = ssm._parameters["/image"]
+from moto.utilities.tagging_service import TaggingService
+tag_resource = TaggingService.tag_resource
+def tag_any(self, arn, tags):
+    renamed = {"Key": self.key_name, "Value": self.value_name}
+    tag_resource(self, arn, [{renamed.get(name, name): value for name, value in tag.items()} for tag in tags or []])
+TaggingService.tag_resource = tag_any
 main()
 """
+# One that the stand-in has.
+IMAGE = "ami-12c6146b"
 
 
 def templates():
@@ -95,8 +98,8 @@ class Aws:
         self("ec2", "create-key-pair", "--key-name", key)
         return {"Vpc": vpc, "Subnet": subnet, "AvailabilityZone": f"{REGION}a", "SecurityGroup": group,
                 "ClientNetwork": "10.0.0.0/16", "ClusterName": "files", "LoginAddress": "10.0.0.7/32",
-                "KeyPair": key, "PackageUrl": "s3://packages/cairn.tar.gz",
-                "PackageSha256": "0" * 64}
+                "KeyPair": key, "PackageUrl": "s3://packages/cairn.deb",
+                "PackageSha256": "0" * 64, "Image": IMAGE}
 
     def create(self, name, template, parameters):
         """Creates a stack, waits for it, and returns its outputs."""
@@ -110,7 +113,8 @@ class Aws:
     def resources(self, name):
         """Physical ids by logical id."""
         listed = self("cloudformation", "describe-stack-resources", "--stack-name", name)["StackResources"]
-        # The stand-in lists resources without an id that have none, or whose condition does not hold.
+        # The stand-in lists resources without an id that have none, or whose condition does not hold, and without any
+        # name what it does not know: alarms and policies for snapshots.
         return {each["LogicalResourceId"]: each["PhysicalResourceId"] for each in listed if each.get("PhysicalResourceId")}
 
     def delete(self, name):

@@ -1,8 +1,8 @@
 """The boot script of a server, run as it is from the user data of a stack: it attaches volumes, formats and mounts
-disks, installs Cairn from an archive, starts it, exports the volume; then again on a new machine with the same disks.
+disks, installs the .deb of Cairn, starts it, exports the volume; then again on a new machine with the same disks.
 
 Real: the script, XFS on loop devices, `cairn`, its unit's commands, the AWS CLI. Stand-ins: AWS (moto), the instance's
-metadata, apt-get (packages are installed before), systemctl. Needs root and namespaces of its own (scripts/test-plan).
+metadata, apt-get (what Debian has is installed before, the .deb goes to dpkg), systemctl. Needs root and namespaces of its own (scripts/test-plan).
 """
 
 import contextlib
@@ -24,6 +24,12 @@ DISK_BYTES = 2 << 30
 BOOT_SECONDS_MAX = 300
 PORT = 2049
 TOKEN = "a-token"
+APT_GET = """#!/bin/sh
+for word; do last=$word; done
+case $last in
+/*.deb) exec dpkg --install "$last" ;;
+esac
+"""
 SYSTEMCTL = r"""#!/bin/bash
 # What systemd does with cairn.service, as far as the test needs it.
 set -eu
@@ -78,7 +84,7 @@ class Machine:
         kit.run(["mount", "-t", "tmpfs", "tmpfs", self.root / "run"])
         shutil.rmtree(self.root / "srv" / "cairn", ignore_errors=True)
         (self.root / "etc" / "fstab").write_text("")
-        for name, text in {"shims/systemctl": SYSTEMCTL, "shims/apt-get": "#!/bin/sh\n"}.items():
+        for name, text in {"shims/systemctl": SYSTEMCTL, "shims/apt-get": APT_GET}.items():
             self.write(name, text, 0o755)
         for file in files:
             self.write(file["path"].lstrip("/"), file["content"], int(file["permissions"], 8))
@@ -121,14 +127,12 @@ class Boot(kit.Test):
         self.addCleanup(self.metadata.shutdown)
 
     def package(self):
-        """An archive as docs/guide/deploy.md makes it, in the stand-in's S3."""
-        tree = self.folder / "package"
-        kit.run([harness.REPOSITORY / "scripts/install", harness.cairn_path(), "/usr", tree])
-        archive = self.folder / "cairn.tar.gz"
-        kit.run(["tar", "-C", tree, "-czf", archive, "."])
+        """The .deb, in the stand-in's S3; returns its SHA-256."""
+        kit.run([harness.REPOSITORY / "scripts/package", harness.cairn_path(), self.folder / "dist"])
+        (deb,) = (self.folder / "dist").glob("*.deb")
         self.aws("s3api", "create-bucket", "--bucket", "packages")
-        kit.run(["aws", "s3", "cp", "--only-show-errors", archive, "s3://packages/cairn.tar.gz"], env=self.aws.environment)
-        return kit.run(["sha256sum", archive]).split()[0]
+        kit.run(["aws", "s3", "cp", "--only-show-errors", deb, "s3://packages/cairn.deb"], env=self.aws.environment)
+        return kit.run(["sha256sum", deb]).split()[0]
 
     def disk(self, name):
         image = self.folder / name
@@ -172,6 +176,7 @@ class Boot(kit.Test):
         at = {volume["VolumeId"]: volume["Attachments"][0] for volume in attached}
         self.assertEqual([at[volume]["Device"] for volume in volumes], [f"/dev/sd{letter}" for letter in "fghijk"])
         self.assertEqual({each["InstanceId"] for each in at.values()}, {instance})
+        self.check_that_health_is_watched(first)
         fstab = (first.root / "etc/fstab").read_text().splitlines()
         self.assertEqual(len(fstab), len(volumes), fstab)
 
@@ -190,6 +195,16 @@ class Boot(kit.Test):
         back = self.folder / "back"
         self.cairn("cp", url, back)
         self.assertEqual(back.read_bytes(), source.read_bytes())
+
+    def check_that_health_is_watched(self, machine):
+        timer = (machine.root / "etc/systemd/system/cairn-health.timer").read_text()
+        self.assertIn("OnUnitActiveSec=1min", timer)
+        status, text = machine.run("/usr/local/sbin/cairn-health")
+        self.assertEqual(status, 0, text)
+        found = self.aws("cloudwatch", "list-metrics", "--namespace", "Cairn")["Metrics"]
+        self.assertEqual({each["MetricName"] for each in found}, {"Serving", "Degraded", "UsedPercent"})
+        sources = (machine.root / "etc/apt").rglob("*.sources")
+        self.assertFalse([file for file in sources if "http://" in file.read_text()])
 
     def test_disks_that_are_missing_or_not_empty_stop_it(self):
         files, volumes = self.stack()

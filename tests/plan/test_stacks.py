@@ -62,9 +62,37 @@ class Stacks(kit.Test):
         self.assertEqual(config["write_files"][1]["content"], script)
         rules = self.aws("ec2", "describe-security-groups", "--group-ids", resources["ServerSecurityGroup"])
         permissions = rules["SecurityGroups"][0]["IpPermissions"]
+        # The stand-in takes no notice of the ways out: test_security looks at those.
+        self.assertIn(f"CAIRN_GROUP='{stack}-server'\n", settings)
+        self.assertEqual(outputs["ServerGroupName"], f"{stack}-server")
+        # Of a key in a template the stand-in can say no more: test_security looks at the rest.
+        keys = [each["KeyArn"] for each in self.aws("kms", "list-keys")["Keys"]]
+        self.assertIn(outputs["VolumeKey"], keys)
+        self.assertEqual(root["KmsKeyId"], outputs["VolumeKey"])
         self.assertEqual(sorted({rule["FromPort"] for rule in permissions}), [22, 111, 2049])
         for rule in permissions:
             self.assertTrue(all(each["CidrIp"] == "10.0.0.7/32" for each in rule["IpRanges"]), rule)
+
+    def test_an_update_without_a_new_image_keeps_the_template(self):
+        template = kit.templates() / "published" / "cairn.yaml"
+        self.aws.create("kept", template, self.parameters)
+        resources = self.aws.resources("kept")
+        # The public parameter of the newest image may change meanwhile: nothing here looks at it.
+        self.assertNotIn("AWS::SSM::Parameter", template.read_text())
+        words = [f"ParameterKey={key},UsePreviousValue=true" for key in self.parameters]
+        self.aws("cloudformation", "update-stack", "--stack-name", "kept", "--template-body", f"file://{template}",
+                 "--capabilities", "CAPABILITY_IAM", "--parameters", *words)
+        versions = self.aws("ec2", "describe-launch-template-versions", "--launch-template-id", resources["ServerTemplate"])
+        self.assertEqual(len(versions["LaunchTemplateVersions"]), 1)
+        self.aws.delete("kept")
+
+    def test_a_key_of_ones_own_is_taken(self):
+        key = self.aws("kms", "create-key")["KeyMetadata"]["Arn"]
+        template = kit.templates() / "published" / "cairn.yaml"
+        outputs = self.aws.create("own-key", template, {**self.parameters, "KmsKey": key})
+        self.assertEqual(outputs["VolumeKey"], key)
+        self.assertNotIn("VolumeKey", self.aws.resources("own-key"))
+        self.aws.delete("own-key")
 
     def test_volumes_of_an_earlier_stack_are_taken(self):
         template = kit.templates() / "published" / "cairn.yaml"

@@ -49,7 +49,7 @@ class Tools(unittest.TestCase):
     @unittest.skipUnless(tool("shellcheck"), "shellcheck is not here: scripts/setup plan")
     def test_shellcheck_has_nothing_to_say(self):
         folder = kit.harness.REPOSITORY / "crates/tools/plan/templates"
-        for names in [*JOINED, ("client.sh",)]:
+        for names in [*JOINED, ("client.sh",), ("health.sh",)]:
             script = "".join((folder / name).read_text() for name in names)
             with tempfile.NamedTemporaryFile("w", suffix=".sh") as file:
                 file.write(script)

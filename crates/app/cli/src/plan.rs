@@ -10,15 +10,17 @@ use std::time::Duration;
 use cairn_plan::catalog::Catalog;
 use cairn_plan::check::{self, Config};
 use cairn_plan::deploy::{
-    ClientValues, DeployOptions, Install, MachineValues, Rendered, client, render,
+    ClientValues, DeployOptions, Format, MachineValues, Package, Rendered, check_login, client,
+    render,
 };
+use cairn_plan::deployable::is_region;
 use cairn_plan::design::Design;
-use cairn_plan::evaluate::evaluate;
+use cairn_plan::evaluate::{EvaluateError, evaluate};
 use cairn_plan::offer::read_offer;
-use cairn_plan::prices::PriceList;
+use cairn_plan::prices::{Day, PriceList};
 use cairn_plan::rules::RULES;
 use cairn_plan::validate::validate;
-use cairn_plan::whatif::{Change, Comparison, whatif};
+use cairn_plan::whatif::{self, Change, Comparison};
 use cairn_plan::{page, text};
 use serde::Serialize;
 
@@ -48,7 +50,7 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
         Some(PlanCommand::Validate(args)) => validated(&catalog, args),
         Some(PlanCommand::Prices(PricesCommand::List(args))) => prices(&catalog, args),
         Some(PlanCommand::Prices(PricesCommand::Update(args))) => update(&catalog, args),
-        Some(PlanCommand::Deploy(args)) => deploy(args),
+        Some(PlanCommand::Deploy(args)) => deploy(&catalog, args),
     }
 }
 
@@ -62,6 +64,8 @@ fn catalog(prices: Option<&Path>) -> Result<Catalog, Failure> {
         let list = PriceList::parse(&path.display().to_string(), &read(path)?).map_err(usage)?;
         catalog.prices = catalog.prices.with(list);
     }
+    let now = cairn_base::Timestamp::from(std::time::SystemTime::now());
+    catalog.today = Some(Day::from_unix_seconds(now.seconds));
     Ok(catalog)
 }
 
@@ -146,13 +150,24 @@ fn checked(catalog: &Catalog, args: &CheckArgs) -> Result<(), Failure> {
     let found = check::check(catalog, &config(&args.file)?);
     let words = || text::checked(&found);
     show(&args.output, &found, words, words)?;
-    match found.violations.len() {
-        0 => Ok(()),
-        count => Err(usage(format!(
-            "{} breaks {count} rule{}",
-            args.file.display(),
-            if count == 1 { "" } else { "s" }
+    match (found.violations.len(), &found.unknown) {
+        (0, None) => Ok(()),
+        (0, Some(why)) => Err(usage(format!(
+            "{} has no figures: {why}",
+            args.file.display()
         ))),
+        (count, _) => Err(usage(format!(
+            "{} breaks {}",
+            args.file.display(),
+            rules(count)
+        ))),
+    }
+}
+
+fn rules(count: usize) -> String {
+    match count {
+        1 => "1 rule".to_owned(),
+        count => format!("{count} rules"),
     }
 }
 
@@ -195,10 +210,7 @@ fn compare(catalog: &Catalog, args: &CompareArgs) -> Result<(), Failure> {
             ));
         }
     };
-    let comparison = Comparison {
-        before: evaluate(catalog, &left).map_err(usage)?,
-        after: evaluate(catalog, &right).map_err(usage)?,
-    };
+    let comparison = whatif::compare(catalog, &left, &right).map_err(usage)?;
     show_comparison(catalog, &args.output, &comparison)
 }
 
@@ -212,7 +224,7 @@ fn show_comparison(
         catalog
             .prices
             .book(&design.region)
-            .map(|book| text::prices(&book.stamp()))
+            .map(|book| text::prices(&book.stamp(catalog.today)))
             .map_err(usage)
     };
     let left = region(&comparison.before.design)?;
@@ -223,15 +235,28 @@ fn show_comparison(
         format!("A: {left} B: {right}")
     };
     let head = format!(
-        "A: {}\nB: {}\n{prices}\n\n",
-        comparison.before.name, comparison.after.name
+        "A: {}\nB: {}\n{}{}{prices}\n\n",
+        comparison.before.name,
+        comparison.after.name,
+        text::broken("A", &comparison.before_breaks),
+        text::broken("B", &comparison.after_breaks)
     );
     show(
         args,
         comparison,
         || head.clone() + &table.plain(),
         || head.replace('\n', "\n\n") + &table.markdown(),
-    )
+    )?;
+    for (name, broken) in [
+        ("A", &comparison.before_breaks),
+        ("B", &comparison.after_breaks),
+    ] {
+        if !broken.is_empty() {
+            return Err(usage(format!("{name} breaks {}", rules(broken.len())))
+                .hint("`cairn plan check` names the nearest configuration that keeps them all"));
+        }
+    }
+    Ok(())
 }
 
 fn changed(catalog: &Catalog, args: &WhatifArgs) -> Result<(), Failure> {
@@ -241,6 +266,7 @@ fn changed(catalog: &Catalog, args: &WhatifArgs) -> Result<(), Failure> {
         args.volume_type.clone().map(Change::VolumeType),
         args.volume_size.map(Change::VolumeSize),
         args.volumes.map(Change::Volumes),
+        args.volume_iops.map(Change::VolumeIops),
         args.volume_mib_s.map(Change::VolumeMibS),
         args.level.clone().map(Change::Level),
         args.nodes.map(Change::Nodes),
@@ -251,10 +277,10 @@ fn changed(catalog: &Catalog, args: &WhatifArgs) -> Result<(), Failure> {
     if changes.is_empty() {
         return Err(usage(
             "nothing to change: give --nodes, --instance, --volume-type, --volume-size, --volumes, \
-             --volume-mib-s or --level",
+             --volume-iops, --volume-mib-s or --level",
         ));
     }
-    let comparison = whatif(catalog, &design, &changes).map_err(usage)?;
+    let comparison = whatif::whatif(catalog, &design, &changes).map_err(usage)?;
     show_comparison(catalog, &args.output, &comparison)
 }
 
@@ -290,7 +316,14 @@ fn validated(catalog: &Catalog, args: &OutputArgs) -> Result<(), Failure> {
 fn prices(catalog: &Catalog, args: &OutputArgs) -> Result<(), Failure> {
     let books = &catalog.prices.books;
     let table = text::Table {
-        headings: vec!["region", "date", "instances", "volumes", "source"],
+        headings: vec![
+            "region",
+            "date",
+            "older than a year",
+            "instances",
+            "volumes",
+            "source",
+        ],
         rows: books
             .iter()
             .map(|book| {
@@ -298,6 +331,7 @@ fn prices(catalog: &Catalog, args: &OutputArgs) -> Result<(), Failure> {
                 vec![
                     book.name.clone(),
                     book.date.clone(),
+                    book.stamp(catalog.today).stale.join(", "),
                     book.ec2_usd_per_hour.len().to_string(),
                     volumes.join(", "),
                     book.source.clone(),
@@ -350,7 +384,7 @@ fn download(address: &str, silence_max: Duration) -> Result<Box<dyn BufRead>, ur
     Ok(Box::new(BufReader::new(response.into_body().into_reader())))
 }
 
-fn deploy(args: &DeployArgs) -> Result<(), Failure> {
+fn deploy(catalog: &Catalog, args: &DeployArgs) -> Result<(), Failure> {
     let rendered = match (&args.client, &args.file) {
         (Some(server), _) => client(&ClientValues {
             server: server.clone(),
@@ -359,7 +393,11 @@ fn deploy(args: &DeployArgs) -> Result<(), Failure> {
             nconnect: args.nconnect,
         })
         .map_err(usage)?,
-        (None, Some(file)) => template(args, &design(file, args.rank)?)?,
+        (None, Some(file)) => {
+            let design = design(file, args.rank)?;
+            refuse_undeployable(catalog, file, &design)?;
+            template(args, &design)?
+        }
         (None, None) => return Err(usage("deploy takes a configuration or a saved plan")),
     };
     write(args.out.as_deref(), &rendered.content)?;
@@ -369,27 +407,50 @@ fn deploy(args: &DeployArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A template is written only of what AWS sells, in a region that is one. A price is not needed to deploy:
+/// that it is missing is said.
+fn refuse_undeployable(catalog: &Catalog, file: &Path, design: &Design) -> Result<(), Failure> {
+    let mut broken = text::broken("it", &check::violations(catalog, design));
+    if !is_region(&design.region) {
+        broken += &format!(
+            "it is of \"{}\", which is no region: nothing can be deployed there\n",
+            design.region
+        );
+    }
+    if !broken.is_empty() {
+        return Err(usage(format!(
+            "{} cannot be deployed as it stands: {}",
+            file.display(),
+            broken.trim_end()
+        ))
+        .hint("`cairn plan check` names the nearest configuration that can"));
+    }
+    if let Err(error @ EvaluateError::Price(_)) = evaluate(catalog, design) {
+        note!("cairn: what it costs is not known: {error}");
+    }
+    Ok(())
+}
+
 fn template(args: &DeployArgs, design: &Design) -> Result<Rendered, Failure> {
-    let install = match (&args.package_url, &args.package_sha256, &args.source_url) {
-        (Some(url), Some(sha256), _) => Some(Install::Package {
-            url: url.clone(),
-            sha256: sha256.clone(),
-        }),
-        (_, _, Some(url)) => Some(Install::Source {
-            url: url.clone(),
-            reference: args.source_reference.clone(),
-        }),
-        _ => None,
-    };
+    // Also where it is not used: nobody shall believe that it was taken.
+    if let Some(login) = &args.login {
+        check_login(login).map_err(usage)?;
+        if args.format != Format::CloudInit {
+            note!(
+                "cairn: --login is for cloud-init; a template asks for LoginAddress when it is deployed"
+            );
+        }
+    }
+    let package = args.package_url.clone().zip(args.package_sha256.clone());
     let options = DeployOptions {
         planned: args.planned,
         protocols: args.protocols.iter().map(|name| name.protocol()).collect(),
-        machine: install.map(|install| MachineValues {
+        machine: package.map(|(url, sha256)| MachineValues {
             name: args.name.clone(),
             user: args.user.clone(),
             login: args.login.clone(),
             client_networks: args.client_networks.clone(),
-            install,
+            package: Package { url, sha256 },
             devices: Vec::new(),
         }),
     };

@@ -233,6 +233,9 @@ pub struct WhatifArgs {
     /// Another number of volumes of each server
     #[arg(long, value_name = "NUMBER")]
     pub volumes: Option<u32>,
+    /// Provisioned IOPS of each volume
+    #[arg(long, value_name = "NUMBER")]
+    pub volume_iops: Option<u64>,
     /// Provisioned MiB/s of each volume
     #[arg(long, value_name = "NUMBER")]
     pub volume_mib_s: Option<u32>,
@@ -310,19 +313,13 @@ pub struct DeployArgs {
     /// cloud-init: networks that may mount, separated by commas
     #[arg(long, value_name = "NET", value_delimiter = ',')]
     pub client_networks: Vec<String>,
-    /// cloud-init: from where the administrator logs in, and mounts as root
+    /// cloud-init: from where the administrator logs in, and is root of the volume: at most a /24
     #[arg(long, value_name = "ADDRESS")]
     pub login: Option<String>,
-    /// cloud-init: an archive of what `make install PREFIX=/usr` installs
+    /// cloud-init: the .deb of `make package`, https://... or s3://BUCKET/KEY
     #[arg(long, value_name = "URL", requires = "package_sha256")]
     pub package_url: Option<String>,
     /// cloud-init: its SHA-256
     #[arg(long, value_name = "HEX", requires = "package_url")]
     pub package_sha256: Option<String>,
-    /// cloud-init: a repository to build from
-    #[arg(long, value_name = "URL", conflicts_with = "package_url")]
-    pub source_url: Option<String>,
-    /// cloud-init: the branch, tag or commit to build
-    #[arg(long, value_name = "REF", default_value = "main")]
-    pub source_reference: String,
 }

@@ -92,6 +92,15 @@ fn ask_for_name(volume: &VolumeView) -> Result<(), Failure> {
     }
 }
 
+fn survives(volume: &VolumeView) -> String {
+    let disks = volume.disk_failures_tolerated;
+    match volume.node_failures_tolerated {
+        None => format!("{disks} lost disks"),
+        Some(1) => format!("{disks} lost disks, or 1 lost node"),
+        Some(nodes) => format!("{disks} lost disks, or {nodes} lost nodes"),
+    }
+}
+
 fn shown(volume: &VolumeView, json: bool) -> Result<(), Failure> {
     if json {
         return print::json(volume);
@@ -99,10 +108,7 @@ fn shown(volume: &VolumeView, json: bool) -> Result<(), Failure> {
     let mut lines = vec![
         format!("name             {}", volume.name),
         format!("protection       {} ({})", volume.protection, volume.layout),
-        format!(
-            "survives         {} lost disks",
-            volume.disk_failures_tolerated
-        ),
+        format!("survives         {}", survives(volume)),
         format!("size limit       {}", volume.size_limit),
         format!("access pattern   {}", volume.access_pattern),
         format!("compression      {}", volume.compression),

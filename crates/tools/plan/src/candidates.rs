@@ -2,7 +2,7 @@
 //!
 //! Owns: which shapes are worth evaluating. Must not know: whether they fit.
 
-use crate::catalog::{Catalog, LustreLevel, LustreLimits};
+use crate::catalog::{Catalog, LustreLevel, LustreLimits, lustre_tib};
 use crate::design::{
     CloudVolumes, Cluster, Design, NfsServer, ParallelFs, Product, Protection, SanArray, SanSystem,
     Shape, Storage, Volume,
@@ -167,10 +167,11 @@ fn san(catalog: &Catalog, goal: &Goal, out: &mut Out) {
     let needed = goal.capacity_planned().get() / 1e12;
     for systems in 1..=of.systems_max {
         let tb = (needed / f64::from(systems) * 10.0).ceil() / 10.0;
-        let tb = tb.clamp(of.ssd_tb_min, of.ssd_tb_max);
-        let included = (3.0 * Bytes::from_gb(tb * 1000.0).gib()) as u64;
-        for &mb_s in &of.throughput_mb_s {
-            for iops in [included.min(of.iops_max), of.iops_max] {
+        let least = (Bytes::from_gib(of.ssd_gib_min).gb() / 100.0).ceil() / 10.0;
+        let tb = tb.clamp(of.ssd_tb_min.max(least), of.ssd_tb_max);
+        let included = (of.iops_per_gib_min * Bytes::from_gb(tb * 1000.0).gib()) as u64;
+        for (&mb_s, &most) in of.throughput_mb_s.iter().zip(&of.throughput_iops_max) {
+            for iops in [included.min(most), most] {
                 out.push(
                     Product::Vendor,
                     Shape::SanArray(SanArray {
@@ -188,7 +189,7 @@ fn san(catalog: &Catalog, goal: &Goal, out: &mut Out) {
 }
 
 fn lustre(catalog: &Catalog, goal: &Goal, out: &mut Out) {
-    let needed = goal.capacity_planned().tib();
+    let needed = lustre_tib(goal.capacity_planned());
     let of = &catalog.designs.parallel_fs;
     for level in &of.level {
         for steps in lustre_steps(of, level, goal, needed) {
@@ -197,7 +198,7 @@ fn lustre(catalog: &Catalog, goal: &Goal, out: &mut Out) {
                     Product::Vendor,
                     Shape::ParallelFs(ParallelFs::Lustre {
                         level: level.name.clone(),
-                        capacity_bytes: Bytes::from_tib(steps * level.step_tib),
+                        capacity_bytes: level.steps(steps),
                         ssd_read_cache,
                     }),
                 );
@@ -213,6 +214,8 @@ fn lustre_steps(of: &LustreLimits, level: &LustreLevel, goal: &Goal, needed_tib:
         .cache_network_mb_s_per_tib
         .min(of.cache_disk_mb_s_per_tib);
     let cached_per_tib = cached * of.cache_share;
+    // In the service's TiB, by which its rates are stated.
+    let step_tib = lustre_tib(level.steps(1.0));
     let write = of_rate(goal.write_mb_s, level.disk_mb_s_per_tib);
     let mut steps: Vec<f64> = [
         needed_tib,
@@ -220,15 +223,11 @@ fn lustre_steps(of: &LustreLimits, level: &LustreLevel, goal: &Goal, needed_tib:
         of_rate(goal.read_mb_s, level.disk_mb_s_per_tib).max(write),
         of_rate(goal.read_mb_s, cached_per_tib)
             .max(write)
-            .max(goal.hot_share.unwrap_or(0.0) * goal.capacity_bytes.tib() / of.cache_share),
+            .max(goal.hot_share.unwrap_or(0.0) * lustre_tib(goal.capacity_bytes) / of.cache_share),
     ]
     .into_iter()
-    .map(|tib| {
-        (tib.max(needed_tib) / level.step_tib - 1e-9)
-            .ceil()
-            .max(1.0)
-    })
-    .filter(|steps| steps * level.step_tib <= LUSTRE_TIB_MAX)
+    .map(|tib| (tib.max(needed_tib) / step_tib - 1e-9).ceil().max(1.0))
+    .filter(|steps| steps * step_tib <= LUSTRE_TIB_MAX)
     .collect();
     steps.sort_by(f64::total_cmp);
     steps.dedup();

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::prices::{PriceError, PriceList};
+use crate::prices::{Day, PriceError, PriceList};
 use crate::report::Protocol;
 use crate::units::{Bytes, Rate};
 
@@ -58,6 +58,8 @@ pub struct Catalog {
     pub designs: Designs,
     pub cairn: Cairn,
     pub prices: PriceList,
+    /// The day on which prices are judged old; `None`: nobody said, and only undated prices are.
+    pub today: Option<Day>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -157,6 +159,23 @@ pub struct Designs {
     pub parallel_fs: LustreLimits,
     pub cloud_volumes: CloudVolumeLimits,
     pub volume: BTreeMap<String, VolumeType>,
+    pub nitro: Nitro,
+}
+
+/// Which instances are not built on the Nitro System: their volumes do less.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nitro {
+    pub source: String,
+    pub date: String,
+    without: Vec<String>,
+}
+
+impl Nitro {
+    pub fn has(&self, instance: &str) -> bool {
+        let family = instance.split('.').next().unwrap_or(instance);
+        !self.without.iter().any(|without| without == family)
+    }
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -177,6 +196,8 @@ pub struct ClusterSsd {
     pub volumes_per_node: Vec<u32>,
     pub volume_tib_min: f64,
     pub volume_tib_max: f64,
+    pub iops_max: u64,
+    pub mib_s_max: u32,
     pub raw_tib_min: f64,
     pub raw_tib_max: f64,
 }
@@ -188,6 +209,19 @@ pub struct ClusterHdd {
     pub volume_tib: Vec<f64>,
     pub raw_tib_min: f64,
     pub raw_tib_max: f64,
+}
+
+impl LustreLevel {
+    /// What this many steps hold.
+    pub fn steps(&self, count: f64) -> Bytes {
+        Bytes::from_gib(self.step_gib * count)
+    }
+}
+
+/// The TiB by which FSx for Lustre states its rates: 1,000 GiB, as the paper's 6 TiB are the 6,000 GiB of
+/// the API and of the bill.
+pub fn lustre_tib(capacity: Bytes) -> f64 {
+    capacity.gib() / 1000.0
 }
 
 impl ClusterSsd {
@@ -220,6 +254,25 @@ pub struct SanLimits {
     pub ssd_tb_max: f64,
     pub write_mb_s_max: f64,
     pub throughput_mb_s: Vec<f64>,
+    /// Of each throughput capacity, in the same order.
+    pub throughput_iops_max: Vec<u64>,
+    pub ssd_gib_min: f64,
+    pub iops_per_gib_min: f64,
+}
+
+impl SanLimits {
+    /// The throughput capacity that is sold under this figure, with the most SSD IOPS behind it.
+    /// `2 GB/s` is the one of 2,048 MB/s, as the paper and the console write it.
+    pub fn throughput(&self, mb_s: f64) -> Option<(f64, u64)> {
+        self.throughput_mb_s
+            .iter()
+            .zip(&self.throughput_iops_max)
+            .find(|(sold, _)| {
+                let named = *sold / 1.024;
+                (mb_s - *sold).abs() < 1e-6 || (**sold >= 1024.0 && (mb_s - named).abs() < 1e-6)
+            })
+            .map(|(sold, iops_max)| (*sold, *iops_max))
+    }
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -233,7 +286,7 @@ pub struct LustreLimits {
 #[derive(Clone, Debug, Deserialize)]
 pub struct LustreLevel {
     pub name: String,
-    pub step_tib: f64,
+    pub step_gib: f64,
     pub network_mb_s_per_tib: f64,
     pub network_burst_mb_s_per_tib: f64,
     pub memory_gib_per_tib: f64,
@@ -252,6 +305,8 @@ pub struct CloudVolumeLimits {
     pub volume_read_iops: f64,
     pub volume_write_iops: f64,
     pub quota_tb_max: f64,
+    /// What a buyer must know of the product before anything else.
+    pub withdrawn: String,
     pub flow_gbit_s_outside: f64,
     pub flow_gbit_s_inside: f64,
     pub flows_max: u32,
@@ -264,18 +319,43 @@ pub struct CloudVolumeLevel {
     pub kb_s_per_gb: f64,
 }
 
-/// gp3 has fixed figures that can be provisioned higher; st1 has figures per TiB.
+/// gp3 has fixed figures that can be provisioned higher; st1 and sc1 have figures per TiB; of io1 and io2
+/// IOPS are provisioned, and throughput follows them.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeType {
+    pub source: String,
+    pub date: String,
     pub size_gib_min: f64,
     pub size_gib_max: f64,
+    /// By itself; `Some`: it can be provisioned, from this up.
     pub mib_s: Option<f64>,
     pub mib_s_max: f64,
+    /// By itself; what is provisioned is at least this.
     pub iops: Option<f64>,
+    /// `Some`: there is none by itself, and at least this must be provisioned.
+    pub iops_min: Option<f64>,
     pub iops_max: Option<f64>,
+    pub iops_per_gib_max: Option<f64>,
+    pub iops_max_without_nitro: Option<f64>,
+    /// Throughput that can be provisioned with each provisioned operation.
+    pub mib_s_per_iops_max: Option<f64>,
+    /// Throughput that follows from each provisioned operation, up to the knee, and beyond it.
+    pub mib_s_per_iops: Option<f64>,
+    pub mib_s_knee: Option<f64>,
+    pub mib_s_per_iops_beyond: Option<f64>,
     pub mib_s_per_tib: Option<f64>,
     pub burst_mib_s_per_tib: Option<f64>,
+}
+
+impl VolumeType {
+    /// Throughput that follows from provisioned IOPS; `None`: it does not follow from them.
+    pub fn mib_s_of_iops(&self, iops: f64) -> Option<f64> {
+        let first = iops * self.mib_s_per_iops?;
+        let beyond = iops * self.mib_s_per_iops_beyond.unwrap_or(0.0);
+        let knee = self.mib_s_knee.unwrap_or(self.mib_s_max);
+        Some(first.min(knee).max(beyond).min(self.mib_s_max))
+    }
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -346,6 +426,7 @@ impl Catalog {
             designs: parse("data/designs.toml", designs)?,
             cairn: parse("data/cairn.toml", cairn)?,
             prices: PriceList::parse("data/prices.toml", prices)?,
+            today: None,
         })
     }
 

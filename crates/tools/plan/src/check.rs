@@ -1,26 +1,20 @@
-//! A given configuration against the papers' rules: which fail, and the nearest that passes.
+//! A given configuration against every rule: which it breaks, and the nearest that keeps them.
 //!
-//! Owns: the rules of Tables 1, 2, 3, 8 and 9 and of the other designs as checks.
-//! Must not know: what a design delivers or costs.
+//! Owns: reading configurations, and the papers' own rules (Tables 1, 2, 3, 8 and 9 of the cluster, the size
+//! of one NFS server). What AWS sells is `deployable`'s, the nearest configuration `nearest`'s.
+//! Must not know: what a design delivers or costs, but that it can be said.
 
 use serde::Serialize;
 
-use crate::candidates::candidates;
 use crate::catalog::Catalog;
+use crate::deployable;
+pub use crate::deployable::Violation;
 use crate::design::{Cluster, Design, Product, Protection, Shape, Storage};
-use crate::evaluate::{Detail, EvaluateError, evaluate, evaluate_with};
-use crate::goal::Goal;
-use crate::report::Evaluation;
+use crate::evaluate::{EvaluateError, evaluate};
+use crate::nearest::{family_rule, nearest};
+use crate::report::{Evaluation, PriceStamp};
 use crate::rules::{self, RuleId};
-use crate::units::{Bytes, number};
-
-/// A rule that a configuration breaks.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Violation {
-    pub rule: RuleId,
-    /// With the configuration's own numbers.
-    pub words: String,
-}
+use crate::units::{Rate, number};
 
 /// What `cairn plan check` says.
 #[derive(Clone, Debug, Serialize)]
@@ -31,7 +25,13 @@ pub struct Checked {
     /// The configuration nearest to it that breaks no rule; `None` when it breaks none itself.
     pub nearest: Option<Box<Design>>,
     pub nearest_name: Option<String>,
-    /// Figures, when it can be built at all.
+    /// Why it breaks no rule and yet has no figures: a missing price, a missing rate.
+    pub unknown: Option<String>,
+    /// What breaks no rule and is worth knowing.
+    pub notes: Vec<String>,
+    /// Where the figures' prices are from.
+    pub prices: Option<PriceStamp>,
+    /// Figures, when it can be deployed at all.
     pub evaluation: Option<Box<Evaluation>>,
 }
 
@@ -56,7 +56,7 @@ struct NodeList {
     protection: Option<Protection>,
 }
 
-#[derive(Debug, PartialEq, serde::Deserialize)]
+#[derive(Clone, Debug, PartialEq, serde::Deserialize)]
 struct Node {
     instance: String,
     #[serde(flatten)]
@@ -66,9 +66,21 @@ struct Node {
 /// A configuration as read from a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
+    /// Of a list of nodes: a cluster of the node that it has most of.
     pub design: Design,
-    /// Nodes of a list that differ from the first, from 1.
-    pub different: Vec<usize>,
+    /// The nodes of a list that differ from it.
+    pub different: Vec<OtherNode>,
+}
+
+/// A node of a list that is not like the others.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OtherNode {
+    /// From 1.
+    pub number: usize,
+    /// In what it differs, in words.
+    pub words: String,
+    /// The cluster, were all its nodes like this one.
+    pub design: Design,
 }
 
 /// Reads a configuration: TOML or JSON, a design, an evaluation or a report that holds one.
@@ -127,63 +139,139 @@ pub fn design_of_rank(file: &str, text: &str, rank: usize) -> Result<Design, Con
 }
 
 fn nodes(list: NodeList) -> Option<Config> {
-    let first = list.node.first()?;
-    let different = list
+    let alike = |node: &Node| list.node.iter().filter(|other| *other == node).count();
+    // Of as many the first, not the last, as `max_by_key` would have it.
+    let most = list
         .node
         .iter()
-        .enumerate()
-        .filter(|(_, node)| *node != first)
-        .map(|(index, _)| index + 1)
-        .collect();
+        .rev()
+        .max_by_key(|node| alike(node))?
+        .clone();
     let count = u32::try_from(list.node.len()).ok()?;
     let protection = list.protection.unwrap_or(Protection {
         data: count.saturating_sub(2).max(1),
         parity: 2,
     });
+    let cluster_of = |node: &Node| Design {
+        product: list.product,
+        region: list.region.clone(),
+        shape: Shape::Cluster(Cluster {
+            nodes: count,
+            instance: node.instance.clone(),
+            storage: node.storage.clone(),
+            protection,
+        }),
+    };
+    let different = list
+        .node
+        .iter()
+        .enumerate()
+        .filter(|(_, node)| **node != most)
+        .map(|(index, node)| OtherNode {
+            number: index + 1,
+            words: differs(node, &most),
+            design: cluster_of(node),
+        })
+        .collect();
     Some(Config {
         different,
-        design: Design {
-            product: list.product,
-            region: list.region,
-            shape: Shape::Cluster(Cluster {
-                nodes: count,
-                instance: first.instance.clone(),
-                storage: first.storage.clone(),
-                protection,
-            }),
-        },
+        design: cluster_of(&most),
     })
+}
+
+fn differs(node: &Node, most: &Node) -> String {
+    let mut words = Vec::new();
+    if node.instance != most.instance {
+        words.push(format!("{}, not {}", node.instance, most.instance));
+    }
+    if node.storage != most.storage {
+        let (own, others) = (node.storage.words(), most.storage.words());
+        words.push(format!("{own}, not {others}"));
+    }
+    words.join("; ")
 }
 
 /// Checks a configuration against every rule.
 pub fn check(catalog: &Catalog, config: &Config) -> Checked {
     let design = &config.design;
-    let mut violations = violations(catalog, design);
-    if !config.different.is_empty() {
-        let names: Vec<String> = config.different.iter().map(usize::to_string).collect();
-        violations.push(Violation {
+    let mut broken = violations(catalog, design);
+    let of_all = broken.clone();
+    for node in &config.different {
+        broken.push(Violation {
             rule: rules::CLUSTER_SAME,
-            words: format!("nodes {} differ from node 1", names.join(", ")),
+            words: format!(
+                "node {} differs from the others: {}",
+                node.number, node.words
+            ),
         });
+        // What all nodes break is said once.
+        let own = violations(catalog, &node.design);
+        for violation in own.into_iter().filter(|it| !of_all.contains(it)) {
+            broken.push(Violation {
+                words: format!("node {}: {}", node.number, violation.words),
+                ..violation
+            });
+        }
     }
-    let nearest = if violations.is_empty() {
-        None
-    } else {
-        nearest(catalog, design)
+    let near = (!broken.is_empty())
+        .then(|| nearest(catalog, design))
+        .flatten();
+    let evaluation = evaluate(catalog, design);
+    let unknown = match &evaluation {
+        Err(error) if broken.is_empty() => Some(error.to_string()),
+        _ => None,
     };
     Checked {
         name: design.name(),
         design: design.clone(),
-        nearest_name: nearest.as_ref().map(Design::name),
-        nearest: nearest.map(Box::new),
-        violations,
-        evaluation: evaluate(catalog, design).ok().map(Box::new),
+        nearest_name: near.as_ref().map(Design::name),
+        nearest: near.map(Box::new),
+        violations: broken,
+        unknown,
+        notes: notes(catalog, design),
+        prices: catalog
+            .prices
+            .book(&design.region)
+            .ok()
+            .map(|book| book.stamp(catalog.today)),
+        evaluation: evaluation.ok().map(Box::new),
     }
 }
 
-/// Every rule that a design breaks.
+/// Volumes that are provisioned for more than their instance carries: paid for, and never seen.
+fn notes(catalog: &Catalog, design: &Design) -> Vec<String> {
+    let Some((name, Storage::Ebs { volumes, volume })) = design.shape.machine() else {
+        return Vec::new();
+    };
+    let Some(instance) = catalog.instances.get(name) else {
+        return Vec::new();
+    };
+    let mut notes = Vec::new();
+    let band = instance.ebs();
+    let total = Rate::from_mib_s(f64::from(volume.mib_s.unwrap_or(0)) * f64::from(*volumes));
+    if total > band.steady {
+        notes.push(format!(
+            "the volumes of a server are provisioned for {total}; {name} carries {} always and {} for 30 minutes a day",
+            band.steady, band.burst
+        ));
+    }
+    let band = instance.ebs_iops();
+    let total = volume.iops.map_or(0.0, |iops| iops as f64) * f64::from(*volumes);
+    if total > band.steady {
+        notes.push(format!(
+            "the volumes of a server are provisioned for {} IOPS; {name} carries {} always and {} for 30 minutes a day",
+            number(total),
+            number(band.steady),
+            number(band.burst)
+        ));
+    }
+    notes
+}
+
+/// Every rule that a design breaks: of what is sold, and of its paper.
 pub fn violations(catalog: &Catalog, design: &Design) -> Vec<Violation> {
-    let mut violations = Vec::new();
+    let mut violations = deployable::violations(catalog, design);
+    let sold = violations.is_empty();
     match (&design.product, &design.shape) {
         (Product::Vendor, Shape::Cluster(it)) => cluster(catalog, it, &mut violations),
         (Product::Vendor, Shape::NfsServer(it)) => {
@@ -201,16 +289,12 @@ pub fn violations(catalog: &Catalog, design: &Design) -> Vec<Violation> {
         }
         _ => {}
     }
-    // What the shape itself cannot be: unknown types, too many volumes, codes that do not fit.
-    match evaluate(catalog, design) {
-        Ok(_) | Err(EvaluateError::Price(_)) => {}
-        Err(error) => violations.push(Violation {
-            rule: match design.product {
-                Product::Cairn => rules::CAIRN_CODES,
-                Product::Vendor => rules::CAPACITY_RAW,
-            },
-            words: error.to_string(),
-        }),
+    // What no table says and the model cannot compute all the same.
+    if sold && let Err(EvaluateError::Invalid { detail }) = evaluate(catalog, design) {
+        violations.push(Violation {
+            rule: family_rule(design.product, design.shape.family()),
+            words: detail,
+        });
     }
     violations
 }
@@ -277,6 +361,19 @@ fn cluster(catalog: &Catalog, it: &Cluster, violations: &mut Vec<Violation>) {
                 list(&of.volumes_per_node)
             ),
         );
+        let iops = volume.iops.unwrap_or(0);
+        let mib_s = volume.mib_s.unwrap_or(0);
+        breaks(
+            iops > of.iops_max || mib_s > of.mib_s_max,
+            rules::CLUSTER_SSD_PROVISIONED,
+            format!(
+                "volumes of {} IOPS and {} MiB/s, not up to {} and {}",
+                number(iops as f64),
+                number(f64::from(mib_s)),
+                number(of.iops_max as f64),
+                number(f64::from(of.mib_s_max))
+            ),
+        );
         let most = of.volume_tib_limit(it.nodes, *volumes);
         breaks(
             !within(tib, of.volume_tib_min, most),
@@ -330,91 +427,5 @@ fn cluster(catalog: &Catalog, it: &Cluster, violations: &mut Vec<Violation>) {
             rules::CLUSTER_VOLUME_TYPE,
             format!("{} volumes, not gp3 or st1", volume.volume_type),
         );
-    }
-}
-
-/// The configuration that breaks no rule, has a price, and differs least: in instance, count, then capacity.
-fn nearest(catalog: &Catalog, design: &Design) -> Option<Design> {
-    let raw = |design: &Design| match &design.shape {
-        Shape::Cluster(it) => it.storage.raw().times(f64::from(it.nodes)),
-        Shape::NfsServer(it) => it.storage.raw(),
-        _ => Bytes::ZERO,
-    };
-    let wanted = raw(design);
-    // Candidates are made for a capacity; this one's own usable capacity is about half of raw or more.
-    let goal = Goal::capacity(
-        Bytes::new(wanted.get().max(1e12)).times(0.5),
-        &design.region,
-    );
-    let mut others: Vec<(f64, Design)> = candidates(catalog, &goal)
-        .into_iter()
-        .filter(|other| {
-            other.product == design.product && other.shape.family() == design.shape.family()
-        })
-        .map(|mut other| {
-            keep_provisioned(design, &mut other);
-            (distance(design, &other, wanted, raw(&other)), other)
-        })
-        .collect();
-    others.sort_by(|left, right| left.0.total_cmp(&right.0));
-    // The near ones first: to look at all would take seconds.
-    others.into_iter().map(|(_, other)| other).find(|other| {
-        violations(catalog, other).is_empty()
-            && evaluate_with(catalog, other, Detail::Figures).is_ok()
-    })
-}
-
-/// What was provisioned of a volume stays, where the type does.
-fn keep_provisioned(design: &Design, other: &mut Design) {
-    let (Shape::Cluster(given), Shape::Cluster(other)) = (&design.shape, &mut other.shape) else {
-        return;
-    };
-    if let (Storage::Ebs { volume: given, .. }, Storage::Ebs { volume, .. }) =
-        (&given.storage, &mut other.storage)
-        && given.volume_type == volume.volume_type
-    {
-        volume.iops = given.iops;
-        volume.mib_s = given.mib_s;
-    }
-}
-
-/// How far apart two designs of a family are: each difference counts in parts of itself.
-fn distance(design: &Design, other: &Design, wanted: Bytes, has: Bytes) -> f64 {
-    let ratio = |left: f64, right: f64| (left.max(1e-9) / right.max(1e-9)).ln().abs();
-    let capacity = ratio(wanted.get(), has.get());
-    let storages = |left: &Storage, right: &Storage| {
-        let mut apart = ratio(f64::from(left.count()), f64::from(right.count()))
-            + ratio(left.size_each().get(), right.size_each().get());
-        match (left, right) {
-            (Storage::Ebs { volume: left, .. }, Storage::Ebs { volume: right, .. }) => {
-                if left.volume_type != right.volume_type {
-                    apart += 2.0;
-                }
-                if left.mib_s != right.mib_s {
-                    apart += 0.2;
-                }
-            }
-            (Storage::InstanceStore { .. }, Storage::InstanceStore { .. }) => {}
-            _ => apart += 3.0,
-        }
-        apart
-    };
-    // Another instance is a larger change than another size of volume.
-    let names = |left: &str, right: &str| 3.0 * (1.0 - strsim::jaro_winkler(left, right));
-    match (&design.shape, &other.shape) {
-        (Shape::Cluster(left), Shape::Cluster(right)) => {
-            capacity
-                + ratio(f64::from(left.nodes), f64::from(right.nodes))
-                + names(&left.instance, &right.instance)
-                + storages(&left.storage, &right.storage)
-        }
-        (Shape::NfsServer(left), Shape::NfsServer(right)) => {
-            let parity = f64::from(left.protection.parity.abs_diff(right.protection.parity));
-            capacity
-                + parity
-                + names(&left.instance, &right.instance)
-                + storages(&left.storage, &right.storage)
-        }
-        _ => capacity,
     }
 }

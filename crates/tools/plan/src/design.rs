@@ -187,6 +187,25 @@ impl Shape {
     }
 }
 
+impl Shape {
+    /// Instance type and storage of each server or node; `None`: a managed service has its own.
+    pub fn machine(&self) -> Option<(&str, &Storage)> {
+        let server = match self {
+            Self::Cluster(it) => return Some((&it.instance, &it.storage)),
+            Self::NfsServer(server) => server,
+            Self::SanArray(it) => match &it.system {
+                SanSystem::Server(server) => server,
+                SanSystem::Ontap { .. } => return None,
+            },
+            Self::ParallelFs(ParallelFs::Servers { server, .. })
+            | Self::CloudVolumes(CloudVolumes::Servers { server, .. }) => server,
+            Self::ParallelFs(ParallelFs::Lustre { .. })
+            | Self::CloudVolumes(CloudVolumes::Service { .. }) => return None,
+        };
+        Some((&server.instance, &server.storage))
+    }
+}
+
 impl Family {
     pub const ALL: [Self; 5] = [
         Self::Cluster,

@@ -46,6 +46,7 @@ enum Product {
 struct Attributes<'a> {
     family: &'a str,
     region: &'a str,
+    location_type: &'a str,
     instance_type: &'a str,
     tenancy: &'a str,
     operating_system: &'a str,
@@ -58,12 +59,17 @@ impl Attributes<'_> {
     /// The product that this is, if its price is one that we use: shared Linux without software,
     /// volumes of the types that are planned with.
     fn product(&self) -> Option<Product> {
-        const VOLUMES: [&str; 2] = ["gp3", "st1"];
+        // Of io2 the operations have steps of price, which a price list here has no place for.
+        const VOLUMES: [&str; 4] = ["gp3", "st1", "sc1", "io1"];
         let volume = || {
             VOLUMES
                 .contains(&self.volume)
                 .then(|| self.volume.to_owned())
         };
+        // Outposts and zones of their own have prices of their own under the same region.
+        if !matches!(self.location_type, "" | "AWS Region") {
+            return None;
+        }
         match self.family {
             "Compute Instance" => (self.tenancy == "Shared"
                 && self.operating_system == "Linux"
@@ -176,8 +182,12 @@ impl Collect {
             });
         }
         let day = date.get(..10).unwrap_or(date);
-        let dated = |old_date: &str, of: &mut Option<String>| {
-            of.get_or_insert_with(|| format!("the list of {old_date}"));
+        // A service without a source of its own is of the list before, and of its date.
+        let dated = |old_date: &str, of: &mut Option<String>, date: &mut Option<String>| {
+            if of.is_none() {
+                *of = Some(format!("the list of {old_date}"));
+                date.get_or_insert_with(|| old_date.to_owned());
+            }
         };
         let (mut lustre, mut ontap, mut cloud_volumes) = (None, None, None);
         if let Some(old) = old {
@@ -185,10 +195,10 @@ impl Collect {
             ontap.clone_from(&old.ontap);
             cloud_volumes.clone_from(&old.cloud_volumes);
             for prices in [&mut lustre, &mut cloud_volumes].into_iter().flatten() {
-                dated(&old.date, &mut prices.of);
+                dated(&old.date, &mut prices.of, &mut prices.date);
             }
             if let Some(prices) = &mut ontap {
-                dated(&old.date, &mut prices.of);
+                dated(&old.date, &mut prices.of, &mut prices.date);
             }
         }
         Ok(PriceBook {
@@ -248,6 +258,8 @@ struct JsonProduct {
 struct JsonAttributes {
     #[serde(rename = "regionCode")]
     region: String,
+    #[serde(rename = "locationType")]
+    location_type: String,
     #[serde(rename = "instanceType")]
     instance_type: String,
     tenancy: String,
@@ -362,6 +374,7 @@ streamed!(Products, "products", |this, map, key| {
     let attributes = Attributes {
         family: &product.family,
         region: &of.region,
+        location_type: &of.location_type,
         instance_type: &of.instance_type,
         tenancy: &of.tenancy,
         operating_system: &of.operating_system,
@@ -370,9 +383,13 @@ streamed!(Products, "products", |this, map, key| {
         volume: &of.volume,
     };
     if attributes.region == this.0.region
-        && this.0.products.len() < PRODUCT_COUNT_MAX
         && let Some(product) = attributes.product()
     {
+        if this.0.products.len() >= PRODUCT_COUNT_MAX {
+            return Err(serde::de::Error::custom(format_args!(
+                "it has more than {PRODUCT_COUNT_MAX} products that the planner uses in one region"
+            )));
+        }
         this.0.products.insert(key, product);
     }
 });
@@ -481,6 +498,7 @@ fn read_csv(mut input: impl BufRead, region: &str) -> Result<(Collect, String), 
         let attributes = Attributes {
             family: get("Product Family"),
             region: get("Region Code"),
+            location_type: get("Location Type"),
             instance_type: get("Instance Type"),
             tenancy: get("Tenancy"),
             operating_system: get("Operating System"),
@@ -520,12 +538,15 @@ mod tests {
     const JSON: &str = r#"{
       "formatVersion": "v1.0", "offerCode": "AmazonEC2", "publicationDate": "2026-02-03T04:05:06Z",
       "products": {
-        "A": {"sku": "A", "productFamily": "Compute Instance", "attributes": {"regionCode": "us-east-1",
+        "A": {"sku": "A", "productFamily": "Compute Instance", "attributes": {"regionCode": "us-east-1", "locationType": "AWS Region",
           "instanceType": "m5dn.12xlarge", "tenancy": "Shared", "operatingSystem": "Linux",
           "preInstalledSw": "NA", "capacitystatus": "Used", "vcpu": "48"}},
         "B": {"sku": "B", "productFamily": "Compute Instance", "attributes": {"regionCode": "us-east-1",
           "instanceType": "m5dn.12xlarge", "tenancy": "Dedicated", "operatingSystem": "Linux",
           "preInstalledSw": "NA", "capacitystatus": "Used"}},
+        "G": {"sku": "G", "productFamily": "Compute Instance", "attributes": {"regionCode": "us-east-1",
+          "locationType": "AWS Outposts", "instanceType": "m5dn.12xlarge", "tenancy": "Shared",
+          "operatingSystem": "Linux", "preInstalledSw": "NA", "capacitystatus": "Used"}},
         "C": {"sku": "C", "productFamily": "Storage", "attributes": {"regionCode": "us-east-1", "volumeApiName": "gp3"}},
         "D": {"sku": "D", "productFamily": "System Operation", "attributes": {"regionCode": "us-east-1", "volumeApiName": "gp3"}},
         "E": {"sku": "E", "productFamily": "Provisioned Throughput", "attributes": {"regionCode": "us-east-1", "volumeApiName": "gp3"}},
@@ -535,6 +556,7 @@ mod tests {
         "OnDemand": {
           "A": {"A.X": {"priceDimensions": {"A.X.1": {"unit": "Hrs", "pricePerUnit": {"USD": "3.2640000000"}}}}},
           "B": {"B.X": {"priceDimensions": {"B.X.1": {"unit": "Hrs", "pricePerUnit": {"USD": "3.4600000000"}}}}},
+          "G": {"G.X": {"priceDimensions": {"G.X.1": {"unit": "Hrs", "pricePerUnit": {"USD": "9.0000000000"}}}}},
           "C": {"C.X": {"priceDimensions": {"C.X.1": {"unit": "GB-Mo", "pricePerUnit": {"USD": "0.0800000000"}}}}},
           "D": {"D.X": {"priceDimensions": {"D.X.1": {"unit": "IOPS-Mo", "pricePerUnit": {"USD": "0.0050000000"}}}}},
           "E": {"E.X": {"priceDimensions": {"E.X.1": {"unit": "GiBps-mo", "pricePerUnit": {"USD": "40.9600000000"}}}}},

@@ -17,7 +17,7 @@ pub fn plan(catalog: &Catalog, goal: &Goal) -> Result<PlanReport, RankError> {
     Ok(PlanReport {
         schema: SCHEMA,
         goal: goal.clone(),
-        prices: book.stamp(),
+        prices: book.stamp(catalog.today),
         charts: charts(catalog, goal, &ranking),
         ranking,
     })

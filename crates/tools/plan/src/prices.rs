@@ -39,10 +39,49 @@ pub enum PriceError {
     },
 }
 
-/// All regions there are, to tell a typing error from a region without prices.
+/// A day, counted from 1970-01-01.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Day(i64);
+
+/// Prices older than this are marked.
+const PRICE_AGE_DAYS_MAX: i64 = 365;
+
+impl Day {
+    /// From seconds since 1970, as a clock gives them.
+    pub fn from_unix_seconds(seconds: i64) -> Self {
+        Self(seconds.div_euclid(86_400))
+    }
+
+    /// Reads `2025-03-02`, `2025-03` or `2025`; of a month or a year its first day, so that a price is
+    /// rather thought older than it is.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.splitn(3, '-');
+        let mut part = |default: Option<i64>| match parts.next() {
+            None => default,
+            Some(digits) if digits.len() <= 4 && digits.bytes().all(|it| it.is_ascii_digit()) => {
+                digits.parse().ok()
+            }
+            Some(_) => None,
+        };
+        let (year, month, day) = (part(None)?, part(Some(1))?, part(Some(1))?);
+        if !((1970..=9999).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day))
+        {
+            return None;
+        }
+        // Days of the civil calendar: years begin in March, so that leap days come last.
+        let shifted = if month <= 2 { year - 1 } else { year };
+        let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+        let days = shifted * 365 + shifted / 4 - shifted / 100 + shifted / 400 + of_year;
+        Some(Self(days - 719_468))
+    }
+}
+
+/// All regions of the commercial partition (AWS general reference, Regions and zones, November 2025), to
+/// tell a typing error from a region without prices.
 pub const REGIONS: &[&str] = &[
     "af-south-1",
     "ap-east-1",
+    "ap-east-2",
     "ap-northeast-1",
     "ap-northeast-2",
     "ap-northeast-3",
@@ -52,6 +91,9 @@ pub const REGIONS: &[&str] = &[
     "ap-southeast-2",
     "ap-southeast-3",
     "ap-southeast-4",
+    "ap-southeast-5",
+    "ap-southeast-6",
+    "ap-southeast-7",
     "ca-central-1",
     "ca-west-1",
     "eu-central-1",
@@ -65,6 +107,7 @@ pub const REGIONS: &[&str] = &[
     "il-central-1",
     "me-central-1",
     "me-south-1",
+    "mx-central-1",
     "sa-east-1",
     "us-east-1",
     "us-east-2",
@@ -144,6 +187,9 @@ pub struct Reserved {
 pub struct ServicePrices {
     /// Where these are from, when not from the list itself.
     pub of: Option<String>,
+    /// When these were taken: a day, a month or a year; `None` with `of`: nobody says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub date: Option<String>,
     #[serde(flatten)]
     pub usd_per_gb_month: BTreeMap<String, f64>,
 }
@@ -152,6 +198,8 @@ pub struct ServicePrices {
 #[serde(deny_unknown_fields)]
 pub struct OntapPrices {
     pub of: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub date: Option<String>,
     pub usd_per_gb_month: f64,
     pub iops_per_gib_included: f64,
     pub usd_per_iops_month: f64,
@@ -211,11 +259,55 @@ impl PriceList {
 }
 
 impl PriceBook {
-    pub fn stamp(&self) -> PriceStamp {
+    /// Where these prices are from, and which of them are older than a year on this day.
+    pub fn stamp(&self, today: Option<Day>) -> PriceStamp {
+        let mut stale = Vec::new();
+        for (what, date) in self.dates() {
+            let old = match (date.and_then(Day::parse), today) {
+                // Of an unknown date: nobody knows that it is younger.
+                (None, _) => true,
+                (Some(_), None) => false,
+                (Some(of), Some(today)) => today.0 - of.0 > PRICE_AGE_DAYS_MAX,
+            };
+            if old {
+                stale.push(format!("{what} ({})", date.unwrap_or("no date")));
+            }
+        }
         PriceStamp {
             region: self.name.clone(),
             date: self.date.clone(),
             source: self.source.clone(),
+            stale,
+        }
+    }
+
+    /// What is priced, and when.
+    fn dates(&self) -> Vec<(&'static str, Option<&str>)> {
+        let mut dates = vec![("EC2 and EBS", Some(self.date.as_str()))];
+        let services = [
+            ("FSx for Lustre", self.lustre.as_ref()),
+            ("Cloud Volumes Service", self.cloud_volumes.as_ref()),
+        ];
+        for (what, prices) in services {
+            if let Some(prices) = prices {
+                dates.push((what, self.date_of(&prices.of, &prices.date)));
+            }
+        }
+        if let Some(prices) = &self.ontap {
+            dates.push((
+                "FSx for NetApp ONTAP",
+                self.date_of(&prices.of, &prices.date),
+            ));
+        }
+        dates
+    }
+
+    /// A service's own date; the list's where the service is of the list.
+    fn date_of<'a>(&'a self, of: &Option<String>, date: &'a Option<String>) -> Option<&'a str> {
+        match (date, of) {
+            (Some(date), _) => Some(date),
+            (None, Some(_)) => None,
+            (None, None) => Some(&self.date),
         }
     }
 
@@ -282,13 +374,32 @@ impl PriceBook {
             .ok_or_else(|| self.gap(what.to_owned()))
     }
 
-    pub fn lustre(&self, level: &str) -> Result<(f64, Option<&str>), PriceError> {
-        service(&self.lustre, level).ok_or_else(|| self.gap(format!("FSx for Lustre {level}")))
+    pub fn lustre(&self, level: &str) -> Result<(f64, PriceSource<'_>), PriceError> {
+        self.service(&self.lustre, level)
+            .ok_or_else(|| self.gap(format!("FSx for Lustre {level}")))
     }
 
-    pub fn cloud_volume(&self, level: &str) -> Result<(f64, Option<&str>), PriceError> {
-        service(&self.cloud_volumes, level)
+    pub fn cloud_volume(&self, level: &str) -> Result<(f64, PriceSource<'_>), PriceError> {
+        self.service(&self.cloud_volumes, level)
             .ok_or_else(|| self.gap(format!("Cloud Volumes Service {level}")))
+    }
+
+    fn service<'a>(
+        &'a self,
+        prices: &'a Option<ServicePrices>,
+        level: &str,
+    ) -> Option<(f64, PriceSource<'a>)> {
+        let prices = prices.as_ref()?;
+        let price = prices.usd_per_gb_month.get(level)?;
+        Some((*price, self.from(&prices.of, &prices.date)))
+    }
+
+    /// Where a service's price is from.
+    pub fn from<'a>(&'a self, of: &'a Option<String>, date: &'a Option<String>) -> PriceSource<'a> {
+        PriceSource {
+            of: of.as_deref(),
+            date: self.date_of(of, date),
+        }
     }
 
     pub fn ontap(&self) -> Result<&OntapPrices, PriceError> {
@@ -298,10 +409,13 @@ impl PriceBook {
     }
 }
 
-fn service<'a>(prices: &'a Option<ServicePrices>, level: &str) -> Option<(f64, Option<&'a str>)> {
-    let prices = prices.as_ref()?;
-    let price = prices.usd_per_gb_month.get(level)?;
-    Some((*price, prices.of.as_deref()))
+/// Where one price is from, and when it was taken.
+#[derive(Clone, Copy, Debug)]
+pub struct PriceSource<'a> {
+    /// `None`: of the list itself.
+    pub of: Option<&'a str>,
+    /// `None`: nobody says.
+    pub date: Option<&'a str>,
 }
 
 #[cfg(test)]
@@ -347,6 +461,33 @@ mod tests {
         ];
         for (got, want) in cases {
             assert!(got.contains(want), "{got}, not {want}");
+        }
+    }
+
+    #[test]
+    fn prices_older_than_a_year_or_of_no_date_are_marked() {
+        let services = "[region.lustre]\nof = \"a paper\"\n\"persistent-12\" = 0.1\n\
+                        [region.cloud_volumes]\nof = \"a list\"\ndate = \"2018-09\"\nstandard = 0.1\n";
+        let list = PriceList::parse("t", &format!("{FILE}0.5\n{services}")).unwrap();
+        let stale = |today: &str| list.books[0].stamp(Day::parse(today)).stale;
+        let always = [
+            "FSx for Lustre (no date)",
+            "Cloud Volumes Service (2018-09)",
+        ];
+        assert_eq!(stale("2026-01-01"), always);
+        assert_eq!(stale("2027-01-01"), always, "a year to the day");
+        let all = ["EC2 and EBS (2026-01-01)", always[0], always[1]];
+        assert_eq!(stale("2027-01-02"), all);
+        for (text, day) in [
+            ("1970-01-01", Some(0)),
+            ("2000-02-29", Some(11_016)),
+            ("2026-11-24", Some(20_781)),
+            ("2024", Some(19_723)),
+            ("2024-13-01", None),
+            ("soon", None),
+            ("", None),
+        ] {
+            assert_eq!(Day::parse(text).map(|day| day.0), day, "{text}");
         }
     }
 

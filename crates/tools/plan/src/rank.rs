@@ -6,7 +6,7 @@
 //! otherwise), then the lower cost per month, then the higher rate.
 
 use crate::candidates::candidates;
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, lustre_tib};
 use crate::design::{CloudVolumes, Design, Family, ParallelFs, Product, SanSystem, Shape, Storage};
 use crate::evaluate::{
     Detail, EvaluateError, evaluate, evaluate_with, planned_protocols, protocol_missing,
@@ -169,7 +169,7 @@ fn read_rate(catalog: &Catalog, goal: &Goal, it: &Evaluation) -> Rate {
             capacity_bytes,
             ssd_read_cache: true,
         }) => catalog.lustre_level(level).map_or(Rate::ZERO, |level| {
-            Rate::from_mb_s(capacity_bytes.tib() * level.disk_mb_s_per_tib)
+            Rate::from_mb_s(lustre_tib(*capacity_bytes) * level.disk_mb_s_per_tib)
         }),
         _ => it.performance.seq_read.steady_mb_s,
     };
@@ -372,7 +372,7 @@ pub fn rank_designs(
                 }
             }
             // A combination that cannot be built is no candidate.
-            Err(EvaluateError::Invalid { .. }) => {}
+            Err(EvaluateError::Invalid { .. } | EvaluateError::NotDeployable { .. }) => {}
             Err(error) => return Err(error.into()),
         }
     }

@@ -31,6 +31,8 @@ pub struct PriceStamp {
     /// `2023-05-01`: when the prices were taken.
     pub date: String,
     pub source: String,
+    /// Which of the prices are older than a year, each with its date.
+    pub stale: Vec<String>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -204,6 +206,8 @@ pub struct CostItem {
     pub words: String,
     pub count: f64,
     pub month_usd: Usd,
+    /// When its price was taken; `no date` where nobody says.
+    pub price_date: String,
 }
 
 #[derive(

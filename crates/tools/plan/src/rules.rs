@@ -90,6 +90,9 @@ rules! {
     CLUSTER_SSD_RAW = "cluster.ssd.raw",
         "SSD clusters have 20 TiB to 1 PiB raw. Table 1 says 24 TiB at least, but Table 8 lists 4 nodes x 5 x 1 TiB = 20 TiB as supported: we follow Table 8.",
         "20 TiB <= raw <= 1024 TiB", "H19642, Tables 1 and 8";
+    CLUSTER_SSD_PROVISIONED = "cluster.ssd.provisioned",
+        "The cluster's gp3 is that of its time: at most 16,000 IOPS and 1,000 MiB/s a volume.",
+        "IOPS <= 16,000; MiB/s <= 1,000", "H19642, May 2023; EC2 user guide of 2023, Amazon EBS volume types";
     CLUSTER_HDD_VOLUMES = "cluster.hdd.volumes",
         "HDD nodes have 5 or 6 st1 volumes each.", "", "H19642, Tables 1 and 9";
     CLUSTER_HDD_SIZE = "cluster.hdd.size",
@@ -123,11 +126,34 @@ rules! {
         "An instance does so many EBS operations per second, of 16 KiB or less.",
         "IOPS <= EBS IOPS of the instance", EC2;
     EBS_GP3 = "ebs.gp3",
-        "A gp3 volume does 125 MiB/s and 3,000 IOPS, provisioned up to 1,000 MiB/s and 16,000 IOPS.",
+        "A gp3 volume does 125 MiB/s and 3,000 IOPS; more is provisioned.",
         "storage <= volumes x MiB/s of each", EBS;
     EBS_ST1 = "ebs.st1",
         "An st1 volume does 40 MiB/s per TiB, and bursts to 250 MiB/s per TiB, at most 500 MiB/s, while its bucket of 1 TiB of credit per TiB lasts.",
         "baseline = 40 MiB/s x TiB; burst = min(250 MiB/s x TiB, 500 MiB/s)", EBS;
+    EBS_SC1 = "ebs.sc1",
+        "An sc1 volume does 12 MiB/s per TiB, and bursts to 80 MiB/s per TiB, at most 250 MiB/s, while its bucket of 1 TiB of credit per TiB lasts.",
+        "baseline = 12 MiB/s x TiB; burst = min(80 MiB/s x TiB, 250 MiB/s)", EBS;
+    EBS_IO = "ebs.io",
+        "An io1 or io2 volume does the IOPS that are provisioned. io2: 0.256 MiB/s with each, up to 4,000 MiB/s; io1: 0.25 up to 500 MiB/s, and 1/64 beyond 32,000 IOPS, up to 1,000 MiB/s.",
+        "storage <= volumes x min(IOPS x MiB/s each, most)", EBS;
+    EBS_COUNT = "ebs.count",
+        "An instance takes so many EBS volumes; its root volume, network interfaces and NVMe disks count, too.",
+        "1 <= data volumes <= attachments left", "EC2 user guide, Amazon EBS volume limits for Amazon EC2 instances; DescribeInstanceTypes";
+    EBS_TYPE = "ebs.type",
+        "Data volumes are of a type that EBS sells and the planner has limits of: gp3, st1, sc1, io1 or io2.", "", EBS;
+    EBS_SIZE = "ebs.size",
+        "gp3 volumes have 1 GiB to 64 TiB (16 TiB before September 2025), st1 and sc1 125 GiB to 16 TiB, io1 4 GiB to 16 TiB, io2 4 GiB to 64 TiB.",
+        "least <= size <= most", EBS;
+    EBS_PROVISIONED = "ebs.provisioned",
+        "gp3 is provisioned with 3,000 to 80,000 IOPS and 125 to 2,000 MiB/s (16,000 and 1,000 before September 2025), io1 with 100 to 64,000 IOPS, io2 with 100 to 256,000; without Nitro io1 and io2 have at most 32,000. st1 and sc1 have nothing to provision.",
+        "least <= provisioned <= most", "EBS user guide, Amazon EBS volume types; EC2 API reference, CreateVolume";
+    EBS_IOPS_PER_GIB = "ebs.iops-per-gib",
+        "Provisioned IOPS are bound by the size: gp3 500 per GiB, io1 50, io2 1,000. The 3,000 of gp3 come with every size.",
+        "IOPS <= GiB x ratio", EBS;
+    EBS_MIB_S_PER_IOPS = "ebs.mib-s-per-iops",
+        "gp3 has at most 0.25 MiB/s for each provisioned operation: 1,000 MiB/s need 4,000 IOPS.",
+        "MiB/s <= 0.25 x IOPS", "EBS user guide, General Purpose SSD volumes";
     EBS_ST1_IOPS = "ebs.st1-iops",
         "st1 counts a small random operation as 1 MiB of its throughput.",
         "IOPS = MiB/s", EBS;
@@ -180,8 +206,18 @@ rules! {
     SAN_IOPS = "san.iops",
         "A first-generation file system has at most 80,000 SSD IOPS; 3 per GiB are included. Its caches answer beyond that.",
         "IOPS <= systems x SSD IOPS", SAN;
+    SAN_IOPS_THROUGHPUT = "san.iops-throughput",
+        "The throughput capacity bounds the SSD IOPS: 80,000 need 2,048 MB/s, up to 1,024 MB/s there are 40,000. 3 per GiB are the least.",
+        "3 x GiB <= IOPS <= most of the throughput capacity",
+        "FSx for ONTAP user guide, Impact of throughput capacity on performance; FSx API reference, DiskIopsConfiguration";
+    SAN_LEVEL = "san.level",
+        "A first-generation file system has a throughput capacity of 128, 256, 512, 1,024 or 2,048 MB/s; 1 and 2 GB/s are the last two.", "",
+        "FSx API reference, CreateFileSystemOntapConfiguration, ThroughputCapacityPerHAPair";
+    SAN_SYSTEMS = "san.systems",
+        "An array has at most 20 file systems: the most that the paper sizes.", "1 <= systems <= 20", SAN;
     SAN_SIZE = "san.size",
-        "A file system has 1 to 196 TB of SSD.", "1 TB <= SSD <= 196 TB", SAN;
+        "A file system has 1,024 GiB to 196 TB of SSD.", "1,024 GiB <= SSD <= 196 TB",
+        "SAN: A million IOPs in AWS from Amazon FSx NetApp ONTAP; FSx API reference, CreateFileSystem, StorageCapacity";
     SAN_CLIENT = "san.client",
         "The host's network carries all of the array's data.",
         "read <= network of the host", SAN;
@@ -199,12 +235,18 @@ rules! {
         "Use below the baseline earns credit, which a burst spends. How large the bucket is, is not published: charts assume one that lasts half an hour.",
         "burst lasts bucket / (burst - baseline)", LUSTRE;
     LUSTRE_SIZE = "lustre.size",
-        "HDD file systems come in steps of 6 TiB (persistent-12) or 1.8 TiB (persistent-40); such a TiB is 1,000 GiB, in the API and on the bill. We plan up to 1 PiB, the largest that any of the papers shows.",
-        "capacity = n x step", "FSx for Lustre user guide, CreateFileSystem StorageCapacity";
+        "HDD file systems come in steps of 6,000 GiB (persistent-12) or 1,800 GiB (persistent-40). The service's TiB, by which rates are stated, is 1,000 GiB. We plan up to 1 PiB, the largest that any of the papers shows.",
+        "capacity = n x step", "FSx API reference, CreateFileSystem, StorageCapacity";
+    LUSTRE_LEVEL = "lustre.level",
+        "HDD file systems are PERSISTENT_1 with 12 or 40 MB/s per TiB: persistent-12 and persistent-40.", "",
+        "FSx API reference, CreateFileSystemLustreConfiguration, PerUnitStorageThroughput";
 
     CVS_LEVEL = "cvs.level",
         "A volume's throughput follows its level and quota: standard 16 KB/s per GB, premium 64, extreme 128.",
         "rate = quota GB x level", "Cloud Volumes Service for AWS documentation, list of September 2018";
+    CVS_QUOTA = "cvs.quota",
+        "A volume has a quota of 1 GB to 100 TB.", "1 GB <= quota <= 100 TB",
+        "Cloud Volumes Service for AWS documentation, list of September 2018";
     CVS_VOLUME = "cvs.volume",
         "One volume of this storage system does about 4,500 MiB/s of sequential reads and 1,600 MiB/s of writes, 460,000 random reads and 130,000 random writes of 4 KiB per second: measured by others, in another cloud.",
         "rate <= 4,500 MiB/s a volume",
@@ -225,6 +267,16 @@ rules! {
     STORE_LOST = "disk.instance-store",
         "Instance store is gone when the instance stops, hibernates or fails.", "",
         "EC2 user guide, Storage optimized instances";
+
+    DEPLOY_REGION = "deploy.region",
+        "The region exists, or a price list has it.", "", "AWS general reference, Regions and zones, November 2025 (commercial partition)";
+    DEPLOY_INSTANCE = "deploy.instance",
+        "The instance type exists and its limits are known (data/instances.toml).", "", EC2;
+    DEPLOY_COUNT = "deploy.count",
+        "A design has at least one server, system or volume, and at most 10,000.", "1 <= count <= 10,000",
+        "our bound: far above any design";
+    DISK_COUNT = "disk.count",
+        "Local disks are as many and as large as the instance has.", "1 <= disks <= disks of the instance", EC2;
 
     COST_HOURS = "cost.hours",
         "A month has 730 hours, a year 12 months.", "month = hour x 730", "AWS pricing calculator";

@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use crate::check::Checked;
+use crate::check::{Checked, Violation};
 use crate::design::{Design, Product};
 use crate::report::{Evaluation, PlanReport, PriceStamp};
 use crate::rules::{RULES, Rule, RuleId};
@@ -90,10 +90,17 @@ fn iops(steady: f64, burst: f64) -> String {
 
 /// One line on where the prices are from.
 pub fn prices(stamp: &PriceStamp) -> String {
-    format!(
+    let mut words = format!(
         "Prices: {}, {} ({}).",
         stamp.region, stamp.date, stamp.source
-    )
+    );
+    if !stamp.stale.is_empty() {
+        words += &format!(
+            " Older than a year: {}; `cairn plan prices update` makes a new list.",
+            stamp.stale.join(", ")
+        );
+    }
+    words
 }
 
 /// Everything about one design, a line per figure.
@@ -637,8 +644,12 @@ pub fn validation_families(it: &Validation) -> Table {
 /// What `check` found, for people.
 pub fn checked(it: &Checked) -> String {
     let mut text = format!("{}\n", it.name);
-    if it.violations.is_empty() {
-        text += "keeps every rule\n";
+    match &it.unknown {
+        Some(why) => {
+            let _ = writeln!(text, "breaks no rule, and has no figures: {why}");
+        }
+        None if it.violations.is_empty() => text += "keeps every rule\n",
+        None => {}
     }
     for violation in &it.violations {
         let _ = writeln!(
@@ -652,9 +663,30 @@ pub fn checked(it: &Checked) -> String {
     if let Some(nearest) = &it.nearest_name {
         let _ = writeln!(text, "nearest that passes: {nearest}");
     }
+    for note in &it.notes {
+        let _ = writeln!(text, "note: {note}");
+    }
     if let Some(found) = &it.evaluation {
         text.push('\n');
         text += &evaluation(found).plain();
+    }
+    if let Some(stamp) = &it.prices {
+        let _ = writeln!(text, "\n{}", prices(stamp));
+    }
+    text
+}
+
+/// The rules that a design breaks, a line each.
+pub fn broken(of: &str, violations: &[Violation]) -> String {
+    let mut text = String::new();
+    for violation in violations {
+        let _ = writeln!(
+            text,
+            "{of} breaks {}: {} ({})",
+            violation.rule,
+            violation.words,
+            violation.rule.rule().source
+        );
     }
     text
 }

@@ -212,13 +212,13 @@ pub fn paper_server(
     ))
 }
 
-/// The paper's parallel file system: 6 TiB of persistent-12 with SSD read cache.
+/// The paper's parallel file system: 6 TiB (6,000 GiB) of persistent-12 with SSD read cache.
 pub fn paper_lustre() -> Design {
     design(
         Product::Vendor,
         Shape::ParallelFs(ParallelFs::Lustre {
             level: "persistent-12".to_owned(),
-            capacity_bytes: Bytes::from_tib(6.0),
+            capacity_bytes: Bytes::from_gib(6000.0),
             ssd_read_cache: true,
         }),
     )
@@ -519,7 +519,7 @@ fn lustre(catalog: &Catalog, of: &MeasuredLustre, rows: &mut Rows) -> Result<(),
     let mut wanted = paper_lustre();
     wanted.shape = Shape::ParallelFs(ParallelFs::Lustre {
         level: of.level.clone(),
-        capacity_bytes: Bytes::from_tib(of.capacity_tib),
+        capacity_bytes: Bytes::from_gib(of.capacity_tib * 1000.0),
         ssd_read_cache: true,
     });
     let it = evaluate(catalog, &wanted)?;

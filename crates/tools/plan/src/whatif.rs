@@ -1,10 +1,12 @@
 //! What changes when a design does: one more node, other volumes, another instance.
 //!
-//! Owns: the changes, and comparing two designs. Must not know: goals.
+//! Owns: the changes, and comparing two designs with the rules that each breaks. Must not know: goals.
 
 use serde::Serialize;
 
 use crate::catalog::Catalog;
+use crate::check::violations;
+use crate::deployable::Violation;
 use crate::design::{
     CloudVolumes, Design, NfsServer, ParallelFs, Product, SanSystem, Shape, Storage, Volume,
 };
@@ -23,6 +25,7 @@ pub enum Change {
     VolumeType(String),
     VolumeSize(Bytes),
     Volumes(u32),
+    VolumeIops(u64),
     VolumeMibS(u32),
     Level(String),
 }
@@ -45,6 +48,23 @@ pub enum ChangeError {
 pub struct Comparison {
     pub before: Evaluation,
     pub after: Evaluation,
+    /// Rules of the papers that the one before breaks; what cannot be deployed has no figures at all.
+    pub before_breaks: Vec<Violation>,
+    pub after_breaks: Vec<Violation>,
+}
+
+/// Evaluates both, with the rules that each breaks.
+pub fn compare(
+    catalog: &Catalog,
+    before: &Design,
+    after: &Design,
+) -> Result<Comparison, EvaluateError> {
+    Ok(Comparison {
+        before: evaluate(catalog, before)?,
+        after: evaluate(catalog, after)?,
+        before_breaks: violations(catalog, before),
+        after_breaks: violations(catalog, after),
+    })
 }
 
 /// Applies changes, one after the other.
@@ -63,10 +83,7 @@ pub fn whatif(
     changes: &[Change],
 ) -> Result<Comparison, ChangeError> {
     let after = apply(design, changes)?;
-    Ok(Comparison {
-        before: evaluate(catalog, design)?,
-        after: evaluate(catalog, &after)?,
-    })
+    Ok(compare(catalog, design, &after)?)
 }
 
 fn apply_one(design: &mut Design, change: &Change) -> Result<(), ChangeError> {
@@ -99,6 +116,11 @@ fn apply_one(design: &mut Design, change: &Change) -> Result<(), ChangeError> {
             volume_mut(&mut design.shape)
                 .ok_or_else(|| without("EBS volumes"))?
                 .size_bytes = *size;
+        }
+        Change::VolumeIops(iops) => {
+            volume_mut(&mut design.shape)
+                .ok_or_else(|| without("EBS volumes"))?
+                .iops = Some(*iops);
         }
         Change::VolumeMibS(mib_s) => {
             volume_mut(&mut design.shape)
@@ -202,7 +224,7 @@ pub fn grow(catalog: &Catalog, design: &Design) -> Option<(String, Evaluation)> 
             ..
         }) => {
             let of = catalog.lustre_level(level).ok()?;
-            *capacity_bytes = *capacity_bytes + Bytes::from_tib(of.step_tib);
+            *capacity_bytes = *capacity_bytes + of.steps(1.0);
             "one step of capacity more"
         }
         Shape::NfsServer(server) => match &mut server.storage {
@@ -224,7 +246,7 @@ pub fn grow(catalog: &Catalog, design: &Design) -> Option<(String, Evaluation)> 
             }
         }
     };
-    let allowed = crate::check::violations(catalog, &grown).is_empty();
+    let allowed = violations(catalog, &grown).is_empty();
     let evaluation = evaluate(catalog, &grown).ok()?;
     allowed.then(|| (step.to_owned(), evaluation))
 }
@@ -242,11 +264,11 @@ pub fn scaled(catalog: &Catalog, design: &Design, factor: f64) -> Option<Design>
             capacity_bytes,
             ..
         }) => {
-            let step = catalog.lustre_level(level).ok()?.step_tib;
-            let steps = (capacity_bytes.tib() * factor / step - 1e-9)
+            let of = catalog.lustre_level(level).ok()?;
+            let steps = (capacity_bytes.gib() * factor / of.step_gib - 1e-9)
                 .ceil()
                 .max(1.0);
-            *capacity_bytes = Bytes::from_tib(steps * step);
+            *capacity_bytes = of.steps(steps);
         }
         Shape::CloudVolumes(CloudVolumes::Service { quota_bytes, .. }) => {
             *quota_bytes = quota_bytes.times(factor);
@@ -309,10 +331,13 @@ pub fn neighbours(catalog: &Catalog, design: &Design) -> Vec<(String, Design)> {
             let mib_s = volume.mib_s.unwrap_or(125);
             for next in [mib_s * 2, mib_s / 2] {
                 if (125..=1000).contains(&next) {
-                    add(
-                        format!("{next} MiB/s a volume"),
-                        &[Change::VolumeMibS(next)],
-                    );
+                    // gp3 carries a quarter of a MiB/s with each operation.
+                    let iops = volume.iops.unwrap_or(3000).max(u64::from(next) * 4);
+                    let mut changes = vec![Change::VolumeMibS(next)];
+                    if iops > volume.iops.unwrap_or(3000) {
+                        changes.push(Change::VolumeIops(iops));
+                    }
+                    add(format!("{next} MiB/s a volume"), &changes);
                 }
             }
         }

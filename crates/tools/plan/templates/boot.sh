@@ -11,7 +11,9 @@ readonly DISKS=/srv/cairn
 readonly BY_ID=${CAIRN_BY_ID:-/dev/disk/by-id}
 readonly METADATA=${CAIRN_METADATA:-http://169.254.169.254}
 readonly WAIT_SECONDS_MAX=${CAIRN_WAIT_SECONDS_MAX:-900}
-readonly RETRY_SECONDS=5
+readonly RETRY_SECONDS=${CAIRN_RETRY_SECONDS:-5}
+readonly FETCH_COUNT_MAX=5
+readonly FETCH_SECONDS_MAX=600
 
 say() {
     echo "cairn-boot: $*"
@@ -29,16 +31,25 @@ metadata() {
     curl -sSf -H "X-aws-ec2-metadata-token: $token" "$METADATA/latest/meta-data/$1"
 }
 
-# Tells the stack how it went. Outside of a stack's creation or update nobody waits for that.
+# Tells the stack and the auto scaling group how it went. Where this cannot be told, their time runs out, which is a
+# failure, too.
 finish() {
-    local status=$? word=SUCCESS
-    [[ $status -eq 0 ]] || word=FAILURE
+    local status=$? word=SUCCESS result=CONTINUE
+    [[ $status -eq 0 ]] || word=FAILURE result=ABANDON
     say "ends with $word"
-    [[ -n $CAIRN_STACK ]] || return 0
-    # Nodes of a cluster have the same settings: each has the name of its own resource in a tag.
-    [[ $CAIRN_SIGNAL != tag ]] || CAIRN_SIGNAL=$(metadata tags/instance/cairn-signal)
-    aws cloudformation signal-resource --stack-name "$CAIRN_STACK" --logical-resource-id "$CAIRN_SIGNAL" \
-        --unique-id "$(metadata instance-id)" --status "$word" || say "no stack waits for this signal"
+    if [[ -n $CAIRN_STACK ]]; then
+        # Nodes of a cluster have the same settings: each has the name of its own resource in a tag.
+        [[ $CAIRN_SIGNAL != tag ]] || CAIRN_SIGNAL=$(metadata tags/instance/cairn-signal)
+        # Nobody waits for it outside of a stack's creation or update.
+        aws cloudformation signal-resource --stack-name "$CAIRN_STACK" --logical-resource-id "$CAIRN_SIGNAL" \
+            --unique-id "$(metadata instance-id)" --status "$word" || say "no stack waits for this signal"
+    fi
+    if [[ -n $CAIRN_GROUP ]]; then
+        # Until then the instance is not in service; abandoned, it is replaced.
+        aws autoscaling complete-lifecycle-action --auto-scaling-group-name "$CAIRN_GROUP" \
+            --lifecycle-hook-name "$CAIRN_HOOK" --instance-id "$(metadata instance-id)" \
+            --lifecycle-action-result "$result" || say "no auto scaling group waits for this boot"
+    fi
 }
 trap finish EXIT
 
@@ -52,35 +63,45 @@ until_true() {
     done
 }
 
+# The security group lets out HTTPS alone.
+use_https() {
+    find /etc/apt -name "*.list" -o -name "*.sources" | while read -r file; do
+        sed -i "s|http://|https://|g" "$file"
+    done
+}
+
 need_packages() {
     until_true "the lists of packages" apt-get -o DPkg::Lock::Timeout=300 update -qq
     until_true "installing $*" apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends "$@"
 }
 
-# Puts /usr/bin/cairn and its service in place: from an archive of `make install`, or from source.
+download() {
+    case $CAIRN_PACKAGE_URL in
+    s3://*) aws s3 cp --only-show-errors "$CAIRN_PACKAGE_URL" "$1" ;;
+    *) curl -sSfL --proto =https --max-time "$FETCH_SECONDS_MAX" "$CAIRN_PACKAGE_URL" -o "$1" ;;
+    esac
+}
+
+# Installs the package of Cairn, and only what has the checksum that was given: no other byte of it is looked at.
 install_cairn() {
-    local scratch
-    if [[ -n $CAIRN_PACKAGE_URL ]]; then
-        scratch=$(mktemp -d)
-        case $CAIRN_PACKAGE_URL in
-        s3://*) aws s3 cp --only-show-errors "$CAIRN_PACKAGE_URL" "$scratch/cairn.tar.gz" ;;
-        *) curl -sSfL --retry 5 "$CAIRN_PACKAGE_URL" -o "$scratch/cairn.tar.gz" ;;
-        esac
-        echo "$CAIRN_PACKAGE_SHA256  $scratch/cairn.tar.gz" | sha256sum --check --quiet ||
-            fail "$CAIRN_PACKAGE_URL is not what its SHA-256 says"
-        tar -xzf "$scratch/cairn.tar.gz" -C / --no-same-owner --no-overwrite-dir ./usr
-        rm -rf "$scratch"
-    elif [[ -n $CAIRN_SOURCE_URL ]]; then
-        need_packages git make
-        rm -rf /usr/local/src/cairn
-        git clone --quiet --depth 1 --branch "$CAIRN_SOURCE_REF" "$CAIRN_SOURCE_URL" /usr/local/src/cairn
-        make -C /usr/local/src/cairn install PREFIX=/usr
-    else
-        fail "neither a package nor a source of Cairn is given"
-    fi
+    local file try
+    file=$(mktemp -d)/cairn.deb
+    for ((try = 1; ; try++)); do
+        if ! download "$file"; then
+            say "$CAIRN_PACKAGE_URL cannot be fetched"
+        elif ! echo "$CAIRN_PACKAGE_SHA256  $file" | sha256sum --check --status; then
+            say "$CAIRN_PACKAGE_URL is not what its SHA-256 says"
+        else
+            break
+        fi
+        [[ $try -lt $FETCH_COUNT_MAX ]] || fail "gave up after $try tries: $CAIRN_PACKAGE_URL"
+        sleep $((try * RETRY_SECONDS))
+    done
+    # The user that apt-get takes to read it must be able to.
+    chmod 755 "$(dirname "$file")"
+    need_packages "$file"
+    rm -rf "$(dirname "$file")"
     say "$(cairn --version) is installed"
-    id cairn >/dev/null 2>&1 ||
-        useradd --system --home-dir /var/lib/cairn --shell /usr/sbin/nologin cairn
 }
 
 # attach NUMBER VOLUME: a volume that the instance before this one had comes free when that one is gone.

@@ -32,6 +32,7 @@ END
     until_true "etcd" curl -sSf -o /dev/null http://127.0.0.1:2379/health
 }
 
+use_https
 need_packages ca-certificates curl awscli xfsprogs
 install_cairn
 # Before anything is formatted: the command comes with the version that has clusters.

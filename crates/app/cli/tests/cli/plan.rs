@@ -94,6 +94,34 @@ fn a_plan_from_goals_to_a_template() {
         "resource",
     );
     check(folder, &["deploy", "--client", "10.0.0.5"], 0, "fstab");
+    let sha256 = "0".repeat(64);
+    let machine = |login: &'static str, format: &'static str| {
+        vec![
+            "deploy",
+            "plan.json",
+            "--format",
+            format,
+            "--client-networks",
+            "10.0.0.0/8",
+            "--package-url",
+            "https://example.com/cairn.deb",
+            "--package-sha256",
+            sha256.as_str(),
+            "--login",
+            login,
+        ]
+    };
+    check(
+        folder,
+        &machine("10.0.0.7", "cloud-init"),
+        0,
+        "#cloud-config",
+    );
+    // Root there is root of the volume: in no format it may be everybody.
+    for format in ["cloud-init", "cloudformation", "terraform"] {
+        check(folder, &machine("0.0.0.0/0", format), 2, "login node");
+    }
+    check(folder, &machine("10.0.0.7", "terraform"), 0, "LoginAddress");
 }
 
 #[test]
@@ -106,7 +134,7 @@ fn configurations_prices_and_the_model() {
     write("offer.json", OFFER);
     check(folder, &["check", "good.toml"], 0, "keeps every rule");
     check(folder, &["check", "bad.toml"], 2, "14.2 TiB 145 MiB/s");
-    check(folder, &["compare", "good.toml", "bad.toml"], 0, "15 TiB");
+    check(folder, &["compare", "good.toml", "bad.toml"], 2, "14.2");
     check(folder, &["whatif", "good.toml", "--nodes", "-1"], 0, "3+2");
     check(folder, &["validate"], 0, "holds");
     check(folder, &["explain", "cluster"], 0, "Table 8");

@@ -4,6 +4,7 @@
 //! written, and scripts are files of `templates/` that stand in them unchanged.
 //! Must not know: what a design costs or delivers, files, networks.
 
+mod alarms;
 mod cloudformation;
 mod hcl;
 mod spec;
@@ -111,19 +112,18 @@ pub struct MachineValues {
     pub client_networks: Vec<String>,
     /// Where the administrator mounts: root there is root of the volume, and makes folders for others.
     pub login: Option<String>,
-    pub install: Install,
+    pub package: Package,
     /// Devices of the data disks, such as `/dev/nvme1n1`: as many as the design has. Empty: the disks of
     /// an EC2 instance, by their names there.
     pub devices: Vec<String>,
 }
 
-/// Where the machine gets Cairn from.
+/// The .deb that `make package` builds, and what it has to be.
 #[derive(Clone, Debug)]
-pub enum Install {
-    /// An archive of what `make install PREFIX=/usr` installs; docs/guide/deploy.md says how to make it.
-    Package { url: String, sha256: String },
-    /// A repository, built at first boot: some ten minutes.
-    Source { url: String, reference: String },
+pub struct Package {
+    /// `https://...` or `s3://BUCKET/KEY`.
+    pub url: String,
+    pub sha256: String,
 }
 
 /// How a client mounts.
@@ -232,6 +232,11 @@ pub fn render(
 fn is_for_a_bucket(format: Format, content: &str) -> bool {
     matches!(format, Format::CloudFormation | Format::CloudFormationJson)
         && content.len() > TEMPLATE_BODY_LEN_BYTES_MAX
+}
+
+/// Refuses a login node that could be anybody: root there is root of the volume.
+pub fn check_login(address: &str) -> Result<(), DeployError> {
+    values::check_login(address)
 }
 
 /// User data of a client: waits for the server, makes the directory, writes fstab, mounts.
@@ -344,18 +349,10 @@ fn machine_user_data(
         values::check_network(network)?;
     }
     if let Some(login) = &values.login {
-        values::check_network(login)?;
+        values::check_login(login)?;
     }
-    match &values.install {
-        Install::Package { url, sha256 } => {
-            values::check_package_url(url)?;
-            values::check_sha256(sha256)?;
-        }
-        Install::Source { url, reference } => {
-            values::check_source_url(url)?;
-            values::check_source_ref(reference)?;
-        }
-    }
+    values::check_package_url(&values.package.url)?;
+    values::check_sha256(&values.package.sha256)?;
     for device in &values.devices {
         values::check_path("a device", device)?;
     }
@@ -383,7 +380,7 @@ fn machine_user_data(
         (Disks::Ebs { .. }, 0) => user_data::DiskMode::OwnVolumes,
         (Disks::InstanceStore { .. }, 0) => user_data::DiskMode::InstanceStore,
     };
-    let text = user_data::server(machine, mode);
+    let text = user_data::server(machine, mode, false);
     let filled = user_data::fill(
         &text,
         |slot| slot.literal(values, region),

@@ -339,3 +339,10 @@ fn whole(value: Option<u64>) -> Result<Option<u32>, DeployError> {
             expected: "a number that a volume can have",
         })
 }
+
+/// Names that EC2 suggests for data volumes: /dev/sdf to /dev/sdp, then /dev/xvdba and so on.
+pub(super) fn device_names(count: u32) -> impl Iterator<Item = String> {
+    let few = ('f'..='p').map(|letter| format!("/dev/sd{letter}"));
+    let more = ('a'..='z').map(|letter| format!("/dev/xvdb{letter}"));
+    few.chain(more).take(count as usize)
+}

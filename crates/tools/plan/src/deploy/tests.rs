@@ -61,8 +61,8 @@ fn machine_values() -> MachineValues {
         user: "admin".to_string(),
         client_networks: vec!["10.0.0.0/8".to_string(), "192.0.2.7".to_string()],
         login: Some("10.0.0.7".to_string()),
-        install: Install::Package {
-            url: "https://example.com/cairn.tar.gz".to_string(),
+        package: Package {
+            url: "https://example.com/cairn.deb".to_string(),
             sha256: "0".repeat(64),
         },
         devices: Vec::new(),
@@ -365,7 +365,14 @@ fn user_data_of_a_machine_needs_its_values() {
         Some("65 client networks"),
     );
     check(&|it| it.login = None, None);
-    check(&|it| it.login = Some("me".into()), Some("client network"));
+    check(&|it| it.login = Some("me".into()), Some("login node"));
+    for everyone in ["0.0.0.0/0", "10.0.0.0/8", "::/0"] {
+        check(&|it| it.login = Some(everyone.into()), Some("login node"));
+    }
+    check(
+        &|it| it.client_networks = vec!["0.0.0.0/0".into()],
+        Some("client network"),
+    );
     check(&|it| it.name = "A'".into(), Some("cluster name"));
     check(&|it| it.user = "a\nb".into(), Some("a user"));
     let refused = render(&design, &DeployOptions::default(), Format::CloudInit).unwrap_err();

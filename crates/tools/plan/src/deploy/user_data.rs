@@ -5,13 +5,19 @@
 
 use super::spec::Machine;
 use super::tree::{list, map};
-use super::{ClientValues, Install, MachineValues, NFS_PORT};
+use super::{ClientValues, MachineValues, NFS_PORT};
 
 const BOOT: &str = include_str!("../../templates/boot.sh");
 const SERVER: &str = include_str!("../../templates/server.sh");
+const HEALTH: &str = include_str!("../../templates/health.sh");
 const CLUSTER: &str = include_str!("../../templates/cluster.sh");
 const CLIENT: &str = include_str!("../../templates/client.sh");
 const SETTINGS_PATH: &str = "/etc/cairn/deploy.env";
+const BOOT_PATH: &str = "/usr/local/sbin/cairn-boot";
+/// Name of the hook that keeps an instance out of service until its boot has told how it went.
+pub(super) const BOOT_HOOK: &str = "boot";
+/// Namespace of the metrics that a server tells of itself.
+pub(super) const METRICS: &str = "Cairn";
 
 /// A value that is known only where the template is deployed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +35,8 @@ pub(super) enum Slot {
     Login,
     PackageUrl,
     PackageSha256,
-    SourceUrl,
-    SourceRef,
+    /// The auto scaling group that replaces the instance; empty: none.
+    Group,
     /// Internal addresses of all nodes, with commas.
     Nodes,
     /// Those of the nodes where etcd runs.
@@ -38,7 +44,7 @@ pub(super) enum Slot {
 }
 
 impl Slot {
-    const ALL: [(&'static str, Self); 13] = [
+    const ALL: [(&'static str, Self); 12] = [
         ("Name", Self::Name),
         ("User", Self::User),
         ("Region", Self::Region),
@@ -48,8 +54,7 @@ impl Slot {
         ("Login", Self::Login),
         ("PackageUrl", Self::PackageUrl),
         ("PackageSha256", Self::PackageSha256),
-        ("SourceUrl", Self::SourceUrl),
-        ("SourceRef", Self::SourceRef),
+        ("Group", Self::Group),
         ("Nodes", Self::Nodes),
         ("Etcd", Self::Etcd),
     ];
@@ -61,22 +66,16 @@ impl Slot {
 
     /// The value where there is no template around the user data.
     pub fn literal(self, values: &MachineValues, region: &str) -> String {
-        let (package, source) = match &values.install {
-            Install::Package { url, sha256 } => ((url.as_str(), sha256.as_str()), ("", "")),
-            Install::Source { url, reference } => (("", ""), (url.as_str(), reference.as_str())),
-        };
         match self {
             Self::Name => values.name.clone(),
             Self::User => values.user.clone(),
             Self::Region => region.to_string(),
-            Self::Stack | Self::Nodes | Self::Etcd => String::new(),
+            Self::Stack | Self::Group | Self::Nodes | Self::Etcd => String::new(),
             Self::Volumes => values.devices.join(","),
             Self::Clients => values.client_networks.join(","),
             Self::Login => values.login.clone().unwrap_or_default(),
-            Self::PackageUrl => package.0.to_string(),
-            Self::PackageSha256 => package.1.to_string(),
-            Self::SourceUrl => source.0.to_string(),
-            Self::SourceRef => source.1.to_string(),
+            Self::PackageUrl => values.package.url.clone(),
+            Self::PackageSha256 => values.package.sha256.clone(),
         }
     }
 }
@@ -135,19 +134,22 @@ fn settings(entries: &[(&str, String)]) -> String {
     out
 }
 
-fn cloud_config(user: Option<String>, settings: String, program: &str, script: String) -> String {
+/// Runs the first of the scripts, given with their paths.
+fn cloud_config(user: Option<String>, settings: String, scripts: &[(&str, String)]) -> String {
     let mut config = map! {};
     if let Some(user) = user {
         // Gets the key that the machine is started with, and sudo.
         config = config.with("user", user);
     }
-    let files = list![
-        map! { "path" => SETTINGS_PATH, "permissions" => "0600", "content" => settings },
-        map! { "path" => program, "permissions" => "0755", "content" => script },
-    ];
+    let mut files =
+        vec![map! { "path" => SETTINGS_PATH, "permissions" => "0600", "content" => settings }];
+    files.extend(scripts.iter().map(
+        |(path, script)| map! { "path" => *path, "permissions" => "0755", "content" => script },
+    ));
+    let first = scripts.first().map_or("", |(path, _)| *path);
     let config = config
         .with("write_files", files)
-        .with("runcmd", list![list![program]]);
+        .with("runcmd", list![list![first]]);
     format!("#cloud-config\n{}", config.yaml())
 }
 
@@ -167,16 +169,18 @@ fn common(machine: &Machine, mode: DiskMode) -> Vec<(&'static str, String)> {
         ("VOLUMES", slot(Slot::Volumes)),
         ("PACKAGE_URL", slot(Slot::PackageUrl)),
         ("PACKAGE_SHA256", slot(Slot::PackageSha256)),
-        ("SOURCE_URL", slot(Slot::SourceUrl)),
-        ("SOURCE_REF", slot(Slot::SourceRef)),
+        ("GROUP", slot(Slot::Group)),
+        ("HOOK", BOOT_HOOK.to_string()),
+        ("METRICS", METRICS.to_string()),
     ]
 }
 
 /// Name of the resource whose creation the server's signal ends.
 pub(super) const SERVER_SIGNAL: &str = "ServerGroup";
 
-/// User data of a single server, with slots.
-pub(super) fn server(machine: &Machine, mode: DiskMode) -> String {
+/// User data of a single server, with slots. `has_group`: an auto scaling group replaces the instance, which therefore
+/// watches its own health.
+pub(super) fn server(machine: &Machine, mode: DiskMode, has_group: bool) -> String {
     let (volume, protection) = machine.export();
     let mut entries = common(machine, mode);
     entries.extend([
@@ -187,12 +191,11 @@ pub(super) fn server(machine: &Machine, mode: DiskMode) -> String {
         ("LOGIN", slot(Slot::Login)),
         ("PORT", NFS_PORT.to_string()),
     ]);
-    cloud_config(
-        Some(slot(Slot::User)),
-        settings(&entries),
-        "/usr/local/sbin/cairn-boot",
-        format!("{BOOT}{SERVER}"),
-    )
+    let mut scripts = vec![(BOOT_PATH, format!("{BOOT}{SERVER}"))];
+    if has_group {
+        scripts.push(("/usr/local/sbin/cairn-health", HEALTH.to_string()));
+    }
+    cloud_config(Some(slot(Slot::User)), settings(&entries), &scripts)
 }
 
 /// User data of every node of a cluster, with slots.
@@ -207,8 +210,7 @@ pub(super) fn node(machine: &Machine, mode: DiskMode) -> String {
     cloud_config(
         Some(slot(Slot::User)),
         settings(&entries),
-        "/usr/local/sbin/cairn-boot",
-        format!("{BOOT}{CLUSTER}"),
+        &[(BOOT_PATH, format!("{BOOT}{CLUSTER}"))],
     )
 }
 
@@ -224,7 +226,6 @@ pub(super) fn client(values: &ClientValues) -> String {
     cloud_config(
         None,
         settings(&entries),
-        "/usr/local/sbin/cairn-mount",
-        CLIENT.to_string(),
+        &[("/usr/local/sbin/cairn-mount", CLIENT.to_string())],
     )
 }

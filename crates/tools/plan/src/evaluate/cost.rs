@@ -2,7 +2,7 @@
 
 use crate::design::{Storage, Volume};
 use crate::evaluate::EvaluateError;
-use crate::prices::{PriceBook, VolumeUnit};
+use crate::prices::{PriceBook, PriceSource, VolumeUnit};
 use crate::report::{Capacity, Cost, CostItem, Performance};
 use crate::rules::{self, RuleId};
 use crate::units::{Bytes, HOURS_PER_MONTH_2016, Usd, number};
@@ -37,11 +37,12 @@ impl<'a> Costing<'a> {
         }
     }
 
-    fn item(&mut self, words: String, count: f64, month: Usd, rule: RuleId) {
+    fn item(&mut self, words: String, count: f64, month: Usd, rule: RuleId, date: &str) {
         self.items.push(CostItem {
             words,
             count,
             month_usd: month,
+            price_date: date.to_owned(),
         });
         if !self.rules.contains(&rule) {
             self.rules.push(rule);
@@ -69,6 +70,7 @@ impl<'a> Costing<'a> {
             f64::from(count),
             month,
             rules::COST_INSTANCE,
+            &self.book.date,
         );
         Ok(())
     }
@@ -107,17 +109,19 @@ impl<'a> Costing<'a> {
             f64::from(count),
             each.times(f64::from(count)),
             rules::COST_VOLUME,
+            &book.date,
         );
         Ok(())
     }
 
-    pub fn service(&mut self, words: String, count: f64, month: Usd, of: Option<&str>) {
-        if let Some(of) = of {
+    pub fn service(&mut self, words: String, count: f64, month: Usd, from: PriceSource<'_>) {
+        if let Some(of) = from.of {
             self.without(&format!(
                 "a price of its own date and region: the price of {words} is of {of}"
             ));
         }
-        self.item(words, count, month, rules::COST_SERVICE);
+        let date = from.date.unwrap_or("no date");
+        self.item(words, count, month, rules::COST_SERVICE, date);
     }
 
     pub fn finish(mut self, capacity: &Capacity, performance: &Performance) -> Cost {

@@ -11,6 +11,8 @@ mod san_array;
 mod server;
 
 use crate::catalog::{Band, Catalog, CatalogError, Instance};
+pub use crate::deployable::COUNT_MAX;
+use crate::deployable::Violation;
 use crate::design::{
     CloudVolumes, Cluster, Design, Family, NfsServer, ParallelFs, Product, Protection, SanArray,
     SanSystem, Shape, Storage,
@@ -28,8 +30,6 @@ use crate::report::{Capacity, Credit, Evaluation, Figure, Performance, Protocol}
 use crate::rules;
 use crate::units::{Bytes, Rate, Usd, number};
 
-/// Servers, volumes or systems at most in one design: far above any, below what overflows.
-pub const COUNT_MAX: u32 = 10_000;
 /// Share of a server's memory that we count as cache (rule `cache.memory`).
 const MEMORY_CACHE_SHARE: f64 = 0.5;
 /// How long a Lustre bucket is assumed to last at full burst (rule `lustre.credit`).
@@ -39,6 +39,10 @@ const LUSTRE_BURST_S: f64 = 1800.0;
 pub enum EvaluateError {
     #[error("this design cannot be built: {detail}")]
     Invalid { detail: String },
+    #[error(
+        "this design cannot be deployed: {words} ({rule}); `cairn plan check` names the nearest that can"
+    )]
+    NotDeployable { rule: rules::RuleId, words: String },
     #[error(transparent)]
     Catalog(#[from] CatalogError),
     #[error(transparent)]
@@ -60,6 +64,10 @@ pub fn evaluate_with(
     design: &Design,
     detail: Detail,
 ) -> Result<Evaluation, EvaluateError> {
+    let broken = crate::deployable::violations(catalog, design);
+    if let Some(Violation { rule, words }) = broken.into_iter().next() {
+        return Err(EvaluateError::NotDeployable { rule, words });
+    }
     let book = catalog.prices.book(&design.region)?;
     let parts = match &design.shape {
         Shape::Cluster(it) => cluster(catalog, book, design.product, it, detail)?,
@@ -69,6 +77,10 @@ pub fn evaluate_with(
         Shape::CloudVolumes(it) => cloud_volumes(catalog, book, it, detail)?,
     };
     let cost = parts.costing.finish(&parts.capacity, &parts.performance);
+    let mut notes = parts.notes;
+    if let Shape::CloudVolumes(CloudVolumes::Service { .. }) = &design.shape {
+        notes.insert(0, catalog.designs.cloud_volumes.withdrawn.clone());
+    }
     let needs = needs(catalog, design);
     Ok(Evaluation {
         name: match detail {
@@ -84,7 +96,7 @@ pub fn evaluate_with(
         protocols: protocols(catalog, design),
         survives: parts.survives,
         survives_words: parts.survives_words,
-        notes: parts.notes,
+        notes,
     })
 }
 

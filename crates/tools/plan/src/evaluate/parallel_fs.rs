@@ -3,6 +3,7 @@
 //! Owns: how the rules combine for this family. Must not know: the other families, prices but by name.
 
 use super::*;
+use crate::catalog::lustre_tib;
 
 pub(super) fn parallel_fs<'a>(
     catalog: &Catalog,
@@ -25,16 +26,8 @@ pub(super) fn parallel_fs<'a>(
             *ssd_read_cache,
         ),
     };
-    let tib = capacity.tib();
-    let steps = tib / level.step_tib;
-    if !(steps >= 1.0 - 1e-9 && (steps - steps.round()).abs() < 1e-6) {
-        return Err(invalid(format!(
-            "{} comes in steps of {} TiB, not {}",
-            level.name,
-            number(level.step_tib),
-            capacity.tb_or_tib()
-        )));
-    }
+    // The service states its rates by a TiB of 1,000 GiB, in which its sizes are round.
+    let tib = lustre_tib(capacity);
     let of = &catalog.designs.parallel_fs;
     let cache_tib = tib * of.cache_share;
     let rate = |limits: &mut Limits, name: &str, size: f64, each: f64, rule, what: &str| {
@@ -135,8 +128,7 @@ pub(super) fn parallel_fs<'a>(
     };
     let (usd, of_list) = book.lustre(&price_of)?;
     let mut costing = Costing::new(book);
-    // A TiB of this service is 1,000 GiB, in its API and on its bill.
-    let gib = tib * 1000.0;
+    let gib = capacity.gib();
     costing.service(
         format!("FSx for Lustre {price_of}, {} GiB", number(gib)),
         1.0,
@@ -163,7 +155,7 @@ pub(super) fn parallel_fs<'a>(
         }
     )];
     notes.push("clients need the Lustre client".to_owned());
-    let cache = Bytes::from_tib(cache_tib);
+    let cache = Bytes::from_gib(cache_tib * 1000.0);
     let performance = Performance {
         seq_read: throughput(
             read.steady,

@@ -85,7 +85,7 @@ pub(super) fn san_array<'a>(
         "FSx for NetApp ONTAP file system".to_owned(),
         count,
         Usd(month * count),
-        prices.of.as_deref(),
+        book.from(&prices.of, &prices.date),
     );
     costing.without("the host that stripes over the array, and data transfer");
     let performance = Performance {

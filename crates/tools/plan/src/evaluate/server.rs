@@ -171,14 +171,19 @@ fn volume_rates(catalog: &Catalog, volume: &Volume) -> Result<VolumeRates, Evalu
             mib_s: band,
             iops: band,
             bucket: Some(Bytes::new(TIB).times(tib)),
-            rule: rules::EBS_ST1,
+            rule: match volume.volume_type.as_str() {
+                "sc1" => rules::EBS_SC1,
+                _ => rules::EBS_ST1,
+            },
             iops_rule: rules::EBS_ST1_IOPS,
         });
     }
-    let mib_s = volume.mib_s.map_or(of.mib_s.unwrap_or(0.0), f64::from);
     let iops = volume
         .iops
         .map_or(of.iops.unwrap_or(0.0), |iops| iops as f64);
+    let mib_s = of
+        .mib_s_of_iops(iops)
+        .unwrap_or_else(|| volume.mib_s.map_or(of.mib_s.unwrap_or(0.0), f64::from));
     let most = of.iops_max.unwrap_or(f64::INFINITY);
     if mib_s > of.mib_s_max || iops > most {
         return Err(invalid(format!(
@@ -190,6 +195,10 @@ fn volume_rates(catalog: &Catalog, volume: &Volume) -> Result<VolumeRates, Evalu
             number(iops)
         )));
     }
+    let rule = match of.mib_s_per_iops {
+        Some(_) => rules::EBS_IO,
+        None => rules::EBS_GP3,
+    };
     let flat = |value| Band {
         steady: value,
         burst: value,
@@ -198,8 +207,8 @@ fn volume_rates(catalog: &Catalog, volume: &Volume) -> Result<VolumeRates, Evalu
         mib_s: flat(mib_s),
         iops: flat(iops),
         bucket: None,
-        rule: rules::EBS_GP3,
-        iops_rule: rules::EBS_GP3,
+        rule,
+        iops_rule: rule,
     })
 }
 

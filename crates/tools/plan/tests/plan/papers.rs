@@ -323,7 +323,9 @@ fn six_tib_persistent_12_exactly() {
     exactly(performance.seq_write.steady_mb_s, 72.0);
     exactly(performance.seq_read.burst_mb_s, 2280.0);
     exactly(performance.seq_read.steady_mb_s, 240.0);
-    assert!((performance.cache_bytes.as_ref().unwrap().value.tib() - 1.2).abs() < 1e-12);
+    // The service's TiB is 1,000 GiB.
+    let cache = performance.cache_bytes.as_ref().unwrap().value;
+    assert!((cache.gib() - 1200.0).abs() < 1e-9);
     assert!(
         it.notes
             .iter()

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use cairn_plan::deploy::{
-    ClientValues, DeployOptions, Format, Install, MachineValues, client, published_server, render,
+    ClientValues, DeployOptions, Format, MachineValues, Package, client, published_server, render,
 };
 use cairn_plan::design::{Cluster, Design, NfsServer, Product, Protection, Shape, Storage, Volume};
 use cairn_plan::report::Protocol;
@@ -79,8 +79,8 @@ fn templates_are_written() {
             user: "cairn-admin".to_string(),
             client_networks: vec!["10.0.0.0/8".to_string(), "127.0.0.0/8".to_string()],
             login: None,
-            install: Install::Package {
-                url: "https://example.com/cairn.tar.gz".to_string(),
+            package: Package {
+                url: "https://example.com/cairn.deb".to_string(),
                 sha256: "0".repeat(64),
             },
             devices: Vec::new(),
