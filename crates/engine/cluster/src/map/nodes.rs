@@ -1,0 +1,312 @@
+//! Nodes and their disks.
+//!
+//! Owns: joining, changing and removing them; that names and addresses are unique; who is alive.
+//! Must not know: what a node does, where data goes.
+
+use std::collections::BTreeSet;
+
+use cairn_base::{DiskId, NodeId};
+
+use super::keys::{Named, is_name};
+use super::values::{
+    AliveRecord, DiskRecord, NameRecord, NodeRecord, TokenRecord, Versioned, decode, encode,
+};
+use super::{ClusterMap, JoinToken, MapError, Process, Written, found};
+use crate::coordinator::{Compare, Key, KeyRange, Op, Revision, Txn};
+
+impl ClusterMap {
+    /// Adds a node without a token: the first of a cluster, or one that an operator vouches for.
+    pub async fn add_node(&self, record: &NodeRecord) -> Result<(), MapError> {
+        self.add_node_with(record, Txn::default()).await
+    }
+
+    /// Adds a node that has a token, and uses the token up: both or neither.
+    pub async fn join(&self, token: &JoinToken, record: &NodeRecord) -> Result<(), MapError> {
+        let key = self.keys().token(&token.id());
+        let before = self.valid_token(token).await?;
+        let used = TokenRecord {
+            used_by: Some(record.id),
+            ..before.value
+        };
+        let txn = Txn {
+            when: vec![Compare::Modified(key.clone(), before.revision)],
+            then: vec![Op::put(key.clone(), encode(&key, &used)?)],
+            otherwise: Vec::new(),
+        };
+        match self.add_node_with(record, txn).await {
+            Err(MapError::Changed { key: of, .. }) if of == self.keys().node(record.id) => {
+                Err(MapError::Token("it was used meanwhile"))
+            }
+            result => result,
+        }
+    }
+
+    async fn add_node_with(&self, record: &NodeRecord, mut txn: Txn) -> Result<(), MapError> {
+        let key = self.keys().node(record.id);
+        let claims = self.claims_of(record)?;
+        for claim in &claims {
+            txn.when.push(Compare::absent(claim.clone()));
+            txn.then.push(self.claim(claim, record.id)?);
+            txn.otherwise.push(KeyRange::One(claim.clone()));
+        }
+        match self
+            .write(key.clone(), Revision::ABSENT, record, txn)
+            .await?
+        {
+            Written::Done => Ok(()),
+            Written::Refused(reply) => {
+                let taken = reply.reads.iter().flatten().next();
+                Err(match taken {
+                    Some(entry) if entry.key == key => MapError::Exists {
+                        key,
+                        what: "a node of this id",
+                    },
+                    Some(entry) => MapError::Exists {
+                        key: entry.key.clone(),
+                        what: "a node of this name or address",
+                    },
+                    None => MapError::Changed {
+                        key,
+                        what: "the token",
+                    },
+                })
+            }
+        }
+    }
+
+    /// Replaces a node's record; its name and addresses may change, its id not.
+    pub async fn change_node(
+        &self,
+        replaced: &Versioned<NodeRecord>,
+        record: &NodeRecord,
+    ) -> Result<(), MapError> {
+        let key = self.keys().node(record.id);
+        let before = self.claims_of(&replaced.value)?;
+        let after = self.claims_of(record)?;
+        let mut txn = Txn::default();
+        for freed in before.difference(&after) {
+            txn.then.push(Op::delete(freed.clone()));
+        }
+        for claim in after.difference(&before) {
+            txn.when.push(Compare::absent(claim.clone()));
+            txn.then.push(self.claim(claim, record.id)?);
+            txn.otherwise.push(KeyRange::One(claim.clone()));
+        }
+        match self
+            .write(key.clone(), replaced.revision, record, txn)
+            .await?
+        {
+            Written::Done => Ok(()),
+            Written::Refused(reply) => {
+                let taken = reply.reads.iter().flatten().find(|entry| entry.key != key);
+                Err(match taken {
+                    Some(entry) => MapError::Exists {
+                        key: entry.key.clone(),
+                        what: "a node of this name or address",
+                    },
+                    None => MapError::Changed {
+                        key,
+                        what: "a node",
+                    },
+                })
+            }
+        }
+    }
+
+    /// Removes a node that has no disks any more.
+    pub async fn remove_node(&self, node: NodeId) -> Result<(), MapError> {
+        let key = self.keys().node(node);
+        let before = self.node(node).await?;
+        let (disks, _) = self.disks().await?;
+        let count = disks.iter().filter(|disk| disk.value.node == node).count();
+        if count > 0 {
+            return Err(MapError::Invalid {
+                key,
+                what: "the removal of a node",
+                problem: format!(
+                    "{count} of its disks are still in the map; drain and remove them first"
+                ),
+            });
+        }
+        let claims = self.claims_of(&before.value)?;
+        let txn = Txn {
+            when: vec![Compare::Modified(key.clone(), before.revision)],
+            then: std::iter::once(key.clone())
+                .chain(claims)
+                .map(Op::delete)
+                .collect(),
+            otherwise: Vec::new(),
+        };
+        self.delete(txn, key, "a node").await
+    }
+
+    pub async fn node(&self, node: NodeId) -> Result<Versioned<NodeRecord>, MapError> {
+        let key = self.keys().node(node);
+        let node = self.read_one(key.clone()).await?;
+        node.ok_or(MapError::NotFound {
+            key,
+            what: "the node",
+        })
+    }
+
+    /// All nodes, and the revision that a watch goes on from.
+    pub async fn nodes(&self) -> Result<(Vec<Versioned<NodeRecord>>, Revision), MapError> {
+        self.read_all(self.keys().nodes()).await
+    }
+
+    /// Says that this process is there, for as long as its lease lives.
+    pub async fn announce(&self, process: Process) -> Result<(), MapError> {
+        let key = self.keys().alive(process.node);
+        loop {
+            let before = self.read_one::<AliveRecord>(key.clone()).await?;
+            let record = AliveRecord {
+                node: process.node,
+                process: process.nonce,
+                since: self.shared.env.clock.now(),
+            };
+            let replaced = before.map_or(Revision::ABSENT, |before| before.revision);
+            let written = self
+                .write_leased(
+                    key.clone(),
+                    replaced,
+                    &record,
+                    Some(process.lease),
+                    Txn::default(),
+                )
+                .await?;
+            match written {
+                Written::Done => return Ok(()),
+                // An earlier process's sign of life went meanwhile.
+                Written::Refused(_) => {}
+            }
+        }
+    }
+
+    /// Who is alive, and the revision that a watch on [`super::Keys::all_alive`] goes on from.
+    pub async fn alive(&self) -> Result<(Vec<Versioned<AliveRecord>>, Revision), MapError> {
+        self.read_all(self.keys().all_alive()).await
+    }
+
+    /// Adds a disk to a node that is in the map.
+    pub async fn add_disk(&self, record: &DiskRecord) -> Result<(), MapError> {
+        let key = self.keys().disk(record.id);
+        let node_key = self.keys().node(record.node);
+        loop {
+            let node = self.node(record.node).await?;
+            // The node's record is written again as it is, so that it cannot be removed meanwhile.
+            let txn = Txn {
+                when: vec![Compare::Modified(node_key.clone(), node.revision)],
+                then: vec![Op::put(node_key.clone(), encode(&node_key, &node.value)?)],
+                otherwise: Vec::new(),
+            };
+            match self
+                .write(key.clone(), Revision::ABSENT, record, txn)
+                .await?
+            {
+                Written::Done => return Ok(()),
+                Written::Refused(reply) if reply.read_one(0).is_some() => {
+                    return Err(MapError::Exists {
+                        key,
+                        what: "a disk of this id",
+                    });
+                }
+                Written::Refused(_) => {}
+            }
+        }
+    }
+
+    pub async fn change_disk(
+        &self,
+        replaced: &Versioned<DiskRecord>,
+        record: &DiskRecord,
+    ) -> Result<(), MapError> {
+        let key = self.keys().disk(record.id);
+        match self
+            .write(key.clone(), replaced.revision, record, Txn::default())
+            .await?
+        {
+            Written::Done => Ok(()),
+            Written::Refused(_) => Err(MapError::Changed {
+                key,
+                what: "a disk",
+            }),
+        }
+    }
+
+    /// Removes a disk that nothing is on any more.
+    pub async fn remove_disk(&self, replaced: &Versioned<DiskRecord>) -> Result<(), MapError> {
+        let key = self.keys().disk(replaced.value.id);
+        let txn = Txn {
+            when: vec![Compare::Modified(key.clone(), replaced.revision)],
+            then: vec![Op::delete(key.clone())],
+            otherwise: Vec::new(),
+        };
+        self.delete(txn, key, "a disk").await
+    }
+
+    pub async fn disk(&self, disk: DiskId) -> Result<Versioned<DiskRecord>, MapError> {
+        let key = self.keys().disk(disk);
+        let disk = self.read_one(key.clone()).await?;
+        disk.ok_or(MapError::NotFound {
+            key,
+            what: "the disk",
+        })
+    }
+
+    pub async fn disks(&self) -> Result<(Vec<Versioned<DiskRecord>>, Revision), MapError> {
+        self.read_all(self.keys().disks()).await
+    }
+
+    /// The keys that say who has a node's name and addresses.
+    fn claims_of(&self, record: &NodeRecord) -> Result<BTreeSet<Key>, MapError> {
+        let keys = self.keys();
+        let invalid = |problem: String| MapError::Invalid {
+            key: keys.node(record.id),
+            what: "a node",
+            problem,
+        };
+        if !is_name(&record.name) {
+            let name = &record.name;
+            return Err(invalid(format!(
+                "{name:?} is no name: letters, digits, '-', '_' and '.', 63 at most"
+            )));
+        }
+        let addresses = [&record.internal_address, &record.external_address];
+        if let Some(address) = addresses.into_iter().find(|address| !is_address(address)) {
+            return Err(invalid(format!("{address:?} is no address")));
+        }
+        let mut claims = BTreeSet::from([keys.name(Named::Node, &record.name)]);
+        claims.extend(addresses.map(|address| keys.name(Named::Address, address)));
+        Ok(claims)
+    }
+
+    fn claim(&self, claim: &Key, node: NodeId) -> Result<Op, MapError> {
+        let name = NameRecord {
+            of: node.to_string(),
+        };
+        Ok(Op::put(claim.clone(), encode(claim, &name)?))
+    }
+
+    /// What a name or address of a node leads to.
+    pub async fn node_named(&self, name: &str) -> Result<Versioned<NodeRecord>, MapError> {
+        let key = self.keys().name(Named::Node, name);
+        let reply = self.read(KeyRange::One(key.clone())).await?;
+        let name = decode::<NameRecord>(found(reply.entries.first(), &key, "the node")?)?;
+        let node = name
+            .value
+            .of
+            .parse::<NodeId>()
+            .map_err(|_| MapError::Damaged {
+                key: key.clone(),
+                what: "a name",
+                problem: format!("{:?} is no id of a node", name.value.of),
+            })?;
+        self.node(node).await
+    }
+}
+
+/// Whether this may be an address: what can stand in a key, and not too long.
+fn is_address(text: &str) -> bool {
+    let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:[]%".contains(&byte);
+    !text.is_empty() && text.len() <= 255 && text.bytes().all(fine)
+}

@@ -1,0 +1,194 @@
+//! Tokens with which nodes join, and the place for certificates.
+//!
+//! Owns: what a token is, when it is valid, and that it works once.
+//! Must not know: what a certificate says, how a token gets to a node.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use cairn_base::Timestamp;
+use cairn_base::planted::{self, Bug};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use super::keys::is_name;
+use super::values::{CertificateRecord, TokenRecord, Versioned};
+use super::{ClusterMap, MapError, Written};
+use crate::coordinator::{Compare, Op, Revision, Txn};
+
+const PREFIX: &str = "cairn";
+
+/// What an operator gives to a node that is to join. Whoever has it can join once; the map only has its hash.
+#[derive(Clone, PartialEq, Eq)]
+pub struct JoinToken {
+    id: u64,
+    secret: [u8; 32],
+}
+
+impl JoinToken {
+    /// Names the token in the map and in lists; no secret.
+    pub fn id(&self) -> String {
+        format!("{:016x}", self.id)
+    }
+
+    fn sha256(&self) -> String {
+        hex(&Sha256::digest(self.secret))
+    }
+}
+
+/// For the operator alone. `Debug` shows no secret.
+impl fmt::Display for JoinToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{PREFIX}-{}-{}", self.id(), hex(&self.secret))
+    }
+}
+
+impl fmt::Debug for JoinToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "JoinToken({})", self.id())
+    }
+}
+
+impl FromStr for JoinToken {
+    type Err = MapError;
+
+    fn from_str(text: &str) -> Result<Self, MapError> {
+        let bad = || MapError::Token("it is not complete; copy all of it");
+        let rest = text
+            .trim()
+            .strip_prefix(PREFIX)
+            .and_then(|rest| rest.strip_prefix('-'));
+        let (id, secret) = rest.and_then(|rest| rest.split_once('-')).ok_or_else(bad)?;
+        if id.len() != 16 || secret.len() != 64 || !secret.is_ascii() {
+            return Err(bad());
+        }
+        let id = u64::from_str_radix(id, 16).map_err(|_| bad())?;
+        let mut bytes = [0; 32];
+        for (byte, digits) in bytes.iter_mut().zip(secret.as_bytes().chunks(2)) {
+            let digits = std::str::from_utf8(digits).map_err(|_| bad())?;
+            *byte = u8::from_str_radix(digits, 16).map_err(|_| bad())?;
+        }
+        Ok(Self { id, secret: bytes })
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl ClusterMap {
+    /// Makes a token that is valid for a while.
+    pub async fn create_token(&self, valid_for: Duration) -> Result<JoinToken, MapError> {
+        let env = &self.shared.env;
+        let mut secret = [0; 32];
+        env.entropy.fill(&mut secret);
+        let token = JoinToken {
+            id: env.entropy.u64(),
+            secret,
+        };
+        let now = env.clock.now();
+        let seconds = i64::try_from(valid_for.as_secs()).unwrap_or(i64::MAX);
+        let record = TokenRecord {
+            sha256: token.sha256(),
+            expires: Timestamp::new(now.seconds.saturating_add(seconds), now.nanos),
+            used_by: None,
+        };
+        let key = self.keys().token(&token.id());
+        match self
+            .write(key.clone(), Revision::ABSENT, &record, Txn::default())
+            .await?
+        {
+            Written::Done => Ok(token),
+            Written::Refused(_) => Err(MapError::Exists {
+                key,
+                what: "a token of this id",
+            }),
+        }
+    }
+
+    /// The record of a token that can still be used.
+    pub(super) async fn valid_token(
+        &self,
+        token: &JoinToken,
+    ) -> Result<Versioned<TokenRecord>, MapError> {
+        let key = self.keys().token(&token.id());
+        let record = self.read_one::<TokenRecord>(key).await?;
+        // Whoever guesses ids learns nothing from the answer.
+        let unknown = MapError::Token("this cluster does not know it");
+        let record = record.ok_or(unknown.clone())?;
+        let same = record
+            .value
+            .sha256
+            .as_bytes()
+            .ct_eq(token.sha256().as_bytes());
+        if !bool::from(same) {
+            return Err(unknown);
+        }
+        if record.value.used_by.is_some() && !planted::is(Bug::TokenWorksTwice) {
+            return Err(MapError::Token("it was used already; make another one"));
+        }
+        if self.shared.env.clock.now() >= record.value.expires {
+            return Err(MapError::Token("it has expired; make another one"));
+        }
+        Ok(record)
+    }
+
+    pub async fn tokens(&self) -> Result<Vec<Versioned<TokenRecord>>, MapError> {
+        Ok(self.read_all(self.keys().tokens()).await?.0)
+    }
+
+    /// Takes a token back.
+    pub async fn remove_token(&self, id: &str) -> Result<(), MapError> {
+        let key = self.keys().token(id);
+        if !is_name(id) {
+            return Err(MapError::Token("this is no id of a token"));
+        }
+        let Some(record) = self.read_one::<TokenRecord>(key.clone()).await? else {
+            return Err(MapError::NotFound {
+                key,
+                what: "the token",
+            });
+        };
+        let txn = Txn {
+            when: vec![Compare::Modified(key.clone(), record.revision)],
+            then: vec![Op::delete(key.clone())],
+            otherwise: Vec::new(),
+        };
+        self.delete(txn, key, "a token").await
+    }
+
+    pub async fn certificate(
+        &self,
+        name: &str,
+    ) -> Result<Option<Versioned<CertificateRecord>>, MapError> {
+        self.read_one(self.keys().certificate(name)).await
+    }
+
+    /// Writes a certificate in place of the one of a revision; [`Revision::ABSENT`]: there was none.
+    pub async fn put_certificate(
+        &self,
+        name: &str,
+        replaced: Revision,
+        record: &CertificateRecord,
+    ) -> Result<(), MapError> {
+        let key = self.keys().certificate(name);
+        if !is_name(name) {
+            return Err(MapError::Invalid {
+                key,
+                what: "a certificate's name",
+                problem: "a name has letters, digits, '-', '_' and '.', 63 at most".to_owned(),
+            });
+        }
+        match self
+            .write(key.clone(), replaced, record, Txn::default())
+            .await?
+        {
+            Written::Done => Ok(()),
+            Written::Refused(_) => Err(MapError::Changed {
+                key,
+                what: "a certificate",
+            }),
+        }
+    }
+}

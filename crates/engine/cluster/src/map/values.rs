@@ -1,0 +1,480 @@
+//! The values of the cluster's map: docs/reference/cluster-map.md.
+//!
+//! Owns: what each value holds, its JSON form, and what makes one invalid.
+//! Must not know: keys, transactions.
+//!
+//! A value is one JSON object. `format` is its version; a reader refuses a higher one, and ignores fields that it does
+//! not know. Nodes of neighbouring versions can so share a map as long as the older one does not rewrite what the newer
+//! one wrote: a field that must survive that raises `format`.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use cairn_base::{DiskId, Epoch, LogPosition, NodeId, Timestamp, VolumeId};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::MapError;
+use crate::coordinator::{Entry, Key, Revision};
+
+/// The format of all values so far.
+pub const FORMAT: u32 = 1;
+
+/// A kind of value.
+pub trait Value: Serialize + DeserializeOwned {
+    /// For messages.
+    const WHAT: &'static str;
+
+    /// What is wrong with a value that was read or is about to be written.
+    fn problem(&self) -> Option<String> {
+        None
+    }
+}
+
+#[derive(Serialize)]
+struct Written<'v, T> {
+    format: u32,
+    #[serde(flatten)]
+    value: &'v T,
+}
+
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
+}
+
+/// The JSON of a value.
+pub fn encode<T: Value>(key: &Key, value: &T) -> Result<Vec<u8>, MapError> {
+    let invalid = |problem: String| MapError::Invalid {
+        key: key.clone(),
+        what: T::WHAT,
+        problem,
+    };
+    if let Some(problem) = value.problem() {
+        return Err(invalid(problem));
+    }
+    let format = FORMAT;
+    serde_json::to_vec(&Written { format, value }).map_err(|error| invalid(error.to_string()))
+}
+
+/// A value of the map, with the revision that the next change has to compare.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Versioned<T> {
+    pub revision: Revision,
+    pub value: T,
+}
+
+pub fn decode<T: Value>(entry: &Entry) -> Result<Versioned<T>, MapError> {
+    let damaged = |problem: String| MapError::Damaged {
+        key: entry.key.clone(),
+        what: T::WHAT,
+        problem,
+    };
+    let json = |error: serde_json::Error| damaged(error.to_string());
+    let Format { format } = serde_json::from_slice(&entry.value).map_err(json)?;
+    if format > FORMAT {
+        return Err(MapError::TooNew {
+            key: entry.key.clone(),
+            what: T::WHAT,
+            format,
+        });
+    }
+    let value: T = serde_json::from_slice(&entry.value).map_err(json)?;
+    if let Some(problem) = value.problem() {
+        return Err(damaged(problem));
+    }
+    Ok(Versioned {
+        revision: entry.modified,
+        value,
+    })
+}
+
+/// Bytes that the map does not look into.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Opaque(pub Vec<u8>);
+
+impl fmt::Debug for Opaque {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Opaque({} bytes)", self.0.len())
+    }
+}
+
+impl Serialize for Opaque {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&BASE64_STANDARD.encode(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Opaque {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        let bytes = BASE64_STANDARD
+            .decode(text)
+            .map_err(serde::de::Error::custom)?;
+        Ok(Self(bytes))
+    }
+}
+
+macro_rules! random_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub u128);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:032x}", self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(from)?;
+                u128::from_str_radix(&text, 16).map(Self).map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+random_id!(
+    /// Names one cluster for ever.
+    ClusterId
+);
+random_id!(
+    /// Names one run of a node's process: drawn at its start.
+    ProcessNonce
+);
+random_id!(
+    /// Names one attempt at a change, so that it can be found again: drawn for each.
+    ChangeNonce
+);
+
+/// How often a cluster's map was replaced by a restored backup, plus one.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct MapGeneration(pub u64);
+
+impl fmt::Display for MapGeneration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterRecord {
+    pub id: ClusterId,
+    pub name: String,
+    pub created: Timestamp,
+    pub generation: MapGeneration,
+}
+
+impl Value for ClusterRecord {
+    const WHAT: &'static str = "the cluster's record";
+}
+
+/// The versions of Cairn's internal protocol that a node speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VersionRange {
+    pub oldest: u32,
+    pub newest: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeRecord {
+    pub id: NodeId,
+    pub name: String,
+    /// `HOST:PORT` for other nodes.
+    pub internal_address: String,
+    /// `HOST:PORT` or `HOST` for clients.
+    pub external_address: String,
+    pub versions: VersionRange,
+}
+
+impl Value for NodeRecord {
+    const WHAT: &'static str = "a node";
+
+    fn problem(&self) -> Option<String> {
+        let VersionRange { oldest, newest } = self.versions;
+        (oldest > newest).then(|| format!("its versions are from {oldest} to {newest}"))
+    }
+}
+
+/// A node's sign of life, on its lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AliveRecord {
+    pub node: NodeId,
+    pub process: ProcessNonce,
+    pub since: Timestamp,
+}
+
+impl Value for AliveRecord {
+    const WHAT: &'static str = "a node's sign of life";
+}
+
+/// What a disk may be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DiskRole {
+    Data,
+    Metadata,
+    Both,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskRecord {
+    pub id: DiskId,
+    pub node: NodeId,
+    pub label: String,
+    pub role: DiskRole,
+    /// Whether what it holds is being moved to other disks.
+    pub draining: bool,
+}
+
+impl Value for DiskRecord {
+    const WHAT: &'static str = "a disk";
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeRecord {
+    pub id: VolumeId,
+    pub name: String,
+    pub settings: Opaque,
+    pub exports: Opaque,
+}
+
+impl Value for VolumeRecord {
+    const WHAT: &'static str = "a volume";
+}
+
+/// Who owns a volume, on the lease of the owner's node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnerRecord {
+    pub node: NodeId,
+    pub process: ProcessNonce,
+    pub epoch: Epoch,
+}
+
+impl Value for OwnerRecord {
+    const WHAT: &'static str = "a volume's owner";
+}
+
+/// How often a volume was taken over. It stays when the owner goes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EpochRecord {
+    pub epoch: Epoch,
+    /// Of the takeover that made it.
+    pub change: ChangeNonce,
+}
+
+impl Value for EpochRecord {
+    const WHAT: &'static str = "a volume's epoch";
+}
+
+/// Names the log files of one membership for ever: the epoch that it was opened in, and a counter within that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct EnsembleId {
+    pub epoch: Epoch,
+    pub counter: u32,
+}
+
+impl fmt::Display for EnsembleId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.epoch, self.counter)
+    }
+}
+
+/// A stretch of a volume's log and the disks that have it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ensemble {
+    pub id: EnsembleId,
+    /// The first position.
+    pub from: LogPosition,
+    /// The first position after it; `None` while it is open.
+    pub to: Option<LogPosition>,
+    pub disks: Vec<DiskId>,
+}
+
+/// Which disks have which positions of a volume's log: sealed ensembles, and at the end an open one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeLog {
+    pub ensembles: Vec<Ensemble>,
+}
+
+impl VolumeLog {
+    /// The one that takes what is appended. None in a new volume, before its first owner opens one.
+    pub fn open(&self) -> Option<&Ensemble> {
+        self.ensembles.last().filter(|last| last.to.is_none())
+    }
+
+    /// What is wrong with this log in itself.
+    pub fn problem(&self) -> Option<String> {
+        let last = self.ensembles.last()?;
+        if last.to.is_some() {
+            return Some(format!("its last ensemble, {}, is sealed", last.id));
+        }
+        for ensemble in &self.ensembles {
+            let distinct: BTreeSet<_> = ensemble.disks.iter().collect();
+            if ensemble.disks.is_empty() {
+                return Some(format!("ensemble {} has no disks", ensemble.id));
+            }
+            if distinct.len() < ensemble.disks.len() {
+                return Some(format!("ensemble {} names a disk twice", ensemble.id));
+            }
+            if ensemble.from == LogPosition(0) {
+                return Some(format!("ensemble {} begins at 0", ensemble.id));
+            }
+            if ensemble.to.is_some_and(|to| to < ensemble.from) {
+                return Some(format!("ensemble {} ends before it begins", ensemble.id));
+            }
+        }
+        self.ensembles.windows(2).find_map(|pair| {
+            let [before, after] = pair else { return None };
+            if before.id >= after.id {
+                Some(format!("ensemble {} follows {}", after.id, before.id))
+            } else if before.to != Some(after.from) {
+                Some(format!(
+                    "ensemble {} does not begin where {} ends",
+                    after.id, before.id
+                ))
+            } else {
+                None
+            }
+        })
+    }
+
+    /// What would be wrong with replacing this log by `new` in `epoch`.
+    pub fn problem_with(&self, new: &Self, epoch: Epoch) -> Option<String> {
+        if let Some(problem) = new.problem() {
+            return Some(problem);
+        }
+        let Some(open) = new.open() else {
+            return Some("it has no open ensemble".to_owned());
+        };
+        let newest = self.ensembles.last().map(|last| last.id);
+        let known = |id: EnsembleId| self.ensembles.iter().find(|ensemble| ensemble.id == id);
+        for ensemble in &new.ensembles {
+            match known(ensemble.id) {
+                None if ensemble.id.epoch != epoch => {
+                    return Some(format!(
+                        "ensemble {} is new, but not of epoch {epoch}",
+                        ensemble.id
+                    ));
+                }
+                None if newest.is_some_and(|newest| ensemble.id <= newest) => {
+                    return Some(format!(
+                        "ensemble {} is new, but its number is not",
+                        ensemble.id
+                    ));
+                }
+                Some(old) if ensemble.from < old.from => {
+                    return Some(format!(
+                        "ensemble {} begins earlier than before",
+                        ensemble.id
+                    ));
+                }
+                Some(old)
+                    if old.to.is_none() && ensemble.to.is_none() && old.disks != ensemble.disks =>
+                {
+                    return Some(format!(
+                        "ensemble {} is open and has other disks",
+                        ensemble.id
+                    ));
+                }
+                Some(old) if old.to.is_some() && old.to != ensemble.to => {
+                    return Some(format!("ensemble {} was sealed elsewhere", ensemble.id));
+                }
+                _ => {}
+            }
+        }
+        if open.id.epoch > epoch {
+            return Some(format!("ensemble {} is of a later epoch", open.id));
+        }
+        // Trimming moves the beginning on, but never past what is known to be there.
+        let first = |log: &Self| log.ensembles.first().map(|ensemble| ensemble.from);
+        if let (Some(before), Some(after)) = (first(self), first(new))
+            && after < before
+        {
+            return Some(format!("it begins at {after}, before it began at {before}"));
+        }
+        None
+    }
+}
+
+/// What the key of a log holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogRecord {
+    #[serde(flatten)]
+    pub log: VolumeLog,
+    /// Of the change that made it.
+    pub change: ChangeNonce,
+}
+
+impl Value for LogRecord {
+    const WHAT: &'static str = "a volume's log";
+
+    fn problem(&self) -> Option<String> {
+        self.log.problem()
+    }
+}
+
+/// The number that the next volume gets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NextVolume {
+    pub next: VolumeId,
+    pub change: ChangeNonce,
+}
+
+impl Value for NextVolume {
+    const WHAT: &'static str = "the next volume's number";
+}
+
+/// Who has a name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NameRecord {
+    /// The id of what has it, as its key has it.
+    pub of: String,
+}
+
+impl Value for NameRecord {
+    const WHAT: &'static str = "a name";
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenRecord {
+    /// SHA-256 of the secret part, as hexadecimal digits. The secret itself is nowhere.
+    pub sha256: String,
+    pub expires: Timestamp,
+    /// The node that used it.
+    pub used_by: Option<NodeId>,
+}
+
+impl Value for TokenRecord {
+    const WHAT: &'static str = "a token";
+}
+
+/// A certificate and what belongs to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CertificateRecord {
+    pub certificate: Opaque,
+    pub expires: Timestamp,
+}
+
+impl Value for CertificateRecord {
+    const WHAT: &'static str = "a certificate";
+}

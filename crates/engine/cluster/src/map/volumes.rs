@@ -1,0 +1,457 @@
+//! Volumes: their records, who owns them in which epoch, and which disks have their log.
+//!
+//! Owns: taking over, changing the log and giving up, each as one transaction (section 8 of the design, steps 1, 2, 7, 8).
+//! Must not know: what a log holds, fences at disks.
+
+use cairn_base::planted::{self, Bug};
+use cairn_base::{Epoch, NodeId, VolumeId};
+
+use super::keys::{Named, is_name};
+use super::values::{
+    ChangeNonce, EnsembleId, EpochRecord, LogRecord, NameRecord, NextVolume, Opaque, OwnerRecord,
+    ProcessNonce, Versioned, VolumeLog, VolumeRecord, decode, encode,
+};
+use super::{ClusterMap, MapError, Written};
+use crate::coordinator::{Compare, Entry, Key, KeyRange, LeaseId, Op, Revision, Txn};
+use crate::settle::{Mark, Settled};
+
+/// A process of a node, and the lease that it keeps alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    pub node: NodeId,
+    pub nonce: ProcessNonce,
+    pub lease: LeaseId,
+}
+
+/// The log of a volume, as it was at a revision. The next change compares that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogAt {
+    pub revision: Revision,
+    pub log: VolumeLog,
+}
+
+/// A volume that this process has taken over.
+///
+/// It is no proof of ownership by itself: that ends with the lease, and with the first change that is refused.
+#[derive(Debug)]
+pub struct Owned {
+    pub volume: VolumeId,
+    pub epoch: Epoch,
+    pub log: LogAt,
+    /// Of the key that holds the epoch: to compare it is to compare the epoch.
+    epoch_revision: Revision,
+    process: Process,
+    next_counter: u32,
+    /// A change of the log whose outcome is not known.
+    pending: Option<LogRecord>,
+}
+
+impl Owned {
+    pub fn process(&self) -> Process {
+        self.process
+    }
+
+    /// A number for a new ensemble. Never the same twice, also if no change of the log with it was made: files may have
+    /// been.
+    pub fn new_ensemble_id(&mut self) -> EnsembleId {
+        let counter = self.next_counter;
+        self.next_counter += 1;
+        EnsembleId {
+            epoch: self.epoch,
+            counter,
+        }
+    }
+}
+
+/// All that the map has of one volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeState {
+    pub record: Versioned<VolumeRecord>,
+    pub owner: Option<Versioned<OwnerRecord>>,
+    pub epoch: Versioned<EpochRecord>,
+    pub log: LogAt,
+}
+
+impl ClusterMap {
+    /// Makes a volume without an owner and without a log. Its first owner opens the log at position 1.
+    pub async fn create_volume(
+        &self,
+        name: &str,
+        settings: Opaque,
+        exports: Opaque,
+    ) -> Result<VolumeId, MapError> {
+        let keys = self.keys();
+        let counter_key = keys.next_volume();
+        let name_key = keys.name(Named::Volume, name);
+        if !is_name(name) {
+            return Err(MapError::Invalid {
+                key: name_key,
+                what: "a volume's name",
+                problem: "a name has letters, digits, '-', '_' and '.', 63 at most".to_owned(),
+            });
+        }
+        loop {
+            let counter = self.read_one::<NextVolume>(counter_key.clone()).await?;
+            let (revision, volume) = match &counter {
+                Some(counter) => (counter.revision, counter.value.next),
+                None => (Revision::ABSENT, VolumeId(1)),
+            };
+            let change = self.nonce();
+            let record = VolumeRecord {
+                id: volume,
+                name: name.to_owned(),
+                settings: settings.clone(),
+                exports: exports.clone(),
+            };
+            let txn = self.new_volume_txn(&record, change)?;
+            let next = VolumeId(volume.0.checked_add(1).ok_or_else(|| MapError::Invalid {
+                key: counter_key.clone(),
+                what: "the next volume's number",
+                problem: "all numbers are used".to_owned(),
+            })?);
+            let counter = NextVolume { next, change };
+            let written = self
+                .write(counter_key.clone(), revision, &counter, txn)
+                .await?;
+            match written {
+                Written::Done => return Ok(volume),
+                Written::Refused(reply) if reply.read_one(0).is_some() => {
+                    return Err(MapError::Exists {
+                        key: name_key,
+                        what: "a volume of this name",
+                    });
+                }
+                // Another volume took the number.
+                Written::Refused(_) => {}
+            }
+        }
+    }
+
+    fn new_volume_txn(&self, record: &VolumeRecord, change: ChangeNonce) -> Result<Txn, MapError> {
+        let keys = self.keys();
+        let volume = record.id;
+        let epoch = EpochRecord {
+            epoch: Epoch(0),
+            change,
+        };
+        let log = LogRecord {
+            log: VolumeLog::default(),
+            change,
+        };
+        let name = NameRecord {
+            of: volume.to_string(),
+        };
+        let name_key = keys.name(Named::Volume, &record.name);
+        let (record_key, epoch_key, log_key) =
+            (keys.volume(volume), keys.epoch(volume), keys.log(volume));
+        Ok(Txn {
+            when: vec![
+                Compare::absent(name_key.clone()),
+                Compare::absent(record_key.clone()),
+            ],
+            then: vec![
+                Op::put(name_key.clone(), encode(&name_key, &name)?),
+                Op::put(record_key.clone(), encode(&record_key, record)?),
+                Op::put(epoch_key.clone(), encode(&epoch_key, &epoch)?),
+                Op::put(log_key.clone(), encode(&log_key, &log)?),
+            ],
+            otherwise: vec![KeyRange::One(name_key)],
+        })
+    }
+
+    /// Replaces settings and exports of a volume; its name stays.
+    pub async fn change_volume(
+        &self,
+        replaced: Revision,
+        record: &VolumeRecord,
+    ) -> Result<(), MapError> {
+        let key = self.keys().volume(record.id);
+        match self
+            .write(key.clone(), replaced, record, Txn::default())
+            .await?
+        {
+            Written::Done => Ok(()),
+            Written::Refused(_) => Err(MapError::Changed {
+                key,
+                what: "a volume",
+            }),
+        }
+    }
+
+    pub async fn volume(&self, volume: VolumeId) -> Result<VolumeState, MapError> {
+        let (volumes, _) = self
+            .volumes_in(volume_range(&self.keys().volume(volume)))
+            .await?;
+        volumes
+            .into_iter()
+            .next()
+            .ok_or_else(|| MapError::NotFound {
+                key: self.keys().volume(volume),
+                what: "the volume",
+            })
+    }
+
+    /// All volumes, and the revision that a watch on [`super::Keys::volumes`] goes on from.
+    pub async fn volumes(&self) -> Result<(Vec<VolumeState>, Revision), MapError> {
+        self.volumes_in(self.keys().volumes()).await
+    }
+
+    async fn volumes_in(&self, range: KeyRange) -> Result<(Vec<VolumeState>, Revision), MapError> {
+        let reply = self.read(range).await?;
+        let mut states = Vec::new();
+        let mut entries = reply.entries.as_slice();
+        while let Some(first) = entries.first() {
+            let folder = volume_range(&first.key);
+            let count = entries
+                .iter()
+                .take_while(|entry| folder.contains(&entry.key))
+                .count();
+            let (of_volume, rest) = entries.split_at(count.max(1));
+            states.push(self.state_of(of_volume)?);
+            entries = rest;
+        }
+        Ok((states, reply.revision))
+    }
+
+    /// Puts together what several keys say of one volume.
+    fn state_of(&self, entries: &[Entry]) -> Result<VolumeState, MapError> {
+        let first = &entries[0].key;
+        let missing = |what| MapError::Damaged {
+            key: first.clone(),
+            what,
+            problem: "it is missing".to_owned(),
+        };
+        let field = |name: &str| {
+            let is_it = |entry: &&Entry| {
+                self.keys()
+                    .parse_volume(&entry.key)
+                    .is_some_and(|(_, field)| field == name)
+            };
+            entries.iter().find(is_it)
+        };
+        Ok(VolumeState {
+            record: decode(field("record").ok_or_else(|| missing("a volume"))?)?,
+            owner: field("owner").map(decode).transpose()?,
+            epoch: decode(field("epoch").ok_or_else(|| missing("a volume's epoch"))?)?,
+            log: log_at(field("log").ok_or_else(|| missing("a volume's log"))?)?,
+        })
+    }
+
+    /// Takes over a volume: its owner key is free, or an earlier process of the same node has it. From here on no change
+    /// by an earlier owner succeeds.
+    ///
+    /// The new epoch is one more than the map's, and more than `above`: disks may have promised to obey an epoch that a
+    /// restored map has forgotten. Disks are to be fenced with it before anything is read from them.
+    pub async fn take_over(
+        &self,
+        volume: VolumeId,
+        process: Process,
+        above: Epoch,
+    ) -> Result<Owned, MapError> {
+        loop {
+            let before = self.volume(volume).await?;
+            if let Some(owner) = &before.owner
+                && owner.value.node != process.node
+            {
+                return Err(MapError::Owned {
+                    volume,
+                    owner: owner.value.clone(),
+                });
+            }
+            if let Some(owned) = self.take_over_from(&before, process, above).await? {
+                self.remember()?;
+                return Ok(owned);
+            }
+        }
+    }
+
+    /// One attempt; `None` if something was changed since `before` was read.
+    async fn take_over_from(
+        &self,
+        before: &VolumeState,
+        process: Process,
+        above: Epoch,
+    ) -> Result<Option<Owned>, MapError> {
+        let keys = self.keys();
+        let volume = before.record.value.id;
+        let (owner_key, epoch_key, log_key) =
+            (keys.owner(volume), keys.epoch(volume), keys.log(volume));
+        let keeps_epoch = before.owner.is_some() && planted::is(Bug::EpochKeptAtOwnTakeover);
+        let epoch = if keeps_epoch {
+            before.epoch.value.epoch
+        } else {
+            Epoch(before.epoch.value.epoch.max(above).0 + 1)
+        };
+        let epoch_record = EpochRecord {
+            epoch,
+            change: self.nonce(),
+        };
+        let owner = OwnerRecord {
+            node: process.node,
+            process: process.nonce,
+            epoch,
+        };
+        let owner_revision = before
+            .owner
+            .as_ref()
+            .map_or(Revision::ABSENT, |owner| owner.revision);
+        let mark = Mark {
+            key: epoch_key.clone(),
+            value: encode(&epoch_key, &epoch_record)?,
+        };
+        let txn = Txn {
+            when: vec![
+                Compare::Modified(owner_key.clone(), owner_revision),
+                Compare::Modified(epoch_key, before.epoch.revision),
+            ],
+            then: vec![
+                Op::put_leased(
+                    owner_key.clone(),
+                    encode(&owner_key, &owner)?,
+                    process.lease,
+                ),
+                Op::put(mark.key.clone(), mark.value.clone()),
+                // What was read before the takeover does not count.
+                Op::get(log_key.clone()),
+            ],
+            otherwise: Vec::new(),
+        };
+        let (epoch_revision, log) = match self.change(txn, &mark).await? {
+            Settled::Refused(_) => return Ok(None),
+            Settled::Done(reply) => {
+                let entry = reply.read_one(0);
+                let log = log_at(super::found(entry, &log_key, "a volume's log")?)?;
+                (reply.revision, log)
+            }
+            // The takeover holds, so that only this process can have changed the log since, and it has not.
+            Settled::DoneUnseen(entry) => {
+                let state = self.volume(volume).await?;
+                if state.epoch.value != epoch_record {
+                    return Ok(None);
+                }
+                (entry.modified, state.log)
+            }
+        };
+        Ok(Some(Owned {
+            volume,
+            epoch,
+            log,
+            epoch_revision,
+            process,
+            next_counter: 1,
+            pending: None,
+        }))
+    }
+
+    /// Replaces the log of a volume: seals, opens, names holders, trims. Refused if another epoch was given since the
+    /// takeover, or if the log is not the one that is replaced. After [`MapError::Unknown`] nothing may be acknowledged
+    /// that rests on the new log; the same call settles it.
+    pub async fn change_log(&self, owned: &mut Owned, new: VolumeLog) -> Result<(), MapError> {
+        let key = self.keys().log(owned.volume);
+        if let Some(problem) = owned.log.log.problem_with(&new, owned.epoch) {
+            return Err(MapError::Invalid {
+                key,
+                what: "a volume's log",
+                problem,
+            });
+        }
+        let record = match owned.pending.take() {
+            // The outcome of this very change is not known yet.
+            Some(pending) if pending.log == new => pending,
+            Some(pending) => {
+                // It is settled first: if it was made, what follows has to begin from there.
+                self.write_log(owned, pending).await?;
+                return Err(MapError::Changed {
+                    key,
+                    what: "a volume's log",
+                });
+            }
+            None => LogRecord {
+                log: new,
+                change: self.nonce(),
+            },
+        };
+        self.write_log(owned, record).await
+    }
+
+    async fn write_log(&self, owned: &mut Owned, record: LogRecord) -> Result<(), MapError> {
+        let keys = self.keys();
+        let (epoch_key, key) = (keys.epoch(owned.volume), keys.log(owned.volume));
+        let mut when = Vec::new();
+        if !planted::is(Bug::EpochNotComparedInLogChange) {
+            when.push(Compare::Modified(epoch_key.clone(), owned.epoch_revision));
+        }
+        if !planted::is(Bug::LogChangeComparesEpochOnly) {
+            when.push(Compare::Modified(key.clone(), owned.log.revision));
+        }
+        let mark = Mark {
+            value: encode(&key, &record)?,
+            key,
+        };
+        let txn = Txn {
+            when,
+            then: vec![Op::put(mark.key.clone(), mark.value.clone())],
+            otherwise: vec![KeyRange::One(epoch_key)],
+        };
+        let revision = match self.change(txn, &mark).await {
+            Ok(Settled::Done(reply)) => reply.revision,
+            Ok(Settled::DoneUnseen(entry)) => entry.modified,
+            Ok(Settled::Refused(reply)) => {
+                let epoch = reply.read_one(0).map(decode::<EpochRecord>).transpose()?;
+                return Err(MapError::Fenced {
+                    volume: owned.volume,
+                    epoch: owned.epoch,
+                    found: epoch.map_or(Epoch(0), |epoch| epoch.value.epoch),
+                });
+            }
+            Err(error @ MapError::Unknown(_)) => {
+                owned.pending = Some(record);
+                return Err(error);
+            }
+            Err(error) => return Err(error),
+        };
+        owned.log = LogAt {
+            revision,
+            log: record.log,
+        };
+        self.remember()
+    }
+
+    /// Frees the owner key after a clean stop, so that the next owner need not wait for the lease. The epoch stays.
+    /// Nothing happens if somebody else has the volume by now.
+    pub async fn give_up(&self, owned: Owned) -> Result<(), MapError> {
+        let owner_key = self.keys().owner(owned.volume);
+        let owner = OwnerRecord {
+            node: owned.process.node,
+            process: owned.process.nonce,
+            epoch: owned.epoch,
+        };
+        let value = encode(&owner_key, &owner)?;
+        let txn = Txn {
+            when: vec![Compare::Value(owner_key.clone(), value)],
+            then: vec![Op::delete(owner_key)],
+            otherwise: Vec::new(),
+        };
+        // Of unknown outcome is fine: at the latest the lease frees the key. A late deletion compares this very epoch.
+        match self.shared.coordinator.transact(txn).await {
+            crate::Outcome::Done(_) | crate::Outcome::Refused(_) => Ok(()),
+            crate::Outcome::Unknown(error) => Err(MapError::Unknown(error)),
+            crate::Outcome::Failed(error) => Err(MapError::Coordinator(error)),
+        }
+    }
+}
+
+fn log_at(entry: &Entry) -> Result<LogAt, MapError> {
+    let record = decode::<LogRecord>(entry)?;
+    Ok(LogAt {
+        revision: record.revision,
+        log: record.value.log,
+    })
+}
+
+/// The keys of the volume that a key is of.
+fn volume_range(key: &Key) -> KeyRange {
+    let text = key.as_str();
+    let end = text.rfind('/').map_or(text.len(), |slash| slash + 1);
+    KeyRange::Prefix(text[..end].to_owned())
+}

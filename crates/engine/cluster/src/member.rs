@@ -1,0 +1,429 @@
+//! An etcd member that Cairn runs itself.
+//!
+//! Owns: the command line and folder of one member, its process, restarts, health and a clean stop.
+//! Must not know: what is kept in etcd, which nodes run members.
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use tokio::process::{Child, Command};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::coordinator::CoordinatorError;
+use crate::etcd::{Etcd, EtcdSettings, EtcdTls, VERSION_MIN, is_at_least};
+
+const BACKOFF_MIN: Duration = Duration::from_millis(200);
+const BACKOFF_MAX: Duration = Duration::from_secs(10);
+/// A process that ran this long had no trouble starting.
+const RAN_WELL: Duration = Duration::from_secs(30);
+/// How long a process may take to end after it was asked to.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(20);
+/// How much of the log's end is shown when a process ends by itself.
+const LOG_SHOWN_LEN_BYTES: u64 = 2048;
+const LOG_LEN_BYTES_MAX: u64 = 16 << 20;
+/// The most that etcd may keep. The map of a large cluster needs a hundredth.
+const QUOTA_LEN_BYTES: u64 = 2 << 30;
+
+/// One member of an etcd cluster.
+#[derive(Clone, Debug)]
+pub struct EtcdMemberSettings {
+    /// `etcd`, or the path of another one.
+    pub program: PathBuf,
+    pub name: String,
+    /// The member's folder: etcd's data, its log, and the id of its process.
+    pub folder: PathBuf,
+    /// Where other members reach this one: `http://HOST:PORT` or `https://HOST:PORT`.
+    pub peer_url: String,
+    pub client_url: String,
+    /// All members with their peer URLs, this one included.
+    pub members: Vec<(String, String)>,
+    /// Whether the other members exist already. Only the first start looks at it.
+    pub joins: bool,
+    /// Tells clusters on one network apart.
+    pub cluster: String,
+    pub tls: Option<EtcdMemberTls>,
+}
+
+/// Files with PEM, and what this process needs to ask the member how it is.
+#[derive(Clone, Debug)]
+pub struct EtcdMemberTls {
+    pub ca: PathBuf,
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+    pub client: EtcdTls,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemberState {
+    /// Its process runs; whether it answers says [`EtcdMember::health`].
+    Running {
+        pid: u32,
+    },
+    /// Its process ended by itself, and is started again after a while.
+    Ended {
+        why: String,
+    },
+    Stopped,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MemberError {
+    #[error("{} is not there; install etcd (Debian: etcd-server)", program.display())]
+    NotInstalled { program: PathBuf },
+    #[error(
+        "{} has version {version}, Cairn needs {VERSION_MIN} or newer; upgrade it",
+        program.display()
+    )]
+    WrongVersion { program: PathBuf, version: String },
+    #[error("the folder of the etcd member, {}: {problem}", folder.display())]
+    Folder { folder: PathBuf, problem: String },
+    #[error("starting {}: {problem}", program.display())]
+    Start { program: PathBuf, problem: String },
+    #[error("process {pid} of an earlier run holds {} and does not end", folder.display())]
+    Busy { pid: u32, folder: PathBuf },
+}
+
+/// A member under supervision. Dropping it kills the process; [`Self::stop`] ends it cleanly.
+pub struct EtcdMember {
+    settings: EtcdMemberSettings,
+    state: watch::Receiver<MemberState>,
+    stop: watch::Sender<bool>,
+    supervisor: tokio::task::JoinHandle<()>,
+}
+
+/// The version of an etcd program, or why it cannot be used.
+pub async fn check_program(program: &Path) -> Result<String, MemberError> {
+    let output = Command::new(program)
+        .arg("--version")
+        .stdin(Stdio::null())
+        .output()
+        .await;
+    let output = match output {
+        Ok(output) => output,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(MemberError::NotInstalled {
+                program: program.to_owned(),
+            });
+        }
+        Err(error) => {
+            return Err(MemberError::Start {
+                program: program.to_owned(),
+                problem: error.to_string(),
+            });
+        }
+    };
+    let text = String::from_utf8_lossy(&output.stdout);
+    let version = text
+        .lines()
+        .find_map(|line| line.strip_prefix("etcd Version: "));
+    let version = version.unwrap_or("unknown").trim().to_owned();
+    if is_at_least(&version, VERSION_MIN) {
+        return Ok(version);
+    }
+    Err(MemberError::WrongVersion {
+        program: program.to_owned(),
+        version,
+    })
+}
+
+impl EtcdMember {
+    /// Starts the member and watches over its process. It need not answer yet.
+    pub async fn start(settings: EtcdMemberSettings) -> Result<Self, MemberError> {
+        check_program(&settings.program).await?;
+        let folder_error = |problem: io::Error| MemberError::Folder {
+            folder: settings.folder.clone(),
+            problem: problem.to_string(),
+        };
+        prepare_folder(&settings.folder).map_err(folder_error)?;
+        end_earlier_run(&settings.folder).await?;
+        let child = spawn(&settings)?;
+        let (states, state) = watch::channel(running(&child));
+        let (stop, stopping) = watch::channel(false);
+        let supervise = supervise(settings.clone(), child, states, stopping);
+        Ok(Self {
+            supervisor: tokio::spawn(supervise),
+            settings,
+            state,
+            stop,
+        })
+    }
+
+    pub fn state(&self) -> MemberState {
+        self.state.borrow().clone()
+    }
+
+    pub fn subscribe(&self) -> watch::Receiver<MemberState> {
+        self.state.clone()
+    }
+
+    pub fn client_url(&self) -> &str {
+        &self.settings.client_url
+    }
+
+    /// Whether the member answers, has a leader and no alarm.
+    pub async fn health(&self) -> Result<(), CoordinatorError> {
+        let mut settings = EtcdSettings::new(vec![self.settings.client_url.clone()]);
+        settings.tls = self.settings.tls.as_ref().map(|tls| tls.client.clone());
+        Etcd::connect(settings).await.map(|_| ())
+    }
+
+    /// Waits until the member is healthy; else its last words, or those of its process.
+    pub async fn wait_until_healthy(&self, patience: Duration) -> Result<(), CoordinatorError> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let error = match self.health().await {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            };
+            if Instant::now() >= deadline {
+                return Err(match self.state() {
+                    MemberState::Ended { why } => CoordinatorError::Unreachable(format!(
+                        "{} ends again and again: {why}",
+                        self.settings.name
+                    )),
+                    _ => error,
+                });
+            }
+            sleep(POLL).await;
+        }
+    }
+
+    /// Ends the process as etcd wants it, so that another member leads at once.
+    pub async fn stop(mut self) {
+        self.stop.send_replace(true);
+        if (&mut self.supervisor).await.is_err() {
+            tracing::warn!(member = self.settings.name, "its supervisor failed");
+        }
+    }
+}
+
+impl Drop for EtcdMember {
+    fn drop(&mut self) {
+        // The child goes with the task that has it.
+        self.supervisor.abort();
+    }
+}
+
+fn running(child: &Child) -> MemberState {
+    MemberState::Running {
+        pid: child.id().unwrap_or(0),
+    }
+}
+
+/// Starts the process again whenever it ends by itself.
+async fn supervise(
+    settings: EtcdMemberSettings,
+    mut child: Child,
+    states: watch::Sender<MemberState>,
+    mut stopping: watch::Receiver<bool>,
+) {
+    let mut backoff = BACKOFF_MIN;
+    loop {
+        states.send_replace(running(&child));
+        let started = Instant::now();
+        let ended = tokio::select! {
+            status = child.wait() => Some(status),
+            _ = stopping.wait_for(|stop| *stop) => None,
+        };
+        let Some(status) = ended else {
+            stop_child(&settings.name, &mut child).await;
+            let _ = fs::remove_file(pid_file(&settings.folder));
+            states.send_replace(MemberState::Stopped);
+            return;
+        };
+        if started.elapsed() >= RAN_WELL {
+            backoff = BACKOFF_MIN;
+        }
+        let mut why = last_words(&settings.folder, status);
+        child = loop {
+            tracing::warn!(member = settings.name, why, "etcd ended; starting it again");
+            states.send_replace(MemberState::Ended { why });
+            let stop = timeout(backoff, stopping.wait_for(|stop| *stop))
+                .await
+                .is_ok();
+            if stop {
+                states.send_replace(MemberState::Stopped);
+                return;
+            }
+            backoff = (backoff * 2).min(BACKOFF_MAX);
+            match spawn(&settings) {
+                Ok(child) => break child,
+                Err(error) => why = error.to_string(),
+            }
+        };
+    }
+}
+
+async fn stop_child(name: &str, child: &mut Child) {
+    if let Some(pid) = child.id().and_then(|pid| Pid::from_raw(pid as i32)) {
+        let _ = kill_process(pid, Signal::TERM);
+    }
+    if timeout(STOP_TIMEOUT, child.wait()).await.is_err() {
+        tracing::warn!(member = name, "etcd did not end when asked to; killing it");
+        let _ = child.kill().await;
+    }
+}
+
+fn prepare_folder(folder: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    // etcd itself asks for a folder that nobody else can read.
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+}
+
+fn pid_file(folder: &Path) -> PathBuf {
+    folder.join("pid")
+}
+
+fn data_folder(folder: &Path) -> PathBuf {
+    folder.join("data")
+}
+
+fn log_file(folder: &Path) -> PathBuf {
+    folder.join("log")
+}
+
+/// Ends the process of an earlier run that was killed without its member: it has the folder and the ports.
+async fn end_earlier_run(folder: &Path) -> Result<(), MemberError> {
+    let Some((pid, raw)) = earlier_run(folder) else {
+        return Ok(());
+    };
+    let deadline = Instant::now() + STOP_TIMEOUT;
+    let _ = kill_process(pid, Signal::TERM);
+    while earlier_run(folder).is_some() && test_kill_process(pid).is_ok() {
+        if Instant::now() >= deadline {
+            let folder = folder.to_owned();
+            return Err(MemberError::Busy { pid: raw, folder });
+        }
+        sleep(POLL).await;
+    }
+    Ok(())
+}
+
+/// The process that the folder names, if it runs and is this member's.
+fn earlier_run(folder: &Path) -> Option<(Pid, u32)> {
+    let raw: u32 = fs::read_to_string(pid_file(folder))
+        .ok()?
+        .trim()
+        .parse()
+        .ok()?;
+    let pid = Pid::from_raw(i32::try_from(raw).ok()?)?;
+    // Another process may have the number by now.
+    let command = fs::read(format!("/proc/{raw}/cmdline")).ok()?;
+    let ours = data_folder(folder);
+    let is_ours = command
+        .split(|byte| *byte == 0)
+        .any(|argument| argument == ours.as_os_str().as_encoded_bytes());
+    is_ours.then_some((pid, raw))
+}
+
+fn spawn(settings: &EtcdMemberSettings) -> Result<Child, MemberError> {
+    let start = |problem: String| MemberError::Start {
+        program: settings.program.clone(),
+        problem,
+    };
+    let log = open_log(&settings.folder).map_err(|error| start(format!("its log: {error}")))?;
+    let errors = log.try_clone().map_err(|error| start(error.to_string()))?;
+    let mut command = Command::new(&settings.program);
+    command
+        .args(arguments(settings))
+        .stdin(Stdio::null())
+        .stdout(log)
+        .stderr(errors)
+        .kill_on_drop(true);
+    for (name, _) in std::env::vars_os() {
+        // They would change what the command line says.
+        if name.as_encoded_bytes().starts_with(b"ETCD_") {
+            command.env_remove(name);
+        }
+    }
+    // etcd 3.4 runs on it only when told so.
+    if cfg!(target_arch = "aarch64") {
+        command.env("ETCD_UNSUPPORTED_ARCH", "arm64");
+    }
+    let child = command.spawn().map_err(|error| start(error.to_string()))?;
+    let pid = child.id().unwrap_or(0).to_string();
+    fs::write(pid_file(&settings.folder), pid).map_err(|error| start(error.to_string()))?;
+    Ok(child)
+}
+
+fn open_log(folder: &Path) -> io::Result<File> {
+    let path = log_file(folder);
+    if fs::metadata(&path).is_ok_and(|metadata| metadata.len() > LOG_LEN_BYTES_MAX) {
+        fs::rename(&path, folder.join("log.old"))?;
+    }
+    OpenOptions::new().create(true).append(true).open(path)
+}
+
+fn arguments(settings: &EtcdMemberSettings) -> Vec<String> {
+    let members: Vec<String> = settings
+        .members
+        .iter()
+        .map(|(name, url)| format!("{name}={url}"))
+        .collect();
+    let mut arguments: Vec<String> = Vec::new();
+    let mut add = |flag: &str, value: &dyn fmt::Display| {
+        arguments.extend([format!("--{flag}"), value.to_string()]);
+    };
+    add("name", &settings.name);
+    add("data-dir", &data_folder(&settings.folder).display());
+    add("listen-peer-urls", &settings.peer_url);
+    add("initial-advertise-peer-urls", &settings.peer_url);
+    add("listen-client-urls", &settings.client_url);
+    add("advertise-client-urls", &settings.client_url);
+    add("initial-cluster", &members.join(","));
+    add("initial-cluster-token", &settings.cluster);
+    let state = if settings.joins { "existing" } else { "new" };
+    add("initial-cluster-state", &state);
+    // The history of an hour is enough for every watch that has not lost its connection for long.
+    add("auto-compaction-mode", &"periodic");
+    add("auto-compaction-retention", &"1h");
+    add("quota-backend-bytes", &QUOTA_LEN_BYTES);
+    add("logger", &"zap");
+    if let Some(tls) = &settings.tls {
+        add("trusted-ca-file", &tls.ca.display());
+        add("cert-file", &tls.certificate.display());
+        add("key-file", &tls.key.display());
+        add("peer-trusted-ca-file", &tls.ca.display());
+        add("peer-cert-file", &tls.certificate.display());
+        add("peer-key-file", &tls.key.display());
+        arguments.extend([
+            "--client-cert-auth".to_owned(),
+            "--peer-client-cert-auth".to_owned(),
+        ]);
+    }
+    arguments
+}
+
+/// How a process ended, with the end of its log.
+fn last_words(folder: &Path, status: io::Result<ExitStatus>) -> String {
+    let how = match status {
+        Ok(status) => status.to_string(),
+        Err(error) => error.to_string(),
+    };
+    match log_end(folder) {
+        Ok(end) if !end.is_empty() => format!("{how}; its log ends: {end}"),
+        _ => how,
+    }
+}
+
+fn log_end(folder: &Path) -> io::Result<String> {
+    let mut log = File::open(log_file(folder))?;
+    let len_bytes = log.metadata()?.len();
+    log.seek(SeekFrom::Start(
+        len_bytes.saturating_sub(LOG_SHOWN_LEN_BYTES),
+    ))?;
+    let mut end = Vec::new();
+    log.take(LOG_SHOWN_LEN_BYTES).read_to_end(&mut end)?;
+    let end = String::from_utf8_lossy(&end);
+    Ok(end.lines().last().unwrap_or("").to_owned())
+}

@@ -1,0 +1,641 @@
+//! The operations of the map, against both stores.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_base::planted::{self, Bug};
+use cairn_base::{DiskId, Epoch, LogPosition, NodeId, Timestamp, VolumeId};
+use cairn_cluster::map::{
+    CertificateRecord, DiskRecord, DiskRole, Ensemble, JoinToken, MapGeneration, NodeRecord,
+    Opaque, Owned, Process, ProcessNonce, VersionRange, VolumeLog,
+};
+use cairn_cluster::{ClusterMap, Key, MapError, Op, Revision, Txn};
+
+use crate::stores::{Kind, MemoryHighWater, World, on_both};
+
+async fn create(world: &World, name: &str) -> ClusterMap {
+    let high_water = Arc::new(MemoryHighWater::default());
+    let coordinator = Arc::clone(&world.coordinator);
+    ClusterMap::create_cluster(coordinator, world.env.clone(), name, high_water)
+        .await
+        .unwrap()
+}
+
+async fn process(world: &World, node: u128, nonce: u128) -> Process {
+    let lease = world
+        .coordinator
+        .grant_lease(Duration::from_secs(600))
+        .await
+        .unwrap()
+        .id;
+    Process {
+        node: NodeId(node),
+        nonce: ProcessNonce(nonce),
+        lease,
+    }
+}
+
+fn node(id: u128, name: &str, address: &str) -> NodeRecord {
+    NodeRecord {
+        id: NodeId(id),
+        name: name.to_owned(),
+        internal_address: address.to_owned(),
+        external_address: address.to_owned(),
+        versions: VersionRange {
+            oldest: 1,
+            newest: 1,
+        },
+    }
+}
+
+/// Seals what is open at `at` and opens another ensemble on three disks.
+fn reformed(owned: &mut Owned, at: u64) -> VolumeLog {
+    let mut log = owned.log.log.clone();
+    if let Some(last) = log.ensembles.last_mut() {
+        last.to = Some(LogPosition(at));
+    }
+    log.ensembles.push(Ensemble {
+        id: owned.new_ensemble_id(),
+        from: LogPosition(at),
+        to: None,
+        disks: vec![DiskId(1), DiskId(2), DiskId(3)],
+    });
+    log
+}
+
+#[tokio::test]
+async fn the_map_is_the_same_on_both_stores() {
+    on_both(|world| async move {
+        let world = &*world;
+        a_cluster_is_made_once(world).await;
+        a_volume_is_taken_over_by_one(world).await;
+        a_log_changes_only_in_its_epoch_and_from_its_revision(world).await;
+        logs_that_make_no_sense_are_refused(world).await;
+        volumes_have_numbers_and_names_of_their_own(world).await;
+        nodes_have_names_and_addresses_of_their_own(world).await;
+        a_node_with_disks_stays(world).await;
+        a_token_works_once(world).await;
+        certificates_have_a_place(world).await;
+        values_that_cannot_be_read_name_their_key(world).await;
+        a_map_that_was_replaced_takes_no_change(world).await;
+    })
+    .await;
+}
+
+async fn a_cluster_is_made_once(world: &World) {
+    let map = create(world, "once").await;
+    let high_water = || Arc::new(MemoryHighWater::default());
+    let again = ClusterMap::create_cluster(
+        Arc::clone(&world.coordinator),
+        world.env.clone(),
+        "once",
+        high_water(),
+    )
+    .await;
+    assert!(
+        matches!(again, Err(MapError::Exists { .. })),
+        "{}",
+        world.name
+    );
+    let open = |name: &'static str| {
+        ClusterMap::open(
+            Arc::clone(&world.coordinator),
+            world.env.clone(),
+            name,
+            high_water(),
+        )
+    };
+    assert_eq!(open("once").await.unwrap().cluster(), map.cluster());
+    assert!(matches!(
+        open("other").await,
+        Err(MapError::NotFound { .. })
+    ));
+    assert!(matches!(open("a/b").await, Err(MapError::Invalid { .. })));
+}
+
+async fn a_volume_is_taken_over_by_one(world: &World) {
+    let map = create(world, "takeover").await;
+    let volume = map
+        .create_volume("v", Opaque::default(), Opaque::default())
+        .await
+        .unwrap();
+    let (one, two) = (process(world, 1, 11).await, process(world, 2, 21).await);
+    let owned = map.take_over(volume, one, Epoch(0)).await.unwrap();
+    assert_eq!(owned.epoch, Epoch(1), "{}", world.name);
+    let refused = map.take_over(volume, two, Epoch(0)).await;
+    let Err(MapError::Owned { owner, .. }) = refused else {
+        panic!("{}: {refused:?}", world.name);
+    };
+    assert_eq!((owner.node, owner.process), (one.node, one.nonce));
+
+    // The same node after a restart, while its earlier lease still lives.
+    let restarted = process(world, 1, 12).await;
+    let owned_again = map.take_over(volume, restarted, Epoch(0)).await.unwrap();
+    assert_eq!(owned_again.epoch, Epoch(2));
+    // The earlier process gives up late: that is nothing to the later one.
+    map.give_up(owned).await.unwrap();
+    assert!(
+        map.volume(volume).await.unwrap().owner.is_some(),
+        "{}",
+        world.name
+    );
+
+    map.give_up(owned_again).await.unwrap();
+    assert_eq!(
+        map.volume(volume).await.unwrap().owner,
+        None,
+        "{}",
+        world.name
+    );
+    let owned = map.take_over(volume, two, Epoch(0)).await.unwrap();
+    assert_eq!(owned.epoch, Epoch(3));
+
+    // Its lease ends, and with it the owner key; disks have promised a higher epoch than the map knows.
+    world.coordinator.revoke_lease(two.lease).await.unwrap();
+    let owned = map.take_over(volume, restarted, Epoch(40)).await.unwrap();
+    assert_eq!(owned.epoch, Epoch(41), "{}", world.name);
+    // Whoever has no lease can take over nothing.
+    map.give_up(owned).await.unwrap();
+    let refused = map.take_over(volume, two, Epoch(0)).await;
+    assert!(
+        matches!(refused, Err(MapError::Coordinator(_))),
+        "{}: {refused:?}",
+        world.name
+    );
+    assert!(matches!(
+        map.take_over(VolumeId(99), one, Epoch(0)).await,
+        Err(MapError::NotFound { .. })
+    ));
+}
+
+async fn a_log_changes_only_in_its_epoch_and_from_its_revision(world: &World) {
+    let map = create(world, "log").await;
+    let volume = map
+        .create_volume("v", Opaque::default(), Opaque::default())
+        .await
+        .unwrap();
+    let (one, two) = (process(world, 1, 11).await, process(world, 2, 21).await);
+    let mut first = map.take_over(volume, one, Epoch(0)).await.unwrap();
+    let log = reformed(&mut first, 1);
+    map.change_log(&mut first, log.clone()).await.unwrap();
+    let state = map.volume(volume).await.unwrap();
+    assert_eq!(state.log, first.log, "{}", world.name);
+    assert_eq!(state.log.log, log);
+    let log = reformed(&mut first, 10);
+    map.change_log(&mut first, log).await.unwrap();
+    assert_eq!(first.log.log.ensembles.len(), 2);
+
+    world.coordinator.revoke_lease(one.lease).await.unwrap();
+    let mut second = map.take_over(volume, two, Epoch(0)).await.unwrap();
+    assert_eq!(
+        second.log, first.log,
+        "{}: the takeover returns the log",
+        world.name
+    );
+    let log = reformed(&mut first, 20);
+    let refused = map.change_log(&mut first, log).await;
+    let fenced = MapError::Fenced {
+        volume,
+        epoch: Epoch(1),
+        found: Epoch(2),
+    };
+    assert_eq!(refused, Err(fenced), "{}", world.name);
+    let log = reformed(&mut second, 15);
+    map.change_log(&mut second, log.clone()).await.unwrap();
+    assert_eq!(map.volume(volume).await.unwrap().log.log, log);
+}
+
+async fn logs_that_make_no_sense_are_refused(world: &World) {
+    let map = create(world, "sense").await;
+    let volume = map
+        .create_volume("v", Opaque::default(), Opaque::default())
+        .await
+        .unwrap();
+    let one = process(world, 1, 11).await;
+    let mut owned = map.take_over(volume, one, Epoch(0)).await.unwrap();
+    let log = reformed(&mut owned, 1);
+    map.change_log(&mut owned, log).await.unwrap();
+    let log = reformed(&mut owned, 10);
+    map.change_log(&mut owned, log).await.unwrap();
+    let good = reformed(&mut owned, 20);
+    type Spoil = fn(&mut VolumeLog);
+    let cases: &[(&str, Spoil)] = &[
+        ("sealed at the end", |log| {
+            log.ensembles[2].to = Some(LogPosition(30))
+        }),
+        ("nothing open", |log| log.ensembles.clear()),
+        ("a hole", |log| log.ensembles[2].from = LogPosition(21)),
+        ("a disk twice", |log| log.ensembles[2].disks[1] = DiskId(1)),
+        ("no disks", |log| log.ensembles[2].disks.clear()),
+        ("an old number", |log| log.ensembles[2].id.counter = 2),
+        ("another epoch", |log| log.ensembles[2].id.epoch = Epoch(2)),
+        ("sealed elsewhere", |log| {
+            log.ensembles[0].to = Some(LogPosition(5));
+            log.ensembles[1].from = LogPosition(5);
+        }),
+        ("ends before it begins", |log| {
+            log.ensembles[1].to = Some(LogPosition(9));
+            log.ensembles[2].from = LogPosition(9);
+        }),
+        ("other disks for what is open", |log| {
+            log.ensembles.pop();
+            log.ensembles[1].to = None;
+            log.ensembles[1].disks = vec![DiskId(7)];
+        }),
+    ];
+    for (name, spoil) in cases {
+        let mut log = good.clone();
+        spoil(&mut log);
+        let refused = map.change_log(&mut owned, log).await;
+        assert!(
+            matches!(refused, Err(MapError::Invalid { .. })),
+            "{name}: {refused:?}"
+        );
+    }
+    // Trimmed, and with other holders of what is sealed.
+    let mut trimmed = good;
+    trimmed.ensembles.remove(0);
+    trimmed.ensembles[0].disks = vec![DiskId(4), DiskId(5), DiskId(6)];
+    map.change_log(&mut owned, trimmed).await.unwrap();
+}
+
+async fn volumes_have_numbers_and_names_of_their_own(world: &World) {
+    let map = create(world, "volumes").await;
+    let settings = Opaque(b"settings".to_vec());
+    let make = |name: &'static str| map.create_volume(name, settings.clone(), Opaque::default());
+    assert_eq!(make("a").await, Ok(VolumeId(1)), "{}", world.name);
+    assert_eq!(make("b").await, Ok(VolumeId(2)));
+    assert!(
+        matches!(make("a").await, Err(MapError::Exists { .. })),
+        "{}",
+        world.name
+    );
+    assert!(matches!(make("a/b").await, Err(MapError::Invalid { .. })));
+    let (volumes, revision) = map.volumes().await.unwrap();
+    let names: Vec<_> = volumes
+        .iter()
+        .map(|v| v.record.value.name.as_str())
+        .collect();
+    assert_eq!(names, ["a", "b"]);
+    assert_eq!(volumes[0].record.value.settings, settings);
+    assert!(revision >= volumes[1].record.revision);
+
+    let before = &volumes[0].record;
+    let mut record = before.value.clone();
+    record.exports = Opaque(vec![0, 255]);
+    map.change_volume(before.revision, &record).await.unwrap();
+    assert_eq!(map.volume(VolumeId(1)).await.unwrap().record.value, record);
+    let refused = map
+        .change_volume(before.revision, &volumes[0].record.value)
+        .await;
+    assert!(
+        matches!(refused, Err(MapError::Changed { .. })),
+        "{}",
+        world.name
+    );
+}
+
+async fn nodes_have_names_and_addresses_of_their_own(world: &World) {
+    let map = create(world, "nodes").await;
+    let first = node(1, "a", "10.0.0.1:7000");
+    map.add_node(&first).await.unwrap();
+    for (what, other) in [
+        ("id", node(1, "b", "10.0.0.2:7000")),
+        ("name", node(2, "a", "10.0.0.2:7000")),
+        ("address", node(2, "b", "10.0.0.1:7000")),
+    ] {
+        let refused = map.add_node(&other).await;
+        assert!(
+            matches!(refused, Err(MapError::Exists { .. })),
+            "{}: {what}",
+            world.name
+        );
+    }
+    for bad in [
+        node(2, "", "10.0.0.2:7000"),
+        node(2, "b", "a/b"),
+        node(2, "b", ""),
+    ] {
+        let refused = map.add_node(&bad).await;
+        assert!(matches!(refused, Err(MapError::Invalid { .. })), "{bad:?}");
+    }
+    map.add_node(&node(2, "b", "10.0.0.2:7000")).await.unwrap();
+    let before = map.node_named("a").await.unwrap();
+    assert_eq!(before.value, first);
+    let taken = map
+        .change_node(&before, &node(1, "b", "10.0.0.1:7000"))
+        .await;
+    assert!(
+        matches!(taken, Err(MapError::Exists { .. })),
+        "{}: {taken:?}",
+        world.name
+    );
+    map.change_node(&before, &node(1, "c", "10.0.0.3:7000"))
+        .await
+        .unwrap();
+    assert!(matches!(
+        map.node_named("a").await,
+        Err(MapError::NotFound { .. })
+    ));
+    // What it had is free again.
+    map.add_node(&node(3, "a", "10.0.0.1:7000")).await.unwrap();
+
+    let alive = process(world, 1, 11).await;
+    map.announce(alive).await.unwrap();
+    map.announce(process(world, 1, 12).await).await.unwrap();
+    world.coordinator.revoke_lease(alive.lease).await.unwrap();
+    let (there, _) = map.alive().await.unwrap();
+    assert_eq!(
+        there.len(),
+        1,
+        "{}: the earlier process takes nothing with it",
+        world.name
+    );
+    assert_eq!(there[0].value.process, ProcessNonce(12));
+}
+
+async fn a_node_with_disks_stays(world: &World) {
+    let map = create(world, "disks").await;
+    map.add_node(&node(1, "a", "a:1")).await.unwrap();
+    let record = DiskRecord {
+        id: DiskId(7),
+        node: NodeId(1),
+        label: "left".to_owned(),
+        role: DiskRole::Both,
+        draining: false,
+    };
+    let elsewhere = DiskRecord {
+        node: NodeId(2),
+        ..record.clone()
+    };
+    assert!(matches!(
+        map.add_disk(&elsewhere).await,
+        Err(MapError::NotFound { .. })
+    ));
+    map.add_disk(&record).await.unwrap();
+    // The very same again is what a call looks like whose reply was lost.
+    map.add_disk(&record).await.unwrap();
+    let other = DiskRecord {
+        label: "right".to_owned(),
+        ..record.clone()
+    };
+    assert!(matches!(
+        map.add_disk(&other).await,
+        Err(MapError::Exists { .. })
+    ));
+    assert!(matches!(
+        map.remove_node(NodeId(1)).await,
+        Err(MapError::Invalid { .. })
+    ));
+    let before = map.disk(DiskId(7)).await.unwrap();
+    let draining = DiskRecord {
+        draining: true,
+        ..record
+    };
+    map.change_disk(&before, &draining).await.unwrap();
+    assert!(matches!(
+        map.remove_disk(&before).await,
+        Err(MapError::Changed { .. })
+    ));
+    let now = map.disk(DiskId(7)).await.unwrap();
+    assert!(now.value.draining);
+    map.remove_disk(&now).await.unwrap();
+    map.remove_node(NodeId(1)).await.unwrap();
+    assert!(map.nodes().await.unwrap().0.is_empty(), "{}", world.name);
+}
+
+/// Whether a token lets two nodes in, one after the other.
+async fn lets_two_in(map: &ClusterMap, ids: [u128; 2]) -> bool {
+    let token = map.create_token(Duration::from_secs(60)).await.unwrap();
+    let [first, second] = ids.map(|id| node(id, &format!("n{id}"), &format!("n{id}:1")));
+    map.join(&token, &first).await.unwrap();
+    map.join(&token, &second).await.is_ok()
+}
+
+async fn a_token_works_once(world: &World) {
+    let map = create(world, "tokens").await;
+    assert!(!lets_two_in(&map, [1, 2]).await, "{}", world.name);
+    planted::plant(Some(Bug::TokenWorksTwice));
+    let found = lets_two_in(&map, [3, 4]).await;
+    planted::plant(None);
+    assert!(found, "{}", world.name);
+
+    let token = map.create_token(Duration::from_secs(60)).await.unwrap();
+    // A node that cannot join uses nothing up.
+    assert!(
+        map.join(&token, &node(1, "again", "again:1"))
+            .await
+            .is_err()
+    );
+    let text = token.to_string();
+    let parsed: JoinToken = text.parse().unwrap();
+    map.join(&parsed, &node(5, "n5", "n5:1")).await.unwrap();
+    // (what, text)
+    let other = map
+        .create_token(Duration::from_secs(60))
+        .await
+        .unwrap()
+        .to_string();
+    let mixed = format!("{}{}", &other[..22], &text[22..]);
+    for bad in ["", "cairn", "cairn-1-2", &text[..text.len() - 1], &mixed] {
+        let refused = match bad.parse::<JoinToken>() {
+            Ok(token) => map.join(&token, &node(6, "n6", "n6:1")).await,
+            Err(error) => Err(error),
+        };
+        assert!(
+            matches!(refused, Err(MapError::Token(_))),
+            "{}: {bad}",
+            world.name
+        );
+    }
+    let short = map.create_token(Duration::ZERO).await.unwrap();
+    let refused = map.join(&short, &node(6, "n6", "n6:1")).await;
+    assert!(
+        matches!(refused, Err(MapError::Token(_))),
+        "{}: expired",
+        world.name
+    );
+    map.remove_token(&short.id()).await.unwrap();
+    assert!(matches!(
+        map.remove_token(&short.id()).await,
+        Err(MapError::NotFound { .. })
+    ));
+    // The store has no secret.
+    let tokens = map.tokens().await.unwrap();
+    assert!(
+        tokens
+            .iter()
+            .all(|token| !text.contains(&token.value.sha256))
+    );
+    assert!(!format!("{token:?}").contains(&text[23..]));
+}
+
+async fn certificates_have_a_place(world: &World) {
+    let map = create(world, "certificates").await;
+    assert_eq!(map.certificate("ca").await.unwrap(), None);
+    let record = CertificateRecord {
+        certificate: Opaque(b"PEM".to_vec()),
+        expires: Timestamp::new(1, 0),
+    };
+    map.put_certificate("ca", Revision::ABSENT, &record)
+        .await
+        .unwrap();
+    let read = map.certificate("ca").await.unwrap().unwrap();
+    assert_eq!(read.value, record, "{}", world.name);
+    // The very same content is no conflict; another one is.
+    map.put_certificate("ca", Revision(1), &record)
+        .await
+        .unwrap();
+    let other = CertificateRecord {
+        expires: Timestamp::new(2, 0),
+        ..record
+    };
+    let refused = map.put_certificate("ca", Revision(1), &other).await;
+    assert!(
+        matches!(refused, Err(MapError::Changed { .. })),
+        "{}",
+        world.name
+    );
+    map.put_certificate("ca", read.revision, &other)
+        .await
+        .unwrap();
+}
+
+async fn values_that_cannot_be_read_name_their_key(world: &World) {
+    let map = create(world, "damaged").await;
+    let key = map.keys().node(NodeId(1));
+    let good = r#"{"format":1,"id":"1","name":"a","internal_address":"a:1","external_address":"a:1",
+        "versions":{"oldest":1,"newest":1},"of_a_newer_cairn":7}"#;
+    world.put(key.as_str(), good).await;
+    map.node(NodeId(1)).await.unwrap();
+    for (value, too_new) in [
+        ("", false),
+        ("x", false),
+        ("{}", false),
+        (r#"{"format":1}"#, false),
+        (&good.replace(r#""oldest":1"#, r#""oldest":2"#), false),
+        (&good.replace(r#""format":1"#, r#""format":2"#), true),
+    ] {
+        world.put(key.as_str(), value).await;
+        let error = map.node(NodeId(1)).await.unwrap_err();
+        assert!(error.to_string().contains(key.as_str()), "{error}");
+        match error {
+            MapError::TooNew { format: 2, .. } => assert!(too_new, "{value}"),
+            MapError::Damaged { .. } => assert!(!too_new, "{value}"),
+            other => panic!("{value}: {other}"),
+        }
+    }
+}
+
+async fn a_map_that_was_replaced_takes_no_change(world: &World) {
+    let map = create(world, "replaced").await;
+    let volume = map
+        .create_volume("v", Opaque::default(), Opaque::default())
+        .await
+        .unwrap();
+    let one = process(world, 1, 11).await;
+    let generation = ClusterMap::accept_restored(
+        Arc::clone(&world.coordinator),
+        world.env.clone(),
+        "replaced",
+        MapGeneration(6),
+    )
+    .await
+    .unwrap();
+    assert_eq!(generation, MapGeneration(7));
+    let refused = map.take_over(volume, one, Epoch(0)).await;
+    assert!(
+        matches!(refused, Err(MapError::Replaced { .. })),
+        "{}: {refused:?}",
+        world.name
+    );
+    let refused = map
+        .create_volume("w", Opaque::default(), Opaque::default())
+        .await;
+    assert!(
+        matches!(refused, Err(MapError::Replaced { .. })),
+        "{}: {refused:?}",
+        world.name
+    );
+}
+
+/// What a node says to a store that was restored from an old backup: while it uses it, and when it opens it.
+async fn restored() -> (Result<(), MapError>, Result<(), MapError>) {
+    let world = World::memory();
+    let Kind::Memory(memory, _) = &world.kind else {
+        unreachable!("it is in memory")
+    };
+    let high_water = Arc::new(MemoryHighWater::default());
+    let open = || {
+        let coordinator = Arc::clone(&world.coordinator);
+        ClusterMap::open(coordinator, world.env.clone(), "home", high_water.clone())
+    };
+    create(&world, "home").await;
+    let backup = memory.backup();
+    let map = open().await.unwrap();
+    map.create_volume("v", Opaque::default(), Opaque::default())
+        .await
+        .unwrap();
+    map.remember().unwrap();
+    memory.restore(&backup);
+    let used = map.volumes().await.map(|_| ());
+    let opened = open().await.map(|_| ());
+    // An operator accepts it.
+    let accept = ClusterMap::accept_restored(
+        Arc::clone(&world.coordinator),
+        world.env.clone(),
+        "home",
+        map.cluster().generation,
+    );
+    accept.await.unwrap();
+    open().await.expect("it is accepted");
+    (used, opened)
+}
+
+#[tokio::test]
+async fn a_restored_old_backup_is_refused_until_an_operator_accepts_it() {
+    let (used, opened) = restored().await;
+    assert!(matches!(used, Err(MapError::WentBack { .. })), "{used:?}");
+    assert!(
+        matches!(opened, Err(MapError::WentBack { .. })),
+        "{opened:?}"
+    );
+    planted::plant(Some(Bug::OldBackupAccepted));
+    let (used, opened) = restored().await;
+    planted::plant(None);
+    assert_eq!((used, opened), (Ok(()), Ok(())));
+}
+
+#[tokio::test]
+async fn another_clusters_map_is_refused() {
+    let world = World::memory();
+    let high_water = Arc::new(MemoryHighWater::default());
+    for (name, want) in [("a", true), ("b", false)] {
+        let coordinator = Arc::clone(&world.coordinator);
+        let created =
+            ClusterMap::create_cluster(coordinator, world.env.clone(), name, high_water.clone());
+        match created.await {
+            Ok(_) => assert!(want),
+            Err(MapError::OtherCluster { .. }) => assert!(!want),
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_volume_with_a_missing_part_names_it() {
+    let world = World::memory();
+    let map = create(&world, "home").await;
+    let volume = map
+        .create_volume("v", Opaque::default(), Opaque::default())
+        .await
+        .unwrap();
+    let key: Key = map.keys().epoch(volume);
+    let txn = Txn {
+        then: vec![Op::delete(key)],
+        ..Txn::default()
+    };
+    world.done(txn).await;
+    let error = map.volume(volume).await.unwrap_err();
+    assert!(error.to_string().contains("epoch"), "{error}");
+}
