@@ -1,8 +1,9 @@
 //! Measures the metadata store on folders: durable creates per second with some callers waiting,
 //! point reads, scans, and how long a restart takes after a kill with many files.
 //!
-//! `commit_rate FOLDER... [--seconds S] [--files N] [--copies C] [--kill] [--reopen]`: each folder is
-//! a disk; the volume is made in them and removed at the end. With `--kill` the process dies after
+//! `commit_rate FOLDER... [--seconds S] [--files N] [--copies C] [--think MICROS] [--creates] [--kill] [--reopen]`: each
+//! folder is a disk; `--think` is how long a caller takes until its next create, with `--creates` nothing else is
+//! measured; the volume is made in them and removed at the end. With `--kill` the process dies after
 //! filling and leaves it; with `--reopen` it only opens what such a run has left. Prints one JSON
 //! object per measurement.
 
@@ -33,6 +34,8 @@ struct Arguments {
     files: u64,
     copies: usize,
     threads: usize,
+    think: Duration,
+    creates: bool,
     kill: bool,
     reopen: bool,
 }
@@ -44,6 +47,8 @@ fn arguments() -> Arguments {
         files: 1_000_000,
         copies: 1,
         threads: 2,
+        think: Duration::ZERO,
+        creates: false,
         kill: false,
         reopen: false,
     };
@@ -55,6 +60,10 @@ fn arguments() -> Arguments {
             "--files" => arguments.files = value().parse().expect("a count"),
             "--copies" => arguments.copies = value().parse().expect("a count"),
             "--threads" => arguments.threads = value().parse().expect("a count"),
+            "--think" => {
+                arguments.think = Duration::from_micros(value().parse().expect("a count"));
+            }
+            "--creates" => arguments.creates = true,
             "--kill" => arguments.kill = true,
             "--reopen" => arguments.reopen = true,
             _ => arguments.folders.push(word),
@@ -100,8 +109,9 @@ fn create_batch(store: &MetaStore, number: u64) -> Batch {
 /// One create: reads what it must, then waits until it is durable.
 async fn create_one(store: &MetaStore, number: u64) {
     let name = format!("file-{number:08}");
-    let parent = store.get(&Key::inode(ROOT)).expect("reads");
+    let parent = store.live().get(&Key::inode(ROOT)).expect("reads");
     let there = store
+        .live()
         .get(&Key::dirent(ROOT, name.as_bytes()))
         .expect("reads");
     assert!(there.is_none() && (parent.is_some() || number == 0));
@@ -113,7 +123,7 @@ async fn durable_creates(
     store: &Arc<MetaStore>,
     next: &Arc<AtomicU64>,
     waiting: u64,
-    seconds: f64,
+    (seconds, think): (f64, Duration),
 ) {
     let before = store.stats();
     let start = Instant::now();
@@ -127,6 +137,11 @@ async fn durable_creates(
                 let begin = Instant::now();
                 create_one(&store, next.fetch_add(1, Ordering::Relaxed)).await;
                 latencies.push(begin.elapsed());
+                // As a client that answers from its own processor, not from a timer.
+                let thinking = Instant::now();
+                while thinking.elapsed() < think {
+                    tokio::task::yield_now().await;
+                }
             }
             latencies
         }));
@@ -187,6 +202,7 @@ fn reads(store: &MetaStore, files: u64, seconds: f64) {
                 .wrapping_add(1442695040888963407);
             let name = format!("file-{:08}", (number >> 33) % files);
             let found = store
+                .live()
                 .get(&Key::dirent(ROOT, name.as_bytes()))
                 .expect("reads");
             assert!(found.is_some());
@@ -201,7 +217,7 @@ fn reads(store: &MetaStore, files: u64, seconds: f64) {
     let (from, to) = Key::dirents(ROOT);
     let start = Instant::now();
     let mut count = 0u64;
-    let scanned = store.scan_with(&from, &to, |_, _| {
+    let scanned = store.live().scan_with(&from, &to, |_, _| {
         count += 1;
         ControlFlow::Continue(())
     });
@@ -252,8 +268,13 @@ fn main() {
         let store = created.await.expect("creates; are the folders empty?");
         let next = Arc::new(AtomicU64::new(0));
         create_one(&store, next.fetch_add(1, Ordering::Relaxed)).await;
-        for waiting in [1, 16, 128] {
-            durable_creates(&store, &next, waiting, arguments.seconds).await;
+        for waiting in [1, 4, 16, 128] {
+            let pace = (arguments.seconds, arguments.think);
+            durable_creates(&store, &next, waiting, pace).await;
+        }
+        if arguments.creates {
+            store.close().await.expect("closes");
+            return;
         }
         fill(&store, &next, arguments.files).await;
         if arguments.kill {

@@ -3,8 +3,9 @@
 //! Owns: the order log, wake, apply; when the log is cut and a checkpoint shipped.
 //! Must not know: what callers submit batches for.
 //!
-//! While a group is on its way to the disks, the one before is applied to the state. Nothing here
-//! waits for a timer: a group is whatever was submitted while the last one was written.
+//! While a large group is on its way to the disks, the one before is applied to the state. A small one is applied before
+//! the next is cut: that takes less than handing the write to another thread, and what comes meanwhile shares the group.
+//! Nothing here waits for a timer: a group is whatever was submitted while the last one was written and applied.
 //!
 //! A full disk (Rule 5): groups that the state has no space for stay in the overlay, where readers find
 //! them, and in the log; they are applied when there is space again.
@@ -25,7 +26,7 @@ use futures_util::future::join;
 use crate::batch::Batch;
 use crate::counters::{Changed, Counters};
 use crate::error::MetaError;
-use crate::log::CommitLog;
+use crate::log::LogWriter;
 use crate::shared::{Queued, Shared, Stop};
 use crate::state::versions;
 
@@ -38,6 +39,9 @@ const BACKLOG_BYTES_MAX: usize = 64 << 20;
 /// How often it is looked whether there is space again.
 pub(crate) const FULL_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
+/// A backlog of at most so many keys is applied before the next group is cut.
+const SMALL_BACKLOG_KEYS_MAX: usize = 48;
+
 /// Groups that are durable and not applied: one, unless the state has no space.
 #[derive(Default)]
 pub(crate) struct Backlog {
@@ -45,11 +49,13 @@ pub(crate) struct Backlog {
     /// older one.
     groups: VecDeque<(Group, AppliedRecord)>,
     len_bytes: usize,
+    key_count: usize,
 }
 
 impl Backlog {
     pub fn push(&mut self, group: Group, applied: AppliedRecord) {
         self.len_bytes += group.len_bytes;
+        self.key_count += group.puts.len();
         self.groups.push_back((group, applied));
     }
 
@@ -64,6 +70,11 @@ impl Backlog {
 
     pub fn is_empty(&self) -> bool {
         self.groups.is_empty()
+    }
+
+    /// Whether applying it takes less than handing a write to another thread.
+    fn is_small(&self) -> bool {
+        self.key_count <= SMALL_BACKLOG_KEYS_MAX
     }
 
     fn is_long(&self) -> bool {
@@ -82,6 +93,7 @@ impl Backlog {
                 Err(error) => return Err(error),
             }
             self.len_bytes -= group.len_bytes;
+            self.key_count -= group.puts.len();
             self.groups.pop_front();
         }
         shared.note_space();
@@ -93,7 +105,7 @@ pub(crate) struct Committer {
     pub shared: Arc<Shared>,
     pub clock: Arc<dyn Clock>,
     pub backlog: Backlog,
-    pub log: Box<dyn CommitLog>,
+    pub log: Box<dyn LogWriter>,
     /// As of the last group that was cut.
     pub counters: Counters,
     /// Whether none was cut yet: the first carries the reserved ids.
@@ -113,6 +125,9 @@ impl Committer {
         loop {
             if self.shared.stop() == Stop::Now {
                 return Ok(());
+            }
+            if !self.backlog.is_empty() && self.backlog.is_small() {
+                self.backlog.apply(&self.shared)?;
             }
             let group = if self.backlog.is_long() {
                 None
@@ -141,10 +156,10 @@ impl Committer {
                 }
             } else if self.shared.stop() == Stop::Drained {
                 return self.finish().await;
-            } else if self.shared.disks.is_any_late() {
+            } else if self.log.is_resting() {
                 self.shared.pause(&*self.clock).await;
-                if self.shared.disks.has_rested(self.clock.monotonic()) {
-                    // The next group begins a file that is on the disk again, also if nobody writes.
+                if self.log.wants_group() {
+                    // Also if nobody writes.
                     self.shared.submit(Batch::new());
                 }
             } else {
@@ -292,7 +307,7 @@ impl Committer {
 /// Appends a group to the log, and returns how many bytes that took. Where no disk has space for
 /// another log file it waits: what waits for the group waits longer, and is not lost.
 async fn append(
-    log: &mut dyn CommitLog,
+    log: &mut dyn LogWriter,
     shared: &Arc<Shared>,
     clock: &dyn Clock,
     group: &Group,

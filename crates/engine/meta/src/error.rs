@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cairn_base::disk::DiskError;
-use cairn_base::{LogPosition, VolumeId};
+use cairn_base::{Epoch, LogPosition, View, VolumeId};
 use cairn_formats::metadata::{KeyError, RecordError};
 
 /// What a caller can do about an error.
@@ -29,6 +29,8 @@ pub enum MetaErrorKind {
 pub enum MetaError {
     #[error("volume {volume}: its metadata is on none of the {disk_count} disks that are present")]
     NotFound { volume: VolumeId, disk_count: usize },
+    #[error("volume {volume}: there is no {view}")]
+    NoSuchView { volume: VolumeId, view: View },
     #[error("volume {volume}: there is metadata of it on {disk} already")]
     Exists { volume: VolumeId, disk: String },
     #[error(
@@ -85,6 +87,27 @@ pub enum MetaError {
         "volume {volume}: it was opened {count} times without its journal being folded; the log cannot name more terms"
     )]
     TooManyTerms { volume: VolumeId, count: usize },
+    /// Waiting may help: the disks may come back.
+    #[error(
+        "volume {volume}: its log from position {position} on is on disks that do not give it: {disks}; refusing to lose acknowledged changes; bring them back"
+    )]
+    LogUnreachable {
+        volume: VolumeId,
+        position: LogPosition,
+        disks: String,
+    },
+    #[error(
+        "volume {volume}: another node owns it: epoch {epoch} is over, epoch {promised} was promised"
+    )]
+    Fenced {
+        volume: VolumeId,
+        epoch: Epoch,
+        promised: Epoch,
+    },
+    #[error("volume {volume}: another node owns it")]
+    NotOwner { volume: VolumeId },
+    #[error("volume {volume}: whether its log could go on elsewhere is not known: {why}")]
+    Agreement { volume: VolumeId, why: String },
     #[error("damaged key: {0}")]
     Key(#[from] KeyError),
     #[error("{0}")]
@@ -127,11 +150,12 @@ impl MetaError {
 
     pub fn kind(&self) -> MetaErrorKind {
         match self {
-            Self::NotFound { .. } => MetaErrorKind::NotFound,
+            Self::NotFound { .. } | Self::NoSuchView { .. } => MetaErrorKind::NotFound,
             Self::Exists { .. } | Self::BatchTooLarge { .. } => MetaErrorKind::Invalid,
             Self::TooManyMissing { .. }
             | Self::StateMissing { .. }
             | Self::CopiesMissing { .. }
+            | Self::LogUnreachable { .. }
             | Self::NoDisk { .. } => MetaErrorKind::Missing,
             Self::SplitHistory { .. }
             | Self::TooManyTerms { .. }
@@ -142,7 +166,11 @@ impl MetaError {
             | Self::Record(_) => MetaErrorKind::Damaged,
             Self::Full(_) => MetaErrorKind::NoSpace,
             Self::Disk(_) | Self::State(_) | Self::NotInMemory => MetaErrorKind::Io,
-            Self::Failed(_) | Self::Closed => MetaErrorKind::Stopped,
+            Self::Failed(_)
+            | Self::Closed
+            | Self::Fenced { .. }
+            | Self::NotOwner { .. }
+            | Self::Agreement { .. } => MetaErrorKind::Stopped,
         }
     }
 }

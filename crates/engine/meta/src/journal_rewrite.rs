@@ -17,6 +17,7 @@ use rustc_hash::FxHashMap;
 use crate::batch::{Batch, JOURNAL_ENTRY_BYTES};
 use crate::error::MetaError;
 use crate::journal::JournalReplay;
+use crate::log::CommitLog;
 use crate::shared::Shared;
 use crate::store::MetaStore;
 
@@ -24,8 +25,8 @@ use crate::store::MetaStore;
 /// written anew. Returns it with its new positions.
 ///
 /// Where there is no space for it, the log stays as it is.
-pub(crate) async fn forget_earlier_starts(
-    store: &MetaStore,
+pub(crate) async fn forget_earlier_starts<L: CommitLog>(
+    store: &MetaStore<L>,
     journal: Vec<JournalEntry>,
 ) -> Result<Vec<JournalEntry>, MetaError> {
     let journal = if journal.is_empty() || !has_room(&store.shared, &journal) {
@@ -42,8 +43,8 @@ pub(crate) async fn forget_earlier_starts(
 
 /// The new entries do not overlap, and have what their file ends up with, so a replay of the old ones and any of the new
 /// ones comes to the same: nothing is lost, or mixed, if the process dies in between.
-async fn rewrite_journal(
-    store: &MetaStore,
+async fn rewrite_journal<L: CommitLog>(
+    store: &MetaStore<L>,
     journal: Vec<JournalEntry>,
 ) -> Result<Vec<JournalEntry>, MetaError> {
     let through = store.last_ticket().0;

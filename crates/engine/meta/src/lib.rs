@@ -15,6 +15,7 @@ pub mod error;
 mod journal;
 mod journal_rewrite;
 mod log;
+mod mirrored_log;
 mod open;
 mod progress;
 mod segments;
@@ -24,6 +25,7 @@ mod state;
 pub mod store;
 mod succession;
 mod tasks;
+mod view;
 
 pub use batch::{BATCH_BYTES_MAX, Batch, JOURNAL_ENTRY_BYTES, SpaceDelta, Ticket};
 pub use cairn_formats::metadata::{
@@ -31,11 +33,14 @@ pub use cairn_formats::metadata::{
     JournalEntry, Key, KeyKind, SegmentRecord, decode_extent,
 };
 pub use error::{MetaError, MetaErrorKind};
+pub use log::ensemble::{Agreement, AgreementError, Ensemble, EnsembleLog, LogDisks, Seat};
+pub use mirrored_log::MirroredLog;
 pub use progress::Durable;
 pub use segments::SegmentTotals;
 pub use settings::{JournalPressure, MetaCache, MetaSettings, MetaStats, VolumeCounters};
 pub use store::{MetaStore, Recovered, SegmentUsage};
 pub use succession::Succession;
+pub use view::MetaView;
 
 #[cfg(test)]
 mod tests;

@@ -11,9 +11,7 @@ use cairn_base::disk::Disk;
 use cairn_base::env::{Clock, Env};
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, Epoch, Generation, LogPosition, SegmentId, VolumeId};
-use cairn_formats::metadata::log::{
-    RecordBuf, SET_COUNT_MAX, TERM_COUNT_MAX, Term, record_len_bytes,
-};
+use cairn_formats::metadata::log::{SET_COUNT_MAX, TERM_COUNT_MAX, Term};
 use cairn_formats::metadata::{
     AppliedRecord, CountersRecord, Group, JournalEntry, Key, KeyKind, SegmentRecord,
 };
@@ -27,10 +25,10 @@ use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::journal::{JournalIndex, JournalReplay};
 use crate::journal_rewrite::forget_earlier_starts;
-use crate::log::files::{FileMaker, Spares, TermInfo, file_name, remove_later};
-use crate::log::headers::Headers;
-use crate::log::recover::{self, RecoveredLog};
-use crate::log::{CommitLog, MirroredLog};
+use crate::log::begin::FoundMirror;
+use crate::log::ensemble::{EnsembleLog, FoundEnsembles, Seat};
+use crate::log::{CommitLog, FoundLog, History, LogRecord, LogWriter};
+use crate::mirrored_log::MirroredLog;
 use crate::progress::Progress;
 use crate::segments::Segments;
 use crate::settings::{LOG_FILE_BYTES_MAX, LOG_FILE_BYTES_MIN, MetaSettings};
@@ -47,6 +45,7 @@ const TERM_COUNT_SHIP: usize = 8;
 /// And is warned of.
 const TERM_COUNT_WARN: usize = 30;
 
+/// Makes an empty volume whose log is on the disks of one server.
 pub(crate) async fn create(
     env: Env,
     settings: MetaSettings,
@@ -55,67 +54,18 @@ pub(crate) async fn create(
 ) -> Result<Arc<MetaStore>, MetaError> {
     let settings = within_limits(settings);
     let disks = DiskSet::new(volume, disks, settings.copies);
-    let scan = recover::scan(&disks).await?;
-    if !scan.is_empty() {
-        let disk = disks.iter().next();
-        let disk = disk.map(|(_, member)| member.disk.label().to_owned());
-        let disk = disk.unwrap_or_default();
-        return Err(MetaError::Exists { volume, disk });
-    }
-    let first = disks.healthy().first().copied();
-    let first = first.ok_or(MetaError::NoDisk { volume })?;
-    let state = state::create(&disks, first, &settings, &env).await?;
-    let term = Term {
-        epoch: Epoch(1),
-        nonce: env.entropy.u64(),
-        start: LogPosition(1),
-    };
-    let info = TermInfo {
-        log_file_bytes: settings.log_file_bytes,
-        history: vec![term],
-        members: None,
-    };
-    let spares = Arc::new(Spares::default());
-    let clock = env.clock.clone();
     let tasks = Tasks::new(env.spawner.clone());
-    for (disk, sequence) in scan.unused_files() {
-        remove_later(&tasks, &disks, disk, file_name(&disks.folder(), sequence));
-    }
-    let files = FileMaker {
+    let found = FoundMirror::none(&env, &tasks, &settings, &disks).await?;
+    let parts = Parts {
         env,
-        tasks: tasks.clone(),
-        disks: disks.clone(),
-        info,
-        spares,
-        headers: Arc::default(),
-        stays_on: Vec::new(),
-        retained_from: LogPosition(1),
-        write_wait: settings.log_write_wait,
-    };
-    let log =
-        MirroredLog::start(files, scan.sequence_max() + 1, VecDeque::new(), Vec::new()).await?;
-    let start = Start {
-        clock,
-        tasks,
         settings,
         disks,
-        term,
-        term_count: 1,
-        state,
-        states: Vec::new(),
-        superseded: Vec::new(),
-        applied: AppliedRecord::default(),
-        flushed: LogPosition(0),
-        counters: empty_counters(),
-        journal: JournalIndex::default(),
-        backlog: Backlog::default(),
-        position_next: LogPosition(1),
-        log_start: LogPosition(1),
-        ships: false,
+        tasks,
     };
-    start.run(log).await
+    parts.create(Box::new(found), MirroredLog::new).await
 }
 
+/// Opens a volume whose log is on the disks of one server.
 pub(crate) async fn open(
     env: Env,
     settings: MetaSettings,
@@ -126,61 +76,169 @@ pub(crate) async fn open(
     let settings = within_limits(settings);
     let disks = DiskSet::new(volume, disks, settings.copies);
     disks.add_draining(draining);
-    let mut recovered = {
-        let scan = recover::scan(&disks).await?;
-        scan.recover()?
-    };
-    let chosen = choose_state(&env, &settings, &disks, &recovered).await?;
-    let term = Term {
-        epoch: Epoch(recovered.epoch_max.0 + 1),
-        nonce: env.entropy.u64(),
-        start: LogPosition(recovered.end.0 + 1),
-    };
     let tasks = Tasks::new(env.spawner.clone());
-    // What takes most memory comes before the term: who dies of it has not used one up.
-    let entries = journal_of(&recovered)?;
-    let mut journal = JournalIndex::default();
-    for entry in &entries {
-        journal.insert(entry);
-    }
-    let log = start_term(&env, &tasks, &settings, &disks, &mut recovered, term).await?;
-    if let Some(succession) = &settings.succession {
-        succession.settle(&recovered.history);
-    }
-    let replay = replay(&*chosen.state, chosen.applied, &recovered)?;
-    let counters = load_counters(&*chosen.state, &replay.backlog)?;
-    let start = Start {
-        clock: env.clock.clone(),
-        ships: recovered.history.len() > TERM_COUNT_SHIP,
-        term_count: recovered.history.len(),
-        log_start: recovered.retained_from,
-        position_next: term.start,
-        tasks,
+    let found = FoundMirror::find(&env, &tasks, &settings, &disks).await?;
+    let parts = Parts {
+        env,
         settings,
         disks,
-        term,
-        state: chosen.state,
-        states: chosen.states,
-        superseded: chosen.superseded,
-        applied: replay.applied,
-        flushed: chosen.applied.position,
-        counters,
-        journal,
-        backlog: replay.backlog,
+        tasks,
     };
-    drop(recovered);
-    let store = start.run(log).await?;
-    let entries = if store.shared.names_too_many_starts() {
-        forget_earlier_starts(&store, entries).await?
-    } else {
-        entries
+    parts.open(Box::new(found), MirroredLog::new).await
+}
+
+/// Opens a volume that this node has taken over, or makes it if nothing was agreed on yet. `disks` are this node's: the
+/// state is on the first that works.
+pub(crate) async fn take_over(
+    env: Env,
+    settings: MetaSettings,
+    seat: Seat,
+    disks: Vec<(DiskId, Arc<dyn Disk>)>,
+) -> Result<(Arc<MetaStore<EnsembleLog>>, Recovered), MetaError> {
+    let mut settings = within_limits(settings);
+    settings.copies = 1;
+    let disks = DiskSet::new(seat.volume, disks, settings.copies);
+    let tasks = Tasks::new(env.spawner.clone());
+    let (epoch, is_new) = (seat.epoch, seat.ensembles.is_empty());
+    let found = FoundEnsembles::find(&env, &tasks, &settings, seat).await?;
+    let log = EnsembleLog::new(&found);
+    let found = Box::new(found);
+    let parts = Parts {
+        env,
+        settings,
+        disks,
+        tasks,
     };
-    let recovery = Recovered {
-        epoch: term.epoch,
-        replayed_entries: replay.entries,
-        journal: entries,
+    if !is_new {
+        return parts.open(found, |_| log).await;
+    }
+    let store = parts.create(found, |_| log).await?;
+    let recovered = Recovered {
+        epoch,
+        replayed_entries: 0,
+        journal: Vec::new(),
     };
-    Ok((store, recovery))
+    Ok((store, recovered))
+}
+
+/// What a store is made of beside its log.
+pub(crate) struct Parts {
+    pub env: Env,
+    pub settings: MetaSettings,
+    /// That the state and its copies are on.
+    pub disks: DiskSet,
+    pub tasks: Tasks,
+}
+
+impl Parts {
+    /// Makes an empty volume with the log of a new one. `handle` makes what callers reach it by.
+    pub async fn create<L: CommitLog>(
+        self,
+        found: Box<dyn FoundLog>,
+        handle: impl FnOnce(Arc<Shared>) -> L,
+    ) -> Result<Arc<MetaStore<L>>, MetaError> {
+        let Self {
+            env,
+            settings,
+            disks,
+            tasks,
+        } = self;
+        let volume = disks.volume;
+        let first = disks.healthy().first().copied();
+        let first = first.ok_or(MetaError::NoDisk { volume })?;
+        let state = state::create(&disks, first, &settings, &env).await?;
+        let term = Term {
+            epoch: Epoch(found.history().epoch_max.0 + 1),
+            nonce: env.entropy.u64(),
+            start: LogPosition(1),
+        };
+        let (log, _) = found.begin(term).await?;
+        let start = Start {
+            clock: env.clock,
+            tasks,
+            settings,
+            disks,
+            term,
+            term_count: 1,
+            state,
+            states: Vec::new(),
+            superseded: Vec::new(),
+            applied: AppliedRecord::default(),
+            flushed: LogPosition(0),
+            counters: empty_counters(),
+            journal: JournalIndex::default(),
+            backlog: Backlog::default(),
+            position_next: LogPosition(1),
+            log_start: LogPosition(1),
+            ships: false,
+        };
+        start.run(log, handle).await
+    }
+
+    /// Opens a volume with the log that was found.
+    pub async fn open<L: CommitLog>(
+        self,
+        found: Box<dyn FoundLog>,
+        handle: impl FnOnce(Arc<Shared>) -> L,
+    ) -> Result<(Arc<MetaStore<L>>, Recovered), MetaError> {
+        let Self {
+            env,
+            settings,
+            disks,
+            tasks,
+        } = self;
+        let history = found.history();
+        let chosen = choose_state(&env, &settings, &disks, history).await?;
+        let term = Term {
+            epoch: Epoch(history.epoch_max.0 + 1),
+            nonce: env.entropy.u64(),
+            start: LogPosition(history.end.0 + 1),
+        };
+        // What takes most memory comes before the term: who dies of it has not used one up.
+        let entries = journal_of(history)?;
+        let mut journal = JournalIndex::default();
+        for entry in &entries {
+            journal.insert(entry);
+        }
+        let (log, history) = found.begin(term).await?;
+        if let Some(succession) = &settings.succession {
+            succession.settle(&history.terms);
+        }
+        let replay = replay(&*chosen.state, chosen.applied, &history)?;
+        let counters = load_counters(&*chosen.state, &replay.backlog)?;
+        let start = Start {
+            clock: env.clock.clone(),
+            ships: history.terms.len() > TERM_COUNT_SHIP,
+            term_count: history.terms.len(),
+            log_start: history.retained_from,
+            position_next: term.start,
+            tasks,
+            settings,
+            disks,
+            term,
+            state: chosen.state,
+            states: chosen.states,
+            superseded: chosen.superseded,
+            applied: replay.applied,
+            flushed: chosen.applied.position,
+            counters,
+            journal,
+            backlog: replay.backlog,
+        };
+        drop(history);
+        let store = start.run(log, handle).await?;
+        let entries = if store.shared.names_too_many_starts() {
+            forget_earlier_starts(&store, entries).await?
+        } else {
+            entries
+        };
+        let recovery = Recovered {
+            epoch: term.epoch,
+            replayed_entries: replay.entries,
+            journal: entries,
+        };
+        Ok((store, recovery))
+    }
 }
 
 /// Brings what people set into what the formats can do.
@@ -224,7 +282,7 @@ async fn choose_state(
     env: &Env,
     settings: &MetaSettings,
     disks: &DiskSet,
-    recovered: &RecoveredLog,
+    recovered: &History,
 ) -> Result<ChosenState, MetaError> {
     let (candidates, leftovers) = state::discover(disks, settings).await;
     let (mut fit, mut superseded): (Vec<Candidate>, Vec<Candidate>) = candidates
@@ -317,131 +375,6 @@ fn read_applied(state: &dyn StateStore) -> Result<AppliedRecord, MetaError> {
     })
 }
 
-/// Begins a term. Nothing that is served may depend on a record with less than full protection, so what
-/// is on fewer disks than can be is copied first.
-async fn start_term(
-    env: &Env,
-    tasks: &Tasks,
-    settings: &MetaSettings,
-    disks: &DiskSet,
-    recovered: &mut RecoveredLog,
-    term: Term,
-) -> Result<MirroredLog, MetaError> {
-    if recovered.history.len() + 1 > TERM_COUNT_MAX {
-        return Err(MetaError::TooManyTerms {
-            volume: disks.volume,
-            count: recovered.history.len(),
-        });
-    }
-    let log_file_bytes = settings
-        .log_file_bytes
-        .max(largest_record(recovered).next_multiple_of(IO_ALIGN_BYTES as u64));
-    let headers = Arc::new(Headers::new(std::mem::take(&mut recovered.headers)));
-    let mut files = FileMaker {
-        env: env.clone(),
-        tasks: tasks.clone(),
-        disks: disks.clone(),
-        info: TermInfo {
-            log_file_bytes,
-            history: recovered.history.clone(),
-            members: Some(recovered.members.clone()),
-        },
-        spares: Arc::default(),
-        headers,
-        stays_on: Vec::new(),
-        retained_from: recovered.retained_from,
-        write_wait: settings.log_write_wait,
-    };
-    copy_short(&files, recovered).await?;
-    recovered.history.push(term);
-    files.info = TermInfo {
-        log_file_bytes,
-        history: recovered.history.clone(),
-        members: None,
-    };
-    let folder = disks.folder();
-    for (disk, sequence) in std::mem::take(&mut recovered.unused) {
-        let name = file_name(&folder, sequence);
-        let is_fit = !recovered.unfit.contains(&(disk, sequence));
-        if disks.is_healthy(disk) && !(is_fit && files.spares.offer(disk, name.clone())) {
-            remove_later(tasks, disks, disk, name);
-        }
-    }
-    let retained = std::mem::take(&mut recovered.retained);
-    let (sequence_next, old) = (recovered.sequence_max + 1, recovered.parts());
-    let mut log = MirroredLog::start(files, sequence_next, retained.into(), old).await?;
-    // A disk that failed meanwhile does not count any more: what it had is copied once more.
-    append_short(&mut log, disks, recovered).await?;
-    log.set_old(recovered.parts());
-    Ok(log)
-}
-
-/// Copies what is on fewer disks than can be, before any file names the new term: its header says that
-/// everything before its start is there, and a start refuses when it is not. So a crash in here leaves
-/// nothing that is promised and not kept. The files are of the term that is over.
-async fn copy_short(files: &FileMaker, recovered: &mut RecoveredLog) -> Result<(), MetaError> {
-    let disks = files.disks.clone();
-    let short = first_short(&disks, &recovered.records);
-    let Some(short) = short.and_then(|first| recovered.records.get(first..)) else {
-        return Ok(());
-    };
-    let lens = short
-        .iter()
-        .map(|record| record_len_bytes(record.payload.len()) as u64);
-    // No larger than needed: this may be a disk with little space. But any record fits: when a disk fails
-    // in here, others are to be copied, too.
-    let file_bytes = (IO_ALIGN_BYTES as u64)
-        .saturating_add(lens.sum())
-        .max(largest_record(recovered).next_multiple_of(IO_ALIGN_BYTES as u64))
-        .min(files.info.log_file_bytes);
-    let mut files = files.clone();
-    files.info.log_file_bytes = file_bytes;
-    let (sequence_next, old) = (recovered.sequence_max + 1, recovered.parts());
-    let mut log = MirroredLog::start(files, sequence_next, VecDeque::new(), old).await?;
-    append_short(&mut log, &disks, recovered).await?;
-    let (files, sequence_next) = log.into_retained();
-    recovered.retained.extend(files);
-    recovered.sequence_max = sequence_next.saturating_sub(1);
-    Ok(())
-}
-
-/// Appends the records from the first on that is on fewer disks than can be, unless the log's own are
-/// among those that have it: where others have no space that is all there is.
-async fn append_short(
-    log: &mut MirroredLog,
-    disks: &DiskSet,
-    recovered: &mut RecoveredLog,
-) -> Result<(), MetaError> {
-    let Some(first) = first_short(disks, &recovered.records) else {
-        return Ok(());
-    };
-    for record in recovered.records.iter_mut().skip(first) {
-        if log.disks().all(|disk| record.holders.contains(&disk)) {
-            continue;
-        }
-        let positions = (record.first, record.last);
-        let copy = RecordBuf::copy_of(&record.payload, positions, record.epoch, record.term);
-        log.append(copy, recovered.retained_from, false).await?;
-        record.holders.extend(log.disks());
-    }
-    Ok(())
-}
-
-fn first_short(disks: &DiskSet, records: &[recover::RecoveredRecord]) -> Option<usize> {
-    let possible = disks.copies_possible();
-    let is_short = |record: &recover::RecoveredRecord| {
-        let holders = record.holders.iter();
-        holders.filter(|disk| disks.is_healthy(**disk)).count() < possible
-    };
-    records.iter().position(is_short)
-}
-
-/// Bytes of a file that the largest record found fits in, should the setting have shrunk.
-fn largest_record(recovered: &RecoveredLog) -> u64 {
-    let lens = recovered.records.iter().map(|record| record.payload.len());
-    lens.max().unwrap_or(0) as u64 + 2 * IO_ALIGN_BYTES as u64
-}
-
 struct Replay {
     entries: u64,
     applied: AppliedRecord,
@@ -450,7 +383,7 @@ struct Replay {
 }
 
 /// What of the log is in the journal still.
-fn journal_of(recovered: &RecoveredLog) -> Result<Vec<JournalEntry>, MetaError> {
+fn journal_of(recovered: &History) -> Result<Vec<JournalEntry>, MetaError> {
     let mut journal = JournalReplay::default();
     if planted::is(Bug::JournalNotReplayed) {
         return Ok(Vec::new());
@@ -469,7 +402,7 @@ fn journal_of(recovered: &RecoveredLog) -> Result<Vec<JournalEntry>, MetaError> 
     Ok(journal.finish())
 }
 
-fn replayed(recovered: &RecoveredLog) -> impl Iterator<Item = &recover::RecoveredRecord> {
+fn replayed(recovered: &History) -> impl Iterator<Item = &LogRecord> {
     let skipped = usize::from(planted::is(Bug::LogLastRecordNotReplayed));
     let count = recovered.records.len().saturating_sub(skipped);
     recovered.records.iter().take(count)
@@ -478,7 +411,7 @@ fn replayed(recovered: &RecoveredLog) -> impl Iterator<Item = &recover::Recovere
 fn replay(
     state: &dyn StateStore,
     applied: AppliedRecord,
-    recovered: &RecoveredLog,
+    recovered: &History,
 ) -> Result<Replay, MetaError> {
     let mut replay = Replay {
         entries: 0,
@@ -570,7 +503,11 @@ struct Start {
 
 impl Start {
     /// Starts the committer, and returns when the reserved ids are durable.
-    async fn run(self, log: MirroredLog) -> Result<Arc<MetaStore>, MetaError> {
+    async fn run<L: CommitLog>(
+        self,
+        log: Box<dyn LogWriter>,
+        handle: impl FnOnce(Arc<Shared>) -> L,
+    ) -> Result<Arc<MetaStore<L>>, MetaError> {
         let batch_bytes_max = self.settings.batch_bytes_max();
         let mut visible = self.counters.clone();
         let mut ino_next = visible.record.ino_reserved;
@@ -644,12 +581,13 @@ impl Start {
             shared: shared.clone(),
             clock: self.clock,
             backlog: self.backlog,
-            log: Box::new(log),
+            log,
             counters: self.counters,
             is_first: true,
         };
         self.tasks.spawn_thread("meta-commit", committer.run());
         let store = Arc::new(MetaStore {
+            log: handle(shared.clone()),
             shared: shared.clone(),
         });
         let ticket = store.submit(Batch::new());
@@ -675,7 +613,6 @@ mod tests {
     use super::*;
     use crate::state::{Pair, ShipResult, StateCursor, StateFuture, StateKey, Turn};
     use bytes::Bytes;
-    use std::collections::BTreeSet;
 
     /// A state whose disk is full.
     struct FullState;
@@ -737,13 +674,12 @@ mod tests {
             let record = group.encode(Epoch(term), term);
             let len = record.head.payload_len_bytes as usize;
             let payload = &record.bytes[cairn_formats::metadata::log::RECORD_HEAD_BYTES..][..len];
-            recover::RecoveredRecord {
+            LogRecord {
                 first: LogPosition(position),
                 last: LogPosition(position),
                 epoch: Epoch(term),
                 term,
                 payload: Bytes::copy_from_slice(payload),
-                holders: BTreeSet::from([0]),
             }
         };
         let term = |number: u64, start: u64| Term {
@@ -751,22 +687,13 @@ mod tests {
             nonce: number,
             start: LogPosition(start),
         };
-        let recovered = RecoveredLog {
+        let recovered = History {
             // The last one is that of the start itself.
-            history: vec![term(1, 1), term(2, 3), term(3, 4)],
-            members: crate::log::headers::Members {
-                disks: Vec::new(),
-                copies: 1,
-            },
+            terms: vec![term(1, 1), term(2, 3), term(3, 4)],
             epoch_max: Epoch(2),
-            sequence_max: 1,
             retained_from: LogPosition(1),
             end: LogPosition(3),
             records: vec![record(1, 1), record(2, 1), record(3, 2)],
-            retained: Vec::new(),
-            unused: Vec::new(),
-            unfit: Vec::new(),
-            headers: Vec::new(),
         };
         let replayed = replay(&FullState, AppliedRecord::default(), &recovered).expect("replays");
         let applied: Vec<AppliedRecord> = replayed.backlog.applied().collect();

@@ -219,3 +219,86 @@ impl Future for Durable {
         Poll::Pending
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::Wake;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    fn progress(durable: u64) -> Arc<Progress> {
+        let progress = Arc::new(Progress::default());
+        progress.advance(LogPosition(durable));
+        progress
+    }
+
+    fn verdict(wait: Durable) -> Option<bool> {
+        wait.now_or_never().map(|result| result.is_ok())
+    }
+
+    #[test]
+    fn nobody_hears_of_what_was_durable_in_a_store_that_was_left_behind() {
+        let progress = progress(5);
+        assert_eq!(verdict(progress.wait(LogPosition(5))), Some(true));
+        assert!(progress.is_durable(LogPosition(5)));
+        progress.fence(MetaError::Closed);
+        assert_eq!(verdict(progress.wait(LogPosition(5))), Some(false));
+        assert!(!progress.is_durable(LogPosition(5)));
+        // A write that was under way lands.
+        progress.advance(LogPosition(9));
+        assert_eq!(progress.durable(), LogPosition(5));
+    }
+
+    #[test]
+    fn what_was_durable_before_a_store_stopped_stays_so() {
+        let progress = progress(5);
+        progress.stop(MetaError::Closed);
+        assert_eq!(verdict(progress.wait(LogPosition(5))), Some(true));
+        assert_eq!(verdict(progress.wait(LogPosition(6))), Some(false));
+        // It ended, so only those who ask for it are told.
+        assert!(!progress.is_durable(LogPosition(5)));
+    }
+
+    #[test]
+    fn the_successor_has_the_last_word() {
+        let progress = progress(5);
+        progress.expect_outcome();
+        progress.stop(MetaError::Closed);
+        assert_eq!(verdict(progress.wait_for_outcome(LogPosition(6))), None);
+        assert_eq!(verdict(progress.wait(LogPosition(6))), Some(false));
+        progress.settle(Some(LogPosition(8)));
+        // A write of the old store lands late: the successor's log goes on without it.
+        progress.advance(LogPosition(9));
+        let outcome = |at| verdict(progress.wait_for_outcome(LogPosition(at)));
+        assert_eq!([outcome(7), outcome(8)], [Some(true), Some(false)]);
+        assert_eq!(verdict(progress.wait(LogPosition(9))), Some(false));
+    }
+
+    #[derive(Default)]
+    struct Count(AtomicU64);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn who_waits_for_the_outcome_is_woken_when_it_is_known() {
+        let progress = progress(5);
+        progress.expect_outcome();
+        let count = Arc::new(Count::default());
+        let waker = Waker::from(count.clone());
+        let mut context = Context::from_waker(&waker);
+        let mut wait = progress.wait_for_outcome(LogPosition(6));
+        assert!(wait.poll_unpin(&mut context).is_pending());
+        progress.stop(MetaError::Closed);
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        assert!(wait.poll_unpin(&mut context).is_pending());
+        progress.settle(Some(LogPosition(8)));
+        assert_eq!(count.0.load(Ordering::Relaxed), 2);
+        assert!(wait.poll_unpin(&mut context).is_ready());
+    }
+}

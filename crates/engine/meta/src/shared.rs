@@ -25,7 +25,7 @@ use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::journal::JournalIndex;
 use crate::log::LogStatus;
-use crate::progress::Progress;
+use crate::progress::{Durable, Progress};
 use crate::settings::{CopyPosition, MetaSettings, MetaStats};
 use crate::state::{self, Candidate, StateStore};
 use crate::tasks::Tasks;
@@ -76,6 +76,7 @@ pub(crate) struct Shared {
     pub clock: Arc<dyn Clock>,
     pub tasks: Tasks,
     pub settings: MetaSettings,
+    /// That the state and its copies are on.
     pub disks: DiskSet,
     pub term: Term,
     /// Terms that the log names, this one included.
@@ -249,6 +250,22 @@ impl Shared {
         drop(pending);
         self.work.notify_one();
         Ticket(position)
+    }
+
+    /// See [`crate::MetaStore::durable`].
+    pub fn durable(&self, ticket: Ticket) -> Durable {
+        if ticket != Ticket::REFUSED {
+            return self.progress.wait(ticket.0);
+        }
+        let reason = self.progress.stop_reason();
+        let reason = reason.unwrap_or_else(|| match self.stop() {
+            Stop::No => MetaError::BatchTooLarge {
+                len_bytes: self.refused_len_bytes.load(Ordering::Relaxed),
+                len_bytes_max: self.settings.batch_bytes_max(),
+            },
+            Stop::Drained | Stop::Now => MetaError::Closed,
+        });
+        self.progress.refuse(reason)
     }
 
     /// A position for a group that nobody submitted.

@@ -1,44 +1,36 @@
 //! The store as callers see it.
 //!
-//! Owns: reading through the overlay, ids, the life of a store. Must not know: log files, RocksDB.
+//! Owns: submitting, waiting, counters, ids, the life of a store. Must not know: log files, RocksDB.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bytes::Bytes;
 use cairn_base::disk::Disk;
 use cairn_base::env::Env;
-use cairn_base::{DiskId, Epoch, Generation, Ino, LogPosition, SegmentId, VolumeId};
-use cairn_formats::metadata::log::SET_COUNT_MAX;
-use cairn_formats::metadata::{JournalEntry, Key, SegmentRecord};
+use cairn_base::{DiskId, Epoch, Generation, Ino, LogPosition, SegmentId, View, VolumeId};
+use cairn_formats::metadata::{JournalEntry, SegmentRecord};
 use futures_util::future::{Either, select};
 
 use crate::batch::{Batch, Ticket};
 use crate::error::MetaError;
+use crate::log::CommitLog;
+use crate::log::ensemble::{EnsembleLog, Seat};
+use crate::mirrored_log::MirroredLog;
 use crate::open;
 use crate::progress::Durable;
 use crate::segments::{self, SegmentTotals};
 use crate::settings::{JournalPressure, MetaSettings, MetaStats, VolumeCounters};
 use crate::shared::{INO_CHUNK, SEGMENT_CHUNK, Shared, Stop};
-use crate::state::versions::{self, Entry, VersionCursor};
-use crate::state::{StateStore, without_waiting};
+use crate::state::without_waiting;
+use crate::view::MetaView;
 
-/// Entries of the overlay that a scan takes at once; between two takes batches may come in between.
-const SCAN_OVERLAY_COUNT_MAX: usize = 512;
 /// Share of the log's limit, in percent, above which the journal should be folded.
 const FOLD_PERCENT: u64 = 50;
 /// What one operation has brought into memory, one thing after the other, before it blocks its thread.
 const BRING_COUNT_MAX: usize = 64;
 /// How long a change whose store has ended is waited for: closing the store, or leaving it behind, and opening the next.
 const OUTCOME_WAIT_MAX: Duration = Duration::from_secs(120);
-
-/// Entries of the overlay, in order; `None` is a deletion.
-type OverlayPart = Vec<(Key, Option<Bytes>)>;
-
-/// How a cursor over a range of the state is made.
-type MakeCursor<'a> = fn(&'a dyn StateStore, &[u8], &[u8], Generation) -> VersionCursor<'a>;
 
 /// What of a segment is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,11 +66,12 @@ pub struct Recovered {
 
 /// The metadata of one volume, open for reading and writing. All methods may be called from any
 /// thread. Dropped without [`MetaStore::close`], it stops as in a crash: nothing durable is lost.
-pub struct MetaStore {
+pub struct MetaStore<L: CommitLog = MirroredLog> {
     pub(crate) shared: Arc<Shared>,
+    pub(crate) log: L,
 }
 
-impl Drop for MetaStore {
+impl<L: CommitLog> Drop for MetaStore<L> {
     fn drop(&mut self) {
         self.shared.ask_stop(Stop::Now);
     }
@@ -112,7 +105,7 @@ impl MetaStore {
 
     /// As [`MetaStore::open`], with draining disks: their log counts, and nothing is kept on them any more, their
     /// state included. They know from then on that the log goes on without them, so that none of them, opened alone,
-    /// takes itself for enough. They are let go with [`MetaStore::retire_disk`].
+    /// takes itself for enough. They are let go with [`MirroredLog::retire_disk`].
     pub async fn open_without(
         env: Env,
         settings: MetaSettings,
@@ -121,6 +114,26 @@ impl MetaStore {
         draining: Vec<(DiskId, Arc<dyn Disk>)>,
     ) -> Result<(Arc<Self>, Recovered), MetaError> {
         open::open(env, settings, volume, disks, draining).await
+    }
+}
+
+impl MetaStore<EnsembleLog> {
+    /// Opens a volume of a cluster that this node has taken over, or makes it if it is new. Waits for nobody: fails with
+    /// [`MetaError::LogUnreachable`] as long as disks are missing that may hold what was acknowledged.
+    pub async fn take_over(
+        env: Env,
+        settings: MetaSettings,
+        seat: Seat,
+        disks: Vec<(DiskId, Arc<dyn Disk>)>,
+    ) -> Result<(Arc<Self>, Recovered), MetaError> {
+        open::take_over(env, settings, seat, disks).await
+    }
+}
+
+impl<L: CommitLog> MetaStore<L> {
+    /// The log, for what only one of its kind has.
+    pub fn log(&self) -> &L {
+        &self.log
     }
 
     pub fn epoch(&self) -> Epoch {
@@ -131,23 +144,21 @@ impl MetaStore {
         self.shared.generation()
     }
 
-    /// The newest version visible now, including submitted batches that are not durable yet. May
-    /// read from disk. Segments and counters have methods of their own.
-    pub fn get(&self, key: &Key) -> Result<Option<Bytes>, MetaError> {
-        self.get_with_ticket(key).map(|(value, _)| value)
+    /// The volume as it is now, with what was submitted and is not durable yet.
+    pub fn live(&self) -> MetaView<'_> {
+        MetaView::live(&self.shared)
     }
 
-    /// As [`MetaStore::get`], with the ticket of the change, or deletion, that this rests on; [`Ticket::NONE`] if that
-    /// is durable for sure.
-    pub fn get_with_ticket(&self, key: &Key) -> Result<(Option<Bytes>, Ticket), MetaError> {
-        self.shared.check()?;
-        if let Some((value, position)) = self.shared.overlay.read().get(key) {
-            return Ok((value.clone(), Ticket(*position)));
+    /// The volume in a view; [`MetaError::NoSuchView`] if there is none such.
+    pub fn view(&self, view: View) -> Result<MetaView<'_>, MetaError> {
+        match view {
+            View::Live => Ok(self.live()),
+            // Nobody takes snapshots yet.
+            View::Snapshot(_) => Err(MetaError::NoSuchView {
+                volume: self.shared.disks.volume,
+                view,
+            }),
         }
-        // Only what is durable is applied.
-        let found = versions::get(&*self.shared.state, key, self.generation());
-        let found = found.map_err(|error| self.shared.told(error))?;
-        Ok((found, Ticket::NONE))
     }
 
     /// Does something that reads, without blocking this thread for what is not in memory: that is brought there, and `op`
@@ -167,103 +178,6 @@ impl MetaStore {
         op()
     }
 
-    /// Entries with `from <= key < to` in order, at most `limit`, as [`MetaStore::get`] sees them.
-    pub fn scan(&self, from: &Key, to: &Key, limit: usize) -> Result<Vec<(Key, Bytes)>, MetaError> {
-        let mut found = Vec::new();
-        if limit == 0 {
-            return Ok(found);
-        }
-        let mut error = None;
-        self.scan_with(from, to, |key, value| {
-            match Key::parse(key) {
-                Ok(key) => found.push((key, Bytes::copy_from_slice(value))),
-                Err(damage) => error = Some(damage),
-            }
-            if found.len() >= limit || error.is_some() {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            }
-        })?;
-        match error {
-            Some(damage) => Err(damage.into()),
-            None => Ok(found),
-        }
-    }
-
-    /// Calls `visit` with each key (its bytes, see [`crate::KeyKind::parse`]) and value that
-    /// [`MetaStore::scan`] would return, without collecting them. No lock is held meanwhile.
-    ///
-    /// A key that does not change during a long scan is seen exactly once; changes may or may not be.
-    pub fn scan_with(
-        &self,
-        from: &Key,
-        to: &Key,
-        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<(), MetaError> {
-        self.scan_by(VersionCursor::new, from, to, visit)
-    }
-
-    /// As [`MetaStore::scan_with`], for a pass over much of the volume: what it reads from disk does not take the place
-    /// of what clients use in memory.
-    pub fn pass_over(
-        &self,
-        from: &Key,
-        to: &Key,
-        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<(), MetaError> {
-        self.scan_by(VersionCursor::passing, from, to, visit)
-    }
-
-    fn scan_by<'a>(
-        &'a self,
-        cursor: MakeCursor<'a>,
-        from: &Key,
-        to: &Key,
-        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<(), MetaError> {
-        self.shared.check()?;
-        let mut from = from.clone();
-        while from < *to {
-            let (overlay, cursor, end) = self.view(cursor, &from, to);
-            let flow = merge(&overlay, cursor, &mut visit);
-            let flow = flow.map_err(|error| self.shared.told(error))?;
-            match end {
-                Some(next) if flow.is_continue() => from = next,
-                _ => return Ok(()),
-            }
-        }
-        Ok(())
-    }
-
-    /// A consistent view of the next part of a range: some of the overlay, a cursor over the state
-    /// that ends where that does, and where to go on if that is not the end of the range.
-    fn view<'a>(
-        &'a self,
-        cursor: MakeCursor<'a>,
-        from: &Key,
-        to: &Key,
-    ) -> (OverlayPart, VersionCursor<'a>, Option<Key>) {
-        // The cursor is made under the lock: what leaves the overlay later is in both, never in none.
-        let overlay = self.shared.overlay.read();
-        let taken: OverlayPart = overlay
-            .range(from..to)
-            .take(SCAN_OVERLAY_COUNT_MAX)
-            .map(|(key, (value, _))| (key.clone(), value.clone()))
-            .collect();
-        let next = match taken.last() {
-            Some((last, _)) if taken.len() == SCAN_OVERLAY_COUNT_MAX => Some(last.successor()),
-            _ => None,
-        };
-        let cursor = cursor(
-            &*self.shared.state,
-            from.as_bytes(),
-            next.as_ref().unwrap_or(to).as_bytes(),
-            self.generation(),
-        );
-        (taken, cursor, next)
-    }
-
     /// Makes the batch visible at once and queues it for the log; the order of calls is the order
     /// in the log. Never waits for I/O. A batch that is too large, or comes after the end of the
     /// store, changes nothing and gets [`Ticket::REFUSED`].
@@ -281,18 +195,7 @@ impl MetaStore {
     /// Resolves when everything up to the ticket is durable on all copies of the log. An error is
     /// final: the store refuses everything afterwards.
     pub fn durable(&self, ticket: Ticket) -> Durable {
-        if ticket != Ticket::REFUSED {
-            return self.shared.progress.wait(ticket.0);
-        }
-        let reason = self.shared.progress.stop_reason();
-        let reason = reason.unwrap_or_else(|| match self.shared.stop() {
-            Stop::No => MetaError::BatchTooLarge {
-                len_bytes: self.shared.refused_len_bytes.load(Ordering::Relaxed),
-                len_bytes_max: self.shared.settings.batch_bytes_max(),
-            },
-            Stop::Drained | Stop::Now => MetaError::Closed,
-        });
-        self.shared.progress.refuse(reason)
+        self.shared.durable(ticket)
     }
 
     /// As [`Self::durable`], for who tells others of the change. If the store ends before that is known, and the settings
@@ -391,6 +294,14 @@ impl MetaStore {
         all.map(|(id, record)| (*id, record.clone())).collect()
     }
 
+    /// Segments with a shard on a disk. Looks at all of them.
+    pub fn segments_on(&self, disk: DiskId) -> Vec<(SegmentId, SegmentRecord)> {
+        let pending = self.shared.pending.lock();
+        let all = pending.counters.segments.iter();
+        let on_it = all.filter(|(_, record)| record.disks.contains(&disk));
+        on_it.map(|(id, record)| (*id, record.clone())).collect()
+    }
+
     /// A number that no inode of this volume ever had, also if the process dies. Starts at 2: 1 is
     /// the root's.
     pub fn allocate_ino(&self) -> Ino {
@@ -466,126 +377,10 @@ impl MetaStore {
         self.shared.ship_now().await
     }
 
-    /// Changes how many copies of log and state are kept. When it returns, everything submitted before
-    /// has as many as there are disks for; [`MetaError::CopiesMissing`] if there is no space for some.
-    /// Asked for what is set already, it makes copies that could not be made before.
-    pub async fn set_copies(&self, copies: usize) -> Result<(), MetaError> {
-        let copies = copies.clamp(1, SET_COUNT_MAX);
-        let is_short = self.shared.log_status.lock().is_short;
-        let before = self.shared.disks.want_copies(copies);
-        if copies > before || is_short {
-            // First: what is in the checkpoint does not have to be copied with the log.
-            self.shared.ship_now().await?;
-        }
-        if is_short {
-            self.shared.disks.ask_for_copies();
-        }
-        if copies != before || is_short {
-            // The next group begins another log file.
-            self.durable(self.submit(Batch::new())).await?;
-        }
-        self.check_copies()
-    }
-
-    fn check_copies(&self) -> Result<(), MetaError> {
-        let volume = self.shared.disks.volume;
-        match self.shared.log_status.lock().is_short {
-            true => Err(MetaError::CopiesMissing { volume }),
-            false => Ok(()),
-        }
-    }
-
-    fn check_states(&self) -> Result<(), MetaError> {
-        let volume = self.shared.disks.volume;
-        match self.shared.states_are_complete() {
-            false => Err(MetaError::CopiesMissing { volume }),
-            true => Ok(()),
-        }
-    }
-
-    /// The disk that the state is worked with on; it cannot be retired while the store is open.
-    pub fn primary_disk(&self) -> DiskId {
-        self.shared.disks.get(self.shared.state.disk()).id
-    }
-
-    /// Whether log and state may be kept on a disk.
-    pub fn keeps_on_disk(&self, id: DiskId) -> bool {
-        let disks = &self.shared.disks;
-        let index = disks.index_of(id);
-        index.is_some_and(|index| !disks.is_retired(index))
-    }
-
-    /// Whether a disk may have something that is needed: as long as [`MetaStore::retire_disk`] has not succeeded.
-    pub fn uses_disk(&self, id: DiskId) -> bool {
-        let disks = &self.shared.disks;
-        let index = disks.index_of(id);
-        index.is_some_and(|index| !disks.is_released(index))
-    }
-
     /// Why the store takes nothing any more, if it has failed; open it again on other disks.
     pub fn failure(&self) -> Option<MetaError> {
         let reason = self.shared.progress.stop_reason();
         reason.filter(|reason| !matches!(reason, MetaError::Closed))
-    }
-
-    /// Adds a disk to those that log and state can be kept on; one that was retired or had failed may
-    /// come back. Copies that are missing are made in the background.
-    pub fn add_disk(&self, id: DiskId, disk: Arc<dyn Disk>) {
-        let primary = self.shared.state.disk();
-        self.shared.disks.add(id, disk);
-        if let Some(index) = self
-            .shared
-            .disks
-            .index_of(id)
-            .filter(|index| *index != primary)
-        {
-            // What it had may have been removed meanwhile.
-            self.shared.states.lock().retain(|(at, _)| *at != index);
-            self.shared.refused_states.lock().remove(&index);
-        }
-        self.shared.ship_in_background();
-        // The next group begins another log file, which names the disk.
-        self.submit(Batch::new());
-    }
-
-    /// Keeps nothing on a disk any more. When it returns, everything submitted before has its copies on
-    /// the others, as far as there are enough, and so has the state. Fails for the disk of the state itself, and as
-    /// long as there is no space for the copies: the disk may hold the only one of something then. To be called again after that;
-    /// nothing new is put on the disk meanwhile.
-    pub async fn retire_disk(&self, id: DiskId) -> Result<(), MetaError> {
-        let Some(index) = self.shared.disks.index_of(id) else {
-            return Ok(());
-        };
-        if self.shared.disks.is_released(index) {
-            return Ok(());
-        }
-        if index == self.shared.state.disk() {
-            return Err(MetaError::State(format!(
-                "the state is on disk {id}; open the volume on other disks"
-            )));
-        }
-        if !self.shared.disks.retire(index) {
-            // It was tried before. Each try that begins a file for the copies leaves one more where they find no
-            // space: only when the state has its copies, so that the log can be cut.
-            self.shared.ship_now().await?;
-            self.check_states()?;
-            if self.shared.log_status.lock().is_short {
-                self.shared.disks.ask_for_copies();
-            }
-        }
-        // The next group begins another log file, which does not name the disk; what older ones hold is in
-        // the checkpoints then.
-        self.durable(self.submit(Batch::new())).await?;
-        self.check_copies()?;
-        self.shared.ship_now().await?;
-        // No copy is on its way there when it is let go.
-        let _shipping = self.shared.shipping.lock().await;
-        // The disk may have the only other one.
-        self.check_states()?;
-        // An old one there is of no use to anybody, and would keep the disk from being closed.
-        self.shared.leave_superseded(|disk| disk == index);
-        self.shared.disks.release(index);
-        Ok(())
     }
 
     /// Stops taking batches, makes everything durable and ships it, so that the next start replays
@@ -609,6 +404,7 @@ impl MetaStore {
     pub fn abandon(&self) {
         let shared = &self.shared;
         shared.progress.fence(MetaError::Closed);
+        self.log.stop();
         shared.disks.give_all_up();
         shared.state.leave();
         shared.ask_stop(Stop::Now);
@@ -629,42 +425,5 @@ impl MetaStore {
 
     pub fn stats(&self) -> MetaStats {
         self.shared.stats()
-    }
-}
-
-/// Merges two ordered sequences; the overlay's entry for a key is the newer.
-fn merge(
-    overlay: &[(Key, Option<Bytes>)],
-    mut cursor: VersionCursor<'_>,
-    visit: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-) -> Result<ControlFlow<()>, MetaError> {
-    let mut overlay = overlay.iter().peekable();
-    let mut entry = Entry::default();
-    let mut has_entry = cursor.next(&mut entry)?;
-    loop {
-        let newer = overlay.peek().map(|(key, value)| (key.as_bytes(), value));
-        let flow = match newer {
-            None if !has_entry => return Ok(ControlFlow::Continue(())),
-            Some((key, value)) if !has_entry || key <= entry.key.as_slice() => {
-                let replaces = has_entry && key == entry.key;
-                let flow = match value {
-                    Some(value) => visit(key, value),
-                    None => ControlFlow::Continue(()),
-                };
-                overlay.next();
-                if replaces {
-                    has_entry = cursor.next(&mut entry)?;
-                }
-                flow
-            }
-            _ => {
-                let flow = visit(&entry.key, &entry.value);
-                has_entry = cursor.next(&mut entry)?;
-                flow
-            }
-        };
-        if flow.is_break() {
-            return Ok(flow);
-        }
     }
 }

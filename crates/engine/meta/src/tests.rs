@@ -1,10 +1,12 @@
 //! The store as a whole, against a plain model, on disks that crash, tear, fail and go missing.
 
 mod copies;
+mod ensembles;
 mod folders;
 mod left_behind;
 mod limits;
 mod lives;
+mod memory_log;
 mod refusals;
 mod silent;
 mod starts;
@@ -22,6 +24,7 @@ use cairn_base::disk::{Disk, OpenMode};
 use cairn_base::{DiskId, Ino, LogPosition, SegmentId, Timestamp, VolumeId};
 use cairn_testkit::{Crash, Fault, FaultRule, MemDisk, OpKind, Recorder, Rng, TestWorld};
 
+use crate::log::CommitLog;
 use crate::settings::LOG_FILE_BYTES_MIN;
 use crate::{
     Batch, Fold, JournalEntry, Key, MetaCache, MetaError, MetaSettings, MetaStore, Recovered,
@@ -200,7 +203,7 @@ impl Model {
         (batch, state, entries)
     }
 
-    fn submit(&mut self, store: &MetaStore) -> bool {
+    fn submit<L: CommitLog>(&mut self, store: &MetaStore<L>) -> bool {
         self.submit_to(|batch| store.submit(batch))
     }
 
@@ -229,7 +232,7 @@ impl Model {
     }
 
     /// Waits for a random submission; false if the store has failed.
-    async fn wait(&mut self, store: &MetaStore) -> bool {
+    async fn wait<L: CommitLog>(&mut self, store: &MetaStore<L>) -> bool {
         let number = self.pick();
         let ok = store.durable(self.tickets[number]).await.is_ok();
         if ok {
@@ -240,13 +243,13 @@ impl Model {
     }
 
     /// Compares all that can be read with what was submitted last.
-    fn compare(&mut self, store: &MetaStore) {
+    fn compare<L: CommitLog>(&mut self, store: &MetaStore<L>) {
         let state = self.history.last().expect("never empty").clone();
         let (from, to) = Key::everything();
         assert_eq!(visible(store, &from, &to), state.keys);
         let key = self.key();
         assert_eq!(
-            store.get(&key).expect("reads"),
+            store.live().get(&key).expect("reads"),
             state.keys.get(&key).cloned()
         );
         let (from, to) = (self.key(), self.key());
@@ -255,7 +258,7 @@ impl Model {
             from.max(to).successor(),
         );
         let limit = self.below(9) as usize;
-        let found = store.scan(&from, &to, limit).expect("scans");
+        let found = store.live().scan(&from, &to, limit).expect("scans");
         let want = state.keys.range(from..to).take(limit);
         let want: Vec<_> = want
             .map(|(key, value)| (key.clone(), value.clone()))
@@ -266,8 +269,8 @@ impl Model {
 
     /// Finds the submission that a recovered store stands at, and checks that it is all of that one
     /// and of nothing else. What was submitted later never happened.
-    fn recovered(&mut self, store: &MetaStore, recovered: &Recovered) {
-        let mark = store.get(&Key::inode(MARK)).expect("reads");
+    fn recovered<L: CommitLog>(&mut self, store: &MetaStore<L>, recovered: &Recovered) {
+        let mark = store.live().get(&Key::inode(MARK)).expect("reads");
         let number = mark.map_or(0, |mark| {
             u64::from_be_bytes(mark.as_ref().try_into().expect("eight bytes")) as usize
         });
@@ -292,10 +295,10 @@ impl Model {
 }
 
 /// All that callers may write, without the store's own keys.
-fn visible(store: &MetaStore, from: &Key, to: &Key) -> BTreeMap<Key, Bytes> {
+fn visible<L: CommitLog>(store: &MetaStore<L>, from: &Key, to: &Key) -> BTreeMap<Key, Bytes> {
     let mut found = BTreeMap::new();
     let mut last = Vec::new();
-    let scanned = store.scan_with(from, to, |bytes, value| {
+    let scanned = store.live().scan_with(from, to, |bytes, value| {
         assert!(last.as_slice() < bytes, "in order, each once");
         last = bytes.to_vec();
         let key = Key::parse(bytes).expect("a key");
@@ -310,7 +313,7 @@ fn visible(store: &MetaStore, from: &Key, to: &Key) -> BTreeMap<Key, Bytes> {
 
 type Counted = (BTreeMap<SegmentId, (u64, u64)>, (u64, u64, u64));
 
-fn counted(store: &MetaStore) -> Counted {
+fn counted<L: CommitLog>(store: &MetaStore<L>) -> Counted {
     let segments = store.segments().into_iter();
     let segments = segments.map(|(id, record)| (id, (record.live_bytes, record.live_records)));
     let counters = store.counters();

@@ -21,9 +21,9 @@ use futures_util::future::{join_all, select};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::Retained;
 use super::headers::{Headers, Members, NewestHeader};
-use super::late::{Done, Work, all_or_late};
+use super::late::{Done, Work, all_or_late, in_time};
+use super::mirror::Retained;
 use super::read::{READ_ERROR_COUNT_MAX, read_body};
 use crate::disks::DiskSet;
 use crate::error::MetaError;
@@ -172,6 +172,22 @@ impl FileMaker {
             }
             files.disks.note_answer(disk, files.env.clock.monotonic());
         });
+    }
+
+    /// As [`Self::leave_late`], where a header may be there or not: nobody knows what the disk says.
+    fn leave_unknown<T: Send + 'static>(
+        &self,
+        disk: usize,
+        sequence: u64,
+        work: Work<T>,
+        then: impl FnOnce(&Self, T) + Send + 'static,
+    ) {
+        let unknown = NewestHeader {
+            sequence,
+            ..NewestHeader::unknown()
+        };
+        self.note_header(disk, unknown);
+        self.leave_late(disk, work, then);
     }
 
     /// Keeps the copies of a file that is not needed any more as spares, or removes them.
@@ -433,20 +449,35 @@ impl FileMaker {
         let ids: Vec<DiskId> = set.iter().map(|disk| self.disks.get(*disk).id).collect();
         let behind = self.behind(&set, needed);
         if !behind.is_empty() {
-            // Before the file is there, whose header promises what is not kept yet.
+            // Before the file is there, whose header promises what is not kept yet. One that does not answer is not waited
+            // for where the log can do without it.
+            let wait = (behind.len() < set.len()).then(|| self.make_wait());
             let tell = behind.iter().map(|disk| {
                 let (members, repeats) = self.members_before(*disk, &set, needed);
-                async move {
+                let (files, disk) = (self.clone(), *disk);
+                let tell: Work<()> = Box::pin(async move {
                     let sequence = sequence + 1;
-                    self.make_told(*disk, sequence, &members, repeats).await
-                }
+                    files.make_told(disk, sequence, &members, repeats).await
+                });
+                in_time(&*self.env.clock, wait, tell)
             });
             let told = behind.iter().copied().zip(join_all(tell).await);
-            let failures: Vec<_> = told
-                .filter_map(|(disk, told)| Some((disk, told.err()?)))
-                .collect();
+            let mut failures = Vec::new();
+            let mut late = Vec::new();
+            for (disk, told) in told {
+                match told {
+                    Done::Answered(Ok(())) => {}
+                    Done::Answered(Err(error)) => failures.push((disk, error)),
+                    Done::Late(work) => {
+                        self.leave_unknown(disk, sequence + 1, work, |_, ()| {});
+                        late.push((disk, self.too_late(disk, sequence)));
+                    }
+                }
+            }
+            let mut failures = self.note_failures(failures);
+            failures.extend(late);
             if !failures.is_empty() {
-                return Err(self.note_failures(failures));
+                return Err(failures);
             }
         }
         let members = self.members_for(&set);
@@ -465,13 +496,7 @@ impl FileMaker {
             let result = match result {
                 Done::Answered(result) => result,
                 Done::Late(work) => {
-                    // The header may be there or not, so nobody knows what the disk says.
-                    let unknown = NewestHeader {
-                        sequence,
-                        ..NewestHeader::unknown()
-                    };
-                    self.note_header(disk, unknown);
-                    self.leave_late(disk, work, move |files, _| {
+                    self.leave_unknown(disk, sequence, work, move |files, _| {
                         files.recycle(disk, sequence, true);
                     });
                     late.push((disk, self.too_late(disk, sequence)));

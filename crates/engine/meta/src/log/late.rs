@@ -9,33 +9,34 @@ use std::time::Duration;
 
 use cairn_base::disk::DiskError;
 use cairn_base::env::{BoxFuture, Clock};
+use futures_util::future::{Either, select};
 
 /// When all disks were slow, because the host was, those that follow the first get at least so much longer.
 const GRACE: Duration = Duration::from_millis(100);
 
-pub(super) type Work<T> = BoxFuture<Result<T, DiskError>>;
+pub(super) type Work<T, E = DiskError> = BoxFuture<Result<T, E>>;
 
 /// How the work on one disk went.
-pub(super) enum Done<T> {
-    Answered(Result<T, DiskError>),
+pub(super) enum Done<T, E = DiskError> {
+    Answered(Result<T, E>),
     /// Another disk has done its part long ago. This goes on, for whoever polls it.
-    Late(Work<T>),
+    Late(Work<T, E>),
 }
 
-enum Step<T> {
-    Running(Work<T>),
-    Over(Result<T, DiskError>),
+enum Step<T, E> {
+    Running(Work<T, E>),
+    Over(Result<T, E>),
 }
 
 /// Does all of `work` at the same time. What takes longer than `wait`, while something else succeeded, is late: with one
 /// disk, or as long as none has answered, nothing is. The order is kept.
-pub(super) async fn all_or_late<T>(
+pub(super) async fn all_or_late<T, E>(
     clock: &dyn Clock,
     wait: Duration,
-    work: Vec<Work<T>>,
-) -> Vec<Done<T>> {
+    work: Vec<Work<T, E>>,
+) -> Vec<Done<T, E>> {
     let begun = clock.monotonic();
-    let mut steps: Vec<Step<T>> = work.into_iter().map(Step::Running).collect();
+    let mut steps: Vec<Step<T, E>> = work.into_iter().map(Step::Running).collect();
     let mut timer: Option<BoxFuture<()>> = None;
     poll_fn(|context| {
         let (mut is_over, mut has_succeeded) = (true, false);
@@ -68,6 +69,21 @@ pub(super) async fn all_or_late<T>(
         Step::Over(result) => Done::Answered(result),
     };
     steps.into_iter().map(done).collect()
+}
+
+/// Does `work` on one disk: what takes longer than `wait` is late. Without `wait` nothing is.
+pub(super) async fn in_time<T>(
+    clock: &dyn Clock,
+    wait: Option<Duration>,
+    work: Work<T>,
+) -> Done<T> {
+    let Some(wait) = wait else {
+        return Done::Answered(work.await);
+    };
+    match select(work, clock.sleep(wait)).await {
+        Either::Left((result, _)) => Done::Answered(result),
+        Either::Right((_, work)) => Done::Late(work),
+    }
 }
 
 #[cfg(test)]

@@ -23,7 +23,6 @@ use bytes::Bytes;
 use cairn_base::disk::{DiskError, OpenMode};
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, Epoch, LogPosition};
-use cairn_formats::metadata::AppliedRecord;
 use cairn_formats::metadata::log::{
     BLOCK_BYTES, FILE_LEN_BYTES_MAX, FileHeader, FoundRecord, Term, find_records,
 };
@@ -33,8 +32,9 @@ use parking_lot::Mutex;
 use self::unread::UnreadPart;
 use super::files::{file_name, file_sequence};
 use super::headers::{Members, NewestHeader};
+use super::mirror::{Part, Retained};
 use super::read::{READ_ERROR_COUNT_MAX, read_body};
-use super::{Part, Retained};
+use super::{History, LogRecord, is_in_history};
 use crate::disks::DiskSet;
 use crate::error::MetaError;
 
@@ -78,32 +78,14 @@ pub(crate) struct Scan {
     sequence_max: u64,
 }
 
-/// One record of the history.
-pub(crate) struct RecoveredRecord {
-    pub first: LogPosition,
-    pub last: LogPosition,
-    pub epoch: Epoch,
-    pub term: u64,
-    pub payload: Bytes,
-    /// Disks that have a whole copy.
-    pub holders: BTreeSet<usize>,
-}
-
 /// The history that the disks hold.
 pub(crate) struct RecoveredLog {
-    /// Terms whose records may still be needed, oldest first.
-    pub history: Vec<Term>,
-    /// What the last of them says of its disks.
+    pub history: History,
+    /// For each record of the history the disks that have a whole copy.
+    pub holders: Vec<BTreeSet<usize>>,
+    /// What the last term says of its disks.
     pub members: Members,
-    /// The highest epoch seen anywhere, also on branches that do not count.
-    pub epoch_max: Epoch,
     pub sequence_max: u64,
-    /// The log must be there from here on.
-    pub retained_from: LogPosition,
-    /// The last position; 0 for an empty log.
-    pub end: LogPosition,
-    /// From `retained_from` on, in order, without holes.
-    pub records: Vec<RecoveredRecord>,
     /// Files that hold such records.
     pub retained: Vec<Retained>,
     /// Files that hold nothing that is needed: disk and sequence number.
@@ -114,58 +96,31 @@ pub(crate) struct RecoveredLog {
     pub headers: Vec<(usize, NewestHeader)>,
 }
 
+/// The records of a log in order, from where it is needed on.
+struct Followed {
+    records: Vec<LogRecord>,
+    /// Per record, the disks that have it.
+    holders: Vec<BTreeSet<usize>>,
+    /// The last position.
+    end: LogPosition,
+}
+
 impl RecoveredLog {
     /// Who has what of it.
     pub fn parts(&self) -> Vec<Part> {
         let mut parts: Vec<Part> = Vec::new();
-        for record in &self.records {
+        for (record, holders) in self.history.records.iter().zip(&self.holders) {
             match parts.last_mut() {
-                Some(part) if part.holders.iter().eq(&record.holders) => part.last = record.last,
+                Some(part) if part.holders.iter().eq(holders) => part.last = record.last,
                 _ => parts.push(Part {
                     first: record.first,
                     last: record.last,
-                    holders: record.holders.iter().copied().collect(),
+                    holders: holders.iter().copied().collect(),
                 }),
             }
         }
         parts
     }
-
-    /// Whether a state that came so far is part of this history, and the log goes on from it.
-    pub fn continues(&self, applied: &AppliedRecord) -> bool {
-        let position = applied.position;
-        if position > self.end || position.0 + 1 < self.retained_from.0 {
-            return false;
-        }
-        let is_older = self
-            .history
-            .first()
-            .is_none_or(|oldest| applied.epoch < oldest.epoch);
-        position.0 == 0
-            || is_older
-            || is_in_history(
-                &self.history,
-                applied.epoch,
-                applied.term,
-                position,
-                position,
-            )
-    }
-}
-
-fn is_in_history(
-    history: &[Term],
-    epoch: Epoch,
-    term: u64,
-    first: LogPosition,
-    last: LogPosition,
-) -> bool {
-    history.iter().enumerate().any(|(index, entry)| {
-        entry.epoch == epoch
-            && entry.nonce == term
-            && first >= entry.start
-            && history.get(index + 1).is_none_or(|next| last < next.start)
-    })
 }
 
 /// Reads all log files of all disks. A disk that fails is marked and counts as missing.
@@ -364,7 +319,11 @@ impl Scan {
             .map(|copies| copies.retained_from)
             .fold(head.retained_from, LogPosition::max);
         let followed = self.follow(&valid, retained_from);
-        let (records, end) = followed.map_err(|error| self.blame(error, &history))?;
+        let Followed {
+            records,
+            holders,
+            end,
+        } = followed.map_err(|error| self.blame(error, &history))?;
         let start = head.term().map_or(LogPosition(1), |term| term.start);
         if end.0 + 1 < start.0 {
             let position = LogPosition(end.0 + 1);
@@ -381,18 +340,21 @@ impl Scan {
             .unwrap_or(0);
         history.drain(..needed_from);
         Ok(RecoveredLog {
-            history,
+            history: History {
+                terms: history,
+                epoch_max: self
+                    .terms
+                    .keys()
+                    .map(|(epoch, _)| *epoch)
+                    .max()
+                    .unwrap_or_default(),
+                retained_from,
+                end,
+                records,
+            },
+            holders,
             members: Members::of(head),
-            epoch_max: self
-                .terms
-                .keys()
-                .map(|(epoch, _)| *epoch)
-                .max()
-                .unwrap_or_default(),
             sequence_max: self.sequence_max(),
-            retained_from,
-            end,
-            records,
             retained,
             unused,
             unfit: self.unfit(),
@@ -456,8 +418,9 @@ impl Scan {
         &self,
         valid: &[&RecordId],
         retained_from: LogPosition,
-    ) -> Result<(Vec<RecoveredRecord>, LogPosition), MetaError> {
-        let mut records: Vec<RecoveredRecord> = Vec::new();
+    ) -> Result<Followed, MetaError> {
+        let mut records = Vec::new();
+        let mut holders = Vec::new();
         let mut expected = retained_from;
         for id in valid {
             if id.last < expected {
@@ -477,16 +440,20 @@ impl Scan {
                 continue;
             };
             expected = LogPosition(id.last.0.saturating_add(1));
-            records.push(RecoveredRecord {
+            records.push(LogRecord {
                 first: id.first,
                 last: id.last,
                 epoch: id.epoch,
                 term: id.term,
                 payload: copies.payload.clone(),
-                holders: copies.holders.clone(),
             });
+            holders.push(copies.holders.clone());
         }
-        Ok((records, LogPosition(expected.0.saturating_sub(1))))
+        Ok(Followed {
+            records,
+            holders,
+            end: LogPosition(expected.0.saturating_sub(1)),
+        })
     }
 
     /// Tells files with records that are needed from those without.
@@ -628,51 +595,6 @@ impl Scan {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_state_fits_if_it_is_of_the_history_and_the_log_goes_on_from_it() {
-        let term = |epoch, nonce, start| Term {
-            epoch: Epoch(epoch),
-            nonce,
-            start: LogPosition(start),
-        };
-        let log = RecoveredLog {
-            history: vec![term(3, 30, 10), term(5, 50, 20)],
-            members: Members {
-                disks: Vec::new(),
-                copies: 1,
-            },
-            epoch_max: Epoch(5),
-            sequence_max: 0,
-            retained_from: LogPosition(15),
-            end: LogPosition(25),
-            records: Vec::new(),
-            retained: Vec::new(),
-            unused: Vec::new(),
-            unfit: Vec::new(),
-            headers: Vec::new(),
-        };
-        let cases = [
-            ("at the end", 25, 5, 50, true),
-            ("past the end", 26, 5, 50, false),
-            ("just before what is kept", 14, 3, 30, true),
-            ("too old", 13, 3, 30, false),
-            ("last of its term", 19, 3, 30, true),
-            ("cut off by the next term", 20, 3, 30, false),
-            ("another branch of the same epoch", 16, 3, 31, false),
-            ("another branch in between", 16, 4, 40, false),
-            ("older than all terms that are known", 14, 2, 99, true),
-            ("empty, but the log does not begin at 1", 0, 0, 0, false),
-        ];
-        for (name, position, epoch, term, fits) in cases {
-            let applied = AppliedRecord {
-                position: LogPosition(position),
-                epoch: Epoch(epoch),
-                term,
-            };
-            assert_eq!(log.continues(&applied), fits, "{name}");
-        }
-    }
-
     /// A log file's header: of the last term in `history`, on the disks of `set`.
     fn header(sequence: u64, history: &[Term], set: &[u128]) -> Arc<FileHeader> {
         let ids = |numbers: &[u128]| numbers.iter().map(|number| DiskId(*number)).collect();
@@ -754,8 +676,8 @@ mod tests {
             (3, &newer, &[]),
         ];
         let log = scan_of(&files, &[1]).recover().expect("one of them counts");
-        assert_eq!(log.history.last(), Some(&term(2, 2)));
-        assert_eq!(log.end, LogPosition(2));
+        assert_eq!(log.history.terms.last(), Some(&term(2, 2)));
+        assert_eq!(log.history.end, LogPosition(2));
     }
 
     proptest::proptest! {
@@ -794,11 +716,11 @@ mod tests {
             let scan = scan_of(&scanned, &failed);
             if let Ok(log) = scan.recover() {
                 let mut expected = None;
-                for record in &log.records {
+                for record in &log.history.records {
                     proptest::prop_assert!(expected.is_none_or(|position| record.first.0 == position));
                     expected = Some(record.last.0 + 1);
                 }
-                proptest::prop_assert!(expected.is_none_or(|position| position == log.end.0 + 1));
+                proptest::prop_assert!(expected.is_none_or(|position| position == log.history.end.0 + 1));
             }
         }
     }

@@ -8,8 +8,9 @@ use cairn_formats::metadata::log::{RecordBuf, Term};
 use super::left_behind::expect_all;
 use super::*;
 use crate::disks::DiskSet;
+use crate::log::LogWriter;
 use crate::log::files::{FileMaker, TermInfo};
-use crate::log::{CommitLog, MirroredLog};
+use crate::log::mirror::MirrorWriter;
 use crate::tasks::Tasks;
 
 /// As [`any_two_of_four_disks_may_go_at_any_moment`], from the moment on that more copies are wanted.
@@ -34,7 +35,7 @@ fn copies_follow_the_setting_while_it_runs() {
                 }
             }
             assert_eq!(store.stats().log_disks.len(), 1);
-            store.set_copies(3).await.expect("three copies");
+            store.log().set_copies(3).await.expect("three copies");
             assert!(model.wait(&store).await);
             let stats = store.stats();
             let counts = (
@@ -62,7 +63,7 @@ fn copies_follow_the_setting_while_it_runs() {
                 opened.abort().await;
             }
             // Fewer again, which costs nothing that was acknowledged.
-            store.set_copies(2).await.expect("two copies");
+            store.log().set_copies(2).await.expect("two copies");
             assert_eq!(store.stats().log_disks.len(), 2);
             store.abort().await;
             drop(store);
@@ -87,24 +88,24 @@ fn disks_leave_and_come_while_it_runs() {
             for (index, disk) in pool.disks.iter().enumerate() {
                 disk.yield_at_random(index as u64, 3);
             }
-            let primary = store.primary_disk();
-            assert!(store.retire_disk(primary).await.is_err());
-            assert!(store.uses_disk(primary));
+            let primary = store.log().primary_disk();
+            assert!(store.log().retire_disk(primary).await.is_err());
+            assert!(store.log().uses_disk(primary));
             // One that has a copy of the log, or one that has nothing.
             let draining = if seed % 2 == 0 { 1 } else { 4 };
             let id = DiskId(draining as u128 + 1);
             for _ in 0..=model.below(30) {
                 assert!(model.submit(&store));
             }
-            store.retire_disk(id).await.expect("retires");
-            assert!(!store.uses_disk(id) && !store.keeps_on_disk(id));
+            store.log().retire_disk(id).await.expect("retires");
+            assert!(!store.log().uses_disk(id) && !store.log().keeps_on_disk(id));
             assert!(model.wait(&store).await);
             let stats = store.stats();
             assert!(!stats.log_disks.contains(&id));
             assert!(stats.states.iter().all(|state| state.disk != id));
             assert_eq!((stats.log_disks.len(), stats.states.len()), (3, 3));
             let new: Arc<dyn Disk> = pool.disks[5].clone();
-            store.add_disk(DiskId(6), new);
+            store.log().add_disk(DiskId(6), new);
             for _ in 0..=model.below(10) {
                 assert!(model.submit(&store));
                 assert!(model.wait(&store).await);
@@ -196,7 +197,13 @@ fn a_failed_write_goes_to_another_disk_before_it_is_acknowledged() {
         );
         let (store, _) = opened.await.expect("opens from the fourth disk");
         assert_eq!(store.epoch().0, 2);
-        assert!(store.get(&Key::inode(Ino(5))).expect("reads").is_some());
+        assert!(
+            store
+                .live()
+                .get(&Key::inode(Ino(5)))
+                .expect("reads")
+                .is_some()
+        );
     });
 }
 
@@ -252,7 +259,7 @@ fn a_disk_that_fails_at_the_start_takes_no_record_with_it() {
             .await
             .expect("opens without the disk that failed");
         for number in 1..=3 {
-            let found = store.get(&Key::inode(Ino(number))).expect("read");
+            let found = store.live().get(&Key::inode(Ino(number))).expect("read");
             assert!(found.is_some(), "{number}");
         }
     });
@@ -280,7 +287,7 @@ fn a_disk_that_fails_at_the_start_may_have_large_records() {
             let opened = MetaStore::open(world.env.clone(), settings(2), VOLUME, disks).await;
             let (store, _) = opened.unwrap_or_else(|error| panic!("{missing:?}: {error}"));
             for number in 1..=2 {
-                let found = store.get(&Key::inode(Ino(number))).expect("read");
+                let found = store.live().get(&Key::inode(Ino(number))).expect("read");
                 assert!(found.is_some(), "{number}, {missing:?}");
             }
             pool.crash(Crash::LoseUnsynced, 1);
@@ -335,7 +342,7 @@ fn copies_are_made_of_what_is_whole() {
                 .find(|name| name.contains("log."))
                 .expect("a log file");
             pool.disks[0].flip_bit(name, damaged, 3);
-            store.set_copies(3).await.expect("three copies");
+            store.log().set_copies(3).await.expect("three copies");
             store.abort().await;
             let disks = present(&pool.disks, &BTreeSet::from([1]));
             let (store, recovered) = open(&world, 3, disks).await;
@@ -356,10 +363,10 @@ fn the_only_copy_of_the_log_leaves_with_nothing() {
         let created = MetaStore::create(world.env.clone(), settings(1), VOLUME, second).await;
         created.expect("creates").close().await.expect("closes");
         let (store, _) = open(&world, 1, pool.present()).await;
-        assert_eq!(store.primary_disk(), DiskId(2));
+        assert_eq!(store.log().primary_disk(), DiskId(2));
         assert_eq!(store.stats().log_disks, [DiskId(1)]);
         let entry = write_journal(&store).await;
-        store.retire_disk(DiskId(1)).await.expect("retires");
+        store.log().retire_disk(DiskId(1)).await.expect("retires");
         store.abort().await;
         let left = present(&pool.disks, &BTreeSet::from([0]));
         let (store, recovered) = open(&world, 1, left).await;
@@ -382,7 +389,7 @@ fn copies_of_older_records_do_not_count_on_what_comes_after_them() {
             .await
             .expect("closes");
         let (store, _) = open(&world, 2, pool.present()).await;
-        assert_eq!(store.primary_disk(), DiskId(3));
+        assert_eq!(store.log().primary_disk(), DiskId(3));
         assert_eq!(store.stats().log_disks, [DiskId(1), DiskId(2)]);
         let entry = write_journal(&store).await;
         let later = write_journal_of(&store, Ino(10)).await;
@@ -402,7 +409,7 @@ fn copies_of_older_records_do_not_count_on_what_comes_after_them() {
         });
         // Both are in one group: nothing is awaited in between.
         store.submit(batch);
-        store.retire_disk(DiskId(2)).await.expect("retires");
+        store.log().retire_disk(DiskId(2)).await.expect("retires");
         let count = recorder.op_count();
         store.abort().await;
         for index in 0..=count {
@@ -410,7 +417,11 @@ fn copies_of_older_records_do_not_count_on_what_comes_after_them() {
                 let disks = recorder.crash_at(index, mode, index as u64);
                 let disks = present(&disks, &BTreeSet::new());
                 let (store, recovered) = open(&world, 2, disks).await;
-                let is_folded = store.get(&Key::inode(Ino(99))).expect("reads").is_some();
+                let is_folded = store
+                    .live()
+                    .get(&Key::inode(Ino(99)))
+                    .expect("reads")
+                    .is_some();
                 assert!(
                     is_folded || recovered.journal.contains(&entry),
                     "cut before {}",
@@ -449,7 +460,7 @@ fn a_copy_of_an_older_record_hides_no_newer_one() {
             retained_from: LogPosition(1),
             write_wait: std::time::Duration::from_millis(500),
         };
-        let started = MirroredLog::start(files, 1, VecDeque::new(), Vec::new()).await;
+        let started = MirrorWriter::start(files, 1, VecDeque::new(), Vec::new()).await;
         let mut log = started.expect("starts");
         for position in [4, 5, 3] {
             let positions = (LogPosition(position), LogPosition(position));
@@ -478,7 +489,7 @@ fn nothing_is_acknowledged_while_no_disk_has_space_for_the_log() {
                 .await
                 .expect("closes");
             let (store, _) = open(&world, 1, pool.present()).await;
-            assert_eq!(store.primary_disk(), DiskId(2));
+            assert_eq!(store.log().primary_disk(), DiskId(2));
             assert_eq!(store.stats().log_disks, [DiskId(1)]);
             let entry = write_journal(&store).await;
             limits::fill(&pool.disks[1], "ballast", 0).await;
@@ -491,7 +502,7 @@ fn nothing_is_acknowledged_while_no_disk_has_space_for_the_log() {
             });
             let retiring = {
                 let store = store.clone();
-                tokio::spawn(async move { store.retire_disk(DiskId(1)).await })
+                tokio::spawn(async move { store.log().retire_disk(DiskId(1)).await })
             };
             limits::settle(&world).await;
             let ticket = store.submit(put(5));
@@ -508,13 +519,17 @@ fn nothing_is_acknowledged_while_no_disk_has_space_for_the_log() {
                     matches!(retired, Err(MetaError::CopiesMissing { .. })),
                     "{retired:?}"
                 );
-                store.retire_disk(DiskId(1)).await.expect("retires");
+                store.log().retire_disk(DiskId(1)).await.expect("retires");
                 pool.missing = BTreeSet::from([0]);
             }
             pool.crash(Crash::LoseUnsynced, 1);
             store.abort().await;
             let (store, recovered) = open(&world, 1, pool.present()).await;
-            let found = store.get(&Key::inode(Ino(5))).expect("reads").is_some();
+            let found = store
+                .live()
+                .get(&Key::inode(Ino(5)))
+                .expect("reads")
+                .is_some();
             assert!(found || !is_durable, "acknowledged, and gone");
             assert!(found || !gets_space);
             assert_eq!(recovered.journal, [entry]);
@@ -534,22 +549,22 @@ fn a_disk_does_not_leave_while_its_copies_find_no_space() {
         let entry = write_journal(&store).await;
         limits::fill(&pool.disks[2], "ballast", 0).await;
         for _ in 0..2 {
-            let retired = store.retire_disk(DiskId(2)).await;
+            let retired = store.log().retire_disk(DiskId(2)).await;
             assert!(
                 matches!(retired, Err(MetaError::CopiesMissing { .. })),
                 "{retired:?}"
             );
-            let copies = store.set_copies(2).await;
+            let copies = store.log().set_copies(2).await;
             assert!(
                 matches!(copies, Err(MetaError::CopiesMissing { .. })),
                 "{copies:?}"
             );
             assert!(store.stats().log_is_short);
-            assert!(store.uses_disk(DiskId(2)) && !store.keeps_on_disk(DiskId(2)));
+            assert!(store.log().uses_disk(DiskId(2)) && !store.log().keeps_on_disk(DiskId(2)));
         }
         pool.disks[2].remove("ballast").await.expect("removes");
-        store.retire_disk(DiskId(2)).await.expect("retires");
-        assert!(!store.uses_disk(DiskId(2)));
+        store.log().retire_disk(DiskId(2)).await.expect("retires");
+        assert!(!store.log().uses_disk(DiskId(2)));
         assert!(!store.stats().log_is_short);
         store.abort().await;
         let left = present(&pool.disks, &BTreeSet::from([0, 1]));
@@ -568,7 +583,7 @@ fn a_disk_that_cannot_leave_does_not_fill_the_others_with_log() {
         let store = create(&world, 2, pool.present()).await;
         limits::fill(&pool.disks[2], "ballast", 0).await;
         for number in 0..50 {
-            let retired = store.retire_disk(DiskId(2)).await;
+            let retired = store.log().retire_disk(DiskId(2)).await;
             assert!(
                 matches!(retired, Err(MetaError::CopiesMissing { .. })),
                 "{retired:?}"
@@ -580,7 +595,7 @@ fn a_disk_that_cannot_leave_does_not_fill_the_others_with_log() {
             );
         }
         pool.disks[2].remove("ballast").await.expect("removes");
-        store.retire_disk(DiskId(2)).await.expect("retires");
+        store.log().retire_disk(DiskId(2)).await.expect("retires");
         assert!(!store.stats().log_is_short);
         store.abort().await;
     });
@@ -598,7 +613,13 @@ fn an_append_without_space_does_not_lose_the_disk() {
         assert_eq!(store.stats().failed_disks, []);
         store.abort().await;
         let (store, _) = open(&world, 1, pool.present()).await;
-        assert!(store.get(&Key::inode(Ino(1))).expect("reads").is_some());
+        assert!(
+            store
+                .live()
+                .get(&Key::inode(Ino(1)))
+                .expect("reads")
+                .is_some()
+        );
         store.abort().await;
     });
 }
@@ -621,15 +642,15 @@ fn a_disk_does_not_leave_while_the_copies_of_the_state_find_no_space() {
             fault: Fault::Full,
         });
         for _ in 0..2 {
-            let retired = store.retire_disk(DiskId(2)).await;
+            let retired = store.log().retire_disk(DiskId(2)).await;
             assert!(
                 matches!(retired, Err(MetaError::CopiesMissing { .. })),
                 "{retired:?}"
             );
-            assert!(store.uses_disk(DiskId(2)));
+            assert!(store.log().uses_disk(DiskId(2)));
         }
         pool.disks[2].clear_faults();
-        store.retire_disk(DiskId(2)).await.expect("retires");
+        store.log().retire_disk(DiskId(2)).await.expect("retires");
         store.abort().await;
         let (store, _) = open(&world, 2, present(&pool.disks, &BTreeSet::from([0, 1]))).await;
         expect_all(&store, 1..=2).await;
@@ -650,7 +671,7 @@ fn fewer_copies_are_kept_where_the_log_is() {
         let (store, _) = open(&world, 2, pool.present()).await;
         assert_eq!(store.stats().log_disks, [DiskId(2), DiskId(3)]);
         pool.disks[0].remove("ballast").await.expect("removes");
-        store.set_copies(1).await.expect("one copy");
+        store.log().set_copies(1).await.expect("one copy");
         assert_eq!(store.stats().log_disks, [DiskId(2)]);
         for number in 1..200 {
             store

@@ -276,3 +276,88 @@ fn the_state_keeps_as_many_files_open_as_the_settings_say() {
         store.abort().await;
     });
 }
+
+/// A store whose state is several times the cache, opened with nothing in that.
+async fn cold(env: &cairn_base::env::Env, disks: &Disks, keys: u64) -> Arc<MetaStore> {
+    let mut rng = Rng::new(5);
+    let settings = |cache| MetaSettings {
+        cache,
+        ..settings_on_folders()
+    };
+    let filling = settings(MetaCache::new(1 << 20));
+    let created = MetaStore::create(env.clone(), filling, VOLUME, disks.clone()).await;
+    let store = created.expect("creates");
+    for number in 0..keys {
+        let mut batch = Batch::new();
+        // Nothing that can be compressed.
+        batch.put(Key::inode(Ino(number)), Bytes::from(rng.bytes(400)));
+        store.submit(batch);
+        store.admit().await;
+    }
+    store.close().await.expect("closes");
+    drop(store);
+    let settings = settings(MetaCache::new(1 << 20));
+    let opened = MetaStore::open(env.clone(), settings, VOLUME, disks.clone()).await;
+    opened.expect("opens").0
+}
+
+#[test]
+fn a_pass_leaves_the_cache_as_it_is() {
+    const KEYS: u64 = 6000;
+    let folder = tempfile::tempdir().expect("a folder");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_time()
+        .build()
+        .expect("a runtime");
+    let env = cairn_base::real::env(runtime.handle().clone());
+    let disks = real_disks(folder.path(), &[1, 2, 3]);
+    runtime.block_on(async {
+        let store = cold(&env, &disks, KEYS).await;
+        for number in 0..50 {
+            store.live().get(&Key::inode(Ino(number))).expect("reads");
+        }
+        let used_bytes = || store.shared.settings.cache.used_bytes();
+        let before = used_bytes();
+        let mut count = 0;
+        let (from, to) = Key::everything();
+        let passed = store.live().pass_over(&from, &to, |_, _| {
+            count += 1;
+            ControlFlow::Continue(())
+        });
+        passed.expect("reads");
+        assert!(count >= KEYS);
+        assert!(used_bytes() <= before + (64 << 10), "{before}");
+        // What a pass is not.
+        let scanned = store
+            .live()
+            .scan_with(&from, &to, |_, _| ControlFlow::Continue(()));
+        scanned.expect("reads");
+        assert!(used_bytes() > before + (64 << 10), "{before}");
+        store.abort().await;
+    });
+}
+
+#[test]
+fn what_is_not_in_memory_is_brought_there_by_another_thread() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_time()
+        .build()
+        .expect("a runtime");
+    let env = cairn_base::real::env(runtime.handle().clone());
+    let disks = real_disks(folder.path(), &[1, 2, 3]);
+    runtime.block_on(async {
+        let store = cold(&env, &disks, 6000).await;
+        let mut refused = 0;
+        let found = store.reading(|| {
+            let found = store.live().get(&Key::inode(Ino(3000)));
+            refused += usize::from(matches!(found, Err(MetaError::NotInMemory)));
+            found
+        });
+        assert!(found.await.expect("reads").is_some());
+        assert!(refused > 0, "this thread read from disk");
+        store.abort().await;
+    });
+}

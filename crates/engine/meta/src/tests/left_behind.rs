@@ -15,7 +15,7 @@ async fn expect_refused(world: &TestWorld, disks: &[Arc<MemDisk>], missing: &[us
             "without {missing:?}: {error}"
         ),
         Ok((store, _)) => {
-            let found = [1, 2, 3].map(|number| store.get(&Key::inode(Ino(number))));
+            let found = [1, 2, 3].map(|number| store.live().get(&Key::inode(Ino(number))));
             panic!("opened without {missing:?}, and found {found:?}");
         }
     }
@@ -23,7 +23,7 @@ async fn expect_refused(world: &TestWorld, disks: &[Arc<MemDisk>], missing: &[us
 
 pub(super) async fn expect_all(store: &MetaStore, numbers: std::ops::RangeInclusive<u64>) {
     for number in numbers {
-        let found = store.get(&Key::inode(Ino(number))).expect("reads");
+        let found = store.live().get(&Key::inode(Ino(number))).expect("reads");
         assert!(found.is_some(), "{number} is gone");
     }
 }
@@ -37,7 +37,7 @@ fn a_disk_that_the_log_left_for_fewer_copies_is_not_enough() {
         let pool = Pool::new(2);
         let store = create(&world, 2, pool.present()).await;
         store.durable(store.submit(put(1))).await.expect("durable");
-        store.set_copies(1).await.expect("one copy");
+        store.log().set_copies(1).await.expect("one copy");
         assert_eq!(store.stats().log_disks, [DiskId(1)]);
         store.durable(store.submit(put(2))).await.expect("durable");
         store.close().await.expect("closes");
@@ -86,7 +86,7 @@ fn a_disk_that_was_retired_is_not_enough_and_not_missed() {
         let pool = Pool::new(2);
         let store = create(&world, 2, pool.present()).await;
         store.durable(store.submit(put(1))).await.expect("durable");
-        store.retire_disk(DiskId(2)).await.expect("retires");
+        store.log().retire_disk(DiskId(2)).await.expect("retires");
         store.durable(store.submit(put(2))).await.expect("durable");
         store.abort().await;
         expect_refused(&world, &pool.disks, &[0]).await;
@@ -111,7 +111,7 @@ fn copies_are_lowered_in_one_step() {
                 let store = create(&world, before, pool.present()).await;
                 store.durable(store.submit(put(1))).await.expect("durable");
                 let recorder = Recorder::new(&pool.disks);
-                store.set_copies(after).await.expect("fewer copies");
+                store.log().set_copies(after).await.expect("fewer copies");
                 let lowered = recorder.op_count();
                 store.durable(store.submit(put(2))).await.expect("durable");
                 let count = recorder.op_count();
@@ -149,7 +149,7 @@ fn a_disk_that_fails_when_the_log_leaves_it_does_not_stop_it() {
             let store = create(&world, 2, pool.present()).await;
             store.durable(store.submit(put(1))).await.expect("durable");
             pool.disks[1].fail_nth(kind, 0, Fault::Io);
-            store.set_copies(1).await.expect("one copy");
+            store.log().set_copies(1).await.expect("one copy");
             store.durable(store.submit(put(2))).await.expect("durable");
             store.abort().await;
             let (store, _) = open(&world, 1, pool.present()).await;
@@ -329,9 +329,9 @@ fn copies_are_raised_in_one_step() {
                 }
                 let recorder = Recorder::new(&pool.disks);
                 if is_first {
-                    store.add_disk(DiskId(2), pool.disks[1].clone());
+                    store.log().add_disk(DiskId(2), pool.disks[1].clone());
                 }
-                store.set_copies(2).await.expect("two copies");
+                store.log().set_copies(2).await.expect("two copies");
                 let raised = recorder.op_count();
                 store.abort().await;
                 let check = async |disks: &[Arc<MemDisk>], is_raised: bool, what: &str| {
@@ -403,7 +403,7 @@ fn a_disk_that_the_state_left_is_not_enough() {
             // As whoever wants a copy more, before it closes the store.
             let store = create(&world, copies + 1, pool.present()).await;
             store.durable(store.submit(put(1))).await.expect("durable");
-            assert_eq!(store.primary_disk(), DiskId(1));
+            assert_eq!(store.log().primary_disk(), DiskId(1));
             store.close().await.expect("closes");
             drop(store);
             let draining = present(&pool.disks, &(1..all).collect());
@@ -411,12 +411,12 @@ fn a_disk_that_the_state_left_is_not_enough() {
             let (env, settings) = (world.env.clone(), settings(copies));
             let opened = MetaStore::open_without(env, settings, VOLUME, staying, draining).await;
             let (store, _) = opened.expect("opens");
-            assert_ne!(store.primary_disk(), DiskId(1));
-            assert!(store.uses_disk(DiskId(1)) && !store.keeps_on_disk(DiskId(1)));
+            assert_ne!(store.log().primary_disk(), DiskId(1));
+            assert!(store.log().uses_disk(DiskId(1)) && !store.log().keeps_on_disk(DiskId(1)));
             store.durable(store.submit(put(2))).await.expect("durable");
             let early = recorder.crash_at(recorder.op_count(), Crash::LoseUnsynced, 1);
-            store.retire_disk(DiskId(1)).await.expect("retires");
-            assert!(!store.uses_disk(DiskId(1)));
+            store.log().retire_disk(DiskId(1)).await.expect("retires");
+            assert!(!store.log().uses_disk(DiskId(1)));
             let stats = store.stats();
             assert!(!stats.log_disks.contains(&DiskId(1)) && !stats.copies_missing);
             store.durable(store.submit(put(3))).await.expect("durable");

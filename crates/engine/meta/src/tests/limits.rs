@@ -94,7 +94,10 @@ fn starts_that_end_early_do_not_use_up_the_terms() {
         }
         let (store, _) = open(&world, 2, pool.present()).await;
         for round in 0..300u64 {
-            let found = store.get(&Key::inode(Ino(round + 2))).expect("reads");
+            let found = store
+                .live()
+                .get(&Key::inode(Ino(round + 2)))
+                .expect("reads");
             assert!(found.is_some(), "{round}");
         }
         store.abort().await;
@@ -267,7 +270,7 @@ fn the_log_is_not_cut_before_the_first_copy_of_the_state_was_tried() {
                 }
             };
             let store = store.unwrap_or_else(|error| panic!("{number}: {error}"));
-            primary = store.primary_disk();
+            primary = store.log().primary_disk();
             let durable = store.durable(store.submit(put(number))).await;
             durable.expect("durable");
             // The disk of the state has it as of now, and the other is about to.
@@ -302,7 +305,7 @@ fn the_log_is_not_cut_before_a_new_disk_was_asked_for_the_state() {
         durable.expect("durable");
         store.ship().await.expect("ships");
         pool.disks[2].pace_with(Arc::new(NeverShips));
-        store.add_disk(id, disk);
+        store.log().add_disk(id, disk);
         let count = 12 * LOG_FILE_BYTES_MIN / 4096;
         for number in 2..=count {
             let durable = store.durable(store.submit(put(number))).await;
@@ -335,9 +338,11 @@ fn the_copy_on_a_disk_that_cannot_leave_yet_stays_of_use() {
         store.ship().await.expect("ships");
         let states = store.stats().states;
         let copy = states.iter().map(|state| state.disk);
-        let copies: Vec<DiskId> = copy.filter(|disk| *disk != store.primary_disk()).collect();
+        let copies: Vec<DiskId> = copy
+            .filter(|disk| *disk != store.log().primary_disk())
+            .collect();
         assert_eq!(copies.len(), 1);
-        let is_other = |disk: &DiskId| *disk != store.primary_disk() && *disk != copies[0];
+        let is_other = |disk: &DiskId| *disk != store.log().primary_disk() && *disk != copies[0];
         let (other, _) = pool
             .present()
             .into_iter()
@@ -351,13 +356,13 @@ fn the_copy_on_a_disk_that_cannot_leave_yet_stays_of_use() {
             times: u64::MAX,
             fault: Fault::Full,
         });
-        let primary = store.primary_disk();
+        let primary = store.log().primary_disk();
         for number in 1..=50 * LOG_FILE_BYTES_MIN / 4096 {
             let durable = store.durable(store.submit(put(number))).await;
             durable.expect("durable");
             if number % 40 == 0 {
                 store.ship().await.expect("ships");
-                let left = store.retire_disk(copies[0]).await;
+                let left = store.log().retire_disk(copies[0]).await;
                 assert!(
                     matches!(left, Err(MetaError::CopiesMissing { .. })),
                     "{left:?}"

@@ -57,6 +57,7 @@ fn it_refuses_rather_than_to_guess() {
         let (store, _) = open(&[]).await.expect("opens");
         assert_eq!(
             store
+                .live()
                 .scan(&Key::inodes().0, &Key::inodes().1, 9)
                 .expect("scans")
                 .len(),
@@ -114,7 +115,13 @@ fn disks_used_apart_are_told_from_stale_ones() {
         let (store, _) = open(&[0]).await.expect("opens without the first");
         put(store, 2).await;
         let (store, _) = open(&[]).await.expect("opens with a stale first");
-        assert!(store.get(&Key::inode(Ino(2))).expect("reads").is_some());
+        assert!(
+            store
+                .live()
+                .get(&Key::inode(Ino(2)))
+                .expect("reads")
+                .is_some()
+        );
         put(store, 3).await;
         // Twice down to one disk, another each time: both sides have acknowledged on their own.
         let (store, _) = open(&[2]).await.expect("opens");

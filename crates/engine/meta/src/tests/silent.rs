@@ -74,7 +74,7 @@ fn log_disks(store: &MetaStore) -> Vec<u128> {
 async fn expect(world: &TestWorld, copies: usize, disks: Disks, numbers: std::ops::Range<u64>) {
     let (store, _) = open(world, copies, disks).await;
     for number in numbers {
-        let found = store.get(&Key::inode(Ino(number))).expect("reads");
+        let found = store.live().get(&Key::inode(Ino(number))).expect("reads");
         assert!(found.is_some(), "{number} was acknowledged");
     }
     store.abort().await;
@@ -84,10 +84,13 @@ async fn expect(world: &TestWorld, copies: usize, disks: Disks, numbers: std::op
 #[test]
 fn a_silent_disk_holds_up_one_group_for_half_a_second() {
     block_on(async {
-        for disk_count in [2, 3, 5] {
+        // With and without the next file prepared, on that disk, too.
+        for (disk_count, before) in [(2, 1), (2, 8), (3, 1), (3, 8), (5, 1), (5, 8)] {
             let (world, pool) = (TestWorld::new(1), Pool::new(disk_count));
             let store = create(&world, 3, pool.present()).await;
-            assert_eq!(commit(&world, &store, 10).await, 0);
+            for number in 0..before {
+                assert_eq!(commit(&world, &store, 10 - number).await, 0);
+            }
             let silent = Silent::next(&pool.disks[1], u32::MAX);
             // Another half for telling the disk, if as many copies cannot be had without it.
             let waited = commit(&world, &store, 11).await;
@@ -191,5 +194,143 @@ fn the_only_disk_is_waited_for() {
         store.durable(ticket).await.expect("durable");
         assert_eq!(log_disks(&store), [1]);
         store.close().await.expect("closes");
+    });
+}
+
+/// The header of a file that it was late to make says that it has everything, and lands all the same.
+#[test]
+fn a_disk_that_was_late_when_the_log_came_back_to_it_is_not_enough() {
+    for lands in [false, true] {
+        block_on(async {
+            let (world, mut pool) = (TestWorld::new(1), Pool::new(2));
+            let store = create(&world, 2, pool.present()).await;
+            commit(&world, &store, 10).await;
+            let silent = Silent::next(&pool.disks[1], u32::MAX);
+            commit(&world, &store, 11).await;
+            silent.let_go();
+            run().await;
+            let silent = Silent::next(&pool.disks[1], 1);
+            world.clock.advance(Duration::from_secs(5));
+            for number in 12..20 {
+                commit(&world, &store, number).await;
+            }
+            assert_eq!(log_disks(&store), [1]);
+            if lands {
+                silent.let_go();
+                run().await;
+            }
+            pool.crash(Crash::LoseUnsynced, 7);
+            drop(store);
+            let alone = |disk: usize| {
+                let missing = BTreeSet::from([1 - disk]);
+                present(&pool.disks, &missing)
+            };
+            let opened = MetaStore::open(world.env.clone(), settings(2), VOLUME, alone(1)).await;
+            let refused = opened.map(|_| ()).expect_err("it lacks what came after");
+            assert!(
+                matches!(refused, MetaError::TooManyMissing { .. }),
+                "{refused}"
+            );
+            expect(&world, 2, alone(0), 10..20).await;
+            expect(&world, 2, pool.present(), 10..20).await;
+        });
+    }
+}
+
+/// While there is no space for another file, nothing goes to what is left of the one that a disk was dropped from: that
+/// disk does not know yet that it lacks something.
+#[test]
+fn a_group_waits_until_a_disk_that_failed_can_be_told() {
+    block_on(async {
+        let (world, mut pool) = (TestWorld::new(1), Pool::new(2));
+        let store = create(&world, 2, pool.present()).await;
+        commit(&world, &store, 10).await;
+        pool.disks[0].inject(FaultRule {
+            kind: Some(OpKind::Create),
+            name_part: "log.".to_owned(),
+            skip: 0,
+            times: 1,
+            fault: Fault::Full,
+        });
+        pool.disks[1].fail_nth(OpKind::WriteDurable, 0, Fault::Io);
+        let ticket = store.submit(put(11));
+        run().await;
+        assert!(!store.is_durable(ticket), "there is no space for a file");
+        for _ in 0..50 {
+            world.clock.advance(Duration::from_millis(100));
+            run().await;
+        }
+        assert!(store.is_durable(ticket));
+        assert_eq!(log_disks(&store), [1]);
+        pool.crash(Crash::LoseUnsynced, 7);
+        drop(store);
+        pool.missing.insert(0);
+        let opened = MetaStore::open(world.env.clone(), settings(2), VOLUME, pool.present()).await;
+        let refused = opened.map(|_| ()).expect_err("it lacks what came after");
+        assert!(
+            matches!(refused, MetaError::TooManyMissing { .. }),
+            "{refused}"
+        );
+    });
+}
+
+#[test]
+fn a_disk_that_rests_is_used_when_no_other_is_left() {
+    block_on(async {
+        let (world, pool) = (TestWorld::new(1), Pool::new(2));
+        let store = create(&world, 2, pool.present()).await;
+        let silent = Silent::next(&pool.disks[1], u32::MAX);
+        commit(&world, &store, 10).await;
+        assert_eq!(log_disks(&store), [1]);
+        silent.let_go();
+        run().await;
+        pool.disks[0].inject(FaultRule {
+            kind: Some(OpKind::WriteDurable),
+            name_part: "log.".to_owned(),
+            skip: 0,
+            times: u64::MAX,
+            fault: Fault::Io,
+        });
+        commit(&world, &store, 11).await;
+        assert_eq!(log_disks(&store), [2]);
+        store.abort().await;
+    });
+}
+
+/// What is opened in its place meets no late write.
+#[test]
+fn a_store_that_is_closed_waits_for_a_silent_disk() {
+    block_on(async {
+        let (world, pool) = (TestWorld::new(1), Pool::new(2));
+        let store = create(&world, 2, pool.present()).await;
+        let silent = Silent::next(&pool.disks[1], 1);
+        commit(&world, &store, 10).await;
+        let closing = tokio::spawn({
+            let store = store.clone();
+            async move { store.close().await }
+        });
+        for _ in 0..100 {
+            world.clock.advance(Duration::from_millis(100));
+            run().await;
+        }
+        assert!(!closing.is_finished(), "a write is on its way to the disk");
+        silent.let_go();
+        closing.await.expect("ends").expect("closes");
+    });
+}
+
+#[test]
+fn a_disk_whose_late_answer_is_an_error_has_failed() {
+    block_on(async {
+        let (world, pool) = (TestWorld::new(1), Pool::new(2));
+        let store = create(&world, 2, pool.present()).await;
+        let silent = Silent::next(&pool.disks[1], u32::MAX);
+        commit(&world, &store, 10).await;
+        assert_eq!(store.stats().failed_disks, []);
+        pool.disks[1].fail_all();
+        silent.let_go();
+        run().await;
+        assert_eq!(store.stats().failed_disks, [DiskId(2)]);
+        store.abort().await;
     });
 }

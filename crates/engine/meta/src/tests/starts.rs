@@ -32,7 +32,7 @@ async fn expect(
     let opened = open_without(world, disks, copies, missing).await;
     let store = opened.unwrap_or_else(|error| panic!("without {missing:?}: {error}"));
     for number in numbers {
-        let found = store.get(&Key::inode(Ino(*number))).expect("reads");
+        let found = store.live().get(&Key::inode(Ino(*number))).expect("reads");
         assert!(found.is_some(), "without {missing:?}: {number} is gone");
     }
     store
@@ -134,7 +134,7 @@ fn a_start_that_is_cut_short_forgets_no_disk() {
                 match open_without(&world, &disks, 2, &[0, 1]).await {
                     Ok(store) => {
                         for number in 1..4 {
-                            let found = store.get(&Key::inode(Ino(number))).expect("reads");
+                            let found = store.live().get(&Key::inode(Ino(number))).expect("reads");
                             assert!(found.is_some(), "cut at {index}: {number} is gone");
                         }
                         store.abort().await;

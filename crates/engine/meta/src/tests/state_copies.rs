@@ -218,7 +218,7 @@ async fn ship_until_it_fails(store: &MetaStore) {
 
 fn read_all(store: &MetaStore, count: u64) -> Result<(), MetaError> {
     for number in 1..count {
-        let found = store.get(&Key::inode(Ino(number)))?;
+        let found = store.live().get(&Key::inode(Ino(number)))?;
         assert!(found.is_some(), "{number} is gone");
     }
     Ok(())
@@ -255,7 +255,7 @@ fn a_copy_takes_the_place_of_an_older_state_on_its_disk() {
             let kept = folder.join("kept");
             copy_folder(&state, &kept);
             let store = open(&env, &settings, disks(&[])).await;
-            assert_eq!(store.primary_disk(), DiskId(2));
+            assert_eq!(store.log().primary_disk(), DiskId(2));
             store.ship().await.expect("ships");
             if is_cut {
                 // The log does not go on from the old state any more.
@@ -320,7 +320,7 @@ fn what_is_left_of_copies_is_removed() {
         store.abort().await;
         drop(store);
         let store = open(&env, &settings, disks(&[])).await;
-        assert_eq!(store.primary_disk(), DiskId(2));
+        assert_eq!(store.log().primary_disk(), DiskId(2));
         store.ship().await.expect("ships");
         store.close().await.expect("closes");
         drop(store);
@@ -443,7 +443,7 @@ fn a_state_that_cannot_be_started_with_is_left_for_a_copy() {
                 return;
             }
             let store = open(&env, &settings, disks(&[2, 3])).await;
-            assert_eq!(store.primary_disk(), DiskId(2));
+            assert_eq!(store.log().primary_disk(), DiskId(2));
             assert_eq!(store.segments(), segments);
             store.close().await.expect("closes");
         });
@@ -465,7 +465,7 @@ fn an_only_state_that_cannot_be_copied_goes_on() {
         fs::write(volume_folder(&folder, 0).join("ship.new"), "a file").expect("writes");
         let mut others = real_disks(&folder, &[0, 2, 3]);
         let (id, disk) = others.pop().expect("a disk");
-        store.add_disk(id, disk);
+        store.log().add_disk(id, disk);
         while store.shared.is_ship_running.load(Ordering::SeqCst) {
             tokio::task::yield_now().await;
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use cairn_base::env::BoxFuture;
 use cairn_testkit::Pace;
+use futures_util::FutureExt;
 use tokio::sync::Notify;
 
 use super::*;
@@ -133,8 +134,13 @@ fn a_change_under_way_when_the_store_fails_is_answered_by_what_became_of_it() {
         first.await.expect("ends").expect("it took effect");
         let lost = second.await.expect("ends");
         assert!(lost.is_err(), "it was never written");
-        assert!(next.get(&Key::inode(Ino(10))).expect("reads").is_some());
-        assert_eq!(next.get(&Key::inode(Ino(11))).expect("reads"), None);
+        assert!(
+            next.live()
+                .get(&Key::inode(Ino(10)))
+                .expect("reads")
+                .is_some()
+        );
+        assert_eq!(next.live().get(&Key::inode(Ino(11))).expect("reads"), None);
         next.abort().await;
     });
 }
@@ -153,7 +159,12 @@ fn a_change_under_way_when_the_store_is_left_behind_is_answered_by_what_became_o
         let next = volume.open_again().await;
         first.await.expect("ends").expect("it took effect");
         assert!(second.await.expect("ends").is_err());
-        assert!(next.get(&Key::inode(Ino(10))).expect("reads").is_some());
+        assert!(
+            next.live()
+                .get(&Key::inode(Ino(10)))
+                .expect("reads")
+                .is_some()
+        );
         next.abort().await;
     });
 }
@@ -181,6 +192,68 @@ fn nobody_waits_for_ever_for_a_store_that_is_not_opened_again() {
         assert!(second.await.expect("ends").is_err());
         let refused = volume.store.outcome(volume.store.submit(put(12))).await;
         assert!(refused.is_err(), "nothing was submitted");
+        volume.held.let_go();
+    });
+}
+
+/// Until its term has begun, another history may still count.
+#[test]
+fn a_start_that_fails_says_nothing() {
+    block_on(async {
+        let volume = Volume::new().await;
+        let [first, second] = volume.submit().await;
+        volume.store.abandon();
+        volume.held.let_go();
+        limits::settle(&volume.world).await;
+        for disk in &volume.pool.disks {
+            disk.fail_nth(OpKind::Create, 0, Fault::Io);
+            disk.fail_nth(OpKind::WriteDurable, 0, Fault::Io);
+            disk.fail_nth(OpKind::Rename, 0, Fault::Io);
+        }
+        let settings = settings_of(&volume.succession);
+        let present = volume.pool.present();
+        let opened = MetaStore::open(volume.world.env.clone(), settings, VOLUME, present).await;
+        assert!(opened.is_err(), "no disk takes the log");
+        limits::settle(&volume.world).await;
+        assert!(!first.is_finished() && !second.is_finished());
+        for disk in &volume.pool.disks {
+            disk.clear_faults();
+        }
+        let next = volume.open_again().await;
+        first.await.expect("ends").expect("it took effect");
+        assert!(second.await.expect("ends").is_err());
+        next.abort().await;
+    });
+}
+
+#[test]
+fn what_was_refused_has_no_outcome_to_wait_for() {
+    block_on(async {
+        let volume = Volume::new().await;
+        let mut large = Batch::new();
+        let value = Bytes::from(vec![1; volume.store.batch_bytes_max() + 1]);
+        large.put(Key::inode(Ino(10)), value);
+        let outcome = volume.store.outcome(volume.store.submit(large));
+        let refused = outcome.now_or_never().expect("is known at once");
+        assert!(matches!(refused, Err(MetaError::BatchTooLarge { .. })));
+        volume.store.abort().await;
+    });
+}
+
+/// The volume is being closed, so there is no successor.
+#[test]
+fn a_store_that_is_opened_after_the_last_waits_for_nobody() {
+    block_on(async {
+        let volume = Volume::new().await;
+        volume.store.close().await.expect("closes");
+        volume.succession.end();
+        let last = volume.open_again().await;
+        volume.held.hold();
+        let ticket = last.submit(put(10));
+        volume.held.reached.notified().await;
+        last.abandon();
+        let outcome = last.outcome(ticket).now_or_never();
+        assert!(outcome.expect("is known at once").is_err());
         volume.held.let_go();
     });
 }

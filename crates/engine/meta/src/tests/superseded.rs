@@ -59,7 +59,7 @@ fn an_old_copy_on_a_disk_that_failed_is_left_alone() {
         assert_eq!(store.shared.superseded.lock().len(), 1);
         // It comes back.
         let disk: Arc<dyn Disk> = pool.disks[1].clone();
-        store.add_disk(DiskId(2), disk);
+        store.log().add_disk(DiskId(2), disk);
         store.ship().await.expect("ships");
         assert!(!folder.path().join("state").exists());
         store.abort().await;
@@ -111,7 +111,7 @@ fn a_disk_leaves_with_its_old_copy_closed() {
             .push(Candidate::closing(1, move || {
                 let _ = closing.send(());
             }));
-        store.retire_disk(DiskId(2)).await.expect("retires");
+        store.log().retire_disk(DiskId(2)).await.expect("retires");
         is_closing.recv().expect("it is closed");
         store.abort().await;
     });
@@ -184,7 +184,7 @@ fn a_disk_that_comes_while_a_copy_is_made_gets_one_too() {
         pool.disks[1].pace_with(held.clone());
         store.shared.ship_in_background();
         held.reached.notified().await;
-        store.add_disk(id, disk);
+        store.log().add_disk(id, disk);
         limits::settle(&world).await;
         held.go.notify_one();
         while store.stats().states.len() < 3 {

@@ -1,0 +1,118 @@
+//! The log of a volume in a cluster: groups on M+1 disks of distinct nodes, of which the nodes agree which they are.
+//!
+//! Owns: what the log needs of the disks and of who keeps the agreement, which files there are, their names.
+//! Must not know: how the agreement is kept, how a disk of another node is reached, who owns the volume and why.
+//!
+//! The log is a sequence of ensembles. Each is one file, the same on all its disks, with a range of positions; the last
+//! is open. The list of ensembles is kept outside, and each change of it is one transaction, which compares the epoch
+//! and the revision that it replaces. So there is never a question which disks count: those in the list.
+//!
+//! The protocol is that of the design's section "Fencing": see docs/design/cluster.md.
+
+mod recover;
+mod writer;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_base::env::BoxFuture;
+use cairn_base::{DiskId, Epoch, LogPosition, NodeId, VolumeId};
+use cairn_formats::shard::name::ShardName;
+use cairn_shard::ShardService;
+
+pub(crate) use recover::FoundEnsembles;
+
+/// A number is the epoch with so many bits for a counter behind it: it is never used twice.
+const COUNTER_BITS: u32 = 20;
+
+/// A part of a volume's log: one file on each of its disks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ensemble {
+    /// Names the file; never used twice.
+    pub number: u64,
+    /// The first position that counts.
+    pub from: LogPosition,
+    /// The last one; `None` for the one that is open. What lies beyond never counts.
+    pub to: Option<LogPosition>,
+    /// Disks that have all that was acknowledged in it.
+    pub disks: Vec<DiskId>,
+}
+
+/// Why the list of ensembles was not changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AgreementError {
+    /// It has another owner, or was changed by somebody else.
+    #[error("the volume has another owner")]
+    Refused,
+    /// Whether it was changed is not known, and cannot be found out.
+    #[error("{0}")]
+    Unknown(String),
+}
+
+/// Where the list of a volume's ensembles is kept, for one term of its owner.
+pub trait Agreement: Send + Sync + 'static {
+    /// Replaces the list of revision `replaced` if the epoch is still this owner's; the new revision. It returns when
+    /// the outcome is known.
+    fn change(
+        &self,
+        replaced: u64,
+        ensembles: Vec<Ensemble>,
+    ) -> BoxFuture<Result<u64, AgreementError>>;
+}
+
+/// The disks that a log can be on.
+pub trait LogDisks: Send + Sync + 'static {
+    /// One that can be asked now.
+    fn disk(&self, id: DiskId) -> Option<Arc<dyn ShardService>>;
+    /// Those that an ensemble can be put on now, with their nodes, best first.
+    fn choices(&self) -> Vec<(NodeId, Arc<dyn ShardService>)>;
+}
+
+/// The place of an owner: what was agreed on when it took the volume.
+#[derive(Clone)]
+pub struct Seat {
+    pub volume: VolumeId,
+    /// Of this owner: higher than that of any before.
+    pub epoch: Epoch,
+    /// Of `ensembles`.
+    pub revision: u64,
+    /// Oldest first; empty for a new volume. The last is open.
+    pub ensembles: Vec<Ensemble>,
+    pub agreement: Arc<dyn Agreement>,
+    pub disks: Arc<dyn LogDisks>,
+    /// Copies wanted: M+1.
+    pub copies: usize,
+    /// With fewer the log waits.
+    pub copies_min: usize,
+    /// How long a disk is waited for that nobody else can stand in for.
+    pub patience: Duration,
+}
+
+impl Seat {
+    fn name(&self, ensemble: u64) -> ShardName {
+        ShardName::of_log(self.volume, ensemble)
+    }
+
+    fn number(&self, counter: u64) -> u64 {
+        self.epoch.0 << COUNTER_BITS | counter
+    }
+}
+
+/// How callers reach the log of an open store.
+pub struct EnsembleLog {
+    stopped: writer::Stopped,
+}
+
+impl EnsembleLog {
+    pub(crate) fn new(found: &FoundEnsembles) -> Self {
+        Self {
+            stopped: found.stopped(),
+        }
+    }
+}
+
+impl super::CommitLog for EnsembleLog {
+    fn stop(&self) {
+        self.stopped.stop();
+    }
+}

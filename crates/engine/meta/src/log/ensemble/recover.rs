@@ -1,0 +1,305 @@
+//! Finding the log when a volume is taken over.
+//!
+//! Owns: fencing the open ensemble, which records of which disk count, when it waits instead of guessing.
+//! Must not know: what is in records, where the log goes on.
+//!
+//! One member of the open ensemble has to answer: all that was acknowledged is on each of them. What only some have was
+//! acknowledged to nobody, and may stay or go. Of a sealed range all positions have to be found, on whichever disks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use cairn_base::env::Env;
+use cairn_base::{DiskId, Epoch, LogPosition};
+use cairn_formats::metadata::log::{BLOCK_BYTES, FileHeader, Term, find_records};
+use cairn_shard::{ShardError, ShardErrorKind, ShardService};
+use futures_util::future::{Either, join_all, select};
+
+use super::writer::{self, Stopped};
+use super::{Ensemble, Seat};
+use crate::error::MetaError;
+use crate::log::{FoundLog, History, LogFuture, LogRecord, LogWriter};
+use crate::settings::MetaSettings;
+use crate::tasks::Tasks;
+
+/// Read from a disk at a time.
+const READ_BYTES: usize = 4 << 20;
+
+/// What the disks hold of a log.
+pub(crate) struct FoundEnsembles {
+    pub(super) env: Env,
+    pub(super) tasks: Tasks,
+    pub(super) settings: MetaSettings,
+    pub(super) seat: Seat,
+    pub(super) history: History,
+    pub(super) stopped: Stopped,
+}
+
+/// What one disk has of an ensemble.
+struct Copy {
+    header: FileHeader,
+    records: Vec<LogRecord>,
+    /// The highest that its records say.
+    retained_from: LogPosition,
+}
+
+/// Why a disk did not give its copy.
+enum Absent {
+    /// The disk did not answer, or not well: another time it may.
+    Unread(String),
+    /// The file is not there, or is not one of this ensemble.
+    Without(String),
+    /// The volume has another owner.
+    Fenced(Epoch),
+}
+
+impl FoundEnsembles {
+    /// Finds the log of a volume that this owner has taken. Fails with [`MetaError::LogUnreachable`] as long as disks
+    /// are missing that may hold what no other has.
+    pub async fn find(
+        env: &Env,
+        tasks: &Tasks,
+        settings: &MetaSettings,
+        seat: Seat,
+    ) -> Result<Self, MetaError> {
+        let history = match seat.ensembles.last() {
+            Some(open) => Finder { env, seat: &seat }.history(open).await?,
+            None => History {
+                epoch_max: Epoch(seat.epoch.0.saturating_sub(1)),
+                ..History::empty()
+            },
+        };
+        Ok(Self {
+            env: env.clone(),
+            tasks: tasks.clone(),
+            settings: settings.clone(),
+            seat,
+            history,
+            stopped: Stopped::default(),
+        })
+    }
+
+    pub fn stopped(&self) -> Stopped {
+        self.stopped.clone()
+    }
+}
+
+impl FoundLog for FoundEnsembles {
+    fn history(&self) -> &History {
+        &self.history
+    }
+
+    fn begin(self: Box<Self>, term: Term) -> LogFuture<'static, (Box<dyn LogWriter>, History)> {
+        Box::pin(async move {
+            let (writer, history) = writer::begin(*self, term).await?;
+            Ok((Box::new(writer) as Box<dyn LogWriter>, history))
+        })
+    }
+}
+
+struct Finder<'a> {
+    env: &'a Env,
+    seat: &'a Seat,
+}
+
+impl Finder<'_> {
+    async fn history(&self, open: &Ensemble) -> Result<History, MetaError> {
+        let volume = self.seat.volume;
+        let copies = self.copies(open, true).await?;
+        let first = copies.first();
+        let mut terms = first.map_or_else(Vec::new, |copy| copy.header.history.clone());
+        let told = copies.iter().map(|copy| copy.retained_from);
+        let mut retained_from = told.max().unwrap_or(LogPosition(1));
+        let mut found = union(copies);
+        let end = chain(open.from, &mut found).ok_or(MetaError::LogDamaged {
+            volume,
+            position: open.from,
+        })?;
+        for ensemble in self.seat.ensembles.iter().rev().skip(1) {
+            let Some(to) = ensemble.to.filter(|to| *to >= retained_from) else {
+                continue;
+            };
+            let copies = self.copies(ensemble, false).await?;
+            let told = copies.iter().map(|copy| copy.retained_from);
+            retained_from = told.fold(retained_from, LogPosition::max);
+            let sealed = union(copies);
+            let within = |record: &LogRecord| record.first >= ensemble.from && record.last <= to;
+            found.extend(sealed.into_iter().filter(|(_, record)| within(record)));
+        }
+        let oldest = self.seat.ensembles.first().map(|oldest| oldest.from);
+        retained_from = retained_from.max(oldest.unwrap_or(LogPosition(1)));
+        found.retain(|_, record| record.last >= retained_from);
+        let mut records = Vec::with_capacity(found.len());
+        let mut next = retained_from;
+        for (first, record) in found {
+            let is_first = records.is_empty() && first <= retained_from;
+            if first != next && !is_first {
+                return Err(self.hole(next));
+            }
+            next = LogPosition(record.last.0 + 1);
+            records.push(record);
+        }
+        if next.0 != end.0 + 1 {
+            return Err(self.hole(next));
+        }
+        let is_needed = |index: usize, terms: &[Term]| {
+            let later = terms.get(index + 1);
+            later.is_none_or(|later| later.start > retained_from)
+        };
+        let oldest = (0..terms.len()).find(|index| is_needed(*index, &terms));
+        terms.drain(..oldest.unwrap_or(0));
+        Ok(History {
+            terms,
+            epoch_max: Epoch(self.seat.epoch.0.saturating_sub(1)),
+            retained_from,
+            end,
+            records,
+        })
+    }
+
+    fn hole(&self, position: LogPosition) -> MetaError {
+        MetaError::LogDamaged {
+            volume: self.seat.volume,
+            position,
+        }
+    }
+
+    /// The copies that can be had of an ensemble. Of the open one, from disks that have promised to take nothing more
+    /// of an earlier owner. Fails if none can be had, or if a disk is missing that may have what the others lack.
+    async fn copies(&self, ensemble: &Ensemble, is_open: bool) -> Result<Vec<Copy>, MetaError> {
+        let asked = ensemble.disks.iter();
+        let asked = asked.map(|disk| self.copy(*disk, ensemble, is_open));
+        let mut copies = Vec::new();
+        let mut absent = Vec::new();
+        for (disk, result) in ensemble.disks.iter().zip(join_all(asked).await) {
+            match result {
+                Ok(copy) => copies.push(copy),
+                Err(Absent::Fenced(promised)) => {
+                    return Err(MetaError::Fenced {
+                        volume: self.seat.volume,
+                        epoch: self.seat.epoch,
+                        promised,
+                    });
+                }
+                Err(Absent::Unread(why)) => absent.push(format!("{disk} ({why})")),
+                Err(Absent::Without(why)) => {
+                    tracing::warn!(volume = %self.seat.volume, ensemble = ensemble.number, %disk, why, "a disk lacks a part of the log that it should have");
+                    absent.push(format!("{disk} ({why})"));
+                }
+            }
+        }
+        let is_whole = match ensemble.to {
+            None => !copies.is_empty(),
+            Some(to) => covers(&copies, ensemble.from, to),
+        };
+        match is_whole {
+            true => Ok(copies),
+            false => Err(MetaError::LogUnreachable {
+                volume: self.seat.volume,
+                position: ensemble.from,
+                disks: absent.join(", "),
+            }),
+        }
+    }
+
+    async fn copy(&self, id: DiskId, ensemble: &Ensemble, is_open: bool) -> Result<Copy, Absent> {
+        let Some(disk) = self.seat.disks.disk(id) else {
+            return Err(Absent::Unread("it is not there".to_owned()));
+        };
+        let reading = async {
+            if is_open {
+                let promise = disk.clone().fence(self.seat.volume, self.seat.epoch);
+                promise.await.map_err(absent)?;
+            }
+            let bytes = self.read(&disk, ensemble.number).await.map_err(absent)?;
+            self.parse(ensemble, bytes)
+        };
+        let patience = self.env.clock.sleep(self.seat.patience);
+        match select(Box::pin(reading), patience).await {
+            Either::Left((read, _)) => read,
+            Either::Right(_) => Err(Absent::Unread("it does not answer".to_owned())),
+        }
+    }
+
+    async fn read(&self, disk: &Arc<dyn ShardService>, number: u64) -> Result<Bytes, ShardError> {
+        let name = self.seat.name(number);
+        let len_bytes = writer::capacity_of(disk.stat(name).await?.file_len_bytes);
+        let len = usize::try_from(len_bytes).unwrap_or(usize::MAX);
+        let mut all = BytesMut::with_capacity(len);
+        while all.len() < len {
+            let piece = READ_BYTES.min(len - all.len());
+            all.extend_from_slice(&disk.read(name, all.len() as u64, piece).await?);
+        }
+        Ok(all.freeze())
+    }
+
+    fn parse(&self, ensemble: &Ensemble, bytes: Bytes) -> Result<Copy, Absent> {
+        let bad = |why: &str| Absent::Without(why.to_owned());
+        let block = bytes.get(..BLOCK_BYTES);
+        let block = block.ok_or_else(|| bad("its file is too short"))?;
+        let header = FileHeader::decode(block).map_err(|error| bad(&error.to_string()))?;
+        let header = header.ok_or_else(|| bad("the header of its file is damaged"))?;
+        if header.volume != self.seat.volume || header.sequence != ensemble.number {
+            return Err(bad("its file is of another part"));
+        }
+        let mut retained_from = header.retained_from;
+        let body = bytes.slice(BLOCK_BYTES..);
+        let found = find_records(&body, ensemble.number).into_iter();
+        let records = found.map(|record| {
+            retained_from = retained_from.max(record.head.retained_from);
+            LogRecord {
+                first: record.head.first,
+                last: record.head.last,
+                epoch: record.head.epoch,
+                term: record.head.term,
+                payload: body.slice(record.payload),
+            }
+        });
+        Ok(Copy {
+            records: records.collect(),
+            header,
+            retained_from,
+        })
+    }
+}
+
+fn absent(error: ShardError) -> Absent {
+    match (&error, error.kind()) {
+        (ShardError::Fenced { promised, .. }, _) => Absent::Fenced(*promised),
+        (_, ShardErrorKind::NotFound) => Absent::Without(error.to_string()),
+        _ => Absent::Unread(error.to_string()),
+    }
+}
+
+/// The records that any of the copies has, by their first position.
+fn union(copies: Vec<Copy>) -> BTreeMap<LogPosition, LogRecord> {
+    let records = copies.into_iter().flat_map(|copy| copy.records);
+    records.map(|record| (record.first, record)).collect()
+}
+
+/// Drops what does not follow on from `from` without a gap; the last position that is left. `None` if there is a gap.
+fn chain(from: LogPosition, found: &mut BTreeMap<LogPosition, LogRecord>) -> Option<LogPosition> {
+    let mut next = from;
+    for (first, record) in found.iter() {
+        if *first != next {
+            return None;
+        }
+        next = LogPosition(record.last.0 + 1);
+    }
+    Some(LogPosition(next.0.saturating_sub(1)))
+}
+
+/// Whether the copies together have all positions of a range.
+fn covers(copies: &[Copy], from: LogPosition, to: LogPosition) -> bool {
+    let records = copies.iter().flat_map(|copy| &copy.records);
+    let found: BTreeMap<LogPosition, LogPosition> =
+        records.map(|record| (record.first, record.last)).collect();
+    let mut next = from;
+    for (first, last) in found {
+        if first == next {
+            next = LogPosition(last.0 + 1);
+        }
+    }
+    next > to
+}

@@ -1,0 +1,538 @@
+//! Writing the log of a term: a group is acknowledged when all disks of the open ensemble have it.
+//!
+//! Owns: choosing disks, the order of files, transaction and acknowledgement when the log goes on elsewhere.
+//! Must not know: what is in a group, who waits.
+//!
+//! A disk that fails or is late ends the ensemble before the first group that not all have. That group and all after
+//! it go to a new file on other disks; one transaction seals the old range and opens the new one; then the group is
+//! acknowledged. From the decision on nothing new goes to the old file, and nothing is acknowledged through it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cairn_base::buf::IO_ALIGN_BYTES;
+use cairn_base::{AlignedBuf, DiskId, LogPosition, NodeId};
+use cairn_formats::metadata::log::{
+    BLOCK_BYTES, FileHeader, MEMBER_COUNT_MAX, RecordBuf, SET_COUNT_MAX, TERM_COUNT_MAX, Term,
+};
+use cairn_formats::shard::footer::{SHARD_CAPACITY_BYTES_MAX, file_len_bytes};
+use cairn_formats::shard::name::ShardName;
+use cairn_shard::{ShardError, ShardService, ShardWrite};
+use tokio::sync::Notify;
+
+use super::recover::FoundEnsembles;
+use super::{AgreementError, Ensemble, Seat};
+use crate::error::MetaError;
+use crate::log::late::{Done, Work, all_or_late};
+use crate::log::{History, LogFuture, LogStatus, LogWriter};
+use crate::tasks::Tasks;
+
+/// A disk that failed or was late is not chosen again for so long.
+const REST: Duration = Duration::from_secs(10);
+/// With too few disks it is looked for others so often.
+const TRY_AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// An ensemble with fewer disks than wanted looks for more so often.
+const GROW_AFTER: Duration = Duration::from_secs(2);
+/// Written at a time of what is carried over.
+const CARRY_BYTES: usize = 4 << 20;
+
+/// Said once, heard by all clones.
+#[derive(Clone, Default)]
+pub(crate) struct Stopped(Arc<(AtomicBool, Notify)>);
+
+impl Stopped {
+    pub fn stop(&self) {
+        self.0.0.store(true, Ordering::Release);
+        self.0.1.notify_waiters();
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.0.0.load(Ordering::Acquire)
+    }
+}
+
+/// What of a file of so many bytes is not kept for a footer.
+pub(super) fn capacity_of(len_bytes: u64) -> u64 {
+    let align = IO_ALIGN_BYTES as u64;
+    let fits = |blocks: u64| file_len_bytes(blocks * align).is_some_and(|len| len <= len_bytes);
+    let (mut low, mut high) = (0, SHARD_CAPACITY_BYTES_MAX / align);
+    while low < high {
+        let middle = (low + high).div_ceil(2);
+        match fits(middle) {
+            true => low = middle,
+            false => high = middle - 1,
+        }
+    }
+    low * align
+}
+
+/// The file that is written to.
+struct Open {
+    number: u64,
+    from: LogPosition,
+    /// `from - 1` before the first record.
+    last: LogPosition,
+    /// Where the next record goes.
+    offset: u64,
+    disks: Vec<Arc<dyn ShardService>>,
+}
+
+/// Writes the log.
+pub(crate) struct EnsembleWriter {
+    env: cairn_base::env::Env,
+    tasks: Tasks,
+    seat: Seat,
+    stopped: Stopped,
+    capacity_bytes: u64,
+    write_wait: Duration,
+    terms: Vec<Term>,
+    /// Sealed ensembles that may still be needed, oldest first.
+    sealed: Vec<Ensemble>,
+    open: Open,
+    counter: u64,
+    /// Files that were begun since the list was changed last, and what it named before: not all of it will be in it.
+    begun: Vec<Ensemble>,
+    retained_from: LogPosition,
+    /// Disks that rest, until when.
+    resting: BTreeMap<DiskId, Duration>,
+    /// When it is looked again whether there are more disks.
+    grow_at: Duration,
+    syncs: u64,
+}
+
+/// Begins a term: all that is still needed of the log is put on as many disks as are wanted, and one transaction makes
+/// that the log. Nothing may be served before this returns.
+pub(super) async fn begin(
+    found: FoundEnsembles,
+    term: Term,
+) -> Result<(EnsembleWriter, History), MetaError> {
+    let FoundEnsembles {
+        env,
+        tasks,
+        settings,
+        seat,
+        mut history,
+        stopped,
+    } = found;
+    if history.terms.len() + 1 > TERM_COUNT_MAX {
+        return Err(MetaError::TooManyTerms {
+            volume: seat.volume,
+            count: history.terms.len(),
+        });
+    }
+    history.terms.push(term);
+    let record_bytes_max = history.records.iter().map(|record| record.payload.len());
+    let record_bytes_max = record_bytes_max.max().unwrap_or(0) as u64 + 2 * BLOCK_BYTES as u64;
+    let capacity_bytes = settings.log_file_bytes.max(record_bytes_max);
+    let next = LogPosition(history.end.0 + 1);
+    let mut writer = EnsembleWriter {
+        capacity_bytes: capacity_bytes.next_multiple_of(IO_ALIGN_BYTES as u64),
+        write_wait: settings.log_write_wait,
+        terms: history.terms.clone(),
+        sealed: Vec::new(),
+        open: Open {
+            number: 0,
+            from: next,
+            last: history.end,
+            offset: u64::MAX,
+            disks: Vec::new(),
+        },
+        counter: 0,
+        begun: Vec::new(),
+        retained_from: history.retained_from,
+        resting: BTreeMap::new(),
+        grow_at: Duration::ZERO,
+        syncs: 0,
+        env,
+        tasks,
+        seat,
+        stopped,
+    };
+    writer.carry(&history).await?;
+    Ok((writer, history))
+}
+
+impl EnsembleWriter {
+    /// Puts what is needed of the log on new disks, then makes that the log.
+    async fn carry(&mut self, history: &History) -> Result<(), MetaError> {
+        self.begun = self.seat.ensembles.clone();
+        loop {
+            let disks = self.choose().await?;
+            let Some(ensembles) = self.carry_to(history, &disks).await? else {
+                continue;
+            };
+            let open = ensembles.last().cloned();
+            self.agree(ensembles.clone()).await?;
+            self.sealed = ensembles;
+            self.sealed.pop();
+            if let Some(open) = open {
+                self.open.from = open.from;
+            }
+            return Ok(());
+        }
+    }
+
+    /// `None` if a disk failed: others are to be tried.
+    async fn carry_to(
+        &mut self,
+        history: &History,
+        disks: &[Arc<dyn ShardService>],
+    ) -> Result<Option<Vec<Ensemble>>, MetaError> {
+        let next = LogPosition(history.end.0 + 1);
+        let first = history.records.first().map_or(next, |record| record.first);
+        let ids: Vec<DiskId> = disks.iter().map(|disk| disk.id()).collect();
+        let mut ensembles = Vec::new();
+        if !self.create(disks, first).await? {
+            return Ok(None);
+        }
+        let mut buffered: Vec<Bytes> = Vec::new();
+        let mut buffered_bytes = 0;
+        for record in &history.records {
+            let positions = (record.first, record.last);
+            let mut copy =
+                RecordBuf::copy_of(&record.payload, positions, record.epoch, record.term);
+            let len_bytes = copy.len_bytes();
+            let end = self.open.offset + buffered_bytes as u64;
+            let is_full = end + len_bytes > self.capacity_bytes;
+            if is_full || buffered_bytes >= CARRY_BYTES {
+                if !self.write(std::mem::take(&mut buffered)).await? {
+                    return Ok(None);
+                }
+                buffered_bytes = 0;
+            }
+            if is_full {
+                ensembles.push(Ensemble {
+                    number: self.open.number,
+                    from: self.open.from,
+                    to: Some(self.open.last),
+                    disks: ids.clone(),
+                });
+                if !self.create(disks, record.first).await? {
+                    return Ok(None);
+                }
+            }
+            copy.seal(self.open.number, history.retained_from);
+            self.open.last = record.last;
+            buffered_bytes += copy.bytes.len();
+            buffered.push(copy.bytes.freeze());
+        }
+        if !buffered.is_empty() && !self.write(buffered).await? {
+            return Ok(None);
+        }
+        ensembles.push(Ensemble {
+            number: self.open.number,
+            from: self.open.from,
+            to: None,
+            disks: ids,
+        });
+        Ok(Some(ensembles))
+    }
+
+    /// Chooses disks for a file, on distinct nodes, and waits until there are enough.
+    async fn choose(&mut self) -> Result<Vec<Arc<dyn ShardService>>, MetaError> {
+        let mut is_told = false;
+        loop {
+            if self.stopped.is_stopped() {
+                return Err(MetaError::Closed);
+            }
+            let chosen = self.choices();
+            if chosen.len() >= self.seat.copies_min.max(1) {
+                return Ok(chosen);
+            }
+            if !is_told {
+                is_told = true;
+                tracing::error!(volume = %self.seat.volume, disks = chosen.len(), needed = self.seat.copies_min, "too few nodes have a disk that works: the volume takes no changes until more are back");
+            }
+            // Those that rest are better than none.
+            self.resting.clear();
+            let stopped = self.stopped.clone();
+            let notified = stopped.0.1.notified();
+            let wait = self.env.clock.sleep(TRY_AGAIN_AFTER);
+            futures_util::future::select(Box::pin(notified), wait).await;
+        }
+    }
+
+    /// As many disks as are wanted, or fewer.
+    fn choices(&mut self) -> Vec<Arc<dyn ShardService>> {
+        let now = self.env.clock.monotonic();
+        self.resting.retain(|_, until| *until > now);
+        let mut nodes: Vec<NodeId> = Vec::new();
+        let mut chosen = Vec::new();
+        for (node, disk) in self.seat.disks.choices() {
+            let is_fit = !disk.is_avoided() && !self.resting.contains_key(&disk.id());
+            if is_fit
+                && !nodes.contains(&node)
+                && chosen.len() < self.seat.copies.min(SET_COUNT_MAX)
+            {
+                nodes.push(node);
+                chosen.push(disk);
+            }
+        }
+        chosen
+    }
+
+    fn rest(&mut self, disk: &dyn ShardService, why: &dyn std::fmt::Display) {
+        tracing::warn!(volume = %self.seat.volume, disk = disk.label(), "the log goes on without this disk: {why}");
+        let until = self.env.clock.monotonic().saturating_add(REST);
+        self.resting.insert(disk.id(), until);
+    }
+
+    /// Makes the file of a new ensemble on all of `disks`; false if one does not take it. From here on it is the one
+    /// that is written to.
+    async fn create(
+        &mut self,
+        disks: &[Arc<dyn ShardService>],
+        from: LogPosition,
+    ) -> Result<bool, MetaError> {
+        self.counter += 1;
+        let number = self.seat.number(self.counter);
+        let header = FileHeader {
+            volume: self.seat.volume,
+            sequence: number,
+            nonce: number,
+            file_len_bytes: 0,
+            retained_from: self.retained_from,
+            copies: self.seat.copies.min(SET_COUNT_MAX) as u8,
+            set: disks.iter().map(|disk| disk.id()).collect(),
+            members: disks
+                .iter()
+                .map(|disk| disk.id())
+                .take(MEMBER_COUNT_MAX)
+                .collect(),
+            history: self.terms.clone(),
+        };
+        let header = header.encode().freeze();
+        self.begun.push(Ensemble {
+            number,
+            from,
+            to: None,
+            disks: disks.iter().map(|disk| disk.id()).collect(),
+        });
+        self.open = Open {
+            number,
+            from,
+            last: LogPosition(from.0.saturating_sub(1)),
+            offset: 0,
+            disks: disks.to_vec(),
+        };
+        let (epoch, name, capacity) = (self.seat.epoch, self.name(), self.capacity_bytes);
+        let is_made = self
+            .on_all(move |disk| {
+                let header = header.clone();
+                Box::pin(async move {
+                    disk.clone().create(epoch, name, capacity).await?;
+                    let write = ShardWrite {
+                        offset: 0,
+                        parts: vec![header],
+                    };
+                    disk.append(epoch, name, vec![write]).await
+                })
+            })
+            .await?;
+        self.open.offset = BLOCK_BYTES as u64;
+        Ok(is_made)
+    }
+
+    fn name(&self) -> ShardName {
+        self.seat.name(self.open.number)
+    }
+
+    /// Appends to the open file; false if not all disks have it.
+    async fn write(&mut self, parts: Vec<Bytes>) -> Result<bool, MetaError> {
+        let (epoch, name, offset) = (self.seat.epoch, self.name(), self.open.offset);
+        self.open.offset += parts.iter().map(|part| part.len() as u64).sum::<u64>();
+        self.on_all(move |disk| {
+            let write = ShardWrite {
+                offset,
+                parts: parts.clone(),
+            };
+            disk.append(epoch, name, vec![write])
+        })
+        .await
+    }
+
+    /// Does a step on all disks of the open file. False if one failed or is late; those rest.
+    async fn on_all(
+        &mut self,
+        step: impl Fn(Arc<dyn ShardService>) -> Work<(), ShardError>,
+    ) -> Result<bool, MetaError> {
+        let disks = self.open.disks.clone();
+        self.syncs += disks.len() as u64;
+        let work = disks.iter().map(|disk| step(disk.clone())).collect();
+        let clock = self.env.clock.clone();
+        let results = all_or_late(&*clock, self.write_wait, work).await;
+        let mut is_whole = true;
+        for (disk, result) in disks.iter().zip(results) {
+            match result {
+                Done::Answered(Ok(())) => continue,
+                Done::Answered(Err(error)) => match error {
+                    ShardError::Fenced { promised, .. } => return Err(self.fenced(promised)),
+                    error => self.rest(&**disk, &error),
+                },
+                Done::Late(work) => {
+                    self.rest(&**disk, &"it does not answer");
+                    // What it still does is to a file that does not count any more.
+                    self.tasks.spawn("log-late", async move {
+                        drop(work.await);
+                    });
+                }
+            }
+            is_whole = false;
+        }
+        Ok(is_whole)
+    }
+
+    fn fenced(&self, promised: cairn_base::Epoch) -> MetaError {
+        MetaError::Fenced {
+            volume: self.seat.volume,
+            epoch: self.seat.epoch,
+            promised,
+        }
+    }
+
+    async fn agree(&mut self, ensembles: Vec<Ensemble>) -> Result<(), MetaError> {
+        let volume = self.seat.volume;
+        let named: Vec<u64> = ensembles.iter().map(|part| part.number).collect();
+        let changed = self.seat.agreement.change(self.seat.revision, ensembles);
+        self.seat.revision = changed.await.map_err(|error| match error {
+            AgreementError::Refused => MetaError::NotOwner { volume },
+            AgreementError::Unknown(why) => MetaError::Agreement { volume, why },
+        })?;
+        let is_named = |begun: &Ensemble| named.contains(&begun.number);
+        let (named, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut self.begun)
+            .into_iter()
+            .partition(is_named);
+        self.begun = named;
+        self.remove(&gone);
+        Ok(())
+    }
+
+    /// Goes on in a new file, with `record` as its first, which is durable when this returns.
+    async fn reform(&mut self, record: &mut RecordBuf) -> Result<(), MetaError> {
+        let from = record.head.first;
+        let ended = Ensemble {
+            number: self.open.number,
+            from: self.open.from,
+            to: Some(self.open.last),
+            disks: self.open.disks.iter().map(|disk| disk.id()).collect(),
+        };
+        loop {
+            let disks = self.choose().await?;
+            if !self.create(&disks, from).await? {
+                continue;
+            }
+            record.seal(self.open.number, self.retained_from);
+            if self
+                .write(vec![Bytes::copy_from_slice(&record.bytes)])
+                .await?
+            {
+                break;
+            }
+        }
+        // One that nothing was acknowledged in has no range.
+        let has_range = ended.to >= Some(ended.from);
+        let mut ensembles = self.sealed.clone();
+        ensembles.extend(has_range.then_some(ended));
+        ensembles.retain(|part| part.to.is_some_and(|to| to >= self.retained_from));
+        self.sealed = ensembles.clone();
+        ensembles.push(Ensemble {
+            number: self.open.number,
+            from,
+            to: None,
+            disks: self.open.disks.iter().map(|disk| disk.id()).collect(),
+        });
+        self.agree(ensembles).await
+    }
+
+    /// Removes files that the list does not name any more. One that stays, because its disk is away, is removed when
+    /// the disk is swept.
+    fn remove(&self, ensembles: &[Ensemble]) {
+        for ensemble in ensembles {
+            let name = self.seat.name(ensemble.number);
+            for id in &ensemble.disks {
+                let Some(disk) = self.seat.disks.disk(*id) else {
+                    continue;
+                };
+                let epoch = self.seat.epoch;
+                self.tasks.spawn("log-remove", async move {
+                    if let Err(error) = disk.remove(epoch, name).await {
+                        tracing::debug!(%error, "an old file of the log stays");
+                    }
+                });
+            }
+        }
+    }
+
+    /// Whether the next record should go to a new file.
+    fn wants_other_disks(&mut self) -> bool {
+        if self.open.disks.iter().any(|disk| disk.is_avoided()) {
+            return true;
+        }
+        let now = self.env.clock.monotonic();
+        if self.open.disks.len() >= self.seat.copies || now < self.grow_at {
+            return false;
+        }
+        self.grow_at = now.saturating_add(GROW_AFTER);
+        self.choices().len() > self.open.disks.len()
+    }
+
+    async fn append_record(
+        &mut self,
+        mut record: RecordBuf,
+        retained_from: LogPosition,
+    ) -> Result<(), MetaError> {
+        if self.stopped.is_stopped() {
+            return Err(MetaError::Closed);
+        }
+        let last = record.head.last;
+        let is_full = self.open.offset + record.len_bytes() > self.capacity_bytes;
+        if is_full || self.wants_other_disks() {
+            self.retained_from = self.retained_from.max(retained_from);
+            self.reform(&mut record).await?;
+        } else {
+            record.seal(self.open.number, retained_from);
+            let RecordBuf { bytes, head } = record;
+            let bytes = bytes.freeze();
+            if !self.write(vec![bytes.clone()]).await? {
+                record = RecordBuf {
+                    bytes: AlignedBuf::copy_of(&bytes),
+                    head,
+                };
+                self.reform(&mut record).await?;
+            }
+        }
+        self.open.last = last;
+        self.retained_from = self.retained_from.max(retained_from);
+        Ok(())
+    }
+}
+
+impl LogWriter for EnsembleWriter {
+    fn append(
+        &mut self,
+        record: RecordBuf,
+        retained_from: LogPosition,
+        _may_block: bool,
+    ) -> LogFuture<'_, ()> {
+        Box::pin(self.append_record(record, retained_from))
+    }
+
+    /// What is not needed any more leaves the list with its next change.
+    fn trim(&mut self) {}
+
+    fn status(&self) -> LogStatus {
+        let needed = self.sealed.iter();
+        let needed = needed.filter(|part| part.to.is_some_and(|to| to >= self.retained_from));
+        let is_short = |part: &Ensemble| part.disks.len() < self.seat.copies;
+        LogStatus {
+            retained_bytes: needed.clone().count() as u64 * self.capacity_bytes + self.open.offset,
+            syncs: self.syncs,
+            disks: self.open.disks.iter().map(|disk| disk.id()).collect(),
+            start: self.retained_from,
+            is_short: self.open.disks.len() < self.seat.copies || needed.clone().any(is_short),
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Reading a volume in one of its views.
+//!
+//! Owns: point reads and scans through the overlay, consistent while batches come in. Must not know: what keys mean, who
+//! takes snapshots, how the state keeps older versions ([`crate::state::versions`]).
+
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use cairn_base::Generation;
+use cairn_formats::metadata::Key;
+
+use crate::batch::Ticket;
+use crate::error::MetaError;
+use crate::shared::Shared;
+use crate::state::StateStore;
+use crate::state::versions::{self, Entry, VersionCursor};
+
+/// Entries of the overlay that a scan takes at once; between two takes batches may come in between.
+const SCAN_OVERLAY_COUNT_MAX: usize = 512;
+
+/// Entries of the overlay, in order; `None` is a deletion.
+type OverlayPart = Vec<(Key, Option<Bytes>)>;
+
+/// How a cursor over a range of the state is made.
+type MakeCursor<'a> = fn(&'a dyn StateStore, &[u8], &[u8], Generation) -> VersionCursor<'a>;
+
+/// The keys of a volume as one view has them.
+#[derive(Clone, Copy)]
+pub struct MetaView<'a> {
+    shared: &'a Shared,
+}
+
+impl<'a> MetaView<'a> {
+    pub(crate) fn live(shared: &'a Shared) -> Self {
+        Self { shared }
+    }
+
+    /// The newest version visible now, including submitted batches that are not durable yet. May
+    /// read from disk. Segments and counters have methods of their own.
+    pub fn get(self, key: &Key) -> Result<Option<Bytes>, MetaError> {
+        self.get_with_ticket(key).map(|(value, _)| value)
+    }
+
+    /// As [`Self::get`], with the ticket of the change, or deletion, that this rests on; [`Ticket::NONE`] if that
+    /// is durable for sure.
+    pub fn get_with_ticket(self, key: &Key) -> Result<(Option<Bytes>, Ticket), MetaError> {
+        self.shared.check()?;
+        if let Some((value, position)) = self.shared.overlay.read().get(key) {
+            return Ok((value.clone(), Ticket(*position)));
+        }
+        // Only what is durable is applied.
+        let found = versions::get(&*self.shared.state, key, self.shared.generation());
+        let found = found.map_err(|error| self.shared.told(error))?;
+        Ok((found, Ticket::NONE))
+    }
+
+    /// Entries with `from <= key < to` in order, at most `limit`, as [`Self::get`] sees them.
+    pub fn scan(self, from: &Key, to: &Key, limit: usize) -> Result<Vec<(Key, Bytes)>, MetaError> {
+        let mut found = Vec::new();
+        if limit == 0 {
+            return Ok(found);
+        }
+        let mut error = None;
+        self.scan_with(from, to, |key, value| {
+            match Key::parse(key) {
+                Ok(key) => found.push((key, Bytes::copy_from_slice(value))),
+                Err(damage) => error = Some(damage),
+            }
+            if found.len() >= limit || error.is_some() {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        })?;
+        match error {
+            Some(damage) => Err(damage.into()),
+            None => Ok(found),
+        }
+    }
+
+    /// Calls `visit` with each key (its bytes, see [`crate::KeyKind::parse`]) and value that
+    /// [`Self::scan`] would return, without collecting them. No lock is held meanwhile.
+    ///
+    /// A key that does not change during a long scan is seen exactly once; changes may or may not be.
+    pub fn scan_with(
+        self,
+        from: &Key,
+        to: &Key,
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), MetaError> {
+        self.scan_by(VersionCursor::new, from, to, visit)
+    }
+
+    /// As [`Self::scan_with`], for a pass over much of the volume: what it reads from disk does not take the place
+    /// of what clients use in memory.
+    pub fn pass_over(
+        self,
+        from: &Key,
+        to: &Key,
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), MetaError> {
+        self.scan_by(VersionCursor::passing, from, to, visit)
+    }
+
+    fn scan_by(
+        self,
+        cursor: MakeCursor<'a>,
+        from: &Key,
+        to: &Key,
+        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), MetaError> {
+        self.shared.check()?;
+        let mut from = from.clone();
+        while from < *to {
+            let (overlay, cursor, end) = self.part(cursor, &from, to);
+            let flow = merge(&overlay, cursor, &mut visit);
+            let flow = flow.map_err(|error| self.shared.told(error))?;
+            match end {
+                Some(next) if flow.is_continue() => from = next,
+                _ => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next part of a range, consistent in itself: some of the overlay, a cursor over the state
+    /// that ends where that does, and where to go on if that is not the end of the range.
+    fn part(
+        self,
+        cursor: MakeCursor<'a>,
+        from: &Key,
+        to: &Key,
+    ) -> (OverlayPart, VersionCursor<'a>, Option<Key>) {
+        // The cursor is made under the lock: what leaves the overlay later is in both, never in none.
+        let overlay = self.shared.overlay.read();
+        let taken: OverlayPart = overlay
+            .range(from..to)
+            .take(SCAN_OVERLAY_COUNT_MAX)
+            .map(|(key, (value, _))| (key.clone(), value.clone()))
+            .collect();
+        let next = match taken.last() {
+            Some((last, _)) if taken.len() == SCAN_OVERLAY_COUNT_MAX => Some(last.successor()),
+            _ => None,
+        };
+        let cursor = cursor(
+            &*self.shared.state,
+            from.as_bytes(),
+            next.as_ref().unwrap_or(to).as_bytes(),
+            self.shared.generation(),
+        );
+        (taken, cursor, next)
+    }
+}
+
+/// Merges two ordered sequences; the overlay's entry for a key is the newer.
+fn merge(
+    overlay: &[(Key, Option<Bytes>)],
+    mut cursor: VersionCursor<'_>,
+    visit: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+) -> Result<ControlFlow<()>, MetaError> {
+    let mut overlay = overlay.iter().peekable();
+    let mut entry = Entry::default();
+    let mut has_entry = cursor.next(&mut entry)?;
+    loop {
+        let newer = overlay.peek().map(|(key, value)| (key.as_bytes(), value));
+        let flow = match newer {
+            None if !has_entry => return Ok(ControlFlow::Continue(())),
+            Some((key, value)) if !has_entry || key <= entry.key.as_slice() => {
+                let replaces = has_entry && key == entry.key;
+                let flow = match value {
+                    Some(value) => visit(key, value),
+                    None => ControlFlow::Continue(()),
+                };
+                overlay.next();
+                if replaces {
+                    has_entry = cursor.next(&mut entry)?;
+                }
+                flow
+            }
+            _ => {
+                let flow = visit(&entry.key, &entry.value);
+                has_entry = cursor.next(&mut entry)?;
+                flow
+            }
+        };
+        if flow.is_break() {
+            return Ok(flow);
+        }
+    }
+}
