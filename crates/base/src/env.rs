@@ -14,6 +14,11 @@ pub trait Clock: Send + Sync + 'static {
     fn now(&self) -> Timestamp;
     /// Time since some fixed point of this process; it never steps back.
     fn monotonic(&self) -> Duration;
+    /// As [`Self::monotonic`], but it also counts the time that the machine was suspended. A lease that others
+    /// grant ends by this clock.
+    fn boottime(&self) -> Duration {
+        self.monotonic()
+    }
     fn sleep(&self, duration: Duration) -> BoxFuture<()>;
 }
 

@@ -107,3 +107,12 @@ id_u128!(
     /// Names one pool for ever: random, made at its first start.
     PoolId
 );
+id_u128!(
+    /// Names one node of a cluster for ever.
+    NodeId
+);
+
+impl NodeId {
+    /// Of a pool that is not part of a cluster.
+    pub const ONLY: Self = Self(0);
+}

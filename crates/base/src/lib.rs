@@ -1,11 +1,12 @@
 //! What every crate of Cairn stands on.
 //!
-//! Owns: ids, byte units, aligned buffers, timestamps, and the seams through which time,
+//! Owns: ids, failure domains, byte units, aligned buffers, timestamps, and the seams through which time,
 //! randomness, tasks and disks come in, so that the engine can run on simulated ones.
 //! Must not know: files, segments, protocols, configuration.
 
 pub mod buf;
 pub mod disk;
+pub mod domain;
 pub mod env;
 pub mod ids;
 pub mod inline_call;
@@ -13,11 +14,14 @@ pub mod planted;
 pub mod real;
 pub mod time;
 pub mod units;
+pub mod view;
 pub mod words;
 
 pub use buf::AlignedBuf;
-pub use ids::{DiskId, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, VolumeId};
+pub use domain::DomainPath;
+pub use ids::{DiskId, Epoch, Generation, Ino, LogPosition, NodeId, PoolId, SegmentId, VolumeId};
 pub use time::Timestamp;
+pub use view::View;
 
 mod checksum;
 pub use checksum::{crc32c, crc32c_append, crc32c_combine};

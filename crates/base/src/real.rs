@@ -27,6 +27,12 @@ impl Clock for SystemClock {
         self.start.elapsed()
     }
 
+    fn boottime(&self) -> Duration {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        // Neither part is negative: the clock counts from the start of the machine.
+        Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+    }
+
     fn sleep(&self, duration: Duration) -> BoxFuture<()> {
         Box::pin(tokio::time::sleep(duration))
     }

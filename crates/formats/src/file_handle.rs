@@ -5,15 +5,15 @@
 //!
 //! ```text
 //! 0        1      2          4         8        16            24       32
-//! | format | kind | reserved | volume  | inode  | generation  | SipHash-2-4 of 0..24 |
+//! | format | kind | reserved | volume  | inode  | view        | SipHash-2-4 of 0..24 |
 //! ```
 //!
-//! Numbers are little-endian. The generation is that of a snapshot; 0 is the volume as it is now.
+//! Numbers are little-endian. The view is the generation of a snapshot; 0 is the volume as it is now.
 //! Inode numbers are never reused, so a handle is good for ever, also after a restart or failover.
 
 use std::hash::Hasher;
 
-use cairn_base::{Ino, VolumeId};
+use cairn_base::{Ino, View, VolumeId};
 use siphasher::sip::SipHasher24;
 use subtle::ConstantTimeEq;
 
@@ -30,6 +30,7 @@ const SIGNED_LEN_BYTES: usize = 24;
 pub enum Target {
     Inode {
         volume: VolumeId,
+        view: View,
         ino: Ino,
     },
     /// The read-only directory of all volumes.
@@ -53,23 +54,24 @@ impl Handle {
 
 /// Makes and checks handles.
 #[derive(Clone)]
-pub struct HandleKey(SipHasher24);
+pub struct HandleSigner(SipHasher24);
 
-impl HandleKey {
+impl HandleSigner {
     pub fn new(key: &[u8; 16]) -> Self {
         Self(SipHasher24::new_with_key(key))
     }
 
     pub fn seal(&self, target: Target) -> Handle {
-        let (kind, volume, ino) = match target {
-            Target::Inode { volume, ino } => (KIND_INODE, volume.0, ino.0),
-            Target::PseudoRoot => (KIND_PSEUDO_ROOT, 0, 0),
+        let (kind, volume, view, ino) = match target {
+            Target::Inode { volume, view, ino } => (KIND_INODE, volume.0, view.number(), ino.0),
+            Target::PseudoRoot => (KIND_PSEUDO_ROOT, 0, 0, 0),
         };
         let mut bytes = [0; HANDLE_LEN_BYTES];
         bytes[0] = FORMAT;
         bytes[1] = kind;
         bytes[4..8].copy_from_slice(&volume.to_le_bytes());
         bytes[8..16].copy_from_slice(&ino.to_le_bytes());
+        bytes[16..24].copy_from_slice(&view.to_le_bytes());
         let signature = self.sign(&bytes[..SIGNED_LEN_BYTES]);
         bytes[SIGNED_LEN_BYTES..].copy_from_slice(&signature);
         Handle(bytes)
@@ -90,9 +92,10 @@ impl HandleKey {
         };
         let head = number(0);
         match (head & 0xffff_ffff, number(16)) {
-            (kind, 0) if kind == u64::from(FORMAT) | u64::from(KIND_INODE) << 8 => {
+            (kind, view) if kind == u64::from(FORMAT) | u64::from(KIND_INODE) << 8 => {
                 Ok(Target::Inode {
                     volume: VolumeId((head >> 32) as u32),
+                    view: View::from_number(view),
                     ino: Ino(number(8)),
                 })
             }
@@ -115,27 +118,36 @@ impl HandleKey {
     }
 }
 
-impl std::fmt::Debug for HandleKey {
+impl std::fmt::Debug for HandleSigner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("HandleKey(secret)")
+        f.write_str("HandleSigner(secret)")
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use cairn_base::Generation;
+
     use super::*;
 
     #[test]
     fn handles_open_to_what_was_sealed() {
-        let key = HandleKey::new(b"0123456789abcdef");
+        let key = HandleSigner::new(b"0123456789abcdef");
         for target in [
             Target::PseudoRoot,
             Target::Inode {
                 volume: VolumeId(1),
+                view: View::Live,
+                ino: Ino(1),
+            },
+            Target::Inode {
+                volume: VolumeId(1),
+                view: View::Snapshot(Generation::FIRST),
                 ino: Ino(1),
             },
             Target::Inode {
                 volume: VolumeId(u32::MAX),
+                view: View::Snapshot(Generation(u64::MAX)),
                 ino: Ino(u64::MAX),
             },
         ] {
@@ -145,10 +157,11 @@ mod tests {
 
     #[test]
     fn forged_handles_are_refused() {
-        let key = HandleKey::new(b"0123456789abcdef");
-        let other = HandleKey::new(b"0123456789abcdeg");
+        let key = HandleSigner::new(b"0123456789abcdef");
+        let other = HandleSigner::new(b"0123456789abcdeg");
         let target = Target::Inode {
             volume: VolumeId(3),
+            view: View::Live,
             ino: Ino(77),
         };
         let good = key.seal(target);

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use cairn_base::{
-    DiskId, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, Timestamp, VolumeId,
+    DiskId, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, Timestamp, View, VolumeId,
 };
 
-use crate::file_handle::{HandleKey, Target};
+use crate::file_handle::{HandleSigner, Target};
 use crate::metadata::descriptor::{Descriptor, FileEntry};
 use crate::metadata::log::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term, find_records};
 use crate::metadata::{
@@ -26,6 +26,11 @@ use crate::scrub_file::{Cursor, Damage, ScrubStage, ScrubState, decode_scrub, en
 use crate::shard::footer::{FooterStripe, ShardFooter, decode_footer, encode_footer};
 use crate::shard::identity::{DiskIdentity, decode_identity, encode_identity};
 use crate::shard::name::{ShardName, hidden_path, parse_shard, shard_path, volume_path};
+use crate::shard::promise::{Promise, decode_promise, encode_promise, promise_path};
+use crate::summary::{
+    RecordOwner, SummaryEntry, decode_entries, decode_summary_place, encode_entries,
+    encode_summary_place,
+};
 use crate::testing::example_pool;
 
 const TIME: Timestamp = Timestamp {
@@ -425,17 +430,25 @@ fn a_shard_is_golden() {
 
 #[test]
 fn file_handles_are_golden() {
-    let key = HandleKey::new(b"0123456789abcdef");
+    let key = HandleSigner::new(b"0123456789abcdef");
     let inode = Target::Inode {
         volume: VolumeId(3),
+        view: View::Live,
+        ino: Ino(0x0102_0304_0506_0708),
+    };
+    let in_snapshot = Target::Inode {
+        volume: VolumeId(3),
+        view: View::Snapshot(Generation(0x1112_1314_1516_1718)),
         ino: Ino(0x0102_0304_0506_0708),
     };
     let mut lines = Lines::default();
     lines.add("inode", key.seal(inode).as_bytes());
     lines.add("all volumes", key.seal(Target::PseudoRoot).as_bytes());
+    lines.add("inode in a snapshot", key.seal(in_snapshot).as_bytes());
     let golden = lines.check("handles.hex");
     assert_eq!(key.open(&golden[0]), Ok(inode));
     assert_eq!(key.open(&golden[1]), Ok(Target::PseudoRoot));
+    assert_eq!(key.open(&golden[2]), Ok(in_snapshot));
 }
 
 #[test]
@@ -455,6 +468,48 @@ fn an_identity_is_golden() {
             picked.value
         },
     );
+}
+
+#[test]
+fn a_promise_is_golden() {
+    let promise = Promise {
+        volume: VolumeId(10),
+        epoch: Epoch(0x1122_3344_5566_7788),
+    };
+    check(
+        "promise.bin",
+        &promise,
+        &encode_promise(&promise),
+        |bytes| {
+            let picked = decode_promise(bytes).unwrap();
+            assert_eq!(picked.bad, None);
+            picked.value
+        },
+    );
+    assert_eq!(promise_path(promise.volume), "shard-promises/0000000a");
+}
+
+#[test]
+fn a_summary_is_golden() {
+    let entry = |object, offset, len_bytes| SummaryEntry {
+        owner: RecordOwner { object, offset },
+        len_bytes,
+    };
+    let entries = vec![
+        entry(1, 0, 4096),
+        entry(0x1122_3344_5566_7788, u64::MAX, u32::MAX),
+    ];
+    let [raw, lz4, _] = pointers();
+    let places = vec![raw, lz4];
+    let mut lines = Lines::default();
+    lines.add("entries", encode_entries(&entries));
+    lines.add("place", encode_summary_place(&places));
+    let golden = lines.check("summary.hex");
+    let mut decoded = Vec::new();
+    decode_entries(&golden[0], &mut decoded).expect("entries");
+    assert_eq!(decoded, entries);
+    let place = decode_summary_place(SegmentId(300), &golden[1]);
+    assert_eq!(place, Some(places));
 }
 
 #[test]

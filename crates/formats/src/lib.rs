@@ -20,6 +20,7 @@ pub mod pool_file;
 pub mod scrub_file;
 pub mod settings;
 pub mod shard;
+pub mod summary;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod text_file;

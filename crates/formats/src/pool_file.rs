@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use cairn_base::{DiskId, PoolId, Timestamp, VolumeId};
+use cairn_base::{DiskId, DomainPath, NodeId, PoolId, Timestamp, VolumeId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::copies::Picked;
@@ -61,6 +61,8 @@ impl<'de> Deserialize<'de> for HandleKey {
 #[serde(deny_unknown_fields)]
 pub struct PoolDisk {
     pub id: DiskId,
+    /// The node that has it: what fails with it.
+    pub node: NodeId,
     /// The folder it was last seen at; only a hint, the identity file in it decides.
     pub label: String,
     pub added: Timestamp,
@@ -80,9 +82,18 @@ pub struct PoolDisk {
 }
 
 impl PoolDisk {
+    /// Where it is, from the outside in.
+    pub fn domain(&self) -> DomainPath {
+        DomainPath {
+            node: self.node,
+            disk: self.id,
+        }
+    }
+
     pub fn new(id: DiskId, label: impl Into<String>, added: Timestamp) -> Self {
         Self {
             id,
+            node: NodeId::ONLY,
             label: label.into(),
             added,
             draining: false,

@@ -20,6 +20,8 @@ use cairn_formats::shard::footer::{
 };
 use cairn_formats::shard::identity::{DiskIdentity, encode_identity};
 use cairn_formats::shard::name::ShardName;
+use cairn_formats::shard::promise::{Promise, encode_promise};
+use cairn_formats::summary::{RecordOwner, SummaryEntry, encode_entries, encode_summary_place};
 use cairn_segment::{Compression, Location, RecordPointer, encode_pointer, encode_record};
 
 use super::{Corpus, write};
@@ -34,6 +36,8 @@ const TRAILER_FIELDS_LEN: usize = 56;
 const TRAILER_SUMMARY_LEN: std::ops::Range<usize> = 60..64;
 /// Fields of an identity.
 const IDENTITY_FIELDS_LEN: usize = 60;
+/// Fields of a promise.
+const PROMISE_FIELDS_LEN: usize = 24;
 /// Magic and version of the files of a state.
 const STATE_HEAD_LEN: usize = 12;
 /// Fields of [`header`]: the fixed ones, four disks, one term.
@@ -96,6 +100,16 @@ fn shard(corpus: &Corpus) {
         "shard_footer",
         "identity",
         &identity[..IDENTITY_FIELDS_LEN],
+    );
+    let promise = encode_promise(&Promise {
+        volume: VolumeId(10),
+        epoch: Epoch(3),
+    });
+    write(
+        corpus,
+        "shard_footer",
+        "promise",
+        &promise[..PROMISE_FIELDS_LEN],
     )
 }
 
@@ -131,6 +145,15 @@ fn segment(corpus: &Corpus) {
         seed.extend_from_slice(&stored);
         write(corpus, "segment_record", &format!("stored-{name}"), &seed);
     }
+    let entry = |offset| SummaryEntry {
+        owner: RecordOwner { object: 7, offset },
+        len_bytes: 4096,
+    };
+    let entries = encode_entries(&[entry(0), entry(1 << 40)]);
+    write(corpus, "segment_record", "summary-entries", &entries);
+    let (pointer, _) = pointer_and_stored(&entries, Compression::Lz4);
+    let place = encode_summary_place(&[pointer]);
+    write(corpus, "segment_record", "summary-place", &place);
 }
 
 fn meta(corpus: &Corpus) {

@@ -1,6 +1,6 @@
 //! Seeds of what people and programs write as text: config files, URLs, JSON; and of handles.
 
-use cairn_base::{Ino, VolumeId};
+use cairn_base::{Generation, Ino, View, VolumeId};
 use cairn_config::{AccessPattern, Compression, ExportRule, Protection, SizeLimit};
 
 use super::{Corpus, write};
@@ -12,7 +12,7 @@ use cairn_admin::api::{
 use cairn_bench::import;
 use cairn_bench::latency;
 use cairn_bench::result::Sample;
-use cairn_formats::file_handle::{HandleKey, Target};
+use cairn_formats::file_handle::{HandleSigner, Target};
 
 const SIGNED_LEN_BYTES: usize = 24;
 
@@ -101,12 +101,22 @@ fn url(corpus: &Corpus) {
 }
 
 fn handles(corpus: &Corpus) {
-    let key = HandleKey::new(b"0123456789abcdef");
+    let key = HandleSigner::new(b"0123456789abcdef");
     let inode = Target::Inode {
         volume: VolumeId(3),
+        view: View::Live,
         ino: Ino(77),
     };
-    for (name, target) in [("inode", inode), ("pseudo-root", Target::PseudoRoot)] {
+    let in_snapshot = Target::Inode {
+        volume: VolumeId(3),
+        view: View::Snapshot(Generation(5)),
+        ino: Ino(77),
+    };
+    for (name, target) in [
+        ("inode", inode),
+        ("inode-in-snapshot", in_snapshot),
+        ("pseudo-root", Target::PseudoRoot),
+    ] {
         let seed = [&[0], &key.seal(target).as_bytes()[..SIGNED_LEN_BYTES]].concat();
         write(corpus, "file_handle", name, &seed);
     }
@@ -214,6 +224,7 @@ fn volume() -> VolumeView {
         protection: Protection::Plus(2),
         layout: "4+2".to_owned(),
         disk_failures_tolerated: 2,
+        node_failures_tolerated: None,
         size_limit: SizeLimit::Bytes(1 << 30),
         access_pattern: AccessPattern::Random,
         compression: Compression::Zstd(3),
@@ -269,6 +280,7 @@ fn status() -> Status {
             created_seconds: 1,
             protection: "1 copy".to_owned(),
             disk_failures_tolerated: 0,
+            node_failures_tolerated: None,
             total_bytes: 2,
             free_bytes: 1,
             reserve_bytes: 1,

@@ -5,7 +5,7 @@
 use cairn_base::VolumeId;
 use cairn_formats::shard::name;
 
-use cairn_formats::file_handle::{self, HANDLE_LEN_BYTES, HandleKey};
+use cairn_formats::file_handle::{self, HANDLE_LEN_BYTES, HandleSigner};
 
 const KEY: &[u8; 16] = b"0123456789abcdef";
 const SIGNED_LEN_BYTES: usize = HANDLE_LEN_BYTES - 8;
@@ -17,7 +17,7 @@ pub fn run(input: &[u8]) {
     };
     if kind % 2 == 0 {
         // Nobody guesses a signature; and what we signed is what we wrote.
-        assert!(HandleKey::new(KEY).open(rest).is_err());
+        assert!(HandleSigner::new(KEY).open(rest).is_err());
         if let Some(signed) = rest.get(..SIGNED_LEN_BYTES) {
             signed_handle(signed);
         }
@@ -27,7 +27,7 @@ pub fn run(input: &[u8]) {
 }
 
 fn signed_handle(signed: &[u8]) {
-    let key = HandleKey::new(KEY);
+    let key = HandleSigner::new(KEY);
     let signature = key.digest(signed).to_le_bytes();
     let bytes = [signed, &signature].concat();
     let Ok(target) = key.open(&bytes) else {

@@ -1,10 +1,13 @@
-//! Record pointers, and the stored bytes that they name.
+//! Record pointers, the stored bytes that they name, and the summaries of segments.
 //!
 //! The input is read as a pointer with stored bytes after it; as a codec, a length and stored
-//! bytes; and as file bytes to make a record of.
+//! bytes; as file bytes to make a record of; and as entries of a summary, or as what footers say of one.
 
 use bytes::Bytes;
 use cairn_base::{SegmentId, crc32c};
+use cairn_formats::summary::{
+    SUMMARY_RECORDS_MAX, decode_entries, decode_summary_place, encode_entries, encode_summary_place,
+};
 use cairn_segment::{
     CHECKSUM_GRANULE_BYTES, Codec, Compression, Location, RECORD_LEN_BYTES_MAX, RecordPointer,
     decode_pointer, decode_record, encode_pointer, encode_record,
@@ -22,6 +25,7 @@ pub fn run(input: &[u8]) {
         assert!(pointer.file_len_bytes <= RECORD_LEN_BYTES_MAX);
         record(pointer.codec, stored, pointer.file_len_bytes);
     }
+    summary(input);
     let Some((codec, rest)) = input.split_first() else {
         return;
     };
@@ -34,6 +38,24 @@ pub fn run(input: &[u8]) {
         record(codec, stored, u32::from_le_bytes(*len));
     }
     there_and_back(*codec, rest);
+}
+
+fn summary(input: &[u8]) {
+    let mut entries = Vec::new();
+    if decode_entries(input, &mut entries).is_some() {
+        assert!(entries.len() * 20 == input.len());
+        let again: Vec<u8> = entries.chunks(1024).flat_map(encode_entries).collect();
+        assert_eq!(again, input);
+    }
+    // The segment is in the pointers; the footer of which segment it is comes from elsewhere.
+    let segments = [SegmentId(0), SegmentId(300)];
+    for segment in segments {
+        if let Some(place) = decode_summary_place(segment, input) {
+            assert!(place.len() <= SUMMARY_RECORDS_MAX);
+            assert!(place.iter().all(|pointer| pointer.location.segment == segment));
+            assert_eq!(encode_summary_place(&place), input);
+        }
+    }
 }
 
 /// Whatever the stored bytes say, the record has the length that its pointer says, or is refused.

@@ -1,7 +1,7 @@
-//! The end of a shard's file, and the identity file of a disk.
+//! The end of a shard's file, the identity file of a disk, and its promise to the owner of a volume.
 //!
-//! The input is read as it is, as trailer fields and a body, and as the fields of an identity; in
-//! the last two its checksums are made right, or nothing would ever get past them.
+//! The input is read as it is, as trailer fields and a body, and as the fields of an identity or of a promise; in
+//! all but the first its checksums are made right, or nothing would ever get past them.
 
 use cairn_base::crc32c;
 use cairn_formats::FormatError;
@@ -10,6 +10,7 @@ use cairn_formats::shard::footer::{
     TRAILER_LEN_BYTES, decode_footer, decode_trailer, encode_footer,
 };
 use cairn_formats::shard::identity::{decode_identity, encode_identity};
+use cairn_formats::shard::promise::{decode_promise, encode_promise};
 
 /// Blocks of a shard's file and of its footer.
 const BLOCK_BYTES: usize = 4096;
@@ -23,10 +24,12 @@ const TRAILER_CRC_OFFSET: usize = 64;
 pub fn run(input: &[u8]) {
     footer(input);
     identity(input);
+    promise(input);
     if let Some(file) = sealed(input) {
         footer(&file);
     }
     identity(&signed(input));
+    promise(&signed(input));
 }
 
 fn footer(file: &[u8]) {
@@ -60,6 +63,13 @@ fn identity(file: &[u8]) {
     }
 }
 
+fn promise(file: &[u8]) {
+    if let Ok(picked) = decode_promise(file) {
+        let again = decode_promise(&encode_promise(&picked.value)).expect("a promise");
+        assert_eq!((again.value, again.bad), (picked.value, None));
+    }
+}
+
 /// A file that ends with the trailer at the front of `input`, which leaves the checksums out, after the body that
 /// follows there.
 fn sealed(input: &[u8]) -> Option<Vec<u8>> {
@@ -86,7 +96,7 @@ fn sealed(input: &[u8]) -> Option<Vec<u8>> {
     Some(file)
 }
 
-/// An identity file each of whose copies begins with `input`.
+/// A file of two copies, each of which begins with `input`.
 fn signed(input: &[u8]) -> Vec<u8> {
     let mut copy = input.to_vec();
     copy.resize(COPY_ALIGN_BYTES - 4, 0);

@@ -149,7 +149,9 @@ async fn run(flags: &Flags) -> Result<serde_json::Value, AnyError> {
     let store = open(flags, 0).await?;
     let next = AtomicU64::new(1);
     let allocate = Arc::new(move || SegmentId(next.fetch_add(1, Ordering::Relaxed)));
-    store.open_volume(VOLUME, Epoch(1), allocate.clone(), Vec::new());
+    store
+        .open_volume(VOLUME, Epoch(1), allocate.clone(), Vec::new())
+        .await?;
     if flags.recycle > 0 {
         // What a pool in use has: segments that were removed left their files.
         write(&store, flags).await?;
@@ -179,7 +181,9 @@ async fn run(flags: &Flags) -> Result<serde_json::Value, AnyError> {
         None
     } else {
         let store = open_again(flags, lost).await?;
-        store.open_volume(VOLUME, Epoch(1), allocate, segments);
+        store
+            .open_volume(VOLUME, Epoch(1), allocate, segments)
+            .await?;
         let started = Instant::now();
         read(&store, &pointers).await?;
         let amplification = store.stats().disk_read_bytes as f64 / bytes as f64;
@@ -214,6 +218,7 @@ fn main() -> Result<(), AnyError> {
     std::fs::create_dir_all(&flags.path)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
+        .enable_time()
         .build()?;
     let result = runtime.block_on(run(&flags));
     std::fs::remove_dir_all(&flags.path)?;

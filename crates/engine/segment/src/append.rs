@@ -8,11 +8,11 @@ use std::sync::Arc;
 use cairn_base::disk::DiskError;
 use cairn_base::env::BoxFuture;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{DiskId, VolumeId};
+use cairn_base::{DiskId, NodeId, VolumeId};
 use cairn_erasure::Code;
 use cairn_formats::pointer::{BLOCK_BYTES, Location};
 use cairn_shard::{
-    CHECKSUM_UNIT_BYTES, Shard, ShardDisk, ShardError, ShardErrorKind, file_len_bytes,
+    CHECKSUM_UNIT_BYTES, ShardError, ShardErrorKind, ShardService, ShardWrite, file_len_bytes,
 };
 use futures_util::future::join_all;
 use rustc_hash::FxHashSet;
@@ -22,13 +22,13 @@ use crate::error::{Result, SegmentError};
 use crate::late::DiskOp;
 use crate::layout::RecordShape;
 use crate::life::{ReservedStripe, Segment, WrittenStripe};
-use crate::placement::{choose_disks, fit_code};
+use crate::placement::{choose_disks, fit_code_in};
 use crate::record::EncodedRecord;
 use crate::store::{SegmentStore, count, disk_space, shard_len};
 use crate::stripe::StripeBuffers;
-use crate::summary::SummaryEntry;
 use crate::types::{Appended, SegmentInfo, SegmentPin, Stream};
 use crate::volume::Volume;
+use cairn_formats::summary::SummaryEntry;
 
 /// Times an append is written as a whole, and times the making of a segment is tried: to other disks where there
 /// are enough of them, else to the same again, until a disk works or counts as failed. That takes a few errors in
@@ -105,6 +105,14 @@ struct Wanted {
     stream: Stream,
 }
 
+/// Where a new segment goes.
+struct SegmentPlace {
+    code: Code,
+    /// By shard.
+    disks: Vec<Arc<dyn ShardService>>,
+    shard_len_bytes: u64,
+}
+
 /// Stripes of one segment that are written together.
 struct WriteJob<'a> {
     segment: Arc<Segment>,
@@ -130,6 +138,7 @@ impl SegmentStore {
         records: Vec<EncodedRecord>,
     ) -> Result<Appended> {
         let volume = self.volume(volume)?;
+        volume.require_owned()?;
         let (done, appended) = oneshot::channel();
         let store = self.clone();
         let task = async move {
@@ -167,11 +176,15 @@ impl SegmentStore {
                 .append_once(volume, code, stream, records, &mut refusals)
                 .await?
             {
-                Ok(appended) => return Ok(appended),
+                // A disk may have told somebody else meanwhile that this owner has ended.
+                Ok(appended) => return volume.require_owned().map(|()| appended),
                 Err(failures) => failures,
             };
             for failure in failures {
                 for (index, error) in failure.shards {
+                    if let Some(fenced) = self.note_fenced(&error) {
+                        return Err(fenced);
+                    }
                     tracing::warn!(segment = %failure.segment.id, shard = index, %error, "a write failed; trying again");
                     detail = error.to_string();
                     if let Some(disk) = failure.segment.disk_of(index) {
@@ -288,16 +301,12 @@ impl SegmentStore {
         let entries = summary_entries(records);
         self.count_written(segment.code, &stripes, records);
         let shards = segment.open_shards();
-        let (stripes, buffers) = (Arc::new(stripes), Arc::new(buffers));
         let disks = segment.disks();
-        let ops = shards.into_iter().zip(disks.iter()).enumerate();
-        let ops = ops.map(|(index, (shard, disk))| {
-            let (stripes, buffers) = (stripes.clone(), buffers.clone());
-            let run = async move { write_shard(&shard, index, &stripes, &buffers).await };
-            DiskOp {
-                disk: *disk,
-                run: Box::pin(run),
-            }
+        let writes = shard_writes(&stripes, buffers);
+        let ops = shards.into_iter().zip(disks.iter()).zip(writes).zip(0..);
+        let ops = ops.map(|(((shard, disk), writes), index)| DiskOp {
+            disk: *disk,
+            run: shard.append(segment.epoch, segment.shard_name(index), writes),
         });
         let late_max = usize::from(segment.code.parity()).max(1);
         let parity = segment.code.parity();
@@ -342,7 +351,7 @@ impl SegmentStore {
         let mut refusals = refusals.clone();
         refusals.avoided.extend(late.iter().copied());
         let placed = self.place(wanted.code, wanted.stream, &refusals);
-        placed.is_ok_and(|(code, ..)| code.parity() >= parity)
+        placed.is_ok_and(|place| place.code.parity() >= parity)
     }
 
     fn late_error(&self, disk: Option<DiskId>, what: String) -> ShardError {
@@ -468,11 +477,11 @@ impl SegmentStore {
                 refusals.avoided.clear();
                 plan = self.place(wanted, stream, refusals);
             }
-            let (code, disks, shard_len_bytes) = match plan {
-                Ok(plan) => plan,
-                Err(error) if !self.release_recycled().await => return Err(error),
-                Err(_) => self.place(wanted, stream, refusals)?,
-            };
+            let SegmentPlace {
+                code,
+                disks,
+                shard_len_bytes,
+            } = plan?;
             let wanted = Wanted {
                 code: wanted,
                 stream,
@@ -484,6 +493,9 @@ impl SegmentStore {
                 Ok(segment) => return Ok(segment),
                 Err(refused) => {
                     for (disk, error) in refused {
+                        if let Some(fenced) = self.note_fenced(&error) {
+                            return Err(fenced);
+                        }
                         tracing::warn!(%error, "a shard was not created; trying again");
                         detail = error.to_string();
                         refusals.note_create(disk, &error);
@@ -496,23 +508,25 @@ impl SegmentStore {
 
     /// Chooses code, disks and shard size for a new segment. Disks that refused have no room, and still count as
     /// disks that work: they are no reason for less protection. Fails with `NoSpace`, or with `Write` if no disk works.
-    fn place(
-        &self,
-        wanted: Code,
-        stream: Stream,
-        refusals: &Refusals,
-    ) -> Result<(Code, Vec<Arc<ShardDisk>>, u64)> {
-        let healthy: Vec<(Arc<ShardDisk>, u64)> = self
+    fn place(&self, wanted: Code, stream: Stream, refusals: &Refusals) -> Result<SegmentPlace> {
+        let healthy: Vec<(Arc<dyn ShardService>, u64)> = self
             .roomy_disks()
             .into_iter()
             .map(|disk| {
                 let room_bytes = match refusals.takes_shards(disk.id()) {
-                    true => self.room_bytes(&disk, stream),
+                    true => self.room_bytes(&*disk, stream),
                     false => 0,
                 };
                 (disk, room_bytes)
             })
             .collect();
+        let members = self.members();
+        let nodes_of = |disks: &[&(Arc<dyn ShardService>, u64)]| -> Vec<NodeId> {
+            let nodes = disks.iter().map(|(disk, _)| members.domain(disk.id()).node);
+            nodes.collect()
+        };
+        let healthy_nodes = nodes_of(&healthy.iter().collect::<Vec<_>>());
+        let pool = members.staying(None);
         let mut best = None;
         let mut len_bytes = self.settings.shard_len_bytes;
         loop {
@@ -521,7 +535,7 @@ impl SegmentStore {
                 .iter()
                 .filter(|(_, room)| *room >= file_bytes)
                 .collect();
-            if let Some(code) = fit_code(wanted, healthy.len(), roomy.len()) {
+            if let Some(code) = fit_code_in(wanted, &healthy_nodes, &nodes_of(&roomy), &pool) {
                 // Smaller shards are worth it only if they allow a wider code.
                 if best
                     .as_ref()
@@ -537,7 +551,7 @@ impl SegmentStore {
             len_bytes = shard_len(&self.settings, len_bytes / SHARD_SHRINK);
         }
         let Some((code, roomy, len_bytes)) = best else {
-            if self.healthy_disks().is_empty() {
+            if !self.has_working_disk() {
                 // Whoever is told to free some space would look in the wrong place.
                 return Err(SegmentError::Write {
                     detail: "no disk of the pool works; mend or replace them, and restart"
@@ -553,16 +567,22 @@ impl SegmentStore {
             });
         };
         let rooms: Vec<u64> = roomy.iter().map(|(_, room)| *room).collect();
-        let chosen = choose_disks(&rooms, usize::from(code.total()), || self.env.entropy.u64());
+        let nodes = nodes_of(&roomy);
+        let count = usize::from(code.total());
+        let chosen = choose_disks(&rooms, &nodes, count, || self.env.entropy.u64());
         let disks = chosen
             .into_iter()
             .map(|index| roomy[index].0.clone())
             .collect();
-        Ok((code, disks, len_bytes))
+        Ok(SegmentPlace {
+            code,
+            disks,
+            shard_len_bytes: len_bytes,
+        })
     }
 
     /// Bytes that a stream may take of a disk.
-    pub(crate) fn room_bytes(&self, disk: &ShardDisk, stream: Stream) -> u64 {
+    pub(crate) fn room_bytes(&self, disk: &dyn ShardService, stream: Stream) -> u64 {
         let space = disk_space(disk);
         let reserve_bytes = self.reserve_bytes(space.total_bytes);
         let kept_bytes = match stream {
@@ -573,30 +593,12 @@ impl SegmentStore {
         space.free_bytes.saturating_sub(kept_bytes)
     }
 
-    /// Gives the space of recycled files back; whether there was any.
-    async fn release_recycled(&self) -> bool {
-        let free = || {
-            let disks = self.healthy_disks();
-            let free = disks.iter().map(|disk| disk_space(disk).free_bytes);
-            free.sum::<u64>()
-        };
-        let before = free();
-        let disks = self.healthy_disks();
-        let releases = disks.iter().map(|disk| disk.release_recycled());
-        for result in join_all(releases).await {
-            if let Err(error) = result {
-                tracing::warn!(%error, "recycled files were not released");
-            }
-        }
-        free() > before
-    }
-
     /// Creates the shards of a new segment; on failure none are left, and the error names the disks.
     async fn create_on(
         self: &Arc<Self>,
         volume: &Volume,
         code: Code,
-        disks: &[Arc<ShardDisk>],
+        disks: &[Arc<dyn ShardService>],
         shard_len_bytes: u64,
         can_do_without: impl Fn(&[DiskId]) -> bool,
     ) -> std::result::Result<Arc<Segment>, Vec<(DiskId, ShardError)>> {
@@ -607,28 +609,26 @@ impl SegmentStore {
             shard_len_bytes,
             sealed: false,
         };
-        let segment = Arc::new(Segment::created(volume.id, info));
+        let segment = Arc::new(Segment::created(volume.id, volume.epoch, info));
         // Known before its shards are there, so that a sweep does not take them for orphans.
-        volume.segments.write().insert(segment.id, segment.clone());
+        volume.segments.write().insert(segment.clone());
         volume.uncommitted.lock().insert(segment.id);
         let creations = disks.iter().zip(0..).map(|(disk, index)| {
             let name = segment.shard_name(index);
-            let run = disk.clone();
             DiskOp {
                 disk: disk.id(),
-                run: Box::pin(async move { run.create(name, shard_len_bytes).await }),
+                run: disk.clone().create(volume.epoch, name, shard_len_bytes),
             }
         });
         let late_max = usize::from(code.parity()).max(1);
-        let late_disks = disks.to_vec();
+        let (late_disks, late_segment) = (disks.to_vec(), segment.clone());
         // The segment was given up when it comes; what stays is an orphan, which the next sweep deletes.
-        let clean_up = move |index: usize, result: std::result::Result<Arc<Shard>, ShardError>| {
-            let disk = late_disks.get(index).cloned();
+        let clean_up = move |index: usize, result: std::result::Result<(), ShardError>| {
+            let (disk, segment) = (late_disks.get(index).cloned(), late_segment.clone());
             let run = async move {
-                if let (Ok(shard), Some(disk)) = (result, disk) {
-                    let name = shard.name();
-                    drop(shard);
-                    let _ = disk.remove(name).await;
+                if let (Ok(()), Some(disk)) = (result, disk) {
+                    let name = segment.shard_name(index as u8);
+                    let _ = disk.remove(segment.epoch, name).await;
                 }
             };
             Box::pin(run) as BoxFuture<()>
@@ -636,11 +636,11 @@ impl SegmentStore {
         let results = self
             .run_on_disks(creations.collect(), late_max, can_do_without, clean_up)
             .await;
-        let mut shards = Vec::new();
+        let mut made = Vec::new();
         let mut refused = Vec::new();
-        for (result, disk) in results.into_iter().zip(disks) {
+        for (index, (result, disk)) in (0..).zip(results.into_iter().zip(disks)) {
             match result {
-                Some(Ok(shard)) => shards.push(shard),
+                Some(Ok(())) => made.push((index, disk.clone())),
                 Some(Err(error)) => refused.push((disk.id(), error)),
                 None => {
                     let what = format!("making a shard of segment {}", segment.id);
@@ -650,19 +650,16 @@ impl SegmentStore {
         }
         if refused.is_empty() {
             let data_blocks = (shard_len_bytes / u64::from(BLOCK_BYTES)) as u32;
+            let shards = made.into_iter().map(|(_, disk)| disk).collect();
             segment.open_with(shards, data_blocks, self.env.clock.monotonic());
             count(&self.counters.segments_created, 1);
             return Ok(segment);
         }
         volume.segments.write().remove(&segment.id);
         segment.begin_removal();
-        for shard in shards {
-            let name = shard.name();
-            drop(shard);
-            if let Some(disk) = disks.get(usize::from(name.index)) {
-                // What stays is an orphan, which the next sweep deletes.
-                let _ = disk.remove(name).await;
-            }
+        for (index, disk) in made {
+            // What stays is an orphan, which the next sweep deletes.
+            let _ = disk.remove(segment.epoch, segment.shard_name(index)).await;
         }
         Err(refused)
     }
@@ -738,19 +735,19 @@ fn stripe_offset(stripe: &ReservedStripe) -> u64 {
     u64::from(stripe.stripe_block) * u64::from(BLOCK_BYTES)
 }
 
-/// Writes one shard's units of all stripes at once, then makes them durable.
-pub(crate) async fn write_shard(
-    shard: &Shard,
-    index: usize,
+/// What each shard writes of the stripes, by index.
+pub(crate) fn shard_writes(
     stripes: &[ReservedStripe],
-    buffers: &[StripeBuffers],
-) -> std::result::Result<(), ShardError> {
-    let writes = stripes.iter().zip(buffers).map(|(stripe, buffers)| {
-        shard.write_at(stripe_offset(stripe), buffers.shards[index].clone())
-    });
-    // All are waited for, also after a failure: none may still be under way when this returns.
-    for result in join_all(writes).await {
-        result?;
+    buffers: Vec<StripeBuffers>,
+) -> Vec<Vec<ShardWrite>> {
+    let shard_count = buffers.first().map_or(0, |buffers| buffers.shards.len());
+    let mut writes: Vec<Vec<ShardWrite>> = Vec::with_capacity(shard_count);
+    writes.resize_with(shard_count, || Vec::with_capacity(stripes.len()));
+    for (stripe, buffers) in stripes.iter().zip(buffers) {
+        let offset = stripe_offset(stripe);
+        for (writes, parts) in writes.iter_mut().zip(buffers.shards) {
+            writes.push(ShardWrite { offset, parts });
+        }
     }
-    shard.sync().await
+    writes
 }

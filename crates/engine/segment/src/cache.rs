@@ -3,12 +3,16 @@
 //! Owns: what is kept, under which key, and at what weight. Must not know: how bytes are fetched.
 //! Invariant: a place is written once and segment ids are never reused, so an entry never is stale.
 
+use std::hash::BuildHasher;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_base::{SegmentId, VolumeId};
 use cairn_formats::pointer::{CHECKSUM_GRANULE_BYTES, Codec, RecordPointer};
+use parking_lot::Mutex;
 use quick_cache::sync::{Cache, PlaceholderGuard};
 use quick_cache::{OptionsBuilder, Weighter};
 use rustc_hash::FxBuildHasher;
@@ -21,6 +25,10 @@ const ENTRY_BYTES_GUESS: u64 = CHECKSUM_GRANULE_BYTES as u64;
 const LOCKS_MAX: usize = 16;
 /// Least room per lock.
 const LOCK_ROOM_BYTES_MIN: u64 = 8 << 20;
+/// What the cache grows by in a second, if it is full and nobody asked twice for anything.
+const GROWTH_BYTES_PER_SECOND: u64 = 64 << 20;
+/// The least it grows by at once.
+const GROWTH_BYTES_MIN: u64 = 4 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
@@ -58,12 +66,12 @@ pub(crate) struct ByBytes;
 
 impl Weighter<Key, Parts> for ByBytes {
     fn weight(&self, _key: &Key, parts: &Parts) -> u64 {
-        parts.iter().map(|part| part.len() as u64).sum::<u64>() + ENTRY_OVERHEAD_BYTES
+        weight_bytes(parts)
     }
 }
 
 type Inner = Cache<Key, Parts, ByBytes, FxBuildHasher>;
-pub(crate) type Guard<'a> = PlaceholderGuard<
+type Guard<'a> = PlaceholderGuard<
     'a,
     Key,
     Parts,
@@ -74,15 +82,116 @@ pub(crate) type Guard<'a> = PlaceholderGuard<
 
 pub(crate) struct RecordCache {
     inner: Inner,
+    growth: Growth,
+    /// What was asked for lately and was not there.
+    missed: Missed,
+}
+
+/// How large the cache may be now: how fast it grows to its full size.
+///
+/// Memory that a process touches for the first time costs far more than memory that it uses again: in virtual machines
+/// that give free memory back to their host 1 to 2 ns for each byte, more than all else that a read or a write costs. A
+/// stream that was kept as a whole would go from new memory to new memory until the cache is full. So the cache grows
+/// slowly, and what it drops gives its buffers to what comes next; but what was asked for twice would have been there
+/// in a larger cache, and makes it larger at once.
+struct Growth {
+    capacity_bytes: AtomicU64,
+    full_bytes: u64,
+    /// What may be added, as of a time of the monotonic clock.
+    allowed: Mutex<(u64, Duration)>,
+}
+
+impl Growth {
+    fn new(start_bytes: u64, full_bytes: u64) -> Self {
+        Self {
+            capacity_bytes: AtomicU64::new(start_bytes.min(full_bytes)),
+            full_bytes,
+            allowed: Mutex::new((0, Duration::ZERO)),
+        }
+    }
+
+    fn is_full_size(&self) -> bool {
+        self.capacity_bytes.load(Ordering::Relaxed) >= self.full_bytes
+    }
+
+    /// The capacity from now on, if it changes: `held_bytes` are there, and `more_bytes` come.
+    fn grow(
+        &self,
+        held_bytes: u64,
+        more_bytes: u64,
+        is_asked_again: bool,
+        now: Duration,
+    ) -> Option<u64> {
+        let mut allowed = self.allowed.lock();
+        let capacity_bytes = self.capacity_bytes.load(Ordering::Relaxed);
+        let (mut bytes, at) = *allowed;
+        let earned = now.saturating_sub(at).as_micros() * u128::from(GROWTH_BYTES_PER_SECOND);
+        let earned = u64::try_from(earned / 1_000_000).unwrap_or(u64::MAX);
+        bytes += earned.min(GROWTH_BYTES_PER_SECOND.saturating_sub(bytes));
+        // The parts of the cache do not fill evenly.
+        let is_full = held_bytes + more_bytes >= capacity_bytes / 8 * 7;
+        if is_asked_again && is_full {
+            bytes += more_bytes;
+        }
+        if !is_full || bytes < GROWTH_BYTES_MIN {
+            *allowed = (bytes, now);
+            return None;
+        }
+        *allowed = (0, now);
+        let capacity_bytes = (capacity_bytes + bytes).min(self.full_bytes);
+        self.capacity_bytes.store(capacity_bytes, Ordering::Relaxed);
+        Some(capacity_bytes)
+    }
+}
+
+/// Keys that were asked for and were not there, about as many as the cache has room for; a later one may take an
+/// earlier one's place.
+struct Missed(Box<[AtomicU32]>);
+
+impl Missed {
+    fn new(entry_count: u64) -> Self {
+        let slots = (2 * entry_count).next_power_of_two() as usize;
+        Self((0..slots).map(|_| AtomicU32::new(0)).collect())
+    }
+
+    /// Whether it was there already.
+    fn note(&self, key: &Key) -> bool {
+        let hash = FxBuildHasher.hash_one(key);
+        let mark = (hash >> 32) as u32 | 1;
+        let slot = &self.0[hash as usize & (self.0.len() - 1)];
+        slot.swap(mark, Ordering::Relaxed) == mark
+    }
+}
+
+/// The duty to fetch what is not in the cache. Whoever else asks for it waits until this is dropped.
+pub(crate) struct Miss<'a> {
+    cache: &'a RecordCache,
+    guard: Guard<'a>,
+    is_asked_again: bool,
+}
+
+impl Miss<'_> {
+    pub fn insert(self, parts: Parts, now: impl FnOnce() -> Duration) {
+        let weight_bytes = weight_bytes(&parts);
+        self.cache.grow(weight_bytes, self.is_asked_again, now);
+        // An error says that it was removed meanwhile.
+        let _ = self.guard.insert(parts);
+    }
+}
+
+fn weight_bytes(parts: &Parts) -> u64 {
+    parts.iter().map(|part| part.len() as u64).sum::<u64>() + ENTRY_OVERHEAD_BYTES
 }
 
 impl RecordCache {
     pub fn new(cache_bytes: u64) -> Self {
-        let locks = (cache_bytes / LOCK_ROOM_BYTES_MIN).clamp(1, LOCKS_MAX as u64) as usize;
+        let locks = (cache_bytes / LOCK_ROOM_BYTES_MIN).clamp(1, LOCKS_MAX as u64);
+        let growth = Growth::new(locks * LOCK_ROOM_BYTES_MIN, cache_bytes);
+        let entry_count = (cache_bytes / ENTRY_BYTES_GUESS).max(64);
         let options = OptionsBuilder::new()
-            .shards(locks)
-            .weight_capacity(cache_bytes)
-            .estimated_items_capacity((cache_bytes / ENTRY_BYTES_GUESS).max(64) as usize)
+            .shards(locks as usize)
+            .weight_capacity(growth.capacity_bytes.load(Ordering::Relaxed))
+            .estimated_items_capacity(entry_count as usize)
             .build()
             .expect("both capacities are set");
         Self {
@@ -92,6 +201,8 @@ impl RecordCache {
                 FxBuildHasher,
                 quick_cache::sync::DefaultLifecycle::default(),
             ),
+            growth,
+            missed: Missed::new(entry_count),
         }
     }
 
@@ -99,13 +210,41 @@ impl RecordCache {
         self.inner.get(key)
     }
 
-    /// The value, or the duty to fetch it: others that ask meanwhile wait for the guard.
-    pub async fn get_or_guard(&self, key: &Key) -> Result<Parts, Guard<'_>> {
-        self.inner.get_value_or_guard_async(key).await
+    /// The value, or the duty to fetch it: others that ask meanwhile wait.
+    pub async fn get_or_miss(&self, key: &Key) -> Result<Parts, Miss<'_>> {
+        let guard = match self.inner.get_value_or_guard_async(key).await {
+            Ok(parts) => return Ok(parts),
+            Err(guard) => guard,
+        };
+        let is_growing = !self.growth.is_full_size();
+        Err(Miss {
+            cache: self,
+            guard,
+            is_asked_again: is_growing && self.missed.note(key),
+        })
     }
 
-    pub fn insert(&self, key: Key, parts: Parts) {
+    /// Keeps what was just written.
+    pub fn insert_written(&self, key: Key, parts: Parts, now: impl FnOnce() -> Duration) {
+        self.grow(weight_bytes(&parts), false, now);
         self.inner.insert(key, parts);
+    }
+
+    fn grow(&self, more_bytes: u64, is_asked_again: bool, now: impl FnOnce() -> Duration) {
+        // Asking for the weight takes all locks of the cache.
+        if self.growth.is_full_size() {
+            return;
+        }
+        let held_bytes = self.inner.weight();
+        let larger = self
+            .growth
+            .grow(held_bytes, more_bytes, is_asked_again, now());
+        if larger.is_some() {
+            // Under its lock, and as large as it is by now: of two at once the smaller must not come last.
+            let _growing = self.growth.allowed.lock();
+            let capacity_bytes = self.growth.capacity_bytes.load(Ordering::Relaxed);
+            self.inner.set_capacity(capacity_bytes);
+        }
     }
 
     /// Drops a record that nothing refers to any more.
@@ -169,4 +308,86 @@ pub(crate) fn slice(parts: &[Bytes], range: Range<u32>) -> Vec<Bytes> {
         start = end;
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn key(stripe_block: u32) -> Key {
+        Key {
+            volume: VolumeId(1),
+            segment: SegmentId(1),
+            stripe_block,
+            offset_bytes: 0,
+            granule: WHOLE,
+        }
+    }
+
+    #[test]
+    fn a_full_cache_grows_slowly() {
+        let growth = Growth::new(128 * MIB, 300 * MIB);
+        let after = Duration::from_millis;
+        let grow = |held: u64, ms| growth.grow(held * MIB, MIB, false, after(ms));
+        assert_eq!(grow(10, 1_000_000), None, "it is not full");
+        assert_eq!(grow(120, 1_000_000), Some(192 * MIB), "a second's at most");
+        assert_eq!(grow(190, 1_000_000), None, "that was all for now");
+        assert_eq!(grow(190, 1_000_125), Some(200 * MIB));
+        assert_eq!(grow(190, 1_001_125), Some(264 * MIB));
+        assert!(!growth.is_full_size());
+        assert_eq!(grow(250, 1_010_000), Some(300 * MIB));
+        assert!(growth.is_full_size());
+    }
+
+    #[test]
+    fn what_is_asked_for_again_makes_it_grow_at_once() {
+        let growth = Growth::new(128 * MIB, 300 * MIB);
+        let grow = |is_again| growth.grow(128 * MIB, MIB, is_again, Duration::ZERO);
+        for _ in 0..3 {
+            assert_eq!(grow(true), None);
+        }
+        assert_eq!(grow(false), None);
+        assert_eq!(grow(true), Some(132 * MIB));
+    }
+
+    /// Streams through the records of `pass` once: how many were not there.
+    fn stream(cache: &RecordCache, pass: Range<u32>, now: Duration) -> usize {
+        let record: Parts = [Bytes::from(vec![0; MIB as usize])].into();
+        let read = |block| match cache.get_or_miss(&key(block)).now_or_never() {
+            Some(Err(miss)) => {
+                miss.insert(record.clone(), || now);
+                true
+            }
+            Some(Ok(_)) => false,
+            None => panic!("nobody else asks"),
+        };
+        pass.filter(|block| read(*block)).count()
+    }
+
+    #[test]
+    fn a_stream_that_is_read_once_keeps_the_cache_small_and_one_read_twice_does_not() {
+        let cache = RecordCache::new(1 << 30);
+        let now = Duration::from_secs(1);
+        assert_eq!(stream(&cache, 0..512, now), 512);
+        assert!(
+            cache.weight_bytes() <= 192 * MIB,
+            "{}",
+            cache.weight_bytes()
+        );
+        assert!(stream(&cache, 0..512, now) > 300);
+        assert!(cache.weight_bytes() > 400 * MIB, "{}", cache.weight_bytes());
+        assert!(stream(&cache, 0..512, now) < 50);
+    }
+
+    #[test]
+    fn a_small_cache_has_its_full_size_from_the_start() {
+        let cache = RecordCache::new(4 * MIB);
+        assert!(cache.growth.is_full_size());
+        stream(&cache, 0..16, Duration::ZERO);
+        assert!(cache.weight_bytes() > 2 * MIB && cache.weight_bytes() <= 4 * MIB);
+    }
 }

@@ -1,11 +1,20 @@
 //! Why the store refused or failed.
 
-use cairn_base::{SegmentId, VolumeId};
+use cairn_base::{Epoch, SegmentId, VolumeId};
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SegmentError {
     #[error("volume {volume} is not open here")]
     VolumeClosed { volume: VolumeId },
+    /// Nothing is written any more by this process; whatever it was not told to be durable may be missing.
+    #[error(
+        "volume {volume} has a newer owner: a disk has promised epoch {promised}, and epoch {epoch} is over"
+    )]
+    Fenced {
+        volume: VolumeId,
+        epoch: Epoch,
+        promised: Epoch,
+    },
     /// The segment was removed; whoever still has the pointer should look the extent up again.
     #[error("segment {segment} of volume {volume} is gone")]
     Gone {
@@ -66,12 +75,15 @@ pub enum ErrorKind {
     Refused,
     /// Disks fail; later may be better.
     Io,
+    /// Somebody else owns the volume: stop.
+    Fenced,
 }
 
 impl SegmentError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Gone { .. } => ErrorKind::Gone,
+            Self::Fenced { .. } => ErrorKind::Fenced,
             Self::Damaged { .. } => ErrorKind::Damaged,
             Self::NoSpace { .. } => ErrorKind::NoSpace,
             Self::VolumeClosed { .. }

@@ -10,14 +10,16 @@
 //! footer, so that what it holds is compared with the others before it counts.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use cairn_base::DiskId;
 use cairn_base::env::BoxFuture;
+use cairn_shard::ShardService;
 use futures_util::StreamExt;
-use futures_util::future::poll_fn;
+use futures_util::future::{Either, poll_fn, select};
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 
@@ -129,6 +131,27 @@ impl SegmentStore {
             }
         }
         results
+    }
+
+    /// Does something with one disk. When that answers nothing it is waited for no longer, and `None` is returned: the
+    /// work goes on by itself when the disk answers again.
+    pub(crate) async fn unless_silent<T: Send + 'static>(
+        &self,
+        disk: &Arc<dyn ShardService>,
+        work: BoxFuture<T>,
+    ) -> Option<T> {
+        match select(work, pin!(disk.state().silence())).await {
+            Either::Left((done, _)) => Some(done),
+            Either::Right((_, work)) => {
+                tracing::warn!(
+                    disk = disk.label(),
+                    "a disk does not answer; what is done there goes on when it does"
+                );
+                let rest = async move { drop(work.await) };
+                self.env.spawner.spawn("silent disk", Box::pin(rest));
+                None
+            }
+        }
     }
 
     fn sleep_until_look(&self, begun: Duration, look: u32) -> BoxFuture<()> {

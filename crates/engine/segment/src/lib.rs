@@ -14,6 +14,7 @@
 mod append;
 mod cache;
 mod error;
+mod fence;
 mod late;
 mod layout;
 mod life;
@@ -27,6 +28,7 @@ mod record;
 mod repair;
 mod room;
 mod scrub;
+mod segment_map;
 mod spares;
 mod store;
 mod stripe;
@@ -40,15 +42,15 @@ pub use cairn_formats::pointer::{
     BLOCK_BYTES, CHECKSUM_GRANULE_BYTES, Codec, Location, PointerError, RECORD_LEN_BYTES_MAX,
     RecordPointer, decode_pointer, encode_pointer,
 };
+pub use cairn_formats::summary::{RecordOwner, SummaryEntry};
 pub use error::{ErrorKind, SegmentError};
 pub use members::{Member, Role};
 pub use moves::{MoveError, Moved, ShardAt};
 pub use pace::{Clients, Pace, Turn, Urgency};
 pub use record::{Compression, EncodedRecord, RecordError, decode_record, encode_record};
-pub use room::{DiskRoom, MoveRoom};
+pub use room::{DiskRoom, MoveRoom, MovingShard, Place};
 pub use scrub::SegmentScrub;
 pub use store::SegmentStore;
-pub use summary::{RecordOwner, SummaryEntry, decode_summary_place};
 pub use types::*;
 
 #[cfg(test)]

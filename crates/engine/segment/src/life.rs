@@ -16,19 +16,22 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{DiskId, SegmentId, VolumeId};
+use cairn_base::{DiskId, Epoch, SegmentId, VolumeId};
 use cairn_erasure::Code;
-use cairn_shard::Shard;
+use cairn_formats::summary::{SUMMARY_ENTRIES_MAX, SummaryEntry};
+use cairn_shard::ShardService;
 use parking_lot::Mutex;
 
 use crate::layout::{RecordShape, StripePlan, plan_stripe};
-use crate::summary::{SUMMARY_ENTRIES_MAX, SummaryEntry, summary_blocks};
+use crate::summary::summary_blocks;
 use crate::types::SegmentInfo;
 
 /// A segment of an open volume.
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub volume: VolumeId,
+    /// The term of the owner who knows it so: what is done to its shards says that.
+    pub epoch: Epoch,
     pub id: SegmentId,
     pub code: Code,
     /// By shard index; a move of a shard puts another list in its place. Beside the state, because every read asks.
@@ -119,7 +122,8 @@ impl State {
 
 /// What a segment has while it may be appended to.
 pub(crate) struct OpenSegment {
-    pub shards: Vec<Arc<Shard>>,
+    /// Where its shards are, by index.
+    pub shards: Vec<Arc<dyn ShardService>>,
     next_block: u32,
     end_block: u32,
     last_used: Duration,
@@ -162,19 +166,20 @@ pub(crate) struct ReservedStripe {
 
 impl Segment {
     /// A segment that takes no appends.
-    pub fn known(volume: VolumeId, info: SegmentInfo) -> Self {
+    pub fn known(volume: VolumeId, epoch: Epoch, info: SegmentInfo) -> Self {
         let shard_len_bytes = info.shard_len_bytes;
-        Self::at(volume, info, Stage::Sealed { shard_len_bytes })
+        Self::at(volume, epoch, info, Stage::Sealed { shard_len_bytes })
     }
 
     /// A segment that is being made; appends start with [`Self::open_with`].
-    pub fn created(volume: VolumeId, info: SegmentInfo) -> Self {
-        Self::at(volume, info, Stage::Creating)
+    pub fn created(volume: VolumeId, epoch: Epoch, info: SegmentInfo) -> Self {
+        Self::at(volume, epoch, info, Stage::Creating)
     }
 
-    fn at(volume: VolumeId, info: SegmentInfo, stage: Stage) -> Self {
+    fn at(volume: VolumeId, epoch: Epoch, info: SegmentInfo, stage: Stage) -> Self {
         Self {
             volume,
+            epoch,
             id: info.id,
             code: info.code,
             disks: ArcSwap::from_pointee(info.disks),
@@ -188,7 +193,7 @@ impl Segment {
 
     /// Lets stripes in: the shards are there and have room for `data_blocks` blocks of data each. A segment that was
     /// removed meanwhile, with its volume, stays so.
-    pub fn open_with(&self, shards: Vec<Arc<Shard>>, data_blocks: u32, now: Duration) {
+    pub fn open_with(&self, shards: Vec<Arc<dyn ShardService>>, data_blocks: u32, now: Duration) {
         let mut state = self.state.lock();
         if state.stage != Stage::Creating {
             return;
@@ -345,14 +350,8 @@ impl Segment {
         }
     }
 
-    /// The handle of a shard of a segment that is open.
-    pub fn open_shard(&self, index: u8) -> Option<Arc<Shard>> {
-        let state = self.state.lock();
-        let shards = &state.open.as_ref()?.shards;
-        shards.get(usize::from(index)).cloned()
-    }
-
-    pub fn open_shards(&self) -> Vec<Arc<Shard>> {
+    /// Where the shards of a segment that is open are.
+    pub fn open_shards(&self) -> Vec<Arc<dyn ShardService>> {
         let state = self.state.lock();
         let open = state.open.as_ref();
         open.map(|open| open.shards.clone()).unwrap_or_default()
@@ -568,7 +567,7 @@ mod tests {
             |segment| assert!(segment.begin_sealing().is_some()),
         ];
         for steps in 0..=removed_at.len() {
-            let segment = Segment::created(VolumeId(1), info.clone());
+            let segment = Segment::created(VolumeId(1), Epoch(1), info.clone());
             removed_at[..steps].iter().for_each(|step| step(&segment));
             segment.begin_removal();
             segment.open_with(Vec::new(), 16, now);
@@ -591,7 +590,7 @@ mod tests {
             shard_len_bytes: 1 << 20,
             sealed: false,
         };
-        let segment = Segment::created(VolumeId(1), info);
+        let segment = Segment::created(VolumeId(1), Epoch(1), info);
         let begin = || segment.begin_move(0, DiskId(2));
         assert!(!begin());
         segment.open_with(Vec::new(), 16, Duration::ZERO);

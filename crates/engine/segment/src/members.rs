@@ -6,35 +6,47 @@
 
 use std::sync::Arc;
 
-use cairn_base::DiskId;
-use cairn_shard::ShardDisk;
+use cairn_base::domain::{DomainPath, Survives, survives};
+use cairn_base::{DiskId, NodeId};
+use cairn_shard::ShardService;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::placement::Topology;
 use crate::store::SegmentStore;
+use crate::types::SegmentInfo;
 
 #[derive(Clone, Default)]
 pub(crate) struct Members {
-    disks: FxHashMap<DiskId, Arc<ShardDisk>>,
+    disks: FxHashMap<DiskId, Arc<dyn ShardService>>,
     missing: Vec<DiskId>,
+    /// Of those that are not on the only node there is.
+    nodes: FxHashMap<DiskId, NodeId>,
     /// Read, and given no new shards.
     draining: FxHashSet<DiskId>,
 }
 
 impl Members {
-    pub fn new(disks: Vec<Arc<ShardDisk>>, missing: Vec<DiskId>) -> Self {
+    pub fn new(disks: Vec<Arc<dyn ShardService>>, missing: Vec<DiskId>) -> Self {
         Self {
             disks: disks.into_iter().map(|disk| (disk.id(), disk)).collect(),
             missing,
+            nodes: FxHashMap::default(),
             draining: FxHashSet::default(),
         }
     }
 
-    pub fn disk(&self, id: DiskId) -> Option<&Arc<ShardDisk>> {
+    pub fn disk(&self, id: DiskId) -> Option<&Arc<dyn ShardService>> {
         self.disks.get(&id)
     }
 
-    pub fn all(&self) -> impl Iterator<Item = &Arc<ShardDisk>> {
+    pub fn all(&self) -> impl Iterator<Item = &Arc<dyn ShardService>> {
         self.disks.values()
+    }
+
+    /// Where a disk is; one that nobody named is on the only node.
+    pub fn domain(&self, disk: DiskId) -> DomainPath {
+        let node = self.nodes.get(&disk).copied().unwrap_or(NodeId::ONLY);
+        DomainPath { node, disk }
     }
 
     pub fn missing(&self) -> &[DiskId] {
@@ -46,10 +58,16 @@ impl Members {
     }
 
     /// Disks, there or not, that are to stay, as if one of them left.
-    pub fn staying_count(&self, without: Option<DiskId>) -> usize {
+    pub fn staying(&self, without: Option<DiskId>) -> Topology {
         let ids = self.disks.keys().chain(&self.missing);
         let stays = |id: &&DiskId| !self.draining.contains(id) && Some(**id) != without;
-        ids.filter(stays).count()
+        ids.filter(stays).map(|id| self.domain(*id).node).collect()
+    }
+
+    /// Where every disk is, there or not.
+    pub fn domains(&self) -> impl Iterator<Item = DomainPath> {
+        let ids = self.disks.keys().chain(&self.missing);
+        ids.map(|id| self.domain(*id))
     }
 }
 
@@ -66,15 +84,18 @@ pub enum Role {
 #[derive(Clone)]
 pub struct Member {
     pub id: DiskId,
+    /// The node that has it: what fails with it.
+    pub node: NodeId,
     pub role: Role,
     /// `None` if it is not there.
-    pub disk: Option<Arc<ShardDisk>>,
+    pub disk: Option<Arc<dyn ShardService>>,
 }
 
 impl SegmentStore {
     /// Takes over the pool's table of disks. Segments that are open on a disk that drains now are left by their next
     /// append; what is on a disk that is no member any more is lost.
-    pub fn set_members(&self, members: &[Member]) {
+    pub fn set_members(self: &Arc<Self>, members: &[Member]) {
+        let before = self.members();
         let is_missing = |member: &&Member| member.disk.is_none();
         let is_draining = |member: &&Member| member.role == Role::Draining;
         self.change_members(|table| {
@@ -84,19 +105,41 @@ impl SegmentStore {
                     .filter_map(|member| Some((member.id, member.disk.clone()?)))
                     .collect(),
                 missing: members.iter().filter(is_missing).map(|it| it.id).collect(),
+                nodes: members.iter().map(|it| (it.id, it.node)).collect(),
                 draining: members.iter().filter(is_draining).map(|it| it.id).collect(),
             };
         });
+        let is_new = |disk: &&Arc<dyn ShardService>| {
+            let known = before.disk(disk.id());
+            known.is_none_or(|known| !Arc::ptr_eq(known, disk))
+        };
+        let disks = members.iter().filter_map(|member| member.disk.as_ref());
+        disks
+            .filter(is_new)
+            .for_each(|disk| self.fence_joined(disk));
+    }
+
+    /// Which losses, of disks and of nodes, a segment survives from now on.
+    pub fn survives(&self, info: &SegmentInfo) -> Survives {
+        let members = self.members();
+        let works = |disk: &&DiskId| self.healthy_disk(**disk).is_some();
+        let there = info.disks.iter().filter(works);
+        let places: Vec<DomainPath> = there.map(|disk| members.domain(*disk)).collect();
+        match places.len().checked_sub(usize::from(info.code.data())) {
+            Some(spare) => survives(&places, spare),
+            None => Survives::default(),
+        }
     }
 
     /// Takes a disk into the pool, or back into it; new shards may be put on it from now on.
-    pub fn disk_join(&self, disk: Arc<ShardDisk>) {
+    pub fn disk_join(self: &Arc<Self>, disk: Arc<dyn ShardService>) {
         let id = disk.id();
         self.change_members(|members| {
             members.missing.retain(|missing| *missing != id);
             members.draining.remove(&id);
             members.disks.insert(id, disk.clone());
         });
+        self.fence_joined(&disk);
     }
 
     /// Puts nothing new on a disk any more (`draining`), or again. Segments that are open on it are
@@ -138,7 +181,10 @@ mod tests {
             (Some(id(4)), 2),
         ];
         for (without, want) in cases {
-            assert_eq!(members.staying_count(without), want, "{without:?}");
+            assert_eq!(members.staying(without).disk_count(), want, "{without:?}");
         }
+        members.nodes.insert(id(1), NodeId(7));
+        assert_eq!(members.staying(None).node_count(), 2);
+        assert_eq!(members.staying(Some(id(1))).node_count(), 1);
     }
 }

@@ -7,16 +7,17 @@
 use std::sync::Arc;
 
 use cairn_base::disk::DiskSpace;
-use cairn_base::{DiskId, SegmentId, VolumeId};
+use cairn_base::{DiskId, DomainPath, SegmentId, VolumeId};
 use cairn_shard::ShardError;
 use tokio::sync::OwnedRwLockReadGuard;
 
 use crate::life::Segment;
 use crate::pace::Pace;
 use crate::rebuild::{Fill, RebuildError};
-use crate::room::{DiskRoom, MoveRoom};
+use crate::room::{self, DiskRoom, MoveRoom, MovingShard};
 use crate::store::{SegmentStore, disk_space};
 use crate::types::SegmentInfo;
+use crate::volume::Volume;
 
 /// Names one shard of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -73,6 +74,7 @@ pub struct Moved {
 
 /// The place that a shard is being moved to. Dropped, the move is over as far as that is known.
 struct Place {
+    volume: Arc<Volume>,
     segment: Arc<Segment>,
     index: u8,
     to: DiskId,
@@ -94,8 +96,13 @@ impl Drop for Place {
     fn drop(&mut self) {
         // The next move would begin by deleting what the metadata may name, and the next sweep would end it.
         if self.outcome != Outcome::Unknown {
-            let done = self.outcome == Outcome::Done;
-            self.segment.end_move(self.index, self.to, done);
+            match self.outcome == Outcome::Done {
+                true => {
+                    let mut segments = self.volume.segments.write();
+                    segments.place(&self.segment, self.index, self.to);
+                }
+                false => self.segment.end_move(self.index, self.to, false),
+            }
         }
     }
 }
@@ -120,13 +127,14 @@ impl Moved {
     /// The new place is durable in the metadata: readers go there, and the old shard is deleted. On a disk that has
     /// failed it is left to a sweep after the next start: the disk may take long for each error, and many shards leave it.
     pub async fn finish(mut self) {
+        let epoch = self.place.segment.epoch;
         let name = self.place.segment.shard_name(self.place.index);
         let from = self.place.segment.disk_of(self.place.index);
         self.place.outcome = Outcome::Done;
         let Self { store, place, .. } = self;
         drop(place);
         if let Some(disk) = from.and_then(|from| store.healthy_disk(from))
-            && let Err(error) = disk.remove(name).await
+            && let Err(error) = disk.remove(epoch, name).await
         {
             tracing::debug!(%error, "the old copy of a moved shard stays until a sweep");
         }
@@ -136,9 +144,10 @@ impl Moved {
     /// is not known the value is dropped instead, and a sweep of the volume, opened again, decides.
     pub async fn abandon(mut self) {
         self.place.outcome = Outcome::Nothing;
+        let epoch = self.place.segment.epoch;
         let name = self.place.segment.shard_name(self.place.index);
         if let Some(disk) = self.store.healthy_disk(self.place.to)
-            && let Err(error) = disk.remove(name).await
+            && let Err(error) = disk.remove(epoch, name).await
         {
             tracing::debug!(%error, "a shard that was moved in vain stays until a sweep");
         }
@@ -146,8 +155,7 @@ impl Moved {
 }
 
 impl SegmentStore {
-    /// Makes a shard on another disk, chosen by free space among those that hold none of its segment;
-    /// the caller makes that durable and calls [`Moved::finish`].
+    /// Makes a shard on another disk, which [`MoveRoom::target`] chooses; the caller makes that durable and calls [`Moved::finish`].
     ///
     /// The bytes come from the shard itself where it can be read, else from the others. Bytes that
     /// cannot be had although every other shard's disk is there, and its own works or is gone, are given up, and
@@ -158,47 +166,65 @@ impl SegmentStore {
         at: ShardAt,
         pace: &Pace,
     ) -> Result<Moved, MoveError> {
-        let segment = self
-            .volume(at.volume)
-            .and_then(|volume| volume.segment(at.segment))
-            .map_err(|_| MoveError::NotNow)?;
+        let volume = self.volume(at.volume).map_err(|_| MoveError::NotNow)?;
+        let segment = volume.require_owned();
+        let segment = segment.and_then(|()| volume.segment(at.segment));
+        let segment = segment.map_err(|_| MoveError::NotNow)?;
+        let moved = self.move_segment(volume, &segment, at.index, pace).await;
+        if let Err(MoveError::Disk(error)) = &moved {
+            self.note_fenced(error);
+        }
+        moved
+    }
+
+    async fn move_segment(
+        self: &Arc<Self>,
+        volume: Arc<Volume>,
+        segment: &Arc<Segment>,
+        index: u8,
+        pace: &Pace,
+    ) -> Result<Moved, MoveError> {
         // While it is being sealed it is not open any more, and its files lose their ends.
         let is_settled = || segment.settled_len_bytes().is_some();
         let is_busy = || segment.is_removed() || !is_settled() || segment.is_pinned();
         if is_busy() {
             return Err(MoveError::NotNow);
         }
-        let target = self.move_target(&segment).ok_or(MoveError::NoTarget)?;
+        let target = self
+            .target_for(&segment.info(), index)
+            .ok_or(MoveError::NoTarget)?;
         let disk = self.healthy_disk(target).ok_or(MoveError::NoTarget)?;
-        if !segment.begin_move(at.index, target) {
+        if !segment.begin_move(index, target) {
             return Err(MoveError::NotNow);
         }
         let mut place = Place {
+            volume,
             segment: segment.clone(),
-            index: at.index,
+            index,
             to: target,
             outcome: Outcome::Nothing,
         };
         // Left by a move that a crash broke off.
-        disk.remove(segment.shard_name(at.index)).await?;
-        let sources = self.rebuild_sources(&segment, at.index).await;
-        let own = self.own_source(&segment, at.index).await?;
+        disk.remove(segment.epoch, segment.shard_name(index))
+            .await?;
+        let sources = self.rebuild_sources(segment, index).await;
+        let own = self.own_source(segment, index).await?;
         let others_there = sources.len() + 1 >= usize::from(segment.code.total());
         let fill = Fill {
-            index: at.index,
+            index,
             sources: &sources,
             own: own.as_ref(),
             keep_what_is_left: others_there && (segment.code.parity() > 0 || own.is_some()),
         };
-        let made = self.rebuild_on(&segment, &fill, &disk, Some(pace)).await;
+        let made = self.rebuild_on(segment, &fill, &*disk, Some(pace)).await;
         let (hidden, lost_bytes) = made?;
         // Not before: a removal should not wait for a whole shard, at the pace of this.
         let gate = segment.gate.clone().read_owned().await;
         if is_busy() {
-            disk.discard(hidden).await;
+            let _ = disk.discard(segment.epoch, hidden).await;
             return Err(MoveError::NotNow);
         }
-        disk.publish(hidden).await?;
+        disk.publish(segment.epoch, hidden).await?;
         place.outcome = Outcome::Unknown;
         Ok(Moved {
             store: self.clone(),
@@ -208,30 +234,42 @@ impl SegmentStore {
         })
     }
 
-    /// Whether a shard of a segment with these disks could be moved now.
-    pub fn can_move(&self, info: &SegmentInfo) -> bool {
-        self.target_for(&info.disks, info.shard_len_bytes).is_some()
+    /// Whether a shard of a segment could be moved now.
+    pub fn can_move(&self, info: &SegmentInfo, index: u8) -> bool {
+        self.target_for(info, index).is_some()
     }
 
-    fn move_target(&self, segment: &Segment) -> Option<DiskId> {
-        self.target_for(&segment.disks(), segment.shard_len_bytes)
-    }
-
-    /// The disk with most room of those that hold none of the segment's shards.
-    fn target_for(&self, held: &[DiskId], shard_len_bytes: u64) -> Option<DiskId> {
-        self.move_room().target(held, shard_len_bytes)
+    /// The disk with most room of those that hold none of the segment's shards and leave it surviving most nodes.
+    fn target_for(&self, info: &SegmentInfo, index: u8) -> Option<DiskId> {
+        self.move_room().target(MovingShard {
+            held: &info.disks,
+            code: info.code,
+            index,
+            len_bytes: info.shard_len_bytes,
+        })
     }
 
     /// What the disks have free that shards may be moved to.
     pub fn move_room(&self) -> MoveRoom {
         let disks = self.roomy_disks().into_iter();
-        MoveRoom::new(disks.map(|disk| self.disk_room(disk.id(), disk_space(&disk))))
+        let room = MoveRoom::new(disks.map(|disk| self.disk_room(disk.id(), disk_space(&*disk))));
+        let members = self.members();
+        let place = |at: DomainPath| {
+            let place = room::Place {
+                node: at.node,
+                is_there: self.healthy_disk(at.disk).is_some(),
+                stays: !members.is_draining(at.disk),
+            };
+            (at.disk, place)
+        };
+        room.among(members.domains().map(place))
     }
 
     /// What a disk with so much space has free, also one that is not in the pool yet.
     pub fn disk_room(&self, disk: DiskId, space: DiskSpace) -> DiskRoom {
         DiskRoom {
             disk,
+            node: self.members().domain(disk).node,
             free_bytes: space.free_bytes,
             reserve_bytes: self.reserve_bytes(space.total_bytes),
         }

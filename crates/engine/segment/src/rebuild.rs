@@ -15,8 +15,8 @@ use cairn_base::planted::{self, Bug};
 use cairn_base::{AlignedBuf, crc32c};
 use cairn_formats::pointer::BLOCK_BYTES;
 use cairn_shard::{
-    CHECKSUM_UNIT_BYTES, HiddenShard, Shard, ShardDisk, ShardError, ShardErrorKind, ShardFooter,
-    TRAILER_LEN_BYTES,
+    CHECKSUM_UNIT_BYTES, Copied, HiddenId, ShardError, ShardErrorKind, ShardFooter, ShardName,
+    ShardService, ShardStat, ShardWrite, TRAILER_LEN_BYTES,
 };
 use futures_util::StreamExt;
 use futures_util::future::join_all;
@@ -58,7 +58,9 @@ pub(crate) enum RebuildError {
 /// Another shard of the segment, with its footer if it was sealed.
 pub(crate) struct Source {
     index: u8,
-    shard: Arc<Shard>,
+    name: ShardName,
+    disk: Arc<dyn ShardService>,
+    file_len_bytes: u64,
     footer: Option<ShardFooter>,
 }
 
@@ -70,6 +72,13 @@ pub(crate) struct Fill<'a> {
     pub own: Option<&'a Source>,
     /// Go on past bytes that cannot be had; else they are an error.
     pub keep_what_is_left: bool,
+}
+
+/// The shard that is being made.
+#[derive(Clone, Copy)]
+struct Target<'a> {
+    disk: &'a dyn ShardService,
+    hidden: HiddenId,
 }
 
 /// What became of a piece of a shard.
@@ -156,6 +165,9 @@ impl SegmentStore {
                     tracing::info!(volume = %segment.volume, segment = %segment.id, shard = index, "a shard that was gone or cut short is rebuilt");
                 }
                 Err(error) => {
+                    if let RebuildError::Shard(error) = &error {
+                        store.note_fenced(error);
+                    }
                     count(&store.counters.rebuilds_failed, 1);
                     tracing::warn!(volume = %segment.volume, segment = %segment.id, shard = index, %error, "a shard is gone or cut short and could not be rebuilt");
                     retry_at = Some(store.env.clock.monotonic() + RETRY_AFTER);
@@ -181,8 +193,8 @@ impl SegmentStore {
             return Ok(false);
         }
         let name = segment.shard_name(index);
-        let short_len_bytes = match disk.open_shard(name).await {
-            Ok(shard) if shard.file_len_bytes() < len_bytes_min => Some(shard.file_len_bytes()),
+        let short_len_bytes = match disk.stat(name).await {
+            Ok(stat) if stat.file_len_bytes < len_bytes_min => Some(stat.file_len_bytes),
             Ok(_) => return Ok(false),
             Err(error) if error.kind() == ShardErrorKind::NotFound => None,
             Err(error) => return Err(error.into()),
@@ -207,7 +219,7 @@ impl SegmentStore {
             own: None,
             keep_what_is_left: false,
         };
-        let hidden = match self.rebuild_on(segment, &fill, &disk, None).await {
+        let hidden = match self.rebuild_on(segment, &fill, &*disk, None).await {
             Ok((hidden, _)) => hidden,
             Err(RebuildError::Removed) => return Ok(false),
             Err(error) => return Err(error),
@@ -216,15 +228,15 @@ impl SegmentStore {
         // deletes it.
         let _writing = segment.gate.read().await;
         if segment.is_removed() || segment.disk_of(index) != Some(disk.id()) {
-            disk.discard(hidden).await;
+            let _ = disk.discard(segment.epoch, hidden).await;
             return Ok(false);
         }
         // One that is too short. Not before: until the new one is whole, what is left of it may be needed.
-        if let Err(error) = disk.remove(name).await {
-            disk.discard(hidden).await;
+        if let Err(error) = disk.remove(segment.epoch, name).await {
+            let _ = disk.discard(segment.epoch, hidden).await;
             return Err(error.into());
         }
-        disk.publish(hidden).await?;
+        disk.publish(segment.epoch, hidden).await?;
         Ok(true)
     }
 
@@ -248,15 +260,19 @@ impl SegmentStore {
         let Some(disk) = disk.and_then(|disk| self.healthy_disk(disk)) else {
             return Ok(None);
         };
-        let shard = match disk.open_shard(segment.shard_name(index)).await {
-            Ok(shard) => shard,
+        let name = segment.shard_name(index);
+        let stat = match disk.stat(name).await {
+            Ok(stat) => stat,
             Err(error) if error.kind() == ShardErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        let footer = footer_of(&shard).await?;
+        let file_len_bytes = stat.file_len_bytes;
+        let footer = footer_of(&*disk, name, stat).await?;
         Ok(Some(Source {
             index,
-            shard,
+            name,
+            disk,
+            file_len_bytes,
             footer,
         }))
     }
@@ -278,19 +294,23 @@ impl SegmentStore {
             return Err(error);
         };
         disk.probe().await?;
-        let shard = match disk.open_shard(segment.shard_name(index)).await {
-            Ok(shard) => shard,
+        let name = segment.shard_name(index);
+        let stat = match disk.stat(name).await {
+            Ok(stat) => stat,
             Err(error @ ShardError::Disk(DiskError::NoDescriptor { .. })) => return Err(error),
-            Err(error) if disk.health().failed => return Err(error),
+            Err(error) if disk.is_avoided() => return Err(error),
             Err(_) => return Ok(None),
         };
-        let footer = match footer_of(&shard).await {
-            Err(error) if disk.health().failed => return Err(error),
+        let file_len_bytes = stat.file_len_bytes;
+        let footer = match footer_of(&*disk, name, stat).await {
+            Err(error) if disk.is_avoided() => return Err(error),
             footer => footer.unwrap_or(None),
         };
         Ok(Some(Source {
             index,
-            shard,
+            name,
+            disk,
+            file_len_bytes,
             footer,
         }))
     }
@@ -301,9 +321,9 @@ impl SegmentStore {
         &self,
         segment: &Segment,
         fill: &Fill<'_>,
-        disk: &ShardDisk,
+        disk: &dyn ShardService,
         pace: Option<&Pace>,
-    ) -> Result<(HiddenShard, u64), RebuildError> {
+    ) -> Result<(HiddenId, u64), RebuildError> {
         let name = segment.shard_name(fill.index);
         let mut footers = fill.own.iter().copied().chain(fill.sources);
         let footer = footers.find_map(|source| source.footer.as_ref());
@@ -312,11 +332,14 @@ impl SegmentStore {
         if footer.is_none() && fill.own.is_none() {
             return Err(RebuildError::Unsealed);
         }
-        let hidden = disk.create_hidden(name, segment.shard_len_bytes).await?;
-        match self.fill(segment, fill, footer, &hidden, pace).await {
+        let hidden = disk
+            .create_hidden(segment.epoch, name, segment.shard_len_bytes)
+            .await?;
+        let target = Target { disk, hidden };
+        match self.fill(segment, fill, footer, target, pace).await {
             Ok(lost_bytes) => Ok((hidden, lost_bytes)),
             Err(error) => {
-                disk.discard(hidden).await;
+                let _ = disk.discard(segment.epoch, hidden).await;
                 Err(error)
             }
         }
@@ -327,16 +350,14 @@ impl SegmentStore {
         segment: &Segment,
         fill: &Fill<'_>,
         footer: Option<&ShardFooter>,
-        hidden: &HiddenShard,
+        target: Target<'_>,
         pace: Option<&Pace>,
     ) -> Result<u64, RebuildError> {
         // Not sealed: a crash came first, and which part of it is in use only the metadata knows. That may have taken the
         // length of the file; of a single copy nothing beyond its end was answered, so nothing is lost with it. Others
         // may have what its disk missed: such a segment is written anew.
         let block_bytes = u64::from(BLOCK_BYTES);
-        let own_blocks = fill
-            .own
-            .map_or(0, |own| own.shard.file_len_bytes() / block_bytes);
+        let own_blocks = fill.own.map_or(0, |own| own.file_len_bytes / block_bytes);
         let len_bytes = match footer {
             Some(footer) => footer.data_len_bytes.next_multiple_of(block_bytes),
             None if segment.code.parity() == 0 => {
@@ -352,7 +373,7 @@ impl SegmentStore {
             // Some are read while others are written: a disk that waits does nothing.
             while start < len_bytes && parts.len() < PARTS_MAX {
                 let end = (start + PART_BYTES).min(len_bytes);
-                parts.push_back(self.fill_and_write(segment, fill, start..end, hidden, pace));
+                parts.push_back(self.fill_and_write(segment, fill, start..end, target, pace));
                 start = end;
             }
             let Some(part) = parts.next().await else {
@@ -365,11 +386,12 @@ impl SegmentStore {
         drop(parts);
         if let Some(footer) = footer.filter(|_| !planted::is(Bug::MovedShardWithoutFooter)) {
             let footer = ShardFooter {
-                name: hidden.shard().name(),
+                name: target.hidden.name,
                 checksums,
                 ..footer.clone()
             };
-            hidden.shard().seal(footer).await?;
+            let Target { disk, hidden } = target;
+            disk.seal_hidden(segment.epoch, hidden, footer).await?;
         }
         Ok(lost_bytes)
     }
@@ -380,7 +402,7 @@ impl SegmentStore {
         segment: &Segment,
         fill: &Fill<'_>,
         range: Range<u64>,
-        hidden: &HiddenShard,
+        target: Target<'_>,
         pace: Option<&Pace>,
     ) -> Result<(Vec<u32>, u64), RebuildError> {
         let _turn = match pace {
@@ -391,8 +413,18 @@ impl SegmentStore {
             return Err(RebuildError::Removed);
         }
         let start = range.start;
-        let (part, checksums, lost_bytes) = match self.fill_part(segment, fill, range.clone()).await
-        {
+        let Target { disk, hidden } = target;
+        if let Some(own) = fill.own.filter(|_| fill.is_own_trusted()) {
+            let known = own.checksums_from(start);
+            let copied = disk.copy_from(segment.epoch, hidden, &*own.disk, range.clone(), known);
+            if let Copied::Whole(checksums) = copied.await? {
+                return Ok((checksums, 0));
+            }
+        }
+        let rebuilt = self
+            .rebuild_part(segment, fill.index, fill.sources, range.clone())
+            .await;
+        let (part, checksums, lost_bytes) = match rebuilt {
             Ok(part) => {
                 let checksums = part.chunks(CHECKSUM_UNIT_BYTES as usize).map(crc32c);
                 let checksums = checksums.collect();
@@ -410,27 +442,15 @@ impl SegmentStore {
             }
             Err(error) => return Err(error),
         };
-        hidden.shard().write_at(start, vec![part]).await?;
+        let write = ShardWrite {
+            offset: start,
+            parts: vec![part],
+        };
+        disk.fill(segment.epoch, hidden, write).await?;
         Ok((checksums, lost_bytes))
     }
 
-    /// Bytes `range` of the shard: from its old place if they are known to be good there, else computed.
-    async fn fill_part(
-        &self,
-        segment: &Segment,
-        fill: &Fill<'_>,
-        range: Range<u64>,
-    ) -> Result<Bytes, RebuildError> {
-        if let Some(own) = fill.own.filter(|_| fill.is_own_trusted())
-            && let Ok(Some(bytes)) = own.read_good(range.clone()).await
-        {
-            return Ok(bytes);
-        }
-        self.rebuild_part(segment, fill.index, fill.sources, range)
-            .await
-    }
-
-    /// As [`Self::fill_part`] where that fails: piece by piece, and for pieces that cannot be had what the shard
+    /// Where a part of the shard can be had neither from its old place nor from the others: piece by piece, and for pieces that cannot be had what the shard
     /// held, also if it is wrong: most records of a piece with a wrong bit are right, and have checksums of their own.
     /// With a checksum that is not theirs, so that nobody takes them for what was written: that of what was written,
     /// if it is known, so that they can be made good should it be found after all.
@@ -539,7 +559,7 @@ impl SegmentStore {
         let mut is_whole = true;
         let starts = (range.start..).step_by(BLOCK_BYTES as usize);
         for (start, into) in starts.zip(piece.chunks_mut(BLOCK_BYTES as usize)) {
-            match source.shard.read_at(start, into.len()).await {
+            match source.disk.read(source.name, start, into.len()).await {
                 Ok(bytes) => into.copy_from_slice(&bytes),
                 Err(error) => {
                     is_whole = false;
@@ -587,7 +607,7 @@ impl SegmentStore {
         };
         let members = self.members();
         let is_away = match members.disk(id) {
-            Some(disk) => disk.health().failed,
+            Some(disk) => disk.is_avoided() || self.unfenced.has(id),
             None => members.missing().contains(&id),
         };
         fill.own.is_none() && is_away
@@ -604,7 +624,7 @@ impl SegmentStore {
     ) -> Result<Option<Bytes>, RebuildError> {
         let disk = self.probe_for(segment, source, error).await?;
         match source.read_good(range).await {
-            Err(error) if disk.health().failed => Err(error.into()),
+            Err(error) if disk.is_avoided() => Err(error.into()),
             read => Ok(read.unwrap_or(None)),
         }
     }
@@ -615,7 +635,7 @@ impl SegmentStore {
         segment: &Segment,
         source: &Source,
         error: ShardError,
-    ) -> Result<Arc<ShardDisk>, RebuildError> {
+    ) -> Result<Arc<dyn ShardService>, RebuildError> {
         let disk = segment.disk_of(source.index);
         let disk = disk.and_then(|disk| self.healthy_disk(disk));
         let disk = match disk {
@@ -646,14 +666,10 @@ impl SegmentStore {
         while present.len() < needed && !rest.is_empty() {
             let (next, later) = rest.split_at(rest.len().min(needed - present.len()));
             rest = later;
-            let reads = next
-                .iter()
-                .map(|source| source.shard.read_at(range.start, len));
+            let reads = next.iter().map(|source| source.read_good(range.clone()));
             for (source, read) in next.iter().zip(join_all(reads).await) {
                 match read {
-                    Ok(bytes) if source.is_good(range.start, &bytes) => {
-                        present.push((source.index, bytes));
-                    }
+                    Ok(Some(bytes)) => present.push((source.index, bytes)),
                     Err(_) if planted::is(Bug::RebuildTakesZeros) => {
                         present.push((source.index, AlignedBuf::zeroed(len).freeze()));
                     }
@@ -681,11 +697,15 @@ impl SegmentStore {
 
 /// The footer of a shard, if it was sealed. One that is damaged is as good as none: records have checksums of their
 /// own.
-async fn footer_of(shard: &Shard) -> Result<Option<ShardFooter>, ShardError> {
-    let mut footer = shard.read_footer().await;
+async fn footer_of(
+    disk: &dyn ShardService,
+    name: ShardName,
+    stat: ShardStat,
+) -> Result<Option<ShardFooter>, ShardError> {
+    let mut footer = stat.footer;
     if is_damaged(&footer) {
         // It may have been damaged on its way here.
-        footer = shard.read_footer().await;
+        footer = disk.stat(name).await?.footer;
     }
     if is_damaged(&footer) {
         return Ok(None);
@@ -712,22 +732,23 @@ impl Source {
         self.footer.as_ref()?.checksums.get(index).copied()
     }
 
-    /// Bytes `range` of this shard; `None` if they are not what its footer says.
+    /// What the footer says of the pieces from `start` on; nothing without a footer.
+    fn checksums_from(&self, start: u64) -> &[u32] {
+        let skipped = (start / CHECKSUM_UNIT_BYTES) as usize;
+        let known = self.footer.as_ref();
+        known.map_or(&[], |footer| footer.checksums.get(skipped..).unwrap_or(&[]))
+    }
+
+    /// Bytes `range` of this shard; `None` if they are not what its footer says, if it has one.
     async fn read_good(&self, range: Range<u64>) -> Result<Option<Bytes>, ShardError> {
-        let len = (range.end - range.start) as usize;
-        let bytes = self.shard.read_at(range.start, len).await?;
-        Ok(self.is_good(range.start, &bytes).then_some(bytes))
+        let known = self.checksums_from(range.start);
+        let read = self.disk.read_checked(self.name, range, known).await?;
+        Ok(read.damaged.is_empty().then_some(read.bytes))
     }
 
     /// Whether bytes of this shard are what its footer says, if it has one.
     fn is_good(&self, start: u64, bytes: &[u8]) -> bool {
-        let Some(footer) = &self.footer else {
-            return true;
-        };
-        let known = footer
-            .checksums
-            .iter()
-            .skip((start / CHECKSUM_UNIT_BYTES) as usize);
+        let known = self.checksums_from(start);
         let chunks = bytes.chunks(CHECKSUM_UNIT_BYTES as usize);
         chunks
             .zip(known)

@@ -4,12 +4,12 @@
 
 use std::cell::RefCell;
 
-use crate::summary::RecordOwner;
 use bytes::Bytes;
 use cairn_base::{crc32c, crc32c_append};
 use cairn_formats::pointer::{
     CHECKSUM_GRANULE_BYTES, Codec, Location, RECORD_LEN_BYTES_MAX, RecordPointer,
 };
+use cairn_formats::summary::RecordOwner;
 
 /// Records shorter than this are not worth compressing: they save less than their checksum costs.
 const COMPRESS_LEN_BYTES_MIN: usize = 256;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use cairn_base::AlignedBuf;
 use cairn_base::planted::{self, Bug};
 use cairn_formats::pointer::{BLOCK_BYTES, Location};
-use cairn_shard::{Shard, ShardError};
+use cairn_shard::{ShardError, ShardService, ShardWrite};
 
 use crate::layout::Piece;
 use crate::life::Segment;
@@ -46,6 +46,7 @@ impl SegmentStore {
                     Ok(true) => count(&store.counters.repairs, 1),
                     Ok(false) => {}
                     Err(error) => {
+                        store.note_fenced(&error);
                         count(&store.counters.repairs_failed, 1);
                         tracing::warn!(segment = %segment.id, shard = fix.piece.shard, %error, "a repair failed");
                     }
@@ -79,7 +80,6 @@ impl SegmentStore {
         if segment.is_removed() {
             return Ok(false);
         }
-        let shard = disk.open_shard(segment.shard_name(piece.shard)).await?;
         let columns = piece.columns();
         let start = columns.start - columns.start % BLOCK_BYTES;
         let end = columns.end.next_multiple_of(BLOCK_BYTES);
@@ -87,7 +87,7 @@ impl SegmentStore {
             data.clone()
         } else {
             let around = self
-                .around(segment, location, &shard, piece.shard, start..end)
+                .around(segment, location, &*disk, piece.shard, start..end)
                 .await?;
             let mut blocks = AlignedBuf::copy_of(&around);
             let at = (columns.start - start) as usize;
@@ -98,8 +98,12 @@ impl SegmentStore {
         if planted::is(Bug::RepairAtWrongPlace) {
             offset = offset.saturating_sub(u64::from(BLOCK_BYTES));
         }
-        shard.repair_at(offset, vec![blocks]).await?;
-        shard.sync().await?;
+        let write = ShardWrite {
+            offset,
+            parts: vec![blocks],
+        };
+        let name = segment.shard_name(piece.shard);
+        disk.repair(segment.epoch, name, vec![write]).await?;
         Ok(true)
     }
 
@@ -110,12 +114,13 @@ impl SegmentStore {
         self: &Arc<Self>,
         segment: &Arc<Segment>,
         location: &Location,
-        shard: &Shard,
+        disk: &dyn ShardService,
         index: u8,
         columns: std::ops::Range<u32>,
     ) -> Result<Bytes, ShardError> {
         let offset = location.stripe_offset_bytes() + u64::from(columns.start);
-        match shard.read_at(offset, columns.len()).await {
+        let name = segment.shard_name(index);
+        match disk.read(name, offset, columns.len()).await {
             Ok(bytes) => Ok(bytes),
             Err(error) => {
                 let decoded = self

@@ -5,7 +5,8 @@
 //!
 //! A sealed shard is checked by its footer, piece by piece; wrong pieces are computed from pieces of the
 //! other shards that are right. A shard that has no footer, or none that can be read, is compared with
-//! what the others say it should hold, and gets one. Pieces that are all right by their footers must also
+//! what the others say it should hold, and gets one. One that never had a footer missed a write: what it lacks is
+//! completed, and says nothing against its disk. Pieces that are all right by their footers must also
 //! be those of one stripe: that finds parity that was computed from something else.
 //!
 //! A segment that a crash left without any footer is not looked at here: only the metadata knows what in it
@@ -19,7 +20,8 @@ use cairn_base::planted::{self, Bug};
 use cairn_base::{SegmentId, VolumeId, crc32c};
 use cairn_formats::pointer::BLOCK_BYTES;
 use cairn_shard::{
-    CHECKSUM_UNIT_BYTES, Shard, ShardDisk, ShardErrorKind, ShardFooter, TRAILER_LEN_BYTES,
+    CHECKSUM_UNIT_BYTES, CheckedRead, ShardErrorKind, ShardFooter, ShardName, ShardService,
+    ShardWrite, TRAILER_LEN_BYTES,
 };
 use futures_util::future::join_all;
 
@@ -44,6 +46,8 @@ pub struct SegmentScrub {
     pub wrong_bytes: u64,
     /// Those of them that were written anew.
     pub repaired_bytes: u64,
+    /// Bytes that shards without a footer lacked, and have now: their disk refused a write, or was late with it.
+    pub completed_bytes: u64,
     /// Shards whose file was gone, or cut short, made anew.
     pub shards_rebuilt: u64,
     /// Shards that had no footer and got one.
@@ -68,6 +72,7 @@ impl std::ops::AddAssign for SegmentScrub {
         self.read_bytes += other.read_bytes;
         self.wrong_bytes += other.wrong_bytes;
         self.repaired_bytes += other.repaired_bytes;
+        self.completed_bytes += other.completed_bytes;
         self.shards_rebuilt += other.shards_rebuilt;
         self.shards_sealed += other.shards_sealed;
         self.shards_away += other.shards_away;
@@ -91,13 +96,34 @@ impl SegmentScrub {
 /// A shard that is looked at.
 struct Looked {
     index: u8,
-    disk: Arc<ShardDisk>,
-    shard: Arc<Shard>,
+    disk: Arc<dyn ShardService>,
+    name: ShardName,
+    file_len_bytes: u64,
     footer: Option<ShardFooter>,
+    /// It never got a footer: a write to it failed, or a crash came first. Bytes that differ are no damage.
+    is_unsealed: bool,
     /// For the footer that a shard without one gets.
     checksums: Vec<u32>,
     /// Some of what it should hold is not known, so it gets no footer.
     unknown: bool,
+    /// What is to be written anew.
+    repairs: Vec<Repair>,
+}
+
+/// What is to be written anew.
+#[derive(Clone)]
+struct Repair {
+    write: ShardWrite,
+    /// The shard never had it.
+    is_missed: bool,
+}
+
+/// A piece as it was read.
+#[derive(Clone, PartialEq)]
+struct ReadPiece {
+    bytes: Bytes,
+    /// It is not what the footer says.
+    is_damaged: bool,
 }
 
 impl Looked {
@@ -105,6 +131,13 @@ impl Looked {
     fn checksum_at(&self, offset: u64) -> Option<u32> {
         let index = usize::try_from(offset / CHECKSUM_UNIT_BYTES).ok()?;
         self.footer.as_ref()?.checksums.get(index).copied()
+    }
+
+    /// What the footer says of the pieces from `offset` on; nothing without a footer.
+    fn checksums_from(&self, offset: u64) -> &[u32] {
+        let skipped = (offset / CHECKSUM_UNIT_BYTES) as usize;
+        let known = self.footer.as_ref();
+        known.map_or(&[], |footer| footer.checksums.get(skipped..).unwrap_or(&[]))
     }
 }
 
@@ -227,35 +260,38 @@ impl SegmentStore {
                 scrub.shards_away += 1;
                 continue;
             };
-            let mut opened = disk.open_shard(segment.shard_name(index)).await;
+            let name = segment.shard_name(index);
+            let mut opened = disk.stat(name).await;
             // It may have moved in between.
             while opened.is_err()
                 && let Some(other) = disk_now().filter(|other| other.id() != disk.id())
             {
                 disk = other;
-                opened = disk.open_shard(segment.shard_name(index)).await;
+                opened = disk.stat(name).await;
             }
             if matches!(&opened, Err(error) if error.kind() == ShardErrorKind::NotFound) {
                 if self.rebuild_now(segment, index, 0).await {
                     scrub.shards_rebuilt += 1;
-                    opened = disk.open_shard(segment.shard_name(index)).await;
+                    opened = disk.stat(name).await;
                 } else {
                     scrub.shards_unmade += 1;
                 }
             }
-            let Ok(shard) = opened else {
+            let Ok(stat) = opened else {
                 scrub.shards_away += 1;
                 continue;
             };
-            // A footer that is damaged is written anew as one that is missing.
-            let footer = shard.read_footer().await.ok().flatten();
             looked.push(Looked {
                 index,
                 disk,
-                shard,
-                footer,
+                name,
+                file_len_bytes: stat.file_len_bytes,
+                // A footer that is damaged is written anew as one that is missing.
+                footer: stat.footer.ok().flatten(),
+                is_unsealed: stat.is_unsealed,
                 checksums: Vec::new(),
                 unknown: false,
+                repairs: Vec::new(),
             });
         }
         looked
@@ -275,17 +311,13 @@ impl SegmentStore {
         let len_bytes_min = data_end + TRAILER_LEN_BYTES as u64;
         let mut at = 0;
         while let Some(shard) = looked.get_mut(at) {
-            if shard.shard.file_len_bytes() >= len_bytes_min {
+            if shard.file_len_bytes >= len_bytes_min {
                 at += 1;
                 continue;
             }
             let rebuilt = self.rebuild_now(segment, shard.index, len_bytes_min).await;
             let opened = match rebuilt {
-                true => shard
-                    .disk
-                    .open_shard(segment.shard_name(shard.index))
-                    .await
-                    .ok(),
+                true => shard.disk.stat(shard.name).await.ok(),
                 false => None,
             };
             let Some(opened) = opened else {
@@ -295,8 +327,9 @@ impl SegmentStore {
                 continue;
             };
             scrub.shards_rebuilt += 1;
-            shard.footer = opened.read_footer().await.ok().flatten();
-            shard.shard = opened;
+            shard.file_len_bytes = opened.file_len_bytes;
+            shard.footer = opened.footer.ok().flatten();
+            shard.is_unsealed = false;
             at += 1;
         }
     }
@@ -311,11 +344,11 @@ impl SegmentStore {
         // A read repair writes whole blocks, with what is around its record as it found it: what is written anew here
         // in between would be undone. After the gate, as there.
         let _alone = segment.repair.lock().await;
-        let len = (range.end - range.start) as usize;
-        let reads = looked
-            .iter()
-            .map(|shard| shard.shard.read_at(range.start, len));
-        let reads: Vec<Option<Bytes>> = join_all(reads)
+        let reads = looked.iter().map(|shard| {
+            let known = shard.checksums_from(range.start);
+            shard.disk.read_checked(shard.name, range.clone(), known)
+        });
+        let reads: Vec<Option<CheckedRead>> = join_all(reads)
             .await
             .into_iter()
             .map(std::result::Result::ok)
@@ -323,50 +356,80 @@ impl SegmentStore {
         scrub.read_bytes += reads
             .iter()
             .flatten()
-            .map(|read| read.len() as u64)
+            .map(|read| read.bytes.len() as u64)
             .sum::<u64>();
-        let mut touched = vec![false; looked.len()];
         let mut start = range.start;
         while start < range.end {
             let end = (start + CHECKSUM_UNIT_BYTES).min(range.end);
             let cut = (start - range.start) as usize..(end - range.start) as usize;
-            let pieces: Vec<Option<Bytes>> = reads
+            let pieces: Vec<Option<ReadPiece>> = reads
                 .iter()
-                .map(|read| read.as_ref().map(|read| read.slice(cut.clone())))
+                .map(|read| {
+                    let read = read.as_ref()?;
+                    Some(ReadPiece {
+                        bytes: read.bytes.slice(cut.clone()),
+                        is_damaged: read.damaged.iter().any(|range| range.start == start),
+                    })
+                })
                 .collect();
-            self.scrub_pieces(
-                segment,
-                looked,
-                start,
-                cut.len(),
-                &pieces,
-                &mut touched,
-                scrub,
-            )
-            .await;
+            self.scrub_pieces(segment, looked, start, cut.len(), &pieces, scrub);
             start = end;
         }
-        for (shard, touched) in looked.iter().zip(touched) {
-            if touched && let Err(error) = shard.shard.sync().await {
-                count(&self.counters.repairs_failed, 1);
-                tracing::warn!(volume = %segment.volume, segment = %segment.id, shard = shard.index, %error, "a repair is not durable");
-            }
+        for shard in looked {
+            self.write_repairs(segment, shard, scrub).await;
         }
     }
 
-    /// Checks the pieces of all shards at one place, and writes those anew that are wrong.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one place in several parallel lists"
-    )]
-    async fn scrub_pieces(
+    /// Writes what was found wrong in a part of a shard, with one sync; one by one if that fails, so that a place that
+    /// takes nothing costs the others nothing.
+    async fn write_repairs(&self, segment: &Segment, shard: &mut Looked, scrub: &mut SegmentScrub) {
+        let repairs = std::mem::take(&mut shard.repairs);
+        if repairs.is_empty() {
+            return;
+        }
+        let repair = |writes| shard.disk.repair(segment.epoch, shard.name, writes);
+        let all = || repairs.iter().map(|repair| repair.write.clone()).collect();
+        let together = match repairs.len() {
+            1 => None,
+            _ => repair(all()).await.ok(),
+        };
+        let mut is_unknown = false;
+        for Repair { write, is_missed } in repairs {
+            let (offset, lens) = (write.offset, write.parts.iter().map(Bytes::len));
+            let len_bytes = lens.sum::<usize>() as u64;
+            let repaired = match together {
+                Some(()) => Ok(()),
+                None => repair(vec![write]).await,
+            };
+            match repaired {
+                Ok(()) if is_missed => {
+                    scrub.completed_bytes += len_bytes;
+                    tracing::info!(volume = %segment.volume, segment = %segment.id, shard = shard.index, offset, disk = shard.disk.label(), "scrub wrote what a shard had missed");
+                }
+                Ok(()) => {
+                    scrub.repaired_bytes += len_bytes;
+                    count(&self.counters.repairs, 1);
+                    tracing::warn!(volume = %segment.volume, segment = %segment.id, shard = shard.index, offset, disk = shard.disk.label(), "scrub found wrong bytes and wrote them anew");
+                }
+                Err(error) => {
+                    self.note_fenced(&error);
+                    is_unknown = true;
+                    count(&self.counters.repairs_failed, 1);
+                    tracing::warn!(volume = %segment.volume, segment = %segment.id, shard = shard.index, offset, %error, "a repair failed");
+                }
+            }
+        }
+        shard.unknown |= is_unknown;
+    }
+
+    /// Checks the pieces of all shards at one place, and notes what those that are wrong should hold.
+    fn scrub_pieces(
         &self,
         segment: &Segment,
         looked: &mut [Looked],
         start: u64,
         len: usize,
-        pieces: &[Option<Bytes>],
-        touched: &mut [bool],
+        pieces: &[Option<ReadPiece>],
         scrub: &mut SegmentScrub,
     ) {
         let are_all_there =
@@ -375,8 +438,8 @@ impl SegmentStore {
         let mut wrong: Vec<usize> = Vec::new();
         for (place, (shard, piece)) in looked.iter().zip(pieces).enumerate() {
             match (piece, shard.checksum_at(start)) {
-                (Some(piece), Some(checksum)) if crc32c(piece) == checksum => {
-                    good.push((shard.index, piece.clone()));
+                (Some(piece), Some(_)) if !piece.is_damaged => {
+                    good.push((shard.index, piece.bytes.clone()));
                 }
                 _ => wrong.push(place),
             }
@@ -424,29 +487,22 @@ impl SegmentStore {
                 continue;
             };
             shard.checksums.push(crc32c(&unit));
-            if piece.as_ref() == Some(&unit) {
+            if piece.as_ref().is_some_and(|piece| piece.bytes == unit) {
                 continue;
             }
-            scrub.wrong_bytes += len as u64;
-            if piece.is_some() {
-                shard.disk.note_checksum_error();
-                count(&self.counters.checksum_errors, 1);
-            }
-            match shard.shard.repair_at(start, vec![unit]).await {
-                Ok(()) => {
-                    scrub.repaired_bytes += len as u64;
-                    count(&self.counters.repairs, 1);
-                    if let Some(touched) = touched.get_mut(place) {
-                        *touched = true;
-                    }
-                    tracing::warn!(volume = %segment.volume, segment = %segment.id, shard = shard.index, offset = start, disk = shard.disk.label(), "scrub found wrong bytes and wrote them anew");
-                }
-                Err(error) => {
-                    shard.unknown = true;
-                    count(&self.counters.repairs_failed, 1);
-                    tracing::warn!(volume = %segment.volume, segment = %segment.id, shard = shard.index, %error, "a repair failed");
+            let is_missed = shard.is_unsealed && piece.is_some();
+            if !is_missed {
+                scrub.wrong_bytes += len as u64;
+                if piece.is_some() {
+                    shard.disk.note_checksum_error();
+                    count(&self.counters.checksum_errors, 1);
                 }
             }
+            let write = ShardWrite {
+                offset: start,
+                parts: vec![unit],
+            };
+            shard.repairs.push(Repair { write, is_missed });
         }
     }
 
@@ -472,9 +528,10 @@ impl SegmentStore {
                 checksums: shard.checksums,
                 ..pattern.clone()
             };
-            match shard.shard.seal(footer).await {
-                Ok(()) => scrub.shards_sealed += 1,
+            match shard.disk.seal(segment.epoch, footer).await {
+                Ok(_) => scrub.shards_sealed += 1,
                 Err(error) => {
+                    self.note_fenced(&error);
                     tracing::warn!(volume = %segment.volume, segment = %segment.id, shard = shard.index, %error, "a shard got no footer");
                 }
             }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use cairn_shard::{ShardDisk, file_len_bytes};
+use cairn_shard::{ShardService, file_len_bytes};
 
 use crate::store::SegmentStore;
 
@@ -24,14 +24,14 @@ impl SegmentStore {
         };
         let wanted = usize::try_from(bytes_per_disk / len_bytes).unwrap_or(usize::MAX);
         // Evenly: a segment needs one on each disk.
-        let mut disks: Vec<(usize, Arc<ShardDisk>)> = self
+        let mut disks: Vec<(usize, Arc<dyn ShardService>)> = self
             .roomy_disks()
             .into_iter()
             .map(|disk| (disk.recycled_count(capacity_bytes), disk))
             .collect();
         disks.sort_by_key(|(count, disk)| (*count, disk.id()));
         for (count, disk) in disks {
-            let Some(room) = Room::of(&disk) else {
+            let Some(room) = Room::of(&*disk) else {
                 continue;
             };
             if self.give_back_spares(&disk, room).await {
@@ -58,17 +58,23 @@ impl SegmentStore {
     /// whoever cannot use those files: the metadata.
     pub async fn relieve(&self) {
         for disk in self.healthy_disks() {
-            if let Some(room) = Room::of(&disk) {
+            if let Some(room) = Room::of(&*disk) {
                 self.give_back_spares(&disk, room).await;
             }
         }
     }
 
     /// Whether the disk is short of space, so that it keeps no spares.
-    async fn give_back_spares(&self, disk: &ShardDisk, room: Room) -> bool {
+    async fn give_back_spares(&self, disk: &Arc<dyn ShardService>, room: Room) -> bool {
         let is_short = room.is_short(self.reserve_bytes(room.total_bytes));
-        if is_short && let Err(error) = disk.release_recycled().await {
-            tracing::warn!(%error, "spare files were not given back");
+        if is_short {
+            let giving = Arc::clone(disk);
+            let work = async move {
+                if let Err(error) = giving.release_recycled().await {
+                    tracing::warn!(%error, "spare files were not given back");
+                }
+            };
+            self.unless_silent(disk, Box::pin(work)).await;
         }
         is_short
     }
@@ -83,7 +89,7 @@ struct Room {
 }
 
 impl Room {
-    fn of(disk: &ShardDisk) -> Option<Self> {
+    fn of(disk: &dyn ShardService) -> Option<Self> {
         let space = disk.space().ok()?;
         let spare_bytes = disk.recycled_bytes();
         Some(Self {

@@ -10,26 +10,28 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use cairn_base::disk::DiskSpace;
-use cairn_base::env::{BoxFuture, Env};
+use cairn_base::domain::{Losses, Survives};
+use cairn_base::env::Env;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, Epoch, SegmentId, VolumeId};
 use cairn_erasure::Code;
 use cairn_formats::pointer::{BLOCK_BYTES, RecordPointer};
 use cairn_shard::{
-    CHECKSUM_UNIT_BYTES, FooterStripe, SHARD_CAPACITY_BYTES_MAX, Shard, ShardDisk, ShardError,
-    ShardFooter, ShardName, file_len_bytes,
+    CHECKSUM_UNIT_BYTES, FooterStripe, SHARD_CAPACITY_BYTES_MAX, ShardError, ShardFooter,
+    ShardFuture, ShardName, ShardService, file_len_bytes,
 };
-use futures_util::future::join_all;
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 use tokio::sync::Semaphore;
 
 use crate::cache::{Key, RecordCache};
 use crate::error::{Result, SegmentError};
+use crate::fence::Unfenced;
 use crate::late::{DiskOp, LateDisks};
 use crate::life::{OpenSegment, Segment};
 use crate::members::Members;
-use crate::placement;
+use crate::pace::Pace;
+use crate::placement::{self, NodeRoom};
 use crate::rebuild::REBUILDS_MAX;
 use crate::repair::REPAIRS_MAX;
 use crate::stripe_cache::StripeCache;
@@ -43,10 +45,10 @@ use crate::volume::{Allocate, Volume};
 
 /// Shares of the disks' bytes that one shard takes at most, so that small disks hold many segments.
 const SHARDS_PER_DISK_MIN: u64 = 64;
+/// Shards that one step of a sweep removes, for whoever it makes way for.
+const SWEEP_BATCH: usize = 16;
 /// Records up to this length are copied into the cache.
 const COPIED_LEN_BYTES_MAX: usize = 128 << 10;
-/// Shards removed at a time by a sweep of one disk.
-const SWEEP_CONCURRENCY: usize = 16;
 
 /// All segments of all volumes of the pool.
 pub struct SegmentStore {
@@ -63,6 +65,7 @@ pub struct SegmentStore {
     pub(crate) repairs: Arc<Underway>,
     pub(crate) rebuilds: Arc<Underway>,
     pub(crate) late: LateDisks,
+    pub(crate) unfenced: Unfenced,
 }
 
 /// See [`SegmentStats`].
@@ -95,13 +98,16 @@ pub(crate) fn count(counter: &AtomicU64, by: u64) {
 
 impl SegmentStore {
     /// A store on the `disks` of a pool; `missing` are those of the pool that are not there.
-    pub fn new(
+    pub fn new<D: ShardService>(
         env: Env,
         mut settings: SegmentSettings,
-        disks: Vec<Arc<ShardDisk>>,
+        disks: Vec<Arc<D>>,
         missing: Vec<DiskId>,
     ) -> Arc<Self> {
-        let smallest = disks.iter().map(|disk| disk_space(disk).total_bytes).min();
+        let disks: Vec<Arc<dyn ShardService>> =
+            disks.into_iter().map(|disk| disk as Arc<_>).collect();
+        let sizes = disks.iter().map(|disk| disk_space(&**disk).total_bytes);
+        let smallest = sizes.min();
         if let Some(smallest) = smallest {
             let largest_shard = smallest / SHARDS_PER_DISK_MIN;
             settings.shard_len_bytes = settings.shard_len_bytes.min(largest_shard);
@@ -127,6 +133,7 @@ impl SegmentStore {
             repairs: Underway::new(REPAIRS_MAX),
             rebuilds: Underway::new(REBUILDS_MAX),
             late: LateDisks::default(),
+            unfenced: Unfenced::default(),
             env,
             settings,
         })
@@ -134,16 +141,26 @@ impl SegmentStore {
 
     /// Makes a volume's existing segments known. All of them take no more appends: a restart never
     /// appends to a segment whose end it does not know. `allocate` gives new segment ids, none twice;
-    /// what is written from now on says that it is of ownership term `epoch`.
-    pub fn open_volume(
-        &self,
+    /// what is written from now on says that it is of ownership term `epoch`, and all disks refuse earlier owners.
+    ///
+    /// Fails with `Fenced` if a disk has promised a later epoch: then nothing is opened.
+    pub async fn open_volume(
+        self: &Arc<Self>,
         volume: VolumeId,
         epoch: Epoch,
         allocate: Allocate,
         segments: Vec<SegmentInfo>,
-    ) {
+    ) -> Result<()> {
+        self.fence(volume, epoch).await?;
         let opened = Arc::new(Volume::new(volume, epoch, allocate, segments));
         self.volumes.write().insert(volume, opened);
+        Ok(())
+    }
+
+    /// The volumes that are open, with their epochs.
+    pub(crate) fn epochs(&self) -> Vec<(VolumeId, Epoch)> {
+        let volumes = self.volumes.read();
+        volumes.iter().map(|(id, open)| (*id, open.epoch)).collect()
     }
 
     /// Forgets a volume; what is open should have been sealed by [`Self::seal_all`] before.
@@ -153,14 +170,21 @@ impl SegmentStore {
 
     /// Deletes the shards of segments that are not known: left by a crash between an append and its
     /// commit, or by a removal while their disk was away; and those that another disk has now. What is on a disk that has
-    /// failed is left to the sweep of the next start, and counted as an error. Call after [`Self::open_volume`].
-    pub async fn sweep(&self, volume: VolumeId) -> Result<Swept> {
+    /// failed is left to the sweep of the next start, and counted as an error; so is what is on one that answers nothing,
+    /// whose sweep goes on when it does. Call after [`Self::open_volume`].
+    pub async fn sweep(self: &Arc<Self>, volume: VolumeId) -> Result<Swept> {
         let opened = self.volume(volume)?;
-        let known = |name: ShardName, disk: DiskId| {
+        opened.require_owned()?;
+        let epoch = opened.epoch;
+        let store = Arc::downgrade(self);
+        let known = move |name: ShardName, disk: DiskId| {
+            // Files of the log are for who has the log to judge.
+            if name.log_ensemble().is_some() {
+                return true;
+            }
             // Opened again meanwhile: what is written since is not for this sweep to judge.
-            let is_current = self
-                .volume(volume)
-                .is_ok_and(|now| Arc::ptr_eq(&now, &opened));
+            let now = store.upgrade().map(|store| store.volume(volume));
+            let is_current = now.is_some_and(|now| now.is_ok_and(|now| Arc::ptr_eq(&now, &opened)));
             if !is_current {
                 return true;
             }
@@ -168,7 +192,8 @@ impl SegmentStore {
             let segment = segments.get(&name.segment);
             segment.is_some_and(|segment| segment.has_shard_on(name.index, disk))
         };
-        Ok(self.sweep_unless(volume, known).await)
+        self.sweep_unless(volume, Some(epoch), Arc::new(known), None)
+            .await
     }
 
     /// Waits until no segment is being made of which it is not known yet on which disks it is: after a disk
@@ -180,61 +205,64 @@ impl SegmentStore {
         }
     }
 
-    /// Deletes a volume with all its segments.
-    pub async fn remove_volume(self: &Arc<Self>, volume: VolumeId) -> Swept {
+    /// Deletes a volume with all its segments, a part at a time at this pace.
+    pub async fn remove_volume(self: &Arc<Self>, volume: VolumeId, pace: &Arc<Pace>) -> Swept {
         let opened = self.volumes.write().remove(&volume);
+        // If nobody has it open it is deleted in the name of its last owner.
+        let epoch = opened.as_ref().map(|open| open.epoch);
         let segments: Vec<_> = opened
             .map(|opened| opened.segments.read().values().cloned().collect())
             .unwrap_or_default();
         for segment in segments {
+            let _turn = pace.spend(0).await;
             self.remove_segment(&segment).await;
         }
-        self.sweep_unless(volume, |_, _| false).await
+        let known = Arc::new(|_, _| false);
+        let swept = self.sweep_unless(volume, epoch, known, Some(pace)).await;
+        swept.unwrap_or_else(|error| {
+            tracing::warn!(%volume, %error, "the shards of a deleted volume stay");
+            Swept {
+                errors: 1,
+                ..Swept::default()
+            }
+        })
     }
 
     async fn sweep_unless(
         &self,
         volume: VolumeId,
-        known: impl Fn(ShardName, DiskId) -> bool,
-    ) -> Swept {
+        epoch: Option<Epoch>,
+        known: Arc<KnownShards>,
+        pace: Option<&Arc<Pace>>,
+    ) -> Result<Swept> {
         let mut swept = Swept::default();
         for disk in self.members().all() {
-            if disk.health().failed {
+            if !self.is_usable_disk(&**disk) {
                 swept.errors += 1;
                 continue;
             }
-            let names = match disk.list(volume).await {
-                Ok(names) => names,
-                Err(error) => {
-                    tracing::warn!(%volume, %error, "listing shards failed; the next sweep tries again");
-                    swept.errors += 1;
-                    continue;
+            let known = Arc::clone(&known);
+            let sweeping = sweep_disk(Arc::clone(disk), volume, epoch, known, pace.cloned());
+            match self.unless_silent(disk, Box::pin(sweeping)).await {
+                Some(Ok(one)) => {
+                    swept.shards_removed += one.shards_removed;
+                    swept.errors += one.errors;
                 }
-            };
-            let unknown: Vec<ShardName> = names
-                .into_iter()
-                .filter(|name| !known(*name, disk.id()))
-                .collect();
-            for batch in unknown.chunks(SWEEP_CONCURRENCY) {
-                // Asked once more, when nobody can publish it any more: a move may have come to this disk since.
-                let removals = batch
-                    .iter()
-                    .map(|name| disk.remove_unless(*name, || known(*name, disk.id())));
-                for result in join_all(removals).await {
-                    match result {
-                        Ok(true) => swept.shards_removed += 1,
-                        Ok(false) => {}
-                        Err(_) => swept.errors += 1,
+                Some(Err(error)) => {
+                    if let Some(fenced) = self.note_fenced(&error) {
+                        return Err(fenced);
                     }
+                    swept.errors += 1;
                 }
+                None => swept.errors += 1,
             }
         }
-        swept
+        Ok(swept)
     }
 
-    /// What a volume uses unless told otherwise, by the number of disks in the pool.
+    /// What a volume uses unless told otherwise, by the nodes and disks of the pool.
     pub fn default_code(&self) -> Code {
-        placement::default_code(self.members().staying_count(None))
+        placement::default_code(&self.members().staying(None))
     }
 
     /// The code of a protection in this pool; fails if the pool has too few disks.
@@ -248,7 +276,18 @@ impl SegmentStore {
         protection: Protection,
         without: Option<DiskId>,
     ) -> Result<Code> {
-        placement::code_for(protection, self.members().staying_count(without))
+        placement::code_for(protection, &self.members().staying(without))
+    }
+
+    /// What new segments of a code survive when all disks that are to stay work.
+    pub fn code_survives(&self, code: Code) -> Survives {
+        self.members().staying(None).survives(code)
+    }
+
+    /// How many nodes have disks of the pool, there or not.
+    pub fn node_count(&self) -> usize {
+        let members = self.members();
+        members.domains().collect::<Losses>().nodes
     }
 
     /// Bytes `range` of a record if they are all in the cache; never waits.
@@ -284,7 +323,10 @@ impl SegmentStore {
             1..=COPIED_LEN_BYTES_MAX => [data.concat().into()].into(),
             _ => data.into(),
         };
-        self.cache.insert(Key::whole(volume, pointer), parts);
+        self.cache
+            .insert_written(Key::whole(volume, pointer), parts, || {
+                self.env.clock.monotonic()
+            });
     }
 
     /// Makes room for others: no reader will ask for this record again.
@@ -298,6 +340,7 @@ impl SegmentStore {
     /// Refuses segments that are open or pinned: their records may just be on their way.
     pub async fn remove(self: &Arc<Self>, volume: VolumeId, segment: SegmentId) -> Result<()> {
         let opened = self.volume(volume)?;
+        opened.require_owned()?;
         let is_pinned =
             |found: &Segment| found.is_pinned() && !planted::is(Bug::CollectorIgnoresPins);
         let removed = {
@@ -327,8 +370,10 @@ impl SegmentStore {
             // One that has failed takes its time to say so, each time, and garbage collection would wait for it.
             let removing = self.healthy_disk(*disk)?;
             let name = segment.shard_name(index);
+            let (store, epoch) = (self.clone(), segment.epoch);
             let run = async move {
-                if let Err(error) = removing.remove(name).await {
+                if let Err(error) = removing.remove(epoch, name).await {
+                    store.note_fenced(&error);
                     tracing::warn!(shard = %name, %error, "a shard was not removed; a sweep will");
                 }
             };
@@ -397,34 +442,31 @@ impl SegmentStore {
             return;
         }
         let summary = self.write_summary(segment, &mut open).await;
-        let mut footers = footers(volume.epoch, segment, &open, &summary).into_iter();
-        self.on_good_shards(segment, &mut open, |_, shard| {
-            let footer = footers.next();
-            Box::pin(async move {
-                match footer {
-                    Some(footer) => shard.seal(footer).await,
-                    None => Ok(()),
-                }
-            })
-        })
-        .await;
+        let mut footers = footers(segment, &open, &summary).into_iter();
         let full_len_bytes = file_len_bytes(segment.shard_len_bytes).unwrap_or(0);
-        let is_cut = |shard: &Arc<Shard>| shard.file_len_bytes() < full_len_bytes;
-        let len_bytes = match open.shards.iter().all(is_cut) {
+        let sealed = self
+            .on_good_shards(segment, &mut open, |_, disk| match footers.next() {
+                Some(footer) => disk.seal(segment.epoch, footer),
+                None => Box::pin(std::future::ready(Ok(full_len_bytes))),
+            })
+            .await;
+        let is_cut = |len: &Option<u64>| len.is_some_and(|len| len < full_len_bytes);
+        let len_bytes = match sealed.iter().all(is_cut) {
             true => u64::from(open.data_blocks()) * u64::from(BLOCK_BYTES),
             false => segment.shard_len_bytes,
         };
         segment.settle(len_bytes);
     }
 
-    /// Does something with the shards of a segment that is being sealed. Those that fail, or are on a disk that
-    /// answers late, count as failed from then on, and get no footer: reads do not need one, and scrub makes it good.
-    pub(crate) async fn on_good_shards(
+    /// Does something with the shards of a segment that is being sealed, and returns what came of it, by index. Those
+    /// that fail, or are on a disk that answers late, count as failed from then on, and get no footer: reads do not
+    /// need one, and scrub makes it good.
+    pub(crate) async fn on_good_shards<T: Send + 'static>(
         self: &Arc<Self>,
         segment: &Segment,
         open: &mut OpenSegment,
-        mut run: impl FnMut(usize, Arc<Shard>) -> BoxFuture<std::result::Result<(), ShardError>>,
-    ) {
+        mut run: impl FnMut(usize, Arc<dyn ShardService>) -> ShardFuture<'static, T>,
+    ) -> Vec<Option<T>> {
         let disks = segment.disks();
         let mut indexes = Vec::new();
         let mut ops = Vec::new();
@@ -441,15 +483,23 @@ impl SegmentStore {
         // Of a single copy it is waited for: while it may lose its end it is not to be moved.
         let late_max = usize::from(segment.code.parity());
         let results = self.run_or_leave(ops, late_max).await;
+        let mut done: Vec<Option<T>> = open.shards.iter().map(|_| None).collect();
         for (index, result) in indexes.into_iter().zip(results) {
             let detail = match result {
-                Some(Ok(())) => continue,
-                Some(Err(error)) => error.to_string(),
+                Some(Ok(result)) => {
+                    done[index] = Some(result);
+                    continue;
+                }
+                Some(Err(error)) => {
+                    self.note_fenced(&error);
+                    error.to_string()
+                }
                 None => "its disk does not answer".to_owned(),
             };
             tracing::warn!(volume = %segment.volume, segment = %segment.id, shard = index, detail, "a shard was not sealed");
             open.shard_failed[index] = true;
         }
+        done
     }
 
     /// Whether records of an append that is not committed yet may be in the segment.
@@ -490,6 +540,33 @@ impl SegmentStore {
         segments.values().map(|segment| segment.info()).collect()
     }
 
+    /// Segments of a volume that have a shard on a disk that is not sound, or survive fewer losses than `parity`. What
+    /// this takes grows with them, not with all segments. `None` if the volume is not open.
+    pub fn segments_at_stake(
+        &self,
+        volume: VolumeId,
+        is_sound: impl Fn(DiskId) -> bool,
+        parity: u8,
+    ) -> Option<Vec<SegmentInfo>> {
+        let opened = self.volume(volume).ok()?;
+        let segments = opened.segments.read();
+        let at_stake = segments.at_stake(is_sound, parity);
+        Some(at_stake.map(|segment| segment.info()).collect())
+    }
+
+    /// How many segments of a volume have a shard on each disk. `None` if the volume is not open.
+    pub fn shard_counts(&self, volume: VolumeId) -> Option<Vec<(DiskId, u64)>> {
+        let opened = self.volume(volume).ok()?;
+        let segments = opened.segments.read();
+        Some(segments.shard_counts().collect())
+    }
+
+    /// How many segments of a volume survive fewer losses than `parity`.
+    pub fn narrow_count(&self, volume: VolumeId, parity: u8) -> u64 {
+        let opened = self.volume(volume);
+        opened.map_or(0, |opened| opened.segments.read().narrow_count(parity))
+    }
+
     /// Segments that were made since the volume was opened, or [`Self::note_uncommitted`] named, and that `is_known` says
     /// the metadata does not have. Those that it has are not asked about again.
     pub fn uncommitted(
@@ -522,7 +599,7 @@ impl SegmentStore {
     }
 
     /// A disk of the pool that is there; it may be failing.
-    pub(crate) fn disk(&self, disk: DiskId) -> Option<Arc<ShardDisk>> {
+    pub(crate) fn disk(&self, disk: DiskId) -> Option<Arc<dyn ShardService>> {
         self.members.load().disk(disk).cloned()
     }
 
@@ -538,51 +615,59 @@ impl SegmentStore {
         });
     }
 
-    /// A disk that can be written to.
-    pub(crate) fn healthy_disk(&self, disk: DiskId) -> Option<Arc<ShardDisk>> {
-        self.disk(disk).filter(|disk| !disk.health().failed)
+    /// Whether it can be written to: it works, and refuses whoever owned the volumes before.
+    fn is_usable_disk(&self, disk: &dyn ShardService) -> bool {
+        !disk.is_avoided() && !self.unfenced.has(disk.id())
     }
 
-    pub(crate) fn healthy_disks(&self) -> Vec<Arc<ShardDisk>> {
+    /// A disk that can be written to.
+    pub(crate) fn healthy_disk(&self, disk: DiskId) -> Option<Arc<dyn ShardService>> {
+        self.disk(disk).filter(|disk| self.is_usable_disk(&**disk))
+    }
+
+    pub(crate) fn healthy_disks(&self) -> Vec<Arc<dyn ShardService>> {
         let members = self.members.load();
-        let healthy = members.all().filter(|disk| !disk.health().failed);
+        let healthy = members.all().filter(|disk| self.is_usable_disk(&***disk));
         healthy.cloned().collect()
     }
 
     /// Healthy disks that new shards may be put on.
-    pub(crate) fn roomy_disks(&self) -> Vec<Arc<ShardDisk>> {
+    pub(crate) fn roomy_disks(&self) -> Vec<Arc<dyn ShardService>> {
         let members = self.members.load();
         let staying = members
             .all()
-            .filter(|disk| !disk.health().failed && !members.is_draining(disk.id()));
+            .filter(|disk| self.is_usable_disk(&***disk) && !members.is_draining(disk.id()));
         staying.cloned().collect()
     }
 
     /// How many disks new shards may be put on.
     pub(crate) fn takes_shards_count(&self) -> usize {
         let members = self.members.load();
-        let takes =
-            |disk: &&Arc<ShardDisk>| !disk.health().failed && !members.is_draining(disk.id());
+        let takes = |disk: &&Arc<dyn ShardService>| {
+            self.is_usable_disk(&***disk) && !members.is_draining(disk.id())
+        };
         members.all().filter(takes).count()
     }
 
-    /// Whether new shards may be put on a disk.
-    pub(crate) fn takes_shards(&self, disk: DiskId) -> bool {
+    /// Whether new shards may be put on a disk: it works, stays in the pool, and refuses earlier owners of the volumes.
+    pub fn takes_shards(&self, disk: DiskId) -> bool {
         let members = self.members.load();
         let there = members.disk(disk);
-        there.is_some_and(|there| !there.health().failed) && !members.is_draining(disk)
+        there.is_some_and(|there| self.is_usable_disk(&**there)) && !members.is_draining(disk)
     }
 
-    /// Whether any disk has not failed.
+    /// Whether any disk works; one too full to keep a promise does.
     pub fn has_working_disk(&self) -> bool {
-        !self.healthy_disks().is_empty()
+        let members = self.members.load();
+        let mut all = members.all();
+        all.any(|disk| !disk.is_avoided() && !self.unfenced.has_silent(disk.id()))
     }
 
     /// Room on the pool's disks.
     pub fn space(&self) -> PoolSpace {
         let mut pool = PoolSpace::default();
         for disk in self.members().all() {
-            let space = disk_space(disk);
+            let space = disk_space(&**disk);
             let reserve_bytes = self.reserve_bytes(space.total_bytes);
             pool.total_bytes += space.total_bytes;
             pool.free_bytes += space.free_bytes;
@@ -607,12 +692,17 @@ impl SegmentStore {
             true => 0,
             false => room_bytes,
         };
+        let members = self.members();
+        let pool = members.staying(None);
         for disk in self.roomy_disks() {
-            let space = disk_space(&disk);
+            let node = members.domain(disk.id()).node;
+            let space = disk_space(&*disk);
             let reserve_bytes = self.reserve_bytes(space.total_bytes);
-            total.push(space.total_bytes.saturating_sub(reserve_bytes));
-            free.push(in_shards(space.free_bytes.saturating_sub(reserve_bytes)));
-            rewrite.push(in_shards(self.room_bytes(&disk, Stream::Rewrite)));
+            let free_bytes = space.free_bytes.saturating_sub(reserve_bytes);
+            let rewrite_bytes = self.room_bytes(&*disk, Stream::Rewrite);
+            total.push((node, space.total_bytes.saturating_sub(reserve_bytes)));
+            free.push((node, in_shards(free_bytes)));
+            rewrite.push((node, in_shards(rewrite_bytes)));
         }
         let may_borrow = self.is_reserve_whole();
         let (mut open, mut open_rewrite) = (0, 0);
@@ -622,12 +712,13 @@ impl SegmentStore {
             let rewrite = streams.get(code, Stream::Rewrite);
             open_rewrite += rewrite.map_or(0, |segment| segment.room_bytes());
         }
-        let total_bytes = placement::usable_bytes(&total, code);
-        let free_bytes = placement::usable_bytes(&free, code).saturating_add(open);
+        let usable = |room: &[NodeRoom]| placement::usable_bytes_in(room, code, &pool);
+        let total_bytes = usable(&total);
+        let free_bytes = usable(&free).saturating_add(open);
         UsableSpace {
             total_bytes,
             free_bytes: free_bytes.min(total_bytes),
-            rewrite_bytes: placement::usable_bytes(&rewrite, code).saturating_add(open_rewrite),
+            rewrite_bytes: usable(&rewrite).saturating_add(open_rewrite),
         }
     }
 
@@ -635,7 +726,7 @@ impl SegmentStore {
     /// segments is the reserve: it is nobody else's.
     pub(crate) fn is_reserve_whole(&self) -> bool {
         self.roomy_disks().iter().all(|disk| {
-            let space = disk_space(disk);
+            let space = disk_space(&**disk);
             space.free_bytes >= self.reserve_bytes(space.total_bytes)
         })
     }
@@ -657,7 +748,7 @@ impl SegmentStore {
     pub fn disk_status(&self) -> Vec<DiskStatus> {
         let members = self.members();
         let there = members.all().map(|disk| {
-            let (space, health) = (disk_space(disk), disk.health());
+            let (space, health) = (disk_space(&**disk), disk.health());
             DiskStatus {
                 id: disk.id(),
                 label: disk.label().to_owned(),
@@ -729,8 +820,50 @@ impl SegmentStore {
     }
 }
 
+/// Whether a shard on a disk belongs to a segment that is known.
+type KnownShards = dyn Fn(ShardName, DiskId) -> bool + Send + Sync;
+
+/// Fails with `Fenced` only.
+async fn sweep_disk(
+    disk: Arc<dyn ShardService>,
+    volume: VolumeId,
+    epoch: Option<Epoch>,
+    known: Arc<KnownShards>,
+    pace: Option<Arc<Pace>>,
+) -> std::result::Result<Swept, ShardError> {
+    let mut swept = Swept::default();
+    let list = match disk.list(volume).await {
+        Ok(list) => list,
+        Err(error) => {
+            tracing::warn!(%volume, %error, "listing shards failed; the next sweep tries again");
+            swept.errors += 1;
+            return Ok(swept);
+        }
+    };
+    let epoch = epoch.unwrap_or(list.promised);
+    let unknown = list.names.into_iter();
+    let unknown = unknown.filter(|name| !known(*name, disk.id()));
+    let unknown: Vec<ShardName> = unknown.collect();
+    for batch in unknown.chunks(SWEEP_BATCH) {
+        let _turn = match &pace {
+            Some(pace) => Some(pace.spend(0).await),
+            None => None,
+        };
+        // The disk leaves those alone that a move has brought since.
+        match disk.sweep(epoch, volume, batch.to_vec(), list.mark).await {
+            Ok(done) => {
+                swept.shards_removed += done.removed;
+                swept.errors += done.errors;
+            }
+            Err(error @ ShardError::Fenced { .. }) => return Err(error),
+            Err(_) => swept.errors += batch.len() as u64,
+        }
+    }
+    Ok(swept)
+}
+
 /// The space of a disk; none if it cannot say, so that nothing new is put there.
-pub(crate) fn disk_space(disk: &ShardDisk) -> DiskSpace {
+pub(crate) fn disk_space(disk: &dyn ShardService) -> DiskSpace {
     // The disk logs when that changes.
     disk.space().unwrap_or_default()
 }
@@ -755,12 +888,7 @@ impl Segment {
 }
 
 /// The footer of each shard. A segment is sealed in the term that made it: none is appended to later.
-fn footers(
-    epoch: Epoch,
-    segment: &Segment,
-    open: &OpenSegment,
-    summary: &[u8],
-) -> Vec<ShardFooter> {
+fn footers(segment: &Segment, open: &OpenSegment, summary: &[u8]) -> Vec<ShardFooter> {
     let stripes: Vec<FooterStripe> = open
         .stripes
         .iter()
@@ -774,7 +902,7 @@ fn footers(
             name: segment.shard_name(index),
             data_shards: segment.code.data(),
             parity_shards: segment.code.parity(),
-            epoch,
+            epoch: segment.epoch,
             data_len_bytes: u64::from(open.data_blocks()) * u64::from(BLOCK_BYTES),
             stripes: stripes.clone(),
             checksums: chunk_checksums(open, usize::from(index)),

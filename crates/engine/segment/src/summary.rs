@@ -1,7 +1,7 @@
 //! The summary of a segment: which part of what each of its records is.
 //!
-//! Owns: the bytes of a summary, how much room it takes, writing it when a segment is sealed, reading it back.
-//! Must not know: what an object is, which records are still in use.
+//! Owns: what is in a summary, how much room it takes, writing it when a segment is sealed, reading it back.
+//! Must not know: its bytes (`cairn_formats::summary`), what an object is, which records are still in use.
 //!
 //! Whoever empties a segment has to find out who refers to its records. An index from records back to their
 //! owners would cost every write; a look at everything that might refer to them costs more the more there is.
@@ -16,49 +16,18 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{SegmentId, VolumeId};
-use cairn_formats::pointer::{
-    BLOCK_BYTES, CHECKSUM_GRANULE_BYTES, RECORD_LEN_BYTES_MAX, RecordPointer, decode_pointer,
-    encode_pointer,
+use cairn_formats::pointer::{BLOCK_BYTES, RecordPointer};
+use cairn_formats::summary::{
+    ENTRY_LEN_BYTES, RECORD_ENTRIES_MAX, SummaryEntry, decode_entries, decode_summary_place,
+    encode_entries, encode_summary_place,
 };
-use cairn_shard::SUMMARY_LEN_BYTES_MAX;
 
-use crate::append::{build_stripes, locate, write_shard};
+use crate::append::{build_stripes, locate, shard_writes};
 use crate::error::{ErrorKind, Result};
 use crate::layout::RecordShape;
 use crate::life::{OpenSegment, Segment};
 use crate::record::{Compression, EncodedRecord, encode_record};
 use crate::store::SegmentStore;
-
-/// Most records in one segment: it is full when it has so many. Bounds the memory for its summary, too.
-pub(crate) const SUMMARY_ENTRIES_MAX: usize = 1 << 16;
-/// Bytes of an entry before compression.
-const ENTRY_LEN_BYTES: usize = 20;
-/// Entries in one record of a summary.
-const RECORD_ENTRIES_MAX: usize = RECORD_LEN_BYTES_MAX as usize / ENTRY_LEN_BYTES;
-const RECORDS_MAX: usize = SUMMARY_ENTRIES_MAX.div_ceil(RECORD_ENTRIES_MAX);
-/// First byte of what footers say of a summary.
-const SUMMARY_VERSION: u8 = 1;
-/// Most bytes of a pointer: head, five varints of which the segment's is the longest, checksums.
-const POINTER_LEN_BYTES_MAX: usize =
-    1 + 10 + 5 * 5 + 4 * (RECORD_LEN_BYTES_MAX / CHECKSUM_GRANULE_BYTES) as usize;
-
-const _: () = assert!(2 + RECORDS_MAX * POINTER_LEN_BYTES_MAX <= SUMMARY_LEN_BYTES_MAX);
-
-/// What a record is a part of, in the words of who appends it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RecordOwner {
-    pub object: u64,
-    /// Where in the object the record's bytes begin.
-    pub offset: u64,
-}
-
-/// One record of a segment: these bytes of this object were in it when it was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SummaryEntry {
-    pub owner: RecordOwner,
-    /// Bytes of the object, before compression.
-    pub len_bytes: u32,
-}
 
 /// Blocks of each data shard that the summary of so many records takes at most.
 pub(crate) fn summary_blocks(data_shards: u8, entries: usize) -> u32 {
@@ -79,71 +48,17 @@ pub(crate) fn summary_slack_bytes(shard_len_bytes: u64) -> u64 {
 }
 
 /// The records that hold a summary. Sorted, so that who reads it finds what lies together in an object together.
-fn encode_entries(mut entries: Vec<SummaryEntry>) -> Vec<EncodedRecord> {
+fn encode_records(mut entries: Vec<SummaryEntry>) -> Vec<EncodedRecord> {
     entries.sort_unstable();
     if planted::is(Bug::SummaryEntryLost) {
         entries.pop();
     }
-    let records = entries.chunks(RECORD_ENTRIES_MAX).map(|entries| {
-        let mut bytes = Vec::with_capacity(entries.len() * ENTRY_LEN_BYTES);
-        for entry in entries {
-            bytes.extend_from_slice(&entry.owner.object.to_le_bytes());
-            bytes.extend_from_slice(&entry.owner.offset.to_le_bytes());
-            bytes.extend_from_slice(&entry.len_bytes.to_le_bytes());
-        }
+    let records = entries.chunks(RECORD_ENTRIES_MAX);
+    let records = records.map(|entries| {
+        let bytes = encode_entries(entries);
         encode_record(vec![bytes.into()], Compression::Lz4)
     });
     records.collect()
-}
-
-/// Takes the entries of one record. `None`: these are not entries.
-fn decode_entries(bytes: &[u8], entries: &mut Vec<SummaryEntry>) -> Option<()> {
-    let (all, rest) = bytes.as_chunks::<ENTRY_LEN_BYTES>();
-    if !rest.is_empty() || entries.len() + all.len() > SUMMARY_ENTRIES_MAX {
-        return None;
-    }
-    for bytes in all {
-        let (object, rest) = bytes.split_first_chunk::<8>()?;
-        let (offset, rest) = rest.split_first_chunk::<8>()?;
-        let (len_bytes, _) = rest.split_first_chunk::<4>()?;
-        entries.push(SummaryEntry {
-            owner: RecordOwner {
-                object: u64::from_le_bytes(*object),
-                offset: u64::from_le_bytes(*offset),
-            },
-            len_bytes: u32::from_le_bytes(*len_bytes),
-        });
-    }
-    Some(())
-}
-
-/// What footers say of a summary: a version, how many records it has, and their pointers.
-fn encode_place(pointers: &[RecordPointer]) -> Vec<u8> {
-    assert!(pointers.len() <= RECORDS_MAX);
-    let mut bytes = vec![SUMMARY_VERSION, pointers.len() as u8];
-    for pointer in pointers {
-        encode_pointer(pointer, &mut bytes);
-    }
-    bytes
-}
-
-/// The pointers to the records of the summary of `segment`. `None`: the bytes do not say that.
-pub fn decode_summary_place(segment: SegmentId, bytes: &[u8]) -> Option<Vec<RecordPointer>> {
-    let (head, mut rest) = bytes.split_first_chunk::<2>()?;
-    let [version, count] = *head;
-    if version != SUMMARY_VERSION || usize::from(count) > RECORDS_MAX {
-        return None;
-    }
-    let mut pointers = Vec::with_capacity(usize::from(count));
-    for _ in 0..count {
-        let (pointer, after) = decode_pointer(rest).ok()?;
-        if pointer.location.segment != segment {
-            return None;
-        }
-        pointers.push(pointer);
-        rest = after;
-    }
-    rest.is_empty().then_some(pointers)
 }
 
 impl SegmentStore {
@@ -157,7 +72,7 @@ impl SegmentStore {
         let Some(entries) = open.take_summary() else {
             return Vec::new();
         };
-        let records = encode_entries(entries);
+        let records = encode_records(entries);
         let shapes: Vec<RecordShape> = records.iter().map(RecordShape::from).collect();
         // There is room: each reservation of stripes left it.
         let Some(stripes) = open.reserve_summary(segment.code, &shapes) else {
@@ -167,18 +82,18 @@ impl SegmentStore {
         let locations = locate(segment, &stripes, &shapes);
         let (buffers, written) = build_stripes(segment.code, &stripes, &records);
         open.stripes.extend(written);
-        let (stripes, buffers) = (Arc::new(stripes), Arc::new(buffers));
+        let mut writes = shard_writes(&stripes, buffers).into_iter();
         // As with all other data: it is durable before any footer vouches for it.
-        self.on_good_shards(segment, open, |index, shard| {
-            let (stripes, buffers) = (stripes.clone(), buffers.clone());
-            Box::pin(async move { write_shard(&shard, index, &stripes, &buffers).await })
+        self.on_good_shards(segment, open, |index, disk| {
+            let writes = writes.next().unwrap_or_default();
+            disk.append(segment.epoch, segment.shard_name(index as u8), writes)
         })
         .await;
         let pointers = records.iter().zip(locations);
         let pointers: Vec<RecordPointer> = pointers
             .map(|(record, location)| record.pointer(location))
             .collect();
-        encode_place(&pointers)
+        encode_summary_place(&pointers)
     }
 
     /// Which part of what each record of a sealed segment is, sorted. `None` if nothing says so: a crash came before
@@ -251,6 +166,7 @@ impl SegmentStore {
 #[cfg(test)]
 mod tests {
     use cairn_erasure::Code;
+    use cairn_formats::summary::{RecordOwner, SUMMARY_ENTRIES_MAX};
     use proptest::prelude::*;
 
     use super::*;
@@ -300,65 +216,17 @@ mod tests {
         }
     }
 
-    #[test]
-    fn places_that_no_seal_wrote_are_refused() {
-        let record = encode_record(vec![vec![1; 100].into()], Compression::None);
-        let pointer = record.pointer(crate::Location {
-            segment: SegmentId(5),
-            stripe_block: 3,
-            unit_blocks: 1,
-            offset_bytes: 0,
-            len_bytes: 100,
-        });
-        let good = encode_place(std::slice::from_ref(&pointer));
-        assert_eq!(
-            decode_summary_place(SegmentId(5), &good),
-            Some(vec![pointer])
-        );
-        let change = |at: usize, byte: u8| {
-            let mut bytes = good.clone();
-            bytes[at] = byte;
-            bytes
-        };
-        let longer = [&good[..], &[0]].concat();
-        let cases = [
-            ("of another segment", 6, good.clone()),
-            ("nothing", 5, Vec::new()),
-            ("another version", 5, change(0, 2)),
-            ("too many records", 5, change(1, 200)),
-            ("a record missing", 5, change(1, 2)),
-            ("something behind", 5, longer),
-            ("cut short", 5, good[..good.len() - 1].to_vec()),
-        ];
-        for (name, segment, bytes) in cases {
-            let got = decode_summary_place(SegmentId(segment), &bytes);
-            assert_eq!(got, None, "{name}");
-        }
-    }
-
     proptest! {
         #[test]
         fn entries_come_back_sorted(mut entries in prop::collection::vec((any::<u64>(), any::<u64>(), 1u32..=1 << 20), 0..500)) {
             let given = entries.iter().map(|(object, offset, len)| entry(*object, *offset, *len)).collect();
-            let records = encode_entries(given);
+            let records = encode_records(given);
             entries.sort_unstable();
             let want: Vec<SummaryEntry> = entries.iter().map(|(object, offset, len)| entry(*object, *offset, *len)).collect();
             prop_assert_eq!(decoded(&records), want);
             let code = Code::new(3, 1).expect("code");
             let stored: u32 = records.iter().map(EncodedRecord::stored_len_bytes).sum();
             prop_assert!(stored <= summary_blocks(code.data(), entries.len()) * BLOCK_BYTES * 3);
-        }
-
-        #[test]
-        fn any_bytes_are_decoded_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300), version: bool) {
-            let mut bytes = bytes;
-            if version && let Some(first) = bytes.first_mut() {
-                *first = SUMMARY_VERSION;
-            }
-            let _ = decode_summary_place(SegmentId(0), &bytes);
-            let mut entries = Vec::new();
-            let taken = decode_entries(&bytes, &mut entries).is_some();
-            prop_assert_eq!(taken, bytes.len().is_multiple_of(ENTRY_LEN_BYTES));
         }
     }
 }

@@ -1,6 +1,8 @@
 //! The whole store on simulated disks.
 
 mod damage;
+mod domains;
+mod fence;
 mod late;
 mod moves;
 mod moves_damaged;

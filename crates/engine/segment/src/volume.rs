@@ -3,7 +3,7 @@
 //! Owns: the map of segments, the streams. Must not know: what becomes of one segment (`life`), disks' errors.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cairn_base::{Epoch, SegmentId, VolumeId};
@@ -13,6 +13,7 @@ use rustc_hash::FxHashMap;
 
 use crate::error::{Result, SegmentError};
 use crate::life::Segment;
+use crate::segment_map::SegmentMap;
 use crate::types::{SegmentInfo, Stream};
 
 /// Makes a new segment id; the metadata sees to it that none is given twice.
@@ -23,8 +24,10 @@ pub(crate) struct Volume {
     pub id: VolumeId,
     /// The ownership term in which it was opened.
     pub epoch: Epoch,
+    /// A disk has promised this epoch to somebody else: this owner has ended.
+    pub fenced: OnceLock<Epoch>,
     pub allocate: Allocate,
-    pub segments: RwLock<FxHashMap<SegmentId, Arc<Segment>>>,
+    pub segments: RwLock<SegmentMap>,
     /// Those of them of which nobody has said yet that the metadata knows them.
     pub uncommitted: Mutex<BTreeSet<SegmentId>>,
     pub streams: Mutex<Streams>,
@@ -36,16 +39,29 @@ impl Volume {
     pub fn new(id: VolumeId, epoch: Epoch, allocate: Allocate, segments: Vec<SegmentInfo>) -> Self {
         let known = segments
             .into_iter()
-            .map(|info| (info.id, Arc::new(Segment::known(id, info))))
+            .map(|info| Segment::known(id, epoch, info))
             .collect();
         Self {
             id,
             epoch,
+            fenced: OnceLock::new(),
             allocate,
             segments: RwLock::new(known),
             uncommitted: Mutex::default(),
             streams: Mutex::default(),
             creating: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    /// Fails once somebody else owns the volume.
+    pub fn require_owned(&self) -> Result<()> {
+        match self.fenced.get() {
+            None => Ok(()),
+            Some(promised) => Err(SegmentError::Fenced {
+                volume: self.id,
+                epoch: self.epoch,
+                promised: *promised,
+            }),
         }
     }
 

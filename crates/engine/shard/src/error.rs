@@ -1,7 +1,7 @@
 //! Why something about a shard or its disk failed.
 
 use cairn_base::disk::DiskError;
-use cairn_base::{DiskId, PoolId};
+use cairn_base::{DiskId, Epoch, PoolId, VolumeId};
 use cairn_formats::FormatError;
 use cairn_formats::shard::ShardName;
 
@@ -51,6 +51,24 @@ pub enum ShardError {
         what: String,
         reason: FormatError,
     },
+    /// Somebody else owns the volume now: this owner has ended. It says nothing about the disk.
+    #[error(
+        "{disk}: volume {volume} has a newer owner: epoch {epoch} is over, epoch {promised} was promised"
+    )]
+    Fenced {
+        disk: String,
+        volume: VolumeId,
+        epoch: Epoch,
+        promised: Epoch,
+    },
+    #[error(
+        "{disk}: which owner of volume {volume} may change its shards is not readable: {reason}; opening the volume again writes it anew"
+    )]
+    DamagedPromise {
+        disk: String,
+        volume: VolumeId,
+        reason: FormatError,
+    },
     /// Nobody waits for it any more; it may still happen.
     #[error("{disk}: {what} did not end in time")]
     Late { disk: String, what: String },
@@ -72,6 +90,8 @@ pub enum ShardErrorKind {
     Damaged,
     /// The disk is not one that may be used here: an operator has to decide.
     Refused,
+    /// Another owner has the volume: stop.
+    Fenced,
     /// The caller asked for what cannot be.
     Bug,
 }
@@ -88,9 +108,11 @@ impl ShardError {
             Self::Disk(DiskError::Short { .. })
             | Self::DamagedIdentity { .. }
             | Self::DamagedFooter { .. } => ShardErrorKind::Damaged,
+            Self::Fenced { .. } => ShardErrorKind::Fenced,
             Self::Disk(DiskError::InUse { .. })
             | Self::WrongPool { .. }
             | Self::NotFormatted { .. }
+            | Self::DamagedPromise { .. }
             | Self::AlreadyFormatted { .. } => ShardErrorKind::Refused,
             Self::Disk(DiskError::Exists { .. })
             | Self::Exists { .. }

@@ -1,4 +1,8 @@
 //! What the shards of a disk have met so far.
+//!
+//! Owns: counts of errors, the suspicion that too many of them in a row raise, at once and in the data path, and the
+//! verdict of those who judge disks with a look at the others.
+//! Must not know: how a disk is judged.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -14,12 +18,15 @@ pub struct DiskHealth {
     pub full_errors: u64,
     /// Wrong bytes, as reported by those who can tell, and bytes that a file ends before: the damage of that file.
     pub checksum_errors: u64,
-    /// Many I/O errors came in a row, of whatever kind or of those alone that make bytes durable, or someone who
-    /// watches it found it unfit. It stays so until the disk is opened again.
+    /// Many I/O errors came in a row, of whatever kind or of those alone that make bytes durable. Only a suspicion: it
+    /// stands until whoever judges disks either puts this one out or withdraws it.
+    pub suspect: bool,
+    /// Whoever judges disks found it unfit. It stays so until the disk is opened again.
     pub failed: bool,
 }
 
-pub(crate) struct Health {
+/// What is known of a disk without asking it.
+pub struct Health {
     errors_in_a_row_max: u32,
     errors_in_a_row: AtomicU32,
     /// Counted apart: what only reaches the page cache succeeds on a disk that takes nothing any more.
@@ -28,6 +35,7 @@ pub(crate) struct Health {
     write_errors: AtomicU64,
     full_errors: AtomicU64,
     checksum_errors: AtomicU64,
+    suspect: AtomicBool,
     failed: AtomicBool,
     writes_answered: AtomicU64,
     silent: AtomicBool,
@@ -46,6 +54,7 @@ impl Health {
             write_errors: AtomicU64::new(0),
             full_errors: AtomicU64::new(0),
             checksum_errors: AtomicU64::new(0),
+            suspect: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             writes_answered: AtomicU64::new(0),
             silent: AtomicBool::new(false),
@@ -62,7 +71,8 @@ impl Health {
         self.note(&self.write_errors, result)
     }
 
-    pub(crate) fn writes_answered(&self) -> u64 {
+    /// How many writes and syncs have ended so far, well or not: who waits for one finds out whether others end.
+    pub fn writes_answered(&self) -> u64 {
         self.writes_answered.load(ORDER)
     }
 
@@ -84,7 +94,7 @@ impl Health {
     fn count_in_a_row(&self, errors: &AtomicU32) {
         let before = errors.fetch_add(1, ORDER);
         if before.saturating_add(1) >= self.errors_in_a_row_max {
-            self.failed.store(true, ORDER);
+            self.suspect.store(true, ORDER);
         }
     }
 
@@ -110,26 +120,41 @@ impl Health {
         result
     }
 
-    pub(crate) fn note_checksum_error(&self) {
+    /// Counts wrong bytes read from this disk; only the reader, who has the checksums, can tell.
+    pub fn note_checksum_error(&self) {
         self.checksum_errors.fetch_add(1, ORDER);
     }
 
-    pub(crate) fn fail(&self) {
+    /// It counts as failed from now on.
+    pub fn fail(&self) {
         self.failed.store(true, ORDER);
     }
 
-    pub(crate) fn set_silent(&self, silent: bool) {
+    /// Whether nothing new should be put there: it counts as failed, or is suspected to.
+    pub fn is_avoided(&self) -> bool {
+        self.failed.load(ORDER) || self.suspect.load(ORDER)
+    }
+
+    pub(crate) fn clear_suspicion(&self) {
+        reset(&self.errors_in_a_row);
+        reset(&self.sync_errors_in_a_row);
+        self.suspect.store(false, ORDER);
+    }
+
+    /// Somebody who watches it has found that it answers nothing at the moment, or that it does again.
+    pub fn set_silent(&self, silent: bool) {
         let before = self.silent.swap(silent, Ordering::AcqRel);
         if silent && !before {
             self.fell_silent.notify_waiters();
         }
     }
 
-    pub(crate) fn is_silent(&self) -> bool {
+    pub fn is_silent(&self) -> bool {
         self.silent.load(Ordering::Acquire)
     }
 
-    pub(crate) async fn silence(&self) {
+    /// Resolves when the disk answers nothing, see [`Self::set_silent`].
+    pub async fn silence(&self) {
         loop {
             let fell_silent = self.fell_silent.notified();
             if self.is_silent() {
@@ -139,12 +164,13 @@ impl Health {
         }
     }
 
-    pub(crate) fn get(&self) -> DiskHealth {
+    pub fn get(&self) -> DiskHealth {
         DiskHealth {
             read_errors: self.read_errors.load(ORDER),
             write_errors: self.write_errors.load(ORDER),
             full_errors: self.full_errors.load(ORDER),
             checksum_errors: self.checksum_errors.load(ORDER),
+            suspect: self.suspect.load(ORDER),
             failed: self.failed.load(ORDER),
         }
     }
@@ -185,7 +211,7 @@ mod tests {
                 io,
                 DiskHealth {
                     read_errors: 3,
-                    failed: true,
+                    suspect: true,
                     ..none
                 },
             ),
@@ -210,6 +236,9 @@ mod tests {
                 let _ = health.note_read::<()>(Err(error.clone()));
             }
             assert_eq!(health.get(), want, "{error}");
+            assert_eq!(health.is_avoided(), want.suspect, "{error}");
+            health.clear_suspicion();
+            assert!(!health.is_avoided(), "{error}");
         }
     }
 }

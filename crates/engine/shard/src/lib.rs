@@ -4,7 +4,7 @@
 //! offsets, synced in groups, and ended by a footer once nothing more is written to it.
 //!
 //! Owns: the names of files on a disk, the disk's identity, the pool of recycled files, footers,
-//! who shares a sync, the health of the disk as its shards see it.
+//! who shares a sync, the health of the disk as its shards see it, which owner of a volume may change its shards.
 //! Must not know: what is in a record, erasure coding, which other disks hold the segment.
 //! Invariant: two live handles of one shard are the same handle, so a removed shard's file is given
 //! to another shard only when nobody can write to it any more.
@@ -12,9 +12,11 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod fence;
 mod health;
 mod identity_file;
 mod recycle;
+mod service;
 mod shard;
 mod shard_disk;
 
@@ -29,6 +31,10 @@ pub use cairn_formats::shard::identity::{
 };
 pub use cairn_formats::shard::name::ShardName;
 pub use error::{ShardError, ShardErrorKind};
-pub use health::DiskHealth;
+pub use health::{DiskHealth, Health};
+pub use service::{
+    CheckedRead, Copied, HiddenId, ShardFuture, ShardList, ShardService, ShardStat, ShardWrite,
+    SweptShards,
+};
 pub use shard::Shard;
 pub use shard_disk::{HiddenShard, PROBE_NAME, ShardDisk, ShardSettings};

@@ -264,6 +264,20 @@ impl Shard {
         }
     }
 
+    /// Whether nothing at the end of the file ever was a footer of this shard: it has the zeros that the file was made
+    /// with, or the trailer of a shard that the file was before. Anything else may be a footer that was damaged.
+    pub async fn was_never_sealed(&self) -> Result<bool, ShardError> {
+        let Some(start) = self.file.len_bytes().checked_sub(TRAILER_LEN_BYTES as u64) else {
+            return Ok(false);
+        };
+        let block = self.read_at(start, TRAILER_LEN_BYTES).await?;
+        Ok(match decode_trailer(&block) {
+            Ok(Some(trailer)) => trailer.name != self.name,
+            Ok(None) => block.iter().all(|byte| *byte == 0),
+            Err(_) => false,
+        })
+    }
+
     async fn read_trailer(&self) -> Result<Option<Trailer>, ShardError> {
         let Some(start) = self.file.len_bytes().checked_sub(TRAILER_LEN_BYTES as u64) else {
             return Ok(None);

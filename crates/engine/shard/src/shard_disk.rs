@@ -3,13 +3,13 @@
 //! Owns: names and the order in which they become durable, handles, health.
 //! Must not know: what the shards hold.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cairn_base::disk::{Disk, DiskError, DiskFile, DiskSpace, OpenMode};
 use cairn_base::planted::{self, Bug};
-use cairn_base::{AlignedBuf, DiskId, PoolId, Timestamp, VolumeId};
+use cairn_base::{AlignedBuf, DiskId, Epoch, PoolId, Timestamp, VolumeId};
 use cairn_formats::FormatError;
 use cairn_formats::copies::Picked;
 use cairn_formats::shard::footer::{TRAILER_LEN_BYTES, file_len_bytes};
@@ -18,18 +18,23 @@ use cairn_formats::shard::name::{
     HIDDEN_FOLDER, ShardName, VOLUMES_FOLDER, hidden_path, parse_shard, parse_volume, shard_path,
     shards_folder, volume_path,
 };
+use cairn_formats::shard::promise::{promise_path, promise_path_new};
 use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 
 use crate::error::ShardError;
+use crate::fence::{Fences, Keeper, Turn};
 use crate::health::{DiskHealth, Health};
 use crate::identity_file;
 use crate::recycle::{FREE_FOLDER, FreeFile, FreeFiles};
+use crate::service::{HiddenId, HiddenShards};
 use crate::shard::{Live, Shard};
 
 /// Written now and then to find out whether the disk answers.
 pub const PROBE_NAME: &str = "watch";
 const PROBE_LEN_BYTES: usize = 4096;
+/// So many shards that were published last are remembered, for sweeps that began before. Older lists sweep nothing.
+const PUBLISHED_MAX: usize = 4096;
 
 /// Settings of the shards of one disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +43,7 @@ pub struct ShardSettings {
     pub recycled_files_max: usize,
     /// Most shards kept open that nobody uses at the moment; at least 1.
     pub open_shards_max: usize,
-    /// So many I/O errors in a row make the disk count as failed; at least 1.
+    /// So many I/O errors in a row make the disk suspect, see [`DiskHealth::suspect`]; at least 1.
     pub errors_in_a_row_max: u32,
 }
 
@@ -78,6 +83,29 @@ impl Shared {
     }
 }
 
+/// The shards that were published last, numbered from 1.
+#[derive(Default)]
+struct Published {
+    count: u64,
+    last: VecDeque<ShardName>,
+}
+
+impl Published {
+    fn add(&mut self, name: ShardName) {
+        self.count += 1;
+        self.last.push_back(name);
+        if self.last.len() > PUBLISHED_MAX {
+            self.last.pop_front();
+        }
+    }
+
+    /// Whether a shard was published after the first `mark` ones, or may have been.
+    fn has_since(&self, name: ShardName, mark: u64) -> bool {
+        let since = usize::try_from(self.count.saturating_sub(mark)).unwrap_or(usize::MAX);
+        since > self.last.len() || self.last.iter().rev().take(since).any(|last| *last == name)
+    }
+}
+
 /// The shards of one disk of a pool.
 pub struct ShardDisk {
     identity: DiskIdentity,
@@ -92,6 +120,10 @@ pub struct ShardDisk {
     names: tokio::sync::RwLock<()>,
     /// For the file of the next hidden shard.
     hidden_next: AtomicU64,
+    /// Those that are being filled for somebody who only knows their names.
+    hidden: Mutex<HiddenShards>,
+    published: Mutex<Published>,
+    fences: Fences,
     /// Whether the disk told its space when it was asked last; a change is logged, not each question.
     tells_space: AtomicBool,
 }
@@ -225,6 +257,9 @@ impl ShardDisk {
             volumes: Mutex::new(volumes),
             names: tokio::sync::RwLock::default(),
             hidden_next: AtomicU64::new(0),
+            hidden: Mutex::default(),
+            published: Mutex::default(),
+            fences: Fences::default(),
             tells_space: AtomicBool::new(true),
         });
         if let Some(bad) = bad
@@ -285,9 +320,24 @@ impl ShardDisk {
         self.shared.health.get()
     }
 
+    /// What is known of it without asking it.
+    pub fn state(&self) -> &Health {
+        &self.shared.health
+    }
+
     /// Counts it as failed: nothing is written to it any more, and it is read only as a last resort.
     pub fn mark_failed(&self) {
         self.shared.health.fail();
+    }
+
+    /// Whether nothing is written to it, and it is read only as a last resort: it failed, or it is suspected to.
+    pub fn is_avoided(&self) -> bool {
+        self.shared.health.is_avoided()
+    }
+
+    /// The errors in a row were not this disk's fault, or are over: it is used again. Takes no verdict back.
+    pub fn clear_suspicion(&self) {
+        self.shared.health.clear_suspicion();
     }
 
     /// Somebody who watches it has found that it answers nothing at the moment, or that it does again. Who can do
@@ -380,19 +430,21 @@ impl ShardDisk {
         capacity_bytes: u64,
     ) -> Result<HiddenShard, ShardError> {
         let len_bytes = self.file_len_bytes(name, capacity_bytes)?;
-        let path = hidden_path(name, self.hidden_next.fetch_add(1, Ordering::Relaxed));
+        let number = self.hidden_next.fetch_add(1, Ordering::Relaxed);
+        let path = hidden_path(name, number);
         let file = self.create_file(name, &path, len_bytes).await?;
         let capacity_bytes = Some(capacity_bytes);
         let shard = Shard::new(name, self.shared.clone(), file, capacity_bytes, Vec::new());
         Ok(HiddenShard {
             shard: Arc::new(shard),
             path,
+            number,
         })
     }
 
     /// Deletes a hidden shard, which gives its space back. What cannot be deleted is at the next start.
     pub async fn discard(&self, hidden: HiddenShard) {
-        let HiddenShard { shard, path } = hidden;
+        let HiddenShard { shard, path, .. } = hidden;
         drop(shard);
         let removed = self.shared.disk.remove(&path).await;
         match self.shared.health.note_write(removed) {
@@ -415,7 +467,7 @@ impl ShardDisk {
     }
 
     async fn publish_now(&self, hidden: &HiddenShard) -> Result<(), ShardError> {
-        let HiddenShard { shard, path } = hidden;
+        let HiddenShard { shard, path, .. } = hidden;
         let name = shard.name();
         if !planted::is(Bug::MovedShardNotSynced) {
             shard.sync().await?;
@@ -423,6 +475,8 @@ impl ShardDisk {
         let _names = self.names.write().await;
         self.require_absent(name).await?;
         self.note_volume(name.volume).await?;
+        // Before anybody finds it: a sweep that listed another one of its name must not take it.
+        self.published.lock().add(name);
         let disk = &self.shared.disk;
         let health = &self.shared.health;
         let folder = shards_folder(name.volume);
@@ -718,10 +772,97 @@ impl ShardDisk {
             return Ok(());
         }
         self.volumes.lock().remove(&volume);
-        match self.shared.disk.remove(&volume_path(volume)).await {
-            Ok(()) | Err(DiskError::NotFound { .. }) => Ok(()),
-            Err(error) => Err(error.into()),
+        // The marker last: with it the next start looks here again.
+        let paths = [
+            promise_path(volume),
+            promise_path_new(volume),
+            volume_path(volume),
+        ];
+        for path in paths {
+            match self.shared.disk.remove(&path).await {
+                Ok(()) | Err(DiskError::NotFound { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
+        self.fences.forget(volume);
+        Ok(())
+    }
+
+    fn keeper(&self) -> Keeper<'_> {
+        Keeper {
+            disk: &self.shared.disk,
+            health: &self.shared.health,
+        }
+    }
+
+    /// Begins a change of an owner of a volume. What this returns is held until it is over.
+    pub(crate) async fn enter(
+        &self,
+        volume: VolumeId,
+        epoch: Epoch,
+    ) -> Result<Turn<'_>, ShardError> {
+        loop {
+            if let Some(turn) = self.fences.enter(&self.keeper(), volume, epoch).await? {
+                return Ok(turn);
+            }
+            self.promise(volume, epoch).await?;
+        }
+    }
+
+    pub(crate) async fn promised(&self, volume: VolumeId) -> Result<Epoch, ShardError> {
+        self.fences.promised(&self.keeper(), volume).await
+    }
+
+    pub(crate) fn enter_unasked(&self, volume: VolumeId, epoch: Epoch) -> Turn<'_> {
+        self.fences.enter_unasked(volume, epoch)
+    }
+
+    /// Refuses lower epochs of a volume from now on, durably, and deletes what their owners had not published.
+    pub(crate) async fn promise(&self, volume: VolumeId, epoch: Epoch) -> Result<(), ShardError> {
+        {
+            let _names = self.names.read().await;
+            self.note_volume(volume).await?;
+        }
+        let mut promised = self.fences.fence(&self.keeper(), volume, epoch).await;
+        let is_full = matches!(promised, Err(ShardError::Disk(DiskError::Full { .. })));
+        if is_full && self.free.len_bytes() > 0 {
+            self.release_recycled().await?;
+            promised = self.fences.fence(&self.keeper(), volume, epoch).await;
+        }
+        promised?;
+        let left: Vec<HiddenShard> = {
+            let mut hidden = self.hidden.lock();
+            let is_left = |id: &HiddenId, of: Epoch| id.name.volume == volume && of < epoch;
+            let left = hidden.extract_if(|id, (of, _)| is_left(id, *of));
+            left.map(|(_, (_, hidden))| hidden).collect()
+        };
+        for hidden in left {
+            self.discard(hidden).await;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn hidden_shards(&self) -> &Mutex<HiddenShards> {
+        &self.hidden
+    }
+
+    pub(crate) fn keep_hidden(&self, hidden: HiddenShard, epoch: Epoch) -> HiddenId {
+        let id = HiddenId {
+            name: hidden.shard.name(),
+            number: hidden.number,
+        };
+        self.hidden.lock().insert(id, (epoch, hidden));
+        id
+    }
+
+    /// How many shards were published since the disk was opened.
+    pub(crate) fn published_mark(&self) -> u64 {
+        self.published.lock().count
+    }
+
+    /// Whether a shard was published after `mark`, or may have been.
+    pub(crate) fn is_published_since(&self, name: ShardName, mark: u64) -> bool {
+        self.published.lock().has_since(name, mark)
     }
 
     /// Makes the marker of a volume, durably, before its first shard: `volumes` must name all. The caller holds the
@@ -797,6 +938,7 @@ impl ShardDisk {
 pub struct HiddenShard {
     shard: Arc<Shard>,
     path: String,
+    number: u64,
 }
 
 impl HiddenShard {

@@ -13,9 +13,31 @@ pub struct ShardName {
     pub index: u8,
 }
 
+/// Segments never get such ids: these name files of the volume's log.
+const LOG_BIT: u64 = 1 << 63;
+
+impl ShardName {
+    /// The file of an ensemble of the volume's log, the same on all its disks.
+    pub fn of_log(volume: VolumeId, ensemble: u64) -> Self {
+        Self {
+            volume,
+            segment: SegmentId(LOG_BIT | ensemble),
+            index: 0,
+        }
+    }
+
+    /// The ensemble of the volume's log whose file this is; `None` for a shard of a segment.
+    pub fn log_ensemble(&self) -> Option<u64> {
+        (self.segment.0 & LOG_BIT != 0).then_some(self.segment.0 & !LOG_BIT)
+    }
+}
+
 impl fmt::Display for ShardName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}.{}", self.volume, self.segment, self.index)
+        match self.log_ensemble() {
+            Some(ensemble) => write!(f, "{}/log {ensemble:x}", self.volume),
+            None => write!(f, "{}/{}.{}", self.volume, self.segment, self.index),
+        }
     }
 }
 

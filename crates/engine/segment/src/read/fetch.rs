@@ -159,21 +159,15 @@ impl SegmentStore {
     ) -> std::result::Result<Bytes, Lost> {
         let disk = segment.disk_of(shard).ok_or(Lost::Away)?;
         let disk = self.disk(disk).ok_or(Lost::Away)?;
-        if disk.health().failed && !last_resort {
+        if disk.is_avoided() && !last_resort {
             return Err(Lost::Away);
         }
         let offset = location.stripe_offset_bytes() + u64::from(columns.start);
-        let read = async {
-            let handle = match segment.open_shard(shard) {
-                Some(handle) => handle,
-                None => disk.open_shard(segment.shard_name(shard)).await?,
-            };
-            handle.read_at(offset, columns.len()).await
-        };
+        let read = disk.read(segment.shard_name(shard), offset, columns.len());
         let read = if last_resort {
             read.await
         } else {
-            match select(pin!(read), pin!(disk.silence())).await {
+            match select(read, pin!(disk.state().silence())).await {
                 Either::Left((read, _)) => read,
                 Either::Right(_) if self.answering(segment).count() >= data_count(segment) => {
                     return Err(Lost::Away);

@@ -16,7 +16,7 @@ use cairn_formats::pointer::{CHECKSUM_GRANULE_BYTES, Codec, Location, RecordPoin
 pub(crate) use self::redundancy::decode;
 
 use self::fetch::{Check, Reader, damaged, join};
-use crate::cache::{Guard, Key, Parts, granules, slice, within_granule};
+use crate::cache::{Key, Miss, Parts, granules, slice, within_granule};
 use crate::error::{Result, SegmentError};
 use crate::life::Segment;
 use crate::record::decode_record;
@@ -130,9 +130,9 @@ impl SegmentStore {
         reader: Reader,
     ) -> Result<Parts> {
         let key = Key::whole(segment.volume, pointer);
-        let guard = match self.cache.get_or_guard(&key).await {
+        let miss = match self.cache.get_or_miss(&key).await {
             Ok(parts) => return Ok(parts),
-            Err(guard) => guard,
+            Err(miss) => miss,
         };
         let stored = self
             .fetch(segment, pointer, checks(pointer), reader)
@@ -145,7 +145,7 @@ impl SegmentStore {
                 .map_err(|error| damaged(segment, &pointer.location, error.to_string()))?;
             [data].into()
         };
-        let _ = guard.insert(parts.clone());
+        miss.insert(parts.clone(), || self.env.clock.monotonic());
         Ok(parts)
     }
 
@@ -157,34 +157,34 @@ impl SegmentStore {
         reader: Reader,
     ) -> Result<Vec<Bytes>> {
         // In ascending order by everyone, so that two readers never wait for each other.
-        let mut missing: Vec<(u32, Guard<'_>)> = Vec::new();
+        let mut missing: Vec<(u32, Miss<'_>)> = Vec::new();
         let mut found: Vec<(u32, Parts)> = Vec::new();
         for granule in granules(&range) {
             let key = Key::granule(segment.volume, pointer, granule);
-            match self.cache.get_or_guard(&key).await {
+            match self.cache.get_or_miss(&key).await {
                 Ok(parts) => found.push((granule, parts)),
-                Err(guard) => missing.push((granule, guard)),
+                Err(miss) => missing.push((granule, miss)),
             }
         }
         let mut checks_of_all = checks(pointer).into_iter().zip(0..);
         let mut missing = missing.into_iter().peekable();
-        while let Some((first, guard)) = missing.next() {
-            let mut guards = vec![guard];
-            while let Some((_, guard)) =
-                missing.next_if(|(next, _)| *next == first + guards.len() as u32)
+        while let Some((first, miss)) = missing.next() {
+            let mut misses = vec![miss];
+            while let Some((_, miss)) =
+                missing.next_if(|(next, _)| *next == first + misses.len() as u32)
             {
-                guards.push(guard);
+                misses.push(miss);
             }
-            let run = first..first + guards.len() as u32;
+            let run = first..first + misses.len() as u32;
             let checks = checks_of_all
                 .by_ref()
                 .skip_while(|(_, granule)| *granule < run.start)
-                .take(guards.len())
+                .take(misses.len())
                 .map(|(check, _)| check)
                 .collect();
             let stored = self.fetch(segment, pointer, checks, reader).await?;
-            let run_len = guards.len();
-            for (index, guard) in (0..).zip(guards) {
+            let run_len = misses.len();
+            for (index, miss) in (0..).zip(misses) {
                 let start = index * CHECKSUM_GRANULE_BYTES;
                 let parts = slice(&stored, start..start + CHECKSUM_GRANULE_BYTES);
                 // Alone it is what was read; as part of a run it would keep the whole run alive.
@@ -193,7 +193,7 @@ impl SegmentStore {
                 } else {
                     [parts.concat().into()].into()
                 };
-                let _ = guard.insert(parts.clone());
+                miss.insert(parts.clone(), || self.env.clock.monotonic());
                 found.push((run.start + index, parts));
             }
         }

@@ -395,10 +395,10 @@ fn reads_do_not_wait_for_a_silent_disk() {
                 !has_ended().await,
                 "{n}+{m}: it has not been silent for long"
             );
-            disk.set_silent(true);
+            disk.state().set_silent(true);
             assert_eq!(has_ended().await, m > 0, "{n}+{m}");
             gate.add_permits(1);
-            disk.set_silent(false);
+            disk.state().set_silent(false);
             reader.await.expect("no panic");
             assert_eq!(cold.store.stats().damaged_reads, 0);
         }
@@ -422,7 +422,11 @@ fn wrong_bytes_are_recovered_without_a_silent_disk() {
             let (disk, _) = cold.shard_file(info.id, silent);
             cold.disks[disk].pace_with(Arc::new(ReadGate(gate)));
             let disk = info.disks[usize::from(silent)];
-            cold.store.disk(disk).expect("there").set_silent(true);
+            cold.store
+                .disk(disk)
+                .expect("there")
+                .state()
+                .set_silent(true);
             let store = cold.store.clone();
             let reader = tokio::spawn(async move {
                 let read = store.read(VOLUME, &written.pointer, 0..1 << 20).await;
@@ -540,7 +544,7 @@ fn a_pool_without_a_disk_that_works_is_not_full() {
             let world = World::new(3, 3).await;
             for disk in [1, 2, 3].map(DiskId) {
                 match how {
-                    "fail" => world.store.disk(disk).expect("there").mark_failed(),
+                    "fail" => world.store.disk(disk).expect("there").state().fail(),
                     _ => world.store.disk_draining(disk, true),
                 }
             }
@@ -825,7 +829,7 @@ fn a_disk_that_is_back_is_used_by_the_next_append() {
             let info = world.store.segment(VOLUME, segment).expect("known");
             info.code.parity()
         };
-        world.store.disk(DiskId(1)).expect("a disk").mark_failed();
+        world.store.disk(DiskId(1)).expect("a disk").state().fail();
         assert_eq!(parity_of_next(Stream::Mixed).await, 1);
         assert_eq!(parity_of_next(Stream::File(1)).await, 1);
         join_again(&world, 0).await;
@@ -851,7 +855,7 @@ fn a_disk_that_fails_again_and_again_is_left_out_once_it_counts_as_failed() {
             let record = data(&mut rng, 5_000, false, true);
             written.extend(world.append_ok(code(1, 2), vec![record]).await);
         }
-        assert!(failing.health().failed);
+        assert!(failing.is_avoided());
         let parities: Vec<u8> = written
             .iter()
             .map(|each| world.store.segment(VOLUME, each.pointer.location.segment))

@@ -165,7 +165,7 @@ fn a_sweep_spares_what_is_written_after_the_volume_was_opened_again() {
             .run_until(async {
                 listing.reached.notified().await;
                 cold.store.close_volume(VOLUME);
-                cold.open_again(world.store.segments(VOLUME));
+                cold.open_again(world.store.segments(VOLUME)).await;
                 let mut rng = Rng::new(25);
                 let record = data(&mut rng, 1 << 20, false, true);
                 let fresh = cold.append_ok(code(4, 2), vec![record]).await;
@@ -353,9 +353,12 @@ fn a_single_copy_on_a_disk_that_fails_for_now_is_not_given_up() {
                     };
                     match how {
                         "fails" => rule.name_part = String::new(),
-                        "is given up" => {
-                            cold.store.disk(info.disks[0]).expect("there").mark_failed()
-                        }
+                        "is given up" => cold
+                            .store
+                            .disk(info.disks[0])
+                            .expect("there")
+                            .state()
+                            .fail(),
                         // The part, and its first piece.
                         _ => rule.times = 2,
                     }
@@ -464,7 +467,7 @@ fn what_only_a_failed_disk_may_have_is_left_to_the_records() {
     block_on(async {
         let (cold, written, info) = one_good_copy(40).await;
         let disk = cold.store.disk(info.disks[0]).expect("there");
-        disk.mark_failed();
+        disk.state().fail();
         let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
         let moved = moved.map(|moved| moved.lost_bytes);
         assert!(matches!(moved, Err(MoveError::Unsealed)), "{moved:?}");
@@ -710,7 +713,7 @@ fn nothing_is_deleted_on_a_disk_that_has_failed() {
         world.store.seal_all(VOLUME).await;
         let cold = world.cold(&[]).await;
         let fail = |disk: DiskId| {
-            cold.store.disk(disk).expect("there").mark_failed();
+            cold.store.disk(disk).expect("there").state().fail();
             cold.disks[disk.0 as usize - 1].pace_with(Arc::new(Never));
         };
         let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
@@ -722,7 +725,10 @@ fn nothing_is_deleted_on_a_disk_that_has_failed() {
         fail(info.disks[1]);
         let removed = cold.store.remove(VOLUME, info.id).now_or_never();
         removed.expect("does not wait").expect("removed");
-        let swept = cold.store.remove_volume(VOLUME).now_or_never();
+        let swept = cold
+            .store
+            .remove_volume(VOLUME, &Arc::new(unpaced()))
+            .now_or_never();
         assert_eq!(swept.expect("does not wait").errors, 2);
 
         let again = cold.disks.iter().map(|disk| disk.snapshot());
@@ -742,7 +748,7 @@ fn what_was_moved_in_vain_stays_on_a_disk_that_has_failed() {
         let moved = cold.store.move_shard(at(&info, 0), &unpaced()).await;
         let target = spare_disk(&info);
         let failed = cold.store.disk(DiskId(target as u128 + 1)).expect("there");
-        failed.mark_failed();
+        failed.state().fail();
         cold.disks[target].pace_with(Arc::new(Never));
         let abandoned = moved.expect("moved").abandon().now_or_never();
         abandoned.expect("does not wait");

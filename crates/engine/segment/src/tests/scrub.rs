@@ -178,15 +178,17 @@ fn parity_that_was_computed_from_something_else_is_found() {
             segment: info.id,
             index: 5,
         };
-        let shard = disk.open_shard(name).await.expect("there");
-        let mut footer = shard.read_footer().await.expect("read").expect("sealed");
+        let stat = disk.stat(name).await.expect("there");
+        let mut footer = stat.footer.expect("read").expect("sealed");
         let piece = data(&mut rng, 64 << 10, false, true);
         footer.checksums[1] = cairn_base::crc32c(&piece);
-        shard
-            .write_at(64 << 10, vec![piece])
-            .await
-            .expect("written");
-        shard.seal(footer).await.expect("sealed");
+        let write = cairn_shard::ShardWrite {
+            offset: 64 << 10,
+            parts: vec![piece],
+        };
+        let repaired = disk.repair(EPOCH, name, vec![write]).await;
+        repaired.expect("written");
+        disk.seal(EPOCH, footer).await.expect("sealed");
         let scrub = scrub_all(&cold).await;
         assert_eq!((scrub.segments_inconsistent, scrub.repaired_bytes), (1, 0));
         assert_eq!(scrub.wrong_bytes, 64 << 10);
@@ -440,7 +442,7 @@ fn a_move_that_is_not_finished_changes_nothing() {
         drop(moved);
         let swept = world.store.sweep(VOLUME).await.expect("swept");
         assert_eq!(swept.shards_removed, 0);
-        world.open_again(world.store.segments(VOLUME));
+        world.open_again(world.store.segments(VOLUME)).await;
         let swept = world.store.sweep(VOLUME).await.expect("swept");
         assert_eq!(swept.shards_removed, 1);
         assert!(shard_files(&world) == before);
@@ -459,7 +461,7 @@ fn there_may_be_nowhere_to_move_to() {
         let written = fill(&world, 4, 2, &mut Rng::new(9)).await;
         world.store.seal_all(VOLUME).await;
         let info = world.store.segments(VOLUME).remove(0);
-        assert!(!world.store.can_move(&info));
+        assert!(!world.store.can_move(&info, 0));
         let at = ShardAt {
             volume: VOLUME,
             segment: info.id,
@@ -475,7 +477,7 @@ fn there_may_be_nowhere_to_move_to() {
             .expect("formatted");
         let joined = ShardDisk::open(disk, POOL, ShardSettings::default()).await;
         world.store.disk_join(joined.expect("opened"));
-        assert!(world.store.can_move(&info));
+        assert!(world.store.can_move(&info, 0));
         assert_eq!(world.store.default_code(), code(5, 2));
         let from = info.disks[0];
         world.store.disk_draining(from, true);

@@ -1,5 +1,6 @@
 //! Full pools, removal, sweeping, and what segments are open.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_base::SegmentId;
@@ -121,7 +122,7 @@ fn only_the_last_stripes_are_given_back() {
         shard_len_bytes: 1 << 20,
         sealed: false,
     };
-    let segment = Segment::created(VOLUME, info);
+    let segment = Segment::created(VOLUME, EPOCH, info);
     segment.open_with(Vec::new(), 256, Duration::ZERO);
     let shape = RecordShape {
         len_bytes: 4096,
@@ -212,7 +213,8 @@ fn a_sweep_takes_only_what_nobody_knows() {
         );
         after.check(&kept).await;
         after.check(&fresh).await;
-        after.store.remove_volume(VOLUME).await;
+        let pace = Arc::new(Pace::new(Arc::new(after.clock.clone()), 0));
+        after.store.remove_volume(VOLUME, &pace).await;
         for disk in &world.disks {
             assert!(
                 !disk

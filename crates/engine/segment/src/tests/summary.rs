@@ -95,7 +95,7 @@ fn a_segment_is_full_when_its_summary_is() {
     block_on(async {
         let world = World::new(1, 2).await;
         // Small records: the room for data would take many more.
-        let count = crate::summary::SUMMARY_ENTRIES_MAX as u64 + 100;
+        let count = cairn_formats::summary::SUMMARY_ENTRIES_MAX as u64 + 100;
         let mut found = BTreeMap::new();
         for first in (0..count).step_by(4096) {
             let lens: Lens = (first..count.min(first + 4096))
@@ -108,7 +108,7 @@ fn a_segment_is_full_when_its_summary_is() {
         world.store.seal_all(VOLUME).await;
         let counts: Vec<usize> = found.values().map(Vec::len).collect();
         assert_eq!(counts.len(), 2, "{counts:?}");
-        assert!(counts[0] <= crate::summary::SUMMARY_ENTRIES_MAX);
+        assert!(counts[0] <= cairn_formats::summary::SUMMARY_ENTRIES_MAX);
         for (id, entries) in found {
             assert_eq!(summary(&world, id).await, Some(entries));
         }

@@ -98,16 +98,18 @@ impl World {
             appended: AtomicU64::new(0),
             seed,
         };
-        world.open_again(known);
+        world.open_again(known).await;
         world
     }
 
     /// Opens the volume, with the segments that the metadata knows.
-    pub fn open_again(&self, known: Vec<SegmentInfo>) {
+    pub async fn open_again(&self, known: Vec<SegmentInfo>) {
         let next = self.next_segment.clone();
         let allocate = move || SegmentId(next.fetch_add(1, Ordering::Relaxed));
         self.store
-            .open_volume(VOLUME, EPOCH, Arc::new(allocate), known);
+            .open_volume(VOLUME, EPOCH, Arc::new(allocate), known)
+            .await
+            .expect("opened");
     }
 
     /// As after a restart: cold, with the segments known that `segments` has.

@@ -38,7 +38,7 @@ fn a_full_disk_is_reported_and_recovers() {
 }
 
 #[test]
-fn errors_are_counted_and_many_in_a_row_are_a_failed_disk() {
+fn errors_are_counted_and_many_in_a_row_make_a_disk_suspect() {
     block_on(async {
         let disk = mem_disk();
         let settings = ShardSettings {
@@ -65,7 +65,7 @@ fn errors_are_counted_and_many_in_a_row_are_a_failed_disk() {
         }
         disk.clear_faults();
         shard.read_at(0, 4096).await.unwrap();
-        assert!(shards.health().failed);
+        assert!(shards.health().suspect);
     });
 }
 
@@ -88,16 +88,16 @@ fn a_probe_finds_out_whether_a_disk_works() {
         assert_eq!(shards.probe().await, Ok(()), "full is no failure");
         disk.fail_all();
         for _ in 0..ShardSettings::default().errors_in_a_row_max {
-            assert!(!shards.health().failed);
+            assert!(!shards.health().suspect);
             assert!(shards.probe().await.is_err());
         }
-        assert!(shards.health().failed);
+        assert!(shards.health().suspect);
     });
 }
 
 /// What only reaches the page cache goes well, and what the folders hold.
 #[test]
-fn a_disk_that_makes_nothing_durable_has_failed() {
+fn a_disk_that_makes_nothing_durable_is_suspect() {
     block_on(async {
         for kind in [OpKind::Sync, OpKind::SyncFolder] {
             let disk = mem_disk();
@@ -110,12 +110,12 @@ fn a_disk_that_makes_nothing_durable_has_failed() {
                 fault: Fault::Io,
             });
             for segment in 0..u64::from(ShardSettings::default().errors_in_a_row_max) {
-                assert!(!shards.health().failed, "{kind:?}");
+                assert!(!shards.health().suspect, "{kind:?}");
                 let shard = shards.create(name(1, segment, 0), CAPACITY).await.unwrap();
                 shard.write_at(0, vec![fill(4096, 1)]).await.unwrap();
                 assert!(shard.sync().await.is_err());
             }
-            assert!(shards.health().failed, "{kind:?}");
+            assert!(shards.health().suspect, "{kind:?}");
         }
     });
 }

@@ -3,6 +3,7 @@
 mod common;
 mod crash;
 mod errors;
+mod fences;
 mod identity;
 mod life;
 mod model;

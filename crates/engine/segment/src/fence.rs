@@ -1,0 +1,196 @@
+//! Fences: before a volume is served, its disks refuse those who owned it before.
+//!
+//! Owns: asking the disks for their promise, which of them have not answered, and that a volume ends when a disk says
+//! that somebody newer owns it.
+//! Must not know: how a disk keeps a promise, where epochs come from.
+//!
+//! A disk that does not answer holds nobody up. Until it has answered it counts as away: it may be read, since what is
+//! read is checked, and nothing is changed there. A disk that comes later is asked at once, and would ask itself first
+//! if a change came before the answer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use cairn_base::disk::DiskError;
+use cairn_base::{DiskId, Epoch, VolumeId};
+use cairn_shard::{ShardError, ShardService};
+use parking_lot::Mutex;
+
+use crate::error::{Result, SegmentError};
+use crate::late::DiskOp;
+use crate::store::SegmentStore;
+
+/// A disk that refused to promise is asked again after so long.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// The disks that have not promised yet what they were asked for.
+#[derive(Default)]
+pub(crate) struct Unfenced {
+    /// Of `waiting`, so that nobody takes the lock where there is none.
+    count: AtomicUsize,
+    waiting: Mutex<BTreeMap<(DiskId, VolumeId), Waiting>>,
+}
+
+/// What a disk was asked to promise.
+#[derive(Clone, Copy)]
+struct Waiting {
+    epoch: Epoch,
+    /// It works, and has no room to keep the promise.
+    is_full: bool,
+}
+
+impl Unfenced {
+    fn add(&self, disk: DiskId, volume: VolumeId, asked: Waiting) {
+        let mut waiting = self.waiting.lock();
+        waiting.insert((disk, volume), asked);
+        self.count.store(waiting.len(), Ordering::Release);
+    }
+
+    /// Unless a later epoch waits for the same disk.
+    fn remove(&self, disk: DiskId, volume: VolumeId, epoch: Epoch) {
+        let mut waiting = self.waiting.lock();
+        if waiting
+            .get(&(disk, volume))
+            .is_some_and(|asked| asked.epoch == epoch)
+        {
+            waiting.remove(&(disk, volume));
+        }
+        self.count.store(waiting.len(), Ordering::Release);
+    }
+
+    pub fn has(&self, disk: DiskId) -> bool {
+        self.any_of(disk, |_| true)
+    }
+
+    /// Whether a disk has not promised, and not because it is full.
+    pub fn has_silent(&self, disk: DiskId) -> bool {
+        self.any_of(disk, |asked| !asked.is_full)
+    }
+
+    fn any_of(&self, disk: DiskId, is_wanted: impl Fn(&Waiting) -> bool) -> bool {
+        let of_disk = (disk, VolumeId(0))..=(disk, VolumeId(u32::MAX));
+        self.count.load(Ordering::Acquire) > 0
+            && self
+                .waiting
+                .lock()
+                .range(of_disk)
+                .any(|(_, asked)| is_wanted(asked))
+    }
+
+    fn is_waiting(&self, disk: DiskId, volume: VolumeId, epoch: Epoch) -> bool {
+        let waiting = self.waiting.lock();
+        waiting
+            .get(&(disk, volume))
+            .is_some_and(|asked| asked.epoch == epoch)
+    }
+}
+
+impl SegmentStore {
+    /// Has all disks refuse owners of a volume before `epoch`. Those that do not answer in time are left to themselves,
+    /// and count as away until they have. Fails with `Fenced` if a disk has promised a higher epoch to somebody.
+    pub async fn fence(self: &Arc<Self>, volume: VolumeId, epoch: Epoch) -> Result<()> {
+        let members = self.members();
+        let is_asked = |disk: &&Arc<dyn ShardService>| {
+            !disk.health().failed && !self.unfenced.is_waiting(disk.id(), volume, epoch)
+        };
+        let disks: Vec<Arc<dyn ShardService>> = members.all().filter(is_asked).cloned().collect();
+        let ops = disks.iter().map(|disk| DiskOp {
+            disk: disk.id(),
+            run: disk.clone().fence(volume, epoch),
+        });
+        let results = self.run_or_leave(ops.collect(), disks.len()).await;
+        let mut newest = None;
+        for (disk, result) in disks.into_iter().zip(results) {
+            let mut is_full = false;
+            match result {
+                Some(Ok(())) => continue,
+                Some(Err(ShardError::Fenced { promised, .. })) => {
+                    newest = newest.max(Some(promised));
+                    continue;
+                }
+                Some(Err(error)) => {
+                    is_full = matches!(error, ShardError::Disk(DiskError::Full { .. }));
+                    tracing::warn!(%volume, %error, "a disk does not refuse earlier owners yet; it counts as away");
+                }
+                None => {
+                    tracing::warn!(%volume, disk = disk.label(), "a disk does not say whether it refuses earlier owners; it counts as away");
+                }
+            }
+            self.unfenced
+                .add(disk.id(), volume, Waiting { epoch, is_full });
+            self.fence_later(disk, volume, epoch);
+        }
+        match newest {
+            Some(promised) => Err(SegmentError::Fenced {
+                volume,
+                epoch,
+                promised,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Asks a disk that came for its promise to all volumes that are open.
+    pub(crate) fn fence_joined(self: &Arc<Self>, disk: &Arc<dyn ShardService>) {
+        for (volume, epoch) in self.epochs() {
+            self.fence_later(disk.clone(), volume, epoch);
+        }
+    }
+
+    /// Asks a disk until it has promised, as long as somebody needs that.
+    fn fence_later(self: &Arc<Self>, disk: Arc<dyn ShardService>, volume: VolumeId, epoch: Epoch) {
+        let store = self.clone();
+        let task = async move {
+            loop {
+                match disk.clone().fence(volume, epoch).await {
+                    Ok(()) => break,
+                    Err(error @ ShardError::Fenced { .. }) => {
+                        store.note_fenced(&error);
+                        break;
+                    }
+                    Err(error) => {
+                        tracing::debug!(%volume, %error, "a disk has not promised yet");
+                    }
+                }
+                store.env.clock.sleep(RETRY_AFTER).await;
+                let is_open = store.volume(volume).is_ok_and(|open| open.epoch == epoch);
+                let now = store.disk(disk.id());
+                let is_member = now.is_some_and(|now| Arc::ptr_eq(&now, &disk));
+                if !is_open || !is_member || disk.health().failed {
+                    break;
+                }
+            }
+            store.unfenced.remove(disk.id(), volume, epoch);
+        };
+        self.env.spawner.spawn("fence", Box::pin(task));
+    }
+
+    /// If a disk refused because somebody newer owns the volume, the volume ends here: nothing of it is acknowledged
+    /// any more. That says nothing about the disk.
+    pub(crate) fn note_fenced(&self, error: &ShardError) -> Option<SegmentError> {
+        let ShardError::Fenced {
+            volume,
+            epoch,
+            promised,
+            ..
+        } = error
+        else {
+            return None;
+        };
+        let fenced = SegmentError::Fenced {
+            volume: *volume,
+            epoch: *epoch,
+            promised: *promised,
+        };
+        // One that was opened again is another owner.
+        if let Ok(open) = self.volume(*volume)
+            && open.epoch == *epoch
+            && open.fenced.set(*promised).is_ok()
+        {
+            tracing::error!(%fenced, "this volume has another owner; it is not changed here any more");
+        }
+        Some(fenced)
+    }
+}

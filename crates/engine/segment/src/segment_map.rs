@@ -1,0 +1,178 @@
+//! The segments of a volume in memory, and which of them have something on a disk.
+//!
+//! Owns: the map by number, the sets by disk and by losses survived that follow each change of it.
+//! Must not know: what a disk or a segment goes through.
+//!
+//! Who looks after disks asks each second. A pool of 10 PB has a million segments, and a look at those on one disk must
+//! not be a look at all.
+
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use cairn_base::{DiskId, SegmentId};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::life::Segment;
+
+#[derive(Default)]
+pub(crate) struct SegmentMap {
+    all: FxHashMap<SegmentId, Arc<Segment>>,
+    by_disk: FxHashMap<DiskId, FxHashSet<SegmentId>>,
+    by_parity: BTreeMap<u8, FxHashSet<SegmentId>>,
+}
+
+impl Deref for SegmentMap {
+    type Target = FxHashMap<SegmentId, Arc<Segment>>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.all
+    }
+}
+
+impl FromIterator<Segment> for SegmentMap {
+    fn from_iter<T: IntoIterator<Item = Segment>>(segments: T) -> Self {
+        let mut map = Self::default();
+        for segment in segments {
+            map.insert(Arc::new(segment));
+        }
+        map
+    }
+}
+
+impl SegmentMap {
+    pub fn insert(&mut self, segment: Arc<Segment>) {
+        let id = segment.id;
+        self.remove(&id);
+        for disk in segment.disks().iter() {
+            self.by_disk.entry(*disk).or_default().insert(id);
+        }
+        let parity = segment.code.parity();
+        self.by_parity.entry(parity).or_default().insert(id);
+        self.all.insert(id, segment);
+    }
+
+    pub fn remove(&mut self, id: &SegmentId) -> Option<Arc<Segment>> {
+        let removed = self.all.remove(id)?;
+        for disk in removed.disks().iter() {
+            self.forget(*disk, *id);
+        }
+        let parity = removed.code.parity();
+        if let Some(ids) = self.by_parity.get_mut(&parity) {
+            ids.remove(id);
+        }
+        Some(removed)
+    }
+
+    /// Puts a shard of a segment that is still in the map, or not any more, to another disk.
+    pub fn place(&mut self, segment: &Segment, shard: u8, to: DiskId) {
+        let from = segment.disk_of(shard);
+        segment.end_move(shard, to, true);
+        let is_here = |known: &Arc<Segment>| std::ptr::eq(Arc::as_ptr(known), segment);
+        if !self.all.get(&segment.id).is_some_and(is_here) {
+            return;
+        }
+        if let Some(from) = from {
+            self.forget(from, segment.id);
+        }
+        self.by_disk.entry(to).or_default().insert(segment.id);
+    }
+
+    fn forget(&mut self, disk: DiskId, id: SegmentId) {
+        if let Some(ids) = self.by_disk.get_mut(&disk) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.by_disk.remove(&disk);
+            }
+        }
+    }
+
+    /// How many segments have a shard on each disk.
+    pub fn shard_counts(&self) -> impl Iterator<Item = (DiskId, u64)> {
+        let each = self.by_disk.iter();
+        each.map(|(disk, ids)| (*disk, ids.len() as u64))
+    }
+
+    /// How many segments survive fewer losses than this.
+    pub fn narrow_count(&self, parity: u8) -> u64 {
+        let narrow = self.by_parity.range(..parity);
+        narrow.map(|(_, ids)| ids.len() as u64).sum()
+    }
+
+    /// Segments with a shard on a disk that is not sound, and those that survive fewer losses than `parity`; each once.
+    pub fn at_stake(
+        &self,
+        is_sound: impl Fn(DiskId) -> bool,
+        parity: u8,
+    ) -> impl Iterator<Item = &Arc<Segment>> {
+        let unsound = self.by_disk.iter().filter(|(disk, _)| !is_sound(**disk));
+        let on_them = unsound.map(|(_, ids)| ids);
+        let mut sets: Vec<&FxHashSet<SegmentId>> = on_them.collect();
+        sets.extend(self.by_parity.range(..parity).map(|(_, ids)| ids));
+        let ids: Vec<SegmentId> = match &sets[..] {
+            [] => Vec::new(),
+            [one] => one.iter().copied().collect(),
+            some => {
+                let all: FxHashSet<SegmentId> = some.iter().copied().flatten().copied().collect();
+                all.into_iter().collect()
+            }
+        };
+        ids.into_iter().filter_map(move |id| self.all.get(&id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_base::{Epoch, VolumeId};
+    use cairn_erasure::Code;
+
+    use super::*;
+    use crate::types::SegmentInfo;
+
+    fn segment(id: u64, disks: &[u128], parity: u8) -> Arc<Segment> {
+        let info = SegmentInfo {
+            id: SegmentId(id),
+            code: Code::new(disks.len() as u8 - parity, parity).expect("a code"),
+            disks: disks.iter().copied().map(DiskId).collect(),
+            shard_len_bytes: 4096,
+            sealed: true,
+        };
+        Arc::new(Segment::known(VolumeId(1), Epoch(1), info))
+    }
+
+    fn at_stake(map: &SegmentMap, unsound: &[u128], parity: u8) -> Vec<u64> {
+        let is_sound = |disk: DiskId| !unsound.contains(&disk.0);
+        let mut ids: Vec<u64> = map.at_stake(is_sound, parity).map(|it| it.id.0).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    #[test]
+    fn what_is_on_a_disk_is_known_whatever_happened_before() {
+        let mut map = SegmentMap::default();
+        let first = segment(1, &[1, 2, 3, 4], 2);
+        map.insert(Arc::clone(&first));
+        map.insert(segment(2, &[2, 3, 4, 5], 2));
+        map.insert(segment(3, &[5, 6, 7], 1));
+        assert_eq!(at_stake(&map, &[], 2), [3]);
+        assert_eq!(at_stake(&map, &[2], 0), [1, 2]);
+        assert_eq!(at_stake(&map, &[1, 2], 2), [1, 2, 3], "each once");
+        assert_eq!((map.narrow_count(2), map.narrow_count(3)), (1, 3));
+        // Moved, found where it is now, and nowhere else.
+        assert!(first.begin_move(1, DiskId(8)));
+        map.place(&first, 1, DiskId(8));
+        assert_eq!(at_stake(&map, &[2], 0), [2]);
+        assert_eq!(at_stake(&map, &[8], 0), [1]);
+        // Made known anew, removed, and moved when it is not there any more.
+        map.insert(segment(2, &[1, 2, 3, 4], 2));
+        assert_eq!(at_stake(&map, &[5], 0), [3]);
+        map.remove(&SegmentId(1));
+        assert!(first.begin_move(0, DiskId(9)));
+        map.place(&first, 0, DiskId(9));
+        assert_eq!(at_stake(&map, &[8, 9], 0), [0; 0]);
+        map.remove(&SegmentId(3));
+        let mut counts: Vec<(u128, u64)> = map.shard_counts().map(|(id, n)| (id.0, n)).collect();
+        counts.sort_unstable();
+        assert_eq!(counts, [(1, 1), (2, 1), (3, 1), (4, 1)]);
+    }
+}
