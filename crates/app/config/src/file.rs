@@ -6,7 +6,10 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::problem::{ConfigError, Problem, nearest};
-use crate::server::{Settings, check_hang_after, check_memory_limit, check_threads, parse_address};
+use crate::server::{
+    Settings, check_hang_after, check_memory_limit, check_threads, check_write_deadline,
+    parse_address,
+};
 
 /// A config file is not longer than this, in bytes.
 pub const CONFIG_FILE_LEN_BYTES_MAX: u64 = 1 << 20;
@@ -83,6 +86,10 @@ const KEYS: &[(&str, Setter)] = &[
     ("token_file", |settings, value, folder| {
         settings.token_file = Some(folder.join(text(value)?));
         Ok(())
+    }),
+    ("write_deadline", |settings, value, _| {
+        word(&mut settings.write_deadline, value)?;
+        settings.write_deadline.map_or(Ok(()), check_write_deadline)
     }),
 ];
 
@@ -192,7 +199,7 @@ mod tests {
             .collect();
         flags.sort();
         // For tests, and for disks that are slow as a rule: nobody needs it on the command line.
-        let is_flag = |key: &&str| *key != "hang_after";
+        let is_flag = |key: &&str| !["hang_after", "write_deadline"].contains(key);
         let keys: Vec<&str> = KEYS.iter().map(|(key, _)| *key).filter(is_flag).collect();
         assert_eq!(flags, keys);
     }
@@ -216,6 +223,7 @@ mod tests {
             rebuild_rate = 0
             rebuild_delay = 30
             hang_after = 5
+            write_deadline = 2000
             disk_io = "threads"
         "#;
         let want = Settings {
@@ -235,6 +243,7 @@ mod tests {
             rebuild_rate: Some(Size(0)),
             rebuild_delay: Some(30),
             hang_after: Some(5),
+            write_deadline: Some(2000),
             disk_io: Some(DiskIo::Threads),
         };
         assert_eq!(parse_file(content, Path::new("/etc/cairn")), Ok(want));
@@ -276,6 +285,10 @@ mod tests {
             (
                 "listen_nfs = \"2049\"",
                 &["line 1: listen_nfs: \"2049\" is not an address"],
+            ),
+            (
+                "write_deadline = 2",
+                &["line 1: write_deadline: 2 is not between 100 and 30000: it is in milliseconds"],
             ),
             ("disk_io = \"fast\"", &["auto, uring or threads"]),
             ("rpcbind = true\nrpcbind = true", &["line 2: "]),

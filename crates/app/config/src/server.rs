@@ -33,6 +33,12 @@ pub const HANG_AFTER_SECONDS_DEFAULT: u64 = 30;
 pub const HANG_AFTER_SECONDS_MIN: u64 = 1;
 /// Ages of operations are not told apart beyond that.
 pub const HANG_AFTER_SECONDS_MAX: u64 = 60;
+/// How long a write waits for a disk that answers nothing, where others are enough, unless told otherwise.
+pub const WRITE_DEADLINE_MS_DEFAULT: u64 = 500;
+/// A good disk that has just been asked for much takes about that long.
+pub const WRITE_DEADLINE_MS_MIN: u64 = 100;
+/// Beyond that clients would notice before we do.
+pub const WRITE_DEADLINE_MS_MAX: u64 = 30_000;
 /// Most threads that serve clients.
 pub const THREADS_MAX: usize = 256;
 
@@ -134,6 +140,10 @@ pub struct Settings {
     /// Seconds without an answer after which a disk counts as hanging: in the config file only.
     #[arg(skip)]
     pub hang_after: Option<u64>,
+    /// Milliseconds that a write waits for a disk that answers nothing, where others are enough: in the config file
+    /// only.
+    #[arg(skip)]
+    pub write_deadline: Option<u64>,
 }
 
 /// Reads `ADDR:PORT`; `localhost` and nothing stand for 127.0.0.1 and all addresses.
@@ -176,6 +186,15 @@ pub(crate) fn check_hang_after(seconds: u64) -> Result<(), String> {
     ))
 }
 
+pub(crate) fn check_write_deadline(millis: u64) -> Result<(), String> {
+    if (WRITE_DEADLINE_MS_MIN..=WRITE_DEADLINE_MS_MAX).contains(&millis) {
+        return Ok(());
+    }
+    Err(format!(
+        "{millis} is not between {WRITE_DEADLINE_MS_MIN} and {WRITE_DEADLINE_MS_MAX}: it is in milliseconds"
+    ))
+}
+
 impl Settings {
     /// These settings, with `below` for what they do not say. Flags go above the file.
     pub fn or(self, below: Self) -> Self {
@@ -201,6 +220,7 @@ impl Settings {
             rebuild_rate: self.rebuild_rate.or(below.rebuild_rate),
             rebuild_delay: self.rebuild_delay.or(below.rebuild_delay),
             hang_after: self.hang_after.or(below.hang_after),
+            write_deadline: self.write_deadline.or(below.write_deadline),
         }
     }
 
@@ -235,6 +255,9 @@ impl Settings {
                 .map_or(REBUILD_RATE_DEFAULT, |rate| rate.0),
             rebuild_delay_seconds: self.rebuild_delay.unwrap_or(REBUILD_DELAY_SECONDS_DEFAULT),
             hang_after: Duration::from_secs(self.hang_after.unwrap_or(HANG_AFTER_SECONDS_DEFAULT)),
+            write_deadline: Duration::from_millis(
+                self.write_deadline.unwrap_or(WRITE_DEADLINE_MS_DEFAULT),
+            ),
         })
     }
 
@@ -272,6 +295,17 @@ impl Settings {
         if let Some(Err(why)) = self.hang_after.map(check_hang_after) {
             refuse(format!("hang_after: {why}"));
         }
+        if let Some(Err(why)) = self.write_deadline.map(check_write_deadline) {
+            refuse(format!("write_deadline: {why}"));
+        }
+        let hang_after = self.hang_after.unwrap_or(HANG_AFTER_SECONDS_DEFAULT);
+        let write_deadline = self.write_deadline.unwrap_or(WRITE_DEADLINE_MS_DEFAULT);
+        if write_deadline >= hang_after.saturating_mul(1000) {
+            refuse(format!(
+                "write_deadline: {write_deadline} ms is not less than hang_after, {hang_after} s, after which the disk \
+                 is given up"
+            ));
+        }
     }
 }
 
@@ -301,6 +335,8 @@ pub struct Config {
     pub rebuild_delay_seconds: u64,
     /// An operation of a disk that takes so long has no answer.
     pub hang_after: Duration,
+    /// A write waits so long for a disk that answers nothing, where others are enough.
+    pub write_deadline: Duration,
 }
 
 #[cfg(test)]
@@ -383,6 +419,39 @@ mod tests {
             assert_eq!(config.is_ok(), want, "{seconds}");
             let is_taken = |config: Config| config.hang_after == Duration::from_secs(seconds);
             assert!(config.is_ok_and(is_taken) || !want, "{seconds}");
+        }
+    }
+
+    #[test]
+    fn a_write_waits_less_long_than_until_a_disk_is_given_up() {
+        let cases = [
+            (None, None, true),
+            (Some(99), None, false),
+            (Some(100), None, true),
+            (Some(2_000), None, true),
+            (Some(29_999), None, true),
+            (Some(30_000), None, false),
+            (Some(30_000), Some(31), true),
+            (Some(30_001), Some(60), false),
+            (None, Some(1), true),
+            (Some(1_000), Some(1), false),
+        ];
+        for (write_deadline, hang_after, want) in cases {
+            let settings = Settings {
+                data: vec!["/a".into()],
+                hang_after,
+                write_deadline,
+                ..Settings::default()
+            };
+            let config = settings.resolve(1);
+            assert_eq!(
+                config.is_ok(),
+                want,
+                "{write_deadline:?} {hang_after:?}: {config:?}"
+            );
+            let wanted = write_deadline.unwrap_or(WRITE_DEADLINE_MS_DEFAULT);
+            let is_taken = |config: Config| config.write_deadline == Duration::from_millis(wanted);
+            assert!(config.is_ok_and(is_taken) || !want, "{wanted}");
         }
     }
 

@@ -12,12 +12,13 @@ use cairn_admin::api::{
 };
 use cairn_admin::{Answer, Control, ControlError};
 use cairn_base::DiskId;
+use cairn_base::domain::Losses;
 use cairn_config::{ClientNet, ExportRule, Protection, VolumeName, VolumeSettings};
 use cairn_segment::DiskStatus;
 
 use crate::convert;
 use crate::node::{ChangeFailure, Inner, VolumeService};
-use cairn_formats::pool_file::{ChangeError, PoolState, PoolVolume};
+use cairn_formats::pool_file::{ChangeError, PoolDisk, PoolState, PoolVolume};
 use cairn_pool::health::{Judgement, Observed, judge};
 use cairn_pool::policy::protection;
 
@@ -76,21 +77,21 @@ impl Control for Controller {
     }
 
     fn scrub(&self) -> Answer<'_, ScrubView> {
-        Box::pin(async { Ok(self.inner.scrub_view()) })
+        Box::pin(async { Ok(convert::scrub(self.inner.pool.scrub_progress())) })
     }
 
     fn scrub_start(&self, start: ScrubStart) -> Answer<'_, ScrubView> {
         Box::pin(async move {
             let rate = start.rate_bytes_per_second;
-            self.inner.scrub_start(rate, start.restart).await;
-            Ok(self.inner.scrub_view())
+            self.inner.pool.scrub_start(rate, start.restart).await;
+            Ok(convert::scrub(self.inner.pool.scrub_progress()))
         })
     }
 
     fn scrub_pause(&self) -> Answer<'_, ScrubView> {
         Box::pin(async {
-            if self.inner.scrub_pause().await {
-                return Ok(self.inner.scrub_view());
+            if self.inner.pool.scrub_pause().await {
+                return Ok(convert::scrub(self.inner.pool.scrub_progress()));
             }
             let error = ControlError::new(ErrorKind::Conflict, "no scrub runs");
             Err(error.hint("`cairn scrub start` starts one"))
@@ -99,13 +100,20 @@ impl Control for Controller {
 
     fn scrub_report(&self) -> Answer<'_, ScrubReport> {
         Box::pin(async {
-            let inner = Arc::clone(&self.inner);
+            let pool = Arc::clone(&self.inner.pool);
             // Names are found by a pass over all of them. It yields, but its reads of the metadata may wait for a
             // disk, and a thread of the server must not.
             let runtime = tokio::runtime::Handle::current();
-            let report = move || runtime.block_on(inner.scrub_report());
-            let report = tokio::task::spawn_blocking(report).await;
-            report.map_err(|error| ControlError::new(ErrorKind::Internal, error.to_string()))
+            let look = move || runtime.block_on(pool.damaged_places());
+            let found = tokio::task::spawn_blocking(look).await;
+            let found =
+                found.map_err(|error| ControlError::new(ErrorKind::Internal, error.to_string()))?;
+            let places = found.places.into_iter();
+            Ok(ScrubReport {
+                scrub: convert::scrub(self.inner.pool.scrub_progress()),
+                damaged: places.map(convert::damaged_place).collect(),
+                damaged_more: found.more,
+            })
         })
     }
 
@@ -215,6 +223,7 @@ impl Controller {
                 created_seconds: pool.created.seconds,
                 protection: convert::layout(inner.pool.store.default_code()),
                 disk_failures_tolerated: u32::from(inner.pool.store.default_code().parity()),
+                node_failures_tolerated: inner.pool.nodes_tolerated_by_all().map(counted),
                 total_bytes: space.total_bytes,
                 free_bytes: space.free_bytes,
                 reserve_bytes: space.reserve_bytes,
@@ -247,6 +256,16 @@ impl Controller {
                 && members.any(|member| member.holds_nothing && member.id.to_string() == disk.id)
         };
         let disks_lost_empty = disks.iter().filter(holds_nothing).count();
+        let lost_ids: Vec<&str> = disks
+            .iter()
+            .filter(|disk| matches!(disk.state, DiskState::Failed | DiskState::Missing))
+            .filter(|disk| !holds_nothing(disk))
+            .map(|disk| disk.id.as_str())
+            .collect();
+        let lost_members = pool.disks.iter();
+        let lost_members =
+            lost_members.filter(|member| lost_ids.contains(&member.id.to_string().as_str()));
+        let losses: Losses = lost_members.map(PoolDisk::domain).collect();
         let troubled = disks.iter().filter_map(|disk| match disk.state {
             DiskState::Ok | DiskState::Draining | DiskState::Drained => {
                 let problem = disk.problem.as_deref()?;
@@ -289,17 +308,20 @@ impl Controller {
             disks_lost_empty,
             disks_troubled: troubled.collect(),
             tolerated: usize::from(code.parity()),
+            node_count: inner.pool.store.node_count(),
+            nodes_tolerated: inner.pool.nodes_tolerated_by_all().unwrap_or(0),
+            nodes_lost: losses.nodes,
             layout: convert::layout(code),
             volumes_failed: failed.collect(),
             volumes_degraded: degraded.collect(),
             volumes_unprotected: unprotected.collect(),
             narrow_segments: inner.pool.narrow_segments(),
             segments_short: inner.pool.segments_short(),
-            damaged_places: inner.scrub.damaged(),
+            damaged_places: inner.pool.scrub.damaged(),
             lost_bytes: inner
                 .pool
                 .rebuild_lost_bytes()
-                .saturating_sub(inner.scrub.lost_bytes_known()),
+                .saturating_sub(inner.pool.scrub.lost_bytes_known()),
             damaged_reads: inner.pool.store.stats().damaged_reads,
             free_percent: percent(space.free_bytes, space.total_bytes),
         }
@@ -371,8 +393,7 @@ impl Controller {
                 (DiskState::Missing, why)
             }
             cairn_segment::DiskState::Failed => {
-                let why = watched().unwrap_or_else(|| "too many I/O errors".to_owned());
-                (DiskState::Failed, Some(why))
+                (DiskState::Failed, table.why_out(disk.id).map(str::to_owned))
             }
         };
         let problem = problem
@@ -433,6 +454,7 @@ impl Controller {
                 Err(error) => error.to_string(),
             },
             disk_failures_tolerated: code.map_or(0, |code| u32::from(code.parity())),
+            node_failures_tolerated: inner.pool.nodes_tolerated(volume).map(counted),
             size_limit: volume.settings.size_limit,
             access_pattern: volume.settings.access_pattern,
             compression: volume.settings.compression,
@@ -522,6 +544,10 @@ fn refusal(failure: ChangeFailure) -> ControlError {
                 .hint("`cairn disk list` shows how the disks are; the server's log says more")
         }
     }
+}
+
+fn counted(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 fn percent(part: u64, whole: u64) -> Option<u64> {

@@ -1,11 +1,13 @@
 //! Turns the words of the config and of the pool into those of NFS and of the admin API, each in one place.
 
-use cairn_admin::api::RebuildView;
+use cairn_admin::api::{self, RebuildView, ScrubDamage, ScrubView};
 use cairn_config::{Access, ExportRule, Squash};
 use cairn_erasure::Code;
 use cairn_exports::ClientRule;
+use cairn_formats::scrub_file::ScrubStage;
 use cairn_pool::health::Health;
 use cairn_pool::rebuild::RebuildStatus;
+use cairn_pool::scrub::{DamagedPlace, ScrubProgress};
 
 pub fn client_rule(rule: &ExportRule) -> ClientRule {
     ClientRule {
@@ -49,6 +51,46 @@ pub fn rebuild(status: RebuildStatus) -> RebuildView {
         seconds_left: status.seconds_left,
         shards_missing: status.shards_missing,
         problems: status.problems,
+    }
+}
+
+pub fn scrub(progress: ScrubProgress) -> ScrubView {
+    ScrubView {
+        stage: match progress.stage {
+            ScrubStage::Never => api::ScrubStage::Never,
+            ScrubStage::Running => api::ScrubStage::Running,
+            ScrubStage::Paused => api::ScrubStage::Paused,
+            ScrubStage::Done => api::ScrubStage::Done,
+        },
+        started_seconds: progress.started_seconds,
+        finished_seconds: progress.finished_seconds,
+        rate_bytes_per_second: progress.rate_bytes_per_second,
+        done_bytes: progress.done_bytes,
+        total_bytes: progress.total_bytes,
+        seconds_left: progress.seconds_left,
+        shards: progress.shards,
+        records: progress.records,
+        wrong_bytes: progress.wrong_bytes,
+        repaired_bytes: progress.repaired_bytes,
+        shards_rebuilt: progress.shards_rebuilt,
+        shards_sealed: progress.shards_sealed,
+        shards_away: progress.shards_away,
+        damaged: progress.damaged,
+        errors: progress.errors,
+    }
+}
+
+pub fn damaged_place(place: DamagedPlace) -> ScrubDamage {
+    let paths = place.paths.iter();
+    ScrubDamage {
+        volume: place.volume,
+        inode: place.inode,
+        paths: paths
+            .map(|path| String::from_utf8_lossy(path).into_owned())
+            .collect(),
+        start: place.start,
+        end: place.end,
+        detail: place.detail,
     }
 }
 

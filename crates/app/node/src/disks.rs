@@ -12,7 +12,8 @@ use cairn_base::disk::Disk;
 use cairn_base::env::Env;
 use cairn_config::Config;
 use cairn_formats::pool_file::Stage;
-use cairn_pool::assemble::{Content, Found, Plan, plan};
+use cairn_pool::assemble::{Found, Plan, plan};
+use cairn_pool::joining::{is_disk, look_next};
 use cairn_pool::open::{Member, OpenSettings, Opened, form, new_state, open_members};
 use cairn_segment::SegmentSettings;
 use cairn_shard::ShardSettings;
@@ -71,14 +72,7 @@ async fn open_folders(
     config: &Config,
     folders: Vec<Folder>,
 ) -> Result<(Opened, Vec<DiskId>), NodeError> {
-    let found: Vec<Found> = folders
-        .iter()
-        .map(|folder| Found {
-            label: folder.label(),
-            content: folder.content.clone(),
-        })
-        .collect();
-    let (state, present, unformatted, missing) = match plan(&found)? {
+    let (state, present, unformatted, missing) = match plan(&found(&folders))? {
         Plan::Create => {
             let disks = folders.iter().map(|folder| disk_in(folder, config));
             let disks: Vec<Arc<dyn Disk>> = disks.collect::<Result<_, _>>()?;
@@ -146,37 +140,30 @@ async fn look_by_label(
     Ok(())
 }
 
-/// Looks for the disks of the newest pool file that was found so far. Says whether one was found.
+/// Looks for disks that what was found so far tells of. Says whether one was found.
 async fn look_once(
     env: &Env,
     folders: &mut Vec<Folder>,
     config: &Config,
     looks: &Looks,
 ) -> Result<bool, NodeError> {
-    let states = folders.iter().filter_map(|folder| match &folder.content {
-        Content::Disk { state, .. } => state.as_ref(),
-        _ => None,
-    });
-    let Some(newest) = states.max_by_key(|state| state.version).cloned() else {
-        return Ok(false);
-    };
     let before = folders.len();
-    for member in newest.disks.iter().filter(|member| member.by_label) {
-        let is_there = folders.iter().any(|folder| {
-            let by_id = folder.identity() == Some(member.id);
-            by_id || folder.label() == member.label
-        });
-        if is_there {
-            continue;
-        }
+    for member in look_next(&found(folders)) {
         let folder = looks.look_in_time(env, Path::new(&member.label), config);
         let folder = folder.await?;
-        // Anything else there is none of the operator's words: the disk is missing then.
-        if folder.identity() == Some(member.id) {
+        if is_disk(&folder.content, member.id) {
             folders.push(folder);
         }
     }
     Ok(folders.len() > before)
+}
+
+fn found(folders: &[Folder]) -> Vec<Found> {
+    let each = folders.iter().map(|folder| Found {
+        label: folder.label(),
+        content: folder.content.clone(),
+    });
+    each.collect()
 }
 
 /// Of each of `disk_count` disks.

@@ -10,7 +10,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_base::DiskId;
 use cairn_base::disk::{Disk, DiskError};
 use cairn_base::env::Env;
 use cairn_config::{Config, DiskIo};
@@ -35,7 +34,7 @@ const HARMLESS: &[&str] = &[
     "lost+found",
     truth::POOL_NAME_NEW,
     "cairn-disk.new",
-    crate::scrub::SCRUB_NAME_NEW,
+    cairn_pool::scrub::SCRUB_NAME_NEW,
     crate::token::TOKEN_NAME,
     crate::token::TOKEN_NAME_NEW,
     crate::ready::SERVER_FILE_NAME,
@@ -52,12 +51,13 @@ const OURS: &[&str] = &[
     cairn_shard::IDENTITY_NAME,
     "shards",
     "shard-volumes",
+    cairn_formats::shard::promise::PROMISES_FOLDER,
     "volumes",
     "free",
     "rebuild",
     WIPED_NAME,
     cairn_shard::PROBE_NAME,
-    crate::scrub::SCRUB_NAME,
+    cairn_pool::scrub::SCRUB_NAME,
 ];
 
 /// What the identity is called while a folder is being emptied: it goes last, so that what a crash leaves is
@@ -238,7 +238,8 @@ impl Folder {
         self.path.display().to_string()
     }
 
-    pub fn identity(&self) -> Option<DiskId> {
+    #[cfg(test)]
+    pub fn identity(&self) -> Option<cairn_base::DiskId> {
         match &self.content {
             Content::Disk { identity, .. } | Content::Newer { identity, .. } => {
                 identity.as_ref().map(|identity| identity.disk)
@@ -301,7 +302,7 @@ pub fn wipe(folder: &Path, with_token: bool) -> std::io::Result<()> {
     }
     let sync = || std::fs::File::open(folder)?.sync_all();
     sync()?;
-    let made_meanwhile = [truth::POOL_NAME_NEW, crate::scrub::SCRUB_NAME_NEW];
+    let made_meanwhile = [truth::POOL_NAME_NEW, cairn_pool::scrub::SCRUB_NAME_NEW];
     let ours = OURS.iter().copied().filter(|name| *name != WIPED_NAME);
     // First: whoever gets the disk if this breaks off must not get the token with it.
     let tokens = TOKEN_NAMES.iter().copied().filter(|_| with_token);
@@ -368,7 +369,7 @@ pub fn open_disk(path: &Path, config: &Config) -> Result<Arc<dyn Disk>, NodeErro
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use cairn_base::{PoolId, Timestamp};
+    use cairn_base::{DiskId, PoolId, Timestamp};
     use cairn_formats::testing::example_pool as example;
     use cairn_shard::ShardSettings;
 

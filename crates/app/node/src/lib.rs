@@ -9,18 +9,18 @@
 mod announce;
 mod control;
 mod convert;
-mod deleted_volumes;
+mod disk_folders;
 mod disks;
 mod error;
+#[cfg(test)]
+mod flipped_bits;
 mod folder;
 mod lock_wait;
-mod members;
+mod metadata_folders;
 mod metrics;
 mod node;
 pub mod ready;
 mod running;
-mod scrub;
-mod spares;
 pub mod token;
 
 pub use cairn_pool::AssembleError;

@@ -35,6 +35,14 @@ pub struct Observed {
     /// Of all volumes together since the start, also of those that are not served any more.
     pub totals_of_all: VolumeTotals,
     pub volumes_failed: u64,
+    pub tolerated: Vec<Tolerated>,
+}
+
+/// What a volume survives: the loss of so many disks, or of so many nodes. None if the pool is on one node.
+pub struct Tolerated {
+    pub volume: String,
+    pub disks: usize,
+    pub nodes: Option<usize>,
 }
 
 pub struct VolumeNumbers {
@@ -92,6 +100,7 @@ fn families(observed: &Observed) -> Vec<MetricFamily> {
     scrub(&observed.scrub, &mut out);
     rebuild(&observed.rebuild, &mut out);
     volumes(&observed.volumes, &mut out);
+    tolerated(&observed.tolerated, &mut out);
     out.0
 }
 
@@ -126,6 +135,25 @@ fn node(observed: &Observed, out: &mut Families) {
         "cairn_volumes_failed",
         "Volumes that are not served",
         observed.volumes_failed,
+    );
+}
+
+fn tolerated(volumes: &[Tolerated], out: &mut Families) {
+    let samples = volumes.iter().flat_map(|volume| {
+        let disks = ("disk", Some(volume.disks));
+        let domains = [disks, ("node", volume.nodes)].into_iter();
+        domains.filter_map(|(domain, count)| {
+            let labels = vec![
+                ("volume", volume.volume.clone()),
+                ("domain", domain.to_owned()),
+            ];
+            Some((labels, count? as u64))
+        })
+    });
+    out.gauges(
+        "cairn_volume_failures_tolerated",
+        "Disks, or instead of them nodes, that can be lost without loss of data",
+        samples.collect(),
     );
 }
 
@@ -338,6 +366,8 @@ fn volumes(volumes: &[(String, VolumeNumbers)], out: &mut Families) {
         ("cairn_volume_journaled_writes_total", "Small stable writes that went to the log", |n| n.totals.journaled_writes),
         ("cairn_gc_segments_removed_total", "Segments deleted by garbage collection", |n| n.totals.gc_segments_removed),
         ("cairn_gc_rewritten_bytes_total", "Bytes copied out of sparse segments", |n| n.totals.gc_rewritten_bytes),
+        ("cairn_gc_surveys_total", "Looks at all segments for those worth rewriting", |n| n.totals.gc_surveys),
+        ("cairn_gc_rewrite_passes_total", "Passes over all extents, for segments without a summary that could be used", |n| n.totals.rewrite_passes),
         ("cairn_gc_errors_total", "Failures of garbage collection", |n| n.totals.gc_errors),
         ("cairn_volume_orphans_reaped_total", "Removed files whose space was freed", |n| n.totals.orphans_reaped),
         ("cairn_log_groups_total", "Log records written", |n| n.totals.log_groups),

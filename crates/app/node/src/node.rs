@@ -23,7 +23,7 @@ use cairn_meta::{MetaCache, MetaSettings};
 use cairn_pool::policy::policy;
 use cairn_pool::truth::PoolFiles;
 use cairn_pool::{Host, Pool, PoolSettings, VolumeTotals};
-use cairn_segment::{Pace, SegmentSettings};
+use cairn_segment::SegmentSettings;
 use cairn_shard::ShardDisk;
 use parking_lot::Mutex;
 use prometheus::Registry;
@@ -32,11 +32,10 @@ pub use cairn_pool::{ChangeFailure, VolumeService};
 
 use crate::announce::Announced;
 use crate::convert;
+use crate::disk_folders::FolderWork;
 use crate::disks::{PoolDisks, descriptors_max, shard_settings};
 use crate::error::NodeError;
-use crate::members::FolderWork;
-use crate::metrics::{Observed, VolumeNumbers};
-use crate::scrub::Scrub;
+use crate::metrics::{Observed, Tolerated, VolumeNumbers};
 use crate::token::{OnDisks, TOKEN_NAME};
 
 /// The volume that a new pool begins with.
@@ -64,7 +63,6 @@ pub struct Inner {
     /// The admin token, unless the configuration names a file for it.
     pub token: Option<OnDisks>,
     pub announced: Arc<Mutex<Announced>>,
-    pub scrub: Scrub,
     /// Held while a folder becomes a disk, which may have to be emptied first.
     pub joining: tokio::sync::Mutex<()>,
     pub folder_work: FolderWork,
@@ -100,6 +98,7 @@ impl Host for NodeHost {
         let buffer = buffer.clamp(WRITE_BUFFER_BYTES_MIN, WRITE_BUFFER_BYTES_MAX);
         meta.write_buffer_bytes = usize::try_from(buffer).unwrap_or(usize::MAX);
         meta.open_files_max = state_files_max(descriptors_max(), count);
+        meta.log_write_wait = self.config.write_deadline;
         meta
     }
 
@@ -180,13 +179,23 @@ impl Host for NodeHost {
         }
     }
 
+    fn volumes_with_metadata<'a>(
+        &'a self,
+        disk: &'a Arc<dyn Disk>,
+    ) -> Pin<Box<dyn Future<Output = Option<Vec<VolumeId>>> + Send + 'a>> {
+        let (disk, time_max) = (Arc::clone(disk), self.config.hang_after);
+        Box::pin(crate::metadata_folders::volumes_on(
+            &self.env, disk, time_max,
+        ))
+    }
+
     fn remove_metadata(
         &self,
         disks: Vec<Arc<dyn Disk>>,
         volume: VolumeId,
     ) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         let time_max = self.config.hang_after;
-        Box::pin(crate::deleted_volumes::remove_metadata(
+        Box::pin(crate::metadata_folders::remove_metadata(
             self.env.clone(),
             disks,
             volume,
@@ -201,6 +210,7 @@ impl Inner {
         let budget = MemoryBudget::of(config.memory_limit_bytes);
         let mut segments = SegmentSettings {
             cache_bytes: budget.record_cache_bytes,
+            write_deadline: config.write_deadline,
             ..SegmentSettings::default()
         };
         let in_flight = segments.append_bytes_in_flight_max.min(budget.dirty_bytes);
@@ -209,6 +219,7 @@ impl Inner {
             segments,
             rebuild_delay: Duration::from_secs(config.rebuild_delay_seconds),
             rebuild_bytes_per_second: config.rebuild_bytes_per_second,
+            scrub_bytes_per_second: config.scrub_bytes_per_second,
         };
         let cache_bytes = budget.metadata_bytes / 100 * METADATA_CACHE_PERCENT;
         let meta_cache = MetaCache::new(usize::try_from(cache_bytes).unwrap_or(usize::MAX));
@@ -226,8 +237,6 @@ impl Inner {
         });
         let asked = Arc::clone(&host) as Arc<dyn Host>;
         let pool = Pool::new(env.clone(), settings, asked, Arc::new(PoolFiles), opened);
-        let pace = Pace::new(env.clock.clone(), config.scrub_bytes_per_second);
-        let scrub = Scrub::new(pace.beside(&pool.clients));
         let inner = Arc::new(Self {
             env,
             config,
@@ -237,7 +246,6 @@ impl Inner {
             named,
             token,
             announced: Arc::default(),
-            scrub,
             joining: tokio::sync::Mutex::default(),
             folder_work: FolderWork::default(),
             exports,
@@ -253,7 +261,7 @@ impl Inner {
     pub async fn open_volumes(self: &Arc<Self>) -> Result<(), ChangeFailure> {
         self.pool.note_returned().await?;
         self.pool.open_volumes().await;
-        self.remove_deleted_volumes_later(self.pool.state());
+        self.pool.remove_deleted_volumes_later();
         Ok(())
     }
 
@@ -345,14 +353,20 @@ impl Inner {
                 },
             ));
         }
+        let tolerated = state.volumes.iter().map(|volume| Tolerated {
+            volume: volume.name.to_string(),
+            disks: usize::from(self.pool.tolerated(&volume.settings)),
+            nodes: self.pool.nodes_tolerated(volume),
+        });
         Observed {
+            tolerated: tolerated.collect(),
             uptime_seconds: self.uptime().as_secs(),
             memory: self.budget,
             memory_limit_bytes: self.config.memory_limit_bytes,
             metadata_cache_bytes: self.meta_cache.used_bytes() as u64,
             segments: self.pool.store.stats(),
             disks: self.pool.store.disk_status(),
-            scrub: self.scrub_view(),
+            scrub: convert::scrub(self.pool.scrub_progress()),
             rebuild: convert::rebuild(self.pool.rebuild_status()),
             volumes_failed: (state.volumes.len() - volumes.len() + troubled_count) as u64,
             volumes,

@@ -187,6 +187,66 @@ mod tests {
         assert_eq!(read_with_owner(&path), Some((ready, user)));
     }
 
+    fn ready(pid: u32) -> ReadyFile {
+        ReadyFile {
+            pid,
+            nfs: NfsReady {
+                address: "127.0.0.1".to_owned(),
+                port: 2049,
+            },
+            admin: AdminView {
+                url: "http://127.0.0.1:8049".to_owned(),
+            },
+            token_file: "/data/admin-token".to_owned(),
+            volumes: Vec::new(),
+        }
+    }
+
+    /// The second one wrote over the file of the first, whose commands then found the second.
+    #[test]
+    fn servers_on_one_machine_have_a_file_each() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let usual = folder.join(SERVER_FILE_NAME);
+        assert_eq!(server_file(folder), usual, "the only one");
+        // Another program of this user with our name, which waits for its end.
+        let other = folder.join("cairn-other");
+        std::os::unix::fs::symlink("/bin/sh", &other).unwrap();
+        let mut other = std::process::Command::new(other)
+            .args(["-c", "echo; read line"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        // It has our name only when it runs, which may be after its start.
+        let mut line = String::new();
+        let runs = other.stdout.take().map(std::io::BufReader::new);
+        std::io::BufRead::read_line(&mut runs.unwrap(), &mut line).unwrap();
+        let own = std::process::id();
+        let (first, second) = (ready(other.id()), ready(own));
+        write(&usual, &first).unwrap();
+        let own_file = server_file(folder);
+        assert_eq!(own_file, folder.join(format!("server-{own}.json")));
+        write(&own_file, &second).unwrap();
+        let all = read_all(folder).into_iter().map(|(ready, _)| ready.pid);
+        assert_eq!(all.collect::<Vec<u32>>(), [first.pid, own]);
+        remove(&own_file);
+        remove(&usual);
+        assert_eq!(read(&usual), Some(first), "that of the other stays");
+        // It ends and leaves its file behind.
+        drop(other.stdin.take());
+        other.wait().unwrap();
+        assert_eq!(server_file(folder), usual);
+        write(&usual, &ready(1)).unwrap();
+        assert_eq!(
+            server_file(folder),
+            usual,
+            "its number is another program's"
+        );
+        write(&usual, &ready(own)).unwrap();
+        assert_eq!(server_file(folder), usual, "its own");
+    }
+
     #[test]
     fn only_absolute_folders_count() {
         for (value, want) in [

@@ -12,7 +12,7 @@ use cairn_admin::api::{AdminView, NfsReady, NfsView, ReadyFile, Status};
 use cairn_admin::{AdminServer, AdminSettings};
 use cairn_base::real;
 use cairn_config::Config;
-use cairn_exports::HandleKey;
+use cairn_exports::HandleSigner;
 use cairn_nfs3::{Nfs3, Nfs3Settings};
 use cairn_pool::{Pool, watch};
 use cairn_rpc_server::{Listeners, RpcServer, ServeError, ServerSettings};
@@ -158,12 +158,12 @@ impl Node {
                 metrics_open: inner.config.metrics_open,
             },
         );
-        crate::spares::tend(&inner);
+        cairn_pool::spares::tend(&inner.pool, inner.config.disk_spare_bytes);
         runtime.block_on(async {
             // Twice: the second one says that the first is there.
             inner.pool.renew().await;
             inner.pool.renew().await;
-            crate::scrub::tend(&inner).await;
+            cairn_pool::scrub::tend(&inner.pool).await;
         });
         cairn_pool::rebuild::tend(&inner.pool);
         crate::announce::tend(&inner);
@@ -247,7 +247,7 @@ impl Node {
     /// Takes no more requests, finishes those under way, makes everything durable and ends.
     pub fn stop(self) {
         self.runtime.block_on(async {
-            self.started.inner.scrub_stop().await;
+            self.started.inner.pool.scrub_stop().await;
             self.started.inner.pool.stop();
             // An error means that the server has ended already.
             let _ = self.started.admin_stop.send(());
@@ -304,7 +304,7 @@ fn start_nfs(
     settings.connection_count_max = settings.connection_count_max.min(connections);
     let held = usize::try_from(inner.budget.rest_bytes / 2).unwrap_or(usize::MAX);
     settings.held_bytes_max = settings.held_bytes_max.min(held);
-    let handle_key = HandleKey::new(&inner.pool.state().handle_key.0.to_be_bytes());
+    let handle_key = HandleSigner::new(&inner.pool.state().handle_key.0.to_be_bytes());
     let (exports, registry) = (Arc::clone(&inner.exports), &inner.registry);
     let failed = |error: ServeError| NodeError::Nfs(error.to_string());
     let nfs3 = Nfs3::new(

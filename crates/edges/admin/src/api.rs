@@ -88,6 +88,10 @@ pub struct PoolView {
     pub protection: String,
     /// Disks that can be lost without losing such data.
     pub disk_failures_tolerated: u32,
+    /// Nodes that can be lost, instead of those disks, without losing such data or a volume's metadata. Only if the pool
+    /// has disks on several nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_failures_tolerated: Option<u32>,
     /// Raw bytes of the disks that are there.
     pub total_bytes: u64,
     pub free_bytes: u64,
@@ -317,6 +321,10 @@ pub struct VolumeView {
     /// What the protection means on this pool now: "4+2", "2 mirrors", "1 copy, NO REDUNDANCY".
     pub layout: String,
     pub disk_failures_tolerated: u32,
+    /// Nodes that can be lost, instead of those disks, without losing its data or metadata. Only if the pool has disks on
+    /// several nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_failures_tolerated: Option<u32>,
     #[schema(value_type = String, example = "500 GiB")]
     pub size_limit: SizeLimit,
     #[schema(value_type = String, example = "concurrent")]

@@ -31,6 +31,7 @@ fn view(name: &VolumeName) -> VolumeView {
         protection: cairn_config::Protection::Plus(2),
         layout: "4+2".to_owned(),
         disk_failures_tolerated: 2,
+        node_failures_tolerated: None,
         size_limit: cairn_config::SizeLimit::None,
         access_pattern: cairn_config::AccessPattern::Random,
         compression: cairn_config::Compression::Zstd(3),

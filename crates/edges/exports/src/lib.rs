@@ -9,9 +9,9 @@ mod rules;
 mod table;
 mod users;
 
-pub use cairn_formats::file_handle::{BadHandle, HANDLE_LEN_BYTES, Handle, HandleKey, Target};
+pub use cairn_formats::file_handle::{BadHandle, HANDLE_LEN_BYTES, Handle, HandleSigner, Target};
 pub use rules::{ANONYMOUS_ID, ClientRule, Squash};
 pub use table::{
-    Export, ExportTable, Exports, FailedVolume, Grant, Object, PeerView, Refusal, Volume,
+    Export, ExportTable, Exports, FailedVolume, Grant, Object, PeerExports, Refusal, Volume,
 };
 pub use users::{Users, caller, user};

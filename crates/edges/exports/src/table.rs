@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
-use cairn_base::{Ino, VolumeId};
-use cairn_fs::Fs;
+use cairn_base::{Ino, View, VolumeId};
+use cairn_fs::{Fs, FsView};
 
 use crate::rules::{ClientRule, rule_for};
 use cairn_formats::file_handle::Target;
@@ -78,8 +78,8 @@ impl ExportTable {
     }
 
     /// What a client at this address and port may use.
-    pub fn view(self: &Arc<Self>, peer: IpAddr, port: u16) -> PeerView {
-        let mut view = PeerView {
+    pub fn of_peer(self: &Arc<Self>, peer: IpAddr, port: u16) -> PeerExports {
+        let mut exports = PeerExports {
             table: Arc::clone(self),
             grants: Vec::new(),
             failed: Vec::new(),
@@ -89,15 +89,15 @@ impl ExportTable {
                 continue;
             };
             match &export.volume {
-                Volume::Serving(fs) => view.grants.push(Grant {
+                Volume::Serving(fs) => exports.grants.push(Grant {
                     volume: fs.volume(),
                     fs: fs.clone(),
                     rule: rule.clone(),
                 }),
-                Volume::Failed(failed) => view.failed.push(failed.clone()),
+                Volume::Failed(failed) => exports.failed.push(failed.clone()),
             }
         }
-        view
+        exports
     }
 }
 
@@ -110,13 +110,13 @@ pub struct Grant {
 }
 
 /// What one client may use, as of one table.
-pub struct PeerView {
+pub struct PeerExports {
     table: Arc<ExportTable>,
     grants: Vec<Grant>,
     failed: Vec<FailedVolume>,
 }
 
-impl PeerView {
+impl PeerExports {
     pub fn is_of(&self, table: &ExportTable) -> bool {
         self.table.version == table.version
     }
@@ -144,13 +144,29 @@ impl PeerView {
                 true => Ok(Object::PseudoRoot),
                 false => Err(Refusal::NotAllowed),
             },
-            Target::Inode { volume, ino } => match self.index_of(volume) {
-                Some(grant) => Ok(Object::Inode { grant, ino }),
+            Target::Inode { volume, view, ino } => match self.index_of(volume) {
+                Some(grant) => {
+                    let snapshot = self.snapshot(grant, view)?;
+                    Ok(Object::Inode {
+                        grant,
+                        snapshot,
+                        ino,
+                    })
+                }
                 None if self.is_failed(volume) => Err(Refusal::NotOpen),
                 None if self.is_exported(volume) => Err(Refusal::NotAllowed),
                 None => Err(Refusal::NotExported),
             },
         }
+    }
+
+    /// The view of a volume that a handle names, unless that is the live one.
+    fn snapshot(&self, grant: usize, view: View) -> Result<Option<FsView>, Refusal> {
+        if view.is_live() {
+            return Ok(None);
+        }
+        let fs = &self.grants[grant].fs;
+        fs.in_view(view).map(Some).map_err(|_| Refusal::NoSuchView)
     }
 
     /// The place of a volume in [`Self::grants`].
@@ -189,8 +205,10 @@ impl PeerView {
 /// What a client may use of what a file handle names.
 pub enum Object {
     Inode {
-        /// Its place in [`PeerView::grants`].
+        /// Its place in [`PeerExports::grants`].
         grant: usize,
+        /// Where it is read, unless that is the live view. Nothing can be changed there.
+        snapshot: Option<FsView>,
         ino: Ino,
     },
     /// The read-only directory of all volumes.
@@ -206,6 +224,8 @@ pub enum Refusal {
     /// has not written yet.
     NotOpen,
     NotExported,
+    /// The volume has no such snapshot, or none any more.
+    NoSuchView,
 }
 
 /// The table that is in force.
@@ -237,9 +257,9 @@ impl Exports {
         self.current.load_full()
     }
 
-    /// Whether `view` still shows what is in force.
-    pub fn is_current(&self, view: &PeerView) -> bool {
-        view.is_of(&self.current.load())
+    /// Whether `exports` are still those in force.
+    pub fn is_current(&self, exports: &PeerExports) -> bool {
+        exports.is_of(&self.current.load())
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use cairn_codec_rpc::{AuthStatus, Credential, OpaqueAuth};
 use cairn_fs::Credentials;
 
-use crate::table::PeerView;
+use crate::table::PeerExports;
 
 /// Most users of one connection that are remembered.
 const USER_COUNT_MAX: usize = 8;
@@ -29,16 +29,16 @@ struct KnownUser {
 }
 
 impl Users {
-    /// Call this when the view of the connection is replaced: rights and squashing may have changed.
+    /// Call this when the exports of the connection are replaced: rights and squashing may have changed.
     pub fn forget(&mut self) {
         self.known.clear();
         self.replace_next = 0;
     }
 
-    /// Who the sender of `sent` is on the volume of a grant of `view`.
+    /// Who the sender of `sent` is on the volume of a grant of `exports`.
     pub fn user(
         &mut self,
-        view: &PeerView,
+        exports: &PeerExports,
         grant: usize,
         sent: &OpaqueAuth<'_>,
     ) -> Result<Arc<Credentials>, AuthStatus> {
@@ -48,7 +48,7 @@ impl Users {
         if let Some(user) = known {
             return Ok(Arc::clone(&user.who));
         }
-        let who = Arc::new(user(view, grant, sent)?);
+        let who = Arc::new(user(exports, grant, sent)?);
         let user = KnownUser {
             flavor: sent.flavor,
             body: sent.body.into(),
@@ -65,13 +65,13 @@ impl Users {
     }
 }
 
-/// Who the sender of `sent` is on the volume of a grant of `view`, remembered by nobody.
+/// Who the sender of `sent` is on the volume of a grant of `exports`, remembered by nobody.
 pub fn user(
-    view: &PeerView,
+    exports: &PeerExports,
     grant: usize,
     sent: &OpaqueAuth<'_>,
 ) -> Result<Credentials, AuthStatus> {
-    Ok(view.grants()[grant].rule.who(caller(sent)?.as_ref()))
+    Ok(exports.grants()[grant].rule.who(caller(sent)?.as_ref()))
 }
 
 /// Who calls, as the client says it: not squashed. `None` if it does not say (AUTH_NONE).

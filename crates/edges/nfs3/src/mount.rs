@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use cairn_base::View;
 use cairn_codec_nfs::mount::{
     Call, ExportEntry, MountEntry, MountErrno, MountError, MountOk, PROGRAM, Procedure, VERSION_1,
     VERSION_3,
@@ -177,20 +178,20 @@ fn may_see(session: &Session, path: &[u8]) -> bool {
     let mut names = path.split(|byte| *byte == b'/');
     match names.find(|name| !name.is_empty() && *name != b".") {
         Some(volume) => {
-            let view = &session.view;
-            view.by_name(volume).is_some() || view.failed_by_name(volume).is_some()
+            let exports = &session.exports;
+            exports.by_name(volume).is_some() || exports.failed_by_name(volume).is_some()
         }
-        None => session.view.is_let_in(),
+        None => session.exports.is_let_in(),
     }
 }
 
 /// Lists what this client may mount.
 fn exports(session: &Session, xid: u32) -> Reply {
-    let view = &session.view;
-    let exports = view.table().exports().iter();
-    let visible = exports.filter(|export| {
+    let exports = &session.exports;
+    let all = exports.table().exports().iter();
+    let visible = all.filter(|export| {
         let volume = export.volume.id();
-        view.index_of(volume).is_some() || view.is_failed(volume)
+        exports.index_of(volume).is_some() || exports.is_failed(volume)
     });
     let texts: Vec<(String, Vec<String>)> = visible
         .map(|export| {
@@ -268,28 +269,29 @@ async fn find(
         .filter(|name| !name.is_empty() && *name != b".");
     let Some(volume) = names.next() else {
         // A client to which it would show nothing does not see it either.
-        return match session.view.is_let_in() {
+        return match session.exports.is_let_in() {
             true => Ok(Target::PseudoRoot),
             false => Err(MountError::Access),
         };
     };
-    if let Some(failed) = session.view.failed_by_name(volume) {
+    if let Some(failed) = session.exports.failed_by_name(volume) {
         // No error of MOUNT makes clients wait: Linux fails the mount. Given the root, which is known, it goes
         // on to ask for attributes until the answer is no longer "later".
         return match names.next() {
             None => Ok(Target::Inode {
                 volume: failed.volume,
+                view: View::Live,
                 ino: cairn_fs::ROOT,
             }),
             Some(_) => Err(MountError::ServerFault),
         };
     }
-    let Some(grant) = session.view.by_name(volume) else {
+    let Some(grant) = session.exports.by_name(volume) else {
         // A stranger is not told which names there are.
-        if !session.view.is_let_in() {
+        if !session.exports.is_let_in() {
             return Err(MountError::Access);
         }
-        let mut all = session.view.table().exports().iter();
+        let mut all = session.exports.table().exports().iter();
         return Err(
             match all.any(|export| export.volume.name().as_bytes() == volume) {
                 true => MountError::Access,
@@ -314,6 +316,7 @@ async fn find(
     }
     Ok(Target::Inode {
         volume: grant.volume,
+        view: View::Live,
         ino,
     })
 }

@@ -9,12 +9,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cairn_base::{Ino, crc32c};
+use cairn_base::crc32c;
 use cairn_codec_nfs::v3;
 use cairn_codec_rpc::rpc::CALL_HEADER_LEN_BYTES_MAX;
 use cairn_codec_rpc::{AcceptStatus, CallHeader, OpaqueAuth, Reader};
-use cairn_exports::{Object, Target, Users, user};
-use cairn_fs::Credentials;
+use cairn_exports::{Object, Users, user};
 use cairn_rpc_server::intake::{HEAD_LEN_BYTES_MAX, RECORD_LEN_BYTES_MAX, Verdict};
 use cairn_rpc_server::{
     Admission, Answered, Duplicates, Handler, LargeRecord, Peer, Program, REQUEST_LEN_BYTES, Reply,
@@ -191,30 +190,24 @@ impl NfsHandler {
     ) -> Resolved {
         let session = &self.session;
         match session.resolve(handle) {
-            Ok(Object::Inode { grant, ino }) => {
-                match self.users.user(&session.view, grant, &call.credential) {
-                    Ok(who) => Resolved::Inode(request(session, call.xid, (grant, ino), who)),
-                    Err(status) => Resolved::Refused(session.peer.denied(call.xid, status)),
-                }
-            }
+            Ok(Object::Inode {
+                grant,
+                snapshot,
+                ino,
+            }) => match self.users.user(&session.exports, grant, &call.credential) {
+                Ok(who) => Resolved::Inode(Request {
+                    session: Arc::clone(session),
+                    xid: call.xid,
+                    grant,
+                    snapshot,
+                    ino,
+                    who,
+                }),
+                Err(status) => Resolved::Refused(session.peer.denied(call.xid, status)),
+            },
             Ok(Object::PseudoRoot) => Resolved::PseudoRoot,
             Err(status) => Resolved::Refused(refuse(session, call.xid, procedure, status)),
         }
-    }
-}
-
-fn request(
-    session: &Arc<Session>,
-    xid: u32,
-    (grant, ino): (usize, Ino),
-    who: Arc<Credentials>,
-) -> Request {
-    Request {
-        session: Arc::clone(session),
-        xid,
-        grant,
-        ino,
-        who,
     }
 }
 
@@ -266,18 +259,26 @@ impl LargeWrite {
         };
         let session = Arc::new(session);
         let xid = self.request.xid;
-        let target = Target::Inode {
-            volume: self.request.volume(),
-            ino: self.request.ino,
-        };
-        let (grant, ino) = match session.find(target) {
-            Ok(Object::Inode { grant, ino }) => (grant, ino),
+        let target = self.request.target(self.request.ino);
+        let (grant, snapshot, ino) = match session.find(target) {
+            Ok(Object::Inode {
+                grant,
+                snapshot,
+                ino,
+            }) => (grant, snapshot, ino),
             Ok(Object::PseudoRoot) => return Err(pseudo::refuse_write(&session, xid)),
             Err(status) => return Err(refuse(&session, xid, WRITE, status)),
         };
-        let who = user(&session.view, grant, &self.sent())
+        let who = user(&session.exports, grant, &self.sent())
             .map_err(|status| session.peer.denied(xid, status))?;
-        self.request = request(&session, xid, (grant, ino), Arc::new(who));
+        self.request = Request {
+            session,
+            xid,
+            grant,
+            snapshot,
+            ino,
+            who: Arc::new(who),
+        };
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use cairn_codec_nfs::v3::{
 use cairn_codec_rpc::{DecodeError, Encode, Writer};
 use cairn_exports::HANDLE_LEN_BYTES;
 use cairn_fs::{
-    FILE_LEN_BYTES_MAX, FsError, LINK_COUNT_MAX, Made, NAME_LEN_BYTES_MAX, NodeKind, SetAttr,
+    FILE_LEN_BYTES_MAX, Fs, FsError, LINK_COUNT_MAX, Made, NAME_LEN_BYTES_MAX, NodeKind, SetAttr,
     Stability, TRANSFER_LEN_BYTES_MAX, Wcc, access,
 };
 use cairn_rpc_server::{Reply, ReplyFuture};
@@ -234,7 +234,7 @@ type Name = Box<[u8]>;
 impl Request {
     /// Attributes of `ino` for the reply of a procedure that failed.
     async fn post_op(&self, ino: cairn_base::Ino) -> PostOpAttr {
-        let attr = self.fs().attr(ino).await.ok()?;
+        let attr = self.view().attr(ino).await.ok()?;
         Some(self.attr(&attr))
     }
 
@@ -266,13 +266,6 @@ impl Request {
         v3_values::status(error)
     }
 
-    fn check_writable(&self) -> Result<(), ErrorStatus> {
-        if self.grant().rule.read_only {
-            return Err(ErrorStatus::RoFs);
-        }
-        Ok(())
-    }
-
     fn success<T: Encode>(&self, results: T) -> Reply {
         // What a failure would carry makes no difference here.
         reply(self.xid, &Ok::<_, Failure<()>>(results))
@@ -302,7 +295,7 @@ impl Request {
     }
 
     async fn getattr(self) -> Reply {
-        let result = match self.fs().attr(self.ino).await {
+        let result = match self.view().attr(self.ino).await {
             Ok(attr) => Ok(self.attr(&attr)),
             Err(error) => {
                 let status = self.status(Procedure::GetAttr, &error);
@@ -314,22 +307,22 @@ impl Request {
 
     async fn setattr(self, args: v3::SetAttrArgs) -> Reply {
         let values = (|| {
-            self.check_writable()?;
+            let fs = self.changed_fs()?;
             let guard = args.guard.map(v3_values::timestamp).transpose()?;
-            Ok::<_, ErrorStatus>((v3_values::set_attr(&args.attributes)?, guard))
+            Ok::<_, ErrorStatus>((fs, v3_values::set_attr(&args.attributes)?, guard))
         })();
-        let (set, guard): (SetAttr, Option<Timestamp>) = match values {
+        let (fs, set, guard): (&Fs, SetAttr, Option<Timestamp>) = match values {
             Ok(values) => values,
             Err(status) => return self.fail_wcc(status).await,
         };
-        match self.fs().set_attr(&self.who, self.ino, set, guard).await {
+        match fs.set_attr(&self.who, self.ino, set, guard).await {
             Ok(wcc) => self.success(self.wcc(&wcc)),
             Err(error) => self.failed_wcc(Procedure::SetAttr, &error).await,
         }
     }
 
     async fn lookup(self, name: Name) -> Reply {
-        match self.fs().lookup(&self.who, self.ino, &name).await {
+        match self.view().lookup(&self.who, self.ino, &name).await {
             Ok((attr, dir)) => self.success(LookupOk {
                 object: self.handle(attr.ino),
                 attributes: Some(self.attr(&attr)),
@@ -340,11 +333,11 @@ impl Request {
     }
 
     async fn access(self, wanted: u32) -> Reply {
-        let wanted = match self.grant().rule.read_only {
+        let wanted = match self.changed_fs().is_err() {
             true => wanted & !(access::MODIFY | access::EXTEND | access::DELETE),
             false => wanted,
         };
-        match self.fs().access(&self.who, self.ino, wanted).await {
+        match self.view().access(&self.who, self.ino, wanted).await {
             Ok((access, attr)) => self.success(v3::AccessOk {
                 attributes: Some(self.attr(&attr)),
                 access: access & wanted,
@@ -354,7 +347,7 @@ impl Request {
     }
 
     async fn readlink(self) -> Reply {
-        match self.fs().read_link(&self.who, self.ino).await {
+        match self.view().read_link(&self.who, self.ino).await {
             Ok((target, attr)) => self.success(v3::ReadLinkOk {
                 attributes: Some(self.attr(&attr)),
                 target: (&*target).into(),
@@ -364,7 +357,7 @@ impl Request {
     }
 
     async fn read(self, offset: u64, len: u32) -> Reply {
-        match self.fs().read(&self.who, self.ino, offset, len).await {
+        match self.view().read(&self.who, self.ino, offset, len).await {
             Ok(data) => {
                 let head = ReadHead {
                     attributes: Some(self.attr(&data.attr)),
@@ -384,9 +377,10 @@ impl Request {
     }
 
     async fn write(self, head: v3::WriteHead, data: Bytes) -> Reply {
-        if let Err(status) = self.check_writable() {
-            return self.fail_wcc(status).await;
-        }
+        let fs = match self.changed_fs() {
+            Ok(fs) => fs,
+            Err(status) => return self.fail_wcc(status).await,
+        };
         let stability = match head.stable {
             StableHow::Unstable => Stability::Unstable,
             StableHow::DataSync | StableHow::FileSync => Stability::Stable,
@@ -394,10 +388,8 @@ impl Request {
         let len_bytes = data.len();
         // Taken before the write: if memory is lost in between, the client sees the old verifier
         // here and the new one with COMMIT, and sends the data again.
-        let verifier = self.fs().write_verifier();
-        let written = self
-            .fs()
-            .write(&self.who, self.ino, head.offset, data, stability);
+        let verifier = fs.write_verifier();
+        let written = fs.write(&self.who, self.ino, head.offset, data, stability);
         match written.await {
             Ok(written) => {
                 let session = &self.session;
@@ -420,6 +412,9 @@ impl Request {
     }
 
     async fn commit(self, offset: u64, count_bytes: u32) -> Reply {
+        if self.snapshot.is_some() {
+            return self.fail_wcc(ErrorStatus::RoFs).await;
+        }
         let committed = self.fs().commit(&self.who, self.ino, offset, count_bytes);
         match committed.await {
             Ok(wcc) => self.success(CommitOk {
@@ -443,40 +438,38 @@ impl Request {
         }
     }
 
-    /// Attributes for something new, if anything may be made here.
-    fn attributes_to_set(&self, set: &v3::SetAttributes) -> Result<SetAttr, ErrorStatus> {
-        self.check_writable()?;
-        v3_values::set_attr(set)
+    /// Where something new is made, if anything may be, and its attributes.
+    fn attributes_to_set(&self, set: &v3::SetAttributes) -> Result<(&Fs, SetAttr), ErrorStatus> {
+        Ok((self.changed_fs()?, v3_values::set_attr(set)?))
     }
 
     async fn create(self, name: Name, how: v3::CreateHow) -> Reply {
         let mode = self
-            .check_writable()
-            .and_then(|()| v3_values::create_mode(&how));
-        let mode = match mode {
+            .changed_fs()
+            .and_then(|fs| Ok((fs, v3_values::create_mode(&how)?)));
+        let (fs, mode) = match mode {
             Ok(mode) => mode,
             Err(status) => return self.fail_wcc(status).await,
         };
-        let made = self.fs().create(&self.who, self.ino, &name, mode).await;
+        let made = fs.create(&self.who, self.ino, &name, mode).await;
         self.made(Procedure::Create, made).await
     }
 
     async fn mkdir(self, name: Name, attributes: v3::SetAttributes) -> Reply {
-        let set = match self.attributes_to_set(&attributes) {
+        let (fs, set) = match self.attributes_to_set(&attributes) {
             Ok(set) => set,
             Err(status) => return self.fail_wcc(status).await,
         };
-        let made = self.fs().make_dir(&self.who, self.ino, &name, set).await;
+        let made = fs.make_dir(&self.who, self.ino, &name, set).await;
         self.made(Procedure::MkDir, made).await
     }
 
     async fn symlink(self, name: Name, attributes: v3::SetAttributes, target: Name) -> Reply {
-        let set = match self.attributes_to_set(&attributes) {
+        let (fs, set) = match self.attributes_to_set(&attributes) {
             Ok(set) => set,
             Err(status) => return self.fail_wcc(status).await,
         };
-        let made = self
-            .fs()
+        let made = fs
             .make_symlink(&self.who, self.ino, &name, &target, set)
             .await;
         self.made(Procedure::SymLink, made).await
@@ -507,14 +500,11 @@ impl Request {
             };
             Ok((node, self.attributes_to_set(attributes)?))
         })();
-        let (node, set) = match values {
+        let (node, (fs, set)) = match values {
             Ok(values) => values,
             Err(status) => return self.fail_wcc(status).await,
         };
-        let made = self
-            .fs()
-            .make_node(&self.who, self.ino, &name, node, set)
-            .await;
+        let made = fs.make_node(&self.who, self.ino, &name, node, set).await;
         self.made(Procedure::MkNod, made).await
     }
 
@@ -526,28 +516,30 @@ impl Request {
     }
 
     async fn remove(self, name: Name) -> Reply {
-        if let Err(status) = self.check_writable() {
-            return self.fail_wcc(status).await;
-        }
-        let removed = self.fs().remove(&self.who, self.ino, &name).await;
+        let fs = match self.changed_fs() {
+            Ok(fs) => fs,
+            Err(status) => return self.fail_wcc(status).await,
+        };
+        let removed = fs.remove(&self.who, self.ino, &name).await;
         self.removed(Procedure::Remove, removed).await
     }
 
     async fn rmdir(self, name: Name) -> Reply {
-        if let Err(status) = self.check_writable() {
-            return self.fail_wcc(status).await;
-        }
-        let removed = self.fs().remove_dir(&self.who, self.ino, &name).await;
+        let fs = match self.changed_fs() {
+            Ok(fs) => fs,
+            Err(status) => return self.fail_wcc(status).await,
+        };
+        let removed = fs.remove_dir(&self.who, self.ino, &name).await;
         self.removed(Procedure::RmDir, removed).await
     }
 
     async fn rename(self, from_name: Name, to_dir: FileHandle, to_name: Name) -> Reply {
-        let to_dir = self.check_writable().and_then(|()| self.second(&to_dir));
+        let to_dir = self
+            .changed_fs()
+            .and_then(|fs| Ok((fs, self.second(&to_dir)?)));
         let (status, to_dir) = match to_dir {
-            Ok(to_dir) => {
-                let renamed = self
-                    .fs()
-                    .rename(&self.who, self.ino, &from_name, to_dir, &to_name);
+            Ok((fs, to_dir)) => {
+                let renamed = fs.rename(&self.who, self.ino, &from_name, to_dir, &to_name);
                 match renamed.await {
                     Ok((from, to)) => {
                         let results = RenameWcc {
@@ -572,9 +564,11 @@ impl Request {
     }
 
     async fn link(self, dir: FileHandle, name: Name) -> Reply {
-        let dir = self.check_writable().and_then(|()| self.second(&dir));
+        let dir = self
+            .changed_fs()
+            .and_then(|fs| Ok((fs, self.second(&dir)?)));
         let (status, dir) = match dir {
-            Ok(dir) => match self.fs().link(&self.who, self.ino, dir, &name).await {
+            Ok((fs, dir)) => match fs.link(&self.who, self.ino, dir, &name).await {
                 Ok((attr, wcc)) => {
                     let results = LinkWcc {
                         attributes: Some(self.attr(&attr)),
@@ -607,7 +601,7 @@ impl Request {
         let count_bytes = args.count_bytes.min(READDIR_LEN_BYTES_MAX);
         let limit = count_bytes as usize / v3::readdir::entry_len(NAME_LEN_BYTES_USUAL) + 1;
         let page = self
-            .fs()
+            .view()
             .read_dir(&self.who, self.ino, args.cookie, limit, false);
         let page = match page.await {
             Ok(page) => page,
@@ -641,7 +635,7 @@ impl Request {
             args.dir_count_bytes as usize / v3::readdir::dir_info_len(NAME_LEN_BYTES_USUAL);
         let limit = (count_bytes as usize / entry_len).min(dir_limit) + 1;
         let page = self
-            .fs()
+            .view()
             .read_dir(&self.who, self.ino, args.cookie, limit, true);
         let page = match page.await {
             Ok(page) => page,
@@ -677,7 +671,7 @@ impl Request {
             Ok(space) => space,
             Err(error) => return self.failed_attr(Procedure::FsStat, &error).await,
         };
-        match self.fs().attr(self.ino).await {
+        match self.view().attr(self.ino).await {
             Ok(attr) => self.success(v3::FsStatOk {
                 attributes: Some(self.attr(&attr)),
                 total_bytes: space.total_bytes,
@@ -693,14 +687,14 @@ impl Request {
     }
 
     async fn fsinfo(self) -> Reply {
-        match self.fs().attr(self.ino).await {
+        match self.view().attr(self.ino).await {
             Ok(attr) => self.success(fs_info(Some(self.attr(&attr)))),
             Err(error) => self.failed_attr(Procedure::FsInfo, &error).await,
         }
     }
 
     async fn pathconf(self) -> Reply {
-        match self.fs().attr(self.ino).await {
+        match self.view().attr(self.ino).await {
             Ok(attr) => self.success(path_conf(Some(self.attr(&attr)))),
             Err(error) => self.failed_attr(Procedure::PathConf, &error).await,
         }

@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use cairn_base::Timestamp;
+use cairn_base::{Timestamp, View};
 use cairn_codec_nfs::v3::{
     self, AccessOk, Call, ErrorStatus, Failure, FileAttr, FileType, LinkWcc, LookupOk, PostOpAttr,
     RenameWcc, WccData, access, readdir::DirWriter,
@@ -152,8 +152,8 @@ fn lookup(session: &Arc<Session>, xid: u32, name: &[u8]) -> Started {
     if name.len() > NAME_LEN_BYTES_MAX {
         return Started::Ready(fail(ErrorStatus::NameTooLong));
     }
-    let Some(grant) = session.view.by_name(name).cloned() else {
-        let status = match session.view.failed_by_name(name) {
+    let Some(grant) = session.exports.by_name(name).cloned() else {
+        let status = match session.exports.failed_by_name(name) {
             Some(_) => ErrorStatus::JukeBox,
             None => ErrorStatus::NoEnt,
         };
@@ -168,6 +168,7 @@ fn lookup(session: &Arc<Session>, xid: u32, name: &[u8]) -> Started {
                 &Ok::<_, Failure<PostOpAttr>>(LookupOk {
                     object: session.seal(Target::Inode {
                         volume: grant.volume,
+                        view: View::Live,
                         ino,
                     }),
                     attributes: Some(v3_values::attr(grant.volume, &root)),
@@ -182,9 +183,9 @@ fn lookup(session: &Arc<Session>, xid: u32, name: &[u8]) -> Started {
 fn attr(session: &Session) -> FileAttr {
     let started = session.service.started;
     // A later table of exports has a later time, so that clients read the listing again.
-    let nanos = (session.view.table().version() % 1_000_000_000) as u32;
+    let nanos = (session.exports.table().version() % 1_000_000_000) as u32;
     let changed = v3_values::time(Timestamp::new(started.seconds, nanos));
-    let volume_count = session.view.grants().len() + session.view.failed().len();
+    let volume_count = session.exports.grants().len() + session.exports.failed().len();
     FileAttr {
         file_type: FileType::Directory,
         mode: 0o555,
@@ -207,11 +208,11 @@ fn attr(session: &Session) -> FileAttr {
 /// neither repeats nor skips one.
 fn entries(session: &Session, cookie: u64) -> Vec<(u64, Vec<u8>, u64)> {
     let dots = [(FILEID, b".".to_vec(), 1), (FILEID, b"..".to_vec(), 2)];
-    let view = &session.view;
-    let served = view.grants().iter();
+    let exports = &session.exports;
+    let served = exports.grants().iter();
     let served = served.map(|grant| (grant.volume, grant.fs.name()));
     // A volume that cannot be opened now is not gone.
-    let failed = view.failed().iter();
+    let failed = exports.failed().iter();
     let failed = failed.map(|failed| (failed.volume, failed.name.as_str()));
     let volumes = served.chain(failed).map(|(volume, name)| {
         let id = u64::from(volume.0);

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use cairn_base::Timestamp;
-use cairn_exports::{Exports, HandleKey};
+use cairn_exports::{Exports, HandleSigner};
 use cairn_rpc_server::{Duplicates, LogLimit, Program};
 
 use crate::mount::{MountList, MountProgram};
@@ -21,7 +21,7 @@ const LINE_COUNT_MAX: u32 = 20;
 #[derive(Clone, Debug)]
 pub struct Nfs3Settings {
     /// Secret of the pool. File handles are signed with it, so it must never change.
-    pub handle_key: HandleKey,
+    pub handle_key: HandleSigner,
     /// Replies kept so that a request sent again is answered as the first time: so many of WRITE, and so
     /// many of all others.
     pub duplicate_count_max: usize,
@@ -32,7 +32,7 @@ pub struct Nfs3Settings {
 
 impl Nfs3Settings {
     /// The defaults, with the pool's secret.
-    pub fn new(handle_key: HandleKey) -> Self {
+    pub fn new(handle_key: HandleSigner) -> Self {
         Self {
             handle_key,
             duplicate_count_max: 16_384,
@@ -132,9 +132,9 @@ mod tests {
 
     #[test]
     fn the_key_is_not_shown() {
-        let settings = Nfs3Settings::new(HandleKey::new(&[0xa7; 16]));
+        let settings = Nfs3Settings::new(HandleSigner::new(&[0xa7; 16]));
         let shown = format!("{settings:?} {settings:#?}");
-        assert!(shown.contains("HandleKey(secret)"), "{shown}");
+        assert!(shown.contains("HandleSigner(secret)"), "{shown}");
         for number in [0xa7_u128, 0xa7a7_a7a7_a7a7_a7a7] {
             for text in [format!("{number}"), format!("{number:x}")] {
                 assert!(!shown.to_lowercase().contains(&text), "{text} in {shown}");

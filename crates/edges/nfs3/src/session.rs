@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use cairn_base::{Ino, VolumeId};
+use cairn_base::{Ino, View, VolumeId};
 use cairn_codec_nfs::v3;
-use cairn_exports::{Grant, Object, PeerView, Target};
-use cairn_fs::{Attr, Credentials, Fs};
+use cairn_exports::{Grant, Object, PeerExports, Target};
+use cairn_fs::{Attr, Credentials, Fs, FsView};
 use cairn_rpc_server::Peer;
 
 use crate::service::Service;
@@ -18,14 +18,14 @@ use crate::v3_values;
 pub struct Session {
     pub service: Arc<Service>,
     pub peer: Arc<Peer>,
-    pub view: PeerView,
+    pub exports: PeerExports,
 }
 
 impl Session {
     pub fn new(service: &Arc<Service>, peer: &Arc<Peer>) -> Self {
         let (ip, port) = (peer.address.ip(), peer.address.port());
         Self {
-            view: service.exports.current().view(ip, port),
+            exports: service.exports.current().of_peer(ip, port),
             service: Arc::clone(service),
             peer: Arc::clone(peer),
         }
@@ -33,7 +33,7 @@ impl Session {
 
     /// The same client under the exports that are in force now, if they have changed.
     pub fn renewed(&self) -> Option<Self> {
-        match self.service.exports.is_current(&self.view) {
+        match self.service.exports.is_current(&self.exports) {
             true => None,
             false => Some(Self::new(&self.service, &self.peer)),
         }
@@ -52,7 +52,7 @@ impl Session {
 
     /// What a handle that was checked names, if this client may use it.
     pub fn find(&self, target: Target) -> Result<Object, v3::ErrorStatus> {
-        self.view.find(target).map_err(v3_values::refusal)
+        self.exports.find(target).map_err(v3_values::refusal)
     }
 }
 
@@ -60,8 +60,10 @@ impl Session {
 pub struct Request {
     pub session: Arc<Session>,
     pub xid: u32,
-    /// Its place in [`PeerView::grants`].
+    /// Its place in [`PeerExports::grants`].
     pub grant: usize,
+    /// Where the inode is read, unless that is the live view.
+    pub snapshot: Option<FsView>,
     /// What the call's first handle names.
     pub ino: Ino,
     pub who: Arc<Credentials>,
@@ -69,11 +71,32 @@ pub struct Request {
 
 impl Request {
     pub fn grant(&self) -> &Grant {
-        &self.session.view.grants()[self.grant]
+        &self.session.exports.grants()[self.grant]
     }
 
     pub fn fs(&self) -> &Fs {
         &self.grant().fs
+    }
+
+    /// Where the inode is read.
+    pub fn view(&self) -> &FsView {
+        self.snapshot.as_ref().unwrap_or(self.fs())
+    }
+
+    /// Where the inode is changed. A snapshot is read-only, and so may be the export.
+    pub fn changed_fs(&self) -> Result<&Fs, v3::ErrorStatus> {
+        match self.grant().rule.read_only || self.snapshot.is_some() {
+            true => Err(v3::ErrorStatus::RoFs),
+            false => Ok(self.fs()),
+        }
+    }
+
+    pub fn target(&self, ino: Ino) -> Target {
+        Target::Inode {
+            volume: self.volume(),
+            view: self.snapshot.as_ref().map_or(View::Live, FsView::view),
+            ino,
+        }
     }
 
     pub fn volume(&self) -> VolumeId {
@@ -81,20 +104,21 @@ impl Request {
     }
 
     pub fn handle(&self, ino: Ino) -> v3::FileHandle {
-        self.session.seal(Target::Inode {
-            volume: self.volume(),
-            ino,
-        })
+        self.session.seal(self.target(ino))
     }
 
     pub fn attr(&self, attr: &Attr) -> v3::FileAttr {
         v3_values::attr(self.volume(), attr)
     }
 
-    /// The inode that a second handle of the call names. It must be on the same volume.
+    /// The inode that a second handle of a change names. It must be on the same volume, which changes in its live view
+    /// only.
     pub fn second(&self, handle: &v3::FileHandle) -> Result<Ino, v3::ErrorStatus> {
         match self.session.resolve(handle)? {
-            Object::Inode { grant, ino } if grant == self.grant => Ok(ino),
+            Object::Inode {
+                snapshot: Some(_), ..
+            } => Err(v3::ErrorStatus::RoFs),
+            Object::Inode { grant, ino, .. } if grant == self.grant => Ok(ino),
             Object::Inode { .. } => Err(v3::ErrorStatus::XDev),
             Object::PseudoRoot => Err(v3::ErrorStatus::RoFs),
         }

@@ -43,7 +43,7 @@ pub fn refusal(refusal: Refusal) -> ErrorStatus {
     match refusal {
         Refusal::NotAllowed => ErrorStatus::Access,
         Refusal::NotOpen => ErrorStatus::JukeBox,
-        Refusal::NotExported => ErrorStatus::Stale,
+        Refusal::NotExported | Refusal::NoSuchView => ErrorStatus::Stale,
     }
 }
 

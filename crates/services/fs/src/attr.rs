@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{Ino, Timestamp};
+use cairn_base::{Ino, Timestamp, View};
 use cairn_meta::{Batch, Fold, InodeKind, Key, Ticket};
 
 use crate::extents::{Change, Extent};
@@ -14,23 +14,26 @@ use crate::perm::{
     without_privilege_bits,
 };
 use crate::types::*;
-use crate::volume::{Fs, Shared};
+use crate::volume::{Fs, FsView, Shared};
 
 /// Extents that one step of cutting a file removes, about.
 const CUT_EXTENTS_MAX: usize = 4096;
 /// Attempts to cut a file that others cut to pieces meanwhile.
 const CUT_ATTEMPTS_MAX: usize = 100;
 
-impl Fs {
+impl FsView {
     pub async fn attr(&self, ino: Ino) -> Result<Attr, FsError> {
-        let found = self.0.reading(|| self.0.attr_of(ino)).await;
-        self.0.settle(found).await
+        let found = self
+            .shared
+            .reading(|| self.shared.attr_of(self.view, ino))
+            .await;
+        self.shared.settle(found).await
     }
 
     /// The attributes as they will be when all that is under way is durable. For who watches the volume itself: a client
     /// must not be told of them.
     pub fn attr_under_way(&self, ino: Ino) -> Result<Attr, FsError> {
-        self.0.attr_of(ino).map(|(attr, _)| attr)
+        self.shared.attr_of(self.view, ino).map(|(attr, _)| attr)
     }
 
     /// Which of the `wanted` access bits (RFC 1813, section 3.3.4) `who` has.
@@ -40,15 +43,23 @@ impl Fs {
         ino: Ino,
         wanted: u32,
     ) -> Result<(u32, Attr), FsError> {
-        let found = self.0.reading(|| self.0.access_of(who, ino, wanted)).await;
-        self.0.settle(found).await
+        let found = self
+            .shared
+            .reading(|| self.shared.access_of(who, self.view, ino, wanted))
+            .await;
+        self.shared.settle(found).await
     }
 
     pub async fn read_link(&self, _who: &Credentials, ino: Ino) -> Result<(Bytes, Attr), FsError> {
-        let found = self.0.reading(|| self.0.symlink_of(ino)).await;
-        self.0.settle(found).await
+        let found = self
+            .shared
+            .reading(|| self.shared.symlink_of(self.view, ino))
+            .await;
+        self.shared.settle(found).await
     }
+}
 
+impl Fs {
     /// Changes attributes, all or none. With `guard_ctime` only if the change time is still that.
     pub async fn set_attr(
         &self,
@@ -57,7 +68,7 @@ impl Fs {
         set: SetAttr,
         guard_ctime: Option<Timestamp>,
     ) -> Result<Wcc, FsError> {
-        let shared = &self.0;
+        let shared = &self.shared;
         let inode = shared.reading(|| shared.inode(ino)).await?;
         let mut guard_ctime = guard_ctime;
         let mut done = Err(FsError::TryLater);
@@ -80,8 +91,8 @@ impl Fs {
 }
 
 impl Shared {
-    fn attr_of(&self, ino: Ino) -> Result<(Attr, Ticket), FsError> {
-        let inode = self.inode(ino)?;
+    fn attr_of(&self, view: View, ino: Ino) -> Result<(Attr, Ticket), FsError> {
+        let inode = self.inode_in(view, ino)?;
         let state = inode.lock();
         state.require_live()?;
         Ok((state.attr(ino), state.shown()))
@@ -90,10 +101,11 @@ impl Shared {
     fn access_of(
         &self,
         who: &Credentials,
+        view: View,
         ino: Ino,
         wanted: u32,
     ) -> Result<((u32, Attr), Ticket), FsError> {
-        let inode = self.inode(ino)?;
+        let inode = self.inode_in(view, ino)?;
         let state = inode.lock();
         state.require_live()?;
         let has = granted(who, state.guarded());
@@ -118,8 +130,8 @@ impl Shared {
         Ok(((allowed & wanted, state.attr(ino)), state.shown()))
     }
 
-    fn symlink_of(&self, ino: Ino) -> Result<((Bytes, Attr), Ticket), FsError> {
-        let inode = self.inode(ino)?;
+    fn symlink_of(&self, view: View, ino: Ino) -> Result<((Bytes, Attr), Ticket), FsError> {
+        let inode = self.inode_in(view, ino)?;
         let state = inode.lock();
         state.require_live()?;
         if state.record.kind != InodeKind::Symlink {
@@ -221,7 +233,7 @@ impl Shared {
     ) -> Result<bool, FsError> {
         let (from, to) = extents_between(ino, size_bytes, state.record.size_bytes);
         let mut past: Vec<Extent> = Vec::new();
-        self.scan_extents(&from, &to, |extent| {
+        self.scan_extents(View::Live, &from, &to, |extent| {
             past.push(extent);
             past.len() <= 2 * CUT_EXTENTS_MAX
         })?;
@@ -245,7 +257,7 @@ impl Shared {
         let mut starts = Vec::new();
         loop {
             let (mut count, mut last) = (0usize, None);
-            self.scan_extents(&from, &to, |extent| {
+            self.scan_extents(View::Live, &from, &to, |extent| {
                 if count == CUT_EXTENTS_MAX {
                     starts.push(extent.start);
                     return false;

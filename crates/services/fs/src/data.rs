@@ -21,7 +21,7 @@ use crate::extents::Ahead;
 use crate::inode::{Inode, State};
 use crate::perm::{READ, WRITE, require_data, without_privilege_bits};
 use crate::types::*;
-use crate::volume::{Fs, Shared, segment_error};
+use crate::volume::{Fs, FsView, Shared, segment_error};
 
 /// Largest stable write, and largest file tail at COMMIT, that goes to the journal; more is
 /// cheaper as records of a segment than as bytes that are written twice.
@@ -69,7 +69,7 @@ impl Source {
     }
 }
 
-impl Fs {
+impl FsView {
     /// Reads up to `len` bytes at `offset`; past the end there are none.
     pub async fn read(
         &self,
@@ -78,8 +78,8 @@ impl Fs {
         offset: u64,
         len: u32,
     ) -> Result<ReadData, FsError> {
-        let shared = &self.0;
-        let inode = shared.reading(|| shared.inode(ino)).await?;
+        let shared = &self.shared;
+        let inode = shared.reading(|| shared.inode_in(self.view, ino)).await?;
         let mut attempt = 0;
         let mut extents_of: Option<Range<u64>> = None;
         loop {
@@ -139,7 +139,9 @@ impl Fs {
             }
         }
     }
+}
 
+impl Fs {
     /// Writes `data` at `offset`.
     pub async fn write(
         &self,
@@ -149,7 +151,7 @@ impl Fs {
         data: Bytes,
         stability: Stability,
     ) -> Result<Written, FsError> {
-        let shared = &self.0;
+        let shared = &self.shared;
         let inode = shared.reading(|| shared.inode(ino)).await?;
         let count_bytes = u32::try_from(data.len()).map_err(|_| FsError::Invalid)?;
         let end = offset
@@ -279,16 +281,16 @@ impl Fs {
         _offset: u64,
         _len: u32,
     ) -> Result<Wcc, FsError> {
-        let inode = self.0.reading(|| self.0.inode(ino)).await?;
+        let inode = self.shared.reading(|| self.shared.inode(ino)).await?;
         require_file(&inode.lock())?;
-        self.0.commit(&inode).await?;
+        self.shared.commit(&inode).await?;
         // It changes no attribute. Others may have meanwhile, and a client that was told of that as its own doing
         // would believe what it has cached.
         let (wcc, ticket) = {
             let state = inode.lock();
             (state.wcc(ino, state.pre_attr()), state.shown())
         };
-        self.0.settle(Ok((wcc, ticket))).await
+        self.shared.settle(Ok((wcc, ticket))).await
     }
 }
 
@@ -475,7 +477,12 @@ impl Shared {
         }
         let now = self.now();
         // Without space for metadata each of these would take some of what deletions need.
-        if is_atime_due(state, now) && self.policy.read().relatime && !self.meta.is_full() {
+        let is_live = inode.view.is_live();
+        if is_live
+            && is_atime_due(state, now)
+            && self.policy.read().relatime
+            && !self.meta.is_full()
+        {
             state.record.atime = now;
             state.attr_dirty = true;
             self.enqueue(inode, state);

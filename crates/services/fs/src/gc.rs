@@ -195,14 +195,14 @@ impl Fs {
     /// How much there is to collect.
     pub fn gc_backlog(&self) -> GcBacklog {
         let mut backlog = GcBacklog {
-            orphans: self.0.orphans.lock().count(),
+            orphans: self.shared.orphans.lock().count(),
             ..GcBacklog::default()
         };
-        let totals = self.0.meta.segment_totals();
+        let totals = self.shared.meta.segment_totals();
         backlog.dead_segments = totals.dead_segments;
         backlog.dead_bytes = totals.dead_bytes;
         backlog.sparse_bytes = totals.sparse_bytes;
-        backlog.sparse_bytes_allowed = self.0.limits(totals.live_bytes).0.allowed_bytes;
+        backlog.sparse_bytes_allowed = self.shared.limits(totals.live_bytes).0.allowed_bytes;
         backlog
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{Ino, LogPosition, Timestamp};
+use cairn_base::{Ino, LogPosition, Timestamp, View};
 use cairn_meta::{InodeKind, InodeRecord, MetaError, Ticket};
 use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
@@ -52,6 +52,8 @@ fn dir_len_bytes(entry_count: u64) -> u64 {
 /// One inode; operations on it take its lock, never across a wait.
 pub(crate) struct Inode {
     pub ino: Ino,
+    /// Where its record and its extents are read.
+    pub view: View,
     /// What it counts for in [`InodeTable`].
     weight: usize,
     state: Mutex<State>,
@@ -133,9 +135,11 @@ impl Flight {
 }
 
 impl Inode {
+    /// One of the live view.
     pub fn new(ino: Ino, state: State) -> Arc<Self> {
         Arc::new(Self {
             ino,
+            view: View::Live,
             weight: 1 + state.record.symlink_target.len() / INODE_BYTES,
             state: Mutex::new(state),
         })

@@ -42,4 +42,4 @@ pub use place::{MovedShard, Placed};
 pub use rewrite::REWRITE_SEGMENTS_MAX;
 pub use scrub::{DamagedExtent, ExtentAt, NAMES_MAX, PATHS_MAX, RecordScrub, WrittenAnew};
 pub use types::*;
-pub use volume::{AccessPattern, Fs, FsSettings, FsStats, Policy, ROOT};
+pub use volume::{AccessPattern, Fs, FsSettings, FsStats, FsView, Policy, ROOT};

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cairn_base::Ino;
 use cairn_base::planted::{self, Bug};
+use cairn_base::{Ino, View};
 use cairn_meta::{
     Batch, CookieRecord, DirentRecord, Fold, InodeKind, InodeRecord, Key, SpaceDelta, Ticket,
 };
@@ -16,7 +16,7 @@ use crate::extents::ExtentMap;
 use crate::inode::{Guard, Inode, Locked, State};
 use crate::perm::{EXECUTE, MODE_MASK, MODE_SET_GID, READ, WRITE, require, require_unsticky};
 use crate::types::*;
-use crate::volume::{Fs, Shared, meta_error, stored_kind};
+use crate::volume::{Fs, FsView, Shared, meta_error, stored_kind};
 
 /// READDIR cookies: 1 is `.`, 2 is `..`, entries begin here.
 pub(crate) const COOKIE_FIRST: u64 = 3;
@@ -92,7 +92,7 @@ enum Content {
     Exclusive([u8; 8]),
 }
 
-impl Fs {
+impl FsView {
     /// Finds `name` in `dir`. Returns the attributes of what it names, and those of the directory, unless a change
     /// of it is under way: each name that others make or remove would hold this up otherwise.
     pub async fn lookup(
@@ -102,18 +102,63 @@ impl Fs {
         name: &[u8],
     ) -> Result<(Attr, Option<Attr>), FsError> {
         check_name(name)?;
-        let found = self.0.reading(|| self.0.look_up(who, dir, name)).await;
+        let found = self
+            .shared
+            .reading(|| self.shared.look_up(who, self.view, dir, name))
+            .await;
         match found {
-            Ok((Some(found), ticket)) => self.0.settle(Ok((found, ticket))).await,
+            Ok((Some(found), ticket)) => self.shared.settle(Ok((found, ticket))).await,
             // Of the names that are being made or removed only this one matters.
             Ok((None, ticket)) => {
-                self.0.outcome(ticket).await?;
+                self.shared.outcome(ticket).await?;
                 Err(FsError::NotFound)
             }
-            Err(error) => self.0.settle(Err(error)).await,
+            Err(error) => self.shared.settle(Err(error)).await,
         }
     }
 
+    /// Entries after `cookie` (0 is the start), at most `limit`, with attributes if asked for.
+    ///
+    /// Who may list a directory and not search it learns names, and nothing that looking them up would
+    /// have refused: entries then have no attributes.
+    pub async fn read_dir(
+        &self,
+        who: &Credentials,
+        dir: Ino,
+        cookie: u64,
+        limit: usize,
+        with_attr: bool,
+    ) -> Result<DirPage, FsError> {
+        let shared = &self.shared;
+        let page = shared.reading(|| shared.page_of(who, self.view, dir, cookie, limit));
+        let (mut page, mut ticket, may_search) = match page.await {
+            Ok(found) => found,
+            Err(error) => return shared.settle(Err(error)).await,
+        };
+        if with_attr && may_search {
+            for entry in &mut page.entries {
+                let found = shared
+                    .reading(|| shared.attr_of_entry(self.view, entry.ino))
+                    .await;
+                match found {
+                    Ok((attr, shown)) => {
+                        entry.attr = Some(attr);
+                        ticket = ticket.max(shown);
+                    }
+                    // It was removed since: the client looks it up.
+                    Err(FsError::Stale) => {}
+                    // The others can be listed, and this one removed with them. Who looks it up is told; here each
+                    // listing would be a line in the log.
+                    Err(FsError::Io(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        shared.settle(Ok((page, ticket))).await
+    }
+}
+
+impl Fs {
     /// Makes or opens a regular file.
     pub async fn create(
         &self,
@@ -122,7 +167,7 @@ impl Fs {
         name: &[u8],
         mode: CreateMode,
     ) -> Result<Made, FsError> {
-        let shared = &self.0;
+        let shared = &self.shared;
         check_name(name)?;
         if is_dot(name) {
             return Err(FsError::Exists);
@@ -154,7 +199,7 @@ impl Fs {
         ino: Ino,
         mode: CreateMode,
     ) -> Result<(Made, Ticket), FsError> {
-        let shared = &self.0;
+        let shared = &self.shared;
         let child = shared.reading(|| shared.inode(ino)).await?;
         let (kind, verifier) = {
             let state = child.lock();
@@ -256,7 +301,7 @@ impl Fs {
         set: SetAttr,
         content: Content,
     ) -> Result<Made, FsError> {
-        let shared = &self.0;
+        let shared = &self.shared;
         check_name(name)?;
         if is_dot(name) {
             return Err(FsError::Exists);
@@ -280,9 +325,9 @@ impl Fs {
         if is_dot(name) {
             return Err(FsError::Invalid);
         }
-        let remove = || self.0.remove_name(who, dir, name, false);
-        let done = self.0.reading(remove).await;
-        self.0.settle(done).await
+        let remove = || self.shared.remove_name(who, dir, name, false);
+        let done = self.shared.reading(remove).await;
+        self.shared.settle(done).await
     }
 
     /// Removes an empty directory.
@@ -298,9 +343,9 @@ impl Fs {
             b".." => return Err(FsError::NotEmpty),
             _ => {}
         }
-        let remove = || self.0.remove_name(who, dir, name, true);
-        let done = self.0.reading(remove).await;
-        self.0.settle(done).await
+        let remove = || self.shared.remove_name(who, dir, name, true);
+        let done = self.shared.reading(remove).await;
+        self.shared.settle(done).await
     }
 
     /// Gives an inode that is no directory one more name.
@@ -316,48 +361,10 @@ impl Fs {
             return Err(FsError::Exists);
         }
         let done = self
-            .0
-            .reading(|| self.0.add_link(who, ino, dir, name))
+            .shared
+            .reading(|| self.shared.add_link(who, ino, dir, name))
             .await;
-        self.0.settle(done).await
-    }
-
-    /// Entries after `cookie` (0 is the start), at most `limit`, with attributes if asked for.
-    ///
-    /// Who may list a directory and not search it learns names, and nothing that looking them up would
-    /// have refused: entries then have no attributes.
-    pub async fn read_dir(
-        &self,
-        who: &Credentials,
-        dir: Ino,
-        cookie: u64,
-        limit: usize,
-        with_attr: bool,
-    ) -> Result<DirPage, FsError> {
-        let shared = &self.0;
-        let page = shared.reading(|| shared.page_of(who, dir, cookie, limit));
-        let (mut page, mut ticket, may_search) = match page.await {
-            Ok(found) => found,
-            Err(error) => return shared.settle(Err(error)).await,
-        };
-        if with_attr && may_search {
-            for entry in &mut page.entries {
-                let found = shared.reading(|| shared.attr_of_entry(entry.ino)).await;
-                match found {
-                    Ok((attr, shown)) => {
-                        entry.attr = Some(attr);
-                        ticket = ticket.max(shown);
-                    }
-                    // It was removed since: the client looks it up.
-                    Err(FsError::Stale) => {}
-                    // The others can be listed, and this one removed with them. Who looks it up is told; here each
-                    // listing would be a line in the log.
-                    Err(FsError::Io(_)) => {}
-                    Err(error) => return Err(error),
-                }
-            }
-        }
-        shared.settle(Ok((page, ticket))).await
+        self.shared.settle(done).await
     }
 }
 
@@ -381,10 +388,11 @@ impl Shared {
     fn look_up(
         &self,
         who: &Credentials,
+        view: View,
         dir: Ino,
         name: &[u8],
     ) -> Result<(Option<(Attr, Option<Attr>)>, Ticket), FsError> {
-        let parent = self.inode(dir)?;
+        let parent = self.inode_in(view, dir)?;
         let (ino, dir_attr, ticket) = {
             let state = parent.lock();
             state.require_dir()?;
@@ -394,13 +402,13 @@ impl Shared {
             match name {
                 b"." => (dir, attr, state.changed),
                 b".." => (state.record.parent, attr, state.changed),
-                _ => match self.dirent_with_ticket(dir, name)? {
+                _ => match self.dirent_with_ticket(view, dir, name)? {
                     (Some(entry), ticket) => (entry.ino, attr, ticket),
                     (None, ticket) => return Ok((None, ticket)),
                 },
             }
         };
-        let child = self.inode(ino).map_err(stale_is_not_found)?;
+        let child = self.inode_in(view, ino).map_err(stale_is_not_found)?;
         let state = child.lock();
         let ticket = ticket.max(state.shown());
         Ok((Some((state.attr(ino), dir_attr)), ticket))
@@ -410,12 +418,13 @@ impl Shared {
     fn page_of(
         &self,
         who: &Credentials,
+        view: View,
         dir: Ino,
         cookie: u64,
         limit: usize,
     ) -> Result<(DirPage, Ticket, bool), FsError> {
         let shared = self;
-        let inode = shared.inode(dir)?;
+        let inode = shared.inode_in(view, dir)?;
         let (attr, parent, cookie_next, may_search) = {
             let state = inode.lock();
             state.require_dir()?;
@@ -444,7 +453,9 @@ impl Shared {
         let room = limit - entries.len();
         let (from, to) = Key::cookies_after(dir, cookie.max(COOKIE_FIRST - 1));
         // One more than asked for tells whether this is the end.
-        let found = shared.meta.scan(&from, &to, room + 1).map_err(meta_error)?;
+        let found = shared.meta.view(view);
+        let found = found.and_then(|meta| meta.scan(&from, &to, room + 1));
+        let found = found.map_err(meta_error)?;
         let has_dots = entries.last().map_or(cookie, |entry| entry.cookie) >= COOKIE_FIRST - 1;
         let eof = has_dots && found.len() <= room;
         for (key, value) in found.into_iter().take(room) {
@@ -473,8 +484,8 @@ impl Shared {
         Ok((page, ticket, may_search))
     }
 
-    fn attr_of_entry(&self, ino: Ino) -> Result<(Attr, Ticket), FsError> {
-        let inode = self.inode(ino)?;
+    fn attr_of_entry(&self, view: View, ino: Ino) -> Result<(Attr, Ticket), FsError> {
+        let inode = self.inode_in(view, ino)?;
         let state = inode.lock();
         Ok((state.attr(ino), state.shown()))
     }
@@ -488,17 +499,22 @@ impl Shared {
         }
     }
 
+    /// The entry in the live view.
     pub fn dirent(&self, dir: Ino, name: &[u8]) -> Result<Option<DirentRecord>, FsError> {
-        self.dirent_with_ticket(dir, name).map(|(entry, _)| entry)
+        self.dirent_with_ticket(View::Live, dir, name)
+            .map(|(entry, _)| entry)
     }
 
     fn dirent_with_ticket(
         &self,
+        view: View,
         dir: Ino,
         name: &[u8],
     ) -> Result<(Option<DirentRecord>, Ticket), FsError> {
         let key = Key::dirent(dir, name);
-        let (stored, ticket) = self.meta.get_with_ticket(&key).map_err(meta_error)?;
+        let found = self.meta.view(view);
+        let found = found.and_then(|meta| meta.get_with_ticket(&key));
+        let (stored, ticket) = found.map_err(meta_error)?;
         let entry = stored.map(|bytes| DirentRecord::decode(&bytes)).transpose();
         let entry = entry.map_err(|error| meta_error(error.into()))?;
         Ok((entry, ticket))

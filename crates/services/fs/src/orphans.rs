@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use cairn_base::Ino;
+use cairn_base::{Ino, View};
 use cairn_meta::{Batch, Key, KeyKind, SpaceDelta, Ticket};
 
 use crate::extents::{Change, Extent, ExtentMap};
@@ -84,7 +84,7 @@ impl Shared {
                 return Ok(None);
             };
             let (_, to) = Key::orphans();
-            let found = match self.meta.scan(&from, &to, FIND_MAX) {
+            let found = match self.meta.live().scan(&from, &to, FIND_MAX) {
                 Ok(found) => found,
                 Err(error) => {
                     self.orphans.lock().unseen = Some(from);
@@ -174,7 +174,7 @@ impl Shared {
             Ok(inode) => inode,
             Err(FsError::Stale) => {
                 let mark = Key::orphan(ino);
-                if self.meta.get(&mark).map_err(meta_error)?.is_none() {
+                if self.meta.live().get(&mark).map_err(meta_error)?.is_none() {
                     // It was found by its mark and named by who removed it, and is gone.
                     return Ok(None);
                 }
@@ -189,7 +189,7 @@ impl Shared {
             // On from where the last step ended: what it deleted is still to be stepped over there.
             let (from, to) = Key::extents_past(ino, at);
             let mut extents: Vec<Extent> = Vec::new();
-            self.scan_extents(&from, &to, |extent| {
+            self.scan_extents(View::Live, &from, &to, |extent| {
                 extents.push(extent);
                 extents.len() < REAP_EXTENTS_MAX
             })?;

@@ -38,7 +38,7 @@ impl Fs {
         index: u8,
         pace: &Pace,
     ) -> Result<Moved, MoveError> {
-        let shared = &self.0;
+        let shared = &self.shared;
         // Of an append that is not committed, or never will be: collecting garbage decides over it.
         if shared.meta.segment(segment).is_none() {
             return Err(MoveError::NotNow);
@@ -56,7 +56,7 @@ impl Fs {
     ///
     /// Call with whatever keeps disks from leaving held, until the move has ended.
     pub async fn place_shard(&self, moved: Moved) -> Option<Placed> {
-        let meta = &self.0.meta;
+        let meta = &self.shared.meta;
         let info = moved.info();
         if meta.segment(info.id).is_none() || !moved.is_welcome() {
             moved.abandon().await;

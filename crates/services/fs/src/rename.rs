@@ -30,9 +30,12 @@ impl Fs {
         if is_dot(from_name) || is_dot(to_name) {
             return Err(FsError::Invalid);
         }
-        let rename = || self.0.rename(who, from_dir, from_name, to_dir, to_name);
-        let done = self.0.reading(rename).await;
-        self.0.settle(done).await
+        let rename = || {
+            self.shared
+                .rename(who, from_dir, from_name, to_dir, to_name)
+        };
+        let done = self.shared.reading(rename).await;
+        self.shared.settle(done).await
     }
 }
 

@@ -156,7 +156,7 @@ impl Fs {
         pace: &Pace,
     ) -> Result<(), FsError> {
         let segments = segments.get(..REWRITE_SEGMENTS_MAX).unwrap_or(segments);
-        self.0.rewrite_segments(segments, pace).await
+        self.shared.rewrite_segments(segments, pace).await
     }
 }
 
@@ -326,8 +326,8 @@ impl Shared {
         };
         // A pass would push what clients use out of memory; parts are near what was read just before.
         let visited = match is_pass {
-            true => self.meta.pass_over(from, to, visit),
-            false => self.meta.scan_with(from, to, visit),
+            true => self.meta.live().pass_over(from, to, visit),
+            false => self.meta.live().scan_with(from, to, visit),
         };
         visited.map_err(meta_error)?;
         match failed {

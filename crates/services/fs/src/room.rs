@@ -21,7 +21,7 @@ const SPACE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The last look at the pool's space.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct SpaceView {
+pub(crate) struct PoolSpace {
     at: Option<Duration>,
     pub total_bytes: u64,
     pub free_bytes: u64,
@@ -138,7 +138,7 @@ impl Shared {
         }
         // All volumes write to the same disks.
         let pending = self.dirty.budget().bytes().saturating_add(len_bytes);
-        if self.space_view().free_bytes < pending {
+        if self.pool_space().free_bytes < pending {
             self.gc_wake.notify_one();
             return Err(match self.segments.has_working_disk() {
                 true => FsError::NoSpace,
@@ -154,21 +154,21 @@ impl Shared {
         self.space.lock().at = None;
     }
 
-    pub fn space_view(&self) -> SpaceView {
+    pub fn pool_space(&self) -> PoolSpace {
         let now = self.env.clock.monotonic();
-        let mut view = self.space.lock();
-        let fresh = view
+        let mut space = self.space.lock();
+        let fresh = space
             .at
             .is_some_and(|at| now.saturating_sub(at) < SPACE_CHECK_INTERVAL);
         if !fresh {
             let code = self.code().unwrap_or_else(|_| self.segments.default_code());
             let usable = self.segments.usable(code);
-            *view = SpaceView {
+            *space = PoolSpace {
                 at: Some(now),
                 total_bytes: usable.total_bytes,
                 free_bytes: usable.free_bytes,
             };
         }
-        *view
+        *space
     }
 }

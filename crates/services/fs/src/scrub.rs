@@ -90,7 +90,7 @@ impl Fs {
         found: Vec<SegmentId>,
         pace: &Pace,
     ) -> Result<WrittenAnew, FsError> {
-        let shared = &self.0;
+        let shared = &self.shared;
         let unsealed = std::pin::pin!(shared.segments.unsealed(shared.volume, pace));
         let stopped = std::pin::pin!(shared.tasks.stopped());
         let mut segments = match select(unsealed, stopped).await {
@@ -131,7 +131,7 @@ impl Fs {
         after: Option<ExtentAt>,
         pace: &Pace,
     ) -> Result<RecordScrub, FsError> {
-        let shared = &self.0;
+        let shared = &self.shared;
         let extents = shared.extents_after(after, STEP_EXTENTS_MAX)?;
         let mut scrub = RecordScrub {
             next: (extents.len() == STEP_EXTENTS_MAX)
@@ -184,8 +184,9 @@ impl Fs {
         let (from, to) = Key::extents_past(damaged.at.ino, damaged.start);
         let mut pieces = Vec::new();
         let mut failure = None;
-        self.0
+        self.shared
             .meta
+            .live()
             .scan_with(&from, &to, |key, value| {
                 match parse_extent(key, value) {
                     Ok((_, extent)) if extent.start >= damaged.at.end => {
@@ -212,7 +213,7 @@ impl Fs {
         let mut pieces = self.pieces_of(damaged)?;
         pieces.dedup_by(|(_, one), (_, last)| one.record == last.record);
         for (at, extent) in pieces {
-            if self.0.check_extent(at, &extent).await?.is_some() {
+            if self.shared.check_extent(at, &extent).await?.is_some() {
                 return Ok(true);
             }
         }
@@ -223,7 +224,7 @@ impl Fs {
     /// [`NAMES_MAX`] of each inode. One pass over all names of the volume, because inodes know no names; in parts, so
     /// that others get their turn.
     pub async fn paths_of(&self, inos: &[Ino]) -> Result<BTreeMap<Ino, Vec<Vec<u8>>>, FsError> {
-        let shared = &self.0;
+        let shared = &self.shared;
         let mut paths: BTreeMap<Ino, Vec<Vec<u8>>> = BTreeMap::new();
         let mut names = Names {
             wanted: inos.iter().map(|ino| (*ino, 0)).collect(),
@@ -266,6 +267,7 @@ impl Shared {
         let mut found = Vec::new();
         let mut failed = None;
         self.meta
+            .live()
             .pass_over(&from, &to, |key, value| match parse_extent(key, value) {
                 Ok((ino, extent)) => {
                     let end = extent.end;
@@ -287,7 +289,7 @@ impl Shared {
 
     fn extent_at(&self, at: ExtentAt) -> Result<Option<Extent>, FsError> {
         let key = Key::extent(at.ino, at.end);
-        let Some(value) = self.meta.get(&key).map_err(meta_error)? else {
+        let Some(value) = self.meta.live().get(&key).map_err(meta_error)? else {
             return Ok(None);
         };
         let (_, extent) = parse_extent(key.as_bytes(), &value).map_err(meta_error)?;
@@ -343,7 +345,7 @@ impl Shared {
             }
             return Ok(Some(match error.kind() {
                 ErrorKind::Damaged | ErrorKind::Gone => error.to_string(),
-                ErrorKind::NoSpace | ErrorKind::Refused | ErrorKind::Io => {
+                ErrorKind::NoSpace | ErrorKind::Refused | ErrorKind::Io | ErrorKind::Fenced => {
                     segment_error(error).to_string()
                 }
             }));
@@ -383,7 +385,7 @@ impl Shared {
             if let Some(path) = known.get(&at) {
                 break path.clone();
             }
-            let record = self.meta.get(&Key::inode(at)).map_err(meta_error)?;
+            let record = self.meta.live().get(&Key::inode(at)).map_err(meta_error)?;
             let Some(record) = record.filter(|_| below.len() < DEPTH_MAX) else {
                 break None;
             };
@@ -435,7 +437,7 @@ impl Shared {
     ) -> Result<Option<Key>, FsError> {
         let mut seen = 0;
         let mut last = Ok(None);
-        let visited = self.meta.pass_over(from, to, |key, value| {
+        let visited = self.meta.live().pass_over(from, to, |key, value| {
             seen += 1;
             let done = KeyKind::parse(key)
                 .map_err(cairn_meta::MetaError::from)

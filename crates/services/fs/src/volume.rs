@@ -1,12 +1,12 @@
 //! A volume that is open: its parts, its settings, how it starts and stops.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cairn_base::env::Env;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{Ino, Timestamp, VolumeId};
+use cairn_base::{Ino, Timestamp, View, VolumeId};
 use cairn_erasure::Code;
 use cairn_meta::{
     Batch, InodeKind, InodeRecord, JournalEntry, Key, MetaError, MetaErrorKind, MetaStore,
@@ -24,7 +24,7 @@ use crate::flush::FlushQueue;
 use crate::gc::{Collector, GcSettings};
 use crate::inode::{Inode, InodeTable, State};
 use crate::orphans::Orphans;
-use crate::room::SpaceView;
+use crate::room::PoolSpace;
 use crate::tasks::Tasks;
 use crate::types::{FileKind, FsError, VolumeSpace};
 
@@ -157,9 +157,43 @@ pub(crate) struct Counters {
     pub orphans_reaped: AtomicU64,
 }
 
-/// The file system of one volume. Clones are the same volume.
+/// The file system of one volume as one view of it: everything that only reads. Clones are the same view.
 #[derive(Clone)]
-pub struct Fs(pub(crate) Arc<Shared>);
+pub struct FsView {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) view: View,
+}
+
+impl FsView {
+    pub fn view(&self) -> View {
+        self.view
+    }
+
+    pub fn volume(&self) -> VolumeId {
+        self.shared.volume
+    }
+
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    pub fn root(&self) -> Ino {
+        ROOT
+    }
+}
+
+/// The file system of one volume: its live view, and what there is in no other: changes, and the volume's own affairs.
+/// Clones are the same volume.
+#[derive(Clone)]
+pub struct Fs(FsView);
+
+impl Deref for Fs {
+    type Target = FsView;
+
+    fn deref(&self) -> &FsView {
+        &self.0
+    }
+}
 
 pub(crate) struct Shared {
     pub env: Env,
@@ -188,7 +222,7 @@ pub(crate) struct Shared {
     pub orphan_wake: Notify,
     pub tasks: Arc<Tasks>,
     pub counters: Counters,
-    pub(crate) space: Mutex<SpaceView>,
+    pub(crate) space: Mutex<PoolSpace>,
 }
 
 impl Fs {
@@ -250,17 +284,18 @@ impl Fs {
             })
             .collect::<Result<Vec<_>, FsError>>()?;
         let allocator = meta.clone();
-        segments.open_volume(
+        let opened = segments.open_volume(
             volume,
             meta.epoch(),
             Arc::new(move || allocator.allocate_segment()),
             known,
         );
+        opened.await.map_err(segment_error)?;
         let mut verifier = [0; 8];
         if !planted::is(Bug::VerifierKept) {
             env.entropy.fill(&mut verifier);
         }
-        let fs = Self(Arc::new(Shared {
+        let shared = Arc::new(Shared {
             tasks: Arc::new(Tasks::new(env.clone())),
             env,
             volume,
@@ -285,22 +320,26 @@ impl Fs {
             orphan_wake: Notify::new(),
             counters: Counters::default(),
             space: Mutex::default(),
-        }));
-        let read = fs.0.inode(ROOT).map(drop);
-        if let Err(error) = read.and_then(|()| fs.0.replay(journal)) {
+        });
+        let fs = Self(FsView {
+            shared,
+            view: View::Live,
+        });
+        let read = fs.shared.inode(ROOT).map(drop);
+        if let Err(error) = read.and_then(|()| fs.shared.replay(journal)) {
             // It holds the metadata open, which could not be opened again then.
-            fs.0.segments.close_volume(volume);
+            fs.shared.segments.close_volume(volume);
             return Err(error);
         }
         for (name, task) in [
             (
                 "flusher",
-                Box::pin(Shared::run_flusher(fs.0.clone())) as cairn_base::env::BoxFuture<()>,
+                Box::pin(Shared::run_flusher(fs.shared.clone())) as cairn_base::env::BoxFuture<()>,
             ),
-            ("reaper", Box::pin(Shared::run_reaper(fs.0.clone()))),
-            ("gc", Box::pin(Shared::run_gc(fs.0.clone()))),
+            ("reaper", Box::pin(Shared::run_reaper(fs.shared.clone()))),
+            ("gc", Box::pin(Shared::run_gc(fs.shared.clone()))),
         ] {
-            fs.0.tasks.spawn(name, task);
+            fs.shared.tasks.spawn(name, task);
         }
         Ok(fs)
     }
@@ -308,10 +347,10 @@ impl Fs {
     /// Leaves the volume behind without waiting for anything, because some of it waits for a disk that may never
     /// answer; see [`MetaStore::abandon`]. What was written and is not durable is lost, as in a crash.
     pub fn abandon(&self) {
-        self.0.stop();
-        self.0.meta.abandon();
-        self.0.segments.close_volume(self.0.volume);
-        self.0.dirty.close();
+        self.shared.stop();
+        self.shared.meta.abandon();
+        self.shared.segments.close_volume(self.shared.volume);
+        self.shared.dirty.close();
     }
 
     /// Stops background work, flushes everything, seals segments and closes the metadata.
@@ -319,55 +358,50 @@ impl Fs {
     /// The caller has stopped sending operations. On an error the volume is closed all the same;
     /// what was acknowledged as stable is safe, unstable writes may be lost.
     pub async fn close(&self) -> Result<(), FsError> {
-        self.0.stop();
-        self.0.tasks.ended().await;
-        let flushed = self.0.flush_everything().await;
-        self.0.segments.seal_all(self.0.volume).await;
+        self.shared.stop();
+        self.shared.tasks.ended().await;
+        let flushed = self.shared.flush_everything().await;
+        self.shared.segments.seal_all(self.shared.volume).await;
         // What sealing gave back is known at the next start.
-        self.0.note_sealed();
-        self.0.segments.close_volume(self.0.volume);
-        self.0.meta.close().await.map_err(meta_error)?;
+        self.shared.note_sealed();
+        self.shared.segments.close_volume(self.shared.volume);
+        self.shared.meta.close().await.map_err(meta_error)?;
         flushed
     }
 
-    pub fn volume(&self) -> VolumeId {
-        self.0.volume
-    }
-
-    pub fn name(&self) -> &str {
-        &self.0.name
-    }
-
-    pub fn root(&self) -> Ino {
-        ROOT
+    /// The volume in another view; [`FsError::Stale`] if there is none such, or none any more.
+    pub fn in_view(&self, view: View) -> Result<FsView, FsError> {
+        let shared = self.shared.clone();
+        shared.meta.view(view).map_err(meta_error)?;
+        Ok(FsView { shared, view })
     }
 
     /// Changes whenever unstable writes may have been lost (RFC 1813, section 3.3.7).
     pub fn write_verifier(&self) -> [u8; 8] {
-        self.0.verifier
+        self.shared.verifier
     }
 
     pub fn policy(&self) -> Policy {
-        self.0.policy.read().clone()
+        self.shared.policy.read().clone()
     }
 
     /// What is written from now on follows `policy`.
     pub fn set_policy(&self, policy: Policy) -> Result<(), FsError> {
-        self.0
+        self.shared
             .segments
             .code_for(policy.protection)
             .map_err(segment_error)?;
-        *self.0.policy.write() = policy;
-        self.0.forget_space();
+        *self.shared.policy.write() = policy;
+        self.shared.forget_space();
         Ok(())
     }
 
     pub fn meta(&self) -> &Arc<MetaStore> {
-        &self.0.meta
+        &self.shared.meta
     }
 
     pub fn stats(&self) -> FsStats {
-        let shared = &self.0;
+        let shared = &self.shared;
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         FsStats {
             inodes_in_memory: shared.inodes.len() as u64,
@@ -392,11 +426,11 @@ impl Fs {
     /// Room in the volume: what the pool can still take under the volume's protection, or what its
     /// size limit leaves, whichever is less.
     pub async fn space(&self) -> Result<VolumeSpace, FsError> {
-        let shared = &self.0;
+        let shared = &self.shared;
         let counters = shared.meta.counters();
         // Whoever asks wants to know how it is now.
         shared.forget_space();
-        let view = shared.space_view();
+        let view = shared.pool_space();
         let dirty = shared.dirty.bytes();
         let pending = shared.dirty.budget().bytes();
         let mut total_bytes = view.total_bytes;
@@ -428,12 +462,21 @@ impl Shared {
         }
     }
 
-    /// The inode, from memory or the metadata; `Stale` if it is not there (any more).
+    /// The inode as it is in a view; `Stale` if it is not there (any more).
+    pub fn inode_in(&self, view: View, ino: Ino) -> Result<Arc<Inode>, FsError> {
+        match view {
+            View::Live => self.inode(ino),
+            // Nobody takes snapshots yet.
+            View::Snapshot(_) => Err(FsError::Stale),
+        }
+    }
+
+    /// The inode in the live view, from memory or the metadata; `Stale` if it is not there (any more).
     pub fn inode(&self, ino: Ino) -> Result<Arc<Inode>, FsError> {
         let found = self
             .inodes
             .find_or_load(ino, || {
-                let (stored, changed) = self.meta.get_with_ticket(&Key::inode(ino))?;
+                let (stored, changed) = self.meta.live().get_with_ticket(&Key::inode(ino))?;
                 let Some(bytes) = stored else {
                     return Ok(None);
                 };
@@ -543,7 +586,7 @@ impl Shared {
                     Some(missing) => (missing, state.extents.version()),
                 }
             };
-            let (extents, end) = match self.stored_extents(inode.ino, &missing) {
+            let (extents, end) = match self.stored_extents(inode, &missing) {
                 // Only what nobody asked for may be damaged.
                 Err(FsError::Io(_)) if missing.end > range.end => {
                     ahead = Ahead::None;
@@ -564,11 +607,15 @@ impl Shared {
     }
 
     /// The stored extents that touch `range` or the first part of it, and where that part ends.
-    fn stored_extents(&self, ino: Ino, range: &Range<u64>) -> Result<(Vec<Extent>, u64), FsError> {
-        let (from, to) = Key::extents_past(ino, range.start);
+    fn stored_extents(
+        &self,
+        inode: &Inode,
+        range: &Range<u64>,
+    ) -> Result<(Vec<Extent>, u64), FsError> {
+        let (from, to) = Key::extents_past(inode.ino, range.start);
         let mut extents: Vec<Extent> = Vec::new();
         let mut end = range.end;
-        self.scan_extents(&from, &to, |extent| {
+        self.scan_extents(inode.view, &from, &to, |extent| {
             let is_last = extent.end >= range.end;
             if extent.start < range.end {
                 extents.push(extent);
@@ -611,24 +658,28 @@ impl Shared {
     /// Visits extents of one file in key order until `visit` says false.
     pub fn scan_extents(
         &self,
+        view: View,
         from: &Key,
         to: &Key,
         mut visit: impl FnMut(Extent) -> bool,
     ) -> Result<(), FsError> {
         let mut failed = None;
         self.meta
-            .scan_with(from, to, |key, value| match parse_extent(key, value) {
-                Ok((_, extent)) => {
-                    if visit(extent) {
-                        std::ops::ControlFlow::Continue(())
-                    } else {
+            .view(view)
+            .and_then(|meta| {
+                meta.scan_with(from, to, |key, value| match parse_extent(key, value) {
+                    Ok((_, extent)) => {
+                        if visit(extent) {
+                            std::ops::ControlFlow::Continue(())
+                        } else {
+                            std::ops::ControlFlow::Break(())
+                        }
+                    }
+                    Err(error) => {
+                        failed = Some(error);
                         std::ops::ControlFlow::Break(())
                     }
-                }
-                Err(error) => {
-                    failed = Some(error);
-                    std::ops::ControlFlow::Break(())
-                }
+                })
             })
             .map_err(meta_error)?;
         failed.map_or(Ok(()), |error| Err(meta_error(error)))
@@ -690,6 +741,9 @@ pub(crate) fn parse_extent(key: &[u8], value: &[u8]) -> Result<(Ino, Extent), Me
 }
 
 pub(crate) fn meta_error(error: MetaError) -> FsError {
+    if matches!(error, MetaError::NoSuchView { .. }) {
+        return FsError::Stale;
+    }
     match error.kind() {
         // One that failed is opened again on other disks, and by the next start at the latest: callers wait.
         MetaErrorKind::Stopped => FsError::Fenced,
@@ -711,6 +765,7 @@ pub(crate) fn segment_error(error: SegmentError) -> FsError {
         cairn_segment::ErrorKind::Gone
         | cairn_segment::ErrorKind::Damaged
         | cairn_segment::ErrorKind::Refused
+        | cairn_segment::ErrorKind::Fenced
         | cairn_segment::ErrorKind::Io => FsError::Io(error.to_string()),
     }
 }

@@ -9,33 +9,41 @@
 use std::ops::ControlFlow;
 
 use bytes::{Bytes, BytesMut};
-use cairn_base::Ino;
+use cairn_base::{Ino, View};
 use cairn_meta::{Batch, InodeKind, Key, KeyKind, Ticket};
 
 use crate::inode::State;
 use crate::perm::{MODE_STICKY, READ, WRITE, require};
 use crate::room::METADATA_BYTES;
 use crate::types::*;
-use crate::volume::{Fs, Shared, meta_error};
+use crate::volume::{Fs, FsView, Shared, meta_error};
 
 const NAMESPACE: &[u8] = b"user.";
 /// First byte of a stored value.
 const VALUE_VERSION: u8 = 1;
 
-impl Fs {
+impl FsView {
     /// The value of an extended attribute; `NoAttribute` if it is not there.
     pub async fn xattr(&self, who: &Credentials, ino: Ino, name: &[u8]) -> Result<Bytes, FsError> {
         check_xattr_name(name)?;
-        let found = self.0.reading(|| self.0.xattr_of(who, ino, name)).await;
-        self.0.settle(found).await
+        let found = self
+            .shared
+            .reading(|| self.shared.xattr_of(who, self.view, ino, name))
+            .await;
+        self.shared.settle(found).await
     }
 
     /// The names of all extended attributes, in order. Anybody may ask.
     pub async fn xattr_list(&self, _who: &Credentials, ino: Ino) -> Result<Vec<Bytes>, FsError> {
-        let found = self.0.reading(|| self.0.xattrs_of(ino)).await;
-        self.0.settle(found).await
+        let found = self
+            .shared
+            .reading(|| self.shared.xattrs_of(self.view, ino))
+            .await;
+        self.shared.settle(found).await
     }
+}
 
+impl Fs {
     /// Makes or replaces an extended attribute. Durable when answered.
     pub async fn set_xattr(
         &self,
@@ -49,7 +57,7 @@ impl Fs {
         if value.len() > XATTR_VALUE_LEN_BYTES_MAX {
             return Err(FsError::AttributeTooLarge);
         }
-        let shared = &self.0;
+        let shared = &self.shared;
         shared.require_pool_space(METADATA_BYTES + value.len() as u64)?;
         shared.meta.admit().await;
         let put = || shared.put_xattr(who, ino, name, value, mode);
@@ -65,8 +73,11 @@ impl Fs {
         name: &[u8],
     ) -> Result<Attr, FsError> {
         check_xattr_name(name)?;
-        let done = self.0.reading(|| self.0.delete_xattr(who, ino, name)).await;
-        self.0.settle(done).await
+        let done = self
+            .shared
+            .reading(|| self.shared.delete_xattr(who, ino, name))
+            .await;
+        self.shared.settle(done).await
     }
 }
 
@@ -113,33 +124,36 @@ impl Shared {
     fn xattr_of(
         &self,
         who: &Credentials,
+        view: View,
         ino: Ino,
         name: &[u8],
     ) -> Result<(Bytes, Ticket), FsError> {
-        let inode = self.inode(ino)?;
+        let inode = self.inode_in(view, ino)?;
         let state = inode.lock();
         state.require_live()?;
         if !has_user_attributes(&state) {
             return Err(FsError::NoAttribute);
         }
         require(who, state.guarded(), READ)?;
-        let stored = self.stored_xattr(ino, name)?;
+        let stored = self.stored_xattr(view, ino, name)?;
         Ok((stored.ok_or(FsError::NoAttribute)?, state.changed))
     }
 
-    fn xattrs_of(&self, ino: Ino) -> Result<(Vec<Bytes>, Ticket), FsError> {
-        let inode = self.inode(ino)?;
+    fn xattrs_of(&self, view: View, ino: Ino) -> Result<(Vec<Bytes>, Ticket), FsError> {
+        let inode = self.inode_in(view, ino)?;
         let state = inode.lock();
         state.require_live()?;
         let names = match state.record.xattr_names_len_bytes {
             0 => Vec::new(),
-            _ => self.xattr_names(ino)?,
+            _ => self.xattr_names(view, ino)?,
         };
         Ok((names, state.changed))
     }
 
-    fn stored_xattr(&self, ino: Ino, name: &[u8]) -> Result<Option<Bytes>, FsError> {
-        let stored = self.meta.get(&Key::xattr(ino, name)).map_err(meta_error)?;
+    fn stored_xattr(&self, view: View, ino: Ino, name: &[u8]) -> Result<Option<Bytes>, FsError> {
+        let key = Key::xattr(ino, name);
+        let stored = self.meta.view(view).and_then(|meta| meta.get(&key));
+        let stored = stored.map_err(meta_error)?;
         match stored {
             None => Ok(None),
             Some(stored) if stored.first() == Some(&VALUE_VERSION) => Ok(Some(stored.slice(1..))),
@@ -149,17 +163,18 @@ impl Shared {
         }
     }
 
-    fn xattr_names(&self, ino: Ino) -> Result<Vec<Bytes>, FsError> {
+    fn xattr_names(&self, view: View, ino: Ino) -> Result<Vec<Bytes>, FsError> {
         let (from, to) = Key::xattrs(ino);
         let mut names = Vec::new();
-        self.meta
-            .scan_with(&from, &to, |key, _| {
-                if let Ok(KeyKind::Xattr { name, .. }) = KeyKind::parse(key) {
-                    names.push(Bytes::copy_from_slice(name));
-                }
-                ControlFlow::Continue(())
-            })
-            .map_err(meta_error)?;
+        let visit = |key: &[u8], _: &[u8]| {
+            if let Ok(KeyKind::Xattr { name, .. }) = KeyKind::parse(key) {
+                names.push(Bytes::copy_from_slice(name));
+            }
+            ControlFlow::Continue(())
+        };
+        let scanned = self.meta.view(view);
+        let scanned = scanned.and_then(|meta| meta.scan_with(&from, &to, visit));
+        scanned.map_err(meta_error)?;
         Ok(names)
     }
 
@@ -174,7 +189,7 @@ impl Shared {
         let inode = self.inode(ino)?;
         let mut state = inode.lock();
         require_xattr_write(who, &state)?;
-        let is_there = self.stored_xattr(ino, name)?.is_some();
+        let is_there = self.stored_xattr(View::Live, ino, name)?.is_some();
         match (mode, is_there) {
             (XattrMode::Create, true) => return Err(FsError::Exists),
             (XattrMode::Replace, false) => return Err(FsError::NoAttribute),
@@ -205,7 +220,7 @@ impl Shared {
         let inode = self.inode(ino)?;
         let mut state = inode.lock();
         require_xattr_write(who, &state)?;
-        if self.stored_xattr(ino, name)?.is_none() {
+        if self.stored_xattr(View::Live, ino, name)?.is_none() {
             return Err(FsError::NoAttribute);
         }
         self.require_serving()?;
@@ -239,7 +254,7 @@ impl Shared {
         batch: &mut Batch,
     ) -> Result<(), FsError> {
         if state.record.xattr_names_len_bytes > 0 {
-            for name in self.xattr_names(ino)? {
+            for name in self.xattr_names(View::Live, ino)? {
                 batch.delete(Key::xattr(ino, &name));
             }
         }

@@ -141,20 +141,40 @@ pub fn failures_tolerated(disk_count: usize) -> usize {
 pub fn plan(found: &[Found]) -> Result<Plan, AssembleError> {
     require_known(found)?;
     require_one_pool(found)?;
-    let newest = found
-        .iter()
-        .filter_map(|folder| match &folder.content {
-            Content::Disk { state, .. } => state.as_ref(),
-            _ => None,
-        })
-        .max_by_key(|state| match planted::is(Bug::OldPoolFileWins) {
-            true => u64::MAX - state.version,
-            false => state.version,
-        });
-    match newest {
-        Some(state) => open(found, state.clone()),
-        None => create(found),
+    match (newest(found), newest_of(found, |_, _| true)) {
+        (Some(state), _) => open(found, state.clone()),
+        // Only folders of disks that left, or that never came in.
+        (None, Some(state)) => none_there(state),
+        (None, None) => create(found),
     }
+}
+
+/// The newest pool file that counts: one on a disk that it lists. A disk that was refused, or that left, has one too,
+/// and the pool goes on without telling it: its version says nothing.
+pub fn newest(found: &[Found]) -> Option<&PoolState> {
+    newest_of(found, |folder, state| is_listed(state, folder))
+}
+
+fn newest_of(found: &[Found], counts: impl Fn(&Found, &PoolState) -> bool) -> Option<&PoolState> {
+    let states = found.iter().filter_map(|folder| match &folder.content {
+        Content::Disk { state, .. } => state.as_ref().filter(|state| counts(folder, state)),
+        _ => None,
+    });
+    states.max_by_key(|state| match planted::is(Bug::OldPoolFileWins) {
+        true => u64::MAX - state.version,
+        false => state.version,
+    })
+}
+
+/// Whether a pool file lists the disk in a folder as a member; a folder without an identity is known by its place.
+fn is_listed(state: &PoolState, folder: &Found) -> bool {
+    let Content::Disk { identity, .. } = &folder.content else {
+        return false;
+    };
+    state.disks.iter().any(|disk| match identity {
+        Some(identity) => disk.id == identity.disk,
+        None => disk.label == folder.label,
+    })
 }
 
 /// What a newer program wrote is newer than any copy that can be read here: a disk that was away then is an old copy,
@@ -439,6 +459,14 @@ pub fn require_enough(
     })
 }
 
+/// Refuses a start without any member.
+fn none_there(state: &PoolState) -> Result<Plan, AssembleError> {
+    let mut missing = Vec::new();
+    add_unnamed(state, &[], &[], &mut missing);
+    require_enough(state, 0, &missing)?;
+    Err(AssembleError::NoPoolFile)
+}
+
 fn not_a_member(state: &PoolState, folder: &Found) -> AssembleError {
     let labels: Vec<&str> = state.disks.iter().map(|disk| disk.label.as_str()).collect();
     AssembleError::NotAMember {
@@ -681,6 +709,42 @@ mod tests {
         let mut found = members(2);
         found.push(folder("/copy", disk(77, 1, None)));
         assert!(matches!(plan(&found), Err(AssembleError::Twice { .. })));
+    }
+
+    /// A disk was refused several times, and then the pool went over to others: the old state, put back on the one that
+    /// was refused, had the highest version.
+    #[test]
+    fn the_pool_file_of_a_disk_that_is_no_member_does_not_count() {
+        let refused = |version| {
+            let mut state = example(1);
+            state.version = version;
+            folder("/data/9", disk(77, 9, Some(state)))
+        };
+        let mut now = example(2);
+        now.version = 10;
+        now.left = vec![now.disks.remove(0)];
+        let left = folder("/data/1", disk(77, 1, Some(now.clone())));
+        let member = folder("/data/2", disk(77, 2, Some(now)));
+        for version in [5, 10, 12] {
+            // Somebody names all folders that there ever were: the stranger is one, and nothing of the rest is touched.
+            let found = [left.clone(), refused(version), member.clone()];
+            assert!(matches!(
+                plan(&found),
+                Err(AssembleError::NotAMember { label, .. }) if label == "/data/9"
+            ));
+            match plan(&[left.clone(), member.clone()]) {
+                Ok(Plan::Open { state, present, .. }) => {
+                    assert_eq!((state.version, present), (10, vec![(1, DiskId(2))]));
+                }
+                other => panic!("{other:?}"),
+            }
+            // Without the member the one that left is not taken for one again.
+            let gone = plan(&[left.clone(), refused(version)]);
+            assert!(
+                matches!(gone, Err(AssembleError::TooManyMissing { .. })),
+                "{gone:?}"
+            );
+        }
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //!
 //! Owns: the judgement, a pure function of what was observed.
 
+use cairn_base::domain::{Losses, Survives};
+
 /// How the pool is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
@@ -27,6 +29,12 @@ pub struct Observed {
     pub disks_troubled: Vec<String>,
     /// Disks that data of the default protection can lose.
     pub tolerated: usize,
+    /// How many nodes the disks are on.
+    pub node_count: usize,
+    /// Nodes that data of the default protection can lose; none if there is one.
+    pub nodes_tolerated: usize,
+    /// How many nodes have a lost disk that holds something that is needed.
+    pub nodes_lost: usize,
     /// How that data is laid out.
     pub layout: String,
     /// Volumes that are not served, each with why.
@@ -61,10 +69,38 @@ pub struct Judgement {
     pub warnings: Vec<String>,
 }
 
+impl Observed {
+    /// Lost disks that hold something: what was on the others can be had without them.
+    fn needed(&self) -> usize {
+        self.disks_lost.len().saturating_sub(self.disks_lost_empty)
+    }
+
+    /// Whether more is lost than data survives: neither are the lost disks few, nor are they on few nodes.
+    fn is_beyond(&self) -> bool {
+        let survives = Survives {
+            disks: self.tolerated,
+            nodes: self.nodes_tolerated,
+        };
+        let lost = Losses {
+            disks: self.needed(),
+            // With one node it is either there or nothing is.
+            nodes: match self.node_count > 1 {
+                true => self.nodes_lost,
+                false => self.needed(),
+            },
+        };
+        !survives.covers(lost)
+    }
+
+    /// Whether data may be lost with the next disk, whichever it is.
+    fn is_at_the_limit(&self) -> bool {
+        let next_node_may_go = self.node_count > 1 && self.nodes_lost < self.nodes_tolerated;
+        self.needed() > 0 && self.needed() >= self.tolerated && !next_node_may_go
+    }
+}
+
 pub fn judge(observed: &Observed) -> Judgement {
     let lost = observed.disks_lost.len();
-    // What is on the others can be had without these.
-    let needed = lost.saturating_sub(observed.disks_lost_empty);
     let mut warnings = Vec::new();
     if observed.disk_count > 0 && observed.tolerated == 0 {
         warnings.push(
@@ -77,7 +113,7 @@ pub fn judge(observed: &Observed) -> Judgement {
         warnings.push(format!("disk {disk}"));
     }
     let least_spare = observed.segments_short.map(|(_, spare)| spare);
-    if needed > 0 && needed >= observed.tolerated || least_spare == Some(0) {
+    if observed.is_at_the_limit() || least_spare == Some(0) {
         warnings.push(
             "no further disk can be lost without losing data: bring the missing disks back"
                 .to_owned(),
@@ -148,7 +184,7 @@ pub fn judge(observed: &Observed) -> Judgement {
             "only {percent}% of the space is free: delete data or add a disk"
         ));
     }
-    let is_beyond = needed > observed.tolerated || least_spare.is_some_and(|spare| spare < 0);
+    let is_beyond = observed.is_beyond() || least_spare.is_some_and(|spare| spare < 0);
     let health = if !observed.volumes_failed.is_empty() || is_beyond {
         Health::Failed
     } else if lost > 0
@@ -174,15 +210,30 @@ pub fn judge(observed: &Observed) -> Judgement {
 }
 
 fn summary(observed: &Observed) -> String {
-    let disks = match observed.disk_count {
+    let mut disks = match observed.disk_count {
         1 => "1 disk".to_owned(),
         count => format!("{count} disks"),
     };
-    let survives = match observed.tolerated {
+    let mut survives = match observed.tolerated {
         0 => String::new(),
         1 => ", survives the loss of any 1".to_owned(),
         count => format!(", survives the loss of any {count}"),
     };
+    if observed.node_count > 1 {
+        disks = format!("{disks} on {} nodes", observed.node_count);
+        survives = match (observed.tolerated, observed.nodes_tolerated) {
+            (0, _) => ", survives the loss of no disk".to_owned(),
+            (disks, 0) => format!(
+                ", survives the loss of any {}, of no node",
+                counted(disks, "disk")
+            ),
+            (disks, nodes) => format!(
+                ", survives the loss of any {} or any {}",
+                counted(disks, "disk"),
+                counted(nodes, "node")
+            ),
+        };
+    }
     let lost = match observed.disks_lost.len() {
         0 => String::new(),
         count => format!("; {count} of them LOST"),
@@ -190,9 +241,69 @@ fn summary(observed: &Observed) -> String {
     format!("{disks}, {}{survives}{lost}", observed.layout)
 }
 
+fn counted(count: usize, what: &str) -> String {
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{ending}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Four disks on each of three nodes, of which so many are lost, on so many nodes.
+    fn on_three_nodes(disks_lost: usize, nodes_lost: usize) -> Observed {
+        Observed {
+            disk_count: 12,
+            disks_lost: vec!["is missing".to_owned(); disks_lost],
+            tolerated: 2,
+            node_count: 3,
+            nodes_tolerated: 2,
+            nodes_lost,
+            layout: "3 mirrors".to_owned(),
+            free_percent: Some(50),
+            ..Observed::default()
+        }
+    }
+
+    #[test]
+    fn disks_of_one_node_are_lost_with_it() {
+        // Disks and nodes lost, health, and whether it is said that no further disk may be lost.
+        let cases = [
+            ((0, 0), Health::Healthy, false),
+            ((2, 1), Health::Degraded, false),
+            ((4, 1), Health::Degraded, false),
+            ((8, 2), Health::Degraded, true),
+            ((2, 2), Health::Degraded, true),
+            ((3, 3), Health::Failed, true),
+        ];
+        for ((disks, nodes), health, is_at_the_limit) in cases {
+            let got = judge(&on_three_nodes(disks, nodes));
+            assert_eq!(got.health, health, "{disks} on {nodes}");
+            let mut warnings = got.warnings.iter();
+            let is_told = warnings.any(|warning| warning.starts_with("no further disk"));
+            assert_eq!(is_told, is_at_the_limit, "{disks} on {nodes}");
+        }
+    }
+
+    #[test]
+    fn it_is_said_how_many_nodes_are_survived() {
+        let with = |tolerated, nodes_tolerated| Observed {
+            tolerated,
+            nodes_tolerated,
+            ..on_three_nodes(0, 0)
+        };
+        let cases = [
+            (2, 2, "any 2 disks or any 2 nodes"),
+            (2, 1, "any 2 disks or any 1 node"),
+            (1, 0, "any 1 disk, of no node"),
+            (0, 0, "no disk"),
+        ];
+        for (tolerated, nodes_tolerated, want) in cases {
+            let summary = judge(&with(tolerated, nodes_tolerated)).summary;
+            let want = format!("12 disks on 3 nodes, 3 mirrors, survives the loss of {want}");
+            assert_eq!(summary, want);
+        }
+    }
 
     fn six() -> Observed {
         Observed {

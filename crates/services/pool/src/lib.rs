@@ -12,7 +12,10 @@
 #![forbid(unsafe_code)]
 
 pub mod assemble;
+mod deleted_volumes;
 pub mod health;
+pub mod joining;
+mod judge;
 pub mod members;
 mod metadata;
 pub mod open;
@@ -20,6 +23,8 @@ pub mod planner;
 pub mod policy;
 mod pool;
 pub mod rebuild;
+pub mod scrub;
+pub mod spares;
 mod table;
 mod totals;
 pub mod truth;

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use cairn_base::DiskId;
 use cairn_base::disk::{Disk, DiskSpace};
+use cairn_base::domain::Survives;
 use cairn_base::planted::{self, Bug};
 use cairn_fs::Fs;
 use cairn_shard::{ShardDisk, ShardSettings};
@@ -104,7 +105,7 @@ impl Pool {
     async fn after_joining(&self, opened: &Arc<ShardDisk>, id: DiskId) {
         self.tell_of_disks();
         for fs in self.serving_all() {
-            fs.meta().add_disk(id, Arc::clone(opened.disk()));
+            fs.meta().log().add_disk(id, Arc::clone(opened.disk()));
         }
         self.host.disk_joined(opened).await;
     }
@@ -112,6 +113,22 @@ impl Pool {
     fn tell_of_disks(&self) {
         let members = self.state().disks.len();
         self.host.disks_changed(&self.disks(), members);
+    }
+
+    fn new_data_survives(&self) -> Survives {
+        self.store.code_survives(self.store.default_code())
+    }
+
+    /// A disk leaves. Whether its node has others is easily overlooked, and what is survived in disks does not tell.
+    fn tell_of_nodes(&self, before: Survives) {
+        let after = self.new_data_survives();
+        if after.nodes < before.nodes {
+            tracing::warn!(
+                before = before.nodes,
+                after = after.nodes,
+                "data survives the loss of fewer nodes from now on"
+            );
+        }
     }
 
     /// Starts to move everything off a disk, or stops that.
@@ -126,11 +143,13 @@ impl Pool {
             entry.draining = draining;
             entry.replaced &= draining;
         }
+        let before = self.new_data_survives();
         self.save(&mut tried, &mut state).await?;
         if !draining {
             self.let_keep_metadata(disk.id);
         }
         drop(tried);
+        self.tell_of_nodes(before);
         tracing::info!(disk = disk.label, draining, "draining");
         self.after_a_change().await;
         Ok(disk.id)
@@ -205,6 +224,7 @@ impl Pool {
         self.require_found(&state, disk.id)?;
         // Before it counts as one that leaves: data is laid out without it from then on.
         self.require_dispensable(&state, &disk, force)?;
+        let before = self.new_data_survives();
         // From here on nothing new is put on it.
         self.change_table(|table| table.set_leaving(disk.id, true));
         let taken_out = self.take_out(&mut tried, &mut state, &disk, force).await;
@@ -214,6 +234,7 @@ impl Pool {
         }
         let gone = self.change_table(|table| table.take(disk.id));
         self.tell_of_disks();
+        self.tell_of_nodes(before);
         drop(tried);
         tracing::info!(disk = disk.label, "a disk left the pool");
         Ok(gone)
@@ -263,7 +284,7 @@ impl Pool {
     ) -> Result<(), ChangeFailure> {
         let shards = match planted::is(Bug::DiskForgottenWhileNeeded) {
             true => 0,
-            false => self.shards_by_disk().get(&disk.id).copied().unwrap_or(0),
+            false => self.shards_on(disk.id),
         };
         self.require_all_served()?;
         if shards > 0 && force == Force::No {
@@ -301,9 +322,9 @@ impl Pool {
         for fs in self.serving_all() {
             let mut disks = self.meta_disks(Some(fs.volume())).into_iter();
             if let Some((_, disk)) = disks.find(|(disk, _)| *disk == id)
-                && !fs.meta().keeps_on_disk(id)
+                && !fs.meta().log().keeps_on_disk(id)
             {
-                fs.meta().add_disk(id, disk);
+                fs.meta().log().add_disk(id, disk);
             }
         }
     }
@@ -344,13 +365,15 @@ impl Pool {
         self.require_all_served()?;
         let standings = self.standings();
         for fs in self.serving_all() {
-            if let Err(error) = self.store.segment_ids(fs.volume()) {
+            let at_stake = self
+                .store
+                .segments_at_stake(fs.volume(), |disk| disk != id, 0);
+            let Some(segments) = at_stake else {
                 return impossible(format!(
-                    "nobody knows whether volume {} needs this disk ({error}): try again in a moment",
+                    "nobody knows whether volume {} needs this disk, for it is being opened: try again in a moment",
                     fs.name()
                 ));
-            }
-            let segments = self.store.segments(fs.volume());
+            };
             let is_lost = |info: &&_| !planner::is_rebuildable(info, id, &standings);
             if let Some(info) = segments.iter().find(is_lost) {
                 return impossible(format!(
@@ -369,7 +392,7 @@ impl Pool {
         let mut tried = self.begin_change().await.map_err(text)?;
         self.require_nothing_on_its_way().await.map_err(text)?;
         // Looked at again: it may have taken long, and something may have been put there meanwhile.
-        let seen = self.observe();
+        let seen = self.observe(None);
         let disk = seen.disks.iter().find(|disk| disk.id == id);
         let is_lost = disk.is_some_and(|disk| !disk.works);
         if !is_lost || !planner::is_empty(&seen, id) {

@@ -7,7 +7,6 @@
 use std::future::Future;
 use std::time::Duration;
 
-use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, VolumeId};
 use cairn_formats::settings::VolumeSettings;
 use cairn_fs::Fs;
@@ -77,7 +76,7 @@ impl Pool {
     }
 
     pub(crate) async fn metadata_of_volume_off(&self, fs: &Fs, id: DiskId) -> Result<(), String> {
-        if fs.meta().primary_disk() == id {
+        if fs.meta().log().primary_disk() == id {
             self.move_state(fs, id).await?;
         }
         // It may have been opened again.
@@ -89,10 +88,11 @@ impl Pool {
 
     /// Keeps nothing of a volume's metadata on a disk any more on which its state is not.
     async fn retire(&self, fs: &Fs, id: DiskId) -> Result<(), String> {
-        if !fs.meta().uses_disk(id) {
+        if !fs.meta().log().uses_disk(id) {
             return Ok(());
         }
-        self.change_metadata(fs, fs.meta().retire_disk(id)).await?;
+        self.change_metadata(fs, fs.meta().log().retire_disk(id))
+            .await?;
         // Not one more any longer.
         let pool = self.state();
         if let Some(volume) = pool.volumes.iter().find(|volume| volume.id == fs.volume()) {
@@ -132,17 +132,14 @@ impl Pool {
             // is changed from here on until the volume is closed.
             let copies = self.metadata_copies(&volume.settings) + 1;
             let copied = async {
-                fs.meta().set_copies(copies).await?;
+                fs.meta().log().set_copies(copies).await?;
                 fs.meta().ship().await
             };
-            let is_hasty = planted::is(Bug::StateLeftBeforeItIsCopied);
-            if !is_hasty {
-                self.change_metadata(fs, copied).await?;
-            }
+            self.change_metadata(fs, copied).await?;
             let stats = fs.meta().stats();
             disks = others(self.meta_disks(volume_id));
             disks.retain(|(disk, _)| !stats.failed_disks.contains(disk));
-            if !stats.is_all_on(&ids(&disks)) && !is_hasty {
+            if !stats.is_all_on(&ids(&disks)) {
                 let name = fs.name();
                 return Err(format!(
                     "metadata of volume {name} stays on the disk: it could be copied to no other one; see whether \
@@ -220,7 +217,10 @@ impl Pool {
         fs: &Fs,
         settings: &VolumeSettings,
     ) -> Result<(), String> {
-        let set = fs.meta().set_copies(self.copies_to_keep(fs, settings));
+        let set = fs
+            .meta()
+            .log()
+            .set_copies(self.copies_to_keep(fs, settings));
         match self.while_it_works(fs, set).await {
             Some(Err(error)) => Err(error.to_string()),
             Some(Ok(())) | None => Ok(()),
@@ -231,7 +231,7 @@ impl Pool {
     pub(crate) fn copies_to_keep(&self, fs: &Fs, settings: &VolumeSettings) -> usize {
         let state = self.state();
         let draining = state.disks.iter().filter(|disk| disk.draining);
-        let on_leaving = draining.filter(|disk| fs.meta().keeps_on_disk(disk.id));
+        let on_leaving = draining.filter(|disk| fs.meta().log().keeps_on_disk(disk.id));
         copies_of_metadata(self.metadata_copies(settings), on_leaving.count())
     }
 
@@ -312,11 +312,15 @@ impl Pool {
             return Some(failure.to_string());
         }
         let table = self.table();
-        let primary = fs.meta().primary_disk();
-        let disk = table.disk(primary)?;
-        let why = || self.watch.problem(disk.disk());
+        let primary = fs.meta().log().primary_disk();
         let has_failed = table.condition(primary) == Condition::Failed;
-        has_failed.then(|| why().unwrap_or_else(|| "the disk fails".to_owned()))
+        let why = || {
+            table
+                .why_out(primary)
+                .unwrap_or("the disk fails")
+                .to_owned()
+        };
+        has_failed.then(why)
     }
 
     /// What metadata met on a disk, if it is not kept there any more for that.
@@ -345,7 +349,7 @@ impl Pool {
             let Some(why) = self.metadata_trouble(&fs) else {
                 continue;
             };
-            let primary = fs.meta().primary_disk();
+            let primary = fs.meta().log().primary_disk();
             let mut others = self.all_meta_disks(Some(fs.volume()));
             others.retain(|(id, _)| *id != primary);
             // It could not even be opened there: one that was just added has nothing of it yet.

@@ -28,6 +28,7 @@ use crate::metadata::{CLOSE_MAX, OpenAgain};
 use crate::open::Opened;
 use crate::planner::Planner;
 use crate::rebuild::Rebuild;
+use crate::scrub::Scrub;
 use crate::table::Table;
 use crate::totals::{PastTotals, VolumeTotals};
 use crate::truth::{SaveError, Truth};
@@ -80,6 +81,14 @@ pub trait Host: Send + Sync + 'static {
         Box::pin(std::future::ready(()))
     }
 
+    /// Volumes whose metadata has files on a disk, also of volumes that are no more; `None` if the disk does not answer.
+    fn volumes_with_metadata<'a>(
+        &'a self,
+        _disk: &'a Arc<dyn Disk>,
+    ) -> Pin<Box<dyn Future<Output = Option<Vec<VolumeId>>> + Send + 'a>> {
+        Box::pin(std::future::ready(Some(Vec::new())))
+    }
+
     /// A step of a move of a shard was made.
     fn move_step(&self) {}
 }
@@ -91,6 +100,8 @@ pub struct PoolSettings {
     pub rebuild_delay: Duration,
     /// Most bytes per second that are moved or made anew; 0 for no limit.
     pub rebuild_bytes_per_second: u64,
+    /// Most bytes per second that a scrub reads unless it is told otherwise; 0 for no limit.
+    pub scrub_bytes_per_second: u64,
 }
 
 /// A volume of the pool, served or not.
@@ -109,6 +120,9 @@ pub struct Pool {
     /// Whether the start found all disks, each with a pool file that could be read.
     pub is_whole: bool,
     pub rebuild: Rebuild,
+    pub scrub: Scrub,
+    /// At which files of deleted volumes go.
+    pub(crate) deletion_pace: Arc<Pace>,
     pub(crate) host: Arc<dyn Host>,
     truth: Arc<dyn Truth>,
     table: ArcSwap<Table>,
@@ -153,6 +167,9 @@ impl Pool {
         store.set_members(&table.roles());
         let clients = Clients::new(env.clock.clone());
         let pace = Pace::new(env.clock.clone(), settings.rebuild_bytes_per_second);
+        let scrub_pace = Pace::new(env.clock.clone(), settings.scrub_bytes_per_second);
+        let scrub = Scrub::new(scrub_pace.beside(&clients));
+        let deletion_pace = Pace::new(env.clock.clone(), 0).beside(&clients);
         let rebuild = Rebuild::new(pace.beside(&clients), Planner::new(settings.rebuild_delay));
         Arc::new(Self {
             env,
@@ -161,6 +178,8 @@ impl Pool {
             clients,
             is_whole,
             rebuild,
+            scrub,
+            deletion_pace: Arc::new(deletion_pace),
             host,
             truth,
             table: ArcSwap::from_pointee(table),
@@ -198,6 +217,11 @@ impl Pool {
         self.table.store(Arc::new(table));
         self.store.set_members(&roles);
         result
+    }
+
+    /// Does without a disk from now on, until the next start. The only way in which a disk is put out.
+    pub(crate) fn put_out(&self, id: DiskId, why: String) {
+        self.change_table(|table| table.put_out(id, why));
     }
 
     pub fn is_stopping(&self) -> bool {

@@ -150,9 +150,14 @@ impl Pool {
         if !self.rebuild.planner.lock().is_due(&disks, now) {
             return Vec::new();
         }
-        let seen = self.observe();
+        if let Some(actions) = self.rebuild.planner.lock().go_on(&disks, now) {
+            return actions;
+        }
+        let seen = self.observe(None);
         let mut planner = self.rebuild.planner.lock();
         let actions = planner.step(&seen);
+        let took = self.env.clock.monotonic().saturating_sub(now);
+        planner.note_look(now + took, took);
         let left = planner.left();
         drop(planner);
         let mut progress = self.rebuild.progress.lock();
@@ -196,22 +201,27 @@ impl Pool {
         seen.collect()
     }
 
-    /// Everything that the plan depends on, as it is now.
-    pub(crate) fn observe(&self) -> Observed {
+    /// Everything that the plan depends on, as it is now. Of segments only those for which something may have to be done,
+    /// and those on the disk `leaving`, which may be a good one.
+    pub(crate) fn observe(&self, leaving: Option<DiskId>) -> Observed {
         let table = self.table();
+        let (disks, now) = (self.seen_disks(), self.env.clock.monotonic());
+        let standings = self.rebuild.planner.lock().standings(&disks, now);
         let seen = |volume: &PoolVolume| SeenVolume {
             id: volume.id,
             name: volume.name.to_string(),
             content: match self.service(volume.id) {
-                Some(VolumeService::Serving(fs)) => Some(self.seen_content(&fs, volume)),
+                Some(VolumeService::Serving(fs)) => {
+                    self.seen_content(&fs, volume, &standings, leaving)
+                }
                 _ => None,
             },
         };
         let space = self.store.space().disks.into_iter();
         let free_bytes = space.map(|disk| disk.free_bytes.saturating_sub(disk.reserve_bytes));
         Observed {
-            now: self.env.clock.monotonic(),
-            disks: self.seen_disks(),
+            now,
+            disks,
             volumes: table.state.volumes.iter().map(seen).collect(),
             room: self.store.move_room(),
             free_bytes: free_bytes.sum(),
@@ -219,27 +229,55 @@ impl Pool {
         }
     }
 
-    fn seen_content(&self, fs: &Fs, volume: &PoolVolume) -> SeenContent {
+    /// `None` while the volume is opened on other disks: the store has none of its segments then.
+    fn seen_content(
+        &self,
+        fs: &Fs,
+        volume: &PoolVolume,
+        standings: &BTreeMap<DiskId, Standing>,
+        leaving: Option<DiskId>,
+    ) -> Option<SeenContent> {
         let (meta, table) = (fs.meta(), self.table());
-        // The metadata's segments first: while a volume is opened on other disks the store has none.
-        let records = meta.segments().into_iter();
-        let records = records.map(|(id, record)| (id, (record.live_bytes, record.disks)));
-        let records = records.collect();
+        let code = self.store.code_for(fs.policy().protection).ok();
+        let is_sound = |id| standings.get(&id) == Some(&Standing::Fine) && Some(id) != leaving;
+        let parity = code.map_or(0, |code| code.parity());
+        let segments = self
+            .store
+            .segments_at_stake(fs.volume(), is_sound, parity)?;
+        let record = |id| {
+            let record = meta.segment(id)?;
+            Some((id, (record.live_bytes, record.disks)))
+        };
+        let mut records: BTreeMap<SegmentId, (u64, Vec<DiskId>)> =
+            segments.iter().filter_map(|info| record(info.id)).collect();
+        // The metadata may name a disk that the store does not, or not yet: that is looked for only where it matters,
+        // for it takes a look at all segments.
+        let counts = self.store.shard_counts(fs.volume())?;
+        let about_to_be_noted = |member: &&SeenDisk| {
+            let standing = standings.get(&member.id);
+            matches!(standing, Some(Standing::GivenUp | Standing::Gone))
+                && !member.holds_nothing
+                && !counts.iter().any(|(id, _)| *id == member.id)
+        };
+        let disks = self.seen_disks();
+        for member in disks.iter().filter(about_to_be_noted) {
+            let found = meta.segments_on(member.id).into_iter();
+            records.extend(found.map(|(id, record)| (id, (record.live_bytes, record.disks))));
+        }
         let stats = meta.stats();
         let members = table.state.disks.iter().map(|member| member.id);
-        let code = self.store.code_for(fs.policy().protection);
-        SeenContent {
-            segments: self.store.segments(fs.volume()),
+        Some(SeenContent {
+            segments,
             records,
-            code: code.ok(),
-            metadata_disks: members.filter(|id| meta.uses_disk(*id)).collect(),
-            primary: Some(meta.primary_disk()),
+            code,
+            metadata_disks: members.filter(|id| meta.log().uses_disk(*id)).collect(),
+            primary: Some(meta.log().primary_disk()),
             is_metadata_failing: self.metadata_trouble(fs).is_some(),
             is_metadata_degraded: stats.is_degraded(),
             copies: stats.copies_wanted,
             copies_wanted: self.copies_to_keep(fs, &volume.settings),
             is_commit_late: self.is_commit_late(fs.volume()),
-        }
+        })
     }
 
     /// Does one thing of the plan, and notes what came of it.
@@ -442,8 +480,7 @@ impl Pool {
         let narrow = self.serving_all().into_iter().map(|fs| {
             let code = self.store.code_for(fs.policy().protection);
             let parity = code.map_or(0, |code| code.parity());
-            let segments = self.store.segments(fs.volume()).into_iter();
-            segments.filter(|info| info.code.parity() < parity).count() as u64
+            self.store.narrow_count(fs.volume(), parity)
         });
         narrow.sum()
     }
@@ -453,7 +490,9 @@ impl Pool {
         let standings = self.standings();
         let mut short: Option<(u64, i16)> = None;
         for fs in self.serving_all() {
-            for info in self.store.segments(fs.volume()) {
+            let is_read = |id| !planner::is_missing(&standings, id);
+            let at_stake = self.store.segments_at_stake(fs.volume(), is_read, 0);
+            for info in at_stake.into_iter().flatten() {
                 let is_missing = |id: &&DiskId| planner::is_missing(&standings, **id);
                 let missing = info.disks.iter().filter(is_missing).count();
                 if missing > 0 {
@@ -475,26 +514,40 @@ impl Pool {
     pub fn shards_by_disk(&self) -> BTreeMap<DiskId, u64> {
         let mut counts = BTreeMap::new();
         for fs in self.serving_all() {
-            // The metadata's segments first: while a volume is opened on other disks the store has none.
-            let known = fs.meta().segments().into_iter();
-            let mut segments: BTreeMap<SegmentId, Vec<DiskId>> =
-                known.map(|(id, record)| (id, record.disks)).collect();
-            let open = self.store.segments(fs.volume()).into_iter();
-            segments.extend(open.map(|info| (info.id, info.disks)));
-            for disk in segments.into_values().flatten() {
-                *counts.entry(disk).or_default() += 1;
+            let known = self.store.shard_counts(fs.volume()).unwrap_or_else(|| {
+                // It is opened on other disks: only the metadata knows.
+                let segments = fs.meta().segments().into_iter();
+                let disks = segments.flat_map(|(_, record)| record.disks);
+                disks.map(|disk| (disk, 1)).collect()
+            });
+            for (disk, count) in known {
+                *counts.entry(disk).or_default() += count;
             }
         }
         counts
     }
 
+    /// Shards that volumes have on a disk according to the store or to their metadata, which may know of different
+    /// places while a shard moves.
+    pub(crate) fn shards_on(&self, id: DiskId) -> u64 {
+        let on_it = |fs: &Fs| {
+            let counts = self.store.shard_counts(fs.volume()).unwrap_or_default();
+            let mut counts = counts.into_iter();
+            match counts.find(|(disk, _)| *disk == id) {
+                Some((_, count)) => count,
+                None => fs.meta().segments_on(id).len() as u64,
+            }
+        };
+        self.serving_all().iter().map(on_it).sum()
+    }
+
     /// Whether nothing of any volume is on a disk: no shard, and no metadata. Not known while a volume is not served.
     pub fn is_let_go(&self, id: DiskId) -> bool {
-        let has_shards = self.shards_by_disk().contains_key(&id);
+        let has_shards = self.shards_on(id) > 0;
         // Afterwards: of volumes that were closed meanwhile no shards were counted.
         let serving = self.serving_all();
         serving.len() == self.state().volumes.len()
-            && !serving.iter().any(|fs| fs.meta().uses_disk(id))
+            && !serving.iter().any(|fs| fs.meta().log().uses_disk(id))
             && !has_shards
     }
 
@@ -503,13 +556,15 @@ impl Pool {
         if disks.is_empty() {
             return 0;
         }
-        let shards = self.shards_by_disk();
+        let needed = disks
+            .iter()
+            .filter(|disk| self.shards_on(**disk) > 0)
+            .count();
         // Afterwards: of volumes that were closed meanwhile no shards were counted.
         if self.serving_all().len() < self.state().volumes.len() {
             return disks.len();
         }
-        let is_needed = |disk: &&DiskId| shards.get(disk).is_some_and(|count| *count > 0);
-        disks.iter().filter(is_needed).count()
+        needed
     }
 
     pub fn rebuild_status(&self) -> RebuildStatus {
@@ -560,7 +615,7 @@ impl Pool {
             let protection = protection(volume.settings.protection);
             self.store.code_for_without(protection, without).ok()
         };
-        let seen = self.observe();
+        let seen = self.observe(Some(id));
         let parity_of = |volume| code_of(volume).map_or(0, |code| code.parity());
         let mut work = work_at_hand(&seen, &standings, Some(&parity_of));
         order(&mut work);

@@ -24,6 +24,8 @@ pub struct Table {
     there: BTreeMap<DiskId, Arc<ShardDisk>>,
     /// Why members are not there.
     missing: BTreeMap<DiskId, String>,
+    /// Disks that were put out, and why. Nothing is written to them before the next start.
+    out: BTreeMap<DiskId, String>,
     /// Disks that are being removed, though the state does not say so yet.
     leaving: BTreeSet<DiskId>,
     /// Disks on which metadata failed, and how: not used until the next start for that of the volume that is damaged
@@ -31,12 +33,15 @@ pub struct Table {
     avoided: BTreeMap<(DiskId, Option<VolumeId>), String>,
 }
 
-/// What is to be thought of a disk. All that judges disks ends here: their errors (`shard`), how they answer
-/// ([`crate::watch`]), and whether the start found them.
+/// What is to be thought of a disk. One judge decides ([`crate::judge`]), and it is kept here; errors in a row (`shard`)
+/// only raise a suspicion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
     /// It is read and written.
     Works,
+    /// It is there, and so many errors came in a row that it is neither written, nor read but as a last resort, until
+    /// it is judged.
+    Suspect,
     /// It is there, and nothing is asked of it before the next start.
     Failed,
     /// It is a member, and the start did not find it.
@@ -58,6 +63,7 @@ impl Table {
                 .iter()
                 .map(|entry| (entry.disk.id, entry.why.clone()))
                 .collect(),
+            out: BTreeMap::new(),
             leaving: BTreeSet::new(),
             avoided: BTreeMap::new(),
         }
@@ -84,7 +90,8 @@ impl Table {
 
     pub fn condition(&self, id: DiskId) -> Condition {
         match (self.there.get(&id), self.member(id)) {
-            (Some(disk), _) if disk.health().failed => Condition::Failed,
+            (Some(_), _) if self.out.contains_key(&id) => Condition::Failed,
+            (Some(disk), _) if disk.is_avoided() => Condition::Suspect,
             (Some(_), _) => Condition::Works,
             (None, Some(_)) => Condition::Missing,
             (None, None) => Condition::Unknown,
@@ -98,6 +105,11 @@ impl Table {
     /// Why a member is not there.
     pub fn why_missing(&self, id: DiskId) -> Option<&str> {
         self.missing.get(&id).map(String::as_str)
+    }
+
+    /// Why a disk was put out.
+    pub fn why_out(&self, id: DiskId) -> Option<&str> {
+        self.out.get(&id).map(String::as_str)
     }
 
     /// Whether everything on a disk has to go. Not asked of one whose removal is only being tried.
@@ -134,10 +146,19 @@ impl Table {
         };
         let members = self.state.disks.iter().map(|member| Member {
             id: member.id,
+            node: member.node,
             role: role(member),
-            disk: self.there.get(&member.id).cloned(),
+            disk: self.there.get(&member.id).map(|disk| Arc::clone(disk) as _),
         });
         members.collect()
+    }
+
+    /// Puts a disk out; who holds it open (`segment`, scrub) finds that there at once.
+    pub(crate) fn put_out(&mut self, id: DiskId, why: String) {
+        if let Some(disk) = self.there.get(&id) {
+            disk.mark_failed();
+            self.out.entry(id).or_insert(why);
+        }
     }
 
     pub(crate) fn put(&mut self, disk: Arc<ShardDisk>) {
@@ -148,6 +169,7 @@ impl Table {
     /// Returns the disk, if it was there.
     pub(crate) fn take(&mut self, id: DiskId) -> Option<Arc<ShardDisk>> {
         self.missing.remove(&id);
+        self.out.remove(&id);
         self.leaving.remove(&id);
         self.there.remove(&id)
     }
@@ -161,5 +183,54 @@ impl Table {
 
     pub(crate) fn avoid(&mut self, id: DiskId, volume: Option<VolumeId>, why: String) {
         self.avoided.insert((id, volume), why);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_base::disk::Disk;
+    use cairn_base::{PoolId, Timestamp};
+    use cairn_formats::testing::example_pool;
+    use cairn_shard::ShardSettings;
+    use cairn_testkit::MemDisk;
+
+    use super::*;
+
+    /// Errors raise a suspicion, which can be withdrawn; a verdict stays, whatever the disk does then.
+    #[tokio::test]
+    async fn a_suspicion_is_no_verdict() {
+        let state = Arc::new(example_pool(3));
+        let (pool, id) = (PoolId(1), state.disks[0].id);
+        let memory = MemDisk::new("disk", 64 << 20);
+        let disk: Arc<dyn Disk> = Arc::clone(&memory) as Arc<dyn Disk>;
+        let made = ShardDisk::format(Arc::clone(&disk), pool, id, Timestamp::default());
+        made.await.unwrap();
+        let settings = ShardSettings::default();
+        let errors_max = settings.errors_in_a_row_max;
+        let disk = ShardDisk::open(disk, pool, settings).await.unwrap();
+        let mut table = Table::new(Arc::clone(&state), [Arc::clone(&disk)], &[]);
+        let seen = |table: &Table| (table.condition(id), table.takes_metadata(id, None));
+        assert_eq!(seen(&table), (Condition::Works, true));
+        assert_eq!(table.condition(state.disks[1].id), Condition::Missing);
+        memory.fail_all();
+        for _ in 0..errors_max {
+            assert!(disk.probe().await.is_err());
+        }
+        assert_eq!(seen(&table), (Condition::Suspect, false));
+        assert!(disk.is_avoided() && !disk.health().failed);
+        disk.clear_suspicion();
+        assert_eq!(seen(&table), (Condition::Works, true));
+        table.put_out(id, "for a test".to_owned());
+        table.put_out(id, "for another reason".to_owned());
+        assert_eq!(seen(&table), (Condition::Failed, false));
+        assert_eq!(table.why_out(id), Some("for a test"), "the first counts");
+        assert!(disk.health().failed, "those who hold it find that there");
+        disk.clear_suspicion();
+        assert!(disk.is_avoided());
+        assert_eq!(seen(&table), (Condition::Failed, false));
+        // Whoever is no member any more is not judged.
+        assert!(table.take(id).is_some());
+        table.put_out(id, "too late".to_owned());
+        assert_eq!(table.why_out(id), None);
     }
 }

@@ -148,10 +148,7 @@ pub async fn save(
         let counted = members.iter().map(|disk| disk.id);
         let counted: Vec<DiskId> = counted.filter(|id| !holds_nothing(*id)).collect();
         let saved = counted.iter().filter(|id| have_it.contains(id)).count();
-        let needed = match planted::is(Bug::ChangeCountsOnOneDisk) {
-            true => 1,
-            false => disks_needed(counted.len()),
-        };
+        let needed = disks_needed(counted.len());
         if saved < needed {
             return Err(SaveError {
                 needed,

@@ -3,11 +3,13 @@
 //! Owns: the order in which a volume comes and goes, and how many copies its metadata has.
 //! Must not know: where its metadata should move to and when (`metadata`), how it is exported.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cairn_base::disk::Disk;
+use cairn_base::domain::{DomainPath, survives};
 use cairn_base::{DiskId, VolumeId};
-use cairn_formats::settings::{ExportRule, VolumeName, VolumeSettings};
+use cairn_formats::settings::{ExportRule, Protection, VolumeName, VolumeSettings};
 use cairn_fs::Fs;
 use cairn_meta::{MetaError, MetaStore};
 
@@ -15,7 +17,7 @@ use crate::assemble::failures_tolerated;
 use crate::planner::copies_of_metadata;
 use crate::policy::{policy, protection};
 use crate::pool::{ChangeFailure, MetaDisks, Pool, VolumeService};
-use cairn_formats::pool_file::{ChangeError, PoolState, PoolVolume, Stage};
+use cairn_formats::pool_file::{ChangeError, PoolDisk, PoolState, PoolVolume, Stage};
 
 /// Why a volume was not made.
 struct MakeError {
@@ -29,10 +31,16 @@ struct OpenError {
     why: String,
     /// The disk with the state that is damaged, if the others have all that it had.
     damaged: Option<DiskId>,
+    /// A disk has promised a later epoch than that of the metadata: an earlier start, which did not get far, had it.
+    is_fenced: bool,
 }
 
+/// Terms that are tried until one is later than all that disks have promised. Each start that was cut short between
+/// the metadata and the disks costs one.
+const TERMS_MAX: usize = 32;
+
 fn damaged_primary(meta: &MetaStore, mut disks: Vec<DiskId>) -> Option<DiskId> {
-    let primary = meta.primary_disk();
+    let primary = meta.log().primary_disk();
     disks.retain(|id| *id != primary);
     let is_damaged = meta.failure().is_some_and(|failure| failure.is_damage());
     (is_damaged && meta.stats().is_all_on(&disks)).then_some(primary)
@@ -67,11 +75,17 @@ impl Pool {
         mut disks: MetaDisks,
         left: MetaDisks,
     ) -> Result<Fs, String> {
+        let mut terms = 0;
         loop {
             let opened = self.open_on(volume, count, disks.clone(), left.clone());
             let (why, damaged) = match opened.await {
                 Ok(fs) => return Ok(fs),
-                Err(OpenError { why, damaged }) => (why, damaged),
+                // Each opening has a later term.
+                Err(error) if error.is_fenced && terms < TERMS_MAX => {
+                    terms += 1;
+                    continue;
+                }
+                Err(OpenError { why, damaged, .. }) => (why, damaged),
             };
             let Some(damaged) = damaged else {
                 return Err(why);
@@ -106,6 +120,7 @@ impl Pool {
         let (meta, recovered) = opened.map_err(|error| OpenError {
             why: error.to_string(),
             damaged: None,
+            is_fenced: false,
         })?;
         tracing::info!(
             volume = %volume.name,
@@ -115,12 +130,23 @@ impl Pool {
             took_ms = took_ms(),
             "metadata recovered"
         );
+        if let Err(error) = self.store.fence(volume.id, meta.epoch()).await {
+            // Nobody used it yet; it is in the way of the next one while it is open.
+            let closed = meta.close().await;
+            tracing::warn!(volume = %volume.name, %error, ?closed, "disks have promised a later term");
+            return Err(OpenError {
+                why: error.to_string(),
+                damaged: None,
+                is_fenced: error.kind() == cairn_segment::ErrorKind::Fenced,
+            });
+        }
         let settings = self.host.fs_settings(volume, count);
         let store = Arc::clone(&self.store);
         let opened = Fs::open(settings, Arc::clone(&meta), recovered.journal, store).await;
         let fs = opened.map_err(|error| OpenError {
             why: error.to_string(),
             damaged: damaged_primary(&meta, ids),
+            is_fenced: false,
         })?;
         tracing::info!(volume = %volume.name, took_ms = took_ms(), "volume opened");
         self.sweep(volume.id);
@@ -284,30 +310,46 @@ impl Pool {
         Ok(())
     }
 
-    /// Deletes what there is of a volume on the disks that answer.
-    pub async fn remove_files(&self, id: VolumeId) {
-        let swept = self.store.remove_volume(id).await;
-        if swept.errors > 0 {
-            tracing::warn!(%id, errors = swept.errors, "some shards stay until the next start");
-        }
-        // One that failed may hang; the next start looks at it.
-        let mut disks = self.disks();
-        disks.retain(|disk| !disk.health().failed);
-        for disk in &disks {
-            // Where nothing is left of it no start has to look for it. A disk that is away keeps its marker until then.
-            if let Err(error) = disk.forget_volume(id).await {
-                tracing::warn!(%id, disk = disk.label(), %error, "the next start looks for the volume's shards again");
-            }
-        }
-        let disks = disks.iter().map(|disk| Arc::clone(disk.disk())).collect();
-        self.host.remove_metadata(disks, id).await;
-    }
-
     /// Disks that a volume of these settings can lose; 0 if its protection is not possible now.
     pub fn tolerated(&self, settings: &VolumeSettings) -> u8 {
         self.store
             .code_for(protection(settings.protection))
             .map_or(0, |code| code.parity())
+    }
+
+    /// Nodes that a volume can lose with what its data and its metadata are on: of its data, as it is laid out when all
+    /// disks work. `None` if the pool is on one node.
+    pub fn nodes_tolerated(&self, volume: &PoolVolume) -> Option<usize> {
+        let code = self.store.code_for(protection(volume.settings.protection));
+        let of_data = code.map_or(0, |code| self.store.code_survives(code).nodes);
+        let of_metadata = || match self.service(volume.id) {
+            Some(VolumeService::Serving(fs)) => self.metadata_survives(&fs),
+            _ => usize::MAX,
+        };
+        (self.store.node_count() > 1).then(|| of_data.min(of_metadata()))
+    }
+
+    /// Nodes that can be lost so that a copy of a volume's metadata is left.
+    fn metadata_survives(&self, fs: &Fs) -> usize {
+        let table = self.table();
+        let members = table.state.disks.iter();
+        let copies: Vec<DomainPath> = members
+            .filter(|disk| table.works(disk.id) && fs.meta().log().uses_disk(disk.id))
+            .map(PoolDisk::domain)
+            .collect();
+        survives(&copies, copies.len().saturating_sub(1)).nodes
+    }
+
+    /// As [`Self::nodes_tolerated`], of all volumes with the default protection, and of a new one.
+    pub fn nodes_tolerated_by_all(&self) -> Option<usize> {
+        let state = self.state();
+        // Whoever asks for something else gets that.
+        let is_default = |volume: &&PoolVolume| volume.settings.protection == Protection::Default;
+        let volumes = state.volumes.iter().filter(is_default);
+        let of_volumes = volumes.filter_map(|volume| self.nodes_tolerated(volume));
+        let of_new = self.store.code_survives(self.store.default_code()).nodes;
+        let least = of_volumes.fold(of_new, usize::min);
+        (self.store.node_count() > 1).then_some(least)
     }
 
     /// Metadata survives what the pool survives, and what the volume's data survives if that is more. So many copies
@@ -337,6 +379,41 @@ impl Pool {
         let disks = disks
             .filter(|disk| table.takes_metadata(disk.id(), volume))
             .map(|disk| (disk.id(), Arc::clone(disk.disk()) as Arc<dyn Disk>));
-        disks.partition(|(id, _)| !table.is_draining(*id))
+        let (staying, draining): (MetaDisks, MetaDisks) =
+            disks.partition(|(id, _)| !table.is_draining(*id));
+        let node = |id: DiskId| table.member(id).map(|member| member.node);
+        (
+            taking_turns(staying, |(id, _)| node(*id)),
+            taking_turns(draining, |(id, _)| node(*id)),
+        )
+    }
+}
+
+/// The first of each node, then the second of each, and so on: the first few, which copies of the metadata are put on,
+/// are on as many nodes as there are.
+fn taking_turns<T, N: Ord>(disks: Vec<T>, node: impl Fn(&T) -> N) -> Vec<T> {
+    let mut turns: BTreeMap<N, usize> = BTreeMap::new();
+    let mut numbered: Vec<(usize, T)> = disks
+        .into_iter()
+        .map(|disk| {
+            let turn = turns.entry(node(&disk)).or_default();
+            *turn += 1;
+            (*turn, disk)
+        })
+        .collect();
+    numbered.sort_by_key(|(turn, _)| *turn);
+    numbered.into_iter().map(|(_, disk)| disk).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_take_turns() {
+        let node = |disk: &u32| disk / 10;
+        assert_eq!(taking_turns(vec![3, 1, 2], node), [3, 1, 2], "one node");
+        let three = vec![10, 11, 12, 20, 21, 30];
+        assert_eq!(taking_turns(three, node), [10, 20, 30, 11, 21, 12]);
     }
 }

@@ -14,7 +14,7 @@ use cairn_fs::{GcBacklog, VolumeSpace};
 use cairn_meta::{
     CookieRecord, DirentRecord, ExtentRecord, InodeKind, InodeRecord, Key, KeyKind, MetaStore,
 };
-use cairn_segment::{DiskState, SegmentStore};
+use cairn_segment::SegmentStore;
 use cairn_testkit::MemDisk;
 
 use crate::world::VOLUME;
@@ -29,10 +29,9 @@ pub fn space(
     dirty_bytes: u64,
 ) -> Result<(), String> {
     let status = segments.disk_status();
-    let healthy = status
-        .iter()
-        .filter(|disk| disk.state == DiskState::Healthy);
-    if usize::from(code.total()) != disks.len() || healthy.count() != disks.len() {
+    // Not one that has failed, nor one that has not promised yet to refuse earlier owners.
+    let takes_shards = status.iter().filter(|disk| segments.takes_shards(disk.id));
+    if usize::from(code.total()) != disks.len() || takes_shards.count() != disks.len() {
         return Ok(());
     }
     let reserve: Vec<u64> = segments
@@ -133,6 +132,7 @@ impl Recount<'_> {
     ) -> Result<(), String> {
         let mut failed = Ok(());
         self.meta
+            .live()
             .scan_with(&range.0, &range.1, |key, value| {
                 failed = KeyKind::parse(key)
                     .map_err(|error| error.to_string())

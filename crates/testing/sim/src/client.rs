@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 
 use crate::model::{self, FILE_LEN_BYTES_MAX, Model, WORD_BYTES};
 use crate::scenario::{Shape, Trouble};
+use crate::serving::Serving;
 use crate::tree::{Change, Kind, NodeId};
 use crate::world::{ROOT_INO, WHO};
 
@@ -34,12 +35,17 @@ const DIR_COUNT_MAX: usize = 5;
 /// What the clients of one life share with whoever runs them.
 pub struct Life {
     pub model: Arc<Mutex<Model>>,
+    pub(crate) serving: Serving,
     pub shape: Shape,
     pub failure: Mutex<Option<String>>,
     pub ops_begun: AtomicU32,
     pub ops_refused: AtomicU64,
+    /// Changes that took effect and were answered with "come again later".
+    pub changes_refused: AtomicU64,
     pub clients_left: AtomicU32,
     pub waiting: Mutex<Option<Waker>>,
+    /// Who waits for clients to begin so many operations.
+    pub op_waiting: Mutex<Option<Waker>>,
 }
 
 impl Life {
@@ -63,10 +69,32 @@ impl Life {
         .await;
     }
 
+    /// Resolves when clients have begun so many operations, or are done.
+    pub async fn ops_begun(&self, wanted: u32) {
+        poll_fn(|context| {
+            let are_done = self.clients_left.load(Ordering::Relaxed) == 0;
+            if are_done || self.ops_begun.load(Ordering::Relaxed) >= wanted {
+                return Poll::Ready(());
+            }
+            *self.op_waiting.lock() = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    fn op_begins(&self) {
+        self.ops_begun.fetch_add(1, Ordering::Relaxed);
+        if let Some(waker) = self.op_waiting.lock().take() {
+            waker.wake();
+        }
+    }
+
     fn client_is_done(&self) {
         self.clients_left.fetch_sub(1, Ordering::Relaxed);
-        if let Some(waker) = self.waiting.lock().take() {
-            waker.wake();
+        for waiting in [&self.waiting, &self.op_waiting] {
+            if let Some(waker) = waiting.lock().take() {
+                waker.wake();
+            }
         }
     }
 }
@@ -74,6 +102,7 @@ impl Life {
 /// One client.
 pub struct Client {
     pub life: Arc<Life>,
+    /// What the operation that is under way goes to.
     pub fs: Fs,
     pub env: Env,
     pub rng: Rng,
@@ -104,15 +133,17 @@ async fn observe<T>(
 impl Client {
     pub async fn run(mut self, op_count: u32, pause_ms_max: u64) {
         for _ in 0..op_count {
-            if self.life.has_failed() || self.has_stopped() {
+            if self.life.has_failed() || (self.has_stopped() && !self.is_reopening()) {
                 break;
             }
             if pause_ms_max > 0 {
                 let pause = self.rng.below(pause_ms_max * 1000);
                 self.env.clock.sleep(Duration::from_micros(pause)).await;
             }
-            self.life.ops_begun.fetch_add(1, Ordering::Relaxed);
+            self.life.op_begins();
+            self.fs = self.life.serving.begin().await;
             self.step().await;
+            self.life.serving.end();
         }
         self.life.client_is_done();
     }
@@ -171,7 +202,12 @@ impl Client {
 
     /// The metadata gave up: nothing is served until the next start, and what memory holds means nothing.
     fn has_stopped(&self) -> bool {
-        self.fs.meta().get(&Key::inode(ROOT_INO)).is_err()
+        self.fs.meta().live().get(&Key::inode(ROOT_INO)).is_err()
+    }
+
+    /// The volume is being opened again: what it answers meanwhile is "come again later".
+    fn is_reopening(&self) -> bool {
+        self.life.serving.is_reopening()
     }
 
     /// Whether an error may be what it is: an operation that took effect and then failed, or one that
@@ -182,6 +218,10 @@ impl Client {
         match error {
             FsError::NoSpace | FsError::QuotaExceeded => {
                 (shape.trouble != Trouble::Crashes || is_small) && !took_effect
+            }
+            FsError::Fenced if self.is_reopening() => {
+                self.life.serving.come_later();
+                true
             }
             FsError::Io(_) | FsError::Fenced => match shape.trouble {
                 Trouble::Crashes | Trouble::Full => false,
@@ -229,6 +269,13 @@ impl Client {
             (Err(want), Err(error)) if want == error => {}
             (_, Err(error)) if self.is_excused(&error, effect.is_some()) => {
                 life.ops_refused.fetch_add(1, Ordering::Relaxed);
+                // A log that forgets its starts does not tell what became of a change.
+                let is_told = error == FsError::Fenced && !life.shape.forgets_starts;
+                if let Some(seq) = effect.filter(|_| is_told && self.is_reopening()) {
+                    // The call comes again: what it asked for must not have happened.
+                    life.model.lock().change_is_refused(seq);
+                    life.changes_refused.fetch_add(1, Ordering::Relaxed);
+                }
             }
             (expected, result) => {
                 let result = result.map(|_| "success");

@@ -11,17 +11,18 @@ use std::time::Duration;
 use cairn_base::disk::Disk;
 use cairn_base::env::Env;
 use cairn_segment::SegmentStore;
+use cairn_shard::ShardName;
 use cairn_testkit::{MemDisk, Rng};
 use parking_lot::Mutex;
 
 use crate::check;
 use crate::client::{self, Client};
-use crate::faults::{self, Fault, FaultKind};
-use crate::model::Judged;
+use crate::faults::{self, FaultKind};
+use crate::judge::Judge;
 use crate::pool::{Disks, Job, PoolFile, label_of};
 use crate::scenario::{End, Life, Trouble};
 use crate::work::{self, Worker};
-use crate::world::{SimHost, VOLUME, World, read_everything};
+use crate::world::{SimHost, VOLUME, World};
 
 /// Scrubs until nothing was left unrepaired, and once more, at most.
 const SCRUBS_MAX: u32 = 20;
@@ -33,6 +34,8 @@ const SPACE_LOOK_PAUSE: Duration = Duration::from_millis(300);
 /// Work in the background is waited for so long, and looked at so often.
 const WORK_WAIT_MAX: Duration = Duration::from_secs(600);
 const WORK_LOOK_PAUSE: Duration = Duration::from_millis(200);
+/// How often it is looked whether the metadata failed.
+const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 /// After so much time without clients everything that is garbage is gone.
 const IDLE_SECONDS_ENOUGH: u64 = 130;
 
@@ -50,6 +53,8 @@ pub(crate) struct Progress {
     pub fs: Mutex<Option<World>>,
     pub work: Arc<work::Done>,
     pub is_work_done: AtomicBool,
+    /// Times that the volume was opened again while clients worked.
+    pub reopened: AtomicU64,
 }
 
 impl Progress {
@@ -78,7 +83,7 @@ pub(crate) struct Driver {
     pub life: Life,
     pub shared: Arc<client::Life>,
     pub progress: Arc<Progress>,
-    pub verifiers: Arc<Mutex<Vec<[u8; 8]>>>,
+    pub judge: Arc<Judge>,
     pub is_first: bool,
     /// Whether this life or an earlier one had work in the background.
     pub has_worked: bool,
@@ -94,7 +99,7 @@ impl Driver {
     }
 
     async fn lead(&mut self) -> Result<(), String> {
-        let shape = &self.shared.shape;
+        let shape = self.shared.shape.clone();
         let host = Arc::new(SimHost {
             env: self.env.clone(),
             shape: shape.clone(),
@@ -110,13 +115,14 @@ impl Driver {
         let fs = world.fs.clone();
         *self.progress.fs.lock() = Some(world);
         if !self.is_first {
-            self.verify(&fs).await?;
+            // First: what is read and is not there is made anew.
+            self.check_shards_are_there(&fs).await?;
+            self.judge.verify(&fs).await?;
         }
         self.progress.has_started.store(true, Ordering::Relaxed);
-        let Some(fs) = self.move_state(fs).await else {
-            return Ok(());
-        };
-        self.check_verifier(&fs)?;
+        self.judge.check_verifier(&fs)?;
+        self.shared.serving.put(fs.clone());
+        self.watch_metadata();
         let had_work = self.has_work();
         self.start_work();
         for _ in 0..shape.client_count {
@@ -140,16 +146,20 @@ impl Driver {
         if self.shared.has_failed() {
             return Ok(());
         }
+        let Some(fs) = self.judge.fs() else {
+            return Ok(());
+        };
         match check::recount(fs.meta()) {
-            Err(error) if !self.has_stopped(&fs) => return Err(error),
+            Err(error) if !self.judge.has_stopped(&fs) => return Err(error),
             _ => {}
         }
         // While disks come and leave their room is not what counts.
-        if !self.is_trouble_excused() && !had_work {
+        if !self.judge.is_trouble_excused() && !had_work {
             self.check_space(&fs).await?;
         }
         if self.life.op_count == 0 {
             self.check_repairs(&fs).await?;
+            self.check_protection(&fs).await?;
         }
         self.check_work()?;
         self.check_members()?;
@@ -177,27 +187,31 @@ impl Driver {
         world.as_ref().map(World::file).unwrap_or_default()
     }
 
-    /// Has the state moved off a draining disk; `None` if nothing is served any more, which the trouble excuses.
-    async fn move_state(&self, fs: cairn_fs::Fs) -> Option<cairn_fs::Fs> {
-        if self.file().draining().next().is_none() {
-            return Some(fs);
-        }
-        drop(fs);
-        let world = self.progress.fs.lock().take()?;
-        let world = match world.move_state().await {
-            Ok(world) => world,
-            Err(why) => {
-                *self.progress.refused_start.lock() = Some(why);
-                return None;
+    /// Where disks fail, a volume whose metadata fails is opened again on others, as a server does it.
+    fn watch_metadata(&self) {
+        let is_due = matches!(
+            self.shared.shape.trouble,
+            Trouble::Errors | Trouble::BadDisks
+        );
+        let world = self.progress.fs.lock().clone();
+        let Some(world) = world.filter(|_| is_due) else {
+            return;
+        };
+        let (env, judge) = (self.env.clone(), self.judge.clone());
+        let task = async move {
+            while !judge.is_over() {
+                env.clock.sleep(REOPEN_PAUSE).await;
+                let fs = judge.fs();
+                if fs.is_some_and(|fs| world.pool.metadata_trouble(&fs).is_some()) {
+                    judge.while_reopening(world.pool.reopen_failed()).await;
+                }
             }
         };
-        let fs = world.fs.clone();
-        *self.progress.fs.lock() = Some(world);
-        Some(fs)
+        self.env.spawner.spawn("reopen", Box::pin(task));
     }
 
     /// Starts what this life brings, and goes on with what earlier ones left.
-    fn start_work(&self) {
+    fn start_work(&mut self) {
         self.progress
             .is_work_done
             .store(!self.has_work(), Ordering::Relaxed);
@@ -205,17 +219,24 @@ impl Driver {
         let (Some(world), true) = (world, self.has_work()) else {
             return;
         };
-        self.at_work.iter().for_each(faults::AtWork::arm);
         let worker = Worker {
             job: self.job,
             spare: self.spare.clone(),
             forced: self.forced,
             had: self.had.clone(),
-            ..Worker::new(&self.env, &self.shared, &world, &self.progress.work)
+            is_quiet: self.life.faults.iter().all(|fault| {
+                matches!(
+                    fault.kind,
+                    FaultKind::WorkFlipAtRest | FaultKind::ClockStep { .. }
+                )
+            }),
+            ..Worker::new(&self.env, &self.judge, &world, &self.progress.work)
         };
         let progress = self.progress.clone();
         let done = move || progress.is_work_done.store(true, Ordering::Relaxed);
-        let task = work::in_background(worker, done);
+        let after_ops = self.life.work.map_or(0, |work| work.after_ops);
+        let at_work = std::mem::take(&mut self.at_work);
+        let task = work::in_background(worker, after_ops, at_work, done);
         self.env.spawner.spawn("work", Box::pin(task));
     }
 
@@ -240,7 +261,9 @@ impl Driver {
         let is_due = is_due && has_room && shape.disk_mib >= 512;
         match file.draining().next() {
             Some(member) if is_due => Err(format!("{member:?} does not leave the pool")),
-            None if is_due && self.lost.is_empty() => self.check_narrow(&file),
+            None if shape.trouble == Trouble::Crashes && self.lost.is_empty() => {
+                self.check_narrow(&file)
+            }
             _ => Ok(()),
         }
     }
@@ -253,6 +276,11 @@ impl Driver {
         else {
             return Ok(());
         };
+        let is_done = self.progress.is_work_done.load(Ordering::Relaxed);
+        // For want of room, or of time.
+        if !is_done || !world.pool.rebuild_status().problems.is_empty() {
+            return Ok(());
+        }
         match work::narrow(&world.segments, tolerated, true).first() {
             Some(segment) => Err(format!("{segment} keeps less protection than is promised")),
             None => Ok(()),
@@ -262,11 +290,17 @@ impl Driver {
     /// What the pool says of its disks is so.
     fn check_members(&self) -> Result<(), String> {
         let world = self.progress.fs.lock().clone();
-        let Some(world) = world.filter(|world| !self.has_stopped(&world.fs)) else {
+        let Some(world) = world.filter(|world| !self.judge.has_stopped(&world.fs)) else {
             return Ok(());
         };
         let in_use = world.disks_in_use();
         let has = |disks: &Vec<cairn_base::DiskId>, id| disks.contains(&id);
+        for (segment, disks) in &in_use {
+            let distinct: BTreeSet<&cairn_base::DiskId> = disks.iter().collect();
+            if distinct.len() < disks.len() {
+                return Err(format!("segment {segment} has two shards on one disk"));
+            }
+        }
         for disk in world
             .pool
             .state()
@@ -293,51 +327,6 @@ impl Driver {
                 ));
             }
         }
-        Ok(())
-    }
-
-    /// Whether the volume may have stopped serving.
-    fn is_trouble_excused(&self) -> bool {
-        matches!(
-            self.shared.shape.trouble,
-            Trouble::Errors | Trouble::Beyond | Trouble::BadDisks
-        )
-    }
-
-    /// Reads everything, judges it, and makes it what the model knows.
-    async fn verify(&self, fs: &cairn_fs::Fs) -> Result<(), String> {
-        let reads_fail = |fault: &Fault| {
-            matches!(
-                fault.kind,
-                FaultKind::ReadFails { .. } | FaultKind::WorkReadFails { .. }
-            )
-        };
-        let is_unreadable_allowed = match self.shared.shape.trouble {
-            Trouble::Beyond => true,
-            Trouble::Errors => self.life.faults.iter().any(reads_fail),
-            _ => false,
-        };
-        let found = match read_everything(fs, is_unreadable_allowed).await {
-            Ok(found) => found,
-            Err(_) if self.has_stopped(fs) => {
-                // As a start that was refused: nothing is served.
-                *self.progress.refused_start.lock() = None;
-                self.progress.is_done.store(true, Ordering::Relaxed);
-                return Ok(());
-            }
-            Err(error) => return Err(error),
-        };
-        let judged: Judged = self.shared.model.lock().judge(&found)?;
-        match check::recount(fs.meta()) {
-            Err(_) if self.has_stopped(fs) => return Ok(()),
-            counted => counted?,
-        }
-        let add = |counter: &AtomicU64, by: u64| counter.fetch_add(by, Ordering::Relaxed);
-        add(&self.progress.checks, 1);
-        add(&self.progress.verified_bytes, found.file_bytes());
-        add(&self.progress.lost_changes, judged.lost_changes as u64);
-        add(&self.progress.lost_writes, judged.lost_writes as u64);
-        self.shared.model.lock().rebase(judged);
         Ok(())
     }
 
@@ -375,7 +364,7 @@ impl Driver {
 
     /// What damage the records have is repaired by reading them, and stays repaired.
     async fn check_repairs(&self, fs: &cairn_fs::Fs) -> Result<(), String> {
-        if self.shared.shape.trouble != Trouble::BadDisks || self.has_stopped(fs) {
+        if self.shared.shape.trouble != Trouble::BadDisks || self.judge.has_stopped(fs) {
             return Ok(());
         }
         let Some(segments) = self
@@ -422,6 +411,64 @@ impl Driver {
         self.check_shards(&segments).await
     }
 
+    /// Where nothing but crashes happened, a start finds every shard of what is needed where the metadata says.
+    async fn check_shards_are_there(&self, fs: &cairn_fs::Fs) -> Result<(), String> {
+        let world = self.progress.fs.lock().clone();
+        let is_due = self.shared.shape.trouble == Trouble::Crashes;
+        let Some(world) = world.filter(|_| is_due) else {
+            return Ok(());
+        };
+        for (id, record) in fs.meta().segments() {
+            for (index, disk) in (0..).zip(&record.disks) {
+                // One that is lost has what it has.
+                let Some(disk) = world.pool.table().disk(*disk).cloned() else {
+                    continue;
+                };
+                let name = ShardName {
+                    volume: VOLUME,
+                    segment: id,
+                    index,
+                };
+                let opened = disk.open_shard(name).await;
+                // Garbage may be collected meanwhile, and have been when the power went.
+                let now = fs.meta().segment(id);
+                let is_needed = now.is_some_and(|now| now.live_bytes > 0 && now == record);
+                if let Err(error) = opened
+                    && is_needed
+                {
+                    return Err(format!(
+                        "shard {index} of {id} is not on {}: {error}",
+                        disk.label()
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Where nothing but crashes happened, every shard is where it should be, as it should be.
+    async fn check_protection(&self, fs: &cairn_fs::Fs) -> Result<(), String> {
+        if self.shared.shape.trouble != Trouble::Crashes || !self.lost.is_empty() {
+            return Ok(());
+        }
+        let world = self.progress.fs.lock().clone();
+        let Some(world) = world else { return Ok(()) };
+        let pace = cairn_segment::Pace::new(self.env.clock.clone(), 0);
+        for (id, record) in fs.meta().segments() {
+            if record.live_bytes == 0 {
+                continue;
+            }
+            let Ok(scrub) = world.segments.scrub_segment(VOLUME, id, &pace).await else {
+                return Ok(());
+            };
+            let missing = scrub.shards_rebuilt + scrub.shards_unmade + scrub.shards_away;
+            if missing > 0 || scrub.wrong_bytes > 0 || scrub.segments_inconsistent > 0 {
+                return Err(format!("{id} is not whole after crashes: {scrub:?}"));
+            }
+        }
+        Ok(())
+    }
+
     /// What a scrub of shards has repaired is right when it is looked at again.
     async fn check_shards(&self, segments: &Arc<SegmentStore>) -> Result<(), String> {
         let pace = cairn_segment::Pace::new(self.env.clock.clone(), 0);
@@ -438,22 +485,6 @@ impl Driver {
                 ));
             }
         }
-        Ok(())
-    }
-
-    /// The metadata gave up, and that is allowed.
-    fn has_stopped(&self, fs: &cairn_fs::Fs) -> bool {
-        let key = cairn_meta::Key::inode(crate::world::ROOT_INO);
-        self.is_trouble_excused() && fs.meta().get(&key).is_err()
-    }
-
-    fn check_verifier(&self, fs: &cairn_fs::Fs) -> Result<(), String> {
-        let verifier = fs.write_verifier();
-        let mut verifiers = self.verifiers.lock();
-        if verifiers.contains(&verifier) {
-            return Err("the write verifier is that of an earlier life".to_owned());
-        }
-        verifiers.push(verifier);
         Ok(())
     }
 }

@@ -79,6 +79,12 @@ pub enum FaultKind {
     },
     /// One bit, on its way to the disk.
     FlipWrite,
+    /// As [`FaultKind::SyncFails`], of shards only.
+    ShardSyncFails {
+        times: u64,
+    },
+    /// As [`FaultKind::FlipAtRest`], in a shard, when work in the background begins.
+    WorkFlipAtRest,
     /// The names of a folder are not known to be durable.
     FolderSyncFails {
         times: u64,
@@ -91,16 +97,18 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All kinds, by name.
-    pub const NAMES: [&str; 19] = [
+    pub const NAMES: [&str; 21] = [
         "read_fails",
         "work_read_fails",
         "write_fails",
         "write_torn",
         "sync_fails",
+        "shard_sync_fails",
         "folder_sync_fails",
         "flip_read",
         "flip_write",
         "flip_at_rest",
+        "work_flip_at_rest",
         "misdirect_read",
         "stale_read",
         "lose_write",
@@ -120,6 +128,8 @@ impl FaultKind {
             FaultKind::WriteFails { .. } => "write_fails",
             FaultKind::WriteTorn => "write_torn",
             FaultKind::SyncFails { .. } => "sync_fails",
+            FaultKind::ShardSyncFails { .. } => "shard_sync_fails",
+            FaultKind::WorkFlipAtRest => "work_flip_at_rest",
             FaultKind::FolderSyncFails { .. } => "folder_sync_fails",
             FaultKind::FlipRead => "flip_read",
             FaultKind::FlipWrite => "flip_write",
@@ -202,32 +212,45 @@ pub struct Arming {
 /// A fault that waits for the work in the background.
 pub struct AtWork {
     disk: Arc<MemDisk>,
-    rule: FaultRule,
+    what: AtWorkWhat,
     fired: Arc<AtomicU64>,
+}
+
+enum AtWorkWhat {
+    Rule(FaultRule),
+    Flip { pick: u64 },
 }
 
 impl AtWork {
     pub fn arm(&self) {
-        self.disk
-            .inject_counted(self.rule.clone(), self.fired.clone());
+        match &self.what {
+            AtWorkWhat::Rule(rule) => self.disk.inject_counted(rule.clone(), self.fired.clone()),
+            AtWorkWhat::Flip { pick } => {
+                let flipped = self.disk.flip_some_bit("shards/", *pick);
+                self.fired
+                    .fetch_add(u64::from(flipped.is_some()), Ordering::Relaxed);
+            }
+        }
     }
 }
 
 /// Those of `faults` that are armed when the work in the background begins.
 pub fn at_work(disks: &[Arc<MemDisk>], faults: &[Fault], fired: &Fired) -> Vec<AtWork> {
     let waiting = faults.iter().filter_map(|fault| {
-        let FaultKind::WorkReadFails { times } = fault.kind else {
-            return None;
-        };
-        Some(AtWork {
-            disk: disks.get(fault.disk)?.clone(),
-            rule: FaultRule {
+        let what = match fault.kind {
+            FaultKind::WorkReadFails { times } => AtWorkWhat::Rule(FaultRule {
                 kind: Some(OpKind::Read),
                 name_part: "shards/".to_owned(),
                 skip: fault.after,
                 times,
                 fault: DiskFault::Io,
-            },
+            }),
+            FaultKind::WorkFlipAtRest => AtWorkWhat::Flip { pick: fault.pick },
+            _ => return None,
+        };
+        Some(AtWork {
+            disk: disks.get(fault.disk)?.clone(),
+            what,
             fired: fired.counter(&fault.kind),
         })
     });
@@ -264,7 +287,7 @@ pub fn arm(disk: &Arc<MemDisk>, faults: &[Fault], arming: Arming) {
             FaultKind::ReadFails { times } => {
                 inject(rule(Some(OpKind::Read), times, DiskFault::Io));
             }
-            FaultKind::WorkReadFails { .. } => {}
+            FaultKind::WorkReadFails { .. } | FaultKind::WorkFlipAtRest => {}
             FaultKind::WriteFails { times } => {
                 let kind = write_kind(pick);
                 inject(rule(Some(kind), times, DiskFault::Io));
@@ -274,6 +297,12 @@ pub fn arm(disk: &Arc<MemDisk>, faults: &[Fault], arming: Arming) {
             }
             FaultKind::SyncFails { times } => {
                 inject(rule(Some(OpKind::Sync), times, DiskFault::Io));
+            }
+            FaultKind::ShardSyncFails { times } => {
+                inject(FaultRule {
+                    name_part: "shards/".to_owned(),
+                    ..rule(Some(OpKind::Sync), times, DiskFault::Io)
+                });
             }
             FaultKind::FolderSyncFails { times } => {
                 inject(rule(Some(OpKind::SyncFolder), times, DiskFault::Io));

@@ -82,6 +82,12 @@ struct Bite {
     /// Only bugs whose name contains this.
     #[arg(long, default_value = "")]
     bug: String,
+    /// Run all the seeds, and say how many of them find each bug.
+    #[arg(long)]
+    rate: bool,
+    /// Try the seeds of this file (JSON) first; those that found the bugs are written there if one finds nothing any more.
+    #[arg(long)]
+    hints: Option<std::path::PathBuf>,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -250,9 +256,25 @@ fn bite(args: &Bite) -> anyhow::Result<()> {
     let is_wanted = |bug: &Bug| format!("{bug:?}").contains(&args.bug);
     let bugs: Vec<Bug> = Bug::ALL.iter().copied().filter(is_wanted).collect();
     let begun = Instant::now();
+    if args.rate {
+        for bug in bugs {
+            let found = cairn_sim::bite::rate(bug, args.from, args.seeds);
+            let mean = args.seeds as f64 / found.max(1) as f64;
+            println!("{bug:?}: {found} of {} seeds, one in {mean:.0}", args.seeds);
+        }
+        return Ok(());
+    }
     let mut missed = Vec::new();
-    cairn_sim::bite::bite_all(&bugs, args.from, args.seeds, |bitten| {
+    let hints: cairn_sim::bite::Hints = match &args.hints {
+        Some(file) if file.exists() => serde_json::from_str(&std::fs::read_to_string(file)?)?,
+        _ => Default::default(),
+    };
+    let mut found = hints.clone();
+    cairn_sim::bite::bite_all(&bugs, args.from, args.seeds, &hints, |bitten| {
         let name = format!("{:?}", bitten.bug);
+        if bitten.failure.is_some() {
+            found.insert(name.clone(), bitten.seed);
+        }
         let (seeds, seconds) = (bitten.seeds, bitten.took.as_secs_f64());
         match bitten.failure {
             Some(failure) => {
@@ -270,6 +292,10 @@ fn bite(args: &Bite) -> anyhow::Result<()> {
         "{} of {count} bugs found in {seconds:.1} s",
         count - missed.len()
     );
+    if let Some(file) = args.hints.as_ref().filter(|_| found != hints) {
+        std::fs::write(file, serde_json::to_string_pretty(&found)? + "\n")?;
+        println!("{} has the seeds that find them now", file.display());
+    }
     if !missed.is_empty() {
         bail!("not found: {missed:?}");
     }

@@ -162,6 +162,8 @@ pub struct Model {
     tag_next: Tag,
     /// All changes below are durable.
     floor: Seq,
+    /// Changes that were answered with "come again later" after they had taken effect: they must not survive.
+    refused: Vec<Seq>,
     /// Where this life begins: of files that could not be read events of earlier ones are kept.
     life_first: Seq,
 }
@@ -290,6 +292,11 @@ impl Model {
     /// The change was answered.
     pub fn change_is_durable(&mut self, seq: Seq) {
         self.floor = self.floor.max(seq + 1);
+    }
+
+    /// The change was answered with "come again later".
+    pub fn change_is_refused(&mut self, seq: Seq) {
+        self.refused.push(seq);
     }
 
     /// The write was answered as stable.
@@ -429,6 +436,9 @@ impl Model {
 
     /// As [`Self::judge`], if exactly the changes below `bound` survived.
     fn judge_prefix(&self, tree: &Tree, bound: Seq, found: &Found) -> Result<Judged, String> {
+        if let Some(refused) = self.refused.iter().find(|seq| **seq < bound) {
+            return Err(format!("change {refused} was refused, and is there"));
+        }
         let is_used = |ino| self.inos_used.contains(&ino);
         let inos = tree::match_tree(tree, found, ROOT_INO, &self.inos, is_used)?;
         let mut words = BTreeMap::new();
@@ -497,6 +507,7 @@ impl Model {
         self.base_tree = judged.tree.clone();
         self.tree = judged.tree;
         self.log.clear();
+        self.refused.clear();
         self.floor = self.seq_next;
         self.life_first = self.seq_next;
     }

@@ -113,7 +113,11 @@ pub fn job_of(
     let is_enough = shape.tolerated_of(fewer) >= shape.tolerated() && fewer > shape.tolerated();
     match work.kind {
         WorkKind::Drain { has_spare } => Some(Job {
-            disk: Some(pick(&staying)?),
+            // Often the first, which mostly has the metadata's state: the volume is opened again then.
+            disk: Some(match (work.pick >> 61) & 1 {
+                1 => *staying.first()?,
+                _ => pick(&staying)?,
+            }),
             kind: WorkKind::Drain {
                 has_spare: has_spare || !is_enough,
             },
@@ -307,6 +311,7 @@ mod tests {
             kind,
             pick: 5,
             power_off_after: None,
+            after_ops: 0,
         };
         let rebuild = WorkKind::Rebuild {
             has_spare: false,
@@ -336,6 +341,7 @@ mod tests {
                 kind: WorkKind::Drain { has_spare: false },
                 pick: 0,
                 power_off_after: None,
+                after_ops: 0,
             };
             let indexes: Vec<usize> = (0..disk_count).collect();
             let job = job_of(&work, &shape, &file(&indexes), &none, &none).unwrap();

@@ -17,9 +17,11 @@ use crate::client;
 use crate::driver::{Driver, Progress};
 use crate::exec::{Executor, Stopped, Trace};
 use crate::faults::{self, Fired};
+use crate::judge::Judge;
 use crate::model::Model;
 use crate::pool::{self, Disks, Job, Member, PoolFile, label_of};
 use crate::scenario::{End, Life, Scenario, Shape, Trouble, Work, WorkKind};
+use crate::serving::Serving;
 use crate::world::{SimHost, World, read_everything};
 
 /// Steps of one life; more is a loop without end.
@@ -75,6 +77,12 @@ pub struct Counts {
     pub segments_rewritten: u64,
     pub disks_left: u64,
     pub segments_scrubbed: u64,
+    /// Work that began, and crashes just after a step of it.
+    pub work_begun: BTreeMap<&'static str, u64>,
+    pub crashes_at_work: u64,
+    /// Times that the volume was opened again while clients worked, and changes that it refused meanwhile.
+    pub reopened: u64,
+    pub refused_changes: u64,
 }
 
 impl Counts {
@@ -103,6 +111,12 @@ impl Counts {
         self.segments_rewritten += other.segments_rewritten;
         self.disks_left += other.disks_left;
         self.segments_scrubbed += other.segments_scrubbed;
+        for (kind, count) in &other.work_begun {
+            *self.work_begun.entry(kind).or_default() += count;
+        }
+        self.crashes_at_work += other.crashes_at_work;
+        self.reopened += other.reopened;
+        self.refused_changes += other.refused_changes;
     }
 }
 
@@ -231,12 +245,15 @@ impl Pool {
         );
         let shared = Arc::new(client::Life {
             model: self.model.clone(),
+            serving: Serving::default(),
             shape: self.shape.clone(),
             failure: Mutex::default(),
             ops_begun: AtomicU32::new(0),
             ops_refused: AtomicU64::new(0),
+            changes_refused: AtomicU64::new(0),
             clients_left: AtomicU32::new(self.shape.client_count as u32),
             waiting: Mutex::default(),
+            op_waiting: Mutex::default(),
         });
         let progress = Arc::new(Progress::default());
         let removals = self.arm(life, &exec);
@@ -251,6 +268,12 @@ impl Pool {
         let forced = self.forced(job, life);
         self.has_worked |= job.is_some();
         let life_has_work = self.has_worked;
+        let judge = Arc::new(Judge {
+            life: life.clone(),
+            shared: shared.clone(),
+            progress: progress.clone(),
+            verifiers: self.verifiers.clone(),
+        });
         let driver = Driver {
             env: exec.env.clone(),
             disks,
@@ -267,20 +290,26 @@ impl Pool {
             life: life.clone(),
             shared: shared.clone(),
             progress: progress.clone(),
-            verifiers: self.verifiers.clone(),
+            judge,
             is_first,
             has_worked: life_has_work,
             rng: Rng::new(self.rng.u64()),
         };
         exec.env.spawner.spawn("driver", Box::pin(driver.run()));
+        // A scrub moves nothing; what earlier lives have left goes on.
+        let moves = match job {
+            Some(job) => job.kind != WorkKind::Scrub,
+            None => self.file.draining().next().is_some() || !self.lost.is_empty(),
+        };
         let at = PowerOff {
             end: life.end,
             is_first,
             removals,
-            // A scrub moves nothing.
-            after_move_steps: job
-                .filter(|job| job.kind != WorkKind::Scrub)
-                .and_then(|_| life.work?.power_off_after),
+            moves,
+            after_move_steps: life
+                .work
+                .filter(|_| moves)
+                .and_then(|work| work.power_off_after),
         };
         let stopped = run_to_end(&mut exec, &at, &shared, &progress);
         let failure = shared.failure.lock().clone();
@@ -405,7 +434,16 @@ impl Pool {
         let (job, work) = (job?, life.work?);
         let is_lost = matches!(job.kind, WorkKind::Rebuild { .. });
         let may_be_lost = self.shape.trouble == Trouble::Crashes && self.shape.tolerated() > 0;
-        if !is_lost || !may_be_lost || (work.pick >> 59) & 3 != 0 {
+        let comes_back = matches!(
+            job.kind,
+            WorkKind::Rebuild {
+                comes_back: true,
+                ..
+            }
+        );
+        // More often while nobody knows whether it comes back: it must not count as if it were there.
+        let one_in = if comes_back { 2 } else { 4 };
+        if !is_lost || !may_be_lost || (work.pick >> 59) % one_in != 0 {
             return None;
         }
         let others = self.file.members.iter();
@@ -449,6 +487,12 @@ impl Pool {
         self.counts.segments_rewritten += get(&progress.work.segments_rewritten);
         self.counts.disks_left += get(&progress.work.disks_left);
         self.counts.segments_scrubbed += get(&progress.work.segments_scrubbed);
+        self.counts.reopened += get(&progress.reopened);
+        self.counts.refused_changes += get(&shared.changes_refused);
+        self.counts.crashes_at_work += get(&progress.work.crashes);
+        if let Some(kind) = *progress.work.begun.lock() {
+            *self.counts.work_begun.entry(kind).or_default() += 1;
+        }
         self.counts.silent_faults += self
             .disks
             .iter()
@@ -537,12 +581,17 @@ struct PowerOff {
     is_first: bool,
     /// Shards deleted so far.
     removals: Arc<AtomicU64>,
-    /// After so many steps of moves and deletions of shards, whatever clients do.
+    /// The work of this life moves shards.
+    moves: bool,
+    /// After so many steps of moves and deletions of shards since work began, whatever clients do.
     after_move_steps: Option<u32>,
 }
 
-/// Steps after the deletion of a shard within which the power goes, where it is to go then.
-const REMOVAL_STEPS: u64 = 6;
+/// How many steps after the deletion of a shard the power goes, where it is to go then: while a file is renamed, or when
+/// others of its segment are gone, too.
+fn steps_later(then_steps: u64) -> u64 {
+    [0, 0, 1, 3, 8, 24][(then_steps % 6) as usize]
+}
 
 /// Runs until the driver is done, the power goes, or something is wrong.
 fn run_to_end(
@@ -553,6 +602,8 @@ fn run_to_end(
 ) -> Stopped {
     let mut power_off_at = None;
     let mut removals_seen = 0;
+    let mut removals = 0;
+    let mut acts_seen = 0;
     let (steps_max, time_max) = (exec.steps + STEPS_MAX, LIFE_TIME_MAX);
     exec.run(steps_max, time_max, |steps| {
         if shared.has_failed() || progress.is_done.load(Ordering::Relaxed) {
@@ -570,22 +621,35 @@ fn run_to_end(
         // A volume that is not made yet has nothing to lose: the first life begins when it is.
         let may_crash = !at.is_first || progress.has_started.load(Ordering::Relaxed);
         let begun = shared.ops_begun.load(Ordering::Relaxed);
-        if let Some(wanted) = at.after_move_steps {
-            let move_steps =
-                progress.work.steps.load(Ordering::Relaxed) + at.removals.load(Ordering::Relaxed);
-            if power_off_at.is_none() && move_steps >= u64::from(wanted) {
-                power_off_at = Some(steps + then_steps % REMOVAL_STEPS);
+        let is_at_work = at.moves && (at.after_move_steps.is_some() || at_removal);
+        let may_crash = is_at_work || (may_crash && begun >= after_ops);
+        let removals_now = at.removals.load(Ordering::Relaxed);
+        let is_removal = std::mem::replace(&mut removals_seen, removals_now) != removals_now;
+        // Other deletions are garbage collection's.
+        let acts_now = progress.work.begins_and_ends.load(Ordering::Relaxed);
+        let was_acting =
+            acts_now % 2 == 1 || std::mem::replace(&mut acts_seen, acts_now) != acts_now;
+        let is_removal = is_removal && (!at.moves || was_acting);
+        removals += u64::from(is_removal);
+        let is_open = power_off_at.is_none() && may_crash;
+        if !is_open {
+            // The moment is known, or not yet there.
+        } else if let Some(wanted) = at.after_move_steps {
+            let move_steps = progress.work.steps.load(Ordering::Relaxed) + removals;
+            if move_steps >= u64::from(wanted) {
+                power_off_at = Some(steps + steps_later(then_steps));
+                progress.work.crashes.store(1, Ordering::Relaxed);
             }
-        } else if power_off_at.is_none() && may_crash && begun >= after_ops {
-            if !at_removal {
-                power_off_at = Some(steps + then_steps);
-            } else {
-                let removals = at.removals.load(Ordering::Relaxed);
-                let is_new = std::mem::replace(&mut removals_seen, removals) != removals;
-                if is_new && progress.has_undurable_changes() {
-                    power_off_at = Some(steps + then_steps % REMOVAL_STEPS);
-                }
+        } else if at_removal {
+            if is_removal && progress.has_undurable_changes() {
+                power_off_at = Some(steps + steps_later(then_steps));
+                progress
+                    .work
+                    .crashes
+                    .store(u64::from(at.moves), Ordering::Relaxed);
             }
+        } else {
+            power_off_at = Some(steps + then_steps);
         }
         power_off_at.is_some_and(|at| steps >= at)
     })

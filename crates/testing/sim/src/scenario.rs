@@ -128,9 +128,12 @@ pub struct Work {
     pub kind: WorkKind,
     /// Decides which disk, among those that the promises allow.
     pub pick: u64,
-    /// The power goes just after so many steps of moves and deletions of shards, instead of after operations of
-    /// clients.
+    /// The power goes just after so many steps of moves and deletions of shards since the work began, instead of after
+    /// operations of clients.
     pub power_off_after: Option<u32>,
+    /// It begins when clients have begun so many operations: what they have written by then is what moves.
+    #[serde(default)]
+    pub after_ops: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -259,16 +262,26 @@ impl Scenario {
         }
         let mut work = Rng::new(seed ^ 0x6d0f_e5a1);
         if work.coin() {
-            for life in &mut lives {
+            let mut begins = Rng::new(seed ^ 0x35c1_8e2d);
+            aim_at_work(&mut begins, &mut shape);
+            for (index, life) in lives.iter_mut().enumerate() {
                 life.work = draw_work(&mut work, &shape);
-                let Some(drawn) = life.work else { continue };
+                let Some(drawn) = &mut life.work else {
+                    // It goes on with what the life before has left.
+                    if let End::Crash { at_removal, .. } = &mut life.end {
+                        *at_removal = begins.coin();
+                    }
+                    continue;
+                };
+                drawn.after_ops = draw_begin(&mut begins, life.op_count, &shape, index == 0);
+                let drawn = *drawn;
                 life.faults
                     .extend(draw_beside(&mut work, &shape, drawn.kind));
                 // What is written anew is deleted where it was: that is where it hurts most.
                 if let End::Crash { at_removal, .. } = &mut life.end
                     && drawn.power_off_after.is_none()
                 {
-                    *at_removal = work.coin();
+                    *at_removal = work.below(3) != 0;
                 }
             }
         }
@@ -283,6 +296,13 @@ impl Scenario {
         shape.forgets_starts = starts.below(4) == 0;
         if shape.forgets_starts {
             aim_at_starts(&mut starts, &mut lives);
+        }
+        let mut aims = Rng::new(seed ^ 0x5d0e_93a7);
+        for life in &mut lives {
+            aim_at_syncs(&mut aims, &shape, life);
+            if !rebuilds_past_errors {
+                aim_at_scrubs(&mut aims, &shape, life);
+            }
         }
         let mut delays = Rng::new(seed ^ 0x41d8_70b3);
         shape.rebuild_delay_ms = one_of(&mut delays, &[0, 0, 0, 1500]);
@@ -470,12 +490,13 @@ fn draw_work(rng: &mut Rng, shape: &Shape) -> Option<Work> {
     if rng.below(3) == 0 {
         return None;
     }
-    let has_spare = rng.below(3) != 0;
+    // Without one what has a shard on every disk is rewritten.
+    let has_spare = rng.coin();
     let kind = match rng.below(8) {
         0..3 => WorkKind::Drain { has_spare },
         3..7 if shape.tolerated() > 0 => WorkKind::Rebuild {
             has_spare,
-            comes_back: rng.below(4) == 0,
+            comes_back: rng.below(3) == 0,
         },
         3 => WorkKind::Drain { has_spare },
         _ => WorkKind::Scrub,
@@ -483,11 +504,91 @@ fn draw_work(rng: &mut Rng, shape: &Shape) -> Option<Work> {
     Some(Work {
         kind,
         pick: rng.u64(),
-        power_off_after: (rng.below(3) != 0).then(|| {
+        power_off_after: rng.coin().then(|| {
             let within = one_of(rng, &[4, 8, 30]);
             1 + rng.below(within) as u32
         }),
+        after_ops: 0,
     })
+}
+
+/// Work in the background needs data on the disks, in segments that are full.
+fn aim_at_work(rng: &mut Rng, shape: &mut Shape) {
+    if rng.below(3) == 0 {
+        return;
+    }
+    shape.is_data_heavy = true;
+    shape.client_count = shape.client_count.max(2);
+    // Disks that take no time let the power go between one step and the next, where nothing is under way elsewhere.
+    if rng.coin() {
+        (shape.is_paced, shape.is_uneven) = (false, false);
+    }
+    // With as few disks as the protection needs, less is had while one is lost.
+    if shape.trouble == Trouble::Crashes && rng.below(4) == 0 {
+        (shape.disk_count, shape.protection) = one_of(
+            rng,
+            &[
+                (2, Protection::Mirror(2)),
+                (3, Protection::Default),
+                (4, Protection::Plus(1)),
+            ],
+        );
+        shape.disk_mib = shape.disk_mib.max(128);
+    }
+    if rng.coin() {
+        shape.small_records = true;
+        shape.space.shard_kib = one_of(rng, &[64, 128]);
+    }
+}
+
+/// After how many operations of clients work begins: in a new pool, when something is in it.
+fn draw_begin(rng: &mut Rng, op_count: u32, shape: &Shape, is_first: bool) -> u32 {
+    let all_ops = u64::from(op_count) * shape.client_count as u64;
+    match is_first || rng.coin() {
+        true => (all_ops / 4 + rng.below(all_ops / 2 + 1)) as u32,
+        false => 0,
+    }
+}
+
+/// The only disk fails to sync what clients wrote: that is all that can be lost for it.
+fn aim_at_syncs(rng: &mut Rng, shape: &Shape, life: &mut Life) {
+    if shape.trouble != Trouble::Errors || shape.tolerated() > 0 || rng.coin() {
+        return;
+    }
+    let within = one_of(rng, &[2, 6, 20]);
+    life.faults.push(Fault {
+        disk: one_of(rng, &shape.bad_disks),
+        after: rng.below(within),
+        pick: 0,
+        kind: FaultKind::ShardSyncFails {
+            times: 1 + rng.below(2),
+        },
+    });
+}
+
+/// A scrub meets damage, mostly nothing but what lay there when it began: then it has to leave none.
+fn aim_at_scrubs(rng: &mut Rng, shape: &Shape, life: &mut Life) {
+    let is_aimed = matches!(shape.trouble, Trouble::BadDisks | Trouble::Beyond);
+    if !is_aimed || life.work.is_none() || rng.below(3) != 0 {
+        return;
+    }
+    life.work = life.work.map(|work| Work {
+        kind: WorkKind::Scrub,
+        power_off_after: None,
+        ..work
+    });
+    if rng.below(3) != 0 {
+        life.faults.clear();
+        run_to_its_end(shape, life);
+    }
+    for _ in 0..1 + rng.below(4) {
+        life.faults.push(Fault {
+            disk: one_of(rng, &shape.bad_disks),
+            after: 0,
+            pick: rng.u64(),
+            kind: FaultKind::WorkFlipAtRest,
+        });
+    }
 }
 
 fn draw_faults(rng: &mut Rng, shape: &Shape) -> Vec<Fault> {
@@ -582,6 +683,7 @@ fn draw_rebuild_past_errors(rng: &mut Rng, shape: &Shape, life: &mut Life) {
         kind,
         pick: rng.u64(),
         power_off_after: None,
+        after_ops: 0,
     });
     let faults = [(); 2]
         .iter()

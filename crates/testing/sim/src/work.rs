@@ -23,6 +23,8 @@ use cairn_testkit::MemDisk;
 use parking_lot::Mutex;
 
 use crate::client;
+use crate::faults::AtWork;
+use crate::judge::Judge;
 use crate::pool::{Job, PoolFile};
 use crate::scenario::{Trouble, WorkKind};
 use crate::world::{VOLUME, World, open_alone, shard_settings};
@@ -40,6 +42,12 @@ pub struct Done {
     pub segments_rewritten: AtomicU64,
     pub disks_left: AtomicU64,
     pub segments_scrubbed: AtomicU64,
+    /// What this life brings, once that has begun.
+    pub begun: Mutex<Option<&'static str>>,
+    /// How often the moving of a shard, or the rewriting of segments, began or ended: odd while it is under way.
+    pub begins_and_ends: AtomicU64,
+    /// Whether the power goes just after a step of it.
+    pub crashes: AtomicU64,
     /// At some moment all members were there and everything had its full protection.
     pub is_whole: AtomicBool,
     /// Disks that were removed by force: what they had is to be made anew from the others.
@@ -53,11 +61,10 @@ fn add(counter: &AtomicU64, by: u64) {
 }
 
 /// One life's work.
-pub struct Worker {
+pub(crate) struct Worker {
     pub env: Env,
     pub life: Arc<client::Life>,
-    pub world: World,
-    pub fs: Fs,
+    pub judge: Arc<Judge>,
     pub pool: Arc<Pool>,
     pub segments: Arc<SegmentStore>,
     pub job: Option<Job>,
@@ -67,22 +74,24 @@ pub struct Worker {
     pub spare: Option<Arc<MemDisk>>,
     /// What those of them had that had no trouble, for nobody but the judge.
     pub had: Vec<Arc<MemDisk>>,
+    /// No disk does anything wrong from when the work begins.
+    pub is_quiet: bool,
     pub done: Arc<Done>,
 }
 
 impl Worker {
-    pub fn new(env: &Env, life: &Arc<client::Life>, world: &World, done: &Arc<Done>) -> Self {
+    pub fn new(env: &Env, judge: &Arc<Judge>, world: &World, done: &Arc<Done>) -> Self {
         Self {
             env: env.clone(),
-            life: life.clone(),
-            world: world.clone(),
-            fs: world.fs.clone(),
+            life: judge.shared.clone(),
+            judge: judge.clone(),
             pool: world.pool.clone(),
             segments: world.segments.clone(),
             job: None,
             forced: None,
             spare: None,
             had: Vec::new(),
+            is_quiet: false,
             done: done.clone(),
         }
     }
@@ -110,7 +119,12 @@ impl Worker {
     }
 
     fn is_over(&self) -> bool {
-        self.life.has_failed() || self.fs.meta().failure().is_some()
+        self.life.has_failed() || self.fs().is_none_or(|fs| fs.meta().failure().is_some())
+    }
+
+    /// The volume as it is served now.
+    fn fs(&self) -> Option<Fs> {
+        self.judge.fs()
     }
 
     fn pace(&self) -> Pace {
@@ -159,22 +173,37 @@ impl Worker {
         let Some(id) = self.file().id(index) else {
             return;
         };
-        // Its clients know only this one volume.
-        if self.fs.meta().primary_disk() == id {
-            return;
-        }
         // First: nobody knows what the pool has saved when the power goes.
         self.done.removed.lock().push(index);
-        match self.pool.leave(&id.to_string(), Force::Yes).await {
-            Ok(_) => self.pool.after_a_change().await,
+        let id = id.to_string();
+        let left = self.pool.leave(&id, Force::Yes);
+        match self.judge.while_reopening(left).await {
+            Ok(_) => {
+                self.check_readable();
+                self.pool.after_a_change().await;
+            }
             Err(error) => tracing::debug!(%error, index, "a disk is not removed by force"),
+        }
+    }
+
+    /// Of every segment enough is on disks that work: the pool let one go for which that was to be so.
+    fn check_readable(&self) {
+        let table = self.pool.table();
+        for info in self.segments.segments(VOLUME) {
+            let there = info.disks.iter().filter(|id| table.works(**id)).count();
+            if there < usize::from(info.code.data()) {
+                self.life.fail(format!(
+                    "segment {} cannot be read without a disk that was removed by force",
+                    info.id
+                ));
+            }
         }
     }
 
     /// Remembers which segments there are, of which draining disks may have some.
     async fn note_drains(&self) {
         self.segments.placements_done().await;
-        let newest = self.world.disks_in_use().into_keys().max();
+        let newest = self.judge.disks_in_use().into_keys().max();
         let mut drains = self.done.drains.lock();
         for member in self.file().draining() {
             drains.entry(member.id).or_insert(newest.unwrap_or(0));
@@ -187,10 +216,6 @@ impl Worker {
         for action in &planned {
             if self.is_over() {
                 return Ok(false);
-            }
-            // Its clients know only this one volume: it is opened again at the next start.
-            if self.opens_again(action) {
-                continue;
             }
             self.perform(action).await?;
         }
@@ -210,13 +235,12 @@ impl Worker {
         Ok(waits || !planned.is_empty())
     }
 
-    fn opens_again(&self, action: &Action) -> bool {
-        let primary = self.fs.meta().primary_disk();
-        match action {
-            Action::MoveState { .. } => true,
-            Action::Forget { disk } => *disk == primary,
-            _ => false,
-        }
+    /// Whether a volume may be opened again for this.
+    fn may_reopen(action: &Action) -> bool {
+        matches!(
+            action,
+            Action::MoveState { .. } | Action::RetireMetadata { .. } | Action::Forget { .. }
+        )
     }
 
     async fn perform(&self, action: &Action) -> Result<(), String> {
@@ -225,7 +249,16 @@ impl Worker {
             _ => None,
         };
         let disks_before = self.pool.state().disks.len();
-        let outcome = self.pool.perform(action).await;
+        let performed = self.pool.perform(action);
+        let outcome = match Self::may_reopen(action) {
+            true => self.judge.while_reopening(performed).await,
+            false => {
+                add(&self.done.begins_and_ends, 1);
+                let outcome = performed.await;
+                add(&self.done.begins_and_ends, 1);
+                outcome
+            }
+        };
         let disks_after = self.pool.state().disks.len();
         add(
             &self.done.disks_left,
@@ -249,6 +282,14 @@ impl Worker {
                     self.excuse(&format!("moving a shard of {segment}"), error)?;
                 }
             }
+            (Action::NoteEmpty { disk }, Outcome::Done) => {
+                let is_member = self.pool.table().member(*disk).is_some();
+                let in_use = self.judge.disks_in_use();
+                let has_shard = in_use.values().any(|disks| disks.contains(disk));
+                if is_member && has_shard {
+                    return Err(format!("{disk} is noted empty, and has a shard"));
+                }
+            }
             (_, Outcome::Rewritten { gone, .. }) => {
                 add(&self.done.segments_rewritten, *gone as u64);
             }
@@ -266,10 +307,10 @@ impl Worker {
     async fn is_whole(&self, file: &PoolFile) -> bool {
         let table = self.pool.table();
         let are_there = file.members.iter().all(|member| table.works(member.id));
-        if !are_there || self.fs.meta().stats().is_degraded() {
+        if !are_there || self.fs().is_none_or(|fs| fs.meta().stats().is_degraded()) {
             return false;
         }
-        let in_use = self.world.disks_in_use();
+        let in_use = self.judge.disks_in_use();
         if in_use.values().flatten().any(|id| !table.works(*id)) {
             return false;
         }
@@ -387,10 +428,12 @@ impl Worker {
 
     /// An operator removes a disk that was drained, as soon as the pool lets it go.
     async fn take_out(&self, id: DiskId) {
-        if self.is_over() || self.is_closing() || self.fs.meta().primary_disk() == id {
+        if self.is_over() || self.is_closing() {
             return;
         }
-        let left: Result<_, ChangeFailure> = self.pool.leave(&id.to_string(), Force::No).await;
+        let id = id.to_string();
+        let left = self.pool.leave(&id, Force::No);
+        let left: Result<_, ChangeFailure> = self.judge.while_reopening(left).await;
         match left {
             Ok(_) => {
                 add(&self.done.disks_left, 1);
@@ -418,11 +461,20 @@ impl Worker {
             };
             add(&self.done.segments_scrubbed, 1);
             self.check_scrubbed(id, &scrubbed)?;
+            if self.is_quiet && scrubbed.repaired_bytes == scrubbed.wrong_bytes {
+                let again = self.segments.scrub_segment(VOLUME, id, &pace).await;
+                if again.as_ref().is_ok_and(|again| again.wrong_bytes > 0) {
+                    return Err(format!(
+                        "a scrub of {id} repaired {scrubbed:?}, and another finds {again:?}"
+                    ));
+                }
+            }
             if scrubbed.needs_rewrite() {
                 found.push(id);
             }
         }
-        match self.fs.write_anew(found, &pace).await {
+        let Some(fs) = self.fs() else { return Ok(()) };
+        match fs.write_anew(found, &pace).await {
             Ok(written) => add(
                 &self.done.segments_rewritten,
                 written.segments - written.left,
@@ -443,10 +495,11 @@ impl Worker {
     async fn scrub_records(&self, pace: &Pace) -> Result<(), String> {
         let trouble = self.life.shape.trouble;
         // Of files that are made meanwhile there may be no end.
-        let ino_last = self.fs.meta().ino_last();
+        let Some(fs) = self.fs() else { return Ok(()) };
+        let ino_last = fs.meta().ino_last();
         let mut after: Option<ExtentAt> = None;
         loop {
-            let Ok(step) = self.fs.scrub_records(after, pace).await else {
+            let Ok(step) = fs.scrub_records(after, pace).await else {
                 return Ok(());
             };
             let is_sound = !matches!(trouble, Trouble::Errors | Trouble::Beyond);
@@ -474,8 +527,21 @@ pub fn narrow(segments: &SegmentStore, tolerated: usize, is_sealed: bool) -> Vec
     narrow.map(|info| info.id).collect()
 }
 
-/// Resolves when the work is done; `done` is called then.
-pub async fn in_background(worker: Worker, done: impl FnOnce() + Send + 'static) {
+/// Resolves when the work is done; `done` is called then. It begins after so many operations of clients, with `at_work`.
+pub(crate) async fn in_background(
+    worker: Worker,
+    after_ops: u32,
+    at_work: Vec<AtWork>,
+    done: impl FnOnce() + Send + 'static,
+) {
+    worker.life.ops_begun(after_ops).await;
+    at_work.iter().for_each(AtWork::arm);
+    *worker.done.begun.lock() = Some(match worker.job.map(|job| job.kind) {
+        Some(WorkKind::Drain { .. }) => "drain",
+        Some(WorkKind::Rebuild { .. }) => "rebuild",
+        Some(WorkKind::Scrub) => "scrub",
+        None => "rest",
+    });
     worker.run().await;
     done();
 }

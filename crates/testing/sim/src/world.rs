@@ -18,9 +18,8 @@ use cairn_fs::{
     Policy,
 };
 use cairn_meta::{MetaCache, MetaSettings};
-use cairn_pool::assemble::{Content, Found as FoundFolder, Plan, plan};
+use cairn_pool::assemble::{Content, Found as FoundFolder, Plan, newest, plan};
 use cairn_pool::open::{Member, OpenSettings, Opened, form, new_state, open_members};
-use cairn_pool::planner::Action;
 use cairn_pool::truth::{PoolFiles, look};
 use cairn_pool::{Host, Pool, PoolSettings, PoolState, VolumeService};
 use cairn_segment::{Compression, SegmentSettings, SegmentStore};
@@ -164,17 +163,11 @@ async fn look_at(disks: &Disks) -> (Vec<FoundFolder>, Vec<Arc<dyn Disk>>) {
         let disk: Arc<dyn Disk> = disk.clone();
         let content = look(&disk).await.unwrap_or_else(Content::Unusable);
         let label = disk.label().to_owned();
-        found.push((FoundFolder { label, content }, disk));
+        found.push(FoundFolder { label, content });
     }
-    let states = found
-        .iter()
-        .filter_map(|(folder, _)| match &folder.content {
-            Content::Disk { state, .. } => state.as_ref(),
-            _ => None,
-        });
-    let newest = states.max_by_key(|state| state.version).cloned();
-    let Some(newest) = newest else {
-        return found.into_iter().unzip();
+    let disks = disks.there.iter().map(|disk| disk.clone() as Arc<dyn Disk>);
+    let Some(newest) = newest(&found).cloned() else {
+        return (found, disks.collect());
     };
     // A disk that was to join, and that no pool file names, is not named either.
     let is_named = |(folder, _): &(FoundFolder, Arc<dyn Disk>)| {
@@ -185,7 +178,7 @@ async fn look_at(disks: &Disks) -> (Vec<FoundFolder>, Vec<Arc<dyn Disk>>) {
         let mut known = newest.disks.iter().chain(&newest.left);
         known.any(|disk| disk.label == folder.label || Some(disk.id) == id)
     };
-    found.into_iter().filter(is_named).unzip()
+    found.into_iter().zip(disks).filter(is_named).unzip()
 }
 
 fn open_settings(shape: &Shape) -> OpenSettings {
@@ -251,6 +244,7 @@ impl World {
             },
             rebuild_delay: Duration::from_millis(shape.rebuild_delay_ms),
             rebuild_bytes_per_second: 0,
+            scrub_bytes_per_second: 0,
         };
         let pool = Pool::new(env, settings, host, Arc::new(PoolFiles), opened);
         if is_new {
@@ -280,17 +274,9 @@ impl World {
         }
     }
 
-    /// Has the state moved off disks that leave, which opens the volume again: before clients come, who know only one.
-    pub async fn move_state(self) -> Result<Self, String> {
-        for action in self.pool.plan() {
-            if matches!(action, Action::MoveState { .. }) {
-                let outcome = self.pool.perform(&action).await;
-                tracing::debug!(?outcome, "moving the state off a disk");
-            }
-        }
-        let Self { pool, fs, segments } = self;
-        drop((fs, segments));
-        Self::of(pool)
+    /// The same pool with the volume as it is served now; says why it is not, if it is not.
+    pub fn again(&self) -> Result<Self, String> {
+        Self::of(self.pool.clone())
     }
 
     /// The members as the pool has them saved.

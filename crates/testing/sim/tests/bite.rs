@@ -2,14 +2,14 @@
 #![cfg(feature = "planted-bugs")]
 
 use cairn_base::planted::Bug;
-use cairn_sim::bite::{SEEDS_MAX, bite_all};
+use cairn_sim::bite::{Hints, SEEDS_MAX, bite_all};
 
 #[test]
 fn every_planted_bug_is_found() {
     // Some bugs end in panics, which are findings, too.
     std::panic::set_hook(Box::new(|_| {}));
     let mut missed = Vec::new();
-    bite_all(Bug::ALL, 1, SEEDS_MAX, |bitten| {
+    bite_all(Bug::ALL, 1, SEEDS_MAX, &Hints::new(), |bitten| {
         if bitten.failure.is_none() {
             missed.push(bitten.bug);
         }

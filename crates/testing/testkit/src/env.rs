@@ -24,6 +24,8 @@ pub struct ManualClock {
 #[derive(Default)]
 struct ClockState {
     elapsed: Duration,
+    /// How long the machine was suspended, which `elapsed` does not count.
+    suspended: Duration,
     /// How far the wall clock is from where it should be, in seconds.
     wall_skew_seconds: i64,
     sleepers: Vec<(Duration, Waker)>,
@@ -51,6 +53,11 @@ impl ManualClock {
         self.shared.lock().wall_skew_seconds += seconds;
     }
 
+    /// Suspends the machine: no sleeper's time comes nearer, but the time that counts for leases passes.
+    pub fn suspend(&self, by: Duration) {
+        self.shared.lock().suspended += by;
+    }
+
     /// When the next sleeper is due, for tests that jump from timer to timer.
     pub fn next_deadline(&self) -> Option<Duration> {
         let state = self.shared.lock();
@@ -61,14 +68,20 @@ impl ManualClock {
 impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
         let state = self.shared.lock();
+        let passed = state.elapsed + state.suspended;
         Timestamp::new(
-            START_SECONDS + state.wall_skew_seconds + state.elapsed.as_secs() as i64,
-            state.elapsed.subsec_nanos(),
+            START_SECONDS + state.wall_skew_seconds + passed.as_secs() as i64,
+            passed.subsec_nanos(),
         )
     }
 
     fn monotonic(&self) -> Duration {
         self.shared.lock().elapsed
+    }
+
+    fn boottime(&self) -> Duration {
+        let state = self.shared.lock();
+        state.elapsed + state.suspended
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<()> {

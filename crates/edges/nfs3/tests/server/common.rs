@@ -14,7 +14,7 @@ use cairn_codec_rpc::{
     AcceptStatus, AuthSys, CallHeader, Encode, FragmentHeader, OpaqueAuth, Reader, ReplyBody,
     ReplyHeader, Writer,
 };
-use cairn_exports::{ClientRule, Export, Exports, HandleKey, Squash, Volume};
+use cairn_exports::{ClientRule, Export, Exports, HandleSigner, Squash, Volume};
 use cairn_fs::{DirtyBudget, Fs, FsSettings};
 use cairn_meta::{MetaCache, MetaSettings, MetaStore};
 use cairn_nfs3::{Nfs3, Nfs3Settings};
@@ -220,7 +220,7 @@ impl Server {
             ..ServerSettings::default()
         };
         change(&mut settings);
-        let nfs3_settings = Nfs3Settings::new(HandleKey::new(&KEY));
+        let nfs3_settings = Nfs3Settings::new(HandleSigner::new(&KEY));
         let served = Arc::clone(&exports);
         let nfs3 = Nfs3::new(nfs3_settings, served, settings.threads, &registry).unwrap();
         let server = RpcServer::new("nfs", settings, nfs3.programs(), &registry).unwrap();

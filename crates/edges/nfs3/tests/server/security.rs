@@ -5,10 +5,11 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use cairn_base::{Generation, View};
 use cairn_codec_nfs::mount::{self, MountError};
 use cairn_codec_nfs::v3::{self, Call, ErrorStatus, FileHandle, Procedure, Reply};
 use cairn_codec_rpc::{AcceptStatus, AuthSys, OpaqueAuth, Reader};
-use cairn_exports::{Export, FailedVolume, HandleKey, Squash, Target, Volume};
+use cairn_exports::{Export, FailedVolume, HandleSigner, Squash, Target, Volume};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::common::{Client, KEY, Server, call_bytes, export, pattern, rule, user, write_call};
@@ -642,6 +643,35 @@ fn every_procedure_is_done_as_the_squashed_user() {
     }
 }
 
+/// A snapshot may be deleted while clients hold handles of what is in it.
+#[test]
+fn a_handle_of_a_view_that_is_not_there_is_stale() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let root = client.root("/main");
+    let in_view = |view| {
+        let target = Target::Inode {
+            volume: server.main.volume(),
+            view,
+            ino: server.main.root(),
+        };
+        FileHandle::new(HandleSigner::new(&KEY).seal(target).as_bytes()).unwrap()
+    };
+    assert_eq!(in_view(View::Live).as_bytes(), root.as_bytes());
+    let gone = in_view(View::Snapshot(Generation::FIRST));
+    assert_eq!(client.getattr(gone), Err(ErrorStatus::Stale));
+    let file = client.create(root, "file");
+    for (file, dir) in [(file, gone), (gone, root)] {
+        let name = b"link"[..].into();
+        let link = v3::DirOp { dir, name };
+        let link = Call::Link(v3::LinkArgs { file, link });
+        let Reply::Link(Err(failure)) = client.nfs(link) else {
+            panic!("a link with a handle of nothing");
+        };
+        assert_eq!(failure.status, ErrorStatus::Stale);
+    }
+}
+
 #[test]
 fn handles_cannot_be_made_or_carried_over() {
     let server = Server::start();
@@ -674,12 +704,16 @@ fn handles_cannot_be_made_or_carried_over() {
     key[0] ^= 1;
     let inode = Target::Inode {
         volume: server.main.volume(),
+        view: View::Live,
         ino: server.main.root(),
     };
-    let foreign = HandleKey::new(&key).seal(inode);
+    let foreign = HandleSigner::new(&key).seal(inode);
     let got = client.getattr(handle(foreign.as_bytes()));
     assert_eq!(got, Err(ErrorStatus::BadHandle));
-    assert_eq!(HandleKey::new(&KEY).seal(inode).as_bytes(), root.as_bytes());
+    assert_eq!(
+        HandleSigner::new(&KEY).seal(inode).as_bytes(),
+        root.as_bytes()
+    );
     // Between volumes nothing is linked or renamed.
     let place = |dir, name: &'static str| v3::DirOp {
         dir,

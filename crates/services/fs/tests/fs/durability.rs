@@ -10,6 +10,7 @@ use cairn_base::env::BoxFuture;
 use cairn_fs::*;
 use cairn_testkit::{Crash, Fault, FaultRule, OpKind, Pace};
 use futures_util::FutureExt;
+use futures_util::future::join;
 use tokio::sync::Semaphore;
 
 use crate::world::*;
@@ -378,12 +379,14 @@ fn a_volume_that_was_left_behind_deletes_nothing() {
             world.run_for(20).await;
             assert!(!holds.is_armed.load(Ordering::Acquire), "it seals");
             world.fs.abandon();
-            let fs = world.open_again().await;
+            // The disk does not promise to refuse the old volume while it is busy for it, and is done without.
+            let (fs, ()) = join(world.open_again(), world.run_for(2)).await;
+            gate.add_permits(1);
+            world.run_for(3).await;
             let second = make_file(&fs, b"second").await;
             write(&fs, second, 0, pattern(300_000, 2)).await.unwrap();
             fs.commit(&ROOT_USER, second, 0, 0).await.unwrap();
             world.segments.seal_all(VOLUME).await;
-            gate.add_permits(1);
             world.run_for(10).await;
             fs.close().await.unwrap();
             let disks = world.disks.clone();

@@ -30,7 +30,7 @@ async fn with_link_count(world: World, inos: &[Ino], count: u32) -> World {
     let meta = world.fs.meta();
     let mut batch = Batch::new();
     for ino in inos {
-        let stored = meta.get(&Key::inode(*ino)).unwrap().unwrap();
+        let stored = meta.live().get(&Key::inode(*ino)).unwrap().unwrap();
         let mut record = InodeRecord::decode(&stored).unwrap();
         record.nlink = count;
         batch.put(Key::inode(*ino), record.encode());

@@ -10,4 +10,5 @@ mod model;
 mod rewrite;
 mod shown;
 mod space;
+mod views;
 mod world;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use cairn_base::{Ino, SegmentId};
 use cairn_fs::*;
+use cairn_meta::Batch;
 use cairn_segment::Pace;
 use cairn_testkit::{Crash, Rng};
 
@@ -151,6 +152,50 @@ fn segments_that_a_crash_left_are_emptied_by_a_pass() {
         for ino in model.0.keys() {
             world.fs.commit(&ROOT_USER, *ino, 0, 0).await.unwrap();
         }
+        let world = world.crash(7, Crash::ALL[0]).await;
+        let before = ids(&world);
+        rewrite_all(&world, &before).await;
+        assert_eq!(world.fs.stats().rewrite_passes, 1);
+        assert!(!before.iter().any(|id| ids(&world).contains(id)));
+        model.check(&world.fs).await;
+    });
+}
+
+/// The metadata counts one more live record than the summary leads to: all extents are looked at, and the segment stays.
+#[test]
+fn a_summary_that_does_not_account_for_all_records_is_not_trusted() {
+    block_on(async {
+        let mut rng = Rng::new(3);
+        let (world, model) = world_with_files(3, &mut rng, 20).await;
+        let world = world.restart(103).await;
+        let before = ids(&world);
+        let mut batch = Batch::new();
+        batch.segment_delta(before[0], 0, 1);
+        let meta = world.fs.meta();
+        meta.durable(meta.submit(batch)).await.unwrap();
+        rewrite_all(&world, &before).await;
+        assert_eq!(world.fs.stats().rewrite_passes, 1);
+        assert!(ids(&world).contains(&before[0]), "something is left in it");
+        model.check(&world.fs).await;
+    });
+}
+
+/// More extents than are looked at before others get their turn.
+#[test]
+fn a_long_pass_goes_on_where_it_left_off() {
+    const EXTENTS: u64 = 5000;
+    block_on(async {
+        let world = World::new(5, 1).await;
+        let ino = create(&world.fs, "sparse").await;
+        let mut model = Model::default();
+        for number in 0..EXTENTS {
+            let data = pattern(100, number as u8);
+            let at = number * 8192;
+            model
+                .write(&world.fs, ino, at, data, Stability::Unstable)
+                .await;
+        }
+        world.fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
         let world = world.crash(7, Crash::ALL[0]).await;
         let before = ids(&world);
         rewrite_all(&world, &before).await;

@@ -60,7 +60,10 @@ struct Files {
 }
 
 async fn files() -> Files {
-    let world = World::new(31, 1).await;
+    files_in(World::new(31, 1).await).await
+}
+
+async fn files_in(world: World) -> Files {
     let fs = &world.fs;
     let set = SetAttr::default();
     let dir = fs.make_dir(&ROOT_USER, ROOT_INO, b"dir", set).await;
@@ -114,6 +117,7 @@ async fn check(
     for (index, reading) in waiting.iter().enumerate() {
         assert!(!reading.is_finished(), "number {index} was told too early");
     }
+    assert!(!change.is_finished(), "nothing is durable still");
     files.held.let_go();
     change.await.unwrap();
     for reading in waiting {
@@ -179,11 +183,19 @@ fn attributes_are_seen_when_they_are_durable() {
         },
         |fs, files| {
             let (dir, file) = (files.dir, files.file);
-            let write = fs();
-            let write = async move {
-                let data = pattern(10, 1).into();
-                let written = write.write(&ROOT_USER, file, 0, data, Stability::Unstable);
-                format!("{:?}", written.await)
+            let write = |len| {
+                let (fs, data) = (fs(), pattern(len, 1).into());
+                Box::pin(async move {
+                    let written = fs.write(&ROOT_USER, file, 0, data, Stability::Unstable);
+                    format!("{:?}", written.await)
+                }) as Reading
+            };
+            let open = |dir, mode| {
+                let fs = fs();
+                Box::pin(async move {
+                    let opened = fs.create(&ROOT_USER, dir, b"file", mode).await;
+                    format!("{opened:?}")
+                }) as Reading
             };
             vec![
                 reading!(fs, attr(file)),
@@ -192,7 +204,12 @@ fn attributes_are_seen_when_they_are_durable() {
                 reading!(fs, read(&ROOT_USER, file, 0, 100)),
                 reading!(fs, read_dir(&ROOT_USER, dir, 0, 10, true)),
                 reading!(fs, commit(&ROOT_USER, file, 0, 0)),
-                Box::pin(write),
+                reading!(fs, set_attr(&ROOT_USER, file, SetAttr::default(), None)),
+                write(10),
+                write(0),
+                open(dir, CreateMode::Unchecked(SetAttr::default())),
+                // A refusal may rest on any change.
+                open(dir, CreateMode::Guarded(SetAttr::default())),
             ]
         },
         |fs, files| {
@@ -238,6 +255,74 @@ fn journaled_bytes_are_seen_when_they_are_durable() {
     ));
 }
 
+#[test]
+fn extended_attributes_are_seen_when_they_are_durable() {
+    block_on(check(
+        |fs, files| {
+            let file = files.file;
+            Box::pin(async move {
+                let set = fs.set_xattr(&ROOT_USER, file, b"user.a", b"value", XattrMode::Any);
+                set.await.unwrap();
+            })
+        },
+        |fs, files| {
+            let file = files.file;
+            vec![
+                reading!(fs, xattr(&ROOT_USER, file, b"user.a")),
+                reading!(fs, xattr_list(&ROOT_USER, file)),
+                reading!(fs, attr(file)),
+            ]
+        },
+        |fs, files| {
+            let other = files.other;
+            vec![reading!(fs, xattr_list(&ROOT_USER, other))]
+        },
+    ));
+}
+
+#[test]
+fn a_symlink_and_what_is_beside_it_are_seen_when_it_is_durable() {
+    block_on(check(
+        |fs, files| {
+            let dir = files.dir;
+            Box::pin(async move {
+                let set = SetAttr::default();
+                let made = fs.make_symlink(&ROOT_USER, dir, b"link", b"target", set);
+                made.await.unwrap();
+            })
+        },
+        |fs, files| {
+            let dir = files.dir;
+            let key = cairn_meta::Key::dirent(dir, b"link");
+            let stored = fs().meta().live().get(&key).unwrap().unwrap();
+            let link = cairn_meta::DirentRecord::decode(&stored).unwrap().ino;
+            let open = fs();
+            let open = async move {
+                // The file is as it was, but the directory is shown with it.
+                let mode = CreateMode::Unchecked(SetAttr::default());
+                let opened = open.create(&ROOT_USER, dir, b"file", mode).await;
+                format!("{opened:?}")
+            };
+            vec![
+                reading!(fs, read_link(&ROOT_USER, link)),
+                reading!(fs, make_dir(&ROOT_USER, dir, b"link", SetAttr::default())),
+                reading!(fs, remove(&ROOT_USER, dir, b"none")),
+                Box::pin(open),
+            ]
+        },
+        |fs, files| {
+            let dir = files.dir;
+            let fs = fs();
+            // The directory's own attributes are left out while they change.
+            vec![Box::pin(async move {
+                let (_, shown) = fs.lookup(&ROOT_USER, dir, b"file").await.unwrap();
+                assert_eq!(shown, None);
+                String::new()
+            })]
+        },
+    ));
+}
+
 /// Who is told that there are none is told where the file ends.
 #[test]
 fn the_end_of_a_file_is_seen_when_it_is_durable() {
@@ -278,14 +363,61 @@ fn what_is_read_anew_is_seen_when_it_is_durable() {
         settle().await;
         let meta = fs.meta();
         let key = cairn_meta::Key::inode(files.dir);
-        let (stored, ticket) = meta.get_with_ticket(&key).unwrap();
+        let (stored, ticket) = meta.live().get_with_ticket(&key).unwrap();
         assert!(stored.is_some() && !meta.is_durable(ticket));
         let key = cairn_meta::Key::inode(files.other);
-        let (stored, ticket) = meta.get_with_ticket(&key).unwrap();
+        let (stored, ticket) = meta.live().get_with_ticket(&key).unwrap();
         assert!(stored.is_some() && meta.is_durable(ticket));
         files.held.let_go();
         for change in changes {
             change.await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn an_inode_that_was_forgotten_is_seen_when_its_change_is_durable() {
+    block_on(async {
+        const COUNT: u32 = 3000;
+        let files = files_in(World::with_few_inodes(31).await).await;
+        let (fs, dir, file) = (files.world.fs.clone(), files.dir, files.file);
+        let mut others = Vec::new();
+        for number in 0..COUNT {
+            let mode = CreateMode::Guarded(SetAttr::default());
+            let name = number.to_string().into_bytes();
+            let made = fs.create(&ROOT_USER, ROOT_INO, &name, mode).await;
+            others.push(made.unwrap().attr.ino);
+        }
+        files.held.is_held.store(true, Ordering::Relaxed);
+        let rename = tokio::spawn({
+            let fs = fs.clone();
+            async move {
+                let renamed = fs.rename(&ROOT_USER, dir, b"file", dir, b"new");
+                renamed.await.map(drop)
+            }
+        });
+        settle().await;
+        let evicted = fs.stats().inodes_evicted;
+        for other in others {
+            fs.attr(other).await.unwrap();
+        }
+        assert!(fs.stats().inodes_evicted >= evicted + u64::from(COUNT) / 2);
+        let fs = || fs.clone();
+        let waiting = [
+            tokio::spawn(reading!(fs, attr(file))),
+            tokio::spawn(reading!(
+                fs,
+                set_attr(&ROOT_USER, file, SetAttr::default(), None)
+            )),
+        ];
+        settle().await;
+        for (index, reading) in waiting.iter().enumerate() {
+            assert!(!reading.is_finished(), "number {index} was told too early");
+        }
+        files.held.let_go();
+        rename.await.unwrap().unwrap();
+        for reading in waiting {
+            reading.await.unwrap();
         }
     });
 }

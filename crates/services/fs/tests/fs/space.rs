@@ -64,7 +64,7 @@ fn check_counters(fs: &Fs) {
     let (from, to) = Key::all_extents();
     let mut file_bytes = 0;
     let mut records = BTreeMap::new();
-    for (key, value) in fs.meta().scan(&from, &to, usize::MAX).unwrap() {
+    for (key, value) in fs.meta().live().scan(&from, &to, usize::MAX).unwrap() {
         let Ok(cairn_meta::KeyKind::Extent { end_offset, .. }) = key.kind() else {
             panic!("{key:?} is no extent");
         };
@@ -290,7 +290,7 @@ fn files_of_very_many_extents_are_overwritten_and_cut_in_steps() {
             commit(fs, ino).await.unwrap();
             assert!(read_all(fs, ino).await == model);
             let (from, to) = Key::extents_past(ino, 0);
-            let extents = fs.meta().scan(&from, &to, usize::MAX).unwrap().len() as u64;
+            let extents = fs.meta().live().scan(&from, &to, usize::MAX).unwrap().len() as u64;
             match round {
                 0 => assert_eq!(extents, COUNT),
                 _ => assert!(extents > COUNT / 2),
@@ -335,7 +335,7 @@ fn extended_attributes_have_limits_and_go_with_their_inode() {
         let ino = create(fs, "a").await.unwrap();
         let xattr_count = |ino| {
             let (from, to) = Key::xattrs(ino);
-            fs.meta().scan(&from, &to, usize::MAX).unwrap().len()
+            fs.meta().live().scan(&from, &to, usize::MAX).unwrap().len()
         };
         let set = |number: u32| {
             let name = format!("user.{number:0>250}").into_bytes();
@@ -740,7 +740,7 @@ fn what_makes_no_sense_keeps_no_space_of_others() {
         }
         let (bad, good) = (inos[0], inos[2]);
         let (from, to) = Key::extents_past(bad, 0);
-        let stored = fs.meta().scan(&from, &to, 1).unwrap();
+        let stored = fs.meta().live().scan(&from, &to, 1).unwrap();
         let mut nowhere = cairn_meta::ExtentRecord::decode(&stored[0].1).unwrap();
         nowhere.start = 1 << 40;
         nowhere.record.location.stripe_block = 1 << 20;
@@ -757,8 +757,8 @@ fn what_makes_no_sense_keeps_no_space_of_others() {
         }
         world.run_for(130).await;
         assert_eq!(fs.gc_backlog().orphans, 1);
-        assert!(fs.meta().get(&Key::inode(bad)).unwrap().is_some());
-        assert!(fs.meta().get(&Key::inode(good)).unwrap().is_none());
+        assert!(fs.meta().live().get(&Key::inode(bad)).unwrap().is_some());
+        assert!(fs.meta().live().get(&Key::inode(good)).unwrap().is_none());
         assert!(fs.stats().gc_rewritten_bytes > 10 * LEN_BYTES);
         assert_eq!(fs.stats().gc_errors, 0);
         // What lives, a quarter of that, and the segment of the bad one.

@@ -7,10 +7,10 @@
 //! [`Planner::step`] takes what was observed and gives actions, which are done in their order; [`Planner::note`] takes
 //! what came of each. Nothing is written down: what has to be done follows from the pool's state and from the disks of
 //! segments in the metadata, so a restart goes on where it stopped. A segment that has lost most comes first. A shard
-//! moves to a disk that holds none of its segment; where there is no such disk, the live records of the segment are
-//! rewritten into new segments, which are laid out for the disks that stay.
+//! moves to a disk that holds none of its segment, and that leaves it surviving as many nodes; where there is no such
+//! disk, the live records of the segment are rewritten into new segments, which are laid out for the disks that stay.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use cairn_base::planted::{self, Bug};
@@ -35,6 +35,12 @@ use work::{Work, order, work_of};
 const FINE_INTERVAL: Duration = Duration::from_secs(30);
 /// Shards that are moved before it is looked again whether that is still wanted, and in which order.
 pub const STEP_SHARDS_MAX: usize = 32;
+/// Moves that are kept from one look at the segments for the steps that follow.
+const QUEUE_SHARDS_MAX: usize = 4096;
+/// Looks at the segments take at most this share of the time: one in so many parts.
+const LOOK_PARTS: u32 = 50;
+/// ... and come at least as often as this: metadata is moved off disks only after one.
+const LOOK_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Most problems that are told at a time.
 const PROBLEMS_MAX: usize = 8;
 
@@ -189,6 +195,11 @@ pub struct Planner {
     found_none_at: Option<Duration>,
     /// The segments whose shards the last step moves.
     under_way: BTreeMap<(VolumeId, SegmentId), Pending>,
+    /// What the last look found to move beyond one step, in its order. It is gone through without another look while
+    /// looks are dear, and nothing changes.
+    queue: VecDeque<Work>,
+    /// When the segments may be looked at again while there are moves in the queue.
+    look_at: Duration,
     /// Segments that are rewritten next, because a shard could not be moved, or lost bytes.
     rewrites: BTreeMap<VolumeId, (Vec<SegmentId>, Urgency)>,
     problems: BTreeSet<String>,
@@ -208,6 +219,8 @@ impl Planner {
             copies_wait: BTreeMap::new(),
             found_none_at: None,
             under_way: BTreeMap::new(),
+            queue: VecDeque::new(),
+            look_at: Duration::ZERO,
             rewrites: BTreeMap::new(),
             problems: BTreeSet::new(),
             lack: None,
@@ -221,6 +234,7 @@ impl Planner {
         self.disks_stay.clear();
         self.copies_wait.clear();
         self.found_none_at = None;
+        self.queue.clear();
     }
 
     /// Why it does not go on, if it does not.
@@ -267,6 +281,45 @@ impl Planner {
             .found_none_at
             .is_some_and(|at| now.saturating_sub(at) < FINE_INTERVAL);
         !(are_fine(&standings) && found_none_recently)
+    }
+
+    /// Notes that a look at the segments ended, and what it took: the next one waits so that looks take a small share of
+    /// the time, however many segments there are.
+    pub fn note_look(&mut self, now: Duration, took: Duration) {
+        self.look_at = now + (took * LOOK_PARTS).min(LOOK_PAUSE_MAX);
+    }
+
+    /// What is to be done next of what the last look found, without another one. `None` if one is due: when all of it
+    /// is done, disks are not as they were, something has to be rewritten, or the next look may be afforded.
+    pub fn go_on(&mut self, disks: &[SeenDisk], now: Duration) -> Option<Vec<Action>> {
+        if now >= self.look_at || self.queue.is_empty() || !self.rewrites.is_empty() {
+            return None;
+        }
+        if self.standings(disks, now) != self.last_standings {
+            return None;
+        }
+        self.under_way.clear();
+        let mut moves = Vec::new();
+        while moves.len() < STEP_SHARDS_MAX
+            && let Some(work) = self.queue.pop_front()
+        {
+            if !self.deferred.has(work.volume, work.segment, now) {
+                self.add_moves(&mut moves, work);
+            }
+        }
+        Some(moves)
+    }
+
+    fn add_moves(&mut self, moves: &mut Vec<Action>, work: Work) {
+        moves.extend(work.shards.iter().map(|index| Action::MoveShard {
+            volume: work.volume,
+            segment: work.segment,
+            index: *index,
+            len_bytes: work.shard_len_bytes,
+            urgency: work.urgency(),
+        }));
+        let key = (work.volume, work.segment);
+        self.under_way.insert(key, Pending { work });
     }
 
     /// What is to be done now, in its order.
@@ -483,15 +536,14 @@ impl Planner {
         mut rewrites: BTreeMap<VolumeId, (Vec<SegmentId>, Urgency)>,
     ) -> Vec<Action> {
         let mut moves = Vec::new();
+        self.queue.clear();
+        let mut queued_shards = 0;
         let mut free_bytes = seen.free_bytes;
         let wanted = work.iter().map(|work| (work.volume, work.segment));
         self.deferred.keep(&wanted.collect());
         // What the last moves led to comes before more of them.
         let is_rewriting = !rewrites.is_empty();
         for work in work {
-            if moves.len() >= STEP_SHARDS_MAX {
-                break;
-            }
             if self.deferred.has(work.volume, work.segment, seen.now) {
                 continue;
             }
@@ -502,19 +554,18 @@ impl Planner {
                 self.problems.insert(why);
                 continue;
             }
+            // Only what just moves: all else is decided with a look at the whole.
+            if moves.len() >= STEP_SHARDS_MAX {
+                if work.is_narrow || queued_shards >= QUEUE_SHARDS_MAX {
+                    break;
+                }
+                queued_shards += work.shards.len();
+                self.queue.push_back(work);
+                continue;
+            }
             match self.way_of(&work, content, &mut free_bytes) {
                 Way::Move if is_rewriting => {}
-                Way::Move => {
-                    moves.extend(work.shards.iter().map(|index| Action::MoveShard {
-                        volume: work.volume,
-                        segment: work.segment,
-                        index: *index,
-                        len_bytes: work.shard_len_bytes,
-                        urgency: work.urgency(),
-                    }));
-                    let key = (work.volume, work.segment);
-                    self.under_way.insert(key, Pending { work });
-                }
+                Way::Move => self.add_moves(&mut moves, work),
                 Way::Rewrite => {
                     let (segments, _) = rewrites.entry(work.volume).or_default();
                     // The rest in the next step, when it is known what else there is to do.
@@ -640,7 +691,15 @@ pub fn work_at_hand(
         } else {
             0
         };
-        work.extend(work_of(volume.id, &content.segments, parity_now, standing));
+        let nodes_spare = |info: &SegmentInfo| seen.room.nodes_survived(&info.disks, info.code);
+        let segments = &content.segments;
+        work.extend(work_of(
+            volume.id,
+            segments,
+            parity_now,
+            standing,
+            nodes_spare,
+        ));
     }
     work
 }

@@ -22,7 +22,7 @@ pub struct Rewriting {
 pub struct Reckoning {
     /// Bytes of shards that have to get to another disk, and for which there is one, full or not.
     pub moves_bytes: u64,
-    /// Of these, what finds room on disks that hold none of their segments.
+    /// Of these, what finds room on such disks.
     pub placed_bytes: u64,
     /// Of these, what has to wait for room.
     pub waiting_bytes: u64,
@@ -52,16 +52,20 @@ pub fn reckon(
         let mut held = work.disks.clone();
         let mut is_rewritten = false;
         for index in &work.shards {
-            let is_placed = room.place(&mut held, *index, len_bytes);
-            if is_placed {
+            if let Some(to) = room.place(work.moving(&held, *index)) {
                 found.placed_bytes += len_bytes;
-            }
-            if is_placed || room.has_other_than(&held) {
                 found.moves_bytes += len_bytes;
+                if let Some(held) = held.get_mut(usize::from(*index)) {
+                    *held = to;
+                }
+                continue;
             }
-            is_rewritten |= !is_placed && work.may_rewrite;
-            if !is_placed && !work.may_rewrite && room.has_other_than(&held) {
-                found.waiting_bytes += len_bytes;
+            is_rewritten |= work.may_rewrite;
+            if room.has_place_for(work.moving(&held, *index)) {
+                found.moves_bytes += len_bytes;
+                if !work.may_rewrite {
+                    found.waiting_bytes += len_bytes;
+                }
             }
         }
         if is_rewritten {
@@ -124,8 +128,8 @@ impl Reckoning {
 
 #[cfg(test)]
 mod tests {
-    use cairn_base::{DiskId, SegmentId, VolumeId};
-    use cairn_segment::DiskRoom;
+    use cairn_base::{DiskId, NodeId, SegmentId, VolumeId};
+    use cairn_segment::{DiskRoom, Place};
 
     use super::*;
 
@@ -137,6 +141,7 @@ mod tests {
         let disks = (1..).zip(free_mib);
         MoveRoom::new(disks.map(|(id, free)| DiskRoom {
             disk: DiskId(id),
+            node: NodeId::ONLY,
             free_bytes: free * MIB,
             reserve_bytes: 0,
         }))
@@ -150,7 +155,9 @@ mod tests {
             disks: disks.iter().copied().map(DiskId).collect(),
             shards: vec![0],
             shard_len_bytes: SHARD,
+            code: Code::new(disks.len() as u8 - 2, 2).unwrap(),
             spare: 1,
+            nodes_spare: 0,
             is_short: true,
             may_rewrite,
             has_away: false,
@@ -235,6 +242,37 @@ mod tests {
         assert_eq!(reckoned(room(&[60; 6]), &narrow), moved, "it can be moved");
         narrow.iter_mut().for_each(|work| work.may_rewrite = false);
         assert_eq!(reckoned(room(&[0; 6]), &narrow), [0; 5]);
+    }
+
+    /// Each shard is on a node of its own, and disk 6 is on the node of disk 1.
+    #[test]
+    fn room_on_a_node_that_has_a_shard_is_no_room() {
+        let work = |may_rewrite| segments(4, &[5, 1, 2, 3, 4], may_rewrite);
+        let place = |disk: u128, node: u128| {
+            let place = Place {
+                node: NodeId(node),
+                is_there: true,
+                stays: true,
+            };
+            (DiskId(disk), place)
+        };
+        let room_on = |node_of_6: u128| {
+            let nodes = [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, node_of_6)];
+            let places = nodes.map(|(disk, node)| place(disk, node));
+            let node_of = |disk: DiskId| NodeId(if disk.0 == 6 { node_of_6 } else { disk.0 });
+            let disks = (1..=6).map(DiskId).map(|disk| DiskRoom {
+                disk,
+                node: node_of(disk),
+                free_bytes: 100 * MIB,
+                reserve_bytes: 0,
+            });
+            MoveRoom::new(disks)
+                .with_only(|disk| disk.0 != 5)
+                .among(places)
+        };
+        assert_eq!(reckoned(room_on(5), &work(true)), [32, 32, 0, 0, 0]);
+        // Disk 5 works and leaves: with two shards on node 1 its segments would survive one node less.
+        assert_eq!(reckoned(room_on(1), &work(true)), [0, 0, 128, 128, 0]);
     }
 
     #[test]

@@ -31,6 +31,7 @@ fn seen(disk_count: u128, segments: Vec<SegmentInfo>) -> Observed {
     let records = records.map(|info| (info.id, (5, info.disks.clone())));
     let room = |id| DiskRoom {
         disk: DiskId(id),
+        node: cairn_base::NodeId::ONLY,
         free_bytes: 1 << 30,
         reserve_bytes: 0,
     };
@@ -358,6 +359,65 @@ fn a_step_is_bounded_and_most_urgent_first() {
     assert_eq!(actions.len(), STEP_SHARDS_MAX);
     assert_eq!(actions[..3], ["move 101.2", "move 101.3", "move 1.3"]);
     assert_eq!(planner.left().shards, 102);
+}
+
+/// A look at a million segments takes long, and the first moves that it finds are a small part of them.
+#[test]
+fn what_a_look_found_is_gone_through_before_the_next_look() {
+    let segments = (1..=70).map(|id| segment(id, &[1, 2, 3, 6])).collect();
+    let mut seen = seen(7, segments);
+    seen.disks[5].is_draining = true;
+    let mut planner = Planner::new(DELAY);
+    assert_eq!(step(&mut planner, &seen).len(), STEP_SHARDS_MAX);
+    // As long as looks take no time there is one for each step.
+    assert_eq!(planner.go_on(&seen.disks, seen.now), None);
+    let took = Duration::from_millis(100);
+    planner.note_look(seen.now, took);
+    let then = planner.go_on(&seen.disks, seen.now).expect("some are left");
+    assert_eq!(then.len(), STEP_SHARDS_MAX);
+    assert_eq!(told(&then)[0], "move 33.3");
+    // What came of it is noted as ever.
+    planner.note(
+        seen.now,
+        &then[0],
+        &Outcome::MoveFailed(MoveError::NoTarget),
+    );
+    assert!(
+        planner.has_more(),
+        "it leaves for good: its records are rewritten"
+    );
+    assert_eq!(
+        planner.go_on(&seen.disks, seen.now),
+        None,
+        "that comes first"
+    );
+    let actions = step(&mut planner, &seen);
+    assert_eq!(actions, ["rewrite 33"]);
+    // Not when disks are not as they were, nor when the next look may be afforded, nor when something changed.
+    let refill = |planner: &mut Planner, seen: &Observed| {
+        assert_eq!(step(planner, seen).len(), STEP_SHARDS_MAX);
+        planner.note_look(seen.now, took);
+    };
+    refill(&mut planner, &seen);
+    let mut disks = seen.disks.clone();
+    disks[0].is_draining = true;
+    assert_eq!(planner.go_on(&disks, seen.now), None);
+    let later = seen.now + took * LOOK_PARTS;
+    assert_eq!(planner.go_on(&seen.disks, later), None);
+    planner.wake();
+    assert_eq!(planner.go_on(&seen.disks, seen.now), None);
+    // The rest, and then another look.
+    refill(&mut planner, &seen);
+    let mut left = Vec::new();
+    while let Some(actions) = planner.go_on(&seen.disks, seen.now) {
+        left.extend(told(&actions));
+    }
+    assert_eq!(left.len(), 70 - STEP_SHARDS_MAX);
+    // However long a look takes, there is one soon.
+    planner.note_look(seen.now, Duration::from_secs(3600));
+    refill(&mut planner, &seen);
+    planner.note_look(seen.now, Duration::from_secs(3600));
+    assert_eq!(planner.go_on(&seen.disks, seen.now + LOOK_PAUSE_MAX), None);
 }
 
 /// With all disks fine all segments are looked at now and then only.

@@ -3,9 +3,9 @@
 //! Owns: what a disk's standing means for a segment, and which segment comes first.
 //! Must not know: how any of it is done, or when.
 
-use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, SegmentId, VolumeId};
-use cairn_segment::{MoveError, SegmentInfo, Urgency};
+use cairn_erasure::Code;
+use cairn_segment::{MoveError, MovingShard, SegmentInfo, Urgency};
 
 /// A segment with shards on draining disks or are lost, or with too few of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,8 +18,11 @@ pub struct Work {
     pub shards: Vec<u8>,
     /// Bytes of one shard.
     pub shard_len_bytes: u64,
+    pub code: Code,
     /// How many more of its shards may be lost.
     pub spare: i16,
+    /// How many nodes may be lost.
+    pub nodes_spare: usize,
     /// Some of its shards cannot be read where they should be.
     pub is_short: bool,
     /// Some of the disks leave for good, so that it may be rewritten; else a disk may yet be added.
@@ -36,6 +39,16 @@ impl Work {
     /// Bytes that rewriting it writes at most: twice what it takes now.
     pub fn rewrite_bytes_max(&self) -> u64 {
         2 * self.shard_len_bytes * self.disks.len() as u64
+    }
+
+    /// One of its shards, which is to get to another disk, when the others are on the disks `held`.
+    pub fn moving<'a>(&self, held: &'a [DiskId], index: u8) -> MovingShard<'a> {
+        MovingShard {
+            held,
+            code: self.code,
+            index,
+            len_bytes: self.shard_len_bytes,
+        }
     }
 
     /// What is at stake until it is done: what only moves, or gets more than it ever had, has all that it is to have.
@@ -76,12 +89,13 @@ pub enum Standing {
 }
 
 /// What has to be done for the segments of a volume, in no order. `parity_now`: the shards that a segment written now
-/// could lose.
+/// could lose. `nodes_spare`: how many nodes a segment may lose.
 pub fn work_of(
     volume: VolumeId,
     segments: &[SegmentInfo],
     parity_now: u8,
     standing: impl Fn(DiskId) -> Standing,
+    nodes_spare: impl Fn(&SegmentInfo) -> usize,
 ) -> Vec<Work> {
     let mut all = Vec::new();
     for info in segments {
@@ -91,6 +105,8 @@ pub fn work_of(
             disks: Vec::new(),
             shards: Vec::new(),
             shard_len_bytes: info.shard_len_bytes,
+            code: info.code,
+            nodes_spare: 0,
             spare: i16::from(info.code.parity()),
             is_short: false,
             may_rewrite: false,
@@ -113,7 +129,7 @@ pub fn work_of(
         work.is_short = work.spare < i16::from(info.code.parity());
         // What it had comes first: to make a shard anew takes less room than to write all anew. And one that is away
         // may have what is to be written.
-        let is_narrow = info.code.parity() < parity_now && !planted::is(Bug::NarrowSegmentIsWhole);
+        let is_narrow = info.code.parity() < parity_now;
         if !work.is_short && info.sealed && is_narrow {
             work.is_narrow = true;
             if work.shards.is_empty() {
@@ -122,21 +138,20 @@ pub fn work_of(
         }
         if !work.shards.is_empty() {
             work.disks.clone_from(&info.disks);
+            work.nodes_spare = nodes_spare(info);
             all.push(work);
         }
     }
     all
 }
 
-/// Least redundancy first.
+/// Least redundancy first: in shards, then in nodes.
 pub fn order(work: &mut [Work]) {
-    work.sort_by_key(|work| (work.spare, work.volume, work.segment));
+    work.sort_by_key(|work| (work.spare, work.nodes_spare, work.volume, work.segment));
 }
 
 #[cfg(test)]
 mod tests {
-    use cairn_erasure::Code;
-
     use super::*;
 
     fn info(id: u64, disks: &[u128]) -> SegmentInfo {
@@ -147,6 +162,31 @@ mod tests {
             shard_len_bytes: 10,
             sealed: true,
         }
+    }
+
+    /// Of disks on one node, which nothing survives the loss of.
+    fn one_node(_: &SegmentInfo) -> usize {
+        0
+    }
+
+    /// Of segments that may lose as many shards, those come first that may lose fewer nodes.
+    #[test]
+    fn what_may_lose_fewer_nodes_comes_first() {
+        let standing = |disk: DiskId| match disk.0 {
+            1 => Standing::GivenUp,
+            2 => Standing::Draining,
+            _ => Standing::Fine,
+        };
+        let segments = [
+            info(1, &[2, 5, 6, 7]),
+            info(2, &[1, 5, 6, 7]),
+            info(3, &[1, 5, 6, 8]),
+        ];
+        let nodes_spare = |info: &SegmentInfo| usize::from(info.id != SegmentId(3));
+        let mut work = work_of(VolumeId(1), &segments, 2, standing, nodes_spare);
+        order(&mut work);
+        let ids: Vec<u64> = work.iter().map(|work| work.segment.0).collect();
+        assert_eq!(ids, [3, 2, 1]);
     }
 
     #[test]
@@ -166,7 +206,7 @@ mod tests {
             info(5, &[5, 3, 2, 7]),
             info(6, &[4, 3, 2, 7]),
         ];
-        let mut work = work_of(VolumeId(1), &segments, 2, standing);
+        let mut work = work_of(VolumeId(1), &segments, 2, standing, one_node);
         order(&mut work);
         type Row = (u64, Vec<u8>, i16, bool, Urgency);
         let row = |work: Work| {
@@ -194,7 +234,7 @@ mod tests {
             disks: vec![DiskId(1)],
             ..info(7, &[1, 5, 6])
         };
-        let [work] = &work_of(VolumeId(1), &[one], 0, standing)[..] else {
+        let [work] = &work_of(VolumeId(1), &[one], 0, standing, one_node)[..] else {
             panic!("it has to move")
         };
         assert_eq!((work.spare, work.urgency()), (0, Urgency::Calm));
@@ -215,7 +255,7 @@ mod tests {
             (&[1, 3, 6, 7, 8, 9], false),
         ];
         for (disks, want) in disks {
-            let work = work_of(VolumeId(1), &[info(1, disks)], 2, standing);
+            let work = work_of(VolumeId(1), &[info(1, disks)], 2, standing, one_node);
             assert_eq!(work[0].is_rewritten_after(&too_few), want, "{disks:?}");
         }
     }
@@ -228,8 +268,8 @@ mod tests {
             ..info(3, &[5, 6, 7])
         };
         let segments = [info(1, &[5, 6, 7]), info(2, &[5, 6, 7, 8]), open];
-        assert_eq!(work_of(VolumeId(1), &segments, 2, fine), []);
-        let work = work_of(VolumeId(1), &segments, 3, fine);
+        assert_eq!(work_of(VolumeId(1), &segments, 2, fine, one_node), []);
+        let work = work_of(VolumeId(1), &segments, 3, fine, one_node);
         let got: Vec<(u64, usize)> = work
             .iter()
             .map(|work| (work.segment.0, work.shards.len()))
@@ -241,7 +281,7 @@ mod tests {
             5 => Standing::Draining,
             _ => Standing::Fine,
         };
-        let work = work_of(VolumeId(1), &segments[..1], 3, draining);
+        let work = work_of(VolumeId(1), &segments[..1], 3, draining, one_node);
         assert!(work[0].is_narrow && work[0].may_rewrite);
         assert_eq!(work[0].shards, [0]);
         // What cannot be read now cannot be written either.
@@ -249,6 +289,6 @@ mod tests {
             5 => Standing::Away,
             _ => Standing::Fine,
         };
-        assert_eq!(work_of(VolumeId(1), &segments, 3, away), []);
+        assert_eq!(work_of(VolumeId(1), &segments, 3, away, one_node), []);
     }
 }

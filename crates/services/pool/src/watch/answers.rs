@@ -1,7 +1,7 @@
 //! How one disk answers.
 //!
 //! Owns: the operations under way and what they took, giving up those without an answer. Must not know: when a
-//! disk is bad (`judge`).
+//! disk is bad ([`crate::judge`]).
 //!
 //! What is timed is single operations. Work that is made of many takes as long as it takes: each of its parts has an
 //! answer in time where the disk works.
@@ -25,6 +25,14 @@ const DESCRIPTOR_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 const ORDER: Ordering = Ordering::Relaxed;
 
+/// What a disk answered since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub ops: u64,
+    pub nanos: u64,
+    pub errors: u64,
+}
+
 /// What is known of a disk's answers.
 pub struct Answers {
     clock: Arc<dyn Clock>,
@@ -37,10 +45,12 @@ pub struct Answers {
     work: Ages,
     ops: AtomicU64,
     nanos: AtomicU64,
+    /// Of the operations, those that failed, whoever asked for them.
+    errors: AtomicU64,
     given_up: AtomicBool,
     gone: Notify,
     why: Mutex<Option<String>>,
-    /// What is wrong although it is still used: it is the last one.
+    /// What is wrong although it is not put out.
     trouble: Mutex<Option<String>>,
     /// A probe is under way.
     probing: AtomicBool,
@@ -62,6 +72,7 @@ impl Answers {
             work: Ages::new(),
             ops: AtomicU64::new(0),
             nanos: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
             given_up: AtomicBool::new(false),
             gone: Notify::new(),
             why: Mutex::new(None),
@@ -112,9 +123,13 @@ impl Answers {
         why.or_else(|| self.trouble.lock().clone())
     }
 
-    /// Operations that had an answer, and nanoseconds that they took together.
-    pub fn counts(&self) -> (u64, u64) {
-        (self.ops.load(ORDER), self.nanos.load(ORDER))
+    /// Operations that had an answer, nanoseconds that they took together, and how many of them failed.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            ops: self.ops.load(ORDER),
+            nanos: self.nanos.load(ORDER),
+            errors: self.errors.load(ORDER),
+        }
     }
 
     /// Whether it is to be asked now whether it works: when that is due, or if it failed the last time, and not
@@ -166,23 +181,24 @@ impl Answers {
         true
     }
 
-    /// Whether it hangs and is used nevertheless; says so when that changes.
-    pub fn note_trouble(&self, hangs: bool) {
+    /// Notes what is wrong with it although it is not put out, or that nothing is; says so when that changes.
+    pub fn note_trouble(&self, why: Option<String>) {
         let mut trouble = self.trouble.lock();
-        if hangs == trouble.is_some() {
-            return;
+        match &why {
+            Some(why) if trouble.is_none() => {
+                tracing::error!(disk = self.label, why, "something is wrong with this disk");
+            }
+            None if trouble.is_some() => {
+                tracing::warn!(disk = self.label, "the disk answers again");
+            }
+            _ => {}
         }
-        if !hangs {
-            *trouble = None;
-            tracing::warn!(disk = self.label, "the disk answers again");
-            return;
-        }
-        let why = format!(
-            "an operation has had no answer for {} s; it is waited for, because no other disk could answer",
-            self.hang_after.as_secs()
-        );
-        tracing::error!(disk = self.label, why, "the last disk hangs");
-        *trouble = Some(why);
+        *trouble = why;
+    }
+
+    /// It is put out: what was wrong with it is the verdict's reason now.
+    pub fn drop_trouble(&self) {
+        *self.trouble.lock() = None;
     }
 
     fn tell_starved(&self, error: &DiskError) {
@@ -198,7 +214,7 @@ impl Answers {
         let timed = async {
             let under_way = self.begin();
             let result = op.await;
-            under_way.note_answer();
+            under_way.note_answer(matches!(result, Err(DiskError::Io { .. })));
             result
         };
         self.until_given_up(timed).await
@@ -279,10 +295,11 @@ struct UnderWay<'a> {
 
 impl UnderWay<'_> {
     /// What is dropped without one, because its disk is silent or is given up, says nothing of how the disk answers.
-    fn note_answer(&self) {
+    fn note_answer(&self, is_error: bool) {
         let answers = self.answers;
         let took = answers.clock.monotonic().saturating_sub(self.counted.begun);
         answers.ops.fetch_add(1, ORDER);
+        answers.errors.fetch_add(u64::from(is_error), ORDER);
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         answers.nanos.fetch_add(nanos, ORDER);
     }
@@ -346,11 +363,11 @@ mod tests {
         assert!(waiting.as_mut().poll(&mut context).is_pending());
         world.clock.advance(SILENT_AFTER);
         drop(waiting);
-        assert_eq!(answers.counts(), (0, 0));
+        assert_eq!(answers.counts(), Counts::default());
         assert!(answers.is_idle(world.env.clock.monotonic()));
         let mut answered = Box::pin(answers.watch(Box::pin(async { Ok(()) })));
         assert!(answered.as_mut().poll(&mut context).is_ready());
-        assert_eq!(answers.counts().0, 1);
+        assert_eq!(answers.counts().ops, 1);
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Watches how disks answer: one that hangs, is far slower than the others, or fails again and again is
-//! not used any more.
+//! Watches how disks answer, and has those put out that the judge finds unfit.
 //!
-//! Owns: how long operations take, when that is too long, what is said about it.
-//! Must not know: what is read or written; what becomes of the data (`rebuild` sees to that).
+//! Owns: the evidence of how each disk answers, the looks at it, what is said about it.
+//! Must not know: what is read or written; when a disk is unfit ([`crate::judge`]); what becomes of the data (`rebuild`
+//! sees to that).
 //!
 //! An operation without an answer is given up with an error, so that its data is read from, or written
 //! to, other disks. Nothing is asked of that disk again before the next start, or before it is replaced: a
@@ -10,7 +10,6 @@
 
 mod ages;
 mod answers;
-mod judge;
 mod watched;
 
 use std::collections::BTreeMap;
@@ -24,11 +23,12 @@ use cairn_shard::ShardDisk;
 use parking_lot::Mutex;
 
 pub use self::ages::AGE_MAX as HANG_AFTER_MAX;
-use self::answers::Answers;
-use self::judge::{History, Look, judge};
+use self::answers::{Answers, Counts};
 use self::watched::WatchedDisk;
 use crate::assemble::failures_tolerated;
+use crate::judge::{Evidence, History, Verdict, judge};
 use crate::pool::Pool;
+use crate::table::Condition;
 
 /// How often disks are looked at.
 pub const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -120,7 +120,7 @@ pub struct Looking {
     /// Operations that began before count as begun then.
     base: Duration,
     /// What was counted at the last look, and the history.
-    before: BTreeMap<DiskId, ((u64, u64, u64), History)>,
+    before: BTreeMap<DiskId, (Counts, History)>,
     /// When disks were asked last.
     probed: Duration,
 }
@@ -141,7 +141,8 @@ fn probe(pool: &Pool, disks: &[Arc<ShardDisk>], is_due: bool) {
         let Some(answers) = pool.watch.answers(disk.disk()) else {
             continue;
         };
-        if disk.health().failed || !answers.begin_probe(is_due) {
+        let health = disk.health();
+        if health.failed || !answers.begin_probe(is_due || health.suspect) {
             continue;
         }
         let disk = Arc::clone(disk);
@@ -172,7 +173,7 @@ pub fn look(pool: &Pool, state: &mut Looking) {
     }
     state.last = now;
     let disks = pool.disks();
-    let mut looks = Vec::with_capacity(disks.len());
+    let mut evidence = Vec::with_capacity(disks.len());
     let mut histories = Vec::with_capacity(disks.len());
     let mut watched = Vec::with_capacity(disks.len());
     for disk in &disks {
@@ -180,51 +181,44 @@ pub fn look(pool: &Pool, state: &mut Looking) {
             continue;
         };
         let health = disk.health();
-        let (ops, nanos) = answers.counts();
-        let counts = (ops, nanos, health.read_errors + health.write_errors);
+        let counts = answers.counts();
         let (before, history) = state.before.remove(&disk.id()).unwrap_or_default();
-        let ops = counts.0.saturating_sub(before.0);
+        let ops = counts.ops.saturating_sub(before.ops);
         // One that is only slow or has much to do answers some.
         disk.set_silent(ops == 0 && answers.waits(SILENT_AFTER, now, state.base));
-        looks.push(Look {
+        evidence.push(Evidence {
             hangs: answers.hangs(now, state.base),
             ops,
-            nanos: counts.1.saturating_sub(before.1),
-            errors: counts.2.saturating_sub(before.2),
-            out: health.failed,
+            nanos: counts.nanos.saturating_sub(before.nanos),
+            errors: counts.errors.saturating_sub(before.errors),
+            is_suspect: health.suspect,
+            is_out: health.failed,
         });
         histories.push(history);
         watched.push((disk, answers, counts));
     }
-    let members: Vec<DiskId> = {
-        let state = pool.state();
-        state.disks.iter().map(|disk| disk.id).collect()
-    };
-    let table = pool.table();
-    let lost = members.iter().copied().filter(|id| !table.works(*id));
-    let lost: Vec<DiskId> = lost.collect();
-    // What was on them may have been rebuilt, which is looked at only when it matters.
-    let lost = match looks.iter().any(|look| look.hangs && !look.out) {
-        true => pool.needed_count(&lost),
-        false => lost.len(),
-    };
-    // As many as the best protected volume can lose.
-    let tolerated = {
-        let state = pool.state();
-        let volumes = state.volumes.iter();
-        let each = volumes.map(|volume| usize::from(pool.tolerated(&volume.settings)));
-        each.fold(failures_tolerated(members.len()), usize::max)
-    };
-    let spare = tolerated.saturating_sub(lost);
-    for (index, why) in judge(&looks, &mut histories, spare, pool.watch.hang_after()) {
-        if let Some((disk, answers, _)) = watched.get(index) {
-            // First: who is told that it does not answer must not take what is on it for lost.
-            disk.mark_failed();
-            answers.give_up(why);
+    let spare = spare(pool, &evidence);
+    let verdicts = judge(&evidence, &mut histories, spare, pool.watch.hang_after());
+    for ((disk, answers, _), verdict) in watched.iter().zip(verdicts) {
+        match verdict {
+            Verdict::Stays => answers.note_trouble(None),
+            Verdict::Spared(why) => answers.note_trouble(Some(why)),
+            Verdict::Cleared => {
+                disk.clear_suspicion();
+                answers.note_trouble(None);
+            }
+            Verdict::Out(why) => {
+                tracing::error!(disk = disk.label(), why, "this disk is not used any more");
+                pool.put_out(disk.id(), why);
+                answers.drop_trouble();
+            }
+            Verdict::GivenUp(_) if answers.is_given_up() => {}
+            Verdict::GivenUp(why) => {
+                // First: who is told that it does not answer must not take what is on it for lost.
+                pool.put_out(disk.id(), why.clone());
+                answers.give_up(why);
+            }
         }
-    }
-    for (look, (_, answers, _)) in looks.iter().zip(&watched) {
-        answers.note_trouble(look.hangs && !answers.is_given_up());
     }
     let counted = watched.into_iter().zip(histories);
     state.before = counted
@@ -235,6 +229,31 @@ pub fn look(pool: &Pool, state: &mut Looking) {
         state.probed = now;
     }
     probe(pool, &disks, is_due);
+}
+
+/// How many more disks may be put out, and data be had without them.
+fn spare(pool: &Pool, evidence: &[Evidence]) -> usize {
+    let table = pool.table();
+    let members = table.state.disks.iter().map(|disk| disk.id);
+    // Those that are only suspected may be there again in a moment, and are about to be judged.
+    let is_lost = |id: &DiskId| {
+        matches!(
+            table.condition(*id),
+            Condition::Failed | Condition::Missing | Condition::Unknown
+        )
+    };
+    let lost: Vec<DiskId> = members.filter(is_lost).collect();
+    // What was on them may have been rebuilt, which is looked at only when it matters.
+    let is_at_stake = |seen: &Evidence| !seen.is_out && (seen.hangs || seen.is_suspect);
+    let lost = match evidence.iter().any(is_at_stake) {
+        true => pool.needed_count(&lost),
+        false => lost.len(),
+    };
+    // As many as the best protected volume can lose.
+    let volumes = table.state.volumes.iter();
+    let each = volumes.map(|volume| usize::from(pool.tolerated(&volume.settings)));
+    let tolerated = each.fold(failures_tolerated(table.state.disks.len()), usize::max);
+    tolerated.saturating_sub(lost)
 }
 
 #[cfg(test)]
@@ -260,7 +279,7 @@ mod tests {
             let file = disk.open("file", mode).await.unwrap();
             assert_eq!(file.read_at(0, 10).await.unwrap().len(), 10);
             let answers = watch.answers(&disk).unwrap();
-            assert_eq!(answers.counts().0, 2);
+            assert_eq!(answers.counts().ops, 2);
             // One that never ends is given up with the disk.
             let mut hanging = Box::pin(answers.watch::<()>(Box::pin(std::future::pending())));
             let mut context = Context::from_waker(Waker::noop());

@@ -289,7 +289,7 @@ mod tests {
         let file = opened.expect("ends").expect("made");
         assert_eq!((file.len_bytes(), hung), (ZEROED_LEN_BYTES, 0));
         // The creation, the writes, the sync.
-        assert_eq!(disk.answers.counts().0, WRITES + 2);
+        assert_eq!(disk.answers.counts().ops, WRITES + 2);
         assert!(disk.answers.is_idle(world.clock.monotonic()));
     }
 
@@ -352,7 +352,7 @@ mod tests {
         let walk = 2 * HANG_AFTER.as_secs() + 1;
         let (counted, hung) = after(&world, &disk, disk.recount(), walk);
         assert_eq!((counted, hung), (Some(Ok(())), 0));
-        assert_eq!(disk.answers.counts().0, 0, "no sign of life either");
+        assert_eq!(disk.answers.counts().ops, 0, "no sign of life either");
         let mut asked = disk.recount();
         let (counted, _) = after(&world, &disk, asked.as_mut(), 10);
         assert_eq!(counted, None);

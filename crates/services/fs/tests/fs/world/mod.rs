@@ -98,6 +98,12 @@ impl World {
         Self::format(seed, 1, DISK_BYTES, set).await
     }
 
+    /// One disk, and a volume that keeps as few inodes in memory as it can.
+    pub async fn with_few_inodes(seed: u64) -> Self {
+        let set = |settings: &mut FsSettings| settings.inodes_max = 1;
+        Self::format(seed, 1, DISK_BYTES, set).await
+    }
+
     /// Garbage is collected with these settings.
     pub async fn with_gc(seed: u64, disk_count: usize, disk_bytes: u64, gc: GcSettings) -> Self {
         let set = |settings: &mut FsSettings| settings.gc = gc;
@@ -238,7 +244,7 @@ pub fn pattern(len: u32, byte: u8) -> Vec<u8> {
 pub fn put_extent(world: &World, ino: Ino, end: u64, value: Bytes) -> Bytes {
     let key = Key::extent(ino, end);
     let meta = world.fs.meta();
-    let stored = meta.get(&key).unwrap().expect("an extent");
+    let stored = meta.live().get(&key).unwrap().expect("an extent");
     let mut batch = Batch::new();
     batch.put(key, value);
     meta.submit(batch);

@@ -5,26 +5,57 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cairn_admin::api::{self, ScrubDamage, ScrubReport, ScrubView};
 use cairn_base::{Ino, VolumeId};
 use cairn_formats::scrub_file::{Damage, ScrubStage};
 use cairn_fs::Fs;
 
 use super::{Scrub, extent_of};
-use crate::node::{Inner, VolumeService};
+use crate::pool::{Pool, VolumeService};
 
-fn shown(stage: ScrubStage) -> api::ScrubStage {
-    match stage {
-        ScrubStage::Never => api::ScrubStage::Never,
-        ScrubStage::Running => api::ScrubStage::Running,
-        ScrubStage::Paused => api::ScrubStage::Paused,
-        ScrubStage::Done => api::ScrubStage::Done,
-    }
+/// How far a scrub is, and what it counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScrubProgress {
+    pub stage: ScrubStage,
+    pub started_seconds: i64,
+    pub finished_seconds: i64,
+    pub rate_bytes_per_second: u64,
+    pub done_bytes: u64,
+    pub total_bytes: u64,
+    pub seconds_left: Option<u64>,
+    pub shards: u64,
+    pub records: u64,
+    pub wrong_bytes: u64,
+    pub repaired_bytes: u64,
+    pub shards_rebuilt: u64,
+    pub shards_sealed: u64,
+    pub shards_away: u64,
+    pub damaged: u64,
+    pub errors: u64,
+}
+
+/// A place of a file that is damaged beyond repair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DamagedPlace {
+    pub volume: String,
+    pub inode: u64,
+    /// All names of the file, from the root of the volume, as bytes.
+    pub paths: Vec<Vec<u8>>,
+    pub start: u64,
+    pub end: u64,
+    pub detail: String,
+}
+
+/// What a scrub found and is still there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DamagedPlaces {
+    pub places: Vec<DamagedPlace>,
+    /// Beyond those that are remembered.
+    pub more: u64,
 }
 
 impl Scrub {
     /// How far it is at `now`, by the monotonic clock, with `total_bytes` in the pool.
-    fn view(&self, now: Duration, total_bytes: u64) -> ScrubView {
+    fn progress(&self, now: Duration, total_bytes: u64) -> ScrubProgress {
         let state = self.state.lock();
         let since = *self.since.lock();
         let done_bytes = match state.stage {
@@ -46,8 +77,8 @@ impl Scrub {
             let left = (total_bytes - done_bytes) as f64;
             Some((left * elapsed / done as f64) as u64)
         });
-        ScrubView {
-            stage: shown(state.stage),
+        ScrubProgress {
+            stage: state.stage,
             started_seconds: state.started_seconds,
             finished_seconds: state.finished_seconds,
             rate_bytes_per_second: self.pace.bytes_per_second(),
@@ -67,19 +98,19 @@ impl Scrub {
     }
 }
 
-impl Inner {
-    pub fn scrub_view(&self) -> ScrubView {
+impl Pool {
+    pub fn scrub_progress(&self) -> ScrubProgress {
         let total_bytes = self.scrub_total_bytes();
-        self.scrub.view(self.env.clock.monotonic(), total_bytes)
+        self.scrub.progress(self.env.clock.monotonic(), total_bytes)
     }
 
     /// Shards of all segments, and once more the records in them.
     fn scrub_total_bytes(&self) -> u64 {
         let mut total_bytes = 0;
-        let services = self.pool.services();
+        let services = self.services();
         for (id, service) in services {
             if let VolumeService::Serving(fs) = service {
-                let segments = self.pool.store.segments(id);
+                let segments = self.store.segments(id);
                 let shards = segments
                     .iter()
                     .map(|info| info.shard_len_bytes * u64::from(info.code.total()));
@@ -90,8 +121,8 @@ impl Inner {
     }
 
     /// What was found and is still there. Reads the metadata of all volumes with damage.
-    pub async fn scrub_report(&self) -> ScrubReport {
-        let (damages, damaged_more) = {
+    pub async fn damaged_places(&self) -> DamagedPlaces {
+        let (damages, more) = {
             let state = self.scrub.state.lock();
             (state.damages.clone(), state.damages_more)
         };
@@ -99,31 +130,31 @@ impl Inner {
         for damage in damages {
             by_volume.entry(damage.volume).or_default().push(damage);
         }
-        let mut damaged = Vec::new();
+        let mut places = Vec::new();
         for (volume, damages) in by_volume {
-            let fs = match self.pool.service(volume) {
+            let fs = match self.service(volume) {
                 Some(VolumeService::Serving(fs)) => Some(fs),
                 Some(VolumeService::Failed(_)) => None,
                 // Deleted.
                 None => continue,
             };
             let name = {
-                let pool = self.pool.state();
+                let pool = self.state();
                 let settings = pool.volumes.iter().find(|one| one.id == volume);
                 settings.map(|volume| volume.name.to_string())
             };
-            damaged.extend(volume_report(&name.unwrap_or_default(), fs, damages).await);
+            places.extend(places_of_volume(&name.unwrap_or_default(), fs, damages).await);
         }
-        ScrubReport {
-            scrub: self.scrub_view(),
-            damaged,
-            damaged_more,
-        }
+        DamagedPlaces { places, more }
     }
 }
 
 /// Of a volume that is not served all that was found is told, without names.
-async fn volume_report(name: &str, fs: Option<Fs>, mut damages: Vec<Damage>) -> Vec<ScrubDamage> {
+async fn places_of_volume(
+    name: &str,
+    fs: Option<Fs>,
+    mut damages: Vec<Damage>,
+) -> Vec<DamagedPlace> {
     damages.sort_by_key(|damage| (damage.inode, damage.start));
     let mut paths = BTreeMap::new();
     match fs {
@@ -149,14 +180,14 @@ async fn volume_report(name: &str, fs: Option<Fs>, mut damages: Vec<Damage>) -> 
     }
     damages
         .into_iter()
-        .map(|damage| ScrubDamage {
+        .map(|damage| DamagedPlace {
             volume: name.to_owned(),
             inode: damage.inode,
             paths: paths
                 .get(&Ino(damage.inode))
                 .into_iter()
                 .flatten()
-                .map(|path| String::from_utf8_lossy(path).into_owned())
+                .cloned()
                 .collect(),
             start: damage.start,
             end: damage.end,
@@ -179,7 +210,7 @@ mod tests {
             segment: 2,
             detail: "two shards are gone".to_owned(),
         }];
-        let told = volume_report("scratch", None, damages.clone()).await;
+        let told = places_of_volume("scratch", None, damages.clone()).await;
         assert_eq!(told.len(), damages.len());
         assert!(told.iter().all(|one| one.volume == "scratch"
             && one.paths.is_empty()
@@ -220,14 +251,17 @@ mod tests {
             }
             drop(scrub.pace.spend(*step).await);
             world.clock.advance(Duration::from_secs(*seconds));
-            let view = scrub.view(world.env.clock.monotonic(), TOTAL);
-            assert_eq!(view.seconds_left, *want, "{name}");
-            assert_eq!(view.done_bytes, done + step, "{name}");
+            let seen = scrub.progress(world.env.clock.monotonic(), TOTAL);
+            assert_eq!(seen.seconds_left, *want, "{name}");
+            assert_eq!(seen.done_bytes, done + step, "{name}");
         }
         // Nothing went on here yet.
         let world = cairn_testkit::TestWorld::new(1);
         let scrub = Scrub::new(cairn_segment::Pace::new(world.env.clock.clone(), 0));
         scrub.state.lock().stage = running;
-        assert_eq!(scrub.view(Duration::from_secs(1), TOTAL).seconds_left, None);
+        assert_eq!(
+            scrub.progress(Duration::from_secs(1), TOTAL).seconds_left,
+            None
+        );
     }
 }

@@ -23,20 +23,21 @@ use futures_util::future::{join_all, select};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::node::{Inner, VolumeService};
-use cairn_pool::truth::{self, Loaded};
+use crate::pool::{Pool, VolumeService};
+use crate::truth::{self, Loaded};
 
 mod report;
 mod small_files;
 mod state;
 
+pub use report::{DamagedPlace, DamagedPlaces, ScrubProgress};
 use state::{Progress, extent_of};
 
 pub const SCRUB_NAME: &str = "scrub";
 pub const SCRUB_NAME_NEW: &str = "scrub.new";
 /// How often a running scrub writes down where it stands: so much a restart does again.
 const SAVE_INTERVAL: Duration = Duration::from_secs(10);
-/// A task with nothing to do looks this often whether the node is still there.
+/// A task with nothing to do looks this often whether the pool is still there.
 const IDLE_INTERVAL: Duration = Duration::from_secs(2);
 /// How often it is looked whether damaged places are still there.
 const PRUNE_INTERVAL: Duration = Duration::from_secs(30);
@@ -53,7 +54,7 @@ enum StepError {
     Fs(#[from] FsError),
 }
 
-/// The scrub of a node.
+/// The scrub of a pool.
 pub struct Scrub {
     pace: Pace,
     rate_default: u64,
@@ -176,64 +177,75 @@ impl Scrub {
     }
 }
 
-/// Takes up what an earlier run of the server left, and starts the task; it ends with the node.
-pub async fn tend(inner: &Arc<Inner>) {
-    load(inner).await;
-    let env = inner.env.clone();
-    let node = Arc::downgrade(inner);
+/// Takes up what an earlier run of the program left, and starts the task; it ends with the pool.
+pub async fn tend(pool: &Arc<Pool>) {
+    load(pool).await;
+    let env = pool.env.clone();
+    let weak = Arc::downgrade(pool);
     let task = async move {
         loop {
-            let Some(inner) = node.upgrade() else { return };
-            if inner.pool.is_stopping() {
+            let Some(pool) = weak.upgrade() else { return };
+            if pool.is_stopping() {
                 return;
             }
-            if inner.scrub.is_running() {
-                drop(inner);
-                run(&node).await;
+            if pool.scrub.is_running() {
+                drop(pool);
+                run(&weak).await;
                 continue;
             }
             let wake = async {
-                inner.scrub.wake.notified().await;
+                pool.scrub.wake.notified().await;
             };
             let sleep = env.clock.sleep(IDLE_INTERVAL);
             select(std::pin::pin!(wake), sleep).await;
         }
     };
-    inner.env.spawner.spawn("scrub", Box::pin(task));
+    pool.env.spawner.spawn("scrub", Box::pin(task));
     // Whatever the scrub does meanwhile: it may take weeks, or be paused.
     let has_looked = Arc::new(AtomicBool::new(false));
-    inner.every("damaged places", PRUNE_INTERVAL, move |inner| {
+    pool.every("damaged places", PRUNE_INTERVAL, move |pool| {
         let has_looked = Arc::clone(&has_looked);
         async move {
-            if inner.scrub.damaged() == 0 {
+            if pool.scrub.damaged() == 0 {
                 return;
             }
-            let node = Arc::clone(&inner);
-            // It reads metadata, perhaps for long.
-            let pruned = tokio::task::spawn_blocking(move || prune(&node)).await;
-            let mut is_changed = pruned.unwrap_or(false);
-            let is_served = inner.pool.serving_all().len() == inner.pool.state().volumes.len();
+            let mut is_changed = prune_on_thread(&pool).await;
+            let is_served = pool.serving_all().len() == pool.state().volumes.len();
             // A disk that was away when they were found may be back, which takes a start.
-            if is_served && !inner.scrub.is_running() && !has_looked.swap(true, Ordering::AcqRel) {
-                is_changed |= look_again(&inner).await;
+            if is_served && !pool.scrub.is_running() && !has_looked.swap(true, Ordering::AcqRel) {
+                is_changed |= look_again(&pool).await;
             }
             // A scrub writes down where it stands itself.
-            if is_changed && !inner.scrub.is_running() {
-                save(&inner).await;
+            if is_changed && !pool.scrub.is_running() {
+                save(&pool).await;
             }
         }
     });
 }
 
+/// As [`prune`], which reads metadata, perhaps for long.
+async fn prune_on_thread(pool: &Arc<Pool>) -> bool {
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let pruned = Arc::clone(pool);
+    let work = async move {
+        // Nobody listens any more where the pool ends.
+        let _ = tell.send(prune(&pruned));
+    };
+    pool.env
+        .spawner
+        .spawn_thread("damaged places", Box::pin(work));
+    told.await.unwrap_or(false)
+}
+
 /// Forgets damaged places that are not damaged any more. True if there were some.
-async fn look_again(inner: &Inner) -> bool {
-    let damages = inner.scrub.state.lock().damages.clone();
+async fn look_again(pool: &Pool) -> bool {
+    let damages = pool.scrub.state.lock().damages.clone();
     let mut healed = BTreeSet::new();
     for damage in &damages {
-        if inner.pool.is_stopping() || inner.scrub.is_running() {
+        if pool.is_stopping() || pool.scrub.is_running() {
             break;
         }
-        if let Some(VolumeService::Serving(fs)) = inner.pool.service(damage.volume)
+        if let Some(VolumeService::Serving(fs)) = pool.service(damage.volume)
             && matches!(fs.is_still_damaged(&extent_of(damage)).await, Ok(false))
         {
             healed.insert(place_of(damage));
@@ -245,20 +257,20 @@ async fn look_again(inner: &Inner) -> bool {
             "places that the last scrub could not read can be read again"
         );
     }
-    forget(inner, &healed)
+    forget(pool, &healed)
 }
 
 /// What tells one damaged place from others: volume, inode, bytes, segment.
-type DamagedPlace = (VolumeId, u64, (u64, u64), u64);
+type PlaceKey = (VolumeId, u64, (u64, u64), u64);
 
-fn place_of(damage: &Damage) -> DamagedPlace {
+fn place_of(damage: &Damage) -> PlaceKey {
     let bytes = (damage.start, damage.end);
     (damage.volume, damage.inode, bytes, damage.segment)
 }
 
 /// True if there was anything to forget.
-fn forget(inner: &Inner, gone: &BTreeSet<DamagedPlace>) -> bool {
-    let mut state = inner.scrub.state.lock();
+fn forget(pool: &Pool, gone: &BTreeSet<PlaceKey>) -> bool {
+    let mut state = pool.scrub.state.lock();
     let before = state.damages.len();
     state
         .damages
@@ -267,10 +279,10 @@ fn forget(inner: &Inner, gone: &BTreeSet<DamagedPlace>) -> bool {
 }
 
 /// Forgets damaged places that are gone: their file was deleted, or the bytes were overwritten. True if there were some.
-fn prune(inner: &Inner) -> bool {
-    let damages = inner.scrub.state.lock().damages.clone();
-    let services = inner.pool.services();
-    if inner.pool.is_stopping() {
+fn prune(pool: &Pool) -> bool {
+    let damages = pool.scrub.state.lock().damages.clone();
+    let services = pool.services();
+    if pool.is_stopping() {
         // The volumes are gone, not what is damaged in them.
         return false;
     }
@@ -281,7 +293,7 @@ fn prune(inner: &Inner) -> bool {
         None => true,
     };
     let gone = damages.iter().filter(|damage| is_gone(damage));
-    forget(inner, &gone.map(place_of).collect())
+    forget(pool, &gone.map(place_of).collect())
 }
 
 /// The scrub file of a disk, if there is one.
@@ -293,15 +305,15 @@ async fn read_state(disk: &Arc<dyn Disk>) -> Result<Option<Loaded<ScrubState>>, 
     }))
 }
 
-async fn load(inner: &Inner) {
-    let pool = inner.pool.state().pool;
+async fn load(pool: &Pool) {
+    let pool_id = pool.state().pool;
     let mut newest: Option<ScrubState> = None;
-    for disk in inner.pool.disks() {
+    for disk in pool.disks() {
         let Ok(Some(read)) = read_state(disk.disk()).await else {
             continue;
         };
         match read.map(|read| read.value) {
-            Ok(state) if state.pool == pool => {
+            Ok(state) if state.pool == pool_id => {
                 if newest
                     .as_ref()
                     .is_none_or(|newest| newest.version < state.version)
@@ -316,96 +328,94 @@ async fn load(inner: &Inner) {
         }
     }
     let mut state = newest.unwrap_or_default();
-    state.pool = pool;
+    state.pool = pool_id;
     let rate = state
         .rate_bytes_per_second
-        .unwrap_or(inner.scrub.rate_default);
-    inner.scrub.pace.set_bytes_per_second(rate);
-    *inner.scrub.state.lock() = state;
+        .unwrap_or(pool.scrub.rate_default);
+    pool.scrub.pace.set_bytes_per_second(rate);
+    *pool.scrub.state.lock() = state;
 }
 
 /// Writes down where the scrub stands, on all disks that take it.
-async fn save(inner: &Inner) {
-    let disks: Vec<Arc<dyn Disk>> = inner
-        .pool
+async fn save(pool: &Pool) {
+    let disks: Vec<Arc<dyn Disk>> = pool
         .disks()
         .iter()
         .filter(|disk| !disk.health().failed)
         .map(|disk| Arc::clone(disk.disk()))
         .collect();
-    for error in inner.scrub.write_down(&disks).await {
+    for error in pool.scrub.write_down(&disks).await {
         tracing::warn!(%error, "where the scrub stands is not written down");
     }
 }
 
-/// One run, until it is done, paused, or the node is gone.
-async fn run(node: &Weak<Inner>) {
+/// One run, until it is done, paused, or the pool is gone.
+async fn run(weak: &Weak<Pool>) {
     let mut saved_at = Duration::ZERO;
     let mut attempts = 0;
     let mut small_files_of = None;
     loop {
-        // Not held over the waiting of a slow scrub: the node would not end before it.
-        let Some(inner) = node.upgrade() else { return };
-        if inner.pool.is_stopping() {
+        // Not held over the waiting of a slow scrub: the pool would not end before it.
+        let Some(pool) = weak.upgrade() else { return };
+        if pool.is_stopping() {
             return;
         }
-        let now = inner.env.clock.monotonic();
+        let now = pool.env.clock.monotonic();
         {
-            let done_bytes = inner.scrub.state.lock().done_bytes;
-            inner.scrub.since.lock().get_or_insert((now, done_bytes));
+            let done_bytes = pool.scrub.state.lock().done_bytes;
+            pool.scrub.since.lock().get_or_insert((now, done_bytes));
         }
-        let this_run = inner.scrub.run.load(Ordering::Acquire);
+        let this_run = pool.scrub.run.load(Ordering::Acquire);
         if small_files_of.replace(this_run) != Some(this_run) {
-            small_files::check(&inner).await;
+            small_files::check(&pool).await;
         }
-        let step = step(&inner).await;
+        let step = step(&pool).await;
         match step {
             Ok(Step::Done) => attempts = 0,
             Ok(Step::End(run)) => {
-                finish(&inner, run).await;
+                finish(&pool, run).await;
                 return;
             }
             Err(error) => {
                 attempts += 1;
-                inner.scrub.end_step();
-                inner.scrub.state.lock().errors += 1;
+                pool.scrub.end_step();
+                pool.scrub.state.lock().errors += 1;
                 tracing::warn!(%error, "a step of the scrub failed");
                 if attempts >= ATTEMPTS_MAX {
-                    leave_volume(&inner);
+                    leave_volume(&pool);
                     attempts = 0;
                 }
-                inner.env.clock.sleep(IDLE_INTERVAL).await;
+                pool.env.clock.sleep(IDLE_INTERVAL).await;
             }
         }
-        if !inner.scrub.is_running() {
-            *inner.scrub.since.lock() = None;
-            save(&inner).await;
+        if !pool.scrub.is_running() {
+            *pool.scrub.since.lock() = None;
+            save(&pool).await;
             return;
         }
-        let now = inner.env.clock.monotonic();
+        let now = pool.env.clock.monotonic();
         if now.saturating_sub(saved_at) >= SAVE_INTERVAL {
             saved_at = now;
-            save(&inner).await;
+            save(&pool).await;
         }
     }
 }
 
-async fn finish(inner: &Inner, run: u64) {
-    // A node that stops has no volumes any more; that is not the end of the scrub.
-    if inner.pool.is_stopping() {
+async fn finish(pool: &Pool, run: u64) {
+    // A pool that stops has no volumes any more; that is not the end of the scrub.
+    if pool.is_stopping() {
         return;
     }
     {
-        let mut state = inner.scrub.state.lock();
+        let mut state = pool.scrub.state.lock();
         // Paused in the last moment: the next start finds nothing left to do. Or begun anew: that is not the end.
-        let is_its = inner.scrub.run.load(Ordering::Acquire) == run;
+        let is_its = pool.scrub.run.load(Ordering::Acquire) == run;
         if state.stage == ScrubStage::Running && is_its {
             state.stage = ScrubStage::Done;
-            state.finished_seconds = inner.env.clock.now().seconds;
+            state.finished_seconds = pool.env.clock.now().seconds;
             if state.errors == 0 {
-                let lost_bytes = inner.scrub.lost_bytes_before.load(Ordering::Acquire);
-                inner
-                    .scrub
+                let lost_bytes = pool.scrub.lost_bytes_before.load(Ordering::Acquire);
+                pool.scrub
                     .lost_bytes_known
                     .store(lost_bytes, Ordering::Release);
             }
@@ -418,12 +428,12 @@ async fn finish(inner: &Inner, run: u64) {
             );
         }
     }
-    *inner.scrub.since.lock() = None;
-    save(inner).await;
+    *pool.scrub.since.lock() = None;
+    save(pool).await;
 }
 
-fn leave_volume(inner: &Inner) {
-    let mut state = inner.scrub.state.lock();
+fn leave_volume(pool: &Pool) {
+    let mut state = pool.scrub.state.lock();
     if let Some(cursor) = state.cursor.take() {
         state.volumes_done.push(cursor.volume);
         state.rewrites.clear();
@@ -437,9 +447,9 @@ enum Step {
 }
 
 /// One segment, or a few hundred records.
-async fn step(inner: &Inner) -> Result<Step, StepError> {
-    let scrub = &inner.scrub;
-    let (run, placed) = place(inner)?;
+async fn step(pool: &Pool) -> Result<Step, StepError> {
+    let scrub = &pool.scrub;
+    let (run, placed) = place(pool)?;
     let Some((mut cursor, fs)) = placed else {
         return Ok(Step::End(run));
     };
@@ -488,7 +498,7 @@ async fn step(inner: &Inner) -> Result<Step, StepError> {
     // A volume that is closing has no segments to look at; it is tried again.
     let closing = |_| FsError::Fenced;
     if scrub.next_todo(run, volume).is_none() {
-        let mut segments = inner.pool.store.segment_ids(volume).map_err(closing)?;
+        let mut segments = pool.store.segment_ids(volume).map_err(closing)?;
         segments.sort_unstable_by(|left, right| right.cmp(left));
         let newest = segments.first().map_or(0, |id| id.0);
         let last = *cursor.segment_last.get_or_insert(newest);
@@ -500,7 +510,7 @@ async fn step(inner: &Inner) -> Result<Step, StepError> {
         };
     }
     let Some(segment) = scrub.next_todo(run, volume) else {
-        write_anew(inner, &fs, run).await?;
+        write_anew(pool, &fs, run).await?;
         cursor.records = Some((0, 0));
         scrub.note(run, |state| {
             state.rewrites.clear();
@@ -508,8 +518,8 @@ async fn step(inner: &Inner) -> Result<Step, StepError> {
         });
         return Ok(Step::Done);
     };
-    let info = inner.pool.store.segment(volume, segment);
-    let scrubbed = inner.pool.store.scrub_segment(volume, segment, &scrub.pace);
+    let info = pool.store.segment(volume, segment);
+    let scrubbed = pool.store.scrub_segment(volume, segment, &scrub.pace);
     let scrubbed = scrubbed.await.map_err(closing)?;
     scrub.done_todo(run, volume, segment);
     scrub.note(run, |state| {
@@ -528,13 +538,13 @@ async fn step(inner: &Inner) -> Result<Step, StepError> {
 }
 
 /// Writes the records anew of segments that this run could not repair otherwise.
-async fn write_anew(inner: &Inner, fs: &Fs, run: u64) -> Result<(), FsError> {
+async fn write_anew(pool: &Pool, fs: &Fs, run: u64) -> Result<(), FsError> {
     let mut found = Vec::new();
-    inner.scrub.note(run, |state| {
+    pool.scrub.note(run, |state| {
         found.extend(state.rewrites.iter().map(|segment| SegmentId(*segment)));
     });
-    let written = fs.write_anew(found, &inner.scrub.pace).await?;
-    inner.scrub.state.lock().errors += written.errors;
+    let written = fs.write_anew(found, &pool.scrub.pace).await?;
+    pool.scrub.state.lock().errors += written.errors;
     if written.segments > 0 {
         tracing::info!(
             volume = fs.name(),
@@ -547,15 +557,15 @@ async fn write_anew(inner: &Inner, fs: &Fs, run: u64) -> Result<(), FsError> {
 }
 
 /// Where to go on: in the volume that was begun, else in the next one that is served.
-fn place(inner: &Inner) -> Result<(u64, Option<(Cursor, Fs)>), StepError> {
-    let services = inner.pool.services();
+fn place(pool: &Pool) -> Result<(u64, Option<(Cursor, Fs)>), StepError> {
+    let services = pool.services();
     let is_served = |service: &VolumeService| matches!(service, VolumeService::Serving(_));
     let volumes = services
         .iter()
         .map(|(id, service)| (*id, is_served(service)))
         .collect();
-    let mut state = inner.scrub.state.lock();
-    let run = inner.scrub.run.load(Ordering::Acquire);
+    let mut state = pool.scrub.state.lock();
+    let run = pool.scrub.run.load(Ordering::Acquire);
     let Some(cursor) = state.go_on(&volumes) else {
         return Ok((run, None));
     };
@@ -565,7 +575,7 @@ fn place(inner: &Inner) -> Result<(u64, Option<(Cursor, Fs)>), StepError> {
     }
 }
 
-impl Inner {
+impl Pool {
     /// Starts a scrub, or goes on with one.
     pub async fn scrub_start(&self, rate_bytes_per_second: Option<u64>, restart: bool) {
         {
@@ -585,7 +595,7 @@ impl Inner {
                 }
                 _ => {
                     self.scrub.begin(&mut state, rate_bytes_per_second, now);
-                    let lost_bytes = self.pool.rebuild_lost_bytes();
+                    let lost_bytes = self.rebuild_lost_bytes();
                     self.scrub
                         .lost_bytes_before
                         .store(lost_bytes, Ordering::Release);
@@ -595,6 +605,11 @@ impl Inner {
         }
         save(self).await;
         self.scrub.wake.notify_one();
+    }
+
+    /// Checks and repairs the identity and the pool file of each disk, as a scrub does when it begins.
+    pub async fn check_small_files(&self) {
+        small_files::check(self).await;
     }
 
     /// Whether there was one to pause.
@@ -614,12 +629,12 @@ impl Inner {
         true
     }
 
-    /// Writes down where a running scrub stands, at the end of the node.
+    /// Writes down where a running scrub stands, at the end of the pool.
     pub async fn scrub_stop(&self) {
         if self.scrub.is_running() {
             save(self).await;
         }
-        // The node does not end before the step that is held.
+        // The pool does not end before the step that is held.
         self.scrub.pace.hold(false);
     }
 }
@@ -654,9 +669,9 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn it_is_written_down_by_one_at_a_time() {
         const WRITINGS: u64 = 100;
-        let folder = tempfile::tempdir().unwrap();
-        let settings = cairn_disk::DiskSettings::default();
-        let disk: Arc<dyn Disk> = cairn_disk::RealDisk::open(folder.path(), settings).unwrap();
+        let memory = cairn_testkit::MemDisk::new("disk", 64 << 20);
+        memory.yield_at_random(7, 8);
+        let disk: Arc<dyn Disk> = memory;
         let clock = cairn_testkit::TestWorld::new(1).env.clock;
         let scrub = Arc::new(Scrub::new(Pace::new(clock, 0)));
         let writers = [(); 2].map(|()| {

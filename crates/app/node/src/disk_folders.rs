@@ -12,7 +12,7 @@ use cairn_base::DiskId;
 use cairn_base::disk::Disk;
 use cairn_config::DATA_FOLDERS_MAX;
 use cairn_formats::pool_file::PoolDisk;
-use cairn_pool::assemble::Content;
+use cairn_pool::joining::{Readiness, readiness};
 use cairn_pool::members::{Force, no_answer_of};
 use cairn_shard::{DiskIdentity, ShardDisk};
 use futures_util::future::{Either, select};
@@ -64,50 +64,6 @@ impl FolderWork {
 
 fn failed(error: NodeError) -> ChangeFailure {
     ChangeFailure::Engine(error.to_string())
-}
-
-/// What is to be done with a folder that is to become a disk.
-#[derive(Debug, PartialEq, Eq)]
-enum Readiness {
-    /// It is empty.
-    Ready,
-    /// It was a disk, and may be emptied.
-    Wipe(Option<DiskIdentity>),
-}
-
-/// Whether a folder may become a disk, judged by what is in it.
-fn readiness(
-    label: &str,
-    content: Content,
-    is_half_wiped: bool,
-    wipe_it: bool,
-) -> Result<Readiness, String> {
-    let content = match content {
-        // Whoever says that it may be wiped need not know what is in it.
-        Content::Newer { identity, .. } => Content::Disk {
-            identity,
-            state: None,
-        },
-        content => content,
-    };
-    match content {
-        Content::Absent | Content::Blank => Ok(Readiness::Ready),
-        Content::Newer { .. } => Err(format!("{label} is a disk of a newer program")),
-        Content::Disk {
-            identity: None,
-            state: None,
-        } if !is_half_wiped => Err(format!(
-            "{label} is not empty, and nothing in it says that it was a disk of Cairn's; give an empty folder"
-        )),
-        Content::Disk { identity, .. } if wipe_it => Ok(Readiness::Wipe(identity)),
-        Content::Disk { .. } => Err(format!(
-            "{label} was a disk of Cairn's; if nobody needs what is on it any more, use --wipe"
-        )),
-        Content::Foreign { example } => Err(format!(
-            "{label} has files that are not Cairn's ({example}); give an empty folder"
-        )),
-        Content::Unusable(why) => Err(format!("{label} cannot be used: {why}")),
-    }
 }
 
 impl Inner {
@@ -370,7 +326,7 @@ impl Inner {
 mod tests {
     use std::future::ready;
 
-    use cairn_base::{PoolId, Timestamp, real};
+    use cairn_base::real;
     use futures_util::future::join;
 
     use super::*;
@@ -402,49 +358,6 @@ mod tests {
         // Nor does any other change begin.
         let drained = inner.pool.drain(&id, true).await;
         assert!(drained.is_err_and(|error| error.to_string().contains("stopping")));
-    }
-
-    #[test]
-    fn a_folder_is_emptied_only_if_it_was_a_disk_and_that_is_wanted() {
-        let identity = DiskIdentity {
-            pool: PoolId(1),
-            disk: DiskId(2),
-            created: Timestamp::new(0, 0),
-        };
-        let disk = |identity| Content::Disk {
-            identity,
-            state: None,
-        };
-        let newer = || Content::Newer {
-            identity: Some(identity),
-            found: 9,
-            known: 1,
-        };
-        let foreign = || Content::Foreign {
-            example: "thesis.tex".to_owned(),
-        };
-        // What is in it, whether it is half wiped, then: not to be wiped, to be wiped.
-        type Case = (Content, bool, Option<Readiness>, Option<Readiness>);
-        let ready = || Some(Readiness::Ready);
-        let cases: Vec<Case> = vec![
-            (Content::Absent, false, ready(), ready()),
-            (Content::Blank, false, ready(), ready()),
-            (disk(None), false, None, None),
-            (disk(None), true, None, Some(Readiness::Wipe(None))),
-            (
-                disk(Some(identity)),
-                false,
-                None,
-                Some(Readiness::Wipe(Some(identity))),
-            ),
-            (newer(), false, None, Some(Readiness::Wipe(Some(identity)))),
-            (foreign(), false, None, None),
-            (Content::Unusable("I/O error".to_owned()), false, None, None),
-        ];
-        for (content, is_half_wiped, kept, wiped) in cases {
-            let got = |wipe_it| readiness("/a", content.clone(), is_half_wiped, wipe_it).ok();
-            assert_eq!((got(false), got(true)), (kept, wiped), "{content:?}");
-        }
     }
 
     /// Each try took one of the few threads, until there were none for anything else.

@@ -1,11 +1,9 @@
-//! Deleting the files of volumes: of one that goes, and of those that are no more.
+//! The folders with volumes' metadata, as files of the host.
 //!
-//! Owns: which volumes' files may be deleted, their shards, logs and folders.
-//! Must not know: how a volume is served.
+//! Owns: which volumes have such a folder on a disk, deleting it.
+//! Must not know: which volumes are to be deleted (`cairn_pool`), what is in the folders.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,69 +12,20 @@ use cairn_base::disk::Disk;
 use cairn_base::env::Env;
 use futures_util::future::{Either, select};
 
-use crate::node::Inner;
-use cairn_formats::pool_file::PoolState;
-
-/// How often work that may take very long looks whether the node stops.
-const STOP_LOOK_INTERVAL: Duration = Duration::from_secs(1);
-
-impl Inner {
-    /// Starts to delete what deleted or half-made volumes left; ends with the node. It may take very long, and no volume
-    /// waits for it: their ids are never given again. `state`: that of the start, so that volumes which come and go
-    /// meanwhile are none of these.
-    pub(crate) fn remove_deleted_volumes_later(self: &Arc<Self>, state: Arc<PoolState>) {
-        let inner = Arc::clone(self);
-        let task = async move {
-            let stopping = async {
-                while !inner.pool.is_stopping() {
-                    inner.env.clock.sleep(STOP_LOOK_INTERVAL).await;
-                }
-            };
-            // What is left then the next start removes.
-            select(pin!(inner.remove_deleted_volumes(&state)), pin!(stopping)).await;
-        };
-        self.env.spawner.spawn("deleted volumes", Box::pin(task));
-    }
-
-    /// Deletes what deleted or half-made volumes left.
-    ///
-    /// Only ids that this pool file gave are looked at: volumes that it does not know yet may be
-    /// there if it is an old copy, and those must not be touched. Nor is anything of which another disk, that was not
-    /// there at the start or had no readable pool file, may say that it is a volume.
-    async fn remove_deleted_volumes(&self, state: &PoolState) {
-        let mut deleted = BTreeSet::new();
-        for disk in self.pool.disks() {
-            match disk.volumes().await {
-                Ok(volumes) => deleted.extend(volumes),
-                Err(error) => tracing::warn!(%error, "looking for deleted volumes failed"),
-            }
-            let at = Arc::clone(disk.disk());
-            let looking = tokio::task::spawn_blocking(move || meta_folders(&at));
-            // Past the disk, so that nobody else notices if it hangs.
-            match select(looking, self.env.clock.sleep(self.config.hang_after)).await {
-                Either::Left((folders, _)) => {
-                    deleted.extend(folders.unwrap_or_default().into_iter().map(|(id, _)| id));
-                }
-                Either::Right(_) => {
-                    tracing::warn!(
-                        disk = disk.label(),
-                        "looking for deleted volumes: no answer"
-                    );
-                }
-            }
+/// Volumes with a folder on a disk; `None` if it does not answer within `time_max`. Past the disk, so that nobody else
+/// notices if it hangs.
+pub async fn volumes_on(
+    env: &Env,
+    disk: Arc<dyn Disk>,
+    time_max: Duration,
+) -> Option<Vec<VolumeId>> {
+    let looking = tokio::task::spawn_blocking(move || meta_folders(&disk));
+    match select(looking, env.clock.sleep(time_max)).await {
+        Either::Left((folders, _)) => {
+            let folders = folders.unwrap_or_default().into_iter();
+            Some(folders.map(|(id, _)| id).collect())
         }
-        for id in deleted {
-            let known = state.volumes.iter().any(|volume| volume.id == id);
-            if known || id >= state.volume_next {
-                continue;
-            }
-            if !self.pool.is_whole && !state.deleted.iter().any(|deleted| deleted.id == id) {
-                tracing::warn!(%id, "no pool file here lists a volume with this id; its files stay until a start with all disks and their pool files");
-                continue;
-            }
-            tracing::info!(%id, "removing what is left of a deleted volume");
-            self.pool.remove_files(id).await;
-        }
+        Either::Right(_) => None,
     }
 }
 
@@ -146,10 +95,12 @@ async fn remove_log(disk: &Arc<dyn Disk>, folder: &Path) {
 mod tests {
     use cairn_base::env::{BoxFuture, Spawner};
     use cairn_base::real;
+    use cairn_formats::pool_file::PoolState;
     use parking_lot::Mutex;
     use tokio::runtime::Handle;
 
     use super::*;
+    use crate::node::Inner;
     use crate::node::tests::{disk_paths, start};
     use cairn_pool::truth;
 

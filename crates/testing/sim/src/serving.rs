@@ -1,0 +1,100 @@
+//! The volume as clients reach it, also while the pool opens it again.
+//!
+//! Owns: when a client may begin an operation, and which opening of the volume it goes to.
+//! Must not know: why the volume is opened again, what should be in it.
+//!
+//! While it is opened again operations go on, until one is told to come again later: from then on none begins. The next
+//! opening is served when all have ended and somebody has looked at what it has.
+
+use std::future::poll_fn;
+use std::task::{Poll, Waker};
+
+use cairn_fs::Fs;
+use parking_lot::Mutex;
+
+#[derive(Default)]
+pub struct Serving(Mutex<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    fs: Option<Fs>,
+    /// Clients may be told to come again later.
+    is_reopening: bool,
+    /// No operation begins.
+    is_held: bool,
+    under_way: u32,
+    waiting: Vec<Waker>,
+}
+
+impl Serving {
+    /// From now on this is what clients reach.
+    pub fn put(&self, fs: Fs) {
+        self.change(|inner| {
+            (inner.fs, inner.is_reopening, inner.is_held) = (Some(fs), false, false);
+        });
+    }
+
+    /// The volume may end and come back. Resolves when nothing else is under way for which it may.
+    pub async fn expect_another(&self) {
+        self.wait_for(|inner| (!std::mem::replace(&mut inner.is_reopening, true)).then_some(()))
+            .await;
+    }
+
+    /// It does not come back in this life: operations fail as they do.
+    pub fn give_up(&self) {
+        self.change(|inner| (inner.is_reopening, inner.is_held) = (false, false));
+    }
+
+    pub fn is_reopening(&self) -> bool {
+        self.0.lock().is_reopening
+    }
+
+    /// A client was told to come again later.
+    pub fn come_later(&self) {
+        self.change(|inner| inner.is_held |= inner.is_reopening);
+    }
+
+    /// Resolves when no operation is under way; none begins from now on.
+    pub async fn idle(&self) {
+        self.change(|inner| inner.is_held = true);
+        self.wait_for(|inner| (inner.under_way == 0).then_some(()))
+            .await;
+    }
+
+    /// Begins an operation on what is returned, as soon as that may be.
+    pub async fn begin(&self) -> Fs {
+        self.wait_for(|inner| {
+            let fs = inner.fs.clone().filter(|_| !inner.is_held)?;
+            inner.under_way += 1;
+            Some(fs)
+        })
+        .await
+    }
+
+    pub fn end(&self) {
+        self.change(|inner| inner.under_way -= 1);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Inner)) {
+        let woken = {
+            let mut inner = self.0.lock();
+            change(&mut inner);
+            std::mem::take(&mut inner.waiting)
+        };
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    async fn wait_for<T>(&self, mut ready: impl FnMut(&mut Inner) -> Option<T>) -> T {
+        poll_fn(|context| {
+            let mut inner = self.0.lock();
+            match ready(&mut inner) {
+                Some(value) => Poll::Ready(value),
+                None => {
+                    inner.waiting.push(context.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+}
