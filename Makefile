@@ -21,8 +21,8 @@ TEST_FLAGS := --profile fast --locked
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-17s %s\n", $$1, $$2 }'
 
-.PHONY: setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit setup-lint
-setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit setup-lint: setup-%:
+.PHONY: setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit setup-lint setup-package
+setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit setup-lint setup-package: setup-%:
 	@scripts/setup $*
 
 .PHONY: build
@@ -131,7 +131,15 @@ test-plan: setup-plan setup-vm build-test ## Lint the planner's templates, deplo
 
 .PHONY: test-plan-short
 test-plan-short: setup-plan ## The part of test-plan that needs neither root nor a VM
-	scripts/test-plan test_tools test_schema test_stacks
+	scripts/test-plan test_tools test_schema test_security test_health test_stacks
+
+.PHONY: package
+package: build ## Make a .deb and what a container image is built from, in target/dist
+	scripts/package $(CAIRN) $(CARGO_TARGET_DIR)/dist
+
+.PHONY: test-package
+test-package: setup-package build-test ## Install the .deb on a bare Debian, serve, purge; the same with the image. As root
+	scripts/test-package
 
 .PHONY: sim
 sim: setup-build ## Simulate the engine on disks that misbehave: SEEDS=1000, FROM=n for the first
@@ -148,6 +156,10 @@ sim-ci: setup-build ## A fixed set of seeds, and as many that nobody ran before
 .PHONY: sim-bite
 sim-bite: setup-build ## Does the simulator find bugs that are planted, and how soon?
 	scripts/sim bite
+
+.PHONY: sim-bite-ci
+sim-bite-ci: setup-build ## The same, with the seeds first that found them before
+	scripts/sim bite-ci
 
 .PHONY: fuzz-short
 fuzz-short: setup-build ## Every fuzz target with its corpus and mutations of it; no special compiler

@@ -51,6 +51,8 @@ class Metrics(WorldTest):
         limits = {name for name in shown if name.endswith("_max")}
         self.assertEqual(shown - known - limits, set(), "shown and not documented")
 
+        self.assertEqual(loaded['cairn_volume_failures_tolerated{volume="main",domain="disk"}'], 2)
+
         def more(series, least=1):
             risen = loaded[series] - before.get(series, 0)
             self.assertGreaterEqual(risen, least, series)
