@@ -7,7 +7,7 @@
 //! is open. The list of ensembles is kept outside, and each change of it is one transaction, which compares the epoch
 //! and the revision that it replaces. So there is never a question which disks count: those in the list.
 //!
-//! The protocol is that of the design's section "Fencing": see docs/design/cluster.md.
+//! The protocol and its reasons: docs/design/cluster.md.
 
 mod recover;
 mod writer;
