@@ -14,7 +14,7 @@ use cairn_base::{
 };
 
 use crate::file_handle::{HandleSigner, Target};
-use crate::metadata::descriptor::{Descriptor, FileEntry};
+use crate::metadata::descriptor::{Descriptor, FileEntry, RemoteCopy};
 use crate::metadata::log::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term, find_records};
 use crate::metadata::{
     AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, Fold, Group,
@@ -366,6 +366,13 @@ fn copies_of_the_state_are_golden() {
         &descriptor.encode(),
         |bytes| Descriptor::decode(bytes).unwrap(),
     );
+    let remote = RemoteCopy {
+        descriptor,
+        firsts: vec![0x0000_0002_0000_0007],
+    };
+    check("state-copy.bin", &remote, &remote.encode(), |bytes| {
+        RemoteCopy::decode(bytes).unwrap()
+    });
     let map = snapshot::Map::from([
         (
             Key::applied().at(Generation(0)).to_vec(),

@@ -5,7 +5,7 @@ use cairn_base::{
     DiskId, Epoch, Generation, Ino, LogPosition, PoolId, SegmentId, Timestamp, VolumeId,
 };
 use cairn_config::{ExportRule, VolumeSettings};
-use cairn_formats::metadata::descriptor::{Descriptor, FileEntry};
+use cairn_formats::metadata::descriptor::{Descriptor, FileEntry, RemoteCopy};
 use cairn_formats::metadata::log::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term};
 use cairn_formats::metadata::snapshot;
 use cairn_formats::metadata::{
@@ -342,6 +342,11 @@ fn meta_state(corpus: &Corpus) {
         "descriptor-parent",
         &descriptor(vec![file("../x")]).encode(),
     );
+    let remote = RemoteCopy {
+        descriptor: copy,
+        firsts: vec![7, 9],
+    };
+    seed(3, "remote", &remote.encode());
     let mut map = snapshot::Map::new();
     seed(1, "snapshot-empty", &snapshot::encode(&map));
     let position = Key::applied().at(Generation(0)).to_vec();

@@ -1,13 +1,14 @@
-//! The state of metadata at rest: the descriptor of a shipped RocksDB copy, and the snapshot of a
+//! The state of metadata at rest: the descriptor of a shipped RocksDB copy, that of one in shards, and the snapshot of a
 //! state in memory. The first byte says which; checksums and what comes before are made right.
 
 use cairn_base::crc32c;
-use cairn_formats::metadata::descriptor::Descriptor;
+use cairn_formats::metadata::descriptor::{Descriptor, RemoteCopy};
 use cairn_formats::metadata::snapshot;
 use cairn_formats::metadata::{AppliedRecord, Key};
 
-/// Magic and version of both files (docs/reference/formats/metadata.md).
+/// Magic and version of these files (docs/reference/formats/metadata.md).
 const DESCRIPTOR_HEAD: &[u8] = b"CAIRNCKP\0\0\0\x01";
+const REMOTE_HEAD: &[u8] = b"CAIRNCKR\0\0\0\x01";
 const SNAPSHOT_HEAD: &[u8] = b"CAIRNMEM\0\0\0\x01";
 
 /// Tries one input.
@@ -15,12 +16,19 @@ pub fn run(input: &[u8]) {
     let Some((kind, rest)) = input.split_first() else {
         return;
     };
-    if kind % 2 == 0 {
-        check_descriptor(rest);
-        check_descriptor(&sealed(DESCRIPTOR_HEAD, rest));
-    } else {
-        check_snapshot(rest);
-        check_snapshot(&sealed(SNAPSHOT_HEAD, rest));
+    match kind % 4 {
+        0 | 2 => {
+            check_descriptor(rest);
+            check_descriptor(&sealed(DESCRIPTOR_HEAD, rest));
+        }
+        1 => {
+            check_snapshot(rest);
+            check_snapshot(&sealed(SNAPSHOT_HEAD, rest));
+        }
+        _ => {
+            check_remote(rest);
+            check_remote(&sealed(REMOTE_HEAD, rest));
+        }
     }
 }
 
@@ -42,6 +50,14 @@ fn check_descriptor(bytes: &[u8]) {
         assert!(!file.name.is_empty() && !file.name.starts_with('.'));
         assert!(!file.name.contains(['/', '\\', '\0']));
     }
+}
+
+fn check_remote(bytes: &[u8]) {
+    let Ok(copy) = RemoteCopy::decode(bytes) else {
+        return;
+    };
+    assert_eq!(copy.encode(), bytes);
+    assert_eq!(copy.files().count(), copy.descriptor.files.len());
 }
 
 fn check_snapshot(bytes: &[u8]) {

@@ -104,6 +104,15 @@ pub enum MetaError {
         epoch: Epoch,
         promised: Epoch,
     },
+    /// Waiting may help: the disks may come back.
+    #[error(
+        "volume {volume}: the copy of its metadata's state is on disks that do not give it: {disks}; bring one of them back"
+    )]
+    StateUnreachable { volume: VolumeId, disks: String },
+    #[error(
+        "volume {volume}: epoch {epoch} has no numbers for new files any more; restart the owner, which begins another epoch"
+    )]
+    NoNumber { volume: VolumeId, epoch: Epoch },
     #[error("volume {volume}: another node owns it")]
     NotOwner { volume: VolumeId },
     #[error("volume {volume}: whether its log could go on elsewhere is not known: {why}")]
@@ -156,6 +165,7 @@ impl MetaError {
             | Self::StateMissing { .. }
             | Self::CopiesMissing { .. }
             | Self::LogUnreachable { .. }
+            | Self::StateUnreachable { .. }
             | Self::NoDisk { .. } => MetaErrorKind::Missing,
             Self::SplitHistory { .. }
             | Self::TooManyTerms { .. }
@@ -170,6 +180,7 @@ impl MetaError {
             | Self::Closed
             | Self::Fenced { .. }
             | Self::NotOwner { .. }
+            | Self::NoNumber { .. }
             | Self::Agreement { .. } => MetaErrorKind::Stopped,
         }
     }

@@ -33,7 +33,9 @@ pub use cairn_formats::metadata::{
     JournalEntry, Key, KeyKind, SegmentRecord, decode_extent,
 };
 pub use error::{MetaError, MetaErrorKind};
-pub use log::ensemble::{Agreement, AgreementError, Ensemble, EnsembleLog, LogDisks, Seat};
+pub use log::ensemble::{
+    Agreement, AgreementError, Ensemble, EnsembleLog, LogDisks, Seat, StateCopy, VolumeList,
+};
 pub use mirrored_log::MirroredLog;
 pub use progress::Durable;
 pub use segments::SegmentTotals;

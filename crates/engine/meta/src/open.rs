@@ -26,6 +26,7 @@ use crate::error::MetaError;
 use crate::journal::{JournalIndex, JournalReplay};
 use crate::journal_rewrite::forget_earlier_starts;
 use crate::log::begin::FoundMirror;
+use crate::log::ensemble::list::AgreedList;
 use crate::log::ensemble::{EnsembleLog, FoundEnsembles, Seat};
 use crate::log::{CommitLog, FoundLog, History, LogRecord, LogWriter};
 use crate::mirrored_log::MirroredLog;
@@ -35,6 +36,7 @@ use crate::settings::{LOG_FILE_BYTES_MAX, LOG_FILE_BYTES_MIN, MetaSettings};
 use crate::shared::{
     BackgroundShip, GroupCounts, INO_CHUNK, Overlay, Pending, SEGMENT_CHUNK, Shared,
 };
+use crate::state::remote::RemoteCopies;
 use crate::state::versions::{Entry, VersionCursor};
 use crate::state::{self, Candidate, StateStore};
 use crate::store::{MetaStore, Recovered};
@@ -61,6 +63,7 @@ pub(crate) async fn create(
         settings,
         disks,
         tasks,
+        remote: None,
     };
     parts.create(Box::new(found), MirroredLog::new).await
 }
@@ -83,6 +86,7 @@ pub(crate) async fn open(
         settings,
         disks,
         tasks,
+        remote: None,
     };
     parts.open(Box::new(found), MirroredLog::new).await
 }
@@ -99,8 +103,10 @@ pub(crate) async fn take_over(
     settings.copies = 1;
     let disks = DiskSet::new(seat.volume, disks, settings.copies);
     let tasks = Tasks::new(env.spawner.clone());
-    let (epoch, is_new) = (seat.epoch, seat.ensembles.is_empty());
-    let found = FoundEnsembles::find(&env, &tasks, &settings, seat).await?;
+    let (epoch, is_new) = (seat.epoch, seat.list.ensembles.is_empty());
+    let list = Arc::new(AgreedList::new(&seat));
+    let remote = Arc::new(RemoteCopies::new(&env, &seat, list.clone()));
+    let found = FoundEnsembles::find(&env, &tasks, &settings, seat, list).await?;
     let log = EnsembleLog::new(&found);
     let found = Box::new(found);
     let parts = Parts {
@@ -108,6 +114,7 @@ pub(crate) async fn take_over(
         settings,
         disks,
         tasks,
+        remote: Some(remote),
     };
     if !is_new {
         return parts.open(found, |_| log).await;
@@ -128,6 +135,8 @@ pub(crate) struct Parts {
     /// That the state and its copies are on.
     pub disks: DiskSet,
     pub tasks: Tasks,
+    /// Copies of the state on other nodes, if it is in a cluster.
+    pub remote: Option<Arc<RemoteCopies>>,
 }
 
 impl Parts {
@@ -142,6 +151,7 @@ impl Parts {
             settings,
             disks,
             tasks,
+            remote,
         } = self;
         let volume = disks.volume;
         let first = disks.healthy().first().copied();
@@ -170,7 +180,8 @@ impl Parts {
             backlog: Backlog::default(),
             position_next: LogPosition(1),
             log_start: LogPosition(1),
-            ships: false,
+            ships: remote.is_some(),
+            remote,
         };
         start.run(log, handle).await
     }
@@ -186,9 +197,10 @@ impl Parts {
             settings,
             disks,
             tasks,
+            remote,
         } = self;
         let history = found.history();
-        let chosen = choose_state(&env, &settings, &disks, history).await?;
+        let chosen = choose_state(&env, &settings, &disks, history, remote.as_deref()).await?;
         let term = Term {
             epoch: Epoch(history.epoch_max.0 + 1),
             nonce: env.entropy.u64(),
@@ -208,7 +220,8 @@ impl Parts {
         let counters = load_counters(&*chosen.state, &replay.backlog)?;
         let start = Start {
             clock: env.clock.clone(),
-            ships: history.terms.len() > TERM_COUNT_SHIP,
+            ships: history.terms.len() > TERM_COUNT_SHIP || remote.is_some(),
+            remote,
             term_count: history.terms.len(),
             log_start: history.retained_from,
             position_next: term.start,
@@ -283,6 +296,7 @@ async fn choose_state(
     settings: &MetaSettings,
     disks: &DiskSet,
     recovered: &History,
+    remote: Option<&RemoteCopies>,
 ) -> Result<ChosenState, MetaError> {
     let (candidates, leftovers) = state::discover(disks, settings).await;
     let (mut fit, mut superseded): (Vec<Candidate>, Vec<Candidate>) = candidates
@@ -291,7 +305,25 @@ async fn choose_state(
     // The best last: newest, and of equals the one that needs no work.
     fit.sort_by_key(|candidate| (candidate.applied.position, candidate.is_primary));
     let mut damage = None;
-    while let Some(candidate) = fit.pop() {
+    // When no state here is of use, that of other nodes is got.
+    let mut elsewhere = remote;
+    loop {
+        let (candidate, source) = match (fit.pop(), elsewhere) {
+            (Some(candidate), _) => (candidate, None),
+            (None, Some(remote)) => {
+                elsewhere = None;
+                match fetch(remote, disks).await {
+                    Ok(Some(candidate)) => (candidate, Some(remote)),
+                    Ok(None) => break,
+                    Err(error) => {
+                        tracing::error!("{error}");
+                        damage = Some(error);
+                        break;
+                    }
+                }
+            }
+            (None, None) => break,
+        };
         let disk = candidate.disk;
         if !candidate.is_primary {
             // It takes the place of the state that this disk may have, which must not be open then.
@@ -306,6 +338,11 @@ async fn choose_state(
         let read = taken.and_then(|state| Ok((read_for_start(&*state)?, state)));
         match read {
             Ok((applied, state)) if recovered.continues(&applied) => {
+                if let Some(remote) = source {
+                    // It counts as one of the copies from now on.
+                    state.flush().await?;
+                    remote.note_began();
+                }
                 // What was replaced is gone, and must not be removed by its name.
                 let is_replaced =
                     |other: &Candidate| !was_primary && other.disk == disk && other.is_primary;
@@ -357,6 +394,18 @@ async fn choose_state(
             position: recovered.retained_from,
         })),
     }
+}
+
+/// Gets the state from other nodes to the first disk that takes it.
+async fn fetch(remote: &RemoteCopies, disks: &DiskSet) -> Result<Option<Candidate>, MetaError> {
+    let mut last = None;
+    for index in disks.healthy() {
+        match remote.fetch(disks, index).await {
+            Ok(found) => return Ok(found),
+            Err(error) => last = Some(error),
+        }
+    }
+    last.map_or(Ok(None), Err)
 }
 
 /// Reads all of a state that the metadata itself needs at every start. Before the term begins: another copy may be whole,
@@ -499,6 +548,7 @@ struct Start {
     position_next: LogPosition,
     log_start: LogPosition,
     ships: bool,
+    remote: Option<Arc<RemoteCopies>>,
 }
 
 impl Start {
@@ -558,6 +608,7 @@ impl Start {
             term: self.term,
             term_count: self.term_count,
             state: self.state,
+            remote: self.remote,
             overlay: RwLock::new(overlay),
             journal: Mutex::new(self.journal),
             progress,
@@ -650,6 +701,14 @@ mod tests {
             _turn: Turn,
         ) -> StateFuture<'_, Result<Vec<ShipResult>, MetaError>> {
             Box::pin(async { Ok(Vec::new()) })
+        }
+
+        fn export(
+            &self,
+            _applied: AppliedRecord,
+            _turn: Turn,
+        ) -> StateFuture<'_, Result<crate::state::Exported, MetaError>> {
+            Box::pin(async { Err(MetaError::State("a test".to_owned())) })
         }
 
         fn disk(&self) -> usize {

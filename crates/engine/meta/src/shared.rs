@@ -27,6 +27,7 @@ use crate::journal::JournalIndex;
 use crate::log::LogStatus;
 use crate::progress::{Durable, Progress};
 use crate::settings::{CopyPosition, MetaSettings, MetaStats};
+use crate::state::remote::RemoteCopies;
 use crate::state::{self, Candidate, StateStore};
 use crate::tasks::Tasks;
 
@@ -82,6 +83,8 @@ pub(crate) struct Shared {
     /// Terms that the log names, this one included.
     pub term_count: usize,
     pub state: Arc<dyn StateStore>,
+    /// Copies of the state on other nodes, if it is in a cluster: the log is kept for these.
+    pub remote: Option<Arc<RemoteCopies>>,
     pub pending: Mutex<Pending>,
     /// The newest value of each key that is submitted and not applied, with its position.
     pub overlay: RwLock<Overlay>,
@@ -201,6 +204,10 @@ impl Shared {
         let primary = self.state.disk();
         let is_gone = || self.disks.get(primary).disk.space().is_err();
         let has_other = || {
+            let is_elsewhere = |remote: &Arc<RemoteCopies>| remote.newest().is_some();
+            if self.remote.as_ref().is_some_and(is_elsewhere) {
+                return true;
+            }
             let states = self.states.lock();
             let mut states = states.iter();
             states.any(|(disk, _)| *disk != primary && self.disks.is_healthy(*disk))
@@ -328,6 +335,17 @@ impl Shared {
 
     /// How far the oldest of the states that count goes; `None` if there are too few to cut the log.
     pub fn states_through(&self) -> Option<LogPosition> {
+        if let Some(remote) = &self.remote {
+            let is_too_long = self.log_is_too_long();
+            let elsewhere = remote.through(is_too_long);
+            // On a node without others, the state here is all that there can be.
+            let here = || {
+                self.state_positions(|disk| self.disks.is_healthy(disk))
+                    .pop()
+            };
+            let is_alone = is_too_long && remote.may_be_alone();
+            return elsewhere.or_else(|| is_alone.then(here).flatten());
+        }
         let wanted = self.copies_possible();
         let mut positions = self.state_positions(|disk| self.disks.is_healthy(disk));
         if positions.len() < wanted {
@@ -381,7 +399,12 @@ impl Shared {
             ship.bytes += bytes;
             ship.bytes > self.settings.ship_bytes || ship.healthy_count != healthy_count
         };
-        if is_due {
+        let wants_disks = || {
+            self.remote
+                .as_ref()
+                .is_some_and(|remote| remote.wants_disks())
+        };
+        if is_due || wants_disks() {
             self.ship_in_background();
         }
     }
@@ -460,6 +483,9 @@ impl Shared {
             ship.healthy_count = self.disks.healthy().len();
         }
         let applied = self.flush_now().await?;
+        if let Some(remote) = &self.remote {
+            self.put_elsewhere(remote, applied, &turn).await?;
+        }
         let mut wanted = self.disks.copies_wanted().saturating_sub(1);
         let mut candidates = self.ship_candidates();
         while wanted > 0 && !candidates.is_empty() {
@@ -517,6 +543,38 @@ impl Shared {
         Ok(())
     }
 
+    /// Puts a copy of the state on other nodes. Fails only if the state itself does: without a copy the log is kept.
+    async fn put_elsewhere(
+        &self,
+        remote: &RemoteCopies,
+        applied: AppliedRecord,
+        turn: &state::Turn,
+    ) -> Result<(), MetaError> {
+        if !remote.is_current(applied.position) {
+            let exported = self.state.export(applied, turn.clone()).await;
+            let exported = exported.inspect_err(|error| self.note_damage(error))?;
+            let put = remote.put(&exported).await;
+            exported.end().await?;
+            let count = match &put {
+                Ok(()) => &self.groups.ships,
+                Err(_) => &self.groups.ship_errors,
+            };
+            count.fetch_add(1, Ordering::Relaxed);
+            match put {
+                Err(error @ MetaError::StateDamaged(_)) => {
+                    self.note_damage(&error);
+                    return Err(error);
+                }
+                Err(error) => {
+                    tracing::warn!("copying the metadata's state to other nodes: {error}")
+                }
+                Ok(()) => {}
+            }
+        }
+        remote.sweep().await;
+        Ok(())
+    }
+
     /// An old state that can be removed now. Those on disks that are not used may have to wait for ever.
     fn next_superseded(&self) -> Option<Candidate> {
         let mut superseded = self.superseded.lock();
@@ -563,14 +621,23 @@ impl Shared {
             disk: self.disks.get(*disk).id,
             position: *position,
         };
-        let states: Vec<CopyPosition> = {
+        let mut states: Vec<CopyPosition> = {
             let states = self.states.lock();
             let healthy = states
                 .iter()
                 .filter(|(disk, _)| self.disks.is_healthy(*disk));
             healthy.map(copy).collect()
         };
-        let copies = self.disks.copies_wanted();
+        let mut copies = self.disks.copies_wanted();
+        if let Some(remote) = &self.remote {
+            copies = remote.copies_wanted();
+            let newest = remote.newest().into_iter();
+            states.extend(newest.flat_map(|copy| {
+                let position = copy.applied;
+                let disks = copy.disks.into_iter();
+                disks.map(move |disk| CopyPosition { disk, position })
+            }));
+        }
         MetaStats {
             log_bytes: log.retained_bytes,
             groups: self.groups.count.load(Ordering::Relaxed),

@@ -18,7 +18,7 @@ use cairn_erasure::Code;
 use cairn_formats::pointer::{BLOCK_BYTES, RecordPointer};
 use cairn_shard::{
     CHECKSUM_UNIT_BYTES, FooterStripe, SHARD_CAPACITY_BYTES_MAX, ShardError, ShardFooter,
-    ShardFuture, ShardName, ShardService, file_len_bytes,
+    ShardFuture, ShardKind, ShardName, ShardService, file_len_bytes,
 };
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
@@ -178,8 +178,8 @@ impl SegmentStore {
         let epoch = opened.epoch;
         let store = Arc::downgrade(self);
         let known = move |name: ShardName, disk: DiskId| {
-            // Files of the log are for who has the log to judge.
-            if name.log_ensemble().is_some() {
+            // Files of log and state are for who has the metadata to judge.
+            if name.kind() != ShardKind::Segment {
                 return true;
             }
             // Opened again meanwhile: what is written since is not for this sweep to judge.

@@ -29,7 +29,7 @@ pub use cairn_formats::shard::footer::{
 pub use cairn_formats::shard::identity::{
     DiskIdentity, IDENTITY_NAME, decode_identity, encode_identity,
 };
-pub use cairn_formats::shard::name::ShardName;
+pub use cairn_formats::shard::name::{ShardKind, ShardName};
 pub use error::{ShardError, ShardErrorKind};
 pub use health::{DiskHealth, Health};
 pub use service::{

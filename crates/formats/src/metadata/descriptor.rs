@@ -1,12 +1,14 @@
-//! The file `checkpoint` of a shipped copy of the state: which files it has, and what is in them.
+//! The file `checkpoint` of a shipped copy of the state: which files it has, and what is in them. For a copy in shards,
+//! also which these are.
 //!
-//! Owns: its bytes (docs/reference/formats/metadata.md).
+//! Owns: their bytes (docs/reference/formats/metadata.md).
 //! Must not know: RocksDB, folders, how a copy is made or verified.
 
 use cairn_base::{Epoch, LogPosition, VolumeId, crc32c};
 
 use super::fields::Fields;
 use super::records::{AppliedRecord, RecordError};
+use crate::shard::name::FILE_NUMBER_END;
 
 const DESCRIPTOR_MAGIC: [u8; 8] = *b"CAIRNCKP";
 const DESCRIPTOR_VERSION: u32 = 1;
@@ -91,6 +93,67 @@ impl Descriptor {
     }
 }
 
+const REMOTE_MAGIC: [u8; 8] = *b"CAIRNCKR";
+const REMOTE_VERSION: u32 = 1;
+/// A file of a copy in shards is cut into parts of so many bytes, each in a shard of its own.
+pub const STATE_PART_BYTES: u64 = 16 << 20;
+
+/// What a copy consists of whose files are in shards, on disks of any node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteCopy {
+    pub descriptor: Descriptor,
+    /// For each file the number of its first part; the others have the numbers that follow.
+    pub firsts: Vec<u64>,
+}
+
+impl RemoteCopy {
+    pub fn encode(&self) -> Vec<u8> {
+        let descriptor = self.descriptor.encode();
+        let mut out = Vec::new();
+        out.extend_from_slice(&REMOTE_MAGIC);
+        out.extend_from_slice(&REMOTE_VERSION.to_be_bytes());
+        out.extend_from_slice(&(descriptor.len() as u32).to_be_bytes());
+        out.extend_from_slice(&descriptor);
+        for first in &self.firsts {
+            out.extend_from_slice(&first.to_be_bytes());
+        }
+        let crc = crc32c(&out);
+        out.extend_from_slice(&crc.to_be_bytes());
+        out
+    }
+
+    /// There is a number for each file, and all of its parts have numbers below [`FILE_NUMBER_END`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
+        let mut fields = Fields::of_file("state copy", bytes, REMOTE_MAGIC, REMOTE_VERSION)?;
+        let len = fields.u32("descriptor")? as usize;
+        let descriptor = Descriptor::decode(fields.take(len, "descriptor")?)?;
+        let mut firsts = Vec::new();
+        for file in &descriptor.files {
+            let first = fields.u64("number")?;
+            let end = first.checked_add(part_count(file.len_bytes));
+            if end.is_none_or(|end| end > FILE_NUMBER_END) {
+                return Err(fields.malformed("number"));
+            }
+            firsts.push(first);
+        }
+        fields.end()?;
+        Ok(Self { descriptor, firsts })
+    }
+
+    /// Its files, each with the number of its first part.
+    pub fn files(&self) -> impl Iterator<Item = (&FileEntry, u64)> {
+        self.descriptor
+            .files
+            .iter()
+            .zip(self.firsts.iter().copied())
+    }
+}
+
+/// Parts of a file of so many bytes.
+pub fn part_count(len_bytes: u64) -> u64 {
+    len_bytes.div_ceil(STATE_PART_BYTES)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,6 +191,46 @@ mod tests {
                 Descriptor::decode(&descriptor(name).encode()).is_err(),
                 "{name:?}"
             );
+        }
+    }
+
+    #[test]
+    fn copies_in_shards_are_read_back_or_refused() {
+        let good = RemoteCopy {
+            descriptor: descriptor("000012.sst"),
+            firsts: vec![7],
+        };
+        let bytes = good.encode();
+        assert_eq!(RemoteCopy::decode(&bytes), Ok(good.clone()));
+        for index in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[index] ^= 1;
+            assert!(RemoteCopy::decode(&damaged).is_err(), "byte {index}");
+            assert!(
+                RemoteCopy::decode(&bytes[..index]).is_err(),
+                "cut at {index}"
+            );
+        }
+        for firsts in [vec![], vec![1, 2], vec![FILE_NUMBER_END], vec![u64::MAX]] {
+            let wrong = RemoteCopy {
+                firsts,
+                ..good.clone()
+            };
+            assert!(RemoteCopy::decode(&wrong.encode()).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn parts_are_counted() {
+        let cases = [
+            (0, 0),
+            (1, 1),
+            (STATE_PART_BYTES, 1),
+            (STATE_PART_BYTES + 1, 2),
+            (u64::MAX, 1 << 40),
+        ];
+        for (len_bytes, count) in cases {
+            assert_eq!(part_count(len_bytes), count, "{len_bytes}");
         }
     }
 }

@@ -15,9 +15,24 @@ pub struct ShardName {
 
 /// Segments never get such ids: these name files of the volume's log.
 const LOG_BIT: u64 = 1 << 63;
+/// Nor these: without [`LOG_BIT`] they name parts of copies of the volume's state.
+const STATE_BIT: u64 = 1 << 62;
+
+/// Numbers of log files and of parts of the state are below this.
+pub const FILE_NUMBER_END: u64 = STATE_BIT;
+
+/// What is in a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ShardKind {
+    Segment,
+    /// A file of the volume's log, with its number.
+    Log(u64),
+    /// A part of a copy of the volume's state, with its number.
+    State(u64),
+}
 
 impl ShardName {
-    /// The file of an ensemble of the volume's log, the same on all its disks.
+    /// The file of an ensemble of the volume's log, the same on all its disks. `ensemble` is below [`FILE_NUMBER_END`].
     pub fn of_log(volume: VolumeId, ensemble: u64) -> Self {
         Self {
             volume,
@@ -26,17 +41,31 @@ impl ShardName {
         }
     }
 
-    /// The ensemble of the volume's log whose file this is; `None` for a shard of a segment.
-    pub fn log_ensemble(&self) -> Option<u64> {
-        (self.segment.0 & LOG_BIT != 0).then_some(self.segment.0 & !LOG_BIT)
+    /// A part of a copy of the volume's state, the same on all its disks. `number` is below [`FILE_NUMBER_END`].
+    pub fn of_state(volume: VolumeId, number: u64) -> Self {
+        Self {
+            volume,
+            segment: SegmentId(STATE_BIT | number),
+            index: 0,
+        }
+    }
+
+    pub fn kind(&self) -> ShardKind {
+        let id = self.segment.0;
+        match (id & LOG_BIT != 0, id & STATE_BIT != 0) {
+            (true, _) => ShardKind::Log(id & !LOG_BIT),
+            (false, true) => ShardKind::State(id & !STATE_BIT),
+            (false, false) => ShardKind::Segment,
+        }
     }
 }
 
 impl fmt::Display for ShardName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.log_ensemble() {
-            Some(ensemble) => write!(f, "{}/log {ensemble:x}", self.volume),
-            None => write!(f, "{}/{}.{}", self.volume, self.segment, self.index),
+        match self.kind() {
+            ShardKind::Log(number) => write!(f, "{}/log {number:x}", self.volume),
+            ShardKind::State(number) => write!(f, "{}/state {number:x}", self.volume),
+            ShardKind::Segment => write!(f, "{}/{}.{}", self.volume, self.segment, self.index),
         }
     }
 }
@@ -88,6 +117,28 @@ pub fn parse_volume(file_name: &str) -> Option<VolumeId> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_says_what_is_in_the_shard() {
+        let volume = VolumeId(10);
+        for number in [0, 1, FILE_NUMBER_END - 1] {
+            let log = ShardName::of_log(volume, number);
+            let state = ShardName::of_state(volume, number);
+            assert_eq!(log.kind(), ShardKind::Log(number));
+            assert_eq!(state.kind(), ShardKind::State(number));
+            for name in [log, state] {
+                let path = shard_path(name);
+                let file_name = path.rsplit('/').next().unwrap_or_default();
+                assert_eq!(parse_shard(volume, file_name), Some(name));
+            }
+        }
+        let segment = ShardName {
+            volume,
+            segment: SegmentId(FILE_NUMBER_END - 1),
+            index: 3,
+        };
+        assert_eq!(segment.kind(), ShardKind::Segment);
+    }
 
     #[test]
     fn file_names_are_read_or_refused() {

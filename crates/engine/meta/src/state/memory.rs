@@ -14,6 +14,7 @@ use cairn_formats::metadata::AppliedRecord;
 use cairn_formats::metadata::snapshot::{self, Map, Snapshot};
 use parking_lot::RwLock;
 
+use super::exported::Exported;
 use super::{Pair, ShipResult, StateCursor, StateFuture, StateKey, StateStore, Turn};
 use crate::disks::DiskSet;
 use crate::error::MetaError;
@@ -177,6 +178,24 @@ impl StateStore for MemoryState {
                 results.push((index, written.map_err(MetaError::Disk)));
             }
             Ok(results)
+        })
+    }
+
+    fn export(
+        &self,
+        _applied: AppliedRecord,
+        turn: Turn,
+    ) -> StateFuture<'_, Result<Exported, MetaError>> {
+        Box::pin(async move {
+            let bytes = Bytes::from(snapshot::encode(&self.map.read().clone()));
+            // What it says itself: more may be applied than was when this was asked for.
+            let applied = snapshot::decode(&bytes)?.applied;
+            Ok(Exported::of_snapshot(
+                self.disks.volume,
+                applied,
+                bytes,
+                turn,
+            ))
         })
     }
 

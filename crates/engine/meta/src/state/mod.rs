@@ -3,8 +3,10 @@
 //! Owns: the seam to the ordered store, versions of keys, where copies are and which is newest.
 //! Must not know: the log, batches that are not applied, what values mean.
 
+mod exported;
 mod memory;
 mod readers;
+pub(crate) mod remote;
 mod rocks;
 mod rocks_read;
 pub(crate) mod versions;
@@ -24,6 +26,7 @@ use tokio::sync::OwnedMutexGuard;
 use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::settings::MetaSettings;
+pub(crate) use exported::Exported;
 use readers::while_it_answers;
 
 pub(crate) use readers::{blocking, without_waiting};
@@ -59,6 +62,12 @@ pub(crate) trait StateStore: Send + Sync {
         applied: AppliedRecord,
         turn: Turn,
     ) -> StateFuture<'_, Result<Vec<ShipResult>, MetaError>>;
+    /// The files of a state that is at least as new as `applied`, as they are now. It keeps `turn` until its end.
+    fn export(
+        &self,
+        applied: AppliedRecord,
+        turn: Turn,
+    ) -> StateFuture<'_, Result<Exported, MetaError>>;
     /// The disk that it is on.
     fn disk(&self) -> usize;
     /// It is left behind because its disk may never answer: nobody waits for its end.

@@ -28,6 +28,7 @@ use rocksdb::{
     WriteBatch, WriteOptions,
 };
 
+use super::exported::Exported;
 use super::rocks_read::RocksReader;
 use super::{
     Candidate, ShipResult, Source, StateCursor, StateFuture, StateKey, StateStore, Turn, blocking,
@@ -81,6 +82,91 @@ impl Replica {
     pub fn path(&self) -> &Path {
         &self.path
     }
+
+    pub fn applied(&self) -> AppliedRecord {
+        self.descriptor.applied
+    }
+}
+
+/// A copy that is being made of files that come from elsewhere.
+pub(super) struct NewReplica {
+    path: PathBuf,
+    older: Vec<(u64, PathBuf)>,
+    descriptor: Descriptor,
+}
+
+impl NewReplica {
+    pub async fn begin(
+        disks: &DiskSet,
+        index: usize,
+        descriptor: Descriptor,
+    ) -> Result<Self, MetaError> {
+        let folder = volume_path(disks, index)
+            .ok_or_else(|| MetaError::State("the disk of the state is no folder".to_owned()))?;
+        let disk = disks.get(index).disk.clone();
+        blocking_on(disks, index, move || {
+            require_room(&*disk, &folder, &descriptor)?;
+            let older = replica_paths(&folder);
+            let number = older.iter().map(|(number, _)| *number).max().unwrap_or(0) + 1;
+            let path = replica_path(&folder, number);
+            make_folders(&path)?;
+            Ok(Self {
+                path,
+                older,
+                descriptor,
+            })
+        })
+        .await
+    }
+
+    /// Takes a table from an older copy of the same line, if it is whole there.
+    pub fn link(&self, file: &FileEntry) -> Result<bool, MetaError> {
+        if !is_sst(&file.name) || self.descriptor.lineage == 0 {
+            return Ok(false);
+        }
+        let to = self.path.join(&file.name);
+        for (_, older) in &self.older {
+            let Ok(Some(other)) = read_descriptor(older) else {
+                continue;
+            };
+            let has = other.lineage == self.descriptor.lineage && other.files.contains(file);
+            if !has || fs::hard_link(older.join(&file.name), &to).is_err() {
+                continue;
+            }
+            if checksum_of(&to).ok() == Some((file.len_bytes, file.crc)) {
+                return Ok(true);
+            }
+            fs::remove_file(&to).map_err(|error| failed("removing", &to, &error))?;
+        }
+        Ok(false)
+    }
+
+    pub fn create(&self, file: &FileEntry) -> Result<File, MetaError> {
+        let path = self.path.join(&file.name);
+        File::create(&path).map_err(|error| failed("making", &path, &error))
+    }
+
+    /// Says where it was that something failed.
+    pub fn done(&self, result: io::Result<()>) -> Result<(), MetaError> {
+        result.map_err(|error| failed("writing", &self.path, &error))
+    }
+
+    /// All files are there and synced: from here on the copy counts, and older ones go.
+    pub fn finish(&self) -> Result<Replica, MetaError> {
+        sync_folder(&self.path)?;
+        finish_replica(&self.path, &self.descriptor)?;
+        for (_, older) in &self.older {
+            remove_folder(older)?;
+        }
+        Ok(Replica {
+            path: self.path.clone(),
+            descriptor: self.descriptor.clone(),
+        })
+    }
+}
+
+fn replica_path(folder: &Path, number: u64) -> PathBuf {
+    folder.join(format!("replica.{number:016x}"))
 }
 
 struct RocksState {
@@ -453,13 +539,7 @@ impl StateStore for RocksState {
         applied: AppliedRecord,
         turn: Turn,
     ) -> StateFuture<'_, Result<Vec<ShipResult>, MetaError>> {
-        let shipment = Shipment {
-            db: self.db.clone(),
-            volume: self.disks.volume,
-            applied,
-            lineage: self.lineage,
-            checksums: self.checksums.clone(),
-        };
+        let shipment = self.shipment(applied);
         let target = |index: &usize| Target {
             disks: self.disks.clone(),
             index: *index,
@@ -472,6 +552,21 @@ impl StateStore for RocksState {
             let results = shipment.run(&own, targets);
             drop(turn);
             results
+        }))
+    }
+
+    fn export(
+        &self,
+        applied: AppliedRecord,
+        turn: Turn,
+    ) -> StateFuture<'_, Result<Exported, MetaError>> {
+        let shipment = self.shipment(applied);
+        let own = volume_path(&self.disks, self.index);
+        Box::pin(blocking(move || {
+            let own =
+                own.ok_or_else(|| MetaError::State("the state is in no folder".to_owned()))?;
+            let (checkpoint, descriptor) = shipment.checkpoint(&own)?;
+            Ok(Exported::of_folder(descriptor, checkpoint, turn))
         }))
     }
 
@@ -503,6 +598,18 @@ impl StateStore for RocksState {
         if let Err(error) = thread.spawn(close) {
             tracing::error!(%error, "there is no thread to close a state that was left behind");
             std::mem::forget(self.db.clone());
+        }
+    }
+}
+
+impl RocksState {
+    fn shipment(&self, applied: AppliedRecord) -> Shipment {
+        Shipment {
+            db: self.db.clone(),
+            volume: self.disks.volume,
+            applied,
+            lineage: self.lineage,
+            checksums: self.checksums.clone(),
         }
     }
 }
@@ -576,13 +683,20 @@ fn require_room(disk: &dyn Disk, folder: &Path, descriptor: &Descriptor) -> Resu
 }
 
 impl Shipment {
-    fn run(&self, own: &Path, targets: Vec<Target>) -> Result<Vec<ShipResult>, MetaError> {
+    /// Makes a checkpoint beside the state, and says what is in it.
+    fn checkpoint(&self, own: &Path) -> Result<(PathBuf, Descriptor), MetaError> {
         let checkpoint = own.join(SHIP_NEW);
         remove_folder(&checkpoint)?;
         let made =
             Checkpoint::new(&*self.db).and_then(|maker| maker.create_checkpoint(&checkpoint));
         made.map_err(|error| failed("making a checkpoint of", self.db.path(), &error))?;
-        let descriptor = Arc::new(self.describe(&checkpoint)?);
+        let descriptor = self.describe(&checkpoint)?;
+        Ok((checkpoint, descriptor))
+    }
+
+    fn run(&self, own: &Path, targets: Vec<Target>) -> Result<Vec<ShipResult>, MetaError> {
+        let (checkpoint, descriptor) = self.checkpoint(own)?;
+        let descriptor = Arc::new(descriptor);
         let targets = targets.into_iter();
         let results = targets.map(|target| target.ship(&checkpoint, &descriptor));
         let results = results.collect();
@@ -636,7 +750,7 @@ fn ship_to(
     check()?;
     let older = replica_paths(folder);
     let number = older.iter().map(|(number, _)| *number).max().unwrap_or(0) + 1;
-    let made = folder.join(format!("replica.{number:016x}"));
+    let made = replica_path(folder, number);
     let checked = in_turn(&descriptor.files, number);
     let filled = fill_replica(&made, &older, checkpoint, descriptor, &checked);
     let shipped = filled.and_then(|()| {
@@ -714,7 +828,7 @@ fn finish_replica(made: &Path, descriptor: &Descriptor) -> Result<(), MetaError>
 }
 
 /// The files that a shipment checks: from another one on each time, some of them.
-fn in_turn(files: &[FileEntry], number: u64) -> Vec<&FileEntry> {
+pub(super) fn in_turn(files: &[FileEntry], number: u64) -> Vec<&FileEntry> {
     let mut tables: Vec<&FileEntry> = files.iter().filter(|file| is_sst(&file.name)).collect();
     tables.sort_by(|a, b| a.name.cmp(&b.name));
     let count = tables.len();
@@ -730,7 +844,7 @@ fn in_turn(files: &[FileEntry], number: u64) -> Vec<&FileEntry> {
         .collect()
 }
 
-fn is_sst(name: &str) -> bool {
+pub(super) fn is_sst(name: &str) -> bool {
     name.ends_with(".sst")
 }
 

@@ -2,13 +2,14 @@
 
 use cairn_base::env::BoxFuture;
 use cairn_base::{Epoch, NodeId, PoolId};
+use cairn_formats::shard::name::{ShardKind, ShardName, shard_path};
 use cairn_shard::{ShardDisk, ShardService, ShardSettings};
 use futures_util::future::{Either, join, select};
 use parking_lot::Mutex;
 use std::time::Duration;
 
 use super::*;
-use crate::{Agreement, AgreementError, Ensemble, EnsembleLog, LogDisks, Seat};
+use crate::{Agreement, AgreementError, EnsembleLog, LogDisks, Seat, VolumeList};
 
 const POOL: PoolId = PoolId(1);
 
@@ -17,7 +18,7 @@ const POOL: PoolId = PoolId(1);
 struct Agreed {
     epoch: Epoch,
     revision: u64,
-    ensembles: Vec<Ensemble>,
+    list: VolumeList,
 }
 
 /// As one owner changes it.
@@ -27,17 +28,13 @@ struct Seal {
 }
 
 impl Agreement for Seal {
-    fn change(
-        &self,
-        replaced: u64,
-        ensembles: Vec<Ensemble>,
-    ) -> BoxFuture<Result<u64, AgreementError>> {
+    fn change(&self, replaced: u64, list: VolumeList) -> BoxFuture<Result<u64, AgreementError>> {
         let mut agreed = self.agreed.lock();
         if agreed.epoch != self.epoch || agreed.revision != replaced {
             return Box::pin(async { Err(AgreementError::Refused) });
         }
         agreed.revision += 1;
-        agreed.ensembles = ensembles;
+        agreed.list = list;
         let revision = agreed.revision;
         Box::pin(async move { Ok(revision) })
     }
@@ -84,6 +81,8 @@ struct Cluster {
     world: TestWorld,
     nodes: Arc<Mutex<Nodes>>,
     agreed: Arc<Mutex<Agreed>>,
+    /// What each node has the state on, when it owns the volume.
+    states: Mutex<Vec<Arc<MemDisk>>>,
     copies: usize,
 }
 
@@ -108,19 +107,21 @@ impl Cluster {
             world: TestWorld::new(seed),
             nodes: Arc::new(Mutex::new(nodes)),
             agreed: Arc::default(),
+            states: Mutex::new((0..node_count).map(|_| state_disk()).collect()),
             copies,
         }
     }
 
-    /// Takes the volume: no earlier owner changes the list any more.
-    fn seat(&self) -> Seat {
+    /// A node takes the volume: no earlier owner changes the list any more.
+    fn seat(&self, node: usize) -> Seat {
         let mut agreed = self.agreed.lock();
         agreed.epoch = Epoch(agreed.epoch.0 + 1);
         Seat {
             volume: VOLUME,
             epoch: agreed.epoch,
+            node: NodeId(node as u128 + 1),
             revision: agreed.revision,
-            ensembles: agreed.ensembles.clone(),
+            list: agreed.list.clone(),
             agreement: Arc::new(Seal {
                 agreed: self.agreed.clone(),
                 epoch: agreed.epoch,
@@ -134,11 +135,64 @@ impl Cluster {
 
     async fn take_over(
         &self,
-        state: &Arc<MemDisk>,
+        node: usize,
     ) -> Result<(Arc<MetaStore<EnsembleLog>>, Recovered), MetaError> {
-        let disks: Disks = vec![(DiskId(100), state.clone())];
+        let state: Arc<dyn Disk> = self.states.lock()[node].clone();
+        self.take_over_on(node, vec![(DiskId(100), state)]).await
+    }
+
+    async fn take_over_on(
+        &self,
+        node: usize,
+        disks: Disks,
+    ) -> Result<(Arc<MetaStore<EnsembleLog>>, Recovered), MetaError> {
         let env = self.world.env.clone();
-        MetaStore::take_over(env, settings(1), self.seat(), disks).await
+        MetaStore::take_over(env, settings(1), self.seat(node), disks).await
+    }
+
+    /// The state of a node is as a crash leaves it, or, if it may, gone with the node's disk.
+    fn crash_state(&self, node: usize, rng: &mut Rng, may_go: bool) {
+        let mut states = self.states.lock();
+        states[node] = match rng.below(3) {
+            0 if may_go => state_disk(),
+            _ => states[node].crash(Crash::ALL[rng.below(3) as usize], rng.below(1 << 40)),
+        };
+    }
+
+    /// One that is there.
+    fn any_node(&self, rng: &mut Rng) -> usize {
+        let nodes = self.nodes.lock();
+        let there = (0..nodes.disks.len()).filter(|index| !nodes.away.contains(index));
+        let there: Vec<usize> = there.collect();
+        there[rng.below(there.len() as u64) as usize]
+    }
+
+    /// Files of log and state on the disks that are there of which the list knows nothing.
+    async fn shards_not_named(&self) -> usize {
+        let list = self.agreed.lock().list.clone();
+        let shards: Vec<Arc<ShardDisk>> = {
+            let nodes = self.nodes.lock();
+            let there = (0..nodes.shards.len()).filter(|index| !nodes.away.contains(index));
+            there.map(|index| nodes.shards[index].clone()).collect()
+        };
+        let mut count = 0;
+        for disk in shards {
+            for name in disk.list(VOLUME).await.expect("lists") {
+                let is_named = match name.kind() {
+                    ShardKind::Segment => true,
+                    ShardKind::Log(number) => {
+                        list.ensembles.iter().any(|part| part.number == number)
+                    }
+                    // A state in memory is one file of one part, and what says so.
+                    ShardKind::State(number) => list.state.as_ref().is_some_and(|copy| {
+                        copy.disks.contains(&disk.id())
+                            && (number == copy.number || number + 1 == copy.number)
+                    }),
+                };
+                count += usize::from(!is_named);
+            }
+        }
+        count
     }
 
     /// Who waits for a moment in time gets there.
@@ -186,20 +240,30 @@ fn state_disk() -> Arc<MemDisk> {
 
 /// One node after the other is lost and comes back, at most as many at once as may be. The volume changes its owner; with
 /// `go_on` earlier ones do as if they still were.
-async fn live(seed: u64, node_count: usize, copies: usize, go_on: bool) {
+async fn live(seed: u64, node_count: usize, copies: usize, go_on: bool) -> Lived {
     let cluster = Cluster::new(seed, node_count, copies).await;
     cluster
         .while_time_passes(live_on(&cluster, seed, go_on))
-        .await;
+        .await
 }
 
-async fn live_on(cluster: &Cluster, seed: u64, go_on: bool) {
+/// What happened, for those who want to know that something did.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lived {
+    /// Takeovers that did not begin with a state of their own.
+    fetched: usize,
+    /// Shards that were needed no more and are there all the same, at the end.
+    left: usize,
+}
+
+async fn live_on(cluster: &Cluster, seed: u64, go_on: bool) -> Lived {
     let (node_count, copies) = (cluster.nodes.lock().disks.len(), cluster.copies);
     let mut rng = Rng::new(seed ^ 0x5eed);
     let mut model = Model::new(seed);
-    let mut state = state_disk();
+    let mut lived = Lived::default();
+    let mut owner = 0;
     let (mut store, _) = cluster
-        .take_over(&state)
+        .take_over(owner)
         .await
         .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     let mut earlier: Vec<Arc<MetaStore<EnsembleLog>>> = Vec::new();
@@ -241,8 +305,15 @@ async fn live_on(cluster: &Cluster, seed: u64, go_on: bool) {
                 }
             }
             _ => {
-                // As a copy of it, which is not newer.
-                state = state.crash(Crash::ALL[rng.below(3) as usize], rng.below(1 << 40));
+                // The owner's state is one of the copies.
+                let may_go = cluster.nodes.lock().away.len() + 1 < copies;
+                cluster.crash_state(owner, &mut rng, may_go);
+                if may_go {
+                    owner = cluster.any_node(&mut rng);
+                }
+                let was_trimmed = store.stats().log_start > LogPosition(1);
+                let is_blank = cluster.states.lock()[owner].file_names().is_empty();
+                lived.fetched += usize::from(was_trimmed && is_blank);
                 let begun = model.tickets.len();
                 if go_on {
                     for disk in &cluster.nodes.lock().disks {
@@ -264,7 +335,7 @@ async fn live_on(cluster: &Cluster, seed: u64, go_on: bool) {
                     }
                     acknowledged
                 };
-                let both = join(cluster.take_over(&state), last_words);
+                let both = join(cluster.take_over(owner), last_words);
                 let (taken, acknowledged) = both.await;
                 let (next, recovered) =
                     taken.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
@@ -278,18 +349,133 @@ async fn live_on(cluster: &Cluster, seed: u64, go_on: bool) {
         }
     }
     assert!(store.stats().durable > LogPosition(0));
+    // All that is left is what the list names.
+    store.ship().await.expect("ships");
+    for _ in 0..1_000 {
+        lived.left = cluster.shards_not_named().await;
+        if lived.left == 0 {
+            break;
+        }
+        // The log removes its files in the background.
+        tokio::task::yield_now().await;
+    }
     for old in &earlier {
         old.abort().await;
     }
     store.abort().await;
+    lived
+}
+
+/// A bit of a copy that is damaged on one node is got from another; on all of them nothing wrong is ever taken, and the
+/// disks are named.
+#[test]
+fn a_damaged_copy_of_the_state_is_got_from_another_node() {
+    block_on(async {
+        let cluster = Cluster::new(9, 4, 3).await;
+        let work = async {
+            let mut model = Model::new(9);
+            let (store, _) = cluster.take_over(0).await.expect("takes over");
+            for _ in 0..40 {
+                assert!(model.submit(&store));
+            }
+            assert!(model.wait(&store).await);
+            store.close().await.expect("closes");
+            let copy = cluster.agreed.lock().list.state.clone().expect("a copy");
+            assert_eq!(copy.disks.len(), 2, "{copy:?}");
+            let part = shard_path(ShardName::of_state(VOLUME, copy.number - 1));
+            for (nth, disk) in copy.disks.iter().enumerate() {
+                let index = usize::try_from(disk.0).expect("small") - 1;
+                cluster.nodes.lock().disks[index].flip_bit(&part, 20, 3);
+                let taken = cluster.take_over(3).await;
+                if nth == 0 {
+                    let (store, recovered) = taken.expect("takes over");
+                    model.recovered(&store, &recovered);
+                    store.abort().await;
+                    // Its state is gone again.
+                    cluster.states.lock()[3] = state_disk();
+                } else {
+                    let error = taken.err().expect("no copy is whole");
+                    let text = error.to_string();
+                    assert!(
+                        matches!(error, MetaError::StateUnreachable { .. }),
+                        "{text}"
+                    );
+                    for disk in &copy.disks {
+                        assert!(text.contains(&disk.to_string()), "{text}");
+                    }
+                }
+            }
+        };
+        cluster.while_time_passes(work).await;
+    });
+}
+
+/// With RocksDB: each time another node owns the volume, and gets what of the state it has not. Now and then a node is
+/// replaced by an empty one.
+#[test]
+fn states_on_folders_move_between_nodes() {
+    let folders: Vec<tempfile::TempDir> = (0..3)
+        .map(|_| tempfile::tempdir().expect("a folder"))
+        .collect();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_time()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let mut cluster = Cluster::new(3, 3, 2).await;
+        cluster.world.env = cairn_base::real::env(runtime.handle().clone());
+        let mut rng = Rng::new(3);
+        let mut model = Model::new(3);
+        for round in 0..12 {
+            let node = round % 3;
+            let path = folders[node].path();
+            if rng.below(3) == 0 {
+                std::fs::remove_dir_all(path.join("disk0").join("volumes")).ok();
+            }
+            let disks = super::folders::real_disks(path, &[1, 2, 3]);
+            let taken = cluster.take_over_on(node, disks).await;
+            let (store, recovered) = taken.unwrap_or_else(|error| panic!("round {round}: {error}"));
+            if round > 0 {
+                model.recovered(&store, &recovered);
+                // It began with a copy of the state, not with all of the log.
+                assert!(store.stats().log_start > LogPosition(1), "round {round}");
+            }
+            for _ in 0..30 {
+                for _ in 0..rng.below(4) {
+                    assert!(model.submit(&store));
+                }
+                assert!(model.wait(&store).await);
+                if rng.below(10) == 0 {
+                    store.ship().await.expect("ships");
+                }
+            }
+            model.compare(&store);
+            store.ship().await.expect("ships");
+            let stats = store.stats();
+            assert!(!stats.copies_missing, "round {round}: {stats:?}");
+            assert_eq!(stats.ship_errors, 0, "round {round}");
+            // One more, so that the log says from where it is needed.
+            assert!(model.submit(&store) && model.wait(&store).await);
+            match round % 2 {
+                0 => store.abort().await,
+                _ => store.close().await.expect("closes"),
+            }
+        }
+    });
 }
 
 #[test]
 fn what_was_acknowledged_survives_lost_nodes() {
+    let mut fetched = 0;
     for seed in 0..100 {
-        block_on(live(seed, 4, 2, false));
-        block_on(live(seed, 5, 3, false));
+        for (node_count, copies) in [(4, 2), (5, 3)] {
+            let lived = block_on(live(seed, node_count, copies, false));
+            fetched += lived.fetched;
+            assert_eq!(lived.left, 0, "seed {seed}");
+        }
     }
+    assert!(fetched > 50, "{fetched} states came from other nodes");
 }
 
 #[test]

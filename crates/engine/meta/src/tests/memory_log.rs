@@ -170,6 +170,7 @@ fn parts(world: &TestWorld, pool: &Pool) -> Parts {
         settings: settings(1),
         disks: DiskSet::new(VOLUME, pool.present(), 1),
         tasks: Tasks::new(spawner),
+        remote: None,
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use cairn_base::env::BoxFuture;
 use cairn_base::{DiskId, Epoch, SegmentId};
+use cairn_shard::ShardName;
 use cairn_testkit::{OpKind, Pace as DiskPace, Rng, TestWorld};
 use tokio::sync::Semaphore;
 
@@ -317,5 +318,37 @@ fn a_pool_too_full_to_promise_has_no_room_and_is_not_broken() {
         settle().await;
         let written = world.append(code(1, 0), Stream::Mixed, record()).await;
         world.check(&written.expect("there is room again")).await;
+    });
+}
+
+/// They are shards, but of no segment: who has the metadata decides about them.
+#[test]
+fn a_sweep_leaves_files_of_log_and_state_alone() {
+    block_on(async {
+        let world = World::new(11, 3).await;
+        world.store.sweep(VOLUME).await.expect("swept");
+        let disk = world.store.members().all().next().expect("a disk").clone();
+        let unknown = ShardName {
+            volume: VOLUME,
+            segment: SegmentId(77),
+            index: 0,
+        };
+        let kept = [ShardName::of_state(VOLUME, 1), ShardName::of_log(VOLUME, 1)];
+        for name in kept.into_iter().chain([unknown]) {
+            let made = disk.clone().create(EPOCH, name, 4096);
+            made.await.expect("made");
+        }
+        let swept = world.store.sweep(VOLUME).await.expect("swept");
+        assert_eq!(swept.shards_removed, 1);
+        let left = disk.list(VOLUME).await.expect("listed");
+        assert_eq!(left.names, kept);
+        // They go with the volume.
+        let swept = world
+            .store
+            .remove_volume(VOLUME, &Arc::new(unpaced()))
+            .await;
+        assert_eq!(swept.errors, 0);
+        let left = disk.list(VOLUME).await.expect("listed");
+        assert_eq!(left.names, []);
     });
 }

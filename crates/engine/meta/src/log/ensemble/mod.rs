@@ -9,6 +9,7 @@
 //!
 //! The protocol and its reasons: docs/design/cluster.md.
 
+pub(crate) mod list;
 mod recover;
 mod writer;
 
@@ -17,13 +18,15 @@ use std::time::Duration;
 
 use cairn_base::env::BoxFuture;
 use cairn_base::{DiskId, Epoch, LogPosition, NodeId, VolumeId};
-use cairn_formats::shard::name::ShardName;
+use cairn_formats::shard::name::{FILE_NUMBER_END, ShardName};
 use cairn_shard::ShardService;
+
+use crate::error::MetaError;
 
 pub(crate) use recover::FoundEnsembles;
 
 /// A number is the epoch with so many bits for a counter behind it: it is never used twice.
-const COUNTER_BITS: u32 = 20;
+const COUNTER_BITS: u32 = 32;
 
 /// A part of a volume's log: one file on each of its disks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +41,28 @@ pub struct Ensemble {
     pub disks: Vec<DiskId>,
 }
 
-/// Why the list of ensembles was not changed.
+/// A copy of the volume's state on disks of several nodes, in shards that are the same on each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateCopy {
+    /// Names the shard that says which others there are.
+    pub number: u64,
+    /// Of what is in that shard.
+    pub len_bytes: u32,
+    /// The state holds everything up to here.
+    pub applied: LogPosition,
+    /// Disks that have all of it.
+    pub disks: Vec<DiskId>,
+}
+
+/// What the nodes agree on for a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VolumeList {
+    /// Oldest first; empty for a new volume. The last is open.
+    pub ensembles: Vec<Ensemble>,
+    pub state: Option<StateCopy>,
+}
+
+/// Why the list was not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AgreementError {
     /// It has another owner, or was changed by somebody else.
@@ -49,15 +73,11 @@ pub enum AgreementError {
     Unknown(String),
 }
 
-/// Where the list of a volume's ensembles is kept, for one term of its owner.
+/// Where the list of a volume is kept, for one term of its owner.
 pub trait Agreement: Send + Sync + 'static {
     /// Replaces the list of revision `replaced` if the epoch is still this owner's; the new revision. It returns when
     /// the outcome is known.
-    fn change(
-        &self,
-        replaced: u64,
-        ensembles: Vec<Ensemble>,
-    ) -> BoxFuture<Result<u64, AgreementError>>;
+    fn change(&self, replaced: u64, list: VolumeList) -> BoxFuture<Result<u64, AgreementError>>;
 }
 
 /// The disks that a log can be on.
@@ -74,13 +94,14 @@ pub struct Seat {
     pub volume: VolumeId,
     /// Of this owner: higher than that of any before.
     pub epoch: Epoch,
-    /// Of `ensembles`.
+    /// The owner's: a copy of the state elsewhere is worth more.
+    pub node: NodeId,
+    /// Of `list`.
     pub revision: u64,
-    /// Oldest first; empty for a new volume. The last is open.
-    pub ensembles: Vec<Ensemble>,
+    pub list: VolumeList,
     pub agreement: Arc<dyn Agreement>,
     pub disks: Arc<dyn LogDisks>,
-    /// Copies wanted: M+1.
+    /// Copies wanted of log and state: M+1.
     pub copies: usize,
     /// With fewer the log waits.
     pub copies_min: usize,
@@ -93,8 +114,21 @@ impl Seat {
         ShardName::of_log(self.volume, ensemble)
     }
 
-    fn number(&self, counter: u64) -> u64 {
-        self.epoch.0 << COUNTER_BITS | counter
+    /// A number for a new file; an error when there is none any more in this epoch.
+    pub(crate) fn number(&self, counter: u64) -> Result<u64, MetaError> {
+        let first = self.epoch.0.checked_mul(1 << COUNTER_BITS);
+        let is_known = counter < 1 << COUNTER_BITS;
+        let number = first.and_then(|first| first.checked_add(counter).filter(|_| is_known));
+        let number = number.filter(|number| *number < FILE_NUMBER_END);
+        number.ok_or(MetaError::NoNumber {
+            volume: self.volume,
+            epoch: self.epoch,
+        })
+    }
+
+    /// Whether a file was made in the term of an earlier owner.
+    pub(crate) fn is_of_earlier_owner(&self, number: u64) -> bool {
+        number >> COUNTER_BITS < self.epoch.0
     }
 }
 

@@ -16,6 +16,7 @@ use cairn_formats::metadata::log::{BLOCK_BYTES, FileHeader, Term, find_records};
 use cairn_shard::{ShardError, ShardErrorKind, ShardService};
 use futures_util::future::{Either, join_all, select};
 
+use super::list::AgreedList;
 use super::writer::{self, Stopped};
 use super::{Ensemble, Seat};
 use crate::error::MetaError;
@@ -32,6 +33,7 @@ pub(crate) struct FoundEnsembles {
     pub(super) tasks: Tasks,
     pub(super) settings: MetaSettings,
     pub(super) seat: Seat,
+    pub(super) list: Arc<AgreedList>,
     pub(super) history: History,
     pub(super) stopped: Stopped,
 }
@@ -62,8 +64,9 @@ impl FoundEnsembles {
         tasks: &Tasks,
         settings: &MetaSettings,
         seat: Seat,
+        list: Arc<AgreedList>,
     ) -> Result<Self, MetaError> {
-        let history = match seat.ensembles.last() {
+        let history = match seat.list.ensembles.last() {
             Some(open) => Finder { env, seat: &seat }.history(open).await?,
             None => History {
                 epoch_max: Epoch(seat.epoch.0.saturating_sub(1)),
@@ -75,6 +78,7 @@ impl FoundEnsembles {
             tasks: tasks.clone(),
             settings: settings.clone(),
             seat,
+            list,
             history,
             stopped: Stopped::default(),
         })
@@ -116,7 +120,7 @@ impl Finder<'_> {
             volume,
             position: open.from,
         })?;
-        for ensemble in self.seat.ensembles.iter().rev().skip(1) {
+        for ensemble in self.seat.list.ensembles.iter().rev().skip(1) {
             let Some(to) = ensemble.to.filter(|to| *to >= retained_from) else {
                 continue;
             };
@@ -127,7 +131,7 @@ impl Finder<'_> {
             let within = |record: &LogRecord| record.first >= ensemble.from && record.last <= to;
             found.extend(sealed.into_iter().filter(|(_, record)| within(record)));
         }
-        let oldest = self.seat.ensembles.first().map(|oldest| oldest.from);
+        let oldest = self.seat.list.ensembles.first().map(|oldest| oldest.from);
         retained_from = retained_from.max(oldest.unwrap_or(LogPosition(1)));
         found.retain(|_, record| record.last >= retained_from);
         let mut records = Vec::with_capacity(found.len());

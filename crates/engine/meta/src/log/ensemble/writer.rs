@@ -23,8 +23,9 @@ use cairn_formats::shard::name::ShardName;
 use cairn_shard::{ShardError, ShardService, ShardWrite};
 use tokio::sync::Notify;
 
+use super::list::AgreedList;
 use super::recover::FoundEnsembles;
-use super::{AgreementError, Ensemble, Seat};
+use super::{Ensemble, Seat};
 use crate::error::MetaError;
 use crate::log::late::{Done, Work, all_or_late};
 use crate::log::{History, LogFuture, LogStatus, LogWriter};
@@ -85,6 +86,7 @@ pub(crate) struct EnsembleWriter {
     env: cairn_base::env::Env,
     tasks: Tasks,
     seat: Seat,
+    list: Arc<AgreedList>,
     stopped: Stopped,
     capacity_bytes: u64,
     write_wait: Duration,
@@ -114,6 +116,7 @@ pub(super) async fn begin(
         tasks,
         settings,
         seat,
+        list,
         mut history,
         stopped,
     } = found;
@@ -149,6 +152,7 @@ pub(super) async fn begin(
         env,
         tasks,
         seat,
+        list,
         stopped,
     };
     writer.carry(&history).await?;
@@ -158,7 +162,7 @@ pub(super) async fn begin(
 impl EnsembleWriter {
     /// Puts what is needed of the log on new disks, then makes that the log.
     async fn carry(&mut self, history: &History) -> Result<(), MetaError> {
-        self.begun = self.seat.ensembles.clone();
+        self.begun = self.list.get().ensembles;
         loop {
             let disks = self.choose().await?;
             let Some(ensembles) = self.carry_to(history, &disks).await? else {
@@ -256,13 +260,13 @@ impl EnsembleWriter {
     }
 
     /// As many disks as are wanted, or fewer.
-    fn choices(&mut self) -> Vec<Arc<dyn ShardService>> {
+    fn choices(&self) -> Vec<Arc<dyn ShardService>> {
         let now = self.env.clock.monotonic();
-        self.resting.retain(|_, until| *until > now);
+        let is_resting = |disk: DiskId| self.resting.get(&disk).is_some_and(|until| *until > now);
         let mut nodes: Vec<NodeId> = Vec::new();
         let mut chosen = Vec::new();
         for (node, disk) in self.seat.disks.choices() {
-            let is_fit = !disk.is_avoided() && !self.resting.contains_key(&disk.id());
+            let is_fit = !disk.is_avoided() && !is_resting(disk.id());
             if is_fit
                 && !nodes.contains(&node)
                 && chosen.len() < self.seat.copies.min(SET_COUNT_MAX)
@@ -278,6 +282,7 @@ impl EnsembleWriter {
         tracing::warn!(volume = %self.seat.volume, disk = disk.label(), "the log goes on without this disk: {why}");
         let until = self.env.clock.monotonic().saturating_add(REST);
         self.resting.insert(disk.id(), until);
+        self.list.note_unswept(disk.id());
     }
 
     /// Makes the file of a new ensemble on all of `disks`; false if one does not take it. From here on it is the one
@@ -288,7 +293,7 @@ impl EnsembleWriter {
         from: LogPosition,
     ) -> Result<bool, MetaError> {
         self.counter += 1;
-        let number = self.seat.number(self.counter);
+        let number = self.seat.number(self.counter)?;
         let header = FileHeader {
             volume: self.seat.volume,
             sequence: number,
@@ -394,13 +399,8 @@ impl EnsembleWriter {
     }
 
     async fn agree(&mut self, ensembles: Vec<Ensemble>) -> Result<(), MetaError> {
-        let volume = self.seat.volume;
         let named: Vec<u64> = ensembles.iter().map(|part| part.number).collect();
-        let changed = self.seat.agreement.change(self.seat.revision, ensembles);
-        self.seat.revision = changed.await.map_err(|error| match error {
-            AgreementError::Refused => MetaError::NotOwner { volume },
-            AgreementError::Unknown(why) => MetaError::Agreement { volume, why },
-        })?;
+        self.list.change(|list| list.ensembles = ensembles).await?;
         let is_named = |begun: &Ensemble| named.contains(&begun.number);
         let (named, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut self.begun)
             .into_iter()
@@ -454,12 +454,14 @@ impl EnsembleWriter {
             let name = self.seat.name(ensemble.number);
             for id in &ensemble.disks {
                 let Some(disk) = self.seat.disks.disk(*id) else {
+                    self.list.note_unswept(*id);
                     continue;
                 };
-                let epoch = self.seat.epoch;
+                let (epoch, list) = (self.seat.epoch, self.list.clone());
                 self.tasks.spawn("log-remove", async move {
                     if let Err(error) = disk.remove(epoch, name).await {
                         tracing::debug!(%error, "an old file of the log stays");
+                        list.note_unswept(disk.id());
                     }
                 });
             }
@@ -522,6 +524,22 @@ impl LogWriter for EnsembleWriter {
 
     /// What is not needed any more leaves the list with its next change.
     fn trim(&mut self) {}
+
+    /// A disk of the open file may fail, or another may come, at any time.
+    fn is_resting(&self) -> bool {
+        true
+    }
+
+    fn wants_group(&self) -> bool {
+        let open = &self.open.disks;
+        let has_bad = open.iter().any(|disk| disk.is_avoided());
+        let is_short = open.len() < self.seat.copies;
+        if !has_bad && !is_short {
+            return false;
+        }
+        let there = self.choices().len();
+        has_bad && there >= self.seat.copies_min.max(1) || there > open.len()
+    }
 
     fn status(&self) -> LogStatus {
         let needed = self.sealed.iter();
