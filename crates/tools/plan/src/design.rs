@@ -260,7 +260,7 @@ impl Storage {
     pub fn words(&self) -> String {
         match self {
             Self::InstanceStore { disks, disk_bytes } => {
-                format!("{disks} x local disk {}", disk_bytes.tb_or_tib())
+                format!("{disks} x instance-store disk {}", disk_bytes.tb_or_tib())
             }
             Self::Ebs { volumes, volume } => {
                 let mut words = format!(

@@ -2,8 +2,10 @@
 //!
 //! Owns: what it means to fit, the order, and the words why. Must not know: how figures follow.
 //!
-//! Order: designs that work today before those that need what is planned (unless the goal says
-//! otherwise), then the lower cost per month, then the higher rate.
+//! Order: what keeps the data comes first, because surviving failures is a goal by itself: a design that
+//! survives fewer than asked for (1 unless the goal says otherwise) does not fit, however little it costs.
+//! Then designs that work today before those that need what is planned (unless the goal says otherwise),
+//! then the lower cost per month, then the higher rate. What is no longer sold never fits.
 
 use crate::candidates::candidates;
 use crate::catalog::{Catalog, lustre_tib};
@@ -13,6 +15,7 @@ use crate::evaluate::{
 };
 use crate::goal::{Goal, GoalError, Workload};
 use crate::prices::PriceError;
+use crate::reliability::Availability;
 use crate::report::{Bottleneck, Broken, Collision, Evaluation, Fit, Miss, Protocol, Ranking};
 use crate::rules;
 use crate::units::{Bytes, Rate, Usd, number};
@@ -82,16 +85,41 @@ struct Kept {
 }
 
 /// The goals as flags, in the order in which they are named.
-const GOALS: [&str; 8] = [
+const GOALS: [&str; 11] = [
+    SOLD,
     "capacity",
+    "namespaces",
     "read",
     "write",
     "iops",
     "clients",
     "protocols",
     "survive",
+    "availability",
     "budget",
 ];
+
+/// That it can be bought at all: no flag, and yet what every buyer asks.
+pub const SOLD: &str = "sold";
+
+/// Name spaces that a design divides its data into.
+pub fn namespaces(design: &Design) -> u32 {
+    match &design.shape {
+        Shape::CloudVolumes(
+            CloudVolumes::Service { volumes: count, .. }
+            | CloudVolumes::Servers { servers: count, .. },
+        ) => *count,
+        _ => 1,
+    }
+}
+
+/// Whether it can no longer be bought: it is evaluated for comparison, and never advised.
+fn withdrawn(design: &Design) -> bool {
+    matches!(
+        design.shape,
+        Shape::CloudVolumes(CloudVolumes::Service { .. })
+    )
+}
 
 /// Holds an evaluation against every goal.
 fn kept(catalog: &Catalog, goal: &Goal, it: &Evaluation) -> Vec<Kept> {
@@ -104,6 +132,13 @@ fn kept(catalog: &Catalog, goal: &Goal, it: &Evaluation) -> Vec<Kept> {
     hold(
         "capacity",
         it.capacity.usable_bytes.value.get() / needed.get(),
+    );
+    if withdrawn(&it.design) {
+        hold(SOLD, 0.0);
+    }
+    hold(
+        "namespaces",
+        f64::from(goal.namespaces) / f64::from(namespaces(&it.design)),
     );
     if let Some(read) = goal.read_mb_s {
         hold(
@@ -143,6 +178,11 @@ fn kept(catalog: &Catalog, goal: &Goal, it: &Evaluation) -> Vec<Kept> {
             "survive",
             f64::from(it.survives.value) / f64::from(goal.survive),
         );
+    }
+    if it.reliability.availability < goal.availability {
+        hold("availability", 0.0);
+    } else if goal.availability > Availability::Single {
+        hold("availability", 1.0);
     }
     if let Some(budget) = goal.budget_month_usd {
         hold(
@@ -213,6 +253,18 @@ fn broken(catalog: &Catalog, goal: &Goal, it: &Evaluation, name: &'static str) -
     let paper_server =
         it.design.product == Product::Vendor && it.design.shape.family() == Family::NfsServer;
     let (words, rules) = match name {
+        SOLD => (
+            catalog.designs.cloud_volumes.withdrawn.clone(),
+            vec![rules::CVS_LEVEL],
+        ),
+        "namespaces" => (
+            format!(
+                "{} separate name spaces, each with its own mount and its own free space, of the {} asked for",
+                namespaces(&it.design),
+                goal.namespaces
+            ),
+            Vec::new(),
+        ),
         "read"
             if performance.cached_when.is_some()
                 && it.design.shape.family() == Family::ParallelFs
@@ -266,6 +318,13 @@ fn broken(catalog: &Catalog, goal: &Goal, it: &Evaluation, name: &'static str) -
         "survive" => (
             format!("survives {}, not any {}", it.survives_words, goal.survive),
             it.survives.rules.clone(),
+        ),
+        "availability" => (
+            match it.reliability.availability {
+                Availability::Single => "the service stops with its one server".to_owned(),
+                _ => "the service is in one zone and stops with it".to_owned(),
+            },
+            it.reliability.rules.clone(),
         ),
         "budget" => (
             format!(
@@ -712,6 +771,9 @@ fn collision(
     designs: &[Design],
     scored: &[Scored],
 ) -> Result<Collision, RankError> {
+    // What is no longer sold is no help to whoever asks what to give up.
+    let sold = |it: &&Scored| !withdrawn(&designs[it.index]);
+    let scored: Vec<&Scored> = scored.iter().filter(sold).collect();
     let meets = |it: &Scored, place: usize| it.ratios[place] >= 1.0 - 1e-9;
     let asked: Vec<usize> = (0..GOALS.len())
         .filter(|place| scored.iter().any(|it| it.ratios[*place].is_finite()))
@@ -733,6 +795,7 @@ fn collision(
     };
     let nearest = scored
         .iter()
+        .copied()
         .filter(|it| it.missed.is_some())
         .min_by(|left, right| {
             left.shortfall

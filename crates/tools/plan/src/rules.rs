@@ -264,6 +264,21 @@ rules! {
     EBS_SURVIVES = "ebs.survives",
         "An EBS volume outlives the instance; a volume that is lost itself (0.1 to 0.2 % a year) takes what has no parity with it.",
         "", EBS;
+    LOSS_UNITS = "loss.units",
+        "Data of N+M is lost when M + 1 of its volumes, disks or nodes fail before the first is rebuilt. Failures are counted as independent; mistakes of people and software and the loss of a zone come on top. The rates, with their sources, are in data/reliability.toml.",
+        "losses a year = units x rate x product over i = 1..M of ((units - i) x rate x repair time)",
+        "arithmetic of N+M; EBS user guide, Amazon EBS volume types (0.1 to 0.2 % of volumes a year); drive statistics";
+    OUTAGE_SERVER = "outage.server",
+        "A single server is out at each restart and until its volumes are on another after a failure; what is lost is restored as fast as the design writes. How often servers stop is our assumption: the cloud states none.",
+        "hours = servers x (restarts x 6 minutes + stops x 30 minutes) + losses x restore",
+        "our assumption (data/reliability.toml); Amazon Compute SLA, instance level: 99.5 %";
+    OUTAGE_CLUSTER = "outage.cluster",
+        "Clients of a cluster wait while the work of a node moves to others. How long is our assumption.",
+        "hours = nodes x (restarts + stops) x 1 minute + losses x restore",
+        "our assumption (data/reliability.toml)";
+    SERVICE_STATED = "service.stated",
+        "Of a managed service counts what its vendor documents; where nothing is documented the answer says so.",
+        "", "data/reliability.toml: FSx, EFS and S3 user guides and service level agreements";
     STORE_LOST = "disk.instance-store",
         "Instance store is gone when the instance stops, hibernates or fails.", "",
         "EC2 user guide, Storage optimized instances";

@@ -117,6 +117,8 @@ fn rules_of_thumb_decide_and_are_shown() {
         let mut goal = goal(capacity);
         goal.read_mb_s = Some(Rate::parse(read).unwrap());
         goal.clients = Some(clients);
+        // The paper's server joins its volumes: it keeps nothing when one of them fails.
+        goal.survive = 0;
         let ranking = ranked(&goal);
         let is_paper_server = |design: &Design| {
             design.product == Product::Vendor && design.shape.family() == Family::NfsServer
@@ -160,12 +162,15 @@ fn goals_that_collide_are_named_with_the_nearest_design() {
     let mut cheap = goal("200TiB");
     cheap.budget_month_usd = Some(Usd(100.0));
     let mut fast = goal("1TiB");
-    fast.read_mb_s = Some(Rate::parse("100GB/s").unwrap());
-    fast.budget_month_usd = Some(Usd(500.0));
+    fast.read_mb_s = Some(Rate::parse("2GB/s").unwrap());
+    fast.budget_month_usd = Some(Usd(300.0));
+    let mut fastest = goal("1TiB");
+    fastest.read_mb_s = Some(Rate::parse("1000GB/s").unwrap());
     let huge = goal("500PiB");
     let cases = [
         ("no money", cheap, vec!["capacity", "budget"]),
         ("fast and cheap", fast, vec!["read", "budget"]),
+        ("faster than any", fastest, vec!["read"]),
         ("beyond every design", huge, vec!["capacity"]),
     ];
     for (name, goal, wanted) in cases {
