@@ -6,7 +6,7 @@ use cairn_plan::deploy::{Format as TemplateFormat, NCONNECT_DEFAULT};
 use cairn_plan::goal::{Goal, SURVIVE_DEFAULT, Workload};
 use cairn_plan::reliability::Availability;
 use cairn_plan::report::Protocol;
-use cairn_plan::units::{Bytes, Rate, Usd, parse_growth, parse_share};
+use cairn_plan::units::{Bytes, Rate, Usd, parse_growth, parse_latency_ms, parse_share};
 use clap::{Args, Subcommand, ValueEnum};
 
 const REGION_DEFAULT: &str = "us-east-1";
@@ -81,7 +81,13 @@ pub struct GoalArgs {
     /// Random reads of 4 KiB per second
     #[arg(long, value_name = "NUMBER")]
     pub iops: Option<u64>,
-    /// How many clients use it
+    /// Random writes of 4 KiB per second
+    #[arg(long, value_name = "NUMBER")]
+    pub write_iops: Option<u64>,
+    /// What one random operation may take, such as 1ms or 500us
+    #[arg(long, value_name = "TIME", value_parser = parse_latency_ms, allow_hyphen_values = true)]
+    pub latency: Option<f64>,
+    /// How many clients use it; a SAN array serves one
     #[arg(long, value_name = "NUMBER")]
     pub clients: Option<u32>,
     /// Protocols of the clients, separated by commas; any if left out
@@ -128,6 +134,8 @@ impl GoalArgs {
             read_mb_s: self.read,
             write_mb_s: self.write,
             iops: self.iops,
+            write_iops: self.write_iops,
+            latency_ms: self.latency,
             clients: self.clients,
             protocols: self.protocols.iter().map(|name| name.protocol()).collect(),
             survive: self.survive,

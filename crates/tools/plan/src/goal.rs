@@ -19,6 +19,10 @@ pub struct Goal {
     pub write_mb_s: Option<Rate>,
     /// Random reads of 4 KiB per second.
     pub iops: Option<u64>,
+    /// Random writes of 4 KiB per second.
+    pub write_iops: Option<u64>,
+    /// Of one random operation, at most, in milliseconds.
+    pub latency_ms: Option<f64>,
     pub clients: Option<u32>,
     pub protocols: Vec<Protocol>,
     /// Failures (of disks, volumes or nodes) that must lose no data; 0: a loss is accepted.
@@ -66,6 +70,10 @@ impl Workload {
 /// Failures that a goal survives unless it says otherwise: one disk or volume.
 pub const SURVIVE_DEFAULT: u32 = 1;
 
+/// Random work, metadata and databases are no use on what seeks for each operation: single-digit
+/// milliseconds are what general-purpose volumes are documented for.
+pub const LATENCY_RANDOM_MS: f64 = 10.0;
+
 /// Years at most that a plan looks ahead.
 pub const YEARS_MAX: u32 = 10;
 
@@ -94,6 +102,8 @@ impl Goal {
             read_mb_s: None,
             write_mb_s: None,
             iops: None,
+            write_iops: None,
+            latency_ms: None,
             clients: None,
             protocols: vec![Protocol::Nfs],
             survive: SURVIVE_DEFAULT,
@@ -107,6 +117,14 @@ impl Goal {
             workload: Workload::default(),
             include_planned: false,
         }
+    }
+
+    /// What one random operation may take: as asked for, or what random work needs to be any use.
+    pub fn latency_bound_ms(&self) -> Option<f64> {
+        self.latency_ms.or(match self.workload {
+            Workload::Random | Workload::Metadata | Workload::Database => Some(LATENCY_RANDOM_MS),
+            Workload::Streaming | Workload::Archive => None,
+        })
     }
 
     pub fn check(&self) -> Result<(), GoalError> {

@@ -157,6 +157,9 @@ rules! {
     EBS_ST1_IOPS = "ebs.st1-iops",
         "st1 counts a small random operation as 1 MiB of its throughput.",
         "IOPS = MiB/s", EBS;
+    LATENCY_EBS = "latency.ebs",
+        "gp3 and io1 answer in single-digit milliseconds, io2 in less than half a millisecond for 16 KiB: the least that a random operation takes. The network to the server, parity and queues come on top.",
+        "latency >= 1 ms (gp3, io1), 0.5 ms (io2)", "EBS user guide, Amazon EBS volume types and EBS optimization";
     EBS_SLOWEST = "ebs.slowest",
         "EBS volumes deliver at least 90 % of what is provisioned for 99 % of the time. A stripe is written when its slowest unit is, so a striped write is planned with the 90 %.",
         "striped write <= 0.9 x storage bandwidth x N / (N + M)",

@@ -21,6 +21,8 @@ fn goal(capacity_tib: f64, read_mb_s: f64, write_mb_s: f64) -> Goal {
         read_mb_s: Some(Rate::from_mb_s(read_mb_s)),
         write_mb_s: Some(Rate::from_mb_s(write_mb_s)),
         iops: None,
+        write_iops: None,
+        latency_ms: None,
         clients: Some(16),
         protocols: vec![Protocol::Nfs],
         survive: 2,
