@@ -40,6 +40,8 @@ struct Kind {
     product: Product,
     /// `gp3`, `st1`, local: too different to be variants of one another.
     storage: StorageKind,
+    /// The paper's server, with its rules of thumb; Linux with RAID on today's instances is another.
+    paper_server: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,6 +79,7 @@ fn kind(design: &Design) -> Kind {
         family: design.shape.family(),
         product: design.product,
         storage,
+        paper_server: design.is_paper_server(),
     }
 }
 
@@ -164,8 +167,7 @@ fn kept(catalog: &Catalog, goal: &Goal, it: &Evaluation) -> Vec<Kept> {
     let mut all = Vec::with_capacity(GOALS.len());
     let mut hold = |goal: &'static str, ratio: f64| all.push(Kept { goal, ratio });
     let limits = &catalog.designs.nfs_server;
-    let paper_server =
-        it.design.product == Product::Vendor && it.design.shape.family() == Family::NfsServer;
+    let paper_server = it.design.is_paper_server();
     let needed = goal.capacity_planned();
     hold(
         "capacity",
@@ -307,8 +309,7 @@ fn broken(catalog: &Catalog, goal: &Goal, it: &Evaluation, name: &'static str) -
         )
     };
     let limits = &catalog.designs.nfs_server;
-    let paper_server =
-        it.design.product == Product::Vendor && it.design.shape.family() == Family::NfsServer;
+    let paper_server = it.design.is_paper_server();
     let (words, rules) = match name {
         SOLD => (
             catalog.designs.cloud_volumes.withdrawn.clone(),

@@ -430,7 +430,8 @@ fn cluster<'a>(
     storage_notes(&it.storage, &mut notes);
     let survive_rule = match product {
         Product::Vendor => {
-            costing.without("the vendor's software licence");
+            costing
+                .without("the OneFS licence of APEX File Storage, which Dell sells by quotation");
             rules::CLUSTER_PROTECTION
         }
         Product::Cairn => rules::CAIRN_CODES,
@@ -483,7 +484,10 @@ fn nfs_server<'a>(
             "no volume; the server's failure stops the service and loses no data".to_owned(),
         ),
         (Storage::Ebs { .. }, parity) => (
-            &[rules::CAIRN_CODES, rules::EBS_SURVIVES],
+            match product {
+                Product::Cairn => &[rules::CAIRN_CODES, rules::EBS_SURVIVES],
+                Product::Vendor => &[rules::CAPACITY_PROTECTION, rules::EBS_SURVIVES],
+            },
             any(parity, "volume", "volumes")
                 + " (the data, not the service: it stops with its one server)",
         ),

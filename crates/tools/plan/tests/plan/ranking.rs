@@ -121,9 +121,7 @@ fn rules_of_thumb_decide_and_are_shown() {
         // The paper's server joins its volumes: it keeps nothing when one of them fails.
         goal.survive = 0;
         let ranking = ranked(&goal);
-        let is_paper_server = |design: &Design| {
-            design.product == Product::Vendor && design.shape.family() == Family::NfsServer
-        };
+        let is_paper_server = Design::is_paper_server;
         let fits = ranking
             .fits
             .iter()
