@@ -957,7 +957,7 @@ fn collision(
     };
     if let Some(nearest) = &nearest {
         words += &format!(
-            ". The nearest is {}: it {}",
+            ". The nearest is {}: {}",
             nearest.evaluation.name, nearest.broken.words
         );
     }
