@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use cairn_plan::deploy::{Format as TemplateFormat, NCONNECT_DEFAULT};
-use cairn_plan::goal::{Goal, Workload};
+use cairn_plan::goal::{Goal, SURVIVE_DEFAULT, Workload};
+use cairn_plan::reliability::Availability;
 use cairn_plan::report::Protocol;
-use cairn_plan::units::{Bytes, Rate, Usd, parse_growth, parse_share};
+use cairn_plan::units::{Bytes, Rate, Usd, parse_growth, parse_latency_ms, parse_share};
 use clap::{Args, Subcommand, ValueEnum};
 
 const REGION_DEFAULT: &str = "us-east-1";
@@ -80,15 +81,28 @@ pub struct GoalArgs {
     /// Random reads of 4 KiB per second
     #[arg(long, value_name = "NUMBER")]
     pub iops: Option<u64>,
-    /// How many clients use it
+    /// Random writes of 4 KiB per second
+    #[arg(long, value_name = "NUMBER")]
+    pub write_iops: Option<u64>,
+    /// What one random operation may take, such as 1ms or 500us
+    #[arg(long, value_name = "TIME", value_parser = parse_latency_ms, allow_hyphen_values = true)]
+    pub latency: Option<f64>,
+    /// How many clients use it; a SAN array serves one
     #[arg(long, value_name = "NUMBER")]
     pub clients: Option<u32>,
     /// Protocols of the clients, separated by commas; any if left out
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub protocols: Vec<ProtocolName>,
-    /// Failures of disks, volumes or nodes that must lose nothing
-    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    /// Failures of disks or volumes that must lose nothing; 0 accepts a loss, and the answer says of what
+    #[arg(long, value_name = "NUMBER", default_value_t = SURVIVE_DEFAULT)]
     pub survive: u32,
+    /// Separate name spaces at most that the data may be divided into
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub namespaces: u32,
+    /// What the service works through: it may stop with a single node, or go on without any one node or
+    /// zone
+    #[arg(long, value_enum, default_value_t, value_name = "LEVEL")]
+    pub availability: AvailabilityName,
     /// Region of prices and templates
     #[arg(long, value_name = "NAME", default_value = REGION_DEFAULT)]
     pub region: String,
@@ -120,9 +134,13 @@ impl GoalArgs {
             read_mb_s: self.read,
             write_mb_s: self.write,
             iops: self.iops,
+            write_iops: self.write_iops,
+            latency_ms: self.latency,
             clients: self.clients,
             protocols: self.protocols.iter().map(|name| name.protocol()).collect(),
             survive: self.survive,
+            namespaces: self.namespaces,
+            availability: self.availability.level(),
             region: self.region.clone(),
             budget_month_usd: self.budget,
             hot_share: self.hot,
@@ -149,6 +167,24 @@ impl ProtocolName {
             Self::Smb => Protocol::Smb,
             Self::S3 => Protocol::S3,
             Self::Iscsi => Protocol::Iscsi,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum AvailabilityName {
+    #[default]
+    Single,
+    Node,
+    Zone,
+}
+
+impl AvailabilityName {
+    fn level(self) -> Availability {
+        match self {
+            Self::Single => Availability::Single,
+            Self::Node => Availability::Node,
+            Self::Zone => Availability::Zone,
         }
     }
 }

@@ -41,6 +41,7 @@ pub fn candidates(catalog: &Catalog, goal: &Goal) -> Vec<Design> {
     lustre(catalog, goal, &mut out);
     cloud_volumes(catalog, goal, &mut out);
     cairn_server(catalog, goal, &mut out);
+    linux_server(catalog, goal, &mut out);
     cairn_cluster(catalog, goal, &mut out);
     cairn_spread(catalog, goal, &mut out);
     out.designs.truncate(CANDIDATE_COUNT_MAX);
@@ -307,6 +308,42 @@ fn codes(catalog: &Catalog, units: u32, survive: u32) -> Vec<Protection> {
     codes.sort_by_key(|code| (code.parity, code.data));
     codes.dedup();
     codes
+}
+
+/// Linux NFS on today's instances: md joins EBS volumes, with one (RAID 5) or two (RAID 6) of parity, each
+/// as large as the goal needs.
+fn linux_server(catalog: &Catalog, goal: &Goal, out: &mut Out) {
+    const RAID_PARITY: [u32; 2] = [1, 2];
+    const LARGEST_TIB: f64 = VOLUME_TIB[VOLUME_TIB.len() - 1];
+    for (instance, storage) in cairn_storages(catalog) {
+        let Storage::Ebs { volumes, volume } = storage else {
+            continue;
+        };
+        if volume.size_bytes != Bytes::from_tib(VOLUME_TIB[0]) {
+            continue;
+        }
+        for parity in RAID_PARITY.into_iter().filter(|it| volumes > *it + 1) {
+            let protection = Protection {
+                data: volumes - parity,
+                parity,
+            };
+            let tib = exact_tib(goal, protection).unwrap_or(LARGEST_TIB);
+            out.push(
+                Product::Vendor,
+                Shape::NfsServer(NfsServer {
+                    instance: instance.clone(),
+                    storage: Storage::Ebs {
+                        volumes,
+                        volume: Volume {
+                            size_bytes: Bytes::from_tib(tib),
+                            ..volume.clone()
+                        },
+                    },
+                    protection,
+                }),
+            );
+        }
+    }
 }
 
 fn cairn_server(catalog: &Catalog, goal: &Goal, out: &mut Out) {

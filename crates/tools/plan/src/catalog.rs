@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use crate::prices::{Day, PriceError, PriceList};
+use crate::reliability::Rates;
 use crate::report::Protocol;
 use crate::units::{Bytes, Rate};
 
@@ -57,6 +58,7 @@ pub struct Catalog {
     pub instances: BTreeMap<String, Instance>,
     pub designs: Designs,
     pub cairn: Cairn,
+    pub reliability: Rates,
     pub prices: PriceList,
     /// The day on which prices are judged old; `None`: nobody said, and only undated prices are.
     pub today: Option<Day>,
@@ -405,6 +407,7 @@ impl Catalog {
             include_str!("../data/instances.toml"),
             include_str!("../data/designs.toml"),
             include_str!("../data/cairn.toml"),
+            include_str!("../data/reliability.toml"),
             include_str!("../data/prices.toml"),
         )
         .expect("a test parses the embedded data")
@@ -414,6 +417,7 @@ impl Catalog {
         instances: &str,
         designs: &str,
         cairn: &str,
+        reliability: &str,
         prices: &str,
     ) -> Result<Self, CatalogError> {
         let instances: Instances = parse("data/instances.toml", instances)?;
@@ -425,6 +429,7 @@ impl Catalog {
                 .collect(),
             designs: parse("data/designs.toml", designs)?,
             cairn: parse("data/cairn.toml", cairn)?,
+            reliability: parse("data/reliability.toml", reliability)?,
             prices: PriceList::parse("data/prices.toml", prices)?,
             today: None,
         })

@@ -274,7 +274,7 @@ pub fn violations(catalog: &Catalog, design: &Design) -> Vec<Violation> {
     let sold = violations.is_empty();
     match (&design.product, &design.shape) {
         (Product::Vendor, Shape::Cluster(it)) => cluster(catalog, it, &mut violations),
-        (Product::Vendor, Shape::NfsServer(it)) => {
+        (Product::Vendor, Shape::NfsServer(it)) if design.is_paper_server() => {
             let limits = &catalog.designs.nfs_server;
             if it.storage.raw().tib() >= limits.capacity_below_tib {
                 violations.push(Violation {

@@ -260,7 +260,7 @@ impl Storage {
     pub fn words(&self) -> String {
         match self {
             Self::InstanceStore { disks, disk_bytes } => {
-                format!("{disks} x local disk {}", disk_bytes.tb_or_tib())
+                format!("{disks} x instance-store disk {}", disk_bytes.tb_or_tib())
             }
             Self::Ebs { volumes, volume } => {
                 let mut words = format!(
@@ -292,6 +292,15 @@ impl NfsServer {
 }
 
 impl Design {
+    /// Whether it is the NFS server of the paper: its disks or volumes are joined without redundancy. With
+    /// parity it is a Linux server of today.
+    pub fn is_paper_server(&self) -> bool {
+        match &self.shape {
+            Shape::NfsServer(it) => self.product == Product::Vendor && it.protection.parity == 0,
+            _ => false,
+        }
+    }
+
     /// The design in one line, without its region; unique among the designs of one ranking.
     pub fn name(&self) -> String {
         let maker = match (self.product, &self.shape) {

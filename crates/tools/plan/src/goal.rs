@@ -5,6 +5,7 @@
 
 use serde::Serialize;
 
+use crate::reliability::Availability;
 use crate::report::Protocol;
 use crate::units::{Bytes, Rate, Usd};
 
@@ -18,10 +19,18 @@ pub struct Goal {
     pub write_mb_s: Option<Rate>,
     /// Random reads of 4 KiB per second.
     pub iops: Option<u64>,
+    /// Random writes of 4 KiB per second.
+    pub write_iops: Option<u64>,
+    /// Of one random operation, at most, in milliseconds.
+    pub latency_ms: Option<f64>,
     pub clients: Option<u32>,
     pub protocols: Vec<Protocol>,
-    /// Failures (of disks, volumes or nodes) that must lose no data.
+    /// Failures (of disks, volumes or nodes) that must lose no data; 0: a loss is accepted.
     pub survive: u32,
+    /// Name spaces at most that the data may be divided into.
+    pub namespaces: u32,
+    /// What the service has to work through.
+    pub availability: Availability,
     pub region: String,
     pub budget_month_usd: Option<Usd>,
     /// Share of the data that is read often: what a cache has to hold.
@@ -58,6 +67,13 @@ impl Workload {
     ];
 }
 
+/// Failures that a goal survives unless it says otherwise: one disk or volume.
+pub const SURVIVE_DEFAULT: u32 = 1;
+
+/// Random work, metadata and databases are no use on what seeks for each operation: single-digit
+/// milliseconds are what general-purpose volumes are documented for.
+pub const LATENCY_RANDOM_MS: f64 = 10.0;
+
 /// Years at most that a plan looks ahead.
 pub const YEARS_MAX: u32 = 10;
 
@@ -70,6 +86,10 @@ pub enum GoalError {
     TooFar { years: u32 },
     #[error("--growth without --years says not for how long: add --years 3, or leave out --growth")]
     GrowthWithoutYears,
+    #[error(
+        "--namespaces 0 leaves the data no place: give 1, or how many separate name spaces will do"
+    )]
+    NoNamespaces,
     #[error("--clients 0 contradicts any use: leave it out, or give how many clients mount it")]
     NoClients,
 }
@@ -82,9 +102,13 @@ impl Goal {
             read_mb_s: None,
             write_mb_s: None,
             iops: None,
+            write_iops: None,
+            latency_ms: None,
             clients: None,
             protocols: vec![Protocol::Nfs],
-            survive: 0,
+            survive: SURVIVE_DEFAULT,
+            namespaces: 1,
+            availability: Availability::default(),
             region: region.to_owned(),
             budget_month_usd: None,
             hot_share: None,
@@ -93,6 +117,14 @@ impl Goal {
             workload: Workload::default(),
             include_planned: false,
         }
+    }
+
+    /// What one random operation may take: as asked for, or what random work needs to be any use.
+    pub fn latency_bound_ms(&self) -> Option<f64> {
+        self.latency_ms.or(match self.workload {
+            Workload::Random | Workload::Metadata | Workload::Database => Some(LATENCY_RANDOM_MS),
+            Workload::Streaming | Workload::Archive => None,
+        })
     }
 
     pub fn check(&self) -> Result<(), GoalError> {
@@ -104,6 +136,9 @@ impl Goal {
         }
         if self.growth_per_year > 0.0 && self.years == 0 {
             return Err(GoalError::GrowthWithoutYears);
+        }
+        if self.namespaces == 0 {
+            return Err(GoalError::NoNamespaces);
         }
         if self.clients == Some(0) {
             return Err(GoalError::NoClients);

@@ -22,6 +22,7 @@ pub mod page;
 mod plan;
 pub mod prices;
 pub mod rank;
+pub mod reliability;
 pub mod report;
 pub mod rules;
 pub mod text;

@@ -2,17 +2,22 @@
 //!
 //! Owns: what it means to fit, the order, and the words why. Must not know: how figures follow.
 //!
-//! Order: designs that work today before those that need what is planned (unless the goal says
-//! otherwise), then the lower cost per month, then the higher rate.
+//! Order: what keeps the data comes first, because surviving failures is a goal by itself: a design that
+//! survives fewer than asked for (1 unless the goal says otherwise) does not fit, however little it costs.
+//! Then designs that work today before those that need what is planned (unless the goal says otherwise),
+//! then the lower cost per month, then the higher rate. What is no longer sold never fits.
 
 use crate::candidates::candidates;
-use crate::catalog::{Catalog, lustre_tib};
-use crate::design::{CloudVolumes, Design, Family, ParallelFs, Product, SanSystem, Shape, Storage};
+use crate::catalog::{Catalog, DiskKind, lustre_tib};
+use crate::design::{
+    CloudVolumes, Design, Family, ParallelFs, Product, SanArray, SanSystem, Shape, Storage,
+};
 use crate::evaluate::{
     Detail, EvaluateError, evaluate, evaluate_with, planned_protocols, protocol_missing,
 };
 use crate::goal::{Goal, GoalError, Workload};
 use crate::prices::PriceError;
+use crate::reliability::Availability;
 use crate::report::{Bottleneck, Broken, Collision, Evaluation, Fit, Miss, Protocol, Ranking};
 use crate::rules;
 use crate::units::{Bytes, Rate, Usd, number};
@@ -35,6 +40,8 @@ struct Kind {
     product: Product,
     /// `gp3`, `st1`, local: too different to be variants of one another.
     storage: StorageKind,
+    /// The paper's server, with its rules of thumb; Linux with RAID on today's instances is another.
+    paper_server: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,6 +79,7 @@ fn kind(design: &Design) -> Kind {
         family: design.shape.family(),
         product: design.product,
         storage,
+        paper_server: design.is_paper_server(),
     }
 }
 
@@ -82,28 +90,95 @@ struct Kept {
 }
 
 /// The goals as flags, in the order in which they are named.
-const GOALS: [&str; 8] = [
+const GOALS: [&str; 13] = [
+    SOLD,
     "capacity",
+    "namespaces",
     "read",
     "write",
     "iops",
+    "write-iops",
+    "latency",
     "clients",
     "protocols",
     "survive",
+    "availability",
     "budget",
 ];
+
+/// That it can be bought at all: no flag, and yet what every buyer asks.
+pub const SOLD: &str = "sold";
+
+/// Name spaces that a design divides its data into.
+pub fn namespaces(design: &Design) -> u32 {
+    match &design.shape {
+        Shape::CloudVolumes(
+            CloudVolumes::Service { volumes: count, .. }
+            | CloudVolumes::Servers { servers: count, .. },
+        ) => *count,
+        _ => 1,
+    }
+}
+
+/// Whether it can no longer be bought: it is evaluated for comparison, and never advised.
+fn withdrawn(design: &Design) -> bool {
+    matches!(
+        design.shape,
+        Shape::CloudVolumes(CloudVolumes::Service { .. })
+    )
+}
+
+/// What a random operation takes at least, in milliseconds, as far as its medium states it: of disks from
+/// seek and turn, of volumes what their type is documented for. Queues, parity and clients come on top.
+fn latency_ms(catalog: &Catalog, design: &Design) -> Option<(f64, rules::RuleId)> {
+    /// Seek and half a turn of a hard disk (rule `disk.hdd-random`).
+    const HDD_MS: f64 = 12.7;
+    /// io2: "under 500 microseconds"; gp3: "single-digit millisecond", of which 1 ms is the least.
+    const IO2_MS: f64 = 0.5;
+    const GP3_MS: f64 = 1.0;
+    if let Shape::ParallelFs(ParallelFs::Lustre { .. }) = &design.shape {
+        return Some((HDD_MS, rules::DISK_HDD_RANDOM));
+    }
+    if let Shape::SanArray(SanArray {
+        system: SanSystem::Ontap { .. },
+        ..
+    }) = &design.shape
+    {
+        // The paper: over 1,000,000 operations a second in less than 1 ms on average.
+        return Some((1.0, rules::SAN_IOPS));
+    }
+    let (instance, storage) = design.shape.machine()?;
+    match storage {
+        Storage::Ebs { volume, .. } => match volume.volume_type.as_str() {
+            "st1" | "sc1" => Some((HDD_MS, rules::DISK_HDD_RANDOM)),
+            "io2" => Some((IO2_MS, rules::LATENCY_EBS)),
+            "gp3" | "io1" => Some((GP3_MS, rules::LATENCY_EBS)),
+            _ => None,
+        },
+        Storage::InstanceStore { .. } => match catalog.instances.get(instance)?.data_disks()?.0 {
+            DiskKind::Hdd => Some((HDD_MS, rules::DISK_HDD_RANDOM)),
+            DiskKind::Nvme => None,
+        },
+    }
+}
 
 /// Holds an evaluation against every goal.
 fn kept(catalog: &Catalog, goal: &Goal, it: &Evaluation) -> Vec<Kept> {
     let mut all = Vec::with_capacity(GOALS.len());
     let mut hold = |goal: &'static str, ratio: f64| all.push(Kept { goal, ratio });
     let limits = &catalog.designs.nfs_server;
-    let paper_server =
-        it.design.product == Product::Vendor && it.design.shape.family() == Family::NfsServer;
+    let paper_server = it.design.is_paper_server();
     let needed = goal.capacity_planned();
     hold(
         "capacity",
         it.capacity.usable_bytes.value.get() / needed.get(),
+    );
+    if withdrawn(&it.design) {
+        hold(SOLD, 0.0);
+    }
+    hold(
+        "namespaces",
+        f64::from(goal.namespaces) / f64::from(namespaces(&it.design)),
     );
     if let Some(read) = goal.read_mb_s {
         hold(
@@ -120,6 +195,25 @@ fn kept(catalog: &Catalog, goal: &Goal, it: &Evaluation) -> Vec<Kept> {
             "iops",
             it.performance.random_read.steady_iops / (iops as f64).max(1.0),
         );
+    }
+    if let Some(iops) = goal.write_iops {
+        hold(
+            "write-iops",
+            it.performance.random_write.steady_iops / (iops as f64).max(1.0),
+        );
+    }
+    if let Some(bound) = goal.latency_bound_ms() {
+        match latency_ms(catalog, &it.design) {
+            Some((least, _)) => hold("latency", bound / least),
+            // Nobody states one: a goal that was asked for is not met by silence.
+            None if goal.latency_ms.is_some() => hold("latency", 0.0),
+            None => {}
+        }
+    }
+    let one_host = it.design.shape.family() == Family::SanArray;
+    // Who does not say how many clients there are, nor asks for block storage, has more than one.
+    if one_host && goal.clients.is_none() && !goal.protocols.contains(&Protocol::Iscsi) {
+        hold("clients", 0.5);
     }
     if let Some(clients) = goal.clients {
         let most = match it.design.shape.family() {
@@ -143,6 +237,11 @@ fn kept(catalog: &Catalog, goal: &Goal, it: &Evaluation) -> Vec<Kept> {
             "survive",
             f64::from(it.survives.value) / f64::from(goal.survive),
         );
+    }
+    if it.reliability.availability < goal.availability {
+        hold("availability", 0.0);
+    } else if goal.availability > Availability::Single {
+        hold("availability", 1.0);
     }
     if let Some(budget) = goal.budget_month_usd {
         hold(
@@ -210,9 +309,20 @@ fn broken(catalog: &Catalog, goal: &Goal, it: &Evaluation, name: &'static str) -
         )
     };
     let limits = &catalog.designs.nfs_server;
-    let paper_server =
-        it.design.product == Product::Vendor && it.design.shape.family() == Family::NfsServer;
+    let paper_server = it.design.is_paper_server();
     let (words, rules) = match name {
+        SOLD => (
+            catalog.designs.cloud_volumes.withdrawn.clone(),
+            vec![rules::CVS_LEVEL],
+        ),
+        "namespaces" => (
+            format!(
+                "{} separate name spaces, each with its own mount and its own free space, of the {} asked for",
+                namespaces(&it.design),
+                goal.namespaces
+            ),
+            Vec::new(),
+        ),
         "read"
             if performance.cached_when.is_some()
                 && it.design.shape.family() == Family::ParallelFs
@@ -248,6 +358,38 @@ fn broken(catalog: &Catalog, goal: &Goal, it: &Evaluation, name: &'static str) -
             ),
             performance.random_read.bottleneck.rules.clone(),
         ),
+        "write-iops" => (
+            format!(
+                "{} random writes per second of the {} asked for; limited by {}",
+                number(performance.random_write.steady_iops),
+                number(goal.write_iops.unwrap_or(0) as f64),
+                performance.random_write.bottleneck.words
+            ),
+            performance.random_write.bottleneck.rules.clone(),
+        ),
+        "latency" => match latency_ms(catalog, &it.design) {
+            Some((least, rule)) => (
+                format!(
+                    "a random operation takes {} ms or more, of the {} ms at most{}",
+                    number(least),
+                    number(goal.latency_bound_ms().unwrap_or_default()),
+                    match goal.latency_ms {
+                        Some(_) => " asked for",
+                        None => " that such work is planned with (--latency sets another)",
+                    }
+                ),
+                vec![rule],
+            ),
+            None => (
+                "its latency is unknown: no figure is stated".to_owned(),
+                Vec::new(),
+            ),
+        },
+        "clients" if goal.clients.is_none() => (
+            "one host uses the array: say --clients 1, or --protocols iscsi, if that is meant"
+                .to_owned(),
+            vec![rules::SAN_STRIPE],
+        ),
         "clients" if paper_server => (
             format!(
                 "rule of thumb: fewer than {} clients for one NFS server",
@@ -266,6 +408,13 @@ fn broken(catalog: &Catalog, goal: &Goal, it: &Evaluation, name: &'static str) -
         "survive" => (
             format!("survives {}, not any {}", it.survives_words, goal.survive),
             it.survives.rules.clone(),
+        ),
+        "availability" => (
+            match it.reliability.availability {
+                Availability::Single => "the service stops with its one server".to_owned(),
+                _ => "the service is in one zone and stops with it".to_owned(),
+            },
+            it.reliability.rules.clone(),
         ),
         "budget" => (
             format!(
@@ -337,6 +486,8 @@ struct Scored {
     rate: f64,
     /// What the order goes by: the cost, or the cost per operation.
     key: f64,
+    /// Random work: costs more than twice the least that fits.
+    dear: bool,
     /// The goal that is missed most; `None`: fits.
     missed: Option<&'static str>,
     /// How far all missed goals are away together: 0 for what fits.
@@ -376,6 +527,7 @@ pub fn rank_designs(
             Err(error) => return Err(error.into()),
         }
     }
+    bound_costs(goal, &mut scored);
     scored.sort_by(|left, right| order(goal, left, right));
     let fits = fits(catalog, goal, designs, &scored)?;
     let misses = misses(catalog, goal, designs, &scored)?;
@@ -437,6 +589,7 @@ fn score(catalog: &Catalog, goal: &Goal, index: usize, mut evaluation: Evaluatio
         rate: evaluation.performance.seq_read.steady_mb_s.mb_s()
             + evaluation.performance.seq_write.steady_mb_s.mb_s(),
         key: key(goal, &evaluation),
+        dear: false,
         missed: worst(&kept).map(|kept| kept.goal),
         shortfall: kept
             .iter()
@@ -465,10 +618,30 @@ fn add_needs(catalog: &Catalog, goal: &Goal, it: &mut Evaluation) {
     it.available = it.needs.is_empty();
 }
 
+/// Random work goes by the cost of an operation only among what costs at most so many times the least.
+const COST_TIMES_MAX: f64 = 2.0;
+
+/// Marks what costs too much to be advised for its cheap operations.
+fn bound_costs(goal: &Goal, scored: &mut [Scored]) {
+    if !per_operation(goal) {
+        return;
+    }
+    let advised = |it: &Scored| it.missed.is_none() && (it.available || goal.include_planned);
+    let least = scored
+        .iter()
+        .filter(|it| advised(it))
+        .map(|it| it.month.0)
+        .fold(f64::INFINITY, f64::min);
+    for it in scored {
+        it.dear = it.month.0 > least * COST_TIMES_MAX;
+    }
+}
+
 fn order(goal: &Goal, left: &Scored, right: &Scored) -> std::cmp::Ordering {
     let availability = |scored: &Scored| !(scored.available || goal.include_planned);
     availability(left)
         .cmp(&availability(right))
+        .then(left.dear.cmp(&right.dear))
         .then(left.key.total_cmp(&right.key))
         .then(right.rate.total_cmp(&left.rate))
         .then(left.index.cmp(&right.index))
@@ -524,12 +697,26 @@ fn why(catalog: &Catalog, goal: &Goal, before: Option<&Evaluation>, it: &Evaluat
             } else {
                 ""
             };
-            format!("the lowest cost{per} of all that fit, {month} a month")
+            let of = if per_operation(goal) {
+                format!(
+                    "what fits for at most {} times the least",
+                    number(COST_TIMES_MAX)
+                )
+            } else {
+                "all that fit".to_owned()
+            };
+            format!("the lowest cost{per} of {of}, {month} a month")
         } else {
             format!(
                 "nothing that works today fits; of what is planned this costs least, {month} a month"
             )
         };
+        if goal.survive == 0 && it.survives.value == 0 {
+            words += &format!(
+                "; it keeps nothing when a part fails: {}",
+                it.reliability.loss_words
+            );
+        }
         if it.design.shape.family() == Family::NfsServer {
             words += &format!("; {}", rule_of_thumb(catalog, goal));
         }
@@ -712,6 +899,9 @@ fn collision(
     designs: &[Design],
     scored: &[Scored],
 ) -> Result<Collision, RankError> {
+    // What is no longer sold is no help to whoever asks what to give up.
+    let sold = |it: &&Scored| !withdrawn(&designs[it.index]);
+    let scored: Vec<&Scored> = scored.iter().filter(sold).collect();
     let meets = |it: &Scored, place: usize| it.ratios[place] >= 1.0 - 1e-9;
     let asked: Vec<usize> = (0..GOALS.len())
         .filter(|place| scored.iter().any(|it| it.ratios[*place].is_finite()))
@@ -733,6 +923,7 @@ fn collision(
     };
     let nearest = scored
         .iter()
+        .copied()
         .filter(|it| it.missed.is_some())
         .min_by(|left, right| {
             left.shortfall
@@ -766,7 +957,7 @@ fn collision(
     };
     if let Some(nearest) = &nearest {
         words += &format!(
-            ". The nearest is {}: it {}",
+            ". The nearest is {}: {}",
             nearest.evaluation.name, nearest.broken.words
         );
     }

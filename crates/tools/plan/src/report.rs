@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::design::Design;
 use crate::goal::Goal;
+use crate::reliability::Reliability;
 use crate::rules::RuleId;
 use crate::units::{Bytes, Rate, Usd};
 
@@ -100,6 +101,7 @@ pub struct Evaluation {
     /// Failures (of nodes, disks or systems) that lose no data; in words with what fails.
     pub survives: Figure<u32>,
     pub survives_words: String,
+    pub reliability: Reliability,
     /// Sentences that a buyer must know: caches, data lost at stop, contradictions in a source.
     pub notes: Vec<String>,
 }

@@ -157,6 +157,9 @@ rules! {
     EBS_ST1_IOPS = "ebs.st1-iops",
         "st1 counts a small random operation as 1 MiB of its throughput.",
         "IOPS = MiB/s", EBS;
+    LATENCY_EBS = "latency.ebs",
+        "gp3 and io1 answer in single-digit milliseconds, io2 in less than half a millisecond for 16 KiB: the least that a random operation takes. The network to the server, parity and queues come on top.",
+        "latency >= 1 ms (gp3, io1), 0.5 ms (io2)", "EBS user guide, Amazon EBS volume types and EBS optimization";
     EBS_SLOWEST = "ebs.slowest",
         "EBS volumes deliver at least 90 % of what is provisioned for 99 % of the time. A stripe is written when its slowest unit is, so a striped write is planned with the 90 %.",
         "striped write <= 0.9 x storage bandwidth x N / (N + M)",
@@ -264,6 +267,21 @@ rules! {
     EBS_SURVIVES = "ebs.survives",
         "An EBS volume outlives the instance; a volume that is lost itself (0.1 to 0.2 % a year) takes what has no parity with it.",
         "", EBS;
+    LOSS_UNITS = "loss.units",
+        "Data of N+M is lost when M + 1 of its volumes, disks or nodes fail before the first is rebuilt. Failures are counted as independent; mistakes of people and software and the loss of a zone come on top. The rates, with their sources, are in data/reliability.toml.",
+        "losses a year = units x rate x product over i = 1..M of ((units - i) x rate x repair time)",
+        "arithmetic of N+M; EBS user guide, Amazon EBS volume types (0.1 to 0.2 % of volumes a year); drive statistics";
+    OUTAGE_SERVER = "outage.server",
+        "A single server is out at each restart and until its volumes are on another after a failure; what is lost is restored as fast as the design writes. How often servers stop is our assumption: the cloud states none.",
+        "hours = servers x (restarts x 6 minutes + stops x 30 minutes) + losses x restore",
+        "our assumption (data/reliability.toml); Amazon Compute SLA, instance level: 99.5 %";
+    OUTAGE_CLUSTER = "outage.cluster",
+        "Clients of a cluster wait while the work of a node moves to others. How long is our assumption.",
+        "hours = nodes x (restarts + stops) x 1 minute + losses x restore",
+        "our assumption (data/reliability.toml)";
+    SERVICE_STATED = "service.stated",
+        "Of a managed service counts what its vendor documents; where nothing is documented the answer says so.",
+        "", "data/reliability.toml: FSx, EFS and S3 user guides and service level agreements";
     STORE_LOST = "disk.instance-store",
         "Instance store is gone when the instance stops, hibernates or fails.", "",
         "EC2 user guide, Storage optimized instances";

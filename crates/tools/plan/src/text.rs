@@ -6,7 +6,9 @@ use std::fmt::Write as _;
 
 use crate::check::{Checked, Violation};
 use crate::design::{Design, Product};
-use crate::report::{Evaluation, PlanReport, PriceStamp};
+use crate::rank::SOLD;
+use crate::reliability::Availability;
+use crate::report::{Broken, Evaluation, PlanReport, PriceStamp};
 use crate::rules::{RULES, Rule, RuleId};
 use crate::units::{Rate, number, thousands};
 use crate::validate::Validation;
@@ -57,7 +59,7 @@ impl Table {
 pub fn short_name(design: &Design) -> String {
     let name = design.name();
     let (what, sizes) = name.split_once(": ").unwrap_or((&name, ""));
-    let storage = ["gp3", "st1", "local disk"]
+    let storage = ["gp3", "st1", "instance-store disk"]
         .into_iter()
         .find(|kind| sizes.contains(kind));
     match storage {
@@ -212,6 +214,22 @@ pub fn evaluation(it: &Evaluation) -> Table {
         it.survives_words.clone(),
         ids(&it.survives.rules),
     );
+    row(
+        "loss",
+        it.reliability.loss_words.clone(),
+        ids(&it.reliability.rules),
+    );
+    row("outage", it.reliability.outage_words.clone(), String::new());
+    row(
+        "goes on without",
+        match it.reliability.availability {
+            Availability::Single => "nothing: it stops with its one server",
+            Availability::Node => "any one node; not its zone",
+            Availability::Zone => "any one zone",
+        }
+        .to_owned(),
+        String::new(),
+    );
     if !it.available {
         row(
             "available",
@@ -265,11 +283,19 @@ fn missed(report: &PlanReport) -> Table {
             .map(|miss| {
                 vec![
                     miss.evaluation.name.clone(),
-                    format!("--{}: {}", miss.broken.goal, miss.broken.words),
+                    missed_goal(&miss.broken),
                     ids(&miss.broken.rules),
                 ]
             })
             .collect(),
+    }
+}
+
+/// The goal as its flag, and how it is missed.
+fn missed_goal(it: &Broken) -> String {
+    match it.goal {
+        SOLD => it.words.clone(),
+        flag => format!("--{flag}: {}", it.words),
     }
 }
 
@@ -418,6 +444,7 @@ pub fn rules_of(it: &Evaluation) -> Vec<RuleId> {
     }
     rules.extend(&it.cost.rules);
     rules.extend(&it.survives.rules);
+    rules.extend(&it.reliability.rules);
     rules
 }
 

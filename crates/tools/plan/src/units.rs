@@ -445,6 +445,21 @@ pub fn parse_share(text: &str) -> Result<f64, UnitError> {
     percent(text, "a share", EXPECTED, "%", 100.0)
 }
 
+/// Reads `1ms` into 1 and `500us` into 0.5: milliseconds, more than none.
+pub fn parse_latency_ms(text: &str) -> Result<f64, UnitError> {
+    const EXPECTED: &str = "a time above 0, such as 1ms or 500us";
+    let value = in_base_unit(text, "a latency", EXPECTED, &[("us", 0.001), ("ms", 1.0)])?;
+    if value > 0.0 {
+        Ok(value)
+    } else {
+        Err(UnitError::NotUnderstood {
+            text: text.to_owned(),
+            what: "a latency",
+            expected: EXPECTED,
+        })
+    }
+}
+
 /// Reads `30%/year` into 0.3.
 pub fn parse_growth(text: &str) -> Result<f64, UnitError> {
     const EXPECTED: &str = "growth in percent a year, such as 30%/year, at most 1000%/year";

@@ -26,6 +26,7 @@ use crate::evaluate::parallel_fs::parallel_fs;
 use crate::evaluate::san_array::san_array;
 use crate::evaluate::server::{RANDOM_BYTES, ServerRates, network, network_iops, rates};
 use crate::prices::{PriceBook, PriceError};
+use crate::reliability;
 use crate::report::{Capacity, Credit, Evaluation, Figure, Performance, Protocol};
 use crate::rules;
 use crate::units::{Bytes, Rate, Usd, number};
@@ -82,6 +83,13 @@ pub fn evaluate_with(
         notes.insert(0, catalog.designs.cloud_volumes.withdrawn.clone());
     }
     let needs = needs(catalog, design);
+    let reliability = reliability::judge(&reliability::Judged {
+        catalog,
+        design,
+        usable: parts.capacity.usable_bytes.value,
+        restore_bytes_s: parts.performance.seq_write.steady_mb_s.bytes_s(),
+        words: detail == Detail::Words,
+    });
     Ok(Evaluation {
         name: match detail {
             Detail::Figures => String::new(),
@@ -96,6 +104,7 @@ pub fn evaluate_with(
         protocols: protocols(catalog, design),
         survives: parts.survives,
         survives_words: parts.survives_words,
+        reliability,
         notes,
     })
 }
@@ -348,7 +357,7 @@ fn one(instance: &Instance, detail: Detail) -> Servers<'_> {
 fn storage_notes(storage: &Storage, notes: &mut Vec<String>) {
     if matches!(storage, Storage::InstanceStore { .. }) {
         notes.push(
-            "local disks lose everything when their instance stops: for data that exists elsewhere too"
+            "instance store is gone when its instance stops, hibernates or fails: for data that exists elsewhere too"
                 .to_owned(),
         );
     }
@@ -421,7 +430,8 @@ fn cluster<'a>(
     storage_notes(&it.storage, &mut notes);
     let survive_rule = match product {
         Product::Vendor => {
-            costing.without("the vendor's software licence");
+            costing
+                .without("the OneFS licence of APEX File Storage, which Dell sells by quotation");
             rules::CLUSTER_PROTECTION
         }
         Product::Cairn => rules::CAIRN_CODES,
@@ -471,19 +481,24 @@ fn nfs_server<'a>(
     let (rules, words): (&[rules::RuleId], String) = match (&it.storage, it.protection.parity) {
         (Storage::Ebs { .. }, 0) => (
             &[rules::CAPACITY_JOINED, rules::EBS_SURVIVES],
-            "no volume; the server's failure stops service, not data".to_owned(),
+            "no volume; the server's failure stops the service and loses no data".to_owned(),
         ),
         (Storage::Ebs { .. }, parity) => (
-            &[rules::CAIRN_CODES, rules::EBS_SURVIVES],
-            any(parity, "volume", "volumes") + "; the server's failure stops service, not data",
+            match product {
+                Product::Cairn => &[rules::CAIRN_CODES, rules::EBS_SURVIVES],
+                Product::Vendor => &[rules::CAPACITY_PROTECTION, rules::EBS_SURVIVES],
+            },
+            any(parity, "volume", "volumes")
+                + " (the data, not the service: it stops with its one server)",
         ),
         (Storage::InstanceStore { .. }, 0) => (
             &[rules::CAPACITY_JOINED, rules::STORE_LOST],
-            "no disk; the server's failure loses all".to_owned(),
+            "no disk, and no stop of the server: instance store is gone with it".to_owned(),
         ),
         (Storage::InstanceStore { .. }, parity) => (
             &[rules::CAIRN_CODES, rules::STORE_LOST],
-            any(parity, "disk", "disks") + ", but not the server: local disks are gone with it",
+            any(parity, "disk", "disks")
+                + ", but no stop of the server: instance store is gone with it",
         ),
     };
     // A failure is of any part: what dies with its server survives none.

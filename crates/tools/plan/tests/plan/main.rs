@@ -1,6 +1,7 @@
 //! The planner as its users see it.
 
 mod configurations;
+mod goals;
 mod page;
 mod papers;
 mod ranking;

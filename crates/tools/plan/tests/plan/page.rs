@@ -8,6 +8,7 @@ use cairn_plan::catalog::Catalog;
 use cairn_plan::goal::{Goal, Workload};
 use cairn_plan::page::html;
 use cairn_plan::plan;
+use cairn_plan::reliability::Availability;
 use cairn_plan::report::{PlanReport, Protocol};
 use cairn_plan::units::{Bytes, Rate, Usd};
 
@@ -20,9 +21,13 @@ fn goal(capacity_tib: f64, read_mb_s: f64, write_mb_s: f64) -> Goal {
         read_mb_s: Some(Rate::from_mb_s(read_mb_s)),
         write_mb_s: Some(Rate::from_mb_s(write_mb_s)),
         iops: None,
+        write_iops: None,
+        latency_ms: None,
         clients: Some(16),
         protocols: vec![Protocol::Nfs],
         survive: 2,
+        namespaces: 1,
+        availability: Availability::default(),
         region: "us-east-1".to_string(),
         budget_month_usd: None,
         hot_share: None,
