@@ -310,10 +310,38 @@ pub struct Ensemble {
     pub disks: Vec<DiskId>,
 }
 
-/// Which disks have which positions of a volume's log: sealed ensembles, and at the end an open one.
+/// A copy of a volume's state, and the disks that have all of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateAt {
+    /// Names the shard that says which others there are.
+    pub id: EnsembleId,
+    /// Of what is in that shard.
+    pub len_bytes: u32,
+    /// The last position of the log that is in the state.
+    pub applied: LogPosition,
+    pub disks: Vec<DiskId>,
+}
+
+impl StateAt {
+    fn problem(&self) -> Option<String> {
+        let distinct: BTreeSet<_> = self.disks.iter().collect();
+        if self.disks.is_empty() {
+            return Some(format!("state {} has no disks", self.id));
+        }
+        if distinct.len() < self.disks.len() {
+            return Some(format!("state {} names a disk twice", self.id));
+        }
+        None
+    }
+}
+
+/// Which disks have which positions of a volume's log: sealed ensembles, and at the end an open one. And which have a copy
+/// of the state that the log goes on from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeLog {
     pub ensembles: Vec<Ensemble>,
+    #[serde(default)]
+    pub state: Option<StateAt>,
 }
 
 impl VolumeLog {
@@ -324,6 +352,9 @@ impl VolumeLog {
 
     /// What is wrong with this log in itself.
     pub fn problem(&self) -> Option<String> {
+        if let Some(problem) = self.state.as_ref().and_then(StateAt::problem) {
+            return Some(problem);
+        }
         let last = self.ensembles.last()?;
         if last.to.is_some() {
             return Some(format!("its last ensemble, {}, is sealed", last.id));
@@ -404,6 +435,23 @@ impl VolumeLog {
         }
         if open.id.epoch > epoch {
             return Some(format!("ensemble {} is of a later epoch", open.id));
+        }
+        match (&self.state, &new.state) {
+            (Some(_), None) => return Some("it names no copy of the state any more".to_owned()),
+            (before, Some(after)) if before.as_ref() != Some(after) => {
+                if after.id.epoch != epoch {
+                    return Some(format!(
+                        "state {} is new, but not of epoch {epoch}",
+                        after.id
+                    ));
+                }
+                if let Some(before) = before
+                    && (after.id <= before.id || after.applied < before.applied)
+                {
+                    return Some(format!("state {} is older than {}", after.id, before.id));
+                }
+            }
+            _ => {}
         }
         // Trimming moves the beginning on, but never past what is known to be there.
         let first = |log: &Self| log.ensembles.first().map(|ensemble| ensemble.from);

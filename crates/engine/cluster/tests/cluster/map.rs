@@ -6,8 +6,8 @@ use std::time::Duration;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, Epoch, LogPosition, NodeId, Timestamp, VolumeId};
 use cairn_cluster::map::{
-    CertificateRecord, DiskRecord, DiskRole, Ensemble, JoinToken, MapGeneration, NodeRecord,
-    Opaque, Owned, Process, ProcessNonce, VersionRange, VolumeLog,
+    CertificateRecord, DiskRecord, DiskRole, Ensemble, EnsembleId, JoinToken, MapGeneration,
+    NodeRecord, Opaque, Owned, Process, ProcessNonce, StateAt, VersionRange, VolumeLog,
 };
 use cairn_cluster::{ClusterMap, Key, MapError, Op, Revision, Txn};
 
@@ -45,6 +45,19 @@ fn node(id: u128, name: &str, address: &str) -> NodeRecord {
             oldest: 1,
             newest: 1,
         },
+    }
+}
+
+/// Of the first epoch.
+fn state(counter: u32, applied: u64) -> StateAt {
+    StateAt {
+        id: EnsembleId {
+            epoch: Epoch(1),
+            counter,
+        },
+        len_bytes: 100,
+        applied: LogPosition(applied),
+        disks: vec![DiskId(1), DiskId(2)],
     }
 }
 
@@ -215,9 +228,11 @@ async fn logs_that_make_no_sense_are_refused(world: &World) {
     let mut owned = map.take_over(volume, one, Epoch(0)).await.unwrap();
     let log = reformed(&mut owned, 1);
     map.change_log(&mut owned, log).await.unwrap();
-    let log = reformed(&mut owned, 10);
+    let mut log = reformed(&mut owned, 10);
+    log.state = Some(state(5, 3));
     map.change_log(&mut owned, log).await.unwrap();
-    let good = reformed(&mut owned, 20);
+    let mut good = reformed(&mut owned, 20);
+    good.state = Some(state(6, 3));
     type Spoil = fn(&mut VolumeLog);
     let cases: &[(&str, Spoil)] = &[
         ("sealed at the end", |log| {
@@ -241,6 +256,31 @@ async fn logs_that_make_no_sense_are_refused(world: &World) {
             log.ensembles.pop();
             log.ensembles[1].to = None;
             log.ensembles[1].disks = vec![DiskId(7)];
+        }),
+        ("no state any more", |log| log.state = None),
+        ("a state with an old number", |log| {
+            log.state = Some(state(4, 3))
+        }),
+        ("the same number for another state", |log| {
+            log.state = Some(state(5, 4))
+        }),
+        ("a state that goes back", |log| {
+            log.state = Some(state(6, 2))
+        }),
+        ("a state of another epoch", |log| {
+            let mut other = state(6, 3);
+            other.id.epoch = Epoch(2);
+            log.state = Some(other);
+        }),
+        ("a state nowhere", |log| {
+            let mut other = state(6, 3);
+            other.disks.clear();
+            log.state = Some(other);
+        }),
+        ("a state twice on a disk", |log| {
+            let mut other = state(6, 3);
+            other.disks = vec![DiskId(1), DiskId(1)];
+            log.state = Some(other);
         }),
     ];
     for (name, spoil) in cases {
