@@ -105,4 +105,5 @@ all![
     scrub_file,
     segment_record,
     shard_footer,
+    wire_frame,
 ];
