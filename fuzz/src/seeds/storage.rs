@@ -49,7 +49,21 @@ pub fn write_seeds(corpus: &Corpus) {
     meta(corpus);
     meta_state(corpus);
     pool(corpus);
-    scrub(corpus)
+    scrub(corpus);
+    wire(corpus)
+}
+
+/// Each message as a frame, and as the kind, id and payload length that the target makes a frame of.
+fn wire(corpus: &Corpus) {
+    for kind in 0..cairn_wire::testing::MESSAGE_KINDS {
+        let (id, message, payload) = cairn_wire::testing::Numbers(kind).message(kind);
+        let mut frame = cairn_wire::encode(id, &message, &payload).expect("a short one");
+        let body = &frame[cairn_wire::HEADER_LEN_BYTES..];
+        let fields = [&frame[6..7], &frame[8..16], &frame[20..24], body].concat();
+        write(corpus, "wire_frame", &format!("fields-{kind:02}"), &fields);
+        frame.extend_from_slice(&payload.concat());
+        write(corpus, "wire_frame", &format!("frame-{kind:02}"), &frame);
+    }
 }
 
 fn shard(corpus: &Corpus) {

@@ -18,6 +18,7 @@ pub mod rpc_stream;
 pub mod scrub_file;
 pub mod segment_record;
 pub mod shard_footer;
+pub mod wire_frame;
 
 use cairn_base::{crc32c, crc32c_append};
 use cairn_formats::copies::{self, COPY_ALIGN_BYTES};
@@ -104,4 +105,5 @@ all![
     scrub_file,
     segment_record,
     shard_footer,
+    wire_frame,
 ];

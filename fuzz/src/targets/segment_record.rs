@@ -52,7 +52,11 @@ fn summary(input: &[u8]) {
     for segment in segments {
         if let Some(place) = decode_summary_place(segment, input) {
             assert!(place.len() <= SUMMARY_RECORDS_MAX);
-            assert!(place.iter().all(|pointer| pointer.location.segment == segment));
+            assert!(
+                place
+                    .iter()
+                    .all(|pointer| pointer.location.segment == segment)
+            );
             assert_eq!(encode_summary_place(&place), input);
         }
     }

@@ -72,6 +72,13 @@ pub enum ShardError {
     /// Nobody waits for it any more; it may still happen.
     #[error("{disk}: {what} did not end in time")]
     Late { disk: String, what: String },
+    /// The node of the disk does not answer. What was asked of it may have happened, or may still happen.
+    #[error("{disk}: {what}: {reason}")]
+    Unreachable {
+        disk: String,
+        what: String,
+        reason: String,
+    },
     /// A failed sync drops what was dirty, and a later one would not notice: the handle gives up.
     #[error("{disk}: a sync of shard {shard} failed before; its last writes may be lost")]
     SyncLost { disk: String, shard: ShardName },
@@ -104,7 +111,8 @@ impl ShardError {
             Self::Disk(DiskError::Full { .. }) => ShardErrorKind::Full,
             Self::Disk(DiskError::Io { .. } | DiskError::NoDescriptor { .. })
             | Self::SyncLost { .. }
-            | Self::Late { .. } => ShardErrorKind::Io,
+            | Self::Late { .. }
+            | Self::Unreachable { .. } => ShardErrorKind::Io,
             Self::Disk(DiskError::Short { .. })
             | Self::DamagedIdentity { .. }
             | Self::DamagedFooter { .. } => ShardErrorKind::Damaged,

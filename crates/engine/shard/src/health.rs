@@ -62,6 +62,22 @@ impl Health {
         }
     }
 
+    /// Of a disk that is somewhere else, as it is told from there: see [`Self::set`].
+    pub fn of_remote() -> Self {
+        Self::new(u32::MAX)
+    }
+
+    /// Takes over what was told of a disk that is somewhere else.
+    pub fn set(&self, health: DiskHealth, writes_answered: u64) {
+        self.read_errors.store(health.read_errors, ORDER);
+        self.write_errors.store(health.write_errors, ORDER);
+        self.full_errors.store(health.full_errors, ORDER);
+        self.checksum_errors.store(health.checksum_errors, ORDER);
+        self.suspect.store(health.suspect, ORDER);
+        self.failed.store(health.failed, ORDER);
+        self.writes_answered.store(writes_answered, ORDER);
+    }
+
     pub(crate) fn note_read<T>(&self, result: Result<T, DiskError>) -> Result<T, DiskError> {
         self.note(&self.read_errors, result)
     }

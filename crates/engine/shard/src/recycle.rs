@@ -3,7 +3,7 @@
 //! They are called `free/<capacity %016x>.<number %016x>`. What is in them is old data of other
 //! shards; it is never read, because nothing points to it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cairn_formats::shard::footer::file_len_bytes;
 use parking_lot::Mutex;
@@ -169,6 +169,15 @@ impl FreeFiles {
             .iter()
             .filter(|file| file.capacity_bytes == capacity_bytes)
             .count()
+    }
+
+    /// Capacities of which there are files, and how many.
+    pub(crate) fn counts(&self) -> BTreeMap<u64, usize> {
+        let mut counts = BTreeMap::new();
+        for file in &self.state.lock().files {
+            *counts.entry(file.capacity_bytes).or_default() += 1;
+        }
+        counts
     }
 
     pub(crate) fn len_bytes(&self) -> u64 {

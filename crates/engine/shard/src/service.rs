@@ -4,8 +4,9 @@
 //! no open file, no guard and no closure crosses it. Each that changes something says for which epoch of the volume.
 //! Must not know: stripes, erasure coding, which disks hold a segment.
 //!
-//! [`ShardDisk`] is the only implementation so far: the disk is in this process.
+//! [`ShardDisk`] is a disk of this process; `cairn-remote` has one that is on another node.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cairn_base::disk::{DiskError, DiskSpace};
 use cairn_base::planted::{self, Bug};
-use cairn_base::{DiskId, Epoch, VolumeId, crc32c};
+use cairn_base::{DiskId, Epoch, NodeId, VolumeId, crc32c};
 use cairn_formats::shard::footer::{CHECKSUM_UNIT_BYTES, ShardFooter};
 use cairn_formats::shard::name::ShardName;
 use futures_util::future::join_all;
@@ -100,6 +101,10 @@ pub struct SweptShards {
 /// themselves wherever they are polled, so that whoever does not want to wait any more may leave them to a task.
 pub trait ShardService: Send + Sync + 'static {
     fn id(&self) -> DiskId;
+    /// The node that serves it to this process; `None`: it is this process's own.
+    fn node(&self) -> Option<NodeId> {
+        None
+    }
     /// A name for messages.
     fn label(&self) -> &str;
     /// What is known without asking the disk.
@@ -108,8 +113,12 @@ pub trait ShardService: Send + Sync + 'static {
     fn space(&self) -> Result<DiskSpace, ShardError>;
     /// Bytes in files kept for new shards.
     fn recycled_bytes(&self) -> u64;
+    /// How many files are kept for new shards, by capacity.
+    fn recycled(&self) -> BTreeMap<u64, usize>;
     /// How many files are kept for shards of this capacity.
-    fn recycled_count(&self, capacity_bytes: u64) -> usize;
+    fn recycled_count(&self, capacity_bytes: u64) -> usize {
+        self.recycled().get(&capacity_bytes).copied().unwrap_or(0)
+    }
 
     fn health(&self) -> DiskHealth {
         self.state().get()
@@ -244,6 +253,10 @@ impl ShardService for ShardDisk {
 
     fn recycled_bytes(&self) -> u64 {
         Self::recycled_bytes(self)
+    }
+
+    fn recycled(&self) -> BTreeMap<u64, usize> {
+        Self::recycled(self)
     }
 
     fn recycled_count(&self, capacity_bytes: u64) -> usize {

@@ -3,7 +3,7 @@
 //! Owns: names and the order in which they become durable, handles, health.
 //! Must not know: what the shards hold.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -886,6 +886,11 @@ impl ShardDisk {
     /// How many files wait for shards of this capacity.
     pub fn recycled_count(&self, capacity_bytes: u64) -> usize {
         self.free.count(capacity_bytes)
+    }
+
+    /// How many files wait for new shards, by capacity.
+    pub fn recycled(&self) -> BTreeMap<u64, usize> {
+        self.free.counts()
     }
 
     /// Makes zero-written files until `count` (at most the setting) wait for shards of this

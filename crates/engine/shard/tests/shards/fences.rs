@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use cairn_base::env::BoxFuture;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{Epoch, VolumeId};
+use cairn_base::{Epoch, NodeId, VolumeId};
+use cairn_remote::{Connection, Dial, Identity, Peer, PeerSettings, ServeSettings, Server};
 use cairn_shard::{
     Copied, HiddenId, ShardDisk, ShardError, ShardErrorKind, ShardName, ShardService, ShardWrite,
 };
-use cairn_testkit::{MemDisk, OpKind, Pace, Recorder};
+use cairn_testkit::{MemDisk, OpKind, Pace, Recorder, test_env};
 use tokio::sync::Semaphore;
 
-use crate::common::{CAPACITY, block_on, crashes, fill, footer_of, mem_disk, name, open};
+use crate::common::{CAPACITY, POOL, block_on, crashes, fill, footer_of, mem_disk, name, open};
 
 const OLD: Epoch = Epoch(3);
 const NEW: Epoch = Epoch(4);
@@ -28,12 +29,64 @@ fn promise_file() -> String {
     format!("shard-promises/{:08x}", VOLUME.0)
 }
 
-async fn fence(shards: &Arc<ShardDisk>, epoch: Epoch) -> Result<(), ShardError> {
+/// Where the disk is for those who use it.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Local,
+    Remote,
+}
+
+const WAYS: [Way; 2] = [Way::Local, Way::Remote];
+
+/// A disk as it is used, here or over a connection, and what must live for that.
+struct Reached {
+    shards: Arc<ShardDisk>,
+    disk: Arc<dyn ShardService>,
+    _peer: Option<Peer>,
+}
+
+struct Duplex(Arc<Server>);
+
+impl Dial for Duplex {
+    fn dial(&self) -> BoxFuture<std::io::Result<Connection>> {
+        let (near, far) = tokio::io::duplex(64 << 10);
+        tokio::spawn(self.0.clone().serve(Connection::new(far)));
+        Box::pin(std::future::ready(Ok(Connection::new(near))))
+    }
+}
+
+async fn reach(shards: Arc<ShardDisk>, way: Way) -> Reached {
+    let Way::Remote = way else {
+        return Reached {
+            disk: shards.clone(),
+            shards,
+            _peer: None,
+        };
+    };
+    let own = |node| Identity {
+        cluster: POOL,
+        node: NodeId(node),
+    };
+    let served: Vec<Arc<dyn ShardService>> = vec![shards.clone()];
+    let settings = ServeSettings::default();
+    let server = Server::new(test_env(), own(2), settings, Arc::new(served), Arc::new(()));
+    let dial = Arc::new(Duplex(server));
+    let settings = PeerSettings::default();
+    let peer = Peer::start(test_env(), own(1), NodeId(2), "two", dial, settings);
+    peer.connected().await;
+    Reached {
+        shards,
+        disk: peer.disks().remove(0),
+        _peer: Some(peer),
+    }
+}
+
+async fn fence(shards: &Arc<dyn ShardService>, epoch: Epoch) -> Result<(), ShardError> {
     ShardService::fence(shards.clone(), VOLUME, epoch).await
 }
 
 async fn append(
-    shards: &Arc<ShardDisk>,
+    shards: &Arc<dyn ShardService>,
     epoch: Epoch,
     shard: ShardName,
     byte: u8,
@@ -42,19 +95,29 @@ async fn append(
 }
 
 /// A disk with a shard of the old owner, whose first block is 1.
-async fn owned(disk: Arc<MemDisk>) -> (Arc<ShardDisk>, ShardName) {
-    let shards = open(disk).await;
+async fn owned_by(disk: Arc<MemDisk>, way: Way) -> (Reached, ShardName) {
+    let reached = reach(open(disk).await, way).await;
+    let shards = &reached.disk;
     let shard = name(VOLUME.0, 1, 0);
     let made = ShardService::create(shards.clone(), OLD, shard, CAPACITY).await;
     made.expect("created");
-    append(&shards, OLD, shard, 1).await.expect("appended");
-    (shards, shard)
+    append(shards, OLD, shard, 1).await.expect("appended");
+    (reached, shard)
+}
+
+async fn open_here(disk: Arc<MemDisk>) -> Arc<dyn ShardService> {
+    open(disk).await
+}
+
+async fn owned(disk: Arc<MemDisk>) -> (Arc<dyn ShardService>, ShardName) {
+    let (reached, shard) = owned_by(disk, Way::Local).await;
+    (reached.disk, shard)
 }
 
 /// All that changes something, by name, as an owner of `epoch`.
 async fn changes(
-    shards: &Arc<ShardDisk>,
-    other: &Arc<ShardDisk>,
+    shards: &Arc<dyn ShardService>,
+    other: &Arc<dyn ShardService>,
     shard: ShardName,
     hidden: HiddenId,
     epoch: Epoch,
@@ -62,7 +125,7 @@ async fn changes(
     let service: &dyn ShardService = &**shards;
     let next = name(VOLUME.0, 2, 0);
     let footer = footer_of(shard, &fill(4096, 1));
-    let mark = u64::MAX;
+    let mark = service.list(VOLUME).await.expect("listed").mark;
     let copied = service.copy_from(epoch, hidden, &**other, 0..4096, &[]);
     vec![
         (
@@ -111,7 +174,11 @@ async fn changes(
 }
 
 /// Which of the changes of the old owner were not refused.
-async fn passed(shards: &Arc<ShardDisk>, shard: ShardName, hidden: HiddenId) -> Vec<&'static str> {
+async fn passed(
+    shards: &Arc<dyn ShardService>,
+    shard: ShardName,
+    hidden: HiddenId,
+) -> Vec<&'static str> {
     let (other, _) = owned(mem_disk()).await;
     let mut passed = Vec::new();
     for (verb, result) in changes(shards, &other, shard, hidden, OLD).await {
@@ -132,57 +199,64 @@ async fn passed(shards: &Arc<ShardDisk>, shard: ShardName, hidden: HiddenId) -> 
     passed
 }
 
-async fn first_byte(shards: &Arc<ShardDisk>, shard: ShardName) -> u8 {
+async fn first_byte(shards: &Arc<dyn ShardService>, shard: ShardName) -> u8 {
     let read = ShardService::read(&**shards, shard, 0, 4096).await;
     read.expect("what was acknowledged before stays")[0]
 }
 
 #[test]
 fn an_old_owner_changes_nothing_also_after_a_restart() {
-    block_on(async {
-        let disk = mem_disk();
-        let (shards, shard) = owned(disk.clone()).await;
-        let hidden = ShardService::create_hidden(&*shards, OLD, shard, CAPACITY).await;
-        let hidden = hidden.expect("made");
-        fence(&shards, NEW).await.expect("promised");
-        assert_eq!(passed(&shards, shard, hidden).await, [""; 0]);
-        assert_eq!(first_byte(&shards, shard).await, 1);
-        let health = shards.health();
-        assert_eq!(
-            (health.write_errors, health.failed),
-            (0, false),
-            "no error of the disk"
-        );
-        // What the old owner had not published is gone with it.
-        let files = disk.file_names();
-        assert!(!files.iter().any(|file| file.starts_with("rebuild/")));
-        for (mode, seed) in crashes() {
-            let again = open(disk.crash(mode, seed)).await;
-            assert_eq!(passed(&again, shard, hidden).await, [""; 0], "{mode:?}");
-            assert_eq!(first_byte(&again, shard).await, 1, "{mode:?}");
-            append(&again, NEW, shard, 9).await.expect("the new owner");
-        }
-    });
+    for way in WAYS {
+        block_on(async {
+            let disk = mem_disk();
+            let (reached, shard) = owned_by(disk.clone(), way).await;
+            let shards = reached.disk.clone();
+            let hidden = ShardService::create_hidden(&*shards, OLD, shard, CAPACITY).await;
+            let hidden = hidden.expect("made");
+            fence(&shards, NEW).await.expect("promised");
+            assert_eq!(passed(&shards, shard, hidden).await, [""; 0]);
+            assert_eq!(first_byte(&shards, shard).await, 1);
+            let health = reached.shards.health();
+            assert_eq!(
+                (health.write_errors, health.failed),
+                (0, false),
+                "no error of the disk"
+            );
+            // What the old owner had not published is gone with it.
+            let files = disk.file_names();
+            assert!(!files.iter().any(|file| file.starts_with("rebuild/")));
+            for (mode, seed) in crashes() {
+                let again = reach(open(disk.crash(mode, seed)).await, way).await;
+                let again = &again.disk;
+                assert_eq!(passed(again, shard, hidden).await, [""; 0], "{mode:?}");
+                assert_eq!(first_byte(again, shard).await, 1, "{mode:?}");
+                append(again, NEW, shard, 9).await.expect("the new owner");
+            }
+        });
+    }
 }
 
 #[test]
 fn planted_mistakes_let_an_old_owner_pass() {
-    block_on(async {
-        let cases = [
-            (Bug::EpochIgnoredInRemove, "remove"),
-            (Bug::EpochIgnoredInRepair, "repair"),
-        ];
-        for (bug, verb) in cases {
-            let (shards, shard) = owned(mem_disk()).await;
-            let hidden = ShardService::create_hidden(&*shards, OLD, shard, CAPACITY).await;
-            let hidden = hidden.expect("made");
-            fence(&shards, NEW).await.expect("promised");
-            planted::plant(Some(bug));
-            let passed = passed(&shards, shard, hidden).await;
-            planted::plant(None);
-            assert_eq!(passed, [verb], "{bug:?}");
-        }
-    });
+    for way in WAYS {
+        block_on(async {
+            let cases = [
+                (Bug::EpochIgnoredInRemove, "remove"),
+                (Bug::EpochIgnoredInRepair, "repair"),
+            ];
+            for (bug, verb) in cases {
+                let (reached, shard) = owned_by(mem_disk(), way).await;
+                let shards = reached.disk.clone();
+                let hidden = ShardService::create_hidden(&*shards, OLD, shard, CAPACITY).await;
+                let hidden = hidden.expect("made");
+                fence(&shards, NEW).await.expect("promised");
+                planted::plant(Some(bug));
+                let passed = passed(&shards, shard, hidden).await;
+                planted::plant(None);
+                assert_eq!(passed, [verb], "{bug:?}");
+            }
+        });
+    }
 }
 
 /// Whether some power cut after the answer loses the promise.
@@ -199,7 +273,7 @@ async fn is_promise_lost() -> bool {
     let mut is_lost = false;
     for index in 0..=recorder.op_count() {
         for (mode, seed) in crashes() {
-            let again = open(recorder.crash_at(index, mode, seed).remove(0)).await;
+            let again = open_here(recorder.crash_at(index, mode, seed).remove(0)).await;
             let before = answered.iter().rev().find(|(at, _)| *at <= index);
             let promised = before.map_or(OLD, |(_, epoch)| *epoch);
             let lower = Epoch(promised.0 - 1);
@@ -239,7 +313,7 @@ fn damaged_copies_of_a_promise() {
             for offset in &bits {
                 again.flip_bit(&promise_file(), *offset, 3);
             }
-            let shards = open(again.clone()).await;
+            let shards = open_here(again.clone()).await;
             let old = append(&shards, OLD, shard, 7).await.unwrap_err();
             let new = append(&shards, NEW, shard, 7).await;
             if works {
@@ -268,6 +342,13 @@ fn damaged_copies_of_a_promise() {
     });
 }
 
+/// Lets all tasks run until each waits for something: there are few hops between any two of them.
+async fn settle() {
+    for _ in 0..200 {
+        tokio::task::yield_now().await;
+    }
+}
+
 /// Writes wait for a permit.
 struct HeldWrites(Arc<Semaphore>);
 
@@ -281,35 +362,36 @@ impl Pace for HeldWrites {
 
 #[test]
 fn a_fence_waits_for_what_an_old_owner_has_under_way_and_nothing_begins_behind_it() {
-    block_on(async {
-        let disk = mem_disk();
-        let (shards, shard) = owned(disk.clone()).await;
-        let gate = Arc::new(Semaphore::new(0));
-        disk.pace_with(Arc::new(HeldWrites(gate.clone())));
-        let late = tokio::spawn({
-            let shards = shards.clone();
-            async move { append(&shards, OLD, shard, 2).await }
+    for way in WAYS {
+        block_on(async {
+            let disk = mem_disk();
+            let (reached, shard) = owned_by(disk.clone(), way).await;
+            let shards = reached.disk.clone();
+            let gate = Arc::new(Semaphore::new(0));
+            disk.pace_with(Arc::new(HeldWrites(gate.clone())));
+            let late = tokio::spawn({
+                let shards = shards.clone();
+                async move { append(&shards, OLD, shard, 2).await }
+            });
+            settle().await;
+            let fencing = tokio::spawn({
+                let shards = shards.clone();
+                async move { fence(&shards, NEW).await }
+            });
+            settle().await;
+            assert!(!fencing.is_finished() && !late.is_finished());
+            let behind = append(&shards, OLD, shard, 3).await;
+            assert!(
+                matches!(behind, Err(ShardError::Fenced { .. })),
+                "{behind:?}"
+            );
+            gate.add_permits(1);
+            fencing.await.expect("no panic").expect("promised");
+            assert!(late.is_finished(), "it ended before the answer");
+            late.await.expect("no panic").expect("as it was begun");
+            assert_eq!(first_byte(&shards, shard).await, 2);
         });
-        tokio::task::yield_now().await;
-        let fencing = tokio::spawn({
-            let shards = shards.clone();
-            async move { fence(&shards, NEW).await }
-        });
-        for _ in 0..10 {
-            tokio::task::yield_now().await;
-        }
-        assert!(!fencing.is_finished() && !late.is_finished());
-        let behind = append(&shards, OLD, shard, 3).await;
-        assert!(
-            matches!(behind, Err(ShardError::Fenced { .. })),
-            "{behind:?}"
-        );
-        gate.add_permits(1);
-        fencing.await.expect("no panic").expect("promised");
-        assert!(late.is_finished(), "it ended before the answer");
-        late.await.expect("no panic").expect("as it was begun");
-        assert_eq!(first_byte(&shards, shard).await, 2);
-    });
+    }
 }
 
 #[test]
@@ -333,61 +415,67 @@ fn a_full_disk_promises_and_can_be_emptied() {
 
 #[test]
 fn a_sweep_leaves_alone_what_was_published_since_its_list() {
-    block_on(async {
-        let (shards, shard) = owned(mem_disk()).await;
-        let service: &dyn ShardService = &*shards;
-        let (source, _) = owned(mem_disk()).await;
-        let list = service.list(VOLUME).await.expect("listed");
-        assert_eq!(list.names, [shard]);
-        // A move that deletes what a crash left there, and brings the shard.
-        service.remove(OLD, shard).await.expect("removed");
-        let hidden = service
-            .create_hidden(OLD, shard, CAPACITY)
-            .await
-            .expect("made");
-        let copied = service.copy_from(OLD, hidden, &*source, 0..4096, &[]).await;
-        assert!(matches!(copied, Ok(Copied::Whole(_))));
-        service.publish(OLD, hidden).await.expect("published");
-        let swept = service.sweep(OLD, VOLUME, list.names, list.mark).await;
-        let swept = swept.expect("swept");
-        assert_eq!((swept.removed, swept.kept), (0, 1));
-        let list = service.list(VOLUME).await.expect("listed");
-        let swept = service.sweep(OLD, VOLUME, list.names, list.mark).await;
-        assert_eq!(
-            swept.expect("swept").removed,
-            1,
-            "nobody published it since"
-        );
-    });
+    for way in WAYS {
+        block_on(async {
+            let (reached, shard) = owned_by(mem_disk(), way).await;
+            let shards = reached.disk.clone();
+            let service: &dyn ShardService = &*shards;
+            let (source, _) = owned(mem_disk()).await;
+            let list = service.list(VOLUME).await.expect("listed");
+            assert_eq!(list.names, [shard]);
+            // A move that deletes what a crash left there, and brings the shard.
+            service.remove(OLD, shard).await.expect("removed");
+            let hidden = service
+                .create_hidden(OLD, shard, CAPACITY)
+                .await
+                .expect("made");
+            let copied = service.copy_from(OLD, hidden, &*source, 0..4096, &[]).await;
+            assert!(matches!(copied, Ok(Copied::Whole(_))));
+            service.publish(OLD, hidden).await.expect("published");
+            let swept = service.sweep(OLD, VOLUME, list.names, list.mark).await;
+            let swept = swept.expect("swept");
+            assert_eq!((swept.removed, swept.kept), (0, 1));
+            let list = service.list(VOLUME).await.expect("listed");
+            let swept = service.sweep(OLD, VOLUME, list.names, list.mark).await;
+            assert_eq!(
+                swept.expect("swept").removed,
+                1,
+                "nobody published it since"
+            );
+        });
+    }
 }
 
 #[test]
 fn checksums_are_compared_where_the_shard_is() {
-    block_on(async {
-        let (shards, shard) = owned(mem_disk()).await;
-        let service: &dyn ShardService = &*shards;
-        let unit = cairn_shard::CHECKSUM_UNIT_BYTES;
-        let second = unit..2 * unit;
-        let parts = vec![fill(unit, 1), fill(unit, 2), fill(4096, 3)];
-        let sums: Vec<u32> = parts.iter().map(|part| cairn_base::crc32c(part)).collect();
-        let writes = vec![ShardWrite { offset: 0, parts }];
-        let appended = ShardService::append(shards.clone(), OLD, shard, writes).await;
-        appended.expect("appended");
-        let len = 2 * unit + 4096;
-        let wrong = [sums[0], sums[1] ^ 1, sums[2]];
-        for (sums, damaged) in [
-            (&sums[..], vec![]),
-            (&wrong[..], vec![second.clone()]),
-            (&wrong[..1], vec![]),
-        ] {
-            let read = service
-                .read_checked(shard, 0..len, sums)
-                .await
-                .expect("read");
-            assert_eq!(read.damaged, damaged);
-            assert_eq!(read.bytes.len() as u64, len);
-        }
-        let read = service.read_checked(shard, unit..len, &wrong[1..]).await;
-        assert_eq!(read.expect("read").damaged, [second]);
-    });
+    for way in WAYS {
+        block_on(async {
+            let (reached, shard) = owned_by(mem_disk(), way).await;
+            let shards = reached.disk.clone();
+            let service: &dyn ShardService = &*shards;
+            let unit = cairn_shard::CHECKSUM_UNIT_BYTES;
+            let second = unit..2 * unit;
+            let parts = vec![fill(unit, 1), fill(unit, 2), fill(4096, 3)];
+            let sums: Vec<u32> = parts.iter().map(|part| cairn_base::crc32c(part)).collect();
+            let writes = vec![ShardWrite { offset: 0, parts }];
+            let appended = ShardService::append(shards.clone(), OLD, shard, writes).await;
+            appended.expect("appended");
+            let len = 2 * unit + 4096;
+            let wrong = [sums[0], sums[1] ^ 1, sums[2]];
+            for (sums, damaged) in [
+                (&sums[..], vec![]),
+                (&wrong[..], vec![second.clone()]),
+                (&wrong[..1], vec![]),
+            ] {
+                let read = service
+                    .read_checked(shard, 0..len, sums)
+                    .await
+                    .expect("read");
+                assert_eq!(read.damaged, damaged);
+                assert_eq!(read.bytes.len() as u64, len);
+            }
+            let read = service.read_checked(shard, unit..len, &wrong[1..]).await;
+            assert_eq!(read.expect("read").damaged, [second]);
+        });
+    }
 }
