@@ -85,6 +85,7 @@ struct Shared {
     settings: EtcdSettings,
     members: Vec<Member>,
     /// The index of the member that is asked first.
+    /// Counts the turns: modulo the number of members it is the one that is asked.
     current: AtomicUsize,
 }
 
@@ -265,7 +266,8 @@ impl Etcd {
         let count = self.shared.members.len();
         let deadline = Instant::now() + self.shared.settings.request_timeout;
         for attempt in 1.. {
-            let index = self.shared.current.load(Ordering::Relaxed) % count;
+            let turn = self.shared.current.load(Ordering::Relaxed);
+            let index = turn % count;
             let failure = match self.attempt(index, what, &request).await {
                 Ok(reply) => return Ok(reply),
                 Err(failure) => failure,
@@ -275,8 +277,8 @@ impl Etcd {
             }
             // If somebody else moved on meanwhile, that will do.
             let _ = self.shared.current.compare_exchange(
-                index,
-                (index + 1) % count,
+                turn,
+                turn.wrapping_add(1),
                 Ordering::Relaxed,
                 Ordering::Relaxed,
             );
