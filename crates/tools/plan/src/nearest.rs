@@ -4,6 +4,8 @@
 //! it is broken: what breaks nothing stays, and of two repairs the one that changes less wins.
 //! Must not know: goals; which design would be better.
 
+use std::collections::BTreeMap;
+
 use crate::catalog::{Catalog, VolumeType, nearest as names_like};
 use crate::check::violations;
 use crate::deployable::COUNT_MAX;
@@ -26,7 +28,7 @@ const REGION: f64 = 1.0;
 const CAPACITY: f64 = 0.5;
 /// Instance types that are tried besides the given one.
 const INSTANCE_COUNT: usize = 6;
-/// Designs without a price that are tried before one is named all the same.
+/// Designs without a price that are tried in a region before one is named all the same.
 const UNPRICED_MAX: usize = 200;
 
 /// One value that a part of the design may take, and how far it is from the given one.
@@ -52,8 +54,13 @@ pub fn nearest(catalog: &Catalog, design: &Design) -> Option<Design> {
     }
     all.sort_by(|left, right| left.0.total_cmp(&right.0));
     let mut unpriced = None;
-    let mut tried = 0;
+    let mut tried: BTreeMap<String, usize> = BTreeMap::new();
     for (_, other) in all {
+        // Another region may have a price.
+        let tried_here = tried.get(&other.region).copied().unwrap_or(0);
+        if tried_here >= UNPRICED_MAX {
+            continue;
+        }
         if !violations(catalog, &other).is_empty() {
             continue;
         }
@@ -62,13 +69,10 @@ pub fn nearest(catalog: &Catalog, design: &Design) -> Option<Design> {
             // Its price is missing for the given one, too.
             Err(EvaluateError::Price(_)) if keeps_instance(design, &other) => return Some(other),
             Err(EvaluateError::Price(_)) => {
+                tried.insert(other.region.clone(), tried_here + 1);
                 unpriced.get_or_insert(other);
-                tried += 1;
             }
             Err(_) => {}
-        }
-        if tried >= UNPRICED_MAX {
-            break;
         }
     }
     unpriced
