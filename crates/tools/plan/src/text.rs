@@ -8,7 +8,7 @@ use crate::check::{Checked, Violation};
 use crate::design::{Design, Product};
 use crate::rank::SOLD;
 use crate::reliability::Availability;
-use crate::report::{Broken, Evaluation, PlanReport, PriceStamp};
+use crate::report::{Broken, Evaluation, Figure, PlanReport, PriceStamp, Throughput};
 use crate::rules::{RULES, Rule, RuleId};
 use crate::units::{Rate, number, thousands};
 use crate::validate::Validation;
@@ -90,6 +90,34 @@ fn iops(steady: f64, burst: f64) -> String {
     }
 }
 
+/// Such as `; 900 to 1,050 MB/s`; nothing where there is no range.
+fn between<T: Copy + PartialEq>(range: [T; 2], value: T, text: impl Fn(T) -> String) -> String {
+    if range == [value, value] {
+        return String::new();
+    }
+    format!("; {} to {}", text(range[0]), text(range[1]))
+}
+
+/// How a rate is known, with its range.
+fn known_rate(of: &Throughput) -> String {
+    let mut words = format!(
+        "{}{}",
+        of.known.words(),
+        between(of.range_mb_s, of.steady_mb_s, |it| it.to_string())
+    );
+    if let Some(measured) = of.measured_mb_s {
+        let _ = write!(words, "; a paper measured {measured} of this design");
+    }
+    words
+}
+
+fn known<T: Copy + PartialEq + std::fmt::Display>(of: &Figure<T>) -> String {
+    let range = of.range.map_or_else(String::new, |range| {
+        between(range, of.value, |it| it.to_string())
+    });
+    format!("{}{range}", of.known.words())
+}
+
 /// One line on where the prices are from.
 pub fn prices(stamp: &PriceStamp) -> String {
     let mut words = format!(
@@ -130,6 +158,7 @@ pub fn evaluation(it: &Evaluation) -> Table {
             pair(of.steady_mb_s, of.burst_mb_s),
             ids(&of.bottleneck.rules),
         );
+        row("  known as", known_rate(of), String::new());
         row(
             "  limited by",
             format!("{}: {}", of.bottleneck.name, of.bottleneck.words),
@@ -142,14 +171,21 @@ pub fn evaluation(it: &Evaluation) -> Table {
     ] {
         row(
             name,
-            iops(of.steady_iops, of.burst_iops),
+            format!(
+                "{}, {}{}",
+                iops(of.steady_iops, of.burst_iops),
+                of.known.words(),
+                between(of.range_iops, of.steady_iops, |it| thousands(&format!(
+                    "{it:.0}"
+                )))
+            ),
             ids(&of.bottleneck.rules),
         );
     }
     if let (Some(cached), Some(when)) = (&performance.cached_read_mb_s, &performance.cached_when) {
         row(
             "cached read",
-            format!("{} {when}", cached.value),
+            format!("{} {when}; {}", cached.value, known(cached)),
             ids(&cached.rules),
         );
     }
@@ -448,10 +484,21 @@ pub fn rules_of(it: &Evaluation) -> Vec<RuleId> {
     rules
 }
 
+/// How what a rule says is known, with its range and why it has it.
+fn known_rule(rule: &Rule) -> String {
+    let [least, most] = rule.id.spread();
+    let why = match rule.id.spread_words() {
+        "" => String::new(),
+        why if least == most => format!(" ({why})"),
+        why => format!(", {least} to {most} times the figure ({why})"),
+    };
+    format!("{}{why}", rule.id.known().words())
+}
+
 /// Rules in words and formulas, each with its source.
 pub fn explain(rules: &[&Rule]) -> Table {
     Table {
-        headings: vec!["rule", "in words", "formula", "source"],
+        headings: vec!["rule", "in words", "formula", "source", "known as"],
         rows: rules
             .iter()
             .map(|rule| {
@@ -460,6 +507,7 @@ pub fn explain(rules: &[&Rule]) -> Table {
                     rule.words.to_owned(),
                     rule.formula.to_owned(),
                     rule.source.to_owned(),
+                    known_rule(rule),
                 ]
             })
             .collect(),
@@ -475,6 +523,7 @@ pub fn explain_plain(rules: &[&Rule]) -> String {
             let _ = writeln!(text, "    {}", rule.formula);
         }
         let _ = writeln!(text, "    Source: {}", rule.source);
+        let _ = writeln!(text, "    Known as: {}", known_rule(rule));
     }
     text
 }
@@ -616,23 +665,13 @@ pub fn validation(it: &Validation) -> Table {
             .map(|row| {
                 let value =
                     |value: f64| format!("{} {}", number((value * 10.0).round() / 10.0), row.unit);
-                let (predicted, error) = match &row.range {
-                    None => (value(row.predicted), format!("{:+.1}%", row.error * 100.0)),
-                    Some(range) => (
-                        format!(
-                            "{} to {}",
-                            number(range.least.round()),
-                            value(range.most.round())
-                        ),
-                        if range.holds { "within" } else { "OUTSIDE" }.to_owned(),
-                    ),
-                };
+                let miss = if row.missed { " MISS" } else { "" };
                 vec![
                     row.family.to_owned(),
                     row.what.clone(),
                     value(row.published),
-                    predicted,
-                    error,
+                    value(row.predicted),
+                    format!("{:+.1}%{miss}", row.error * 100.0),
                     ids(&row.rules),
                     row.note.clone(),
                 ]
@@ -648,6 +687,7 @@ pub fn validation_families(it: &Validation) -> Table {
         headings: vec![
             "family",
             "rows",
+            "missed",
             "median error",
             "worst error",
             "median <= 10%, worst <= 25%",
@@ -659,9 +699,10 @@ pub fn validation_families(it: &Validation) -> Table {
                 vec![
                     family.family.to_owned(),
                     family.rows.to_string(),
+                    family.missed.to_string(),
                     percent(family.median),
                     percent(family.worst),
-                    if family.holds { "holds" } else { "BROKEN" }.to_owned(),
+                    if family.holds { "yes" } else { "no" }.to_owned(),
                 ]
             })
             .collect(),

@@ -92,6 +92,7 @@ pub(super) fn cloud_volumes<'a>(
             random_write: iops(random_write.clone(), random_write, &[]),
             cached_read_mb_s: None,
             cached_when: None,
+            uncached_read: None,
             cache_bytes: None,
             credit: None,
         },

@@ -27,7 +27,7 @@ use crate::evaluate::san_array::san_array;
 use crate::evaluate::server::{RANDOM_BYTES, ServerRates, network, network_iops, rates};
 use crate::prices::{PriceBook, PriceError};
 use crate::reliability;
-use crate::report::{Capacity, Credit, Evaluation, Figure, Performance, Protocol};
+use crate::report::{Capacity, Credit, Evaluation, Figure, Known, Performance, Protocol};
 use crate::rules;
 use crate::units::{Bytes, Rate, Usd, number};
 
@@ -77,6 +77,12 @@ pub fn evaluate_with(
         Shape::ParallelFs(it) => parallel_fs(catalog, book, it, detail)?,
         Shape::CloudVolumes(it) => cloud_volumes(catalog, book, it, detail)?,
     };
+    let mut parts = parts;
+    if let Some(published) = crate::validate::published(catalog, design) {
+        let performance = &mut parts.performance;
+        performance.seq_read.measured_mb_s = published.read;
+        performance.seq_write.measured_mb_s = published.write;
+    }
     let cost = parts.costing.finish(&parts.capacity, &parts.performance);
     let mut notes = parts.notes;
     if let Shape::CloudVolumes(CloudVolumes::Service { .. }) = &design.shape {
@@ -185,7 +191,31 @@ fn any(count: u32, one: &str, many: &str) -> String {
 fn figure<T>(value: T, rules: &[rules::RuleId]) -> Figure<T> {
     Figure {
         value,
+        known: weakest(rules),
+        range: None,
         rules: rules.to_vec(),
+    }
+}
+
+fn weakest(rules: &[rules::RuleId]) -> Known {
+    rules
+        .iter()
+        .map(|rule| rule.known())
+        .max()
+        .unwrap_or(Known::Derived)
+}
+
+/// A figure with the range of the one rule that it is uncertain by.
+fn spread_figure<T>(
+    value: T,
+    by: rules::RuleId,
+    rules: &[rules::RuleId],
+    times: impl Fn(&T, f64) -> T,
+) -> Figure<T> {
+    let range = Some(by.spread().map(|factor| times(&value, factor)));
+    Figure {
+        range,
+        ..figure(value, rules)
     }
 }
 
@@ -329,14 +359,22 @@ impl Servers<'_> {
             seq_write: throughput(write.steady, write.burst, &of.write_rules),
             random_read: iops(read_iops.steady, read_iops.burst, &[]),
             random_write: iops(write_iops.steady, write_iops.burst, &of.random_rules),
-            cached_read_mb_s: Some(figure(
+            cached_read_mb_s: Some(spread_figure(
                 cached,
+                rules::NETWORK_INSTANCE,
                 &[rules::CACHE_MEMORY, rules::NETWORK_INSTANCE],
+                |rate, factor| rate.times(factor),
             )),
+            uncached_read: None,
             cached_when: Some(format!(
                 "when what is read fits into {cache} of memory, half of all"
             )),
-            cache_bytes: Some(figure(cache, &[rules::CACHE_MEMORY])),
+            cache_bytes: Some(spread_figure(
+                cache,
+                rules::CACHE_MEMORY,
+                &[rules::CACHE_MEMORY],
+                |bytes, factor| bytes.times(factor),
+            )),
             credit,
         }
     }

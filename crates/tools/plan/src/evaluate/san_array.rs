@@ -95,6 +95,7 @@ pub(super) fn san_array<'a>(
         random_write: iops(random_write.clone(), random_write, &[rules::SAN_STRIPE]),
         cached_read_mb_s: None,
         cached_when: None,
+        uncached_read: None,
         cache_bytes: None,
         credit: None,
     };
