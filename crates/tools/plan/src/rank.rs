@@ -580,8 +580,8 @@ fn score(catalog: &Catalog, goal: &Goal, index: usize, mut evaluation: Evaluatio
         kind: kind(&evaluation.design),
         available: evaluation.available,
         month: evaluation.cost.month_usd,
-        rate: evaluation.performance.seq_read.steady_mb_s.mb_s()
-            + evaluation.performance.seq_write.steady_mb_s.mb_s(),
+        rate: evaluation.performance.uncached().sustained().mb_s()
+            + evaluation.performance.seq_write.sustained().mb_s(),
         key: key(goal, &evaluation),
         dear: false,
         missed: worst(&kept).map(|kept| kept.goal),
@@ -746,13 +746,13 @@ fn why(catalog: &Catalog, goal: &Goal, before: Option<&Evaluation>, it: &Evaluat
     let gains: Vec<String> = [
         faster(
             "reads",
-            before.performance.seq_read.steady_mb_s.mb_s(),
-            it.performance.seq_read.steady_mb_s.mb_s(),
+            before.performance.uncached().sustained().mb_s(),
+            it.performance.uncached().sustained().mb_s(),
         ),
         faster(
             "writes",
-            before.performance.seq_write.steady_mb_s.mb_s(),
-            it.performance.seq_write.steady_mb_s.mb_s(),
+            before.performance.seq_write.sustained().mb_s(),
+            it.performance.seq_write.sustained().mb_s(),
         ),
         (it.survives.value > before.survives.value)
             .then(|| format!("survives {}", it.survives_words)),

@@ -279,6 +279,8 @@ pub struct CostItem {
     pub month_usd: Usd,
     /// When its price was taken; `no date` where nobody says.
     pub price_date: String,
+    /// The price is older than a year, or nobody says how old.
+    pub price_stale: bool,
 }
 
 #[derive(

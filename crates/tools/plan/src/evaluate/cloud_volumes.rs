@@ -74,7 +74,7 @@ pub(super) fn cloud_volumes<'a>(
         limits
     };
     let (usd, of_list) = book.cloud_volume(&level.name)?;
-    let mut costing = Costing::new(book);
+    let mut costing = Costing::new(book, catalog.today);
     costing.service(
         format!("{} volume of {} GB", level.name, number(quota.gb())),
         count,

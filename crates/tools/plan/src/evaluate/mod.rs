@@ -460,7 +460,7 @@ fn cluster<'a>(
     };
     let performance = nodes.performance(of);
     let capacity = joined(it.storage.raw().times(f64::from(it.nodes)), it.protection);
-    let mut costing = Costing::new(book);
+    let mut costing = Costing::new(book, catalog.today);
     costing.instances(&it.instance, it.nodes)?;
     costing.storage(&it.storage, it.nodes)?;
     costing.without("root volumes and data transfer");
@@ -510,7 +510,7 @@ fn nfs_server<'a>(
         detail,
     )?;
     let performance = one(instance, detail).performance(of);
-    let mut costing = Costing::new(book);
+    let mut costing = Costing::new(book, catalog.today);
     costing.instances(&it.instance, 1)?;
     costing.storage(&it.storage, 1)?;
     costing.without("root volumes and data transfer");
@@ -577,7 +577,7 @@ fn servers<'a>(
     all.count = count;
     all.credit_count = f64::from(count);
     let performance = all.performance(of);
-    let mut costing = Costing::new(book);
+    let mut costing = Costing::new(book, catalog.today);
     costing.instances(&server.instance, count)?;
     costing.storage(&server.storage, count)?;
     costing.without("root volumes and data transfer");

@@ -129,7 +129,7 @@ pub(super) fn parallel_fs<'a>(
         level.name.clone()
     };
     let (usd, of_list) = book.lustre(&price_of)?;
-    let mut costing = Costing::new(book);
+    let mut costing = Costing::new(book, catalog.today);
     let gib = capacity.gib();
     costing.service(
         format!("FSx for Lustre {price_of}, {} GiB", number(gib)),
