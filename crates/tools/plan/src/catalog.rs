@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use crate::design::Protection;
 use crate::prices::{Day, PriceError, PriceList};
 use crate::reliability::Rates;
 use crate::report::Protocol;
@@ -368,10 +369,27 @@ pub struct Cairn {
     pub data_max: u32,
     pub parity_max: u32,
     pub disks_max: u32,
-    pub measured_vcpu: u32,
-    pub measured_write_mb_s: f64,
-    pub measured_read_mb_s: f64,
+    pub measured: CairnMeasured,
     feature: Vec<Feature>,
+}
+
+/// What Cairn itself was measured to do, on one machine.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CairnMeasured {
+    pub vcpu: u32,
+    /// Without parity.
+    pub one_disk: CairnRates,
+    pub coded: CairnRates,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CairnRates {
+    /// N+M; nothing for one disk.
+    pub code: Option<Protection>,
+    pub write_mb_s: f64,
+    pub read_mb_s: f64,
 }
 
 #[derive(Clone, Debug, Deserialize)]

@@ -76,6 +76,16 @@ impl Day {
     }
 }
 
+/// Whether a price of this date is older than a year.
+pub fn is_stale(date: Option<&str>, today: Option<Day>) -> bool {
+    match (date.and_then(Day::parse), today) {
+        // Of an unknown date: nobody knows that it is younger.
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(of), Some(today)) => today.0 - of.0 > PRICE_AGE_DAYS_MAX,
+    }
+}
+
 /// All regions of the commercial partition (AWS general reference, Regions and zones, November 2025), to
 /// tell a typing error from a region without prices.
 pub const REGIONS: &[&str] = &[
@@ -263,13 +273,7 @@ impl PriceBook {
     pub fn stamp(&self, today: Option<Day>) -> PriceStamp {
         let mut stale = Vec::new();
         for (what, date) in self.dates() {
-            let old = match (date.and_then(Day::parse), today) {
-                // Of an unknown date: nobody knows that it is younger.
-                (None, _) => true,
-                (Some(_), None) => false,
-                (Some(of), Some(today)) => today.0 - of.0 > PRICE_AGE_DAYS_MAX,
-            };
-            if old {
+            if is_stale(date, today) {
                 stale.push(format!("{what} ({})", date.unwrap_or("no date")));
             }
         }

@@ -8,7 +8,7 @@
 //! then the lower cost per month, then the higher rate. What is no longer sold never fits.
 
 use crate::candidates::candidates;
-use crate::catalog::{Catalog, DiskKind, lustre_tib};
+use crate::catalog::{Catalog, DiskKind};
 use crate::design::{
     CloudVolumes, Design, Family, ParallelFs, Product, SanArray, SanSystem, Shape, Storage,
 };
@@ -183,11 +183,11 @@ fn kept(catalog: &Catalog, goal: &Goal, it: &Evaluation) -> Vec<Kept> {
     if let Some(read) = goal.read_mb_s {
         hold(
             "read",
-            read_rate(catalog, goal, it).mb_s() / read.mb_s().max(f64::MIN_POSITIVE),
+            read_rate(goal, it).mb_s() / read.mb_s().max(f64::MIN_POSITIVE),
         );
     }
     if let Some(write) = goal.write_mb_s {
-        let steady = it.performance.seq_write.steady_mb_s;
+        let steady = it.performance.seq_write.sustained();
         hold("write", steady.mb_s() / write.mb_s().max(f64::MIN_POSITIVE));
     }
     if let Some(iops) = goal.iops {
@@ -259,32 +259,26 @@ fn serves(it: &Evaluation, protocol: Protocol) -> bool {
             && planned_protocols(it.design.shape.family()).contains(&protocol))
 }
 
-/// Steady reads; of hot data that the cache holds, the cache's. The read cache of a parallel file system
-/// counts only so: without `--hot` its disks answer.
-fn read_rate(catalog: &Catalog, goal: &Goal, it: &Evaluation) -> Rate {
-    let steady = match &it.design.shape {
-        Shape::ParallelFs(ParallelFs::Lustre {
-            level,
-            capacity_bytes,
-            ssd_read_cache: true,
-        }) => catalog.lustre_level(level).map_or(Rate::ZERO, |level| {
-            Rate::from_mb_s(lustre_tib(*capacity_bytes) * level.disk_mb_s_per_tib)
-        }),
-        _ => it.performance.seq_read.steady_mb_s,
-    };
+/// Reads that no cache answers; of hot data that the cache holds, the cache's. Both are columns of what is
+/// shown.
+fn read_rate(goal: &Goal, it: &Evaluation) -> Rate {
     let performance = &it.performance;
+    let uncached = performance.uncached().sustained();
     match (
         goal.hot_share,
         &performance.cache_bytes,
         &performance.cached_read_mb_s,
     ) {
         (Some(share), Some(cache), Some(cached))
-            if cache.value.get() >= share * goal.capacity_bytes.get()
-                && cached.value.mb_s() > steady.mb_s() =>
+            if cache.value.get() >= share * goal.capacity_bytes.get() =>
         {
-            cached.value
+            let measured = performance.seq_read.measured_mb_s.unwrap_or(Rate::ZERO);
+            [uncached, cached.value, measured]
+                .into_iter()
+                .max_by(|left, right| left.mb_s().total_cmp(&right.mb_s()))
+                .unwrap_or(uncached)
         }
-        _ => steady,
+        _ => uncached,
     }
 }
 
@@ -331,7 +325,7 @@ fn broken(catalog: &Catalog, goal: &Goal, it: &Evaluation, name: &'static str) -
             (
                 format!(
                     "reads {} of the {} asked for from its disks; the cache counts where --hot fits into it",
-                    read_rate(catalog, goal, it),
+                    read_rate(goal, it),
                     goal.read_mb_s.unwrap_or_default()
                 ),
                 vec![rules::LUSTRE_DISK, rules::LUSTRE_CACHE],
@@ -339,13 +333,13 @@ fn broken(catalog: &Catalog, goal: &Goal, it: &Evaluation, name: &'static str) -
         }
         "read" => rate(
             "reads",
-            read_rate(catalog, goal, it),
+            read_rate(goal, it),
             goal.read_mb_s,
             &performance.seq_read.bottleneck,
         ),
         "write" => rate(
             "writes",
-            performance.seq_write.steady_mb_s,
+            performance.seq_write.sustained(),
             goal.write_mb_s,
             &performance.seq_write.bottleneck,
         ),
@@ -586,8 +580,8 @@ fn score(catalog: &Catalog, goal: &Goal, index: usize, mut evaluation: Evaluatio
         kind: kind(&evaluation.design),
         available: evaluation.available,
         month: evaluation.cost.month_usd,
-        rate: evaluation.performance.seq_read.steady_mb_s.mb_s()
-            + evaluation.performance.seq_write.steady_mb_s.mb_s(),
+        rate: evaluation.performance.uncached().sustained().mb_s()
+            + evaluation.performance.seq_write.sustained().mb_s(),
         key: key(goal, &evaluation),
         dear: false,
         missed: worst(&kept).map(|kept| kept.goal),
@@ -752,13 +746,13 @@ fn why(catalog: &Catalog, goal: &Goal, before: Option<&Evaluation>, it: &Evaluat
     let gains: Vec<String> = [
         faster(
             "reads",
-            before.performance.seq_read.steady_mb_s.mb_s(),
-            it.performance.seq_read.steady_mb_s.mb_s(),
+            before.performance.uncached().sustained().mb_s(),
+            it.performance.uncached().sustained().mb_s(),
         ),
         faster(
             "writes",
-            before.performance.seq_write.steady_mb_s.mb_s(),
-            it.performance.seq_write.steady_mb_s.mb_s(),
+            before.performance.seq_write.sustained().mb_s(),
+            it.performance.seq_write.sustained().mb_s(),
         ),
         (it.survives.value > before.survives.value)
             .then(|| format!("survives {}", it.survives_words)),

@@ -110,7 +110,35 @@ pub struct Evaluation {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure<T> {
     pub value: T,
+    pub known: Known,
+    /// Least and most; `None`: the value is exact.
+    pub range: Option<[T; 2]>,
     pub rules: Vec<RuleId>,
+}
+
+/// How a figure is known; the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Known {
+    /// Measured in this configuration.
+    Measured,
+    /// The vendor or a standard says so.
+    Documented,
+    /// Arithmetic of what is documented.
+    Derived,
+    /// Measured elsewhere or smaller, or assumed: nobody has seen it at this size.
+    Extrapolated,
+}
+
+impl Known {
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Measured => "measured",
+            Self::Documented => "documented",
+            Self::Derived => "derived",
+            Self::Extrapolated => "extrapolated",
+        }
+    }
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -129,6 +157,8 @@ pub struct Performance {
     /// Reads of data that a cache holds; `cached_when` says when that is.
     pub cached_read_mb_s: Option<Figure<Rate>>,
     pub cached_when: Option<String>,
+    /// Reads that no cache answers, where `seq_read` is of a cache.
+    pub uncached_read: Option<Throughput>,
     /// How much the cache holds.
     pub cache_bytes: Option<Figure<Bytes>>,
     /// Burst and baseline over time, where credits run out.
@@ -139,6 +169,11 @@ pub struct Performance {
 pub struct Throughput {
     pub steady_mb_s: Rate,
     pub burst_mb_s: Rate,
+    /// How the steady figure is known, and its least and most.
+    pub known: Known,
+    pub range_mb_s: [Rate; 2],
+    /// What a paper measured of exactly this configuration.
+    pub measured_mb_s: Option<Rate>,
     /// What holds the steady figure down.
     pub bottleneck: Bottleneck,
     pub bottleneck_burst: Bottleneck,
@@ -148,7 +183,38 @@ pub struct Throughput {
 pub struct Iops {
     pub steady_iops: f64,
     pub burst_iops: f64,
+    /// How the steady figure is known, and its least and most.
+    pub known: Known,
+    pub range_iops: [f64; 2],
     pub bottleneck: Bottleneck,
+}
+
+impl Throughput {
+    /// What fit is judged on: the model's steady figure, or what was measured of this very configuration
+    /// where that is more.
+    pub fn sustained(&self) -> Rate {
+        let measured = self.measured_mb_s.unwrap_or(Rate::ZERO);
+        if measured.mb_s() > self.steady_mb_s.mb_s() {
+            measured
+        } else {
+            self.steady_mb_s
+        }
+    }
+
+    /// How [`Self::sustained`] is known.
+    pub fn sustained_known(&self) -> Known {
+        match self.measured_mb_s {
+            Some(measured) if measured.mb_s() > self.steady_mb_s.mb_s() => Known::Measured,
+            _ => self.known,
+        }
+    }
+}
+
+impl Performance {
+    /// Reads that no cache answers.
+    pub fn uncached(&self) -> &Throughput {
+        self.uncached_read.as_ref().unwrap_or(&self.seq_read)
+    }
 }
 
 /// The lowest of the limits, and all of them.
@@ -168,6 +234,9 @@ pub struct Limit {
     pub name: String,
     /// MB/s of a throughput, IOPS of random work.
     pub value: f64,
+    /// Least and most that it may be.
+    pub range: [f64; 2],
+    pub known: Known,
     pub words: String,
     pub rule: RuleId,
 }
@@ -210,6 +279,8 @@ pub struct CostItem {
     pub month_usd: Usd,
     /// When its price was taken; `no date` where nobody says.
     pub price_date: String,
+    /// The price is older than a year, or nobody says how old.
+    pub price_stale: bool,
 }
 
 #[derive(

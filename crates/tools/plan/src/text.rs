@@ -1,6 +1,6 @@
 //! A report in words for a terminal and as Markdown.
 //!
-//! Owns: how figures read. Must not know: how wide a terminal is, colours, HTML.
+//! Owns: how figures read. Must not know: terminals (the width is given), colours, HTML.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use crate::check::{Checked, Violation};
 use crate::design::{Design, Product};
 use crate::rank::SOLD;
 use crate::reliability::Availability;
-use crate::report::{Broken, Evaluation, PlanReport, PriceStamp};
+use crate::report::{Broken, Evaluation, Figure, Known, PlanReport, PriceStamp, Throughput};
 use crate::rules::{RULES, Rule, RuleId};
 use crate::units::{Rate, number, thousands};
 use crate::validate::Validation;
@@ -21,26 +21,68 @@ pub struct Table {
     pub rows: Vec<Vec<String>>,
 }
 
+/// Between two columns.
+const GAP: usize = 2;
+/// A column of words is not made narrower than this, nor one of short cells at all.
+const COLUMN_WIDTH_MIN: usize = 8;
+
 impl Table {
-    /// Columns padded to their widest cell; numbers are not told apart, all is left-aligned.
-    pub fn plain(&self) -> String {
+    /// Columns side by side in at most `width` characters; cells that are too long go on in the next line.
+    pub fn plain(&self, width: usize) -> String {
+        let rows: Vec<&[String]> = self.rows.iter().map(Vec::as_slice).collect();
+        let headings: Vec<String> = self.headings.iter().map(|it| (*it).to_owned()).collect();
+        let widths = self.widths(width);
+        let mut text = String::new();
+        for row in std::iter::once(headings.as_slice()).chain(rows) {
+            let cells: Vec<Vec<String>> = row
+                .iter()
+                .zip(&widths)
+                .map(|(cell, width)| wrap(cell, *width))
+                .collect();
+            let height = cells.iter().map(Vec::len).max().unwrap_or(0);
+            for index in 0..height {
+                let mut line = String::new();
+                for (cell, width) in cells.iter().zip(&widths) {
+                    let part = cell.get(index).map_or("", String::as_str);
+                    let _ = write!(line, "{part:<width$}{:GAP$}", "");
+                }
+                text += line.trim_end();
+                text.push('\n');
+            }
+        }
+        text
+    }
+
+    /// As wide as their cells, until that is too wide: then the widest give way first.
+    fn widths(&self, width: usize) -> Vec<usize> {
         let mut widths: Vec<usize> = self.headings.iter().map(|it| it.chars().count()).collect();
         for row in &self.rows {
             for (width, cell) in widths.iter_mut().zip(row) {
                 *width = (*width).max(cell.chars().count());
             }
         }
-        let mut text = String::new();
-        let headings: Vec<String> = self.headings.iter().map(|it| (*it).to_owned()).collect();
-        for row in std::iter::once(&headings).chain(&self.rows) {
-            let mut line = String::new();
-            for (cell, width) in row.iter().zip(&widths) {
-                let _ = write!(line, "{cell:<width$}  ");
+        let gaps = GAP * widths.len().saturating_sub(1);
+        // Words that would have to be cut count as much as their column may have.
+        let least: Vec<usize> = (0..widths.len())
+            .map(|column| {
+                let cells = self.rows.iter().filter_map(|row| row.get(column));
+                let words = cells.flat_map(|cell| cell.split_whitespace());
+                let longest = words.map(|word| word.chars().count()).max().unwrap_or(0);
+                longest.max(COLUMN_WIDTH_MIN).min(widths[column])
+            })
+            .collect();
+        for bound in [&least, &vec![1; widths.len()]] {
+            while widths.iter().sum::<usize>() + gaps > width {
+                let widest = (0..widths.len())
+                    .filter(|column| widths[*column] > bound[*column])
+                    .max_by_key(|column| widths[*column]);
+                match widest {
+                    Some(column) => widths[column] -= 1,
+                    None => break,
+                }
             }
-            text += line.trim_end();
-            text.push('\n');
         }
-        text
+        widths
     }
 
     pub fn markdown(&self) -> String {
@@ -53,6 +95,63 @@ impl Table {
         }
         text
     }
+}
+
+/// Breaks words into lines of at most `width`, at spaces where there are any.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let width = width.max(1);
+    let indent = text.len() - text.trim_start().len();
+    let mut lines = Vec::new();
+    let mut line = " ".repeat(indent.min(width - 1));
+    let mut is_empty = true;
+    for word in text.split_whitespace() {
+        let mut word = word;
+        let used = line.chars().count();
+        if !is_empty && used + 1 + word.chars().count() > width {
+            lines.push(std::mem::take(&mut line));
+            is_empty = true;
+        }
+        if !is_empty {
+            line.push(' ');
+        }
+        // A word longer than a line is cut.
+        loop {
+            let room = width.saturating_sub(line.chars().count()).max(1);
+            let Some((end, _)) = word.char_indices().nth(room) else {
+                break;
+            };
+            line += &word[..end];
+            word = &word[end..];
+            lines.push(std::mem::take(&mut line));
+        }
+        line += word;
+        is_empty = false;
+    }
+    lines.push(line);
+    lines
+}
+
+/// Breaks the lines of a text that are longer than `width`; what follows is indented as the line was.
+pub fn fold(text: &str, width: usize) -> String {
+    let mut out = String::with_capacity(text.len());
+    for line in text.lines() {
+        if line.chars().count() <= width {
+            out += line;
+            out.push('\n');
+            continue;
+        }
+        let indent = line
+            .chars()
+            .take_while(|it| *it == ' ')
+            .count()
+            .min(width / 2);
+        for (index, part) in wrap(line.trim_start(), width - indent).iter().enumerate() {
+            if index > 0 || !part.is_empty() {
+                let _ = writeln!(out, "{:indent$}{part}", "");
+            }
+        }
+    }
+    out
 }
 
 /// Such as `Cairn single NFS server`: what it is, without its sizes.
@@ -88,6 +187,34 @@ fn iops(steady: f64, burst: f64) -> String {
     } else {
         text(steady)
     }
+}
+
+/// Such as `; 900 to 1,050 MB/s`; nothing where there is no range.
+fn between<T: Copy + PartialEq>(range: [T; 2], value: T, text: impl Fn(T) -> String) -> String {
+    if range == [value, value] {
+        return String::new();
+    }
+    format!("; {} to {}", text(range[0]), text(range[1]))
+}
+
+/// How a rate is known, with its range.
+fn known_rate(of: &Throughput) -> String {
+    let mut words = format!(
+        "{}{}",
+        of.known.words(),
+        between(of.range_mb_s, of.steady_mb_s, |it| it.to_string())
+    );
+    if let Some(measured) = of.measured_mb_s {
+        let _ = write!(words, "; a paper measured {measured} of this design");
+    }
+    words
+}
+
+fn known<T: Copy + PartialEq + std::fmt::Display>(of: &Figure<T>) -> String {
+    let range = of.range.map_or_else(String::new, |range| {
+        between(range, of.value, |it| it.to_string())
+    });
+    format!("{}{range}", of.known.words())
 }
 
 /// One line on where the prices are from.
@@ -130,6 +257,7 @@ pub fn evaluation(it: &Evaluation) -> Table {
             pair(of.steady_mb_s, of.burst_mb_s),
             ids(&of.bottleneck.rules),
         );
+        row("  known as", known_rate(of), String::new());
         row(
             "  limited by",
             format!("{}: {}", of.bottleneck.name, of.bottleneck.words),
@@ -142,14 +270,21 @@ pub fn evaluation(it: &Evaluation) -> Table {
     ] {
         row(
             name,
-            iops(of.steady_iops, of.burst_iops),
+            format!(
+                "{}, {}{}",
+                iops(of.steady_iops, of.burst_iops),
+                of.known.words(),
+                between(of.range_iops, of.steady_iops, |it| thousands(&format!(
+                    "{it:.0}"
+                )))
+            ),
             ids(&of.bottleneck.rules),
         );
     }
     if let (Some(cached), Some(when)) = (&performance.cached_read_mb_s, &performance.cached_when) {
         row(
             "cached read",
-            format!("{} {when}", cached.value),
+            format!("{} {when}; {}", cached.value, known(cached)),
             ids(&cached.rules),
         );
     }
@@ -198,10 +333,16 @@ pub fn evaluation(it: &Evaluation) -> Table {
         row(
             "  of it",
             format!(
-                "{} x {}: {} a month",
+                "{} x {}: {} a month (price of {}{})",
                 number(item.count),
                 item.words,
-                item.month_usd
+                item.month_usd,
+                item.price_date,
+                if item.price_stale {
+                    ", older than a year"
+                } else {
+                    ""
+                }
             ),
             String::new(),
         );
@@ -246,10 +387,57 @@ pub fn evaluation(it: &Evaluation) -> Table {
     }
 }
 
+/// Below this there is no room for a column of rules.
+const RULES_WIDTH_MIN: usize = 100;
+
+/// The same for a terminal.
+fn evaluation_plain(it: &Evaluation, width: usize) -> String {
+    let mut table = evaluation(it);
+    if width < RULES_WIDTH_MIN {
+        table.headings.pop();
+        for row in &mut table.rows {
+            match row.pop() {
+                Some(rules) if !rules.is_empty() => row[1] += &format!(" [{rules}]"),
+                _ => {}
+            }
+        }
+    }
+    table.plain(width)
+}
+
+/// What stands before a figure that is extrapolated.
+const EXTRAPOLATED: &str = "~";
+pub const SUMMARY_WORDS: &str = "Rates are steady; cached: reads of what a cache holds. ~ is \
+     extrapolated: nobody has measured it at this size. * is what a paper measured of this very design.";
+
+/// What is written with a figure that is not arithmetic of what is documented.
+fn marked(figure: String, known: Known) -> String {
+    match known {
+        Known::Extrapolated => format!("{EXTRAPOLATED}{figure}"),
+        Known::Measured => format!("{figure}*"),
+        Known::Documented | Known::Derived => figure,
+    }
+}
+
+/// What summaries say of rates, as `text` writes them: reads that no cache answers, cached reads, writes.
+pub fn rates(it: &Evaluation, text: impl Fn(Rate) -> String) -> [String; 3] {
+    let performance = &it.performance;
+    let sustained = |of: &Throughput| marked(text(of.sustained()), of.sustained_known());
+    [
+        sustained(performance.uncached()),
+        performance
+            .cached_read_mb_s
+            .as_ref()
+            .map_or_else(|| "-".to_owned(), |it| marked(text(it.value), it.known)),
+        sustained(&performance.seq_write),
+    ]
+}
+
 fn summary(report: &PlanReport) -> Table {
     Table {
         headings: vec![
-            "#", "design", "usable", "read", "write", "month", "per TiB", "survives", "today",
+            "#", "design", "usable", "read", "cached", "write", "month", "per TiB", "survives",
+            "today",
         ],
         rows: report
             .ranking
@@ -257,12 +445,14 @@ fn summary(report: &PlanReport) -> Table {
             .iter()
             .map(|fit| {
                 let it = &fit.evaluation;
+                let [read, cached, write] = rates(it, |rate| rate.to_string());
                 vec![
                     fit.rank.to_string(),
                     it.name.clone(),
                     it.capacity.usable_bytes.value.to_string(),
-                    it.performance.seq_read.steady_mb_s.to_string(),
-                    it.performance.seq_write.steady_mb_s.to_string(),
+                    read,
+                    cached,
+                    write,
                     it.cost.month_usd.to_string(),
                     it.cost.month_per_usable_tib_usd.to_string(),
                     it.survives.value.to_string(),
@@ -271,6 +461,49 @@ fn summary(report: &PlanReport) -> Table {
             })
             .collect(),
     }
+}
+
+/// The summary for a terminal: each design's name on a line of its own, its figures below, so that both
+/// have room.
+fn summary_plain(report: &PlanReport, width: usize) -> String {
+    const INDENT: usize = 4;
+    let mb_s = |rate: Rate| thousands(&format!("{:.0}", rate.mb_s().round()));
+    let figures = Table {
+        headings: vec![
+            "usable", "read", "cached", "write", "month", "per TiB", "survives", "today",
+        ],
+        rows: report
+            .ranking
+            .fits
+            .iter()
+            .map(|fit| {
+                let it = &fit.evaluation;
+                let [read, cached, write] = rates(it, mb_s);
+                vec![
+                    it.capacity.usable_bytes.value.to_string(),
+                    read,
+                    cached,
+                    write,
+                    format!("${}", thousands(&format!("{:.0}", it.cost.month_usd.0))),
+                    format!(
+                        "${}",
+                        thousands(&format!("{:.0}", it.cost.month_per_usable_tib_usd.0))
+                    ),
+                    it.survives.value.to_string(),
+                    if it.available { "yes" } else { "planned" }.to_owned(),
+                ]
+            })
+            .collect(),
+    }
+    .plain(width.saturating_sub(INDENT));
+    let mut lines = figures.lines();
+    let mut text = format!("{:INDENT$}{}\n", "", lines.next().unwrap_or_default());
+    for (line, fit) in lines.zip(&report.ranking.fits) {
+        let name = format!("{}. {}", fit.rank, fit.evaluation.name);
+        text += &fold(&name, width);
+        let _ = writeln!(text, "{:INDENT$}{line}", "");
+    }
+    text + &fold(&format!("In MB/s. {SUMMARY_WORDS}"), width)
 }
 
 fn missed(report: &PlanReport) -> Table {
@@ -323,7 +556,7 @@ fn capital(words: &str) -> String {
 
 /// The report for a terminal: the ranking, then each design that fits (the first `details_count`), then
 /// what does not.
-pub fn terminal(report: &PlanReport, details_count: usize) -> String {
+pub fn terminal(report: &PlanReport, details_count: usize, width: usize) -> String {
     let mut text = format!(
         "{} designs looked at. {}\n\n",
         thousands(&report.ranking.candidates.to_string()),
@@ -332,10 +565,12 @@ pub fn terminal(report: &PlanReport, details_count: usize) -> String {
     if let Some(collision) = &report.ranking.collision {
         let _ = writeln!(text, "Nothing fits: {}.\n", collision.words);
     } else {
-        text += &summary(report).plain();
+        text += &summary_plain(report, width);
         text.push('\n');
-        for (title, why, table) in details(report).into_iter().take(details_count) {
-            let _ = writeln!(text, "{title}\n{why}\n{}", table.plain());
+        let fits = report.ranking.fits.iter().take(details_count);
+        for ((title, why, _), fit) in details(report).into_iter().zip(fits) {
+            let table = evaluation_plain(&fit.evaluation, width);
+            let _ = writeln!(text, "{title}\n{why}\n{table}");
         }
         let why: Vec<String> = report
             .ranking
@@ -355,8 +590,29 @@ pub fn terminal(report: &PlanReport, details_count: usize) -> String {
             let _ = writeln!(text, "{}\n", why.join("\n"));
         }
     }
-    text += &missed(report).plain();
+    text += &missed_plain(report);
     text += &unpriced(report);
+    fold(&text, width)
+}
+
+/// What does not fit, for a terminal: a paragraph each.
+fn missed_plain(report: &PlanReport) -> String {
+    if report.ranking.misses.is_empty() {
+        return String::new();
+    }
+    let mut text = "What does not fit:\n".to_owned();
+    for miss in &report.ranking.misses {
+        let rules = match ids(&miss.broken.rules) {
+            rules if rules.is_empty() => rules,
+            rules => format!(" ({rules})"),
+        };
+        let _ = writeln!(
+            text,
+            "- {}\n    {}{rules}",
+            miss.evaluation.name,
+            missed_goal(&miss.broken)
+        );
+    }
     text
 }
 
@@ -393,7 +649,11 @@ pub fn markdown(report: &PlanReport) -> String {
     if let Some(collision) = &report.ranking.collision {
         let _ = writeln!(text, "**Nothing fits**: {}.\n", collision.words);
     } else {
-        let _ = writeln!(text, "## What fits\n\n{}", summary(report).markdown());
+        let _ = writeln!(
+            text,
+            "## What fits\n\n{}\n{SUMMARY_WORDS}\n",
+            summary(report).markdown()
+        );
         for (title, why, table) in details(report) {
             let _ = writeln!(text, "### {title}\n\n{why}\n\n{}", table.markdown());
         }
@@ -448,10 +708,21 @@ pub fn rules_of(it: &Evaluation) -> Vec<RuleId> {
     rules
 }
 
+/// How what a rule says is known, with its range and why it has it.
+fn known_rule(rule: &Rule) -> String {
+    let [least, most] = rule.id.spread();
+    let why = match rule.id.spread_words() {
+        "" => String::new(),
+        why if least == most => format!(" ({why})"),
+        why => format!(", {least} to {most} times the figure ({why})"),
+    };
+    format!("{}{why}", rule.id.known().words())
+}
+
 /// Rules in words and formulas, each with its source.
 pub fn explain(rules: &[&Rule]) -> Table {
     Table {
-        headings: vec!["rule", "in words", "formula", "source"],
+        headings: vec!["rule", "in words", "formula", "source", "known as"],
         rows: rules
             .iter()
             .map(|rule| {
@@ -460,6 +731,7 @@ pub fn explain(rules: &[&Rule]) -> Table {
                     rule.words.to_owned(),
                     rule.formula.to_owned(),
                     rule.source.to_owned(),
+                    known_rule(rule),
                 ]
             })
             .collect(),
@@ -467,7 +739,7 @@ pub fn explain(rules: &[&Rule]) -> Table {
 }
 
 /// The same for a terminal: a paragraph per rule.
-pub fn explain_plain(rules: &[&Rule]) -> String {
+pub fn explain_plain(rules: &[&Rule], width: usize) -> String {
     let mut text = String::new();
     for rule in rules {
         let _ = writeln!(text, "{}\n    {}", rule.id, rule.words);
@@ -475,8 +747,9 @@ pub fn explain_plain(rules: &[&Rule]) -> String {
             let _ = writeln!(text, "    {}", rule.formula);
         }
         let _ = writeln!(text, "    Source: {}", rule.source);
+        let _ = writeln!(text, "    Known as: {}", known_rule(rule));
     }
-    text
+    fold(&text, width)
 }
 
 /// Two designs, a figure a line.
@@ -616,29 +889,51 @@ pub fn validation(it: &Validation) -> Table {
             .map(|row| {
                 let value =
                     |value: f64| format!("{} {}", number((value * 10.0).round() / 10.0), row.unit);
-                let (predicted, error) = match &row.range {
-                    None => (value(row.predicted), format!("{:+.1}%", row.error * 100.0)),
-                    Some(range) => (
-                        format!(
-                            "{} to {}",
-                            number(range.least.round()),
-                            value(range.most.round())
-                        ),
-                        if range.holds { "within" } else { "OUTSIDE" }.to_owned(),
-                    ),
-                };
+                let miss = if row.missed { " MISS" } else { "" };
                 vec![
                     row.family.to_owned(),
                     row.what.clone(),
                     value(row.published),
-                    predicted,
-                    error,
+                    value(row.predicted),
+                    format!("{:+.1}%{miss}", row.error * 100.0),
                     ids(&row.rules),
                     row.note.clone(),
                 ]
             })
             .collect(),
     }
+}
+
+/// The same for a terminal: the rows by family, and below them what is known of the misses.
+pub fn validation_plain(it: &Validation, width: usize) -> String {
+    let table = validation(it);
+    let mut text = String::new();
+    let mut notes = String::new();
+    for family in &it.families {
+        let rows: Vec<Vec<String>> = table
+            .rows
+            .iter()
+            .filter(|row| row[0] == family.family)
+            .map(|row| row[1..5].to_vec())
+            .collect();
+        let part = Table {
+            headings: vec!["", "published", "predicted", "error"],
+            rows,
+        };
+        let _ = writeln!(text, "{}\n{}", capital(family.family), part.plain(width));
+    }
+    for row in it.rows.iter().filter(|row| !row.note.is_empty()) {
+        let _ = writeln!(notes, "- {}: {}.", row.what, row.note);
+    }
+    let missed: usize = it.families.iter().map(|family| family.missed).sum();
+    let _ = writeln!(
+        text,
+        "{}\n{missed} of {} rows miss: their error is more than {}%.\n\n{notes}",
+        validation_families(it).plain(width),
+        it.rows.len(),
+        number(crate::validate::WORST_ERROR_MAX * 100.0)
+    );
+    fold(text.trim_end(), width)
 }
 
 /// Median and worst error of each family.
@@ -648,6 +943,7 @@ pub fn validation_families(it: &Validation) -> Table {
         headings: vec![
             "family",
             "rows",
+            "missed",
             "median error",
             "worst error",
             "median <= 10%, worst <= 25%",
@@ -659,9 +955,10 @@ pub fn validation_families(it: &Validation) -> Table {
                 vec![
                     family.family.to_owned(),
                     family.rows.to_string(),
+                    family.missed.to_string(),
                     percent(family.median),
                     percent(family.worst),
-                    if family.holds { "holds" } else { "BROKEN" }.to_owned(),
+                    if family.holds { "yes" } else { "no" }.to_owned(),
                 ]
             })
             .collect(),
@@ -669,7 +966,7 @@ pub fn validation_families(it: &Validation) -> Table {
 }
 
 /// What `check` found, for people.
-pub fn checked(it: &Checked) -> String {
+pub fn checked(it: &Checked, width: usize) -> String {
     let mut text = format!("{}\n", it.name);
     match &it.unknown {
         Some(why) => {
@@ -695,12 +992,12 @@ pub fn checked(it: &Checked) -> String {
     }
     if let Some(found) = &it.evaluation {
         text.push('\n');
-        text += &evaluation(found).plain();
+        text += &evaluation_plain(found, width);
     }
     if let Some(stamp) = &it.prices {
         let _ = writeln!(text, "\n{}", prices(stamp));
     }
-    text
+    fold(&text, width)
 }
 
 /// The rules that a design breaks, a line each.

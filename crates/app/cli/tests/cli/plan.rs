@@ -4,9 +4,14 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 fn cairn(folder: &Path, args: &[&str]) -> Output {
+    cairn_of_width(folder, args, 120)
+}
+
+fn cairn_of_width(folder: &Path, args: &[&str], width: usize) -> Output {
     Command::new(env!("CARGO_BIN_EXE_cairn"))
         .arg("plan")
         .args(args)
+        .env("COLUMNS", width.to_string())
         .current_dir(folder)
         .output()
         .unwrap()
@@ -136,7 +141,7 @@ fn configurations_prices_and_the_model() {
     check(folder, &["check", "bad.toml"], 2, "14.2 TiB 145 MiB/s");
     check(folder, &["compare", "good.toml", "bad.toml"], 2, "14.2");
     check(folder, &["whatif", "good.toml", "--nodes", "-1"], 0, "3+2");
-    check(folder, &["validate"], 0, "holds");
+    check(folder, &["validate"], 0, "-30.9% MISS");
     check(folder, &["explain", "cluster"], 0, "Table 8");
     check(folder, &["prices", "list"], 0, "eu-west-1-2016");
     check(
@@ -216,5 +221,58 @@ fn bad_input_ends_with_2_and_a_sentence() {
     ];
     for (args, want) in cases {
         check(folder, args, 2, want);
+    }
+}
+
+/// Whatever the terminal is, no line is longer, and no number is broken.
+#[test]
+fn no_line_is_longer_than_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    std::fs::write(folder.join("good.toml"), CLUSTER).unwrap();
+    std::fs::write(folder.join("bad.toml"), CLUSTER.replace("1TiB", "15TiB")).unwrap();
+    let small = ["--capacity", "20TiB", "--read", "0.5GB/s", "--clients", "8"];
+    let output = cairn(
+        folder,
+        &[&small[..], &["--output", "json", "--out", "plan.json"]].concat(),
+    );
+    assert!(output.status.success());
+    let large =
+        "--capacity 200TiB --read 6GB/s --write 2GB/s --survive 2 --include-planned --details 9";
+    let hot = "--capacity 100TiB --growth 30%/year --years 3 --hot 20% --protocols nfs,smb";
+    let commands = [
+        small.join(" "),
+        large.to_owned(),
+        hot.to_owned(),
+        "--capacity 10TiB --iops 100000 --region eu-west-1-2016".to_owned(),
+        "--capacity 200TiB --budget 100USD/month".to_owned(),
+        "--capacity 500TiB --workload database --protocols iscsi --clients 1".to_owned(),
+        "check good.toml".to_owned(),
+        "check bad.toml".to_owned(),
+        "compare plan.json --ranks 1,2".to_owned(),
+        "compare good.toml plan.json".to_owned(),
+        "whatif good.toml --nodes -1".to_owned(),
+        "validate".to_owned(),
+        "explain".to_owned(),
+        "prices list".to_owned(),
+    ];
+    for command in &commands {
+        let args: Vec<&str> = command.split(' ').collect();
+        for width in [80, 120] {
+            let output = cairn_of_width(folder, &args, width);
+            let text = String::from_utf8(output.stdout).unwrap();
+            assert!(!text.is_empty(), "{command}");
+            for line in text.lines() {
+                assert!(
+                    line.chars().count() <= width,
+                    "{command}, {width} columns: {line:?}"
+                );
+            }
+        }
+    }
+    let output = cairn_of_width(folder, &["prices", "list"], 80);
+    let text = String::from_utf8(output.stdout).unwrap();
+    for whole in ["eu-west-1-2016", "eu-central-1", "2025-03-02"] {
+        assert!(text.contains(whole), "{whole} in {text}");
     }
 }

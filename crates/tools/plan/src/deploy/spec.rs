@@ -7,8 +7,8 @@ use crate::design::{CloudVolumes, Cluster, Design, NfsServer, ParallelFs, Produc
 use crate::design::{Protection, SanSystem, Shape, Storage, Volume};
 use crate::units::Bytes;
 
-/// Cairn takes no more disks than this.
-pub const DISK_COUNT_MAX: u32 = 18;
+/// A pool has no more disks than this (docs/reference/formats/pool.md).
+pub const DISK_COUNT_MAX: u32 = 64;
 /// Nodes of a cluster that a template is made for.
 pub const NODE_COUNT_MAX: u32 = 24;
 /// A spread placement group takes no more running instances in one availability zone (EC2 user guide,
@@ -340,9 +340,10 @@ fn whole(value: Option<u64>) -> Result<Option<u32>, DeployError> {
         })
 }
 
-/// Names that EC2 suggests for data volumes: /dev/sdf to /dev/sdp, then /dev/xvdba and so on.
+/// Names that EC2 suggests for data volumes: /dev/sdf to /dev/sdp, then /dev/xvdba to /dev/xvddz.
 pub(super) fn device_names(count: u32) -> impl Iterator<Item = String> {
     let few = ('f'..='p').map(|letter| format!("/dev/sd{letter}"));
-    let more = ('a'..='z').map(|letter| format!("/dev/xvdb{letter}"));
+    let more = ('b'..='d')
+        .flat_map(|first| ('a'..='z').map(move |second| format!("/dev/xvd{first}{second}")));
     few.chain(more).take(count as usize)
 }

@@ -109,16 +109,16 @@ fn designs_have_a_template_or_a_reason() {
             Some("0 data disks"),
         ),
         (
-            "18 disks",
-            cairn_server(ebs(18, "gp3", 100.0), 16, 2),
+            "64 disks",
+            cairn_server(ebs(64, "gp3", 100.0), 16, 2),
             DeployOptions::default(),
             None,
         ),
         (
-            "19 disks",
-            cairn_server(ebs(19, "gp3", 100.0), 17, 2),
+            "65 disks",
+            cairn_server(ebs(65, "gp3", 100.0), 16, 2),
             DeployOptions::default(),
-            Some("1 to 18"),
+            Some("1 to 64"),
         ),
         (
             "a volume too large",

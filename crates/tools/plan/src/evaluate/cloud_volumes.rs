@@ -74,7 +74,7 @@ pub(super) fn cloud_volumes<'a>(
         limits
     };
     let (usd, of_list) = book.cloud_volume(&level.name)?;
-    let mut costing = Costing::new(book);
+    let mut costing = Costing::new(book, catalog.today);
     costing.service(
         format!("{} volume of {} GB", level.name, number(quota.gb())),
         count,
@@ -92,6 +92,7 @@ pub(super) fn cloud_volumes<'a>(
             random_write: iops(random_write.clone(), random_write, &[]),
             cached_read_mb_s: None,
             cached_when: None,
+            uncached_read: None,
             cache_bytes: None,
             credit: None,
         },

@@ -2,7 +2,7 @@
 
 use crate::design::{Storage, Volume};
 use crate::evaluate::EvaluateError;
-use crate::prices::{PriceBook, PriceSource, VolumeUnit};
+use crate::prices::{Day, PriceBook, PriceSource, VolumeUnit, is_stale};
 use crate::report::{Capacity, Cost, CostItem, Performance};
 use crate::rules::{self, RuleId};
 use crate::units::{Bytes, HOURS_PER_MONTH_2016, Usd, number};
@@ -10,6 +10,7 @@ use crate::units::{Bytes, HOURS_PER_MONTH_2016, Usd, number};
 /// Collects priced parts.
 pub struct Costing<'a> {
     book: &'a PriceBook,
+    today: Option<Day>,
     items: Vec<CostItem>,
     rules: Vec<RuleId>,
     without: Vec<String>,
@@ -20,7 +21,7 @@ pub struct Costing<'a> {
 }
 
 impl<'a> Costing<'a> {
-    pub fn new(book: &'a PriceBook) -> Self {
+    pub fn new(book: &'a PriceBook, today: Option<Day>) -> Self {
         let hours = if book.hours_per_month == HOURS_PER_MONTH_2016 {
             rules::COST_HOURS_2016
         } else {
@@ -28,6 +29,7 @@ impl<'a> Costing<'a> {
         };
         Self {
             book,
+            today,
             items: Vec::new(),
             rules: vec![hours],
             without: Vec::new(),
@@ -43,6 +45,7 @@ impl<'a> Costing<'a> {
             count,
             month_usd: month,
             price_date: date.to_owned(),
+            price_stale: is_stale(Some(date), self.today),
         });
         if !self.rules.contains(&rule) {
             self.rules.push(rule);

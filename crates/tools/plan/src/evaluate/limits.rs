@@ -1,6 +1,6 @@
 //! Limits of a figure, and the lowest of them: the bottleneck.
 
-use crate::report::{Bottleneck, Iops, Limit, Throughput};
+use crate::report::{Bottleneck, Iops, Known, Limit, Throughput};
 use crate::rules::RuleId;
 use crate::units::{Rate, number};
 
@@ -25,6 +25,21 @@ impl Limits {
     }
 
     pub fn iops(&mut self, name: &str, value: f64, rule: RuleId, words: impl FnOnce() -> String) {
+        let [least, most] = rule.spread();
+        let range = [value * least, value * most];
+        self.known(name, value, range, rule.known(), rule, words);
+    }
+
+    /// A limit whose range and provenance are not those of its rule.
+    pub fn known(
+        &mut self,
+        name: &str,
+        value: f64,
+        range: [f64; 2],
+        known: Known,
+        rule: RuleId,
+        words: impl FnOnce() -> String,
+    ) {
         let (name, words) = match self.1 {
             Detail::Figures => (String::new(), String::new()),
             Detail::Words => (name.to_owned(), words()),
@@ -32,6 +47,8 @@ impl Limits {
         self.0.push(Limit {
             name,
             value,
+            range,
+            known,
             words,
             rule,
         });
@@ -42,6 +59,12 @@ impl Limits {
         if factor != 1.0 {
             for limit in &mut self.0 {
                 limit.value *= factor;
+                limit.range = limit.range.map(|end| end * factor);
+                limit.known = match limit.known {
+                    // What was measured once is not known of so many.
+                    Known::Measured => Known::Extrapolated,
+                    known => known.max(Known::Derived),
+                };
                 if self.1 == Detail::Words {
                     limit.words = format!("{} {why}", limit.words);
                 }
@@ -60,6 +83,28 @@ impl Limits {
             .iter()
             .map(|limit| limit.value)
             .fold(f64::INFINITY, f64::min)
+    }
+
+    /// Least and most of the lowest limit.
+    fn range(&self) -> [f64; 2] {
+        [0, 1].map(|end| {
+            self.0
+                .iter()
+                .map(|limit| limit.range[end])
+                .fold(f64::INFINITY, f64::min)
+        })
+    }
+
+    /// As badly as the worst known of the limits that may be the lowest.
+    fn worst_known(&self, also: &[RuleId]) -> Known {
+        let [_, most] = self.range();
+        self.0
+            .iter()
+            .filter(|limit| limit.range[0] < most * (1.0 + 1e-9))
+            .map(|limit| limit.known)
+            .chain(also.iter().map(|rule| rule.known()))
+            .max()
+            .unwrap_or(Known::Extrapolated)
     }
 
     /// `also`: rules that apply to all the limits, such as parity.
@@ -109,6 +154,9 @@ pub fn throughput(steady: Limits, burst: Limits, also: &[RuleId]) -> Throughput 
     Throughput {
         steady_mb_s: Rate::from_mb_s(steady.lowest()),
         burst_mb_s: Rate::from_mb_s(burst.lowest().max(steady.lowest())),
+        known: steady.worst_known(also),
+        range_mb_s: steady.range().map(Rate::from_mb_s),
+        measured_mb_s: None,
         bottleneck: steady.bottleneck("MB/s", also),
         bottleneck_burst: burst.bottleneck("MB/s", also),
     }
@@ -118,6 +166,8 @@ pub fn iops(steady: Limits, burst: Limits, also: &[RuleId]) -> Iops {
     Iops {
         steady_iops: steady.lowest().floor(),
         burst_iops: burst.lowest().max(steady.lowest()).floor(),
+        known: steady.worst_known(also),
+        range_iops: steady.range().map(f64::floor),
         bottleneck: steady.bottleneck("IOPS", also),
     }
 }

@@ -27,7 +27,7 @@ use crate::evaluate::san_array::san_array;
 use crate::evaluate::server::{RANDOM_BYTES, ServerRates, network, network_iops, rates};
 use crate::prices::{PriceBook, PriceError};
 use crate::reliability;
-use crate::report::{Capacity, Credit, Evaluation, Figure, Performance, Protocol};
+use crate::report::{Capacity, Credit, Evaluation, Figure, Known, Performance, Protocol};
 use crate::rules;
 use crate::units::{Bytes, Rate, Usd, number};
 
@@ -77,6 +77,12 @@ pub fn evaluate_with(
         Shape::ParallelFs(it) => parallel_fs(catalog, book, it, detail)?,
         Shape::CloudVolumes(it) => cloud_volumes(catalog, book, it, detail)?,
     };
+    let mut parts = parts;
+    if let Some(published) = crate::validate::published(catalog, design) {
+        let performance = &mut parts.performance;
+        performance.seq_read.measured_mb_s = published.read;
+        performance.seq_write.measured_mb_s = published.write;
+    }
     let cost = parts.costing.finish(&parts.capacity, &parts.performance);
     let mut notes = parts.notes;
     if let Shape::CloudVolumes(CloudVolumes::Service { .. }) = &design.shape {
@@ -185,7 +191,31 @@ fn any(count: u32, one: &str, many: &str) -> String {
 fn figure<T>(value: T, rules: &[rules::RuleId]) -> Figure<T> {
     Figure {
         value,
+        known: weakest(rules),
+        range: None,
         rules: rules.to_vec(),
+    }
+}
+
+fn weakest(rules: &[rules::RuleId]) -> Known {
+    rules
+        .iter()
+        .map(|rule| rule.known())
+        .max()
+        .unwrap_or(Known::Derived)
+}
+
+/// A figure with the range of the one rule that it is uncertain by.
+fn spread_figure<T>(
+    value: T,
+    by: rules::RuleId,
+    rules: &[rules::RuleId],
+    times: impl Fn(&T, f64) -> T,
+) -> Figure<T> {
+    let range = Some(by.spread().map(|factor| times(&value, factor)));
+    Figure {
+        range,
+        ..figure(value, rules)
     }
 }
 
@@ -329,14 +359,22 @@ impl Servers<'_> {
             seq_write: throughput(write.steady, write.burst, &of.write_rules),
             random_read: iops(read_iops.steady, read_iops.burst, &[]),
             random_write: iops(write_iops.steady, write_iops.burst, &of.random_rules),
-            cached_read_mb_s: Some(figure(
+            cached_read_mb_s: Some(spread_figure(
                 cached,
+                rules::NETWORK_INSTANCE,
                 &[rules::CACHE_MEMORY, rules::NETWORK_INSTANCE],
+                |rate, factor| rate.times(factor),
             )),
+            uncached_read: None,
             cached_when: Some(format!(
                 "when what is read fits into {cache} of memory, half of all"
             )),
-            cache_bytes: Some(figure(cache, &[rules::CACHE_MEMORY])),
+            cache_bytes: Some(spread_figure(
+                cache,
+                rules::CACHE_MEMORY,
+                &[rules::CACHE_MEMORY],
+                |bytes, factor| bytes.times(factor),
+            )),
             credit,
         }
     }
@@ -422,7 +460,7 @@ fn cluster<'a>(
     };
     let performance = nodes.performance(of);
     let capacity = joined(it.storage.raw().times(f64::from(it.nodes)), it.protection);
-    let mut costing = Costing::new(book);
+    let mut costing = Costing::new(book, catalog.today);
     costing.instances(&it.instance, it.nodes)?;
     costing.storage(&it.storage, it.nodes)?;
     costing.without("root volumes and data transfer");
@@ -472,7 +510,7 @@ fn nfs_server<'a>(
         detail,
     )?;
     let performance = one(instance, detail).performance(of);
-    let mut costing = Costing::new(book);
+    let mut costing = Costing::new(book, catalog.today);
     costing.instances(&it.instance, 1)?;
     costing.storage(&it.storage, 1)?;
     costing.without("root volumes and data transfer");
@@ -539,7 +577,7 @@ fn servers<'a>(
     all.count = count;
     all.credit_count = f64::from(count);
     let performance = all.performance(of);
-    let mut costing = Costing::new(book);
+    let mut costing = Costing::new(book, catalog.today);
     costing.instances(&server.instance, count)?;
     costing.storage(&server.storage, count)?;
     costing.without("root volumes and data transfer");

@@ -105,6 +105,8 @@ pub(super) fn parallel_fs<'a>(
             );
         }
     }
+    let uncached_read =
+        cached.then(|| throughput(uncached.steady.clone(), uncached.burst.clone(), &[]));
     let read = if cached {
         cached_band.clone()
     } else {
@@ -127,7 +129,7 @@ pub(super) fn parallel_fs<'a>(
         level.name.clone()
     };
     let (usd, of_list) = book.lustre(&price_of)?;
-    let mut costing = Costing::new(book);
+    let mut costing = Costing::new(book, catalog.today);
     let gib = capacity.gib();
     costing.service(
         format!("FSx for Lustre {price_of}, {} GiB", number(gib)),
@@ -166,11 +168,14 @@ pub(super) fn parallel_fs<'a>(
         random_read: iops(random_read.clone(), random_read, &[]),
         random_write: iops(random_write.clone(), random_write, &[]),
         cached_read_mb_s: cached.then(|| {
-            figure(
+            spread_figure(
                 Rate::from_mb_s(cached_band.steady.lowest()),
+                rules::LUSTRE_CACHE,
                 &[rules::LUSTRE_CACHE],
+                |rate, factor| rate.times(factor),
             )
         }),
+        uncached_read,
         cached_when: cached.then(|| format!("when what is read fits into {cache} of SSD cache")),
         cache_bytes: cached.then(|| figure(cache, &[rules::LUSTRE_CACHE])),
         credit: Some(credit),

@@ -76,7 +76,7 @@ pub(super) fn san_array<'a>(
         || format!("{} systems x {each} / 4 KiB", it.systems),
     );
     let prices = book.ontap()?;
-    let mut costing = Costing::new(book);
+    let mut costing = Costing::new(book, catalog.today);
     let extra = iops_each as f64 - prices.iops_per_gib_included * ssd.gib();
     let month = prices.usd_per_gb_month * ssd.gib()
         + prices.usd_per_iops_month * extra.max(0.0)
@@ -95,6 +95,7 @@ pub(super) fn san_array<'a>(
         random_write: iops(random_write.clone(), random_write, &[rules::SAN_STRIPE]),
         cached_read_mb_s: None,
         cached_when: None,
+        uncached_read: None,
         cache_bytes: None,
         credit: None,
     };

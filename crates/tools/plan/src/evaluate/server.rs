@@ -7,7 +7,7 @@ use crate::catalog::{Band, Catalog, DiskKind, Instance};
 use crate::design::{Product, Protection, Storage, Volume};
 use crate::evaluate::EvaluateError;
 use crate::evaluate::limits::{Detail, Limits};
-use crate::report::Credit;
+use crate::report::{Credit, Known};
 use crate::rules;
 use crate::units::{Bytes, KIB, Rate, TIB, number};
 
@@ -407,7 +407,7 @@ pub fn rates(
     let mut read = raw.read;
     let mut write = each(raw.write, share, &why);
     if product == Product::Cairn {
-        software(catalog, instance, &mut read, &mut write);
+        software(catalog, instance, protection, &mut read, &mut write);
     }
     Ok(ServerRates {
         read,
@@ -424,30 +424,45 @@ pub fn rates(
     })
 }
 
+/// Cairn itself: what was measured, grown with the CPUs. That it grows so is extrapolated; the least is then
+/// what was measured, and the most what the CPUs make of it.
 fn software(
     catalog: &Catalog,
     instance: &Instance,
+    protection: Protection,
     read: &mut Band<Limits>,
     write: &mut Band<Limits>,
 ) {
-    let cairn = &catalog.cairn;
-    let scale = f64::from(instance.vcpu) / f64::from(cairn.measured_vcpu.max(1));
-    for (limits, measured) in [
-        (read, cairn.measured_read_mb_s),
-        (write, cairn.measured_write_mb_s),
-    ] {
+    let of = &catalog.cairn.measured;
+    let measured = match protection.parity {
+        0 => &of.one_disk,
+        _ => &of.coded,
+    };
+    let code = measured.code.filter(|_| protection.parity > 0);
+    let cpus = f64::from(instance.vcpu) / f64::from(of.vcpu.max(1));
+    let known = if instance.vcpu == of.vcpu && code.is_none_or(|code| code == protection) {
+        Known::Measured
+    } else {
+        Known::Extrapolated
+    };
+    let what = code.map_or("one disk".to_owned(), |code| code.to_string());
+    for (limits, mb_s) in [(read, measured.read_mb_s), (write, measured.write_mb_s)] {
+        let value = mb_s * cpus;
+        let range = [value.min(mb_s), value.max(mb_s)];
         for limits in [&mut limits.steady, &mut limits.burst] {
-            limits.rate(
+            limits.known(
                 "Cairn itself",
-                Rate::from_mb_s(measured * scale),
+                value,
+                range,
+                known,
                 rules::CAIRN_SOFTWARE,
                 || {
                     format!(
-                        "{} MB/s measured with {} CPUs x {} CPUs / {}",
-                        number(measured),
-                        cairn.measured_vcpu,
+                        "{} MB/s measured ({what}, {} CPUs) x {} CPUs / {}",
+                        number(mb_s),
+                        of.vcpu,
                         instance.vcpu,
-                        cairn.measured_vcpu
+                        of.vcpu
                     )
                 },
             );

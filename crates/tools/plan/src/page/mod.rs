@@ -135,11 +135,12 @@ fn collision(page: &mut Page, report: &PlanReport) {
     }
 }
 
-const RANKING: [(&str, bool); 9] = [
+const RANKING: [(&str, bool); 10] = [
     ("", true),
     ("design", false),
     ("usable", true),
     ("read", true),
+    ("cached", true),
     ("write", true),
     ("a month", true),
     ("per TiB", true),
@@ -163,10 +164,12 @@ fn ranking(page: &mut Page, report: &PlanReport) {
         });
         page.element("<td class=\"number\">", &fit.rank.to_string(), "</td>");
         page.element("<th scope=\"row\">", &it.name, "</th>");
+        let [read, cached, write] = text::rates(it, |rate| rate.to_string());
         let values = [
             it.capacity.usable_bytes.value.to_string(),
-            it.performance.seq_read.steady_mb_s.to_string(),
-            it.performance.seq_write.steady_mb_s.to_string(),
+            read,
+            cached,
+            write,
             it.cost.month_usd.to_string(),
             it.cost.month_per_usable_tib_usd.to_string(),
             it.survives.value.to_string(),
@@ -185,6 +188,7 @@ fn ranking(page: &mut Page, report: &PlanReport) {
         page.raw("</tr>\n");
     }
     page.table_end();
+    page.element("<p class=\"quiet\">", text::SUMMARY_WORDS, "</p>\n");
     page.raw("</div>\n</section>\n");
 }
 

@@ -15,7 +15,7 @@ use cairn_plan::units::{Bytes, Rate, Usd};
 const HOSTILE: &str =
     "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"' onload=\"x\u{202e}";
 
-fn goal(capacity_tib: f64, read_mb_s: f64, write_mb_s: f64) -> Goal {
+pub fn goal(capacity_tib: f64, read_mb_s: f64, write_mb_s: f64) -> Goal {
     Goal {
         capacity_bytes: Bytes::from_tib(capacity_tib),
         read_mb_s: Some(Rate::from_mb_s(read_mb_s)),

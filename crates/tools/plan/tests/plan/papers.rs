@@ -8,13 +8,16 @@ use cairn_plan::check::violations;
 use cairn_plan::credit::simulate;
 use cairn_plan::design::{Cluster, Design, Product, Protection, Shape, Storage, Volume};
 use cairn_plan::evaluate::evaluate;
+use cairn_plan::goal::Goal;
 use cairn_plan::report::Evaluation;
 use cairn_plan::rules;
 use cairn_plan::units::{Bytes, Rate, Usd};
 use cairn_plan::validate::{
-    MEDIAN_ERROR_MAX, WORST_ERROR_MAX, paper_lustre, paper_server, validate,
+    self, MEDIAN_ERROR_MAX, WORST_ERROR_MAX, paper_lustre, paper_server, validate,
 };
 use cairn_plan::whatif::{Change, apply};
+
+use crate::page;
 
 /// Prices of the NFS paper.
 const REGION_2016: &str = "eu-west-1-2016";
@@ -357,27 +360,157 @@ fn predictions_are_as_near_to_what_was_measured_as_they_must_be() {
     // Eight servers, two clusters, an array, a volume and the parallel file system: nothing left out.
     assert_eq!(validation.rows.len(), 16 + 4 + 2 + 4 + 8);
     for family in &validation.families {
+        let misses = family.missed > 0;
+        assert_eq!(misses, family.worst > WORST_ERROR_MAX, "{}", family.family);
         assert!(
-            family.median <= MEDIAN_ERROR_MAX + 1e-9 && family.worst <= WORST_ERROR_MAX + 1e-9,
+            misses || (family.holds && family.median <= MEDIAN_ERROR_MAX + 1e-9),
             "{}: median {:.3}, worst {:.3}",
             family.family,
             family.median,
             family.worst
         );
-        assert!(family.holds, "{}", family.family);
     }
-    // Only what lies far above the disks' limit is left to a cache, and only reads; writes never.
-    let ranges: Vec<&str> = validation
+    // What the model does not predict is said, row by row; all of it is faster than predicted.
+    let missed: Vec<(&str, i64)> = validation
         .rows
         .iter()
-        .filter(|row| row.range.is_some() && row.family != "parallel file system")
-        .map(|row| row.what.as_str())
+        .filter(|row| row.missed)
+        .map(|row| (row.what.as_str(), (row.error * 1000.0).round() as i64))
         .collect();
-    assert_eq!(ranges.len(), 3, "{ranges:?}");
-    assert!(
-        ranges.iter().all(|what| what.ends_with("read")),
-        "{ranges:?}"
+    assert_eq!(
+        missed,
+        [
+            ("m4.4xlarge read", -405),
+            ("6 x m5dn.12xlarge, 12 x 145 MiB/s, read", -309),
+            ("6 x m5dn.12xlarge, 6 x 300 MiB/s, read", -294),
+            ("write, burst, measured", -348),
+        ]
     );
+    for row in &validation.rows {
+        assert_eq!(
+            row.missed,
+            row.error.abs() > WORST_ERROR_MAX,
+            "{}",
+            row.what
+        );
+        assert!(!row.missed || !row.note.is_empty(), "{}", row.what);
+    }
+}
+
+/// The ranges of the rules hold every rate that a paper measured, except those that `validate` calls missed.
+#[test]
+fn ranges_hold_what_was_measured() {
+    for row in validate(&Catalog::embedded()).unwrap().rows {
+        if row.missed {
+            continue;
+        }
+        let ends = row.rules.iter().map(|rule| rule.spread());
+        let [least, most] = ends.fold([1.0, 1.0], |all, [least, most]| {
+            [all[0] * least, all[1] * most]
+        });
+        let of = row.published / row.predicted;
+        assert!(
+            (least - 1e-9..=most + 1e-9).contains(&of),
+            "{}: {of:.3} of the prediction, not {least} to {most}",
+            row.what
+        );
+    }
+}
+
+/// The planner counts Cairn at what docs/results/performance.md says, and that page changes.
+#[test]
+fn cairn_counts_at_what_its_results_say() {
+    let page = include_str!("../../../../../docs/results/performance.md");
+    let cairn = Catalog::embedded().cairn.measured;
+    let (_, six) = page
+        .split_once("### Six disks (folders of one device) against one")
+        .unwrap();
+    for (workload, one, coded) in [
+        (
+            "sequential write, new files, COMMIT in the clock",
+            cairn.one_disk.write_mb_s,
+            cairn.coded.write_mb_s,
+        ),
+        (
+            "sequential read, cold",
+            cairn.one_disk.read_mb_s,
+            cairn.coded.read_mb_s,
+        ),
+    ] {
+        let start = format!("| {workload} | ");
+        let row = six.lines().find(|line| line.starts_with(&start)).unwrap();
+        let cells: Vec<f64> = row
+            .split('|')
+            .skip(2)
+            .take(2)
+            .map(|cell| {
+                cell.replace(" MB/s", "")
+                    .replace(',', "")
+                    .trim()
+                    .parse()
+                    .unwrap()
+            })
+            .collect();
+        assert_eq!(cells, [one, coded], "data/cairn.toml, {workload}");
+        // The rule says the same numbers.
+        for value in cells {
+            let value = cairn_plan::units::thousands(&value.to_string());
+            assert!(
+                rules::CAIRN_SOFTWARE.rule().words.contains(&value),
+                "{value}"
+            );
+        }
+    }
+    assert!(page.contains("six disks, 4+2"));
+    assert_eq!(
+        cairn.coded.code.map(|code| code.to_string()).as_deref(),
+        Some("4+2")
+    );
+}
+
+/// A design that a paper measured fits a goal of the rates that it reached.
+#[test]
+fn a_measured_configuration_is_never_refused_for_a_rate_that_it_reached() {
+    let catalog = Catalog::embedded();
+    let mut designs = vec![(validate::paper_cluster("us-east-1"), 10305.6, 3930.0)];
+    for (instance, ebs_tb, read, write) in [
+        ("d2.8xlarge", None, 1301.0, 1140.0),
+        ("m4.4xlarge", Some(9.5), 420.0, 260.0),
+        ("m4.10xlarge", Some(14.0), 488.0, 507.0),
+    ] {
+        designs.push((
+            paper_server(&catalog, instance, ebs_tb).unwrap(),
+            read,
+            write,
+        ));
+    }
+    for (design, read, write) in designs {
+        let ranked = |goal: &Goal| {
+            cairn_plan::rank::rank_designs(&catalog, goal, std::slice::from_ref(&design)).unwrap()
+        };
+        let name = design.name();
+        let goal_met = Goal {
+            survive: 0,
+            clients: None,
+            protocols: Vec::new(),
+            ..page::goal(1.0, read, write)
+        };
+        let ranking = ranked(&goal_met);
+        assert_eq!(ranking.fits.len(), 1, "{name}: {:?}", ranking.misses);
+        let shown = ranking.fits[0].evaluation.performance.uncached();
+        assert!(
+            shown.sustained().mb_s() >= read - 1e-6,
+            "{name}: fit is judged on what is shown"
+        );
+        let goal_missed = Goal {
+            read_mb_s: Some(Rate::from_mb_s(read * 3.0)),
+            ..goal_met
+        };
+        assert!(
+            ranked(&goal_missed).fits.is_empty(),
+            "{name}: three times as much"
+        );
+    }
 }
 
 #[test]
