@@ -9,6 +9,8 @@ mod args;
 mod bench;
 mod bench_args;
 mod bench_progress;
+mod dev_cluster;
+mod dev_cluster_args;
 mod disk;
 mod exit;
 mod export;
@@ -78,6 +80,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         }
         Command::Bench(command) => return bench::bench(&command),
         Command::Plan(args) => plan::plan(&args),
+        Command::DevCluster(args) => dev_cluster::run(&args),
         Command::Serve(args) => serve::run(*args),
         Command::Status(args) => status::status(&args),
         Command::Disk(DiskCommand::List(args)) => disk::list(&args),
