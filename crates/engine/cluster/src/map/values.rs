@@ -244,6 +244,10 @@ pub struct DiskRecord {
     pub role: DiskRole,
     /// Whether what it holds is being moved to other disks.
     pub draining: bool,
+    /// Another one took its place.
+    #[serde(default)]
+    pub replaced: bool,
+    pub added: Timestamp,
 }
 
 impl Value for DiskRecord {

@@ -127,8 +127,7 @@ impl Cluster {
                 epoch: agreed.epoch,
             }),
             disks: self.nodes.clone(),
-            copies: self.copies,
-            copies_min: 2,
+            copies: Copies::new(self.copies, 2),
             patience: Duration::from_secs(5),
         }
     }
