@@ -120,9 +120,13 @@ pub(crate) async fn take_over(
         remote: Some(remote),
     };
     if !is_new {
-        return parts.open(found, |shared| VolumeLog::Ensembles(log(shared))).await;
+        return parts
+            .open(found, |shared| VolumeLog::Ensembles(log(shared)))
+            .await;
     }
-    let store = parts.create(found, |shared| VolumeLog::Ensembles(log(shared))).await?;
+    let store = parts
+        .create(found, |shared| VolumeLog::Ensembles(log(shared)))
+        .await?;
     let recovered = Recovered {
         epoch,
         replayed_entries: 0,

@@ -243,8 +243,10 @@ impl ClusterMember {
     /// Gives a volume up that this node owns and does not serve any more.
     pub(crate) async fn give_up(&self, volume: VolumeId) {
         let taken = self.epochs.lock().remove(&volume);
-        let Some((process, epoch)) = taken else { return };
-        if let Err(error) = self.map.give_up(volume, process, epoch).await {
+        let Some((process, epoch)) = taken else {
+            return;
+        };
+        if let Err(error) = self.map.give_up_as(volume, process, epoch).await {
             tracing::debug!(%volume, %error, "the volume is free at the latest when this node's lease ends");
         }
     }

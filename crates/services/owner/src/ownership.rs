@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_base::{NodeId, VolumeId};
-use cairn_cluster::map::{MapView, Process, ProcessNonce};
 use cairn_cluster::OwnedLease;
+use cairn_cluster::map::{MapView, Process, ProcessNonce};
 use cairn_pool::{Leave, Pool, VolumeService};
 use futures_util::future::join_all;
 use rustc_hash::FxHasher;
@@ -73,7 +73,10 @@ fn line(view: &MapView, volume: VolumeId) -> Vec<NodeId> {
         let mut disks = view.disks.values();
         disks.any(|disk| disk.value.node == **node && !disk.value.draining)
     };
-    let alive = view.alive.keys().filter(|node| view.nodes.contains_key(node));
+    let alive = view
+        .alive
+        .keys()
+        .filter(|node| view.nodes.contains_key(node));
     let mut nodes: Vec<NodeId> = alive.filter(has_disk).copied().collect();
     nodes.sort_by_key(|node| {
         let mut hasher = FxHasher::default();
@@ -85,8 +88,18 @@ fn line(view: &MapView, volume: VolumeId) -> Vec<NodeId> {
 
 impl Ownership {
     /// What to do with a volume that the map has.
-    fn step(&mut self, now: Duration, view: &MapView, id: VolumeId, me: Process, is_served: bool) -> Step {
-        let owner = view.volumes.get(&id).and_then(|volume| volume.owner.as_ref());
+    fn step(
+        &mut self,
+        now: Duration,
+        view: &MapView,
+        id: VolumeId,
+        me: Process,
+        is_served: bool,
+    ) -> Step {
+        let owner = view
+            .volumes
+            .get(&id)
+            .and_then(|volume| volume.owner.as_ref());
         match owner.map(|owner| &owner.value) {
             Some(owner) if owner.node == me.node => {
                 self.waiting.remove(&id);
@@ -106,7 +119,10 @@ impl Ownership {
             }
             None if is_served => Step::Leave,
             None => {
-                let waiting = self.waiting.entry(id).or_insert(Waiting { free_since: now });
+                let waiting = self
+                    .waiting
+                    .entry(id)
+                    .or_insert(Waiting { free_since: now });
                 let free_for = now.saturating_sub(waiting.free_since);
                 let line = line(view, id);
                 let place = line.iter().position(|node| *node == me.node);
@@ -122,7 +138,11 @@ impl Ownership {
     }
 
     fn unless_resting(&self, now: Duration, id: VolumeId) -> Step {
-        match self.resting.get(&id).is_some_and(|resting| resting.until > now) {
+        match self
+            .resting
+            .get(&id)
+            .is_some_and(|resting| resting.until > now)
+        {
             true => Step::Nothing,
             false => Step::Take,
         }
@@ -143,7 +163,13 @@ impl Ownership {
     /// Leaves a volume to others for a while.
     pub(crate) fn rest(&mut self, now: Duration, id: VolumeId, pause: Duration) {
         let until = now.saturating_add(pause);
-        self.resting.insert(id, Resting { until, pause: REST_MIN });
+        self.resting.insert(
+            id,
+            Resting {
+                until,
+                pause: REST_MIN,
+            },
+        );
     }
 
     /// The volume to give to another node, so that they share them evenly: one that this node has more of than the
@@ -296,7 +322,9 @@ impl ClusterMember {
         // What is being opened finds that there is no lease, or is left below.
         self.hold(None);
         while !taking.is_empty() {
-            let Some((id, _)) = opened.recv().await else { break };
+            let Some((id, _)) = opened.recv().await else {
+                break;
+            };
             taking.remove(&id);
         }
     }
@@ -334,7 +362,9 @@ impl ClusterMember {
         let how = match lease.is_valid() {
             true => Leave::Close,
             false => {
-                tracing::error!("this node's lease is over: it serves no volume until it has another");
+                tracing::error!(
+                    "this node's lease is over: it serves no volume until it has another"
+                );
                 Leave::Abandon
             }
         };
@@ -354,4 +384,3 @@ fn served(pool: &Pool) -> BTreeSet<VolumeId> {
     let serving = services.filter(|(_, service)| matches!(service, VolumeService::Serving(_)));
     serving.map(|(id, _)| id).collect()
 }
-

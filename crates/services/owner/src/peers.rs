@@ -47,7 +47,12 @@ pub struct PeerStatus {
 }
 
 impl PeerTable {
-    pub fn new(env: Env, own: Identity, settings: PeerSettings, dials: Arc<dyn Dials>) -> Arc<Self> {
+    pub fn new(
+        env: Env,
+        own: Identity,
+        settings: PeerSettings,
+        dials: Arc<dyn Dials>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             env,
             own,
@@ -94,7 +99,9 @@ impl PeerTable {
             if entry.peer.is_connected() {
                 entry.seen = Some(now);
             }
-            let is_there = entry.seen.is_some_and(|seen| now.saturating_sub(seen) < GRACE);
+            let is_there = entry
+                .seen
+                .is_some_and(|seen| now.saturating_sub(seen) < GRACE);
             if !is_there {
                 continue;
             }

@@ -31,12 +31,15 @@ pub(crate) fn volume_record(volume: &PoolVolume) -> Result<VolumeRecord, String>
 
 fn pool_volume(record: &VolumeRecord) -> Result<PoolVolume, String> {
     let bad = |what: &str, error: &dyn std::fmt::Display| {
-        format!("the {what} of volume {} in the cluster's map: {error}", record.name)
+        format!(
+            "the {what} of volume {} in the cluster's map: {error}",
+            record.name
+        )
     };
-    let kept: Kept = serde_json::from_slice(&record.settings.0)
-        .map_err(|error| bad("settings", &error))?;
-    let exports: Vec<ExportRule> = serde_json::from_slice(&record.exports.0)
-        .map_err(|error| bad("exports", &error))?;
+    let kept: Kept =
+        serde_json::from_slice(&record.settings.0).map_err(|error| bad("settings", &error))?;
+    let exports: Vec<ExportRule> =
+        serde_json::from_slice(&record.exports.0).map_err(|error| bad("exports", &error))?;
     Ok(PoolVolume {
         id: record.id,
         name: record.name.parse().map_err(|error| bad("name", &error))?,

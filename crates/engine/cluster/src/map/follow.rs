@@ -13,9 +13,7 @@ use std::time::Duration;
 use cairn_base::{DiskId, NodeId, VolumeId};
 use futures_util::future::{Either, select};
 
-use super::values::{
-    AliveRecord, DiskRecord, NextVolume, NodeRecord, Value, Versioned, decode,
-};
+use super::values::{AliveRecord, DiskRecord, NextVolume, NodeRecord, Value, Versioned, decode};
 use super::{ClusterMap, MapError, VolumeState};
 use crate::coordinator::{Change, Entry, Key, Revision, WatchEvent, Watcher};
 

@@ -204,6 +204,8 @@ pub struct NodeRecord {
     /// `HOST:PORT` or `HOST` for clients.
     pub external_address: String,
     pub versions: VersionRange,
+    /// When it came into the map.
+    pub joined: Timestamp,
 }
 
 impl Value for NodeRecord {

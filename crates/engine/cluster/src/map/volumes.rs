@@ -130,11 +130,15 @@ impl ClusterMap {
         }
         let change = self.nonce();
         let txn = self.new_volume_txn(record, change)?;
-        let next = record.id.0.checked_add(1).ok_or_else(|| MapError::Invalid {
-            key: counter_key.clone(),
-            what: "the next volume's number",
-            problem: "all numbers are used".to_owned(),
-        })?;
+        let next = record
+            .id
+            .0
+            .checked_add(1)
+            .ok_or_else(|| MapError::Invalid {
+                key: counter_key.clone(),
+                what: "the next volume's number",
+                problem: "all numbers are used".to_owned(),
+            })?;
         let counter = NextVolume {
             next: VolumeId(next),
             change,
@@ -464,7 +468,13 @@ impl ClusterMap {
 
     /// Frees the owner key after a clean stop, so that the next owner need not wait for the lease. The epoch stays.
     /// Nothing happens if somebody else has the volume by now.
-    pub async fn give_up(
+    pub async fn give_up(&self, owned: Owned) -> Result<(), MapError> {
+        self.give_up_as(owned.volume, owned.process, owned.epoch)
+            .await
+    }
+
+    /// As [`Self::give_up`], for who does not have [`Owned`] any more.
+    pub async fn give_up_as(
         &self,
         volume: VolumeId,
         process: Process,

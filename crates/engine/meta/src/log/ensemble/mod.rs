@@ -223,7 +223,9 @@ impl EnsembleLog {
         // The first group goes to another file; with the copy of the state the old one is not needed any more; the next
         // change of the list drops it.
         for _ in 0..RETIRE_ROUNDS {
-            self.shared.durable(self.shared.submit(Batch::new())).await?;
+            self.shared
+                .durable(self.shared.submit(Batch::new()))
+                .await?;
             self.shared.ship_now().await?;
             if !self.uses_disk(id) {
                 return Ok(());

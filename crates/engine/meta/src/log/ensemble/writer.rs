@@ -267,10 +267,7 @@ impl EnsembleWriter {
         let mut chosen = Vec::new();
         for (node, disk) in self.seat.disks.choices() {
             let is_fit = !disk.is_avoided() && !is_resting(disk.id());
-            if is_fit
-                && !nodes.contains(&node)
-                && chosen.len() < self.seat.copies.wanted()
-            {
+            if is_fit && !nodes.contains(&node) && chosen.len() < self.seat.copies.wanted() {
                 nodes.push(node);
                 chosen.push(disk);
             }
@@ -564,7 +561,8 @@ impl LogWriter for EnsembleWriter {
             syncs: self.syncs,
             disks: self.open.disks.iter().map(|disk| disk.id()).collect(),
             start: self.retained_from,
-            is_short: self.open.disks.len() < self.seat.copies.wanted() || needed.clone().any(is_short),
+            is_short: self.open.disks.len() < self.seat.copies.wanted()
+                || needed.clone().any(is_short),
         }
     }
 }
