@@ -165,6 +165,17 @@ pub struct PoolState {
     pub volume_next: VolumeId,
     /// Signs file handles: with another one no client could use what it has open.
     pub handle_key: HandleKey,
+    /// The cluster that the disks belong to. Then the file lists the disks of one node, and the cluster's map has the rest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterMark>,
+}
+
+/// A place in a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterMark {
+    pub cluster: PoolId,
+    pub node: NodeId,
 }
 
 /// Why a change of the pool's volumes was refused.

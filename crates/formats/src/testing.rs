@@ -27,5 +27,6 @@ pub fn example_pool(disk_count: u128) -> PoolState {
         deleted: Vec::new(),
         volume_next: VolumeId(2),
         handle_key: HandleKey(u128::MAX - 1),
+        cluster: None,
     }
 }

@@ -54,6 +54,9 @@ pub enum Command {
     /// Exports: who may mount which volume
     #[command(subcommand)]
     Export(ExportCommand),
+    /// Several nodes as one cluster
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
     /// List files on an NFS server, without a mount
     Ls(LsArgs),
     /// Copy files to, from or between NFS servers, without a mount
@@ -110,6 +113,73 @@ pub struct ViewArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ClusterCommand {
+    /// Prepare the first node of a cluster; its next `cairn serve` makes the cluster
+    ///
+    /// Example: cairn cluster init --name lab --internal 10.0.0.1:7400 && cairn serve --data /disk1
+    Init(ClusterInitArgs),
+    /// Print a ticket with which one more node can join
+    Token(ClusterTokenArgs),
+    /// Join a cluster with a ticket; the next `cairn serve` of this node serves in it
+    Join(ClusterJoinArgs),
+    /// Show nodes, disks, owners, and what may fail next
+    Status(ViewArgs),
+}
+
+/// How a node is to be known.
+#[derive(Debug, Args)]
+pub struct PlaceArgs {
+    /// The node's name in the cluster [default: the host's name]
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
+    /// Address and port on which other nodes reach this one; encrypted, and for nodes of the cluster only
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub internal: String,
+    /// Where clients reach this node: an address or name, with a port where several nodes share it [default: the host
+    /// of --internal]
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub external: Option<String>,
+    /// Where the node keeps what it knows of its cluster
+    #[arg(long, value_name = "DIR", default_value = cairn_node::cluster::FOLDER_DEFAULT)]
+    pub cluster_dir: PathBuf,
+    /// The port of this node's etcd for clients, should it run one
+    #[arg(long, value_name = "PORT", default_value_t = cairn_node::cluster::ETCD_CLIENT_PORT)]
+    pub etcd_client_port: u16,
+    /// The port of this node's etcd for other members
+    #[arg(long, value_name = "PORT", default_value_t = cairn_node::cluster::ETCD_PEER_PORT)]
+    pub etcd_peer_port: u16,
+}
+
+#[derive(Debug, Args)]
+pub struct ClusterInitArgs {
+    /// The cluster's name
+    #[arg(long, value_name = "NAME")]
+    pub name: String,
+    #[command(flatten)]
+    pub place: PlaceArgs,
+    /// An etcd that others run: its addresses, separated by commas [default: nodes of the cluster run one]
+    #[arg(long, value_name = "URL,...", value_delimiter = ',')]
+    pub etcd: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct ClusterTokenArgs {
+    /// How long the ticket can be used, such as 30m, 1h, 2d
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = crate::cluster::parse_time)]
+    pub valid: std::time::Duration,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ClusterJoinArgs {
+    /// What `cairn cluster token` printed; `-` reads it from standard input
+    pub ticket: String,
+    #[command(flatten)]
+    pub place: PlaceArgs,
 }
 
 #[derive(Debug, Subcommand)]

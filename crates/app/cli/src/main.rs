@@ -9,6 +9,7 @@ mod args;
 mod bench;
 mod bench_args;
 mod bench_progress;
+mod cluster;
 mod dev_cluster;
 mod dev_cluster_args;
 mod disk;
@@ -28,7 +29,8 @@ use cairn_files::{Console, Exit};
 use clap::{CommandFactory, Parser};
 
 use crate::args::{
-    Cli, Command, ConfigCommand, DiskCommand, ExportCommand, ScrubCommand, VolumeCommand,
+    Cli, ClusterCommand, Command, ConfigCommand, DiskCommand, ExportCommand, ScrubCommand,
+    VolumeCommand,
 };
 use crate::exit::Failure;
 
@@ -92,6 +94,10 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Scrub(ScrubCommand::Pause(args)) => scrub::pause(&args),
         Command::Scrub(ScrubCommand::Status(args)) => scrub::status(&args),
         Command::Scrub(ScrubCommand::Report(args)) => scrub::report(&args),
+        Command::Cluster(ClusterCommand::Init(args)) => cluster::init(&args),
+        Command::Cluster(ClusterCommand::Token(args)) => cluster::token(&args),
+        Command::Cluster(ClusterCommand::Join(args)) => cluster::join(&args),
+        Command::Cluster(ClusterCommand::Status(args)) => cluster::status(&args),
         Command::Volume(VolumeCommand::List(args)) => volume::list(&args),
         Command::Volume(VolumeCommand::Show(args)) => volume::show(&args),
         Command::Volume(VolumeCommand::Create(args)) => volume::create(&args),

@@ -62,6 +62,10 @@ const KEYS: &[(&str, Setter)] = &[
         settings.metrics_open = Some(yes_or_no(value)?);
         Ok(())
     }),
+    ("cluster_dir", |settings, value, folder| {
+        settings.cluster_dir = Some(folder.join(text(value)?));
+        Ok(())
+    }),
     ("ready_file", |settings, value, folder| {
         settings.ready_file = Some(folder.join(text(value)?));
         Ok(())
@@ -211,6 +215,7 @@ mod tests {
             listen_nfs = "0.0.0.0:2049"
             listen_admin = "localhost:0"
             rpcbind = true
+            cluster_dir = "cluster"
             ready_file = "ready.json"
             token_file = "/etc/token"
             memory_limit = "4GiB"
@@ -231,6 +236,7 @@ mod tests {
             listen_nfs: Some("0.0.0.0:2049".parse().unwrap()),
             listen_admin: Some("127.0.0.1:0".parse().unwrap()),
             rpcbind: Some(true),
+            cluster_dir: Some("/etc/cairn/cluster".into()),
             ready_file: Some("/etc/cairn/ready.json".into()),
             token_file: Some("/etc/token".into()),
             memory_limit: Some(Size(4 << 30)),

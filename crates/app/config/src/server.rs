@@ -87,6 +87,10 @@ pub struct Settings {
     /// A folder that is one disk of the pool and one failure domain; repeat the flag for each disk
     #[arg(long, value_name = "DIR")]
     pub data: Vec<PathBuf>,
+    /// The folder in which this node keeps what it knows of its cluster: `cairn cluster init` or `cairn cluster join` made
+    /// it [default: /var/lib/cairn/cluster, if it is there]
+    #[arg(long, value_name = "DIR")]
+    pub cluster_dir: Option<PathBuf>,
     /// Address and port for NFS clients; port 0 picks a free one [default: 127.0.0.1:2049]
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     pub listen_nfs: Option<SocketAddr>,
@@ -207,6 +211,7 @@ impl Settings {
             listen_nfs: self.listen_nfs.or(below.listen_nfs),
             listen_admin: self.listen_admin.or(below.listen_admin),
             rpcbind: self.rpcbind.or(below.rpcbind),
+            cluster_dir: self.cluster_dir.or(below.cluster_dir),
             ready_file: self.ready_file.or(below.ready_file),
             token_file: self.token_file.or(below.token_file),
             memory_limit: self.memory_limit.or(below.memory_limit),
@@ -236,6 +241,7 @@ impl Settings {
             listen_nfs: self.listen_nfs.unwrap_or(LISTEN_NFS_DEFAULT),
             listen_admin: self.listen_admin.unwrap_or(LISTEN_ADMIN_DEFAULT),
             rpcbind: self.rpcbind,
+            cluster_dir: self.cluster_dir,
             ready_file: self.ready_file,
             token_file: self.token_file,
             memory_limit_bytes: self
@@ -318,6 +324,8 @@ pub struct Config {
     pub listen_admin: SocketAddr,
     /// Whether port 111 is served; `None`: where it is free and may be bound.
     pub rpcbind: Option<bool>,
+    /// `None`: the usual one, if it is there.
+    pub cluster_dir: Option<PathBuf>,
     pub ready_file: Option<PathBuf>,
     pub token_file: Option<PathBuf>,
     pub memory_limit_bytes: u64,

@@ -79,13 +79,18 @@ fn cairn(state: &State) -> Vec<String> {
 /// How the cluster and its nodes are named, and where nodes are.
 fn identity(state: &State, machine: &Machine) -> Vec<String> {
     let at = state.addresses(machine);
+    // Where nodes share an address, clients tell them apart by the port.
+    let external = match state.tag() {
+        Some(_) => at.host.to_string(),
+        None => at.nfs.to_string(),
+    };
     words([
         "--node",
         &machine.name(),
         "--internal",
         &at.internal.to_string(),
         "--external",
-        &at.host.to_string(),
+        &external,
         "--cluster-dir",
         &text(&Files::of(state, machine).cluster()),
         "--etcd-client-port",
@@ -293,7 +298,7 @@ mod tests {
         for (argv, want) in [
             (
                 init(&state, first),
-                "/usr/bin/cairn cluster init --name dev --node node1 --internal 10.213.7.1:8050 --external 10.213.7.1 \
+                "/usr/bin/cairn cluster init --name dev --node node1 --internal 10.213.7.1:7400 --external 10.213.7.1 \
                  --cluster-dir /srv/c/node1/cluster --etcd-client-port 2379 --etcd-peer-port 2380",
             ),
             (
@@ -303,7 +308,7 @@ mod tests {
             (
                 join(&state, second, "TICKET"),
                 "nsenter --net=/run/netns/cairn-012345-node2 /usr/bin/cairn cluster join TICKET --node node2 \
-                 --internal 10.213.7.2:8050 --external 10.213.7.2 --cluster-dir /srv/c/node2/cluster \
+                 --internal 10.213.7.2:7400 --external 10.213.7.2 --cluster-dir /srv/c/node2/cluster \
                  --etcd-client-port 2379 --etcd-peer-port 2380",
             ),
             (

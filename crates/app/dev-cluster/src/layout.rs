@@ -23,7 +23,7 @@ pub const BASE_PORT_DEFAULT: u16 = 12_000;
 /// Where each node has an address of its own, all have the same ports.
 const NFS_PORT: u16 = 2049;
 const ADMIN_PORT: u16 = 8049;
-const INTERNAL_PORT: u16 = 8050;
+const INTERNAL_PORT: u16 = 7400;
 const ETCD_CLIENT_PORT: u16 = 2379;
 const ETCD_PEER_PORT: u16 = 2380;
 

@@ -4,11 +4,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cairn_admin::api::{
-    AdminView, DiskAdd, DiskState, DiskView, ErrorKind, ExportView, MemoryView, NfsView, PoolView,
-    RebuildView, ScrubReport, ScrubStart, ScrubView, Status, VolumeChange, VolumeCreate,
-    VolumeView,
+    AdminView, ClusterView, DiskAdd, DiskState, DiskView, ErrorKind, ExportView, MemoryView,
+    NfsView, PoolView, RebuildView, ScrubReport, ScrubStart, ScrubView, Status, TicketCreate,
+    TicketView, VolumeChange, VolumeCreate, VolumeView,
 };
 use cairn_admin::{Answer, Control, ControlError};
 use cairn_base::DiskId;
@@ -16,6 +17,7 @@ use cairn_base::domain::Losses;
 use cairn_config::{ClientNet, ExportRule, Protection, VolumeName, VolumeSettings};
 use cairn_segment::DiskStatus;
 
+use crate::cluster_view;
 use crate::convert;
 use crate::node::{ChangeFailure, Inner, VolumeService};
 use cairn_formats::pool_file::{ChangeError, PoolDisk, PoolState, PoolVolume};
@@ -123,6 +125,25 @@ impl Control for Controller {
 
     fn volume(&self, name: VolumeName) -> Answer<'_, VolumeView> {
         Box::pin(async move { self.volume_now(&name).await })
+    }
+
+    fn cluster(&self) -> Answer<'_, ClusterView> {
+        Box::pin(async {
+            let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
+            Ok(cluster_view::of(&self.inner, cluster).await)
+        })
+    }
+
+    fn cluster_ticket(&self, create: TicketCreate) -> Answer<'_, TicketView> {
+        Box::pin(async move {
+            let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
+            let valid_for = Duration::from_secs(create.valid_seconds.min(TICKET_SECONDS_MAX));
+            let ticket = cluster.ticket(valid_for).await;
+            let ticket = ticket.map_err(|why| ControlError::new(ErrorKind::Unavailable, why))?;
+            Ok(TicketView {
+                ticket: ticket.to_string(),
+            })
+        })
     }
 
     fn volume_create(&self, create: VolumeCreate) -> Answer<'_, VolumeView> {
@@ -460,6 +481,7 @@ impl Controller {
             compression: volume.settings.compression,
             created_seconds: volume.created.seconds,
             serving: false,
+            owner: None,
             problem: None,
             used_bytes: 0,
             total_bytes: 0,
@@ -486,10 +508,25 @@ impl Controller {
                 }
             }
             Some(VolumeService::Failed(why)) => view.problem = Some(why),
-            None => view.problem = Some("it is being opened or deleted".to_owned()),
+            None => match inner.owner_name(volume.id) {
+                Some(Ok(name)) => {
+                    view.serving = true;
+                    view.owner = Some(name);
+                }
+                Some(Err(why)) => view.problem = Some(why),
+                None => view.problem = Some("it is being opened or deleted".to_owned()),
+            },
         }
         view
     }
+}
+
+/// A ticket is used at once, or within days.
+const TICKET_SECONDS_MAX: u64 = 7 * 24 * 3600;
+
+fn no_cluster() -> ControlError {
+    ControlError::new(ErrorKind::NotFound, "this server is in no cluster")
+        .hint("make one with `cairn cluster init`, or join one with `cairn cluster join`")
 }
 
 fn export_view(volume: &PoolVolume) -> ExportView {

@@ -38,6 +38,8 @@ pub enum NodeError {
     TokenDisk { path: PathBuf, why: String },
     #[error("making the volume \"{name}\": {why}")]
     FirstVolume { name: String, why: String },
+    #[error("the cluster: {0}")]
+    Cluster(String),
     #[error("starting the NFS server: {0}")]
     Nfs(String),
     #[error("starting threads: {0}")]
@@ -96,6 +98,7 @@ impl NodeError {
             | Self::Change(_)
             | Self::Listen { .. }
             | Self::FirstVolume { .. }
+            | Self::Cluster(_)
             | Self::Nfs(_)
             | Self::Runtime(_)
             | Self::Metrics(_) => NodeErrorKind::Failed,

@@ -7,6 +7,8 @@
 #![forbid(unsafe_code)]
 
 mod announce;
+pub mod cluster;
+mod cluster_view;
 mod control;
 mod convert;
 mod disk_folders;

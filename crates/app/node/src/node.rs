@@ -21,8 +21,8 @@ use cairn_fs::{DirtyBudget, FsSettings};
 use cairn_meta::settings::state_files_max;
 use cairn_meta::{MetaCache, MetaSettings};
 use cairn_pool::policy::policy;
-use cairn_pool::truth::PoolFiles;
-use cairn_pool::{Host, Pool, PoolSettings, VolumeTotals};
+use cairn_pool::truth::{PoolFiles, Truth};
+use cairn_pool::{Host, Pool, PoolSettings, Seats, VolumeTotals};
 use cairn_segment::SegmentSettings;
 use cairn_shard::ShardDisk;
 use parking_lot::Mutex;
@@ -31,6 +31,7 @@ use prometheus::Registry;
 pub use cairn_pool::{ChangeFailure, VolumeService};
 
 use crate::announce::Announced;
+use crate::cluster::ClusterNode;
 use crate::convert;
 use crate::disk_folders::FolderWork;
 use crate::disks::{PoolDisks, descriptors_max, shard_settings};
@@ -69,6 +70,8 @@ pub struct Inner {
     pub exports: Arc<Exports>,
     pub registry: Registry,
     pub meta_cache: MetaCache,
+    /// If the node is in a cluster.
+    pub cluster: Option<Arc<ClusterNode>>,
 }
 
 /// What the pool gets from this program.
@@ -81,6 +84,7 @@ struct NodeHost {
     meta_cache: MetaCache,
     /// Memory for written data that is not on disk yet, of all volumes together.
     dirty: Arc<DirtyBudget>,
+    cluster: Option<Arc<ClusterNode>>,
     node: OnceLock<Weak<Inner>>,
 }
 
@@ -165,6 +169,11 @@ impl Host for NodeHost {
         })
     }
 
+    fn seats(&self) -> Option<Arc<dyn Seats>> {
+        let cluster = self.cluster.as_ref()?;
+        Some(Arc::clone(&cluster.member) as _)
+    }
+
     fn disk_left(&self, disk: Option<Arc<ShardDisk>>) {
         let Some(node) = self.node() else { return };
         // A disk that was replaced may take long for that, or never end it.
@@ -206,7 +215,13 @@ impl Host for NodeHost {
 
 impl Inner {
     /// Makes the engine on the disks of a pool. No volume is open yet.
-    pub fn new(env: Env, config: Config, disks: PoolDisks, token: Option<OnDisks>) -> Arc<Self> {
+    pub fn new(
+        env: Env,
+        config: Config,
+        disks: PoolDisks,
+        token: Option<OnDisks>,
+        cluster: Option<Arc<ClusterNode>>,
+    ) -> Arc<Self> {
         let budget = MemoryBudget::of(config.memory_limit_bytes);
         let mut segments = SegmentSettings {
             cache_bytes: budget.record_cache_bytes,
@@ -233,10 +248,15 @@ impl Inner {
             exports: Arc::clone(&exports),
             meta_cache: meta_cache.clone(),
             dirty: DirtyBudget::new(budget.dirty_bytes),
+            cluster: cluster.clone(),
             node: OnceLock::new(),
         });
         let asked = Arc::clone(&host) as Arc<dyn Host>;
-        let pool = Pool::new(env.clone(), settings, asked, Arc::new(PoolFiles), opened);
+        let truth: Arc<dyn Truth> = match &cluster {
+            Some(cluster) => cluster.truth(),
+            None => Arc::new(PoolFiles),
+        };
+        let pool = Pool::new(env.clone(), settings, asked, truth, opened);
         let inner = Arc::new(Self {
             env,
             config,
@@ -251,18 +271,37 @@ impl Inner {
             exports,
             registry: Registry::new(),
             meta_cache,
+            cluster,
         });
         // Only here.
         let _ = host.node.set(Arc::downgrade(&inner));
         inner
     }
 
-    /// Opens all volumes, and deletes what deleted ones left.
+    /// Opens all volumes, and deletes what deleted ones left. In a cluster this node begins to take those that are its.
     pub async fn open_volumes(self: &Arc<Self>) -> Result<(), ChangeFailure> {
-        self.pool.note_returned().await?;
-        self.pool.open_volumes().await;
+        match &self.cluster {
+            Some(cluster) => cluster.start(&self.env, &self.pool),
+            None => {
+                self.pool.note_returned().await?;
+                self.pool.open_volumes().await;
+            }
+        }
         self.pool.remove_deleted_volumes_later();
         Ok(())
+    }
+
+    /// The name of the node that owns a volume, or why nobody does; `None` if this server is in no cluster.
+    pub fn owner_name(&self, volume: VolumeId) -> Option<Result<String, String>> {
+        let cluster = self.cluster.as_ref()?;
+        let view = cluster.member.view();
+        Some(match cluster.member.owner(volume) {
+            Some(node) => Ok(match view.nodes.get(&node) {
+                Some(record) => record.value.name.clone(),
+                None => node.to_string(),
+            }),
+            None => Err("no node owns it: it is being taken over".to_owned()),
+        })
     }
 
     pub async fn close_volumes(&self) {
@@ -401,7 +440,7 @@ pub(crate) mod tests {
         let config = settings.resolve(1).unwrap();
         // What an earlier one of this process leaves in the background may take a moment to end.
         let pool = open_pool_in_time(&env, &config).await.unwrap();
-        let inner = Inner::new(env, config, pool, None);
+        let inner = Inner::new(env, config, pool, None, None);
         inner.open_volumes().await.unwrap();
         inner.ensure_first_volume().await.unwrap();
         inner

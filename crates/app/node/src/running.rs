@@ -22,6 +22,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::announce::Announced;
+use crate::cluster;
 use crate::control::Controller;
 use crate::disks::{PoolDisks, descriptors_max};
 use crate::error::NodeError;
@@ -96,7 +97,21 @@ impl Node {
         let env = real::env(handle.clone());
 
         let begun = Instant::now();
-        let pool = runtime.block_on(open_pool_in_time(&env, &config))?;
+        let place = match cluster::folder_of(&config)? {
+            Some(folder) => Some(runtime.block_on(cluster::Begun::begin(&env, &folder))?),
+            None => None,
+        };
+        let mut pool = runtime.block_on(open_pool_in_time(&env, &config))?;
+        let cluster = match place {
+            Some(place) => {
+                let joined = place.join(&env, &config, &mut pool.opened);
+                Some(Arc::new(runtime.block_on(joined)?))
+            }
+            None => {
+                cluster::check_mark(&pool.opened.state, None)?;
+                None
+            }
+        };
         let created = pool.opened.created;
         tracing::info!(
             pool = %pool.opened.state.pool,
@@ -121,7 +136,7 @@ impl Node {
                 (loaded.token.clone(), Some(loaded))
             }
         };
-        let inner = Inner::new(env, config, pool, on_disks);
+        let inner = Inner::new(env, config, pool, on_disks, cluster);
         // Before anything is asked of the disks: one that hangs is given up in time.
         tend_watch(&inner.pool).map_err(NodeError::Runtime)?;
         runtime.block_on(async {
@@ -252,11 +267,17 @@ impl Node {
             // An error means that the server has ended already.
             let _ = self.started.admin_stop.send(());
             self.started.nfs.stop(STOP_GRACE).await;
+            if let Some(cluster) = &self.started.inner.cluster {
+                cluster.stop().await;
+            }
             if let Err(error) = self.started.admin.await {
                 tracing::error!(%error, "the admin API broke off");
             }
             self.started.inner.close_volumes().await;
             self.started.inner.pool.store.repairs_done().await;
+            if let Some(cluster) = &self.started.inner.cluster {
+                cluster.stop_etcd().await;
+            }
         });
         self.runtime.shutdown_timeout(STOP_GRACE);
     }

@@ -250,6 +250,105 @@ impl std::fmt::Display for ScrubStage {
     }
 }
 
+/// A cluster, as one of its nodes sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ClusterView {
+    pub cluster: String,
+    pub id: String,
+    /// The node that answers.
+    pub node: String,
+    /// Whether that one has a lease, without which it owns no volume.
+    pub has_lease: bool,
+    pub nodes: Vec<ClusterNodeView>,
+    pub volumes: Vec<ClusterVolumeView>,
+    pub survives: ClusterSurvives,
+    pub etcd: ClusterEtcdView,
+    /// What an operator should know.
+    pub warnings: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ClusterNodeView {
+    pub id: String,
+    pub name: String,
+    /// Where other nodes reach it.
+    pub internal: String,
+    /// Where clients reach it.
+    pub external: String,
+    /// Whether its lease lives.
+    pub alive: bool,
+    /// Whether the node that answers reaches it.
+    pub connected: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    pub disks: Vec<ClusterDiskView>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ClusterDiskView {
+    pub id: String,
+    pub label: String,
+    /// ok, draining, failed or missing.
+    pub state: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ClusterVolumeView {
+    pub id: u32,
+    pub name: String,
+    /// The name of the node that owns it; nobody does while it is taken over.
+    pub owner: Option<String>,
+    pub epoch: u64,
+    /// Copies of the log that takes changes now: one less than that many nodes may go without a loss.
+    pub log_copies: usize,
+    /// Copies of the metadata's state on other nodes than the owner.
+    pub state_copies: usize,
+}
+
+/// What may be lost next, whichever it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ClusterSurvives {
+    /// Nodes that may go without a loss of data.
+    pub data_nodes: usize,
+    /// Nodes that may go so that the others go on serving all volumes.
+    pub service_nodes: usize,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ClusterEtcdView {
+    /// Whether the nodes run it themselves.
+    pub own: bool,
+    pub members: Vec<ClusterEtcdMember>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ClusterEtcdMember {
+    pub name: String,
+    pub url: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TicketCreate {
+    /// How long it can be used.
+    pub valid_seconds: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TicketView {
+    /// Lets one node join. A secret.
+    pub ticket: String,
+}
+
+/// Shows no secret.
+impl std::fmt::Debug for TicketView {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TicketView(..)")
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScrubStart {
@@ -334,6 +433,9 @@ pub struct VolumeView {
     pub created_seconds: i64,
     /// Whether it is served; if not, `problem` says why.
     pub serving: bool,
+    /// In a cluster, the name of the node that owns it, if that is another one; what it uses only that one says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     /// Bytes that its files hold.

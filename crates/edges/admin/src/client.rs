@@ -7,9 +7,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::api::{
-    DiskAdd, DiskChange, DiskList, DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportList,
-    ExportSet, ExportView, RebuildRate, RebuildView, ScrubReport, ScrubStart, ScrubView, Status,
-    VolumeChange, VolumeCreate, VolumeList, VolumeView,
+    ClusterView, DiskAdd, DiskChange, DiskList, DiskView, ErrorBody, ErrorDetail, ErrorKind,
+    ExportList, ExportSet, ExportView, RebuildRate, RebuildView, ScrubReport, ScrubStart,
+    ScrubView, Status, TicketCreate, TicketView, VolumeChange, VolumeCreate, VolumeList,
+    VolumeView,
 };
 use crate::token::Token;
 
@@ -94,6 +95,14 @@ impl Client {
 
     pub fn rebuild_rate(&self, rate: &RebuildRate) -> Result<RebuildView, ClientError> {
         self.call(self.agent.patch(self.at("/api/v1/rebuild")), rate)
+    }
+
+    pub fn cluster(&self) -> Result<ClusterView, ClientError> {
+        self.get("/api/v1/cluster")
+    }
+
+    pub fn cluster_ticket(&self, create: &TicketCreate) -> Result<TicketView, ClientError> {
+        self.call(self.agent.post(self.at("/api/v1/cluster/tickets")), create)
     }
 
     pub fn scrub(&self) -> Result<ScrubView, ClientError> {

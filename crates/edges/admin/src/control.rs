@@ -6,8 +6,9 @@ use std::pin::Pin;
 use cairn_config::{ClientNet, ExportRule, VolumeName};
 
 use crate::api::{
-    DiskAdd, DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportView, RebuildView, ScrubReport,
-    ScrubStart, ScrubView, Status, VolumeChange, VolumeCreate, VolumeView,
+    ClusterView, DiskAdd, DiskView, ErrorBody, ErrorDetail, ErrorKind, ExportView, RebuildView,
+    ScrubReport, ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeChange,
+    VolumeCreate, VolumeView,
 };
 
 /// A failed request, as it is answered.
@@ -80,6 +81,10 @@ pub trait Control: Send + Sync + 'static {
     fn export_set(&self, volume: VolumeName, rules: Vec<ExportRule>) -> Answer<'_, ExportView>;
     /// Removes the rules of these clients; all rules when none is named.
     fn export_remove(&self, volume: VolumeName, clients: Vec<ClientNet>) -> Answer<'_, ExportView>;
+    /// The cluster that the node is in.
+    fn cluster(&self) -> Answer<'_, ClusterView>;
+    /// A ticket for one more node.
+    fn cluster_ticket(&self, create: TicketCreate) -> Answer<'_, TicketView>;
     /// The metrics in Prometheus's text format.
     fn metrics(&self) -> Answer<'_, String>;
 }

@@ -28,9 +28,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::api::{
-    DiskAdd, DiskChange, DiskList, DiskView, ErrorBody, ErrorKind, ExportList, ExportSet,
-    ExportView, RebuildRate, RebuildView, ScrubReport, ScrubStart, ScrubView, Status, VolumeChange,
-    VolumeCreate, VolumeList, VolumeView,
+    ClusterView, DiskAdd, DiskChange, DiskList, DiskView, ErrorBody, ErrorKind, ExportList,
+    ExportSet, ExportView, RebuildRate, RebuildView, ScrubReport, ScrubStart, ScrubView, Status,
+    TicketCreate, TicketView, VolumeChange, VolumeCreate, VolumeList, VolumeView,
 };
 use crate::control::{Control, ControlError};
 use crate::patience::Patient;
@@ -164,6 +164,8 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(scrub_report))
         .routes(routes!(volume_list, volume_create))
         .routes(routes!(volume_show, volume_set, volume_delete))
+        .routes(routes!(cluster))
+        .routes(routes!(cluster_ticket))
         .routes(routes!(export_list))
         .routes(routes!(export_set, export_remove))
 }
@@ -522,6 +524,25 @@ async fn rebuild_set(
 ) -> Result<Json<RebuildView>, ControlError> {
     let answer = shared.control.rebuild_rate(set.rate_bytes_per_second);
     answer.await.map(Json)
+}
+
+/// The cluster that the node is in.
+#[utoipa::path(get, path = "/api/v1/cluster", responses(
+    (status = 200, body = ClusterView), (status = 404, description = "The server is in no cluster")))]
+async fn cluster(State(shared): Api) -> Result<Json<ClusterView>, ControlError> {
+    shared.control.cluster().await.map(Json)
+}
+
+/// Makes a ticket with which one node can join the cluster.
+#[utoipa::path(post, path = "/api/v1/cluster/tickets", request_body = TicketCreate, responses(
+    (status = 200, body = TicketView), (status = 404, description = "The server is in no cluster")))]
+async fn cluster_ticket(
+    State(shared): Api,
+    Given(create): Given<TicketCreate>,
+) -> Result<Json<TicketView>, ControlError> {
+    to_the_end(async move { shared.control.cluster_ticket(create).await })
+        .await
+        .map(Json)
 }
 
 /// How far the scrub is.

@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower::ServiceExt;
 
 use super::*;
-use crate::api::{DiskView, ErrorDetail, ScrubStage};
+use crate::api::{ClusterView, DiskView, ErrorDetail, ScrubStage, TicketCreate, TicketView};
 use crate::client::{Client, ClientError};
 use crate::control::Answer;
 
@@ -177,6 +177,16 @@ impl Control for Pretend {
         self.tell(format!("remove {clients:?}"));
         let rules = Vec::new();
         answer(only_main(&volume).map(|()| ExportView { volume, rules }))
+    }
+
+    fn cluster(&self) -> Answer<'_, ClusterView> {
+        answer(Err(ControlError::new(ErrorKind::NotFound, "no cluster")))
+    }
+
+    fn cluster_ticket(&self, create: TicketCreate) -> Answer<'_, TicketView> {
+        self.tell(format!("ticket {create:?}"));
+        let ticket = "cairn1-abc".to_owned();
+        answer(Ok(TicketView { ticket }))
     }
 
     fn metrics(&self) -> Answer<'_, String> {

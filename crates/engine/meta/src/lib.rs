@@ -26,6 +26,7 @@ pub mod store;
 mod succession;
 mod tasks;
 mod view;
+mod volume_log;
 
 pub use batch::{BATCH_BYTES_MAX, Batch, JOURNAL_ENTRY_BYTES, SpaceDelta, Ticket};
 pub use cairn_formats::metadata::{
@@ -34,7 +35,7 @@ pub use cairn_formats::metadata::{
 };
 pub use error::{MetaError, MetaErrorKind};
 pub use log::ensemble::{
-    Agreement, AgreementError, Ensemble, EnsembleLog, LogDisks, Seat, StateCopy, VolumeList,
+    Agreement, AgreementError, Copies, Ensemble, EnsembleLog, LogDisks, Seat, StateCopy, VolumeList,
 };
 pub use mirrored_log::MirroredLog;
 pub use progress::Durable;
@@ -43,6 +44,7 @@ pub use settings::{JournalPressure, MetaCache, MetaSettings, MetaStats, VolumeCo
 pub use store::{MetaStore, Recovered, SegmentUsage};
 pub use succession::Succession;
 pub use view::MetaView;
+pub use volume_log::VolumeLog;
 
 #[cfg(test)]
 mod tests;

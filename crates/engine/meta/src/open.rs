@@ -41,6 +41,7 @@ use crate::state::versions::{Entry, VersionCursor};
 use crate::state::{self, Candidate, StateStore};
 use crate::store::{MetaStore, Recovered};
 use crate::tasks::Tasks;
+use crate::volume_log::VolumeLog;
 
 /// With so many terms in the log a checkpoint is shipped at open, so that old ones can go.
 const TERM_COUNT_SHIP: usize = 8;
@@ -65,7 +66,8 @@ pub(crate) async fn create(
         tasks,
         remote: None,
     };
-    parts.create(Box::new(found), MirroredLog::new).await
+    let log = |shared| VolumeLog::Mirrored(MirroredLog::new(shared));
+    parts.create(Box::new(found), log).await
 }
 
 /// Opens a volume whose log is on the disks of one server.
@@ -88,7 +90,8 @@ pub(crate) async fn open(
         tasks,
         remote: None,
     };
-    parts.open(Box::new(found), MirroredLog::new).await
+    let log = |shared| VolumeLog::Mirrored(MirroredLog::new(shared));
+    parts.open(Box::new(found), log).await
 }
 
 /// Opens a volume that this node has taken over, or makes it if nothing was agreed on yet. `disks` are this node's: the
@@ -98,7 +101,7 @@ pub(crate) async fn take_over(
     settings: MetaSettings,
     seat: Seat,
     disks: Vec<(DiskId, Arc<dyn Disk>)>,
-) -> Result<(Arc<MetaStore<EnsembleLog>>, Recovered), MetaError> {
+) -> Result<(Arc<MetaStore>, Recovered), MetaError> {
     let mut settings = within_limits(settings);
     settings.copies = 1;
     let disks = DiskSet::new(seat.volume, disks, settings.copies);
@@ -107,7 +110,7 @@ pub(crate) async fn take_over(
     let list = Arc::new(AgreedList::new(&seat));
     let remote = Arc::new(RemoteCopies::new(&env, &seat, list.clone()));
     let found = FoundEnsembles::find(&env, &tasks, &settings, seat, list).await?;
-    let log = EnsembleLog::new(&found);
+    let log = EnsembleLog::of(&found);
     let found = Box::new(found);
     let parts = Parts {
         env,
@@ -117,9 +120,13 @@ pub(crate) async fn take_over(
         remote: Some(remote),
     };
     if !is_new {
-        return parts.open(found, |_| log).await;
+        return parts
+            .open(found, |shared| VolumeLog::Ensembles(log(shared)))
+            .await;
     }
-    let store = parts.create(found, |_| log).await?;
+    let store = parts
+        .create(found, |shared| VolumeLog::Ensembles(log(shared)))
+        .await?;
     let recovered = Recovered {
         epoch,
         replayed_entries: 0,

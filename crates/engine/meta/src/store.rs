@@ -15,8 +15,7 @@ use futures_util::future::{Either, select};
 use crate::batch::{Batch, Ticket};
 use crate::error::MetaError;
 use crate::log::CommitLog;
-use crate::log::ensemble::{EnsembleLog, Seat};
-use crate::mirrored_log::MirroredLog;
+use crate::log::ensemble::Seat;
 use crate::open;
 use crate::progress::Durable;
 use crate::segments::{self, SegmentTotals};
@@ -24,6 +23,7 @@ use crate::settings::{JournalPressure, MetaSettings, MetaStats, VolumeCounters};
 use crate::shared::{INO_CHUNK, SEGMENT_CHUNK, Shared, Stop};
 use crate::state::without_waiting;
 use crate::view::MetaView;
+use crate::volume_log::VolumeLog;
 
 /// Share of the log's limit, in percent, above which the journal should be folded.
 const FOLD_PERCENT: u64 = 50;
@@ -66,7 +66,7 @@ pub struct Recovered {
 
 /// The metadata of one volume, open for reading and writing. All methods may be called from any
 /// thread. Dropped without [`MetaStore::close`], it stops as in a crash: nothing durable is lost.
-pub struct MetaStore<L: CommitLog = MirroredLog> {
+pub struct MetaStore<L: CommitLog = VolumeLog> {
     pub(crate) shared: Arc<Shared>,
     pub(crate) log: L,
 }
@@ -105,7 +105,7 @@ impl MetaStore {
 
     /// As [`MetaStore::open`], with draining disks: their log counts, and nothing is kept on them any more, their
     /// state included. They know from then on that the log goes on without them, so that none of them, opened alone,
-    /// takes itself for enough. They are let go with [`MirroredLog::retire_disk`].
+    /// takes itself for enough. They are let go with [`VolumeLog::retire_disk`].
     pub async fn open_without(
         env: Env,
         settings: MetaSettings,
@@ -115,9 +115,7 @@ impl MetaStore {
     ) -> Result<(Arc<Self>, Recovered), MetaError> {
         open::open(env, settings, volume, disks, draining).await
     }
-}
 
-impl MetaStore<EnsembleLog> {
     /// Opens a volume of a cluster that this node has taken over, or makes it if it is new. Waits for nobody: fails with
     /// [`MetaError::LogUnreachable`] as long as disks are missing that may hold what was acknowledged.
     pub async fn take_over(

@@ -1,13 +1,21 @@
-//! Volumes of a cluster that this node owns.
+//! This node as a member of a cluster: the disks of other nodes, and the volumes that it owns.
 //!
-//! Owns: the takeover of a volume in the cluster's map, and the list of its log and state there, as the metadata of the
-//! owner changes it.
-//! Must not know: what is in log and state, how disks of other nodes are reached, files.
+//! Owns: the node's lease, which volumes it takes and leaves, the takeover of a volume in the cluster's map and the list of
+//! its log and state there, the pool's state as the map has it, connections to other nodes.
+//! Must not know: what is in log and state, how connections are made and secured, sockets, files.
 
 #![forbid(unsafe_code)]
 
 mod agreement;
+mod member;
+mod ownership;
+mod peers;
+mod state;
 mod takeover;
+mod truth;
 
 pub use agreement::MapAgreement;
+pub use member::{ClusterMember, MemberSettings};
+pub use peers::{Dials, PeerStatus, PeerTable};
 pub use takeover::{Node, Protection, TakeoverError};
+pub use truth::MapTruth;

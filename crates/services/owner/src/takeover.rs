@@ -8,17 +8,14 @@ use cairn_base::env::Env;
 use cairn_base::{DiskId, Epoch, VolumeId};
 use cairn_cluster::map::Process;
 use cairn_cluster::{ClusterMap, MapError};
-use cairn_meta::{EnsembleLog, LogDisks, MetaError, MetaSettings, MetaStore, Recovered, Seat};
+use cairn_meta::{Copies, LogDisks, MetaError, MetaSettings, MetaStore, Recovered, Seat};
 
 use crate::agreement::{MapAgreement, from_map};
 
 /// How well log and state of a volume are kept.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Protection {
-    /// Copies wanted: M+1.
-    pub copies: usize,
-    /// With fewer, the volume takes no changes.
-    pub copies_min: usize,
+    pub copies: Copies,
     /// How long a disk is waited for that no other can stand in for.
     pub patience: Duration,
 }
@@ -33,8 +30,8 @@ pub enum TakeoverError {
     )]
     MapList { volume: VolumeId, problem: String },
     /// [`MetaError::LogUnreachable`] and [`MetaError::StateUnreachable`] may pass: try again when disks are back.
-    #[error(transparent)]
-    Metadata(#[from] MetaError),
+    #[error("{error}")]
+    Metadata { epoch: Epoch, error: MetaError },
 }
 
 /// What a node takes volumes over with.
@@ -58,24 +55,25 @@ impl Node {
         above: Epoch,
         protection: Protection,
         settings: MetaSettings,
-    ) -> Result<(Arc<MetaStore<EnsembleLog>>, Recovered), TakeoverError> {
+    ) -> Result<(Arc<MetaStore>, Recovered), TakeoverError> {
         let (env, map) = (&self.env, &self.map);
         let owned = map.take_over(volume, self.process, above).await?;
+        let epoch = owned.epoch;
         let list = from_map(&owned.log.log);
         let list = list.map_err(|problem| TakeoverError::MapList { volume, problem })?;
         let seat = Seat {
             volume,
-            epoch: owned.epoch,
+            epoch,
             node: self.process.node,
             revision: owned.log.revision.0,
             list,
             disks: self.log_disks.clone(),
             copies: protection.copies,
-            copies_min: protection.copies_min,
             patience: protection.patience,
             agreement: Arc::new(MapAgreement::new(map.clone(), env.clock.clone(), owned)),
         };
         let taken = MetaStore::take_over(env.clone(), settings, seat, self.disks.clone());
-        Ok(taken.await?)
+        let taken = taken.await;
+        taken.map_err(|error| TakeoverError::Metadata { epoch, error })
     }
 }

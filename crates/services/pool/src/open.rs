@@ -66,6 +66,7 @@ pub fn new_state(env: &Env, disks: &[Arc<dyn Disk>]) -> PoolState {
         deleted: Vec::new(),
         volume_next: VolumeId(1),
         handle_key: HandleKey(env.entropy.u128()),
+        cluster: None,
     }
 }
 

@@ -29,6 +29,7 @@ use crate::open::Opened;
 use crate::planner::Planner;
 use crate::rebuild::Rebuild;
 use crate::scrub::Scrub;
+use crate::seats::Seats;
 use crate::table::Table;
 use crate::totals::{PastTotals, VolumeTotals};
 use crate::truth::{SaveError, Truth};
@@ -91,6 +92,11 @@ pub trait Host: Send + Sync + 'static {
 
     /// A step of a move of a shard was made.
     fn move_step(&self) {}
+
+    /// How volumes come to this node, if several nodes share the pool.
+    fn seats(&self) -> Option<Arc<dyn Seats>> {
+        None
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -124,6 +130,7 @@ pub struct Pool {
     /// At which files of deleted volumes go.
     pub(crate) deletion_pace: Arc<Pace>,
     pub(crate) host: Arc<dyn Host>,
+    pub(crate) seats: Option<Arc<dyn Seats>>,
     truth: Arc<dyn Truth>,
     table: ArcSwap<Table>,
     /// Held while another table is made.
@@ -161,6 +168,7 @@ impl Pool {
             ..
         } = opened;
         let version = state.version;
+        let seats = host.seats();
         let table = Table::new(Arc::new(state), disks.clone(), &missing);
         let away = missing.iter().map(|entry| entry.disk.id).collect();
         let store = SegmentStore::new(env.clone(), settings.segments.clone(), disks, away);
@@ -181,6 +189,7 @@ impl Pool {
             scrub,
             deletion_pace: Arc::new(deletion_pace),
             host,
+            seats,
             truth,
             table: ArcSwap::from_pointee(table),
             table_change: Mutex::default(),

@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cairn_base::planted::{self, Bug};
-use cairn_base::{DiskId, VolumeId};
+use cairn_base::{DiskId, NodeId, VolumeId};
 use cairn_segment::{Member, Role};
-use cairn_shard::ShardDisk;
+use cairn_shard::{ShardDisk, ShardService};
 
 use crate::assemble::Missing;
 use cairn_formats::pool_file::{PoolDisk, PoolState};
@@ -22,6 +22,8 @@ pub struct Table {
     pub state: Arc<PoolState>,
     /// The disks that are open, also draining ones, ones that failed, and one that is about to join.
     there: BTreeMap<DiskId, Arc<ShardDisk>>,
+    /// Members on other nodes that can be reached. Their own nodes judge them.
+    remote: BTreeMap<DiskId, Arc<dyn ShardService>>,
     /// Why members are not there.
     missing: BTreeMap<DiskId, String>,
     /// Disks that were put out, and why. Nothing is written to them before the next start.
@@ -59,6 +61,7 @@ impl Table {
         Self {
             state,
             there: there.into_iter().map(|disk| (disk.id(), disk)).collect(),
+            remote: BTreeMap::new(),
             missing: missing
                 .iter()
                 .map(|entry| (entry.disk.id, entry.why.clone()))
@@ -84,12 +87,23 @@ impl Table {
         self.there.get(&id)
     }
 
+    /// A disk as those use it who own volumes, wherever it is.
+    pub fn service(&self, id: DiskId) -> Option<Arc<dyn ShardService>> {
+        let here = self.there.get(&id).map(|disk| Arc::clone(disk) as _);
+        here.or_else(|| self.remote.get(&id).cloned())
+    }
+
+    /// Whether it is a disk of this process.
+    pub fn is_here(&self, id: DiskId) -> bool {
+        self.there.contains_key(&id)
+    }
+
     pub fn member(&self, id: DiskId) -> Option<&PoolDisk> {
         self.state.disks.iter().find(|member| member.id == id)
     }
 
     pub fn condition(&self, id: DiskId) -> Condition {
-        match (self.there.get(&id), self.member(id)) {
+        match (self.service(id), self.member(id)) {
             (Some(_), _) if self.out.contains_key(&id) => Condition::Failed,
             (Some(disk), _) if disk.is_avoided() => Condition::Suspect,
             (Some(_), _) => Condition::Works,
@@ -123,6 +137,13 @@ impl Table {
         members.filter(|member| !member.draining).count()
     }
 
+    /// Nodes with members that stay, there or not.
+    pub fn staying_node_count(&self) -> usize {
+        let staying = self.state.disks.iter().filter(|member| !member.draining);
+        let nodes: BTreeSet<NodeId> = staying.map(|member| member.node).collect();
+        nodes.len()
+    }
+
     /// Whether metadata of a volume, or of a new one, may be kept on a disk.
     pub fn takes_metadata(&self, id: DiskId, volume: Option<VolumeId>) -> bool {
         let is_avoided = self.avoided.contains_key(&(id, None))
@@ -148,7 +169,7 @@ impl Table {
             id: member.id,
             node: member.node,
             role: role(member),
-            disk: self.there.get(&member.id).map(|disk| Arc::clone(disk) as _),
+            disk: self.service(member.id),
         });
         members.collect()
     }
@@ -166,11 +187,25 @@ impl Table {
         self.there.insert(disk.id(), disk);
     }
 
+    /// The disks of other nodes that can be reached now.
+    pub(crate) fn set_remote(&mut self, disks: BTreeMap<DiskId, Arc<dyn ShardService>>) {
+        self.remote = disks;
+    }
+
+    /// Whether these are the disks of other nodes that are known to be reached.
+    pub(crate) fn has_remote(&self, disks: &BTreeMap<DiskId, Arc<dyn ShardService>>) -> bool {
+        let same = |(one, other): (&Arc<dyn ShardService>, &Arc<dyn ShardService>)| {
+            Arc::ptr_eq(one, other)
+        };
+        self.remote.keys().eq(disks.keys()) && self.remote.values().zip(disks.values()).all(same)
+    }
+
     /// Returns the disk, if it was there.
     pub(crate) fn take(&mut self, id: DiskId) -> Option<Arc<ShardDisk>> {
         self.missing.remove(&id);
         self.out.remove(&id);
         self.leaving.remove(&id);
+        self.remote.remove(&id);
         self.there.remove(&id)
     }
 

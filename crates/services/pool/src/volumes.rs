@@ -115,10 +115,14 @@ impl Pool {
         let mut settings = self.host.meta_settings(volume, copies, count);
         settings.succession = Some(self.succession(volume.id));
         let ids: Vec<DiskId> = disks.iter().map(|(id, _)| *id).collect();
-        let opened =
-            MetaStore::open_without(self.env.clone(), settings, volume.id, disks, left).await;
-        let (meta, recovered) = opened.map_err(|error| OpenError {
-            why: error.to_string(),
+        let opened = match &self.seats {
+            Some(seats) => seats.take(volume, settings, disks).await,
+            None => MetaStore::open_without(self.env.clone(), settings, volume.id, disks, left)
+                .await
+                .map_err(|error| error.to_string()),
+        };
+        let (meta, recovered) = opened.map_err(|why| OpenError {
+            why,
             damaged: None,
             is_fenced: false,
         })?;
@@ -142,7 +146,12 @@ impl Pool {
         }
         let settings = self.host.fs_settings(volume, count);
         let store = Arc::clone(&self.store);
-        let opened = Fs::open(settings, Arc::clone(&meta), recovered.journal, store).await;
+        // In a cluster who makes a volume only names it: its first owner fills it.
+        let is_new = self.seats.is_some() && meta.counters().inodes == 0;
+        let opened = match is_new {
+            true => Fs::format(settings, Arc::clone(&meta), store).await,
+            false => Fs::open(settings, Arc::clone(&meta), recovered.journal, store).await,
+        };
         let fs = opened.map_err(|error| OpenError {
             why: error.to_string(),
             damaged: damaged_primary(&meta, ids),
@@ -181,10 +190,7 @@ impl Pool {
         let mut state = PoolState::clone(&self.state());
         state.check_new(name)?;
         self.require_code(&settings)?;
-        // Saved before it is used: a crash must not let the next volume find this one's files.
         let id = state.take_volume_id();
-        self.save(&mut tried, &mut state).await?;
-
         let volume = PoolVolume {
             id,
             name: name.clone(),
@@ -192,6 +198,18 @@ impl Pool {
             created: self.env.clock.now(),
             exports,
         };
+        if self.seats.is_some() {
+            // Whoever takes it over first fills it.
+            state.volumes.push(volume);
+            state.stage = Stage::InUse;
+            self.save(&mut tried, &mut state).await?;
+            self.publish();
+            tracing::info!(volume = %name, %id, "volume made");
+            return Ok(());
+        }
+        // Saved before it is used: a crash must not let the next volume find this one's files.
+        self.save(&mut tried, &mut state).await?;
+
         let fs = match self.make_volume(&volume, state.volumes.len() + 1).await {
             Ok(fs) => fs,
             Err(MakeError { why, has_files }) => {
@@ -256,6 +274,17 @@ impl Pool {
                 .map_err(|error| ChangeFailure::Impossible(error.to_string()))?;
         }
         Ok(())
+    }
+
+    /// Has a volume that is served here follow its settings, which another node changed.
+    pub(crate) async fn apply_settings(&self, volume: &PoolVolume) {
+        let Some(VolumeService::Serving(fs)) = self.service(volume.id) else {
+            return;
+        };
+        self.set_copies(&fs, &volume.settings).await;
+        if let Err(error) = fs.set_policy(policy(&volume.settings)) {
+            tracing::warn!(volume = %volume.name, %error, "the volume's new settings do not hold yet");
+        }
     }
 
     /// Whether the pool has disks enough for a volume's protection.
@@ -355,8 +384,18 @@ impl Pool {
     /// Metadata survives what the pool survives, and what the volume's data survives if that is more. So many copies
     /// are wanted on disks that stay.
     pub fn metadata_copies(&self, settings: &VolumeSettings) -> usize {
-        let members = self.table().staying_count();
-        1 + failures_tolerated(members).max(usize::from(self.tolerated(settings)))
+        let table = self.table();
+        let wanted = |places: usize| {
+            1 + failures_tolerated(places).max(usize::from(self.tolerated(settings)))
+        };
+        match self.seats {
+            None => wanted(table.staying_count()),
+            // One on each node.
+            Some(_) => {
+                let nodes = table.staying_node_count();
+                wanted(nodes).min(nodes.max(1))
+            }
+        }
     }
 
     /// The disks to put metadata of a volume on, or that of a new one: not draining ones or that failed.

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use arc_swap::{ArcSwap, ArcSwapOption};
 use cairn_base::env::BoxFuture;
 use etcd_client::{
     Certificate, Client, CompareOp, ConnectOptions, DeleteOptions, GetOptions, Identity, KeyValue,
@@ -83,8 +84,8 @@ pub struct Etcd {
 
 struct Shared {
     settings: EtcdSettings,
-    members: Vec<Member>,
-    /// The index of the member that is asked first.
+    tls: ArcSwapOption<EtcdTls>,
+    members: ArcSwap<Vec<Arc<Member>>>,
     /// Counts the turns: modulo the number of members it is the one that is asked.
     current: AtomicUsize,
 }
@@ -93,6 +94,47 @@ struct Member {
     endpoint: String,
     /// Made at its first use: with a user, that already asks the member.
     client: tokio::sync::OnceCell<Client>,
+}
+
+/// A member of an etcd cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EtcdMemberInfo {
+    pub id: u64,
+    /// Empty until it was started.
+    pub name: String,
+    pub peer_urls: Vec<String>,
+    /// Empty until it was started.
+    pub client_urls: Vec<String>,
+}
+
+impl EtcdMemberInfo {
+    fn of(member: &etcd_client::Member) -> Self {
+        Self {
+            id: member.id(),
+            name: member.name().to_owned(),
+            peer_urls: member.peer_urls().to_vec(),
+            client_urls: member.client_urls().to_vec(),
+        }
+    }
+}
+
+impl Member {
+    fn new(endpoint: &str) -> Arc<Self> {
+        Arc::new(Self {
+            endpoint: endpoint.to_owned(),
+            client: tokio::sync::OnceCell::new(),
+        })
+    }
+}
+
+impl Shared {
+    /// Whose turn it is, how many there are, and the member that is asked.
+    fn current_member(&self) -> (usize, usize, Arc<Member>) {
+        let members = self.members.load_full();
+        let turn = self.current.load(Ordering::Relaxed);
+        let member = Arc::clone(&members[turn % members.len()]);
+        (turn, members.len(), member)
+    }
 }
 
 /// Whether a request may be sent again although it may have been done.
@@ -115,13 +157,11 @@ impl Etcd {
                 "an address begins with https://, but no CA certificate is given".to_owned();
             return Err(CoordinatorError::BadSettings(message));
         }
-        let member = |endpoint: &String| Member {
-            endpoint: endpoint.clone(),
-            client: tokio::sync::OnceCell::new(),
-        };
+        let members = settings.endpoints.iter().map(|it| Member::new(it));
         let etcd = Self {
             shared: Arc::new(Shared {
-                members: settings.endpoints.iter().map(member).collect(),
+                members: ArcSwap::from_pointee(members.collect()),
+                tls: ArcSwapOption::from_pointee(settings.tls.clone()),
                 settings,
                 current: AtomicUsize::new(0),
             }),
@@ -130,14 +170,75 @@ impl Etcd {
         Ok(etcd)
     }
 
+    /// Asks these members from now on; watches move to them with their next connection. None: as before.
+    pub fn set_endpoints(&self, endpoints: &[String]) {
+        let before = self.shared.members.load_full();
+        let member = |endpoint: &String| {
+            let known = before.iter().find(|member| member.endpoint == *endpoint);
+            known.cloned().unwrap_or_else(|| Member::new(endpoint))
+        };
+        let members: Vec<Arc<Member>> = endpoints.iter().map(member).collect();
+        let is_same = members.len() == before.len()
+            && members
+                .iter()
+                .zip(before.iter())
+                .all(|(one, other)| Arc::ptr_eq(one, other));
+        if !members.is_empty() && !is_same {
+            self.shared.members.store(Arc::new(members));
+        }
+    }
+
+    /// Shows another certificate from now on; connections that there are go on.
+    pub fn set_tls(&self, tls: EtcdTls) {
+        self.shared.tls.store(Some(Arc::new(tls)));
+        let before = self.shared.members.load_full();
+        let anew = before.iter().map(|member| Member::new(&member.endpoint));
+        self.shared.members.store(Arc::new(anew.collect()));
+    }
+
+    /// The members of the etcd cluster, as most of them see it.
+    pub async fn members(&self) -> Result<Vec<EtcdMemberInfo>, CoordinatorError> {
+        let asked = self.call(
+            "asking for its members",
+            Repeat::Harmless,
+            |mut client| async move { client.member_list().await },
+        );
+        let reply = asked.await.map_err(|failure| failure.error)?;
+        Ok(reply.members().iter().map(EtcdMemberInfo::of).collect())
+    }
+
+    /// Adds a member that is to be started next; the members with it. etcd refuses it while one of the others is not well.
+    pub async fn add_member(
+        &self,
+        peer_url: &str,
+    ) -> Result<Vec<EtcdMemberInfo>, CoordinatorError> {
+        let asked = self.call("adding a member", Repeat::OnlyIfNotDone, |mut client| {
+            let peer_url = peer_url.to_owned();
+            async move { client.member_add([peer_url], None).await }
+        });
+        let reply = asked.await.map_err(|failure| failure.error)?;
+        Ok(reply.member_list().iter().map(EtcdMemberInfo::of).collect())
+    }
+
+    /// Removes a member; its process ends by itself.
+    pub async fn remove_member(&self, id: u64) -> Result<(), CoordinatorError> {
+        let asked = self.call(
+            "removing a member",
+            Repeat::OnlyIfNotDone,
+            |mut client| async move { client.member_remove(id).await },
+        );
+        asked.await.map(drop).map_err(|failure| failure.error)
+    }
+
     /// Asks all members how they are. Fine if at least one answers and none says that something is wrong.
     pub async fn check(&self) -> Result<(), CoordinatorError> {
-        let statuses = (0..self.shared.members.len()).map(|index| self.check_member(index));
+        let members = self.shared.members.load_full();
+        let statuses = members.iter().map(|member| self.check_member(member));
         let statuses = futures_util::future::join_all(statuses).await;
         let mut clusters: Vec<(u64, &str)> = Vec::new();
         let mut unreachable: Vec<String> = Vec::new();
         let mut worst = None;
-        for (member, status) in self.shared.members.iter().zip(statuses) {
+        for (member, status) in members.iter().zip(statuses) {
             match status {
                 Ok(cluster) => clusters.push((cluster, &member.endpoint)),
                 Err(error) if error.kind() == crate::ErrorKind::Retry => {
@@ -166,10 +267,10 @@ impl Etcd {
     }
 
     /// The id of the etcd cluster that a member belongs to.
-    async fn check_member(&self, index: usize) -> Result<u64, CoordinatorError> {
-        let endpoint = self.shared.members[index].endpoint.clone();
+    async fn check_member(&self, member: &Member) -> Result<u64, CoordinatorError> {
+        let endpoint = member.endpoint.clone();
         let status = self
-            .attempt(index, "asking for its state", |mut client| async move {
+            .attempt(member, "asking for its state", |mut client| async move {
                 client.status().await
             })
             .await
@@ -195,8 +296,7 @@ impl Etcd {
             })
     }
 
-    async fn client(&self, index: usize) -> Result<Client, Failure> {
-        let member = &self.shared.members[index];
+    async fn client(&self, member: &Member) -> Result<Client, Failure> {
         let connect = || async {
             let options = self.options()?;
             Client::connect([member.endpoint.as_str()], Some(options))
@@ -218,7 +318,7 @@ impl Etcd {
         if let Some((user, password)) = &settings.user {
             options = options.with_user(user, password);
         }
-        if let Some(tls) = &settings.tls {
+        if let Some(tls) = self.shared.tls.load_full() {
             let mut with = TlsOptions::new().ca_certificate(Certificate::from_pem(&tls.ca));
             if let Some((certificate, key)) = &tls.client {
                 with = with.identity(Identity::from_pem(certificate, key));
@@ -231,7 +331,7 @@ impl Etcd {
     /// Asks one member once.
     async fn attempt<T, F>(
         &self,
-        index: usize,
+        member: &Member,
         what: &str,
         request: impl Fn(Client) -> F,
     ) -> Result<T, Failure>
@@ -239,12 +339,12 @@ impl Etcd {
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
         let after = self.shared.settings.attempt_timeout;
-        let endpoint = &self.shared.members[index].endpoint;
+        let endpoint = &member.endpoint;
         let timed_out = || CoordinatorError::TimedOut {
             what: format!("{what}, {endpoint}"),
             after,
         };
-        let client = timeout(after, self.client(index))
+        let client = timeout(after, self.client(member))
             .await
             .map_err(|_| Failure::new(timed_out(), false))??;
         match timeout(after, request(client)).await {
@@ -263,12 +363,10 @@ impl Etcd {
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
-        let count = self.shared.members.len();
         let deadline = Instant::now() + self.shared.settings.request_timeout;
         for attempt in 1.. {
-            let turn = self.shared.current.load(Ordering::Relaxed);
-            let index = turn % count;
-            let failure = match self.attempt(index, what, &request).await {
+            let (turn, count, member) = self.shared.current_member();
+            let failure = match self.attempt(&member, what, &request).await {
                 Ok(reply) => return Ok(reply),
                 Err(failure) => failure,
             };

@@ -68,8 +68,7 @@ impl EtcdWatcher {
 
     /// Opens a stream on the member that is asked at present and takes its first message.
     async fn open(&mut self) -> Result<Step, Failure> {
-        let index =
-            self.etcd.shared.current.load(Ordering::Relaxed) % self.etcd.shared.members.len();
+        let (_, _, member) = self.etcd.shared.current_member();
         let (key, prefix) = match &self.range {
             KeyRange::One(key) => (key.as_str().to_owned(), false),
             KeyRange::Prefix(prefix) => (prefix.clone(), true),
@@ -80,7 +79,7 @@ impl EtcdWatcher {
         }
         let mut stream = self
             .etcd
-            .attempt(index, "watching", |mut client| {
+            .attempt(&member, "watching", |mut client| {
                 let (key, options) = (key.clone(), options.clone());
                 async move { client.watch(key, Some(options)).await }
             })

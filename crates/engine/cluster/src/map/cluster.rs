@@ -22,13 +22,14 @@ impl ClusterMap {
     pub async fn create_cluster(
         coordinator: Arc<dyn Coordinator>,
         env: Env,
+        id: ClusterId,
         name: &str,
         high_water: Arc<dyn HighWaterStore>,
     ) -> Result<Self, MapError> {
         let keys = keys_of(name)?;
         let key = keys.cluster();
         let record = ClusterRecord {
-            id: ClusterId(env.entropy.u128()),
+            id,
             name: name.to_owned(),
             created: env.clock.now(),
             generation: MapGeneration(1),

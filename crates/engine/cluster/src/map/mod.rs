@@ -6,6 +6,7 @@
 //! Every change compares the cluster's record, so that none is made in a map that was replaced meanwhile.
 
 mod cluster;
+mod follow;
 mod high_water;
 pub mod keys;
 mod nodes;
@@ -25,6 +26,7 @@ use crate::coordinator::{
     RangeReply, Revision, Txn, TxnReply, Watcher,
 };
 use crate::settle::{Mark, Settled, Unsettled, transact_settled};
+pub use follow::{Follower, MapView};
 pub use high_water::{HighWater, HighWaterStore};
 pub use keys::{Keys, Named};
 pub use tokens::JoinToken;

@@ -204,6 +204,8 @@ pub struct NodeRecord {
     /// `HOST:PORT` or `HOST` for clients.
     pub external_address: String,
     pub versions: VersionRange,
+    /// When it came into the map.
+    pub joined: Timestamp,
 }
 
 impl Value for NodeRecord {
@@ -244,6 +246,10 @@ pub struct DiskRecord {
     pub role: DiskRole,
     /// Whether what it holds is being moved to other disks.
     pub draining: bool,
+    /// Another one took its place.
+    #[serde(default)]
+    pub replaced: bool,
+    pub added: Timestamp,
 }
 
 impl Value for DiskRecord {

@@ -80,9 +80,7 @@ impl ClusterMap {
         settings: Opaque,
         exports: Opaque,
     ) -> Result<VolumeId, MapError> {
-        let keys = self.keys();
-        let counter_key = keys.next_volume();
-        let name_key = keys.name(Named::Volume, name);
+        let name_key = self.keys().name(Named::Volume, name);
         if !is_name(name) {
             return Err(MapError::Invalid {
                 key: name_key,
@@ -91,40 +89,91 @@ impl ClusterMap {
             });
         }
         loop {
-            let counter = self.read_one::<NextVolume>(counter_key.clone()).await?;
-            let (revision, volume) = match &counter {
-                Some(counter) => (counter.revision, counter.value.next),
-                None => (Revision::ABSENT, VolumeId(1)),
-            };
-            let change = self.nonce();
+            let volume = self.next_volume().await?;
             let record = VolumeRecord {
                 id: volume,
                 name: name.to_owned(),
                 settings: settings.clone(),
                 exports: exports.clone(),
             };
-            let txn = self.new_volume_txn(&record, change)?;
-            let next = VolumeId(volume.0.checked_add(1).ok_or_else(|| MapError::Invalid {
+            match self.add_volume(&record).await {
+                Ok(()) => return Ok(volume),
+                Err(MapError::Changed { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The number that the next volume gets.
+    pub async fn next_volume(&self) -> Result<VolumeId, MapError> {
+        let counter = self.read_one::<NextVolume>(self.keys().next_volume());
+        let counter = counter.await?;
+        Ok(counter.map_or(VolumeId(1), |counter| counter.value.next))
+    }
+
+    /// As [`Self::create_volume`], with a number that nobody had: [`MapError::Changed`] if the next one is higher. All
+    /// below it are used up.
+    pub async fn add_volume(&self, record: &VolumeRecord) -> Result<(), MapError> {
+        let counter_key = self.keys().next_volume();
+        let name_key = self.keys().name(Named::Volume, &record.name);
+        let counter = self.read_one::<NextVolume>(counter_key.clone()).await?;
+        let (revision, first) = match &counter {
+            Some(counter) => (counter.revision, counter.value.next),
+            None => (Revision::ABSENT, VolumeId(1)),
+        };
+        let changed = || MapError::Changed {
+            key: counter_key.clone(),
+            what: "the next volume's number",
+        };
+        if record.id < first {
+            return Err(changed());
+        }
+        let change = self.nonce();
+        let txn = self.new_volume_txn(record, change)?;
+        let next = record
+            .id
+            .0
+            .checked_add(1)
+            .ok_or_else(|| MapError::Invalid {
                 key: counter_key.clone(),
                 what: "the next volume's number",
                 problem: "all numbers are used".to_owned(),
-            })?);
-            let counter = NextVolume { next, change };
-            let written = self
-                .write(counter_key.clone(), revision, &counter, txn)
-                .await?;
-            match written {
-                Written::Done => return Ok(volume),
-                Written::Refused(reply) if reply.read_one(0).is_some() => {
-                    return Err(MapError::Exists {
-                        key: name_key,
-                        what: "a volume of this name",
-                    });
-                }
-                // Another volume took the number.
-                Written::Refused(_) => {}
-            }
+            })?;
+        let counter = NextVolume {
+            next: VolumeId(next),
+            change,
+        };
+        match self
+            .write(counter_key.clone(), revision, &counter, txn)
+            .await?
+        {
+            Written::Done => Ok(()),
+            Written::Refused(reply) if reply.read_one(0).is_some() => Err(MapError::Exists {
+                key: name_key,
+                what: "a volume of this name",
+            }),
+            Written::Refused(_) => Err(changed()),
         }
+    }
+
+    /// Deletes a volume with all that the map has of it: its owner changes nothing of it any more.
+    pub async fn delete_volume(&self, volume: VolumeId) -> Result<(), MapError> {
+        let keys = self.keys();
+        let before = self.volume(volume).await?.record;
+        let key = keys.volume(volume);
+        let gone = [
+            key.clone(),
+            keys.owner(volume),
+            keys.epoch(volume),
+            keys.log(volume),
+            keys.name(Named::Volume, &before.value.name),
+        ];
+        let txn = Txn {
+            when: vec![Compare::Modified(key.clone(), before.revision)],
+            then: gone.into_iter().map(Op::delete).collect(),
+            otherwise: Vec::new(),
+        };
+        self.delete(txn, key, "a volume").await
     }
 
     fn new_volume_txn(&self, record: &VolumeRecord, change: ChangeNonce) -> Result<Txn, MapError> {
@@ -214,7 +263,7 @@ impl ClusterMap {
     }
 
     /// Puts together what several keys say of one volume.
-    fn state_of(&self, entries: &[Entry]) -> Result<VolumeState, MapError> {
+    pub(super) fn state_of(&self, entries: &[Entry]) -> Result<VolumeState, MapError> {
         let first = &entries[0].key;
         let missing = |what| MapError::Damaged {
             key: first.clone(),
@@ -420,11 +469,22 @@ impl ClusterMap {
     /// Frees the owner key after a clean stop, so that the next owner need not wait for the lease. The epoch stays.
     /// Nothing happens if somebody else has the volume by now.
     pub async fn give_up(&self, owned: Owned) -> Result<(), MapError> {
-        let owner_key = self.keys().owner(owned.volume);
+        self.give_up_as(owned.volume, owned.process, owned.epoch)
+            .await
+    }
+
+    /// As [`Self::give_up`], for who does not have [`Owned`] any more.
+    pub async fn give_up_as(
+        &self,
+        volume: VolumeId,
+        process: Process,
+        epoch: Epoch,
+    ) -> Result<(), MapError> {
+        let owner_key = self.keys().owner(volume);
         let owner = OwnerRecord {
-            node: owned.process.node,
-            process: owned.process.nonce,
-            epoch: owned.epoch,
+            node: process.node,
+            process: process.nonce,
+            epoch,
         };
         let value = encode(&owner_key, &owner)?;
         let txn = Txn {

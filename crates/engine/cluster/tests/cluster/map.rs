@@ -16,9 +16,15 @@ use crate::stores::{Kind, MemoryHighWater, World, on_both};
 async fn create(world: &World, name: &str) -> ClusterMap {
     let high_water = Arc::new(MemoryHighWater::default());
     let coordinator = Arc::clone(&world.coordinator);
-    ClusterMap::create_cluster(coordinator, world.env.clone(), name, high_water)
-        .await
-        .unwrap()
+    ClusterMap::create_cluster(
+        coordinator,
+        world.env.clone(),
+        ClusterId(7),
+        name,
+        high_water,
+    )
+    .await
+    .unwrap()
 }
 
 async fn process(world: &World, node: u128, nonce: u128) -> Process {
@@ -41,6 +47,7 @@ fn node(id: u128, name: &str, address: &str) -> NodeRecord {
         name: name.to_owned(),
         internal_address: address.to_owned(),
         external_address: address.to_owned(),
+        joined: Timestamp::new(1, 0),
         versions: VersionRange {
             oldest: 1,
             newest: 1,
@@ -101,6 +108,7 @@ async fn a_cluster_is_made_once(world: &World) {
     let again = ClusterMap::create_cluster(
         Arc::clone(&world.coordinator),
         world.env.clone(),
+        ClusterId(7),
         "once",
         high_water(),
     )
@@ -403,6 +411,8 @@ async fn a_node_with_disks_stays(world: &World) {
         label: "left".to_owned(),
         role: DiskRole::Both,
         draining: false,
+        replaced: false,
+        added: Timestamp::new(1, 0),
     };
     let elsewhere = DiskRecord {
         node: NodeId(2),
@@ -652,8 +662,13 @@ async fn another_clusters_map_is_refused() {
     let high_water = Arc::new(MemoryHighWater::default());
     for (name, want) in [("a", true), ("b", false)] {
         let coordinator = Arc::clone(&world.coordinator);
-        let created =
-            ClusterMap::create_cluster(coordinator, world.env.clone(), name, high_water.clone());
+        let created = ClusterMap::create_cluster(
+            coordinator,
+            world.env.clone(),
+            ClusterId(7),
+            name,
+            high_water.clone(),
+        );
         match created.await {
             Ok(_) => assert!(want),
             Err(MapError::OtherCluster { .. }) => assert!(!want),

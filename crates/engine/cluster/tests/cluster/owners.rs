@@ -147,6 +147,7 @@ impl Race {
         let map = at_once(ClusterMap::create_cluster(
             Arc::clone(&admin),
             env.clone(),
+            ClusterId(7),
             "home",
             high_water(),
         ))

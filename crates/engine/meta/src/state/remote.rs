@@ -78,7 +78,7 @@ impl RemoteCopies {
 
     /// Copies wanted of the state, the owner's included.
     pub fn copies_wanted(&self) -> usize {
-        self.seat.copies
+        self.seat.copies.wanted()
     }
 
     /// The copy that counts.
@@ -96,11 +96,11 @@ impl RemoteCopies {
 
     /// Whether the volume may be on this node alone.
     pub fn may_be_alone(&self) -> bool {
-        self.seat.copies_min <= 1
+        self.seat.copies.least() <= 1
     }
 
     fn wanted_elsewhere(&self) -> usize {
-        self.seat.copies.saturating_sub(1).max(1)
+        self.seat.copies.wanted().saturating_sub(1).max(1)
     }
 
     /// Whether there is a copy with all up to here that needs no other disks.

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use std::time::Duration;
 
 use super::*;
-use crate::{Agreement, AgreementError, EnsembleLog, LogDisks, Seat, VolumeList};
+use crate::{Agreement, AgreementError, Copies, LogDisks, Seat, VolumeList};
 
 const POOL: PoolId = PoolId(1);
 
@@ -127,8 +127,7 @@ impl Cluster {
                 epoch: agreed.epoch,
             }),
             disks: self.nodes.clone(),
-            copies: self.copies,
-            copies_min: 2,
+            copies: Copies::new(self.copies, 2),
             patience: Duration::from_secs(5),
         }
     }
@@ -136,7 +135,7 @@ impl Cluster {
     async fn take_over(
         &self,
         node: usize,
-    ) -> Result<(Arc<MetaStore<EnsembleLog>>, Recovered), MetaError> {
+    ) -> Result<(Arc<MetaStore>, Recovered), MetaError> {
         let state: Arc<dyn Disk> = self.states.lock()[node].clone();
         self.take_over_on(node, vec![(DiskId(100), state)]).await
     }
@@ -145,7 +144,7 @@ impl Cluster {
         &self,
         node: usize,
         disks: Disks,
-    ) -> Result<(Arc<MetaStore<EnsembleLog>>, Recovered), MetaError> {
+    ) -> Result<(Arc<MetaStore>, Recovered), MetaError> {
         let env = self.world.env.clone();
         MetaStore::take_over(env, settings(1), self.seat(node), disks).await
     }
@@ -266,7 +265,7 @@ async fn live_on(cluster: &Cluster, seed: u64, go_on: bool) -> Lived {
         .take_over(owner)
         .await
         .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-    let mut earlier: Vec<Arc<MetaStore<EnsembleLog>>> = Vec::new();
+    let mut earlier: Vec<Arc<MetaStore>> = Vec::new();
     for _ in 0..80 {
         match rng.below(20) {
             0..=8 => {

@@ -9,10 +9,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use cairn_base::disk::Disk;
 use cairn_base::{DiskId, Epoch, Ino, LogPosition, NodeId, PoolId, Timestamp, VolumeId};
-use cairn_cluster::map::{HighWater, HighWaterStore, Opaque, Process, ProcessNonce};
+use cairn_cluster::map::{ClusterId, HighWater, HighWaterStore, Opaque, Process, ProcessNonce};
 use cairn_cluster::{ClusterMap, Coordinator, MapError, MemoryCoordinator};
 use cairn_meta::{
-    Batch, EnsembleLog, Key, LogDisks, MetaCache, MetaError, MetaSettings, MetaStore, Ticket,
+    Batch, Copies, Key, LogDisks, MetaCache, MetaError, MetaSettings, MetaStore, Ticket,
 };
 use cairn_owner::{Node, Protection, TakeoverError};
 use cairn_shard::{ShardDisk, ShardService, ShardSettings};
@@ -22,11 +22,12 @@ use parking_lot::Mutex;
 
 const POOL: PoolId = PoolId(1);
 const LEASE: Duration = Duration::from_secs(10);
-const PROTECTION: Protection = Protection {
-    copies: 2,
-    copies_min: 2,
-    patience: Duration::from_secs(2),
-};
+fn protection() -> Protection {
+    Protection {
+        copies: Copies::new(2, 2),
+        patience: Duration::from_secs(2),
+    }
+}
 
 #[derive(Default)]
 struct Remembered(Mutex<Option<HighWater>>);
@@ -107,7 +108,7 @@ impl World {
 
     async fn create_cluster(&self) -> ClusterMap {
         let (env, memory) = (self.world.env.clone(), Arc::new(Remembered::default()));
-        let made = ClusterMap::create_cluster(self.client(0), env, "test", memory);
+        let made = ClusterMap::create_cluster(self.client(0), env, ClusterId(1), "test", memory);
         made.await.expect("a cluster")
     }
 
@@ -159,7 +160,7 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
         .block_on(work)
 }
 
-fn put(store: &MetaStore<EnsembleLog>, number: u64) -> Ticket {
+fn put(store: &MetaStore, number: u64) -> Ticket {
     let mut batch = Batch::new();
     batch.put(
         Key::inode(Ino(number)),
@@ -168,14 +169,14 @@ fn put(store: &MetaStore<EnsembleLog>, number: u64) -> Ticket {
     store.submit(batch)
 }
 
-async fn put_durably(store: &MetaStore<EnsembleLog>, numbers: std::ops::Range<u64>) {
+async fn put_durably(store: &MetaStore, numbers: std::ops::Range<u64>) {
     for number in numbers {
         let ticket = put(store, number);
         store.durable(ticket).await.expect("durable");
     }
 }
 
-fn require_all(store: &MetaStore<EnsembleLog>, numbers: std::ops::Range<u64>) {
+fn require_all(store: &MetaStore, numbers: std::ops::Range<u64>) {
     for number in numbers {
         let found = store.live().get(&Key::inode(Ino(number))).expect("reads");
         assert_eq!(found.as_deref(), Some(number.to_string().as_bytes()));
@@ -198,7 +199,7 @@ fn another_node_goes_on_when_the_owner_is_lost() {
             let map = world.create_cluster().await;
             let volume = volume(&map).await;
             let first = world.node(0).await;
-            let taken = first.take_over(volume, Epoch(0), PROTECTION, settings());
+            let taken = first.take_over(volume, Epoch(0), protection(), settings());
             let (old, _) = taken.await.expect("takes over");
             put_durably(&old, 10..40).await;
             old.ship().await.expect("ships");
@@ -207,7 +208,7 @@ fn another_node_goes_on_when_the_owner_is_lost() {
 
             world.disks.away.lock().insert(0);
             let second = world.node(1).await;
-            let early = second.take_over(volume, Epoch(0), PROTECTION, settings());
+            let early = second.take_over(volume, Epoch(0), protection(), settings());
             let early = early.await.err().expect("it has an owner");
             assert!(
                 matches!(early, TakeoverError::Map(MapError::Owned { .. })),
@@ -215,7 +216,7 @@ fn another_node_goes_on_when_the_owner_is_lost() {
             );
             world.world.clock.advance(LEASE);
             let second = world.node(1).await;
-            let taken = second.take_over(volume, Epoch(0), PROTECTION, settings());
+            let taken = second.take_over(volume, Epoch(0), protection(), settings());
             let (new, _) = taken.await.expect("takes over");
             require_all(&new, 10..60);
             put_durably(&new, 60..70).await;
@@ -245,7 +246,7 @@ fn without_etcd_only_a_change_of_the_log_waits() {
             let map = world.create_cluster().await;
             let volume = volume(&map).await;
             let node = world.node(0).await;
-            let taken = node.take_over(volume, Epoch(0), PROTECTION, settings());
+            let taken = node.take_over(volume, Epoch(0), protection(), settings());
             let (store, _) = taken.await.expect("takes over");
             put_durably(&store, 10..20).await;
 
@@ -282,7 +283,7 @@ fn a_takeover_waits_for_what_only_missing_disks_have() {
             let map = world.create_cluster().await;
             let volume = volume(&map).await;
             let node = world.node(0).await;
-            let taken = node.take_over(volume, Epoch(0), PROTECTION, settings());
+            let taken = node.take_over(volume, Epoch(0), protection(), settings());
             let (store, _) = taken.await.expect("takes over");
             put_durably(&store, 10..20).await;
             let used: Vec<usize> = {
@@ -295,17 +296,20 @@ fn a_takeover_waits_for_what_only_missing_disks_have() {
             world.disks.away.lock().extend(used.iter().copied());
             world.world.clock.advance(LEASE);
             let node = world.node(3).await;
-            let taken = node.take_over(volume, Epoch(0), PROTECTION, settings());
+            let taken = node.take_over(volume, Epoch(0), protection(), settings());
             let error = taken.await.err().expect("nobody has the log");
             assert!(
                 matches!(
                     error,
-                    TakeoverError::Metadata(MetaError::LogUnreachable { .. })
+                    TakeoverError::Metadata {
+                        error: MetaError::LogUnreachable { .. },
+                        ..
+                    }
                 ),
                 "{error}"
             );
             world.disks.away.lock().remove(&used[1]);
-            let taken = node.take_over(volume, Epoch(0), PROTECTION, settings());
+            let taken = node.take_over(volume, Epoch(0), protection(), settings());
             let (store, _) = taken.await.expect("takes over");
             require_all(&store, 10..20);
             store.abort().await;

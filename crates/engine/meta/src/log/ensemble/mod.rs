@@ -14,17 +14,24 @@ mod recover;
 mod writer;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cairn_base::env::BoxFuture;
 use cairn_base::{DiskId, Epoch, LogPosition, NodeId, VolumeId};
+use cairn_formats::metadata::log::SET_COUNT_MAX;
 use cairn_formats::shard::name::{FILE_NUMBER_END, ShardName};
 use cairn_shard::ShardService;
 
+use crate::batch::Batch;
 use crate::error::MetaError;
+use crate::shared::Shared;
 
 pub(crate) use recover::FoundEnsembles;
 
+/// A disk is to leave the log after so many groups and copies of the state, with so long between them.
+const RETIRE_ROUNDS: usize = 20;
+const RETIRE_PAUSE: Duration = Duration::from_millis(500);
 /// A number is the epoch with so many bits for a counter behind it: it is never used twice.
 const COUNTER_BITS: u32 = 32;
 
@@ -88,6 +95,34 @@ pub trait LogDisks: Send + Sync + 'static {
     fn choices(&self) -> Vec<(NodeId, Arc<dyn ShardService>)>;
 }
 
+/// How many copies of log and state there should be; all clones change together, for nodes come and go.
+#[derive(Clone, Debug)]
+pub struct Copies(Arc<(AtomicUsize, AtomicUsize)>);
+
+impl Copies {
+    /// `wanted`: M+1. With fewer than `least` the log waits.
+    pub fn new(wanted: usize, least: usize) -> Self {
+        let copies = Self(Arc::default());
+        copies.set(wanted, least);
+        copies
+    }
+
+    pub fn wanted(&self) -> usize {
+        self.0.0.load(Ordering::Acquire)
+    }
+
+    pub fn least(&self) -> usize {
+        self.0.1.load(Ordering::Acquire)
+    }
+
+    /// Counts from the next group, or the next copy of the state, on.
+    pub fn set(&self, wanted: usize, least: usize) {
+        let wanted = wanted.clamp(1, SET_COUNT_MAX);
+        self.0.0.store(wanted, Ordering::Release);
+        self.0.1.store(least.clamp(1, wanted), Ordering::Release);
+    }
+}
+
 /// The place of an owner: what was agreed on when it took the volume.
 #[derive(Clone)]
 pub struct Seat {
@@ -101,10 +136,8 @@ pub struct Seat {
     pub list: VolumeList,
     pub agreement: Arc<dyn Agreement>,
     pub disks: Arc<dyn LogDisks>,
-    /// Copies wanted of log and state: M+1.
-    pub copies: usize,
-    /// With fewer the log waits.
-    pub copies_min: usize,
+    /// Of log and state.
+    pub copies: Copies,
     /// How long a disk is waited for that nobody else can stand in for.
     pub patience: Duration,
 }
@@ -134,14 +167,74 @@ impl Seat {
 
 /// How callers reach the log of an open store.
 pub struct EnsembleLog {
+    shared: Arc<Shared>,
     stopped: writer::Stopped,
+    list: Arc<list::AgreedList>,
+    copies: Copies,
 }
 
 impl EnsembleLog {
-    pub(crate) fn new(found: &FoundEnsembles) -> Self {
-        Self {
-            stopped: found.stopped(),
+    pub(crate) fn of(found: &FoundEnsembles) -> impl FnOnce(Arc<Shared>) -> Self + use<> {
+        let (stopped, list) = (found.stopped(), found.list.clone());
+        let copies = found.seat.copies.clone();
+        move |shared| Self {
+            shared,
+            stopped,
+            list,
+            copies,
         }
+    }
+
+    /// The disk of this node that the state is worked with on.
+    pub fn primary_disk(&self) -> DiskId {
+        self.shared.disks.get(self.shared.state.disk()).id
+    }
+
+    /// Whether a disk may have something that is needed.
+    pub fn uses_disk(&self, id: DiskId) -> bool {
+        let list = self.list.get();
+        let in_log = list.ensembles.iter().any(|part| part.disks.contains(&id));
+        let has_state = list.state.is_some_and(|copy| copy.disks.contains(&id));
+        in_log || has_state || id == self.primary_disk()
+    }
+
+    /// As many copies of log and state as there should be from now on. They are made in the background.
+    pub fn set_copies(&self, wanted: usize, least: usize) {
+        if (self.copies.wanted(), self.copies.least()) == (wanted, least) {
+            return;
+        }
+        self.copies.set(wanted, least);
+        self.shared.ship_in_background();
+        // The next group begins another file where that helps.
+        self.shared.submit(Batch::new());
+    }
+
+    /// Keeps nothing on a disk any more that is no choice of [`LogDisks::choices`] now. When it returns, everything
+    /// submitted before is elsewhere. Fails for the disk of the state itself, and while no other disk takes its place.
+    pub async fn retire_disk(&self, id: DiskId) -> Result<(), MetaError> {
+        if id == self.primary_disk() {
+            return Err(MetaError::State(format!(
+                "the state is on disk {id}; open the volume on other disks"
+            )));
+        }
+        if !self.uses_disk(id) {
+            return Ok(());
+        }
+        // The first group goes to another file; with the copy of the state the old one is not needed any more; the next
+        // change of the list drops it.
+        for _ in 0..RETIRE_ROUNDS {
+            self.shared
+                .durable(self.shared.submit(Batch::new()))
+                .await?;
+            self.shared.ship_now().await?;
+            if !self.uses_disk(id) {
+                return Ok(());
+            }
+            self.shared.clock.sleep(RETIRE_PAUSE).await;
+        }
+        Err(MetaError::CopiesMissing {
+            volume: self.shared.disks.volume,
+        })
     }
 }
 

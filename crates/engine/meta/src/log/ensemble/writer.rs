@@ -16,7 +16,7 @@ use bytes::Bytes;
 use cairn_base::buf::IO_ALIGN_BYTES;
 use cairn_base::{AlignedBuf, DiskId, LogPosition, NodeId};
 use cairn_formats::metadata::log::{
-    BLOCK_BYTES, FileHeader, MEMBER_COUNT_MAX, RecordBuf, SET_COUNT_MAX, TERM_COUNT_MAX, Term,
+    BLOCK_BYTES, FileHeader, MEMBER_COUNT_MAX, RecordBuf, TERM_COUNT_MAX, Term,
 };
 use cairn_formats::shard::footer::{SHARD_CAPACITY_BYTES_MAX, file_len_bytes};
 use cairn_formats::shard::name::ShardName;
@@ -243,12 +243,12 @@ impl EnsembleWriter {
                 return Err(MetaError::Closed);
             }
             let chosen = self.choices();
-            if chosen.len() >= self.seat.copies_min.max(1) {
+            if chosen.len() >= self.seat.copies.least() {
                 return Ok(chosen);
             }
             if !is_told {
                 is_told = true;
-                tracing::error!(volume = %self.seat.volume, disks = chosen.len(), needed = self.seat.copies_min, "too few nodes have a disk that works: the volume takes no changes until more are back");
+                tracing::error!(volume = %self.seat.volume, disks = chosen.len(), needed = self.seat.copies.least(), "too few nodes have a disk that works: the volume takes no changes until more are back");
             }
             // Those that rest are better than none.
             self.resting.clear();
@@ -267,10 +267,7 @@ impl EnsembleWriter {
         let mut chosen = Vec::new();
         for (node, disk) in self.seat.disks.choices() {
             let is_fit = !disk.is_avoided() && !is_resting(disk.id());
-            if is_fit
-                && !nodes.contains(&node)
-                && chosen.len() < self.seat.copies.min(SET_COUNT_MAX)
-            {
+            if is_fit && !nodes.contains(&node) && chosen.len() < self.seat.copies.wanted() {
                 nodes.push(node);
                 chosen.push(disk);
             }
@@ -300,7 +297,7 @@ impl EnsembleWriter {
             nonce: number,
             file_len_bytes: 0,
             retained_from: self.retained_from,
-            copies: self.seat.copies.min(SET_COUNT_MAX) as u8,
+            copies: self.seat.copies.wanted() as u8,
             set: disks.iter().map(|disk| disk.id()).collect(),
             members: disks
                 .iter()
@@ -474,11 +471,26 @@ impl EnsembleWriter {
             return true;
         }
         let now = self.env.clock.monotonic();
-        if self.open.disks.len() >= self.seat.copies || now < self.grow_at {
+        if now < self.grow_at {
             return false;
         }
         self.grow_at = now.saturating_add(GROW_AFTER);
-        self.choices().len() > self.open.disks.len()
+        let there = self.choices().len();
+        let is_short = self.open.disks.len() < self.seat.copies.wanted();
+        is_short && there > self.open.disks.len() || self.has_left_disk() && self.is_enough(there)
+    }
+
+    /// Whether a disk of the open file is to be used no more.
+    fn has_left_disk(&self) -> bool {
+        let choices = self.seat.disks.choices();
+        let is_choice = |id| choices.iter().any(|(_, disk)| disk.id() == id);
+        self.open.disks.iter().any(|disk| !is_choice(disk.id()))
+    }
+
+    /// Whether a file on so many disks is no worse than the open one.
+    fn is_enough(&self, disk_count: usize) -> bool {
+        let wanted = self.open.disks.len().min(self.seat.copies.wanted());
+        disk_count >= wanted.max(self.seat.copies.least())
     }
 
     async fn append_record(
@@ -533,24 +545,24 @@ impl LogWriter for EnsembleWriter {
     fn wants_group(&self) -> bool {
         let open = &self.open.disks;
         let has_bad = open.iter().any(|disk| disk.is_avoided());
-        let is_short = open.len() < self.seat.copies;
-        if !has_bad && !is_short {
-            return false;
-        }
+        let is_short = open.len() < self.seat.copies.wanted();
         let there = self.choices().len();
-        has_bad && there >= self.seat.copies_min.max(1) || there > open.len()
+        has_bad && there >= self.seat.copies.least()
+            || is_short && there > open.len()
+            || self.has_left_disk() && self.is_enough(there)
     }
 
     fn status(&self) -> LogStatus {
         let needed = self.sealed.iter();
         let needed = needed.filter(|part| part.to.is_some_and(|to| to >= self.retained_from));
-        let is_short = |part: &Ensemble| part.disks.len() < self.seat.copies;
+        let is_short = |part: &Ensemble| part.disks.len() < self.seat.copies.wanted();
         LogStatus {
             retained_bytes: needed.clone().count() as u64 * self.capacity_bytes + self.open.offset,
             syncs: self.syncs,
             disks: self.open.disks.iter().map(|disk| disk.id()).collect(),
             start: self.retained_from,
-            is_short: self.open.disks.len() < self.seat.copies || needed.clone().any(is_short),
+            is_short: self.open.disks.len() < self.seat.copies.wanted()
+                || needed.clone().any(is_short),
         }
     }
 }

@@ -1,0 +1,239 @@
+//! `cairn cluster ...`.
+
+use std::io::Read;
+use std::time::Duration;
+
+use cairn_admin::api::{ClusterView, TicketCreate};
+use cairn_node::cluster::offline::{self, Place};
+
+use crate::access;
+use crate::args::{ClusterInitArgs, ClusterJoinArgs, ClusterTokenArgs, PlaceArgs, ViewArgs};
+use crate::exit::Failure;
+use crate::print::{self, Align, Column};
+
+/// Longest ticket that is read from standard input.
+const TICKET_LEN_BYTES_MAX: u64 = 64 << 10;
+
+/// Reads `90s`, `30m`, `1h` or `2d`.
+pub fn parse_time(text: &str) -> Result<Duration, String> {
+    let bad = || format!("\"{text}\" is no time: write 30m, 1h or 2d");
+    let split = text.find(|letter: char| !letter.is_ascii_digit());
+    let (number, unit) = text.split_at(split.ok_or_else(bad)?);
+    let number: u64 = number.parse().map_err(|_| bad())?;
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 24 * 3600,
+        _ => return Err(bad()),
+    };
+    match number.checked_mul(seconds) {
+        Some(0) | None => Err(bad()),
+        Some(seconds) => Ok(Duration::from_secs(seconds)),
+    }
+}
+
+fn place(args: &PlaceArgs) -> Result<Place, Failure> {
+    let host_name = || {
+        let name = rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned();
+        name.split('.').next().unwrap_or_default().to_owned()
+    };
+    let external = match &args.external {
+        Some(external) => external.clone(),
+        None => {
+            let host = args.internal.rsplit_once(':').map(|(host, _)| host);
+            host.unwrap_or(&args.internal).to_owned()
+        }
+    };
+    Ok(Place {
+        node_name: args.node.clone().unwrap_or_else(host_name),
+        internal_address: args.internal.clone(),
+        external_address: external,
+        etcd_client_port: args.etcd_client_port,
+        etcd_peer_port: args.etcd_peer_port,
+    })
+}
+
+pub fn init(args: &ClusterInitArgs) -> Result<(), Failure> {
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    let place = place(&args.place)?;
+    let etcd = (!args.etcd.is_empty()).then(|| args.etcd.clone());
+    let folder = &args.place.cluster_dir;
+    let made = offline::init(folder, &args.name, &place, etcd);
+    let made = made.map_err(|error| Failure::refused(error.to_string()))?;
+    print::text(&format!(
+        "cluster {} is prepared in {}, with this node as {}\nnext: cairn serve --cluster-dir {} --data DIR ...\nthen, for \
+         each other node: cairn cluster token",
+        made.cluster_name,
+        folder.display(),
+        made.node_name,
+        folder.display()
+    ))
+}
+
+pub fn token(args: &ClusterTokenArgs) -> Result<(), Failure> {
+    let create = TicketCreate {
+        valid_seconds: args.valid.as_secs(),
+    };
+    let made = access::client(&args.view.server)?.cluster_ticket(&create)?;
+    if args.view.json {
+        return print::json(&made);
+    }
+    print::text(&made.ticket)
+}
+
+pub fn join(args: &ClusterJoinArgs) -> Result<(), Failure> {
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    let mut text = args.ticket.clone();
+    if text == "-" {
+        text.clear();
+        let stdin = std::io::stdin().lock();
+        let mut stdin = stdin.take(TICKET_LEN_BYTES_MAX);
+        let read = stdin.read_to_string(&mut text);
+        read.map_err(|error| Failure::usage(format!("reading the ticket: {error}")))?;
+    }
+    let ticket = text.trim().parse();
+    let ticket =
+        ticket.map_err(|error: cairn_trust::TicketError| Failure::usage(error.to_string()))?;
+    let place = place(&args.place)?;
+    let folder = &args.place.cluster_dir;
+    let joined = offline::join_with(folder, &ticket, &place);
+    let joined = joined.map_err(|error| Failure::refused(error.to_string()))?;
+    print::text(&format!(
+        "this node is {} of cluster {}\nnext: cairn serve --cluster-dir {} --data DIR ...",
+        joined.node_name,
+        joined.cluster_name,
+        folder.display()
+    ))
+}
+
+pub fn status(args: &ViewArgs) -> Result<(), Failure> {
+    let view = access::client(&args.server)?.cluster()?;
+    if args.json {
+        return print::json(&view);
+    }
+    print::text(&text(&view))
+}
+
+fn text(view: &ClusterView) -> String {
+    let mut lines = vec![
+        format!("cluster   {} ({})", view.cluster, view.id),
+        format!(
+            "answers   {}{}",
+            view.node,
+            if view.has_lease {
+                ""
+            } else {
+                " (has no lease)"
+            }
+        ),
+        format!(
+            "survives  the loss of {} more: no data lost; of {} more: all volumes served",
+            nodes(view.survives.data_nodes),
+            nodes(view.survives.service_nodes)
+        ),
+        match (&view.etcd.problem, view.etcd.own) {
+            (Some(problem), _) => format!("etcd      {problem}"),
+            (None, own) => {
+                let names: Vec<&str> = view
+                    .etcd
+                    .members
+                    .iter()
+                    .map(|it| it.name.as_str())
+                    .collect();
+                let whose = if own { "on" } else { "given:" };
+                format!(
+                    "etcd      {} members {whose} {}",
+                    names.len(),
+                    names.join(", ")
+                )
+            }
+        },
+        String::new(),
+    ];
+    let columns: [Column; 5] = [
+        ("NODE", Align::Left),
+        ("STATE", Align::Left),
+        ("INTERNAL", Align::Left),
+        ("CLIENTS", Align::Left),
+        ("DISKS", Align::Left),
+    ];
+    let rows = view.nodes.iter().map(|node| {
+        let state = match (node.alive, node.connected) {
+            (true, true) => "alive",
+            (true, false) => "alive, not reached",
+            (false, true) => "reached, no lease",
+            (false, false) => "away",
+        };
+        let disks: Vec<String> = node
+            .disks
+            .iter()
+            .map(|disk| format!("{} ({})", disk.label, disk.state))
+            .collect();
+        vec![
+            node.name.clone(),
+            state.to_owned(),
+            node.internal.clone(),
+            node.external.clone(),
+            disks.join(", "),
+        ]
+    });
+    lines.push(print::table(&columns, rows.collect()));
+    lines.push(String::new());
+    let columns: [Column; 5] = [
+        ("VOLUME", Align::Left),
+        ("OWNER", Align::Left),
+        ("EPOCH", Align::Right),
+        ("LOG COPIES", Align::Right),
+        ("STATE COPIES", Align::Right),
+    ];
+    let rows = view.volumes.iter().map(|volume| {
+        vec![
+            volume.name.clone(),
+            volume.owner.clone().unwrap_or_else(|| "nobody".to_owned()),
+            volume.epoch.to_string(),
+            volume.log_copies.to_string(),
+            volume.state_copies.to_string(),
+        ]
+    });
+    lines.push(print::table(&columns, rows.collect()));
+    for warning in &view.warnings {
+        lines.push(format!("warning   {warning}"));
+    }
+    lines.join("\n")
+}
+
+fn nodes(count: usize) -> String {
+    match count {
+        1 => "1 node".to_owned(),
+        count => format!("{count} nodes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_or_refused() {
+        let seconds = |text: &str| parse_time(text).ok().map(|time| time.as_secs());
+        let cases = [
+            ("90s", Some(90)),
+            ("30m", Some(1800)),
+            ("1h", Some(3600)),
+            ("2d", Some(172_800)),
+            ("0h", None),
+            ("1", None),
+            ("h", None),
+            ("1w", None),
+            ("99999999999999999999h", None),
+            ("18446744073709551615d", None),
+        ];
+        for (text, want) in cases {
+            assert_eq!(seconds(text), want, "{text}");
+        }
+    }
+}

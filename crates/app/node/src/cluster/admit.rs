@@ -1,0 +1,76 @@
+//! Takes nodes into the cluster.
+//!
+//! Owns: what a token is compared with, and what a node that is taken in is told.
+//! Must not know: how it asked.
+
+use std::sync::Arc;
+
+use cairn_base::NodeId;
+use cairn_base::env::{BoxFuture, Env};
+use cairn_cluster::ClusterMap;
+use cairn_cluster::map::{JoinToken, MapError, NodeRecord, VersionRange};
+use cairn_trust::{Admit, Admitted, EtcdSource, JoinRequest, Membership};
+use parking_lot::Mutex;
+
+pub struct Admission {
+    pub env: Env,
+    pub map: ClusterMap,
+    pub membership: Arc<Mutex<Membership>>,
+}
+
+impl Admit for Admission {
+    fn admit(&self, token: String, request: JoinRequest) -> BoxFuture<Result<Admitted, String>> {
+        let (env, map) = (self.env.clone(), self.map.clone());
+        let membership = self.membership.lock().clone();
+        Box::pin(async move {
+            // Whatever is wrong with it: a stranger learns nothing more.
+            let bad = |_| {
+                "the token is not valid; make another one with `cairn cluster token`".to_owned()
+            };
+            let token: JoinToken = token.parse().map_err(bad)?;
+            let record = NodeRecord {
+                id: NodeId(env.entropy.u128()),
+                name: request.node_name,
+                internal_address: request.internal_address,
+                external_address: request.external_address,
+                versions: VersionRange {
+                    oldest: request.versions.oldest,
+                    newest: request.versions.newest,
+                },
+                joined: env.clock.now(),
+            };
+            match map.join(&token, &record).await {
+                Ok(()) => {}
+                Err(MapError::Token(why)) => {
+                    tracing::warn!(token = token.id(), why, "a token is refused");
+                    return Err(bad(MapError::Token(why)));
+                }
+                // The token is valid: it may know.
+                Err(error) => return Err(error.to_string()),
+            }
+            let etcd = match membership.etcd {
+                EtcdSource::Own { members, .. } => {
+                    let port = |name: &str| {
+                        let port = request.extra.get(name).and_then(serde_json::Value::as_u64);
+                        port.and_then(|port| u16::try_from(port).ok())
+                    };
+                    EtcdSource::Own {
+                        client_port: port("etcd_client_port").unwrap_or(super::ETCD_CLIENT_PORT),
+                        peer_port: port("etcd_peer_port").unwrap_or(super::ETCD_PEER_PORT),
+                        members,
+                        runs_member: false,
+                        joins: false,
+                    }
+                }
+                given @ EtcdSource::Given { .. } => given,
+            };
+            Ok(Admitted {
+                node: record.id,
+                cluster_name: membership.cluster_name,
+                handle_key: membership.handle_key,
+                etcd,
+                extra: serde_json::Value::Null,
+            })
+        })
+    }
+}

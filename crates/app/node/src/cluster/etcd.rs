@@ -1,0 +1,343 @@
+//! The members of etcd that nodes of the cluster run.
+//!
+//! Owns: whether this node runs a member, the start of it, which members are asked.
+//! Must not know: what is kept in etcd.
+//!
+//! One node runs one, three nodes three, five and more five, so that any two may go. Which nodes these are follows from
+//! the order in which they joined; each adds its own member, one after the other, since etcd refuses another one while
+//! one of those that it has is not well.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_cluster::{
+    Etcd, EtcdMember, EtcdMemberInfo, EtcdMemberSettings, EtcdMemberTls, EtcdSettings, EtcdTls,
+};
+use cairn_owner::ClusterMember;
+use cairn_trust::{ClusterFolder, EtcdMemberEntry, EtcdSource, Membership, Trust, host_of};
+use parking_lot::Mutex;
+
+use crate::error::NodeError;
+
+const PROGRAM: &str = "etcd";
+/// Below the cluster folder.
+const FOLDER: &str = "etcd";
+/// How long a start waits for etcd.
+const START_PATIENCE: Duration = Duration::from_secs(60);
+/// How often it is tried meanwhile.
+const START_PAUSE: Duration = Duration::from_millis(500);
+/// How often it is looked which members there are.
+const LOOK: Duration = Duration::from_secs(3);
+
+/// What this node has to do with etcd.
+pub struct EtcdSide {
+    pub etcd: Etcd,
+    folder: Arc<ClusterFolder>,
+    trust: Arc<Trust>,
+    member: tokio::sync::Mutex<Option<EtcdMember>>,
+    membership: Arc<Mutex<Membership>>,
+}
+
+/// So many members run with so many nodes.
+fn members_wanted(nodes: usize) -> usize {
+    match nodes {
+        0..=2 => 1,
+        3..=4 => 3,
+        _ => 5,
+    }
+}
+
+fn failed(error: impl std::fmt::Display) -> NodeError {
+    NodeError::Cluster(error.to_string())
+}
+
+/// This node's certificate as etcd's client shows it.
+fn client_tls(trust: &Trust) -> EtcdTls {
+    let certificate = trust.certificate();
+    EtcdTls {
+        ca: trust.authority().certificate_pem().as_bytes().to_vec(),
+        client: Some((
+            certificate.certificate_pem.into_bytes(),
+            certificate.key_pem.into_bytes(),
+        )),
+    }
+}
+
+impl EtcdSide {
+    /// Starts this node's member, if it runs one, and waits until etcd answers.
+    pub async fn start(
+        folder: Arc<ClusterFolder>,
+        trust: Arc<Trust>,
+        membership: Arc<Mutex<Membership>>,
+    ) -> Result<Arc<Self>, NodeError> {
+        let current = membership.lock().clone();
+        let mut member = None;
+        let settings = match &current.etcd {
+            EtcdSource::Given { endpoints } => {
+                let mut settings = EtcdSettings::new(endpoints.clone());
+                // etcd of its own may be without TLS; where it has it, it is that of the cluster's CA.
+                let is_tls = endpoints.iter().any(|url| url.starts_with("https://"));
+                settings.tls = is_tls.then(|| client_tls(&trust));
+                settings
+            }
+            EtcdSource::Own {
+                runs_member,
+                members,
+                ..
+            } => {
+                if *runs_member {
+                    let settings = member_settings(&folder, &trust, &current)?;
+                    member = Some(EtcdMember::start(settings).await.map_err(failed)?);
+                }
+                let urls = members.iter().map(|member| member.client_url.clone());
+                let mut settings = EtcdSettings::new(urls.collect());
+                settings.tls = Some(client_tls(&trust));
+                settings
+            }
+        };
+        let etcd = connect(settings, member.as_ref()).await?;
+        Ok(Arc::new(Self {
+            etcd,
+            folder,
+            trust,
+            member: tokio::sync::Mutex::new(member),
+            membership,
+        }))
+    }
+
+    pub async fn stop(&self) {
+        if let Some(member) = self.member.lock().await.take() {
+            member.stop().await;
+        }
+    }
+
+    /// Follows the members and the certificate, and adds this node's member when it should run one; until the node stops.
+    pub async fn tend(self: Arc<Self>, cluster: Arc<ClusterMember>, stopping: impl Fn() -> bool) {
+        let mut expires = self.trust.expires();
+        let clock = Arc::clone(&self.trust.env().clock);
+        while !stopping() {
+            if expires.has_changed().unwrap_or(false) {
+                expires.borrow_and_update();
+                self.etcd.set_tls(client_tls(&self.trust));
+            }
+            if let Err(error) = self.look(&cluster).await {
+                tracing::debug!(error, "the members of etcd");
+            }
+            clock.sleep(LOOK).await;
+        }
+    }
+
+    async fn look(&self, cluster: &ClusterMember) -> Result<(), String> {
+        let EtcdSource::Own { runs_member, .. } = self.membership.lock().etcd.clone() else {
+            return Ok(());
+        };
+        let members = self
+            .etcd
+            .members()
+            .await
+            .map_err(|error| error.to_string())?;
+        self.note(&members)?;
+        if runs_member {
+            return Ok(());
+        }
+        let view = cluster.view();
+        // Ids grow with nothing, so the order is that in which nodes came into the map.
+        let mut nodes: Vec<_> = view.nodes.values().collect();
+        nodes.sort_by_key(|node| (node.value.joined, node.value.id));
+        let wanted = members_wanted(nodes.len());
+        let is_of = |name: &str| members.iter().any(|member| member.name == name);
+        let place = nodes
+            .iter()
+            .filter(|node| !is_of(&node.value.name))
+            .position(|node| node.value.id == cluster.node());
+        let all_started = members.iter().all(|member| !member.name.is_empty());
+        if members.len() < wanted && all_started && place == Some(0) {
+            self.add().await?;
+        }
+        Ok(())
+    }
+
+    /// Remembers the members that there are.
+    fn note(&self, members: &[EtcdMemberInfo]) -> Result<(), String> {
+        let started = members
+            .iter()
+            .filter(|member| !member.client_urls.is_empty());
+        let entries: Vec<EtcdMemberEntry> = started
+            .filter_map(|member| {
+                Some(EtcdMemberEntry {
+                    node_name: member.name.clone(),
+                    client_url: member.client_urls.first()?.clone(),
+                    peer_url: member.peer_urls.first()?.clone(),
+                })
+            })
+            .collect();
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let urls: Vec<String> = entries
+            .iter()
+            .map(|entry| entry.client_url.clone())
+            .collect();
+        self.etcd.set_endpoints(&urls);
+        self.change(|etcd| {
+            if let EtcdSource::Own { members, .. } = etcd {
+                *members = entries;
+            }
+        })
+    }
+
+    /// Changes what the folder says of etcd, if that is not what it says already.
+    fn change(&self, change: impl FnOnce(&mut EtcdSource)) -> Result<(), String> {
+        let mut membership = self.membership.lock();
+        let mut changed = membership.clone();
+        change(&mut changed.etcd);
+        if changed == *membership {
+            return Ok(());
+        }
+        self.folder
+            .save_membership(&changed)
+            .map_err(|error| error.to_string())?;
+        *membership = changed;
+        Ok(())
+    }
+
+    async fn add(&self) -> Result<(), String> {
+        let told = |error: &dyn std::fmt::Display| error.to_string();
+        let (own, peer_url) = {
+            let membership = self.membership.lock();
+            let urls = urls_of(&membership).map_err(|error| told(&error))?;
+            (membership.node_name.clone(), urls.1)
+        };
+        tracing::info!("this node adds a member to etcd");
+        let known = self.etcd.members().await.map_err(|error| told(&error))?;
+        let is_added = |member: &EtcdMemberInfo| member.peer_urls.contains(&peer_url);
+        let all = match known.iter().any(is_added) {
+            // An earlier try came so far.
+            true => known,
+            false => {
+                let added = self.etcd.add_member(&peer_url).await;
+                added.map_err(|error| told(&error))?
+            }
+        };
+        let entries = all.iter().filter_map(|member| {
+            let peer = member.peer_urls.first()?.clone();
+            let is_own = peer == peer_url;
+            Some(EtcdMemberEntry {
+                node_name: if is_own {
+                    own.clone()
+                } else {
+                    member.name.clone()
+                },
+                client_url: match member.client_urls.first() {
+                    Some(url) => url.clone(),
+                    None => urls_of(&self.membership.lock()).ok()?.0,
+                },
+                peer_url: peer,
+            })
+        });
+        let entries: Vec<EtcdMemberEntry> = entries.collect();
+        self.change(|etcd| {
+            if let EtcdSource::Own {
+                members,
+                runs_member,
+                joins,
+                ..
+            } = etcd
+            {
+                (*runs_member, *joins) = (true, true);
+                *members = entries;
+            }
+        })?;
+        let current = self.membership.lock().clone();
+        let settings =
+            member_settings(&self.folder, &self.trust, &current).map_err(|error| told(&error))?;
+        let started = EtcdMember::start(settings)
+            .await
+            .map_err(|error| told(&error))?;
+        *self.member.lock().await = Some(started);
+        Ok(())
+    }
+}
+
+/// The URLs of this node's member: for clients, for other members.
+fn urls_of(membership: &Membership) -> Result<(String, String), NodeError> {
+    let EtcdSource::Own {
+        client_port,
+        peer_port,
+        ..
+    } = &membership.etcd
+    else {
+        return Err(failed("this node runs no member of etcd"));
+    };
+    let host = host_of(&membership.internal_address).map_err(failed)?;
+    let host = match host.contains(':') {
+        true => format!("[{host}]"),
+        false => host.to_owned(),
+    };
+    Ok((
+        format!("https://{host}:{client_port}"),
+        format!("https://{host}:{peer_port}"),
+    ))
+}
+
+fn member_settings(
+    folder: &ClusterFolder,
+    trust: &Trust,
+    membership: &Membership,
+) -> Result<EtcdMemberSettings, NodeError> {
+    let EtcdSource::Own { members, joins, .. } = &membership.etcd else {
+        return Err(failed("this node runs no member of etcd"));
+    };
+    let (client_url, peer_url) = urls_of(membership)?;
+    let members = members.iter();
+    let members = members.map(|member| (member.node_name.clone(), member.peer_url.clone()));
+    Ok(EtcdMemberSettings {
+        program: PathBuf::from(PROGRAM),
+        name: membership.node_name.clone(),
+        folder: folder.path().join(FOLDER),
+        peer_url,
+        client_url,
+        members: members.collect(),
+        joins: *joins,
+        cluster: membership.cluster.to_string(),
+        tls: Some(EtcdMemberTls {
+            ca: folder.authority_path(),
+            certificate: folder.certificate_path(),
+            key: folder.key_path(),
+            client: client_tls(trust),
+        }),
+    })
+}
+
+async fn connect(settings: EtcdSettings, member: Option<&EtcdMember>) -> Result<Etcd, NodeError> {
+    let deadline = tokio::time::Instant::now() + START_PATIENCE;
+    let mut is_told = false;
+    loop {
+        let error = match Etcd::connect(settings.clone()).await {
+            Ok(etcd) => return Ok(etcd),
+            Err(error) => error,
+        };
+        let is_passing = error.kind() == cairn_cluster::ErrorKind::Retry;
+        if !is_passing || tokio::time::Instant::now() >= deadline {
+            let state = member.map(|member| format!("; this node's member: {:?}", member.state()));
+            return Err(failed(format!("{error}{}", state.unwrap_or_default())));
+        }
+        if !is_told {
+            tracing::info!(%error, "waiting for etcd");
+            is_told = true;
+        }
+        tokio::time::sleep(START_PAUSE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_an_odd_number_that_two_may_leave_when_there_are_enough_nodes() {
+        let wanted: Vec<usize> = (0..=8).map(members_wanted).collect();
+        assert_eq!(wanted, [1, 1, 1, 3, 3, 5, 5, 5, 5]);
+    }
+}

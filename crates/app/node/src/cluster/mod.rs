@@ -1,0 +1,471 @@
+//! This process as a node of a cluster.
+//!
+//! Owns: the order in which a node takes its place: its folder, etcd, the map, its disks there; the internal listener and
+//! what is served on it.
+//! Must not know: who owns what (`cairn_owner`), certificates (`cairn_trust`), how the map is kept (`cairn_cluster`).
+
+mod admit;
+mod etcd;
+mod high_water;
+pub mod offline;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use cairn_base::env::{BoxFuture, Env};
+use cairn_base::{DiskId, NodeId};
+use cairn_cluster::map::{
+    ClusterId, DiskRecord, DiskRole, JoinToken, MapError, MapErrorKind, NodeRecord, VersionRange,
+};
+use cairn_cluster::{ClusterMap, Coordinator};
+use cairn_config::Config;
+use cairn_formats::pool_file::{ClusterMark, PoolDisk, PoolState};
+use cairn_owner::{ClusterMember, Dials, MapTruth, MemberSettings};
+use cairn_pool::Pool;
+use cairn_pool::open::Opened;
+use cairn_remote::{Connection, Dial, Identity, ServeSettings, Served, Server};
+use cairn_shard::ShardService;
+use cairn_trust::{
+    ClusterFolder, Handler, JoinServer, JoinSettings, Listener, ListenerSettings, Membership,
+    PeerIdentity, Protocol, Stage, Ticket, TlsStream, Trust, TrustDial, TrustSettings,
+};
+use parking_lot::Mutex;
+
+use self::admit::Admission;
+use self::etcd::EtcdSide;
+use self::high_water::HighWaterFile;
+use crate::error::NodeError;
+
+/// Where a node keeps its cluster folder, unless told otherwise.
+pub const FOLDER_DEFAULT: &str = "/var/lib/cairn/cluster";
+/// Those of etcd, unless told otherwise.
+pub const ETCD_CLIENT_PORT: u16 = 2379;
+pub const ETCD_PEER_PORT: u16 = 2380;
+/// For other nodes, unless told otherwise.
+pub const INTERNAL_PORT: u16 = 7400;
+/// Versions of the internal protocol that this program speaks.
+pub const PROTOCOL_OLDEST: u32 = cairn_wire::PROTOCOL_VERSION as u32;
+pub const PROTOCOL_NEWEST: u32 = cairn_wire::PROTOCOL_VERSION as u32;
+/// Most addresses that a ticket names.
+const TICKET_ADDRESSES_MAX: usize = 5;
+/// A start waits so long for its place in the map, should etcd be between two leaders.
+const PLACE_PATIENCE: Duration = Duration::from_secs(30);
+const PLACE_PAUSE: Duration = Duration::from_millis(500);
+
+fn failed(error: impl std::fmt::Display) -> NodeError {
+    NodeError::Cluster(error.to_string())
+}
+
+/// The cluster folder that a configuration means, if the node is in a cluster.
+pub fn folder_of(config: &Config) -> Result<Option<PathBuf>, NodeError> {
+    match &config.cluster_dir {
+        Some(path) if ClusterFolder::is_one(path) => Ok(Some(path.clone())),
+        Some(path) => Err(failed(format!(
+            "{} is no folder of a node in a cluster; make it with `cairn cluster init --cluster-dir {0}`, or with \
+             `cairn cluster join`",
+            path.display()
+        ))),
+        None => {
+            let path = Path::new(FOLDER_DEFAULT);
+            Ok(ClusterFolder::is_one(path).then(|| path.to_owned()))
+        }
+    }
+}
+
+/// A node that has its place in etcd, and no pool yet.
+pub struct Begun {
+    trust: Arc<Trust>,
+    membership: Arc<Mutex<Membership>>,
+    etcd: Arc<EtcdSide>,
+    map: ClusterMap,
+    listener: Listener,
+}
+
+/// A node of a cluster.
+pub struct ClusterNode {
+    pub member: Arc<ClusterMember>,
+    pub trust: Arc<Trust>,
+    pub membership: Arc<Mutex<Membership>>,
+    etcd: Arc<EtcdSide>,
+    map: ClusterMap,
+    pub listener: Listener,
+    is_stopping: Arc<AtomicBool>,
+}
+
+impl Begun {
+    /// Takes the node's place in the cluster: its folder, its member of etcd, the map.
+    pub async fn begin(env: &Env, folder: &Path) -> Result<Self, NodeError> {
+        let folder = Arc::new(ClusterFolder::open(folder).map_err(failed)?);
+        let membership = folder.membership().map_err(failed)?;
+        let trust = Trust::open(env.clone(), Arc::clone(&folder), TrustSettings::default());
+        let trust = trust.map_err(failed)?;
+        // Before anything is started: a port that is taken should not cost more.
+        let listener = Listener::bind(
+            Arc::clone(&trust),
+            &membership.internal_address,
+            ListenerSettings::default(),
+        );
+        let listener = listener.await.map_err(failed)?;
+        let is_first = membership.stage == Stage::Init;
+        let membership = Arc::new(Mutex::new(membership));
+        let started = EtcdSide::start(
+            Arc::clone(&folder),
+            Arc::clone(&trust),
+            Arc::clone(&membership),
+        );
+        let etcd = started.await?;
+        let map = open_map(env, &etcd, &folder, &membership, is_first).await?;
+        Ok(Self {
+            trust,
+            membership,
+            etcd,
+            map,
+            listener,
+        })
+    }
+
+    pub fn node(&self) -> NodeId {
+        self.membership.lock().node
+    }
+
+    /// Puts the node's disks into the map, and makes of them and of the map the pool's state.
+    pub async fn join(
+        self,
+        env: &Env,
+        config: &Config,
+        opened: &mut Opened,
+    ) -> Result<ClusterNode, NodeError> {
+        let membership = self.membership.lock().clone();
+        let mark = ClusterMark {
+            cluster: membership.cluster,
+            node: membership.node,
+        };
+        check_mark(&opened.state, Some(mark))?;
+        let is_new = membership.stage != Stage::Member;
+        if is_new && !opened.created && opened.state.cluster.is_none() {
+            check_has_no_volumes(&opened.state)?;
+        }
+        opened.state.cluster = Some(mark);
+        opened.state.handle_key = membership.handle_key;
+        for disk in &mut opened.state.disks {
+            disk.node = membership.node;
+        }
+        if membership.stage == Stage::Init {
+            in_time(env, || self.add_first_node(env, &membership)).await?;
+        }
+        let adds = is_new || opened.created;
+        in_time(env, || self.add_disks(&opened.state, adds)).await?;
+        let own = Identity {
+            cluster: membership.cluster,
+            node: membership.node,
+        };
+        let coordinator: Arc<dyn Coordinator> = Arc::new(self.etcd.etcd.clone());
+        let settings = MemberSettings {
+            patience: config.write_deadline.max(Duration::from_secs(3)),
+            ..MemberSettings::default()
+        };
+        let member = ClusterMember::new(
+            env.clone(),
+            self.map.clone(),
+            coordinator,
+            own,
+            settings,
+            Arc::new(TrustDials(Arc::clone(&self.trust))),
+        );
+        let state = in_time(env, || member.first_state(&opened.state)).await?;
+        keep_members(opened, state, membership.node);
+        if is_new {
+            let mut membership = self.membership.lock();
+            membership.stage = Stage::Member;
+            let saved = self.trust.folder().save_membership(&membership);
+            saved.map_err(failed)?;
+        }
+        Ok(ClusterNode {
+            member,
+            trust: self.trust,
+            membership: self.membership,
+            etcd: self.etcd,
+            map: self.map,
+            listener: self.listener,
+            is_stopping: Arc::default(),
+        })
+    }
+
+    async fn add_first_node(&self, env: &Env, membership: &Membership) -> Result<(), MapError> {
+        match self.map.node(membership.node).await {
+            Err(MapError::NotFound { .. }) => {}
+            // An earlier start came so far.
+            found => return found.map(drop),
+        }
+        let record = NodeRecord {
+            id: membership.node,
+            name: membership.node_name.clone(),
+            internal_address: membership.internal_address.clone(),
+            external_address: membership.external_address.clone(),
+            versions: VersionRange {
+                oldest: PROTOCOL_OLDEST,
+                newest: PROTOCOL_NEWEST,
+            },
+            joined: env.clock.now(),
+        };
+        self.map.add_node(&record).await
+    }
+
+    /// `adds`: disks that the map does not know are new; else they were removed while this node was away.
+    async fn add_disks(&self, state: &PoolState, adds: bool) -> Result<(), MapError> {
+        for disk in &state.disks {
+            match self.map.disk(disk.id).await {
+                Ok(_) => continue,
+                Err(MapError::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+            if adds {
+                self.map.add_disk(&record_of(disk)).await?;
+            } else {
+                tracing::error!(
+                    disk = disk.label,
+                    "this disk was removed from the cluster and is not used: empty its folder, then add it again"
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+fn record_of(disk: &PoolDisk) -> DiskRecord {
+    DiskRecord {
+        id: disk.id,
+        node: disk.node,
+        label: disk.label.clone(),
+        role: DiskRole::Both,
+        draining: disk.draining,
+        replaced: disk.replaced,
+        added: disk.added,
+    }
+}
+
+/// Takes the cluster's state as that of the pool. Disks of this node that are no members any more are let go; members
+/// that it did not find are missing.
+fn keep_members(opened: &mut Opened, state: PoolState, own: NodeId) {
+    let is_member = |id: DiskId| state.disks.iter().any(|disk| disk.id == id);
+    opened.disks.retain(|disk| is_member(disk.id()));
+    opened.missing.retain(|missing| is_member(missing.disk.id));
+    let is_known = |id: DiskId| {
+        opened.disks.iter().any(|disk| disk.id() == id)
+            || opened.missing.iter().any(|missing| missing.disk.id == id)
+    };
+    let lost = state.disks.iter();
+    let lost = lost.filter(|disk| disk.node == own && !is_known(disk.id));
+    let lost: Vec<PoolDisk> = lost.cloned().collect();
+    for disk in lost {
+        opened.missing.push(cairn_pool::assemble::Missing {
+            disk,
+            why: "no folder of this node has it".to_owned(),
+        });
+    }
+    opened.state = state;
+    // The map says which volumes there are, however many disks this node found.
+    opened.is_whole = true;
+}
+
+/// Refuses disks of another cluster, or of a cluster where there should be none.
+pub fn check_mark(state: &PoolState, own: Option<ClusterMark>) -> Result<(), NodeError> {
+    match (state.cluster, own) {
+        (None, _) => Ok(()),
+        (Some(mark), Some(own)) if mark == own => Ok(()),
+        (Some(mark), Some(own)) if mark.cluster == own.cluster => Err(failed(format!(
+            "these disks are those of node {} of this cluster, and this is node {}; check --data and --cluster-dir",
+            mark.node, own.node
+        ))),
+        (Some(mark), Some(own)) => Err(failed(format!(
+            "these disks belong to cluster {}, and this node is in cluster {}; give it other folders, or empty these",
+            mark.cluster, own.cluster
+        ))),
+        (Some(mark), None) => Err(failed(format!(
+            "these disks belong to node {} of cluster {}; start it with --cluster-dir and the folder that says so",
+            mark.node, mark.cluster
+        ))),
+    }
+}
+
+fn check_has_no_volumes(state: &PoolState) -> Result<(), NodeError> {
+    match state.volumes.is_empty() {
+        true => Ok(()),
+        false => Err(failed(format!(
+            "the disks hold a pool with {} volumes of its own, which would not be in the cluster; give this node empty \
+             folders",
+            state.volumes.len()
+        ))),
+    }
+}
+
+/// Tries again while etcd cannot be asked.
+async fn in_time<T, F>(env: &Env, mut call: impl FnMut() -> F) -> Result<T, NodeError>
+where
+    F: Future<Output = Result<T, MapError>>,
+{
+    let begun = env.clock.monotonic();
+    loop {
+        let error = match call().await {
+            Ok(done) => return Ok(done),
+            Err(error) => error,
+        };
+        let passes = matches!(error.kind(), MapErrorKind::Retry | MapErrorKind::Changed);
+        if !passes || env.clock.monotonic().saturating_sub(begun) >= PLACE_PATIENCE {
+            return Err(failed(error));
+        }
+        env.clock.sleep(PLACE_PAUSE).await;
+    }
+}
+
+async fn open_map(
+    env: &Env,
+    etcd: &Arc<EtcdSide>,
+    folder: &ClusterFolder,
+    membership: &Mutex<Membership>,
+    is_first: bool,
+) -> Result<ClusterMap, NodeError> {
+    let membership = membership.lock().clone();
+    let id = ClusterId(membership.cluster.0);
+    let name = membership.cluster_name;
+    let high_water = || Arc::new(HighWaterFile::in_folder(folder.path()));
+    let coordinator = || Arc::new(etcd.etcd.clone()) as Arc<dyn Coordinator>;
+    if is_first {
+        let made =
+            ClusterMap::create_cluster(coordinator(), env.clone(), id, &name, high_water()).await;
+        match made {
+            Ok(map) => return Ok(map),
+            // An earlier start came so far, or it is somebody else's: that is seen below.
+            Err(MapError::Exists { .. }) => {}
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    let open = || ClusterMap::open(coordinator(), env.clone(), &name, high_water());
+    let map = in_time(env, open).await?;
+    let found = map.cluster().id;
+    match found == id {
+        true => Ok(map),
+        false => Err(failed(MapError::OtherCluster {
+            ours: id,
+            theirs: found,
+        })),
+    }
+}
+
+/// Connects to other nodes over TLS.
+struct TrustDials(Arc<Trust>);
+
+impl Dials for TrustDials {
+    fn to(&self, node: &NodeRecord) -> Arc<dyn Dial> {
+        Arc::new(TrustDial {
+            trust: Arc::clone(&self.0),
+            address: node.internal_address.clone(),
+            node: node.id,
+        })
+    }
+}
+
+/// The disks of this node, as they come and go.
+struct OwnDisks(std::sync::Weak<Pool>);
+
+impl Served for OwnDisks {
+    fn disks(&self) -> Vec<Arc<dyn ShardService>> {
+        let pool = self.0.upgrade();
+        let disks = pool.map_or_else(Vec::new, |pool| pool.disks());
+        disks.into_iter().map(|disk| disk as _).collect()
+    }
+}
+
+/// Serves the disks of this node to others.
+struct ShardHandler(Arc<Server>);
+
+impl Handler for ShardHandler {
+    fn serve(self: Arc<Self>, peer: PeerIdentity, stream: TlsStream) -> BoxFuture<()> {
+        Box::pin(async move {
+            let ended = Arc::clone(&self.0).serve(Connection::new(stream)).await;
+            tracing::debug!(peer = ?peer.node, ?ended, "a node's connection ended");
+        })
+    }
+}
+
+impl ClusterNode {
+    pub fn truth(&self) -> Arc<MapTruth> {
+        Arc::new(MapTruth::new(self.map.clone(), self.member.node()))
+    }
+
+    /// Serves other nodes, and begins to own volumes.
+    pub fn start(&self, env: &Env, pool: &Arc<Pool>) {
+        let membership = self.membership.lock().clone();
+        let own = Identity {
+            cluster: membership.cluster,
+            node: membership.node,
+        };
+        let served = Arc::new(OwnDisks(Arc::downgrade(pool)));
+        let server = Server::new(
+            env.clone(),
+            own,
+            ServeSettings::default(),
+            served,
+            Arc::clone(&self.member.peers) as _,
+        );
+        let shards = Arc::new(ShardHandler(server));
+        self.listener.handle(Protocol::Shards, shards);
+        let admission = Arc::new(Admission {
+            env: env.clone(),
+            map: self.map.clone(),
+            membership: Arc::clone(&self.membership),
+        });
+        let join = JoinServer::new(Arc::clone(&self.trust), admission, JoinSettings::default());
+        self.listener.handle(Protocol::Join, join);
+        self.member.start(pool);
+        let is_stopping = Arc::clone(&self.is_stopping);
+        let etcd = Arc::clone(&self.etcd);
+        let tending = etcd.tend(Arc::clone(&self.member), move || {
+            is_stopping.load(Ordering::Acquire)
+        });
+        env.spawner.spawn("etcd members", Box::pin(tending));
+    }
+
+    /// Gives up what this node owns and ends its connections. The pool closes its volumes with that.
+    pub async fn stop(&self) {
+        self.is_stopping.store(true, Ordering::Release);
+        self.member.stop().await;
+        self.listener.close().await;
+    }
+
+    /// Ends this node's member of etcd: last, for the node gives up its lease through it.
+    pub async fn stop_etcd(&self) {
+        self.etcd.stop().await;
+    }
+
+    /// A ticket with which one more node can join.
+    pub async fn ticket(&self, valid_for: Duration) -> Result<Ticket, String> {
+        let token: JoinToken = self
+            .map
+            .create_token(valid_for)
+            .await
+            .map_err(|error| error.to_string())?;
+        let view = self.member.view();
+        let own = self.member.node();
+        let mut nodes: Vec<&NodeRecord> = view.nodes.values().map(|node| &node.value).collect();
+        // This one first: it is there.
+        nodes.sort_by_key(|node| (node.id != own, !view.alive.contains_key(&node.id)));
+        let addresses = nodes.iter().map(|node| node.internal_address.clone());
+        let addresses = addresses.take(TICKET_ADDRESSES_MAX).collect();
+        let fingerprint = self.trust.authority().fingerprint();
+        Ticket::new(addresses, fingerprint, token.to_string()).map_err(|error| error.to_string())
+    }
+
+    /// The members of etcd: name, address, and whether this node can ask it.
+    pub async fn etcd_members(&self) -> Result<Vec<(String, String)>, String> {
+        let members = self.etcd.etcd.members().await;
+        let members = members.map_err(|error| error.to_string())?;
+        let shown = members.into_iter().map(|member| {
+            let url = member.client_urls.into_iter().next().unwrap_or_default();
+            (member.name, url)
+        });
+        Ok(shown.collect())
+    }
+}

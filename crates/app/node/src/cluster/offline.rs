@@ -1,0 +1,110 @@
+//! Makes a node's cluster folder before it serves: as the first node, or with a ticket.
+//!
+//! Owns: what the folder of a first node says. Must not know: the command line.
+
+use std::path::Path;
+
+use cairn_base::env::Env;
+use cairn_base::{NodeId, PoolId};
+use cairn_trust::{
+    Authority, ClusterFolder, EtcdMemberEntry, EtcdSource, HandleKey, JoinRequest, JoinSettings,
+    Membership, Stage, Ticket, VersionRange, host_of, join,
+};
+
+use super::{PROTOCOL_NEWEST, PROTOCOL_OLDEST};
+use crate::error::NodeError;
+
+/// How a node is to be known.
+#[derive(Clone, Debug)]
+pub struct Place {
+    pub node_name: String,
+    pub internal_address: String,
+    pub external_address: String,
+    pub etcd_client_port: u16,
+    pub etcd_peer_port: u16,
+}
+
+fn failed(error: impl std::fmt::Display) -> NodeError {
+    NodeError::Cluster(error.to_string())
+}
+
+/// Makes the folder of a cluster's first node. `etcd`: addresses of an etcd that others run.
+pub fn init(
+    folder: &Path,
+    cluster_name: &str,
+    place: &Place,
+    etcd: Option<Vec<String>>,
+) -> Result<Membership, NodeError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(NodeError::Runtime)?;
+    let env: Env = cairn_base::real::env(runtime.handle().clone());
+    let host = host_of(&place.internal_address).map_err(failed)?;
+    let host = match host.contains(':') {
+        true => format!("[{host}]"),
+        false => host.to_owned(),
+    };
+    let membership = Membership {
+        format: 0,
+        cluster: PoolId(env.entropy.u128()),
+        cluster_name: cluster_name.to_owned(),
+        node: NodeId(env.entropy.u128()),
+        node_name: place.node_name.clone(),
+        internal_address: place.internal_address.clone(),
+        external_address: place.external_address.clone(),
+        handle_key: HandleKey(env.entropy.u128()),
+        etcd: match etcd {
+            Some(endpoints) => EtcdSource::Given { endpoints },
+            None => EtcdSource::Own {
+                client_port: place.etcd_client_port,
+                peer_port: place.etcd_peer_port,
+                members: vec![EtcdMemberEntry {
+                    node_name: place.node_name.clone(),
+                    client_url: format!("https://{host}:{}", place.etcd_client_port),
+                    peer_url: format!("https://{host}:{}", place.etcd_peer_port),
+                }],
+                runs_member: true,
+                joins: false,
+            },
+        },
+        stage: Stage::Init,
+    };
+    membership.check().map_err(failed)?;
+    let authority = Authority::create(membership.cluster, env.clock.now()).map_err(failed)?;
+    let made = ClusterFolder::create(folder).map_err(failed)?;
+    made.establish(&membership, &authority).map_err(failed)?;
+    Ok(membership)
+}
+
+/// Asks a cluster to take this node in, and makes its folder.
+pub fn join_with(folder: &Path, ticket: &Ticket, place: &Place) -> Result<Membership, NodeError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(NodeError::Runtime)?;
+    let env: Env = cairn_base::real::env(runtime.handle().clone());
+    let request = JoinRequest {
+        node_name: place.node_name.clone(),
+        internal_address: place.internal_address.clone(),
+        external_address: place.external_address.clone(),
+        versions: VersionRange {
+            oldest: PROTOCOL_OLDEST,
+            newest: PROTOCOL_NEWEST,
+        },
+        program: env!("CARGO_PKG_VERSION").to_owned(),
+        extra: serde_json::json!({
+            "etcd_client_port": place.etcd_client_port,
+            "etcd_peer_port": place.etcd_peer_port,
+        }),
+    };
+    // Before the ticket is used up: a folder that cannot be written must not cost one.
+    let made = ClusterFolder::create(folder).map_err(failed)?;
+    let settings = JoinSettings::default();
+    let joined = join(&env, ticket, &request, &settings);
+    let admission = runtime.block_on(joined).map_err(failed)?;
+    let membership = admission.membership(&request);
+    made.establish(&membership, &admission.authority)
+        .map_err(failed)?;
+    Ok(membership)
+}

@@ -1,0 +1,91 @@
+//! The log of a volume, of whichever kind.
+//!
+//! Owns: what the pool asks of a log without a look at where it is. Must not know: how either kind does it.
+
+use std::sync::Arc;
+
+use cairn_base::DiskId;
+use cairn_base::disk::Disk;
+
+use crate::error::MetaError;
+use crate::log::CommitLog;
+use crate::log::ensemble::EnsembleLog;
+use crate::mirrored_log::MirroredLog;
+
+pub enum VolumeLog {
+    /// On the disks of one server.
+    Mirrored(MirroredLog),
+    /// On disks of several nodes.
+    Ensembles(EnsembleLog),
+}
+
+/// With fewer copies than this a log on several nodes waits, if there are to be as many.
+const COPIES_LEAST: usize = 2;
+
+impl CommitLog for VolumeLog {
+    fn stop(&self) {
+        match self {
+            Self::Mirrored(log) => log.stop(),
+            Self::Ensembles(log) => log.stop(),
+        }
+    }
+}
+
+impl VolumeLog {
+    /// The fewest copies with which a log on several nodes goes on, if so many are wanted.
+    pub fn copies_least(wanted: usize) -> usize {
+        wanted.min(COPIES_LEAST)
+    }
+
+    /// [`MirroredLog::set_copies`]. On several nodes they are made in the background.
+    pub async fn set_copies(&self, copies: usize) -> Result<(), MetaError> {
+        match self {
+            Self::Mirrored(log) => log.set_copies(copies).await,
+            Self::Ensembles(log) => {
+                log.set_copies(copies, Self::copies_least(copies));
+                Ok(())
+            }
+        }
+    }
+
+    /// The disk that the state is worked with on; it cannot be retired while the store is open.
+    pub fn primary_disk(&self) -> DiskId {
+        match self {
+            Self::Mirrored(log) => log.primary_disk(),
+            Self::Ensembles(log) => log.primary_disk(),
+        }
+    }
+
+    /// Whether log and state may be kept on a disk.
+    pub fn keeps_on_disk(&self, id: DiskId) -> bool {
+        match self {
+            Self::Mirrored(log) => log.keeps_on_disk(id),
+            // It may be chosen with the next file.
+            Self::Ensembles(_) => true,
+        }
+    }
+
+    /// Whether a disk may have something that is needed: as long as [`Self::retire_disk`] has not succeeded.
+    pub fn uses_disk(&self, id: DiskId) -> bool {
+        match self {
+            Self::Mirrored(log) => log.uses_disk(id),
+            Self::Ensembles(log) => log.uses_disk(id),
+        }
+    }
+
+    /// [`MirroredLog::add_disk`]. On several nodes a log finds its disks itself.
+    pub fn add_disk(&self, id: DiskId, disk: Arc<dyn Disk>) {
+        match self {
+            Self::Mirrored(log) => log.add_disk(id, disk),
+            Self::Ensembles(_) => {}
+        }
+    }
+
+    /// Keeps nothing on a disk any more: [`MirroredLog::retire_disk`], [`EnsembleLog::retire_disk`].
+    pub async fn retire_disk(&self, id: DiskId) -> Result<(), MetaError> {
+        match self {
+            Self::Mirrored(log) => log.retire_disk(id).await,
+            Self::Ensembles(log) => log.retire_disk(id).await,
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! Which volumes this node owns: a lease, taking what has no owner, leaving what it may not have any more.
+//!
+//! Owns: the life of the node's lease, who of several nodes takes a volume first, when a volume is left.
+//! Must not know: how a volume is opened (the pool), what the map looks like in etcd.
+//!
+//! Nodes do not talk about who takes what. All see the same map, and rank one another by a hash of volume and node: the
+//! first takes a volume at once, the others each a while later, if nobody has. Two that try together are told apart by
+//! the map's transaction.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_base::{NodeId, VolumeId};
+use cairn_cluster::OwnedLease;
+use cairn_cluster::map::{MapView, Process, ProcessNonce};
+use cairn_pool::{Leave, Pool, VolumeService};
+use futures_util::future::join_all;
+use rustc_hash::FxHasher;
+
+use crate::member::{ClusterMember, Held};
+
+/// Each node that stands further behind waits so much longer before it takes a volume that has no owner.
+const STAGGER: Duration = Duration::from_millis(1500);
+/// A volume that could not be opened here is left to others for so long, and twice as long each time,
+const REST_MIN: Duration = Duration::from_secs(1);
+/// up to this.
+const REST_MAX: Duration = Duration::from_secs(30);
+/// How often it is looked what there is to do when nothing changes.
+const LOOK: Duration = Duration::from_millis(250);
+/// A lease that is not granted is asked for again after so long.
+const LEASE_RETRY: Duration = Duration::from_millis(500);
+/// Volumes are spread over nodes only when nothing changed for so long, one at a time.
+const SETTLED: Duration = Duration::from_secs(20);
+
+/// What is known of a volume that this node does not serve.
+#[derive(Clone, Copy)]
+struct Waiting {
+    /// Since when nobody owns it.
+    free_since: Duration,
+}
+
+/// A volume that could not be taken.
+#[derive(Clone, Copy)]
+struct Resting {
+    until: Duration,
+    pause: Duration,
+}
+
+/// The loop's own memory.
+#[derive(Default)]
+pub(crate) struct Ownership {
+    waiting: BTreeMap<VolumeId, Waiting>,
+    resting: BTreeMap<VolumeId, Resting>,
+    /// When nodes or volumes last came or went.
+    changed_at: Duration,
+    seen: (Vec<NodeId>, Vec<VolumeId>),
+}
+
+/// What is to be done with a volume now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Nothing,
+    Take,
+    /// Somebody else owns it, or nobody does: it was this node's.
+    Leave,
+}
+
+/// How nodes stand in line for a volume: the first takes it. Only those that are alive and have a disk that stays.
+fn line(view: &MapView, volume: VolumeId) -> Vec<NodeId> {
+    let has_disk = |node: &&NodeId| {
+        let mut disks = view.disks.values();
+        disks.any(|disk| disk.value.node == **node && !disk.value.draining)
+    };
+    let alive = view
+        .alive
+        .keys()
+        .filter(|node| view.nodes.contains_key(node));
+    let mut nodes: Vec<NodeId> = alive.filter(has_disk).copied().collect();
+    nodes.sort_by_key(|node| {
+        let mut hasher = FxHasher::default();
+        (volume.0, node.0).hash(&mut hasher);
+        (std::cmp::Reverse(hasher.finish()), *node)
+    });
+    nodes
+}
+
+impl Ownership {
+    /// What to do with a volume that the map has.
+    fn step(
+        &mut self,
+        now: Duration,
+        view: &MapView,
+        id: VolumeId,
+        me: Process,
+        is_served: bool,
+    ) -> Step {
+        let owner = view
+            .volumes
+            .get(&id)
+            .and_then(|volume| volume.owner.as_ref());
+        match owner.map(|owner| &owner.value) {
+            Some(owner) if owner.node == me.node => {
+                self.waiting.remove(&id);
+                match is_served && owner.process == me.nonce {
+                    true => Step::Nothing,
+                    // Of an earlier process of this node, or taken and not opened.
+                    false if is_served => Step::Leave,
+                    false => self.unless_resting(now, id),
+                }
+            }
+            Some(_) => {
+                self.waiting.remove(&id);
+                match is_served {
+                    true => Step::Leave,
+                    false => Step::Nothing,
+                }
+            }
+            None if is_served => Step::Leave,
+            None => {
+                let waiting = self
+                    .waiting
+                    .entry(id)
+                    .or_insert(Waiting { free_since: now });
+                let free_for = now.saturating_sub(waiting.free_since);
+                let line = line(view, id);
+                let place = line.iter().position(|node| *node == me.node);
+                // A node whose own sign of life is not in the map yet, or all of whose disks leave, comes last.
+                let place = place.unwrap_or(line.len() + 1);
+                let is_due = free_for >= STAGGER * u32::try_from(place).unwrap_or(u32::MAX);
+                match is_due {
+                    true => self.unless_resting(now, id),
+                    false => Step::Nothing,
+                }
+            }
+        }
+    }
+
+    fn unless_resting(&self, now: Duration, id: VolumeId) -> Step {
+        match self
+            .resting
+            .get(&id)
+            .is_some_and(|resting| resting.until > now)
+        {
+            true => Step::Nothing,
+            false => Step::Take,
+        }
+    }
+
+    pub(crate) fn note_failed(&mut self, now: Duration, id: VolumeId) {
+        let before = self.resting.get(&id).map(|resting| resting.pause);
+        let pause = before.map_or(REST_MIN, |pause| (pause * 2).min(REST_MAX));
+        let until = now.saturating_add(pause);
+        self.resting.insert(id, Resting { until, pause });
+    }
+
+    pub(crate) fn note_taken(&mut self, id: VolumeId) {
+        self.resting.remove(&id);
+        self.waiting.remove(&id);
+    }
+
+    /// Leaves a volume to others for a while.
+    pub(crate) fn rest(&mut self, now: Duration, id: VolumeId, pause: Duration) {
+        let until = now.saturating_add(pause);
+        self.resting.insert(
+            id,
+            Resting {
+                until,
+                pause: REST_MIN,
+            },
+        );
+    }
+
+    /// The volume to give to another node, so that they share them evenly: one that this node has more of than the
+    /// other should have, once all have been there for a while.
+    fn to_give(&mut self, now: Duration, view: &MapView, me: NodeId) -> Option<VolumeId> {
+        let seen = (
+            view.alive.keys().copied().collect(),
+            view.volumes.keys().copied().collect(),
+        );
+        let is_owned = |owner: Option<NodeId>| owner.is_some();
+        let owner = |id: &VolumeId| {
+            let state = view.volumes.get(id)?;
+            state.owner.as_ref().map(|owner| owner.value.node)
+        };
+        let all_owned = view.volumes.keys().all(|id| is_owned(owner(id)));
+        if self.seen != seen || !all_owned {
+            self.seen = seen;
+            self.changed_at = now;
+            return None;
+        }
+        if now.saturating_sub(self.changed_at) < SETTLED {
+            return None;
+        }
+        let count = |node: NodeId| {
+            let owners = view.volumes.keys().filter_map(owner);
+            owners.filter(|owner| *owner == node).count()
+        };
+        let mine = view.volumes.keys().filter(|id| owner(id) == Some(me));
+        for id in mine {
+            let Some(first) = line(view, *id).first().copied() else {
+                continue;
+            };
+            // Never back and forth: the difference shrinks with each.
+            if first != me && count(first) + 1 < count(me) {
+                self.changed_at = now;
+                return Some(*id);
+            }
+        }
+        None
+    }
+}
+
+impl ClusterMember {
+    /// Runs until the node stops: one lease after the other.
+    pub(crate) async fn own_volumes(self: Arc<Self>, pool: Arc<Pool>) {
+        while !self.is_stopping() {
+            let Some(lease) = self.new_lease().await else {
+                continue;
+            };
+            self.on_lease(&pool, &lease).await;
+            self.end_lease(&pool, lease).await;
+        }
+    }
+
+    async fn new_lease(&self) -> Option<Arc<OwnedLease>> {
+        let granted = OwnedLease::grant(
+            self.env.clone(),
+            Arc::clone(&self.coordinator),
+            self.settings.lease,
+        );
+        let lease = match granted.await {
+            Ok(lease) => lease,
+            Err(error) => {
+                tracing::warn!(%error, "this node gets no lease, so it owns nothing");
+                self.env.clock.sleep(LEASE_RETRY).await;
+                return None;
+            }
+        };
+        let process = Process {
+            node: self.own.node,
+            nonce: ProcessNonce(self.env.entropy.u128()),
+            lease: lease.id(),
+        };
+        if let Err(error) = self.map.announce(process).await {
+            tracing::warn!(%error, "this node could not say that it is there");
+            self.env.clock.sleep(LEASE_RETRY).await;
+            return None;
+        }
+        let lease = Arc::new(lease);
+        self.hold(Some(Held {
+            process,
+            lease: Arc::clone(&lease),
+        }));
+        tracing::info!(lease = %lease.id(), "this node has a lease");
+        Some(lease)
+    }
+
+    async fn on_lease(self: &Arc<Self>, pool: &Arc<Pool>, lease: &OwnedLease) {
+        let mut states = lease.subscribe();
+        let mut views = self.views();
+        let mut ownership = Ownership::default();
+        let (done, mut opened) = tokio::sync::mpsc::unbounded_channel();
+        let mut taking: BTreeSet<VolumeId> = BTreeSet::new();
+        loop {
+            if self.is_stopping() || !lease.is_valid() {
+                break;
+            }
+            let now = self.env.clock.monotonic();
+            while let Ok((id, result)) = opened.try_recv() {
+                taking.remove(&id);
+                let result: Result<(), String> = result;
+                match result {
+                    Ok(()) => ownership.note_taken(id),
+                    Err(why) => {
+                        tracing::warn!(volume = %id, why, "this volume could not be taken over");
+                        ownership.note_failed(now, id);
+                    }
+                }
+            }
+            let view = views.borrow_and_update().clone();
+            let Some(process) = self.process() else { break };
+            let served = served(pool);
+            for id in view.volumes.keys().copied() {
+                if taking.contains(&id) {
+                    continue;
+                }
+                match ownership.step(now, &view, id, process, served.contains(&id)) {
+                    Step::Nothing => {}
+                    Step::Leave => {
+                        tracing::warn!(volume = %id, "this node does not own the volume any more");
+                        pool.disown(id, Leave::Abandon).await;
+                    }
+                    Step::Take => {
+                        taking.insert(id);
+                        self.take_later(pool, id, done.clone());
+                    }
+                }
+            }
+            for id in self.asked_to_give() {
+                ownership.rest(now, id, SETTLED);
+                self.give(pool, id).await;
+            }
+            if taking.is_empty()
+                && let Some(id) = ownership.to_give(now, &view, self.own.node)
+                && served.contains(&id)
+            {
+                tracing::info!(volume = %id, "another node has fewer volumes: it gets this one");
+                ownership.rest(now, id, SETTLED);
+                self.give(pool, id).await;
+            }
+            let wait = self.env.clock.sleep(LOOK);
+            tokio::select! {
+                _ = states.changed() => {}
+                _ = views.changed() => {}
+                () = self.stopped() => {}
+                () = self.asked() => {}
+                () = wait => {}
+            }
+        }
+        // What is being opened finds that there is no lease, or is left below.
+        self.hold(None);
+        while !taking.is_empty() {
+            let Some((id, _)) = opened.recv().await else {
+                break;
+            };
+            taking.remove(&id);
+        }
+    }
+
+    fn take_later(
+        self: &Arc<Self>,
+        pool: &Arc<Pool>,
+        id: VolumeId,
+        done: tokio::sync::mpsc::UnboundedSender<(VolumeId, Result<(), String>)>,
+    ) {
+        let (member, pool) = (Arc::clone(self), Arc::clone(pool));
+        let task = async move {
+            let begun = member.env.clock.monotonic();
+            let result = pool.own(id).await;
+            if result.is_ok() {
+                let took = member.env.clock.monotonic().saturating_sub(begun);
+                tracing::info!(volume = %id, took_ms = took.as_millis(), "this node owns the volume");
+            }
+            // The loop may have ended.
+            let _ = done.send((id, result));
+        };
+        self.env.spawner.spawn("take volume", Box::pin(task));
+    }
+
+    /// Closes a volume and lets another node have it.
+    async fn give(&self, pool: &Arc<Pool>, id: VolumeId) {
+        pool.disown(id, Leave::Close).await;
+        self.give_up(id).await;
+    }
+
+    /// After a lease: nothing is served that rested on it. A node that stops has closed its volumes, and says at once that
+    /// it is gone.
+    async fn end_lease(&self, pool: &Arc<Pool>, lease: Arc<OwnedLease>) {
+        self.hold(None);
+        let how = match lease.is_valid() {
+            true => Leave::Close,
+            false => {
+                tracing::error!(
+                    "this node's lease is over: it serves no volume until it has another"
+                );
+                Leave::Abandon
+            }
+        };
+        let leaving = served(pool);
+        join_all(leaving.iter().map(|id| pool.disown(*id, how))).await;
+        if self.is_stopping()
+            && let Ok(lease) = Arc::try_unwrap(lease).map_err(drop)
+            && let Err(error) = lease.revoke().await
+        {
+            tracing::debug!(%error, "the lease ends by itself");
+        }
+    }
+}
+
+fn served(pool: &Pool) -> BTreeSet<VolumeId> {
+    let services = pool.services().into_iter();
+    let serving = services.filter(|(_, service)| matches!(service, VolumeService::Serving(_)));
+    serving.map(|(id, _)| id).collect()
+}

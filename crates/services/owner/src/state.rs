@@ -1,0 +1,105 @@
+//! The pool's state as the cluster's map has it.
+//!
+//! Owns: which fields of the state are in which value of the map. Must not know: how the map is kept, what follows from it.
+
+use cairn_base::{NodeId, Timestamp};
+use cairn_cluster::map::{DiskRecord, DiskRole, MapView, Opaque, VolumeRecord};
+use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume, Stage};
+use cairn_formats::settings::{ExportRule, VolumeSettings};
+use serde::{Deserialize, Serialize};
+
+/// What a volume's record holds beside its name and exports.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    settings: VolumeSettings,
+    created: Timestamp,
+}
+
+pub(crate) fn volume_record(volume: &PoolVolume) -> Result<VolumeRecord, String> {
+    let kept = Kept {
+        settings: volume.settings,
+        created: volume.created,
+    };
+    let json = |error: serde_json::Error| format!("volume {}: {error}", volume.name);
+    Ok(VolumeRecord {
+        id: volume.id,
+        name: volume.name.to_string(),
+        settings: Opaque(serde_json::to_vec(&kept).map_err(json)?),
+        exports: Opaque(serde_json::to_vec(&volume.exports).map_err(json)?),
+    })
+}
+
+fn pool_volume(record: &VolumeRecord) -> Result<PoolVolume, String> {
+    let bad = |what: &str, error: &dyn std::fmt::Display| {
+        format!(
+            "the {what} of volume {} in the cluster's map: {error}",
+            record.name
+        )
+    };
+    let kept: Kept =
+        serde_json::from_slice(&record.settings.0).map_err(|error| bad("settings", &error))?;
+    let exports: Vec<ExportRule> =
+        serde_json::from_slice(&record.exports.0).map_err(|error| bad("exports", &error))?;
+    Ok(PoolVolume {
+        id: record.id,
+        name: record.name.parse().map_err(|error| bad("name", &error))?,
+        settings: kept.settings,
+        created: kept.created,
+        exports,
+    })
+}
+
+pub(crate) fn disk_record(disk: &PoolDisk) -> DiskRecord {
+    DiskRecord {
+        id: disk.id,
+        node: disk.node,
+        label: disk.label.clone(),
+        role: DiskRole::Both,
+        draining: disk.draining,
+        replaced: disk.replaced,
+        added: disk.added,
+    }
+}
+
+/// The state that the map has, in the place of `before`, which has what only this node knows of its disks. A volume that
+/// cannot be read is left out, with an error in the log: it is not served, and nothing of it is deleted, for its number
+/// stays.
+pub(crate) fn pool_state(view: &MapView, before: &PoolState, own: NodeId) -> PoolState {
+    let name = |node: NodeId| match view.nodes.get(&node) {
+        Some(node) => node.value.name.clone(),
+        None => node.to_string(),
+    };
+    let disks = view.disks.values().map(|record| {
+        let record = &record.value;
+        let known = before.disks.iter().find(|disk| disk.id == record.id);
+        let label = match record.node == own {
+            true => record.label.clone(),
+            false => format!("{}:{}", name(record.node), record.label),
+        };
+        PoolDisk {
+            node: record.node,
+            draining: record.draining,
+            replaced: record.replaced,
+            by_label: known.is_some_and(|disk| disk.by_label),
+            seen: known.map_or(0, |disk| disk.seen),
+            ..PoolDisk::new(record.id, label, record.added)
+        }
+    });
+    let mut volumes = Vec::new();
+    for state in view.volumes.values() {
+        match pool_volume(&state.record.value) {
+            Ok(volume) => volumes.push(volume),
+            Err(error) => tracing::error!(error, "a volume is left out"),
+        }
+    }
+    PoolState {
+        stage: match view.volume_next {
+            Some(_) => Stage::InUse,
+            None => Stage::Empty,
+        },
+        disks: disks.collect(),
+        volumes,
+        volume_next: view.volume_next.unwrap_or(before.volume_next),
+        ..before.clone()
+    }
+}

@@ -1,0 +1,134 @@
+//! The pool's state, kept in the cluster's map.
+//!
+//! Owns: which transactions a change of the state is; that a node's own disks are in its pool file, too, by which a start
+//! finds them. Must not know: why anything changes.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use cairn_base::disk::Disk;
+use cairn_base::{DiskId, NodeId};
+use cairn_cluster::map::{MapErrorKind, VolumeRecord};
+use cairn_cluster::{ClusterMap, MapError};
+use cairn_formats::pool_file::{PoolDisk, PoolState};
+use cairn_pool::truth::{self, SaveError, Truth};
+
+use crate::state::{disk_record, volume_record};
+
+/// A record that somebody else changed meanwhile is read and changed again so often.
+const TRIES_MAX: usize = 8;
+
+pub struct MapTruth {
+    map: ClusterMap,
+    own: NodeId,
+}
+
+impl MapTruth {
+    pub fn new(map: ClusterMap, own: NodeId) -> Self {
+        Self { map, own }
+    }
+
+    async fn change(&self, state: &PoolState, before: &PoolState) -> Result<(), MapError> {
+        let is_in = |id: DiskId, of: &PoolState| of.disks.iter().any(|disk| disk.id == id);
+        for disk in &state.disks {
+            match before.disks.iter().find(|was| was.id == disk.id) {
+                None => self.map.add_disk(&disk_record(disk)).await?,
+                Some(was) if is_changed(was, disk) => self.change_disk(disk).await?,
+                Some(_) => {}
+            }
+        }
+        for disk in before.disks.iter().filter(|disk| !is_in(disk.id, state)) {
+            let record = self.map.disk(disk.id).await?;
+            self.map.remove_disk(&record).await?;
+        }
+        let invalid = |problem: String| MapError::HighWater(problem);
+        for volume in &state.volumes {
+            let record = volume_record(volume).map_err(invalid)?;
+            match before.volumes.iter().find(|was| was.id == volume.id) {
+                None => self.map.add_volume(&record).await?,
+                Some(was) if was != volume => self.change_volume(&record).await?,
+                Some(_) => {}
+            }
+        }
+        for volume in &before.volumes {
+            if !state.volumes.iter().any(|there| there.id == volume.id) {
+                self.map.delete_volume(volume.id).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn change_disk(&self, disk: &PoolDisk) -> Result<(), MapError> {
+        let mut tries = 1;
+        loop {
+            let found = self.map.disk(disk.id).await?;
+            let mut record = found.value.clone();
+            (record.draining, record.replaced) = (disk.draining, disk.replaced);
+            match self.map.change_disk(&found, &record).await {
+                Err(error) if is_retried(&error, tries) => tries += 1,
+                result => return result,
+            }
+        }
+    }
+
+    async fn change_volume(&self, record: &VolumeRecord) -> Result<(), MapError> {
+        let mut tries = 1;
+        loop {
+            let found = self.map.volume(record.id).await?.record;
+            match self.map.change_volume(found.revision, record).await {
+                Err(error) if is_retried(&error, tries) => tries += 1,
+                result => return result,
+            }
+        }
+    }
+
+    /// What the pool files of this node's disks say: which other disks it has.
+    fn local(&self, state: &PoolState) -> PoolState {
+        let own = state.disks.iter().filter(|disk| disk.node == self.own);
+        let own = own.map(|disk| PoolDisk {
+            node: NodeId::ONLY,
+            ..disk.clone()
+        });
+        PoolState {
+            disks: own.collect(),
+            volumes: Vec::new(),
+            deleted: Vec::new(),
+            ..state.clone()
+        }
+    }
+}
+
+/// Whether the map has to say something else of a disk.
+fn is_changed(was: &PoolDisk, now: &PoolDisk) -> bool {
+    (was.draining, was.replaced) != (now.draining, now.replaced)
+}
+
+fn is_retried(error: &MapError, tries: usize) -> bool {
+    error.kind() == MapErrorKind::Changed && tries < TRIES_MAX
+}
+
+impl Truth for MapTruth {
+    fn save<'a>(
+        &'a self,
+        disks: &'a [(DiskId, Arc<dyn Disk>)],
+        state: &'a PoolState,
+        before: &'a PoolState,
+    ) -> Pin<Box<dyn Future<Output = Result<Vec<bool>, SaveError>> + Send + 'a>> {
+        Box::pin(async move {
+            let changed = self.change(state, before).await;
+            changed.map_err(|error| SaveError {
+                needed: 1,
+                saved: 0,
+                detail: error.to_string(),
+            })?;
+            let (local, local_before) = (self.local(state), self.local(before));
+            let have_it = disks.iter().map(|(id, _)| *id);
+            let have_it: Vec<DiskId> = have_it.collect();
+            if have_it.is_empty() {
+                return Ok(Vec::new());
+            }
+            truth::save(disks, &local, &local_before).await
+        })
+    }
+}

@@ -1,0 +1,161 @@
+//! Volumes of a pool that several nodes share: each has one owner at a time, and this node has some of them.
+//!
+//! Owns: the seam through which a volume comes to this node ([`Seats`]), opening and leaving it, the disks that logs may be
+//! on, the disks of other nodes in the table, and the pool's state as other nodes changed it.
+//! Must not know: who should own a volume and why, how nodes agree, how a disk of another node is reached.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+
+use cairn_base::{DiskId, NodeId, VolumeId};
+use cairn_formats::pool_file::{PoolState, PoolVolume};
+use cairn_meta::{LogDisks, MetaSettings, MetaStore, Recovered};
+use cairn_shard::ShardService;
+
+use crate::pool::{MetaDisks, Pool, VolumeService};
+
+pub type SeatFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// How volumes come to this node.
+pub trait Seats: Send + Sync + 'static {
+    /// Takes a volume over: from here on no earlier owner changes anything of it, and all that was acknowledged is there.
+    /// `disks` are this node's own, for its copy of the state. An error says why that is not possible now.
+    fn take<'a>(
+        &'a self,
+        volume: &'a PoolVolume,
+        settings: MetaSettings,
+        disks: MetaDisks,
+    ) -> SeatFuture<'a, Result<(Arc<MetaStore>, Recovered), String>>;
+}
+
+/// How a volume is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leave {
+    /// All is written, so that the next owner has little to do.
+    Close,
+    /// At once: somebody else may own it already. What was acknowledged is safe.
+    Abandon,
+}
+
+impl Pool {
+    /// Serves a volume that this node is to own.
+    pub async fn own(&self, id: VolumeId) -> Result<(), String> {
+        let state = self.state();
+        let volume = state.volumes.iter().find(|volume| volume.id == id);
+        let volume = volume.ok_or_else(|| format!("there is no volume {id}"))?;
+        let disks = self.all_meta_disks(Some(id));
+        if disks.is_empty() {
+            return Err("this node has no disk that works".to_owned());
+        }
+        let count = state.volumes.len();
+        let fs = self.open_volume(volume, count, disks, Vec::new()).await?;
+        if self.is_stopping() {
+            fs.abandon();
+            return Err("this node stops".to_owned());
+        }
+        self.set_service(id, Some(VolumeService::Serving(fs)));
+        self.publish();
+        Ok(())
+    }
+
+    /// Stops serving a volume.
+    pub async fn disown(&self, id: VolumeId, how: Leave) {
+        let service = self.set_service(id, None);
+        self.publish();
+        if let Some(VolumeService::Serving(fs)) = service {
+            match how {
+                Leave::Abandon => fs.abandon(),
+                Leave::Close => match self.while_it_works(&fs, fs.close()).await {
+                    Some(Ok(())) => {}
+                    Some(Err(error)) => {
+                        tracing::warn!(volume = fs.name(), %error, "the volume did not close cleanly; the next owner recovers it");
+                    }
+                    None => fs.abandon(),
+                },
+            }
+        }
+        self.end_succession(id);
+    }
+
+    /// Takes over the pool's state as other nodes changed it. Deleted volumes are not served any more.
+    pub async fn refresh(self: &Arc<Self>, state: PoolState) {
+        let changes = self.changes().await;
+        let before = self.state();
+        if *before == state {
+            return;
+        }
+        let disks_changed = before.disks != state.disks;
+        let state = Arc::new(state);
+        self.change_table(|table| table.state = Arc::clone(&state));
+        drop(changes);
+        let is_gone = |id: &VolumeId| !state.volumes.iter().any(|volume| volume.id == *id);
+        for id in self.services().into_keys().filter(is_gone) {
+            self.disown(id, Leave::Abandon).await;
+            let pool = Arc::clone(self);
+            let task = async move { pool.remove_files(id).await };
+            self.env.spawner.spawn("deleted volume", Box::pin(task));
+        }
+        for volume in &state.volumes {
+            let was = before.volumes.iter().find(|was| was.id == volume.id);
+            if was.is_some_and(|was| was.settings != volume.settings) {
+                self.apply_settings(volume).await;
+            }
+        }
+        self.publish();
+        if disks_changed {
+            self.after_a_change().await;
+        }
+    }
+
+    /// Has the disks of other nodes that can be reached used from now on, and no others.
+    pub fn set_remote_disks(&self, disks: BTreeMap<DiskId, Arc<dyn ShardService>>) {
+        if self.table().has_remote(&disks) {
+            return;
+        }
+        self.change_table(|table| table.set_remote(disks));
+        self.rebuild.wake();
+    }
+}
+
+/// The disks that logs and copies of states of the pool's volumes can be on.
+pub struct PoolLogDisks {
+    own: NodeId,
+    pool: Weak<Pool>,
+}
+
+impl PoolLogDisks {
+    pub fn new(own: NodeId, pool: &Arc<Pool>) -> Self {
+        Self {
+            own,
+            pool: Arc::downgrade(pool),
+        }
+    }
+}
+
+impl LogDisks for PoolLogDisks {
+    fn disk(&self, id: DiskId) -> Option<Arc<dyn ShardService>> {
+        self.pool.upgrade()?.table().service(id)
+    }
+
+    /// This node's own first: one copy takes no way. Then those with most space.
+    fn choices(&self) -> Vec<(NodeId, Arc<dyn ShardService>)> {
+        let Some(pool) = self.pool.upgrade() else {
+            return Vec::new();
+        };
+        let table = pool.table();
+        let staying = table.state.disks.iter().filter(|member| !member.draining);
+        let there = staying.filter_map(|member| {
+            let works = table.works(member.id);
+            let disk = table.service(member.id).filter(|_| works)?;
+            Some((member.node, disk))
+        });
+        let mut there: Vec<_> = there.collect();
+        let free = |disk: &Arc<dyn ShardService>| disk.space().map_or(0, |space| space.free_bytes);
+        there.sort_by_cached_key(|(node, disk)| {
+            (*node != self.own, std::cmp::Reverse(free(disk)), disk.id())
+        });
+        there
+    }
+}
