@@ -16,7 +16,7 @@ use tokio::io::copy_bidirectional_with_sizes;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::commands::FIRST_VOLUME;
 
@@ -24,6 +24,9 @@ use crate::commands::FIRST_VOLUME;
 const CONNECTIONS_MAX: usize = 1024;
 const BUFFER_LEN_BYTES: usize = 256 << 10;
 const CONNECT_MAX: Duration = Duration::from_secs(10);
+/// How long a client is held while nobody serves, and how often it is tried meanwhile.
+const HOLD_MAX: Duration = Duration::from_secs(60);
+const REACH_PAUSE: Duration = Duration::from_millis(100);
 /// How often the node that serves is asked, and how long it has to answer.
 const ASK_EVERY: Duration = Duration::from_millis(500);
 const ANSWER_MAX: Duration = Duration::from_secs(2);
@@ -33,8 +36,17 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Where connections go; none while nobody serves.
 pub type Target = watch::Receiver<Option<SocketAddr>>;
 
+/// What a client gets while nobody can be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreached {
+    /// A reset: what a machine whose server does not run answers.
+    Reset,
+    /// Nothing, for some time: what an address that nobody has answers.
+    Hold,
+}
+
 /// Listens until the task is dropped.
-pub async fn forward(listener: TcpListener, target: Target) {
+pub async fn forward(listener: TcpListener, target: Target, unreached: Unreached) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
     loop {
@@ -45,28 +57,54 @@ pub async fn forward(listener: TcpListener, target: Target) {
             Ok((client, _)) => {
                 let target = target.clone();
                 connections.spawn(async move {
-                    connect(client, target).await;
+                    connect(client, target, unreached).await;
                     drop(place);
                 });
             }
-            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+            Err(_) => sleep(ACCEPT_PAUSE).await,
         }
         while connections.try_join_next().is_some() {}
     }
 }
 
 /// One connection. Whatever ends it but its two ends resets it for the client, who then connects again.
-async fn connect(mut client: TcpStream, mut target: Target) {
-    let Some(address) = *target.borrow_and_update() else {
+async fn connect(mut client: TcpStream, mut target: Target, unreached: Unreached) {
+    let reached = match unreached {
+        Unreached::Reset => reach(&mut target).await,
+        Unreached::Hold => timeout(HOLD_MAX, reach_some_time(&mut target)).await.ok(),
+    };
+    let Some((address, mut server)) = reached else {
         reset(&client);
         return;
     };
     let carried = tokio::select! {
-        carried = carry(&mut client, address) => carried,
+        carried = carry(&mut client, &mut server) => carried,
         _ = target.wait_for(|now| *now != Some(address)) => Err(IoError::from(ErrorKind::ConnectionReset)),
     };
     if carried.is_err() {
         reset(&client);
+    }
+}
+
+/// A connection to whoever is the target now, if there is one and it can be reached.
+async fn reach(target: &mut Target) -> Option<(SocketAddr, TcpStream)> {
+    let address = (*target.borrow_and_update())?;
+    let connected = timeout(CONNECT_MAX, TcpStream::connect(address)).await;
+    Some((address, connected.ok()?.ok()?))
+}
+
+async fn reach_some_time(target: &mut Target) -> (SocketAddr, TcpStream) {
+    loop {
+        let mut changes = target.clone();
+        changes.mark_unchanged();
+        let reached = tokio::select! {
+            reached = reach(target) => reached,
+            _ = changes.changed() => None,
+        };
+        match reached {
+            Some(reached) => return reached,
+            None => sleep(REACH_PAUSE).await,
+        }
     }
 }
 
@@ -75,12 +113,10 @@ fn reset(socket: &TcpStream) {
     let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
 }
 
-async fn carry(client: &mut TcpStream, address: SocketAddr) -> std::io::Result<()> {
-    let connected = timeout(CONNECT_MAX, TcpStream::connect(address)).await;
-    let mut server = connected.map_err(|_| IoError::from(ErrorKind::TimedOut))??;
+async fn carry(client: &mut TcpStream, server: &mut TcpStream) -> std::io::Result<()> {
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
-    copy_bidirectional_with_sizes(client, &mut server, BUFFER_LEN_BYTES, BUFFER_LEN_BYTES)
+    copy_bidirectional_with_sizes(client, server, BUFFER_LEN_BYTES, BUFFER_LEN_BYTES)
         .await
         .map(drop)
 }
@@ -164,7 +200,7 @@ mod tests {
         let (target, seen) = watch::channel(None);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap();
-        tokio::spawn(forward(listener, seen));
+        tokio::spawn(forward(listener, seen, Unreached::Reset));
 
         let mut early = TcpStream::connect(port).await.unwrap();
         let refused = read(&mut early, 3).await.unwrap_err();
@@ -197,10 +233,26 @@ mod tests {
         let (_target, seen) = watch::channel(Some(address));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap();
-        tokio::spawn(forward(listener, seen));
+        tokio::spawn(forward(listener, seen, Unreached::Reset));
         let mut client = TcpStream::connect(port).await.unwrap();
         let cut = read(&mut client, 1).await.unwrap_err();
         assert_eq!(cut.kind(), ErrorKind::ConnectionReset);
         assert!(!serves(address).await);
+    }
+
+    #[tokio::test]
+    async fn a_client_is_held_until_somebody_serves() {
+        let gone = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = gone.local_addr().unwrap();
+        drop(gone);
+        let (target, seen) = watch::channel(None);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap();
+        tokio::spawn(forward(listener, seen, Unreached::Hold));
+        let mut client = TcpStream::connect(port).await.unwrap();
+        target.send_replace(Some(address));
+        let one = server("one").await;
+        target.send_replace(Some(one));
+        assert_eq!(read(&mut client, 3).await.unwrap(), "one");
     }
 }

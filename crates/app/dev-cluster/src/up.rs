@@ -24,7 +24,7 @@ use crate::Error;
 use crate::actions::{self, OnExit, STOP_SECONDS_MAX};
 use crate::commands;
 use crate::form::{Watcher, add_machines, form, make_namespace};
-use crate::forward::{follow, forward};
+use crate::forward::{Unreached, follow, forward};
 use crate::layout::{
     self, BASE_PORT_DEFAULT, DISKS_MAX, ETCD_MEMBERS_MAX, Layout, NODES_MAX, Network, Role,
     free_network,
@@ -397,7 +397,7 @@ impl<'a> Ports<'a> {
             fixed: Vec::new(),
         };
         let (serving, target) = watch::channel(None);
-        ports.listen(state.layout.floating(), target, store)?;
+        ports.listen(state.layout.floating(), target, Unreached::Hold, store)?;
         runtime.spawn(follow(move || all.borrow().clone(), serving));
         Ok(ports)
     }
@@ -411,7 +411,7 @@ impl<'a> Ports<'a> {
                 if here != there && !self.listening.contains(&here) {
                     let (fixed, target) = watch::channel(Some(there));
                     self.fixed.push(fixed);
-                    self.listen(here, target, &store)?;
+                    self.listen(here, target, Unreached::Reset, &store)?;
                 }
             }
         }
@@ -426,6 +426,7 @@ impl<'a> Ports<'a> {
         &mut self,
         here: SocketAddr,
         target: watch::Receiver<Option<SocketAddr>>,
+        unreached: Unreached,
         store: &Store,
     ) -> Result<(), Error> {
         let listener = self.runtime.block_on(TcpListener::bind(here)).map_err(|source| Error::Io {
@@ -436,7 +437,7 @@ impl<'a> Ports<'a> {
             source,
         })?;
         self.listening.insert(here);
-        self.runtime.spawn(forward(listener, target));
+        self.runtime.spawn(forward(listener, target, unreached));
         Ok(())
     }
 }
