@@ -132,10 +132,7 @@ impl Cluster {
         }
     }
 
-    async fn take_over(
-        &self,
-        node: usize,
-    ) -> Result<(Arc<MetaStore>, Recovered), MetaError> {
+    async fn take_over(&self, node: usize) -> Result<(Arc<MetaStore>, Recovered), MetaError> {
         let state: Arc<dyn Disk> = self.states.lock()[node].clone();
         self.take_over_on(node, vec![(DiskId(100), state)]).await
     }
