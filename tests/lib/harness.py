@@ -104,8 +104,8 @@ class Ports:
             self.lock: TextIO = open(folder / str(index), "w")  # noqa: SIM115
             with contextlib.suppress(OSError):
                 fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                first = PORT_FIRST + index * PORTS_COUNT
-                self.left = itertools.cycle(range(first, first + PORTS_COUNT))
+                self.first = PORT_FIRST + index * PORTS_COUNT
+                self.left = itertools.cycle(range(self.first, self.first + PORTS_COUNT))
                 return
             self.lock.close()
         raise Failure(f"all ranges of ports for tests are in use: {folder}")

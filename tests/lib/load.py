@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+import time
 
 from lib import libnfs
 from lib.worlds import content
@@ -29,6 +30,8 @@ class Load(threading.Thread):
         # Blocks acknowledged, by file; names there with the block they hold; names not there any more.
         self.blocks, self.there, self.gone = {}, {}, set()
         self.acknowledged_count = self.repeated_count = 0
+        # When the last call was answered, and the longest time between two answers.
+        self.acknowledged_at, self.pause_seconds = None, 0.0
 
     def block(self, path, index):
         return content(f"{path} {index}", BLOCK_LEN_BYTES)
@@ -44,6 +47,13 @@ class Load(threading.Thread):
         except Exception as failure:
             self.failure = failure
 
+    def acknowledge(self):
+        now = time.monotonic()
+        if self.acknowledged_at is not None:
+            self.pause_seconds = max(self.pause_seconds, now - self.acknowledged_at)
+        self.acknowledged_at = now
+        self.acknowledged_count += 1
+
     def once(self, change):
         try:
             change()
@@ -51,7 +61,7 @@ class Load(threading.Thread):
             if error.errno not in (errno.ENOENT, errno.EEXIST):
                 raise
             self.repeated_count += 1
-        self.acknowledged_count += 1
+        self.acknowledge()
 
     def fill_file(self, mount, path):
         # libnfs does not write again what a server forgot, so everything is written stable.
@@ -61,7 +71,7 @@ class Load(threading.Thread):
                     return
                 file.write(index * BLOCK_LEN_BYTES, self.block(path, index))
                 self.blocks[path] = index + 1
-                self.acknowledged_count += 1
+                self.acknowledge()
                 if index % NAMES_EVERY_BLOCKS == 0:
                     self.change_names(mount, path, index)
 

@@ -12,6 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::bench_args::BenchCommand;
+use crate::dev_cluster_args::DevClusterArgs;
 use crate::plan_args::PlanArgs;
 
 const EXIT_CODES: &str = "\
@@ -71,6 +72,8 @@ pub enum Command {
     Bench(Box<BenchCommand>),
     /// Plan storage: which design, how big, its cost, its performance, a template that deploys it
     Plan(Box<PlanArgs>),
+    /// Run a whole cluster on this machine, to try it and to break it
+    DevCluster(Box<DevClusterArgs>),
     /// The config file
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -543,6 +546,34 @@ mod tests {
             ("bench report", false),
             ("bench import fio.json -o x.json --label old", true),
             ("bench show x.json", true),
+            ("dev-cluster", true),
+            (
+                "dev-cluster --nodes 6 --disks 2 --dir d --base-port 20000 --netns no --external-etcd -- --threads 2",
+                true,
+            ),
+            ("dev-cluster --netns maybe", false),
+            ("dev-cluster --threads 2", false),
+            ("dev-cluster kill 2 --etcd --dir d", true),
+            ("dev-cluster --dir d kill node2 node3", true),
+            ("dev-cluster kill", false),
+            ("dev-cluster --nodes 3 kill node2", false),
+            ("dev-cluster pause node2 --etcd", false),
+            (
+                "dev-cluster partition 1 --one-way from --peer 2 --peer 3 --clients",
+                true,
+            ),
+            ("dev-cluster partition 1 --one-way up", false),
+            (
+                "dev-cluster slow 1 --delay 20ms --rate 10mbit --loss 1%",
+                true,
+            ),
+            ("dev-cluster slow 1 --delay 20", false),
+            ("dev-cluster slow 1", false),
+            ("dev-cluster heal", true),
+            ("dev-cluster start", true),
+            ("dev-cluster stop", false),
+            ("dev-cluster add --nodes 2", true),
+            ("dev-cluster status --json", true),
             ("cp onlyone", false),
             ("", false),
             ("frobnicate", false),

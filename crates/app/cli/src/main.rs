@@ -10,6 +10,8 @@ mod bench;
 mod bench_args;
 mod bench_progress;
 mod cluster;
+mod dev_cluster;
+mod dev_cluster_args;
 mod disk;
 mod exit;
 mod export;
@@ -80,6 +82,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         }
         Command::Bench(command) => return bench::bench(&command),
         Command::Plan(args) => plan::plan(&args),
+        Command::DevCluster(args) => dev_cluster::run(&args),
         Command::Serve(args) => serve::run(*args),
         Command::Status(args) => status::status(&args),
         Command::Disk(DiskCommand::List(args)) => disk::list(&args),

@@ -1,0 +1,270 @@
+"""Nodes fail under load: clients see a pause and no error, and everything that was acknowledged is there."""
+
+import os
+import threading
+import time
+
+from cluster.world import (
+    KILLED_PAUSE_SECONDS_MAX,
+    LEASE_IS_OVER_SECONDS,
+    OTHERS_PAUSE_SECONDS_MAX,
+    STOPPED_PAUSE_SECONDS_MAX,
+    ClusterTest,
+    needs_namespaces,
+)
+from lib import harness, libnfs
+from lib.worlds import content
+
+BLOCK_LEN_BYTES = 10_000
+TAKEOVER_SECONDS_MAX = 60
+
+
+class Direct(threading.Thread):
+    """Writes stable blocks through one node, whatever becomes of it, and remembers what was acknowledged."""
+
+    def __init__(self, url, path):
+        super().__init__(daemon=True)
+        self.url, self.path = url, path
+        self.count, self.ended = 0, threading.Event()
+        self.failure = None
+
+    def block(self, index):
+        return content(f"{self.path} {index}", BLOCK_LEN_BYTES)
+
+    def run(self):
+        try:
+            with libnfs.Mount(self.url) as mount:
+                with mount.open(self.path, os.O_CREAT | os.O_RDWR | os.O_SYNC) as file:
+                    while not self.ended.is_set():
+                        file.write(self.count * BLOCK_LEN_BYTES, self.block(self.count))
+                        self.count += 1
+        except OSError as failure:
+            # A node that is no owner any more may refuse.
+            self.failure = failure
+
+
+class Failures(ClusterTest):
+    def compare_direct(self, cluster, direct, node):
+        with libnfs.Mount(cluster.url(node)) as mount:
+            found = mount.read_file(direct.path)
+        for index in range(direct.count):
+            got = found[index * BLOCK_LEN_BYTES : (index + 1) * BLOCK_LEN_BYTES]
+            self.assertTrue(got == direct.block(index), f"{direct.path}: block {index} of {direct.count} is lost")
+
+    def end(self, cluster, load, node=None):
+        """All is compared, through this node and through whichever serves."""
+        load.end()
+        for through in {node, None}:
+            self.assertGreater(load.verify(cluster.url(through)), 0)
+
+    def other_than(self, cluster, *nodes):
+        return cluster.others(*nodes)[0]
+
+    def test_the_owner_is_killed(self):
+        cluster = self.cluster(3)
+        load = self.load(cluster)
+        owner = cluster.owner()
+        load.forget_pauses()
+        cluster.kill(owner)
+        load.await_progress()
+        self.assertNotEqual(cluster.owner(without=[owner]), owner)
+        print(f"the owner was killed: pause of {load.pause_seconds():.1f} s", flush=True)
+        self.assertLess(load.pause_seconds(), KILLED_PAUSE_SECONDS_MAX)
+        cluster.heal()
+        load.await_progress()
+        self.end(cluster, load, owner)
+
+    def test_each_owner_in_turn_is_killed(self):
+        cluster = self.cluster(3)
+        load = self.load(cluster)
+        for _ in range(4):
+            owner = cluster.owner()
+            cluster.kill(owner)
+            load.await_progress()
+            cluster.heal()
+            load.await_progress()
+        self.end(cluster, load)
+
+    def test_the_owner_stops(self):
+        cluster = self.cluster(3)
+        load = self.load(cluster)
+        owner = cluster.owner()
+        load.forget_pauses()
+        cluster.stop(owner)
+        load.await_progress()
+        print(f"the owner stopped: pause of {load.pause_seconds():.1f} s", flush=True)
+        self.assertLess(load.pause_seconds(), STOPPED_PAUSE_SECONDS_MAX)
+        cluster.start_nodes(owner)
+        self.end(cluster, load, owner)
+
+    def test_two_of_six_nodes_are_killed(self):
+        cluster = self.cluster(6)
+        load = self.load(cluster)
+        owner = cluster.owner()
+        two = [owner, self.other_than(cluster, owner)]
+        cluster.kill(*two)
+        load.await_progress()
+        status = cluster.status(without=two)
+        alive = {node["name"] for node in status["nodes"] if node["alive"]}
+        harness.wait_until(
+            lambda: {node["name"] for node in cluster.status(two)["nodes"] if node["alive"]} == set(cluster.others(*two)),
+            TAKEOVER_SECONDS_MAX, f"that the lost nodes are known as lost ({alive})",
+        )
+        load.end()
+        # With both still gone.
+        for node in cluster.others(*two):
+            self.assertGreater(load.verify(cluster.url(node)), 0)
+        cluster.heal()
+        for node in two:
+            cluster.await_serving(node)
+            self.assertGreater(load.verify(cluster.url(node)), 0)
+
+    def test_two_of_six_nodes_that_own_nothing_are_killed(self):
+        cluster = self.cluster(6)
+        owner = cluster.owner()
+        load = self.load(cluster, [owner] * 2)
+        two = cluster.others(owner)[:2]
+        load.forget_pauses()
+        cluster.kill(*two)
+        load.await_progress(step_count=200)
+        print(f"two that own nothing were killed: pause of {load.pause_seconds():.1f} s", flush=True)
+        self.assertLess(load.pause_seconds(), OTHERS_PAUSE_SECONDS_MAX)
+        cluster.heal()
+        self.end(cluster, load, owner)
+
+    def test_the_owner_stands_still_for_longer_than_its_lease(self):
+        cluster = self.cluster(3)
+        load = self.load(cluster)
+        owner = cluster.owner()
+        other = self.other_than(cluster, owner)
+        direct = Direct(cluster.url(owner), "/direct")
+        direct.start()
+        harness.wait_until(lambda: direct.count > 5, TAKEOVER_SECONDS_MAX, "writes through the owner")
+        cluster.pause(owner)
+        paused = time.monotonic()
+        before = direct.count
+        # Another takes over meanwhile, and goes on.
+        new = cluster.owner(without=[owner])
+        load.await_progress()
+        left = LEASE_IS_OVER_SECONDS - (time.monotonic() - paused)
+        # The length of the pause is the fault.
+        time.sleep(max(left, 0))
+        self.assertLessEqual(direct.count, before + 1, "a node that stood still answered")
+        cluster.resume(owner)
+        # Its client goes on through it, by way of the new owner, or is refused: what counts is that nothing is lost.
+        more = lambda: direct.failure or direct.count > before + 5
+        harness.wait_until(more, TAKEOVER_SECONDS_MAX, "an answer of the node that goes on")
+        direct.ended.set()
+        direct.join(TAKEOVER_SECONDS_MAX)
+        load.await_progress()
+        for node in (new, other, owner):
+            cluster.await_serving(node)
+            self.compare_direct(cluster, direct, node)
+        self.end(cluster, load, owner)
+
+    def check_partition(self, **how):
+        cluster = self.cluster(3)
+        load = self.load(cluster)
+        owner = cluster.owner()
+        # Its clients still reach it, unless they are cut off, too: what it says to them must be true.
+        direct = Direct(cluster.url(owner), "/direct")
+        direct.start()
+        harness.wait_until(lambda: direct.count > 5, TAKEOVER_SECONDS_MAX, "writes through the owner")
+        cluster.partition(owner, **how)
+        cut = time.monotonic()
+        load.await_progress()
+        time.sleep(max(LEASE_IS_OVER_SECONDS - (time.monotonic() - cut), 0))
+        load.await_progress()
+        cluster.heal(owner)
+        load.await_progress()
+        direct.ended.set()
+        direct.join(TAKEOVER_SECONDS_MAX)
+        self.compare_direct(cluster, direct, None)
+        cluster.await_serving(owner)
+        self.compare_direct(cluster, direct, owner)
+        self.end(cluster, load, owner)
+
+    @needs_namespaces
+    def test_the_owner_is_cut_off_from_all_other_nodes(self):
+        self.check_partition()
+
+    @needs_namespaces
+    def test_the_owner_is_cut_off_from_nodes_and_clients(self):
+        self.check_partition(clients=True)
+
+    @needs_namespaces
+    def test_the_owner_hears_nothing(self):
+        self.check_partition(one_way="to")
+
+    @needs_namespaces
+    def test_the_owner_is_not_heard(self):
+        self.check_partition(one_way="from")
+
+    @needs_namespaces
+    def test_the_network_of_the_owner_is_slow(self):
+        cluster = self.cluster(3)
+        load = self.load(cluster)
+        owner = cluster.owner()
+        slow = cluster.slow(owner, delay="20ms", loss="1%")
+        if slow.returncode:
+            self.assertIn("sch_netem", slow.stderr)
+            slow = cluster.slow(owner, rate="20mbit", loss="1%")
+        self.assertEqual(slow.returncode, 0, slow.stderr)
+        load.await_progress()
+        cluster.heal(owner)
+        load.await_progress()
+        self.end(cluster, load, owner)
+
+    def test_members_of_etcd_are_killed(self):
+        cluster = self.cluster(3)
+        cluster.await_etcd()
+        load = self.load(cluster)
+        for node in cluster.names:
+            load.forget_pauses()
+            before = cluster.machine(node)["etcd_pid"]
+            cluster.kill_etcd(node)
+            load.await_progress()
+            again = lambda: cluster.machine(node)["etcd_pid"] not in (None, before)
+            harness.wait_until(again, TAKEOVER_SECONDS_MAX, f"the member of etcd of {node}")
+            print(f"etcd of {node} was killed: pause of {load.pause_seconds():.1f} s", flush=True)
+        self.end(cluster, load)
+
+    def test_the_leader_of_etcd_is_killed(self):
+        cluster = self.cluster(3)
+        cluster.await_etcd()
+        load = self.load(cluster)
+        leader = harness.wait_until(cluster.etcd_leader, TAKEOVER_SECONDS_MAX, "a leader of etcd")
+        load.forget_pauses()
+        cluster.kill_etcd(leader)
+        load.await_progress(step_count=200)
+        print(f"the leader of etcd was killed: pause of {load.pause_seconds():.1f} s", flush=True)
+        self.assertLess(load.pause_seconds(), OTHERS_PAUSE_SECONDS_MAX)
+        self.end(cluster, load)
+
+    def test_without_etcd_what_is_owned_goes_on_only_while_the_lease_lives(self):
+        cluster = self.cluster(3, external_etcd=True)
+        load = self.load(cluster)
+        cluster.pause("etcd1", "etcd2", "etcd3")
+        # The lease is over at some time; then nothing may be acknowledged any more.
+        stands = []
+
+        def stopped():
+            stands.append((time.monotonic(), load.acknowledged_count()))
+            first = next(at for at, count in stands if count == stands[-1][1])
+            return stands[-1][0] - first > 5
+
+        harness.wait_until(stopped, TAKEOVER_SECONDS_MAX, "that owners without a lease stop")
+        cluster.resume("etcd1", "etcd2", "etcd3")
+        load.await_progress()
+        self.end(cluster, load)
+
+    def test_three_of_six_nodes_are_gone_and_return(self):
+        cluster = self.cluster(6)
+        load = self.load(cluster)
+        three = cluster.names[3:]
+        cluster.kill(*three)
+        # Nothing is acknowledged that is not safe; whether anything is depends on what was where.
+        time.sleep(LEASE_IS_OVER_SECONDS)
+        cluster.heal()
+        load.await_progress()
+        self.end(cluster, load)
