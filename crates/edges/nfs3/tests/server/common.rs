@@ -262,10 +262,7 @@ impl Server {
     }
 
     /// Runs something on the threads of the engine.
-    pub fn run<T: Send + 'static>(
-        &self,
-        work: impl Future<Output = T> + Send + 'static,
-    ) -> T {
+    pub fn run<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> T {
         self.engine.run(work)
     }
 

@@ -32,7 +32,11 @@ impl Forward for Streams {
     fn connect(&self, owner: NodeId) -> BoxFuture<io::Result<Box<dyn Stream>>> {
         assert_eq!(owner, OWNER);
         let calls = self.owner.clone();
-        let is_cut = self.cuts.fetch_update(Ordering::AcqRel, Ordering::Acquire, |cuts| cuts.checked_sub(1));
+        let is_cut = self
+            .cuts
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |cuts| {
+                cuts.checked_sub(1)
+            });
         let cut_after_bytes = is_cut.is_ok().then_some(self.cut_after_bytes);
         Box::pin(async move {
             let (near, far) = tokio::io::duplex(STREAM_LEN_BYTES);
@@ -129,14 +133,26 @@ fn a_volume_of_another_node_is_used_as_one_of_this_node() {
     assert_eq!(root, direct.root("/main"));
     let file = edge.client.create(root, "file");
     // Around the sizes from which payloads are received in place, and with padding.
-    for (seed, len_bytes) in [1, 4095, (32 << 10) - 1, 32 << 10, 100_001, (1 << 20) - 3, 1 << 20]
-        .into_iter()
-        .enumerate()
+    for (seed, len_bytes) in [
+        1,
+        4095,
+        (32 << 10) - 1,
+        32 << 10,
+        100_001,
+        (1 << 20) - 3,
+        1 << 20,
+    ]
+    .into_iter()
+    .enumerate()
     {
         let data = pattern(seed as u32, len_bytes);
         let written = edge.client.write(file, 0, &data).unwrap();
         assert_eq!(written.count_bytes as usize, len_bytes);
-        assert_eq!(edge.client.read(file, 0, len_bytes as u32), data, "{len_bytes}");
+        assert_eq!(
+            edge.client.read(file, 0, len_bytes as u32),
+            data,
+            "{len_bytes}"
+        );
         assert_eq!(direct.read(file, 0, len_bytes as u32), data, "{len_bytes}");
     }
     // Whatever is asked, the answers are the same to the byte.
@@ -199,7 +215,9 @@ fn calls_are_held_until_somebody_owns_the_volume() {
     let mut edge = Edge::before(&owner, 0, 0);
     let root = edge.client.root("/main");
     edge.exports.replace(elsewhere(&owner, None));
-    let calls: Vec<Vec<u8>> = (0..50).map(|_| edge.client.encode(&Call::GetAttr(root))).collect();
+    let calls: Vec<Vec<u8>> = (0..50)
+        .map(|_| edge.client.encode(&Call::GetAttr(root)))
+        .collect();
     edge.client.send(&calls.concat());
     // The owner says itself that it owns nothing before it does.
     owner.exports.replace(elsewhere(&owner, None));
@@ -212,7 +230,10 @@ fn calls_are_held_until_somebody_owns_the_volume() {
     let mut answered: Vec<u32> = (0..50)
         .map(|_| {
             let answer = edge.client.receive();
-            assert!(matches!(answer.nfs(v3::Procedure::GetAttr), Reply::GetAttr(Ok(_))));
+            assert!(matches!(
+                answer.nfs(v3::Procedure::GetAttr),
+                Reply::GetAttr(Ok(_))
+            ));
             answer.xid
         })
         .collect();
@@ -239,8 +260,16 @@ fn wherever_a_stream_breaks_each_change_is_made_once() {
                 other => panic!("{cut_after_bytes}: {other:?}"),
             }
         }
-        assert_eq!(edge.client.read(file, 50_003, 50_003), data, "{cut_after_bytes}");
-        assert_eq!(edge.streams.cuts.load(Ordering::Acquire), 0, "{cut_after_bytes}");
+        assert_eq!(
+            edge.client.read(file, 50_003, 50_003),
+            data,
+            "{cut_after_bytes}"
+        );
+        assert_eq!(
+            edge.streams.cuts.load(Ordering::Acquire),
+            0,
+            "{cut_after_bytes}"
+        );
         edge.end(&owner);
     }
 }
