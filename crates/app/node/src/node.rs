@@ -89,6 +89,23 @@ struct NodeHost {
 }
 
 impl NodeHost {
+    fn exported(&self, volume: &PoolVolume, service: Option<&VolumeService>) -> Volume {
+        let failed = || FailedVolume {
+            volume: volume.id,
+            name: volume.name.to_string(),
+        };
+        match (service, &self.cluster) {
+            (Some(VolumeService::Serving(fs)), _) => Volume::Serving(fs.clone()),
+            (_, None) => Volume::Failed(failed()),
+            (_, Some(cluster)) => {
+                let own = cluster.member.node();
+                let owner = cluster.member.owner(volume.id);
+                // What is this node's and not open yet nobody can ask for.
+                Volume::Elsewhere(failed(), owner.filter(|owner| *owner != own))
+            }
+        }
+    }
+
     fn node(&self) -> Option<Arc<Inner>> {
         self.node.get()?.upgrade()
     }
@@ -123,13 +140,7 @@ impl Host for NodeHost {
             .iter()
             .filter(|volume| !volume.exports.is_empty())
             .map(|volume| Export {
-                volume: match volumes.get(&volume.id) {
-                    Some(VolumeService::Serving(fs)) => Volume::Serving(fs.clone()),
-                    Some(VolumeService::Failed(_)) | None => Volume::Failed(FailedVolume {
-                        volume: volume.id,
-                        name: volume.name.to_string(),
-                    }),
-                },
+                volume: self.exported(volume, volumes.get(&volume.id)),
                 rules: volume.exports.iter().map(convert::client_rule).collect(),
             })
             .collect();

@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use cairn_admin::api::{AdminView, NfsReady, NfsView, ReadyFile, Status};
@@ -336,13 +336,25 @@ fn start_nfs(
     );
     let nfs3 = nfs3.map_err(|error| failed(error.into()))?;
     inner.pool.clients.watch(nfs3.request_counter());
+    let own_calls = Arc::new(OnceLock::new());
+    if let Some(cluster) = &inner.cluster {
+        let member = Arc::clone(&cluster.member);
+        let forward = cluster.forward(Arc::clone(&own_calls));
+        nfs3.in_cluster(forward, move || member.lease_is_valid());
+    }
     let server = RpcServer::new("nfs", settings, nfs3.programs(), registry).map_err(failed)?;
     let listeners = Listeners {
         programs: vec![nfs],
         rpcbind,
         rpcbind_udp,
     };
-    server.start(listeners).map_err(failed)
+    let running = server.start(listeners).map_err(failed)?;
+    if let Some(cluster) = &inner.cluster {
+        // Only here.
+        let _ = own_calls.set(running.forwarded());
+        cluster.serve_forwarded(running.forwarded());
+    }
+    Ok(running)
 }
 
 fn bind(config: &Config) -> Result<Sockets, NodeError> {

@@ -37,6 +37,7 @@ fn view(name: &VolumeName) -> VolumeView {
         compression: cairn_config::Compression::Zstd(3),
         created_seconds: 0,
         serving: true,
+        owner: None,
         problem: None,
         used_bytes: 1,
         total_bytes: 2,

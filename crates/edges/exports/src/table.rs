@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
-use cairn_base::{Ino, View, VolumeId};
+use cairn_base::{Ino, NodeId, View, VolumeId};
 use cairn_fs::{Fs, FsView};
+use tokio::sync::watch;
 
 use crate::rules::{ClientRule, rule_for};
 use cairn_formats::file_handle::Target;
@@ -23,9 +24,11 @@ pub enum Volume {
     Serving(Fs),
     /// It could not be opened. It may be later, so its clients should wait and not give up.
     Failed(FailedVolume),
+    /// Another node of the cluster owns it, or nobody while it is taken over.
+    Elsewhere(FailedVolume, Option<NodeId>),
 }
 
-/// What is known of a volume that could not be opened.
+/// What is known of a volume that is not open here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedVolume {
     pub volume: VolumeId,
@@ -36,16 +39,27 @@ impl Volume {
     pub fn id(&self) -> VolumeId {
         match self {
             Self::Serving(fs) => fs.volume(),
-            Self::Failed(failed) => failed.volume,
+            Self::Failed(failed) | Self::Elsewhere(failed, _) => failed.volume,
         }
     }
 
     pub fn name(&self) -> &str {
         match self {
             Self::Serving(fs) => fs.name(),
-            Self::Failed(failed) => &failed.name,
+            Self::Failed(failed) | Self::Elsewhere(failed, _) => &failed.name,
         }
     }
+}
+
+/// Where a volume is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    Here,
+    On(NodeId),
+    /// By nobody at the moment.
+    Nowhere,
+    /// It is not exported any more.
+    Gone,
 }
 
 /// One volume that can be mounted as `/NAME`.
@@ -71,6 +85,24 @@ impl ExportTable {
         &self.exports
     }
 
+    /// Where a volume is.
+    pub fn place(&self, volume: VolumeId) -> Place {
+        let found = self.exports.iter();
+        let mut found = found.filter(|export| export.volume.id() == volume);
+        match found.next().map(|export| &export.volume) {
+            Some(Volume::Serving(_)) => Place::Here,
+            Some(Volume::Elsewhere(_, Some(owner))) => Place::On(*owner),
+            Some(Volume::Failed(_) | Volume::Elsewhere(_, None)) => Place::Nowhere,
+            None => Place::Gone,
+        }
+    }
+
+    fn is_elsewhere(&self, volume: VolumeId) -> bool {
+        let mut exports = self.exports.iter();
+        exports
+            .any(|export| matches!(&export.volume, Volume::Elsewhere(at, _) if at.volume == volume))
+    }
+
     /// Whether a client at this address and port may use any volume, now or once it can be opened.
     pub fn lets_in(&self, peer: IpAddr, port: u16) -> bool {
         let mut exports = self.exports.iter();
@@ -94,7 +126,9 @@ impl ExportTable {
                     fs: fs.clone(),
                     rule: rule.clone(),
                 }),
-                Volume::Failed(failed) => exports.failed.push(failed.clone()),
+                Volume::Failed(failed) | Volume::Elsewhere(failed, _) => {
+                    exports.failed.push(failed.clone());
+                }
             }
         }
         exports
@@ -153,7 +187,10 @@ impl PeerExports {
                         ino,
                     })
                 }
-                None if self.is_failed(volume) => Err(Refusal::NotOpen),
+                None if self.is_failed(volume) => match self.table.is_elsewhere(volume) {
+                    true => Ok(Object::Elsewhere { volume }),
+                    false => Err(Refusal::NotOpen),
+                },
                 None if self.is_exported(volume) => Err(Refusal::NotAllowed),
                 None => Err(Refusal::NotExported),
             },
@@ -178,6 +215,14 @@ impl PeerExports {
         self.grants
             .iter()
             .find(|grant| grant.fs.name().as_bytes() == name)
+    }
+
+    /// A volume of this name that another node serves, if the client may use it.
+    pub fn elsewhere_by_name(&self, name: &[u8]) -> Option<VolumeId> {
+        let failed = self.failed_by_name(name)?;
+        self.table
+            .is_elsewhere(failed.volume)
+            .then_some(failed.volume)
     }
 
     pub fn failed_by_name(&self, name: &[u8]) -> Option<&FailedVolume> {
@@ -213,6 +258,8 @@ pub enum Object {
     },
     /// The read-only directory of all volumes.
     PseudoRoot,
+    /// Another node knows.
+    Elsewhere { volume: VolumeId },
 }
 
 /// Why a client may not use what a file handle names.
@@ -232,6 +279,7 @@ pub enum Refusal {
 pub struct Exports {
     current: ArcSwap<ExportTable>,
     version_next: AtomicU64,
+    changed: watch::Sender<u64>,
 }
 
 impl Exports {
@@ -239,6 +287,7 @@ impl Exports {
         Self {
             current: ArcSwap::from_pointee(sorted(0, exports)),
             version_next: AtomicU64::new(1),
+            changed: watch::Sender::new(0),
         }
     }
 
@@ -246,6 +295,12 @@ impl Exports {
     pub fn replace(&self, exports: Vec<Export>) {
         let version = self.version_next.fetch_add(1, Ordering::Relaxed);
         self.current.store(Arc::new(sorted(version, exports)));
+        self.changed.send_replace(version);
+    }
+
+    /// Hears of each table that comes into force.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
     }
 
     /// The version of the table that is in force.

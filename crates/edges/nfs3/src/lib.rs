@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod forward;
 mod mount;
 mod nfs_program;
 mod nlm;
@@ -19,4 +20,5 @@ mod service;
 mod session;
 mod v3_values;
 
+pub use forward::Forward;
 pub use service::{Nfs3, Nfs3Settings};

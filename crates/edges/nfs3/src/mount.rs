@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use cairn_base::View;
+use bytes::Bytes;
+use cairn_base::{View, VolumeId};
 use cairn_codec_nfs::mount::{
     Call, ExportEntry, MountEntry, MountErrno, MountError, MountOk, PROGRAM, Procedure, VERSION_1,
     VERSION_3,
@@ -19,6 +20,7 @@ use cairn_fs::{Credentials, FileKind, FsError};
 use cairn_rpc_server::{Handler, Peer, Program, Reply, Started, StartedCall, Transport};
 use parking_lot::Mutex;
 
+use crate::forward::{Passed, Routes, not_owner};
 use crate::service::Service;
 use crate::session::Session;
 
@@ -96,6 +98,7 @@ impl Program for MountProgram {
         Box::new(MountHandler {
             service: Arc::clone(&self.0),
             peer: Arc::clone(peer),
+            routes: self.0.routes(peer),
         })
     }
 }
@@ -103,6 +106,8 @@ impl Program for MountProgram {
 struct MountHandler {
     service: Arc<Service>,
     peer: Arc<Peer>,
+    /// To the owners of volumes that are not here.
+    routes: Option<Arc<Routes>>,
 }
 
 impl Handler for MountHandler {
@@ -124,6 +129,7 @@ impl MountHandler {
         {
             return Started::Ready(peer.unknown(xid, AcceptStatus::ProcedureUnavailable));
         }
+        let args_bytes = args.rest();
         let Ok(decoded) = Call::decode(procedure, &mut args) else {
             return Started::Ready(peer.garbage(xid));
         };
@@ -136,9 +142,22 @@ impl MountHandler {
                     Ok(user) => user,
                     Err(status) => return Started::Ready(peer.denied(xid, status)),
                 };
-                let path: Box<[u8]> = path.0.into();
                 let session = self.session();
                 let version = call.version;
+                if let Some(volume) = below_elsewhere(&session, path.0) {
+                    let Some(routes) = &self.routes else {
+                        return Started::Ready(not_owner(xid));
+                    };
+                    let args = Bytes::copy_from_slice(args_bytes);
+                    let later = match version {
+                        VERSION_1 => {
+                            success(xid, &Results::MountV1(Err(MountError::ServerFault.into())))
+                        }
+                        _ => success(xid, &Results::Mount(Err(MountError::ServerFault))),
+                    };
+                    return Started::Running(routes.pass(volume, Passed::new(call, [args]), later));
+                }
+                let path: Box<[u8]> = path.0.into();
                 return Started::Running(Box::pin(async move {
                     mount(&session, xid, version, user.as_ref(), &path).await
                 }));
@@ -160,6 +179,15 @@ impl MountHandler {
     fn session(&self) -> Session {
         Session::new(&self.service, &self.peer)
     }
+}
+
+/// The volume that another node owns whose directories a path leads through: only that node knows them. The root of a
+/// volume is known everywhere.
+fn below_elsewhere(session: &Session, path: &[u8]) -> Option<VolumeId> {
+    let names = path.split(|byte| *byte == b'/');
+    let mut names = names.filter(|name| !name.is_empty() && *name != b".");
+    let volume = session.exports.elsewhere_by_name(names.next()?)?;
+    names.next().map(|_| volume)
 }
 
 /// Lists the mounts of volumes that this client may use. It does not hear of others.

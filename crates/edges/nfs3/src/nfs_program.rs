@@ -9,17 +9,18 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cairn_base::crc32c;
+use cairn_base::{VolumeId, crc32c};
 use cairn_codec_nfs::v3;
 use cairn_codec_rpc::rpc::CALL_HEADER_LEN_BYTES_MAX;
-use cairn_codec_rpc::{AcceptStatus, CallHeader, OpaqueAuth, Reader};
+use cairn_codec_rpc::{AcceptStatus, CallHeader, OpaqueAuth, Reader, xdr};
 use cairn_exports::{Object, Users, user};
 use cairn_rpc_server::intake::{HEAD_LEN_BYTES_MAX, RECORD_LEN_BYTES_MAX, Verdict};
 use cairn_rpc_server::{
-    Admission, Answered, Duplicates, Handler, LargeRecord, Peer, Program, REQUEST_LEN_BYTES, Reply,
-    RequestKey, Started, StartedCall, Transport,
+    Admission, Answered, BeginWithPayload, Duplicates, Handler, LargeRecord, Peer, Program,
+    REQUEST_LEN_BYTES, Reply, ReplyFuture, RequestKey, Started, StartedCall, Transport,
 };
 
+use crate::forward::{Passed, Routes, not_owner};
 use crate::procedures::{self, Begun};
 use crate::pseudo;
 use crate::service::Service;
@@ -59,6 +60,7 @@ impl Program for NfsProgram {
         Box::new(NfsHandler {
             session: Arc::new(Session::new(&self.0, peer)),
             users: Users::default(),
+            routes: self.0.routes(peer),
         })
     }
 
@@ -79,6 +81,8 @@ impl Program for NfsProgram {
 struct NfsHandler {
     session: Arc<Session>,
     users: Users,
+    /// To the owners of volumes that are not here.
+    routes: Option<Arc<Routes>>,
 }
 
 impl Handler for NfsHandler {
@@ -101,7 +105,18 @@ impl Handler for NfsHandler {
         };
         let request = match self.resolve(call, procedure, handle) {
             Resolved::Inode(request) => request,
+            Resolved::Elsewhere(volume) => {
+                let held_bytes = held_for(&decoded);
+                let args = Bytes::copy_from_slice(args_bytes);
+                return self.pass(call, procedure, volume, [args], held_bytes);
+            }
             Resolved::PseudoRoot => {
+                if let v3::Call::Lookup(args) = &decoded
+                    && let Some(volume) = self.session.exports.elsewhere_by_name(args.name.0)
+                {
+                    let args = Bytes::copy_from_slice(args_bytes);
+                    return self.pass(call, procedure, volume, [args], 0);
+                }
                 let started = pseudo::start(&self.session, xid, &decoded);
                 return StartedCall::new(started).measured(call.procedure);
             }
@@ -115,7 +130,9 @@ impl Handler for NfsHandler {
         let key = |data: &[u8]| digest.key(&self.session.peer, call, data);
         let service = &self.session.service;
         let started = match begun {
-            Begun::Repeatable(future) => Started::Running(future),
+            Begun::Repeatable(future) => {
+                Started::Running(while_owned(service, xid, procedure, future))
+            }
             Begun::Once(future) => once(service, &service.duplicates, key(&[]), future),
             Begun::OnceWrite { future, data_start } => {
                 once(service, &service.duplicate_writes, key(&data_start), future)
@@ -146,6 +163,16 @@ impl Handler for NfsHandler {
         self.renew();
         let request = match self.resolve(call, WRITE, &prefix.head.file) {
             Resolved::Inode(request) => request,
+            Resolved::Elsewhere(volume) => {
+                let Some(write) = self.pass_write(call, volume, &args[..prefix.data_offset]) else {
+                    return Verdict::Refused(not_owner(call.xid));
+                };
+                return Verdict::Payload {
+                    call: write,
+                    payload_start: prefix.data_offset,
+                    payload_len_bytes: prefix.data_len_bytes as usize,
+                };
+            }
             Resolved::PseudoRoot => {
                 return Verdict::Refused(pseudo::refuse_write(&self.session, call.xid));
             }
@@ -170,10 +197,57 @@ impl Handler for NfsHandler {
 enum Resolved {
     Inode(Request),
     PseudoRoot,
+    /// Another node owns the volume.
+    Elsewhere(VolumeId),
     Refused(Reply),
 }
 
 impl NfsHandler {
+    /// Passes a call on to the owner of its volume.
+    fn pass(
+        &self,
+        call: &CallHeader<'_>,
+        procedure: v3::Procedure,
+        volume: VolumeId,
+        args: impl IntoIterator<Item = Bytes>,
+        held_bytes: usize,
+    ) -> StartedCall {
+        let xid = call.xid;
+        let Some(routes) = &self.routes else {
+            return StartedCall::ready(not_owner(xid)).measured(procedure.number());
+        };
+        let later = procedures::refuse(xid, procedure, v3::ErrorStatus::JukeBox);
+        let passed = routes.pass(volume, Passed::new(call, args), later);
+        StartedCall {
+            started: Started::Running(passed),
+            procedure: Some(procedure.number()),
+            held_bytes: REQUEST_LEN_BYTES + held_bytes,
+        }
+    }
+
+    /// The same for a WRITE whose payload is being received; `None`: nobody is asked.
+    fn pass_write(
+        &self,
+        call: &CallHeader<'_>,
+        volume: VolumeId,
+        prefix: &[u8],
+    ) -> Option<BeginWithPayload> {
+        let routes = Arc::clone(self.routes.as_ref()?);
+        let xid = call.xid;
+        let head = Passed::new(call, [Bytes::copy_from_slice(prefix)]);
+        Some(Box::new(move |payload, tail| {
+            let held_bytes = REQUEST_LEN_BYTES + payload.len();
+            let later = procedures::refuse(xid, WRITE, v3::ErrorStatus::JukeBox);
+            let padding = Bytes::from_static(xdr::padding(payload.len()));
+            let whole = head.and([payload, padding, Bytes::copy_from_slice(tail)]);
+            StartedCall {
+                started: Started::Running(routes.pass(volume, whole, later)),
+                procedure: Some(WRITE.number()),
+                held_bytes,
+            }
+        }))
+    }
+
     /// Takes the exports that are in force now.
     fn renew(&mut self) {
         if let Some(session) = self.session.renewed() {
@@ -206,9 +280,43 @@ impl NfsHandler {
                 Err(status) => Resolved::Refused(session.peer.denied(call.xid, status)),
             },
             Ok(Object::PseudoRoot) => Resolved::PseudoRoot,
+            Ok(Object::Elsewhere { volume }) => Resolved::Elsewhere(volume),
             Err(status) => Resolved::Refused(refuse(session, call.xid, procedure, status)),
         }
     }
+}
+
+/// What the reply to a call that is passed on may hold in memory.
+fn held_for(call: &v3::Call<'_>) -> usize {
+    let len_bytes = match call {
+        v3::Call::Read(args) => args.count_bytes.min(v3::DATA_LEN_BYTES_MAX),
+        v3::Call::ReadDir(args) => args.count_bytes,
+        v3::Call::ReadDirPlus(args) => args.max_count_bytes,
+        v3::Call::Write(args) => args.data.len() as u32,
+        _ => 0,
+    };
+    len_bytes.min(v3::DATA_LEN_BYTES_MAX) as usize
+}
+
+/// What was read is told only if this node owns the volume still when the reply is ready: another owner may have changed
+/// it since.
+fn while_owned(
+    service: &Arc<Service>,
+    xid: u32,
+    procedure: v3::Procedure,
+    future: ReplyFuture,
+) -> ReplyFuture {
+    if service.cluster.get().is_none() {
+        return future;
+    }
+    let service = Arc::clone(service);
+    Box::pin(async move {
+        let reply = future.await;
+        match service.may_answer() {
+            true => reply,
+            false => procedures::refuse(xid, procedure, v3::ErrorStatus::JukeBox),
+        }
+    })
 }
 
 /// The reply to a call on what this client may not use.
@@ -267,6 +375,14 @@ impl LargeWrite {
                 ino,
             }) => (grant, snapshot, ino),
             Ok(Object::PseudoRoot) => return Err(pseudo::refuse_write(&session, xid)),
+            // It went while the payload came.
+            Ok(Object::Elsewhere { .. }) => {
+                let later = v3::ErrorStatus::JukeBox;
+                return Err(match session.peer.is_forwarded {
+                    true => not_owner(xid),
+                    false => refuse(&session, xid, WRITE, later),
+                });
+            }
             Err(status) => return Err(refuse(&session, xid, WRITE, status)),
         };
         let who = user(&session.exports, grant, &self.sent())

@@ -3,12 +3,13 @@
 //! Owns: settings, exports, the cache of replies, the list of mounts, counters.
 //! Must not know: connections, calls.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use cairn_base::Timestamp;
 use cairn_exports::{Exports, HandleSigner};
-use cairn_rpc_server::{Duplicates, LogLimit, Program};
+use cairn_rpc_server::{Duplicates, LogLimit, Peer, Program};
 
+use crate::forward::{Forward, Routes};
 use crate::mount::{MountList, MountProgram};
 use crate::nfs_program::NfsProgram;
 use crate::nlm::NlmProgram;
@@ -72,6 +73,20 @@ impl Nfs3 {
         ]
     }
 
+    /// In a cluster: how owners of volumes are reached, and whether this node may answer for those that it owns. Before
+    /// the first connection.
+    pub fn in_cluster(
+        &self,
+        forward: Arc<dyn Forward>,
+        may_answer: impl Fn() -> bool + Send + Sync + 'static,
+    ) {
+        // Only here.
+        let _ = self.service.cluster.set(InCluster {
+            forward,
+            may_answer: Box::new(may_answer),
+        });
+    }
+
     /// NFS requests answered so far, whenever it is asked.
     pub fn request_counter(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
         let metrics = Arc::clone(&self.service.metrics);
@@ -93,6 +108,13 @@ pub struct Service {
     pub mounts_logged: LogLimit,
     pub io_errors: LogLimit,
     pub started: Timestamp,
+    pub cluster: OnceLock<InCluster>,
+}
+
+/// What a node of a cluster has besides.
+pub struct InCluster {
+    forward: Arc<dyn Forward>,
+    may_answer: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
 impl Service {
@@ -110,7 +132,23 @@ impl Service {
             exports,
             metrics: Arc::new(ProcedureMetrics::new(thread_count.max(1))),
             started: std::time::SystemTime::now().into(),
+            cluster: OnceLock::new(),
         }
+    }
+
+    /// The ways of a client's connection to the owners of volumes. None for one that another node passes on: its calls
+    /// go no further.
+    pub fn routes(&self, peer: &Arc<Peer>) -> Option<Arc<Routes>> {
+        let cluster = self.cluster.get().filter(|_| !peer.is_forwarded)?;
+        let (forward, exports) = (Arc::clone(&cluster.forward), Arc::clone(&self.exports));
+        Some(Routes::new(forward, exports, Arc::clone(peer)))
+    }
+
+    /// Whether what was read here may be told: another node may own the volume already.
+    pub fn may_answer(&self) -> bool {
+        self.cluster
+            .get()
+            .is_none_or(|cluster| (cluster.may_answer)())
     }
 
     fn gauges(&self) -> Gauges {

@@ -120,6 +120,7 @@ impl Request {
             } => Err(v3::ErrorStatus::RoFs),
             Object::Inode { grant, ino, .. } if grant == self.grant => Ok(ino),
             Object::Inode { .. } => Err(v3::ErrorStatus::XDev),
+            Object::Elsewhere { .. } => Err(v3::ErrorStatus::XDev),
             Object::PseudoRoot => Err(v3::ErrorStatus::RoFs),
         }
     }

@@ -19,7 +19,7 @@ use std::time::Instant;
 use cairn_codec_rpc::{CallHeader, DecodeError};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tokio::io::{AsyncRead, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::futures::OwnedNotified;
 use tokio::sync::watch;
@@ -28,6 +28,7 @@ use tokio::time::MissedTickBehavior;
 use crate::busy_poll::BusyPoll;
 use crate::connection_metrics::Events;
 use crate::dispatch::{Dispatched, Dispatcher, LargeCall, Measured};
+use crate::forwarded::Stream;
 use crate::intake::{Gate, Intake, Space, Step, Verdict};
 use crate::program::{Answered, ReplyFuture, Started};
 use crate::reply::{Outbox, Reply, SLICE_COUNT_MAX};
@@ -58,7 +59,7 @@ enum Broken {
 ///
 /// When the connection is gone, the changes that it began go on, and this future with them.
 pub async fn serve(
-    stream: TcpStream,
+    stream: Carrier,
     shared: Arc<Shared>,
     dispatcher: Dispatcher,
     busy_poll: Arc<BusyPoll>,
@@ -204,8 +205,50 @@ impl Rights {
     }
 }
 
+/// What carries a connection's bytes.
+pub enum Carrier {
+    Tcp(TcpStream),
+    /// From another node, for one of its clients.
+    Forwarded(Box<dyn Stream>),
+}
+
+impl Carrier {
+    /// Writes as much as is taken now.
+    fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Tcp(stream) => loop {
+                ready!(stream.poll_write_ready(cx))?;
+                match stream.try_write_vectored(slices) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    written => return Poll::Ready(written),
+                }
+            },
+            Self::Forwarded(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+        }
+    }
+
+    /// Sends what was written and lies in a buffer.
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(_) => Poll::Ready(Ok(())),
+            Self::Forwarded(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, to),
+            Self::Forwarded(stream) => Pin::new(stream).poll_read(cx, to),
+        }
+    }
+}
+
 struct Connection {
-    stream: TcpStream,
+    stream: Carrier,
     intake: Intake<Reply, LargeCall>,
     calls: Calls,
     busy_poll: Arc<BusyPoll>,
@@ -251,7 +294,7 @@ impl Gate for Calls {
 }
 
 impl Connection {
-    fn new(stream: TcpStream, calls: Calls, busy_poll: Arc<BusyPoll>) -> Self {
+    fn new(stream: Carrier, calls: Calls, busy_poll: Arc<BusyPoll>) -> Self {
         let held = HeldBytes {
             shared: Arc::clone(&calls.shared),
             held_bytes: 0,
@@ -394,23 +437,26 @@ impl Connection {
     /// Sends what is in the outbox; ready when it is empty.
     fn flush(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, Broken> {
         while !self.calls.outbox.is_empty() {
-            match self.stream.poll_write_ready(cx) {
-                Poll::Ready(ready) => ready?,
+            let mut slices = [IoSlice::new(&[]); SLICE_COUNT_MAX];
+            let count = self.calls.outbox.slices(&mut slices);
+            match self.stream.poll_write(cx, &slices[..count]) {
+                Poll::Ready(written) => {
+                    let sent_bytes = written?;
+                    if sent_bytes == 0 {
+                        return Err(io::Error::from(io::ErrorKind::WriteZero).into());
+                    }
+                    self.calls.outbox.advance(sent_bytes);
+                    self.sent_bytes += sent_bytes as u64;
+                }
                 Poll::Pending => {
                     self.calls.outbox.detach();
                     return Ok(Poll::Pending);
                 }
             }
-            let mut slices = [IoSlice::new(&[]); SLICE_COUNT_MAX];
-            let count = self.calls.outbox.slices(&mut slices);
-            match self.stream.try_write_vectored(&slices[..count]) {
-                Ok(sent_bytes) => {
-                    self.calls.outbox.advance(sent_bytes);
-                    self.sent_bytes += sent_bytes as u64;
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error.into()),
-            }
+        }
+        match self.stream.poll_flush(cx) {
+            Poll::Ready(flushed) => flushed?,
+            Poll::Pending => return Ok(Poll::Pending),
         }
         self.sent_all = true;
         Ok(Poll::Ready(()))
@@ -418,7 +464,7 @@ impl Connection {
 
     /// Reads once, where the intake wants it.
     fn fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let stream = Pin::new(&mut self.stream);
+        let stream = &mut self.stream;
         match self.intake.space() {
             Space::Payload(payload) => {
                 let mut to = ReadBuf::uninit(payload.spare());

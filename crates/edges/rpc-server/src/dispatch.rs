@@ -103,6 +103,14 @@ impl Dispatcher {
         }
     }
 
+    /// The same for a client whose calls another node passes on. Before the first call.
+    pub fn forwarded(mut self) -> Self {
+        if let Some(peer) = Arc::get_mut(&mut self.peer) {
+            peer.is_forwarded = true;
+        }
+        self
+    }
+
     pub fn table(&self) -> &Table {
         &self.table
     }

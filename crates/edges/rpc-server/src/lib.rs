@@ -13,6 +13,7 @@ mod connection;
 mod connection_metrics;
 mod dispatch;
 mod duplicate;
+pub mod forwarded;
 pub mod intake;
 mod log_limit;
 pub mod metric_families;
@@ -29,5 +30,5 @@ pub use program::{
     ReplyFuture, Started, StartedCall, Transport,
 };
 pub use reply::Reply;
-pub use server::{Listeners, RpcServer, Running, ServeError};
+pub use server::{ForwardedCalls, Listeners, RpcServer, Running, ServeError};
 pub use server_settings::ServerSettings;

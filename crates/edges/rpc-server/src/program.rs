@@ -151,6 +151,8 @@ pub struct Peer {
     pub local: SocketAddr,
     /// The number of the thread that serves it, for counters that only this thread writes.
     pub thread: usize,
+    /// Another node of the cluster passes its calls on.
+    pub is_forwarded: bool,
     metrics: Arc<ConnectionMetrics>,
 }
 
@@ -167,6 +169,7 @@ impl Peer {
             address: canonical(address),
             local: canonical(local),
             thread,
+            is_forwarded: false,
             metrics,
         }
     }

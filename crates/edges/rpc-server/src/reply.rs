@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use bytes::Bytes;
-use cairn_codec_rpc::{AcceptStatus, Encode, Rejection, ReplyHeader, Writer, xdr};
+use cairn_codec_rpc::{AcceptStatus, Encode, FragmentHeader, Rejection, ReplyHeader, Writer, xdr};
 
 /// Data up to this size is copied next to its header: cheaper than one more piece of a `writev`.
 const COPY_LEN_BYTES_MAX: usize = 4096;
@@ -75,6 +75,22 @@ impl Reply {
             head,
             parts,
             parts_len_bytes,
+            failure: None,
+        }
+    }
+
+    /// A reply that somebody else made: `record` without its mark.
+    pub fn relayed(record: Bytes) -> Self {
+        let len_bytes = record.len();
+        let mark = FragmentHeader {
+            last: true,
+            // A record has at most about a megabyte.
+            len_bytes: len_bytes as u32,
+        };
+        Self {
+            head: mark.to_bytes().to_vec(),
+            parts_len_bytes: len_bytes,
+            parts: vec![record],
             failure: None,
         }
     }

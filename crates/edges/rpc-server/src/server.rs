@@ -26,6 +26,7 @@ use crate::busy_poll::BusyPoll;
 use crate::connection;
 use crate::connection_metrics::{ConnectionCollector, ConnectionMetrics, Events, Gauges};
 use crate::dispatch::{Dispatcher, Table};
+use crate::forwarded::Stream;
 use crate::log_limit::LogLimit;
 use crate::portmap::{PortMapper, PortMapperProgram};
 use crate::program::{Peer, Program, Started, Transport, canonical};
@@ -188,9 +189,11 @@ impl RpcServer {
             clients: Arc::default(),
             refused: Arc::default(),
         };
+        let forwarded = acceptor.clone();
         let mut sockets = Some((tcp, listeners.rpcbind_udp, acceptor));
         let mut running = Running {
             shared: Arc::clone(&shared),
+            acceptor: forwarded,
             stop,
             threads: Vec::new(),
         };
@@ -232,6 +235,7 @@ fn prepare_listener(listener: &TcpListener, settings: &ServerSettings) -> io::Re
 /// A server that serves. Dropped without [`Self::stop`], it stops at once.
 pub struct Running {
     shared: Arc<Shared>,
+    acceptor: Acceptor,
     /// The time by which everything must have ended, once it is to end.
     stop: watch::Sender<Option<Instant>>,
     threads: Vec<(JoinHandle<()>, oneshot::Receiver<()>)>,
@@ -251,8 +255,25 @@ impl Running {
         }
     }
 
+    /// What serves the calls of clients of other nodes.
+    pub fn forwarded(&self) -> ForwardedCalls {
+        ForwardedCalls(self.acceptor.clone())
+    }
+
     pub fn connection_count(&self) -> usize {
         self.shared.connection_count.load(Ordering::Relaxed)
+    }
+}
+
+/// Serves streams of calls that other nodes pass on.
+#[derive(Clone)]
+pub struct ForwardedCalls(Acceptor);
+
+impl ForwardedCalls {
+    /// Serves `stream` as if it were a connection of `client`, on a thread of the server. One that the limits do not let in
+    /// is dropped. The preamble was read.
+    pub fn serve(&self, stream: Box<dyn Stream>, client: SocketAddr) {
+        self.0.deal_forwarded(stream, client);
     }
 }
 
@@ -262,9 +283,16 @@ struct Lane {
     connection_count: Arc<AtomicUsize>,
 }
 
+/// What a connection is made of.
+enum Socket {
+    Tcp(std::net::TcpStream),
+    /// Of a client of another node.
+    Forwarded(Box<dyn Stream>),
+}
+
 /// A connection on its way to its thread; the queue is bounded by the limit of connections.
 struct Accepted {
-    stream: std::net::TcpStream,
+    stream: Socket,
     peer: SocketAddr,
     permit: Permit,
 }
@@ -340,11 +368,7 @@ impl Acceptor {
     /// Gives the connection to the thread that has the fewest, if the limits let it in.
     fn deal(&self, stream: tokio::net::TcpStream, peer: SocketAddr) {
         let events = &self.shared.metrics.events;
-        let fewest = self
-            .lanes
-            .iter()
-            .min_by_key(|lane| lane.connection_count.load(Ordering::Relaxed));
-        let Some(lane) = fewest else {
+        let Some(lane) = self.fewest() else {
             return;
         };
         let permit = match spares_descriptors(&stream).and_then(|()| self.permit(peer, lane)) {
@@ -362,7 +386,11 @@ impl Acceptor {
                 return;
             }
         };
-        Events::count(&events.connections_accepted);
+        self.send(lane, Socket::Tcp(stream), peer, permit);
+    }
+
+    fn send(&self, lane: &Lane, stream: Socket, peer: SocketAddr, permit: Permit) {
+        Events::count(&self.shared.metrics.events.connections_accepted);
         let accepted = Accepted {
             stream,
             peer,
@@ -370,6 +398,24 @@ impl Acceptor {
         };
         if lane.sender.send(accepted).is_err() {
             tracing::debug!(%peer, "connection refused: the server stops");
+        }
+    }
+
+    fn fewest(&self) -> Option<&Lane> {
+        let count = |lane: &&Lane| lane.connection_count.load(Ordering::Relaxed);
+        self.lanes.iter().min_by_key(count)
+    }
+
+    /// As [`Self::deal`], for the calls of a client of another node.
+    fn deal_forwarded(&self, stream: Box<dyn Stream>, client: SocketAddr) {
+        let Some(lane) = self.fewest() else { return };
+        match self.permit(client, lane) {
+            Ok(permit) => self.send(lane, Socket::Forwarded(stream), client, permit),
+            Err(reason) => {
+                Events::count(&self.shared.metrics.events.connections_refused);
+                self.refused
+                    .refused(client, "forwarded connection", &reason);
+            }
         }
     }
 
@@ -456,7 +502,18 @@ async fn run(
                 let busy_poll = Arc::clone(&busy_poll);
                 connections.spawn(async move {
                     // It ends when all that it began has ended, so that the limits hold for that too.
-                    serve_tcp(shared, thread, stream, peer, busy_poll, stop).await;
+                    match stream {
+                        Socket::Tcp(stream) => {
+                            serve_tcp(shared, thread, stream, peer, busy_poll, stop).await;
+                        }
+                        Socket::Forwarded(stream) => {
+                            let local = SocketAddr::from(([0, 0, 0, 0], 0));
+                            let dispatcher = shared.dispatcher(Transport::Tcp, peer, local, thread);
+                            let dispatcher = dispatcher.forwarded();
+                            let stream = connection::Carrier::Forwarded(stream);
+                            connection::serve(stream, shared, dispatcher, busy_poll, stop).await;
+                        }
+                    }
                     drop(permit);
                 });
             }
@@ -505,6 +562,7 @@ async fn serve_tcp(
     match ready {
         Ok((stream, local)) => {
             let dispatcher = shared.dispatcher(Transport::Tcp, peer, local, thread);
+            let stream = connection::Carrier::Tcp(stream);
             connection::serve(stream, shared, dispatcher, busy_poll, stop).await;
         }
         Err(error) => tracing::debug!(%peer, "connection lost: {error}"),

@@ -220,7 +220,10 @@ impl ClusterMember {
                 let view = Arc::new(follower.view());
                 let state = pool_state(&view, &pool.state(), self.own.node);
                 self.peers.follow(&view);
-                self.views.send_replace(view);
+                let before = self.views.send_replace(view);
+                if self.owners_differ(&before) {
+                    pool.publish();
+                }
                 pool.refresh(state).await;
                 tokio::select! {
                     () = follower.changed() => {}
@@ -233,8 +236,19 @@ impl ClusterMember {
         }
     }
 
+    fn owners_differ(&self, before: &MapView) -> bool {
+        let owners = |view: &MapView| -> Vec<(VolumeId, Option<NodeId>)> {
+            let volumes = view.volumes.iter();
+            volumes
+                .map(|(id, state)| (*id, state.owner.as_ref().map(|owner| owner.value.node)))
+                .collect()
+        };
+        owners(before) != owners(&self.views.borrow())
+    }
+
     async fn look_at_peers(self: Arc<Self>, pool: Arc<Pool>) {
-        while !self.is_stopping() {
+        // Until the last volume is closed: closing needs to know which disks there are.
+        while !*self.ended.borrow() {
             pool.set_remote_disks(self.peers.disks(&self.view()));
             self.env.clock.sleep(PEERS_LOOK).await;
         }

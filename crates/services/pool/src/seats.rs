@@ -14,6 +14,9 @@ use cairn_formats::pool_file::{PoolState, PoolVolume};
 use cairn_meta::{LogDisks, MetaSettings, MetaStore, Recovered};
 use cairn_shard::ShardService;
 
+use futures_util::future::{Either, select};
+
+use crate::metadata::CLOSE_MAX;
 use crate::pool::{MetaDisks, Pool, VolumeService};
 
 pub type SeatFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -67,13 +70,23 @@ impl Pool {
         if let Some(VolumeService::Serving(fs)) = service {
             match how {
                 Leave::Abandon => fs.abandon(),
-                Leave::Close => match self.while_it_works(&fs, fs.close()).await {
-                    Some(Ok(())) => {}
-                    Some(Err(error)) => {
-                        tracing::warn!(volume = fs.name(), %error, "the volume did not close cleanly; the next owner recovers it");
+                Leave::Close => {
+                    let closing = Box::pin(fs.close());
+                    match select(closing, self.env.clock.sleep(CLOSE_MAX)).await {
+                        Either::Left((Ok(()), _)) => {}
+                        Either::Left((Err(error), _)) => {
+                            tracing::warn!(volume = fs.name(), %error, "the volume did not close cleanly; the next owner recovers it");
+                        }
+                        // Too few disks answer for what is still to be written; nothing of it was acknowledged.
+                        Either::Right(_) => {
+                            tracing::warn!(
+                                volume = fs.name(),
+                                "the volume does not close; the next owner recovers it"
+                            );
+                            fs.abandon();
+                        }
                     }
-                    None => fs.abandon(),
-                },
+                }
             }
         }
         self.end_succession(id);

@@ -9,9 +9,10 @@ mod etcd;
 mod high_water;
 pub mod offline;
 
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cairn_base::env::{BoxFuture, Env};
@@ -22,16 +23,20 @@ use cairn_cluster::map::{
 use cairn_cluster::{ClusterMap, Coordinator};
 use cairn_config::Config;
 use cairn_formats::pool_file::{ClusterMark, PoolDisk, PoolState};
+use cairn_nfs3::Forward;
 use cairn_owner::{ClusterMember, Dials, MapTruth, MemberSettings};
 use cairn_pool::Pool;
 use cairn_pool::open::Opened;
 use cairn_remote::{Connection, Dial, Identity, ServeSettings, Served, Server};
+use cairn_rpc_server::ForwardedCalls;
+use cairn_rpc_server::forwarded::{Stream, read_preamble};
 use cairn_shard::ShardService;
 use cairn_trust::{
     ClusterFolder, Handler, JoinServer, JoinSettings, Listener, ListenerSettings, Membership,
     PeerIdentity, Protocol, Stage, Ticket, TlsStream, Trust, TrustDial, TrustSettings,
 };
 use parking_lot::Mutex;
+use tokio::time::timeout;
 
 use self::admit::Admission;
 use self::etcd::EtcdSide;
@@ -50,6 +55,10 @@ pub const PROTOCOL_OLDEST: u32 = cairn_wire::PROTOCOL_VERSION as u32;
 pub const PROTOCOL_NEWEST: u32 = cairn_wire::PROTOCOL_VERSION as u32;
 /// Most addresses that a ticket names.
 const TICKET_ADDRESSES_MAX: usize = 5;
+/// Of a stream from this node to itself.
+const OWN_STREAM_LEN_BYTES: usize = 256 << 10;
+/// For the first bytes of a stream of forwarded calls.
+const PREAMBLE_MAX: Duration = Duration::from_secs(5);
 /// A start waits so long for its place in the map, should etcd be between two leaders.
 const PLACE_PATIENCE: Duration = Duration::from_secs(30);
 const PLACE_PAUSE: Duration = Duration::from_millis(500);
@@ -390,7 +399,68 @@ impl Handler for ShardHandler {
     }
 }
 
+/// Reaches the owners of volumes, for calls of clients of this node.
+struct ForwardOverTls {
+    trust: Arc<Trust>,
+    member: Arc<ClusterMember>,
+    own: Arc<OnceLock<ForwardedCalls>>,
+}
+
+impl Forward for ForwardOverTls {
+    fn connect(&self, owner: NodeId) -> BoxFuture<io::Result<Box<dyn Stream>>> {
+        if owner == self.member.node() || owner == NodeId::ONLY {
+            let (near, far) = tokio::io::duplex(OWN_STREAM_LEN_BYTES);
+            let own = Arc::clone(&self.own);
+            return Box::pin(async move {
+                let own = own.get().ok_or(io::ErrorKind::NotConnected)?.clone();
+                tokio::spawn(serve_forwarded(own, far));
+                Ok(Box::new(near) as Box<dyn Stream>)
+            });
+        }
+        let view = self.member.view();
+        let trust = Arc::clone(&self.trust);
+        Box::pin(async move {
+            let record = view.nodes.get(&owner).ok_or(io::ErrorKind::NotFound)?;
+            let address = &record.value.internal_address;
+            let stream = trust.connect(address, owner, Protocol::Rpc).await?;
+            Ok(Box::new(stream) as Box<dyn Stream>)
+        })
+    }
+}
+
+async fn serve_forwarded(calls: ForwardedCalls, mut stream: impl Stream) {
+    match timeout(PREAMBLE_MAX, read_preamble(&mut stream)).await {
+        Ok(Ok(client)) => calls.serve(Box::new(stream), client),
+        Ok(Err(error)) => tracing::warn!(%error, "a stream of forwarded calls is refused"),
+        Err(_) => tracing::warn!("a stream of forwarded calls did not say for whom it is"),
+    }
+}
+
+/// Serves calls that other nodes pass on.
+struct RpcHandler(ForwardedCalls);
+
+impl Handler for RpcHandler {
+    fn serve(self: Arc<Self>, _peer: PeerIdentity, stream: TlsStream) -> BoxFuture<()> {
+        Box::pin(serve_forwarded(self.0.clone(), stream))
+    }
+}
+
 impl ClusterNode {
+    /// How calls get to the owners of volumes; `own` is set to this node's own server once that serves.
+    pub fn forward(&self, own: Arc<OnceLock<ForwardedCalls>>) -> Arc<dyn Forward> {
+        Arc::new(ForwardOverTls {
+            trust: Arc::clone(&self.trust),
+            member: Arc::clone(&self.member),
+            own,
+        })
+    }
+
+    /// Serves calls that other nodes pass on, with this node's server.
+    pub fn serve_forwarded(&self, calls: ForwardedCalls) {
+        let handler = Arc::new(RpcHandler(calls));
+        self.listener.handle(Protocol::Rpc, handler);
+    }
+
     pub fn truth(&self) -> Arc<MapTruth> {
         Arc::new(MapTruth::new(self.map.clone(), self.member.node()))
     }

@@ -18,7 +18,7 @@ use cairn_exports::{ClientRule, Export, Exports, HandleSigner, Squash, Volume};
 use cairn_fs::{DirtyBudget, Fs, FsSettings};
 use cairn_meta::{MetaCache, MetaSettings, MetaStore};
 use cairn_nfs3::{Nfs3, Nfs3Settings};
-use cairn_rpc_server::{Listeners, RpcServer, Running, ServerSettings};
+use cairn_rpc_server::{ForwardedCalls, Listeners, RpcServer, Running, ServerSettings};
 use cairn_segment::{SegmentSettings, SegmentStore};
 use cairn_shard::{ShardDisk, ShardSettings};
 use cairn_testkit::{MemDisk, OpKind, Pace};
@@ -254,6 +254,16 @@ impl Server {
 
     pub fn connect(&self) -> Client {
         Client::connect(self.address)
+    }
+
+    /// Serves calls that an edge passes on.
+    pub fn forwarded(&self) -> ForwardedCalls {
+        self.running.as_ref().unwrap().forwarded()
+    }
+
+    /// Runs something on the threads of the engine.
+    pub fn run<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> T {
+        self.engine.run(work)
     }
 
     /// Stops serving, as SIGTERM does.

@@ -1,6 +1,7 @@
 //! The server over sockets, on real volumes.
 
 mod common;
+mod forwarding;
 mod procedures;
 mod security;
 mod streams;

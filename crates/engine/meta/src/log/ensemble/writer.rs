@@ -35,6 +35,8 @@ use crate::tasks::Tasks;
 const REST: Duration = Duration::from_secs(10);
 /// With too few disks it is looked for others so often.
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// Between two tries to begin a file.
+const TRY_PAUSE: Duration = Duration::from_millis(50);
 /// An ensemble with fewer disks than wanted looks for more so often.
 const GROW_AFTER: Duration = Duration::from_secs(2);
 /// Written at a time of what is carried over.
@@ -163,9 +165,11 @@ impl EnsembleWriter {
     /// Puts what is needed of the log on new disks, then makes that the log.
     async fn carry(&mut self, history: &History) -> Result<(), MetaError> {
         self.begun = self.list.get().ensembles;
+        let before = self.begun.len();
         loop {
             let disks = self.choose().await?;
             let Some(ensembles) = self.carry_to(history, &disks).await? else {
+                self.leave_try(before).await;
                 continue;
             };
             let open = ensembles.last().cloned();
@@ -416,18 +420,17 @@ impl EnsembleWriter {
             to: Some(self.open.last),
             disks: self.open.disks.iter().map(|disk| disk.id()).collect(),
         };
+        let before = self.begun.len();
         loop {
             let disks = self.choose().await?;
-            if !self.create(&disks, from).await? {
-                continue;
+            if self.create(&disks, from).await? {
+                record.seal(self.open.number, self.retained_from);
+                let bytes = Bytes::copy_from_slice(&record.bytes);
+                if self.write(vec![bytes]).await? {
+                    break;
+                }
             }
-            record.seal(self.open.number, self.retained_from);
-            if self
-                .write(vec![Bytes::copy_from_slice(&record.bytes)])
-                .await?
-            {
-                break;
-            }
+            self.leave_try(before).await;
         }
         // One that nothing was acknowledged in has no range.
         let has_range = ended.to >= Some(ended.from);
@@ -442,6 +445,14 @@ impl EnsembleWriter {
             disks: self.open.disks.iter().map(|disk| disk.id()).collect(),
         });
         self.agree(ensembles).await
+    }
+
+    /// Removes what a try made that failed, which no list ever named, and waits a moment: with too few disks tries would
+    /// fill those that work.
+    async fn leave_try(&mut self, begun_before: usize) {
+        let made = self.begun.split_off(begun_before);
+        self.remove(&made);
+        self.env.clock.sleep(TRY_PAUSE).await;
     }
 
     /// Removes files that the list does not name any more. One that stays, because its disk is away, is removed when

@@ -1,0 +1,321 @@
+//! Calls on volumes that another node of the cluster owns.
+//!
+//! Owns: one stream for each owner that a client's connection has calls for, which reply belongs to which call, calls that
+//! wait for an owner. Must not know: how nodes reach one another ([`Forward`]), what calls mean.
+//!
+//! A call whose stream breaks, or whose owner does not own the volume any more, is sent again to the next owner with its
+//! number, as the client itself would send it again. What nobody answers in time is told to come later: clients wait, and
+//! see no error.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use cairn_base::env::BoxFuture;
+use cairn_base::{NodeId, VolumeId};
+use cairn_codec_rpc::rpc::CALL_HEADER_LEN_BYTES_MAX;
+use cairn_codec_rpc::{CallHeader, FragmentHeader, Writer};
+use cairn_exports::{Exports, Place};
+use cairn_rpc_server::forwarded::{Stream, encode_preamble};
+use cairn_rpc_server::intake::RECORD_LEN_BYTES_MAX;
+use cairn_rpc_server::{Peer, Reply, ReplyFuture};
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// A call is held for so long for an owner that answers it.
+const HOLD_MAX: Duration = Duration::from_secs(30);
+/// An owner that does not answer, or says that it is none, is asked again after so long, unless the table changes.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
+/// For a connection to an owner.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// A reply has at most as many bytes as a request, and the attributes before its data.
+const REPLY_LEN_BYTES_MAX: u32 = RECORD_LEN_BYTES_MAX + 4096;
+/// Where a reply says whether it was accepted (RFC 5531, section 9): transaction id, REPLY, MSG_ACCEPTED, verifier, status.
+const ACCEPTED_WORDS: [u32; 2] = [1, 0];
+const SYSTEM_ERROR: u32 = 5;
+
+/// How the owner of a volume is reached.
+pub trait Forward: Send + Sync + 'static {
+    /// A stream to the node's server for forwarded calls. This node itself may be meant.
+    fn connect(&self, owner: NodeId) -> BoxFuture<io::Result<Box<dyn Stream>>>;
+}
+
+/// A call as it came, without its record mark.
+pub struct Passed {
+    xid: u32,
+    parts: Vec<Bytes>,
+}
+
+impl Passed {
+    /// `args`: all that followed the header, in order.
+    pub fn new(call: &CallHeader<'_>, args: impl IntoIterator<Item = Bytes>) -> Self {
+        let mut head = Vec::with_capacity(CALL_HEADER_LEN_BYTES_MAX);
+        Writer::new(&mut head).put(call);
+        let parts = [Bytes::from(head)].into_iter().chain(args);
+        Self {
+            xid: call.xid,
+            parts: parts.filter(|part| !part.is_empty()).collect(),
+        }
+    }
+
+    /// The same with more arguments behind these.
+    pub fn and(mut self, args: impl IntoIterator<Item = Bytes>) -> Self {
+        let args = args.into_iter().filter(|part| !part.is_empty());
+        self.parts.extend(args);
+        self
+    }
+
+    fn len_bytes(&self) -> usize {
+        self.parts.iter().map(Bytes::len).sum()
+    }
+}
+
+/// The ways of one client's connection to the owners of volumes.
+pub struct Routes {
+    forward: Arc<dyn Forward>,
+    exports: Arc<Exports>,
+    peer: Arc<Peer>,
+    streams: Mutex<BTreeMap<NodeId, Arc<Owner>>>,
+}
+
+/// A stream to an owner.
+struct Owner {
+    queue: mpsc::UnboundedSender<Vec<Bytes>>,
+    waiting: Arc<Mutex<Waiting>>,
+}
+
+/// Calls that have no reply yet; `None` once the stream has ended.
+type Waiting = Option<HashMap<u32, Vec<oneshot::Sender<Bytes>>>>;
+
+impl Routes {
+    pub fn new(forward: Arc<dyn Forward>, exports: Arc<Exports>, peer: Arc<Peer>) -> Arc<Self> {
+        Arc::new(Self {
+            forward,
+            exports,
+            peer,
+            streams: Mutex::default(),
+        })
+    }
+
+    /// Passes a call on and waits for its reply. `later` is the reply that tells the client to come later.
+    pub fn pass(self: &Arc<Self>, volume: VolumeId, call: Passed, later: Reply) -> ReplyFuture {
+        let routes = Arc::clone(self);
+        Box::pin(async move {
+            let deadline = Instant::now() + HOLD_MAX;
+            match timeout_at(deadline, routes.ask_until_answered(volume, &call)).await {
+                Ok(Some(record)) => Reply::relayed(record),
+                Ok(None) | Err(_) => later,
+            }
+        })
+    }
+
+    /// `None`: the volume is gone, or the client has to ask again for another reason.
+    async fn ask_until_answered(&self, volume: VolumeId, call: &Passed) -> Option<Bytes> {
+        let mut changed = self.exports.subscribe();
+        loop {
+            changed.borrow_and_update();
+            let place = self.exports.current().place(volume);
+            let owner = match place {
+                Place::On(owner) => Some(owner),
+                // It came here meanwhile: the server of this node answers as the owner.
+                Place::Here => None,
+                Place::Nowhere => {
+                    // An error means that the server ends.
+                    changed.changed().await.ok()?;
+                    continue;
+                }
+                Place::Gone => return None,
+            };
+            let mut asked = Box::pin(self.ask(owner, call));
+            let reply = loop {
+                tokio::select! {
+                    biased;
+                    reply = &mut asked => break reply,
+                    // One that hangs is not waited for once another owns the volume.
+                    Ok(()) = changed.changed() => {
+                        if self.exports.current().place(volume) != place {
+                            break None;
+                        }
+                    }
+                }
+            };
+            drop(asked);
+            if let Some(reply) = reply
+                && !is_from_none(&reply)
+            {
+                return Some(reply);
+            }
+            if self.exports.current().place(volume) == place {
+                // A new table may come, or the owner may have been about to serve.
+                let _ = timeout(ASK_AGAIN, changed.changed()).await;
+            }
+        }
+    }
+
+    async fn ask(&self, owner: Option<NodeId>, call: &Passed) -> Option<Bytes> {
+        let stream = self.stream(owner.unwrap_or(NodeId::ONLY)).await?;
+        stream.ask(call).await
+    }
+
+    async fn stream(&self, owner: NodeId) -> Option<Arc<Owner>> {
+        {
+            let mut streams = self.streams.lock();
+            streams.retain(|_, stream| stream.waiting.lock().is_some());
+            if let Some(stream) = streams.get(&owner) {
+                return Some(Arc::clone(stream));
+            }
+        }
+        let connecting = timeout(CONNECT_MAX, self.forward.connect(owner));
+        let stream = match connecting.await {
+            Ok(Ok(stream)) => Owner::start(stream, encode_preamble(self.peer.address)),
+            Ok(Err(error)) => {
+                tracing::debug!(%owner, %error, "the owner of a volume is not reached");
+                return None;
+            }
+            Err(_) => return None,
+        };
+        // Of two that were made at a time the first one counts.
+        let mut streams = self.streams.lock();
+        Some(Arc::clone(streams.entry(owner).or_insert(stream)))
+    }
+}
+
+impl Owner {
+    fn start(stream: Box<dyn Stream>, preamble: impl AsRef<[u8]>) -> Arc<Self> {
+        let (from, to) = tokio::io::split(stream);
+        let (queue, queued) = mpsc::unbounded_channel();
+        let waiting = Arc::new(Mutex::new(Some(HashMap::new())));
+        // It cannot be closed yet.
+        let _ = queue.send(vec![Bytes::copy_from_slice(preamble.as_ref())]);
+        let (written, read) = (Arc::clone(&waiting), Arc::clone(&waiting));
+        tokio::spawn(async move {
+            let writing = write_all(to, queued);
+            let reading = read_all(from, &read);
+            let error = tokio::select! {
+                ended = writing => ended,
+                ended = reading => ended,
+            };
+            if let Err(error) = error {
+                tracing::debug!(%error, "a stream of forwarded calls ended");
+            }
+            // Who waits asks elsewhere.
+            *written.lock() = None;
+        });
+        Arc::new(Self { queue, waiting })
+    }
+
+    /// `None`: the stream ended before the reply came.
+    async fn ask(&self, call: &Passed) -> Option<Bytes> {
+        let (answer, answered) = oneshot::channel();
+        let is_first = {
+            let mut waiting = self.waiting.lock();
+            let those = waiting.as_mut()?.entry(call.xid).or_default();
+            those.push(answer);
+            those.len() == 1
+        };
+        // The client sent it twice: one reply serves both.
+        if is_first {
+            let mark = FragmentHeader {
+                last: true,
+                // At most one record of a client.
+                len_bytes: call.len_bytes() as u32,
+            };
+            let mark = Bytes::copy_from_slice(&mark.to_bytes());
+            let parts = [mark].into_iter().chain(call.parts.iter().cloned());
+            self.queue.send(parts.collect()).ok()?;
+        }
+        answered.await.ok()
+    }
+}
+
+async fn write_all(
+    mut to: WriteHalf<Box<dyn Stream>>,
+    mut queued: mpsc::UnboundedReceiver<Vec<Bytes>>,
+) -> io::Result<()>
+where
+    WriteHalf<Box<dyn Stream>>: AsyncWrite,
+{
+    while let Some(parts) = queued.recv().await {
+        for part in parts {
+            to.write_all(&part).await?;
+        }
+        if queued.is_empty() {
+            to.flush().await?;
+        }
+    }
+    to.shutdown().await
+}
+
+async fn read_all(mut from: ReadHalf<Box<dyn Stream>>, waiting: &Mutex<Waiting>) -> io::Result<()>
+where
+    ReadHalf<Box<dyn Stream>>: AsyncRead,
+{
+    let bad = |problem: &'static str| io::Error::new(io::ErrorKind::InvalidData, problem);
+    loop {
+        let mut mark = [0; FragmentHeader::LEN_BYTES];
+        from.read_exact(&mut mark).await?;
+        let mark = FragmentHeader::from_bytes(mark);
+        if !mark.last || mark.len_bytes > REPLY_LEN_BYTES_MAX || mark.len_bytes < 4 {
+            return Err(bad("the owner's reply is no record"));
+        }
+        let len_bytes = mark.len_bytes as usize;
+        let mut record = BytesMut::with_capacity(len_bytes);
+        let mut rest = (&mut from).take(len_bytes as u64);
+        while record.len() < len_bytes {
+            if rest.read_buf(&mut record).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        let xid = word(&record, 0).ok_or_else(|| bad("the owner's reply is empty"))?;
+        let record = record.freeze();
+        let asked = waiting
+            .lock()
+            .as_mut()
+            .and_then(|waiting| waiting.remove(&xid));
+        for answer in asked.into_iter().flatten() {
+            // Whoever asked may have gone.
+            let _ = answer.send(record.clone());
+        }
+    }
+}
+
+fn word(record: &[u8], index: usize) -> Option<u32> {
+    let bytes = record.get(index * 4..)?.first_chunk::<4>()?;
+    Some(u32::from_be_bytes(*bytes))
+}
+
+/// Whether a reply says that the node does not own the volume (see [`not_owner`]).
+fn is_from_none(record: &[u8]) -> bool {
+    let verifier_words = word(record, 4).map_or(0, |len_bytes| len_bytes.div_ceil(4) as usize);
+    let is_accepted = [word(record, 1), word(record, 2)] == ACCEPTED_WORDS.map(Some);
+    is_accepted && word(record, 5 + verifier_words) == Some(SYSTEM_ERROR)
+}
+
+/// What a node answers to a forwarded call on a volume that it does not own. No procedure answers so otherwise.
+pub fn not_owner(xid: u32) -> Reply {
+    Reply::failure(xid, cairn_codec_rpc::AcceptStatus::SystemError)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_no_owner_says_so_and_nobody_else() {
+        let record = |reply: Reply| reply.head[FragmentHeader::LEN_BYTES..].to_vec();
+        assert!(is_from_none(&record(not_owner(7))));
+        assert!(!is_from_none(&record(Reply::success(7, &()))));
+        let garbage = Reply::failure(7, cairn_codec_rpc::AcceptStatus::GarbageArgs);
+        assert!(!is_from_none(&record(garbage)));
+        for len_bytes in 0..24 {
+            assert!(
+                !is_from_none(&record(not_owner(7))[..len_bytes]),
+                "{len_bytes}"
+            );
+        }
+    }
+}
