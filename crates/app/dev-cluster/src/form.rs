@@ -65,6 +65,9 @@ pub fn form(store: &Store, watcher: &mut dyn Watcher) -> Result<(), Error> {
     let new = of(&|machine| machine.role == Role::Node && !machine.joined);
     // All at once: a cluster whose nodes were all down comes back when enough of them are there.
     for together in [etcd, joined] {
+        if watcher.is_ended() {
+            return Ok(());
+        }
         start(store, &together, watcher)?;
     }
     for index in new {
