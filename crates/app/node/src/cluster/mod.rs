@@ -567,6 +567,14 @@ impl ClusterNode {
         Ticket::new(addresses, fingerprint, token.to_string()).map_err(|error| error.to_string())
     }
 
+    /// The node of a name.
+    pub fn node_named(&self, name: &str) -> Result<NodeId, String> {
+        let view = self.member.view();
+        let named = view.nodes.values().find(|node| node.value.name == name);
+        let none = || format!("there is no node \"{name}\" in the cluster");
+        named.map(|node| node.value.id).ok_or_else(none)
+    }
+
     /// The members of etcd: name, address, and whether this node can ask it.
     pub async fn etcd_members(&self) -> Result<Vec<(String, String)>, String> {
         let members = self.etcd.etcd.members().await;
