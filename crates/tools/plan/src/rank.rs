@@ -10,7 +10,7 @@
 use crate::candidates::candidates;
 use crate::catalog::{Catalog, DiskKind};
 use crate::design::{
-    CloudVolumes, Design, Family, ParallelFs, Product, SanArray, SanSystem, Shape, Storage,
+    CloudVolumes, Design, Elastic, Family, ParallelFs, Product, SanArray, SanSystem, Shape, Storage,
 };
 use crate::evaluate::{
     Detail, EvaluateError, evaluate, evaluate_with, planned_protocols, protocol_missing,
@@ -18,7 +18,9 @@ use crate::evaluate::{
 use crate::goal::{Goal, GoalError, Workload};
 use crate::prices::PriceError;
 use crate::reliability::Availability;
-use crate::report::{Bottleneck, Broken, Collision, Evaluation, Fit, Miss, Protocol, Ranking};
+use crate::report::{
+    Bottleneck, Broken, Collision, Evaluation, Fit, GrowthYear, Miss, Protocol, Ranking, Variant,
+};
 use crate::rules;
 use crate::units::{Bytes, Rate, Usd, number};
 
@@ -50,6 +52,8 @@ enum StorageKind {
     Hdd,
     Local,
     Service,
+    /// Objects, which is another thing than files.
+    Objects,
 }
 
 fn storage_kind(storage: &Storage) -> StorageKind {
@@ -68,7 +72,9 @@ fn kind(design: &Design) -> Kind {
             SanSystem::Ontap { .. } => StorageKind::Service,
             SanSystem::Server(server) => storage_kind(&server.storage),
         },
+        Shape::Elastic(Elastic::S3 { .. }) => StorageKind::Objects,
         Shape::ParallelFs(ParallelFs::Lustre { .. })
+        | Shape::Elastic(Elastic::Efs { .. })
         | Shape::CloudVolumes(CloudVolumes::Service { .. }) => StorageKind::Service,
         Shape::ParallelFs(ParallelFs::Servers { server, .. })
         | Shape::CloudVolumes(CloudVolumes::Servers { server, .. }) => {
@@ -138,6 +144,15 @@ fn latency_ms(catalog: &Catalog, design: &Design) -> Option<(f64, rules::RuleId)
     const GP3_MS: f64 = 1.0;
     if let Shape::ParallelFs(ParallelFs::Lustre { .. }) = &design.shape {
         return Some((HDD_MS, rules::DISK_HDD_RANDOM));
+    }
+    if let Shape::Elastic(it) = &design.shape {
+        return Some(match it {
+            Elastic::Efs { level, .. } => (
+                catalog.efs_level(level).ok()?.latency_ms,
+                rules::EFS_LATENCY,
+            ),
+            Elastic::S3 { .. } => (catalog.designs.elastic.s3_latency_ms, rules::S3_LATENCY),
+        });
     }
     if let Shape::SanArray(SanArray {
         system: SanSystem::Ontap { .. },
@@ -228,6 +243,17 @@ fn kept(catalog: &Catalog, goal: &Goal, it: &Evaluation) -> Vec<Kept> {
         let ratio = limits.capacity_below_tib / needed.tib();
         hold("capacity", if ratio == 1.0 { 0.999 } else { ratio });
     }
+    if let (Shape::Elastic(Elastic::Efs { .. }), Some(clients)) = (&it.design.shape, goal.clients) {
+        let each = Rate::from_mib_s(catalog.designs.elastic.efs_client_mib_s);
+        let fastest = fastest_asked(goal).mb_s();
+        if fastest > 0.0 {
+            hold("clients", each.times(f64::from(clients)).mb_s() / fastest);
+        }
+    }
+    // Who does not say so means files.
+    if is_object_store(&it.design) && goal.protocols.is_empty() {
+        hold("protocols", 0.0);
+    }
     if !goal.protocols.is_empty() {
         let served = goal.protocols.iter().all(|protocol| serves(it, *protocol));
         hold("protocols", if served { 1.0 } else { 0.0 });
@@ -250,6 +276,20 @@ fn kept(catalog: &Catalog, goal: &Goal, it: &Evaluation) -> Vec<Kept> {
         );
     }
     all
+}
+
+fn is_object_store(design: &Design) -> bool {
+    matches!(design.shape, Shape::Elastic(Elastic::S3 { .. }))
+}
+
+/// The higher of the rates that are asked for.
+fn fastest_asked(goal: &Goal) -> Rate {
+    let [read, write] = [goal.read_mb_s, goal.write_mb_s].map(Option::unwrap_or_default);
+    if read.mb_s() > write.mb_s() {
+        read
+    } else {
+        write
+    }
 }
 
 /// Cairn will serve what is planned for its shape; a vendor serves what it serves.
@@ -391,9 +431,22 @@ fn broken(catalog: &Catalog, goal: &Goal, it: &Evaluation, name: &'static str) -
             ),
             vec![rules::NFS_CLIENTS],
         ),
+        "clients" if it.design.shape.family() == Family::Elastic => (
+            format!(
+                "one client gets at most {} MiB/s; {} clients are too few for {}",
+                number(catalog.designs.elastic.efs_client_mib_s),
+                goal.clients.unwrap_or(0),
+                fastest_asked(goal)
+            ),
+            vec![rules::EFS_CLIENT],
+        ),
         "clients" => (
             "one host mounts the file system on the array".to_owned(),
             vec![rules::SAN_STRIPE],
+        ),
+        "protocols" if goal.protocols.is_empty() => (
+            "an object store, not a file system: say --protocols s3, if that is meant".to_owned(),
+            vec![rules::S3_OBJECTS],
         ),
         "protocols" => (
             format!("does not serve {}", protocol_names(&goal.protocols)),
@@ -506,6 +559,9 @@ pub fn rank_designs(
         .prices
         .book(&goal.region)
         .map_err(EvaluateError::from)?;
+    if let Some(host) = &goal.host {
+        catalog.instance(host).map_err(EvaluateError::from)?;
+    }
     let mut scored = Vec::with_capacity(designs.len());
     let mut unpriced: Vec<String> = Vec::new();
     for (index, design) in designs.iter().enumerate() {
@@ -672,14 +728,98 @@ fn fits(
             fits.last().map(|fit| &fit.evaluation),
             &evaluation,
         );
+        let growth_years = growth_years(catalog, goal, &evaluation);
         fits.push(Fit {
             rank: fits.len() + 1,
-            growth: growth(catalog, goal, &evaluation),
+            growth: growth(catalog, goal, &evaluation, &growth_years),
+            growth_years,
+            variants: variants(designs, scored, it),
             evaluation,
             why,
         });
     }
     Ok(fits)
+}
+
+/// Variants of a design shown at most.
+const VARIANT_COUNT_MAX: usize = 2;
+/// What costs more than so many times the best of its kind is no near-twin.
+const VARIANT_COST_TIMES_MAX: f64 = 1.15;
+
+/// The next of the same kind on other instances: bought for about the same, and folded into its line.
+fn variants(designs: &[Design], scored: &[Scored], best: &Scored) -> Vec<Variant> {
+    fn instance(design: &Design) -> Option<&str> {
+        design.shape.machine().map(|(name, _)| name)
+    }
+    let mut known = vec![instance(&designs[best.index])];
+    let mut variants = Vec::new();
+    let near = |it: &&Scored| {
+        it.kind == best.kind
+            && it.missed.is_none()
+            && it.available == best.available
+            && it.month.0 <= best.month.0 * VARIANT_COST_TIMES_MAX
+    };
+    for it in scored.iter().filter(near) {
+        let design = &designs[it.index];
+        let name = instance(design);
+        if name.is_none() || known.contains(&name) {
+            continue;
+        }
+        known.push(name);
+        variants.push(Variant {
+            name: design.name(),
+            design: design.clone(),
+            month_usd: it.month,
+        });
+        if variants.len() == VARIANT_COUNT_MAX {
+            break;
+        }
+    }
+    variants
+}
+
+/// What each year costs when capacity is bought as it is needed: in every year the smallest design of this
+/// kind that holds what is there at its end and meets the other goals, too.
+fn growth_years(catalog: &Catalog, goal: &Goal, it: &Evaluation) -> Vec<GrowthYear> {
+    if goal.growth_per_year <= 0.0 {
+        return Vec::new();
+    }
+    let usable = it.capacity.usable_bytes.value;
+    let of = |year: u32| {
+        let of_year = Goal {
+            capacity_bytes: goal.capacity_after(year),
+            growth_per_year: 0.0,
+            years: 0,
+            ..goal.clone()
+        };
+        // Rates may need more than the capacity does.
+        let smaller = (year..=goal.years).find_map(|later| {
+            let factor = goal.capacity_after(later).get() / usable.get();
+            let design = crate::whatif::scaled(catalog, &it.design, factor.min(1.0))?;
+            if !crate::check::violations(catalog, &design).is_empty() {
+                return None;
+            }
+            let mut evaluation = evaluate(catalog, &design).ok()?;
+            add_needs(catalog, goal, &mut evaluation);
+            let cheaper = evaluation.cost.month_usd.0 <= it.cost.month_usd.0;
+            let fits = worst(&kept(catalog, &of_year, &evaluation)).is_none();
+            (fits && cheaper).then_some(evaluation)
+        });
+        smaller.unwrap_or_else(|| it.clone())
+    };
+    (1..=goal.years)
+        .map(|year| {
+            let evaluation = of(year);
+            GrowthYear {
+                year,
+                needed_bytes: goal.capacity_after(year),
+                usable_bytes: evaluation.capacity.usable_bytes.value,
+                month_usd: evaluation.cost.month_usd,
+                year_usd: evaluation.cost.month_usd.times(12.0),
+                name: evaluation.name,
+            }
+        })
+        .collect()
 }
 
 fn why(catalog: &Catalog, goal: &Goal, before: Option<&Evaluation>, it: &Evaluation) -> String {
@@ -811,7 +951,7 @@ fn rule_of_thumb(catalog: &Catalog, goal: &Goal) -> String {
 }
 
 /// The next step of a design, with what it adds and costs.
-fn growth(catalog: &Catalog, goal: &Goal, it: &Evaluation) -> String {
+fn growth(catalog: &Catalog, goal: &Goal, it: &Evaluation, years: &[GrowthYear]) -> String {
     let mut words = match crate::whatif::grow(catalog, &it.design) {
         Some((step, after)) => format!(
             "{step}: {} usable (+{}), {} a month more",
@@ -835,6 +975,24 @@ fn growth(catalog: &Catalog, goal: &Goal, it: &Evaluation) -> String {
         words += &format!(
             "; at {}% a year it is full after {fits_years} years",
             number(goal.growth_per_year * 100.0)
+        );
+    }
+    if !years.is_empty() {
+        let each: Vec<String> = years
+            .iter()
+            .map(|of| {
+                format!(
+                    "year {} {} a month, {} a year for {}",
+                    of.year, of.month_usd, of.year_usd, of.usable_bytes
+                )
+            })
+            .collect();
+        let total: Usd = years.iter().map(|of| of.year_usd).sum();
+        let at_once = it.cost.month_usd.0 * 12.0 * years.len() as f64;
+        words += &format!(
+            "; bought when needed: {}; {total} together, {} less than all at once",
+            each.join("; "),
+            Usd((at_once - total.0).max(0.0))
         );
     }
     words
