@@ -7,6 +7,9 @@
 //! Then designs that work today before those that need what is planned (unless the goal says otherwise),
 //! then the lower cost per month, then the higher rate. What is no longer sold never fits.
 
+mod growth;
+mod words;
+
 use crate::candidates::candidates;
 use crate::catalog::{Catalog, DiskKind};
 use crate::design::{
@@ -23,6 +26,8 @@ use crate::report::{
 };
 use crate::rules;
 use crate::units::{Bytes, Rate, Usd, number};
+use growth::{growth, growth_years};
+use words::{broken, why};
 
 /// Designs shown that fit: the best of each family, product and kind of storage.
 pub const FIT_COUNT_MAX: usize = 12;
@@ -329,200 +334,6 @@ fn worst(kept: &[Kept]) -> Option<&Kept> {
         .min_by(|left, right| left.ratio.total_cmp(&right.ratio))
 }
 
-fn broken(catalog: &Catalog, goal: &Goal, it: &Evaluation, name: &'static str) -> Broken {
-    let performance = &it.performance;
-    let rate = |what: &str, got: Rate, wanted: Option<Rate>, by: &Bottleneck| {
-        (
-            format!(
-                "{what} {got} of the {} asked for; limited by {}: {}",
-                wanted.unwrap_or_default(),
-                by.name,
-                by.words
-            ),
-            by.rules.clone(),
-        )
-    };
-    let limits = &catalog.designs.nfs_server;
-    let paper_server = it.design.is_paper_server();
-    let (words, rules) = match name {
-        SOLD => (
-            catalog.designs.cloud_volumes.withdrawn.clone(),
-            vec![rules::CVS_LEVEL],
-        ),
-        "namespaces" => (
-            format!(
-                "{} separate name spaces, each with its own mount and its own free space, of the {} asked for",
-                namespaces(&it.design),
-                goal.namespaces
-            ),
-            Vec::new(),
-        ),
-        "read"
-            if performance.cached_when.is_some()
-                && it.design.shape.family() == Family::ParallelFs
-                && it.design.product == Product::Vendor =>
-        {
-            (
-                format!(
-                    "reads {} of the {} asked for from its disks; the cache counts where --hot fits into it",
-                    read_rate(goal, it),
-                    goal.read_mb_s.unwrap_or_default()
-                ),
-                vec![rules::LUSTRE_DISK, rules::LUSTRE_CACHE],
-            )
-        }
-        "read" => rate(
-            "reads",
-            read_rate(goal, it),
-            goal.read_mb_s,
-            &performance.seq_read.bottleneck,
-        ),
-        "write" => rate(
-            "writes",
-            performance.seq_write.sustained(),
-            goal.write_mb_s,
-            &performance.seq_write.bottleneck,
-        ),
-        "iops" => (
-            format!(
-                "{} random reads per second of the {} asked for; limited by {}",
-                number(performance.random_read.steady_iops),
-                number(goal.iops.unwrap_or(0) as f64),
-                performance.random_read.bottleneck.words
-            ),
-            performance.random_read.bottleneck.rules.clone(),
-        ),
-        "write-iops" => (
-            format!(
-                "{} random writes per second of the {} asked for; limited by {}",
-                number(performance.random_write.steady_iops),
-                number(goal.write_iops.unwrap_or(0) as f64),
-                performance.random_write.bottleneck.words
-            ),
-            performance.random_write.bottleneck.rules.clone(),
-        ),
-        "latency" => match latency_ms(catalog, &it.design) {
-            Some((least, rule)) => (
-                format!(
-                    "a random operation takes {} ms or more, of the {} ms at most{}",
-                    number(least),
-                    number(goal.latency_bound_ms().unwrap_or_default()),
-                    match goal.latency_ms {
-                        Some(_) => " asked for",
-                        None => " that such work is planned with (--latency sets another)",
-                    }
-                ),
-                vec![rule],
-            ),
-            None => (
-                "its latency is unknown: no figure is stated".to_owned(),
-                Vec::new(),
-            ),
-        },
-        "clients" if goal.clients.is_none() => (
-            "one host uses the array: say --clients 1, or --protocols iscsi, if that is meant"
-                .to_owned(),
-            vec![rules::SAN_STRIPE],
-        ),
-        "clients" if paper_server => (
-            format!(
-                "rule of thumb: fewer than {} clients for one NFS server",
-                limits.clients_below
-            ),
-            vec![rules::NFS_CLIENTS],
-        ),
-        "clients" if it.design.shape.family() == Family::Elastic => (
-            format!(
-                "one client gets at most {} MiB/s; {} clients are too few for {}",
-                number(catalog.designs.elastic.efs_client_mib_s),
-                goal.clients.unwrap_or(0),
-                fastest_asked(goal)
-            ),
-            vec![rules::EFS_CLIENT],
-        ),
-        "clients" => (
-            "one host mounts the file system on the array".to_owned(),
-            vec![rules::SAN_STRIPE],
-        ),
-        "protocols" if goal.protocols.is_empty() => (
-            "an object store, not a file system: say --protocols s3, if that is meant".to_owned(),
-            vec![rules::S3_OBJECTS],
-        ),
-        "protocols" => (
-            format!("does not serve {}", protocol_names(&goal.protocols)),
-            Vec::new(),
-        ),
-        "survive" => (
-            format!("survives {}, not any {}", it.survives_words, goal.survive),
-            it.survives.rules.clone(),
-        ),
-        "availability" => (
-            match it.reliability.availability {
-                Availability::Single => "the service stops with its one server".to_owned(),
-                _ => "the service is in one zone and stops with it".to_owned(),
-            },
-            it.reliability.rules.clone(),
-        ),
-        "budget" => (
-            format!(
-                "costs {} a month, more than {}",
-                it.cost.month_usd,
-                goal.budget_month_usd.unwrap_or_default()
-            ),
-            it.cost.rules.clone(),
-        ),
-        _ if paper_server && goal.capacity_planned().tib() >= limits.capacity_below_tib => (
-            format!(
-                "rule of thumb: less than {} TiB for one NFS server",
-                number(limits.capacity_below_tib)
-            ),
-            vec![rules::NFS_CAPACITY],
-        ),
-        _ => (
-            format!(
-                "holds {} of the {} asked for",
-                it.capacity.usable_bytes.value,
-                goal.capacity_planned()
-            ),
-            it.capacity.usable_bytes.rules.clone(),
-        ),
-    };
-    let thumb = paper_server
-        && matches!(name, "read" | "write")
-        && [goal.read_mb_s, goal.write_mb_s]
-            .into_iter()
-            .flatten()
-            .any(|rate| rate.mb_s() >= limits.throughput_below_gb_s * 1000.0);
-    let (words, rules) = if thumb {
-        let words = format!(
-            "{words} (rule of thumb: below {} GB/s for one NFS server)",
-            number(limits.throughput_below_gb_s)
-        );
-        (words, [rules, vec![rules::NFS_THROUGHPUT]].concat())
-    } else {
-        (words, rules)
-    };
-    Broken {
-        goal: name,
-        words,
-        rules,
-    }
-}
-
-fn protocol_names(protocols: &[Protocol]) -> String {
-    let names: Vec<&str> = protocols
-        .iter()
-        .map(|protocol| match protocol {
-            Protocol::Nfs => "nfs",
-            Protocol::Smb => "smb",
-            Protocol::S3 => "s3",
-            Protocol::Iscsi => "iscsi",
-            Protocol::Lustre => "lustre",
-        })
-        .collect();
-    names.join(", ")
-}
-
 /// A candidate's figures that the order needs; the evaluation itself is made again for what is shown.
 struct Scored {
     index: usize,
@@ -778,226 +589,6 @@ fn variants(designs: &[Design], scored: &[Scored], best: &Scored) -> Vec<Variant
     variants
 }
 
-/// What each year costs when capacity is bought as it is needed: in every year the smallest design of this
-/// kind that holds what is there at its end and meets the other goals, too.
-fn growth_years(catalog: &Catalog, goal: &Goal, it: &Evaluation) -> Vec<GrowthYear> {
-    if goal.growth_per_year <= 0.0 {
-        return Vec::new();
-    }
-    let usable = it.capacity.usable_bytes.value;
-    let of = |year: u32| {
-        let of_year = Goal {
-            capacity_bytes: goal.capacity_after(year),
-            growth_per_year: 0.0,
-            years: 0,
-            ..goal.clone()
-        };
-        // Rates may need more than the capacity does.
-        let smaller = (year..=goal.years).find_map(|later| {
-            let factor = goal.capacity_after(later).get() / usable.get();
-            let design = crate::whatif::scaled(catalog, &it.design, factor.min(1.0))?;
-            if !crate::check::violations(catalog, &design).is_empty() {
-                return None;
-            }
-            let mut evaluation = evaluate(catalog, &design).ok()?;
-            add_needs(catalog, goal, &mut evaluation);
-            let cheaper = evaluation.cost.month_usd.0 <= it.cost.month_usd.0;
-            let fits = worst(&kept(catalog, &of_year, &evaluation)).is_none();
-            (fits && cheaper).then_some(evaluation)
-        });
-        smaller.unwrap_or_else(|| it.clone())
-    };
-    (1..=goal.years)
-        .map(|year| {
-            let evaluation = of(year);
-            GrowthYear {
-                year,
-                needed_bytes: goal.capacity_after(year),
-                usable_bytes: evaluation.capacity.usable_bytes.value,
-                month_usd: evaluation.cost.month_usd,
-                year_usd: evaluation.cost.month_usd.times(12.0),
-                name: evaluation.name,
-            }
-        })
-        .collect()
-}
-
-fn why(catalog: &Catalog, goal: &Goal, before: Option<&Evaluation>, it: &Evaluation) -> String {
-    let month = it.cost.month_usd;
-    let Some(before) = before else {
-        let mut words = if it.available || goal.include_planned {
-            let per = if per_operation(goal) {
-                " of a random operation"
-            } else {
-                ""
-            };
-            let of = if per_operation(goal) {
-                format!(
-                    "what fits for at most {} times the least",
-                    number(COST_TIMES_MAX)
-                )
-            } else {
-                "all that fit".to_owned()
-            };
-            format!("the lowest cost{per} of {of}, {month} a month")
-        } else {
-            format!(
-                "nothing that works today fits; of what is planned this costs least, {month} a month"
-            )
-        };
-        if goal.survive == 0 && it.survives.value == 0 {
-            words += &format!(
-                "; it keeps nothing when a part fails: {}",
-                it.reliability.loss_words
-            );
-        }
-        if it.design.shape.family() == Family::NfsServer {
-            words += &format!("; {}", rule_of_thumb(catalog, goal));
-        }
-        return words;
-    };
-    if before.available && !it.available && !goal.include_planned {
-        return format!(
-            "needs {}, which this version of Cairn does not have; costs {month} a month",
-            it.needs.join(" and ")
-        );
-    }
-    let more = month.0 - before.cost.month_usd.0;
-    let percent = more / before.cost.month_usd.0.max(f64::MIN_POSITIVE) * 100.0;
-    let mut words = if more.abs() < 0.005 {
-        "costs the same".to_owned()
-    } else if more < 0.0 {
-        format!("costs {} a month less, but more per operation", Usd(-more))
-    } else {
-        format!(
-            "costs {} a month more ({}%)",
-            Usd(more),
-            number(percent.round())
-        )
-    };
-    let faster = |name: &str, left: f64, right: f64| {
-        (right > left * 1.1).then(|| {
-            format!(
-                "{name} {} times as fast",
-                number((right / left * 10.0).round() / 10.0)
-            )
-        })
-    };
-    let gains: Vec<String> = [
-        faster(
-            "reads",
-            before.performance.uncached().sustained().mb_s(),
-            it.performance.uncached().sustained().mb_s(),
-        ),
-        faster(
-            "writes",
-            before.performance.seq_write.sustained().mb_s(),
-            it.performance.seq_write.sustained().mb_s(),
-        ),
-        (it.survives.value > before.survives.value)
-            .then(|| format!("survives {}", it.survives_words)),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
-    if !gains.is_empty() {
-        words += &format!("; {}", gains.join(", "));
-    }
-    words
-}
-
-/// Which of the paper's three rules hold, with the goal's numbers.
-fn rule_of_thumb(catalog: &Catalog, goal: &Goal) -> String {
-    let limits = &catalog.designs.nfs_server;
-    let capacity = goal.capacity_planned();
-    let rate = goal
-        .read_mb_s
-        .unwrap_or_default()
-        .mb_s()
-        .max(goal.write_mb_s.unwrap_or_default().mb_s());
-    let rules = [
-        (
-            capacity.tib() < limits.capacity_below_tib,
-            format!("below {} TiB", number(limits.capacity_below_tib)),
-        ),
-        (
-            rate < limits.throughput_below_gb_s * 1000.0,
-            format!("below {} GB/s", number(limits.throughput_below_gb_s)),
-        ),
-        (
-            goal.clients.unwrap_or(0) < limits.clients_below,
-            format!("fewer than {} clients", limits.clients_below),
-        ),
-    ];
-    let of = |wanted: bool| {
-        let rules: Vec<&str> = rules
-            .iter()
-            .filter(|(holds, _)| *holds == wanted)
-            .map(|(_, rule)| rule.as_str())
-            .collect();
-        rules.join(", ")
-    };
-    if rules.iter().all(|(holds, _)| *holds) {
-        format!(
-            "one NFS server is enough, by the rules of thumb: {}",
-            of(true)
-        )
-    } else {
-        format!(
-            "beyond the rules of thumb of 2016 for one server ({}), which today's larger instances carry",
-            of(false)
-        )
-    }
-}
-
-/// The next step of a design, with what it adds and costs.
-fn growth(catalog: &Catalog, goal: &Goal, it: &Evaluation, years: &[GrowthYear]) -> String {
-    let mut words = match crate::whatif::grow(catalog, &it.design) {
-        Some((step, after)) => format!(
-            "{step}: {} usable (+{}), {} a month more",
-            after.capacity.usable_bytes.value,
-            Bytes::new(
-                (after.capacity.usable_bytes.value.get() - it.capacity.usable_bytes.value.get())
-                    .max(0.0)
-            ),
-            Usd(after.cost.month_usd.0 - it.cost.month_usd.0)
-        ),
-        None => "at its largest: the next step is another design".to_owned(),
-    };
-    if goal.growth_per_year > 0.0 {
-        let fits_years = (0..=crate::goal::YEARS_MAX)
-            .take_while(|years| {
-                goal.capacity_after(*years).get()
-                    <= it.capacity.usable_bytes.value.get() * 1.000_001
-            })
-            .count()
-            .saturating_sub(1);
-        words += &format!(
-            "; at {}% a year it is full after {fits_years} years",
-            number(goal.growth_per_year * 100.0)
-        );
-    }
-    if !years.is_empty() {
-        let each: Vec<String> = years
-            .iter()
-            .map(|of| {
-                format!(
-                    "year {} {} a month, {} a year for {}",
-                    of.year, of.month_usd, of.year_usd, of.usable_bytes
-                )
-            })
-            .collect();
-        let total: Usd = years.iter().map(|of| of.year_usd).sum();
-        let at_once = it.cost.month_usd.0 * 12.0 * years.len() as f64;
-        words += &format!(
-            "; bought when needed: {}; {total} together, {} less than all at once",
-            each.join("; "),
-            Usd((at_once - total.0).max(0.0))
-        );
-    }
-    words
-}
-
 /// The nearest of each kind of which nothing fits.
 fn misses(
     catalog: &Catalog,
@@ -1052,7 +643,13 @@ fn collision(
     scored: &[Scored],
 ) -> Result<Collision, RankError> {
     // What is no longer sold is no help to whoever asks what to give up.
-    let sold = |it: &&Scored| !withdrawn(&designs[it.index]);
+    // Nor is an object store to whoever asks for files.
+    let objects =
+        |design: &Design| is_object_store(design) && !goal.protocols.contains(&Protocol::S3);
+    let sold = |it: &&Scored| {
+        let design = &designs[it.index];
+        !withdrawn(design) && !objects(design)
+    };
     let scored: Vec<&Scored> = scored.iter().filter(sold).collect();
     let meets = |it: &Scored, place: usize| it.ratios[place] >= 1.0 - 1e-9;
     let asked: Vec<usize> = (0..GOALS.len())
