@@ -164,7 +164,7 @@ fn ranking(page: &mut Page, report: &PlanReport) {
         page.element("<td class=\"number\">", &fit.rank.to_string(), "</td>");
         page.element("<th scope=\"row\">", &it.name, "");
         if let Some(words) = text::variants(fit) {
-            page.element("<br><span class=\"quiet\">", &words, "</span>");
+            page.element("<span class=\"twins quiet\">", &words, "</span>");
         }
         page.raw("</th>");
         let [read, cached, write] = text::rates(it, |rate| rate.to_string());
