@@ -1,0 +1,56 @@
+//! What can be wrong with certificates and with the folder that has them.
+
+use std::path::{Path, PathBuf};
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TrustError {
+    #[error("{}: {problem}", path.display())]
+    File { path: PathBuf, problem: String },
+    #[error("{} is missing; {hint}", path.display())]
+    Missing { path: PathBuf, hint: &'static str },
+    #[error("{} is damaged: {problem}", path.display())]
+    Damaged { path: PathBuf, problem: String },
+    #[error(
+        "{} has format {found}, this program reads {known}; use the program that wrote it, or a newer one",
+        path.display()
+    )]
+    Format {
+        path: PathBuf,
+        found: u64,
+        known: u32,
+    },
+    #[error("{} is already that of a member of a cluster", path.display())]
+    Exists { path: PathBuf },
+    #[error("{} is in use by process {pid}; end that first", path.display())]
+    Busy { path: PathBuf, pid: String },
+    #[error("{}: {problem}", path.display())]
+    Unsafe { path: PathBuf, problem: String },
+    #[error("a certificate: {0}")]
+    Certificate(String),
+    #[error("{what} {value:?}: {problem}")]
+    Invalid {
+        what: &'static str,
+        value: String,
+        problem: &'static str,
+    },
+}
+
+impl TrustError {
+    pub(crate) fn file(path: &Path, problem: impl ToString) -> Self {
+        Self::File {
+            path: path.to_owned(),
+            problem: problem.to_string(),
+        }
+    }
+
+    pub(crate) fn damaged(path: &Path, problem: impl ToString) -> Self {
+        Self::Damaged {
+            path: path.to_owned(),
+            problem: problem.to_string(),
+        }
+    }
+
+    pub(crate) fn certificate(problem: impl ToString) -> Self {
+        Self::Certificate(problem.to_string())
+    }
+}

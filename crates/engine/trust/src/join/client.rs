@@ -1,0 +1,134 @@
+//! The end that joins.
+
+use cairn_base::env::Env;
+use rustls::pki_types::ServerName;
+use tokio::io::AsyncWriteExt;
+
+use super::frame::{self, Answer, Ask};
+use super::{Admitted, JoinRequest, JoinSettings};
+use crate::address::host_of;
+use crate::authority::Authority;
+use crate::error::TrustError;
+use crate::membership::{Membership, Stage};
+use crate::protocol::Protocol;
+use crate::stream::TlsStream;
+use crate::ticket::Ticket;
+use crate::tls::{dial, in_time, joining_client};
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JoinError {
+    #[error("this node cannot join: {0}")]
+    Invalid(#[from] TrustError),
+    #[error(
+        "no node that the ticket names could be used ({0}); check that they run and that this node reaches them"
+    )]
+    Unreachable(String),
+    #[error("the cluster does not take this node in: {0}")]
+    Refused(String),
+    #[error("{0}; the ticket may be used up: if it is refused now, make another one")]
+    Lost(String),
+}
+
+/// What a node knows once it is admitted.
+#[derive(Debug)]
+pub struct Admission {
+    pub authority: Authority,
+    pub admitted: Admitted,
+}
+
+impl Admission {
+    /// What the node keeps; [`crate::ClusterFolder::establish`] writes it, together with the authority.
+    pub fn membership(&self, request: &JoinRequest) -> Membership {
+        Membership {
+            format: crate::membership::FORMAT,
+            cluster: self.authority.cluster(),
+            cluster_name: self.admitted.cluster_name.clone(),
+            node: self.admitted.node,
+            node_name: request.node_name.clone(),
+            internal_address: request.internal_address.clone(),
+            external_address: request.external_address.clone(),
+            handle_key: self.admitted.handle_key,
+            etcd: self.admitted.etcd.clone(),
+            stage: Stage::Joining,
+        }
+    }
+}
+
+/// Asks the cluster of a ticket to take this node in. The token is shown to a node of that cluster and to nobody else, and
+/// sent once: no other address is tried after it.
+pub async fn join(
+    env: &Env,
+    ticket: &Ticket,
+    request: &JoinRequest,
+    settings: &JoinSettings,
+) -> Result<Admission, JoinError> {
+    request.check()?;
+    let ask = Ask {
+        token: ticket.token().to_owned(),
+        now: env.clock.now(),
+        request: request.clone(),
+    };
+    let mut stream = connect(env, ticket, settings).await?;
+    let asking = async {
+        frame::write(&mut stream, &ask)
+            .await
+            .map_err(|error| format!("sending the question: {error}"))?;
+        frame::read::<Answer>(&mut stream)
+            .await
+            .map_err(|error| format!("the answer: {error}"))
+    };
+    let answer = match in_time(&*env.clock, settings.answer_deadline(), asking).await {
+        Some(answer) => answer.map_err(JoinError::Lost)?,
+        None => {
+            let seconds = settings.answer_deadline().as_secs_f32();
+            return Err(JoinError::Lost(format!(
+                "there was no answer within {seconds} s"
+            )));
+        }
+    };
+    // All has been said; who does not hear it finds the connection closed.
+    let _ = in_time(&*env.clock, settings.frame_deadline, stream.shutdown()).await;
+    match answer {
+        Answer::Refused { reason } => Err(JoinError::Refused(reason.escape_debug().to_string())),
+        Answer::Admitted {
+            authority_pem,
+            authority_key_pem,
+            admitted,
+        } => {
+            let wrong = |problem: &dyn std::fmt::Display| {
+                JoinError::Lost(format!("what the cluster sent is wrong: {problem}"))
+            };
+            let authority = Authority::load(&authority_pem, &authority_key_pem)
+                .map_err(|error| wrong(&error))?;
+            if authority.fingerprint() != ticket.fingerprint() {
+                return Err(wrong(&"its CA is not that of the ticket"));
+            }
+            Ok(Admission {
+                authority,
+                admitted: *admitted,
+            })
+        }
+    }
+}
+
+/// A connection to the first node of the ticket that can be used.
+async fn connect(
+    env: &Env,
+    ticket: &Ticket,
+    settings: &JoinSettings,
+) -> Result<TlsStream, JoinError> {
+    let config = joining_client(&env.clock, ticket.fingerprint())?;
+    let mut problems = Vec::new();
+    for address in ticket.addresses() {
+        // It is not looked at: any node of the cluster will do.
+        let name = ServerName::try_from(host_of(address)?.to_owned());
+        let name = name.map_err(TrustError::certificate)?;
+        let deadline = settings.connect_deadline;
+        let config = config.clone();
+        match dial(&*env.clock, config, address, name, Protocol::Join, deadline).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => problems.push(format!("{address}: {error}")),
+        }
+    }
+    Err(JoinError::Unreachable(problems.join("; ")))
+}

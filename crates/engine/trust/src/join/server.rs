@@ -1,0 +1,108 @@
+//! The end that admits.
+
+use std::sync::Arc;
+
+use cairn_base::Timestamp;
+use cairn_base::env::BoxFuture;
+use tokio::io::AsyncWriteExt;
+
+use super::frame::{self, Answer, Ask};
+use super::{Admit, JoinSettings};
+use crate::CLOCK_SKEW_MAX;
+use crate::listener::Handler;
+use crate::log_limit::LogLimit;
+use crate::stream::{PeerIdentity, TlsStream};
+use crate::tls::in_time;
+use crate::trust::Trust;
+
+/// Answers nodes that want to join.
+pub struct JoinServer {
+    trust: Arc<Trust>,
+    admit: Arc<dyn Admit>,
+    settings: JoinSettings,
+    refusals: LogLimit,
+}
+
+impl JoinServer {
+    pub fn new(trust: Arc<Trust>, admit: Arc<dyn Admit>, settings: JoinSettings) -> Arc<Self> {
+        Arc::new(Self {
+            refusals: LogLimit::new(Arc::clone(&trust.env().clock)),
+            trust,
+            admit,
+            settings,
+        })
+    }
+
+    async fn exchange(&self, peer: PeerIdentity, mut stream: TlsStream) -> Result<(), String> {
+        let clock = &*self.trust.env().clock;
+        let deadline = self.settings.frame_deadline;
+        let ask = in_time(clock, deadline, frame::read::<Ask>(&mut stream))
+            .await
+            .ok_or("its question took too long")?
+            .map_err(|error| format!("its question: {error}"))?;
+        let name = ask.request.node_name.clone();
+        let answer = self.answer(ask).await;
+        let problem = match &answer {
+            Answer::Refused { reason } => Some(reason.clone()),
+            Answer::Admitted { admitted, .. } => {
+                let node = admitted.node;
+                tracing::info!(peer = %peer.address, name, %node, "a node joins the cluster");
+                None
+            }
+        };
+        let sending = async {
+            frame::write(&mut stream, &answer)
+                .await
+                .map_err(|error| error.to_string())?;
+            stream.shutdown().await.map_err(|error| error.to_string())
+        };
+        in_time(clock, deadline, sending)
+            .await
+            .ok_or("it did not take its answer")?
+            .map_err(|error| format!("sending the answer: {error}"))?;
+        problem.map_or(Ok(()), Err)
+    }
+
+    async fn answer(&self, ask: Ask) -> Answer {
+        let clock = &*self.trust.env().clock;
+        if differ(clock.now(), ask.now) {
+            // Before the token: it is not used up by a clock. That this clock is another one tells a stranger nothing.
+            return Answer::refused(
+                "the clock of this node and that of the cluster differ by more than an hour; set it, and try again",
+            );
+        }
+        let deciding = self.admit.admit(ask.token, ask.request);
+        let admitted = match in_time(clock, self.settings.admit_deadline, deciding).await {
+            Some(Ok(admitted)) => admitted,
+            Some(Err(reason)) => return Answer::refused(&reason),
+            None => return Answer::refused("the cluster took too long to decide; try again later"),
+        };
+        if let Err(error) = admitted.check() {
+            tracing::error!("a node that was admitted cannot be told so: {error}");
+            return Answer::refused("the cluster could not answer; its log says why");
+        }
+        let authority = self.trust.authority();
+        Answer::Admitted {
+            authority_pem: authority.certificate_pem().to_owned(),
+            authority_key_pem: authority.key_pem().to_owned(),
+            admitted: Box::new(admitted),
+        }
+    }
+}
+
+impl Handler for JoinServer {
+    fn serve(self: Arc<Self>, peer: PeerIdentity, stream: TlsStream) -> BoxFuture<()> {
+        Box::pin(async move {
+            if let Err(problem) = self.exchange(peer, stream).await {
+                // The reasons may have words of a stranger.
+                let problem = problem.escape_debug();
+                self.refusals.refused(peer.address, "joining", &problem);
+            }
+        })
+    }
+}
+
+/// Whether two clocks are too far from one another.
+fn differ(one: Timestamp, other: Timestamp) -> bool {
+    one.seconds.abs_diff(other.seconds) > CLOCK_SKEW_MAX.as_secs()
+}

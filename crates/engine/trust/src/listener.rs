@@ -1,0 +1,371 @@
+//! The internal address of a node: who connects is checked and handed to what serves its protocol.
+//!
+//! Owns: accepting, handshakes and their limits, how many connections there are.
+//! Must not know: what is served.
+//!
+//! Each limit keeps somebody out: handshakes of one address, one stranger from taking all; connections that join, strangers
+//! from taking those of nodes. Who has shown a certificate counts for the limit of all connections alone.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_base::env::BoxFuture;
+use futures_util::future::{Either, select};
+use parking_lot::{Mutex, RwLock};
+use rustls::server::Acceptor;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio_rustls::LazyConfigAcceptor;
+
+use crate::certificate::Parsed;
+use crate::log_limit::LogLimit;
+use crate::protocol::Protocol;
+use crate::stream::{PeerIdentity, TlsStream, carrier};
+use crate::tls::{explain, in_time, refuse, welcome};
+use crate::trust::Trust;
+
+/// After an error of accepting, such as too many open files, which passes when others are closed.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// Who has one IPv6 address has as many as fit in this.
+const IPV6_PREFIX: u128 = !(u64::MAX as u128);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenerSettings {
+    /// From the connection to the end of the handshake.
+    pub handshake_deadline: Duration,
+    /// Handshakes at a time; more wait in the kernel.
+    pub handshake_count_max: usize,
+    /// Of one address (of one /64 of IPv6), those that join included; more are closed.
+    pub stranger_count_max: usize,
+    /// Connections that have shown a certificate; more are refused.
+    pub connection_count_max: usize,
+    /// Connections that join; more are refused.
+    pub join_count_max: usize,
+}
+
+impl Default for ListenerSettings {
+    fn default() -> Self {
+        Self {
+            handshake_deadline: Duration::from_secs(10),
+            handshake_count_max: 64,
+            stranger_count_max: 16,
+            connection_count_max: 4096,
+            join_count_max: 16,
+        }
+    }
+}
+
+/// Serves one protocol.
+pub trait Handler: Send + Sync + 'static {
+    /// Serves a connection to its end. Dropped when the listener closes.
+    fn serve(self: Arc<Self>, peer: PeerIdentity, stream: TlsStream) -> BoxFuture<()>;
+}
+
+/// Accepts connections until it is closed or dropped; connections end with it.
+pub struct Listener {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+}
+
+struct Shared {
+    trust: Arc<Trust>,
+    settings: ListenerSettings,
+    handlers: RwLock<[Option<Arc<dyn Handler>>; Protocol::ALL.len()]>,
+    handshakes: Arc<Semaphore>,
+    strangers: Arc<Strangers>,
+    connections: Arc<Semaphore>,
+    joins: Arc<Semaphore>,
+    refusals: LogLimit,
+    accept_errors: LogLimit,
+    /// Every task has a receiver, so that their end can be waited for.
+    stop: watch::Sender<bool>,
+}
+
+impl Listener {
+    /// Listens. Until a protocol has a handler its connections are refused.
+    pub async fn bind(
+        trust: Arc<Trust>,
+        address: &str,
+        settings: ListenerSettings,
+    ) -> io::Result<Self> {
+        let told = |error: io::Error| {
+            let text = format!("listening on the internal address {address}: {error}");
+            io::Error::new(error.kind(), text)
+        };
+        let listener = TcpListener::bind(address).await.map_err(told)?;
+        let address = listener.local_addr()?;
+        let clock = &trust.env().clock;
+        let shared = Arc::new(Shared {
+            handlers: RwLock::default(),
+            handshakes: Arc::new(Semaphore::new(settings.handshake_count_max)),
+            strangers: Arc::new(Strangers {
+                count_max: settings.stranger_count_max,
+                counts: Mutex::default(),
+            }),
+            connections: Arc::new(Semaphore::new(settings.connection_count_max)),
+            joins: Arc::new(Semaphore::new(settings.join_count_max)),
+            refusals: LogLimit::new(Arc::clone(clock)),
+            accept_errors: LogLimit::new(Arc::clone(clock)),
+            stop: watch::Sender::new(false),
+            settings,
+            trust,
+        });
+        let accepting = Arc::clone(&shared).accept_all(listener, shared.stop.subscribe());
+        let spawner = &shared.trust.env().spawner;
+        spawner.spawn("internal listener", Box::pin(accepting));
+        Ok(Self { shared, address })
+    }
+
+    /// The address, with the port that the system chose if it was to choose one.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Sets what serves a protocol from the next connection on.
+    pub fn handle(&self, protocol: Protocol, handler: Arc<dyn Handler>) {
+        self.shared.handlers.write()[protocol.index()] = Some(handler);
+    }
+
+    /// Connections that are being served now.
+    pub fn connection_count(&self) -> usize {
+        let settings = &self.shared.settings;
+        let used = |semaphore: &Semaphore, max: usize| max - semaphore.available_permits().min(max);
+        used(&self.shared.connections, settings.connection_count_max)
+            + used(&self.shared.joins, settings.join_count_max)
+    }
+
+    /// Accepts no more, ends all connections, and waits until they have.
+    pub async fn close(&self) {
+        self.shared.stop.send_replace(true);
+        self.shared.stop.closed().await;
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.shared.stop.send_replace(true);
+    }
+}
+
+/// A connection that is to be served.
+struct Admitted {
+    handler: Arc<dyn Handler>,
+    peer: PeerIdentity,
+    stream: TlsStream,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Shared {
+    async fn accept_all(self: Arc<Self>, listener: TcpListener, mut stop: watch::Receiver<bool>) {
+        let stopped = stop.wait_for(|stop| *stop);
+        let accepting = async {
+            loop {
+                let Ok(slot) = Arc::clone(&self.handshakes).acquire_owned().await else {
+                    return;
+                };
+                match listener.accept().await {
+                    Ok((tcp, address)) => self.begin(tcp, address, slot),
+                    Err(error) => {
+                        if let Some(more) = self.accept_errors.admitted() {
+                            tracing::warn!(more, "accepting connections of nodes: {error}");
+                        }
+                        self.trust.env().clock.sleep(ACCEPT_RETRY).await;
+                    }
+                }
+            }
+        };
+        select(pin!(accepting), pin!(stopped)).await;
+    }
+
+    fn begin(self: &Arc<Self>, tcp: TcpStream, address: SocketAddr, slot: OwnedSemaphorePermit) {
+        let Some(stranger) = Strangers::admit(&self.strangers, address.ip()) else {
+            let reason = "it has too many that are not known yet";
+            return self.refusals.refused(address, "a connection", &reason);
+        };
+        let mut stop = self.stop.subscribe();
+        let shared = Arc::clone(self);
+        let task = async move {
+            let stopped = stop.wait_for(|stop| *stop);
+            let serving = shared.serve(tcp, address, slot, stranger);
+            select(pin!(serving), pin!(stopped)).await;
+        };
+        self.trust
+            .env()
+            .spawner
+            .spawn("internal connection", Box::pin(task));
+    }
+
+    async fn serve(
+        &self,
+        tcp: TcpStream,
+        address: SocketAddr,
+        slot: OwnedSemaphorePermit,
+        stranger: Stranger,
+    ) {
+        let clock = &*self.trust.env().clock;
+        let deadline = self.settings.handshake_deadline;
+        let admitted = match in_time(clock, deadline, self.admit(tcp, address)).await {
+            Some(Ok(admitted)) => admitted,
+            Some(Err(reason)) => {
+                return self.refusals.refused(address, "a connection", &reason);
+            }
+            None => {
+                let reason = "its handshake took too long";
+                return self.refusals.refused(address, "a connection", &reason);
+            }
+        };
+        drop(slot);
+        // Who has no certificate is a stranger to the end.
+        let stranger = admitted.peer.node.is_none().then_some(stranger);
+        let Admitted {
+            handler,
+            peer,
+            stream,
+            _permit,
+        } = admitted;
+        handler.serve(peer, stream).await;
+        drop(stranger);
+    }
+
+    /// The handshake, and what decides whether the connection is served.
+    async fn admit(&self, tcp: TcpStream, address: SocketAddr) -> Result<Admitted, String> {
+        let told = |error: io::Error| explain(&error, None);
+        let carrier = carrier(tcp).map_err(told)?;
+        let start = LazyConfigAcceptor::new(Acceptor::default(), carrier)
+            .await
+            .map_err(told)?;
+        let (mut joins, mut is_known) = (false, false);
+        for name in start.client_hello().alpn().into_iter().flatten() {
+            match Protocol::from_alpn(name) {
+                Some(Protocol::Join) => joins = true,
+                Some(_) => is_known = true,
+                None => {}
+            }
+        }
+        let live = self.trust.live();
+        // Who asks for both has to show a certificate.
+        let config = match joins && !is_known {
+            true => &live.joining,
+            false => &live.members,
+        };
+        let stream = start.into_stream(Arc::clone(config)).await.map_err(told)?;
+        let (_, connection) = stream.get_ref();
+        let protocol = connection
+            .alpn_protocol()
+            .and_then(Protocol::from_alpn)
+            .ok_or("it does not say what it speaks")?;
+        let certificates = connection.peer_certificates().unwrap_or_default();
+        let node = match (protocol.needs_certificate(), certificates.first()) {
+            (false, _) => None,
+            (true, None) => return Err("it has no certificate".to_owned()),
+            (true, Some(certificate)) => {
+                let parsed = Parsed::of(certificate).map_err(|error| error.to_string())?;
+                let (node, cluster) = parsed.node().ok_or("its certificate names no node")?;
+                if cluster != self.trust.cluster() {
+                    return Err("its certificate names another cluster".to_owned());
+                }
+                Some(node)
+            }
+        };
+        let mut stream = TlsStream(stream.into());
+        let permits = match protocol.needs_certificate() {
+            true => &self.connections,
+            false => &self.joins,
+        };
+        let permit = Arc::clone(permits).try_acquire_owned();
+        let handler = self.handlers.read()[protocol.index()].clone();
+        let refused = match (permit, handler) {
+            (Ok(permit), Some(handler)) => {
+                welcome(&mut stream).await.map_err(told)?;
+                return Ok(Admitted {
+                    handler,
+                    peer: PeerIdentity { node, address },
+                    stream,
+                    _permit: permit,
+                });
+            }
+            (Err(_), _) => "it has as many connections as it may; try again later",
+            (Ok(_), None) => "it does not serve this yet; try again later",
+        };
+        refuse(&mut stream, refused).await.map_err(told)?;
+        Err(format!("{protocol}: {refused}"))
+    }
+}
+
+/// Those of whom nothing is known yet, by address.
+struct Strangers {
+    count_max: usize,
+    counts: Mutex<HashMap<IpAddr, usize>>,
+}
+
+/// One of them; it is none any more when this is dropped.
+struct Stranger {
+    strangers: Arc<Strangers>,
+    address: IpAddr,
+}
+
+impl Strangers {
+    fn admit(strangers: &Arc<Self>, address: IpAddr) -> Option<Stranger> {
+        let address = network_of(address);
+        let mut counts = strangers.counts.lock();
+        let count = counts.entry(address).or_default();
+        // A limit of 0 would leave an entry behind; it admits nobody, so there is nobody to attack.
+        (*count < strangers.count_max).then(|| {
+            *count += 1;
+            Stranger {
+                strangers: Arc::clone(strangers),
+                address,
+            }
+        })
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        if let Entry::Occupied(mut entry) = self.strangers.counts.lock().entry(self.address) {
+            *entry.get_mut() = entry.get().saturating_sub(1);
+            if *entry.get() == 0 {
+                entry.remove();
+            }
+        }
+    }
+}
+
+fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => Ipv6Addr::from(u128::from(v6) & IPV6_PREFIX).into(),
+        v4 => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strangers_are_counted_by_address_and_forgotten() {
+        let strangers = Arc::new(Strangers {
+            count_max: 2,
+            counts: Mutex::default(),
+        });
+        let admit = |address: &str| Strangers::admit(&strangers, address.parse().unwrap());
+        let first = admit("10.0.0.1").expect("the first");
+        // The same address as another family has it.
+        let second = admit("::ffff:10.0.0.1").expect("the second");
+        assert!(admit("10.0.0.1").is_none());
+        let other = admit("10.0.0.2").expect("another address");
+        let near = admit("fd00::1").expect("another family");
+        let nearer = admit("fd00::2").expect("the second of the network");
+        assert!(admit("fd00::3").is_none());
+        assert!(admit("fd00:0:0:1::1").is_some());
+        drop(first);
+        let again = admit("10.0.0.1").expect("one has gone");
+        drop((second, other, near, nearer, again));
+        assert!(strangers.counts.lock().is_empty());
+    }
+}

@@ -1,0 +1,68 @@
+//! What is spoken on a connection. Both ends agree on it in the TLS handshake (ALPN).
+
+use std::fmt;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protocol {
+    /// Disks of other nodes (`cairn-remote`).
+    Shards,
+    /// Calls of clients that another node passes on.
+    Rpc,
+    /// A node that is to become one of the cluster. The only one without a certificate of the client.
+    Join,
+    /// HTTP between the admin APIs of nodes.
+    Admin,
+}
+
+impl Protocol {
+    pub const ALL: [Self; 4] = [Self::Shards, Self::Rpc, Self::Join, Self::Admin];
+
+    /// The name in the handshake. A change that older nodes do not understand gets another number.
+    pub const fn alpn(self) -> &'static str {
+        match self {
+            Self::Shards => "cairn-shards/1",
+            Self::Rpc => "cairn-rpc/1",
+            Self::Join => "cairn-join/1",
+            Self::Admin => "cairn-admin/1",
+        }
+    }
+
+    pub fn from_alpn(name: &[u8]) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|protocol| protocol.alpn().as_bytes() == name)
+    }
+
+    pub const fn needs_certificate(self) -> bool {
+        !matches!(self, Self::Join)
+    }
+
+    pub(crate) const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.alpn())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_back_to_protocols() {
+        for (index, protocol) in Protocol::ALL.into_iter().enumerate() {
+            assert_eq!(
+                Protocol::from_alpn(protocol.alpn().as_bytes()),
+                Some(protocol)
+            );
+            assert_eq!(protocol.index(), index);
+        }
+        for name in ["", "h2", "cairn-shards/2", "cairn-shards", "cairn-join/10"] {
+            assert_eq!(Protocol::from_alpn(name.as_bytes()), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! A node's certificate as it is now, and connections to other nodes.
+//!
+//! Owns: renewing the certificate while connections live on, connecting to a certain node.
+//! Must not know: what is spoken, which nodes there are.
+
+use std::io;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use cairn_base::env::Env;
+use cairn_base::{NodeId, PoolId, Timestamp};
+use parking_lot::Mutex;
+use rustls::pki_types::ServerName;
+use tokio::sync::watch;
+
+use crate::address::host_of;
+use crate::authority::{Authority, hosts_with_own};
+use crate::certificate::{NodeCertificate, Subject, node_name};
+use crate::error::TrustError;
+use crate::folder::ClusterFolder;
+use crate::protocol::Protocol;
+use crate::stream::TlsStream;
+use crate::tls::{Live, check_own, dial};
+
+/// The clock may step, so the certificate is looked at more often than it has to be renewed.
+const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(3600);
+const LOOK_INTERVAL_MIN: Duration = Duration::from_secs(1);
+/// After a renewal that failed, as on a full disk.
+const RETRY_AFTER: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrustSettings {
+    /// How long a certificate is valid. It is renewed when less than a third is left.
+    pub valid_for: Duration,
+    /// For TCP, the handshake, and the other end's first byte.
+    pub connect_deadline: Duration,
+    /// Names and addresses of this node besides the host of its internal address, such as another address from which it
+    /// connects to others.
+    pub hosts: Vec<String>,
+}
+
+impl Default for TrustSettings {
+    fn default() -> Self {
+        Self {
+            valid_for: Duration::from_secs(90 * 24 * 3600),
+            connect_deadline: Duration::from_secs(5),
+            hosts: Vec::new(),
+        }
+    }
+}
+
+/// What a node needs to trust others and to be trusted.
+pub struct Trust {
+    env: Env,
+    settings: TrustSettings,
+    folder: Arc<ClusterFolder>,
+    authority: Authority,
+    subject: Subject,
+    live: ArcSwap<Live>,
+    /// When the certificate expires.
+    expires: watch::Sender<Timestamp>,
+    /// Why the last renewal failed. Its lock is held while one is made.
+    problem: Mutex<Option<String>>,
+}
+
+impl std::fmt::Debug for Trust {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Trust")
+            .field("subject", &self.subject)
+            .field("authority", &self.authority)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Trust {
+    /// Reads the folder of a member, makes a certificate if there is none that can be used, and renews it from then on.
+    pub fn open(
+        env: Env,
+        folder: Arc<ClusterFolder>,
+        settings: TrustSettings,
+    ) -> Result<Arc<Self>, TrustError> {
+        let membership = folder.membership()?;
+        let authority = folder.authority()?;
+        if authority.cluster() != membership.cluster {
+            let problem = format!(
+                "it is of cluster {}, and this node is in cluster {}",
+                authority.cluster(),
+                membership.cluster
+            );
+            return Err(TrustError::damaged(&folder.authority_path(), problem));
+        }
+        let mut hosts = vec![host_of(&membership.internal_address)?.to_owned()];
+        hosts.extend(settings.hosts.iter().cloned());
+        let subject = Subject {
+            node: membership.node,
+            hosts: hosts_with_own(&hosts),
+        };
+        let certificate = usable(&env, &folder, &authority, &subject, &settings)?;
+        let live = Live::new(&env.clock, &authority, certificate)?;
+        let trust = Arc::new(Self {
+            expires: watch::Sender::new(live.certificate.expires),
+            live: ArcSwap::from_pointee(live),
+            problem: Mutex::default(),
+            env,
+            settings,
+            folder,
+            authority,
+            subject,
+        });
+        let renewing = renew_when_due(Arc::downgrade(&trust));
+        trust.env.spawner.spawn("certificate", Box::pin(renewing));
+        Ok(trust)
+    }
+
+    pub fn env(&self) -> &Env {
+        &self.env
+    }
+
+    pub fn cluster(&self) -> PoolId {
+        self.authority.cluster()
+    }
+
+    pub fn node(&self) -> NodeId {
+        self.subject.node
+    }
+
+    pub fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    pub fn folder(&self) -> &Arc<ClusterFolder> {
+        &self.folder
+    }
+
+    /// The certificate as it is now.
+    pub fn certificate(&self) -> NodeCertificate {
+        self.live.load().certificate.clone()
+    }
+
+    /// When the certificate expires; changes with each renewal.
+    pub fn expires(&self) -> watch::Receiver<Timestamp> {
+        self.expires.subscribe()
+    }
+
+    /// Why the last renewal failed, if it did.
+    pub fn problem(&self) -> Option<String> {
+        self.problem.lock().clone()
+    }
+
+    pub(crate) fn live(&self) -> Arc<Live> {
+        self.live.load_full()
+    }
+
+    /// Connects to this very node; any other is an error, also of this cluster.
+    pub async fn connect(
+        &self,
+        address: &str,
+        node: NodeId,
+        protocol: Protocol,
+    ) -> io::Result<TlsStream> {
+        let config = Arc::clone(&self.live.load().client);
+        let name = ServerName::try_from(node_name(node, self.cluster()))
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        let deadline = self.settings.connect_deadline;
+        dial(&*self.env.clock, config, address, name, protocol, deadline)
+            .await
+            .map_err(|error| {
+                let text = format!("connecting to node {node} at {address}: {error}");
+                io::Error::new(error.kind(), text)
+            })
+    }
+
+    /// Renews the certificate if it is time; whether it was. Blocks while it writes the file.
+    pub fn renew_if_due(&self) -> Result<bool, TrustError> {
+        // One at a time.
+        let mut problem = self.problem.lock();
+        let now = self.env.clock.now();
+        let current = self.live();
+        if !current.certificate.is_due(now) {
+            return Ok(false);
+        }
+        let renewed = self.renew(&current.certificate, now);
+        *problem = renewed.as_ref().err().map(ToString::to_string);
+        renewed.map(|()| true)
+    }
+
+    fn renew(&self, current: &NodeCertificate, now: Timestamp) -> Result<(), TrustError> {
+        let valid_for = self.settings.valid_for;
+        let next = self
+            .authority
+            .renew(current, &self.subject, now, valid_for)?;
+        let expires = next.expires;
+        let live = Live::new(&self.env.clock, &self.authority, next)?;
+        self.folder.save_certificate(&live.certificate)?;
+        self.live.store(Arc::new(live));
+        self.expires.send_replace(expires);
+        tracing::info!(
+            expires_seconds = expires.seconds,
+            "renewed the certificate of this node"
+        );
+        Ok(())
+    }
+}
+
+/// The certificate in the folder, or another one if it cannot be used.
+fn usable(
+    env: &Env,
+    folder: &ClusterFolder,
+    authority: &Authority,
+    subject: &Subject,
+    settings: &TrustSettings,
+) -> Result<NodeCertificate, TrustError> {
+    let now = env.clock.now();
+    let certificate = match folder.certificate() {
+        Ok(found) => {
+            let is_fine = found.cluster == authority.cluster()
+                && found.subject == *subject
+                && !found.is_due(now)
+                && check_own(&*env.clock, authority, &found).is_ok();
+            if is_fine {
+                return Ok(found);
+            }
+            authority.renew(&found, subject, now, settings.valid_for)?
+        }
+        Err(TrustError::Missing { .. }) => authority.issue(subject, now, settings.valid_for)?,
+        Err(error @ TrustError::Damaged { .. }) => {
+            tracing::warn!("{error}; making another one");
+            authority.issue(subject, now, settings.valid_for)?
+        }
+        Err(error) => return Err(error),
+    };
+    folder.save_certificate(&certificate)?;
+    Ok(certificate)
+}
+
+async fn renew_when_due(trust: Weak<Trust>) {
+    let mut wait = Duration::ZERO;
+    loop {
+        let Some(clock) = trust.upgrade().map(|trust| Arc::clone(&trust.env.clock)) else {
+            return;
+        };
+        clock.sleep(wait).await;
+        let Some(trust) = trust.upgrade() else {
+            return;
+        };
+        let renewing = Arc::clone(&trust);
+        // It writes and syncs a file.
+        let done = tokio::task::spawn_blocking(move || renewing.renew_if_due()).await;
+        wait = match done {
+            Ok(Ok(_)) => {
+                let due = trust.live().certificate.due_in(clock.now());
+                due.clamp(LOOK_INTERVAL_MIN, LOOK_INTERVAL_MAX)
+            }
+            Ok(Err(error)) => {
+                tracing::warn!("renewing the certificate of this node: {error}");
+                RETRY_AFTER
+            }
+            Err(error) => {
+                tracing::error!("renewing the certificate of this node broke off: {error}");
+                RETRY_AFTER
+            }
+        };
+    }
+}
