@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_base::env::BoxFuture;
-use futures_util::future::{Either, select};
+use futures_util::future::select;
 use parking_lot::{Mutex, RwLock};
 use rustls::server::Acceptor;
 use tokio::net::{TcpListener, TcpStream};
