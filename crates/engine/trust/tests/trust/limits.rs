@@ -1,0 +1,141 @@
+//! Nobody takes what others need.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use cairn_trust::{ListenerSettings, Protocol};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+
+use crate::common::{Node, ONE, TWO, authority, echoes, until, until_sleeps_to};
+use crate::raw::outcome;
+
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// A connection on which nothing is said.
+async fn silent(address: SocketAddr) -> TcpStream {
+    TcpStream::connect(address).await.unwrap()
+}
+
+async fn is_closed(tcp: &mut TcpStream) -> bool {
+    matches!(tcp.read(&mut [0]).await, Ok(0) | Err(_))
+}
+
+#[tokio::test]
+async fn a_handshake_ends_in_time() {
+    let two = Node::new(&authority(), TWO);
+    let listener = two.listen(ListenerSettings::default()).await;
+    let mut stranger = silent(listener.address()).await;
+    until_sleeps_to(&two.clock, DEADLINE).await;
+    two.clock.advance(DEADLINE - Duration::from_millis(1));
+    let mut byte = [0];
+    let early = futures_util::poll!(std::pin::pin!(stranger.read(&mut byte)));
+    assert!(early.is_pending());
+    two.clock.advance(Duration::from_millis(1));
+    assert!(is_closed(&mut stranger).await);
+}
+
+#[tokio::test]
+async fn handshakes_at_a_time_are_limited() {
+    let authority = authority();
+    let (one, two) = (Node::new(&authority, ONE), Node::new(&authority, TWO));
+    let settings = ListenerSettings {
+        handshake_count_max: 2,
+        ..ListenerSettings::default()
+    };
+    let listener = two.listen(settings).await;
+    listener.handle(
+        Protocol::Rpc,
+        std::sync::Arc::new(crate::common::Echo::default()),
+    );
+    let address = listener.address();
+    let mut strangers = [silent(address).await, silent(address).await];
+    let connecting = one.connect(address, TWO, Protocol::Rpc);
+    let mut connecting = std::pin::pin!(connecting);
+    // It waits for those who say nothing, and no longer.
+    until_sleeps_to(&two.clock, DEADLINE).await;
+    for _ in 0..1000 {
+        assert!(futures_util::poll!(connecting.as_mut()).is_pending());
+        tokio::task::yield_now().await;
+    }
+    two.clock.advance(DEADLINE);
+    let mut stream = connecting.await.expect("a place is free");
+    assert!(echoes(&mut stream, b"x").await);
+    for stranger in &mut strangers {
+        assert!(is_closed(stranger).await);
+    }
+}
+
+#[tokio::test]
+async fn strangers_of_one_address_are_limited() {
+    let authority = authority();
+    let (one, two) = (Node::new(&authority, ONE), Node::new(&authority, TWO));
+    let settings = ListenerSettings {
+        stranger_count_max: 3,
+        ..ListenerSettings::default()
+    };
+    let listener = two.listen(settings).await;
+    listener.handle(
+        Protocol::Rpc,
+        std::sync::Arc::new(crate::common::Echo::default()),
+    );
+    let address = listener.address();
+    // Those that have shown a certificate are none.
+    let mut nodes = Vec::new();
+    for _ in 0..5 {
+        nodes.push(one.connect(address, TWO, Protocol::Rpc).await.unwrap());
+    }
+    let mut strangers = Vec::new();
+    for _ in 0..3 {
+        strangers.push(silent(address).await);
+    }
+    let mut fourth = silent(address).await;
+    assert!(is_closed(&mut fourth).await);
+    drop(strangers);
+    let mut connected = one.connect(address, TWO, Protocol::Rpc).await;
+    while connected.is_err() {
+        // Their end is not noticed at once.
+        tokio::task::yield_now().await;
+        connected = one.connect(address, TWO, Protocol::Rpc).await;
+    }
+    assert!(echoes(&mut connected.unwrap(), b"x").await);
+    for node in &mut nodes {
+        assert!(echoes(node, b"x").await);
+    }
+}
+
+#[tokio::test]
+async fn connections_are_limited_and_those_that_join_apart() {
+    let authority = authority();
+    let (one, two) = (Node::new(&authority, ONE), Node::new(&authority, TWO));
+    let settings = ListenerSettings {
+        connection_count_max: 2,
+        join_count_max: 1,
+        ..ListenerSettings::default()
+    };
+    let listener = two.listen(settings).await;
+    for protocol in Protocol::ALL {
+        listener.handle(
+            protocol,
+            std::sync::Arc::new(crate::common::Echo::default()),
+        );
+    }
+    let address = listener.address();
+    let joins = crate::raw::connect(address, None, &["cairn-join/1"])
+        .await
+        .unwrap();
+    until("it joins", || listener.connection_count() == 1).await;
+    let busy = "it has as many connections as it may";
+    let second = outcome(address, None, &["cairn-join/1"]).await;
+    assert!(second.contains(busy), "{second}");
+
+    let first = one.connect(address, TWO, Protocol::Rpc).await.unwrap();
+    let mut second = one.connect(address, TWO, Protocol::Shards).await.unwrap();
+    let third = one.refused(address, TWO).await;
+    assert!(third.contains(busy), "{third}");
+    assert_eq!(listener.connection_count(), 3);
+    drop((first, joins));
+    until("two have ended", || listener.connection_count() == 1).await;
+    let mut third = one.connect(address, TWO, Protocol::Admin).await.unwrap();
+    assert!(echoes(&mut second, b"x").await && echoes(&mut third, b"x").await);
+}

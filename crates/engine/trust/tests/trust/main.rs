@@ -1,0 +1,13 @@
+//! Nodes with real certificates on real sockets of this machine, by clocks that the tests move.
+
+mod certificates;
+mod common;
+mod etcd;
+mod folders;
+mod hostile;
+mod joining;
+mod joining_hostile;
+mod limits;
+mod nodes;
+mod raw;
+mod renewal;
