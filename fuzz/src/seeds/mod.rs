@@ -10,6 +10,7 @@ use cairn_codec_rpc::{
 
 use cairn_codec_nfs::source::Source;
 
+mod cluster;
 mod storage;
 mod text;
 
@@ -59,6 +60,7 @@ pub fn all() -> BTreeMap<(&'static str, String), Vec<u8>> {
     rpcbind_seeds(&corpus);
     record_seeds(&corpus);
     stream_seeds(&corpus);
+    cluster::write_seeds(&corpus);
     storage::write_seeds(&corpus);
     text::write_seeds(&corpus);
     corpus.into_inner()

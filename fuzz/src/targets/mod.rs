@@ -6,6 +6,7 @@ pub mod bench_import;
 pub mod bench_result;
 pub mod config_file;
 pub mod file_handle;
+pub mod join_frame;
 pub mod meta_format;
 pub mod meta_state;
 pub mod nfs3_reply;
@@ -18,6 +19,7 @@ pub mod rpc_stream;
 pub mod scrub_file;
 pub mod segment_record;
 pub mod shard_footer;
+pub mod ticket_text;
 pub mod wire_frame;
 
 use cairn_base::{crc32c, crc32c_append};
@@ -93,6 +95,7 @@ all![
     bench_result,
     config_file,
     file_handle,
+    join_frame,
     meta_format,
     meta_state,
     nfs3_reply,
@@ -105,5 +108,6 @@ all![
     scrub_file,
     segment_record,
     shard_footer,
+    ticket_text,
     wire_frame,
 ];

@@ -59,10 +59,6 @@ async fn a_certificate_of_this_cluster_is_demanded() {
     let two_nodes = crafted(&authority, &[&own, &second], client.clone());
     let abroad = crafted(&authority, &[&foreign], client);
     let server_only = crafted(&authority, &[&own], server);
-    let mixed = Pair {
-        key: other.key.clone(),
-        ..good.clone()
-    };
     // What the client hears; nothing but the end of the connection where it was wrong after the handshake.
     let ended = "tls handshake eof|peer closed connection without sending TLS close_notify|Connection reset";
     let cases: &[(&str, Option<&Pair>, &[&str], &str)] = &[
@@ -133,8 +129,6 @@ async fn a_certificate_of_this_cluster_is_demanded() {
         welcome_count += usize::from(*want == "welcome");
         assert_eq!(echo.peers.lock().len(), welcome_count, "{name}");
     }
-    // A key of another certificate never becomes a client: rustls looks.
-    let _ = mixed;
 }
 
 /// Sends bytes, closes that direction, and waits for the end of the connection.

@@ -1,0 +1,121 @@
+//! Seeds of what nodes of a cluster say before they trust one another.
+
+use cairn_base::{NodeId, Timestamp};
+use cairn_trust::frame::{Answer, Ask, Message, encode};
+use cairn_trust::{
+    Admitted, EtcdMemberEntry, EtcdSource, Fingerprint, HandleKey, JoinRequest, Ticket,
+    VersionRange,
+};
+use serde_json::{Value, json};
+
+use super::{Corpus, write};
+
+const LEN_LEN_BYTES: usize = 4;
+/// A CA and its key, once made with `Authority::create` for this; keys are never the same twice.
+const AUTHORITY_PEM: &str = include_str!("cluster-ca.pem");
+const AUTHORITY_KEY_PEM: &str = include_str!("cluster-ca.key");
+
+pub fn write_seeds(corpus: &Corpus) {
+    tickets(corpus);
+    frames(corpus);
+}
+
+fn tickets(corpus: &Corpus) {
+    let token = format!("cairn-{:016x}-{}", 7, "5e".repeat(32));
+    let all = [
+        "10.0.0.1:7700",
+        "node-2.example:7700",
+        "[fd00::3]:7700",
+        "a:1",
+        "b:65535",
+    ];
+    for count in [1, 3, 5] {
+        let addresses = all.iter().take(count).map(|address| (*address).to_owned());
+        let ticket = Ticket::new(addresses.collect(), Fingerprint([0xc4; 32]), token.clone());
+        let text = ticket.map_or_else(|error| error.to_string(), |ticket| ticket.to_string());
+        write(
+            corpus,
+            "ticket_text",
+            &format!("addresses-{count}"),
+            text.as_bytes(),
+        );
+        // As a terminal breaks it.
+        let lines: Vec<&[u8]> = text.as_bytes().chunks(80).collect();
+        write(
+            corpus,
+            "ticket_text",
+            &format!("lines-{count}"),
+            &lines.join(&b'\n'),
+        );
+    }
+    write(corpus, "ticket_text", "newer", b"cairn2-AAAA");
+    write(corpus, "ticket_text", "token", token.as_bytes());
+    // Content whose length and checksum the target makes fit.
+    let mut content = vec![1, 3];
+    content.extend_from_slice(b"a:1");
+    content.extend_from_slice(&[9; 32]);
+    content.push(1);
+    content.push(b'x');
+    write(corpus, "ticket_text", "content", &content);
+}
+
+fn frames(corpus: &Corpus) {
+    let ask = |extra: Value| Ask {
+        token: "cairn-0000000000000007-5e".to_owned(),
+        now: Timestamp::new(1_767_225_600, 5),
+        request: JoinRequest {
+            node_name: "n2".to_owned(),
+            internal_address: "10.0.0.2:7700".to_owned(),
+            external_address: "files.example".to_owned(),
+            versions: VersionRange {
+                oldest: 1,
+                newest: 2,
+            },
+            program: "0.1.0".to_owned(),
+            extra,
+        },
+    };
+    frame(corpus, "ask", &ask(Value::Null));
+    frame(
+        corpus,
+        "ask-extra",
+        &ask(json!({"disks": [1, 2.5, "x"], "deep": {"er": null}})),
+    );
+    let admitted = |etcd: EtcdSource| Answer::Admitted {
+        authority_pem: AUTHORITY_PEM.to_owned(),
+        authority_key_pem: AUTHORITY_KEY_PEM.to_owned(),
+        admitted: Box::new(Admitted {
+            node: NodeId(2),
+            cluster_name: "c".to_owned(),
+            handle_key: HandleKey(3),
+            etcd,
+            extra: Value::Null,
+        }),
+    };
+    let given = EtcdSource::Given {
+        endpoints: vec!["http://etcd.example:2379".to_owned()],
+    };
+    let own = EtcdSource::Own {
+        client_port: 2379,
+        peer_port: 2380,
+        members: vec![EtcdMemberEntry {
+            node_name: "n1".to_owned(),
+            client_url: "https://10.0.0.1:2379".to_owned(),
+            peer_url: "https://10.0.0.1:2380".to_owned(),
+        }],
+        runs_member: true,
+        joins: true,
+    };
+    frame(corpus, "admitted-given", &admitted(given));
+    frame(corpus, "admitted-own", &admitted(own));
+    let reason = "this cluster does not know the token".to_owned();
+    frame(corpus, "refused", &Answer::Refused { reason });
+}
+
+/// As a frame, and as its JSON alone.
+fn frame(corpus: &Corpus, name: &str, message: &impl Message) {
+    let frame = encode(message).unwrap_or_default();
+    write(corpus, "join_frame", name, &frame);
+    let json = frame.get(LEN_LEN_BYTES..).unwrap_or_default();
+    write(corpus, "join_frame", &format!("{name}-json"), json);
+}
