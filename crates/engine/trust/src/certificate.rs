@@ -106,14 +106,14 @@ impl NodeCertificate {
     /// Whether it is time for another one: less than a third of its life is left, or the clock says that it has not
     /// begun.
     pub fn is_due(&self, now: Timestamp) -> bool {
-        let life = self.expires.seconds - self.issued_seconds();
+        let life = self.expires.seconds.saturating_sub(self.issued_seconds());
         let left = self.expires.seconds.saturating_sub(now.seconds);
         now.seconds < self.begins.seconds || left < life / 3
     }
 
     /// When [`Self::is_due`] becomes true, counted from now.
     pub(crate) fn due_in(&self, now: Timestamp) -> Duration {
-        let life = self.expires.seconds - self.issued_seconds();
+        let life = self.expires.seconds.saturating_sub(self.issued_seconds());
         let due = self.expires.seconds.saturating_sub(life / 3);
         // A second more: a whole third may be left.
         let seconds = due.saturating_sub(now.seconds).saturating_add(1);
