@@ -34,7 +34,14 @@ const PID_LEN_BYTES_MAX: u64 = 20;
 #[derive(Debug)]
 pub struct ClusterFolder {
     path: PathBuf,
-    _lock: File,
+    lock: File,
+}
+
+impl Drop for ClusterFolder {
+    fn drop(&mut self) {
+        // A program that is just being started has a copy of the file, which would keep the lock for a while.
+        let _ = flock(&self.lock, FlockOperation::Unlock);
+    }
 }
 
 impl ClusterFolder {
@@ -106,7 +113,7 @@ impl ClusterFolder {
         write_pid.map_err(|error| TrustError::file(&lock_path, error))?;
         Ok(Self {
             path: path.to_owned(),
-            _lock: lock,
+            lock,
         })
     }
 
