@@ -21,8 +21,8 @@ TEST_FLAGS := --profile fast --locked
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-17s %s\n", $$1, $$2 }'
 
-.PHONY: setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit setup-lint setup-package
-setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit setup-lint setup-package: setup-%:
+.PHONY: setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit setup-lint setup-package setup-cluster
+setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit setup-lint setup-package setup-cluster: setup-%:
 	@scripts/setup $*
 
 .PHONY: build
@@ -32,6 +32,10 @@ build: setup-build ## Build the program `cairn`
 .PHONY: run
 run: build ## Build and start a server on ./data; it prints how to mount it
 	exec $(CAIRN) serve --data $(DATA)
+
+.PHONY: cluster
+cluster: setup-cluster build ## A whole cluster on this machine, in ./cluster-data; as root with a network for each node: CLUSTER="--nodes 3"
+	exec $(CAIRN) dev-cluster --dir cluster-data $(CLUSTER)
 
 .PHONY: build-test
 build-test: setup-test
@@ -51,6 +55,14 @@ test-unit: setup-test
 .PHONY: test-e2e
 test-e2e: setup-test build-test ## The end-to-end tests only
 	scripts/test-e2e
+
+.PHONY: test-cluster
+test-cluster: setup-test setup-cluster build-test ## Clusters of real nodes: forming, failures under load, what must be refused
+	scripts/test-cluster $(TESTS)
+
+.PHONY: test-cluster-faults
+test-cluster-faults: setup-test setup-cluster build-test ## Random faults in six nodes under load, then every byte is compared: FAULTS="--minutes 60 --seed 7 --vm"
+	scripts/test-cluster-faults $(FAULTS)
 
 .PHONY: test-space
 test-space: setup-test build-test ## Space in full: overwrite 1 GiB at random ten times over, fill and empty a volume

@@ -25,7 +25,7 @@ class Form(ClusterTest):
                 self.assertTrue(mount.read_file(path) == data, f"{path} through {node}")
 
     def check_all_see_all(self, cluster):
-        files = {}
+        files: dict[str, bytes] = {}
         for node in cluster.names:
             files |= self.fill(cluster, node, count=2)
         for node in cluster.names:

@@ -232,6 +232,16 @@ pub fn start(store: &Store, names: &[String]) -> Result<(), Error> {
     let (state, started) = store.change(|state| {
         let mut started = Vec::new();
         for index in named_or_all(state, names)? {
+            let machine = &state.machines[index];
+            if machine.role == Role::Node && !machine.joined {
+                if names.is_empty() {
+                    continue;
+                }
+                return Err(Error::Refused(format!(
+                    "{} has not joined the cluster yet",
+                    machine.name()
+                )));
+            }
             if spawn(state, index, None)? {
                 started.push(index);
             }

@@ -132,6 +132,14 @@ pub fn join(state: &State, machine: &Machine, ticket: &str) -> Vec<String> {
     argv
 }
 
+/// Asks for the first volume.
+pub fn show(state: &State, asked: &Machine) -> Vec<String> {
+    let mut argv = cairn(state);
+    argv.extend(words(["volume", "show", FIRST_VOLUME]));
+    argv.extend(server(state, asked));
+    argv
+}
+
 /// Lets the network of the nodes mount the first volume: this machine has an address there.
 pub fn export(state: &State, asked: &Machine, net: &str) -> Vec<String> {
     let mut argv = cairn(state);

@@ -65,6 +65,9 @@ pub fn form(store: &Store, watcher: &mut dyn Watcher) -> Result<(), Error> {
     let new = of(&|machine| machine.role == Role::Node && !machine.joined);
     // All at once: a cluster whose nodes were all down comes back when enough of them are there.
     for together in [etcd, joined] {
+        if watcher.is_ended() {
+            return Ok(());
+        }
         start(store, &together, watcher)?;
     }
     for index in new {
@@ -76,7 +79,7 @@ pub fn form(store: &Store, watcher: &mut dyn Watcher) -> Result<(), Error> {
         join(store, index, watcher)?;
         start(store, &[index], watcher)?;
         if first && !watcher.is_ended() {
-            let_clients_in(&store.known()?, index)?;
+            let_clients_in(&store.known()?, index, watcher)?;
         }
     }
     Ok(())
@@ -141,13 +144,24 @@ fn join(store: &Store, index: usize, watcher: &mut dyn Watcher) -> Result<(), Er
 }
 
 /// The volume that a new cluster has is for its own machine only, which has another address in a network of namespaces.
-fn let_clients_in(state: &State, index: usize) -> Result<(), Error> {
+fn let_clients_in(state: &State, index: usize, watcher: &dyn Watcher) -> Result<(), Error> {
     let Network::Namespaces { net, .. } = &state.layout.network else {
         return Ok(());
     };
     let machine = &state.machines[index];
-    let argv = commands::export(state, machine, &net.to_string());
-    step(&argv, &Files::of(state, machine)).map(drop)
+    let files = Files::of(state, machine);
+    // The node that made the cluster makes the volume a moment after it serves.
+    let show = commands::show(state, machine);
+    let mut there = Ok(String::new());
+    crate::process::wait_until(STEP_SECONDS_MAX, || {
+        there = step(&show, &files);
+        there.is_ok() || watcher.is_ended()
+    });
+    if watcher.is_ended() {
+        return Ok(());
+    }
+    there?;
+    step(&commands::export(state, machine, &net.to_string()), &files).map(drop)
 }
 
 /// Runs a command to its end; returns what it printed.
