@@ -57,6 +57,9 @@ pub enum Command {
     /// Several nodes as one cluster
     #[command(subcommand)]
     Cluster(ClusterCommand),
+    /// Nodes of the cluster
+    #[command(subcommand)]
+    Node(NodeCommand),
     /// List files on an NFS server, without a mount
     Ls(LsArgs),
     /// Copy files to, from or between NFS servers, without a mount
@@ -127,6 +130,35 @@ pub enum ClusterCommand {
     Join(ClusterJoinArgs),
     /// Show nodes, disks, owners, and what may fail next
     Status(ViewArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum NodeCommand {
+    /// List the nodes
+    List(ViewArgs),
+    /// Move everything off a node's disks, and its volumes to other nodes, while clients work
+    Drain(NodeDrainArgs),
+    /// Take a node out of the cluster: it is drained, its disks are removed, and it is stopped
+    Remove(NodeArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct NodeArgs {
+    /// The node's name
+    pub node: String,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct NodeDrainArgs {
+    /// The node's name
+    pub node: String,
+    /// Stop draining, and let new data go to the node again
+    #[arg(long)]
+    pub cancel: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
 }
 
 /// How a node is to be known.
@@ -268,6 +300,16 @@ pub struct ScrubStartArgs {
     pub view: ViewArgs,
 }
 
+#[derive(Debug, Args)]
+pub struct VolumeMoveArgs {
+    pub name: VolumeName,
+    /// The node that is to own it as long as it can [default: whichever]
+    #[arg(long, value_name = "NODE")]
+    pub to: Option<String>,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
 #[derive(Debug, Subcommand)]
 pub enum VolumeCommand {
     /// List all volumes
@@ -280,6 +322,8 @@ pub enum VolumeCommand {
     Set(VolumeSetArgs),
     /// Delete a volume and all its data
     Delete(VolumeDeleteArgs),
+    /// Have another node of the cluster own a volume; clients wait for a moment
+    Move(VolumeMoveArgs),
 }
 
 #[derive(Debug, Args)]

@@ -3,11 +3,14 @@
 use std::io::Read;
 use std::time::Duration;
 
-use cairn_admin::api::{ClusterView, TicketCreate};
+use cairn_admin::api::{ClusterView, NodeChange, TicketCreate, VolumeMove};
 use cairn_node::cluster::offline::{self, Place};
 
 use crate::access;
-use crate::args::{ClusterInitArgs, ClusterJoinArgs, ClusterTokenArgs, PlaceArgs, ViewArgs};
+use crate::args::{
+    ClusterInitArgs, ClusterJoinArgs, ClusterTokenArgs, NodeArgs, NodeDrainArgs, PlaceArgs,
+    ViewArgs, VolumeMoveArgs,
+};
 use crate::exit::Failure;
 use crate::print::{self, Align, Column};
 
@@ -118,6 +121,47 @@ pub fn status(args: &ViewArgs) -> Result<(), Failure> {
     print::text(&text(&view))
 }
 
+pub fn node_list(args: &ViewArgs) -> Result<(), Failure> {
+    let view = access::client(&args.server)?.cluster()?;
+    if args.json {
+        return print::json(&view.nodes);
+    }
+    print::text(&node_table(&view))
+}
+
+pub fn node_drain(args: &NodeDrainArgs) -> Result<(), Failure> {
+    let change = NodeChange {
+        draining: !args.cancel,
+    };
+    let view = access::client(&args.view.server)?.node_set(&args.node, &change)?;
+    if args.view.json {
+        return print::json(&view.nodes);
+    }
+    print::text(&node_table(&view))
+}
+
+pub fn node_remove(args: &NodeArgs) -> Result<(), Failure> {
+    access::client(&args.view.server)?.node_remove(&args.node)?;
+    print::text(&format!("node {} is no longer in the cluster", args.node))
+}
+
+pub fn volume_move(args: &VolumeMoveArgs) -> Result<(), Failure> {
+    let to = VolumeMove {
+        to: args.to.clone(),
+    };
+    let volume = access::client(&args.view.server)?.volume_move(&args.name, &to)?;
+    if args.view.json {
+        return print::json(&volume);
+    }
+    print::text(&match &args.to {
+        Some(node) => format!(
+            "volume {} moves to node {node}; see `cairn cluster status`",
+            args.name
+        ),
+        None => format!("volume {} may be on any node", args.name),
+    })
+}
+
 fn text(view: &ClusterView) -> String {
     let mut lines = vec![
         format!("cluster   {} ({})", view.cluster, view.id),
@@ -154,6 +198,32 @@ fn text(view: &ClusterView) -> String {
         },
         String::new(),
     ];
+    lines.push(node_table(view));
+    lines.push(String::new());
+    let columns: [Column; 5] = [
+        ("VOLUME", Align::Left),
+        ("OWNER", Align::Left),
+        ("EPOCH", Align::Right),
+        ("LOG COPIES", Align::Right),
+        ("STATE COPIES", Align::Right),
+    ];
+    let rows = view.volumes.iter().map(|volume| {
+        vec![
+            volume.name.clone(),
+            volume.owner.clone().unwrap_or_else(|| "nobody".to_owned()),
+            volume.epoch.to_string(),
+            volume.log_copies.to_string(),
+            volume.state_copies.to_string(),
+        ]
+    });
+    lines.push(print::table(&columns, rows.collect()));
+    for warning in &view.warnings {
+        lines.push(format!("warning   {warning}"));
+    }
+    lines.join("\n")
+}
+
+fn node_table(view: &ClusterView) -> String {
     let columns: [Column; 5] = [
         ("NODE", Align::Left),
         ("STATE", Align::Left),
@@ -181,29 +251,7 @@ fn text(view: &ClusterView) -> String {
             disks.join(", "),
         ]
     });
-    lines.push(print::table(&columns, rows.collect()));
-    lines.push(String::new());
-    let columns: [Column; 5] = [
-        ("VOLUME", Align::Left),
-        ("OWNER", Align::Left),
-        ("EPOCH", Align::Right),
-        ("LOG COPIES", Align::Right),
-        ("STATE COPIES", Align::Right),
-    ];
-    let rows = view.volumes.iter().map(|volume| {
-        vec![
-            volume.name.clone(),
-            volume.owner.clone().unwrap_or_else(|| "nobody".to_owned()),
-            volume.epoch.to_string(),
-            volume.log_copies.to_string(),
-            volume.state_copies.to_string(),
-        ]
-    });
-    lines.push(print::table(&columns, rows.collect()));
-    for warning in &view.warnings {
-        lines.push(format!("warning   {warning}"));
-    }
-    lines.join("\n")
+    print::table(&columns, rows.collect())
 }
 
 fn nodes(count: usize) -> String {

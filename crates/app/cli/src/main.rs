@@ -29,8 +29,8 @@ use cairn_files::{Console, Exit};
 use clap::{CommandFactory, Parser};
 
 use crate::args::{
-    Cli, ClusterCommand, Command, ConfigCommand, DiskCommand, ExportCommand, ScrubCommand,
-    VolumeCommand,
+    Cli, ClusterCommand, Command, ConfigCommand, DiskCommand, ExportCommand, NodeCommand,
+    ScrubCommand, VolumeCommand,
 };
 use crate::exit::Failure;
 
@@ -98,6 +98,10 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Cluster(ClusterCommand::Token(args)) => cluster::token(&args),
         Command::Cluster(ClusterCommand::Join(args)) => cluster::join(&args),
         Command::Cluster(ClusterCommand::Status(args)) => cluster::status(&args),
+        Command::Node(NodeCommand::List(args)) => cluster::node_list(&args),
+        Command::Node(NodeCommand::Drain(args)) => cluster::node_drain(&args),
+        Command::Node(NodeCommand::Remove(args)) => cluster::node_remove(&args),
+        Command::Volume(VolumeCommand::Move(args)) => cluster::volume_move(&args),
         Command::Volume(VolumeCommand::List(args)) => volume::list(&args),
         Command::Volume(VolumeCommand::Show(args)) => volume::show(&args),
         Command::Volume(VolumeCommand::Create(args)) => volume::create(&args),

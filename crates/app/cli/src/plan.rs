@@ -274,6 +274,7 @@ fn changed(catalog: &Catalog, args: &WhatifArgs) -> Result<(), Failure> {
         args.volume_iops.map(Change::VolumeIops),
         args.volume_mib_s.map(Change::VolumeMibS),
         args.level.clone().map(Change::Level),
+        args.host.clone().map(Change::Host),
         args.nodes.map(Change::Nodes),
     ]
     .into_iter()
@@ -282,7 +283,7 @@ fn changed(catalog: &Catalog, args: &WhatifArgs) -> Result<(), Failure> {
     if changes.is_empty() {
         return Err(usage(
             "nothing to change: give --nodes, --instance, --volume-type, --volume-size, --volumes, \
-             --volume-iops, --volume-mib-s or --level",
+             --volume-iops, --volume-mib-s, --level or --host",
         ));
     }
     let comparison = whatif::whatif(catalog, &design, &changes).map_err(usage)?;

@@ -103,6 +103,9 @@ pub struct GoalArgs {
     /// zone
     #[arg(long, value_enum, default_value_t, value_name = "LEVEL")]
     pub availability: AvailabilityName,
+    /// Instance type of the host of a SAN array: bounds what it reads, and is in the price
+    #[arg(long, value_name = "NAME")]
+    pub host: Option<String>,
     /// Region of prices and templates
     #[arg(long, value_name = "NAME", default_value = REGION_DEFAULT)]
     pub region: String,
@@ -141,6 +144,7 @@ impl GoalArgs {
             survive: self.survive,
             namespaces: self.namespaces,
             availability: self.availability.level(),
+            host: self.host.clone(),
             region: self.region.clone(),
             budget_month_usd: self.budget,
             hot_share: self.hot,
@@ -275,6 +279,9 @@ pub struct WhatifArgs {
     /// Provisioned MiB/s of each volume
     #[arg(long, value_name = "NUMBER")]
     pub volume_mib_s: Option<u32>,
+    /// The host of a SAN array, such as m6in.32xlarge
+    #[arg(long, value_name = "NAME")]
+    pub host: Option<String>,
     /// Another service level
     #[arg(long, value_name = "NAME")]
     pub level: Option<String>,

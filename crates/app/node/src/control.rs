@@ -146,6 +146,50 @@ impl Control for Controller {
         })
     }
 
+    fn node_drain(&self, node: String, draining: bool) -> Answer<'_, ClusterView> {
+        Box::pin(async move {
+            let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
+            let id = cluster.node_named(&node).map_err(not_found)?;
+            let disks = self.inner.pool.state();
+            let disks = disks.disks.iter().filter(|disk| disk.node == id);
+            for disk in disks {
+                let words = disk.id.to_string();
+                let changed = self.inner.pool.drain(&words, draining).await;
+                changed.map_err(refusal)?;
+            }
+            Ok(cluster_view::of(&self.inner, cluster).await)
+        })
+    }
+
+    fn node_remove(&self, node: String) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
+            let id = cluster.node_named(&node).map_err(not_found)?;
+            let conflict = |why: String| ControlError::new(ErrorKind::Conflict, why);
+            if cluster.member.view().alive.contains_key(&id) {
+                let why = format!("node {node} runs: drain it, remove its disks and stop it first");
+                return Err(conflict(why));
+            }
+            let removed = cluster.member.map().remove_node(id).await;
+            removed.map_err(|error| conflict(error.to_string()))
+        })
+    }
+
+    fn volume_move(&self, name: VolumeName, to: Option<String>) -> Answer<'_, VolumeView> {
+        Box::pin(async move {
+            let cluster = self.inner.cluster.as_ref().ok_or_else(no_cluster)?;
+            let state = self.inner.pool.state();
+            let volume = state.volume(&name).map_err(|error| refusal(error.into()))?;
+            let node = match &to {
+                Some(node) => Some(cluster.node_named(node).map_err(not_found)?),
+                None => None,
+            };
+            let set = cluster.member.map().set_preferred(volume.id, node).await;
+            set.map_err(|error| ControlError::new(ErrorKind::Unavailable, error.to_string()))?;
+            self.volume_now(&name).await
+        })
+    }
+
     fn volume_create(&self, create: VolumeCreate) -> Answer<'_, VolumeView> {
         Box::pin(async move {
             let mut settings = VolumeSettings::default();
@@ -523,6 +567,10 @@ impl Controller {
 
 /// A ticket is used at once, or within days.
 const TICKET_SECONDS_MAX: u64 = 7 * 24 * 3600;
+
+fn not_found(why: String) -> ControlError {
+    ControlError::new(ErrorKind::NotFound, why)
+}
 
 fn no_cluster() -> ControlError {
     ControlError::new(ErrorKind::NotFound, "this server is in no cluster")

@@ -331,6 +331,21 @@ pub struct ClusterEtcdMember {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+pub struct NodeChange {
+    /// Whether what its disks hold moves to other nodes.
+    pub draining: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeMove {
+    /// The name of the node that is to own the volume; left out: whichever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct TicketCreate {
     /// How long it can be used.
     pub valid_seconds: u64,

@@ -8,9 +8,9 @@ use serde::de::DeserializeOwned;
 
 use crate::api::{
     ClusterView, DiskAdd, DiskChange, DiskList, DiskView, ErrorBody, ErrorDetail, ErrorKind,
-    ExportList, ExportSet, ExportView, RebuildRate, RebuildView, ScrubReport, ScrubStart,
-    ScrubView, Status, TicketCreate, TicketView, VolumeChange, VolumeCreate, VolumeList,
-    VolumeView,
+    ExportList, ExportSet, ExportView, NodeChange, RebuildRate, RebuildView, ScrubReport,
+    ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeChange, VolumeCreate,
+    VolumeList, VolumeMove, VolumeView,
 };
 use crate::token::Token;
 
@@ -103,6 +103,26 @@ impl Client {
 
     pub fn cluster_ticket(&self, create: &TicketCreate) -> Result<TicketView, ClientError> {
         self.call(self.agent.post(self.at("/api/v1/cluster/tickets")), create)
+    }
+
+    pub fn node_set(&self, node: &str, change: &NodeChange) -> Result<ClusterView, ClientError> {
+        let path = format!("/api/v1/cluster/nodes/{node}");
+        self.call(self.agent.patch(self.at(&path)), change)
+    }
+
+    pub fn node_remove(&self, node: &str) -> Result<(), ClientError> {
+        let path = format!("/api/v1/cluster/nodes/{node}");
+        self.send(|agent| self.authorized(agent.delete(self.at(&path))).call())
+            .map(drop)
+    }
+
+    pub fn volume_move(
+        &self,
+        name: &VolumeName,
+        to: &VolumeMove,
+    ) -> Result<VolumeView, ClientError> {
+        let path = format!("/api/v1/volumes/{name}/move");
+        self.call(self.agent.post(self.at(&path)), to)
     }
 
     pub fn scrub(&self) -> Result<ScrubView, ClientError> {

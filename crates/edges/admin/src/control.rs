@@ -85,6 +85,12 @@ pub trait Control: Send + Sync + 'static {
     fn cluster(&self) -> Answer<'_, ClusterView>;
     /// A ticket for one more node.
     fn cluster_ticket(&self, create: TicketCreate) -> Answer<'_, TicketView>;
+    /// Moves what a node's disks hold to other nodes, or stops that.
+    fn node_drain(&self, node: String, draining: bool) -> Answer<'_, ClusterView>;
+    /// Takes a node without disks out of the cluster.
+    fn node_remove(&self, node: String) -> Answer<'_, ()>;
+    /// Has another node own a volume, as long as that one can.
+    fn volume_move(&self, name: VolumeName, to: Option<String>) -> Answer<'_, VolumeView>;
     /// The metrics in Prometheus's text format.
     fn metrics(&self) -> Answer<'_, String>;
 }

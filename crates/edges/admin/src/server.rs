@@ -29,8 +29,9 @@ use utoipa_axum::routes;
 
 use crate::api::{
     ClusterView, DiskAdd, DiskChange, DiskList, DiskView, ErrorBody, ErrorKind, ExportList,
-    ExportSet, ExportView, RebuildRate, RebuildView, ScrubReport, ScrubStart, ScrubView, Status,
-    TicketCreate, TicketView, VolumeChange, VolumeCreate, VolumeList, VolumeView,
+    ExportSet, ExportView, NodeChange, RebuildRate, RebuildView, ScrubReport, ScrubStart,
+    ScrubView, Status, TicketCreate, TicketView, VolumeChange, VolumeCreate, VolumeList,
+    VolumeMove, VolumeView,
 };
 use crate::control::{Control, ControlError};
 use crate::patience::Patient;
@@ -166,6 +167,8 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(volume_show, volume_set, volume_delete))
         .routes(routes!(cluster))
         .routes(routes!(cluster_ticket))
+        .routes(routes!(node_set, node_remove))
+        .routes(routes!(volume_move))
         .routes(routes!(export_list))
         .routes(routes!(export_set, export_remove))
 }
@@ -400,6 +403,20 @@ impl<S: Send + Sync> FromRequestParts<S> for DiskNamed {
     }
 }
 
+/// The node that the path names.
+struct NodeNamed(String);
+
+impl<S: Send + Sync> FromRequestParts<S> for NodeNamed {
+    type Rejection = ControlError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ControlError> {
+        Path::<String>::from_request_parts(parts, state)
+            .await
+            .map(|Path(node)| Self(node))
+            .map_err(|_| ControlError::new(ErrorKind::NotFound, "there is no node of that name"))
+    }
+}
+
 impl From<QueryError> for ControlError {
     fn from(error: QueryError) -> Self {
         Self::new(ErrorKind::Invalid, error.to_string())
@@ -541,6 +558,43 @@ async fn cluster_ticket(
     Given(create): Given<TicketCreate>,
 ) -> Result<Json<TicketView>, ControlError> {
     to_the_end(async move { shared.control.cluster_ticket(create).await })
+        .await
+        .map(Json)
+}
+
+/// Moves what a node's disks hold to other nodes, or stops that. `node` is its name.
+#[utoipa::path(patch, path = "/api/v1/cluster/nodes/{node}", params(("node" = String, Path)),
+    request_body = NodeChange, responses((status = 200, body = ClusterView)))]
+async fn node_set(
+    State(shared): Api,
+    NodeNamed(node): NodeNamed,
+    Given(change): Given<NodeChange>,
+) -> Result<Json<ClusterView>, ControlError> {
+    to_the_end(async move { shared.control.node_drain(node, change.draining).await })
+        .await
+        .map(Json)
+}
+
+/// Takes a node out of the cluster. Its disks have to be removed before, and it has to be stopped.
+#[utoipa::path(delete, path = "/api/v1/cluster/nodes/{node}", params(("node" = String, Path)),
+    responses((status = 204)))]
+async fn node_remove(
+    State(shared): Api,
+    NodeNamed(node): NodeNamed,
+) -> Result<StatusCode, ControlError> {
+    to_the_end(async move { shared.control.node_remove(node).await }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Has another node own a volume, as long as that one can.
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/move", params(("name" = String, Path)),
+    request_body = VolumeMove, responses((status = 200, body = VolumeView)))]
+async fn volume_move(
+    State(shared): Api,
+    Named(name): Named,
+    Given(to): Given<VolumeMove>,
+) -> Result<Json<VolumeView>, ControlError> {
+    to_the_end(async move { shared.control.volume_move(name, to.to).await })
         .await
         .map(Json)
 }

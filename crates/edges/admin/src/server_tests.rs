@@ -184,6 +184,21 @@ impl Control for Pretend {
         answer(Err(ControlError::new(ErrorKind::NotFound, "no cluster")))
     }
 
+    fn node_drain(&self, node: String, draining: bool) -> Answer<'_, ClusterView> {
+        self.tell(format!("drain node {node} {draining}"));
+        answer(Ok(ClusterView::default()))
+    }
+
+    fn node_remove(&self, node: String) -> Answer<'_, ()> {
+        self.tell(format!("remove node {node}"));
+        answer(Ok(()))
+    }
+
+    fn volume_move(&self, name: VolumeName, to: Option<String>) -> Answer<'_, VolumeView> {
+        self.tell(format!("move {name} {to:?}"));
+        answer(only_main(&name).map(|()| view(&name)))
+    }
+
     fn cluster_ticket(&self, create: TicketCreate) -> Answer<'_, TicketView> {
         self.tell(format!("ticket {create:?}"));
         let ticket = "cairn1-abc".to_owned();

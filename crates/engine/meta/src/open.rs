@@ -25,7 +25,7 @@ use crate::disks::DiskSet;
 use crate::error::MetaError;
 use crate::journal::{JournalIndex, JournalReplay};
 use crate::journal_rewrite::forget_earlier_starts;
-use crate::log::begin::FoundMirror;
+use crate::log::begin::{FoundMirror, Mirrored};
 use crate::log::ensemble::list::AgreedList;
 use crate::log::ensemble::{EnsembleLog, FoundEnsembles, Seat};
 use crate::log::{CommitLog, FoundLog, History, LogRecord, LogWriter};
@@ -109,7 +109,14 @@ pub(crate) async fn take_over(
     let (epoch, is_new) = (seat.epoch, seat.list.ensembles.is_empty());
     let list = Arc::new(AgreedList::new(&seat));
     let remote = Arc::new(RemoteCopies::new(&env, &seat, list.clone()));
-    let found = FoundEnsembles::find(&env, &tasks, &settings, seat, list).await?;
+    let mirrored = match is_new {
+        true => Mirrored::find(&disks).await?,
+        false => None,
+    };
+    let mut found = FoundEnsembles::find(&env, &tasks, &settings, seat, list).await?;
+    if let Some(mirrored) = &mirrored {
+        found.continue_from(&mirrored.history)?;
+    }
     let log = EnsembleLog::of(&found);
     let found = Box::new(found);
     let parts = Parts {
@@ -119,6 +126,13 @@ pub(crate) async fn take_over(
         tasks,
         remote: Some(remote),
     };
+    if let Some(mirrored) = mirrored {
+        let (tasks, disks) = (parts.tasks.clone(), parts.disks.clone());
+        let log = |shared| VolumeLog::Ensembles(log(shared));
+        let opened = parts.open(found, log).await?;
+        mirrored.remove(&tasks, &disks);
+        return Ok(opened);
+    }
     if !is_new {
         return parts
             .open(found, |shared| VolumeLog::Ensembles(log(shared)))
@@ -133,6 +147,15 @@ pub(crate) async fn take_over(
         journal: Vec::new(),
     };
     Ok((store, recovered))
+}
+
+/// The last epoch of a volume whose log is on the disks of this server alone, if there is one.
+pub(crate) async fn mirrored_epoch(
+    volume: VolumeId,
+    disks: Vec<(DiskId, Arc<dyn Disk>)>,
+) -> Result<Option<Epoch>, MetaError> {
+    let found = Mirrored::find(&DiskSet::new(volume, disks, 1)).await?;
+    Ok(found.map(|found| found.history.epoch_max))
 }
 
 /// What a store is made of beside its log.

@@ -116,6 +116,15 @@ impl MetaStore {
         open::open(env, settings, volume, disks, draining).await
     }
 
+    /// The last epoch of a volume whose log is on the disks of this server alone, if there is one. The first owner of the
+    /// volume in a cluster needs a later one; [`Self::take_over`] goes on with that log.
+    pub async fn mirrored_epoch(
+        volume: VolumeId,
+        disks: Vec<(DiskId, Arc<dyn Disk>)>,
+    ) -> Result<Option<Epoch>, MetaError> {
+        open::mirrored_epoch(volume, disks).await
+    }
+
     /// Opens a volume of a cluster that this node has taken over, or makes it if it is new. Waits for nobody: fails with
     /// [`MetaError::LogUnreachable`] as long as disks are missing that may hold what was acknowledged.
     pub async fn take_over(

@@ -235,21 +235,19 @@ fn usable(
 }
 
 async fn renew_when_due(trust: Weak<Trust>) {
-    let mut wait = Duration::ZERO;
     loop {
-        let Some(clock) = trust.upgrade().map(|trust| Arc::clone(&trust.env.clock)) else {
+        let Some(renewing) = trust.upgrade() else {
             return;
         };
-        clock.sleep(wait).await;
-        let Some(trust) = trust.upgrade() else {
-            return;
-        };
-        let renewing = Arc::clone(&trust);
         // It writes and syncs a file.
         let done = tokio::task::spawn_blocking(move || renewing.renew_if_due()).await;
-        wait = match done {
+        let Some(current) = trust.upgrade() else {
+            return;
+        };
+        let clock = &current.env.clock;
+        let wait = match done {
             Ok(Ok(_)) => {
-                let due = trust.live().certificate.due_in(clock.now());
+                let due = current.live().certificate.due_in(clock.now());
                 due.clamp(LOOK_INTERVAL_MIN, LOOK_INTERVAL_MAX)
             }
             Ok(Err(error)) => {
@@ -261,5 +259,8 @@ async fn renew_when_due(trust: Weak<Trust>) {
                 RETRY_AFTER
             }
         };
+        let sleeping = clock.sleep(wait);
+        drop(current);
+        sleeping.await;
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use cairn_base::env::Env;
 use cairn_base::{DiskId, Epoch, NodeId, VolumeId};
-use cairn_cluster::map::{MapView, Process};
+use cairn_cluster::map::{LeftRecord, MapView, Process};
 use cairn_cluster::{ClusterMap, Coordinator, LeaseSettings, MapError, OwnedLease};
 use cairn_formats::pool_file::{PoolState, PoolVolume};
 use cairn_meta::{Copies, MetaSettings, MetaStore, Recovered, VolumeLog};
@@ -20,9 +20,11 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use crate::peers::{Dials, PeerStatus, PeerTable};
-use crate::state::pool_state;
+use crate::state::{pool_state, volume_record};
 use crate::takeover::{Node, Protection, TakeoverError};
 
+/// How often it is looked which draining disks have nothing of a volume any more.
+const LEFT_LOOK: Duration = Duration::from_secs(1);
 /// How often it is looked which nodes can be reached.
 const PEERS_LOOK: Duration = Duration::from_millis(100);
 
@@ -174,6 +176,36 @@ impl ClusterMember {
         Ok(state)
     }
 
+    /// Puts the volumes of a server that becomes the first node of a cluster into the map, under the numbers that they have.
+    pub async fn import_volumes(map: &ClusterMap, state: &PoolState) -> Result<(), MapError> {
+        let mut volumes: Vec<&PoolVolume> = state.volumes.iter().collect();
+        volumes.sort_by_key(|volume| volume.id);
+        for volume in volumes {
+            match map.volume(volume.id).await {
+                Err(MapError::NotFound { .. }) => {}
+                // An earlier start came so far.
+                found => {
+                    found?;
+                    continue;
+                }
+            }
+            let record = volume_record(volume).map_err(MapError::HighWater)?;
+            map.add_volume(&record).await?;
+        }
+        map.reserve_volumes(state.volume_next).await
+    }
+
+    /// Waits until each volume of the map has a log of the cluster.
+    pub async fn all_have_logs(&self) {
+        let mut views = self.views();
+        let have_logs = |view: &Arc<MapView>| {
+            let mut volumes = view.volumes.values();
+            volumes.all(|volume| volume.log.log.open().is_some())
+        };
+        // The sender is in `self`.
+        let _ = views.wait_for(have_logs).await;
+    }
+
     /// Begins to follow the map and to own volumes; ends with [`Self::stop`].
     pub fn start(self: &Arc<Self>, pool: &Arc<Pool>) {
         // Only here.
@@ -183,6 +215,8 @@ impl ClusterMember {
         spawner.spawn("cluster map", Box::pin(follow));
         let look = Arc::clone(self).look_at_peers(Arc::clone(pool));
         spawner.spawn("peers", Box::pin(look));
+        let leaving = Arc::clone(self).tell_what_was_left(Arc::clone(pool));
+        spawner.spawn("left disks", Box::pin(leaving));
         let (member, pool) = (Arc::clone(self), Arc::clone(pool));
         let own = async move {
             Arc::clone(&member).own_volumes(pool).await;
@@ -236,6 +270,41 @@ impl ClusterMember {
         }
     }
 
+    /// Says of the volumes of this node which draining disks have nothing of them any more.
+    async fn tell_what_was_left(self: Arc<Self>, pool: Arc<Pool>) {
+        while !self.is_stopping() {
+            self.env.clock.sleep(LEFT_LOOK).await;
+            let view = self.view();
+            let draining = view.disks.values().filter(|disk| disk.value.draining);
+            let draining: Vec<_> = draining
+                .map(|disk| (disk.value.id, disk.revision.0))
+                .collect();
+            if draining.is_empty() {
+                continue;
+            }
+            let owned = self.epochs.lock().clone();
+            for (volume, (process, epoch)) in owned {
+                let mut left = LeftRecord::default();
+                for (disk, revision) in &draining {
+                    if pool.has_left(volume, *disk).await {
+                        left.disks.insert(*disk, *revision);
+                    }
+                }
+                let known = view
+                    .volumes
+                    .get(&volume)
+                    .and_then(|known| known.left.as_ref());
+                let is_known = known.map_or(left.disks.is_empty(), |known| known.value == left);
+                if is_known {
+                    continue;
+                }
+                if let Err(error) = self.map.set_left(volume, process, epoch, &left).await {
+                    tracing::debug!(%volume, %error, "it is not told yet which disks the volume left");
+                }
+            }
+        }
+    }
+
     fn owners_differ(&self, before: &MapView) -> bool {
         let owners = |view: &MapView| -> Vec<(VolumeId, Option<NodeId>)> {
             let volumes = view.volumes.iter();
@@ -276,6 +345,19 @@ impl ClusterMember {
         let process = self.process().filter(|_| self.lease_is_valid());
         let process = process.ok_or_else(|| "this node has no lease".to_owned())?;
         let wanted = settings.copies;
+        let has_log = |view: &MapView| {
+            let known = view.volumes.get(&volume.id);
+            known.is_some_and(|known| known.log.log.open().is_some())
+        };
+        let above = match has_log(&self.view()) {
+            true => Epoch(0),
+            // It may be a volume that this server had before it was in a cluster.
+            false => {
+                let epoch = MetaStore::mirrored_epoch(volume.id, disks.clone()).await;
+                let epoch = epoch.map_err(|error| error.to_string())?;
+                epoch.unwrap_or(Epoch(0))
+            }
+        };
         let node = Node {
             env: self.env.clone(),
             map: self.map.clone(),
@@ -287,7 +369,7 @@ impl ClusterMember {
             copies: Copies::new(wanted, VolumeLog::copies_least(wanted)),
             patience: self.settings.patience,
         };
-        let taken = node.take_over(volume.id, Epoch(0), protection, settings);
+        let taken = node.take_over(volume.id, above, protection, settings);
         let epochs = &self.epochs;
         let note = |epoch| epochs.lock().insert(volume.id, (process, epoch));
         match taken.await {
@@ -315,5 +397,16 @@ impl Seats for ClusterMember {
         disks: cairn_pool::MetaDisks,
     ) -> SeatFuture<'a, Result<(Arc<MetaStore>, Recovered), String>> {
         Box::pin(self.take_over(volume, settings, disks))
+    }
+
+    fn node(&self) -> NodeId {
+        self.own.node
+    }
+
+    fn remove_disk(&self, disk: DiskId) -> SeatFuture<'_, Result<(), String>> {
+        Box::pin(async move {
+            let removed = self.map.remove_left_disk(disk).await;
+            removed.map_err(|error| error.to_string())
+        })
     }
 }

@@ -78,10 +78,12 @@ fn line(view: &MapView, volume: VolumeId) -> Vec<NodeId> {
         .keys()
         .filter(|node| view.nodes.contains_key(node));
     let mut nodes: Vec<NodeId> = alive.filter(has_disk).copied().collect();
+    let preferred = view.volumes.get(&volume).and_then(|state| state.preferred);
     nodes.sort_by_key(|node| {
         let mut hasher = FxHasher::default();
         (volume.0, node.0).hash(&mut hasher);
-        (std::cmp::Reverse(hasher.finish()), *node)
+        let is_preferred = preferred == Some(*node);
+        (!is_preferred, std::cmp::Reverse(hasher.finish()), *node)
     });
     nodes
 }
@@ -184,6 +186,18 @@ impl Ownership {
             let state = view.volumes.get(id)?;
             state.owner.as_ref().map(|owner| owner.value.node)
         };
+        let mine = || view.volumes.keys().filter(|id| owner(id) == Some(me));
+        // At once: where an operator wants it to be, or off a node all of whose disks leave.
+        let is_wanted_elsewhere = |id: &&VolumeId| {
+            let line = line(view, **id);
+            let preferred = view.volumes.get(*id).and_then(|state| state.preferred);
+            let is_there = |node: &NodeId| line.first() == Some(node);
+            let is_preferred = preferred.is_some_and(|node| node != me && is_there(&node));
+            is_preferred || !line.is_empty() && !line.contains(&me)
+        };
+        if let Some(id) = mine().find(is_wanted_elsewhere) {
+            return Some(*id);
+        }
         let all_owned = view.volumes.keys().all(|id| is_owned(owner(id)));
         if self.seen != seen || !all_owned {
             self.seen = seen;
@@ -197,9 +211,11 @@ impl Ownership {
             let owners = view.volumes.keys().filter_map(owner);
             owners.filter(|owner| *owner == node).count()
         };
-        let mine = view.volumes.keys().filter(|id| owner(id) == Some(me));
-        for id in mine {
-            let Some(first) = line(view, *id).first().copied() else {
+        for id in mine() {
+            // One that an operator put here stays.
+            let preferred = view.volumes.get(id).and_then(|state| state.preferred);
+            let first = line(view, *id).first().copied();
+            let Some(first) = first.filter(|_| preferred != Some(me)) else {
                 continue;
             };
             // Never back and forth: the difference shrinks with each.
@@ -306,7 +322,7 @@ impl ClusterMember {
                 && let Some(id) = ownership.to_give(now, &view, self.own.node)
                 && served.contains(&id)
             {
-                tracing::info!(volume = %id, "another node has fewer volumes: it gets this one");
+                tracing::info!(volume = %id, "another node gets this volume");
                 ownership.rest(now, id, SETTLED);
                 self.give(pool, id).await;
             }

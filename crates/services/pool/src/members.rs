@@ -80,6 +80,9 @@ impl Pool {
         let opened = begun.map_err(|error| failed(&error))?;
         let mut member = PoolDisk::new(id, label, now);
         member.by_label = true;
+        if let Some(seats) = &self.seats {
+            member.node = seats.node();
+        }
         let is_early = planted::is(Bug::DiskUsedBeforeItIsMember);
         state.disks.push(member);
         if let Some(old) = replaces.and_then(|old| state.disk_mut(old)) {
@@ -215,6 +218,17 @@ impl Pool {
         force: Force,
     ) -> Result<Option<Arc<ShardDisk>>, ChangeFailure> {
         let disk = self.find_disk(words)?;
+        if let Some(seats) = &self.seats {
+            if force == Force::Yes {
+                return impossible(
+                    "in a cluster a disk is drained before it is removed, also one that is lost: `cairn disk drain`"
+                        .to_owned(),
+                );
+            }
+            // The change of the state that follows lets it go on its node.
+            let removed = seats.remove_disk(disk.id).await;
+            return removed.map(|()| None).map_err(ChangeFailure::Impossible);
+        }
         let mut tried = self.begin_change().await?;
         let mut state = PoolState::clone(&self.state());
         if state.disks.len() == 1 {

@@ -318,6 +318,10 @@ impl Pool {
                 };
                 self.rewrite(&fs, segments).await
             }
+            // Other owners may need it; an operator removes it.
+            Action::Forget { .. } | Action::NoteEmpty { .. } if self.seats.is_some() => {
+                Outcome::NotNow
+            }
             Action::Forget { disk } => match self.leave(&disk.to_string(), Force::No).await {
                 Ok(gone) => {
                     self.host.disk_left(gone);

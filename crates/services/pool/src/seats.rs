@@ -31,6 +31,12 @@ pub trait Seats: Send + Sync + 'static {
         settings: MetaSettings,
         disks: MetaDisks,
     ) -> SeatFuture<'a, Result<(Arc<MetaStore>, Recovered), String>>;
+
+    /// This node.
+    fn node(&self) -> NodeId;
+
+    /// Takes a draining disk out of the pool, if the owners of all volumes say that they have nothing on it.
+    fn remove_disk(&self, disk: DiskId) -> SeatFuture<'_, Result<(), String>>;
 }
 
 /// How a volume is left.
@@ -101,8 +107,18 @@ impl Pool {
         }
         let disks_changed = before.disks != state.disks;
         let state = Arc::new(state);
+        let is_member = |id: DiskId| state.disks.iter().any(|disk| disk.id == id);
+        let own = self.disks().into_iter().map(|disk| disk.id());
+        // One that is about to join is none yet.
+        let was_member = |id: &DiskId| before.disks.iter().any(|disk| disk.id == *id);
+        let removed: Vec<DiskId> = own.filter(|id| was_member(id) && !is_member(*id)).collect();
         self.change_table(|table| table.state = Arc::clone(&state));
         drop(changes);
+        for id in removed {
+            let gone = self.change_table(|table| table.take(id));
+            tracing::info!(disk = %id, "a disk left the pool");
+            self.host.disk_left(gone);
+        }
         let is_gone = |id: &VolumeId| !state.volumes.iter().any(|volume| volume.id == *id);
         for id in self.services().into_keys().filter(is_gone) {
             self.disown(id, Leave::Abandon).await;
@@ -120,6 +136,27 @@ impl Pool {
         if disks_changed {
             self.after_a_change().await;
         }
+    }
+
+    /// Whether a volume that is served here has nothing on a disk that drains, and will have nothing there.
+    pub async fn has_left(&self, volume: VolumeId, disk: DiskId) -> bool {
+        if !self.table().is_draining(disk) {
+            return false;
+        }
+        // What was on its way there when it began to drain is known then.
+        self.store.placements_done().await;
+        if !self.commits_done().await {
+            return false;
+        }
+        let Some(VolumeService::Serving(fs)) = self.service(volume) else {
+            return false;
+        };
+        let Some(counts) = self.store.shard_counts(volume) else {
+            return false;
+        };
+        let has_shards = counts.iter().any(|(id, count)| *id == disk && *count > 0);
+        let is_noted = !fs.meta().segments_on(disk).is_empty();
+        !has_shards && !is_noted && !fs.meta().log().uses_disk(disk)
     }
 
     /// Has the disks of other nodes that can be reached used from now on, and no others.

@@ -4,8 +4,8 @@
 
 use crate::catalog::{Catalog, LustreLevel, LustreLimits, lustre_tib};
 use crate::design::{
-    CloudVolumes, Cluster, Design, NfsServer, ParallelFs, Product, Protection, SanArray, SanSystem,
-    Shape, Storage, Volume,
+    CloudVolumes, Cluster, Design, Elastic, NfsServer, ParallelFs, Product, Protection, SanArray,
+    SanSystem, Shape, Storage, Volume,
 };
 use crate::goal::Goal;
 use crate::units::{Bytes, Rate};
@@ -40,6 +40,7 @@ pub fn candidates(catalog: &Catalog, goal: &Goal) -> Vec<Design> {
     san(catalog, goal, &mut out);
     lustre(catalog, goal, &mut out);
     cloud_volumes(catalog, goal, &mut out);
+    elastic(catalog, goal, &mut out);
     cairn_server(catalog, goal, &mut out);
     linux_server(catalog, goal, &mut out);
     cairn_cluster(catalog, goal, &mut out);
@@ -144,7 +145,12 @@ fn vendor_servers(catalog: &Catalog, goal: &Goal, out: &mut Out) {
     for name in &of.ebs {
         for volumes in 1..=4_u32 {
             let exact = (needed_tb / f64::from(volumes)).ceil();
-            for tb in [exact, 1.0, 2.0, 5.0, 10.0, 15.0] {
+            let none = Protection { data: 1, parity: 0 };
+            let size = Bytes::from_gb(exact * 1000.0);
+            let of_rates = sizes_tib(goal, none, volumes, &st1(size), size.tib());
+            let of_rates = of_rates.last().copied().unwrap_or_default();
+            let of_rates = (Bytes::from_tib(of_rates).gb() / 1000.0).ceil().max(exact);
+            for tb in [exact, of_rates, 1.0, 2.0, 5.0, 10.0, 15.0] {
                 if (0.5..=of.volume_tib_max).contains(&tb) {
                     out.push(
                         Product::Vendor,
@@ -171,8 +177,12 @@ fn san(catalog: &Catalog, goal: &Goal, out: &mut Out) {
         let least = (Bytes::from_gib(of.ssd_gib_min).gb() / 100.0).ceil() / 10.0;
         let tb = tb.clamp(of.ssd_tb_min.max(least), of.ssd_tb_max);
         let included = (of.iops_per_gib_min * Bytes::from_gb(tb * 1000.0).gib()) as u64;
+        let wanted = goal.iops.max(goal.write_iops).unwrap_or(0);
+        let wanted = wanted.div_ceil(u64::from(systems)).max(included);
         for (&mb_s, &most) in of.throughput_mb_s.iter().zip(&of.throughput_iops_max) {
-            for iops in [included.min(most), most] {
+            let mut choices = vec![included.min(most), wanted.min(most), most];
+            choices.dedup();
+            for iops in choices {
                 out.push(
                     Product::Vendor,
                     Shape::SanArray(SanArray {
@@ -182,6 +192,7 @@ fn san(catalog: &Catalog, goal: &Goal, out: &mut Out) {
                             iops,
                             mb_s: Rate::from_mb_s(mb_s),
                         },
+                        host: goal.host.clone(),
                     }),
                 );
             }
@@ -217,11 +228,21 @@ fn lustre_steps(of: &LustreLimits, level: &LustreLevel, goal: &Goal, needed_tib:
     let cached_per_tib = cached * of.cache_share;
     // In the service's TiB, by which its rates are stated.
     let step_tib = lustre_tib(level.steps(1.0));
-    let write = of_rate(goal.write_mb_s, level.disk_mb_s_per_tib);
+    // One operation counts as 1 MiB of the disks.
+    let operations = |iops: Option<u64>| iops.unwrap_or(0) as f64 * 1.048_576;
+    let write = of_rate(goal.write_mb_s, level.disk_mb_s_per_tib)
+        .max(operations(goal.write_iops) / level.disk_mb_s_per_tib);
+    let reads = operations(goal.iops);
     let mut steps: Vec<f64> = [
         needed_tib,
         write,
         of_rate(goal.read_mb_s, level.disk_mb_s_per_tib).max(write),
+        (reads / level.disk_mb_s_per_tib)
+            .max(of_rate(goal.read_mb_s, level.disk_mb_s_per_tib))
+            .max(write),
+        (reads / cached_per_tib)
+            .max(of_rate(goal.read_mb_s, level.disk_mb_s_per_tib))
+            .max(write),
         of_rate(goal.read_mb_s, cached_per_tib)
             .max(write)
             .max(goal.hot_share.unwrap_or(0.0) * lustre_tib(goal.capacity_bytes) / of.cache_share),
@@ -233,6 +254,36 @@ fn lustre_steps(of: &LustreLimits, level: &LustreLevel, goal: &Goal, needed_tib:
     steps.sort_by(f64::total_cmp);
     steps.dedup();
     steps
+}
+
+/// EFS is planned up to the largest capacity that any of the papers shows.
+const EFS_TIB_MAX: f64 = 1024.0;
+
+/// As large as the goal; of EFS with the throughput that comes with it, and with what the rates need.
+fn elastic(catalog: &Catalog, goal: &Goal, out: &mut Out) {
+    let of = &catalog.designs.elastic;
+    let capacity_bytes = Bytes::from_gib((goal.capacity_planned().gib() - 1e-9).ceil().max(1.0));
+    let mut push = |it: Elastic| out.push(Product::Vendor, Shape::Elastic(it));
+    let mib_s = |rate: Option<Rate>| rate.unwrap_or_default().mib_s();
+    // Of 4 KiB each.
+    let operations = |iops: Option<u64>| iops.unwrap_or(0) as f64 / 256.0;
+    let writes = mib_s(goal.write_mb_s).max(operations(goal.write_iops));
+    let reads = mib_s(goal.read_mb_s).max(operations(goal.iops));
+    let needed = writes.max(reads / of.efs_read_times).ceil().max(1.0);
+    for level in &of.efs {
+        if capacity_bytes.tib() > EFS_TIB_MAX {
+            break;
+        }
+        let provisioned = needed.min(level.write_mib_s_max) as u32;
+        for mib_s in [None, Some(provisioned)] {
+            push(Elastic::Efs {
+                level: level.name.clone(),
+                capacity_bytes,
+                mib_s,
+            });
+        }
+    }
+    push(Elastic::S3 { capacity_bytes });
 }
 
 fn cloud_volumes(catalog: &Catalog, goal: &Goal, out: &mut Out) {
@@ -327,21 +378,23 @@ fn linux_server(catalog: &Catalog, goal: &Goal, out: &mut Out) {
                 data: volumes - parity,
                 parity,
             };
-            let tib = exact_tib(goal, protection).unwrap_or(LARGEST_TIB);
-            out.push(
-                Product::Vendor,
-                Shape::NfsServer(NfsServer {
-                    instance: instance.clone(),
-                    storage: Storage::Ebs {
-                        volumes,
-                        volume: Volume {
-                            size_bytes: Bytes::from_tib(tib),
-                            ..volume.clone()
+            let exact = exact_tib(goal, protection).unwrap_or(LARGEST_TIB);
+            for tib in sizes_tib(goal, protection, volumes, &volume, exact) {
+                out.push(
+                    Product::Vendor,
+                    Shape::NfsServer(NfsServer {
+                        instance: instance.clone(),
+                        storage: Storage::Ebs {
+                            volumes,
+                            volume: Volume {
+                                size_bytes: Bytes::from_tib(tib),
+                                ..volume.clone()
+                            },
                         },
-                    },
-                    protection,
-                }),
-            );
+                        protection,
+                    }),
+                );
+            }
         }
     }
 }
@@ -368,16 +421,50 @@ fn cairn_server(catalog: &Catalog, goal: &Goal, out: &mut Out) {
                 && volume.size_bytes == Bytes::from_tib(VOLUME_TIB[0])
                 && let Some(exact) = exact_tib(goal, protection)
             {
-                let mut volume = volume.clone();
-                volume.size_bytes = Bytes::from_tib(exact);
-                push(Storage::Ebs {
-                    volumes: *volumes,
-                    volume,
-                });
+                for tib in sizes_tib(goal, protection, *volumes, volume, exact) {
+                    let mut volume = volume.clone();
+                    volume.size_bytes = Bytes::from_tib(tib);
+                    push(Storage::Ebs {
+                        volumes: *volumes,
+                        volume,
+                    });
+                }
             }
             push(storage.clone());
         }
     }
+}
+
+/// The exact size, and that of st1 with which its rates carry what the goal reads and writes: of st1 speed is
+/// bought by the TiB.
+fn sizes_tib(
+    goal: &Goal,
+    protection: Protection,
+    volumes: u32,
+    volume: &Volume,
+    exact: f64,
+) -> Vec<f64> {
+    /// Rule `ebs.st1`.
+    const MIB_S_PER_TIB: f64 = 40.0;
+    /// Rule `ebs.slowest`.
+    const DELIVERED: f64 = 0.9;
+    const LARGEST_TIB: f64 = VOLUME_TIB[VOLUME_TIB.len() - 1];
+    if volume.volume_type != "st1" {
+        return vec![exact];
+    }
+    let striped = protection.efficiency()
+        * if protection.parity > 0 {
+            DELIVERED
+        } else {
+            1.0
+        };
+    let mib_s = |rate: Option<Rate>| rate.unwrap_or_default().mib_s();
+    let needed = mib_s(goal.read_mb_s).max(mib_s(goal.write_mb_s) / striped);
+    let tib = needed / (MIB_S_PER_TIB * f64::from(volumes));
+    let halves = (tib * 2.0 - 1e-9).ceil() / 2.0;
+    let mut sizes = vec![exact, halves.max(exact).min(LARGEST_TIB)];
+    sizes.dedup();
+    sizes
 }
 
 /// The size of volumes, in half TiB, with which a server holds just what the goal asks for.
@@ -451,6 +538,7 @@ fn cairn_spread(catalog: &Catalog, goal: &Goal, out: &mut Out) {
                 Shape::SanArray(SanArray {
                     systems: servers,
                     system: SanSystem::Server(server),
+                    host: goal.host.clone(),
                 }),
             );
         }

@@ -161,6 +161,7 @@ pub struct Designs {
     pub san_array: SanLimits,
     pub parallel_fs: LustreLimits,
     pub cloud_volumes: CloudVolumeLimits,
+    pub elastic: ElasticLimits,
     pub volume: BTreeMap<String, VolumeType>,
     pub nitro: Nitro,
 }
@@ -322,6 +323,38 @@ pub struct CloudVolumeLevel {
     pub kb_s_per_gb: f64,
 }
 
+/// Amazon EFS and S3.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ElasticLimits {
+    pub source: String,
+    pub date: String,
+    pub efs_write_mib_s_per_tib: f64,
+    pub efs_read_times: f64,
+    pub efs_burst_mib_s_per_tib: f64,
+    pub efs_burst_mib_s_min: f64,
+    /// What one client gets at most.
+    pub efs_client_mib_s: f64,
+    pub s3_get_per_s: f64,
+    pub s3_put_per_s: f64,
+    pub s3_request_mib: f64,
+    pub s3_latency_ms: f64,
+    pub efs: Vec<EfsLevel>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EfsLevel {
+    pub name: String,
+    pub read_mib_s_max: f64,
+    pub write_mib_s_max: f64,
+    pub read_iops: f64,
+    pub write_iops: f64,
+    pub read_iops_provisioned: f64,
+    pub write_iops_provisioned: f64,
+    pub latency_ms: f64,
+}
+
 /// gp3 has fixed figures that can be provisioned higher; st1 and sc1 have figures per TiB; of io1 and io2
 /// IOPS are provisioned, and throughput follows them.
 #[derive(Clone, Debug, Deserialize)]
@@ -481,6 +514,18 @@ impl Catalog {
             .find(|level| level.name == name)
             .ok_or_else(|| CatalogError::Unknown {
                 what: "level of a parallel file system",
+                name: name.to_owned(),
+                nearest: nearest(name, levels.iter().map(|level| level.name.as_str())),
+            })
+    }
+
+    pub fn efs_level(&self, name: &str) -> Result<&EfsLevel, CatalogError> {
+        let levels = &self.designs.elastic.efs;
+        levels
+            .iter()
+            .find(|level| level.name == name)
+            .ok_or_else(|| CatalogError::Unknown {
+                what: "kind of EFS file system",
                 name: name.to_owned(),
                 nearest: nearest(name, levels.iter().map(|level| level.name.as_str())),
             })

@@ -21,39 +21,36 @@ const POINT_COUNT: usize = 60;
 
 /// The charts of a ranking.
 pub fn charts(catalog: &Catalog, goal: &Goal, ranking: &Ranking) -> Vec<Chart> {
+    // What fits and can be had; planned designs only where they were asked for.
     let shown: Vec<&Evaluation> = ranking
         .fits
         .iter()
         .map(|fit| &fit.evaluation)
-        .chain(ranking.misses.iter().map(|miss| &miss.evaluation))
+        .filter(|it| it.available || goal.include_planned)
         .collect();
-    let mut charts = vec![throughput_by_nodes(catalog, goal, &shown)];
+    let mut charts = Vec::new();
+    charts.extend(throughput_by_nodes(catalog, &shown));
     charts.extend(cost_by_capacity(catalog, goal, &shown));
     if let Some(credit) = shown.iter().find(|it| it.performance.credit.is_some()) {
         charts.extend(credit_over_time(credit));
     }
     if let Some(first) = shown.first() {
-        charts.push(sensitivity(catalog, first));
+        charts.extend(sensitivity(catalog, first));
     }
     charts
 }
 
-/// The cluster of the ranking, or the paper's own, with other numbers of nodes.
-fn throughput_by_nodes(catalog: &Catalog, goal: &Goal, shown: &[&Evaluation]) -> Chart {
+/// A line needs two points side by side: what has fewer is not drawn.
+fn is_line(y: &[Option<f64>]) -> bool {
+    y.windows(2).any(|pair| pair.iter().all(Option::is_some))
+}
+
+/// The best cluster of the ranking with other numbers of nodes; `None`: no cluster is shown.
+fn throughput_by_nodes(catalog: &Catalog, shown: &[&Evaluation]) -> Option<Chart> {
     let base = shown
         .iter()
         .map(|it| &it.design)
-        .find(|design| {
-            matches!(design.shape, Shape::Cluster(_)) && design.product == Product::Cairn
-        })
-        .or_else(|| {
-            shown
-                .iter()
-                .map(|it| &it.design)
-                .find(|design| matches!(design.shape, Shape::Cluster(_)))
-        })
-        .cloned()
-        .unwrap_or_else(|| crate::validate::paper_cluster(&goal.region));
+        .find(|design| matches!(design.shape, Shape::Cluster(_)))?;
     let of = &catalog.designs.cluster;
     let (least, most) = match base.product {
         Product::Vendor => (of.nodes_min, of.nodes_max),
@@ -62,23 +59,34 @@ fn throughput_by_nodes(catalog: &Catalog, goal: &Goal, shown: &[&Evaluation]) ->
     let mut x = Vec::new();
     let (mut read, mut write, mut cached) = (Vec::new(), Vec::new(), Vec::new());
     for nodes in least..=most {
-        let Some(it) = with_nodes(&base, nodes).and_then(|it| evaluate(catalog, &it).ok()) else {
+        let Some(design) = with_nodes(base, nodes) else {
+            continue;
+        };
+        if !crate::check::violations(catalog, &design).is_empty() {
+            continue;
+        }
+        let Ok(it) = evaluate(catalog, &design) else {
             continue;
         };
         x.push(f64::from(nodes));
-        read.push(Some(it.performance.seq_read.steady_mb_s.mb_s()));
-        write.push(Some(it.performance.seq_write.steady_mb_s.mb_s()));
+        // The figures of the table.
+        read.push(Some(it.performance.uncached().sustained().mb_s()));
+        write.push(Some(it.performance.seq_write.sustained().mb_s()));
         cached.push(
             it.performance
                 .cached_read_mb_s
                 .map(|rate| rate.value.mb_s()),
         );
     }
-    let series = |name: &str, y| Series {
-        name: name.to_owned(),
-        y,
-    };
-    Chart {
+    let series: Vec<Series> = [("read", read), ("write", write), ("cached", cached)]
+        .into_iter()
+        .filter(|(_, y)| is_line(y))
+        .map(|(name, y)| Series {
+            name: name.to_owned(),
+            y,
+        })
+        .collect();
+    (!series.is_empty()).then(|| Chart {
         id: "throughput-by-nodes",
         title: "Throughput against nodes".to_owned(),
         words: format!("{} with other numbers of nodes, steady", base.name()),
@@ -87,17 +95,13 @@ fn throughput_by_nodes(catalog: &Catalog, goal: &Goal, shown: &[&Evaluation]) ->
         kind: ChartKind::Line,
         x,
         x_names: Vec::new(),
-        series: vec![
-            series("sequential read", read),
-            series("sequential write", write),
-            series("read from cache", cached),
-        ],
+        series,
         rules: vec![
             rules::EBS_INSTANCE,
             rules::PARITY_WRITE,
             rules::NETWORK_CLUSTER,
         ],
-    }
+    })
 }
 
 fn with_nodes(base: &Design, nodes: u32) -> Option<Design> {
@@ -128,9 +132,9 @@ fn cost_by_capacity(catalog: &Catalog, goal: &Goal, shown: &[&Evaluation]) -> Op
         }
         let y: Vec<Option<f64>> = x
             .iter()
-            .map(|tib| cost_of(catalog, it, Bytes::from_tib(*tib)))
+            .map(|tib| cost_at(catalog, goal, it, Bytes::from_tib(*tib)))
             .collect();
-        if y.iter().any(Option::is_some) {
+        if is_line(&y) {
             series.push(Series { name, y });
         }
     }
@@ -155,11 +159,23 @@ fn cost_by_capacity(catalog: &Catalog, goal: &Goal, shown: &[&Evaluation]) -> Op
     })
 }
 
+/// At the goal's capacity, and as far as it goes, a design costs what the table says.
+fn cost_at(catalog: &Catalog, goal: &Goal, it: &Evaluation, capacity: Bytes) -> Option<f64> {
+    const SLACK: f64 = 1e-9;
+    let (least, most) = (goal.capacity_planned(), it.capacity.usable_bytes.value);
+    let of_table = capacity.get() >= least.get() * (1.0 - SLACK)
+        && capacity.get() <= most.get() * (1.0 + SLACK);
+    if of_table {
+        return Some(it.cost.month_usd.0);
+    }
+    cost_of(catalog, it, capacity)
+}
+
 /// What a design costs when it is scaled to hold `capacity`; `None` where it cannot be.
 fn cost_of(catalog: &Catalog, it: &Evaluation, capacity: Bytes) -> Option<f64> {
     let factor = capacity.get() / it.capacity.usable_bytes.value.get();
     let design = crate::whatif::scaled(catalog, &it.design, factor)?;
-    if design.product == Product::Vendor && !crate::check::violations(catalog, &design).is_empty() {
+    if !crate::check::violations(catalog, &design).is_empty() {
         return None;
     }
     let scaled = evaluate(catalog, &design).ok()?;
@@ -202,7 +218,7 @@ fn credit_over_time(it: &Evaluation) -> Option<Chart> {
 }
 
 /// What single changes of the best design do to cost, read and write, in percent.
-fn sensitivity(catalog: &Catalog, it: &Evaluation) -> Chart {
+fn sensitivity(catalog: &Catalog, it: &Evaluation) -> Option<Chart> {
     let changes: Vec<(String, Design)> = crate::whatif::neighbours(catalog, &it.design);
     let mut names = Vec::new();
     let (mut cost, mut read, mut write) = (Vec::new(), Vec::new(), Vec::new());
@@ -210,14 +226,18 @@ fn sensitivity(catalog: &Catalog, it: &Evaluation) -> Chart {
         Some(((after / before.max(f64::MIN_POSITIVE) - 1.0) * 1000.0).round() / 10.0)
     };
     for (name, design) in changes {
+        // What cannot be had is no change to consider.
+        if !crate::check::violations(catalog, &design).is_empty() {
+            continue;
+        }
         let Ok(after) = evaluate(catalog, &design) else {
             continue;
         };
         names.push(name);
         cost.push(percent(it.cost.month_usd.0, after.cost.month_usd.0));
-        let rate = |of: &Evaluation| of.performance.seq_read.steady_mb_s.mb_s();
+        let rate = |of: &Evaluation| of.performance.uncached().sustained().mb_s();
         read.push(percent(rate(it), rate(&after)));
-        let rate = |of: &Evaluation| of.performance.seq_write.steady_mb_s.mb_s();
+        let rate = |of: &Evaluation| of.performance.seq_write.sustained().mb_s();
         write.push(percent(rate(it), rate(&after)));
     }
     let series = |name: &str, y| Series {
@@ -225,7 +245,7 @@ fn sensitivity(catalog: &Catalog, it: &Evaluation) -> Chart {
         y,
     };
     let rules: Vec<RuleId> = it.performance.seq_write.bottleneck.rules.clone();
-    Chart {
+    (!names.is_empty()).then(|| Chart {
         id: "sensitivity",
         title: "What one change does".to_owned(),
         words: format!("{}: change of cost and steady rates in percent", it.name),
@@ -240,5 +260,5 @@ fn sensitivity(catalog: &Catalog, it: &Evaluation) -> Chart {
             series("sequential write", write),
         ],
         rules,
-    }
+    })
 }

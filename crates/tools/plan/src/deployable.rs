@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use crate::catalog::{Catalog, Instance};
 use crate::design::{
-    CloudVolumes, Design, NfsServer, ParallelFs, Product, Protection, SanSystem, Shape, Storage,
-    Volume,
+    CloudVolumes, Design, Elastic, NfsServer, ParallelFs, Product, Protection, SanSystem, Shape,
+    Storage, Volume,
 };
 use crate::prices::REGIONS;
 use crate::rules::{self, RuleId};
@@ -84,6 +84,9 @@ impl Found<'_> {
             Shape::NfsServer(it) => self.server(it),
             Shape::SanArray(it) => {
                 self.count(it.systems, "systems");
+                if let Some(host) = &it.host {
+                    self.known_instance(host);
+                }
                 match &it.system {
                     SanSystem::Server(server) => self.server(server),
                     SanSystem::Ontap {
@@ -108,6 +111,7 @@ impl Found<'_> {
                 volumes,
                 quota_bytes,
             }) => self.cloud_volumes(level, *volumes, *quota_bytes),
+            Shape::Elastic(it) => self.elastic(it),
         }
     }
 
@@ -154,14 +158,7 @@ impl Found<'_> {
     fn machine(&mut self, name: &str, storage: &Storage) {
         let catalog = self.catalog;
         let Some(instance) = catalog.instances.get(name) else {
-            let names = catalog.instances.keys().map(String::as_str);
-            let nearest = crate::catalog::nearest(name, names);
-            return self.breaks(true, rules::DEPLOY_INSTANCE, || {
-                format!(
-                    "instance type \"{name}\" is not known; nearest: {}",
-                    nearest.join(", ")
-                )
-            });
+            return self.known_instance(name);
         };
         match storage {
             Storage::InstanceStore { disks, disk_bytes } => {
@@ -388,6 +385,57 @@ impl Found<'_> {
                 "{} GiB; {level} comes in steps of {} GiB",
                 number(capacity.gib()),
                 number(of.step_gib)
+            )
+        });
+    }
+
+    fn elastic(&mut self, it: &Elastic) {
+        self.breaks(
+            self.product == Product::Cairn,
+            rules::CAIRN_FEATURES,
+            || "Cairn is no managed service: elastic storage is the vendor's alone".to_owned(),
+        );
+        let gib = it.capacity().gib();
+        let rule = match it {
+            Elastic::Efs { .. } => rules::EFS_LEVEL,
+            Elastic::S3 { .. } => rules::S3_OBJECTS,
+        };
+        // What is larger than any number of bytes is no capacity.
+        self.breaks(!(1.0..=1e12).contains(&gib), rule, || {
+            format!("a capacity of {} GiB, not 1 GiB or more", number(gib))
+        });
+        let Elastic::Efs { level, mib_s, .. } = it else {
+            return;
+        };
+        let levels = &self.catalog.designs.elastic.efs;
+        let Some(of) = levels.iter().find(|it| it.name == *level) else {
+            let known: Vec<&str> = levels.iter().map(|it| it.name.as_str()).collect();
+            return self.breaks(true, rules::EFS_LEVEL, || {
+                format!("\"{level}\" is none of {}", known.join(", "))
+            });
+        };
+        if let Some(given) = mib_s.map(f64::from) {
+            self.breaks(
+                !(1.0..=of.write_mib_s_max).contains(&given),
+                rules::EFS_LEVEL,
+                || {
+                    format!(
+                        "{} MiB/s provisioned, not 1 to {}",
+                        number(given),
+                        number(of.write_mib_s_max)
+                    )
+                },
+            );
+        }
+    }
+
+    fn known_instance(&mut self, name: &str) {
+        let known = self.catalog.instances.contains_key(name);
+        let names = self.catalog.instances.keys().map(String::as_str);
+        self.breaks(!known, rules::DEPLOY_INSTANCE, || {
+            format!(
+                "instance type \"{name}\" is not known; nearest: {}",
+                crate::catalog::nearest(name, names).join(", ")
             )
         });
     }

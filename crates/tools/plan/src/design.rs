@@ -38,6 +38,8 @@ pub enum Shape {
     ParallelFs(ParallelFs),
     /// Volumes whose throughput follows their size and service level.
     CloudVolumes(CloudVolumes),
+    /// Managed storage that is as large as what is in it.
+    Elastic(Elastic),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -48,6 +50,7 @@ pub enum Family {
     SanArray,
     ParallelFs,
     CloudVolumes,
+    Elastic,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -77,6 +80,10 @@ pub struct SanArray {
     /// How many block systems the host stripes over.
     pub systems: u32,
     pub system: SanSystem,
+    /// Instance type of the host that stripes over them: bounds what it reads, and is priced. `None`: the
+    /// host is not part of the plan, and counts as the fastest that there is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -119,6 +126,36 @@ pub enum CloudVolumes {
     },
     /// Cairn on servers of one's own; each volume lives on one of them.
     Servers { servers: u32, server: NfsServer },
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Elastic {
+    /// Amazon EFS: files.
+    Efs {
+        /// `regional` or `one-zone`.
+        level: String,
+        capacity_bytes: Bytes,
+        /// Provisioned throughput; `None`: what comes with the capacity.
+        #[serde(default)]
+        mib_s: Option<u32>,
+    },
+    /// Amazon S3: objects.
+    S3 { capacity_bytes: Bytes },
+}
+
+impl Elastic {
+    pub fn capacity(&self) -> Bytes {
+        match self {
+            Self::Efs { capacity_bytes, .. } | Self::S3 { capacity_bytes } => *capacity_bytes,
+        }
+    }
+
+    pub fn capacity_mut(&mut self) -> &mut Bytes {
+        match self {
+            Self::Efs { capacity_bytes, .. } | Self::S3 { capacity_bytes } => capacity_bytes,
+        }
+    }
 }
 
 /// Storage of one server or node.
@@ -183,6 +220,7 @@ impl Shape {
             Self::SanArray(_) => Family::SanArray,
             Self::ParallelFs(_) => Family::ParallelFs,
             Self::CloudVolumes(_) => Family::CloudVolumes,
+            Self::Elastic(_) => Family::Elastic,
         }
     }
 }
@@ -200,19 +238,21 @@ impl Shape {
             Self::ParallelFs(ParallelFs::Servers { server, .. })
             | Self::CloudVolumes(CloudVolumes::Servers { server, .. }) => server,
             Self::ParallelFs(ParallelFs::Lustre { .. })
-            | Self::CloudVolumes(CloudVolumes::Service { .. }) => return None,
+            | Self::CloudVolumes(CloudVolumes::Service { .. })
+            | Self::Elastic(_) => return None,
         };
         Some((&server.instance, &server.storage))
     }
 }
 
 impl Family {
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Cluster,
         Self::NfsServer,
         Self::SanArray,
         Self::ParallelFs,
         Self::CloudVolumes,
+        Self::Elastic,
     ];
 
     /// The name in data files, flags and JSON.
@@ -223,6 +263,7 @@ impl Family {
             Self::SanArray => "san-array",
             Self::ParallelFs => "parallel-fs",
             Self::CloudVolumes => "cloud-volumes",
+            Self::Elastic => "elastic",
         }
     }
 
@@ -233,6 +274,7 @@ impl Family {
             Self::SanArray => "SAN array",
             Self::ParallelFs => "parallel file system",
             Self::CloudVolumes => "cloud volumes",
+            Self::Elastic => "elastic storage",
         }
     }
 }
@@ -280,6 +322,27 @@ impl Storage {
     }
 }
 
+impl SanArray {
+    fn words(&self) -> String {
+        let mut words = match &self.system {
+            SanSystem::Ontap {
+                ssd_bytes,
+                iops,
+                mb_s,
+            } => format!(
+                "{} x file system of {} SSD, {iops} IOPS, {mb_s}",
+                self.systems,
+                ssd_bytes.tb_or_tib()
+            ),
+            SanSystem::Server(server) => format!("{} x ({})", self.systems, server.words()),
+        };
+        if let Some(host) = &self.host {
+            words += &format!(", host {host}");
+        }
+        words
+    }
+}
+
 impl NfsServer {
     fn words(&self) -> String {
         format!(
@@ -310,6 +373,8 @@ impl Design {
             (Product::Vendor, Shape::SanArray(_)) => "FSx for NetApp ONTAP",
             (Product::Vendor, Shape::ParallelFs(_)) => "FSx for Lustre",
             (Product::Vendor, Shape::CloudVolumes(_)) => "Cloud Volumes Service",
+            (Product::Vendor, Shape::Elastic(Elastic::Efs { .. })) => "Amazon EFS",
+            (Product::Vendor, Shape::Elastic(Elastic::S3 { .. })) => "Amazon S3",
         };
         format!(
             "{maker} {}: {}",
@@ -331,18 +396,7 @@ impl Shape {
                 it.protection
             ),
             Self::NfsServer(it) => it.words(),
-            Self::SanArray(it) => match &it.system {
-                SanSystem::Ontap {
-                    ssd_bytes,
-                    iops,
-                    mb_s,
-                } => format!(
-                    "{} x file system of {} SSD, {iops} IOPS, {mb_s}",
-                    it.systems,
-                    ssd_bytes.tb_or_tib()
-                ),
-                SanSystem::Server(server) => format!("{} x ({})", it.systems, server.words()),
-            },
+            Self::SanArray(it) => it.words(),
             Self::ParallelFs(ParallelFs::Lustre {
                 level,
                 capacity_bytes,
@@ -364,6 +418,20 @@ impl Shape {
             Self::ParallelFs(ParallelFs::Servers { servers, server })
             | Self::CloudVolumes(CloudVolumes::Servers { servers, server }) => {
                 format!("{servers} x ({})", server.words())
+            }
+            Self::Elastic(Elastic::Efs {
+                level,
+                capacity_bytes,
+                mib_s,
+            }) => match mib_s {
+                None => format!("{level}, {}", capacity_bytes.tb_or_tib()),
+                Some(mib_s) => format!(
+                    "{level}, {}, {mib_s} MiB/s provisioned",
+                    capacity_bytes.tb_or_tib()
+                ),
+            },
+            Self::Elastic(Elastic::S3 { capacity_bytes }) => {
+                format!("Standard, {}", capacity_bytes.tb_or_tib())
             }
         }
     }

@@ -31,6 +31,8 @@ pub struct Goal {
     pub namespaces: u32,
     /// What the service has to work through.
     pub availability: Availability,
+    /// Instance type of the one host of a SAN array: bounds what it reads, and is priced.
+    pub host: Option<String>,
     pub region: String,
     pub budget_month_usd: Option<Usd>,
     /// Share of the data that is read often: what a cache has to hold.
@@ -109,6 +111,7 @@ impl Goal {
             survive: SURVIVE_DEFAULT,
             namespaces: 1,
             availability: Availability::default(),
+            host: None,
             region: region.to_owned(),
             budget_month_usd: None,
             hot_share: None,

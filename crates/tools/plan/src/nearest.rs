@@ -10,8 +10,8 @@ use crate::catalog::{Catalog, VolumeType, nearest as names_like};
 use crate::check::violations;
 use crate::deployable::COUNT_MAX;
 use crate::design::{
-    CloudVolumes, Cluster, Design, Family, NfsServer, ParallelFs, Product, Protection, SanArray,
-    SanSystem, Shape, Storage, Volume,
+    CloudVolumes, Cluster, Design, Elastic, Family, NfsServer, ParallelFs, Product, Protection,
+    SanArray, SanSystem, Shape, Storage, Volume,
 };
 use crate::evaluate::{Detail, EvaluateError, evaluate_with};
 use crate::units::{Bytes, Rate};
@@ -93,7 +93,9 @@ fn instance(shape: &Shape) -> Option<&str> {
         })
         | Shape::ParallelFs(ParallelFs::Servers { server, .. })
         | Shape::CloudVolumes(CloudVolumes::Servers { server, .. }) => Some(&server.instance),
-        Shape::SanArray(_) | Shape::ParallelFs(_) | Shape::CloudVolumes(_) => None,
+        Shape::SanArray(_) | Shape::ParallelFs(_) | Shape::CloudVolumes(_) | Shape::Elastic(_) => {
+            None
+        }
     }
 }
 
@@ -120,6 +122,7 @@ fn raw(shape: &Shape) -> f64 {
             quota_bytes,
             ..
         }) => f64::from(*volumes) * quota_bytes.get(),
+        Shape::Elastic(it) => it.capacity().get(),
     }
 }
 
@@ -153,19 +156,24 @@ fn shapes(catalog: &Catalog, product: Product, shape: &Shape) -> Vec<Choice<Shap
             .into_iter()
             .map(|(apart, server)| (apart, Shape::NfsServer(server)))
             .collect(),
-        Shape::SanArray(it) => match &it.system {
-            SanSystem::Server(server) => many(it.systems, server, &|systems, server| {
-                Shape::SanArray(SanArray {
-                    systems,
-                    system: SanSystem::Server(server),
-                })
-            }),
-            SanSystem::Ontap {
-                ssd_bytes,
-                iops,
-                mb_s,
-            } => arrays(catalog, it.systems, *ssd_bytes, *iops, *mb_s),
-        },
+        Shape::SanArray(it) => hosted(
+            catalog,
+            it.host.as_deref(),
+            match &it.system {
+                SanSystem::Server(server) => many(it.systems, server, &|systems, server| {
+                    Shape::SanArray(SanArray {
+                        systems,
+                        system: SanSystem::Server(server),
+                        host: None,
+                    })
+                }),
+                SanSystem::Ontap {
+                    ssd_bytes,
+                    iops,
+                    mb_s,
+                } => arrays(catalog, it.systems, *ssd_bytes, *iops, *mb_s),
+            },
+        ),
         Shape::ParallelFs(ParallelFs::Servers {
             servers: count,
             server,
@@ -188,7 +196,59 @@ fn shapes(catalog: &Catalog, product: Product, shape: &Shape) -> Vec<Choice<Shap
             volumes,
             quota_bytes,
         }) => cloud_volumes(catalog, level, *volumes, *quota_bytes),
+        Shape::Elastic(it) => elastic(catalog, it),
     }
+}
+
+/// The same arrays behind the given host, or one of the most similar name.
+fn hosted(catalog: &Catalog, host: Option<&str>, shapes: Vec<Choice<Shape>>) -> Vec<Choice<Shape>> {
+    let Some(host) = host else {
+        return shapes;
+    };
+    let names = instances(catalog, host, &[]);
+    let mut all = Vec::new();
+    for (by, shape) in shapes {
+        let Shape::SanArray(it) = shape else { continue };
+        for (host_apart, name) in &names {
+            let with = SanArray {
+                host: Some(name.clone()),
+                ..it.clone()
+            };
+            all.push((by + host_apart, Shape::SanArray(with)));
+        }
+    }
+    all
+}
+
+fn elastic(catalog: &Catalog, it: &Elastic) -> Vec<Choice<Shape>> {
+    let given = it.capacity();
+    let within = Bytes::from_gib(given.gib().clamp(1.0, 1e12));
+    let by = match within == given {
+        true => 0.0,
+        false => CHANGED + apart(given.get(), within.get()),
+    };
+    let Elastic::Efs { level, mib_s, .. } = it else {
+        let capacity_bytes = within;
+        return vec![(by, Shape::Elastic(Elastic::S3 { capacity_bytes }))];
+    };
+    let mut all = Vec::new();
+    for of in &catalog.designs.elastic.efs {
+        let level_apart = match of.name == *level {
+            true => 0.0,
+            false => LEVEL + 3.0 * (1.0 - strsim::jaro_winkler(level, &of.name)),
+        };
+        let given = mib_s.map(f64::from);
+        let bounded = given.map(|given| given.clamp(1.0, of.write_mib_s_max));
+        all.push((
+            by + level_apart + changed(given, bounded, None),
+            Shape::Elastic(Elastic::Efs {
+                level: of.name.clone(),
+                capacity_bytes: within,
+                mib_s: bounded.map(|it| it as u32),
+            }),
+        ));
+    }
+    all
 }
 
 /// The given count, or the nearest that is within bounds.
@@ -695,6 +755,7 @@ fn arrays(
                                 iops: other,
                                 mb_s: *rate,
                             },
+                            host: None,
                         }),
                     ));
                 }
@@ -773,5 +834,6 @@ pub fn family_rule(product: Product, family: Family) -> crate::rules::RuleId {
         (Product::Vendor, Family::SanArray) => rules::SAN_STRIPE,
         (Product::Vendor, Family::ParallelFs) => rules::LUSTRE_SIZE,
         (Product::Vendor, Family::CloudVolumes) => rules::CVS_LEVEL,
+        (Product::Vendor, Family::Elastic) => rules::EFS_LEVEL,
     }
 }

@@ -190,6 +190,7 @@ impl Collect {
             }
         };
         let (mut lustre, mut ontap, mut cloud_volumes) = (None, None, None);
+        let (mut efs, mut s3) = (None, None);
         if let Some(old) = old {
             lustre.clone_from(&old.lustre);
             ontap.clone_from(&old.ontap);
@@ -198,6 +199,14 @@ impl Collect {
                 dated(&old.date, &mut prices.of, &mut prices.date);
             }
             if let Some(prices) = &mut ontap {
+                dated(&old.date, &mut prices.of, &mut prices.date);
+            }
+            efs.clone_from(&old.efs);
+            s3.clone_from(&old.s3);
+            if let Some(prices) = &mut efs {
+                dated(&old.date, &mut prices.of, &mut prices.date);
+            }
+            if let Some(prices) = &mut s3 {
                 dated(&old.date, &mut prices.of, &mut prices.date);
             }
         }
@@ -213,6 +222,8 @@ impl Collect {
             lustre,
             ontap,
             cloud_volumes,
+            efs,
+            s3,
         })
     }
 }

@@ -158,6 +158,10 @@ pub struct PriceBook {
     pub ontap: Option<OntapPrices>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cloud_volumes: Option<ServicePrices>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub efs: Option<EfsPrices>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub s3: Option<ObjectPrices>,
 }
 
 fn hours_per_month() -> f64 {
@@ -214,6 +218,49 @@ pub struct OntapPrices {
     pub iops_per_gib_included: f64,
     pub usd_per_iops_month: f64,
     pub usd_per_mb_s_month: f64,
+}
+
+/// Per GiB and month by level, and for provisioned throughput over what comes with the capacity.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct EfsPrices {
+    pub of: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub date: Option<String>,
+    pub usd_per_mib_s_month: f64,
+    #[serde(flatten)]
+    pub usd_per_gb_month: BTreeMap<String, f64>,
+}
+
+/// Per GiB and month, the first so many dearer than the next.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ObjectPrices {
+    pub of: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub date: Option<String>,
+    pub tiers: Vec<PriceTier>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PriceTier {
+    /// `None`: all above the tier before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub up_to_gb: Option<f64>,
+    pub usd_per_gb_month: f64,
+}
+
+impl ObjectPrices {
+    pub fn month(&self, gib: f64) -> Usd {
+        let mut below = 0.0;
+        let mut usd = 0.0;
+        for tier in &self.tiers {
+            let end = tier.up_to_gb.unwrap_or(f64::INFINITY);
+            usd += (gib.min(end) - below).max(0.0) * tier.usd_per_gb_month;
+            below = end.max(below);
+        }
+        Usd(usd)
+    }
 }
 
 impl PriceList {
@@ -303,6 +350,12 @@ impl PriceBook {
                 self.date_of(&prices.of, &prices.date),
             ));
         }
+        if let Some(prices) = &self.efs {
+            dates.push(("EFS", self.date_of(&prices.of, &prices.date)));
+        }
+        if let Some(prices) = &self.s3 {
+            dates.push(("S3", self.date_of(&prices.of, &prices.date)));
+        }
         dates
     }
 
@@ -343,7 +396,16 @@ impl PriceBook {
             .flatten()
             .flat_map(|prices| prices.usd_per_gb_month.iter().map(|(n, v)| (n, *v)));
         let hours = std::iter::once((&self.name, self.hours_per_month));
-        for (name, value) in instances.chain(volumes).chain(services).chain(hours) {
+        let efs = self.efs.iter().flat_map(|prices| {
+            let throughput = std::iter::once((&self.name, prices.usd_per_mib_s_month));
+            throughput.chain(prices.usd_per_gb_month.iter().map(|(n, v)| (n, *v)))
+        });
+        let s3 = self.s3.iter().flat_map(|prices| {
+            let tiers = prices.tiers.iter();
+            tiers.map(|tier| (&self.name, tier.usd_per_gb_month))
+        });
+        let all = instances.chain(volumes).chain(services).chain(hours);
+        for (name, value) in all.chain(efs).chain(s3) {
             if !(value.is_finite() && value > 0.0) {
                 return Err(PriceError::Negative {
                     file: file.to_owned(),
@@ -404,6 +466,19 @@ impl PriceBook {
             of: of.as_deref(),
             date: self.date_of(of, date),
         }
+    }
+
+    pub fn efs(&self, level: &str) -> Result<(&EfsPrices, f64), PriceError> {
+        let prices = self.efs.as_ref();
+        prices
+            .and_then(|prices| Some((prices, *prices.usd_per_gb_month.get(level)?)))
+            .ok_or_else(|| self.gap(format!("Amazon EFS {level}")))
+    }
+
+    pub fn s3(&self) -> Result<&ObjectPrices, PriceError> {
+        self.s3
+            .as_ref()
+            .ok_or_else(|| self.gap("Amazon S3".to_owned()))
     }
 
     pub fn ontap(&self) -> Result<&OntapPrices, PriceError> {

@@ -7,10 +7,13 @@
 //! Then designs that work today before those that need what is planned (unless the goal says otherwise),
 //! then the lower cost per month, then the higher rate. What is no longer sold never fits.
 
+mod growth;
+mod words;
+
 use crate::candidates::candidates;
 use crate::catalog::{Catalog, DiskKind};
 use crate::design::{
-    CloudVolumes, Design, Family, ParallelFs, Product, SanArray, SanSystem, Shape, Storage,
+    CloudVolumes, Design, Elastic, Family, ParallelFs, Product, SanArray, SanSystem, Shape, Storage,
 };
 use crate::evaluate::{
     Detail, EvaluateError, evaluate, evaluate_with, planned_protocols, protocol_missing,
@@ -18,9 +21,13 @@ use crate::evaluate::{
 use crate::goal::{Goal, GoalError, Workload};
 use crate::prices::PriceError;
 use crate::reliability::Availability;
-use crate::report::{Bottleneck, Broken, Collision, Evaluation, Fit, Miss, Protocol, Ranking};
+use crate::report::{
+    Bottleneck, Broken, Collision, Evaluation, Fit, GrowthYear, Miss, Protocol, Ranking, Variant,
+};
 use crate::rules;
 use crate::units::{Bytes, Rate, Usd, number};
+use growth::{growth, growth_years};
+use words::{broken, why};
 
 /// Designs shown that fit: the best of each family, product and kind of storage.
 pub const FIT_COUNT_MAX: usize = 12;
@@ -50,6 +57,8 @@ enum StorageKind {
     Hdd,
     Local,
     Service,
+    /// Objects, which is another thing than files.
+    Objects,
 }
 
 fn storage_kind(storage: &Storage) -> StorageKind {
@@ -68,7 +77,9 @@ fn kind(design: &Design) -> Kind {
             SanSystem::Ontap { .. } => StorageKind::Service,
             SanSystem::Server(server) => storage_kind(&server.storage),
         },
+        Shape::Elastic(Elastic::S3 { .. }) => StorageKind::Objects,
         Shape::ParallelFs(ParallelFs::Lustre { .. })
+        | Shape::Elastic(Elastic::Efs { .. })
         | Shape::CloudVolumes(CloudVolumes::Service { .. }) => StorageKind::Service,
         Shape::ParallelFs(ParallelFs::Servers { server, .. })
         | Shape::CloudVolumes(CloudVolumes::Servers { server, .. }) => {
@@ -138,6 +149,15 @@ fn latency_ms(catalog: &Catalog, design: &Design) -> Option<(f64, rules::RuleId)
     const GP3_MS: f64 = 1.0;
     if let Shape::ParallelFs(ParallelFs::Lustre { .. }) = &design.shape {
         return Some((HDD_MS, rules::DISK_HDD_RANDOM));
+    }
+    if let Shape::Elastic(it) = &design.shape {
+        return Some(match it {
+            Elastic::Efs { level, .. } => (
+                catalog.efs_level(level).ok()?.latency_ms,
+                rules::EFS_LATENCY,
+            ),
+            Elastic::S3 { .. } => (catalog.designs.elastic.s3_latency_ms, rules::S3_LATENCY),
+        });
     }
     if let Shape::SanArray(SanArray {
         system: SanSystem::Ontap { .. },
@@ -228,6 +248,17 @@ fn kept(catalog: &Catalog, goal: &Goal, it: &Evaluation) -> Vec<Kept> {
         let ratio = limits.capacity_below_tib / needed.tib();
         hold("capacity", if ratio == 1.0 { 0.999 } else { ratio });
     }
+    if let (Shape::Elastic(Elastic::Efs { .. }), Some(clients)) = (&it.design.shape, goal.clients) {
+        let each = Rate::from_mib_s(catalog.designs.elastic.efs_client_mib_s);
+        let fastest = fastest_asked(goal).mb_s();
+        if fastest > 0.0 {
+            hold("clients", each.times(f64::from(clients)).mb_s() / fastest);
+        }
+    }
+    // Who does not say so means files.
+    if is_object_store(&it.design) && goal.protocols.is_empty() {
+        hold("protocols", 0.0);
+    }
     if !goal.protocols.is_empty() {
         let served = goal.protocols.iter().all(|protocol| serves(it, *protocol));
         hold("protocols", if served { 1.0 } else { 0.0 });
@@ -250,6 +281,20 @@ fn kept(catalog: &Catalog, goal: &Goal, it: &Evaluation) -> Vec<Kept> {
         );
     }
     all
+}
+
+fn is_object_store(design: &Design) -> bool {
+    matches!(design.shape, Shape::Elastic(Elastic::S3 { .. }))
+}
+
+/// The higher of the rates that are asked for.
+fn fastest_asked(goal: &Goal) -> Rate {
+    let [read, write] = [goal.read_mb_s, goal.write_mb_s].map(Option::unwrap_or_default);
+    if read.mb_s() > write.mb_s() {
+        read
+    } else {
+        write
+    }
 }
 
 /// Cairn will serve what is planned for its shape; a vendor serves what it serves.
@@ -289,187 +334,6 @@ fn worst(kept: &[Kept]) -> Option<&Kept> {
         .min_by(|left, right| left.ratio.total_cmp(&right.ratio))
 }
 
-fn broken(catalog: &Catalog, goal: &Goal, it: &Evaluation, name: &'static str) -> Broken {
-    let performance = &it.performance;
-    let rate = |what: &str, got: Rate, wanted: Option<Rate>, by: &Bottleneck| {
-        (
-            format!(
-                "{what} {got} of the {} asked for; limited by {}: {}",
-                wanted.unwrap_or_default(),
-                by.name,
-                by.words
-            ),
-            by.rules.clone(),
-        )
-    };
-    let limits = &catalog.designs.nfs_server;
-    let paper_server = it.design.is_paper_server();
-    let (words, rules) = match name {
-        SOLD => (
-            catalog.designs.cloud_volumes.withdrawn.clone(),
-            vec![rules::CVS_LEVEL],
-        ),
-        "namespaces" => (
-            format!(
-                "{} separate name spaces, each with its own mount and its own free space, of the {} asked for",
-                namespaces(&it.design),
-                goal.namespaces
-            ),
-            Vec::new(),
-        ),
-        "read"
-            if performance.cached_when.is_some()
-                && it.design.shape.family() == Family::ParallelFs
-                && it.design.product == Product::Vendor =>
-        {
-            (
-                format!(
-                    "reads {} of the {} asked for from its disks; the cache counts where --hot fits into it",
-                    read_rate(goal, it),
-                    goal.read_mb_s.unwrap_or_default()
-                ),
-                vec![rules::LUSTRE_DISK, rules::LUSTRE_CACHE],
-            )
-        }
-        "read" => rate(
-            "reads",
-            read_rate(goal, it),
-            goal.read_mb_s,
-            &performance.seq_read.bottleneck,
-        ),
-        "write" => rate(
-            "writes",
-            performance.seq_write.sustained(),
-            goal.write_mb_s,
-            &performance.seq_write.bottleneck,
-        ),
-        "iops" => (
-            format!(
-                "{} random reads per second of the {} asked for; limited by {}",
-                number(performance.random_read.steady_iops),
-                number(goal.iops.unwrap_or(0) as f64),
-                performance.random_read.bottleneck.words
-            ),
-            performance.random_read.bottleneck.rules.clone(),
-        ),
-        "write-iops" => (
-            format!(
-                "{} random writes per second of the {} asked for; limited by {}",
-                number(performance.random_write.steady_iops),
-                number(goal.write_iops.unwrap_or(0) as f64),
-                performance.random_write.bottleneck.words
-            ),
-            performance.random_write.bottleneck.rules.clone(),
-        ),
-        "latency" => match latency_ms(catalog, &it.design) {
-            Some((least, rule)) => (
-                format!(
-                    "a random operation takes {} ms or more, of the {} ms at most{}",
-                    number(least),
-                    number(goal.latency_bound_ms().unwrap_or_default()),
-                    match goal.latency_ms {
-                        Some(_) => " asked for",
-                        None => " that such work is planned with (--latency sets another)",
-                    }
-                ),
-                vec![rule],
-            ),
-            None => (
-                "its latency is unknown: no figure is stated".to_owned(),
-                Vec::new(),
-            ),
-        },
-        "clients" if goal.clients.is_none() => (
-            "one host uses the array: say --clients 1, or --protocols iscsi, if that is meant"
-                .to_owned(),
-            vec![rules::SAN_STRIPE],
-        ),
-        "clients" if paper_server => (
-            format!(
-                "rule of thumb: fewer than {} clients for one NFS server",
-                limits.clients_below
-            ),
-            vec![rules::NFS_CLIENTS],
-        ),
-        "clients" => (
-            "one host mounts the file system on the array".to_owned(),
-            vec![rules::SAN_STRIPE],
-        ),
-        "protocols" => (
-            format!("does not serve {}", protocol_names(&goal.protocols)),
-            Vec::new(),
-        ),
-        "survive" => (
-            format!("survives {}, not any {}", it.survives_words, goal.survive),
-            it.survives.rules.clone(),
-        ),
-        "availability" => (
-            match it.reliability.availability {
-                Availability::Single => "the service stops with its one server".to_owned(),
-                _ => "the service is in one zone and stops with it".to_owned(),
-            },
-            it.reliability.rules.clone(),
-        ),
-        "budget" => (
-            format!(
-                "costs {} a month, more than {}",
-                it.cost.month_usd,
-                goal.budget_month_usd.unwrap_or_default()
-            ),
-            it.cost.rules.clone(),
-        ),
-        _ if paper_server && goal.capacity_planned().tib() >= limits.capacity_below_tib => (
-            format!(
-                "rule of thumb: less than {} TiB for one NFS server",
-                number(limits.capacity_below_tib)
-            ),
-            vec![rules::NFS_CAPACITY],
-        ),
-        _ => (
-            format!(
-                "holds {} of the {} asked for",
-                it.capacity.usable_bytes.value,
-                goal.capacity_planned()
-            ),
-            it.capacity.usable_bytes.rules.clone(),
-        ),
-    };
-    let thumb = paper_server
-        && matches!(name, "read" | "write")
-        && [goal.read_mb_s, goal.write_mb_s]
-            .into_iter()
-            .flatten()
-            .any(|rate| rate.mb_s() >= limits.throughput_below_gb_s * 1000.0);
-    let (words, rules) = if thumb {
-        let words = format!(
-            "{words} (rule of thumb: below {} GB/s for one NFS server)",
-            number(limits.throughput_below_gb_s)
-        );
-        (words, [rules, vec![rules::NFS_THROUGHPUT]].concat())
-    } else {
-        (words, rules)
-    };
-    Broken {
-        goal: name,
-        words,
-        rules,
-    }
-}
-
-fn protocol_names(protocols: &[Protocol]) -> String {
-    let names: Vec<&str> = protocols
-        .iter()
-        .map(|protocol| match protocol {
-            Protocol::Nfs => "nfs",
-            Protocol::Smb => "smb",
-            Protocol::S3 => "s3",
-            Protocol::Iscsi => "iscsi",
-            Protocol::Lustre => "lustre",
-        })
-        .collect();
-    names.join(", ")
-}
-
 /// A candidate's figures that the order needs; the evaluation itself is made again for what is shown.
 struct Scored {
     index: usize,
@@ -506,6 +370,9 @@ pub fn rank_designs(
         .prices
         .book(&goal.region)
         .map_err(EvaluateError::from)?;
+    if let Some(host) = &goal.host {
+        catalog.instance(host).map_err(EvaluateError::from)?;
+    }
     let mut scored = Vec::with_capacity(designs.len());
     let mut unpriced: Vec<String> = Vec::new();
     for (index, design) in designs.iter().enumerate() {
@@ -672,9 +539,12 @@ fn fits(
             fits.last().map(|fit| &fit.evaluation),
             &evaluation,
         );
+        let growth_years = growth_years(catalog, goal, &evaluation);
         fits.push(Fit {
             rank: fits.len() + 1,
-            growth: growth(catalog, goal, &evaluation),
+            growth: growth(catalog, goal, &evaluation, &growth_years),
+            growth_years,
+            variants: variants(designs, scored, it),
             evaluation,
             why,
         });
@@ -682,162 +552,41 @@ fn fits(
     Ok(fits)
 }
 
-fn why(catalog: &Catalog, goal: &Goal, before: Option<&Evaluation>, it: &Evaluation) -> String {
-    let month = it.cost.month_usd;
-    let Some(before) = before else {
-        let mut words = if it.available || goal.include_planned {
-            let per = if per_operation(goal) {
-                " of a random operation"
-            } else {
-                ""
-            };
-            let of = if per_operation(goal) {
-                format!(
-                    "what fits for at most {} times the least",
-                    number(COST_TIMES_MAX)
-                )
-            } else {
-                "all that fit".to_owned()
-            };
-            format!("the lowest cost{per} of {of}, {month} a month")
-        } else {
-            format!(
-                "nothing that works today fits; of what is planned this costs least, {month} a month"
-            )
-        };
-        if goal.survive == 0 && it.survives.value == 0 {
-            words += &format!(
-                "; it keeps nothing when a part fails: {}",
-                it.reliability.loss_words
-            );
-        }
-        if it.design.shape.family() == Family::NfsServer {
-            words += &format!("; {}", rule_of_thumb(catalog, goal));
-        }
-        return words;
-    };
-    if before.available && !it.available && !goal.include_planned {
-        return format!(
-            "needs {}, which this version of Cairn does not have; costs {month} a month",
-            it.needs.join(" and ")
-        );
-    }
-    let more = month.0 - before.cost.month_usd.0;
-    let percent = more / before.cost.month_usd.0.max(f64::MIN_POSITIVE) * 100.0;
-    let mut words = if more.abs() < 0.005 {
-        "costs the same".to_owned()
-    } else if more < 0.0 {
-        format!("costs {} a month less, but more per operation", Usd(-more))
-    } else {
-        format!(
-            "costs {} a month more ({}%)",
-            Usd(more),
-            number(percent.round())
-        )
-    };
-    let faster = |name: &str, left: f64, right: f64| {
-        (right > left * 1.1).then(|| {
-            format!(
-                "{name} {} times as fast",
-                number((right / left * 10.0).round() / 10.0)
-            )
-        })
-    };
-    let gains: Vec<String> = [
-        faster(
-            "reads",
-            before.performance.uncached().sustained().mb_s(),
-            it.performance.uncached().sustained().mb_s(),
-        ),
-        faster(
-            "writes",
-            before.performance.seq_write.sustained().mb_s(),
-            it.performance.seq_write.sustained().mb_s(),
-        ),
-        (it.survives.value > before.survives.value)
-            .then(|| format!("survives {}", it.survives_words)),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
-    if !gains.is_empty() {
-        words += &format!("; {}", gains.join(", "));
-    }
-    words
-}
+/// Variants of a design shown at most.
+const VARIANT_COUNT_MAX: usize = 2;
+/// What costs more than so many times the best of its kind is no near-twin.
+const VARIANT_COST_TIMES_MAX: f64 = 1.15;
 
-/// Which of the paper's three rules hold, with the goal's numbers.
-fn rule_of_thumb(catalog: &Catalog, goal: &Goal) -> String {
-    let limits = &catalog.designs.nfs_server;
-    let capacity = goal.capacity_planned();
-    let rate = goal
-        .read_mb_s
-        .unwrap_or_default()
-        .mb_s()
-        .max(goal.write_mb_s.unwrap_or_default().mb_s());
-    let rules = [
-        (
-            capacity.tib() < limits.capacity_below_tib,
-            format!("below {} TiB", number(limits.capacity_below_tib)),
-        ),
-        (
-            rate < limits.throughput_below_gb_s * 1000.0,
-            format!("below {} GB/s", number(limits.throughput_below_gb_s)),
-        ),
-        (
-            goal.clients.unwrap_or(0) < limits.clients_below,
-            format!("fewer than {} clients", limits.clients_below),
-        ),
-    ];
-    let of = |wanted: bool| {
-        let rules: Vec<&str> = rules
-            .iter()
-            .filter(|(holds, _)| *holds == wanted)
-            .map(|(_, rule)| rule.as_str())
-            .collect();
-        rules.join(", ")
-    };
-    if rules.iter().all(|(holds, _)| *holds) {
-        format!(
-            "one NFS server is enough, by the rules of thumb: {}",
-            of(true)
-        )
-    } else {
-        format!(
-            "beyond the rules of thumb of 2016 for one server ({}), which today's larger instances carry",
-            of(false)
-        )
+/// The next of the same kind on other instances: bought for about the same, and folded into its line.
+fn variants(designs: &[Design], scored: &[Scored], best: &Scored) -> Vec<Variant> {
+    fn instance(design: &Design) -> Option<&str> {
+        design.shape.machine().map(|(name, _)| name)
     }
-}
-
-/// The next step of a design, with what it adds and costs.
-fn growth(catalog: &Catalog, goal: &Goal, it: &Evaluation) -> String {
-    let mut words = match crate::whatif::grow(catalog, &it.design) {
-        Some((step, after)) => format!(
-            "{step}: {} usable (+{}), {} a month more",
-            after.capacity.usable_bytes.value,
-            Bytes::new(
-                (after.capacity.usable_bytes.value.get() - it.capacity.usable_bytes.value.get())
-                    .max(0.0)
-            ),
-            Usd(after.cost.month_usd.0 - it.cost.month_usd.0)
-        ),
-        None => "at its largest: the next step is another design".to_owned(),
+    let mut known = vec![instance(&designs[best.index])];
+    let mut variants = Vec::new();
+    let near = |it: &&Scored| {
+        it.kind == best.kind
+            && it.missed.is_none()
+            && it.available == best.available
+            && it.month.0 <= best.month.0 * VARIANT_COST_TIMES_MAX
     };
-    if goal.growth_per_year > 0.0 {
-        let fits_years = (0..=crate::goal::YEARS_MAX)
-            .take_while(|years| {
-                goal.capacity_after(*years).get()
-                    <= it.capacity.usable_bytes.value.get() * 1.000_001
-            })
-            .count()
-            .saturating_sub(1);
-        words += &format!(
-            "; at {}% a year it is full after {fits_years} years",
-            number(goal.growth_per_year * 100.0)
-        );
+    for it in scored.iter().filter(near) {
+        let design = &designs[it.index];
+        let name = instance(design);
+        if name.is_none() || known.contains(&name) {
+            continue;
+        }
+        known.push(name);
+        variants.push(Variant {
+            name: design.name(),
+            design: design.clone(),
+            month_usd: it.month,
+        });
+        if variants.len() == VARIANT_COUNT_MAX {
+            break;
+        }
     }
-    words
+    variants
 }
 
 /// The nearest of each kind of which nothing fits.
@@ -894,7 +643,13 @@ fn collision(
     scored: &[Scored],
 ) -> Result<Collision, RankError> {
     // What is no longer sold is no help to whoever asks what to give up.
-    let sold = |it: &&Scored| !withdrawn(&designs[it.index]);
+    // Nor is an object store to whoever asks for files.
+    let objects =
+        |design: &Design| is_object_store(design) && !goal.protocols.contains(&Protocol::S3);
+    let sold = |it: &&Scored| {
+        let design = &designs[it.index];
+        !withdrawn(design) && !objects(design)
+    };
     let scored: Vec<&Scored> = scored.iter().filter(sold).collect();
     let meets = |it: &Scored, place: usize| it.ratios[place] >= 1.0 - 1e-9;
     let asked: Vec<usize> = (0..GOALS.len())

@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::catalog::{Catalog, DiskKind};
 use crate::design::{
-    CloudVolumes, Cluster, Design, NfsServer, ParallelFs, Protection, SanSystem, Shape, Storage,
+    CloudVolumes, Cluster, Design, Elastic, NfsServer, ParallelFs, Protection, SanSystem, Shape,
+    Storage,
 };
 use crate::rules::{self, RuleId};
 use crate::units::{Bytes, number};
@@ -323,6 +324,11 @@ pub fn judge(of: &Judged<'_>) -> Reliability {
         },
         Shape::ParallelFs(ParallelFs::Lustre { .. }) => service(of, "lustre"),
         Shape::CloudVolumes(CloudVolumes::Service { .. }) => service(of, "cloud-volumes"),
+        Shape::Elastic(Elastic::Efs { level, .. }) if level == "regional" => {
+            service(of, "efs-regional")
+        }
+        Shape::Elastic(Elastic::Efs { .. }) => service(of, "efs-one-zone"),
+        Shape::Elastic(Elastic::S3 { .. }) => service(of, "s3"),
         Shape::ParallelFs(ParallelFs::Servers {
             servers: count,
             server,

@@ -57,8 +57,31 @@ pub struct Fit {
     pub evaluation: Evaluation,
     /// Why it ranks below the one before it; of the first: why it is first.
     pub why: String,
-    /// How it grows by its next step.
+    /// How it grows by its next step; with growth asked for, what that costs when it is bought as needed.
     pub growth: String,
+    /// A line for each year of the growth asked for; empty without.
+    pub growth_years: Vec<GrowthYear>,
+    /// Near-twins that fit, too: the same kind of design at about the same cost.
+    pub variants: Vec<Variant>,
+}
+
+/// One year of growth: what has to be there at its end, and what the year costs when no more is bought.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct GrowthYear {
+    /// From 1.
+    pub year: u32,
+    pub needed_bytes: Bytes,
+    pub usable_bytes: Bytes,
+    pub month_usd: Usd,
+    pub year_usd: Usd,
+    pub name: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Variant {
+    pub name: String,
+    pub design: Design,
+    pub month_usd: Usd,
 }
 
 #[derive(Clone, Debug, Serialize)]

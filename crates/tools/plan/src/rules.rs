@@ -105,6 +105,7 @@ const UNCERTAIN: &[Uncertainty] = &[
         "EBS promises 90 %",
     ),
     uncertain(PARITY_WRITE, Known::Derived, [1.0, 1.0], ""),
+    uncertain(S3_REQUESTS, Known::Derived, [1.0, 1.0], ""),
     uncertain(PARITY_RANDOM, Known::Derived, [1.0, 1.0], ""),
     uncertain(JOURNAL_RANDOM, Known::Derived, [1.0, 1.0], ""),
     uncertain(
@@ -204,6 +205,8 @@ const CVS: &str =
     "The Real Baseline Performance Story: NetApp Cloud Volumes Service for AWS, August 2019";
 const EC2: &str = "EC2 DescribeInstanceTypes (EbsInfo, NetworkInfo)";
 const EBS: &str = "EC2 user guide, Amazon EBS volume types";
+const EFS: &str = "EFS user guide, Amazon EFS performance specifications";
+const S3: &str = "S3 user guide, Best practices design patterns: optimizing Amazon S3 performance";
 const CAIRN: &str = "this project: README.md, docs/results/performance.md";
 
 rules! {
@@ -408,6 +411,26 @@ rules! {
     CVS_FLOW = "cvs.flow",
         "One TCP flow carries 10 Gb/s inside a placement group and 5 Gb/s outside; nconnect opens up to 16.",
         "client <= flows x 5 Gb/s", CVS;
+    EFS_THROUGHPUT = "efs.throughput",
+        "EFS writes 50 MiB/s for each TiB stored, and bursts to 100 (at least 100 in all); more is provisioned. Reads are metered at a third. A file system has 3 GiB/s of reads and 1 GiB/s of writes at most, in some regions more.",
+        "write = max(50 MiB/s x TiB, provisioned) <= 1 GiB/s; read = 3 x write <= 3 GiB/s", EFS;
+    EFS_IOPS = "efs.iops",
+        "An EFS file system does 35,000 reads and 7,000 writes per second; regional with provisioned throughput 55,000 and 25,000. Each counts as 4 KiB of its throughput at least.",
+        "IOPS <= most; IOPS <= throughput / 4 KiB", EFS;
+    EFS_LEVEL = "efs.level",
+        "An EFS file system is regional or in one zone, holds at least 1 GiB, and is provisioned with 1 to 1,024 MiB/s.", "", EFS;
+    EFS_LATENCY = "efs.latency",
+        "EFS writes take 2.7 ms at least (regional), or 1.6 ms (one zone).", "latency >= 2.7 ms, 1.6 ms", EFS;
+    EFS_CLIENT = "efs.client",
+        "One client gets at most 500 MiB/s of an EFS file system with provisioned or bursting throughput.",
+        "rate <= clients x 500 MiB/s", EFS;
+    S3_REQUESTS = "s3.requests",
+        "S3 answers at least 5,500 reads and 3,500 writes per second for each prefix. We count one prefix, with requests of 8 MiB for streams; more prefixes do more. An object is never changed in part: a random write writes it whole.",
+        "read = 5,500 x 8 MiB, write = 3,500 x 8 MiB", S3;
+    S3_LATENCY = "s3.latency",
+        "S3 takes 100 to 200 ms for a small object.", "latency >= 100 ms", S3;
+    S3_OBJECTS = "s3.objects",
+        "S3 stores objects, not files: no directories, no changes in place, no mount. It counts where --protocols asks for s3.", "", S3;
     SERVICE_REDUNDANCY = "service.redundancy",
         "A managed service replaces its failed servers and disks by itself; data is kept more than once inside the zone.",
         "", "FSx user guides, Deployment options";

@@ -8,7 +8,9 @@ use crate::check::{Checked, Violation};
 use crate::design::{Design, Product};
 use crate::rank::SOLD;
 use crate::reliability::Availability;
-use crate::report::{Broken, Evaluation, Figure, Known, PlanReport, PriceStamp, Throughput};
+use crate::report::{
+    Broken, Evaluation, Figure, Fit, Known, PlanReport, PriceStamp, Throughput, Variant,
+};
 use crate::rules::{RULES, Rule, RuleId};
 use crate::units::{Rate, number, thousands};
 use crate::validate::Validation;
@@ -502,8 +504,43 @@ fn summary_plain(report: &PlanReport, width: usize) -> String {
         let name = format!("{}. {}", fit.rank, fit.evaluation.name);
         text += &fold(&name, width);
         let _ = writeln!(text, "{:INDENT$}{line}", "");
+        if let Some(words) = variants(fit) {
+            let folded = fold(&words, width.saturating_sub(INDENT));
+            for line in folded.lines() {
+                let _ = writeln!(text, "{:INDENT$}{line}", "");
+            }
+        }
     }
     text + &fold(&format!("In MB/s. {SUMMARY_WORDS}"), width)
+}
+
+/// What is other of a near-twin: often the instance alone.
+fn differs(design: &Design, twin: &Variant) -> String {
+    let words = twin.design.shape.words();
+    let (Some((own, _)), Some((other, _))) = (design.shape.machine(), twin.design.shape.machine())
+    else {
+        return words;
+    };
+    match design.shape.words().replace(own, other) == words {
+        true => other.to_owned(),
+        false => words,
+    }
+}
+
+/// The near-twins of a design in one line; `None`: it has none.
+pub fn variants(fit: &Fit) -> Option<String> {
+    let twins: Vec<String> = fit
+        .variants
+        .iter()
+        .map(|it| {
+            format!(
+                "{} at {}",
+                differs(&fit.evaluation.design, it),
+                it.month_usd
+            )
+        })
+        .collect();
+    (!twins.is_empty()).then(|| format!("or {}", twins.join("; or ")))
 }
 
 fn missed(report: &PlanReport) -> Table {
@@ -540,11 +577,17 @@ fn details(report: &PlanReport) -> Vec<(String, String, Table)> {
         .map(|fit| {
             (
                 format!("{}. {}", fit.rank, fit.evaluation.name),
-                format!("{}. Growth: {}.", capital(&fit.why), fit.growth),
+                reasons(fit),
                 evaluation(&fit.evaluation),
             )
         })
         .collect()
+}
+
+/// Why it ranks there, its near-twins and its growth.
+pub fn reasons(fit: &Fit) -> String {
+    let twins = variants(fit).map_or_else(String::new, |it| format!(" {}.", capital(&it)));
+    format!("{}.{twins} Growth: {}.", capital(&fit.why), fit.growth)
 }
 
 fn capital(words: &str) -> String {

@@ -228,6 +228,7 @@ fn paper_array(of: &MeasuredSan) -> SanArray {
             iops: of.iops,
             mb_s: Rate::from_mb_s(of.throughput_gb_s * 1000.0),
         },
+        host: None,
     }
 }
 

@@ -8,7 +8,8 @@ use crate::catalog::Catalog;
 use crate::check::violations;
 use crate::deployable::Violation;
 use crate::design::{
-    CloudVolumes, Design, NfsServer, ParallelFs, Product, SanSystem, Shape, Storage, Volume,
+    CloudVolumes, Design, Elastic, NfsServer, ParallelFs, Product, SanSystem, Shape, Storage,
+    Volume,
 };
 use crate::evaluate::{EvaluateError, evaluate};
 use crate::report::Evaluation;
@@ -28,6 +29,8 @@ pub enum Change {
     VolumeIops(u64),
     VolumeMibS(u32),
     Level(String),
+    /// Of a SAN array.
+    Host(String),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -136,8 +139,13 @@ fn apply_one(design: &mut Design, change: &Change) -> Result<(), ChangeError> {
         },
         Change::Level(name) => match &mut design.shape {
             Shape::ParallelFs(ParallelFs::Lustre { level, .. })
-            | Shape::CloudVolumes(CloudVolumes::Service { level, .. }) => level.clone_from(name),
+            | Shape::CloudVolumes(CloudVolumes::Service { level, .. })
+            | Shape::Elastic(Elastic::Efs { level, .. }) => level.clone_from(name),
             _ => return Err(without("service level")),
+        },
+        Change::Host(name) => match &mut design.shape {
+            Shape::SanArray(it) => it.host = Some(name.clone()),
+            _ => return Err(without("host")),
         },
     }
     Ok(())
@@ -189,7 +197,9 @@ fn count_mut(shape: &mut Shape) -> Option<&mut u32> {
         Shape::ParallelFs(ParallelFs::Servers { servers, .. })
         | Shape::CloudVolumes(CloudVolumes::Servers { servers, .. }) => Some(servers),
         Shape::CloudVolumes(CloudVolumes::Service { volumes, .. }) => Some(volumes),
-        Shape::NfsServer(_) | Shape::ParallelFs(ParallelFs::Lustre { .. }) => None,
+        Shape::NfsServer(_) | Shape::ParallelFs(ParallelFs::Lustre { .. }) | Shape::Elastic(_) => {
+            None
+        }
     }
 }
 
@@ -226,6 +236,10 @@ pub fn grow(catalog: &Catalog, design: &Design) -> Option<(String, Evaluation)> 
             let of = catalog.lustre_level(level).ok()?;
             *capacity_bytes = *capacity_bytes + of.steps(1.0);
             "one step of capacity more"
+        }
+        Shape::Elastic(it) => {
+            *it.capacity_mut() = it.capacity() + Bytes::from_tib(1.0);
+            "1 TiB more, which comes by itself"
         }
         Shape::NfsServer(server) => match &mut server.storage {
             Storage::InstanceStore { .. } => return None,
@@ -272,6 +286,10 @@ pub fn scaled(catalog: &Catalog, design: &Design, factor: f64) -> Option<Design>
         }
         Shape::CloudVolumes(CloudVolumes::Service { quota_bytes, .. }) => {
             *quota_bytes = quota_bytes.times(factor);
+        }
+        Shape::Elastic(it) => {
+            let gib = (it.capacity().gib() * factor - 1e-9).ceil().max(1.0);
+            *it.capacity_mut() = Bytes::from_gib(gib);
         }
         Shape::SanArray(it) => match &mut it.system {
             SanSystem::Ontap { ssd_bytes, .. } => *ssd_bytes = ssd_bytes.times(factor),

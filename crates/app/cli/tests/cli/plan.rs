@@ -165,6 +165,77 @@ fn configurations_prices_and_the_model() {
     );
 }
 
+/// Peak memory of a process so far, in KiB.
+fn peak_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"));
+    let digits = line.unwrap().split_whitespace().nth(1);
+    digits.unwrap().parse().unwrap()
+}
+
+/// Writes an offer file of so many bytes into the pipe that `prices update` reads, and returns the peak of its
+/// memory with all but the end read.
+fn peak_of_offer(folder: &Path, bytes: u64) -> u64 {
+    use std::io::Write;
+    /// Written at a time; what a pipe holds besides is 64 KiB.
+    const CHUNK: usize = 1 << 20;
+    let pipe = folder.join(format!("offer-{bytes}"));
+    let (cwd, mode) = (rustix::fs::CWD, rustix::fs::Mode::from_raw_mode(0o600));
+    rustix::fs::mknodat(cwd, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let child = Command::new(env!("CARGO_BIN_EXE_cairn"))
+        .args(["plan", "prices", "update", "--out", "prices.toml", "--from"])
+        .arg(&pipe)
+        .current_dir(folder)
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = std::fs::OpenOptions::new().write(true).open(&pipe).unwrap();
+    let (start, end) = OFFER.split_once("\"A\": {\"productFamily\"").unwrap();
+    out.write_all(start.as_bytes()).unwrap();
+    let (mut written, mut product) = (0, 0_u64);
+    while written < bytes {
+        let mut chunk = String::with_capacity(CHUNK + 1024);
+        while chunk.len() < CHUNK {
+            product += 1;
+            // Windows, and instances of other regions: what an offer file mostly has.
+            let region = if product % 2 == 0 {
+                "us-east-1"
+            } else {
+                "eu-west-3"
+            };
+            chunk += &format!(
+                "\"S{product}\": {{\"sku\": \"S{product}\", \"productFamily\": \"Compute Instance\", \"attributes\": \
+                 {{\"servicecode\": \"AmazonEC2\", \"regionCode\": \"{region}\", \"instanceType\": \"x{product}.large\", \
+                 \"tenancy\": \"Shared\", \"operatingSystem\": \"Windows\", \"preInstalledSw\": \"SQL Web\", \
+                 \"capacitystatus\": \"Used\", \"licenseModel\": \"No License required\"}}}},\n"
+            );
+        }
+        out.write_all(chunk.as_bytes()).unwrap();
+        written += chunk.len() as u64;
+    }
+    let peak = peak_kib(child.id());
+    out.write_all(b"\"A\": {\"productFamily\"").unwrap();
+    out.write_all(end.as_bytes()).unwrap();
+    drop(out);
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("1 instance type"), "{text}");
+    peak
+}
+
+/// Offer files of AWS have gigabytes: twenty times as much takes no more memory.
+#[test]
+fn an_offer_file_of_a_gigabyte_is_read_in_flat_memory() {
+    const SLACK_KIB: u64 = 4 << 10;
+    let folder = tempfile::tempdir().unwrap();
+    let small = peak_of_offer(folder.path(), 50_000_000);
+    let large = peak_of_offer(folder.path(), 1_000_000_000);
+    println!("50 MB: {small} KiB at most; 1 GB: {large} KiB");
+    assert!(large <= small + SLACK_KIB, "{small} KiB, {large} KiB");
+}
+
 #[test]
 fn bad_input_ends_with_2_and_a_sentence() {
     let folder = tempfile::tempdir().unwrap();

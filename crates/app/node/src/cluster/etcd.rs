@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cairn_cluster::map::{NodeRecord, Versioned};
 use cairn_cluster::{
     Etcd, EtcdMember, EtcdMemberInfo, EtcdMemberSettings, EtcdMemberTls, EtcdSettings, EtcdTls,
 };
@@ -142,10 +143,11 @@ impl EtcdSide {
             return Ok(());
         }
         let view = cluster.view();
-        // Ids grow with nothing, so the order is that in which nodes came into the map.
-        let mut nodes: Vec<_> = view.nodes.values().collect();
+        let wanted = members_wanted(view.nodes.len());
+        // In the order in which they came into the map. One that is away does not hold up the others.
+        let is_alive = |node: &&Versioned<NodeRecord>| view.alive.contains_key(&node.value.id);
+        let mut nodes: Vec<_> = view.nodes.values().filter(is_alive).collect();
         nodes.sort_by_key(|node| (node.value.joined, node.value.id));
-        let wanted = members_wanted(nodes.len());
         let is_of = |name: &str| members.iter().any(|member| member.name == name);
         let place = nodes
             .iter()

@@ -22,7 +22,7 @@ use cairn_cluster::map::{
 };
 use cairn_cluster::{ClusterMap, Coordinator};
 use cairn_config::Config;
-use cairn_formats::pool_file::{ClusterMark, PoolDisk, PoolState};
+use cairn_formats::pool_file::{ClusterMark, HandleKey, PoolDisk, PoolState};
 use cairn_nfs3::Forward;
 use cairn_owner::{ClusterMember, Dials, MapTruth, MemberSettings};
 use cairn_pool::Pool;
@@ -99,7 +99,7 @@ pub struct ClusterNode {
     pub membership: Arc<Mutex<Membership>>,
     etcd: Arc<EtcdSide>,
     map: ClusterMap,
-    pub listener: Listener,
+    listener: Arc<Listener>,
     is_stopping: Arc<AtomicBool>,
 }
 
@@ -153,17 +153,24 @@ impl Begun {
         };
         check_mark(&opened.state, Some(mark))?;
         let is_new = membership.stage != Stage::Member;
-        if is_new && !opened.created && opened.state.cluster.is_none() {
+        let is_first = membership.stage == Stage::Init;
+        if is_new && !is_first && opened.state.cluster.is_none() {
             check_has_no_volumes(&opened.state)?;
         }
         opened.state.cluster = Some(mark);
-        opened.state.handle_key = membership.handle_key;
         for disk in &mut opened.state.disks {
             disk.node = membership.node;
         }
-        if membership.stage == Stage::Init {
+        if is_first {
+            // Handles that clients have go on to be good.
+            if !opened.created && opened.state.handle_key != membership.handle_key {
+                self.keep_handle_key(opened.state.handle_key)?;
+            }
             in_time(env, || self.add_first_node(env, &membership)).await?;
+            let volumes = &opened.state;
+            in_time(env, || ClusterMember::import_volumes(&self.map, volumes)).await?;
         }
+        opened.state.handle_key = self.membership.lock().handle_key;
         let adds = is_new || opened.created;
         in_time(env, || self.add_disks(&opened.state, adds)).await?;
         let own = Identity {
@@ -185,11 +192,8 @@ impl Begun {
         );
         let state = in_time(env, || member.first_state(&opened.state)).await?;
         keep_members(opened, state, membership.node);
-        if is_new {
-            let mut membership = self.membership.lock();
-            membership.stage = Stage::Member;
-            let saved = self.trust.folder().save_membership(&membership);
-            saved.map_err(failed)?;
+        if is_new && !is_first {
+            self.become_member()?;
         }
         Ok(ClusterNode {
             member,
@@ -197,9 +201,20 @@ impl Begun {
             membership: self.membership,
             etcd: self.etcd,
             map: self.map,
-            listener: self.listener,
+            listener: Arc::new(self.listener),
             is_stopping: Arc::default(),
         })
+    }
+
+    fn become_member(&self) -> Result<(), NodeError> {
+        become_member(&self.trust, &self.membership)
+    }
+
+    fn keep_handle_key(&self, key: HandleKey) -> Result<(), NodeError> {
+        let mut membership = self.membership.lock();
+        membership.handle_key = key;
+        let saved = self.trust.folder().save_membership(&membership);
+        saved.map_err(failed)
     }
 
     async fn add_first_node(&self, env: &Env, membership: &Membership) -> Result<(), MapError> {
@@ -241,6 +256,15 @@ impl Begun {
         }
         Ok(())
     }
+}
+
+fn become_member(trust: &Trust, membership: &Mutex<Membership>) -> Result<(), NodeError> {
+    let mut membership = membership.lock();
+    if membership.stage == Stage::Member {
+        return Ok(());
+    }
+    membership.stage = Stage::Member;
+    trust.folder().save_membership(&membership).map_err(failed)
 }
 
 fn record_of(disk: &PoolDisk) -> DiskRecord {
@@ -488,8 +512,23 @@ impl ClusterNode {
             membership: Arc::clone(&self.membership),
         });
         let join = JoinServer::new(Arc::clone(&self.trust), admission, JoinSettings::default());
-        self.listener.handle(Protocol::Join, join);
         self.member.start(pool);
+        if membership.stage == Stage::Init {
+            // The volumes that this server had are its alone until the cluster has their logs: no other node may take them.
+            let listener = Arc::clone(&self.listener);
+            let (member, trust) = (Arc::clone(&self.member), Arc::clone(&self.trust));
+            let membership = Arc::clone(&self.membership);
+            let task = async move {
+                member.all_have_logs().await;
+                match become_member(&trust, &membership) {
+                    Ok(()) => listener.handle(Protocol::Join, join),
+                    Err(error) => tracing::error!(%error, "no other node can join"),
+                }
+            };
+            env.spawner.spawn("first node", Box::pin(task));
+        } else {
+            self.listener.handle(Protocol::Join, join);
+        }
         let is_stopping = Arc::clone(&self.is_stopping);
         let etcd = Arc::clone(&self.etcd);
         let tending = etcd.tend(Arc::clone(&self.member), move || {
@@ -526,6 +565,14 @@ impl ClusterNode {
         let addresses = addresses.take(TICKET_ADDRESSES_MAX).collect();
         let fingerprint = self.trust.authority().fingerprint();
         Ticket::new(addresses, fingerprint, token.to_string()).map_err(|error| error.to_string())
+    }
+
+    /// The node of a name.
+    pub fn node_named(&self, name: &str) -> Result<NodeId, String> {
+        let view = self.member.view();
+        let named = view.nodes.values().find(|node| node.value.name == name);
+        let none = || format!("there is no node \"{name}\" in the cluster");
+        named.map(|node| node.value.id).ok_or_else(none)
     }
 
     /// The members of etcd: name, address, and whether this node can ask it.

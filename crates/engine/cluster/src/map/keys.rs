@@ -93,6 +93,16 @@ impl Keys {
         self.key(format_args!("volumes/{:010}/log", volume.0))
     }
 
+    /// Disks that drain and have nothing of the volume any more; there as long as its owner stays the same.
+    pub fn left(&self, volume: VolumeId) -> Key {
+        self.key(format_args!("volumes/{:010}/left", volume.0))
+    }
+
+    /// The node that should own the volume, if an operator wants one.
+    pub fn preferred(&self, volume: VolumeId) -> Key {
+        self.key(format_args!("volumes/{:010}/preferred", volume.0))
+    }
+
     pub fn volumes(&self) -> KeyRange {
         self.below("volumes")
     }

@@ -7,7 +7,7 @@
 //! not know. Nodes of neighbouring versions can so share a map as long as the older one does not rewrite what the newer
 //! one wrote: a field that must survive that raises `format`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use base64::Engine;
@@ -290,6 +290,26 @@ pub struct EpochRecord {
 
 impl Value for EpochRecord {
     const WHAT: &'static str = "a volume's epoch";
+}
+
+/// Disks that drain and have nothing of a volume any more, each with the revision of its record that says that it drains.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftRecord {
+    pub disks: BTreeMap<DiskId, u64>,
+}
+
+impl Value for LeftRecord {
+    const WHAT: &'static str = "the disks that a volume has left";
+}
+
+/// The node that should own a volume while it can.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PreferredRecord {
+    pub node: NodeId,
+}
+
+impl Value for PreferredRecord {
+    const WHAT: &'static str = "a volume's preferred node";
 }
 
 /// Names the log files of one membership for ever: the epoch that it was opened in, and a counter within that.

@@ -8,8 +8,8 @@ use cairn_base::{Epoch, NodeId, VolumeId};
 
 use super::keys::{Named, is_name};
 use super::values::{
-    ChangeNonce, EnsembleId, EpochRecord, LogRecord, NameRecord, NextVolume, Opaque, OwnerRecord,
-    ProcessNonce, Versioned, VolumeLog, VolumeRecord, decode, encode,
+    ChangeNonce, EnsembleId, EpochRecord, LeftRecord, LogRecord, NameRecord, NextVolume, Opaque,
+    OwnerRecord, PreferredRecord, ProcessNonce, Versioned, VolumeLog, VolumeRecord, decode, encode,
 };
 use super::{ClusterMap, MapError, Written};
 use crate::coordinator::{Compare, Entry, Key, KeyRange, LeaseId, Op, Revision, Txn};
@@ -70,6 +70,8 @@ pub struct VolumeState {
     pub owner: Option<Versioned<OwnerRecord>>,
     pub epoch: Versioned<EpochRecord>,
     pub log: LogAt,
+    pub left: Option<Versioned<LeftRecord>>,
+    pub preferred: Option<NodeId>,
 }
 
 impl ClusterMap {
@@ -109,6 +111,136 @@ impl ClusterMap {
         let counter = self.read_one::<NextVolume>(self.keys().next_volume());
         let counter = counter.await?;
         Ok(counter.map_or(VolumeId(1), |counter| counter.value.next))
+    }
+
+    /// Says which draining disks have nothing of a volume any more; refused unless this process owns it in this epoch.
+    pub async fn set_left(
+        &self,
+        volume: VolumeId,
+        process: Process,
+        epoch: Epoch,
+        left: &LeftRecord,
+    ) -> Result<(), MapError> {
+        let keys = self.keys();
+        let (owner_key, key) = (keys.owner(volume), keys.left(volume));
+        let owner = OwnerRecord {
+            node: process.node,
+            process: process.nonce,
+            epoch,
+        };
+        let txn = Txn {
+            when: vec![Compare::Value(
+                owner_key.clone(),
+                encode(&owner_key, &owner)?,
+            )],
+            ..Txn::default()
+        };
+        let before = self.read_one::<LeftRecord>(key.clone()).await?;
+        let replaced = before.map_or(Revision::ABSENT, |before| before.revision);
+        match self.write(key.clone(), replaced, left, txn).await? {
+            Written::Done => Ok(()),
+            Written::Refused(_) => Err(MapError::Changed {
+                key,
+                what: "the owner of a volume",
+            }),
+        }
+    }
+
+    /// Has a node own a volume while it can; `None`: whichever.
+    pub async fn set_preferred(
+        &self,
+        volume: VolumeId,
+        node: Option<NodeId>,
+    ) -> Result<(), MapError> {
+        let key = self.keys().preferred(volume);
+        loop {
+            let before = self.read_one::<PreferredRecord>(key.clone()).await?;
+            let replaced = before.map_or(Revision::ABSENT, |before| before.revision);
+            let Some(node) = node else {
+                if replaced == Revision::ABSENT {
+                    return Ok(());
+                }
+                let txn = Txn {
+                    when: vec![Compare::Modified(key.clone(), replaced)],
+                    then: vec![Op::delete(key.clone())],
+                    otherwise: Vec::new(),
+                };
+                return self.delete(txn, key, "a volume's preferred node").await;
+            };
+            let record = PreferredRecord { node };
+            let written = self.write(key.clone(), replaced, &record, Txn::default());
+            if let Written::Done = written.await? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Removes a draining disk that all volumes have left. An error names a volume that has not.
+    pub async fn remove_left_disk(&self, disk: cairn_base::DiskId) -> Result<(), MapError> {
+        let key = self.keys().disk(disk);
+        let record = self.disk(disk).await?;
+        let invalid = |problem: String| MapError::Invalid {
+            key: key.clone(),
+            what: "the removal of a disk",
+            problem,
+        };
+        if !record.value.draining {
+            return Err(invalid(
+                "it does not drain: `cairn disk drain` moves what is on it to others".to_owned(),
+            ));
+        }
+        let (volumes, _) = self.volumes().await?;
+        let counter_key = self.keys().next_volume();
+        let counter = self.read_one::<NextVolume>(counter_key.clone()).await?;
+        let mut when = vec![
+            Compare::Modified(key.clone(), record.revision),
+            // A volume that is made meanwhile has not left it.
+            Compare::Modified(
+                counter_key,
+                counter.map_or(Revision::ABSENT, |counter| counter.revision),
+            ),
+        ];
+        for volume in &volumes {
+            let id = volume.record.value.id;
+            let left = volume.left.as_ref();
+            let has_left =
+                left.filter(|left| left.value.disks.get(&disk) == Some(&record.revision.0));
+            let Some(left) = has_left else {
+                return Err(invalid(format!(
+                    "volume {} still has data or metadata on it; see `cairn status`, and try again when it is moved",
+                    volume.record.value.name
+                )));
+            };
+            when.push(Compare::Modified(self.keys().left(id), left.revision));
+        }
+        let txn = Txn {
+            when,
+            then: vec![Op::delete(key.clone())],
+            otherwise: Vec::new(),
+        };
+        self.delete(txn, key, "a disk, or an owner of a volume")
+            .await
+    }
+
+    /// Uses up all numbers below this one.
+    pub async fn reserve_volumes(&self, next: VolumeId) -> Result<(), MapError> {
+        let key = self.keys().next_volume();
+        loop {
+            let counter = self.read_one::<NextVolume>(key.clone()).await?;
+            let (revision, first) = match &counter {
+                Some(counter) => (counter.revision, counter.value.next),
+                None => (Revision::ABSENT, VolumeId(1)),
+            };
+            if next <= first {
+                return Ok(());
+            }
+            let change = self.nonce();
+            let counter = NextVolume { next, change };
+            let written = self.write(key.clone(), revision, &counter, Txn::default());
+            if let Written::Done = written.await? {
+                return Ok(());
+            }
+        }
     }
 
     /// As [`Self::create_volume`], with a number that nobody had: [`MapError::Changed`] if the next one is higher. All
@@ -166,6 +298,8 @@ impl ClusterMap {
             keys.owner(volume),
             keys.epoch(volume),
             keys.log(volume),
+            keys.left(volume),
+            keys.preferred(volume),
             keys.name(Named::Volume, &before.value.name),
         ];
         let txn = Txn {
@@ -283,6 +417,11 @@ impl ClusterMap {
             owner: field("owner").map(decode).transpose()?,
             epoch: decode(field("epoch").ok_or_else(|| missing("a volume's epoch"))?)?,
             log: log_at(field("log").ok_or_else(|| missing("a volume's log"))?)?,
+            left: field("left").map(decode).transpose()?,
+            preferred: field("preferred")
+                .map(decode::<PreferredRecord>)
+                .transpose()?
+                .map(|preferred| preferred.value.node),
         })
     }
 

@@ -29,6 +29,34 @@ pub(crate) struct FoundMirror {
     recovered: RecoveredLog,
 }
 
+/// The log of a volume that one server had before it was in a cluster.
+pub(crate) struct Mirrored {
+    pub history: History,
+    /// Its files: disk and sequence number.
+    files: Vec<(usize, u64)>,
+}
+
+impl Mirrored {
+    /// `None` if there is none on these disks.
+    pub async fn find(disks: &DiskSet) -> Result<Option<Self>, MetaError> {
+        let scan = recover::scan(disks).await?;
+        if scan.is_empty() {
+            return Ok(None);
+        }
+        let files = scan.all_files().collect();
+        let history = scan.recover()?.history;
+        Ok(Some(Self { history, files }))
+    }
+
+    /// Removes its files, once another log has all that was in them.
+    pub fn remove(self, tasks: &Tasks, disks: &DiskSet) {
+        let folder = disks.folder();
+        for (disk, sequence) in self.files {
+            remove_later(tasks, disks, disk, file_name(&folder, sequence));
+        }
+    }
+}
+
 impl FoundMirror {
     /// Finds the log of a volume; see [`recover`] for when it is refused.
     pub async fn find(

@@ -79,6 +79,7 @@ pub(crate) struct LogStatus {
 }
 
 /// What a log holds.
+#[derive(Clone)]
 pub(crate) struct History {
     /// Those whose records may still be needed, oldest first.
     pub terms: Vec<Term>,
@@ -93,6 +94,7 @@ pub(crate) struct History {
 }
 
 /// One record of the history.
+#[derive(Clone)]
 pub(crate) struct LogRecord {
     pub first: LogPosition,
     pub last: LogPosition,

@@ -240,6 +240,11 @@ impl Scan {
         self.files.iter().map(|file| (file.disk, file.sequence))
     }
 
+    /// All files: disk and sequence number.
+    pub fn all_files(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.unused_files()
+    }
+
     fn add(&mut self, file: ScannedFile, contents: Vec<Content>) {
         self.note_sequence(Some(file.sequence));
         let Some(header) = file.header.clone() else {

@@ -23,7 +23,7 @@ pub const TWO: NodeId = NodeId(2);
 pub const HOUR: i64 = 3600;
 pub const DAY: i64 = 24 * HOUR;
 /// Of real time, for what takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// When all clocks begin.
 pub fn start() -> Timestamp {

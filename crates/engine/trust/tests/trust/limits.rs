@@ -7,7 +7,7 @@ use cairn_trust::{ListenerSettings, Protocol};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
-use crate::common::{Node, ONE, TWO, authority, echoes, until, until_sleeps_to};
+use crate::common::{Node, ONE, PATIENCE, TWO, authority, echoes, until, until_sleeps_to};
 use crate::raw::outcome;
 
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -18,7 +18,10 @@ async fn silent(address: SocketAddr) -> TcpStream {
 }
 
 async fn is_closed(tcp: &mut TcpStream) -> bool {
-    matches!(tcp.read(&mut [0]).await, Ok(0) | Err(_))
+    let mut byte = [0];
+    // A limit that does not hold would keep the test for ever.
+    let read = tokio::time::timeout(PATIENCE, tcp.read(&mut byte)).await;
+    matches!(read, Ok(Ok(0) | Err(_)))
 }
 
 #[tokio::test]

@@ -217,7 +217,8 @@ pub(super) fn spec(
             });
         }
         Shape::ParallelFs(ParallelFs::Lustre { .. })
-        | Shape::CloudVolumes(CloudVolumes::Service { .. }) => {
+        | Shape::CloudVolumes(CloudVolumes::Service { .. })
+        | Shape::Elastic(_) => {
             return Err(DeployError::VendorProduct {
                 name: design.name(),
             });

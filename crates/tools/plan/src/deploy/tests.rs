@@ -82,7 +82,11 @@ fn designs_have_a_template_or_a_reason() {
     let san = |system| {
         design(
             Product::Cairn,
-            Shape::SanArray(SanArray { systems: 2, system }),
+            Shape::SanArray(SanArray {
+                systems: 2,
+                system,
+                host: None,
+            }),
         )
     };
     let smb = DeployOptions {

@@ -5,6 +5,7 @@
 
 mod cloud_volumes;
 mod cost;
+mod elastic;
 mod limits;
 mod parallel_fs;
 mod san_array;
@@ -14,12 +15,13 @@ use crate::catalog::{Band, Catalog, CatalogError, Instance};
 pub use crate::deployable::COUNT_MAX;
 use crate::deployable::Violation;
 use crate::design::{
-    CloudVolumes, Cluster, Design, Family, NfsServer, ParallelFs, Product, Protection, SanArray,
-    SanSystem, Shape, Storage,
+    CloudVolumes, Cluster, Design, Elastic, Family, NfsServer, ParallelFs, Product, Protection,
+    SanArray, SanSystem, Shape, Storage,
 };
 pub use crate::evaluate::cloud_volumes::cloud_volume_client;
 use crate::evaluate::cloud_volumes::cloud_volumes;
 use crate::evaluate::cost::Costing;
+use crate::evaluate::elastic::elastic;
 pub use crate::evaluate::limits::Detail;
 use crate::evaluate::limits::{Limits, iops, throughput};
 use crate::evaluate::parallel_fs::parallel_fs;
@@ -76,6 +78,7 @@ pub fn evaluate_with(
         Shape::SanArray(it) => san_array(catalog, book, it, detail)?,
         Shape::ParallelFs(it) => parallel_fs(catalog, book, it, detail)?,
         Shape::CloudVolumes(it) => cloud_volumes(catalog, book, it, detail)?,
+        Shape::Elastic(it) => elastic(catalog, book, it, detail)?,
     };
     let mut parts = parts;
     if let Some(published) = crate::validate::published(catalog, design) {
@@ -125,6 +128,8 @@ fn needs(catalog: &Catalog, design: &Design) -> Vec<String> {
         Shape::NfsServer(_) | Shape::CloudVolumes(_) => "server",
         Shape::Cluster(_) | Shape::ParallelFs(_) => "cluster",
         Shape::SanArray(_) => "iscsi",
+        // Nothing of Cairn is of this shape.
+        Shape::Elastic(_) => "elastic",
     };
     catalog.cairn.missing(feature).into_iter().collect()
 }
@@ -141,6 +146,12 @@ fn protocol_feature(protocol: Protocol) -> &'static str {
 
 /// What a design serves today.
 fn protocols(catalog: &Catalog, design: &Design) -> Vec<Protocol> {
+    if let Shape::Elastic(it) = &design.shape {
+        return vec![match it {
+            Elastic::Efs { .. } => Protocol::Nfs,
+            Elastic::S3 { .. } => Protocol::S3,
+        }];
+    }
     match (design.product, design.shape.family()) {
         (Product::Cairn, family) => planned_protocols(family)
             .iter()
@@ -152,12 +163,14 @@ fn protocols(catalog: &Catalog, design: &Design) -> Vec<Protocol> {
         (Product::Vendor, Family::SanArray) => vec![Protocol::Iscsi],
         (Product::Vendor, Family::ParallelFs) => vec![Protocol::Lustre],
         (Product::Vendor, Family::CloudVolumes) => vec![Protocol::Nfs, Protocol::Smb],
+        (Product::Vendor, Family::Elastic) => Vec::new(),
     }
 }
 
 /// What Cairn in this shape serves, or will.
 pub(crate) fn planned_protocols(family: Family) -> &'static [Protocol] {
     match family {
+        Family::Elastic => &[],
         Family::SanArray => &[Protocol::Iscsi],
         Family::ParallelFs => &[Protocol::Nfs],
         Family::Cluster | Family::NfsServer | Family::CloudVolumes => {

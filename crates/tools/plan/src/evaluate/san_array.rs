@@ -3,8 +3,118 @@
 //! Owns: how the rules combine for this family. Must not know: the other families, prices but by name.
 
 use super::*;
+use crate::report::{Bottleneck, Limit, Throughput};
 
+/// The array behind its host: all that is read and written crosses the network of that one machine.
 pub(super) fn san_array<'a>(
+    catalog: &Catalog,
+    book: &'a PriceBook,
+    it: &SanArray,
+    detail: Detail,
+) -> Result<Parts<'a>, EvaluateError> {
+    let mut parts = array(catalog, book, it, detail)?;
+    let host = match &it.host {
+        Some(name) => {
+            parts.costing.instances(name, 1)?;
+            Some(catalog.instance(name)?)
+        }
+        None => {
+            let known = catalog.instances.values().filter(|it| !it.previous);
+            known.max_by(|left, right| {
+                let [left, right] = [left, right].map(|it| it.network().steady.mb_s());
+                left.total_cmp(&right)
+            })
+        }
+    };
+    let Some(host) = host else {
+        return Ok(parts);
+    };
+    let network = host.network();
+    let performance = &mut parts.performance;
+    for of in [&mut performance.seq_read, &mut performance.seq_write] {
+        behind(of, network, &host.name, detail);
+    }
+    for of in [&mut performance.random_read, &mut performance.random_write] {
+        let most = network.steady.bytes_s() / RANDOM_BYTES;
+        of.steady_iops = of.steady_iops.min(most.floor());
+        of.burst_iops = of
+            .burst_iops
+            .min((network.burst.bytes_s() / RANDOM_BYTES).floor());
+        of.burst_iops = of.burst_iops.max(of.steady_iops);
+        for end in &mut of.range_iops {
+            *end = end.min(most.floor());
+        }
+        if detail == Detail::Words {
+            let limit = host_limit(&host.name, most, "/ 4 KiB", network.steady);
+            bottleneck(&mut of.bottleneck, limit, "IOPS");
+        }
+    }
+    match &it.host {
+        Some(_) => parts.costing.without("data transfer"),
+        None => {
+            parts.costing.without(
+                "the host that stripes over the array (--host prices it), and data transfer",
+            );
+            parts.notes.push(format!(
+                "no host is planned: rates are bound by the network of the fastest, {} with {} Gb/s",
+                host.name,
+                number(network.steady.gbit_s())
+            ));
+        }
+    }
+    Ok(parts)
+}
+
+fn host_limit(host: &str, value: f64, what: &str, network: Rate) -> Limit {
+    Limit {
+        name: "network of the host".to_owned(),
+        value,
+        range: rules::NETWORK_INSTANCE.spread().map(|it| it * value),
+        known: Known::Documented,
+        words: format!("{host}: {} Gb/s {what}", number(network.gbit_s())),
+        rule: rules::SAN_CLIENT,
+    }
+}
+
+fn behind(of: &mut Throughput, network: Band<Rate>, host: &str, detail: Detail) {
+    of.steady_mb_s = of.steady_mb_s.min(network.steady);
+    of.burst_mb_s = of.burst_mb_s.min(network.burst);
+    for (end, factor) in of
+        .range_mb_s
+        .iter_mut()
+        .zip(rules::NETWORK_INSTANCE.spread())
+    {
+        *end = end.min(network.steady.times(factor));
+    }
+    if detail == Detail::Words {
+        let limit = |rate: Rate| host_limit(host, rate.mb_s(), "/ 8", rate);
+        bottleneck(&mut of.bottleneck, limit(network.steady), "MB/s");
+        bottleneck(&mut of.bottleneck_burst, limit(network.burst), "MB/s");
+    }
+}
+
+/// Puts one more limit among those of a figure.
+fn bottleneck(of: &mut Bottleneck, limit: Limit, unit: &str) {
+    let also = of.rules.split_off(1.min(of.rules.len()));
+    of.limits.push(limit);
+    of.limits
+        .sort_by(|left, right| left.value.total_cmp(&right.value));
+    let [first, next, ..] = of.limits.as_slice() else {
+        return;
+    };
+    of.rules = vec![first.rule];
+    of.rules.extend(also);
+    of.name = first.name.clone();
+    of.words = format!(
+        "{} = {} {unit}; next is {} with {} {unit}",
+        first.words,
+        number(first.value.round()),
+        next.name,
+        number(next.value.round())
+    );
+}
+
+fn array<'a>(
     catalog: &Catalog,
     book: &'a PriceBook,
     it: &SanArray,
@@ -87,7 +197,6 @@ pub(super) fn san_array<'a>(
         Usd(month * count),
         book.from(&prices.of, &prices.date),
     );
-    costing.without("the host that stripes over the array, and data transfer");
     let performance = Performance {
         seq_read: throughput(read.clone(), read, &[rules::SAN_STRIPE]),
         seq_write: throughput(write.clone(), write, &[rules::SAN_STRIPE]),
@@ -107,8 +216,7 @@ pub(super) fn san_array<'a>(
         survives_words: "one server of each system's pair; losing a whole system loses the array"
             .to_owned(),
         notes: vec![
-            "one host uses the array; its network carries all of it: 20 GB/s need 160 Gb/s"
-                .to_owned(),
+            "one host uses the array; its network carries all of it".to_owned(),
             "random reads that its memory or NVMe caches answer come on top of the SSD IOPS"
                 .to_owned(),
         ],

@@ -41,8 +41,7 @@ pub fn html(report: &PlanReport) -> String {
     charts(&mut page, report);
     for fit in &report.ranking.fits {
         let title = format!("{}. {}", fit.rank, fit.evaluation.name);
-        let words = format!("{}. Growth: {}.", sentence(&fit.why), fit.growth);
-        design(&mut page, &title, &words, &fit.evaluation);
+        design(&mut page, &title, &text::reasons(fit), &fit.evaluation);
     }
     misses(&mut page, report);
     unpriced(&mut page, report);
@@ -163,7 +162,11 @@ fn ranking(page: &mut Page, report: &PlanReport) {
             "<tr>"
         });
         page.element("<td class=\"number\">", &fit.rank.to_string(), "</td>");
-        page.element("<th scope=\"row\">", &it.name, "</th>");
+        page.element("<th scope=\"row\">", &it.name, "");
+        if let Some(words) = text::variants(fit) {
+            page.element("<span class=\"twins quiet\">", &words, "</span>");
+        }
+        page.raw("</th>");
         let [read, cached, write] = text::rates(it, |rate| rate.to_string());
         let values = [
             it.capacity.usable_bytes.value.to_string(),

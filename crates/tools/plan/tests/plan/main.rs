@@ -4,5 +4,6 @@ mod configurations;
 mod goals;
 mod page;
 mod papers;
+mod properties;
 mod ranking;
 mod templates;

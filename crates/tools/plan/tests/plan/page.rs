@@ -28,6 +28,7 @@ pub fn goal(capacity_tib: f64, read_mb_s: f64, write_mb_s: f64) -> Goal {
         survive: 2,
         namespaces: 1,
         availability: Availability::default(),
+        host: None,
         region: "us-east-1".to_string(),
         budget_month_usd: None,
         hot_share: None,

@@ -247,6 +247,222 @@ fn growth_is_planned_to_its_end() {
     }
 }
 
+/// Three years at 30 % a year: what is bought as needed never costs more, ends at the whole, and holds each
+/// year's data.
+#[test]
+fn growth_is_bought_when_it_is_needed() {
+    let mut goal = goal("100TiB");
+    goal.growth_per_year = 0.3;
+    goal.years = 3;
+    let ranking = ranked(&goal);
+    assert!(ranking.fits.len() > 3);
+    let mut saved = 0;
+    for fit in &ranking.fits {
+        let it = &fit.evaluation;
+        let (all, name) = (it.cost.month_usd.0, &it.name);
+        assert_eq!(fit.growth_years.len(), 3, "{name}");
+        for (year, of) in (1..).zip(&fit.growth_years) {
+            assert_eq!(of.year, year, "{name}");
+            let needed = goal.capacity_after(year);
+            assert!(of.usable_bytes.get() >= needed.get() * 0.999_999, "{name}");
+            assert!(of.month_usd.0 <= all + 1e-6, "{name}: {of:?}");
+            assert!((of.year_usd.0 - of.month_usd.0 * 12.0).abs() < 1e-6);
+        }
+        let costs: Vec<f64> = fit.growth_years.iter().map(|it| it.month_usd.0).collect();
+        assert!(costs.is_sorted(), "{name}: {costs:?}");
+        saved += usize::from(costs[0] < all * 0.9);
+        assert!(
+            fit.growth.contains("bought when needed: year 1 "),
+            "{}",
+            fit.growth
+        );
+    }
+    // Volumes and services grow by the TiB.
+    assert!(saved >= 3, "{saved} of {}", ranking.fits.len());
+    goal.growth_per_year = 0.0;
+    assert!(
+        ranked(&goal)
+            .fits
+            .iter()
+            .all(|fit| fit.growth_years.is_empty())
+    );
+}
+
+#[test]
+fn near_twins_are_folded_into_one_line() {
+    let ranking = ranked(&goal("20TiB"));
+    let folded: Vec<_> = ranking
+        .fits
+        .iter()
+        .filter(|fit| !fit.variants.is_empty())
+        .collect();
+    assert!(!folded.is_empty());
+    for fit in folded {
+        let it = &fit.evaluation;
+        let mut instances = vec![it.design.shape.machine().unwrap().0];
+        for twin in &fit.variants {
+            let name = twin.design.shape.machine().unwrap().0;
+            assert!(!instances.contains(&name), "{}", twin.name);
+            instances.push(name);
+            assert_eq!(twin.design.shape.family(), it.design.shape.family());
+            let times = twin.month_usd.0 / it.cost.month_usd.0;
+            assert!((1.0 - 1e-9..=1.15).contains(&times), "{times}");
+        }
+    }
+}
+
+/// A host of 25 Gb/s reads 3,125 MB/s of an array that has 20,000; its price is in the array's.
+#[test]
+fn one_host_bounds_the_array_that_it_reads_and_is_priced() {
+    let catalog = Catalog::embedded();
+    let mut goal = goal("20TiB");
+    goal.clients = Some(1);
+    goal.protocols = vec![Protocol::Iscsi];
+    goal.read_mb_s = Some(Rate::parse("4GB/s").unwrap());
+    let array = |goal: &Goal| {
+        let fits = rank(&catalog, goal).unwrap().fits;
+        let found = fits
+            .into_iter()
+            .find(|fit| fit.evaluation.name.contains("ONTAP"));
+        found.map(|fit| fit.evaluation)
+    };
+    let without = array(&goal).unwrap();
+    assert!(without.cost.without.iter().any(|it| it.contains("--host")));
+    goal.host = Some("m5dn.8xlarge".to_owned());
+    assert!(array(&goal).is_none(), "4 GB/s are more than 25 Gb/s");
+    goal.read_mb_s = Some(Rate::parse("3GB/s").unwrap());
+    let it = array(&goal).unwrap();
+    assert!(it.name.contains("host m5dn.8xlarge"), "{}", it.name);
+    assert!(it.performance.seq_read.steady_mb_s.mb_s() <= 3125.0 + 1e-6);
+    let host = it
+        .cost
+        .items
+        .iter()
+        .find(|item| item.words.contains("m5dn.8xlarge"));
+    assert!((host.unwrap().month_usd.0 - 2.176 * 730.0).abs() < 1e-6);
+    assert!(violations(&catalog, &it.design).is_empty());
+    goal.host = Some("m5dn.9xlarge".to_owned());
+    let error = rank(&catalog, &goal).unwrap_err().to_string();
+    assert!(error.contains("m5dn.8xlarge"), "{error}");
+}
+
+/// 10 TiB are 10,240 GiB: EFS in one zone at 0.16 USD, S3 at 0.023 USD.
+#[test]
+fn elastic_storage_is_there_to_compare() {
+    let mut goal = goal("10TiB");
+    let found = |goal: &Goal, name: &str| {
+        let fits = ranked(goal).fits;
+        fits.into_iter()
+            .map(|fit| fit.evaluation)
+            .find(|it| it.name.starts_with(name))
+    };
+    let efs = found(&goal, "Amazon EFS").unwrap();
+    assert!(
+        (efs.cost.month_usd.0 - 10_240.0 * 0.16).abs() < 1e-6,
+        "{}",
+        efs.cost.month_usd
+    );
+    // 50 MiB/s for each TiB stored, reads thrice that.
+    let mib_s = |rate: Rate| rate.mib_s().round();
+    assert_eq!(mib_s(efs.performance.seq_write.steady_mb_s), 500.0);
+    assert_eq!(mib_s(efs.performance.seq_read.steady_mb_s), 1500.0);
+    assert_eq!(efs.reliability.availability, Availability::Node);
+    assert!(found(&goal, "Amazon S3").is_none(), "files are meant");
+    goal.protocols = vec![Protocol::S3];
+    let s3 = found(&goal, "Amazon S3").unwrap();
+    assert!(
+        (s3.cost.month_usd.0 - 10_240.0 * 0.023).abs() < 1e-6,
+        "{}",
+        s3.cost.month_usd
+    );
+    goal.protocols = vec![Protocol::Nfs];
+    goal.availability = Availability::Zone;
+    goal.write_mb_s = Some(Rate::from_mib_s(600.0));
+    let regional = found(&goal, "Amazon EFS").unwrap();
+    assert!(
+        regional.name.contains("600 MiB/s provisioned"),
+        "{}",
+        regional.name
+    );
+    // 100 MiB/s are over what 10 TiB include.
+    let month = 10_240.0 * 0.30 + 100.0 * 6.0;
+    assert!(
+        (regional.cost.month_usd.0 - month).abs() < 1e-6,
+        "{}",
+        regional.cost.month_usd
+    );
+    goal.clients = Some(1);
+    let misses = ranked(&goal).misses;
+    let miss = misses
+        .iter()
+        .find(|miss| miss.evaluation.name.starts_with("Amazon EFS"));
+    assert_eq!(miss.unwrap().broken.goal, "clients");
+}
+
+/// Charts show what fits today, with the figures of the table, and no line without points.
+#[test]
+fn charts_agree_with_the_table() {
+    let catalog = Catalog::embedded();
+    for (capacity, include_planned) in [("100TiB", false), ("100TiB", true), ("10TiB", false)] {
+        let mut goal = goal(capacity);
+        goal.include_planned = include_planned;
+        let report = cairn_plan::plan(&catalog, &goal).unwrap();
+        let shown: Vec<_> = report
+            .ranking
+            .fits
+            .iter()
+            .map(|fit| &fit.evaluation)
+            .collect();
+        for chart in &report.charts {
+            assert!(!chart.series.is_empty(), "{}", chart.id);
+            for series in &chart.series {
+                let drawn = series.y.windows(2).any(|it| it.iter().all(Option::is_some));
+                assert!(
+                    drawn || chart.id == "sensitivity",
+                    "{}: {}",
+                    chart.id,
+                    series.name
+                );
+            }
+        }
+        let cost = report
+            .charts
+            .iter()
+            .find(|it| it.id == "cost-by-capacity")
+            .unwrap();
+        for series in &cost.series {
+            let it = shown
+                .iter()
+                .find(|it| cairn_plan::text::short_name(&it.design) == series.name)
+                .unwrap();
+            assert!(it.available || include_planned, "{}", it.name);
+            let tib = goal.capacity_planned().tib();
+            let at = cost.x.iter().position(|x| (x - tib).abs() < 1e-6).unwrap();
+            assert_eq!(series.y[at], Some(it.cost.month_usd.0), "{}", it.name);
+        }
+        if let Some(nodes) = report
+            .charts
+            .iter()
+            .find(|it| it.id == "throughput-by-nodes")
+        {
+            let it = shown
+                .iter()
+                .find(|it| matches!(it.design.shape, Shape::Cluster(_)))
+                .unwrap();
+            let Shape::Cluster(cluster) = &it.design.shape else {
+                unreachable!("it was found as a cluster")
+            };
+            let at = nodes
+                .x
+                .iter()
+                .position(|x| *x == f64::from(cluster.nodes))
+                .unwrap();
+            let read = it.performance.uncached().sustained().mb_s();
+            assert_eq!(nodes.series[0].y[at], Some(read), "{}", it.name);
+        }
+    }
+}
+
 #[test]
 fn random_work_goes_by_the_cost_of_an_operation() {
     let mut goal = goal("10TiB");

@@ -84,6 +84,23 @@ impl FoundEnsembles {
         })
     }
 
+    /// Takes a log that lies on this server's own disks for what was found: the volume had no other so far.
+    pub fn continue_from(&mut self, mirrored: &History) -> Result<(), MetaError> {
+        let before = Epoch(self.seat.epoch.0.saturating_sub(1));
+        if mirrored.epoch_max > before {
+            return Err(MetaError::Fenced {
+                volume: self.seat.volume,
+                epoch: self.seat.epoch,
+                promised: mirrored.epoch_max,
+            });
+        }
+        self.history = History {
+            epoch_max: before,
+            ..mirrored.clone()
+        };
+        Ok(())
+    }
+
     pub fn stopped(&self) -> Stopped {
         self.stopped.clone()
     }
