@@ -4,6 +4,7 @@
 
 use std::fs::OpenOptions;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use crate::Error;
 use crate::actions::{self, OnExit};
@@ -17,6 +18,8 @@ use crate::state::{Machine, State, Store};
 const STEP_SECONDS_MAX: u64 = 120;
 /// Most seconds until a new node has heard of all volumes.
 const VOLUME_SECONDS_MAX: u64 = 60;
+/// Between looks: each is a mount.
+const VOLUME_PAUSE: Duration = Duration::from_millis(200);
 
 /// Whoever forms a cluster: told what happens, asked whether to go on.
 pub trait Watcher {
@@ -100,7 +103,11 @@ fn await_volume(state: &State, watcher: &mut dyn Watcher) -> Result<(), Error> {
     let mut left: Vec<&Machine> = state.of_role(Role::Node).collect();
     crate::process::wait_until(VOLUME_SECONDS_MAX, || {
         left.retain(|machine| !runtime.block_on(serves(state.addresses(machine).nfs)));
-        left.is_empty() || watcher.is_ended()
+        let enough = left.is_empty() || watcher.is_ended();
+        if !enough {
+            std::thread::sleep(VOLUME_PAUSE);
+        }
+        enough
     });
     if !watcher.is_ended() {
         for machine in left {
