@@ -35,6 +35,9 @@ pub trait Seats: Send + Sync + 'static {
     /// This node.
     fn node(&self) -> NodeId;
 
+    /// Whether a volume was deleted, for certain, and what is left of it may go.
+    fn is_deleted(&self, volume: VolumeId) -> SeatFuture<'_, bool>;
+
     /// Takes a draining disk out of the pool, if the owners of all volumes say that they have nothing on it.
     fn remove_disk(&self, disk: DiskId) -> SeatFuture<'_, Result<(), String>>;
 }
@@ -123,7 +126,17 @@ impl Pool {
         for id in self.services().into_keys().filter(is_gone) {
             self.disown(id, Leave::Abandon).await;
             let pool = Arc::clone(self);
-            let task = async move { pool.remove_files(id).await };
+            let task = async move {
+                // What is not listed need not be deleted.
+                let seats = pool.seats.clone();
+                let is_deleted = match &seats {
+                    Some(seats) => seats.is_deleted(id).await,
+                    None => false,
+                };
+                if is_deleted {
+                    pool.remove_files(id).await;
+                }
+            };
             self.env.spawner.spawn("deleted volume", Box::pin(task));
         }
         for volume in &state.volumes {
