@@ -260,12 +260,14 @@ impl ClusterMember {
                     }
                 };
                 let state = pool_state(&view, &pool.state(), self.own.node);
+                let revision = view.revision;
                 self.peers.follow(&view);
                 let before = self.views.send_replace(view);
                 if self.owners_differ(&before) {
                     pool.publish();
                 }
-                pool.refresh(state).await;
+                let is_current = || revision >= self.map.written();
+                pool.refresh(state, is_current).await;
                 tokio::select! {
                     () = follower.changed() => {}
                     () = self.stopped() => {}

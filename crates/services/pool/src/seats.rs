@@ -101,10 +101,18 @@ impl Pool {
         self.end_succession(id);
     }
 
-    /// Takes over the pool's state as other nodes changed it. Deleted volumes are not served any more.
-    pub async fn refresh(self: &Arc<Self>, state: PoolState) {
+    /// Takes over the pool's state as other nodes changed it, unless it was read before a change of this node
+    /// (`is_current`). Deleted volumes are not served any more.
+    pub async fn refresh(self: &Arc<Self>, state: PoolState, is_current: impl FnOnce() -> bool) {
         let changes = self.changes().await;
         let before = self.state();
+        if !is_current() {
+            return;
+        }
+        let state = PoolState {
+            version: before.version,
+            ..state
+        };
         if *before == state {
             return;
         }
