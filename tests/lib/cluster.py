@@ -72,6 +72,9 @@ class Cluster:
         argv = [str(harness.cairn_path()), "dev-cluster", "--dir", str(self.folder), "--nodes", str(self.nodes)]
         argv += ["--disks", str(self.disks), "--base-port", str(self.ports.first), "--netns", self.netns]
         argv += ["--external-etcd"] if self.external_etcd else []
+        # Nodes of another version than the commands.
+        program = os.environ.get("CAIRN_NODES")
+        argv += ["--program", program] if program else []
         return [*argv, "--", *self.serve_flags] if self.serve_flags else argv
 
     def output(self):

@@ -8,13 +8,15 @@ use std::process::{Command, Stdio};
 use crate::Error;
 use crate::actions::{self, OnExit};
 use crate::commands::{self, Files};
-use crate::layout::{DISKS_MAX, NODES_MAX, Network, Role, machine_name};
+use crate::forward::serves;
+use crate::layout::{NODES_MAX, Network, Role, machine_name};
 use crate::netns;
 use crate::state::{Machine, State, Store};
 
 /// Most seconds for making or joining a cluster.
 const STEP_SECONDS_MAX: u64 = 120;
-const _: () = assert!(DISKS_MAX > 0);
+/// Most seconds until a new node has heard of all volumes.
+const VOLUME_SECONDS_MAX: u64 = 60;
 
 /// Whoever forms a cluster: told what happens, asked whether to go on.
 pub trait Watcher {
@@ -80,6 +82,33 @@ pub fn form(store: &Store, watcher: &mut dyn Watcher) -> Result<(), Error> {
         start(store, &[index], watcher)?;
         if first && !watcher.is_ended() {
             let_clients_in(&store.known()?, index, watcher)?;
+        }
+    }
+    await_volume(&store.known()?, watcher)
+}
+
+/// Waits until the first volume can be mounted through each node. A node is there before it has heard of all volumes; and
+/// somebody may have deleted this one, so that it is no failure if nobody has it.
+fn await_volume(state: &State, watcher: &mut dyn Watcher) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|source| Error::Io {
+            what: "starting threads".to_owned(),
+            source,
+        })?;
+    let mut left: Vec<&Machine> = state.of_role(Role::Node).collect();
+    crate::process::wait_until(VOLUME_SECONDS_MAX, || {
+        left.retain(|machine| !runtime.block_on(serves(state.addresses(machine).nfs)));
+        left.is_empty() || watcher.is_ended()
+    });
+    if !watcher.is_ended() {
+        for machine in left {
+            let name = machine.name();
+            watcher.say(&format!(
+                "{name} does not serve the volume {} yet",
+                commands::FIRST_VOLUME
+            ));
         }
     }
     Ok(())

@@ -153,7 +153,7 @@ pub async fn follow(
 }
 
 /// Whether a node tells the attributes of the first volume's root, in time.
-async fn serves(address: SocketAddr) -> bool {
+pub async fn serves(address: SocketAddr) -> bool {
     let (ip, port) = (address.ip(), address.port());
     let Ok(url) = format!("nfs://{ip}:{port}/{FIRST_VOLUME}").parse::<NfsUrl>() else {
         return false;
