@@ -292,7 +292,10 @@ impl Inner {
     /// Opens all volumes, and deletes what deleted ones left. In a cluster this node begins to take those that are its.
     pub async fn open_volumes(self: &Arc<Self>) -> Result<(), ChangeFailure> {
         match &self.cluster {
-            Some(cluster) => cluster.start(&self.env, &self.pool),
+            Some(cluster) => {
+                self.pool.publish();
+                cluster.start(&self.env, &self.pool);
+            }
             None => {
                 self.pool.note_returned().await?;
                 self.pool.open_volumes().await;

@@ -169,7 +169,7 @@ impl ClusterMember {
     /// Reads the map, once, before the pool is made of it. `before` has what this node knows of its own disks.
     pub async fn first_state(&self, before: &PoolState) -> Result<PoolState, MapError> {
         let mut follower = self.map.follow().await?;
-        let view = follower.view();
+        let view = follower.view()?;
         let state = pool_state(&view, before, self.own.node);
         self.peers.follow(&view);
         self.views.send_replace(Arc::new(view));
@@ -251,14 +251,23 @@ impl ClusterMember {
                 }
             };
             loop {
-                let view = Arc::new(follower.view());
+                let view = match follower.view() {
+                    Ok(view) => Arc::new(view),
+                    Err(error) => {
+                        tracing::error!(%error, "the cluster's map is not followed");
+                        self.env.clock.sleep(Duration::from_secs(1)).await;
+                        break;
+                    }
+                };
                 let state = pool_state(&view, &pool.state(), self.own.node);
+                let revision = view.revision;
                 self.peers.follow(&view);
                 let before = self.views.send_replace(view);
                 if self.owners_differ(&before) {
                     pool.publish();
                 }
-                pool.refresh(state).await;
+                let is_current = || revision >= self.map.written();
+                pool.refresh(state, is_current).await;
                 tokio::select! {
                     () = follower.changed() => {}
                     () = self.stopped() => {}
@@ -401,6 +410,18 @@ impl Seats for ClusterMember {
 
     fn node(&self) -> NodeId {
         self.own.node
+    }
+
+    fn is_deleted(&self, volume: VolumeId) -> SeatFuture<'_, bool> {
+        Box::pin(async move {
+            match self.map.is_deleted(volume).await {
+                Ok(is_deleted) => is_deleted,
+                Err(error) => {
+                    tracing::warn!(%volume, %error, "what is left of a deleted volume stays until the next start");
+                    false
+                }
+            }
+        })
     }
 
     fn remove_disk(&self, disk: DiskId) -> SeatFuture<'_, Result<(), String>> {

@@ -62,8 +62,7 @@ pub(crate) fn disk_record(disk: &PoolDisk) -> DiskRecord {
 }
 
 /// The state that the map has, in the place of `before`, which has what only this node knows of its disks. A volume that
-/// cannot be read is left out, with an error in the log: it is not served, and nothing of it is deleted, for its number
-/// stays.
+/// is there and cannot be read, as one that a newer program wrote, stays as it was known: it is not gone.
 pub(crate) fn pool_state(view: &MapView, before: &PoolState, own: NodeId) -> PoolState {
     let name = |node: NodeId| match view.nodes.get(&node) {
         Some(node) => node.value.name.clone(),
@@ -89,9 +88,16 @@ pub(crate) fn pool_state(view: &MapView, before: &PoolState, own: NodeId) -> Poo
     for state in view.volumes.values() {
         match pool_volume(&state.record.value) {
             Ok(volume) => volumes.push(volume),
-            Err(error) => tracing::error!(error, "a volume is left out"),
+            Err(error) => {
+                tracing::error!(error, "a volume of the cluster's map cannot be read");
+                let id = state.record.value.id;
+                volumes.extend(before.volumes.iter().find(|known| known.id == id).cloned());
+            }
         }
     }
+    let is_unreadable = |volume: &&PoolVolume| view.unreadable.contains(&volume.id);
+    volumes.extend(before.volumes.iter().filter(is_unreadable).cloned());
+    volumes.sort_by_key(|volume| volume.id);
     PoolState {
         stage: match view.volume_next {
             Some(_) => Stage::InUse,

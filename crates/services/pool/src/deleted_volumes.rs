@@ -85,6 +85,11 @@ impl Pool {
                     tracing::warn!(%id, "no pool file here lists a volume with this id; its files stay until a start with all disks and their pool files");
                 }
                 Finding::Deleted => {
+                    if let Some(seats) = &self.seats
+                        && !seats.is_deleted(id).await
+                    {
+                        continue;
+                    }
                     tracing::info!(%id, "removing what is left of a deleted volume");
                     self.remove_files(id).await;
                 }

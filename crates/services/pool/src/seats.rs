@@ -35,6 +35,9 @@ pub trait Seats: Send + Sync + 'static {
     /// This node.
     fn node(&self) -> NodeId;
 
+    /// Whether a volume was deleted, for certain, and what is left of it may go.
+    fn is_deleted(&self, volume: VolumeId) -> SeatFuture<'_, bool>;
+
     /// Takes a draining disk out of the pool, if the owners of all volumes say that they have nothing on it.
     fn remove_disk(&self, disk: DiskId) -> SeatFuture<'_, Result<(), String>>;
 }
@@ -98,10 +101,18 @@ impl Pool {
         self.end_succession(id);
     }
 
-    /// Takes over the pool's state as other nodes changed it. Deleted volumes are not served any more.
-    pub async fn refresh(self: &Arc<Self>, state: PoolState) {
+    /// Takes over the pool's state as other nodes changed it, unless it was read before a change of this node
+    /// (`is_current`). Deleted volumes are not served any more.
+    pub async fn refresh(self: &Arc<Self>, state: PoolState, is_current: impl FnOnce() -> bool) {
         let changes = self.changes().await;
         let before = self.state();
+        if !is_current() {
+            return;
+        }
+        let state = PoolState {
+            version: before.version,
+            ..state
+        };
         if *before == state {
             return;
         }
@@ -123,7 +134,17 @@ impl Pool {
         for id in self.services().into_keys().filter(is_gone) {
             self.disown(id, Leave::Abandon).await;
             let pool = Arc::clone(self);
-            let task = async move { pool.remove_files(id).await };
+            let task = async move {
+                // What is not listed need not be deleted.
+                let seats = pool.seats.clone();
+                let is_deleted = match &seats {
+                    Some(seats) => seats.is_deleted(id).await,
+                    None => false,
+                };
+                if is_deleted {
+                    pool.remove_files(id).await;
+                }
+            };
             self.env.spawner.spawn("deleted volume", Box::pin(task));
         }
         for volume in &state.volumes {

@@ -4,6 +4,7 @@
 //! Must not know: nodes, volumes.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use cairn_base::env::Env;
 use parking_lot::Mutex;
@@ -68,6 +69,7 @@ impl ClusterMap {
                 keys,
                 cluster,
                 patience: PATIENCE,
+                written: AtomicU64::new(0),
                 seen: Mutex::new(seen),
             }),
         })

@@ -31,6 +31,8 @@ pub struct MapView {
     pub volume_next: Option<VolumeId>,
     /// Keys that could not be read.
     pub damaged: Vec<Key>,
+    /// Volumes that are there, and of which a value could not be read.
+    pub unreadable: BTreeSet<VolumeId>,
 }
 
 /// Follows the map.
@@ -94,6 +96,7 @@ impl Follower {
                 }
             }
             WatchEvent::Reset(reply) => {
+                // One that went back is seen by the cluster's record, or by the first change that is made.
                 self.revision = reply.revision;
                 let keyed = |entry: Entry| (entry.key.clone(), entry);
                 self.entries = reply.entries.into_iter().map(keyed).collect();
@@ -101,8 +104,15 @@ impl Follower {
         }
     }
 
-    /// The map as far as it was followed.
-    pub fn view(&mut self) -> MapView {
+    /// The map as far as it was followed. An error: the store holds another map now, or an older state of this one, of
+    /// which nothing follows.
+    pub fn view(&mut self) -> Result<MapView, MapError> {
+        let entry = self.entries.get(&self.map.keys().cluster());
+        self.map.check_cluster(entry, self.revision)?;
+        Ok(self.whole_view())
+    }
+
+    fn whole_view(&mut self) -> MapView {
         let mut view = MapView {
             revision: self.revision,
             ..MapView::default()
@@ -137,7 +147,10 @@ impl Follower {
                     view.volumes.insert(volume, state);
                 }
                 // Its keys come and go in one transaction, so that this one is damaged, too.
-                Err(error) => damaged.push((entries[0].key.clone(), entries[0].modified, error)),
+                Err(error) => {
+                    view.unreadable.insert(volume);
+                    damaged.push((entries[0].key.clone(), entries[0].modified, error));
+                }
             }
         }
         for (key, revision, error) in damaged {

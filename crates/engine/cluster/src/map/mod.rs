@@ -15,6 +15,7 @@ pub mod values;
 mod volumes;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cairn_base::env::Env;
@@ -49,6 +50,8 @@ struct Shared {
     keys: Keys,
     cluster: Versioned<ClusterRecord>,
     patience: Duration,
+    /// The revision of the last change that was made through this map.
+    written: AtomicU64,
     /// The highest state of the map that was seen, and where it is remembered.
     seen: Mutex<high_water::Seen>,
 }
@@ -180,6 +183,15 @@ impl ClusterMap {
         self.shared.coordinator.watch(range, from)
     }
 
+    /// The revision of the last change that was made through this map: who follows it sees that, too, sooner or later.
+    pub fn written(&self) -> Revision {
+        Revision(self.shared.written.load(Ordering::Acquire))
+    }
+
+    fn wrote(&self, revision: Revision) {
+        self.shared.written.fetch_max(revision.0, Ordering::AcqRel);
+    }
+
     async fn read(&self, range: KeyRange) -> Result<RangeReply, MapError> {
         let floor = self.floor();
         let reply = self.shared.coordinator.range(range).await?;
@@ -220,10 +232,12 @@ impl ClusterMap {
         let settled = transact_settled(&**coordinator, env, txn, mark, *patience).await;
         match settled {
             Ok(Settled::Done(reply)) => {
+                self.wrote(reply.revision);
                 self.saw(floor, reply.revision)?;
                 Ok(Settled::Done(reply))
             }
             Ok(Settled::DoneUnseen(entry)) => {
+                self.wrote(entry.modified);
                 self.saw(floor, entry.modified)?;
                 Ok(Settled::DoneUnseen(entry))
             }
@@ -291,7 +305,10 @@ impl ClusterMap {
         loop {
             let floor = self.floor();
             let error = match self.shared.coordinator.transact(txn.clone()).await {
-                Outcome::Done(reply) => return self.saw(floor, reply.revision),
+                Outcome::Done(reply) => {
+                    self.wrote(reply.revision);
+                    return self.saw(floor, reply.revision);
+                }
                 Outcome::Refused(reply) => {
                     self.saw(floor, reply.revision)?;
                     self.check_cluster(reply.read_one(0), reply.revision)?;

@@ -222,6 +222,32 @@ impl ClusterMap {
             .await
     }
 
+    /// Whether a volume was in this very map and is not any more: what is left of it may be deleted.
+    pub async fn is_deleted(&self, volume: VolumeId) -> Result<bool, MapError> {
+        if volume >= self.next_volume().await? {
+            return Ok(false);
+        }
+        let keys = self.keys();
+        let cluster = &self.shared.cluster;
+        let parts = [keys.volume(volume), keys.epoch(volume), keys.log(volume)];
+        let absent = parts.into_iter().map(Compare::absent);
+        let is_same = Compare::Modified(keys.cluster(), cluster.revision);
+        let txn = Txn {
+            when: absent.chain([is_same]).collect(),
+            then: vec![Op::get(keys.cluster())],
+            otherwise: Vec::new(),
+        };
+        let floor = self.floor();
+        match self.shared.coordinator.transact(txn).await {
+            crate::Outcome::Done(reply) => {
+                self.saw(floor, reply.revision)?;
+                Ok(true)
+            }
+            crate::Outcome::Refused(_) => Ok(false),
+            crate::Outcome::Unknown(error) | crate::Outcome::Failed(error) => Err(error.into()),
+        }
+    }
+
     /// Uses up all numbers below this one.
     pub async fn reserve_volumes(&self, next: VolumeId) -> Result<(), MapError> {
         let key = self.keys().next_volume();
