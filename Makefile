@@ -78,7 +78,8 @@ pjdfstest: setup-vm build-test ## The POSIX conformance suite through the kernel
 	scripts/pjdfstest
 
 .PHONY: check
-check: setup-build setup-lint docs-check ## Format, lints, links, uses of unsafe
+check: setup-build setup-lint docs-check ## Format, lints, links, uses of unsafe, leftovers of merges
+	scripts/conflict-check
 	scripts/unsafe-check
 	scripts/lint-python
 	cargo fmt --all --check
