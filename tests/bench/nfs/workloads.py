@@ -67,7 +67,9 @@ WORKLOADS = [
     Workload("create", "create, 4 connections (ours durable)", "create conns=4 depth=16 files={files}", 4.0),
     Workload("stat", "stat, 4 connections", "stat conns=4 depth=16 files={files}", 2.0, "create"),
     Workload("unlink", "unlink, 4 connections (ours durable)", "unlink conns=4 depth=16 files={files}", 1.2, "create"),
-    Workload("create-1", "create, one at a time (ours durable)", "create conns=1 depth=1 files={files_one}", 1.0, "unlink"),
+    Workload("create-4", "create, 4 connections, one at a time each (ours durable)", "create conns=4 depth=1 files={files_one}", 1.0, "unlink"),
+    Workload("unlink-4", "unlink, 4 connections, one at a time each (ours durable)", "unlink conns=4 depth=1 files={files_one}", 1.0, "create-4"),
+    Workload("create-1", "create, one at a time (ours durable)", "create conns=1 depth=1 files={files_one}", 1.0, "unlink-4"),
 ]
 BY_KEY = {workload.key: workload for workload in WORKLOADS}
 # What six disks are compared with one by.

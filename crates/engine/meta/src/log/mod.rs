@@ -4,8 +4,8 @@
 //! order, what is not needed any more goes.
 //! Must not know: what is in a group, the state, who waits.
 //!
-//! The one log that there is lies on the disks of one server ([`mirror`]). Nothing outside of this module and of
-//! [`crate::mirrored_log`] depends on that.
+//! There are two: on the disks of one server ([`mirror`]), and on ensembles of disks of several nodes ([`ensemble`]).
+//! Nothing outside of this module and of what is only for one of them depends on which it is.
 
 pub(crate) mod begin;
 pub(crate) mod ensemble;
