@@ -6,8 +6,9 @@ use std::time::Duration;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, Epoch, LogPosition, NodeId, Timestamp, VolumeId};
 use cairn_cluster::map::{
-    CertificateRecord, DiskRecord, DiskRole, Ensemble, EnsembleId, JoinToken, MapGeneration,
-    NodeRecord, Opaque, Owned, Process, ProcessNonce, StateAt, VersionRange, VolumeLog,
+    CertificateRecord, ClusterId, DiskRecord, DiskRole, Ensemble, EnsembleId, JoinToken,
+    MapGeneration, NodeRecord, Opaque, Owned, Process, ProcessNonce, StateAt, VersionRange,
+    VolumeLog,
 };
 use cairn_cluster::{ClusterMap, Key, MapError, Op, Revision, Txn};
 
@@ -665,7 +666,7 @@ async fn another_clusters_map_is_refused() {
         let created = ClusterMap::create_cluster(
             coordinator,
             world.env.clone(),
-            ClusterId(7),
+            ClusterId(if want { 7 } else { 8 }),
             name,
             high_water.clone(),
         );

@@ -11,7 +11,7 @@ use cairn_base::env::Env;
 use cairn_base::planted::{self, Bug};
 use cairn_base::{DiskId, Epoch, LogPosition, NodeId, VolumeId};
 use cairn_cluster::map::{
-    Ensemble, EnsembleId, EpochRecord, LogRecord, MapErrorKind, Opaque, Owned, Process,
+    ClusterId, Ensemble, EnsembleId, EpochRecord, LogRecord, MapErrorKind, Opaque, Owned, Process,
     ProcessNonce, VolumeLog, decode,
 };
 use cairn_cluster::{
