@@ -598,7 +598,7 @@ mod tests {
             ("dev-cluster --netns maybe", false),
             ("dev-cluster --threads 2", false),
             ("dev-cluster kill 2 --etcd --dir d", true),
-            ("dev-cluster --dir d kill node2 node3", true),
+            ("dev-cluster kill node2 node3 --dir d", true),
             ("dev-cluster kill", false),
             ("dev-cluster --nodes 3 kill node2", false),
             ("dev-cluster pause node2 --etcd", false),

@@ -20,6 +20,10 @@ type Setter = fn(&mut Settings, &DeValue<'_>, &Path) -> Result<(), String>;
 /// Every key there is. A relative path counts from the folder of the config file, so that it
 /// means the same wherever the server is started.
 const KEYS: &[(&str, Setter)] = &[
+    ("cluster_dir", |settings, value, folder| {
+        settings.cluster_dir = Some(folder.join(text(value)?));
+        Ok(())
+    }),
     ("data", |settings, value, folder| {
         let list = value
             .as_array()
@@ -60,10 +64,6 @@ const KEYS: &[(&str, Setter)] = &[
     }),
     ("metrics_open", |settings, value, _| {
         settings.metrics_open = Some(yes_or_no(value)?);
-        Ok(())
-    }),
-    ("cluster_dir", |settings, value, folder| {
-        settings.cluster_dir = Some(folder.join(text(value)?));
         Ok(())
     }),
     ("ready_file", |settings, value, folder| {
@@ -269,7 +269,7 @@ mod tests {
                 &[
                     "line 2: unknown key \"memory\"; did you mean \"memory_limit\"?",
                     "line 4: rpcbind: is true or false, not an integer",
-                    "line 5: unknown key \"zzz\"; there are: data,",
+                    "line 5: unknown key \"zzz\"; there are: cluster_dir, data,",
                 ],
             ),
             ("[nfs]\nlisten = 1", &["line 1: unknown key \"nfs\""]),

@@ -42,8 +42,10 @@ impl Forward for Streams {
             let (near, far) = tokio::io::duplex(STREAM_LEN_BYTES);
             let (middle, mut end) = tokio::io::duplex(STREAM_LEN_BYTES);
             tokio::spawn(async move {
-                let client = read_preamble(&mut end).await.unwrap();
-                calls.serve(Box::new(end), client);
+                // It may be cut off in there.
+                if let Ok(client) = read_preamble(&mut end).await {
+                    calls.serve(Box::new(end), client);
+                }
             });
             tokio::spawn(async move {
                 let (from_near, mut to_near) = tokio::io::split(far);
@@ -252,7 +254,7 @@ fn wherever_a_stream_breaks_each_change_is_made_once() {
         let root = edge.client.root("/main");
         let file = edge.client.create(root, "file");
         let data = pattern(3, 50_003);
-        for offset in [0, 50_003] {
+        for offset in (0..8).map(|index| index * 50_003) {
             let bytes = edge.client.encode(&write_call(file, offset, &data));
             edge.client.send(&bytes);
             match edge.client.receive().nfs(v3::Procedure::Write) {

@@ -109,7 +109,7 @@ async fn a_cluster_is_made_once(world: &World) {
     let again = ClusterMap::create_cluster(
         Arc::clone(&world.coordinator),
         world.env.clone(),
-        ClusterId(7),
+        ClusterId(9),
         "once",
         high_water(),
     )
@@ -556,7 +556,7 @@ async fn values_that_cannot_be_read_name_their_key(world: &World) {
     let map = create(world, "damaged").await;
     let key = map.keys().node(NodeId(1));
     let good = r#"{"format":1,"id":"1","name":"a","internal_address":"a:1","external_address":"a:1",
-        "versions":{"oldest":1,"newest":1},"of_a_newer_cairn":7}"#;
+        "versions":{"oldest":1,"newest":1},"joined":{"seconds":1,"nanos":0},"of_a_newer_cairn":7}"#;
     world.put(key.as_str(), good).await;
     map.node(NodeId(1)).await.unwrap();
     for (value, too_new) in [
