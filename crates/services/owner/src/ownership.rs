@@ -176,7 +176,7 @@ impl Ownership {
 
     /// The volume to give to another node, so that they share them evenly: one that this node has more of than the
     /// other should have, once all have been there for a while.
-    fn to_give(&mut self, now: Duration, view: &MapView, me: NodeId) -> Option<VolumeId> {
+    fn next_to_give(&mut self, now: Duration, view: &MapView, me: NodeId) -> Option<VolumeId> {
         let seen = (
             view.alive.keys().copied().collect(),
             view.volumes.keys().copied().collect(),
@@ -319,7 +319,7 @@ impl ClusterMember {
                 self.give(pool, id).await;
             }
             if taking.is_empty()
-                && let Some(id) = ownership.to_give(now, &view, self.own.node)
+                && let Some(id) = ownership.next_to_give(now, &view, self.own.node)
                 && served.contains(&id)
             {
                 tracing::info!(volume = %id, "another node gets this volume");
