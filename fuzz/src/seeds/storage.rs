@@ -387,6 +387,7 @@ fn pool(corpus: &Corpus) {
         deleted: Vec::new(),
         volume_next: VolumeId(2),
         handle_key: HandleKey(9),
+        cluster: None,
     };
     let file = encode_pool(&state);
     write(corpus, "pool_file", "file", &file);

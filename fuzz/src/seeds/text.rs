@@ -230,6 +230,7 @@ fn volume() -> VolumeView {
         compression: Compression::Zstd(3),
         created_seconds: -1,
         serving: false,
+        owner: None,
         problem: Some("it is being opened".to_owned()),
         used_bytes: 1,
         total_bytes: 2,
