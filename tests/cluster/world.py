@@ -32,7 +32,11 @@ class ClusterTest(unittest.TestCase):
     def cluster(self, nodes=3, name="cluster", **options):
         cluster = Cluster(self.scratch / name, nodes, **options)
         self.clusters.append(cluster)
-        return self.entered(cluster)
+        self.entered(cluster)
+        # With the one member that a cluster begins with, the loss of its node is the loss of etcd.
+        if not options.get("external_etcd"):
+            cluster.await_etcd()
+        return cluster
 
     def load(self, cluster, nodes=(None,) * CLIENTS_COUNT):
         """Clients that mount through these nodes; through whichever serves where there is none."""
