@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -48,6 +49,8 @@ pub trait Forward: Send + Sync + 'static {
 pub struct Passed {
     xid: u32,
     parts: Vec<Bytes>,
+    /// An owner may have it.
+    was_sent: AtomicBool,
 }
 
 impl Passed {
@@ -59,6 +62,7 @@ impl Passed {
         Self {
             xid: call.xid,
             parts: parts.filter(|part| !part.is_empty()).collect(),
+            was_sent: AtomicBool::new(false),
         }
     }
 
@@ -101,13 +105,24 @@ impl Routes {
         })
     }
 
-    /// Passes a call on and waits for its reply. `later` is the reply that tells the client to come later.
-    pub fn pass(self: &Arc<Self>, volume: VolumeId, call: Passed, later: Reply) -> ReplyFuture {
+    /// Passes a call on and waits for its reply. `later` is the reply that tells the client to come later. A change that an
+    /// owner may have is not answered so: the client would send it under a new number, and the one that was sent could
+    /// still be made after what is acknowledged meanwhile. Without a reply it sends the same again.
+    pub fn pass(
+        self: &Arc<Self>,
+        volume: VolumeId,
+        call: Passed,
+        is_change: bool,
+        later: Reply,
+    ) -> ReplyFuture {
         let routes = Arc::clone(self);
         Box::pin(async move {
             let deadline = Instant::now() + HOLD_MAX;
             match timeout_at(deadline, routes.ask_until_answered(volume, &call)).await {
                 Ok(Some(record)) => Reply::relayed(record),
+                Ok(None) | Err(_) if is_change && call.was_sent.load(Ordering::Acquire) => {
+                    Reply::none()
+                }
                 Ok(None) | Err(_) => later,
             }
         })
@@ -217,6 +232,7 @@ impl Owner {
             those.push(answer);
             those.len() == 1
         };
+        call.was_sent.store(true, Ordering::Release);
         // The client sent it twice: one reply serves both.
         if is_first {
             let mark = FragmentHeader {

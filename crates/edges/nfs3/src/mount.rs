@@ -145,9 +145,6 @@ impl MountHandler {
                 let session = self.session();
                 let version = call.version;
                 if let Some(volume) = below_elsewhere(&session, path.0) {
-                    let Some(routes) = &self.routes else {
-                        return Started::Ready(not_owner(xid));
-                    };
                     let args = Bytes::copy_from_slice(args_bytes);
                     let later = match version {
                         VERSION_1 => {
@@ -155,7 +152,15 @@ impl MountHandler {
                         }
                         _ => success(xid, &Results::Mount(Err(MountError::ServerFault))),
                     };
-                    return Started::Running(routes.pass(volume, Passed::new(call, [args]), later));
+                    return match &self.routes {
+                        // A datagram is not passed on: its answer would hold up all others.
+                        Some(routes) if peer.transport == Transport::Tcp => {
+                            let passed = Passed::new(call, [args]);
+                            Started::Running(routes.pass(volume, passed, false, later))
+                        }
+                        None if peer.is_forwarded => Started::Ready(not_owner(xid)),
+                        _ => Started::Ready(later),
+                    };
                 }
                 let path: Box<[u8]> = path.0.into();
                 return Started::Running(Box::pin(async move {

@@ -217,7 +217,7 @@ impl NfsHandler {
             return StartedCall::ready(not_owner(xid)).measured(procedure.number());
         };
         let later = procedures::refuse(xid, procedure, v3::ErrorStatus::JukeBox);
-        let passed = routes.pass(volume, Passed::new(call, args), later);
+        let passed = routes.pass(volume, Passed::new(call, args), is_change(procedure), later);
         StartedCall {
             started: Started::Running(passed),
             procedure: Some(procedure.number()),
@@ -241,7 +241,7 @@ impl NfsHandler {
             let padding = Bytes::from_static(xdr::padding(payload.len()));
             let whole = head.and([payload, padding, Bytes::copy_from_slice(tail)]);
             StartedCall {
-                started: Started::Running(routes.pass(volume, whole, later)),
+                started: Started::Running(routes.pass(volume, whole, true, later)),
                 procedure: Some(WRITE.number()),
                 held_bytes,
             }
@@ -284,6 +284,25 @@ impl NfsHandler {
             Err(status) => Resolved::Refused(refuse(session, call.xid, procedure, status)),
         }
     }
+}
+
+/// Whether a call changes something, or tells what was changed to be durable.
+fn is_change(procedure: v3::Procedure) -> bool {
+    use v3::Procedure as P;
+    !matches!(
+        procedure,
+        P::Null
+            | P::GetAttr
+            | P::Lookup
+            | P::Access
+            | P::ReadLink
+            | P::Read
+            | P::ReadDir
+            | P::ReadDirPlus
+            | P::FsStat
+            | P::FsInfo
+            | P::PathConf
+    )
 }
 
 /// What the reply to a call that is passed on may hold in memory.
