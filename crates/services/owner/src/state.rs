@@ -84,6 +84,12 @@ pub(crate) fn pool_state(view: &MapView, before: &PoolState, own: NodeId) -> Poo
             ..PoolDisk::new(record.id, label, record.added)
         }
     });
+    let mut disks: Vec<PoolDisk> = disks.collect();
+    // A disk that is no member any more is emptied. While values cannot be read, one of them may be its record.
+    if !view.damaged.is_empty() {
+        let is_unlisted = |disk: &&PoolDisk| !view.disks.contains_key(&disk.id);
+        disks.extend(before.disks.iter().filter(is_unlisted).cloned());
+    }
     let mut volumes = Vec::new();
     for state in view.volumes.values() {
         match pool_volume(&state.record.value) {
@@ -103,7 +109,7 @@ pub(crate) fn pool_state(view: &MapView, before: &PoolState, own: NodeId) -> Poo
             Some(_) => Stage::InUse,
             None => Stage::Empty,
         },
-        disks: disks.collect(),
+        disks,
         volumes,
         volume_next: view.volume_next.unwrap_or(before.volume_next),
         ..before.clone()
