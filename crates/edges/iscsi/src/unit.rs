@@ -19,7 +19,20 @@ const ATTENTION_COUNT_MAX: usize = 8;
 
 /// An initiator's port together with ours: the initiator's name and session.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
 pub struct Nexus(Arc<str>);
+
+impl From<String> for Nexus {
+    fn from(text: String) -> Self {
+        Self(text.into())
+    }
+}
+
+impl From<Nexus> for String {
+    fn from(nexus: Nexus) -> Self {
+        nexus.as_str().to_owned()
+    }
+}
 
 impl Nexus {
     pub fn new(initiator: &str, isid: [u8; 6]) -> Self {
@@ -88,7 +101,20 @@ pub struct TaskGuard {
     unit: Arc<Unit>,
     id: u64,
     aborted: Arc<std::sync::atomic::AtomicBool>,
-    _ended: watch::Sender<()>,
+    ended: watch::Sender<()>,
+}
+
+/// A task, as who may abort it sees it.
+pub struct TaskHandle {
+    aborted: Arc<std::sync::atomic::AtomicBool>,
+    ended: watch::Receiver<()>,
+}
+
+impl TaskHandle {
+    pub async fn abort(mut self) {
+        self.aborted.store(true, Ordering::Release);
+        while self.ended.changed().await.is_ok() {}
+    }
 }
 
 impl TaskGuard {
@@ -96,8 +122,12 @@ impl TaskGuard {
         self.aborted.load(Ordering::Acquire)
     }
 
-    pub fn abort_flag(&self) -> Arc<std::sync::atomic::AtomicBool> {
-        Arc::clone(&self.aborted)
+    /// Has it end without an answer; closed when it has ended.
+    pub fn handle(&self) -> TaskHandle {
+        TaskHandle {
+            aborted: Arc::clone(&self.aborted),
+            ended: self.ended.subscribe(),
+        }
     }
 }
 
@@ -258,7 +288,7 @@ impl Unit {
             unit: Arc::clone(self),
             id,
             aborted,
-            _ended: sender,
+            ended: sender,
         }
     }
 
@@ -286,8 +316,8 @@ impl Unit {
         }
     }
 
-    /// LOGICAL UNIT RESET: by a nexus, which is told in another way.
-    pub async fn reset(&self, by: Option<&Nexus>, attention: Code) {
+    /// LOGICAL UNIT RESET, and what resets of the target do to it.
+    pub async fn reset(&self, attention: Code) {
         {
             let mut state = self.state.lock();
             state.reservations.reset();
@@ -295,7 +325,6 @@ impl Unit {
             state.descriptor_sense = false;
         }
         self.abort(|_| true, None).await;
-        let _ = by;
         self.attention_of_all(None, attention);
     }
 
