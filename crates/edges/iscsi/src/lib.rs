@@ -14,6 +14,7 @@ mod reservation;
 mod target;
 mod unit;
 
+pub use cairn_codec_iscsi::is_iscsi_name;
 pub use connection::WINDOW_COUNT;
 pub use metrics::IscsiCollector;
 pub use portal::{Running, Settings, Shared};
