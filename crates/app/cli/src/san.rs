@@ -3,7 +3,7 @@
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::Path;
 
-use cairn_admin::san::{InitiatorSet, IgroupSet, LunCreate, LunMapSet, LunSet, LunView};
+use cairn_admin::san::{IgroupSet, InitiatorSet, LunCreate, LunMapSet, LunSet, LunView};
 use cairn_base::units::format_size;
 
 use crate::access;
@@ -21,7 +21,10 @@ pub fn lun(command: &LunCommand) -> Result<(), Failure> {
             }
             print::text(&lun_table(&list.luns))
         }
-        LunCommand::Show(args) => shown(&access::client(&args.view.server)?.lun(&args.lun.path())?, &args.view),
+        LunCommand::Show(args) => shown(
+            &access::client(&args.view.server)?.lun(&args.lun.path())?,
+            &args.view,
+        ),
         LunCommand::Create(args) => {
             let create = LunCreate {
                 volume: args.lun.volume.clone(),
@@ -36,7 +39,10 @@ pub fn lun(command: &LunCommand) -> Result<(), Failure> {
             }
             print::text(&format!(
                 "LUN {} created: {}\nno host sees it yet:\n  cairn igroup create {}/GROUP --initiator IQN\n  cairn lun map {} --igroup GROUP",
-                args.lun, format_size(lun.size_bytes), args.lun.volume, args.lun
+                args.lun,
+                format_size(lun.size_bytes),
+                args.lun.volume,
+                args.lun
             ))
         }
         LunCommand::Resize(args) => {
@@ -45,7 +51,10 @@ pub fn lun(command: &LunCommand) -> Result<(), Failure> {
                 shrink: args.shrink,
                 ..LunSet::default()
             };
-            shown(&access::client(&args.view.server)?.lun_set(&args.lun.path(), &set)?, &args.view)
+            shown(
+                &access::client(&args.view.server)?.lun_set(&args.lun.path(), &set)?,
+                &args.view,
+            )
         }
         LunCommand::Set(args) => {
             let set = LunSet {
@@ -54,25 +63,44 @@ pub fn lun(command: &LunCommand) -> Result<(), Failure> {
                 ..LunSet::default()
             };
             if set == LunSet::default() {
-                return Err(Failure::usage("no setting to change is given").hint("`cairn lun set --help` lists the settings"));
+                return Err(Failure::usage("no setting to change is given")
+                    .hint("`cairn lun set --help` lists the settings"));
             }
-            shown(&access::client(&args.view.server)?.lun_set(&args.lun.path(), &set)?, &args.view)
+            shown(
+                &access::client(&args.view.server)?.lun_set(&args.lun.path(), &set)?,
+                &args.view,
+            )
         }
         LunCommand::Online(args) => online(args, true),
         LunCommand::Offline(args) => online(args, false),
         LunCommand::Delete(args) => delete(args),
         LunCommand::Map(args) => {
-            let map = LunMapSet { number: args.lun_id };
-            let lun = access::client(&args.view.server)?.lun_map(&args.lun.path(), &args.igroup, &map)?;
+            let map = LunMapSet {
+                number: args.lun_id,
+            };
+            let lun =
+                access::client(&args.view.server)?.lun_map(&args.lun.path(), &args.igroup, &map)?;
             if args.view.json {
                 return print::json(&lun);
             }
-            let number = lun.maps.iter().find(|map| map.igroup == args.igroup).map_or(0, |map| map.number);
-            print::text(&format!("group {} sees {} as LUN {number}\n{}", args.igroup, args.lun, how_to(&lun)))
+            let number = lun
+                .maps
+                .iter()
+                .find(|map| map.igroup == args.igroup)
+                .map_or(0, |map| map.number);
+            print::text(&format!(
+                "group {} sees {} as LUN {number}\n{}",
+                args.igroup,
+                args.lun,
+                how_to(&lun)
+            ))
         }
         LunCommand::Unmap(args) => {
             let client = access::client(&args.view.server)?;
-            shown(&client.lun_unmap(&args.lun.path(), &args.igroup)?, &args.view)
+            shown(
+                &client.lun_unmap(&args.lun.path(), &args.igroup)?,
+                &args.view,
+            )
         }
     }
 }
@@ -93,7 +121,10 @@ fn online(args: &LunShowArgs, online: bool) -> Result<(), Failure> {
         online: Some(online),
         ..LunSet::default()
     };
-    shown(&access::client(&args.view.server)?.lun_set(&args.lun.path(), &set)?, &args.view)
+    shown(
+        &access::client(&args.view.server)?.lun_set(&args.lun.path(), &set)?,
+        &args.view,
+    )
 }
 
 fn delete(args: &LunDeleteArgs) -> Result<(), Failure> {
@@ -102,12 +133,20 @@ fn delete(args: &LunDeleteArgs) -> Result<(), Failure> {
         let lun = client.lun(&args.lun.path())?;
         let stdin = std::io::stdin();
         if !stdin.is_terminal() {
-            return Err(Failure::usage("deleting a LUN asks for its name, but there is no terminal")
-                .hint("add --yes to delete without being asked"));
+            return Err(Failure::usage(
+                "deleting a LUN asks for its name, but there is no terminal",
+            )
+            .hint("add --yes to delete without being asked"));
         }
-        eprint!("This deletes {} with {} for good.\nType its name to continue: ", args.lun, format_size(lun.used_bytes));
+        eprint!(
+            "This deletes {} with {} for good.\nType its name to continue: ",
+            args.lun,
+            format_size(lun.used_bytes)
+        );
         if line()? != args.lun.name {
-            return Err(Failure::refused("that is not the name of the LUN; nothing was deleted"));
+            return Err(Failure::refused(
+                "that is not the name of the LUN; nothing was deleted",
+            ));
         }
     }
     client.lun_delete(&args.lun.path(), args.force)?;
@@ -131,7 +170,10 @@ fn yes_or_no(is_yes: bool) -> &'static str {
 }
 
 fn maps(lun: &LunView) -> String {
-    let maps = lun.maps.iter().map(|map| format!("{}:{}", map.igroup, map.number));
+    let maps = lun
+        .maps
+        .iter()
+        .map(|map| format!("{}:{}", map.igroup, map.number));
     maps.collect::<Vec<_>>().join(" ")
 }
 
@@ -149,7 +191,14 @@ fn shown(lun: &LunView, view: &ViewArgs) -> Result<(), Failure> {
         format!("write cache  {}", yes_or_no(lun.write_cache)),
         format!("identity     naa.{}", lun.naa),
         format!("target       {}", lun.target),
-        format!("mapped to    {}", if lun.maps.is_empty() { "nobody".to_owned() } else { maps(lun) }),
+        format!(
+            "mapped to    {}",
+            if lun.maps.is_empty() {
+                "nobody".to_owned()
+            } else {
+                maps(lun)
+            }
+        ),
     ];
     print::text(&lines.join("\n"))
 }
@@ -190,7 +239,10 @@ pub fn igroup(command: &IgroupCommand) -> Result<(), Failure> {
             }
             const COLUMNS: &[Column] = &[("GROUP", Align::Left), ("INITIATORS", Align::Left)];
             let rows = list.igroups.iter().map(|igroup| {
-                vec![format!("{}/{}", igroup.volume, igroup.name), igroup.initiators.join(" ")]
+                vec![
+                    format!("{}/{}", igroup.volume, igroup.name),
+                    igroup.initiators.join(" "),
+                ]
             });
             print::text(&print::table(COLUMNS, rows.collect()))
         }
@@ -198,11 +250,16 @@ pub fn igroup(command: &IgroupCommand) -> Result<(), Failure> {
             let set = IgroupSet {
                 initiators: args.initiator.clone(),
             };
-            let igroup = access::client(&args.view.server)?.igroup_set(&args.igroup.path(), &set)?;
+            let igroup =
+                access::client(&args.view.server)?.igroup_set(&args.igroup.path(), &set)?;
             if args.view.json {
                 return print::json(&igroup);
             }
-            print::text(&format!("group {} has {} initiators", args.igroup, igroup.initiators.len()))
+            print::text(&format!(
+                "group {} has {} initiators",
+                args.igroup,
+                igroup.initiators.len()
+            ))
         }
         IgroupCommand::Remove(args) => {
             access::client(&args.view.server)?.igroup_remove(&args.igroup.path())?;
@@ -229,15 +286,26 @@ pub fn initiator(command: &InitiatorCommand) -> Result<(), Failure> {
             ];
             let rows = list.initiators.into_iter().map(|initiator| {
                 let mutual = initiator.mutual_user.unwrap_or_default();
-                vec![initiator.volume.to_string(), initiator.name, initiator.chap_user, mutual]
+                vec![
+                    initiator.volume.to_string(),
+                    initiator.name,
+                    initiator.chap_user,
+                    mutual,
+                ]
             });
             print::text(&print::table(COLUMNS, rows.collect()))
         }
         InitiatorCommand::Set(args) => {
             let client = access::client(&args.view.server)?;
-            let chap_secret = secret(args.secret_file.as_deref(), &format!("CHAP secret of {}", args.chap_user))?;
+            let chap_secret = secret(
+                args.secret_file.as_deref(),
+                &format!("CHAP secret of {}", args.chap_user),
+            )?;
             let mutual_secret = match &args.mutual_user {
-                Some(user) => Some(secret(args.mutual_secret_file.as_deref(), &format!("secret of the target, {user}"))?),
+                Some(user) => Some(secret(
+                    args.mutual_secret_file.as_deref(),
+                    &format!("secret of the target, {user}"),
+                )?),
                 None => None,
             };
             let set = InitiatorSet {
@@ -250,7 +318,10 @@ pub fn initiator(command: &InitiatorCommand) -> Result<(), Failure> {
             if args.view.json {
                 return print::json(&initiator);
             }
-            print::text(&format!("{} has to prove who it is from its next login on", args.initiator))
+            print::text(&format!(
+                "{} has to prove who it is from its next login on",
+                args.initiator
+            ))
         }
         InitiatorCommand::Remove(args) => {
             access::client(&args.view.server)?.initiator_remove(&args.volume, &args.initiator)?;
@@ -271,15 +342,19 @@ fn secret(file: Option<&Path>, what: &str) -> Result<String, Failure> {
     }
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
-        return Err(Failure::usage("there is no terminal to ask for a secret")
-            .hint("put it into a file, and name that with --secret-file (and --mutual-secret-file)"));
+        return Err(
+            Failure::usage("there is no terminal to ask for a secret").hint(
+                "put it into a file, and name that with --secret-file (and --mutual-secret-file)",
+            ),
+        );
     }
     eprint!("{what}: ");
     let before = rustix::termios::tcgetattr(&stdin)
         .map_err(|error| Failure::failed(format!("asking for a secret: {error}")))?;
     let mut silent = before.clone();
     silent.local_modes.remove(rustix::termios::LocalModes::ECHO);
-    let set = |modes| rustix::termios::tcsetattr(&stdin, rustix::termios::OptionalActions::Now, modes);
+    let set =
+        |modes| rustix::termios::tcsetattr(&stdin, rustix::termios::OptionalActions::Now, modes);
     set(&silent).map_err(|error| Failure::failed(format!("asking for a secret: {error}")))?;
     let answer = line();
     // Whatever came of it, the terminal is as before.
@@ -295,7 +370,11 @@ pub fn iscsi(command: &IscsiCommand) -> Result<(), Failure> {
     if view.json {
         return print::json(&list);
     }
-    const COLUMNS: &[Column] = &[("INITIATOR", Align::Left), ("TARGET", Align::Left), ("ADDRESS", Align::Left)];
+    const COLUMNS: &[Column] = &[
+        ("INITIATOR", Align::Left),
+        ("TARGET", Align::Left),
+        ("ADDRESS", Align::Left),
+    ];
     let rows = list.sessions.into_iter().map(|session| {
         let target = session.target.unwrap_or_else(|| "discovery".to_owned());
         vec![session.initiator, target, session.address]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use cairn_config::{Size, VolumeName};
+use clap::builder::TypedValueParser as _;
 use clap::{Args, Subcommand, ValueEnum};
 
 use crate::args::ViewArgs;
@@ -32,7 +33,9 @@ impl FromStr for InVolume {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (volume, name) = text.split_once('/').ok_or("is not of the form VOLUME/NAME")?;
+        let (volume, name) = text
+            .split_once('/')
+            .ok_or("is not of the form VOLUME/NAME")?;
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         if name.is_empty() || !name.bytes().all(is_plain) {
             return Err("the name has letters, digits, '.', '_' and '-'".to_owned());

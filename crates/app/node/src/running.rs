@@ -170,7 +170,9 @@ impl Node {
         let serving = san::shared(&inner);
         inner
             .registry
-            .register(Box::new(cairn_iscsi::IscsiCollector::new(Arc::clone(&serving))?))?;
+            .register(Box::new(cairn_iscsi::IscsiCollector::new(Arc::clone(
+                &serving,
+            ))?))?;
         iscsi.tend(&inner, serving, sockets.iscsi);
         let listen_failed = |source| listen_error("the admin API", sockets.admin_address, source);
         sockets.admin.set_nonblocking(true).map_err(listen_failed)?;

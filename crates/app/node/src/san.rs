@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use cairn_admin::api::ErrorKind;
 use cairn_admin::san::{
-    IgroupSet, IgroupView, InitiatorSet, InitiatorView, LunAt, LunCreate, LunMapSet, LunMapView, LunSet, LunView,
-    SanControl, SessionView,
+    IgroupSet, IgroupView, InitiatorSet, InitiatorView, LunAt, LunCreate, LunMapSet, LunMapView,
+    LunSet, LunView, SanControl, SessionView,
 };
 use cairn_admin::{Answer, ControlError};
 use cairn_config::{LISTEN_ISCSI_DEFAULT, VolumeName};
-use cairn_iscsi::{Running, Shared, Target, Targets};
+use cairn_iscsi::{Running, Shared, Target};
 use cairn_pool::ChangeFailure;
 use cairn_san::{Chap, Lun, LunChange, LunSpec, SanError};
 use parking_lot::Mutex;
@@ -25,7 +25,12 @@ pub struct IscsiServer(Mutex<Option<Running>>);
 
 impl IscsiServer {
     /// Serves on a socket that is bound, or binds the usual one as soon as there is a LUN.
-    pub fn tend(self: &Arc<Self>, inner: &Arc<Inner>, shared: Arc<Shared>, bound: Option<TcpListener>) {
+    pub fn tend(
+        self: &Arc<Self>,
+        inner: &Arc<Inner>,
+        shared: Arc<Shared>,
+        bound: Option<TcpListener>,
+    ) {
         let server = Arc::clone(self);
         if let Some(listener) = bound {
             server.start(shared, listener);
@@ -52,7 +57,10 @@ impl IscsiServer {
         let address = listener.local_addr().ok();
         match Running::start(shared, listener) {
             Ok(running) => {
-                tracing::info!(address = address.map(|address| address.to_string()), "iSCSI is served");
+                tracing::info!(
+                    address = address.map(|address| address.to_string()),
+                    "iSCSI is served"
+                );
                 *self.0.lock() = Some(running);
             }
             Err(error) => tracing::error!(%error, "iSCSI is not served"),
@@ -81,14 +89,16 @@ pub fn shared(inner: &Arc<Inner>) -> Arc<Shared> {
 fn refused(error: SanError) -> ControlError {
     let message = error.to_string();
     match error {
-        SanError::NoLun(_) => ControlError::new(ErrorKind::NotFound, message).hint("`cairn lun list` shows all LUNs"),
-        SanError::NoIgroup(_) => {
-            ControlError::new(ErrorKind::NotFound, message).hint("`cairn igroup list` shows all groups")
+        SanError::NoLun(_) => {
+            ControlError::new(ErrorKind::NotFound, message).hint("`cairn lun list` shows all LUNs")
         }
-        SanError::NoInitiator(_) => {
-            ControlError::new(ErrorKind::NotFound, message).hint("`cairn initiator list` shows all that are set")
+        SanError::NoIgroup(_) => ControlError::new(ErrorKind::NotFound, message)
+            .hint("`cairn igroup list` shows all groups"),
+        SanError::NoInitiator(_) => ControlError::new(ErrorKind::NotFound, message)
+            .hint("`cairn initiator list` shows all that are set"),
+        SanError::LunExists(_) => {
+            ControlError::new(ErrorKind::Conflict, message).hint("choose another name")
         }
-        SanError::LunExists(_) => ControlError::new(ErrorKind::Conflict, message).hint("choose another name"),
         SanError::Invalid(_) => ControlError::new(ErrorKind::Invalid, message),
         SanError::Conflict(_) => ControlError::new(ErrorKind::Conflict, message),
         SanError::Fs(cairn_fs::FsError::Fenced | cairn_fs::FsError::TryLater) => {
@@ -104,14 +114,24 @@ fn refused(error: SanError) -> ControlError {
 impl Controller {
     fn target(&self, name: &VolumeName) -> Result<Arc<Target>, ControlError> {
         let state = self.inner.pool.state();
-        let volume = state.volume(name).map_err(|error| refusal(ChangeFailure::from(error)))?;
+        let volume = state
+            .volume(name)
+            .map_err(|error| refusal(ChangeFailure::from(error)))?;
         if let Some(target) = self.inner.targets.of_volume(volume.id) {
             return Ok(target);
         }
         let error = match self.inner.owner_name(volume.id) {
-            Some(Ok(node)) => ControlError::new(ErrorKind::Unavailable, format!("node {node} has volume {name}"))
-                .hint(format!("ask that node, with --server; `cairn volume move {name}` has another node own it")),
-            _ => ControlError::new(ErrorKind::Unavailable, format!("volume {name} is not open yet; try again")),
+            Some(Ok(node)) => ControlError::new(
+                ErrorKind::Unavailable,
+                format!("node {node} has volume {name}"),
+            )
+            .hint(format!(
+                "ask that node, with --server; `cairn volume move {name}` has another node own it"
+            )),
+            _ => ControlError::new(
+                ErrorKind::Unavailable,
+                format!("volume {name} is not open yet; try again"),
+            ),
         };
         Err(error)
     }
@@ -119,7 +139,8 @@ impl Controller {
     fn lun_view(&self, target: &Target, lun: &Lun) -> Result<LunView, ControlError> {
         let fs = target.san.fs();
         let volume = fs.name().parse();
-        let volume = volume.map_err(|_| ControlError::new(ErrorKind::Internal, "the volume has no name"))?;
+        let volume =
+            volume.map_err(|_| ControlError::new(ErrorKind::Internal, "the volume has no name"))?;
         Ok(LunView {
             volume,
             name: lun.name.clone(),
@@ -168,7 +189,9 @@ impl SanControl for Controller {
                     views.push(self.lun_view(&target, &lun)?);
                 }
             }
-            views.sort_by(|left, right| (&left.volume, &left.name).cmp(&(&right.volume, &right.name)));
+            views.sort_by(|left, right| {
+                (&left.volume, &left.name).cmp(&(&right.volume, &right.name))
+            });
             Ok(views)
         })
     }
@@ -206,12 +229,15 @@ impl SanControl for Controller {
                 read_only: set.read_only,
                 online: set.online,
             };
-            target.san.change(&at.name, change).await.map_err(|error| match error {
-                SanError::Conflict(why) => {
-                    ControlError::new(ErrorKind::Conflict, why).hint("use --shrink if that is meant")
-                }
-                error => refused(error),
-            })?;
+            target
+                .san
+                .change(&at.name, change)
+                .await
+                .map_err(|error| match error {
+                    SanError::Conflict(why) => ControlError::new(ErrorKind::Conflict, why)
+                        .hint("use --shrink if that is meant"),
+                    error => refused(error),
+                })?;
             self.lun_changed(&target, &at.name).await
         })
     }
@@ -219,12 +245,15 @@ impl SanControl for Controller {
     fn lun_delete(&self, at: LunAt, force: bool) -> Answer<'_, ()> {
         Box::pin(async move {
             let target = self.target(&at.volume)?;
-            target.san.delete(&at.name, force).await.map_err(|error| match error {
-                SanError::Conflict(why) => {
-                    ControlError::new(ErrorKind::Conflict, why).hint("unmap it first (`cairn lun unmap`), or use --force")
-                }
-                error => refused(error),
-            })?;
+            target
+                .san
+                .delete(&at.name, force)
+                .await
+                .map_err(|error| match error {
+                    SanError::Conflict(why) => ControlError::new(ErrorKind::Conflict, why)
+                        .hint("unmap it first (`cairn lun unmap`), or use --force"),
+                    error => refused(error),
+                })?;
             target.follow().await.map_err(refused)
         })
     }
@@ -232,7 +261,11 @@ impl SanControl for Controller {
     fn lun_map(&self, at: LunAt, igroup: String, map: LunMapSet) -> Answer<'_, LunView> {
         Box::pin(async move {
             let target = self.target(&at.volume)?;
-            target.san.map(&at.name, &igroup, map.number).await.map_err(refused)?;
+            target
+                .san
+                .map(&at.name, &igroup, map.number)
+                .await
+                .map_err(refused)?;
             self.lun_changed(&target, &at.name).await
         })
     }
@@ -249,7 +282,9 @@ impl SanControl for Controller {
         Box::pin(async move {
             let mut views = Vec::new();
             for target in self.inner.targets.all() {
-                let Ok(volume) = target.san.fs().name().parse::<VolumeName>() else { continue };
+                let Ok(volume) = target.san.fs().name().parse::<VolumeName>() else {
+                    continue;
+                };
                 for (name, igroup) in target.san.igroups() {
                     views.push(IgroupView {
                         volume: volume.clone(),
@@ -262,14 +297,23 @@ impl SanControl for Controller {
         })
     }
 
-    fn igroup_set(&self, volume: VolumeName, name: String, set: IgroupSet) -> Answer<'_, IgroupView> {
+    fn igroup_set(
+        &self,
+        volume: VolumeName,
+        name: String,
+        set: IgroupSet,
+    ) -> Answer<'_, IgroupView> {
         Box::pin(async move {
             let target = self.target(&volume)?;
             for initiator in &set.initiators {
                 named(initiator)?;
             }
             let initiators: BTreeSet<String> = set.initiators.into_iter().collect();
-            let igroup = target.san.igroup_set(&name, initiators).await.map_err(refused)?;
+            let igroup = target
+                .san
+                .igroup_set(&name, initiators)
+                .await
+                .map_err(refused)?;
             target.follow().await.map_err(refused)?;
             Ok(IgroupView {
                 volume,
@@ -291,7 +335,9 @@ impl SanControl for Controller {
         Box::pin(async move {
             let mut views = Vec::new();
             for target in self.inner.targets.all() {
-                let Ok(volume) = target.san.fs().name().parse::<VolumeName>() else { continue };
+                let Ok(volume) = target.san.fs().name().parse::<VolumeName>() else {
+                    continue;
+                };
                 for (name, initiator) in target.san.initiators() {
                     views.push(InitiatorView {
                         volume: volume.clone(),
@@ -305,7 +351,12 @@ impl SanControl for Controller {
         })
     }
 
-    fn initiator_set(&self, volume: VolumeName, name: String, set: InitiatorSet) -> Answer<'_, InitiatorView> {
+    fn initiator_set(
+        &self,
+        volume: VolumeName,
+        name: String,
+        set: InitiatorSet,
+    ) -> Answer<'_, InitiatorView> {
         Box::pin(async move {
             named(&name)?;
             let target = self.target(&volume)?;
@@ -321,7 +372,11 @@ impl SanControl for Controller {
                     return Err(ControlError::new(ErrorKind::Invalid, why));
                 }
             };
-            target.san.initiator_set(&name, chap, mutual).await.map_err(refused)?;
+            target
+                .san
+                .initiator_set(&name, chap, mutual)
+                .await
+                .map_err(refused)?;
             Ok(InitiatorView {
                 volume,
                 name,
@@ -350,7 +405,9 @@ impl SanControl for Controller {
                     begun_seconds: session.begun_seconds,
                 })
                 .collect();
-            views.sort_by(|left, right| (&left.initiator, &left.target).cmp(&(&right.initiator, &right.target)));
+            views.sort_by(|left, right| {
+                (&left.initiator, &left.target).cmp(&(&right.initiator, &right.target))
+            });
             Ok(views)
         })
     }

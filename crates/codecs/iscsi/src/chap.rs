@@ -81,7 +81,9 @@ pub fn binary_of_text(text: &str, len_bytes_max: usize) -> Option<Vec<u8>> {
     let (kind, digits) = text.split_at_checked(2)?;
     let bytes = match kind {
         "0x" | "0X" => {
-            if digits.len() > 2 * len_bytes_max || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            if digits.len() > 2 * len_bytes_max
+                || !digits.bytes().all(|digit| digit.is_ascii_hexdigit())
+            {
                 return None;
             }
             // An odd number of digits leaves the first byte half.

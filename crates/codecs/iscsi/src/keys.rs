@@ -59,7 +59,9 @@ impl Keys {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.pairs.iter().map(|(key, value)| (key.as_str(), value.as_str()))
+        self.pairs
+            .iter()
+            .map(|(key, value)| (key.as_str(), value.as_str()))
     }
 
     /// Adds a pair; a key may be there more than once in what a target says (SendTargets).
@@ -85,7 +87,10 @@ impl Keys {
 
 /// Whether a text can be an iSCSI name: `iqn.`, `eui.` or `naa.`, of characters that need no folding (RFC 3722).
 pub fn is_iscsi_name(name: &str) -> bool {
-    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.:".contains(&byte);
-    let has_type = ["iqn.", "eui.", "naa."].iter().any(|kind| name.starts_with(kind));
+    let is_plain =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.:".contains(&byte);
+    let has_type = ["iqn.", "eui.", "naa."]
+        .iter()
+        .any(|kind| name.starts_with(kind));
     has_type && name.len() > 4 && name.len() <= NAME_LEN_BYTES_MAX && name.bytes().all(is_plain)
 }

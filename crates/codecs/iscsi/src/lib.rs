@@ -19,8 +19,8 @@ pub use chap::{
 };
 pub use keys::{KEYS_COUNT_MAX, KEYS_LEN_BYTES_MAX, KeyError, Keys, is_iscsi_name};
 pub use negotiation::{
-    BURST_LEN_BYTES_MAX, DATA_SEGMENT_LEN_BYTES_MAX, FIRST_BURST_LEN_BYTES_MAX, Negotiated, Offer,
-    OUTSTANDING_R2T_MAX,
+    BURST_LEN_BYTES_MAX, DATA_SEGMENT_LEN_BYTES_MAX, FIRST_BURST_LEN_BYTES_MAX, Negotiated,
+    OUTSTANDING_R2T_MAX, Offer,
 };
 pub use pdu::{
     Attribute, CHECKSUM_LEN_BYTES, CommandHeader, DataIn, HEADER_LEN_BYTES, Header, LoginHeader,

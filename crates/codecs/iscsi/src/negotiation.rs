@@ -60,7 +60,10 @@ fn answer(value: impl ToString) -> Offer {
 }
 
 fn number(value: &str) -> Option<u32> {
-    let parsed = match value.strip_prefix("0x").or_else(|| value.strip_prefix("0X")) {
+    let parsed = match value
+        .strip_prefix("0x")
+        .or_else(|| value.strip_prefix("0X"))
+    {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),
         None => value.parse().ok(),
     };
@@ -91,7 +94,9 @@ impl Negotiated {
         };
         match key {
             "HeaderDigest" | "DataDigest" => {
-                let chosen = value.split(',').find(|digest| ["None", "CRC32C"].contains(digest));
+                let chosen = value
+                    .split(',')
+                    .find(|digest| ["None", "CRC32C"].contains(digest));
                 let Some(chosen) = chosen else {
                     return Offer::Answer("Reject".to_owned());
                 };
@@ -109,8 +114,14 @@ impl Negotiated {
                 }
                 _ => Offer::Invalid,
             },
-            "MaxConnections" | "InitialR2T" | "ImmediateData" | "MaxBurstLength" | "FirstBurstLength"
-            | "MaxOutstandingR2T" | "DataPDUInOrder" | "DataSequenceInOrder"
+            "MaxConnections"
+            | "InitialR2T"
+            | "ImmediateData"
+            | "MaxBurstLength"
+            | "FirstBurstLength"
+            | "MaxOutstandingR2T"
+            | "DataPDUInOrder"
+            | "DataSequenceInOrder"
                 if is_discovery =>
             {
                 answer("Irrelevant")
@@ -132,7 +143,11 @@ impl Negotiated {
                 None => Offer::Invalid,
             },
             "MaxBurstLength" => least(&mut self.burst_len_bytes, BURST_LEN_BYTES_MAX, 512),
-            "FirstBurstLength" => least(&mut self.first_burst_len_bytes, FIRST_BURST_LEN_BYTES_MAX, 512),
+            "FirstBurstLength" => least(
+                &mut self.first_burst_len_bytes,
+                FIRST_BURST_LEN_BYTES_MAX,
+                512,
+            ),
             "MaxOutstandingR2T" => least(&mut self.outstanding_r2t, OUTSTANDING_R2T_MAX, 1),
             "DefaultTime2Wait" => match number(value) {
                 Some(number) if number <= 3600 => {
@@ -177,7 +192,10 @@ impl Negotiated {
     /// What this side says without being asked, once.
     pub fn declare(&mut self, keys: &mut Keys) {
         if !std::mem::replace(&mut self.declared, true) {
-            keys.push("MaxRecvDataSegmentLength", DATA_SEGMENT_LEN_BYTES_MAX.to_string());
+            keys.push(
+                "MaxRecvDataSegmentLength",
+                DATA_SEGMENT_LEN_BYTES_MAX.to_string(),
+            );
         }
     }
 

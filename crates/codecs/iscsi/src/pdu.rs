@@ -136,7 +136,9 @@ pub enum Request {
         numbers: Numbers,
     },
     /// Asks for something again; only with recovery levels that are not negotiated.
-    Snack { tag: u32 },
+    Snack {
+        tag: u32,
+    },
 }
 
 impl Header {
@@ -149,7 +151,12 @@ impl Header {
     }
 
     fn word(&self, at: usize) -> u32 {
-        u32::from_be_bytes([self.byte(at), self.byte(at + 1), self.byte(at + 2), self.byte(at + 3)])
+        u32::from_be_bytes([
+            self.byte(at),
+            self.byte(at + 1),
+            self.byte(at + 2),
+            self.byte(at + 3),
+        ])
     }
 
     fn lun(&self) -> [u8; 8] {
@@ -422,7 +429,13 @@ impl Reply {
 
     /// The header, with `data_len_bytes` of data behind it; `status_number` is that of this reply, or the next one's where it
     /// has none; `expected` and `max` are the window of commands.
-    pub fn header(&self, data_len_bytes: usize, status_number: u32, expected: u32, max: u32) -> [u8; HEADER_LEN_BYTES] {
+    pub fn header(
+        &self,
+        data_len_bytes: usize,
+        status_number: u32,
+        expected: u32,
+        max: u32,
+    ) -> [u8; HEADER_LEN_BYTES] {
         let mut bytes = [0; HEADER_LEN_BYTES];
         fn put(bytes: &mut [u8; HEADER_LEN_BYTES], at: usize, value: &[u8]) {
             bytes[at..at + value.len()].copy_from_slice(value);
@@ -433,34 +446,70 @@ impl Reply {
         word(28, expected);
         word(32, max);
         match *self {
-            Self::NopIn { lun, tag, target_tag } => {
+            Self::NopIn {
+                lun,
+                tag,
+                target_tag,
+            } => {
                 word(16, tag);
                 word(20, target_tag);
                 put(&mut bytes, 0, &[0x20, 0x80]);
                 put(&mut bytes, 8, &lun);
             }
-            Self::Response { tag, response, status, data_count, residual } => {
+            Self::Response {
+                tag,
+                response,
+                status,
+                data_count,
+                residual,
+            } => {
                 word(16, tag);
                 word(36, data_count);
                 word(44, residual.count());
-                put(&mut bytes, 0, &[0x21, 0x80 | residual.flags(), response, status]);
+                put(
+                    &mut bytes,
+                    0,
+                    &[0x21, 0x80 | residual.flags(), response, status],
+                );
             }
             Self::Task { tag, response } => {
                 word(16, tag);
                 put(&mut bytes, 0, &[0x22, 0x80, response as u8]);
             }
-            Self::Login { transit, continues, stage, next_stage, isid, tsih, tag, status } => {
+            Self::Login {
+                transit,
+                continues,
+                stage,
+                next_stage,
+                isid,
+                tsih,
+                tag,
+                status,
+            } => {
                 word(16, tag);
-                let flags = u8::from(transit) << 7 | u8::from(continues) << 6 | (stage & 3) << 2 | next_stage & 3;
+                let flags = u8::from(transit) << 7
+                    | u8::from(continues) << 6
+                    | (stage & 3) << 2
+                    | next_stage & 3;
                 put(&mut bytes, 0, &[0x23, flags]);
                 put(&mut bytes, 8, &isid);
                 put(&mut bytes, 14, &tsih.to_be_bytes());
                 put(&mut bytes, 36, &status.to_be_bytes());
             }
-            Self::Text { is_final, continues, lun, tag, target_tag } => {
+            Self::Text {
+                is_final,
+                continues,
+                lun,
+                tag,
+                target_tag,
+            } => {
                 word(16, tag);
                 word(20, target_tag);
-                put(&mut bytes, 0, &[0x24, u8::from(is_final) << 7 | u8::from(continues) << 6]);
+                put(
+                    &mut bytes,
+                    0,
+                    &[0x24, u8::from(is_final) << 7 | u8::from(continues) << 6],
+                );
                 put(&mut bytes, 8, &lun);
             }
             Self::DataIn(data) => {
@@ -485,7 +534,14 @@ impl Reply {
                 word(16, tag);
                 put(&mut bytes, 0, &[0x26, 0x80, response]);
             }
-            Self::ReadyToTransfer { lun, tag, target_tag, number, offset_bytes, len_bytes } => {
+            Self::ReadyToTransfer {
+                lun,
+                tag,
+                target_tag,
+                number,
+                offset_bytes,
+                len_bytes,
+            } => {
                 word(16, tag);
                 word(20, target_tag);
                 word(36, number);
@@ -498,7 +554,11 @@ impl Reply {
                 word(16, UNTAGGED);
                 put(&mut bytes, 0, &[0x3f, 0x80, reason as u8]);
             }
-            Self::Async { lun, event, parameters: [first, second, third] } => {
+            Self::Async {
+                lun,
+                event,
+                parameters: [first, second, third],
+            } => {
                 word(16, UNTAGGED);
                 put(&mut bytes, 0, &[0x32, 0x80]);
                 put(&mut bytes, 8, &lun);

@@ -25,12 +25,18 @@ fn headers_are_taken_or_refused() {
     bytes[32] = 0x2a;
     let header = Header(bytes);
     assert_eq!((header.opcode(), header.is_immediate()), (1, true));
-    assert_eq!((header.additional_len_bytes(), header.data_len_bytes()), (8, 256));
+    assert_eq!(
+        (header.additional_len_bytes(), header.data_len_bytes()),
+        (8, 256)
+    );
     match header.request() {
         Ok(Request::Command(command)) => {
             assert!(command.is_final && command.writes && !command.reads);
             assert_eq!(command.lun, [0, 3, 0, 0, 0, 0, 0, 0]);
-            assert_eq!((command.tag, command.expected_len_bytes, command.cdb[0]), (7, 4096, 0x2a));
+            assert_eq!(
+                (command.tag, command.expected_len_bytes, command.cdb[0]),
+                (7, 4096, 0x2a)
+            );
         }
         other => panic!("{other:?}"),
     }
@@ -53,7 +59,10 @@ fn a_reply_says_its_numbers() {
     assert_eq!(header[..4], [0x21, 0x82, 0, 2]);
     assert_eq!(header[4..8], [0, 0, 0, 20]);
     let word = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().unwrap());
-    assert_eq!([word(16), word(24), word(28), word(32), word(36), word(44)], [9, 5, 6, 7, 3, 40]);
+    assert_eq!(
+        [word(16), word(24), word(28), word(32), word(36), word(44)],
+        [9, 5, 6, 7, 3, 40]
+    );
     let ask = Reply::NopIn {
         lun: [0; 8],
         tag: UNTAGGED,
@@ -75,7 +84,11 @@ fn text_is_taken_or_refused() {
         (b"a=\xff\0", Err(KeyError::Malformed)),
     ];
     for (text, want) in cases {
-        assert_eq!(&Keys::parse(text).map(|keys| keys.iter().count()), want, "{text:?}");
+        assert_eq!(
+            &Keys::parse(text).map(|keys| keys.iter().count()),
+            want,
+            "{text:?}"
+        );
     }
     let text = b"a=b=c\0d=\0";
     assert_eq!(Keys::parse(text).unwrap().encode(), text);
@@ -103,12 +116,20 @@ fn names_are_those_of_the_standard() {
 #[test]
 fn keys_are_agreed_on() {
     let cases: &[(&str, &str, Offer)] = &[
-        ("HeaderDigest", "CRC32C,None", Offer::Answer("CRC32C".into())),
+        (
+            "HeaderDigest",
+            "CRC32C,None",
+            Offer::Answer("CRC32C".into()),
+        ),
         ("HeaderDigest", "X,None", Offer::Answer("None".into())),
         ("DataDigest", "X", Offer::Answer("Reject".into())),
         ("MaxConnections", "8", Offer::Answer("1".into())),
         ("MaxConnections", "0", Offer::Invalid),
-        ("MaxBurstLength", "16776192", Offer::Answer(BURST_LEN_BYTES_MAX.to_string())),
+        (
+            "MaxBurstLength",
+            "16776192",
+            Offer::Answer(BURST_LEN_BYTES_MAX.to_string()),
+        ),
         ("MaxBurstLength", "511", Offer::Invalid),
         ("FirstBurstLength", "0x1000", Offer::Answer("4096".into())),
         ("MaxRecvDataSegmentLength", "512", Offer::Silent),
@@ -120,7 +141,11 @@ fn keys_are_agreed_on() {
         ("X-com.example", "1", Offer::Answer("NotUnderstood".into())),
     ];
     for (key, value, want) in cases {
-        assert_eq!(&Negotiated::default().take(key, value, false), want, "{key}={value}");
+        assert_eq!(
+            &Negotiated::default().take(key, value, false),
+            want,
+            "{key}={value}"
+        );
     }
     let irrelevant = Negotiated::default().take("MaxBurstLength", "512", true);
     assert_eq!(irrelevant, Offer::Answer("Irrelevant".into()));

@@ -79,45 +79,145 @@ pub enum Sanitize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     TestUnitReady,
-    RequestSense { descriptor: bool, allocation: u32 },
-    Inquiry { page: Option<u8>, allocation: u32 },
+    RequestSense {
+        descriptor: bool,
+        allocation: u32,
+    },
+    Inquiry {
+        page: Option<u8>,
+        allocation: u32,
+    },
     ReadCapacity10,
-    ReadCapacity16 { allocation: u32 },
-    ModeSense { asked: ModeAsked, allocation: u32 },
-    ModeSelect { save: bool, is_long: bool, list_len_bytes: u32 },
-    ReportLuns { select: u8, allocation: u32 },
-    ReportOpcodes { asked: OpcodesAsked, allocation: u32 },
-    ReportTaskManagement { extended: bool, allocation: u32 },
-    ReportTargetPortGroups { extended: bool, allocation: u32 },
-    SetTargetPortGroups { list_len_bytes: u32 },
-    LogSense { page: u8, subpage: u8, control: u8, allocation: u32 },
-    StartStop { start: bool, eject: bool, power_condition: u8, no_flush: bool },
-    PreventAllow { prevent: u8 },
-    Read { blocks: Blocks, fua: bool },
-    Write { blocks: Blocks, fua: bool },
+    ReadCapacity16 {
+        allocation: u32,
+    },
+    ModeSense {
+        asked: ModeAsked,
+        allocation: u32,
+    },
+    ModeSelect {
+        save: bool,
+        is_long: bool,
+        list_len_bytes: u32,
+    },
+    ReportLuns {
+        select: u8,
+        allocation: u32,
+    },
+    ReportOpcodes {
+        asked: OpcodesAsked,
+        allocation: u32,
+    },
+    ReportTaskManagement {
+        extended: bool,
+        allocation: u32,
+    },
+    ReportTargetPortGroups {
+        extended: bool,
+        allocation: u32,
+    },
+    SetTargetPortGroups {
+        list_len_bytes: u32,
+    },
+    LogSense {
+        page: u8,
+        subpage: u8,
+        control: u8,
+        allocation: u32,
+    },
+    StartStop {
+        start: bool,
+        eject: bool,
+        power_condition: u8,
+        no_flush: bool,
+    },
+    PreventAllow {
+        prevent: u8,
+    },
+    Read {
+        blocks: Blocks,
+        fua: bool,
+    },
+    Write {
+        blocks: Blocks,
+        fua: bool,
+    },
     /// The blocks become these all at once, also if power fails.
-    WriteAtomic { blocks: Blocks, fua: bool },
+    WriteAtomic {
+        blocks: Blocks,
+        fua: bool,
+    },
     /// Write, then read back; with `compare` byte for byte.
-    WriteAndVerify { blocks: Blocks, compare: bool },
+    WriteAndVerify {
+        blocks: Blocks,
+        compare: bool,
+    },
     /// `compare`: with the data sent; 3 compares all with one block.
-    Verify { blocks: Blocks, compare: u8 },
-    WriteSame { blocks: Blocks, unmap: bool, anchor: bool, no_data: bool },
-    Unmap { anchor: bool, list_len_bytes: u32 },
-    CompareAndWrite { blocks: Blocks, fua: bool },
-    OrWrite { blocks: Blocks, fua: bool },
-    Prefetch { blocks: Blocks },
-    SynchronizeCache { blocks: Blocks },
-    GetLbaStatus { lba: u64, allocation: u32 },
-    ReadDefectData { is_long: bool, primary: bool, grown: bool, format: u8, allocation: u32 },
+    Verify {
+        blocks: Blocks,
+        compare: u8,
+    },
+    WriteSame {
+        blocks: Blocks,
+        unmap: bool,
+        anchor: bool,
+        no_data: bool,
+    },
+    Unmap {
+        anchor: bool,
+        list_len_bytes: u32,
+    },
+    CompareAndWrite {
+        blocks: Blocks,
+        fua: bool,
+    },
+    OrWrite {
+        blocks: Blocks,
+        fua: bool,
+    },
+    Prefetch {
+        blocks: Blocks,
+    },
+    SynchronizeCache {
+        blocks: Blocks,
+    },
+    GetLbaStatus {
+        lba: u64,
+        allocation: u32,
+    },
+    ReadDefectData {
+        is_long: bool,
+        primary: bool,
+        grown: bool,
+        format: u8,
+        allocation: u32,
+    },
     Reserve,
     Release,
-    PersistentIn { action: PersistentIn, allocation: u32 },
+    PersistentIn {
+        action: PersistentIn,
+        allocation: u32,
+    },
     PersistentOut(PersistentOut),
-    Sanitize { action: Sanitize, immediate: bool, list_len_bytes: u32 },
-    ExtendedCopy { list_len_bytes: u32 },
-    CopyStatus { list: u8, allocation: u32 },
-    CopyOperatingParameters { allocation: u32 },
-    SendDiagnostic { self_test: bool, list_len_bytes: u32 },
+    Sanitize {
+        action: Sanitize,
+        immediate: bool,
+        list_len_bytes: u32,
+    },
+    ExtendedCopy {
+        list_len_bytes: u32,
+    },
+    CopyStatus {
+        list: u8,
+        allocation: u32,
+    },
+    CopyOperatingParameters {
+        allocation: u32,
+    },
+    SendDiagnostic {
+        self_test: bool,
+        list_len_bytes: u32,
+    },
 }
 
 const fn invalid(byte: u16) -> Sense {

@@ -71,7 +71,9 @@ pub fn parse_copy_list(list: &[u8]) -> Result<CopyList, Sense> {
         if segments_bytes.first() != Some(&BLOCK_TO_BLOCK) {
             return Err(copy_failed(code::UNSUPPORTED_SEGMENT_TYPE));
         }
-        let bytes = segments_bytes.get(..SEGMENT_LEN_BYTES).ok_or_else(too_short)?;
+        let bytes = segments_bytes
+            .get(..SEGMENT_LEN_BYTES)
+            .ok_or_else(too_short)?;
         let at = (list.len() - rest.len() + segments.len() * SEGMENT_LEN_BYTES) as u16;
         if u16_at(bytes, 2) != Some(0x18) {
             return Err(Sense::list_field(at + 2));
@@ -110,7 +112,8 @@ pub fn copy_operating_parameters(segment_len_bytes: u32) -> Vec<u8> {
     bytes[4] = 0x01;
     bytes[8..10].copy_from_slice(&(COPY_TARGET_COUNT_MAX as u16).to_be_bytes());
     bytes[10..12].copy_from_slice(&(COPY_SEGMENT_COUNT_MAX as u16).to_be_bytes());
-    let descriptors = COPY_TARGET_COUNT_MAX * TARGET_LEN_BYTES + COPY_SEGMENT_COUNT_MAX * SEGMENT_LEN_BYTES;
+    let descriptors =
+        COPY_TARGET_COUNT_MAX * TARGET_LEN_BYTES + COPY_SEGMENT_COUNT_MAX * SEGMENT_LEN_BYTES;
     bytes[12..16].copy_from_slice(&(descriptors as u32).to_be_bytes());
     bytes[16..20].copy_from_slice(&segment_len_bytes.to_be_bytes());
     // One at a time, in each nexus; copies are by blocks of 512 bytes.

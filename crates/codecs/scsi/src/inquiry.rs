@@ -106,7 +106,11 @@ pub fn device_identification(identity: &Identity) -> Vec<u8> {
     const PROTOCOL: u8 = 0x50;
     let mut body = Vec::new();
     let mut add = |set: u8, kind: u8, name: &[u8]| {
-        let set = if kind & 0x80 != 0 { PROTOCOL | set } else { set };
+        let set = if kind & 0x80 != 0 {
+            PROTOCOL | set
+        } else {
+            set
+        };
         body.extend([set, kind, 0, name.len() as u8]);
         body.extend(name);
     };

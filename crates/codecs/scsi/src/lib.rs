@@ -26,9 +26,9 @@ pub use copy::{
     CopySegment, copy_operating_parameters, copy_status, parse_copy_list,
 };
 pub use inquiry::{
-    Identity, Limits, PortGroup, VPD_PAGES, block_limits, device_characteristics,
-    device_identification, extended_inquiry, logical_block_provisioning, standard_inquiry, supported_pages,
-    unit_serial, PRODUCT, VENDOR,
+    Identity, Limits, PRODUCT, PortGroup, VENDOR, VPD_PAGES, block_limits, device_characteristics,
+    device_identification, extended_inquiry, logical_block_provisioning, standard_inquiry,
+    supported_pages, unit_serial,
 };
 pub use lists::{
     PersistentParameters, UNMAP_DESCRIPTOR_COUNT_MAX, UnmapRange, parse_persistent_out,
@@ -37,9 +37,9 @@ pub use lists::{
 pub use mode::{ModeState, mode_select, mode_sense};
 pub use opcodes::{supported_opcode, supported_opcodes};
 pub use replies::{
-    LbaStatus, ReservationSeen, log_sense, lba_status, read_capacity_10, read_capacity_16,
-    report_capabilities, report_luns, report_target_port_groups, report_task_management,
-    reservation_descriptors, reservation_keys, reservation_of, lun_bytes, lun_of_bytes,
+    LbaStatus, ReservationSeen, lba_status, log_sense, lun_bytes, lun_of_bytes, read_capacity_10,
+    read_capacity_16, report_capabilities, report_luns, report_target_port_groups,
+    report_task_management, reservation_descriptors, reservation_keys, reservation_of,
 };
 pub use sense::{Code, Field, Key, Sense, code};
 

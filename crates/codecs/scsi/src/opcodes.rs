@@ -35,17 +35,53 @@ static KNOWN: &[Known] = &[
     known(0x1d, None, &[0x1d, 0x04, 0, ALL, ALL, 0x07]),
     known(0x1e, None, &[0x1e, 0, 0, 0, 3, 0x07]),
     known(0x25, None, &[0x25, 0, ALL, ALL, ALL, ALL, 0, 0, 1, 0x07]),
-    known(0x28, None, &[0x28, 0xf8, ALL, ALL, ALL, ALL, 0x3f, ALL, ALL, 0x07]),
-    known(0x2a, None, &[0x2a, 0xf8, ALL, ALL, ALL, ALL, 0x3f, ALL, ALL, 0x07]),
-    known(0x2e, None, &[0x2e, 0xf2, ALL, ALL, ALL, ALL, 0x3f, ALL, ALL, 0x07]),
-    known(0x2f, None, &[0x2f, 0xf6, ALL, ALL, ALL, ALL, 0x3f, ALL, ALL, 0x07]),
-    known(0x34, None, &[0x34, 0x02, ALL, ALL, ALL, ALL, 0x3f, ALL, ALL, 0x07]),
-    known(0x35, None, &[0x35, 0x02, ALL, ALL, ALL, ALL, 0x3f, ALL, ALL, 0x07]),
+    known(
+        0x28,
+        None,
+        &[0x28, 0xf8, ALL, ALL, ALL, ALL, 0x3f, ALL, ALL, 0x07],
+    ),
+    known(
+        0x2a,
+        None,
+        &[0x2a, 0xf8, ALL, ALL, ALL, ALL, 0x3f, ALL, ALL, 0x07],
+    ),
+    known(
+        0x2e,
+        None,
+        &[0x2e, 0xf2, ALL, ALL, ALL, ALL, 0x3f, ALL, ALL, 0x07],
+    ),
+    known(
+        0x2f,
+        None,
+        &[0x2f, 0xf6, ALL, ALL, ALL, ALL, 0x3f, ALL, ALL, 0x07],
+    ),
+    known(
+        0x34,
+        None,
+        &[0x34, 0x02, ALL, ALL, ALL, ALL, 0x3f, ALL, ALL, 0x07],
+    ),
+    known(
+        0x35,
+        None,
+        &[0x35, 0x02, ALL, ALL, ALL, ALL, 0x3f, ALL, ALL, 0x07],
+    ),
     known(0x37, None, &[0x37, 0, 0x1f, 0, 0, 0, 0, ALL, ALL, 0x07]),
-    known(0x41, None, &[0x41, 0xf8, ALL, ALL, ALL, ALL, 0x3f, ALL, ALL, 0x07]),
+    known(
+        0x41,
+        None,
+        &[0x41, 0xf8, ALL, ALL, ALL, ALL, 0x3f, ALL, ALL, 0x07],
+    ),
     known(0x42, None, &[0x42, 0, 0, 0, 0, 0, 0x3f, ALL, ALL, 0x07]),
-    known(0x48, Some(0x02), &[0x48, 0x82, 0, 0, 0, 0, 0, ALL, ALL, 0x07]),
-    known(0x4d, None, &[0x4d, 0, ALL, ALL, 0, ALL, ALL, ALL, ALL, 0x07]),
+    known(
+        0x48,
+        Some(0x02),
+        &[0x48, 0x82, 0, 0, 0, 0, 0, ALL, ALL, 0x07],
+    ),
+    known(
+        0x4d,
+        None,
+        &[0x4d, 0, ALL, ALL, 0, ALL, ALL, ALL, ALL, 0x07],
+    ),
     known(0x55, None, &[0x55, 0x11, 0, 0, 0, 0, 0, ALL, ALL, 0x07]),
     known(0x56, None, &[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0x07]),
     known(0x57, None, &[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0x07]),
@@ -54,38 +90,204 @@ static KNOWN: &[Known] = &[
     known(0x5e, Some(1), &[0x5e, 0x01, 0, 0, 0, 0, 0, ALL, ALL, 0x07]),
     known(0x5e, Some(2), &[0x5e, 0x02, 0, 0, 0, 0, 0, ALL, ALL, 0x07]),
     known(0x5e, Some(3), &[0x5e, 0x03, 0, 0, 0, 0, 0, ALL, ALL, 0x07]),
-    known(0x5f, Some(0), &[0x5f, 0x00, ALL, 0, 0, ALL, ALL, ALL, ALL, 0x07]),
-    known(0x5f, Some(1), &[0x5f, 0x01, ALL, 0, 0, ALL, ALL, ALL, ALL, 0x07]),
-    known(0x5f, Some(2), &[0x5f, 0x02, ALL, 0, 0, ALL, ALL, ALL, ALL, 0x07]),
-    known(0x5f, Some(3), &[0x5f, 0x03, ALL, 0, 0, ALL, ALL, ALL, ALL, 0x07]),
-    known(0x5f, Some(4), &[0x5f, 0x04, ALL, 0, 0, ALL, ALL, ALL, ALL, 0x07]),
-    known(0x5f, Some(5), &[0x5f, 0x05, ALL, 0, 0, ALL, ALL, ALL, ALL, 0x07]),
-    known(0x5f, Some(6), &[0x5f, 0x06, ALL, 0, 0, ALL, ALL, ALL, ALL, 0x07]),
-    known(0x83, Some(0), &[0x83, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, ALL, ALL, ALL, ALL, 0, 0x07]),
-    known(0x84, Some(0), &[0x84, 0x00, ALL, 0, 0, 0, 0, 0, 0, 0, ALL, ALL, ALL, ALL, 0, 0x07]),
-    known(0x84, Some(3), &[0x84, 0x03, 0, 0, 0, 0, 0, 0, 0, 0, ALL, ALL, ALL, ALL, 0, 0x07]),
-    known(0x88, None, &[0x88, 0xf8, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07]),
-    known(0x89, None, &[0x89, 0xf8, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0, 0, 0, ALL, 0x3f, 0x07]),
-    known(0x8a, None, &[0x8a, 0xf8, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07]),
-    known(0x8b, None, &[0x8b, 0xf8, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07]),
-    known(0x8e, None, &[0x8e, 0xf2, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07]),
-    known(0x8f, None, &[0x8f, 0xf6, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07]),
-    known(0x90, None, &[0x90, 0x02, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07]),
-    known(0x91, None, &[0x91, 0x02, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07]),
-    known(0x93, None, &[0x93, 0xf9, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07]),
-    known(0x9c, None, &[0x9c, 0xf8, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07]),
-    known(0x9e, Some(0x10), &[0x9e, 0x10, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 1, 0x07]),
-    known(0x9e, Some(0x12), &[0x9e, 0x12, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0, 0x07]),
-    known(0xa0, None, &[0xa0, 0, ALL, 0, 0, 0, ALL, ALL, ALL, ALL, 0, 0x07]),
-    known(0xa3, Some(0x0a), &[0xa3, 0xea, 0, 0, 0, 0, ALL, ALL, ALL, ALL, 0, 0x07]),
-    known(0xa3, Some(0x0c), &[0xa3, 0x0c, 0x87, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0, 0x07]),
-    known(0xa3, Some(0x0d), &[0xa3, 0x0d, 0x80, 0, 0, 0, ALL, ALL, ALL, ALL, 0, 0x07]),
-    known(0xa4, Some(0x0a), &[0xa4, 0x0a, 0, 0, 0, 0, ALL, ALL, ALL, ALL, 0, 0x07]),
-    known(0xa8, None, &[0xa8, 0xf8, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07]),
-    known(0xaa, None, &[0xaa, 0xf8, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07]),
-    known(0xae, None, &[0xae, 0xf2, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07]),
-    known(0xaf, None, &[0xaf, 0xf6, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07]),
-    known(0xb7, None, &[0xb7, 0x1f, 0, 0, 0, 0, ALL, ALL, ALL, ALL, 0, 0x07]),
+    known(
+        0x5f,
+        Some(0),
+        &[0x5f, 0x00, ALL, 0, 0, ALL, ALL, ALL, ALL, 0x07],
+    ),
+    known(
+        0x5f,
+        Some(1),
+        &[0x5f, 0x01, ALL, 0, 0, ALL, ALL, ALL, ALL, 0x07],
+    ),
+    known(
+        0x5f,
+        Some(2),
+        &[0x5f, 0x02, ALL, 0, 0, ALL, ALL, ALL, ALL, 0x07],
+    ),
+    known(
+        0x5f,
+        Some(3),
+        &[0x5f, 0x03, ALL, 0, 0, ALL, ALL, ALL, ALL, 0x07],
+    ),
+    known(
+        0x5f,
+        Some(4),
+        &[0x5f, 0x04, ALL, 0, 0, ALL, ALL, ALL, ALL, 0x07],
+    ),
+    known(
+        0x5f,
+        Some(5),
+        &[0x5f, 0x05, ALL, 0, 0, ALL, ALL, ALL, ALL, 0x07],
+    ),
+    known(
+        0x5f,
+        Some(6),
+        &[0x5f, 0x06, ALL, 0, 0, ALL, ALL, ALL, ALL, 0x07],
+    ),
+    known(
+        0x83,
+        Some(0),
+        &[
+            0x83, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, ALL, ALL, ALL, ALL, 0, 0x07,
+        ],
+    ),
+    known(
+        0x84,
+        Some(0),
+        &[
+            0x84, 0x00, ALL, 0, 0, 0, 0, 0, 0, 0, ALL, ALL, ALL, ALL, 0, 0x07,
+        ],
+    ),
+    known(
+        0x84,
+        Some(3),
+        &[
+            0x84, 0x03, 0, 0, 0, 0, 0, 0, 0, 0, ALL, ALL, ALL, ALL, 0, 0x07,
+        ],
+    ),
+    known(
+        0x88,
+        None,
+        &[
+            0x88, 0xf8, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07,
+        ],
+    ),
+    known(
+        0x89,
+        None,
+        &[
+            0x89, 0xf8, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0, 0, 0, ALL, 0x3f, 0x07,
+        ],
+    ),
+    known(
+        0x8a,
+        None,
+        &[
+            0x8a, 0xf8, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07,
+        ],
+    ),
+    known(
+        0x8b,
+        None,
+        &[
+            0x8b, 0xf8, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07,
+        ],
+    ),
+    known(
+        0x8e,
+        None,
+        &[
+            0x8e, 0xf2, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07,
+        ],
+    ),
+    known(
+        0x8f,
+        None,
+        &[
+            0x8f, 0xf6, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07,
+        ],
+    ),
+    known(
+        0x90,
+        None,
+        &[
+            0x90, 0x02, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07,
+        ],
+    ),
+    known(
+        0x91,
+        None,
+        &[
+            0x91, 0x02, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07,
+        ],
+    ),
+    known(
+        0x93,
+        None,
+        &[
+            0x93, 0xf9, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07,
+        ],
+    ),
+    known(
+        0x9c,
+        None,
+        &[
+            0x9c, 0xf8, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07,
+        ],
+    ),
+    known(
+        0x9e,
+        Some(0x10),
+        &[
+            0x9e, 0x10, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 1, 0x07,
+        ],
+    ),
+    known(
+        0x9e,
+        Some(0x12),
+        &[
+            0x9e, 0x12, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0, 0x07,
+        ],
+    ),
+    known(
+        0xa0,
+        None,
+        &[0xa0, 0, ALL, 0, 0, 0, ALL, ALL, ALL, ALL, 0, 0x07],
+    ),
+    known(
+        0xa3,
+        Some(0x0a),
+        &[0xa3, 0xea, 0, 0, 0, 0, ALL, ALL, ALL, ALL, 0, 0x07],
+    ),
+    known(
+        0xa3,
+        Some(0x0c),
+        &[0xa3, 0x0c, 0x87, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0, 0x07],
+    ),
+    known(
+        0xa3,
+        Some(0x0d),
+        &[0xa3, 0x0d, 0x80, 0, 0, 0, ALL, ALL, ALL, ALL, 0, 0x07],
+    ),
+    known(
+        0xa4,
+        Some(0x0a),
+        &[0xa4, 0x0a, 0, 0, 0, 0, ALL, ALL, ALL, ALL, 0, 0x07],
+    ),
+    known(
+        0xa8,
+        None,
+        &[
+            0xa8, 0xf8, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07,
+        ],
+    ),
+    known(
+        0xaa,
+        None,
+        &[
+            0xaa, 0xf8, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07,
+        ],
+    ),
+    known(
+        0xae,
+        None,
+        &[
+            0xae, 0xf2, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07,
+        ],
+    ),
+    known(
+        0xaf,
+        None,
+        &[
+            0xaf, 0xf6, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07,
+        ],
+    ),
+    known(
+        0xb7,
+        None,
+        &[0xb7, 0x1f, 0, 0, 0, 0, ALL, ALL, ALL, ALL, 0, 0x07],
+    ),
 ];
 
 /// Commands have no timeouts of their own: the descriptor says "no indication".
@@ -103,7 +305,16 @@ pub fn supported_opcodes(with_timeouts: bool) -> Vec<u8> {
             flags |= 2;
         }
         let [high, low] = command.action.unwrap_or(0).to_be_bytes();
-        bytes.extend([command.opcode, 0, high, low, 0, flags, 0, command.usage.len() as u8]);
+        bytes.extend([
+            command.opcode,
+            0,
+            high,
+            low,
+            0,
+            flags,
+            0,
+            command.usage.len() as u8,
+        ]);
         if with_timeouts {
             bytes.extend(TIMEOUTS);
         }

@@ -172,7 +172,12 @@ pub fn reservation_descriptors(generation: u32, seen: &[ReservationSeen]) -> Vec
 }
 
 /// LOG SENSE: which pages there are, how many blocks of the thin logical unit are used, no temperature that is known.
-pub fn log_sense(page: u8, subpage: u8, used_units: u32, free_units: u32) -> Result<Vec<u8>, Sense> {
+pub fn log_sense(
+    page: u8,
+    subpage: u8,
+    used_units: u32,
+    free_units: u32,
+) -> Result<Vec<u8>, Sense> {
     if subpage != 0 {
         return Err(Sense::cdb_field(3, None));
     }

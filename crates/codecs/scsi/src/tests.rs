@@ -20,8 +20,16 @@ fn commands_are_taken_or_refused() {
         })
     };
     let cases: &[(&str, &[u8], Result<Command, Sense>)] = &[
-        ("READ(6)", &[0x08, 0x1f, 0xff, 0xff, 7], read(0x1f_ffff, 7, false)),
-        ("READ(6) of 0 is of 256", &[0x08, 0, 0, 1, 0], read(1, 256, false)),
+        (
+            "READ(6)",
+            &[0x08, 0x1f, 0xff, 0xff, 7],
+            read(0x1f_ffff, 7, false),
+        ),
+        (
+            "READ(6) of 0 is of 256",
+            &[0x08, 0, 0, 1, 0],
+            read(1, 256, false),
+        ),
         (
             "READ(10), DPO and FUA",
             &[0x28, 0x18, 0, 0, 1, 0, 0, 0x10, 0],
@@ -34,10 +42,16 @@ fn commands_are_taken_or_refused() {
         ),
         (
             "READ(16), the largest",
-            &[0x88, 0, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255],
+            &[
+                0x88, 0, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255,
+            ],
             read(u64::MAX, u32::MAX.into(), false),
         ),
-        ("unknown", &[0xff], Err(Sense::illegal(code::INVALID_OPCODE))),
+        (
+            "unknown",
+            &[0xff],
+            Err(Sense::illegal(code::INVALID_OPCODE)),
+        ),
         (
             "INQUIRY of a page without EVPD",
             &[0x12, 0, 0x83, 0, 255],
@@ -118,11 +132,22 @@ fn unmap_lists_are_taken_or_refused() {
         bytes
     };
     let two = [(1, 2), (u64::MAX, u32::MAX)];
-    let ranges = |count| two[..count].iter().map(|(lba, count)| UnmapRange { lba: *lba, count: *count }).collect::<Vec<_>>();
+    let ranges = |count| {
+        two[..count]
+            .iter()
+            .map(|(lba, count)| UnmapRange {
+                lba: *lba,
+                count: *count,
+            })
+            .collect::<Vec<_>>()
+    };
     assert_eq!(parse_unmap(&[]), Ok(Vec::new()));
     assert_eq!(parse_unmap(&list(&two, 0)), Ok(ranges(2)));
     assert_eq!(parse_unmap(&list(&two, 1)), Ok(ranges(1)));
-    assert_eq!(parse_unmap(&[0; 7]), Err(Sense::illegal(code::PARAMETER_LIST_LENGTH)));
+    assert_eq!(
+        parse_unmap(&[0; 7]),
+        Err(Sense::illegal(code::PARAMETER_LIST_LENGTH))
+    );
     let many = vec![(0, 1); UNMAP_DESCRIPTOR_COUNT_MAX];
     assert_eq!(parse_unmap(&list(&many, 0)).unwrap().len(), many.len());
     let more = vec![(0, 1); UNMAP_DESCRIPTOR_COUNT_MAX + 1];
@@ -140,7 +165,12 @@ fn sense_data_says_what_is_wrong_in_both_formats() {
     assert_eq!(descriptor[..8], [0x72, 5, 0x24, 0, 0, 0, 0, 20]);
     assert_eq!(descriptor.len(), 28);
     // What the fixed format cannot hold is left out there.
-    assert_eq!(Sense::illegal(code::LBA_OUT_OF_RANGE).with_information(1 << 40).fixed()[0], 0x70);
+    assert_eq!(
+        Sense::illegal(code::LBA_OUT_OF_RANGE)
+            .with_information(1 << 40)
+            .fixed()[0],
+        0x70
+    );
 }
 
 fn state() -> ModeState {
@@ -170,10 +200,20 @@ fn mode_pages_are_changed_where_they_can_be() {
     assert_eq!(mode_select(&list, false, &state()), Ok(state()));
     let at = list.len() - 12;
     list[at + 4] |= 0x08;
-    assert!(mode_select(&list, false, &state()).unwrap().software_protected);
+    assert!(
+        mode_select(&list, false, &state())
+            .unwrap()
+            .software_protected
+    );
     list[at + 5] |= 0x01;
-    assert_eq!(mode_select(&list, false, &state()), Err(Sense::list_field(at as u16 + 5)));
-    let unknown = ModeAsked { page: 0x3e, ..asked };
+    assert_eq!(
+        mode_select(&list, false, &state()),
+        Err(Sense::list_field(at as u16 + 5))
+    );
+    let unknown = ModeAsked {
+        page: 0x3e,
+        ..asked
+    };
     assert!(mode_sense(&unknown, &state()).is_err());
 }
 

@@ -13,8 +13,8 @@ use crate::api::{
     VolumeList, VolumeMove, VolumeView,
 };
 use crate::san::{
-    IgroupList, IgroupSet, IgroupView, InitiatorList, InitiatorSet, InitiatorView, LunCreate, LunList, LunMapSet,
-    LunSet, LunView, SessionList,
+    IgroupList, IgroupSet, IgroupView, InitiatorList, InitiatorSet, InitiatorView, LunCreate,
+    LunList, LunMapSet, LunSet, LunView, SessionList,
 };
 use crate::token::Token;
 
@@ -220,10 +220,16 @@ impl Client {
     }
 
     pub fn lun_delete(&self, lun: &str, force: bool) -> Result<(), ClientError> {
-        self.delete(&format!("/api/v1/luns/{lun}?force={force}")).map(drop)
+        self.delete(&format!("/api/v1/luns/{lun}?force={force}"))
+            .map(drop)
     }
 
-    pub fn lun_map(&self, lun: &str, igroup: &str, map: &LunMapSet) -> Result<LunView, ClientError> {
+    pub fn lun_map(
+        &self,
+        lun: &str,
+        igroup: &str,
+        map: &LunMapSet,
+    ) -> Result<LunView, ClientError> {
         let path = format!("/api/v1/luns/{lun}/maps/{igroup}");
         self.call(self.agent.put(self.at(&path)), map)
     }
@@ -261,8 +267,13 @@ impl Client {
         self.call(self.agent.put(self.at(&path)), set)
     }
 
-    pub fn initiator_remove(&self, volume: &VolumeName, initiator: &str) -> Result<(), ClientError> {
-        self.delete(&format!("/api/v1/initiators/{volume}/{initiator}")).map(drop)
+    pub fn initiator_remove(
+        &self,
+        volume: &VolumeName,
+        initiator: &str,
+    ) -> Result<(), ClientError> {
+        self.delete(&format!("/api/v1/initiators/{volume}/{initiator}"))
+            .map(drop)
     }
 
     pub fn sessions(&self) -> Result<SessionList, ClientError> {

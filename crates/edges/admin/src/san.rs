@@ -161,10 +161,20 @@ pub trait SanControl: Send + Sync {
     fn lun_map(&self, at: LunAt, igroup: String, map: LunMapSet) -> Answer<'_, LunView>;
     fn lun_unmap(&self, at: LunAt, igroup: String) -> Answer<'_, LunView>;
     fn igroups(&self) -> Answer<'_, Vec<IgroupView>>;
-    fn igroup_set(&self, volume: VolumeName, name: String, set: IgroupSet) -> Answer<'_, IgroupView>;
+    fn igroup_set(
+        &self,
+        volume: VolumeName,
+        name: String,
+        set: IgroupSet,
+    ) -> Answer<'_, IgroupView>;
     fn igroup_remove(&self, volume: VolumeName, name: String) -> Answer<'_, ()>;
     fn initiators(&self) -> Answer<'_, Vec<InitiatorView>>;
-    fn initiator_set(&self, volume: VolumeName, name: String, set: InitiatorSet) -> Answer<'_, InitiatorView>;
+    fn initiator_set(
+        &self,
+        volume: VolumeName,
+        name: String,
+        set: InitiatorSet,
+    ) -> Answer<'_, InitiatorView>;
     fn initiator_remove(&self, volume: VolumeName, name: String) -> Answer<'_, ()>;
     fn sessions(&self) -> Answer<'_, Vec<SessionView>>;
 }

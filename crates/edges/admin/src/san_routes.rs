@@ -9,8 +9,8 @@ use super::{Api, Given, Shared, force_of, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::san::{
-    IgroupList, IgroupSet, IgroupView, InitiatorList, InitiatorSet, InitiatorView, LunAt, LunCreate, LunList,
-    LunMapSet, LunSet, LunView, SanControl, SessionList,
+    IgroupList, IgroupSet, IgroupView, InitiatorList, InitiatorSet, InitiatorView, LunAt,
+    LunCreate, LunList, LunMapSet, LunSet, LunView, SanControl, SessionList,
 };
 
 fn san(shared: &Shared) -> Result<&dyn SanControl, ControlError> {
@@ -19,7 +19,12 @@ fn san(shared: &Shared) -> Result<&dyn SanControl, ControlError> {
 }
 
 fn named(volume: &str) -> Result<VolumeName, ControlError> {
-    let absent = |_| ControlError::new(ErrorKind::NotFound, "there is no volume of the name in the path");
+    let absent = |_| {
+        ControlError::new(
+            ErrorKind::NotFound,
+            "there is no volume of the name in the path",
+        )
+    };
     volume.parse().map_err(absent)
 }
 
@@ -68,7 +73,9 @@ pub(super) async fn lun_set(
     Given(set): Given<LunSet>,
 ) -> Result<Json<LunView>, ControlError> {
     let at = at(&volume, lun)?;
-    to_the_end(async move { san(&shared)?.lun_set(at, set).await }).await.map(Json)
+    to_the_end(async move { san(&shared)?.lun_set(at, set).await })
+        .await
+        .map(Json)
 }
 
 /// Deletes a LUN and all its data. A mapped one is refused unless `force=true`.
@@ -96,7 +103,9 @@ pub(super) async fn lun_map(
     Given(map): Given<LunMapSet>,
 ) -> Result<Json<LunView>, ControlError> {
     let at = at(&volume, lun)?;
-    to_the_end(async move { san(&shared)?.lun_map(at, igroup, map).await }).await.map(Json)
+    to_the_end(async move { san(&shared)?.lun_map(at, igroup, map).await })
+        .await
+        .map(Json)
 }
 
 /// A group sees a LUN no more.
@@ -108,7 +117,9 @@ pub(super) async fn lun_unmap(
     Path((volume, lun, igroup)): Path<(String, String, String)>,
 ) -> Result<Json<LunView>, ControlError> {
     let at = at(&volume, lun)?;
-    to_the_end(async move { san(&shared)?.lun_unmap(at, igroup).await }).await.map(Json)
+    to_the_end(async move { san(&shared)?.lun_unmap(at, igroup).await })
+        .await
+        .map(Json)
 }
 
 /// All groups of initiators.
@@ -128,7 +139,9 @@ pub(super) async fn igroup_set(
     Given(set): Given<IgroupSet>,
 ) -> Result<Json<IgroupView>, ControlError> {
     let volume = named(&volume)?;
-    to_the_end(async move { san(&shared)?.igroup_set(volume, igroup, set).await }).await.map(Json)
+    to_the_end(async move { san(&shared)?.igroup_set(volume, igroup, set).await })
+        .await
+        .map(Json)
 }
 
 /// Removes a group that no LUN is mapped to.
@@ -146,7 +159,9 @@ pub(super) async fn igroup_remove(
 
 /// The initiators that have to prove who they are.
 #[utoipa::path(get, path = "/api/v1/initiators", responses((status = 200, body = InitiatorList)))]
-pub(super) async fn initiator_list(State(shared): Api) -> Result<Json<InitiatorList>, ControlError> {
+pub(super) async fn initiator_list(
+    State(shared): Api,
+) -> Result<Json<InitiatorList>, ControlError> {
     let initiators = san(&shared)?.initiators().await?;
     Ok(Json(InitiatorList { initiators }))
 }
@@ -161,7 +176,9 @@ pub(super) async fn initiator_set(
     Given(set): Given<InitiatorSet>,
 ) -> Result<Json<InitiatorView>, ControlError> {
     let volume = named(&volume)?;
-    to_the_end(async move { san(&shared)?.initiator_set(volume, initiator, set).await }).await.map(Json)
+    to_the_end(async move { san(&shared)?.initiator_set(volume, initiator, set).await })
+        .await
+        .map(Json)
 }
 
 /// Forgets user and secret of an initiator: it has to prove nothing any more.

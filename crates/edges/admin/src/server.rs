@@ -172,12 +172,19 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(export_list))
         .routes(routes!(export_set, export_remove))
         .routes(routes!(san_routes::lun_list, san_routes::lun_create))
-        .routes(routes!(san_routes::lun_show, san_routes::lun_set, san_routes::lun_delete))
+        .routes(routes!(
+            san_routes::lun_show,
+            san_routes::lun_set,
+            san_routes::lun_delete
+        ))
         .routes(routes!(san_routes::lun_map, san_routes::lun_unmap))
         .routes(routes!(san_routes::igroup_list))
         .routes(routes!(san_routes::igroup_set, san_routes::igroup_remove))
         .routes(routes!(san_routes::initiator_list))
-        .routes(routes!(san_routes::initiator_set, san_routes::initiator_remove))
+        .routes(routes!(
+            san_routes::initiator_set,
+            san_routes::initiator_remove
+        ))
         .routes(routes!(san_routes::session_list))
 }
 

@@ -17,9 +17,9 @@ use bytes::{Bytes, BytesMut};
 use cairn_base::buf::AlignedFill;
 use cairn_base::{crc32c, crc32c_append};
 use cairn_codec_iscsi::{
-    Attribute, CHECKSUM_LEN_BYTES, CommandHeader, DATA_SEGMENT_LEN_BYTES_MAX, DataIn, HEADER_LEN_BYTES, Header,
-    KEYS_LEN_BYTES_MAX, Keys, LoginHeader, Negotiated, Numbers, RejectReason, Reply, Request, Residual, TaskFunction,
-    TaskResponse, UNTAGGED, login_status,
+    Attribute, CHECKSUM_LEN_BYTES, CommandHeader, DATA_SEGMENT_LEN_BYTES_MAX, DataIn,
+    HEADER_LEN_BYTES, Header, KEYS_LEN_BYTES_MAX, Keys, LoginHeader, Negotiated, Numbers,
+    RejectReason, Reply, Request, Residual, TaskFunction, TaskResponse, UNTAGGED, login_status,
 };
 use cairn_codec_scsi::{Key, Sense, Status, code, lun_of_bytes};
 use futures_util::StreamExt;
@@ -82,7 +82,9 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.shared.held_bytes.fetch_sub(self.len_bytes, Ordering::AcqRel);
+        self.shared
+            .held_bytes
+            .fetch_sub(self.len_bytes, Ordering::AcqRel);
     }
 }
 
@@ -189,7 +191,12 @@ struct Pdu {
 }
 
 /// Serves a connection until it ends.
-pub async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, stop: watch::Receiver<bool>) {
+pub async fn serve(
+    shared: Arc<Shared>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    stop: watch::Receiver<bool>,
+) {
     let local = match stream.local_addr() {
         Ok(local) => local,
         Err(error) => {
@@ -228,7 +235,10 @@ pub async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, sto
         Ok(()) => {}
         Err(Broken::Io(error)) => tracing::debug!(%peer, "connection lost: {error}"),
         Err(error) => {
-            connection.shared.broken_count.fetch_add(1, Ordering::Relaxed);
+            connection
+                .shared
+                .broken_count
+                .fetch_add(1, Ordering::Relaxed);
             tracing::warn!(%peer, "iSCSI connection closed: {error}");
         }
     }
@@ -253,7 +263,9 @@ impl Connection {
                 let Some(pdu) = self.next_pdu()? else { break };
                 self.pinged = false;
                 self.take(pdu).await?;
-                if end.is_none() && let Some(live) = &self.live {
+                if end.is_none()
+                    && let Some(live) = &self.live
+                {
                     end = Some(live.session.end.subscribe());
                     timer = clock.sleep(IDLE_TIME_MAX);
                 }
@@ -341,7 +353,12 @@ impl Connection {
         let is_full = self.live.is_some();
         let head_len = HEADER_LEN_BYTES + header.additional_len_bytes();
         let has_head_digest = is_full && self.negotiated.header_digest;
-        let head_end = head_len + if has_head_digest { CHECKSUM_LEN_BYTES } else { 0 };
+        let head_end = head_len
+            + if has_head_digest {
+                CHECKSUM_LEN_BYTES
+            } else {
+                0
+            };
         if self.input.len() < head_end {
             self.input.reserve(head_end - self.input.len());
             return Ok(None);
@@ -363,7 +380,13 @@ impl Connection {
         }
         let has_data_digest = is_full && self.negotiated.data_digest && data_len > 0;
         let padded = data_len.next_multiple_of(4);
-        let total = head_end + padded + if has_data_digest { CHECKSUM_LEN_BYTES } else { 0 };
+        let total = head_end
+            + padded
+            + if has_data_digest {
+                CHECKSUM_LEN_BYTES
+            } else {
+                0
+            };
         if self.input.len() < total {
             self.input.reserve(total - self.input.len());
             return Ok(None);
@@ -404,22 +427,40 @@ impl Connection {
         let is_discovery = self.live.as_ref().is_none_or(|live| live.view.is_none());
         match request {
             Request::Login(_) => Err(Broken::Protocol("a second login")),
-            Request::NopOut { lun, tag, numbers, .. } => {
+            Request::NopOut {
+                lun, tag, numbers, ..
+            } => {
                 if tag != UNTAGGED && self.in_order(is_immediate, &numbers) {
                     let most = self.negotiated.send_segment_len_bytes as usize;
                     let echo = pdu.data.slice(..pdu.data.len().min(most));
-                    let reply = Reply::NopIn { lun, tag, target_tag: UNTAGGED };
+                    let reply = Reply::NopIn {
+                        lun,
+                        tag,
+                        target_tag: UNTAGGED,
+                    };
                     self.send(&reply, vec![echo]);
                 }
                 Ok(())
             }
-            Request::Text { is_final, continues, tag, target_tag, numbers, .. } => {
+            Request::Text {
+                is_final,
+                continues,
+                tag,
+                target_tag,
+                numbers,
+                ..
+            } => {
                 if self.in_order(is_immediate, &numbers) {
                     self.text(is_final && !continues, tag, target_tag, &pdu)?;
                 }
                 Ok(())
             }
-            Request::Logout { reason, tag, numbers, .. } => {
+            Request::Logout {
+                reason,
+                tag,
+                numbers,
+                ..
+            } => {
                 if self.in_order(is_immediate, &numbers) {
                     let response = if reason > 1 { 2 } else { 0 };
                     self.send(&Reply::Logout { tag, response }, Vec::new());
@@ -441,14 +482,34 @@ impl Connection {
                 }
                 Ok(())
             }
-            Request::Task { function, lun, tag, referenced_tag, numbers, .. } => {
+            Request::Task {
+                function,
+                lun,
+                tag,
+                referenced_tag,
+                numbers,
+                ..
+            } => {
                 if self.in_order(is_immediate, &numbers) {
                     self.task(function, lun, tag, referenced_tag);
                 }
                 Ok(())
             }
-            Request::DataOut { is_final, tag, target_tag, data_number, offset_bytes } => {
-                self.data_out(is_final, tag, target_tag, data_number, offset_bytes, &pdu.data);
+            Request::DataOut {
+                is_final,
+                tag,
+                target_tag,
+                data_number,
+                offset_bytes,
+            } => {
+                self.data_out(
+                    is_final,
+                    tag,
+                    target_tag,
+                    data_number,
+                    offset_bytes,
+                    &pdu.data,
+                );
                 Ok(())
             }
         }
@@ -475,21 +536,30 @@ impl Connection {
             return Err(Broken::Protocol("a login with too much text"));
         }
         self.expected_command = header.numbers.command;
-        let reply = |connection: &mut Self, transit, stage, next_stage, tsih, status, text: Vec<u8>| {
-            let reply = Reply::Login {
-                transit,
-                continues: false,
-                stage,
-                next_stage,
-                isid: header.isid,
-                tsih,
-                tag: header.tag,
-                status,
+        let reply =
+            |connection: &mut Self, transit, stage, next_stage, tsih, status, text: Vec<u8>| {
+                let reply = Reply::Login {
+                    transit,
+                    continues: false,
+                    stage,
+                    next_stage,
+                    isid: header.isid,
+                    tsih,
+                    tag: header.tag,
+                    status,
+                };
+                connection.send(&reply, vec![text.into()]);
             };
-            connection.send(&reply, vec![text.into()]);
-        };
         if header.continues {
-            reply(self, false, header.stage, 0, 0, login_status::SUCCESS, Vec::new());
+            reply(
+                self,
+                false,
+                header.stage,
+                0,
+                0,
+                login_status::SUCCESS,
+                Vec::new(),
+            );
             self.login = Some(login);
             return Ok(());
         }
@@ -518,9 +588,16 @@ impl Connection {
                 end: watch::Sender::new(false),
                 ended,
             });
-            let id = self.shared.targets.begin_session(Arc::clone(&session)).await;
+            let id = self
+                .shared
+                .targets
+                .begin_session(Arc::clone(&session))
+                .await;
             let nexus = Nexus::new(&login.initiator, login.isid);
-            let view = login.target.take().map(|target| View::new(target, &login.initiator, nexus.clone()));
+            let view = login
+                .target
+                .take()
+                .map(|target| View::new(target, &login.initiator, nexus.clone()));
             live = Some(Live {
                 id,
                 session,
@@ -530,7 +607,15 @@ impl Connection {
             });
         }
         // Before digests are on.
-        reply(self, answer.transit, answer.stage, answer.next_stage, tsih, answer.status, answer.keys.encode());
+        reply(
+            self,
+            answer.transit,
+            answer.stage,
+            answer.next_stage,
+            tsih,
+            answer.status,
+            answer.keys.encode(),
+        );
         match live {
             Some(live) => {
                 self.negotiated = login.negotiated.clone();
@@ -552,7 +637,13 @@ impl Connection {
             return Err(Broken::Protocol("too much text"));
         }
         if !is_whole {
-            let reply = Reply::Text { is_final: false, continues: false, lun: [0; 8], tag, target_tag: 1 };
+            let reply = Reply::Text {
+                is_final: false,
+                continues: false,
+                lun: [0; 8],
+                tag,
+                target_tag: 1,
+            };
             self.send(&reply, Vec::new());
             return Ok(());
         }
@@ -612,9 +703,18 @@ impl Connection {
         }
     }
 
-    fn command(&mut self, header: CommandHeader, is_immediate: bool, pdu: &Pdu) -> Result<(), Broken> {
-        let Some(live) = &mut self.live else { return Ok(()) };
-        let Some(view) = &mut live.view else { return Ok(()) };
+    fn command(
+        &mut self,
+        header: CommandHeader,
+        is_immediate: bool,
+        pdu: &Pdu,
+    ) -> Result<(), Broken> {
+        let Some(live) = &mut self.live else {
+            return Ok(());
+        };
+        let Some(view) = &mut live.view else {
+            return Ok(());
+        };
         if self.active.contains_key(&header.tag) || self.incoming.contains_key(&header.tag) {
             return Err(Broken::Protocol("two commands with one tag"));
         }
@@ -622,17 +722,25 @@ impl Connection {
             self.open_count += 1;
         }
         let place = view.place();
-        let unit = lun_of_bytes(&header.lun).and_then(|lun| place.units.get(&lun)).cloned();
+        let unit = lun_of_bytes(&header.lun)
+            .and_then(|lun| place.units.get(&lun))
+            .cloned();
         let checked = match &unit {
             None => Err(execute::without_unit(&place, &header.cdb)),
             Some(unit) => execute::check(unit, &live.nexus, &header.cdb),
         };
-        let has_descriptor_sense = unit.as_ref().is_some_and(|unit| unit.has_descriptor_sense());
+        let has_descriptor_sense = unit
+            .as_ref()
+            .is_some_and(|unit| unit.has_descriptor_sense());
         let out_len = checked.as_ref().map_or(0, |checked| checked.out_len_bytes);
         let expected = u64::from(header.expected_len_bytes);
         let sent = if header.writes { expected } else { 0 };
         let accept = sent.min(out_len);
-        let reads = if header.reads { expected.min(execute::TRANSFER_LEN_BYTES_MAX) } else { 0 };
+        let reads = if header.reads {
+            expected.min(execute::TRANSFER_LEN_BYTES_MAX)
+        } else {
+            0
+        };
         let asked = Asked {
             header,
             out_len_bytes: out_len,
@@ -698,15 +806,20 @@ impl Connection {
 
     /// Asks for more data of a command, or begins it if all is there.
     fn go_on(&mut self, tag: u32) {
-        let Some(incoming) = self.incoming.get_mut(&tag) else { return };
+        let Some(incoming) = self.incoming.get_mut(&tag) else {
+            return;
+        };
         if incoming.is_open || (!incoming.ready.is_empty() && incoming.work.is_err()) {
             return;
         }
         let accept = incoming.fill.len_bytes() as u64;
         if incoming.work.is_ok() && incoming.fill.missing_bytes() > 0 {
             let mut replies = Vec::new();
-            while incoming.asked_bytes < accept && incoming.ready.len() < self.negotiated.outstanding_r2t as usize {
-                let len = (accept - incoming.asked_bytes).min(self.negotiated.burst_len_bytes.into());
+            while incoming.asked_bytes < accept
+                && incoming.ready.len() < self.negotiated.outstanding_r2t as usize
+            {
+                let len =
+                    (accept - incoming.asked_bytes).min(self.negotiated.burst_len_bytes.into());
                 let target_tag = self.transfer_tag_next;
                 self.transfer_tag_next = self.transfer_tag_next.wrapping_add(1) & 0x7fff_ffff;
                 replies.push(Reply::ReadyToTransfer {
@@ -726,7 +839,14 @@ impl Connection {
             }
             return;
         }
-        let Some(Incoming { asked, work, fill, held, .. }) = self.incoming.remove(&tag) else {
+        let Some(Incoming {
+            asked,
+            work,
+            fill,
+            held,
+            ..
+        }) = self.incoming.remove(&tag)
+        else {
             return;
         };
         match work {
@@ -742,9 +862,19 @@ impl Connection {
         self.pump();
     }
 
-    fn data_out(&mut self, is_final: bool, tag: u32, target_tag: u32, number: u32, offset_bytes: u32, data: &Bytes) {
+    fn data_out(
+        &mut self,
+        is_final: bool,
+        tag: u32,
+        target_tag: u32,
+        number: u32,
+        offset_bytes: u32,
+        data: &Bytes,
+    ) {
         // Of a task that was aborted, or ended early: it is of no interest any more.
-        let Some(incoming) = self.incoming.get_mut(&tag) else { return };
+        let Some(incoming) = self.incoming.get_mut(&tag) else {
+            return;
+        };
         let is_solicited = target_tag != UNTAGGED;
         let failed = |incoming: &mut Incoming| {
             if incoming.work.is_ok() {
@@ -761,7 +891,10 @@ impl Connection {
                 incoming.is_open && end <= u64::from(self.negotiated.first_burst_len_bytes)
             }
         };
-        if !is_expected || u64::from(offset_bytes) != incoming.arrived_bytes || number != incoming.data_number {
+        if !is_expected
+            || u64::from(offset_bytes) != incoming.arrived_bytes
+            || number != incoming.data_number
+        {
             failed(incoming);
         }
         incoming.data_number = number.wrapping_add(1);
@@ -795,7 +928,9 @@ impl Connection {
             if self.ordered_runs || (is_ordered && self.running_commands > 0) {
                 return;
             }
-            let Some(start) = self.waiting.pop_front() else { return };
+            let Some(start) = self.waiting.pop_front() else {
+                return;
+            };
             self.ordered_runs = is_ordered;
             self.begin(start);
         }
@@ -804,7 +939,13 @@ impl Connection {
     fn begin(&mut self, start: Start) {
         let Some(live) = &mut self.live else { return };
         let Some(view) = &mut live.view else { return };
-        let Start { asked, unit, checked, data, held } = start;
+        let Start {
+            asked,
+            unit,
+            checked,
+            data,
+            held,
+        } = start;
         let place: Arc<Place> = view.place();
         let nexus = live.nexus.clone();
         let guard = unit.begin_task(&nexus);
@@ -826,7 +967,13 @@ impl Connection {
 
     fn finish(&mut self, done: Done) {
         match done {
-            Done::Command { asked, outcome, is_aborted, has_descriptor_sense, held } => {
+            Done::Command {
+                asked,
+                outcome,
+                is_aborted,
+                has_descriptor_sense,
+                held,
+            } => {
                 self.active.remove(&asked.header.tag);
                 self.running_commands -= 1;
                 if asked.header.attribute == Attribute::Ordered {
@@ -906,7 +1053,9 @@ impl Connection {
             let mut data = Vec::new();
             let mut missing = take as usize;
             while missing > 0 {
-                let Some(front) = parts.front_mut() else { break };
+                let Some(front) = parts.front_mut() else {
+                    break;
+                };
                 let part = front.split_to(front.len().min(missing));
                 missing -= part.len();
                 if front.is_empty() {
@@ -945,7 +1094,11 @@ impl Connection {
                 if self.incoming.contains_key(&referenced) {
                     self.forget_incoming(|one| one.asked.header.tag == referenced);
                     at_once(TaskResponse::Complete)
-                } else if self.waiting.iter().any(|start| start.asked.header.tag == referenced) {
+                } else if self
+                    .waiting
+                    .iter()
+                    .any(|start| start.asked.header.tag == referenced)
+                {
                     self.forget_waiting(|start| start.asked.header.tag == referenced);
                     at_once(TaskResponse::Complete)
                 } else {
@@ -958,7 +1111,9 @@ impl Connection {
                     }
                 }
             }
-            TaskFunction::AbortTaskSet | TaskFunction::ClearTaskSet | TaskFunction::LogicalUnitReset => {
+            TaskFunction::AbortTaskSet
+            | TaskFunction::ClearTaskSet
+            | TaskFunction::LogicalUnitReset => {
                 let Some(unit) = unit else {
                     self.running.push(at_once(TaskResponse::NoLun));
                     return;
@@ -967,7 +1122,9 @@ impl Connection {
                 self.forget_waiting(|start| start.asked.header.lun == lun);
                 Box::pin(async move {
                     match function {
-                        TaskFunction::AbortTaskSet => unit.abort(|other| *other == nexus, None).await,
+                        TaskFunction::AbortTaskSet => {
+                            unit.abort(|other| *other == nexus, None).await
+                        }
                         TaskFunction::ClearTaskSet => {
                             unit.abort(|_| true, None).await;
                             unit.attention_of_all(Some(&nexus), code::COMMANDS_CLEARED);
@@ -1020,13 +1177,19 @@ impl Connection {
     }
 
     fn reject(&mut self, reason: RejectReason, header: &Header) {
-        self.send(&Reply::Reject { reason }, vec![Bytes::copy_from_slice(&header.0)]);
+        self.send(
+            &Reply::Reject { reason },
+            vec![Bytes::copy_from_slice(&header.0)],
+        );
     }
 
     /// Puts a PDU into what is to be sent.
     fn send(&mut self, reply: &Reply, data: Vec<Bytes>) {
         let len: usize = data.iter().map(Bytes::len).sum();
-        let max = self.expected_command.wrapping_add(WINDOW_COUNT - self.open_count.min(WINDOW_COUNT)).wrapping_sub(1);
+        let max = self
+            .expected_command
+            .wrapping_add(WINDOW_COUNT - self.open_count.min(WINDOW_COUNT))
+            .wrapping_sub(1);
         let header = reply.header(len, self.status_number, self.expected_command, max);
         if reply.has_status() {
             self.status_number = self.status_number.wrapping_add(1);
@@ -1042,9 +1205,13 @@ impl Connection {
             return;
         }
         const PADDING: [u8; 3] = [0; 3];
-        let padding = PADDING.get(..len.next_multiple_of(4) - len).unwrap_or_default();
+        let padding = PADDING
+            .get(..len.next_multiple_of(4) - len)
+            .unwrap_or_default();
         if self.negotiated.data_digest && !is_login {
-            let sum = data.iter().fold(crc32c(&[]), |sum, part| crc32c_append(sum, part));
+            let sum = data
+                .iter()
+                .fold(crc32c(&[]), |sum, part| crc32c_append(sum, part));
             let sum = crc32c_append(sum, padding);
             let mut tail = padding.to_vec();
             tail.extend(sum.to_le_bytes());
@@ -1052,7 +1219,9 @@ impl Connection {
             self.push(tail.into());
         } else {
             data.into_iter().for_each(|part| self.push(part));
-            self.push(Bytes::from_static(&PADDING[..len.next_multiple_of(4) - len]));
+            self.push(Bytes::from_static(
+                &PADDING[..len.next_multiple_of(4) - len],
+            ));
         }
     }
 
@@ -1067,7 +1236,12 @@ impl Connection {
     fn flush(&mut self) -> Result<u64, Broken> {
         let mut sent = 0;
         while !self.output.is_empty() {
-            let slices: Vec<IoSlice<'_>> = self.output.iter().take(SLICES_MAX).map(|part| IoSlice::new(part)).collect();
+            let slices: Vec<IoSlice<'_>> = self
+                .output
+                .iter()
+                .take(SLICES_MAX)
+                .map(|part| IoSlice::new(part))
+                .collect();
             let mut written = match self.stream.try_write_vectored(&slices) {
                 Ok(written) => written,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,

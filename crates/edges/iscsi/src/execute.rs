@@ -10,7 +10,8 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use cairn_codec_scsi::{
-    self as scsi, Blocks, Command, Key, LbaStatus, PersistentIn, ReservationSeen, Sanitize, Sense, Status, code,
+    self as scsi, Blocks, Command, Key, LbaStatus, PersistentIn, ReservationSeen, Sanitize, Sense,
+    Status, code,
 };
 use cairn_fs::{Credentials, FsError, Stability};
 use cairn_san::{Lun, SanError};
@@ -111,7 +112,9 @@ impl From<SanError> for Refused {
 fn sense_of(error: FsError, is_write: bool) -> Sense {
     match error {
         // It recovers when there is space again: hosts pause, and go on.
-        FsError::NoSpace | FsError::QuotaExceeded => Sense::new(Key::DataProtect, code::SPACE_ALLOCATION_FAILED),
+        FsError::NoSpace | FsError::QuotaExceeded => {
+            Sense::new(Key::DataProtect, code::SPACE_ALLOCATION_FAILED)
+        }
         FsError::ReadOnly => Sense::new(Key::DataProtect, code::WRITE_PROTECTED),
         FsError::TryLater | FsError::Fenced => Sense::new(Key::NotReady, code::BECOMING_READY),
         FsError::Stale | FsError::NotFound => Sense::illegal(code::LUN_NOT_SUPPORTED),
@@ -169,20 +172,30 @@ pub fn check(unit: &Unit, nexus: &Nexus, cdb: &[u8; 16]) -> Result<Checked, Outc
     let command = parsed?;
     unit.with_reservations(|reservations| reservations.check(nexus, &command))?;
     let lun = unit.lun();
-    if !lun.online && !ignores && !matches!(command, Command::PersistentIn { .. } | Command::PersistentOut(_)) {
+    if !lun.online
+        && !ignores
+        && !matches!(
+            command,
+            Command::PersistentIn { .. } | Command::PersistentOut(_)
+        )
+    {
         return Err(Sense::new(Key::NotReady, code::OFFLINE).into());
     }
     let block = u64::from(lun.block_len_bytes);
     let mut out = 0;
     let list = |len_bytes: u32| match u64::from(len_bytes) {
-        len_bytes if len_bytes > LIST_LEN_BYTES_MAX => Err(Sense::illegal(code::PARAMETER_LIST_LENGTH)),
+        len_bytes if len_bytes > LIST_LEN_BYTES_MAX => {
+            Err(Sense::illegal(code::PARAMETER_LIST_LENGTH))
+        }
         len_bytes => Ok(len_bytes),
     };
     let within = |blocks: &Blocks| in_range(&lun, blocks);
     let moved = |blocks: &Blocks| {
         within(blocks)?;
         match blocks.count.saturating_mul(block) {
-            len_bytes if len_bytes > TRANSFER_LEN_BYTES_MAX => Err(Sense::illegal(code::INVALID_FIELD_IN_CDB)),
+            len_bytes if len_bytes > TRANSFER_LEN_BYTES_MAX => {
+                Err(Sense::illegal(code::INVALID_FIELD_IN_CDB))
+            }
             len_bytes => Ok(len_bytes),
         }
     };
@@ -199,7 +212,9 @@ pub fn check(unit: &Unit, nexus: &Nexus, cdb: &[u8; 16]) -> Result<Checked, Outc
         Command::Read { blocks, .. } => {
             moved(blocks)?;
         }
-        Command::Write { blocks, .. } | Command::WriteAndVerify { blocks, .. } | Command::OrWrite { blocks, .. } => {
+        Command::Write { blocks, .. }
+        | Command::WriteAndVerify { blocks, .. }
+        | Command::OrWrite { blocks, .. } => {
             out = moved(blocks)?;
         }
         Command::WriteAtomic { blocks, .. } => {
@@ -217,7 +232,9 @@ pub fn check(unit: &Unit, nexus: &Nexus, cdb: &[u8; 16]) -> Result<Checked, Outc
                 _ => block.min(blocks.count.saturating_mul(block)),
             };
         }
-        Command::WriteSame { blocks, no_data, .. } => {
+        Command::WriteSame {
+            blocks, no_data, ..
+        } => {
             if blocks.count == 0 {
                 return Err(Sense::illegal(code::INVALID_FIELD_IN_CDB).into());
             }
@@ -278,7 +295,10 @@ pub async fn execute(
         Ok(outcome) => outcome,
         Err(refused) => refused.into(),
     };
-    if outcome.sense.is_some_and(|sense| matches!(sense.key, Key::MediumError | Key::HardwareError)) {
+    if outcome
+        .sense
+        .is_some_and(|sense| matches!(sense.key, Key::MediumError | Key::HardwareError))
+    {
         counters.errors.fetch_add(1, Ordering::Relaxed);
     }
     outcome
@@ -298,7 +318,11 @@ impl Work<'_> {
         let block_len = lun.block_len_bytes;
         match command {
             Command::TestUnitReady | Command::PreventAllow { .. } => Ok(Outcome::good()),
-            Command::StartStop { power_condition, no_flush, .. } => {
+            Command::StartStop {
+                power_condition,
+                no_flush,
+                ..
+            } => {
                 if power_condition > 0xb || matches!(power_condition, 4 | 6 | 8 | 9) {
                     return Err(Sense::cdb_field(4, Some(7)).into());
                 }
@@ -311,7 +335,10 @@ impl Work<'_> {
                 0 => Ok(Outcome::good()),
                 _ => Err(Sense::cdb_field(3, None).into()),
             },
-            Command::RequestSense { descriptor, allocation } => {
+            Command::RequestSense {
+                descriptor,
+                allocation,
+            } => {
                 let sense = match self.unit.take_attention(self.nexus) {
                     Some(attention) => Sense::attention(attention),
                     None => Sense::new(Key::NoSense, code::NONE),
@@ -322,18 +349,22 @@ impl Work<'_> {
                 };
                 Ok(Outcome::reply(bytes, allocation))
             }
-            Command::Inquiry { page, allocation } => Ok(Outcome::reply(self.inquiry(page)?, allocation)),
-            Command::ReadCapacity10 => {
-                Ok(Outcome::reply(scsi::read_capacity_10(lun.block_count(), block_len), u32::MAX))
+            Command::Inquiry { page, allocation } => {
+                Ok(Outcome::reply(self.inquiry(page)?, allocation))
             }
+            Command::ReadCapacity10 => Ok(Outcome::reply(
+                scsi::read_capacity_10(lun.block_count(), block_len),
+                u32::MAX,
+            )),
             Command::ReadCapacity16 { allocation } => {
                 let exponent = if block_len == 512 { 3 } else { 0 };
                 let bytes = scsi::read_capacity_16(lun.block_count(), block_len, exponent);
                 Ok(Outcome::reply(bytes, allocation))
             }
-            Command::ModeSense { asked, allocation } => {
-                Ok(Outcome::reply(scsi::mode_sense(&asked, &self.unit.mode())?, allocation))
-            }
+            Command::ModeSense { asked, allocation } => Ok(Outcome::reply(
+                scsi::mode_sense(&asked, &self.unit.mode())?,
+                allocation,
+            )),
             Command::ModeSelect { save, is_long, .. } => {
                 if save {
                     return Err(Sense::cdb_field(1, Some(0)).into());
@@ -343,7 +374,8 @@ impl Work<'_> {
                 Ok(Outcome::good())
             }
             Command::ReportLuns { select, allocation } => {
-                self.unit.forget_attention(self.nexus, code::REPORTED_LUNS_CHANGED);
+                self.unit
+                    .forget_attention(self.nexus, code::REPORTED_LUNS_CHANGED);
                 report_luns(self.place, select, allocation)
             }
             Command::ReportOpcodes { asked, allocation } => {
@@ -353,13 +385,23 @@ impl Work<'_> {
                 };
                 Ok(Outcome::reply(bytes, allocation))
             }
-            Command::ReportTaskManagement { extended, allocation } => {
-                Ok(Outcome::reply(scsi::report_task_management(extended), allocation))
-            }
-            Command::ReportTargetPortGroups { extended, allocation } => {
+            Command::ReportTaskManagement {
+                extended,
+                allocation,
+            } => Ok(Outcome::reply(
+                scsi::report_task_management(extended),
+                allocation,
+            )),
+            Command::ReportTargetPortGroups {
+                extended,
+                allocation,
+            } => {
                 // One group, active and optimised: this node has the volume.
                 let groups = [(1, 0x00, vec![self.place.port])];
-                Ok(Outcome::reply(scsi::report_target_port_groups(extended, &groups), allocation))
+                Ok(Outcome::reply(
+                    scsi::report_target_port_groups(extended, &groups),
+                    allocation,
+                ))
             }
             Command::SetTargetPortGroups { .. } => {
                 for (state, group) in scsi::parse_set_target_port_groups(&data)? {
@@ -369,15 +411,42 @@ impl Work<'_> {
                 }
                 Ok(Outcome::good())
             }
-            Command::LogSense { page, subpage, allocation, .. } => {
-                let attr = self.unit.san.fs().attr_under_way(lun.ino).map_err(|error| self.read_error(error))?;
-                let space = self.unit.san.fs().space().await.map_err(|error| self.read_error(error))?;
+            Command::LogSense {
+                page,
+                subpage,
+                allocation,
+                ..
+            } => {
+                let attr = self
+                    .unit
+                    .san
+                    .fs()
+                    .attr_under_way(lun.ino)
+                    .map_err(|error| self.read_error(error))?;
+                let space = self
+                    .unit
+                    .san
+                    .fs()
+                    .space()
+                    .await
+                    .map_err(|error| self.read_error(error))?;
                 // In units of 1 MiB, the threshold exponent of zero says that there is no other.
                 let units = |bytes: u64| u32::try_from(bytes >> 20).unwrap_or(u32::MAX);
-                let bytes = scsi::log_sense(page, subpage, units(attr.used_bytes), units(space.free_bytes))?;
+                let bytes = scsi::log_sense(
+                    page,
+                    subpage,
+                    units(attr.used_bytes),
+                    units(space.free_bytes),
+                )?;
                 Ok(Outcome::reply(bytes, allocation))
             }
-            Command::ReadDefectData { is_long, primary, grown, format, allocation } => {
+            Command::ReadDefectData {
+                is_long,
+                primary,
+                grown,
+                format,
+                allocation,
+            } => {
                 // There are none: the list is empty in whichever format.
                 let flags = u8::from(primary) << 4 | u8::from(grown) << 3 | format;
                 let len = if is_long { 8 } else { 4 };
@@ -391,7 +460,10 @@ impl Work<'_> {
                     data,
                     ..Outcome::good()
                 };
-                self.unit.counters.read_bytes.fetch_add(outcome.len_bytes(), Ordering::Relaxed);
+                self.unit
+                    .counters
+                    .read_bytes
+                    .fetch_add(outcome.len_bytes(), Ordering::Relaxed);
                 Ok(outcome)
             }
             Command::Write { blocks, fua } => {
@@ -433,7 +505,10 @@ impl Work<'_> {
                 let _order = self.unit.order.write().await;
                 let range = self.range(&blocks);
                 let half = (range.end - range.start) as usize;
-                let (wanted, new) = (data.slice(..half.min(data.len())), data.slice(half.min(data.len())..));
+                let (wanted, new) = (
+                    data.slice(..half.min(data.len())),
+                    data.slice(half.min(data.len())..),
+                );
                 let read = self.read(&range).await?;
                 self.compare(&read, &wanted)?;
                 self.write(range.start, new, fua).await?;
@@ -474,28 +549,41 @@ impl Work<'_> {
                 self.flush().await?;
                 Ok(Outcome::good())
             }
-            Command::GetLbaStatus { lba, allocation } => {
-                Ok(Outcome::reply(self.lba_status(lba, allocation).await?, allocation))
-            }
+            Command::GetLbaStatus { lba, allocation } => Ok(Outcome::reply(
+                self.lba_status(lba, allocation).await?,
+                allocation,
+            )),
             Command::Reserve => {
-                self.unit.with_reservations(|state| state.reserve(self.nexus))?;
+                self.unit
+                    .with_reservations(|state| state.reserve(self.nexus))?;
                 Ok(Outcome::good())
             }
             Command::Release => {
-                self.unit.with_reservations(|state| state.release(self.nexus))?;
+                self.unit
+                    .with_reservations(|state| state.release(self.nexus))?;
                 Ok(Outcome::good())
             }
-            Command::PersistentIn { action, allocation } => Ok(Outcome::reply(self.persistent_in(action), allocation)),
+            Command::PersistentIn { action, allocation } => {
+                Ok(Outcome::reply(self.persistent_in(action), allocation))
+            }
             Command::PersistentOut(command) => {
                 let given = scsi::parse_persistent_out(&data)?;
-                let change = self.unit.change_reservations::<Refused>(|state| state.out(self.nexus, &command, &given));
+                let change = self.unit.change_reservations::<Refused>(|state| {
+                    state.out(self.nexus, &command, &given)
+                });
                 let Effects { aborted, .. } = change.await?;
                 if !aborted.is_empty() {
-                    self.unit.abort(|nexus| aborted.contains(nexus), Some(self.task)).await;
+                    self.unit
+                        .abort(|nexus| aborted.contains(nexus), Some(self.task))
+                        .await;
                 }
                 Ok(Outcome::good())
             }
-            Command::Sanitize { action, list_len_bytes, .. } => match action {
+            Command::Sanitize {
+                action,
+                list_len_bytes,
+                ..
+            } => match action {
                 Sanitize::BlockErase if list_len_bytes == 0 => {
                     let _order = self.unit.order.write().await;
                     self.punch(0..lun.size_bytes).await?;
@@ -503,18 +591,22 @@ impl Work<'_> {
                 }
                 Sanitize::ExitFailureMode => Ok(Outcome::good()),
                 Sanitize::BlockErase => Err(Sense::cdb_field(7, None).into()),
-                Sanitize::Overwrite | Sanitize::CryptographicErase => Err(Sense::cdb_field(1, Some(4)).into()),
+                Sanitize::Overwrite | Sanitize::CryptographicErase => {
+                    Err(Sense::cdb_field(1, Some(4)).into())
+                }
             },
             Command::ExtendedCopy { .. } => self.copy(&data).await,
             Command::CopyStatus { list, allocation } => match self.unit.last_copy(self.nexus) {
-                Some((known, is_good, segments, bytes)) if known == list => {
-                    Ok(Outcome::reply(scsi::copy_status(is_good, segments, bytes), allocation))
-                }
+                Some((known, is_good, segments, bytes)) if known == list => Ok(Outcome::reply(
+                    scsi::copy_status(is_good, segments, bytes),
+                    allocation,
+                )),
                 _ => Err(Sense::cdb_field(2, None).into()),
             },
             Command::CopyOperatingParameters { allocation } => {
                 let most = u64::from(u16::MAX) * u64::from(block_len);
-                let bytes = scsi::copy_operating_parameters(u32::try_from(most).unwrap_or(u32::MAX));
+                let bytes =
+                    scsi::copy_operating_parameters(u32::try_from(most).unwrap_or(u32::MAX));
                 Ok(Outcome::reply(bytes, allocation))
             }
         }
@@ -589,7 +681,10 @@ impl Work<'_> {
         let fs = self.unit.san.fs();
         let is_stable = fua || !self.lun.write_cache;
         let len = data.len() as u64;
-        self.unit.counters.written_bytes.fetch_add(len, Ordering::Relaxed);
+        self.unit
+            .counters
+            .written_bytes
+            .fetch_add(len, Ordering::Relaxed);
         let stability = match is_stable && len <= STEP_LEN_BYTES {
             true => Stability::Stable,
             false => Stability::Unstable,
@@ -598,7 +693,9 @@ impl Work<'_> {
         while done < len {
             let step = (len - done).min(STEP_LEN_BYTES);
             let part = data.slice(done as usize..(done + step) as usize);
-            let written = fs.write(&WHO, self.lun.ino, at + done, part, stability).await;
+            let written = fs
+                .write(&WHO, self.lun.ino, at + done, part, stability)
+                .await;
             written.map_err(|error| self.write_error(error))?;
             done += step;
         }
@@ -623,7 +720,11 @@ impl Work<'_> {
         for part in read {
             let other = wanted.get(at..at + part.len()).unwrap_or_default();
             if other != &part[..] {
-                let same = part.iter().zip(other).take_while(|(left, right)| left == right).count();
+                let same = part
+                    .iter()
+                    .zip(other)
+                    .take_while(|(left, right)| left == right)
+                    .count();
                 let offset = (at + same) as u64;
                 return Err(Sense::new(Key::Miscompare, code::MISCOMPARE).with_information(offset));
             }
@@ -671,11 +772,16 @@ impl Work<'_> {
         while at < range.end && !self.task.is_aborted() {
             let len = (range.end - at).min(many.len() as u64);
             let part = many.slice(..len as usize);
-            let written = fs.write(&WHO, self.lun.ino, at, part, Stability::Unstable).await;
+            let written = fs
+                .write(&WHO, self.lun.ino, at, part, Stability::Unstable)
+                .await;
             written.map_err(|error| self.write_error(error))?;
             at += len;
         }
-        self.unit.counters.written_bytes.fetch_add(range.end - range.start, Ordering::Relaxed);
+        self.unit
+            .counters
+            .written_bytes
+            .fetch_add(range.end - range.start, Ordering::Relaxed);
         match self.lun.write_cache {
             true => Ok(()),
             false => self.flush().await,
@@ -688,7 +794,12 @@ impl Work<'_> {
             return Err(Sense::illegal(code::LBA_OUT_OF_RANGE));
         }
         let block = u64::from(lun.block_len_bytes);
-        let parts = self.unit.san.fs().allocation(&WHO, lun.ino, lba * block..lun.size_bytes).await;
+        let parts = self
+            .unit
+            .san
+            .fs()
+            .allocation(&WHO, lun.ino, lba * block..lun.size_bytes)
+            .await;
         let parts = parts.map_err(|error| self.read_error(error))?;
         let most = (allocation.saturating_sub(8) / 16).clamp(1, 1024) as usize;
         let mut runs: Vec<LbaStatus> = Vec::new();
@@ -705,7 +816,9 @@ impl Work<'_> {
             let count = u32::try_from(end - at).unwrap_or(u32::MAX);
             let seen = runs.len();
             match runs.last_mut() {
-                Some(last) if last.is_mapped == part.is_allocated => last.count = last.count.saturating_add(count),
+                Some(last) if last.is_mapped == part.is_allocated => {
+                    last.count = last.count.saturating_add(count)
+                }
                 _ if seen == most => break,
                 _ => runs.push(LbaStatus {
                     lba: at,
@@ -729,13 +842,17 @@ impl Work<'_> {
             PersistentIn::Reservation => scsi::reservation_of(state.generation(), state.held()),
             PersistentIn::Capabilities => scsi::report_capabilities(state.persists()),
             PersistentIn::Full => {
-                let seen = state.registrations().into_iter().map(|(nexus, key, kind)| ReservationSeen {
-                    key,
-                    holds: kind.is_some(),
-                    kind: kind.unwrap_or(0),
-                    port,
-                    initiator: nexus.as_str().to_owned(),
-                });
+                let seen =
+                    state
+                        .registrations()
+                        .into_iter()
+                        .map(|(nexus, key, kind)| ReservationSeen {
+                            key,
+                            holds: kind.is_some(),
+                            kind: kind.unwrap_or(0),
+                            port,
+                            initiator: nexus.as_str().to_owned(),
+                        });
                 scsi::reservation_descriptors(state.generation(), &seen.collect::<Vec<_>>())
             }
         })
@@ -749,14 +866,23 @@ impl Work<'_> {
         let list = scsi::parse_copy_list(list)?;
         let mut targets = Vec::new();
         for name in &list.targets {
-            let named = self.place.units.values().find(|unit| unit.lun().naa.to_be_bytes()[..] == name[..]);
+            let named = self
+                .place
+                .units
+                .values()
+                .find(|unit| unit.lun().naa.to_be_bytes()[..] == name[..]);
             let unreachable = Sense::new(Key::CopyAborted, code::COPY_TARGET_UNREACHABLE);
             targets.push(named.ok_or(unreachable)?.clone());
         }
         let (mut done, mut bytes) = (0, 0);
         for segment in &list.segments {
-            let result = match (targets.get(segment.source), targets.get(segment.destination)) {
-                (Some(source), Some(destination)) => self.copy_segment(source, destination, segment).await,
+            let result = match (
+                targets.get(segment.source),
+                targets.get(segment.destination),
+            ) {
+                (Some(source), Some(destination)) => {
+                    self.copy_segment(source, destination, segment).await
+                }
                 _ => Err(Sense::illegal(code::INVALID_FIELD_IN_LIST).into()),
             };
             match result {
@@ -765,12 +891,14 @@ impl Work<'_> {
                     done += 1;
                 }
                 Err(refused) => {
-                    self.unit.note_copy(self.nexus, (list.list, false, done, bytes));
+                    self.unit
+                        .note_copy(self.nexus, (list.list, false, done, bytes));
                     return Err(refused);
                 }
             }
         }
-        self.unit.note_copy(self.nexus, (list.list, true, done, bytes));
+        self.unit
+            .note_copy(self.nexus, (list.list, true, done, bytes));
         Ok(Outcome::good())
     }
 
@@ -787,7 +915,16 @@ impl Work<'_> {
             place: self.place,
             task: self.task,
         };
-        let (from, to) = (Work { unit: source, ..part(source) }, Work { unit: destination, ..part(destination) });
+        let (from, to) = (
+            Work {
+                unit: source,
+                ..part(source)
+            },
+            Work {
+                unit: destination,
+                ..part(destination)
+            },
+        );
         let count = u64::from(segment.block_count);
         let read = Command::Read {
             blocks: Blocks {
@@ -810,7 +947,8 @@ impl Work<'_> {
             })
         };
         for (work, command) in [(&from, &read), (&to, &write)] {
-            work.unit.with_reservations(|state| state.check(self.nexus, command))?;
+            work.unit
+                .with_reservations(|state| state.check(self.nexus, command))?;
             let (Command::Read { blocks, .. } | Command::Write { blocks, .. }) = command else {
                 continue;
             };
@@ -826,7 +964,12 @@ impl Work<'_> {
             let step = (len - at).min(STEP_LEN_BYTES);
             let start = segment.source_lba * block + at;
             let read = from.read(&(start..start + step)).await?;
-            to.write(segment.destination_lba * block + at, read.concat().into(), false).await?;
+            to.write(
+                segment.destination_lba * block + at,
+                read.concat().into(),
+                false,
+            )
+            .await?;
             at += step;
         }
         Ok(len)
@@ -851,13 +994,16 @@ pub fn report_luns(place: &Place, select: u8, allocation: u32) -> Result<Outcome
 pub fn without_unit(place: &Place, cdb: &[u8; 16]) -> Outcome {
     let absent = Sense::illegal(code::LUN_NOT_SUPPORTED);
     match scsi::parse(cdb) {
-        Ok(Command::Inquiry { page: None, allocation }) => {
-            Outcome::reply(scsi::standard_inquiry(&place.revision, false), allocation)
-        }
+        Ok(Command::Inquiry {
+            page: None,
+            allocation,
+        }) => Outcome::reply(scsi::standard_inquiry(&place.revision, false), allocation),
         Ok(Command::ReportLuns { select, allocation }) => {
             report_luns(place, select, allocation).unwrap_or_else(Outcome::from)
         }
-        Ok(Command::RequestSense { allocation, .. }) => Outcome::reply(absent.fixed().to_vec(), allocation),
+        Ok(Command::RequestSense { allocation, .. }) => {
+            Outcome::reply(absent.fixed().to_vec(), allocation)
+        }
         _ => absent.into(),
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use cairn_base::env::Env;
 use cairn_codec_iscsi::{
-    CHAP_CHALLENGE_LEN_BYTES_MAX, ChapHash, Keys, LoginHeader, Negotiated, Offer, binary_of_text, chap_response,
-    is_iscsi_name, login_status, same_bytes, text_of_binary,
+    CHAP_CHALLENGE_LEN_BYTES_MAX, ChapHash, Keys, LoginHeader, Negotiated, Offer, binary_of_text,
+    chap_response, is_iscsi_name, login_status, same_bytes, text_of_binary,
 };
 use cairn_san::Initiator;
 
@@ -153,7 +153,9 @@ impl Login {
     /// The first request says who asks for what.
     fn begin(&mut self, header: &LoginHeader, keys: &Keys, answers: &mut Keys) -> Result<(), u16> {
         self.isid = header.isid;
-        let initiator = keys.get("InitiatorName").ok_or(login_status::MISSING_PARAMETER)?;
+        let initiator = keys
+            .get("InitiatorName")
+            .ok_or(login_status::MISSING_PARAMETER)?;
         if !is_iscsi_name(initiator) {
             return Err(login_status::INITIATOR_ERROR);
         }
@@ -170,7 +172,9 @@ impl Login {
         let wanted = match self.is_discovery {
             true => self.targets.initiator(initiator),
             false => {
-                let name = keys.get("TargetName").ok_or(login_status::MISSING_PARAMETER)?;
+                let name = keys
+                    .get("TargetName")
+                    .ok_or(login_status::MISSING_PARAMETER)?;
                 let target = match self.targets.named(name) {
                     Some(target) => target,
                     None if self.targets.is_starting() => return Err(login_status::UNAVAILABLE),
@@ -227,7 +231,10 @@ impl Login {
             }
             Proof::Asked(initiator, challenge) => {
                 let user = keys.get("CHAP_N").ok_or(failed)?;
-                let answer = keys.get("CHAP_R").and_then(|text| binary_of_text(text, 64)).ok_or(failed)?;
+                let answer = keys
+                    .get("CHAP_R")
+                    .and_then(|text| binary_of_text(text, 64))
+                    .ok_or(failed)?;
                 let secret = initiator.chap.secret.as_bytes();
                 let wanted = chap_response(challenge.hash, challenge.id, secret, &challenge.bytes);
                 let is_user = same_bytes(user.as_bytes(), initiator.chap.user.as_bytes());
@@ -242,7 +249,13 @@ impl Login {
     }
 
     /// The initiator wants to know who the target is.
-    fn answer(&self, initiator: &Initiator, ours: &Challenge, keys: &Keys, answers: &mut Keys) -> Result<(), u16> {
+    fn answer(
+        &self,
+        initiator: &Initiator,
+        ours: &Challenge,
+        keys: &Keys,
+        answers: &mut Keys,
+    ) -> Result<(), u16> {
         let failed = login_status::AUTHENTICATION_FAILED;
         let (id, theirs) = match (keys.get("CHAP_I"), keys.get("CHAP_C")) {
             (None, None) => return Ok(()),

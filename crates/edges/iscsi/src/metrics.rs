@@ -16,38 +16,101 @@ pub struct IscsiCollector {
 }
 
 const FAMILIES: &[(&str, &str, MetricType)] = &[
-    ("cairn_iscsi_connections", "Connections of initiators", MetricType::GAUGE),
-    ("cairn_iscsi_connections_max", "Limit of connections", MetricType::GAUGE),
-    ("cairn_iscsi_connections_accepted_total", "Connections accepted", MetricType::COUNTER),
-    ("cairn_iscsi_connections_refused_total", "Connections over the limits", MetricType::COUNTER),
-    ("cairn_iscsi_connections_broken_total", "Connections closed for what came over them", MetricType::COUNTER),
-    ("cairn_iscsi_logins_refused_total", "Logins refused", MetricType::COUNTER),
-    ("cairn_iscsi_held_bytes", "Bytes held for commands under way", MetricType::GAUGE),
-    ("cairn_iscsi_held_bytes_max", "Limit of bytes held for commands", MetricType::GAUGE),
+    (
+        "cairn_iscsi_connections",
+        "Connections of initiators",
+        MetricType::GAUGE,
+    ),
+    (
+        "cairn_iscsi_connections_max",
+        "Limit of connections",
+        MetricType::GAUGE,
+    ),
+    (
+        "cairn_iscsi_connections_accepted_total",
+        "Connections accepted",
+        MetricType::COUNTER,
+    ),
+    (
+        "cairn_iscsi_connections_refused_total",
+        "Connections over the limits",
+        MetricType::COUNTER,
+    ),
+    (
+        "cairn_iscsi_connections_broken_total",
+        "Connections closed for what came over them",
+        MetricType::COUNTER,
+    ),
+    (
+        "cairn_iscsi_logins_refused_total",
+        "Logins refused",
+        MetricType::COUNTER,
+    ),
+    (
+        "cairn_iscsi_held_bytes",
+        "Bytes held for commands under way",
+        MetricType::GAUGE,
+    ),
+    (
+        "cairn_iscsi_held_bytes_max",
+        "Limit of bytes held for commands",
+        MetricType::GAUGE,
+    ),
     ("cairn_iscsi_sessions", "Sessions", MetricType::GAUGE),
 ];
 const OF_LUN: &[(&str, &str, MetricType)] = &[
-    ("cairn_lun_commands_total", "Commands of a LUN by kind", MetricType::COUNTER),
-    ("cairn_lun_bytes_total", "Bytes read from and written to a LUN", MetricType::COUNTER),
-    ("cairn_lun_errors_total", "Commands that failed for an error of the medium or the server", MetricType::COUNTER),
-    ("cairn_lun_tasks", "Commands of a LUN under way", MetricType::GAUGE),
+    (
+        "cairn_lun_commands_total",
+        "Commands of a LUN by kind",
+        MetricType::COUNTER,
+    ),
+    (
+        "cairn_lun_bytes_total",
+        "Bytes read from and written to a LUN",
+        MetricType::COUNTER,
+    ),
+    (
+        "cairn_lun_errors_total",
+        "Commands that failed for an error of the medium or the server",
+        MetricType::COUNTER,
+    ),
+    (
+        "cairn_lun_tasks",
+        "Commands of a LUN under way",
+        MetricType::GAUGE,
+    ),
 ];
 
 impl IscsiCollector {
     pub fn new(shared: Arc<Shared>) -> prometheus::Result<Self> {
         let mut descriptions = Vec::new();
         for (name, help, _) in FAMILIES {
-            descriptions.push(Desc::new((*name).to_owned(), (*help).to_owned(), Vec::new(), HashMap::new())?);
+            descriptions.push(Desc::new(
+                (*name).to_owned(),
+                (*help).to_owned(),
+                Vec::new(),
+                HashMap::new(),
+            )?);
         }
         for (name, help, _) in OF_LUN {
             let labels = match *name {
-                "cairn_lun_commands_total" | "cairn_lun_bytes_total" => vec!["volume", "lun", "kind"],
+                "cairn_lun_commands_total" | "cairn_lun_bytes_total" => {
+                    vec!["volume", "lun", "kind"]
+                }
                 _ => vec!["volume", "lun"],
             };
             let labels = labels.into_iter().map(str::to_owned).collect();
-            descriptions.push(Desc::new((*name).to_owned(), (*help).to_owned(), labels, HashMap::new())?);
+            descriptions.push(Desc::new(
+                (*name).to_owned(),
+                (*help).to_owned(),
+                labels,
+                HashMap::new(),
+            )?);
         }
-        Ok(Self { shared, descriptions })
+        Ok(Self {
+            shared,
+            descriptions,
+        })
     }
 }
 
@@ -103,8 +166,9 @@ impl Collector for IscsiCollector {
             shared.targets.sessions().len() as u64,
         ];
         let simple = FAMILIES.iter().zip(values);
-        let mut families: Vec<MetricFamily> =
-            simple.map(|(of, value)| family(of, vec![metric(of.2, value, &[])])).collect();
+        let mut families: Vec<MetricFamily> = simple
+            .map(|(of, value)| family(of, vec![metric(of.2, value, &[])]))
+            .collect();
         let mut of_luns: [Vec<Metric>; 4] = Default::default();
         for target in shared.targets.all() {
             let volume = target.san.fs().name().to_owned();
@@ -113,14 +177,26 @@ impl Collector for IscsiCollector {
                 let labels = [("lun", lun.name.as_str()), ("volume", volume.as_str())];
                 let [commands, bytes, errors, tasks] = &mut of_luns;
                 let with = |kind| [("kind", kind), labels[0], labels[1]];
-                let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-                for (kind, counter) in [("read", &counters.reads), ("write", &counters.writes), ("other", &counters.other)] {
+                let count =
+                    |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+                for (kind, counter) in [
+                    ("read", &counters.reads),
+                    ("write", &counters.writes),
+                    ("other", &counters.other),
+                ] {
                     commands.push(metric(MetricType::COUNTER, count(counter), &with(kind)));
                 }
-                for (kind, counter) in [("read", &counters.read_bytes), ("write", &counters.written_bytes)] {
+                for (kind, counter) in [
+                    ("read", &counters.read_bytes),
+                    ("write", &counters.written_bytes),
+                ] {
                     bytes.push(metric(MetricType::COUNTER, count(counter), &with(kind)));
                 }
-                errors.push(metric(MetricType::COUNTER, count(&counters.errors), &labels));
+                errors.push(metric(
+                    MetricType::COUNTER,
+                    count(&counters.errors),
+                    &labels,
+                ));
                 tasks.push(metric(MetricType::GAUGE, unit.task_count() as u64, &labels));
             }
         }

@@ -154,13 +154,18 @@ impl Running {
         let mut threads = Vec::new();
         for (index, receiver) in receivers.into_iter().enumerate() {
             let (ended, wait) = oneshot::channel();
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            let (shared, stopped, accepting) = (Arc::clone(&shared), stopped.clone(), accepting.take());
-            let thread = std::thread::Builder::new().name(format!("iscsi-{index}")).spawn(move || {
-                runtime.block_on(run(shared, receiver, accepting, stopped));
-                // Nobody waits if the server was dropped instead of stopped.
-                let _ = ended.send(());
-            })?;
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
+            let (shared, stopped, accepting) =
+                (Arc::clone(&shared), stopped.clone(), accepting.take());
+            let thread = std::thread::Builder::new()
+                .name(format!("iscsi-{index}"))
+                .spawn(move || {
+                    runtime.block_on(run(shared, receiver, accepting, stopped));
+                    // Nobody waits if the server was dropped instead of stopped.
+                    let _ = ended.send(());
+                })?;
             threads.push((thread, wait));
         }
         Ok(Self { stop, threads })
@@ -220,7 +225,11 @@ fn prepared(stream: std::net::TcpStream) -> std::io::Result<tokio::net::TcpStrea
 }
 
 /// Deals connections to the threads in turn.
-async fn accept(shared: Arc<Shared>, listener: TcpListener, lanes: Vec<mpsc::UnboundedSender<Accepted>>) {
+async fn accept(
+    shared: Arc<Shared>,
+    listener: TcpListener,
+    lanes: Vec<mpsc::UnboundedSender<Accepted>>,
+) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => {
@@ -242,11 +251,17 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener, lanes: Vec<mpsc::Unb
             tracing::debug!(%peer, "iSCSI connection refused: too many connections");
             continue;
         };
-        let Ok(stream) = stream.into_std() else { continue };
+        let Ok(stream) = stream.into_std() else {
+            continue;
+        };
         next = (next + 1) % lanes.len().max(1);
         if let Some(lane) = lanes.get(next) {
             // An error means that the server stops.
-            let _ = lane.send(Accepted { stream, peer, permit });
+            let _ = lane.send(Accepted {
+                stream,
+                peer,
+                permit,
+            });
         }
     }
 }

@@ -5,7 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use cairn_codec_scsi::{Code, Command, PersistentOut, PersistentOutAction, PersistentParameters, Sense, code};
+use cairn_codec_scsi::{
+    Code, Command, PersistentOut, PersistentOutAction, PersistentParameters, Sense, code,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::unit::Nexus;
@@ -58,7 +60,10 @@ impl Held {
     }
 
     fn lets_reads_in(&self) -> bool {
-        matches!(self.kind, WRITE_EXCLUSIVE | WRITE_EXCLUSIVE_REGISTRANTS | WRITE_EXCLUSIVE_ALL)
+        matches!(
+            self.kind,
+            WRITE_EXCLUSIVE | WRITE_EXCLUSIVE_REGISTRANTS | WRITE_EXCLUSIVE_ALL
+        )
     }
 }
 
@@ -85,7 +90,9 @@ mod as_pairs {
     }
 
     pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<BTreeMap<Nexus, u64>, D::Error> {
-        Ok(Vec::<(Nexus, u64)>::deserialize(from)?.into_iter().collect())
+        Ok(Vec::<(Nexus, u64)>::deserialize(from)?
+            .into_iter()
+            .collect())
     }
 }
 
@@ -114,15 +121,25 @@ impl Reservations {
 
     /// Each registration: who, its key, and the type if it holds the reservation.
     pub fn registrations(&self) -> Vec<(Nexus, u64, Option<u8>)> {
-        let kind = |nexus: &Nexus| self.held.as_ref().filter(|_| self.is_holder(nexus)).map(|held| held.kind);
-        self.registrations.iter().map(|(nexus, key)| (nexus.clone(), *key, kind(nexus))).collect()
+        let kind = |nexus: &Nexus| {
+            self.held
+                .as_ref()
+                .filter(|_| self.is_holder(nexus))
+                .map(|held| held.kind)
+        };
+        self.registrations
+            .iter()
+            .map(|(nexus, key)| (nexus.clone(), *key, kind(nexus)))
+            .collect()
     }
 
     fn is_holder(&self, nexus: &Nexus) -> bool {
-        self.held.as_ref().is_some_and(|held| match held.is_of_all() {
-            true => self.registrations.contains_key(nexus),
-            false => held.holder == *nexus,
-        })
+        self.held
+            .as_ref()
+            .is_some_and(|held| match held.is_of_all() {
+                true => self.registrations.contains_key(nexus),
+                false => held.holder == *nexus,
+            })
     }
 
     /// Whether a nexus may do this now.
@@ -131,7 +148,10 @@ impl Reservations {
             && simple != nexus
             && !matches!(
                 command,
-                Command::Inquiry { .. } | Command::ReportLuns { .. } | Command::RequestSense { .. } | Command::Release
+                Command::Inquiry { .. }
+                    | Command::ReportLuns { .. }
+                    | Command::RequestSense { .. }
+                    | Command::Release
             )
         {
             return Err(Refused::Conflict);
@@ -239,10 +259,15 @@ impl Reservations {
             return Err(Sense::list_field(20).into());
         }
         let own = self.registrations.get(nexus).copied();
-        if !matches!(command.action, Action::Register | Action::RegisterAndIgnore) && own != Some(given.key) {
+        if !matches!(command.action, Action::Register | Action::RegisterAndIgnore)
+            && own != Some(given.key)
+        {
             return Err(Refused::Conflict);
         }
-        let needs_kind = matches!(command.action, Action::Reserve | Action::Release | Action::Preempt | Action::PreemptAndAbort);
+        let needs_kind = matches!(
+            command.action,
+            Action::Reserve | Action::Release | Action::Preempt | Action::PreemptAndAbort
+        );
         let is_kind = matches!(command.kind, 1 | 3 | 5 | 6 | 7 | 8);
         if needs_kind && (command.scope != 0 || !is_kind) {
             return Err(Sense::cdb_field(2, None).into());
@@ -262,7 +287,9 @@ impl Reservations {
                 self.held = None;
                 for other in std::mem::take(&mut self.registrations).into_keys() {
                     if other != *nexus {
-                        effects.attentions.push((other, code::RESERVATIONS_PREEMPTED));
+                        effects
+                            .attentions
+                            .push((other, code::RESERVATIONS_PREEMPTED));
                     }
                 }
                 self.generation = self.generation.wrapping_add(1);
@@ -278,7 +305,12 @@ impl Reservations {
         }
     }
 
-    fn register(&mut self, nexus: &Nexus, was_there: bool, given: &PersistentParameters) -> Result<Effects, Refused> {
+    fn register(
+        &mut self,
+        nexus: &Nexus,
+        was_there: bool,
+        given: &PersistentParameters,
+    ) -> Result<Effects, Refused> {
         let mut effects = Effects::default();
         if given.action_key == 0 {
             if !was_there {
@@ -309,9 +341,14 @@ impl Reservations {
         if held.is_of_all() && !self.registrations.is_empty() {
             return effects;
         }
-        if matches!(held.kind, WRITE_EXCLUSIVE_REGISTRANTS | EXCLUSIVE_REGISTRANTS) {
+        if matches!(
+            held.kind,
+            WRITE_EXCLUSIVE_REGISTRANTS | EXCLUSIVE_REGISTRANTS
+        ) {
             let others = self.registrations.keys().cloned();
-            effects.attentions = others.map(|other| (other, code::RESERVATIONS_RELEASED)).collect();
+            effects.attentions = others
+                .map(|other| (other, code::RESERVATIONS_RELEASED))
+                .collect();
         }
         self.held = None;
         effects
@@ -345,7 +382,9 @@ impl Reservations {
         }
         if held.lets_registrants_in() {
             let others = self.registrations.keys().filter(|other| *other != nexus);
-            effects.attentions = others.map(|other| (other.clone(), code::RESERVATIONS_RELEASED)).collect();
+            effects.attentions = others
+                .map(|other| (other.clone(), code::RESERVATIONS_RELEASED))
+                .collect();
         }
         Ok(effects)
     }
@@ -372,7 +411,9 @@ impl Reservations {
         let mut effects = Effects::default();
         for victim in &victims {
             self.registrations.remove(victim);
-            effects.attentions.push((victim.clone(), code::REGISTRATIONS_PREEMPTED));
+            effects
+                .attentions
+                .push((victim.clone(), code::REGISTRATIONS_PREEMPTED));
         }
         effects.aborted = victims;
         if takes_it {
@@ -421,8 +462,14 @@ mod tests {
     }
 
     const BLOCKS: Blocks = Blocks { lba: 0, count: 1 };
-    const READ: Command = Command::Read { blocks: BLOCKS, fua: false };
-    const WRITE: Command = Command::Write { blocks: BLOCKS, fua: false };
+    const READ: Command = Command::Read {
+        blocks: BLOCKS,
+        fua: false,
+    };
+    const WRITE: Command = Command::Write {
+        blocks: BLOCKS,
+        fua: false,
+    };
 
     /// Who may read and write under each type: the holder, another registrant, anybody else.
     #[test]
@@ -449,7 +496,10 @@ mod tests {
             }
             // It survives being written down.
             let kept = serde_json::to_vec(&state).unwrap();
-            assert_eq!(serde_json::from_slice::<Reservations>(&kept).unwrap(), state);
+            assert_eq!(
+                serde_json::from_slice::<Reservations>(&kept).unwrap(),
+                state
+            );
         }
     }
 
@@ -458,19 +508,38 @@ mod tests {
         use PersistentOutAction::*;
         let (a, b) = (nexus("iqn.a"), nexus("iqn.b"));
         let mut state = Reservations::default();
-        assert_eq!(state.out(&a, &out(Register, 0), &given(5, 1)), Err(Refused::Conflict));
+        assert_eq!(
+            state.out(&a, &out(Register, 0), &given(5, 1)),
+            Err(Refused::Conflict)
+        );
         state.out(&a, &out(Register, 0), &given(0, 1)).unwrap();
-        state.out(&b, &out(RegisterAndIgnore, 0), &given(9, 2)).unwrap();
-        assert_eq!(state.out(&a, &out(Reserve, 2), &given(1, 0)), Err(Sense::cdb_field(2, None).into()));
-        assert_eq!(state.out(&a, &out(Reserve, 3), &given(7, 0)), Err(Refused::Conflict));
+        state
+            .out(&b, &out(RegisterAndIgnore, 0), &given(9, 2))
+            .unwrap();
+        assert_eq!(
+            state.out(&a, &out(Reserve, 2), &given(1, 0)),
+            Err(Sense::cdb_field(2, None).into())
+        );
+        assert_eq!(
+            state.out(&a, &out(Reserve, 3), &given(7, 0)),
+            Err(Refused::Conflict)
+        );
         state.out(&a, &out(Reserve, 3), &given(1, 0)).unwrap();
-        assert_eq!(state.out(&b, &out(Reserve, 3), &given(2, 0)), Err(Refused::Conflict));
+        assert_eq!(
+            state.out(&b, &out(Reserve, 3), &given(2, 0)),
+            Err(Refused::Conflict)
+        );
         assert_eq!(
             state.out(&a, &out(Release, 1), &given(1, 0)),
             Err(Sense::illegal(code::INVALID_RELEASE).into())
         );
-        let effects = state.out(&b, &out(PreemptAndAbort, 1), &given(2, 1)).unwrap();
-        assert_eq!(effects.attentions, [(a.clone(), code::REGISTRATIONS_PREEMPTED)]);
+        let effects = state
+            .out(&b, &out(PreemptAndAbort, 1), &given(2, 1))
+            .unwrap();
+        assert_eq!(
+            effects.attentions,
+            [(a.clone(), code::REGISTRATIONS_PREEMPTED)]
+        );
         assert_eq!(effects.aborted, [a.clone()]);
         assert_eq!(state.held(), Some((2, 1)));
         assert_eq!(state.check(&a, &WRITE), Err(Refused::Conflict));
@@ -484,7 +553,10 @@ mod tests {
         let (a, b) = (nexus("iqn.a"), nexus("iqn.b"));
         let mut state = Reservations::default();
         state.reserve(&a).unwrap();
-        assert_eq!(state.check(&b, &Command::TestUnitReady), Err(Refused::Conflict));
+        assert_eq!(
+            state.check(&b, &Command::TestUnitReady),
+            Err(Refused::Conflict)
+        );
         state.release(&b).unwrap();
         assert_eq!(state.check(&b, &READ), Err(Refused::Conflict));
         state.nexus_lost(&a);

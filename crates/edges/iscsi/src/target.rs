@@ -91,7 +91,11 @@ impl Targets {
                 let known = before.remove(&id);
                 // One that was opened again is another one.
                 let target = match known {
-                    Some((_, Some(target))) if target.san.fs().write_verifier() == fs.write_verifier() => Some(target),
+                    Some((_, Some(target)))
+                        if target.san.fs().write_verifier() == fs.write_verifier() =>
+                    {
+                        Some(target)
+                    }
                     Some((old, None)) if old.write_verifier() == fs.write_verifier() => {
                         table.volumes.insert(id, (fs, None));
                         continue;
@@ -104,7 +108,9 @@ impl Targets {
                 };
                 if target.is_none() {
                     let (targets, fs) = (Arc::clone(self), fs.clone());
-                    self.env.spawner.spawn("luns", Box::pin(async move { targets.read(fs).await }));
+                    self.env
+                        .spawner
+                        .spawn("luns", Box::pin(async move { targets.read(fs).await }));
                 }
                 table.volumes.insert(id, (fs, target));
             }
@@ -120,7 +126,9 @@ impl Targets {
             let is_current = {
                 let table = self.table.read();
                 let now = table.volumes.get(&fs.volume());
-                now.is_some_and(|(now, target)| target.is_none() && now.write_verifier() == fs.write_verifier())
+                now.is_some_and(|(now, target)| {
+                    target.is_none() && now.write_verifier() == fs.write_verifier()
+                })
             };
             if !is_current {
                 return;
@@ -150,12 +158,20 @@ impl Targets {
 
     pub fn all(&self) -> Vec<Arc<Target>> {
         let table = self.table.read();
-        table.volumes.values().filter_map(|(_, target)| target.clone()).collect()
+        table
+            .volumes
+            .values()
+            .filter_map(|(_, target)| target.clone())
+            .collect()
     }
 
     /// Whether some volume was not read yet.
     pub fn is_starting(&self) -> bool {
-        self.table.read().volumes.values().any(|(_, target)| target.is_none())
+        self.table
+            .read()
+            .volumes
+            .values()
+            .any(|(_, target)| target.is_none())
     }
 
     pub fn of_volume(&self, volume: VolumeId) -> Option<Arc<Target>> {
@@ -163,18 +179,24 @@ impl Targets {
     }
 
     pub fn named(&self, name: &str) -> Option<Arc<Target>> {
-        self.all().into_iter().find(|target| target.san.target().as_deref() == Some(name))
+        self.all()
+            .into_iter()
+            .find(|target| target.san.target().as_deref() == Some(name))
     }
 
     /// What an initiator has to prove before it is told of targets: what is set for it anywhere.
     pub fn initiator(&self, name: &str) -> Option<Initiator> {
-        self.all().iter().find_map(|target| target.san.initiator(name))
+        self.all()
+            .iter()
+            .find_map(|target| target.san.initiator(name))
     }
 
     /// The names of the targets of which an initiator sees something.
     pub fn seen_by(&self, initiator: &str) -> Vec<String> {
         let all = self.all();
-        let seen = all.iter().filter(|target| !target.san.seen_by(initiator).is_empty());
+        let seen = all
+            .iter()
+            .filter(|target| !target.san.seen_by(initiator).is_empty());
         seen.filter_map(|target| target.san.target()).collect()
     }
 
@@ -193,7 +215,8 @@ impl Targets {
         let replaced: Vec<Arc<Session>> = {
             let sessions = self.sessions.lock();
             let is_same = |other: &&Arc<Session>| {
-                (&other.initiator, other.isid, &other.target) == (&session.initiator, session.isid, &session.target)
+                (&other.initiator, other.isid, &other.target)
+                    == (&session.initiator, session.isid, &session.target)
             };
             sessions.values().filter(is_same).cloned().collect()
         };
@@ -258,7 +281,9 @@ impl Target {
                 }
             }
         }
-        self.units.write().retain(|ino, _| luns.iter().any(|lun| lun.ino == *ino));
+        self.units
+            .write()
+            .retain(|ino, _| luns.iter().any(|lun| lun.ino == *ino));
         self.version.fetch_add(1, Ordering::Release);
         Ok(())
     }
@@ -271,7 +296,9 @@ impl Target {
             target_name: self.san.target().unwrap_or_default(),
             port: PORT,
             revision: revision(),
-            units: seen.filter_map(|(number, lun)| Some((number, Arc::clone(units.get(&lun.ino)?)))).collect(),
+            units: seen
+                .filter_map(|(number, lun)| Some((number, Arc::clone(units.get(&lun.ino)?))))
+                .collect(),
         }
     }
 }
@@ -322,14 +349,22 @@ impl View {
     fn renew(&mut self) {
         let now = Arc::new(self.target.place(&self.initiator));
         let before = std::mem::replace(&mut self.place, Arc::clone(&now));
-        let is_in = |place: &Place, unit: &Arc<Unit>| place.units.values().any(|other| Arc::ptr_eq(unit, other));
+        let is_in = |place: &Place, unit: &Arc<Unit>| {
+            place.units.values().any(|other| Arc::ptr_eq(unit, other))
+        };
         for unit in before.units.values().filter(|unit| !is_in(&now, unit)) {
             unit.nexus_ends(&self.nexus);
         }
         for unit in now.units.values().filter(|unit| !is_in(&before, unit)) {
             unit.nexus_begins(&self.nexus);
         }
-        let numbers = |place: &Place| place.units.iter().map(|(number, unit)| (*number, unit.lun().ino)).collect::<Vec<_>>();
+        let numbers = |place: &Place| {
+            place
+                .units
+                .iter()
+                .map(|(number, unit)| (*number, unit.lun().ino))
+                .collect::<Vec<_>>()
+        };
         if numbers(&before) != numbers(&now) {
             for unit in now.units.values() {
                 unit.attention(&self.nexus, code::REPORTED_LUNS_CHANGED);

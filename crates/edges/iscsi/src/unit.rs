@@ -143,8 +143,12 @@ impl Unit {
         let kept = san.reservations(lun.ino).await?;
         let reservations = match kept {
             None => Reservations::default(),
-            Some(kept) => serde_json::from_slice(&kept)
-                .map_err(|error| SanError::Damaged(format!("reservations of LUN {}", lun.name), error.to_string()))?,
+            Some(kept) => serde_json::from_slice(&kept).map_err(|error| {
+                SanError::Damaged(
+                    format!("reservations of LUN {}", lun.name),
+                    error.to_string(),
+                )
+            })?,
         };
         let state = State {
             reservations,
@@ -191,7 +195,9 @@ impl Unit {
     pub fn set_mode(&self, nexus: &Nexus, mode: &ModeState) {
         {
             let mut state = self.state.lock();
-            if (state.software_protected, state.descriptor_sense) == (mode.software_protected, mode.descriptor_sense) {
+            if (state.software_protected, state.descriptor_sense)
+                == (mode.software_protected, mode.descriptor_sense)
+            {
                 return;
             }
             state.software_protected = mode.software_protected;
@@ -221,7 +227,12 @@ impl Unit {
 
     /// The next attention, which the nexus has then been told of.
     pub fn take_attention(&self, nexus: &Nexus) -> Option<Code> {
-        self.state.lock().nexuses.get_mut(nexus)?.attentions.pop_front()
+        self.state
+            .lock()
+            .nexuses
+            .get_mut(nexus)?
+            .attentions
+            .pop_front()
     }
 
     /// REPORT LUNS tells what this attention would.
@@ -263,7 +274,9 @@ impl Unit {
                 true => serde_json::to_vec(&after).ok(),
                 false => None,
             };
-            self.san.keep_reservations(self.lun().ino, kept.as_deref()).await?;
+            self.san
+                .keep_reservations(self.lun().ino, kept.as_deref())
+                .await?;
         }
         self.state.lock().reservations = after;
         for (nexus, attention) in &effects.attentions {
@@ -300,9 +313,10 @@ impl Unit {
     pub async fn abort(&self, of: impl Fn(&Nexus) -> bool, but: Option<&TaskGuard>) {
         let waited: Vec<watch::Receiver<()>> = {
             let state = self.state.lock();
-            let chosen = state.tasks.iter().filter(|(id, task)| {
-                of(&task.nexus) && but.is_none_or(|but| but.id != **id)
-            });
+            let chosen = state
+                .tasks
+                .iter()
+                .filter(|(id, task)| of(&task.nexus) && but.is_none_or(|but| but.id != **id));
             chosen
                 .map(|(_, task)| {
                     task.aborted.store(true, Ordering::Release);

@@ -277,7 +277,11 @@ mod tests {
                 &[40..60, 20..40],
                 &[(20, false), (60, true), (100, false)],
             ),
-            ("overlapping", &[10..50, 20..30, 45..90], &[(90, true), (100, false)]),
+            (
+                "overlapping",
+                &[10..50, 20..30, 45..90],
+                &[(90, true), (100, false)],
+            ),
             ("outside", &[0..5, 100..120], &[(100, false)]),
         ];
         for (name, parts, want) in cases {

@@ -88,7 +88,9 @@ pub struct Chap {
 /// Secrets get into no log.
 impl std::fmt::Debug for Chap {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Chap").field("user", &self.user).finish_non_exhaustive()
+        f.debug_struct("Chap")
+            .field("user", &self.user)
+            .finish_non_exhaustive()
     }
 }
 
@@ -119,9 +121,12 @@ pub fn decode<T: for<'a> Deserialize<'a>>(what: &str, bytes: &[u8]) -> Result<T,
         version: u32,
     }
     let damaged = |why: String| SanError::Damaged(what.to_owned(), why);
-    let Versioned { version } = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
+    let Versioned { version } =
+        serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
     if version != VERSION {
-        return Err(damaged(format!("it has version {version}, this program knows version {VERSION}")));
+        return Err(damaged(format!(
+            "it has version {version}, this program knows version {VERSION}"
+        )));
     }
     serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))
 }
@@ -133,7 +138,10 @@ pub fn encode(value: &impl Serialize) -> Result<Vec<u8>, SanError> {
 /// Checks the name of a LUN or group.
 pub fn check_name(name: &str) -> Result<(), SanError> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    let begins = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+    let begins = name
+        .bytes()
+        .next()
+        .is_some_and(|byte| byte.is_ascii_alphanumeric());
     if begins && name.len() <= NAME_LEN_BYTES_MAX && name.bytes().all(is_plain) {
         return Ok(());
     }
@@ -167,8 +175,17 @@ mod tests {
 
     #[test]
     fn damaged_and_newer_records_are_refused() {
-        for bytes in [&b""[..], b"{", b"{}", br#"{"version":2}"#, br#"{"version":1}"#] {
-            assert!(matches!(decode::<LunRecord>("a", bytes), Err(SanError::Damaged(..))));
+        for bytes in [
+            &b""[..],
+            b"{",
+            b"{}",
+            br#"{"version":2}"#,
+            br#"{"version":1}"#,
+        ] {
+            assert!(matches!(
+                decode::<LunRecord>("a", bytes),
+                Err(SanError::Damaged(..))
+            ));
         }
     }
 
@@ -184,7 +201,15 @@ mod tests {
     #[test]
     fn names_are_taken_or_refused() {
         let long = "a".repeat(63);
-        for (name, want) in [("a", true), ("db-1.x_", true), (&*long, true), ("", false), ("-a", false), ("a/b", false), ("ä", false)] {
+        for (name, want) in [
+            ("a", true),
+            ("db-1.x_", true),
+            (&*long, true),
+            ("", false),
+            ("-a", false),
+            ("a/b", false),
+            ("ä", false),
+        ] {
             assert_eq!(check_name(name).is_ok(), want, "{name}");
         }
         assert!(check_name(&format!("{long}a")).is_err());

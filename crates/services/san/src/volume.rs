@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use cairn_base::env::Env;
 use cairn_base::Ino;
+use cairn_base::env::Env;
 use cairn_fs::{CreateMode, Credentials, Fs, FsError, SetAttr, XattrMode};
 use parking_lot::RwLock;
 
@@ -92,14 +92,21 @@ impl San {
             if name == OF_TARGET {
                 state.target = Some(decode::<TargetRecord>("the target", &value)?.name);
             } else if let Some(igroup) = text.strip_prefix(OF_IGROUP) {
-                state.igroups.insert(igroup.to_owned(), decode(&text, &value)?);
+                state
+                    .igroups
+                    .insert(igroup.to_owned(), decode(&text, &value)?);
             } else if let Some(initiator) = text.strip_prefix(OF_INITIATOR) {
-                state.initiators.insert(initiator.to_owned(), decode(&text, &value)?);
+                state
+                    .initiators
+                    .insert(initiator.to_owned(), decode(&text, &value)?);
             }
         }
         let mut cookie = 0;
         loop {
-            let page = self.fs.read_dir(&WHO, folder, cookie, PAGE_COUNT, true).await?;
+            let page = self
+                .fs
+                .read_dir(&WHO, folder, cookie, PAGE_COUNT, true)
+                .await?;
             for entry in &page.entries {
                 cookie = entry.cookie;
                 let (Some(attr), false) = (entry.attr, entry.name.starts_with(b".")) else {
@@ -200,7 +207,9 @@ impl San {
     }
 
     async fn put(&self, ino: Ino, key: &[u8], value: &[u8]) -> Result<(), SanError> {
-        self.fs.set_xattr(&WHO, ino, key, value, XattrMode::Any).await?;
+        self.fs
+            .set_xattr(&WHO, ino, key, value, XattrMode::Any)
+            .await?;
         Ok(())
     }
 
@@ -237,7 +246,8 @@ impl San {
                 return Err(SanError::LunExists(spec.name));
             }
             if state.luns.len() >= LUN_COUNT_MAX {
-                let why = format!("the volume has {LUN_COUNT_MAX} LUNs, which is the most there can be");
+                let why =
+                    format!("the volume has {LUN_COUNT_MAX} LUNs, which is the most there can be");
                 return Err(SanError::Conflict(why));
             }
         }
@@ -251,7 +261,12 @@ impl San {
         // What there is of that name without a record is left from a making that broke off.
         let made = self
             .fs
-            .create(&WHO, folder, spec.name.as_bytes(), CreateMode::Unchecked(set))
+            .create(
+                &WHO,
+                folder,
+                spec.name.as_bytes(),
+                CreateMode::Unchecked(set),
+            )
             .await?;
         let ino = made.attr.ino;
         self.resize_file(ino, spec.size_bytes).await?;
@@ -320,7 +335,9 @@ impl San {
         let _turn = self.turn.lock().await;
         let lun = self.lun(name)?;
         if !force && let Some(igroup) = lun.maps.keys().next() {
-            return Err(SanError::Conflict(format!("LUN {name} is mapped to group {igroup}")));
+            return Err(SanError::Conflict(format!(
+                "LUN {name} is mapped to group {igroup}"
+            )));
         }
         let folder = self.folder().await?;
         self.fs.remove(&WHO, folder, name.as_bytes()).await?;
@@ -329,7 +346,12 @@ impl San {
     }
 
     /// Lets a group see a LUN, as the first number that is free if none is given. Returns the number.
-    pub async fn map(&self, name: &str, igroup: &str, number: Option<u16>) -> Result<u16, SanError> {
+    pub async fn map(
+        &self,
+        name: &str,
+        igroup: &str,
+        number: Option<u16>,
+    ) -> Result<u16, SanError> {
         let _turn = self.turn.lock().await;
         let mut lun = self.lun(name)?;
         let taken = {
@@ -339,11 +361,15 @@ impl San {
             state.numbers_of(&members.initiators, igroup, name)
         };
         if let Some(number) = lun.maps.get(igroup) {
-            return Err(SanError::Conflict(format!("LUN {name} is mapped to group {igroup} already, as {number}")));
+            return Err(SanError::Conflict(format!(
+                "LUN {name} is mapped to group {igroup} already, as {number}"
+            )));
         }
         let number = match number {
             Some(number) if number > LUN_NUMBER_MAX => {
-                return Err(SanError::Invalid(format!("a LUN's number is 0 to {LUN_NUMBER_MAX}, not {number}")));
+                return Err(SanError::Invalid(format!(
+                    "a LUN's number is 0 to {LUN_NUMBER_MAX}, not {number}"
+                )));
             }
             Some(number) => match taken.get(&number) {
                 Some(other) => {
@@ -372,7 +398,9 @@ impl San {
         let _turn = self.turn.lock().await;
         let mut lun = self.lun(name)?;
         if lun.record.maps.remove(igroup).is_none() {
-            return Err(SanError::Conflict(format!("LUN {name} is not mapped to group {igroup}")));
+            return Err(SanError::Conflict(format!(
+                "LUN {name} is not mapped to group {igroup}"
+            )));
         }
         self.put(lun.ino, OF_LUN, &encode(&lun.record)?).await?;
         self.state.write().luns.insert(name.to_owned(), lun);
@@ -380,11 +408,17 @@ impl San {
     }
 
     /// Makes a group, or replaces its initiators.
-    pub async fn igroup_set(&self, name: &str, initiators: BTreeSet<String>) -> Result<Igroup, SanError> {
+    pub async fn igroup_set(
+        &self,
+        name: &str,
+        initiators: BTreeSet<String>,
+    ) -> Result<Igroup, SanError> {
         let _turn = self.turn.lock().await;
         check_name(name)?;
         if initiators.len() > INITIATORS_PER_IGROUP_MAX {
-            return Err(SanError::Invalid(format!("a group has at most {INITIATORS_PER_IGROUP_MAX} initiators")));
+            return Err(SanError::Invalid(format!(
+                "a group has at most {INITIATORS_PER_IGROUP_MAX} initiators"
+            )));
         }
         let igroup = Igroup {
             version: VERSION,
@@ -393,12 +427,16 @@ impl San {
         {
             let state = self.state.read();
             if !state.igroups.contains_key(name) && state.igroups.len() >= IGROUP_COUNT_MAX {
-                return Err(SanError::Conflict(format!("the volume has {IGROUP_COUNT_MAX} groups, which is the most")));
+                return Err(SanError::Conflict(format!(
+                    "the volume has {IGROUP_COUNT_MAX} groups, which is the most"
+                )));
             }
             // A new member may see the same number through another group.
             let others = state.numbers_of(&igroup.initiators, name, "");
             for lun in state.luns.values() {
-                let Some(number) = lun.maps.get(name) else { continue };
+                let Some(number) = lun.maps.get(name) else {
+                    continue;
+                };
                 if let Some(other) = others.get(number).filter(|other| **other != lun.name) {
                     return Err(SanError::Conflict(format!(
                         "an initiator would see both LUN {} and LUN {other} as number {number}",
@@ -408,8 +446,16 @@ impl San {
             }
         }
         let folder = self.folder().await?;
-        self.put(folder, format!("{OF_IGROUP}{name}").as_bytes(), &encode(&igroup)?).await?;
-        self.state.write().igroups.insert(name.to_owned(), igroup.clone());
+        self.put(
+            folder,
+            format!("{OF_IGROUP}{name}").as_bytes(),
+            &encode(&igroup)?,
+        )
+        .await?;
+        self.state
+            .write()
+            .igroups
+            .insert(name.to_owned(), igroup.clone());
         Ok(igroup)
     }
 
@@ -422,31 +468,46 @@ impl San {
                 return Err(SanError::NoIgroup(name.to_owned()));
             }
             if let Some(lun) = state.luns.values().find(|lun| lun.maps.contains_key(name)) {
-                return Err(SanError::Conflict(format!("LUN {} is mapped to group {name}", lun.name)));
+                return Err(SanError::Conflict(format!(
+                    "LUN {} is mapped to group {name}",
+                    lun.name
+                )));
             }
             state.folder
         };
         if let Some(folder) = folder {
-            self.fs.remove_xattr(&WHO, folder, format!("{OF_IGROUP}{name}").as_bytes()).await?;
+            self.fs
+                .remove_xattr(&WHO, folder, format!("{OF_IGROUP}{name}").as_bytes())
+                .await?;
         }
         self.state.write().igroups.remove(name);
         Ok(())
     }
 
-    pub async fn initiator_set(&self, name: &str, chap: Chap, mutual: Option<Chap>) -> Result<(), SanError> {
+    pub async fn initiator_set(
+        &self,
+        name: &str,
+        chap: Chap,
+        mutual: Option<Chap>,
+    ) -> Result<(), SanError> {
         let _turn = self.turn.lock().await;
         check_chap(&chap)?;
         if let Some(mutual) = &mutual {
             check_chap(mutual)?;
             // Else who is asked to prove itself could have the other side answer for it (RFC 7143, section 9.2.1).
             if mutual.secret == chap.secret {
-                return Err(SanError::Invalid("the two secrets of mutual CHAP must differ".to_owned()));
+                return Err(SanError::Invalid(
+                    "the two secrets of mutual CHAP must differ".to_owned(),
+                ));
             }
         }
         {
             let state = self.state.read();
-            if !state.initiators.contains_key(name) && state.initiators.len() >= INITIATOR_COUNT_MAX {
-                return Err(SanError::Conflict(format!("secrets of {INITIATOR_COUNT_MAX} initiators are set, which is the most")));
+            if !state.initiators.contains_key(name) && state.initiators.len() >= INITIATOR_COUNT_MAX
+            {
+                return Err(SanError::Conflict(format!(
+                    "secrets of {INITIATOR_COUNT_MAX} initiators are set, which is the most"
+                )));
             }
         }
         let record = Initiator {
@@ -455,8 +516,16 @@ impl San {
             mutual,
         };
         let folder = self.folder().await?;
-        self.put(folder, format!("{OF_INITIATOR}{name}").as_bytes(), &encode(&record)?).await?;
-        self.state.write().initiators.insert(name.to_owned(), record);
+        self.put(
+            folder,
+            format!("{OF_INITIATOR}{name}").as_bytes(),
+            &encode(&record)?,
+        )
+        .await?;
+        self.state
+            .write()
+            .initiators
+            .insert(name.to_owned(), record);
         Ok(())
     }
 
@@ -470,7 +539,9 @@ impl San {
             state.folder
         };
         if let Some(folder) = folder {
-            self.fs.remove_xattr(&WHO, folder, format!("{OF_INITIATOR}{name}").as_bytes()).await?;
+            self.fs
+                .remove_xattr(&WHO, folder, format!("{OF_INITIATOR}{name}").as_bytes())
+                .await?;
         }
         self.state.write().initiators.remove(name);
         Ok(())
@@ -500,7 +571,12 @@ impl San {
 impl State {
     /// Which numbers any of `initiators` has, through `igroup` or another group, with the LUN's name; but for LUN `but` in
     /// `igroup` itself.
-    fn numbers_of(&self, initiators: &BTreeSet<String>, igroup: &str, but: &str) -> BTreeMap<u16, String> {
+    fn numbers_of(
+        &self,
+        initiators: &BTreeSet<String>,
+        igroup: &str,
+        but: &str,
+    ) -> BTreeMap<u16, String> {
         let shares = |other: &str| {
             let members = self.igroups.get(other);
             members.is_some_and(|members| !members.initiators.is_disjoint(initiators))
@@ -521,7 +597,9 @@ impl State {
 fn check_chap(chap: &Chap) -> Result<(), SanError> {
     let is_plain = |byte: u8| (0x20..0x7f).contains(&byte);
     if chap.user.is_empty() || chap.user.len() > 255 || !chap.user.bytes().all(is_plain) {
-        return Err(SanError::Invalid("a CHAP user is 1 to 255 printable ASCII characters".to_owned()));
+        return Err(SanError::Invalid(
+            "a CHAP user is 1 to 255 printable ASCII characters".to_owned(),
+        ));
     }
     let len = chap.secret.len();
     if !(CHAP_SECRET_LEN_BYTES_MIN..=CHAP_SECRET_LEN_BYTES_MAX).contains(&len) {
@@ -534,7 +612,9 @@ fn check_chap(chap: &Chap) -> Result<(), SanError> {
 
 fn check_size(size_bytes: u64, block_len_bytes: u32) -> Result<(), SanError> {
     if ![512, 4096].contains(&block_len_bytes) {
-        return Err(SanError::Invalid(format!("a LUN has blocks of 512 or 4096 bytes, not {block_len_bytes}")));
+        return Err(SanError::Invalid(format!(
+            "a LUN has blocks of 512 or 4096 bytes, not {block_len_bytes}"
+        )));
     }
     if size_bytes == 0 || size_bytes > LUN_LEN_BYTES_MAX || size_bytes % 4096 != 0 {
         return Err(SanError::Invalid(format!(

@@ -427,7 +427,10 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
                 // What is a hole now is told to be one.
                 let told = fs.allocation(who, ino, range.clone()).await.unwrap();
                 assert!(told.iter().all(|part| !part.is_allocated), "step {index}");
-                assert_eq!(told.last().map(|part| part.range.end), Some(range.end).filter(|_| len > 0));
+                assert_eq!(
+                    told.last().map(|part| part.range.end),
+                    Some(range.end).filter(|_| len > 0)
+                );
             }
             Step::Read { file, offset, len } if !files.is_empty() => {
                 let ino = pick(&files, file);
