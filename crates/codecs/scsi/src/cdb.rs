@@ -142,11 +142,6 @@ pub enum Command {
         blocks: Blocks,
         fua: bool,
     },
-    /// The blocks become these all at once, also if power fails.
-    WriteAtomic {
-        blocks: Blocks,
-        fua: bool,
-    },
     /// Write, then read back; with `compare` byte for byte.
     WriteAndVerify {
         blocks: Blocks,
@@ -224,7 +219,7 @@ const fn invalid(byte: u16) -> Sense {
     Sense::cdb_field(byte, None)
 }
 
-/// Takes a command, or says what is wrong with it. Source: SPC-4 chapter 6, SBC-3 chapter 5 (READ DEFECT DATA, WRITE ATOMIC: SBC-4).
+/// Takes a command, or says what is wrong with it. Source: SPC-4 chapter 6, SBC-3 chapter 5 (READ DEFECT DATA).
 pub fn parse(cdb: &[u8; CDB_LEN_BYTES]) -> Result<Command, Sense> {
     let byte = |at: usize| cdb.get(at).copied().unwrap_or(0);
     let half = |at| u16_at(cdb, at).unwrap_or(0);
@@ -355,20 +350,6 @@ pub fn parse(cdb: &[u8; CDB_LEN_BYTES]) -> Result<Command, Sense> {
                     0x2a => blocks10(),
                     0xaa => blocks12(),
                     _ => blocks16(),
-                },
-                fua,
-            }
-        }
-        0x9c => {
-            unprotected()?;
-            // Boundaries inside of the run are not supported: what is atomic is the whole.
-            if half(10) != 0 {
-                return Err(invalid(10));
-            }
-            Command::WriteAtomic {
-                blocks: Blocks {
-                    lba: long(2),
-                    count: half(12).into(),
                 },
                 fua,
             }
@@ -597,7 +578,6 @@ impl Command {
         matches!(
             self,
             Self::Write { .. }
-                | Self::WriteAtomic { .. }
                 | Self::WriteAndVerify { .. }
                 | Self::WriteSame { .. }
                 | Self::Unmap { .. }

@@ -11,6 +11,8 @@ pub const COPY_INLINE_LEN_BYTES_MAX: u32 = 0;
 const TARGET_LEN_BYTES: usize = 32;
 const HEADER_LEN_BYTES: usize = 16;
 const SEGMENT_LEN_BYTES: usize = 28;
+const DESCRIPTORS_LEN_BYTES_MAX: usize =
+    COPY_TARGET_COUNT_MAX * TARGET_LEN_BYTES + COPY_SEGMENT_COUNT_MAX * SEGMENT_LEN_BYTES;
 const IDENTIFICATION: u8 = 0xe4;
 const BLOCK_TO_BLOCK: u8 = 0x02;
 
@@ -45,6 +47,9 @@ pub fn parse_copy_list(list: &[u8]) -> Result<CopyList, Sense> {
     }
     if targets_len % TARGET_LEN_BYTES != 0 {
         return Err(Sense::list_field(2));
+    }
+    if targets_len.saturating_add(segments_len) > DESCRIPTORS_LEN_BYTES_MAX {
+        return Err(too_short());
     }
     if targets_len / TARGET_LEN_BYTES > COPY_TARGET_COUNT_MAX {
         return Err(copy_failed(code::TOO_MANY_TARGETS));

@@ -40,7 +40,6 @@ pub struct Limits {
     pub unmap_blocks: u32,
     pub unmap_descriptors: u32,
     pub write_same_blocks: u64,
-    pub atomic_blocks: u32,
 }
 
 /// Versions of the standards that it follows (SPC-4, table 145): SAM-5, SPC-4, SBC-3, iSCSI.
@@ -150,7 +149,6 @@ pub fn block_limits(limits: &Limits) -> Vec<u8> {
     // The alignment is valid, and zero.
     body[28..32].copy_from_slice(&0x8000_0000_u32.to_be_bytes());
     body[32..40].copy_from_slice(&limits.write_same_blocks.to_be_bytes());
-    body[40..44].copy_from_slice(&limits.atomic_blocks.to_be_bytes());
     page(0xb0, &body)
 }
 

@@ -210,13 +210,6 @@ static KNOWN: &[Known] = &[
         ],
     ),
     known(
-        0x9c,
-        None,
-        &[
-            0x9c, 0xf8, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, ALL, 0x3f, 0x07,
-        ],
-    ),
-    known(
         0x9e,
         Some(0x10),
         &[

@@ -21,7 +21,7 @@ use cairn_codec_iscsi::{
     HEADER_LEN_BYTES, Header, KEYS_LEN_BYTES_MAX, Keys, LoginHeader, Negotiated, Numbers,
     RejectReason, Reply, Request, Residual, TaskFunction, TaskResponse, UNTAGGED, login_status,
 };
-use cairn_codec_scsi::{Key, Sense, Status, code, lun_of_bytes};
+use cairn_codec_scsi::{Command, Key, Sense, Status, code, lun_of_bytes};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::net::TcpStream;
@@ -735,7 +735,7 @@ impl Connection {
         let out_len = checked.as_ref().map_or(0, |checked| checked.out_len_bytes);
         let expected = u64::from(header.expected_len_bytes);
         let sent = if header.writes { expected } else { 0 };
-        let accept = sent.min(out_len);
+        let mut accept = sent.min(out_len);
         let reads = if header.reads {
             expected.min(execute::TRANSFER_LEN_BYTES_MAX)
         } else {
@@ -753,7 +753,23 @@ impl Connection {
             (Err(outcome), _) => Err(outcome),
             (Ok(_), None) => Err(Outcome::failed(Sense::illegal(code::LUN_NOT_SUPPORTED))),
         };
-        if work.is_ok() && accept < out_len {
+        if accept < out_len
+            && let Ok((unit, checked)) = &mut work
+            && let Some((shorter, len)) = execute::shortened(unit, *checked, accept)
+        {
+            *checked = shorter;
+            accept = len;
+        }
+        let is_exact = |work: &Result<(Arc<Unit>, Checked), Outcome>| match work {
+            Ok((_, checked)) => match checked.command {
+                Command::Write { .. } | Command::WriteAndVerify { .. } => true,
+                Command::CompareAndWrite { .. } => sent == out_len,
+                _ => accept == out_len,
+            },
+            Err(_) => true,
+        };
+        // More than twice the blocks would be a length that the command cannot say.
+        if work.is_ok() && !is_exact(&work) {
             // Less comes than the command is about: nothing of it is written.
             work = Err(Outcome::failed(Sense::illegal(code::INVALID_FIELD_IN_CDB)));
         }
@@ -1129,7 +1145,7 @@ impl Connection {
                             unit.abort(|_| true, None).await;
                             unit.attention_of_all(Some(&nexus), code::COMMANDS_CLEARED);
                         }
-                        _ => unit.reset(code::LU_RESET).await,
+                        _ => unit.reset(code::POWER_ON).await,
                     }
                     done(TaskResponse::Complete)
                 })
@@ -1137,13 +1153,9 @@ impl Connection {
             TaskFunction::TargetWarmReset | TaskFunction::TargetColdReset => {
                 self.forget_incoming(|_| true);
                 self.forget_waiting(|_| true);
-                let attention = match function {
-                    TaskFunction::TargetColdReset => code::POWER_ON,
-                    _ => code::BUS_RESET,
-                };
                 Box::pin(async move {
                     for unit in place.units.values() {
-                        unit.reset(attention).await;
+                        unit.reset(code::POWER_ON).await;
                     }
                     done(TaskResponse::Complete)
                 })

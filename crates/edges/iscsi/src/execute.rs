@@ -23,10 +23,8 @@ use crate::unit::{Nexus, TaskGuard, Unit};
 pub const TRANSFER_LEN_BYTES_MAX: u64 = 8 << 20;
 /// Most bytes of one step of reading or writing.
 const STEP_LEN_BYTES: u64 = cairn_fs::TRANSFER_LEN_BYTES_MAX as u64;
-/// What is written in one step of the log, and so as a whole or not at all.
-const ATOMIC_LEN_BYTES_MAX: u64 = 64 << 10;
-const UNMAP_LEN_BYTES_MAX: u64 = 16 << 30;
-const WRITE_SAME_LEN_BYTES_MAX: u64 = 64 << 20;
+const UNMAP_LEN_BYTES_MAX: u64 = 512 << 20;
+const WRITE_SAME_LEN_BYTES_MAX: u64 = TRANSFER_LEN_BYTES_MAX;
 const OPTIMAL_LEN_BYTES: u64 = 1 << 20;
 const GRANULE_LEN_BYTES: u64 = 4096;
 const COMPARE_BLOCKS_MAX: u8 = 255;
@@ -150,7 +148,6 @@ fn limits(block_len_bytes: u32) -> scsi::Limits {
         unmap_blocks: blocks32(UNMAP_LEN_BYTES_MAX),
         unmap_descriptors: scsi::UNMAP_DESCRIPTOR_COUNT_MAX as u32,
         write_same_blocks: blocks(WRITE_SAME_LEN_BYTES_MAX),
-        atomic_blocks: blocks32(ATOMIC_LEN_BYTES_MAX),
     }
 }
 
@@ -217,12 +214,6 @@ pub fn check(unit: &Unit, nexus: &Nexus, cdb: &[u8; 16]) -> Result<Checked, Outc
         | Command::OrWrite { blocks, .. } => {
             out = moved(blocks)?;
         }
-        Command::WriteAtomic { blocks, .. } => {
-            out = moved(blocks)?;
-            if out > ATOMIC_LEN_BYTES_MAX {
-                return Err(Sense::cdb_field(12, None).into());
-            }
-        }
         Command::CompareAndWrite { blocks, .. } => out = 2 * moved(blocks)?,
         Command::Verify { blocks, compare } => {
             within(blocks)?;
@@ -258,6 +249,25 @@ pub fn check(unit: &Unit, nexus: &Nexus, cdb: &[u8; 16]) -> Result<Checked, Outc
         command,
         out_len_bytes: out,
     })
+}
+
+/// A write of which less comes than it is about is one of the whole blocks that come, and the initiator is told (RFC 7143, section
+/// 11.4.5.1); of other commands less is no use.
+pub fn shortened(unit: &Unit, checked: Checked, len_bytes: u64) -> Option<(Checked, u64)> {
+    let block = u64::from(unit.lun().block_len_bytes);
+    let count = len_bytes / block.max(1);
+    let command = match checked.command {
+        Command::Write { blocks, fua } => Command::Write {
+            blocks: Blocks { count, ..blocks },
+            fua,
+        },
+        Command::WriteAndVerify { blocks, compare } => Command::WriteAndVerify {
+            blocks: Blocks { count, ..blocks },
+            compare,
+        },
+        _ => return None,
+    };
+    Some((Checked { command, ..checked }, count * block))
 }
 
 fn in_range(lun: &Lun, blocks: &Blocks) -> Result<(), Sense> {
@@ -357,8 +367,8 @@ impl Work<'_> {
                 u32::MAX,
             )),
             Command::ReadCapacity16 { allocation } => {
-                let exponent = if block_len == 512 { 3 } else { 0 };
-                let bytes = scsi::read_capacity_16(lun.block_count(), block_len, exponent);
+                // A single block costs no reading of its neighbours.
+                let bytes = scsi::read_capacity_16(lun.block_count(), block_len, 0);
                 Ok(Outcome::reply(bytes, allocation))
             }
             Command::ModeSense { asked, allocation } => Ok(Outcome::reply(
@@ -469,12 +479,6 @@ impl Work<'_> {
             Command::Write { blocks, fua } => {
                 let _order = self.unit.order.read().await;
                 self.write(self.range(&blocks).start, data, fua).await?;
-                Ok(Outcome::good())
-            }
-            Command::WriteAtomic { blocks, .. } => {
-                let _order = self.unit.order.read().await;
-                // One step of the log is there as a whole or not at all.
-                self.write(self.range(&blocks).start, data, true).await?;
                 Ok(Outcome::good())
             }
             Command::WriteAndVerify { blocks, compare } => {
@@ -952,7 +956,7 @@ impl Work<'_> {
             let (Command::Read { blocks, .. } | Command::Write { blocks, .. }) = command else {
                 continue;
             };
-            in_range(&work.lun, blocks).map_err(copy_aborted)?;
+            in_range(&work.lun, blocks).map_err(|_| copy_aborted(Sense::illegal(code::NONE)))?;
         }
         if from.lun.block_len_bytes != to.lun.block_len_bytes || to.lun.read_only {
             return Err(copy_aborted(Sense::illegal(code::COPY_SEGMENT_FAILED)));

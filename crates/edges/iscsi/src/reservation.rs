@@ -170,7 +170,6 @@ impl Reservations {
             | Command::GetLbaStatus { .. }
             | Command::ReadDefectData { .. } => held.lets_reads_in(),
             Command::Write { .. }
-            | Command::WriteAtomic { .. }
             | Command::WriteAndVerify { .. }
             | Command::WriteSame { .. }
             | Command::Unmap { .. }
