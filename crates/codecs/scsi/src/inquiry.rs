@@ -156,6 +156,8 @@ pub fn block_limits(limits: &Limits) -> Vec<u8> {
 pub fn device_characteristics() -> Vec<u8> {
     let mut body = [0; 60];
     body[1] = 1;
+    // What is erased reads without an error.
+    body[3] = 0x40;
     page(0xb1, &body)
 }
 

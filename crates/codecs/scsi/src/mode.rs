@@ -85,7 +85,7 @@ pub fn mode_sense(asked: &ModeAsked, state: &ModeState) -> Result<Vec<u8>, Sense
         2 => Kind::Default,
         _ => return Err(Sense::illegal(code::SAVING_NOT_SUPPORTED)),
     };
-    if asked.subpage != 0 && !(asked.subpage == ALL_SUBPAGES) {
+    if asked.subpage != 0 && asked.subpage != ALL_SUBPAGES {
         return Err(Sense::cdb_field(3, None));
     }
     let mut pages = Vec::new();
