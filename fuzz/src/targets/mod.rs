@@ -6,6 +6,7 @@ pub mod bench_import;
 pub mod bench_result;
 pub mod config_file;
 pub mod file_handle;
+pub mod iscsi_pdu;
 pub mod join_frame;
 pub mod meta_format;
 pub mod meta_state;
@@ -17,6 +18,7 @@ pub mod rpc_call;
 pub mod rpc_record;
 pub mod rpc_stream;
 pub mod scrub_file;
+pub mod scsi_command;
 pub mod segment_record;
 pub mod shard_footer;
 pub mod ticket_text;
@@ -95,6 +97,7 @@ all![
     bench_result,
     config_file,
     file_handle,
+    iscsi_pdu,
     join_frame,
     meta_format,
     meta_state,
@@ -106,6 +109,7 @@ all![
     rpc_record,
     rpc_stream,
     scrub_file,
+    scsi_command,
     segment_record,
     shard_footer,
     ticket_text,

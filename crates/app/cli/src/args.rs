@@ -14,6 +14,7 @@ use clap_complete::Shell;
 use crate::bench_args::BenchCommand;
 use crate::dev_cluster_args::DevClusterArgs;
 use crate::plan_args::PlanArgs;
+use crate::san_args::{IgroupCommand, InitiatorCommand, IscsiCommand, LunCommand};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -54,6 +55,18 @@ pub enum Command {
     /// Exports: who may mount which volume
     #[command(subcommand)]
     Export(ExportCommand),
+    /// LUNs: block devices that hosts attach over iSCSI
+    #[command(subcommand)]
+    Lun(LunCommand),
+    /// Groups of initiators that see the same LUNs
+    #[command(subcommand)]
+    Igroup(IgroupCommand),
+    /// Initiators and how they prove who they are
+    #[command(subcommand)]
+    Initiator(InitiatorCommand),
+    /// iSCSI sessions
+    #[command(subcommand)]
+    Iscsi(IscsiCommand),
     /// Several nodes as one cluster
     #[command(subcommand)]
     Cluster(ClusterCommand),
@@ -544,6 +557,43 @@ mod tests {
             ("export set v --client everyone", false),
             ("export remove v", true),
             ("export remove v --client 10.0.0.0/8", true),
+            (
+                "lun create main/db --size 5.5TiB --block-size 4096 --json",
+                true,
+            ),
+            ("lun create main/db", false),
+            ("lun create db --size 1GiB", false),
+            ("lun create main/db --size 1GiB --block-size 520", false),
+            ("lun list --json", true),
+            ("lun show main/db", true),
+            ("lun resize main/db --size 2GiB --shrink", true),
+            ("lun set main/db --write-cache on --read-only off", true),
+            ("lun set main/db --write-cache maybe", false),
+            ("lun online main/db", true),
+            ("lun offline main/db", true),
+            ("lun delete main/db --yes --force", true),
+            ("lun map main/db --igroup hosts --lun-id 3", true),
+            ("lun map main/db", false),
+            ("lun unmap main/db --igroup hosts", true),
+            (
+                "igroup create main/hosts --initiator iqn.a:1 --initiator iqn.b:2",
+                true,
+            ),
+            ("igroup create main/hosts", false),
+            ("igroup list", true),
+            ("igroup remove main/hosts", true),
+            ("initiator list", true),
+            (
+                "initiator set main iqn.a:1 --chap-user u --secret-file f --mutual-user t --mutual-secret-file g",
+                true,
+            ),
+            (
+                "initiator set main iqn.a:1 --chap-user u --mutual-secret-file g",
+                false,
+            ),
+            ("initiator set main iqn.a:1 --chap-user u --secret s", false),
+            ("initiator remove main iqn.a:1", true),
+            ("iscsi sessions --json", true),
             ("config check file.toml", true),
             ("config check --json file.toml", true),
             ("volume delete v --yes --json", true),

@@ -18,6 +18,8 @@ mod export;
 mod plan;
 mod plan_args;
 mod print;
+mod san;
+mod san_args;
 mod scrub;
 mod serve;
 mod status;
@@ -110,6 +112,10 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Export(ExportCommand::List(args)) => export::list(&args),
         Command::Export(ExportCommand::Set(args)) => export::set(&args),
         Command::Export(ExportCommand::Remove(args)) => export::remove(&args),
+        Command::Lun(command) => san::lun(&command),
+        Command::Igroup(command) => san::igroup(&command),
+        Command::Initiator(command) => san::initiator(&command),
+        Command::Iscsi(command) => san::iscsi(&command),
         Command::Config(ConfigCommand::Check(args)) => serve::config_check(&args),
         Command::Openapi => print::text(&cairn_admin::openapi_json()),
         Command::Completions(args) => {

@@ -51,6 +51,10 @@ const KEYS: &[(&str, Setter)] = &[
         settings.listen_admin = Some(parse_address(text(value)?)?);
         Ok(())
     }),
+    ("listen_iscsi", |settings, value, _| {
+        settings.listen_iscsi = Some(parse_address(text(value)?)?);
+        Ok(())
+    }),
     ("listen_nfs", |settings, value, _| {
         settings.listen_nfs = Some(parse_address(text(value)?)?);
         Ok(())
@@ -213,6 +217,7 @@ mod tests {
         let content = r#"
             data = ["disk1", "/srv/disk2"]
             listen_nfs = "0.0.0.0:2049"
+            listen_iscsi = "0.0.0.0:3260"
             listen_admin = "localhost:0"
             rpcbind = true
             cluster_dir = "cluster"
@@ -234,6 +239,7 @@ mod tests {
         let want = Settings {
             data: vec!["/etc/cairn/disk1".into(), "/srv/disk2".into()],
             listen_nfs: Some("0.0.0.0:2049".parse().unwrap()),
+            listen_iscsi: Some("0.0.0.0:3260".parse().unwrap()),
             listen_admin: Some("127.0.0.1:0".parse().unwrap()),
             rpcbind: Some(true),
             cluster_dir: Some("/etc/cairn/cluster".into()),

@@ -15,6 +15,7 @@ use cairn_base::words::{serde_as_word, word_enum};
 
 /// 2049 is NFS's own port, and no privileged one, so every user can start a server on it.
 pub const LISTEN_NFS_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 2049);
+pub const LISTEN_ISCSI_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 3260);
 pub const LISTEN_ADMIN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8049);
 /// Most disks of one process.
 pub const DATA_FOLDERS_MAX: usize = cairn_formats::pool_file::DISKS_MAX;
@@ -94,6 +95,9 @@ pub struct Settings {
     /// Address and port for NFS clients; port 0 picks a free one [default: 127.0.0.1:2049]
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     pub listen_nfs: Option<SocketAddr>,
+    /// Address and port for iSCSI initiators; port 0 picks a free one [default: 127.0.0.1:3260, as soon as there is a LUN]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
+    pub listen_iscsi: Option<SocketAddr>,
     /// Address and port of the admin REST API; port 0 picks a free one [default: 127.0.0.1:8049]
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     pub listen_admin: Option<SocketAddr>,
@@ -209,6 +213,7 @@ impl Settings {
                 self.data
             },
             listen_nfs: self.listen_nfs.or(below.listen_nfs),
+            listen_iscsi: self.listen_iscsi.or(below.listen_iscsi),
             listen_admin: self.listen_admin.or(below.listen_admin),
             rpcbind: self.rpcbind.or(below.rpcbind),
             cluster_dir: self.cluster_dir.or(below.cluster_dir),
@@ -239,6 +244,7 @@ impl Settings {
         Ok(Config {
             data: self.data,
             listen_nfs: self.listen_nfs.unwrap_or(LISTEN_NFS_DEFAULT),
+            listen_iscsi: self.listen_iscsi,
             listen_admin: self.listen_admin.unwrap_or(LISTEN_ADMIN_DEFAULT),
             rpcbind: self.rpcbind,
             cluster_dir: self.cluster_dir,
@@ -321,6 +327,8 @@ pub struct Config {
     /// One folder per disk; at least one, no two alike.
     pub data: Vec<PathBuf>,
     pub listen_nfs: SocketAddr,
+    /// `None`: the usual one, as soon as there is a LUN.
+    pub listen_iscsi: Option<SocketAddr>,
     pub listen_admin: SocketAddr,
     /// Whether port 111 is served; `None`: where it is free and may be bound.
     pub rpcbind: Option<bool>,

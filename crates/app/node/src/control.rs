@@ -253,6 +253,10 @@ impl Control for Controller {
         })
     }
 
+    fn san(&self) -> Option<&dyn cairn_admin::san::SanControl> {
+        Some(self)
+    }
+
     fn metrics(&self) -> Answer<'_, String> {
         Box::pin(async {
             let families = self.inner.registry.gather();
@@ -599,7 +603,7 @@ fn apply(change: &VolumeChange, settings: &mut VolumeSettings) {
     }
 }
 
-fn refusal(failure: ChangeFailure) -> ControlError {
+pub(crate) fn refusal(failure: ChangeFailure) -> ControlError {
     let message = failure.to_string();
     match failure {
         ChangeFailure::Refused(ChangeError::NotFound(_)) => {

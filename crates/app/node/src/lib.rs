@@ -23,6 +23,7 @@ mod metrics;
 mod node;
 pub mod ready;
 mod running;
+mod san;
 pub mod token;
 
 pub use cairn_pool::AssembleError;

@@ -18,6 +18,7 @@ use cairn_config::{Config, ExportRule, MemoryBudget, VolumeName, VolumeSettings}
 use cairn_exports::{Export, Exports, FailedVolume, Volume};
 use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume, Stage};
 use cairn_fs::{DirtyBudget, FsSettings};
+use cairn_iscsi::Targets;
 use cairn_meta::settings::state_files_max;
 use cairn_meta::{MetaCache, MetaSettings};
 use cairn_pool::policy::policy;
@@ -68,6 +69,8 @@ pub struct Inner {
     pub joining: tokio::sync::Mutex<()>,
     pub folder_work: FolderWork,
     pub exports: Arc<Exports>,
+    /// Volumes as iSCSI targets.
+    pub targets: Arc<Targets>,
     pub registry: Registry,
     pub meta_cache: MetaCache,
     /// If the node is in a cluster.
@@ -81,6 +84,7 @@ struct NodeHost {
     budget: MemoryBudget,
     named: Vec<PathBuf>,
     exports: Arc<Exports>,
+    targets: Arc<Targets>,
     meta_cache: MetaCache,
     /// Memory for written data that is not on disk yet, of all volumes together.
     dirty: Arc<DirtyBudget>,
@@ -145,6 +149,11 @@ impl Host for NodeHost {
             })
             .collect();
         self.exports.replace(exports);
+        let serving = volumes.values().filter_map(|service| match service {
+            VolumeService::Serving(fs) => Some(fs.clone()),
+            VolumeService::Failed(_) => None,
+        });
+        self.targets.replace(serving.collect());
     }
 
     /// Whether the next start would find the pool on a folder of those that the configuration names. Where it finds
@@ -250,6 +259,7 @@ impl Inner {
         let cache_bytes = budget.metadata_bytes / 100 * METADATA_CACHE_PERCENT;
         let meta_cache = MetaCache::new(usize::try_from(cache_bytes).unwrap_or(usize::MAX));
         let exports = Arc::new(Exports::new(Vec::new()));
+        let targets = Targets::new(env.clone());
         let PoolDisks { opened, named, .. } = disks;
         let host = Arc::new(NodeHost {
             env: env.clone(),
@@ -257,6 +267,7 @@ impl Inner {
             budget,
             named: named.clone(),
             exports: Arc::clone(&exports),
+            targets: Arc::clone(&targets),
             meta_cache: meta_cache.clone(),
             dirty: DirtyBudget::new(budget.dirty_bytes),
             cluster: cluster.clone(),
@@ -280,6 +291,7 @@ impl Inner {
             joining: tokio::sync::Mutex::default(),
             folder_work: FolderWork::default(),
             exports,
+            targets,
             registry: Registry::new(),
             meta_cache,
             cluster,
@@ -320,7 +332,10 @@ impl Inner {
 
     pub async fn close_volumes(&self) {
         self.pool
-            .close_volumes(|| self.exports.replace(Vec::new()))
+            .close_volumes(|| {
+                self.exports.replace(Vec::new());
+                self.targets.replace(Vec::new());
+            })
             .await;
     }
 

@@ -30,6 +30,7 @@ use crate::lock_wait::open_pool_in_time;
 use crate::metrics::NodeCollector;
 use crate::node::Inner;
 use crate::ready;
+use crate::san::{self, IscsiServer};
 use crate::token::{self, OnDisks, Place};
 
 /// Where clients look for the port mapper.
@@ -55,6 +56,7 @@ struct Started {
     controller: Arc<Controller>,
     nfs: cairn_rpc_server::Running,
     nfs_address: SocketAddr,
+    iscsi: Arc<IscsiServer>,
     admin_stop: oneshot::Sender<()>,
     admin: JoinHandle<()>,
     created: bool,
@@ -65,6 +67,7 @@ struct Sockets {
     nfs: TcpListener,
     nfs_address: SocketAddr,
     admin: TcpListener,
+    iscsi: Option<TcpListener>,
     admin_address: SocketAddr,
     rpcbind: Vec<TcpListener>,
     rpcbind_udp: Vec<UdpSocket>,
@@ -163,6 +166,14 @@ impl Node {
             },
         });
         let nfs = start_nfs(&inner, sockets.nfs, sockets.rpcbind, sockets.rpcbind_udp)?;
+        let iscsi = Arc::new(IscsiServer::default());
+        let serving = san::shared(&inner);
+        inner
+            .registry
+            .register(Box::new(cairn_iscsi::IscsiCollector::new(Arc::clone(
+                &serving,
+            ))?))?;
+        iscsi.tend(&inner, serving, sockets.iscsi);
         let listen_failed = |source| listen_error("the admin API", sockets.admin_address, source);
         sockets.admin.set_nonblocking(true).map_err(listen_failed)?;
         let listener = tokio::net::TcpListener::from_std(sockets.admin).map_err(listen_failed)?;
@@ -195,6 +206,7 @@ impl Node {
             controller,
             nfs,
             nfs_address,
+            iscsi,
             admin_stop,
             admin,
             created,
@@ -266,6 +278,7 @@ impl Node {
             self.started.inner.pool.stop();
             // An error means that the server has ended already.
             let _ = self.started.admin_stop.send(());
+            self.started.iscsi.stop(STOP_GRACE).await;
             self.started.nfs.stop(STOP_GRACE).await;
             if let Some(cluster) = &self.started.inner.cluster {
                 cluster.stop().await;
@@ -360,6 +373,10 @@ fn start_nfs(
 fn bind(config: &Config) -> Result<Sockets, NodeError> {
     let (nfs, nfs_address) = bind_tcp("NFS", config.listen_nfs)?;
     let (admin, admin_address) = bind_tcp("the admin API", config.listen_admin)?;
+    let iscsi = match config.listen_iscsi {
+        Some(address) => Some(bind_tcp("iSCSI", address)?.0),
+        None => None,
+    };
     let mut rpcbind = Vec::new();
     let mut rpcbind_udp = Vec::new();
     if config.rpcbind != Some(false) {
@@ -382,6 +399,7 @@ fn bind(config: &Config) -> Result<Sockets, NodeError> {
         nfs,
         nfs_address,
         admin,
+        iscsi,
         admin_address,
         rpcbind,
         rpcbind_udp,
@@ -411,6 +429,7 @@ fn listen_error(what: &'static str, address: SocketAddr, source: std::io::Error)
     let flag = match what {
         "NFS" => "--listen-nfs",
         "the admin API" => "--listen-admin",
+        "iSCSI" => "--listen-iscsi",
         _ => "--rpcbind=false",
     };
     let hint = match source.kind() {

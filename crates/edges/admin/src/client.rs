@@ -12,6 +12,10 @@ use crate::api::{
     ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeChange, VolumeCreate,
     VolumeList, VolumeMove, VolumeView,
 };
+use crate::san::{
+    IgroupList, IgroupSet, IgroupView, InitiatorList, InitiatorSet, InitiatorView, LunCreate,
+    LunList, LunMapSet, LunSet, LunView, SessionList,
+};
 use crate::token::Token;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -195,6 +199,89 @@ impl Client {
         }
         let answer = self.send(|agent| self.authorized(agent.delete(self.at(&path))).call())?;
         self.parse(&answer)
+    }
+
+    pub fn luns(&self) -> Result<LunList, ClientError> {
+        self.get("/api/v1/luns")
+    }
+
+    /// `lun` is `VOLUME/NAME`.
+    pub fn lun(&self, lun: &str) -> Result<LunView, ClientError> {
+        self.get(&format!("/api/v1/luns/{lun}"))
+    }
+
+    pub fn lun_create(&self, create: &LunCreate) -> Result<LunView, ClientError> {
+        self.call(self.agent.post(self.at("/api/v1/luns")), create)
+    }
+
+    pub fn lun_set(&self, lun: &str, set: &LunSet) -> Result<LunView, ClientError> {
+        let path = format!("/api/v1/luns/{lun}");
+        self.call(self.agent.patch(self.at(&path)), set)
+    }
+
+    pub fn lun_delete(&self, lun: &str, force: bool) -> Result<(), ClientError> {
+        self.delete(&format!("/api/v1/luns/{lun}?force={force}"))
+            .map(drop)
+    }
+
+    pub fn lun_map(
+        &self,
+        lun: &str,
+        igroup: &str,
+        map: &LunMapSet,
+    ) -> Result<LunView, ClientError> {
+        let path = format!("/api/v1/luns/{lun}/maps/{igroup}");
+        self.call(self.agent.put(self.at(&path)), map)
+    }
+
+    pub fn lun_unmap(&self, lun: &str, igroup: &str) -> Result<LunView, ClientError> {
+        let answer = self.delete(&format!("/api/v1/luns/{lun}/maps/{igroup}"))?;
+        self.parse(&answer)
+    }
+
+    pub fn igroups(&self) -> Result<IgroupList, ClientError> {
+        self.get("/api/v1/igroups")
+    }
+
+    /// `igroup` is `VOLUME/NAME`.
+    pub fn igroup_set(&self, igroup: &str, set: &IgroupSet) -> Result<IgroupView, ClientError> {
+        let path = format!("/api/v1/igroups/{igroup}");
+        self.call(self.agent.put(self.at(&path)), set)
+    }
+
+    pub fn igroup_remove(&self, igroup: &str) -> Result<(), ClientError> {
+        self.delete(&format!("/api/v1/igroups/{igroup}")).map(drop)
+    }
+
+    pub fn initiators(&self) -> Result<InitiatorList, ClientError> {
+        self.get("/api/v1/initiators")
+    }
+
+    pub fn initiator_set(
+        &self,
+        volume: &VolumeName,
+        initiator: &str,
+        set: &InitiatorSet,
+    ) -> Result<InitiatorView, ClientError> {
+        let path = format!("/api/v1/initiators/{volume}/{initiator}");
+        self.call(self.agent.put(self.at(&path)), set)
+    }
+
+    pub fn initiator_remove(
+        &self,
+        volume: &VolumeName,
+        initiator: &str,
+    ) -> Result<(), ClientError> {
+        self.delete(&format!("/api/v1/initiators/{volume}/{initiator}"))
+            .map(drop)
+    }
+
+    pub fn sessions(&self) -> Result<SessionList, ClientError> {
+        self.get("/api/v1/iscsi/sessions")
+    }
+
+    fn delete(&self, path: &str) -> Result<String, ClientError> {
+        self.send(|agent| self.authorized(agent.delete(self.at(path))).call())
     }
 
     fn at(&self, path: &str) -> String {

@@ -91,6 +91,10 @@ pub trait Control: Send + Sync + 'static {
     fn node_remove(&self, node: String) -> Answer<'_, ()>;
     /// Has another node own a volume, as long as that one can.
     fn volume_move(&self, name: VolumeName, to: Option<String>) -> Answer<'_, VolumeView>;
+    /// What the node does with LUNs, if it has any.
+    fn san(&self) -> Option<&dyn crate::san::SanControl> {
+        None
+    }
     /// The metrics in Prometheus's text format.
     fn metrics(&self) -> Answer<'_, String>;
 }

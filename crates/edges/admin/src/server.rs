@@ -171,6 +171,21 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(volume_move))
         .routes(routes!(export_list))
         .routes(routes!(export_set, export_remove))
+        .routes(routes!(san_routes::lun_list, san_routes::lun_create))
+        .routes(routes!(
+            san_routes::lun_show,
+            san_routes::lun_set,
+            san_routes::lun_delete
+        ))
+        .routes(routes!(san_routes::lun_map, san_routes::lun_unmap))
+        .routes(routes!(san_routes::igroup_list))
+        .routes(routes!(san_routes::igroup_set, san_routes::igroup_remove))
+        .routes(routes!(san_routes::initiator_list))
+        .routes(routes!(
+            san_routes::initiator_set,
+            san_routes::initiator_remove
+        ))
+        .routes(routes!(san_routes::session_list))
 }
 
 /// What takes the token unless the settings say otherwise.
@@ -764,6 +779,9 @@ async fn openapi(State(shared): Api) -> Response {
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response
 }
+
+#[path = "san_routes.rs"]
+mod san_routes;
 
 #[cfg(test)]
 #[path = "server_tests.rs"]

@@ -274,7 +274,7 @@ impl ExtentMap {
             self.hand = piece.end;
             let is_needed = start < needed.end && piece.end > needed.start;
             if !is_needed && !piece.used.replace(false) {
-                self.forget(start);
+                self.forget_piece(start);
             }
         }
         self.recount();
@@ -296,7 +296,7 @@ impl ExtentMap {
     }
 
     /// Forgets the piece that begins at `start`, and its extents but those that others share.
-    fn forget(&mut self, start: u64) {
+    fn forget_piece(&mut self, start: u64) {
         let Some(Piece { end, .. }) = self.pieces.remove(&start) else {
             return;
         };
@@ -326,6 +326,16 @@ impl ExtentMap {
     pub fn forget_from(&mut self, offset: u64) {
         if self.complete {
             self.clear(offset..u64::MAX, &mut Change::default());
+        } else {
+            self.unload();
+            self.version += 1;
+        }
+    }
+
+    /// Follows a hole that was made of `range` in the metadata.
+    pub fn forget(&mut self, range: &Range<u64>) {
+        if self.is_loaded(range) {
+            self.clear(range.clone(), &mut Change::default());
         } else {
             self.unload();
             self.version += 1;

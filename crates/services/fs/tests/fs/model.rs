@@ -27,6 +27,7 @@ enum Step {
         stable: bool,
     },
     Truncate(u8, u32),
+    Punch(u8, u32, u32),
     Read {
         file: u8,
         offset: u32,
@@ -68,6 +69,7 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (any::<u8>(), offset.clone(), len.clone(), any::<u8>(), any::<bool>())
             .prop_map(|(file, offset, len, byte, stable)| Step::Write { file, offset, len, byte, stable }),
         3 => (any::<u8>(), offset.clone()).prop_map(|(f, s)| Step::Truncate(f, s)),
+        3 => (any::<u8>(), offset.clone(), len.clone()).prop_map(|(f, o, l)| Step::Punch(f, o, l)),
         4 => (any::<u8>(), offset, len).prop_map(|(file, offset, len)| Step::Read { file, offset, len }),
         3 => any::<u8>().prop_map(Step::Commit),
         2 => (dir.clone(), name.clone()).prop_map(|(d, n)| Step::Remove(d, n)),
@@ -413,6 +415,22 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
                 };
                 fs.set_attr(who, ino, cut, None).await.unwrap();
                 model.data(ino).resize(size as usize, 0);
+            }
+            Step::Punch(file, offset, len) if !files.is_empty() => {
+                let ino = pick(&files, file);
+                let range = u64::from(offset)..u64::from(offset) + u64::from(len);
+                fs.punch(who, ino, range.clone()).await.unwrap();
+                let data = model.data(ino);
+                let start = (offset as usize).min(data.len());
+                let end = (start + len as usize).min(data.len());
+                data[start..end].fill(0);
+                // What is a hole now is told to be one.
+                let told = fs.allocation(who, ino, range.clone()).await.unwrap();
+                assert!(told.iter().all(|part| !part.is_allocated), "step {index}");
+                assert_eq!(
+                    told.last().map(|part| part.range.end),
+                    Some(range.end).filter(|_| len > 0)
+                );
             }
             Step::Read { file, offset, len } if !files.is_empty() => {
                 let ino = pick(&files, file);

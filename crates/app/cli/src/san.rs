@@ -1,0 +1,383 @@
+//! `cairn lun`, `cairn igroup`, `cairn initiator`, `cairn iscsi`.
+
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::Path;
+
+use cairn_admin::san::{IgroupSet, InitiatorSet, LunCreate, LunMapSet, LunSet, LunView};
+use cairn_base::units::format_size;
+
+use crate::access;
+use crate::args::ViewArgs;
+use crate::exit::Failure;
+use crate::print::{self, Align, Column};
+use crate::san_args::*;
+
+pub fn lun(command: &LunCommand) -> Result<(), Failure> {
+    match command {
+        LunCommand::List(view) => {
+            let list = access::client(&view.server)?.luns()?;
+            if view.json {
+                return print::json(&list);
+            }
+            print::text(&lun_table(&list.luns))
+        }
+        LunCommand::Show(args) => shown(
+            &access::client(&args.view.server)?.lun(&args.lun.path())?,
+            &args.view,
+        ),
+        LunCommand::Create(args) => {
+            let create = LunCreate {
+                volume: args.lun.volume.clone(),
+                name: args.lun.name.clone(),
+                size_bytes: args.size.0,
+                block_bytes: args.block_size,
+                write_cache: args.write_cache,
+            };
+            let lun = access::client(&args.view.server)?.lun_create(&create)?;
+            if args.view.json {
+                return print::json(&lun);
+            }
+            print::text(&format!(
+                "LUN {} created: {}\nno host sees it yet:\n  cairn igroup create {}/GROUP --initiator IQN\n  cairn lun map {} --igroup GROUP",
+                args.lun,
+                format_size(lun.size_bytes),
+                args.lun.volume,
+                args.lun
+            ))
+        }
+        LunCommand::Resize(args) => {
+            let set = LunSet {
+                size_bytes: Some(args.size.0),
+                shrink: args.shrink,
+                ..LunSet::default()
+            };
+            shown(
+                &access::client(&args.view.server)?.lun_set(&args.lun.path(), &set)?,
+                &args.view,
+            )
+        }
+        LunCommand::Set(args) => {
+            let set = LunSet {
+                write_cache: args.write_cache.map(|switch| switch == Switch::On),
+                read_only: args.read_only.map(|switch| switch == Switch::On),
+                ..LunSet::default()
+            };
+            if set == LunSet::default() {
+                return Err(Failure::usage("no setting to change is given")
+                    .hint("`cairn lun set --help` lists the settings"));
+            }
+            shown(
+                &access::client(&args.view.server)?.lun_set(&args.lun.path(), &set)?,
+                &args.view,
+            )
+        }
+        LunCommand::Online(args) => online(args, true),
+        LunCommand::Offline(args) => online(args, false),
+        LunCommand::Delete(args) => delete(args),
+        LunCommand::Map(args) => {
+            let map = LunMapSet {
+                number: args.lun_id,
+            };
+            let lun =
+                access::client(&args.view.server)?.lun_map(&args.lun.path(), &args.igroup, &map)?;
+            if args.view.json {
+                return print::json(&lun);
+            }
+            let number = lun
+                .maps
+                .iter()
+                .find(|map| map.igroup == args.igroup)
+                .map_or(0, |map| map.number);
+            print::text(&format!(
+                "group {} sees {} as LUN {number}\n{}",
+                args.igroup,
+                args.lun,
+                how_to(&lun)
+            ))
+        }
+        LunCommand::Unmap(args) => {
+            let client = access::client(&args.view.server)?;
+            shown(
+                &client.lun_unmap(&args.lun.path(), &args.igroup)?,
+                &args.view,
+            )
+        }
+    }
+}
+
+/// What hosts type.
+fn how_to(lun: &LunView) -> String {
+    let target = &lun.target;
+    format!(
+        "Linux:    iscsiadm -m discovery -t st -p PORTAL && iscsiadm -m node -T {target} -l\n\
+         Windows:  New-IscsiTargetPortal -TargetPortalAddress PORTAL; Connect-IscsiTarget -NodeAddress {target} -IsPersistent $true\n\
+         VMware:   esxcli iscsi adapter discovery sendtarget add -A vmhba64 -a PORTAL && esxcli storage core adapter rescan --all\n\
+         PORTAL is where this server listens for iSCSI (--listen-iscsi), port 3260 unless set otherwise"
+    )
+}
+
+fn online(args: &LunShowArgs, online: bool) -> Result<(), Failure> {
+    let set = LunSet {
+        online: Some(online),
+        ..LunSet::default()
+    };
+    shown(
+        &access::client(&args.view.server)?.lun_set(&args.lun.path(), &set)?,
+        &args.view,
+    )
+}
+
+fn delete(args: &LunDeleteArgs) -> Result<(), Failure> {
+    let client = access::client(&args.view.server)?;
+    if !args.yes {
+        let lun = client.lun(&args.lun.path())?;
+        let stdin = std::io::stdin();
+        if !stdin.is_terminal() {
+            return Err(Failure::usage(
+                "deleting a LUN asks for its name, but there is no terminal",
+            )
+            .hint("add --yes to delete without being asked"));
+        }
+        eprint!(
+            "This deletes {} with {} for good.\nType its name to continue: ",
+            args.lun,
+            format_size(lun.used_bytes)
+        );
+        if line()? != args.lun.name {
+            return Err(Failure::refused(
+                "that is not the name of the LUN; nothing was deleted",
+            ));
+        }
+    }
+    client.lun_delete(&args.lun.path(), args.force)?;
+    if args.view.json {
+        return print::json(&serde_json::json!({ "deleted": args.lun.path() }));
+    }
+    print::text(&format!("LUN {} deleted", args.lun))
+}
+
+fn line() -> Result<String, Failure> {
+    // A prompt that does not show up changes nothing: the answer decides.
+    let _ = std::io::stderr().flush();
+    let mut answer = String::new();
+    let read = std::io::stdin().lock().read_line(&mut answer);
+    read.map_err(|error| Failure::failed(format!("reading the answer: {error}")))?;
+    Ok(answer.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+fn yes_or_no(is_yes: bool) -> &'static str {
+    if is_yes { "yes" } else { "no" }
+}
+
+fn maps(lun: &LunView) -> String {
+    let maps = lun
+        .maps
+        .iter()
+        .map(|map| format!("{}:{}", map.igroup, map.number));
+    maps.collect::<Vec<_>>().join(" ")
+}
+
+fn shown(lun: &LunView, view: &ViewArgs) -> Result<(), Failure> {
+    if view.json {
+        return print::json(lun);
+    }
+    let lines = [
+        format!("name         {}/{}", lun.volume, lun.name),
+        format!("size         {}", format_size(lun.size_bytes)),
+        format!("used         {}", format_size(lun.used_bytes)),
+        format!("block size   {}", lun.block_bytes),
+        format!("online       {}", yes_or_no(lun.online)),
+        format!("read-only    {}", yes_or_no(lun.read_only)),
+        format!("write cache  {}", yes_or_no(lun.write_cache)),
+        format!("identity     naa.{}", lun.naa),
+        format!("target       {}", lun.target),
+        format!(
+            "mapped to    {}",
+            if lun.maps.is_empty() {
+                "nobody".to_owned()
+            } else {
+                maps(lun)
+            }
+        ),
+    ];
+    print::text(&lines.join("\n"))
+}
+
+fn lun_table(luns: &[LunView]) -> String {
+    const COLUMNS: &[Column] = &[
+        ("LUN", Align::Left),
+        ("SIZE", Align::Right),
+        ("USED", Align::Right),
+        ("BLOCK", Align::Right),
+        ("STATE", Align::Left),
+        ("MAPS", Align::Left),
+    ];
+    let rows = luns.iter().map(|lun| {
+        let state = match (lun.online, lun.read_only) {
+            (false, _) => "OFFLINE",
+            (true, true) => "read-only",
+            (true, false) => "online",
+        };
+        vec![
+            format!("{}/{}", lun.volume, lun.name),
+            format_size(lun.size_bytes).to_string(),
+            format_size(lun.used_bytes).to_string(),
+            lun.block_bytes.to_string(),
+            state.to_owned(),
+            maps(lun),
+        ]
+    });
+    print::table(COLUMNS, rows.collect())
+}
+
+pub fn igroup(command: &IgroupCommand) -> Result<(), Failure> {
+    match command {
+        IgroupCommand::List(view) => {
+            let list = access::client(&view.server)?.igroups()?;
+            if view.json {
+                return print::json(&list);
+            }
+            const COLUMNS: &[Column] = &[("GROUP", Align::Left), ("INITIATORS", Align::Left)];
+            let rows = list.igroups.iter().map(|igroup| {
+                vec![
+                    format!("{}/{}", igroup.volume, igroup.name),
+                    igroup.initiators.join(" "),
+                ]
+            });
+            print::text(&print::table(COLUMNS, rows.collect()))
+        }
+        IgroupCommand::Create(args) => {
+            let set = IgroupSet {
+                initiators: args.initiator.clone(),
+            };
+            let igroup =
+                access::client(&args.view.server)?.igroup_set(&args.igroup.path(), &set)?;
+            if args.view.json {
+                return print::json(&igroup);
+            }
+            print::text(&format!(
+                "group {} has {} initiators",
+                args.igroup,
+                igroup.initiators.len()
+            ))
+        }
+        IgroupCommand::Remove(args) => {
+            access::client(&args.view.server)?.igroup_remove(&args.igroup.path())?;
+            if args.view.json {
+                return print::json(&serde_json::json!({ "removed": args.igroup.path() }));
+            }
+            print::text(&format!("group {} removed", args.igroup))
+        }
+    }
+}
+
+pub fn initiator(command: &InitiatorCommand) -> Result<(), Failure> {
+    match command {
+        InitiatorCommand::List(view) => {
+            let list = access::client(&view.server)?.initiators()?;
+            if view.json {
+                return print::json(&list);
+            }
+            const COLUMNS: &[Column] = &[
+                ("VOLUME", Align::Left),
+                ("INITIATOR", Align::Left),
+                ("CHAP USER", Align::Left),
+                ("MUTUAL USER", Align::Left),
+            ];
+            let rows = list.initiators.into_iter().map(|initiator| {
+                let mutual = initiator.mutual_user.unwrap_or_default();
+                vec![
+                    initiator.volume.to_string(),
+                    initiator.name,
+                    initiator.chap_user,
+                    mutual,
+                ]
+            });
+            print::text(&print::table(COLUMNS, rows.collect()))
+        }
+        InitiatorCommand::Set(args) => {
+            let client = access::client(&args.view.server)?;
+            let chap_secret = secret(
+                args.secret_file.as_deref(),
+                &format!("CHAP secret of {}", args.chap_user),
+            )?;
+            let mutual_secret = match &args.mutual_user {
+                Some(user) => Some(secret(
+                    args.mutual_secret_file.as_deref(),
+                    &format!("secret of the target, {user}"),
+                )?),
+                None => None,
+            };
+            let set = InitiatorSet {
+                chap_user: args.chap_user.clone(),
+                chap_secret,
+                mutual_user: args.mutual_user.clone(),
+                mutual_secret,
+            };
+            let initiator = client.initiator_set(&args.volume, &args.initiator, &set)?;
+            if args.view.json {
+                return print::json(&initiator);
+            }
+            print::text(&format!(
+                "{} has to prove who it is from its next login on",
+                args.initiator
+            ))
+        }
+        InitiatorCommand::Remove(args) => {
+            access::client(&args.view.server)?.initiator_remove(&args.volume, &args.initiator)?;
+            if args.view.json {
+                return print::json(&serde_json::json!({ "removed": args.initiator }));
+            }
+            print::text(&format!("{} has to prove nothing any more", args.initiator))
+        }
+    }
+}
+
+/// A secret from a file or from the terminal, where it does not show; never from the arguments, which others see.
+fn secret(file: Option<&Path>, what: &str) -> Result<String, Failure> {
+    if let Some(file) = file {
+        let text = std::fs::read_to_string(file)
+            .map_err(|error| Failure::failed(format!("reading {}: {error}", file.display())))?;
+        return Ok(text.trim_end_matches(['\r', '\n']).to_owned());
+    }
+    let stdin = std::io::stdin();
+    if !stdin.is_terminal() {
+        return Err(
+            Failure::usage("there is no terminal to ask for a secret").hint(
+                "put it into a file, and name that with --secret-file (and --mutual-secret-file)",
+            ),
+        );
+    }
+    eprint!("{what}: ");
+    let before = rustix::termios::tcgetattr(&stdin)
+        .map_err(|error| Failure::failed(format!("asking for a secret: {error}")))?;
+    let mut silent = before.clone();
+    silent.local_modes.remove(rustix::termios::LocalModes::ECHO);
+    let set =
+        |modes| rustix::termios::tcsetattr(&stdin, rustix::termios::OptionalActions::Now, modes);
+    set(&silent).map_err(|error| Failure::failed(format!("asking for a secret: {error}")))?;
+    let answer = line();
+    // Whatever came of it, the terminal is as before.
+    let restored = set(&before);
+    eprintln!();
+    restored.map_err(|error| Failure::failed(format!("asking for a secret: {error}")))?;
+    answer
+}
+
+pub fn iscsi(command: &IscsiCommand) -> Result<(), Failure> {
+    let IscsiCommand::Sessions(view) = command;
+    let list = access::client(&view.server)?.sessions()?;
+    if view.json {
+        return print::json(&list);
+    }
+    const COLUMNS: &[Column] = &[
+        ("INITIATOR", Align::Left),
+        ("TARGET", Align::Left),
+        ("ADDRESS", Align::Left),
+    ];
+    let rows = list.sessions.into_iter().map(|session| {
+        let target = session.target.unwrap_or_else(|| "discovery".to_owned());
+        vec![session.initiator, target, session.address]
+    });
+    print::text(&print::table(COLUMNS, rows.collect()))
+}

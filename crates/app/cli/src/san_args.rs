@@ -1,0 +1,254 @@
+//! The flags of `cairn lun`, `igroup`, `initiator` and `iscsi`.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use cairn_config::{Size, VolumeName};
+use clap::builder::TypedValueParser as _;
+use clap::{Args, Subcommand, ValueEnum};
+
+use crate::args::ViewArgs;
+
+/// A LUN or group: `VOLUME/NAME`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InVolume {
+    pub volume: VolumeName,
+    pub name: String,
+}
+
+impl InVolume {
+    pub fn path(&self) -> String {
+        format!("{}/{}", self.volume, self.name)
+    }
+}
+
+impl fmt::Display for InVolume {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.volume, self.name)
+    }
+}
+
+impl FromStr for InVolume {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (volume, name) = text
+            .split_once('/')
+            .ok_or("is not of the form VOLUME/NAME")?;
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        if name.is_empty() || !name.bytes().all(is_plain) {
+            return Err("the name has letters, digits, '.', '_' and '-'".to_owned());
+        }
+        Ok(Self {
+            volume: volume.parse().map_err(|error| format!("{error}"))?,
+            name: name.to_owned(),
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    On,
+    Off,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum LunCommand {
+    /// List all LUNs
+    List(ViewArgs),
+    /// Show one LUN
+    Show(LunShowArgs),
+    /// Create a LUN; no host sees it until `cairn lun map`
+    ///
+    /// Example: cairn lun create main/db --size 500GiB
+    Create(LunCreateArgs),
+    /// Change the size of a LUN; hosts notice at once
+    Resize(LunResizeArgs),
+    /// Change settings of a LUN
+    Set(LunSetArgs),
+    /// Serve a LUN again
+    Online(LunShowArgs),
+    /// Serve a LUN no more, and keep it
+    Offline(LunShowArgs),
+    /// Delete a LUN and all its data
+    Delete(LunDeleteArgs),
+    /// Let a group of initiators see a LUN
+    Map(LunMapArgs),
+    /// A group sees a LUN no more
+    Unmap(LunUnmapArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct LunShowArgs {
+    #[arg(value_name = "VOLUME/NAME")]
+    pub lun: InVolume,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct LunCreateArgs {
+    #[arg(value_name = "VOLUME/NAME")]
+    pub lun: InVolume,
+    /// The size, such as 500GiB, in whole multiples of 4 KiB; it takes no space until it is written
+    #[arg(long, value_name = "SIZE")]
+    pub size: Size,
+    /// Bytes of a block: 512 or 4096 [default: 512]
+    #[arg(long, value_name = "BYTES", value_parser = clap::builder::PossibleValuesParser::new(["512", "4096"])
+        .map(|text| text.parse::<u32>().unwrap_or(512)))]
+    pub block_size: Option<u32>,
+    /// Answer writes before they are stable; hosts then have to flush, and lose what they did not flush if the server ends
+    #[arg(long)]
+    pub write_cache: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct LunResizeArgs {
+    #[arg(value_name = "VOLUME/NAME")]
+    pub lun: InVolume,
+    /// The new size
+    #[arg(long, value_name = "SIZE")]
+    pub size: Size,
+    /// Accept a smaller size: what lies beyond it is gone
+    #[arg(long)]
+    pub shrink: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct LunSetArgs {
+    #[arg(value_name = "VOLUME/NAME")]
+    pub lun: InVolume,
+    /// Answer writes before they are stable
+    #[arg(long, value_name = "SWITCH")]
+    pub write_cache: Option<Switch>,
+    /// Refuse writes
+    #[arg(long, value_name = "SWITCH")]
+    pub read_only: Option<Switch>,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct LunDeleteArgs {
+    #[arg(value_name = "VOLUME/NAME")]
+    pub lun: InVolume,
+    /// Delete it although it is mapped
+    #[arg(long)]
+    pub force: bool,
+    /// Do not ask for the name again
+    #[arg(long, short)]
+    pub yes: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct LunMapArgs {
+    #[arg(value_name = "VOLUME/NAME")]
+    pub lun: InVolume,
+    /// The group, of the same volume
+    #[arg(long, value_name = "GROUP")]
+    pub igroup: String,
+    /// Its number for the group, 0 to 1023 [default: the first that is free]
+    #[arg(long, value_name = "N")]
+    pub lun_id: Option<u16>,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct LunUnmapArgs {
+    #[arg(value_name = "VOLUME/NAME")]
+    pub lun: InVolume,
+    /// The group
+    #[arg(long, value_name = "GROUP")]
+    pub igroup: String,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum IgroupCommand {
+    /// List all groups of initiators
+    List(ViewArgs),
+    /// Make a group, or replace its initiators
+    ///
+    /// Example: cairn igroup create main/hosts --initiator iqn.1993-08.org.debian:01:abc
+    Create(IgroupCreateArgs),
+    /// Remove a group that no LUN is mapped to
+    Remove(IgroupRemoveArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct IgroupCreateArgs {
+    #[arg(value_name = "VOLUME/GROUP")]
+    pub igroup: InVolume,
+    /// The name of an initiator; repeat the flag for more
+    #[arg(long, required = true, value_name = "IQN")]
+    pub initiator: Vec<String>,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct IgroupRemoveArgs {
+    #[arg(value_name = "VOLUME/GROUP")]
+    pub igroup: InVolume,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum InitiatorCommand {
+    /// List the initiators that have to prove who they are
+    List(ViewArgs),
+    /// Have an initiator prove who it is (CHAP); asks for the secret, or reads it from a file
+    Set(InitiatorSetArgs),
+    /// Let an initiator in by its name alone
+    Remove(InitiatorRemoveArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct InitiatorSetArgs {
+    /// The name of the volume
+    pub volume: VolumeName,
+    /// The name of the initiator
+    #[arg(value_name = "IQN")]
+    pub initiator: String,
+    /// The user whose secret the initiator has to know
+    #[arg(long, value_name = "USER")]
+    pub chap_user: String,
+    /// A file with the secret, of 12 to 255 characters
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
+    /// Mutual CHAP: what the target calls itself
+    #[arg(long, value_name = "USER")]
+    pub mutual_user: Option<String>,
+    /// A file with the target's secret
+    #[arg(long, value_name = "FILE", requires = "mutual_user")]
+    pub mutual_secret_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct InitiatorRemoveArgs {
+    /// The name of the volume
+    pub volume: VolumeName,
+    /// The name of the initiator
+    #[arg(value_name = "IQN")]
+    pub initiator: String,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum IscsiCommand {
+    /// List who is connected
+    Sessions(ViewArgs),
+}

@@ -1,0 +1,180 @@
+//! The JSON of LUNs, groups, initiators and sessions, and what the API asks of a node for them.
+
+use cairn_config::VolumeName;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::control::Answer;
+
+/// Which group sees a LUN, and as which number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LunMapView {
+    pub igroup: String,
+    pub number: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LunView {
+    #[schema(value_type = String, example = "main")]
+    pub volume: VolumeName,
+    pub name: String,
+    pub size_bytes: u64,
+    /// What it takes of the volume; a LUN is thin.
+    pub used_bytes: u64,
+    pub block_bytes: u32,
+    /// Writes may be answered before they are stable.
+    pub write_cache: bool,
+    pub read_only: bool,
+    pub online: bool,
+    /// The identity that hosts see: 16 hexadecimal digits.
+    pub naa: String,
+    /// The target that it is behind.
+    pub target: String,
+    pub created_seconds: i64,
+    pub maps: Vec<LunMapView>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LunList {
+    pub luns: Vec<LunView>,
+}
+
+/// A LUN to make.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LunCreate {
+    #[schema(value_type = String, example = "main")]
+    pub volume: VolumeName,
+    pub name: String,
+    pub size_bytes: u64,
+    /// 512 (the default) or 4096.
+    #[serde(default)]
+    pub block_bytes: Option<u32>,
+    #[serde(default)]
+    pub write_cache: bool,
+}
+
+/// What to change about a LUN.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LunSet {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<u64>,
+    /// A smaller size is meant: what lies beyond it is gone.
+    #[serde(default)]
+    pub shrink: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_cache: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_only: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub online: Option<bool>,
+}
+
+/// How a group is to see a LUN.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LunMapSet {
+    /// The first that is free, if none is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number: Option<u16>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct IgroupView {
+    #[schema(value_type = String, example = "main")]
+    pub volume: VolumeName,
+    pub name: String,
+    pub initiators: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct IgroupList {
+    pub igroups: Vec<IgroupView>,
+}
+
+/// The initiators that a group is to have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct IgroupSet {
+    pub initiators: Vec<String>,
+}
+
+/// What is set for an initiator; secrets are never shown.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct InitiatorView {
+    #[schema(value_type = String, example = "main")]
+    pub volume: VolumeName,
+    pub name: String,
+    pub chap_user: String,
+    /// What the target calls itself, if it can prove who it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mutual_user: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct InitiatorList {
+    pub initiators: Vec<InitiatorView>,
+}
+
+/// Users and secrets of an initiator.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct InitiatorSet {
+    pub chap_user: String,
+    pub chap_secret: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mutual_user: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mutual_secret: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SessionView {
+    pub initiator: String,
+    /// None in a session that only asks which targets there are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    pub address: String,
+    pub begun_seconds: i64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SessionList {
+    pub sessions: Vec<SessionView>,
+}
+
+/// A LUN by its volume and name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LunAt {
+    pub volume: VolumeName,
+    pub name: String,
+}
+
+/// What a node does with LUNs. Changes are durable when they are answered.
+pub trait SanControl: Send + Sync {
+    fn luns(&self) -> Answer<'_, Vec<LunView>>;
+    fn lun(&self, at: LunAt) -> Answer<'_, LunView>;
+    fn lun_create(&self, create: LunCreate) -> Answer<'_, LunView>;
+    fn lun_set(&self, at: LunAt, set: LunSet) -> Answer<'_, LunView>;
+    fn lun_delete(&self, at: LunAt, force: bool) -> Answer<'_, ()>;
+    fn lun_map(&self, at: LunAt, igroup: String, map: LunMapSet) -> Answer<'_, LunView>;
+    fn lun_unmap(&self, at: LunAt, igroup: String) -> Answer<'_, LunView>;
+    fn igroups(&self) -> Answer<'_, Vec<IgroupView>>;
+    fn igroup_set(
+        &self,
+        volume: VolumeName,
+        name: String,
+        set: IgroupSet,
+    ) -> Answer<'_, IgroupView>;
+    fn igroup_remove(&self, volume: VolumeName, name: String) -> Answer<'_, ()>;
+    fn initiators(&self) -> Answer<'_, Vec<InitiatorView>>;
+    fn initiator_set(
+        &self,
+        volume: VolumeName,
+        name: String,
+        set: InitiatorSet,
+    ) -> Answer<'_, InitiatorView>;
+    fn initiator_remove(&self, volume: VolumeName, name: String) -> Answer<'_, ()>;
+    fn sessions(&self) -> Answer<'_, Vec<SessionView>>;
+}

@@ -1,0 +1,202 @@
+//! The paths of LUNs, groups, initiators and sessions.
+
+use axum::Json;
+use axum::extract::{Path, RawQuery, State};
+use axum::http::StatusCode;
+use cairn_config::VolumeName;
+
+use super::{Api, Given, Shared, force_of, to_the_end};
+use crate::api::{ErrorBody, ErrorKind};
+use crate::control::ControlError;
+use crate::san::{
+    IgroupList, IgroupSet, IgroupView, InitiatorList, InitiatorSet, InitiatorView, LunAt,
+    LunCreate, LunList, LunMapSet, LunSet, LunView, SanControl, SessionList,
+};
+
+fn san(shared: &Shared) -> Result<&dyn SanControl, ControlError> {
+    let absent = || ControlError::new(ErrorKind::NotFound, "this server has no LUNs");
+    shared.control.san().ok_or_else(absent)
+}
+
+fn named(volume: &str) -> Result<VolumeName, ControlError> {
+    let absent = |_| {
+        ControlError::new(
+            ErrorKind::NotFound,
+            "there is no volume of the name in the path",
+        )
+    };
+    volume.parse().map_err(absent)
+}
+
+fn at(volume: &str, name: String) -> Result<LunAt, ControlError> {
+    Ok(LunAt {
+        volume: named(volume)?,
+        name,
+    })
+}
+
+/// All LUNs of the volumes that this node has.
+#[utoipa::path(get, path = "/api/v1/luns", responses((status = 200, body = LunList)))]
+pub(super) async fn lun_list(State(shared): Api) -> Result<Json<LunList>, ControlError> {
+    let luns = san(&shared)?.luns().await?;
+    Ok(Json(LunList { luns }))
+}
+
+/// Makes a LUN. Nobody sees it until it is mapped.
+#[utoipa::path(post, path = "/api/v1/luns", request_body = LunCreate, responses(
+    (status = 201, body = LunView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(super) async fn lun_create(
+    State(shared): Api,
+    Given(create): Given<LunCreate>,
+) -> Result<(StatusCode, Json<LunView>), ControlError> {
+    let made = to_the_end(async move { san(&shared)?.lun_create(create).await }).await?;
+    Ok((StatusCode::CREATED, Json(made)))
+}
+
+/// One LUN.
+#[utoipa::path(get, path = "/api/v1/luns/{volume}/{lun}", params(("volume" = String, Path), ("lun" = String, Path)),
+    responses((status = 200, body = LunView), (status = 404, body = ErrorBody)))]
+pub(super) async fn lun_show(
+    State(shared): Api,
+    Path((volume, lun)): Path<(String, String)>,
+) -> Result<Json<LunView>, ControlError> {
+    san(&shared)?.lun(at(&volume, lun)?).await.map(Json)
+}
+
+/// Changes a LUN: its size, whether it is online, read-only, or has a write cache.
+#[utoipa::path(patch, path = "/api/v1/luns/{volume}/{lun}", params(("volume" = String, Path), ("lun" = String, Path)),
+    request_body = LunSet, responses((status = 200, body = LunView), (status = 404, body = ErrorBody),
+    (status = 409, body = ErrorBody)))]
+pub(super) async fn lun_set(
+    State(shared): Api,
+    Path((volume, lun)): Path<(String, String)>,
+    Given(set): Given<LunSet>,
+) -> Result<Json<LunView>, ControlError> {
+    let at = at(&volume, lun)?;
+    to_the_end(async move { san(&shared)?.lun_set(at, set).await })
+        .await
+        .map(Json)
+}
+
+/// Deletes a LUN and all its data. A mapped one is refused unless `force=true`.
+#[utoipa::path(delete, path = "/api/v1/luns/{volume}/{lun}",
+    params(("volume" = String, Path), ("lun" = String, Path), ("force" = Option<bool>, Query)), responses(
+    (status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(super) async fn lun_delete(
+    State(shared): Api,
+    Path((volume, lun)): Path<(String, String)>,
+    RawQuery(query): RawQuery,
+) -> Result<StatusCode, ControlError> {
+    let force = force_of(query.as_deref())?;
+    let at = at(&volume, lun)?;
+    to_the_end(async move { san(&shared)?.lun_delete(at, force).await }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Lets a group see a LUN.
+#[utoipa::path(put, path = "/api/v1/luns/{volume}/{lun}/maps/{igroup}",
+    params(("volume" = String, Path), ("lun" = String, Path), ("igroup" = String, Path)), request_body = LunMapSet,
+    responses((status = 200, body = LunView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(super) async fn lun_map(
+    State(shared): Api,
+    Path((volume, lun, igroup)): Path<(String, String, String)>,
+    Given(map): Given<LunMapSet>,
+) -> Result<Json<LunView>, ControlError> {
+    let at = at(&volume, lun)?;
+    to_the_end(async move { san(&shared)?.lun_map(at, igroup, map).await })
+        .await
+        .map(Json)
+}
+
+/// A group sees a LUN no more.
+#[utoipa::path(delete, path = "/api/v1/luns/{volume}/{lun}/maps/{igroup}",
+    params(("volume" = String, Path), ("lun" = String, Path), ("igroup" = String, Path)),
+    responses((status = 200, body = LunView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(super) async fn lun_unmap(
+    State(shared): Api,
+    Path((volume, lun, igroup)): Path<(String, String, String)>,
+) -> Result<Json<LunView>, ControlError> {
+    let at = at(&volume, lun)?;
+    to_the_end(async move { san(&shared)?.lun_unmap(at, igroup).await })
+        .await
+        .map(Json)
+}
+
+/// All groups of initiators.
+#[utoipa::path(get, path = "/api/v1/igroups", responses((status = 200, body = IgroupList)))]
+pub(super) async fn igroup_list(State(shared): Api) -> Result<Json<IgroupList>, ControlError> {
+    let igroups = san(&shared)?.igroups().await?;
+    Ok(Json(IgroupList { igroups }))
+}
+
+/// Makes a group, or replaces its initiators.
+#[utoipa::path(put, path = "/api/v1/igroups/{volume}/{igroup}",
+    params(("volume" = String, Path), ("igroup" = String, Path)), request_body = IgroupSet,
+    responses((status = 200, body = IgroupView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(super) async fn igroup_set(
+    State(shared): Api,
+    Path((volume, igroup)): Path<(String, String)>,
+    Given(set): Given<IgroupSet>,
+) -> Result<Json<IgroupView>, ControlError> {
+    let volume = named(&volume)?;
+    to_the_end(async move { san(&shared)?.igroup_set(volume, igroup, set).await })
+        .await
+        .map(Json)
+}
+
+/// Removes a group that no LUN is mapped to.
+#[utoipa::path(delete, path = "/api/v1/igroups/{volume}/{igroup}",
+    params(("volume" = String, Path), ("igroup" = String, Path)),
+    responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(super) async fn igroup_remove(
+    State(shared): Api,
+    Path((volume, igroup)): Path<(String, String)>,
+) -> Result<StatusCode, ControlError> {
+    let volume = named(&volume)?;
+    to_the_end(async move { san(&shared)?.igroup_remove(volume, igroup).await }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The initiators that have to prove who they are.
+#[utoipa::path(get, path = "/api/v1/initiators", responses((status = 200, body = InitiatorList)))]
+pub(super) async fn initiator_list(
+    State(shared): Api,
+) -> Result<Json<InitiatorList>, ControlError> {
+    let initiators = san(&shared)?.initiators().await?;
+    Ok(Json(InitiatorList { initiators }))
+}
+
+/// Sets user and secret of an initiator, and what the target answers with.
+#[utoipa::path(put, path = "/api/v1/initiators/{volume}/{initiator}",
+    params(("volume" = String, Path), ("initiator" = String, Path)), request_body = InitiatorSet,
+    responses((status = 200, body = InitiatorView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(super) async fn initiator_set(
+    State(shared): Api,
+    Path((volume, initiator)): Path<(String, String)>,
+    Given(set): Given<InitiatorSet>,
+) -> Result<Json<InitiatorView>, ControlError> {
+    let volume = named(&volume)?;
+    to_the_end(async move { san(&shared)?.initiator_set(volume, initiator, set).await })
+        .await
+        .map(Json)
+}
+
+/// Forgets user and secret of an initiator: it has to prove nothing any more.
+#[utoipa::path(delete, path = "/api/v1/initiators/{volume}/{initiator}",
+    params(("volume" = String, Path), ("initiator" = String, Path)),
+    responses((status = 204), (status = 404, body = ErrorBody)))]
+pub(super) async fn initiator_remove(
+    State(shared): Api,
+    Path((volume, initiator)): Path<(String, String)>,
+) -> Result<StatusCode, ControlError> {
+    let volume = named(&volume)?;
+    to_the_end(async move { san(&shared)?.initiator_remove(volume, initiator).await }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Who is connected.
+#[utoipa::path(get, path = "/api/v1/iscsi/sessions", responses((status = 200, body = SessionList)))]
+pub(super) async fn session_list(State(shared): Api) -> Result<Json<SessionList>, ControlError> {
+    let sessions = san(&shared)?.sessions().await?;
+    Ok(Json(SessionList { sessions }))
+}

@@ -1,0 +1,1013 @@
+//! Commands at work on a logical unit.
+//!
+//! Owns: what each command does to the LUN's file, which sense data an error becomes, when a write is stable.
+//! Must not know: PDUs, connections, how data comes and goes.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use cairn_codec_scsi::{
+    self as scsi, Blocks, Command, Key, LbaStatus, PersistentIn, ReservationSeen, Sanitize, Sense,
+    Status, code,
+};
+use cairn_fs::{Credentials, FsError, Stability};
+use cairn_san::{Lun, SanError};
+
+use crate::reservation::{Effects, Refused};
+use crate::unit::{Nexus, TaskGuard, Unit};
+
+/// Most bytes of one command.
+pub const TRANSFER_LEN_BYTES_MAX: u64 = 8 << 20;
+/// Most bytes of one step of reading or writing.
+const STEP_LEN_BYTES: u64 = cairn_fs::TRANSFER_LEN_BYTES_MAX as u64;
+const UNMAP_LEN_BYTES_MAX: u64 = 512 << 20;
+const WRITE_SAME_LEN_BYTES_MAX: u64 = TRANSFER_LEN_BYTES_MAX;
+const OPTIMAL_LEN_BYTES: u64 = 1 << 20;
+const GRANULE_LEN_BYTES: u64 = 4096;
+const COMPARE_BLOCKS_MAX: u8 = 255;
+/// Longest parameter list.
+const LIST_LEN_BYTES_MAX: u64 = 16 << 10;
+const WHO: Credentials = Credentials::ROOT;
+
+/// What all logical units of a session have in common.
+pub struct Place {
+    pub target_name: String,
+    pub port: u16,
+    pub revision: [u8; 4],
+    /// What the session sees.
+    pub units: BTreeMap<u16, Arc<Unit>>,
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub struct Outcome {
+    pub status: Status,
+    pub sense: Option<Sense>,
+    pub data: Vec<Bytes>,
+}
+
+impl Outcome {
+    pub fn good() -> Self {
+        Self::of(Status::Good)
+    }
+
+    pub fn of(status: Status) -> Self {
+        Self {
+            status,
+            sense: None,
+            data: Vec::new(),
+        }
+    }
+
+    pub fn failed(sense: Sense) -> Self {
+        Self {
+            sense: Some(sense),
+            ..Self::of(Status::CheckCondition)
+        }
+    }
+
+    fn reply(mut bytes: Vec<u8>, allocation: u32) -> Self {
+        bytes.truncate(allocation as usize);
+        Self {
+            data: vec![bytes.into()],
+            ..Self::good()
+        }
+    }
+
+    pub fn len_bytes(&self) -> u64 {
+        self.data.iter().map(|part| part.len() as u64).sum()
+    }
+}
+
+impl From<Refused> for Outcome {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Conflict => Self::of(Status::ReservationConflict),
+            Refused::Sense(sense) => Self::failed(sense),
+        }
+    }
+}
+
+impl From<Sense> for Outcome {
+    fn from(sense: Sense) -> Self {
+        Self::failed(sense)
+    }
+}
+
+impl From<SanError> for Refused {
+    fn from(error: SanError) -> Self {
+        Self::Sense(match error {
+            SanError::Fs(error) => sense_of(error, true),
+            _ => Sense::new(Key::HardwareError, code::INTERNAL_FAILURE),
+        })
+    }
+}
+
+/// What an error of the file service is to an initiator.
+fn sense_of(error: FsError, is_write: bool) -> Sense {
+    match error {
+        // It recovers when there is space again: hosts pause, and go on.
+        FsError::NoSpace | FsError::QuotaExceeded => {
+            Sense::new(Key::DataProtect, code::SPACE_ALLOCATION_FAILED)
+        }
+        FsError::ReadOnly => Sense::new(Key::DataProtect, code::WRITE_PROTECTED),
+        FsError::TryLater | FsError::Fenced => Sense::new(Key::NotReady, code::BECOMING_READY),
+        FsError::Stale | FsError::NotFound => Sense::illegal(code::LUN_NOT_SUPPORTED),
+        FsError::Io(_) if is_write => Sense::new(Key::MediumError, code::WRITE_ERROR),
+        FsError::Io(_) => Sense::new(Key::MediumError, code::UNRECOVERED_READ),
+        FsError::Exists
+        | FsError::NotDirectory
+        | FsError::IsDirectory
+        | FsError::NotOwner
+        | FsError::AccessDenied
+        | FsError::NameTooLong
+        | FsError::Invalid
+        | FsError::NotEmpty
+        | FsError::TooManyLinks
+        | FsError::FileTooLarge
+        | FsError::BadCookie
+        | FsError::NotSync
+        | FsError::NotSupported
+        | FsError::NoAttribute
+        | FsError::AttributeTooLarge => Sense::new(Key::HardwareError, code::INTERNAL_FAILURE),
+    }
+}
+
+fn limits(block_len_bytes: u32) -> scsi::Limits {
+    let blocks = |bytes: u64| bytes / u64::from(block_len_bytes.max(1));
+    let blocks32 = |bytes: u64| u32::try_from(blocks(bytes)).unwrap_or(u32::MAX);
+    scsi::Limits {
+        block_len_bytes,
+        transfer_blocks: blocks32(TRANSFER_LEN_BYTES_MAX),
+        optimal_blocks: blocks32(OPTIMAL_LEN_BYTES),
+        granularity_blocks: blocks32(GRANULE_LEN_BYTES) as u16,
+        compare_and_write_blocks: COMPARE_BLOCKS_MAX,
+        unmap_blocks: blocks32(UNMAP_LEN_BYTES_MAX),
+        unmap_descriptors: scsi::UNMAP_DESCRIPTOR_COUNT_MAX as u32,
+        write_same_blocks: blocks(WRITE_SAME_LEN_BYTES_MAX),
+    }
+}
+
+/// What a command is, checked as far as it can be before its data comes.
+#[derive(Clone, Copy, Debug)]
+pub struct Checked {
+    pub command: Command,
+    /// Bytes that the initiator sends with it.
+    pub out_len_bytes: u64,
+}
+
+/// Checks a command. The attention that waits for the nexus is told first.
+pub fn check(unit: &Unit, nexus: &Nexus, cdb: &[u8; 16]) -> Result<Checked, Outcome> {
+    let parsed = scsi::parse(cdb);
+    let ignores = parsed.as_ref().is_ok_and(Command::ignores_attention);
+    if !ignores && let Some(attention) = unit.take_attention(nexus) {
+        return Err(Sense::attention(attention).into());
+    }
+    let command = parsed?;
+    unit.with_reservations(|reservations| reservations.check(nexus, &command))?;
+    let lun = unit.lun();
+    if !lun.online
+        && !ignores
+        && !matches!(
+            command,
+            Command::PersistentIn { .. } | Command::PersistentOut(_)
+        )
+    {
+        return Err(Sense::new(Key::NotReady, code::OFFLINE).into());
+    }
+    let block = u64::from(lun.block_len_bytes);
+    let mut out = 0;
+    let list = |len_bytes: u32| match u64::from(len_bytes) {
+        len_bytes if len_bytes > LIST_LEN_BYTES_MAX => {
+            Err(Sense::illegal(code::PARAMETER_LIST_LENGTH))
+        }
+        len_bytes => Ok(len_bytes),
+    };
+    let within = |blocks: &Blocks| in_range(&lun, blocks);
+    let moved = |blocks: &Blocks| {
+        within(blocks)?;
+        match blocks.count.saturating_mul(block) {
+            len_bytes if len_bytes > TRANSFER_LEN_BYTES_MAX => {
+                Err(Sense::illegal(code::INVALID_FIELD_IN_CDB))
+            }
+            len_bytes => Ok(len_bytes),
+        }
+    };
+    if command.is_change() {
+        let mode = unit.mode();
+        if mode.read_only {
+            return Err(Sense::new(Key::DataProtect, code::WRITE_PROTECTED).into());
+        }
+        if mode.software_protected {
+            return Err(Sense::new(Key::DataProtect, code::SOFTWARE_WRITE_PROTECTED).into());
+        }
+    }
+    match &command {
+        Command::Read { blocks, .. } => {
+            moved(blocks)?;
+        }
+        Command::Write { blocks, .. }
+        | Command::WriteAndVerify { blocks, .. }
+        | Command::OrWrite { blocks, .. } => {
+            out = moved(blocks)?;
+        }
+        Command::CompareAndWrite { blocks, .. } => out = 2 * moved(blocks)?,
+        Command::Verify { blocks, compare } => {
+            within(blocks)?;
+            out = match compare {
+                0 => 0,
+                1 => moved(blocks)?,
+                _ => block.min(blocks.count.saturating_mul(block)),
+            };
+        }
+        Command::WriteSame {
+            blocks, no_data, ..
+        } => {
+            if blocks.count == 0 {
+                return Err(Sense::illegal(code::INVALID_FIELD_IN_CDB).into());
+            }
+            within(blocks)?;
+            if blocks.count.saturating_mul(block) > WRITE_SAME_LEN_BYTES_MAX {
+                return Err(Sense::illegal(code::INVALID_FIELD_IN_CDB).into());
+            }
+            out = if *no_data { 0 } else { block };
+        }
+        Command::Prefetch { blocks } | Command::SynchronizeCache { blocks } => within(blocks)?,
+        Command::ModeSelect { list_len_bytes, .. }
+        | Command::Unmap { list_len_bytes, .. }
+        | Command::ExtendedCopy { list_len_bytes }
+        | Command::SetTargetPortGroups { list_len_bytes }
+        | Command::SendDiagnostic { list_len_bytes, .. }
+        | Command::Sanitize { list_len_bytes, .. } => out = list(*list_len_bytes)?,
+        Command::PersistentOut(command) => out = list(command.list_len_bytes)?,
+        _ => {}
+    }
+    Ok(Checked {
+        command,
+        out_len_bytes: out,
+    })
+}
+
+/// A write of which less comes than it is about is one of the whole blocks that come, and the initiator is told (RFC 7143, section
+/// 11.4.5.1); of other commands less is no use.
+pub fn shortened(unit: &Unit, checked: Checked, len_bytes: u64) -> Option<(Checked, u64)> {
+    let block = u64::from(unit.lun().block_len_bytes);
+    let count = len_bytes / block.max(1);
+    let command = match checked.command {
+        Command::Write { blocks, fua } => Command::Write {
+            blocks: Blocks { count, ..blocks },
+            fua,
+        },
+        Command::WriteAndVerify { blocks, compare } => Command::WriteAndVerify {
+            blocks: Blocks { count, ..blocks },
+            compare,
+        },
+        _ => return None,
+    };
+    Some((Checked { command, ..checked }, count * block))
+}
+
+fn in_range(lun: &Lun, blocks: &Blocks) -> Result<(), Sense> {
+    let end = blocks.lba.checked_add(blocks.count);
+    match end {
+        Some(end) if end <= lun.block_count() => Ok(()),
+        _ => Err(Sense::illegal(code::LBA_OUT_OF_RANGE)),
+    }
+}
+
+/// Does a checked command. `data` is what came with it, of the length that was asked for.
+pub async fn execute(
+    unit: &Arc<Unit>,
+    nexus: &Nexus,
+    place: &Place,
+    task: &TaskGuard,
+    checked: Checked,
+    data: Bytes,
+) -> Outcome {
+    let counters = &unit.counters;
+    let counter = match checked.command {
+        Command::Read { .. } => &counters.reads,
+        command if command.is_change() => &counters.writes,
+        _ => &counters.other,
+    };
+    counter.fetch_add(1, Ordering::Relaxed);
+    let work = Work {
+        unit,
+        lun: unit.lun(),
+        nexus,
+        place,
+        task,
+    };
+    let outcome = match work.run(checked.command, data).await {
+        Ok(outcome) => outcome,
+        Err(refused) => refused.into(),
+    };
+    if outcome
+        .sense
+        .is_some_and(|sense| matches!(sense.key, Key::MediumError | Key::HardwareError))
+    {
+        counters.errors.fetch_add(1, Ordering::Relaxed);
+    }
+    outcome
+}
+
+struct Work<'a> {
+    unit: &'a Arc<Unit>,
+    lun: Arc<Lun>,
+    nexus: &'a Nexus,
+    place: &'a Place,
+    task: &'a TaskGuard,
+}
+
+impl Work<'_> {
+    async fn run(&self, command: Command, data: Bytes) -> Result<Outcome, Refused> {
+        let lun = &self.lun;
+        let block_len = lun.block_len_bytes;
+        match command {
+            Command::TestUnitReady | Command::PreventAllow { .. } => Ok(Outcome::good()),
+            Command::StartStop {
+                power_condition,
+                no_flush,
+                ..
+            } => {
+                if power_condition > 0xb || matches!(power_condition, 4 | 6 | 8 | 9) {
+                    return Err(Sense::cdb_field(4, Some(7)).into());
+                }
+                if !no_flush {
+                    self.flush().await?;
+                }
+                Ok(Outcome::good())
+            }
+            Command::SendDiagnostic { list_len_bytes, .. } => match list_len_bytes {
+                0 => Ok(Outcome::good()),
+                _ => Err(Sense::cdb_field(3, None).into()),
+            },
+            Command::RequestSense {
+                descriptor,
+                allocation,
+            } => {
+                let sense = match self.unit.take_attention(self.nexus) {
+                    Some(attention) => Sense::attention(attention),
+                    None => Sense::new(Key::NoSense, code::NONE),
+                };
+                let bytes = match descriptor {
+                    true => sense.descriptor(),
+                    false => sense.fixed().to_vec(),
+                };
+                Ok(Outcome::reply(bytes, allocation))
+            }
+            Command::Inquiry { page, allocation } => {
+                Ok(Outcome::reply(self.inquiry(page)?, allocation))
+            }
+            Command::ReadCapacity10 => Ok(Outcome::reply(
+                scsi::read_capacity_10(lun.block_count(), block_len),
+                u32::MAX,
+            )),
+            Command::ReadCapacity16 { allocation } => {
+                // A single block costs no reading of its neighbours.
+                let bytes = scsi::read_capacity_16(lun.block_count(), block_len, 0);
+                Ok(Outcome::reply(bytes, allocation))
+            }
+            Command::ModeSense { asked, allocation } => Ok(Outcome::reply(
+                scsi::mode_sense(&asked, &self.unit.mode())?,
+                allocation,
+            )),
+            Command::ModeSelect { save, is_long, .. } => {
+                if save {
+                    return Err(Sense::cdb_field(1, Some(0)).into());
+                }
+                let mode = scsi::mode_select(&data, is_long, &self.unit.mode())?;
+                self.unit.set_mode(self.nexus, &mode);
+                Ok(Outcome::good())
+            }
+            Command::ReportLuns { select, allocation } => {
+                self.unit
+                    .forget_attention(self.nexus, code::REPORTED_LUNS_CHANGED);
+                report_luns(self.place, select, allocation)
+            }
+            Command::ReportOpcodes { asked, allocation } => {
+                let bytes = match asked.options {
+                    0 => scsi::supported_opcodes(asked.with_timeouts),
+                    _ => scsi::supported_opcode(&asked)?,
+                };
+                Ok(Outcome::reply(bytes, allocation))
+            }
+            Command::ReportTaskManagement {
+                extended,
+                allocation,
+            } => Ok(Outcome::reply(
+                scsi::report_task_management(extended),
+                allocation,
+            )),
+            Command::ReportTargetPortGroups {
+                extended,
+                allocation,
+            } => {
+                // One group, active and optimised: this node has the volume.
+                let groups = [(1, 0x00, vec![self.place.port])];
+                Ok(Outcome::reply(
+                    scsi::report_target_port_groups(extended, &groups),
+                    allocation,
+                ))
+            }
+            Command::SetTargetPortGroups { .. } => {
+                for (state, group) in scsi::parse_set_target_port_groups(&data)? {
+                    if (state, group) != (0, 1) {
+                        return Err(Sense::list_field(4).into());
+                    }
+                }
+                Ok(Outcome::good())
+            }
+            Command::LogSense {
+                page,
+                subpage,
+                allocation,
+                ..
+            } => {
+                let attr = self
+                    .unit
+                    .san
+                    .fs()
+                    .attr_under_way(lun.ino)
+                    .map_err(|error| self.read_error(error))?;
+                let space = self
+                    .unit
+                    .san
+                    .fs()
+                    .space()
+                    .await
+                    .map_err(|error| self.read_error(error))?;
+                // In units of 1 MiB, the threshold exponent of zero says that there is no other.
+                let units = |bytes: u64| u32::try_from(bytes >> 20).unwrap_or(u32::MAX);
+                let bytes = scsi::log_sense(
+                    page,
+                    subpage,
+                    units(attr.used_bytes),
+                    units(space.free_bytes),
+                )?;
+                Ok(Outcome::reply(bytes, allocation))
+            }
+            Command::ReadDefectData {
+                is_long,
+                primary,
+                grown,
+                format,
+                allocation,
+            } => {
+                // There are none: the list is empty in whichever format.
+                let flags = u8::from(primary) << 4 | u8::from(grown) << 3 | format;
+                let len = if is_long { 8 } else { 4 };
+                let mut bytes = vec![0; len];
+                bytes[1] = flags;
+                Ok(Outcome::reply(bytes, allocation))
+            }
+            Command::Read { blocks, .. } => {
+                let data = self.read(&self.range(&blocks)).await?;
+                let outcome = Outcome {
+                    data,
+                    ..Outcome::good()
+                };
+                self.unit
+                    .counters
+                    .read_bytes
+                    .fetch_add(outcome.len_bytes(), Ordering::Relaxed);
+                Ok(outcome)
+            }
+            Command::Write { blocks, fua } => {
+                let _order = self.unit.order.read().await;
+                self.write(self.range(&blocks).start, data, fua).await?;
+                Ok(Outcome::good())
+            }
+            Command::WriteAndVerify { blocks, compare } => {
+                let _order = self.unit.order.write().await;
+                let range = self.range(&blocks);
+                self.write(range.start, data.clone(), true).await?;
+                let read = self.read(&range).await?;
+                if compare {
+                    self.compare(&read, &data)?;
+                }
+                Ok(Outcome::good())
+            }
+            Command::Verify { blocks, compare } => {
+                self.verify(&blocks, compare, &data).await?;
+                Ok(Outcome::good())
+            }
+            Command::OrWrite { blocks, fua } => {
+                let _order = self.unit.order.write().await;
+                let range = self.range(&blocks);
+                let mut bytes = self.read(&range).await?.concat();
+                for (byte, more) in bytes.iter_mut().zip(data.iter()) {
+                    *byte |= more;
+                }
+                self.write(range.start, bytes.into(), fua).await?;
+                Ok(Outcome::good())
+            }
+            Command::CompareAndWrite { blocks, fua } => {
+                let _order = self.unit.order.write().await;
+                let range = self.range(&blocks);
+                let half = (range.end - range.start) as usize;
+                let (wanted, new) = (
+                    data.slice(..half.min(data.len())),
+                    data.slice(half.min(data.len())..),
+                );
+                let read = self.read(&range).await?;
+                self.compare(&read, &wanted)?;
+                self.write(range.start, new, fua).await?;
+                Ok(Outcome::good())
+            }
+            Command::WriteSame { blocks, .. } => {
+                let _order = self.unit.order.read().await;
+                self.write_same(&blocks, &data).await?;
+                Ok(Outcome::good())
+            }
+            Command::Unmap { .. } => {
+                let ranges = scsi::parse_unmap(&data)?;
+                let blocks = ranges.iter().map(|range| Blocks {
+                    lba: range.lba,
+                    count: range.count.into(),
+                });
+                let blocks: Vec<Blocks> = blocks.collect();
+                let limit = u64::from(limits(block_len).unmap_blocks);
+                for one in &blocks {
+                    in_range(lun, one)?;
+                    if one.count > limit {
+                        return Err(Sense::illegal(code::INVALID_FIELD_IN_LIST).into());
+                    }
+                }
+                let _order = self.unit.order.read().await;
+                for one in &blocks {
+                    self.punch(self.range(one)).await?;
+                }
+                Ok(Outcome::good())
+            }
+            Command::Prefetch { blocks } => {
+                let range = self.range(&blocks);
+                let end = range.end.min(range.start + TRANSFER_LEN_BYTES_MAX);
+                self.read(&(range.start..end)).await?;
+                Ok(Outcome::of(Status::ConditionMet))
+            }
+            Command::SynchronizeCache { .. } => {
+                self.flush().await?;
+                Ok(Outcome::good())
+            }
+            Command::GetLbaStatus { lba, allocation } => Ok(Outcome::reply(
+                self.lba_status(lba, allocation).await?,
+                allocation,
+            )),
+            Command::Reserve => {
+                self.unit
+                    .with_reservations(|state| state.reserve(self.nexus))?;
+                Ok(Outcome::good())
+            }
+            Command::Release => {
+                self.unit
+                    .with_reservations(|state| state.release(self.nexus))?;
+                Ok(Outcome::good())
+            }
+            Command::PersistentIn { action, allocation } => {
+                Ok(Outcome::reply(self.persistent_in(action), allocation))
+            }
+            Command::PersistentOut(command) => {
+                let given = scsi::parse_persistent_out(&data)?;
+                let change = self.unit.change_reservations::<Refused>(|state| {
+                    state.out(self.nexus, &command, &given)
+                });
+                let Effects { aborted, .. } = change.await?;
+                if !aborted.is_empty() {
+                    self.unit
+                        .abort(|nexus| aborted.contains(nexus), Some(self.task))
+                        .await;
+                }
+                Ok(Outcome::good())
+            }
+            Command::Sanitize {
+                action,
+                list_len_bytes,
+                ..
+            } => match action {
+                Sanitize::BlockErase if list_len_bytes == 0 => {
+                    let _order = self.unit.order.write().await;
+                    self.punch(0..lun.size_bytes).await?;
+                    Ok(Outcome::good())
+                }
+                Sanitize::ExitFailureMode => Ok(Outcome::good()),
+                Sanitize::BlockErase => Err(Sense::cdb_field(7, None).into()),
+                Sanitize::Overwrite | Sanitize::CryptographicErase => {
+                    Err(Sense::cdb_field(1, Some(4)).into())
+                }
+            },
+            Command::ExtendedCopy { .. } => self.copy(&data).await,
+            Command::CopyStatus { list, allocation } => match self.unit.last_copy(self.nexus) {
+                Some((known, is_good, segments, bytes)) if known == list => Ok(Outcome::reply(
+                    scsi::copy_status(is_good, segments, bytes),
+                    allocation,
+                )),
+                _ => Err(Sense::cdb_field(2, None).into()),
+            },
+            Command::CopyOperatingParameters { allocation } => {
+                let most = u64::from(u16::MAX) * u64::from(block_len);
+                let bytes =
+                    scsi::copy_operating_parameters(u32::try_from(most).unwrap_or(u32::MAX));
+                Ok(Outcome::reply(bytes, allocation))
+            }
+        }
+    }
+
+    fn inquiry(&self, page: Option<u8>) -> Result<Vec<u8>, Sense> {
+        let naa = self.lun.naa.to_be_bytes();
+        let identity = || scsi::Identity {
+            revision: self.place.revision,
+            naa,
+            serial: format!("{:016x}", self.lun.naa),
+            target_name: self.place.target_name.clone(),
+            port: scsi::PortGroup {
+                port: self.place.port,
+                group: 1,
+            },
+        };
+        Ok(match page {
+            None => scsi::standard_inquiry(&self.place.revision, true),
+            Some(0x00) => scsi::supported_pages(),
+            Some(0x80) => scsi::unit_serial(&identity()),
+            Some(0x83) => scsi::device_identification(&identity()),
+            Some(0x86) => scsi::extended_inquiry(),
+            Some(0xb0) => scsi::block_limits(&limits(self.lun.block_len_bytes)),
+            Some(0xb1) => scsi::device_characteristics(),
+            Some(0xb2) => scsi::logical_block_provisioning(),
+            Some(_) => return Err(Sense::cdb_field(2, None)),
+        })
+    }
+
+    fn range(&self, blocks: &Blocks) -> Range<u64> {
+        let block = u64::from(self.lun.block_len_bytes);
+        // It was checked against the size.
+        let start = blocks.lba.saturating_mul(block);
+        start..start.saturating_add(blocks.count.saturating_mul(block))
+    }
+
+    fn read_error(&self, error: FsError) -> Sense {
+        tracing::debug!(lun = self.lun.name, %error, "read failed");
+        sense_of(error, false)
+    }
+
+    fn write_error(&self, error: FsError) -> Sense {
+        tracing::debug!(lun = self.lun.name, %error, "write failed");
+        sense_of(error, true)
+    }
+
+    /// All bytes of the range; it is within the file.
+    async fn read(&self, range: &Range<u64>) -> Result<Vec<Bytes>, Sense> {
+        let fs = self.unit.san.fs();
+        let mut parts = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            let len = (range.end - at).min(STEP_LEN_BYTES) as u32;
+            let read = fs.read(&WHO, self.lun.ino, at, len).await;
+            let read = read.map_err(|error| self.read_error(error))?;
+            if read.count_bytes == 0 {
+                // It was made smaller meanwhile.
+                return Err(Sense::illegal(code::LBA_OUT_OF_RANGE));
+            }
+            at += u64::from(read.count_bytes);
+            parts.extend(read.parts);
+        }
+        Ok(parts)
+    }
+
+    /// Writes; stable when done, unless the LUN has a write cache and nobody insists.
+    async fn write(&self, at: u64, data: Bytes, fua: bool) -> Result<(), Sense> {
+        if self.task.is_aborted() || data.is_empty() {
+            return Ok(());
+        }
+        let fs = self.unit.san.fs();
+        let is_stable = fua || !self.lun.write_cache;
+        let len = data.len() as u64;
+        self.unit
+            .counters
+            .written_bytes
+            .fetch_add(len, Ordering::Relaxed);
+        let stability = match is_stable && len <= STEP_LEN_BYTES {
+            true => Stability::Stable,
+            false => Stability::Unstable,
+        };
+        let mut done = 0;
+        while done < len {
+            let step = (len - done).min(STEP_LEN_BYTES);
+            let part = data.slice(done as usize..(done + step) as usize);
+            let written = fs
+                .write(&WHO, self.lun.ino, at + done, part, stability)
+                .await;
+            written.map_err(|error| self.write_error(error))?;
+            done += step;
+        }
+        if is_stable && stability == Stability::Unstable {
+            self.flush().await?;
+        }
+        Ok(())
+    }
+
+    async fn flush(&self) -> Result<(), Sense> {
+        let done = self.unit.san.fs().commit(&WHO, self.lun.ino, 0, 0).await;
+        done.map(drop).map_err(|error| self.write_error(error))
+    }
+
+    async fn punch(&self, range: Range<u64>) -> Result<(), Sense> {
+        let done = self.unit.san.fs().punch(&WHO, self.lun.ino, range).await;
+        done.map_err(|error| self.write_error(error))
+    }
+
+    fn compare(&self, read: &[Bytes], wanted: &[u8]) -> Result<(), Sense> {
+        let mut at = 0;
+        for part in read {
+            let other = wanted.get(at..at + part.len()).unwrap_or_default();
+            if other != &part[..] {
+                let same = part
+                    .iter()
+                    .zip(other)
+                    .take_while(|(left, right)| left == right)
+                    .count();
+                let offset = (at + same) as u64;
+                return Err(Sense::new(Key::Miscompare, code::MISCOMPARE).with_information(offset));
+            }
+            at += part.len();
+        }
+        Ok(())
+    }
+
+    async fn verify(&self, blocks: &Blocks, compare: u8, data: &Bytes) -> Result<(), Sense> {
+        let range = self.range(blocks);
+        let block = self.lun.block_len_bytes as usize;
+        let mut at = range.start;
+        while at < range.end {
+            let end = range.end.min(at + STEP_LEN_BYTES);
+            let read = self.read(&(at..end)).await?;
+            match compare {
+                0 => {}
+                1 => {
+                    let from = (at - range.start) as usize;
+                    let to = (end - range.start) as usize;
+                    self.compare(&read, data.get(from..to).unwrap_or_default())?;
+                }
+                _ => {
+                    let read = read.concat();
+                    for one in read.chunks(block) {
+                        self.compare(&[Bytes::copy_from_slice(one)], data)?;
+                    }
+                }
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
+    async fn write_same(&self, blocks: &Blocks, data: &Bytes) -> Result<(), Sense> {
+        let range = self.range(blocks);
+        // A hole reads as zeros, whether it was asked to be one or not.
+        if data.iter().all(|byte| *byte == 0) {
+            return self.punch(range).await;
+        }
+        let fs = self.unit.san.fs();
+        let step = STEP_LEN_BYTES.min(range.end - range.start);
+        let many = Bytes::from(data.repeat(step as usize / data.len().max(1)));
+        let mut at = range.start;
+        while at < range.end && !self.task.is_aborted() {
+            let len = (range.end - at).min(many.len() as u64);
+            let part = many.slice(..len as usize);
+            let written = fs
+                .write(&WHO, self.lun.ino, at, part, Stability::Unstable)
+                .await;
+            written.map_err(|error| self.write_error(error))?;
+            at += len;
+        }
+        self.unit
+            .counters
+            .written_bytes
+            .fetch_add(range.end - range.start, Ordering::Relaxed);
+        match self.lun.write_cache {
+            true => Ok(()),
+            false => self.flush().await,
+        }
+    }
+
+    async fn lba_status(&self, lba: u64, allocation: u32) -> Result<Vec<u8>, Sense> {
+        let lun = &self.lun;
+        if lba >= lun.block_count() {
+            return Err(Sense::illegal(code::LBA_OUT_OF_RANGE));
+        }
+        let block = u64::from(lun.block_len_bytes);
+        let parts = self
+            .unit
+            .san
+            .fs()
+            .allocation(&WHO, lun.ino, lba * block..lun.size_bytes)
+            .await;
+        let parts = parts.map_err(|error| self.read_error(error))?;
+        let most = (allocation.saturating_sub(8) / 16).clamp(1, 1024) as usize;
+        let mut runs: Vec<LbaStatus> = Vec::new();
+        let mut at = lba;
+        for part in parts {
+            // A block of which a part is there is there.
+            let end = match part.is_allocated {
+                true => part.range.end.div_ceil(block),
+                false => part.range.end / block,
+            };
+            if end <= at {
+                continue;
+            }
+            let count = u32::try_from(end - at).unwrap_or(u32::MAX);
+            let seen = runs.len();
+            match runs.last_mut() {
+                Some(last) if last.is_mapped == part.is_allocated => {
+                    last.count = last.count.saturating_add(count)
+                }
+                _ if seen == most => break,
+                _ => runs.push(LbaStatus {
+                    lba: at,
+                    count,
+                    is_mapped: part.is_allocated,
+                }),
+            }
+            at = at.saturating_add(count.into());
+            if at < end {
+                // More than one run can say.
+                break;
+            }
+        }
+        Ok(scsi::lba_status(&runs))
+    }
+
+    fn persistent_in(&self, action: PersistentIn) -> Vec<u8> {
+        let port = self.place.port;
+        self.unit.with_reservations(|state| match action {
+            PersistentIn::Keys => scsi::reservation_keys(state.generation(), &state.keys()),
+            PersistentIn::Reservation => scsi::reservation_of(state.generation(), state.held()),
+            PersistentIn::Capabilities => scsi::report_capabilities(state.persists()),
+            PersistentIn::Full => {
+                let seen =
+                    state
+                        .registrations()
+                        .into_iter()
+                        .map(|(nexus, key, kind)| ReservationSeen {
+                            key,
+                            holds: kind.is_some(),
+                            kind: kind.unwrap_or(0),
+                            port,
+                            initiator: nexus.as_str().to_owned(),
+                        });
+                scsi::reservation_descriptors(state.generation(), &seen.collect::<Vec<_>>())
+            }
+        })
+    }
+
+    /// EXTENDED COPY between logical units that the session sees.
+    async fn copy(&self, list: &[u8]) -> Result<Outcome, Refused> {
+        if list.is_empty() {
+            return Ok(Outcome::good());
+        }
+        let list = scsi::parse_copy_list(list)?;
+        let mut targets = Vec::new();
+        for name in &list.targets {
+            let named = self
+                .place
+                .units
+                .values()
+                .find(|unit| unit.lun().naa.to_be_bytes()[..] == name[..]);
+            let unreachable = Sense::new(Key::CopyAborted, code::COPY_TARGET_UNREACHABLE);
+            targets.push(named.ok_or(unreachable)?.clone());
+        }
+        let (mut done, mut bytes) = (0, 0);
+        for segment in &list.segments {
+            let result = match (
+                targets.get(segment.source),
+                targets.get(segment.destination),
+            ) {
+                (Some(source), Some(destination)) => {
+                    self.copy_segment(source, destination, segment).await
+                }
+                _ => Err(Sense::illegal(code::INVALID_FIELD_IN_LIST).into()),
+            };
+            match result {
+                Ok(copied) => {
+                    bytes += copied;
+                    done += 1;
+                }
+                Err(refused) => {
+                    self.unit
+                        .note_copy(self.nexus, (list.list, false, done, bytes));
+                    return Err(refused);
+                }
+            }
+        }
+        self.unit
+            .note_copy(self.nexus, (list.list, true, done, bytes));
+        Ok(Outcome::good())
+    }
+
+    async fn copy_segment(
+        &self,
+        source: &Arc<Unit>,
+        destination: &Arc<Unit>,
+        segment: &scsi::CopySegment,
+    ) -> Result<u64, Refused> {
+        let part = |unit: &'_ Arc<Unit>| Work {
+            lun: unit.lun(),
+            unit: self.unit,
+            nexus: self.nexus,
+            place: self.place,
+            task: self.task,
+        };
+        let (from, to) = (
+            Work {
+                unit: source,
+                ..part(source)
+            },
+            Work {
+                unit: destination,
+                ..part(destination)
+            },
+        );
+        let count = u64::from(segment.block_count);
+        let read = Command::Read {
+            blocks: Blocks {
+                lba: segment.source_lba,
+                count,
+            },
+            fua: false,
+        };
+        let write = Command::Write {
+            blocks: Blocks {
+                lba: segment.destination_lba,
+                count,
+            },
+            fua: false,
+        };
+        let copy_aborted = |sense: Sense| {
+            Refused::Sense(Sense {
+                key: Key::CopyAborted,
+                ..sense
+            })
+        };
+        for (work, command) in [(&from, &read), (&to, &write)] {
+            work.unit
+                .with_reservations(|state| state.check(self.nexus, command))?;
+            let (Command::Read { blocks, .. } | Command::Write { blocks, .. }) = command else {
+                continue;
+            };
+            in_range(&work.lun, blocks).map_err(|_| copy_aborted(Sense::illegal(code::NONE)))?;
+        }
+        if from.lun.block_len_bytes != to.lun.block_len_bytes || to.lun.read_only {
+            return Err(copy_aborted(Sense::illegal(code::COPY_SEGMENT_FAILED)));
+        }
+        let block = u64::from(from.lun.block_len_bytes);
+        let _order = destination.order.read().await;
+        let (mut at, len) = (0, count * block);
+        while at < len {
+            let step = (len - at).min(STEP_LEN_BYTES);
+            let start = segment.source_lba * block + at;
+            let read = from.read(&(start..start + step)).await?;
+            to.write(
+                segment.destination_lba * block + at,
+                read.concat().into(),
+                false,
+            )
+            .await?;
+            at += step;
+        }
+        Ok(len)
+    }
+}
+
+/// REPORT LUNS, which any LUN answers, there or not.
+pub fn report_luns(place: &Place, select: u8, allocation: u32) -> Result<Outcome, Refused> {
+    if allocation < 16 {
+        return Err(Sense::cdb_field(6, None).into());
+    }
+    let bytes = match select {
+        0 | 2 => scsi::report_luns(place.units.keys().copied()),
+        // Well-known logical units: there are none.
+        1 => scsi::report_luns([]),
+        _ => return Err(Sense::cdb_field(2, None).into()),
+    };
+    Ok(Outcome::reply(bytes, allocation))
+}
+
+/// What is answered where there is no logical unit.
+pub fn without_unit(place: &Place, cdb: &[u8; 16]) -> Outcome {
+    let absent = Sense::illegal(code::LUN_NOT_SUPPORTED);
+    match scsi::parse(cdb) {
+        Ok(Command::Inquiry {
+            page: None,
+            allocation,
+        }) => Outcome::reply(scsi::standard_inquiry(&place.revision, false), allocation),
+        Ok(Command::ReportLuns { select, allocation }) => {
+            report_luns(place, select, allocation).unwrap_or_else(Outcome::from)
+        }
+        Ok(Command::RequestSense { allocation, .. }) => {
+            Outcome::reply(absent.fixed().to_vec(), allocation)
+        }
+        _ => absent.into(),
+    }
+}

@@ -1,0 +1,21 @@
+//! iSCSI: the LUNs of volumes as SCSI disks (RFC 7143; SPC-4 and SBC-3).
+//!
+//! Owns: connections, sessions, logins, tasks, what SCSI commands do to a LUN, reservations, metrics of all that.
+//! Must not know: configuration files, how LUNs are kept (`cairn_san`), what is in a volume.
+
+#![forbid(unsafe_code)]
+
+mod connection;
+mod execute;
+mod login;
+mod metrics;
+mod portal;
+mod reservation;
+mod target;
+mod unit;
+
+pub use cairn_codec_iscsi::is_iscsi_name;
+pub use connection::WINDOW_COUNT;
+pub use metrics::IscsiCollector;
+pub use portal::{Running, Settings, Shared};
+pub use target::{Session, Target, Targets};

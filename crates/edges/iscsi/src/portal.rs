@@ -1,0 +1,267 @@
+//! The server: threads, the listening sockets, limits of connections, stopping.
+//!
+//! Owns: accepting, which thread serves which connection, what all connections share. Must not know: what comes over them.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+
+use crate::connection;
+use crate::target::Targets;
+
+/// Pause after `accept` failed, which it does when the process has no file descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Sessions that discovery and hosts' multipath make, several times over.
+const CONNECTION_COUNT_MAX: usize = 1024;
+const CONNECTION_COUNT_PER_CLIENT_MAX: usize = 512;
+const SOCKET_BUFFER_LEN_BYTES: usize = 1 << 20;
+
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub threads: usize,
+    pub connection_count_max: usize,
+    pub connection_count_per_client_max: usize,
+    /// Data of commands under way, of all connections together.
+    pub held_bytes_max: usize,
+    /// What discovery says instead of the address at which it was asked.
+    pub portals: Vec<SocketAddr>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            threads: 2,
+            connection_count_max: CONNECTION_COUNT_MAX,
+            connection_count_per_client_max: CONNECTION_COUNT_PER_CLIENT_MAX,
+            held_bytes_max: 256 << 20,
+            portals: Vec::new(),
+        }
+    }
+}
+
+/// What all connections share.
+pub struct Shared {
+    pub targets: Arc<Targets>,
+    pub settings: Settings,
+    pub held_bytes: AtomicUsize,
+    pub connection_count: AtomicUsize,
+    pub accepted_count: AtomicU64,
+    /// Connections over the limits.
+    pub turned_away_count: AtomicU64,
+    /// Logins that were refused.
+    pub refused_count: AtomicU64,
+    /// Connections closed for what came over them.
+    pub broken_count: AtomicU64,
+    clients: Mutex<HashMap<IpAddr, usize>>,
+}
+
+impl Shared {
+    pub fn new(targets: Arc<Targets>, settings: Settings) -> Arc<Self> {
+        Arc::new(Self {
+            targets,
+            settings,
+            held_bytes: AtomicUsize::new(0),
+            connection_count: AtomicUsize::new(0),
+            accepted_count: AtomicU64::new(0),
+            turned_away_count: AtomicU64::new(0),
+            refused_count: AtomicU64::new(0),
+            broken_count: AtomicU64::new(0),
+            clients: Mutex::default(),
+        })
+    }
+
+    /// What discovery tells who reached `local`.
+    pub fn portals(&self, local: SocketAddr) -> Vec<SocketAddr> {
+        match self.settings.portals.is_empty() {
+            true => vec![SocketAddr::new(local.ip().to_canonical(), local.port())],
+            false => self.settings.portals.clone(),
+        }
+    }
+
+    fn permit(self: &Arc<Self>, client: IpAddr) -> Option<Permit> {
+        let mut clients = self.clients.lock();
+        let of_client = clients.get(&client).copied().unwrap_or(0);
+        if self.connection_count.load(Ordering::Relaxed) >= self.settings.connection_count_max
+            || of_client >= self.settings.connection_count_per_client_max
+        {
+            self.turned_away_count.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        clients.insert(client, of_client + 1);
+        self.connection_count.fetch_add(1, Ordering::Relaxed);
+        self.accepted_count.fetch_add(1, Ordering::Relaxed);
+        Some(Permit {
+            shared: Arc::clone(self),
+            client,
+        })
+    }
+}
+
+/// The right to be one of the connections that the limits allow.
+struct Permit {
+    shared: Arc<Shared>,
+    client: IpAddr,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.shared.connection_count.fetch_sub(1, Ordering::Relaxed);
+        let mut clients = self.shared.clients.lock();
+        if let Some(count) = clients.get_mut(&self.client) {
+            *count -= 1;
+            if *count == 0 {
+                clients.remove(&self.client);
+            }
+        }
+    }
+}
+
+struct Accepted {
+    stream: std::net::TcpStream,
+    peer: SocketAddr,
+    permit: Permit,
+}
+
+/// A server that serves. Dropped without [`Self::stop`], it stops at once.
+pub struct Running {
+    stop: watch::Sender<bool>,
+    threads: Vec<(JoinHandle<()>, oneshot::Receiver<()>)>,
+}
+
+impl Running {
+    /// Starts the threads.
+    pub fn start(shared: Arc<Shared>, listener: TcpListener) -> std::io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        let socket = socket2::SockRef::from(&listener);
+        socket.set_recv_buffer_size(SOCKET_BUFFER_LEN_BYTES)?;
+        socket.set_send_buffer_size(SOCKET_BUFFER_LEN_BYTES)?;
+        let (stop, stopped) = watch::channel(false);
+        let mut lanes = Vec::new();
+        let mut receivers = Vec::new();
+        for _ in 0..shared.settings.threads.max(1) {
+            let (sender, receiver) = mpsc::unbounded_channel::<Accepted>();
+            lanes.push(sender);
+            receivers.push(receiver);
+        }
+        let mut accepting = Some((listener, lanes));
+        let mut threads = Vec::new();
+        for (index, receiver) in receivers.into_iter().enumerate() {
+            let (ended, wait) = oneshot::channel();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
+            let (shared, stopped, accepting) =
+                (Arc::clone(&shared), stopped.clone(), accepting.take());
+            let thread = std::thread::Builder::new()
+                .name(format!("iscsi-{index}"))
+                .spawn(move || {
+                    runtime.block_on(run(shared, receiver, accepting, stopped));
+                    // Nobody waits if the server was dropped instead of stopped.
+                    let _ = ended.send(());
+                })?;
+            threads.push((thread, wait));
+        }
+        Ok(Self { stop, threads })
+    }
+
+    /// Takes no more connections and ends those that there are, when what was begun is done, for at most `grace` each.
+    pub async fn stop(mut self, grace: Duration) {
+        self.stop.send_replace(true);
+        for (thread, ended) in self.threads.drain(..) {
+            if tokio::time::timeout(grace, ended).await.is_err() {
+                tracing::warn!("iSCSI connections closed before their commands were finished");
+                continue;
+            }
+            if thread.join().is_err() {
+                tracing::error!("a thread of the iSCSI server panicked");
+            }
+        }
+    }
+}
+
+async fn run(
+    shared: Arc<Shared>,
+    mut accepted: mpsc::UnboundedReceiver<Accepted>,
+    accepting: Option<(TcpListener, Vec<mpsc::UnboundedSender<Accepted>>)>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let mut listening = JoinSet::new();
+    if let Some((listener, lanes)) = accepting {
+        listening.spawn(accept(Arc::clone(&shared), listener, lanes));
+    }
+    let mut connections = JoinSet::new();
+    let stop = stopped.clone();
+    loop {
+        tokio::select! {
+            _ = stopped.wait_for(|stops| *stops) => break,
+            Some(Accepted { stream, peer, permit }) = accepted.recv() => {
+                let (shared, stop) = (Arc::clone(&shared), stop.clone());
+                connections.spawn(async move {
+                    match prepared(stream) {
+                        Ok(stream) => connection::serve(shared, stream, peer, stop).await,
+                        Err(error) => tracing::debug!(%peer, "connection lost: {error}"),
+                    }
+                    drop(permit);
+                });
+            }
+            Some(_) = connections.join_next() => {}
+        }
+    }
+    listening.shutdown().await;
+    while connections.join_next().await.is_some() {}
+}
+
+fn prepared(stream: std::net::TcpStream) -> std::io::Result<tokio::net::TcpStream> {
+    stream.set_nonblocking(true)?;
+    stream.set_nodelay(true)?;
+    tokio::net::TcpStream::from_std(stream)
+}
+
+/// Deals connections to the threads in turn.
+async fn accept(
+    shared: Arc<Shared>,
+    listener: TcpListener,
+    lanes: Vec<mpsc::UnboundedSender<Accepted>>,
+) {
+    let listener = match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => {
+            tracing::error!("cannot listen for iSCSI: {error}");
+            return;
+        }
+    };
+    let mut next = 0;
+    loop {
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!("cannot accept iSCSI connections: {error}");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let Some(permit) = shared.permit(peer.ip().to_canonical()) else {
+            tracing::debug!(%peer, "iSCSI connection refused: too many connections");
+            continue;
+        };
+        let Ok(stream) = stream.into_std() else {
+            continue;
+        };
+        next = (next + 1) % lanes.len().max(1);
+        if let Some(lane) = lanes.get(next) {
+            // An error means that the server stops.
+            let _ = lane.send(Accepted {
+                stream,
+                peer,
+                permit,
+            });
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! Targets: one for each volume that has LUNs, their sessions, and changes of their LUNs.
+//!
+//! Owns: which targets there are, who is connected, that sessions see changes. Must not know: PDUs, commands.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+
+use cairn_base::env::Env;
+use cairn_base::{Ino, VolumeId};
+use cairn_codec_scsi::code;
+use cairn_fs::Fs;
+use cairn_san::{Initiator, San, SanError};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::watch;
+
+use crate::execute::Place;
+use crate::unit::{Nexus, Unit};
+
+/// The one port of a target here.
+const PORT: u16 = 1;
+/// How often a volume that could not be read is tried again.
+const RETRY_PAUSE: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// A volume as a target.
+pub struct Target {
+    pub volume: VolumeId,
+    pub san: Arc<San>,
+    units: RwLock<BTreeMap<Ino, Arc<Unit>>>,
+    /// Grows when what initiators see may have changed.
+    version: AtomicU64,
+}
+
+/// A session as others see it.
+pub struct Session {
+    pub initiator: String,
+    pub target: Option<String>,
+    pub volume: Option<VolumeId>,
+    pub isid: [u8; 6],
+    pub tsih: u16,
+    pub peer: SocketAddr,
+    pub begun_seconds: i64,
+    /// Set when it is to end.
+    pub end: watch::Sender<bool>,
+    /// Closed when it has ended.
+    pub ended: watch::Receiver<()>,
+}
+
+#[derive(Default)]
+struct Table {
+    /// Of all volumes that are served here; `None` while what they keep is not read yet.
+    volumes: BTreeMap<VolumeId, (Fs, Option<Arc<Target>>)>,
+}
+
+/// All targets of this server.
+pub struct Targets {
+    env: Env,
+    table: RwLock<Table>,
+    sessions: Mutex<HashMap<u64, Arc<Session>>>,
+    session_next: AtomicU64,
+    tsih_next: AtomicU16,
+    /// Changes when a volume was read, or a LUN made: whoever listens may have to begin.
+    pub has_luns: watch::Sender<bool>,
+}
+
+impl Targets {
+    pub fn new(env: Env) -> Arc<Self> {
+        Arc::new(Self {
+            env,
+            table: RwLock::default(),
+            sessions: Mutex::default(),
+            session_next: AtomicU64::new(1),
+            tsih_next: AtomicU16::new(1),
+            has_luns: watch::Sender::new(false),
+        })
+    }
+
+    pub fn env(&self) -> &Env {
+        &self.env
+    }
+
+    /// Which volumes are served here from now on. Sessions of others end.
+    pub fn replace(self: &Arc<Self>, served: Vec<Fs>) {
+        let mut gone = Vec::new();
+        {
+            let mut table = self.table.write();
+            let mut before = std::mem::take(&mut table.volumes);
+            for fs in served {
+                let id = fs.volume();
+                let known = before.remove(&id);
+                // One that was opened again is another one.
+                let target = match known {
+                    Some((_, Some(target)))
+                        if target.san.fs().write_verifier() == fs.write_verifier() =>
+                    {
+                        Some(target)
+                    }
+                    Some((old, None)) if old.write_verifier() == fs.write_verifier() => {
+                        table.volumes.insert(id, (fs, None));
+                        continue;
+                    }
+                    Some(_) => {
+                        gone.push(id);
+                        None
+                    }
+                    None => None,
+                };
+                if target.is_none() {
+                    let (targets, fs) = (Arc::clone(self), fs.clone());
+                    self.env
+                        .spawner
+                        .spawn("luns", Box::pin(async move { targets.read(fs).await }));
+                }
+                table.volumes.insert(id, (fs, target));
+            }
+            gone.extend(before.into_keys());
+        }
+        self.end_sessions(|session| session.volume.is_some_and(|volume| gone.contains(&volume)));
+    }
+
+    /// Reads what a volume keeps, for as long as it is served.
+    async fn read(self: Arc<Self>, fs: Fs) {
+        let mut said = false;
+        loop {
+            let is_current = {
+                let table = self.table.read();
+                let now = table.volumes.get(&fs.volume());
+                now.is_some_and(|(now, target)| {
+                    target.is_none() && now.write_verifier() == fs.write_verifier()
+                })
+            };
+            if !is_current {
+                return;
+            }
+            match Target::open(fs.clone(), self.env.clone()).await {
+                Ok(target) => {
+                    let has_luns = target.san.has_luns();
+                    if let Some(place) = self.table.write().volumes.get_mut(&fs.volume())
+                        && place.0.write_verifier() == fs.write_verifier()
+                    {
+                        place.1 = Some(Arc::new(target));
+                    }
+                    if has_luns {
+                        self.has_luns.send_replace(true);
+                    }
+                    return;
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut said, true) {
+                        tracing::error!(volume = fs.name(), %error, "the LUNs of a volume cannot be read; trying again");
+                    }
+                    self.env.clock.sleep(RETRY_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    pub fn all(&self) -> Vec<Arc<Target>> {
+        let table = self.table.read();
+        table
+            .volumes
+            .values()
+            .filter_map(|(_, target)| target.clone())
+            .collect()
+    }
+
+    /// Whether some volume was not read yet.
+    pub fn is_starting(&self) -> bool {
+        self.table
+            .read()
+            .volumes
+            .values()
+            .any(|(_, target)| target.is_none())
+    }
+
+    pub fn of_volume(&self, volume: VolumeId) -> Option<Arc<Target>> {
+        self.table.read().volumes.get(&volume)?.1.clone()
+    }
+
+    pub fn named(&self, name: &str) -> Option<Arc<Target>> {
+        self.all()
+            .into_iter()
+            .find(|target| target.san.target().as_deref() == Some(name))
+    }
+
+    /// What an initiator has to prove before it is told of targets: what is set for it anywhere.
+    pub fn initiator(&self, name: &str) -> Option<Initiator> {
+        self.all()
+            .iter()
+            .find_map(|target| target.san.initiator(name))
+    }
+
+    /// The names of the targets of which an initiator sees something.
+    pub fn seen_by(&self, initiator: &str) -> Vec<String> {
+        let all = self.all();
+        let seen = all
+            .iter()
+            .filter(|target| !target.san.seen_by(initiator).is_empty());
+        seen.filter_map(|target| target.san.target()).collect()
+    }
+
+    /// A number for a new session; never 0.
+    pub fn new_tsih(&self) -> u16 {
+        loop {
+            let tsih = self.tsih_next.fetch_add(1, Ordering::Relaxed);
+            if tsih != 0 {
+                return tsih;
+            }
+        }
+    }
+
+    /// Ends the session that this one takes the place of, and notes the new one.
+    pub async fn begin_session(&self, session: Arc<Session>) -> u64 {
+        let replaced: Vec<Arc<Session>> = {
+            let sessions = self.sessions.lock();
+            let is_same = |other: &&Arc<Session>| {
+                (&other.initiator, other.isid, &other.target)
+                    == (&session.initiator, session.isid, &session.target)
+            };
+            sessions.values().filter(is_same).cloned().collect()
+        };
+        for old in replaced {
+            old.end.send_replace(true);
+            let mut ended = old.ended.clone();
+            while ended.changed().await.is_ok() {}
+        }
+        let id = self.session_next.fetch_add(1, Ordering::Relaxed);
+        self.sessions.lock().insert(id, session);
+        id
+    }
+
+    pub fn end_session(&self, id: u64) {
+        self.sessions.lock().remove(&id);
+    }
+
+    pub fn sessions(&self) -> Vec<Arc<Session>> {
+        self.sessions.lock().values().cloned().collect()
+    }
+
+    pub fn end_sessions(&self, which: impl Fn(&Session) -> bool) {
+        for session in self.sessions.lock().values() {
+            if which(session) {
+                session.end.send_replace(true);
+            }
+        }
+    }
+}
+
+impl Target {
+    async fn open(fs: Fs, env: Env) -> Result<Self, SanError> {
+        let volume = fs.volume();
+        let target = Self {
+            volume,
+            san: Arc::new(San::open(fs, env).await?),
+            units: RwLock::default(),
+            version: AtomicU64::new(1),
+        };
+        target.follow().await?;
+        Ok(target)
+    }
+
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    pub fn units(&self) -> Vec<Arc<Unit>> {
+        self.units.read().values().cloned().collect()
+    }
+
+    /// Makes logical units of LUNs that are new, and tells those of others what changed. To be called after each change.
+    pub async fn follow(&self) -> Result<(), SanError> {
+        let luns = self.san.luns();
+        for lun in &luns {
+            let known = self.units.read().get(&lun.ino).cloned();
+            match known {
+                Some(unit) => unit.changed(lun.clone()),
+                None => {
+                    let unit = Unit::open(Arc::clone(&self.san), lun.clone()).await?;
+                    self.units.write().entry(lun.ino).or_insert(unit);
+                }
+            }
+        }
+        self.units
+            .write()
+            .retain(|ino, _| luns.iter().any(|lun| lun.ino == *ino));
+        self.version.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    /// What an initiator sees now.
+    pub fn place(&self, initiator: &str) -> Place {
+        let units = self.units.read();
+        let seen = self.san.seen_by(initiator).into_iter();
+        Place {
+            target_name: self.san.target().unwrap_or_default(),
+            port: PORT,
+            revision: revision(),
+            units: seen
+                .filter_map(|(number, lun)| Some((number, Arc::clone(units.get(&lun.ino)?))))
+                .collect(),
+        }
+    }
+}
+
+/// Four characters of the version.
+pub fn revision() -> [u8; 4] {
+    let mut revision = *b"    ";
+    for (place, byte) in revision.iter_mut().zip(env!("CARGO_PKG_VERSION").bytes()) {
+        *place = byte;
+    }
+    revision
+}
+
+/// A session's view of its target: brought up to date before each command.
+pub struct View {
+    target: Arc<Target>,
+    initiator: String,
+    nexus: Nexus,
+    version: u64,
+    place: Arc<Place>,
+}
+
+impl View {
+    pub fn new(target: Arc<Target>, initiator: &str, nexus: Nexus) -> Self {
+        let version = target.version();
+        let place = Arc::new(target.place(initiator));
+        for unit in place.units.values() {
+            unit.nexus_begins(&nexus);
+        }
+        Self {
+            target,
+            initiator: initiator.to_owned(),
+            nexus,
+            version,
+            place,
+        }
+    }
+
+    pub fn place(&mut self) -> Arc<Place> {
+        let version = self.target.version();
+        if version != self.version {
+            self.version = version;
+            self.renew();
+        }
+        Arc::clone(&self.place)
+    }
+
+    fn renew(&mut self) {
+        let now = Arc::new(self.target.place(&self.initiator));
+        let before = std::mem::replace(&mut self.place, Arc::clone(&now));
+        let is_in = |place: &Place, unit: &Arc<Unit>| {
+            place.units.values().any(|other| Arc::ptr_eq(unit, other))
+        };
+        for unit in before.units.values().filter(|unit| !is_in(&now, unit)) {
+            unit.nexus_ends(&self.nexus);
+        }
+        for unit in now.units.values().filter(|unit| !is_in(&before, unit)) {
+            unit.nexus_begins(&self.nexus);
+        }
+        let numbers = |place: &Place| {
+            place
+                .units
+                .iter()
+                .map(|(number, unit)| (*number, unit.lun().ino))
+                .collect::<Vec<_>>()
+        };
+        if numbers(&before) != numbers(&now) {
+            for unit in now.units.values() {
+                unit.attention(&self.nexus, code::REPORTED_LUNS_CHANGED);
+            }
+        }
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        for unit in self.place.units.values() {
+            unit.nexus_ends(&self.nexus);
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! A logical unit: a LUN as all sessions share it.
+//!
+//! Owns: reservations, unit attentions, tasks under way, counters. Must not know: connections, PDUs.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cairn_codec_scsi::{Code, ModeState, code};
+use cairn_san::{Lun, San, SanError};
+use parking_lot::{Mutex, RwLock};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use crate::reservation::{Effects, Reservations};
+
+/// Attentions that wait for one nexus; it has seen none of so many, and misses nothing by fewer.
+const ATTENTION_COUNT_MAX: usize = 8;
+
+/// An initiator's port together with ours: the initiator's name and session.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub struct Nexus(Arc<str>);
+
+impl From<String> for Nexus {
+    fn from(text: String) -> Self {
+        Self(text.into())
+    }
+}
+
+impl From<Nexus> for String {
+    fn from(nexus: Nexus) -> Self {
+        nexus.as_str().to_owned()
+    }
+}
+
+impl Nexus {
+    pub fn new(initiator: &str, isid: [u8; 6]) -> Self {
+        let digits: String = isid.iter().map(|byte| format!("{byte:02x}")).collect();
+        Self(format!("{initiator},i,0x{digits}").into())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for Nexus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[derive(Default)]
+struct OfNexus {
+    attentions: VecDeque<Code>,
+    /// Of its last EXTENDED COPY: list, whether it went well, segments, bytes.
+    copy: Option<(u8, bool, u16, u64)>,
+}
+
+struct Running {
+    nexus: Nexus,
+    aborted: Arc<std::sync::atomic::AtomicBool>,
+    ended: watch::Receiver<()>,
+}
+
+#[derive(Default)]
+struct State {
+    nexuses: BTreeMap<Nexus, OfNexus>,
+    reservations: Reservations,
+    software_protected: bool,
+    descriptor_sense: bool,
+    tasks: BTreeMap<u64, Running>,
+    task_next: u64,
+}
+
+/// What a logical unit did, for metrics.
+#[derive(Default)]
+pub struct Counters {
+    pub reads: AtomicU64,
+    pub writes: AtomicU64,
+    pub other: AtomicU64,
+    pub read_bytes: AtomicU64,
+    pub written_bytes: AtomicU64,
+    pub errors: AtomicU64,
+}
+
+pub struct Unit {
+    pub san: Arc<San>,
+    lun: RwLock<Arc<Lun>>,
+    state: Mutex<State>,
+    /// Writers share it; who reads, decides and writes has it alone.
+    pub order: tokio::sync::RwLock<()>,
+    /// Reservations are written down one change after the other.
+    keeping: tokio::sync::Mutex<()>,
+    pub counters: Counters,
+}
+
+/// One task under way; it has ended when this is dropped.
+pub struct TaskGuard {
+    unit: Arc<Unit>,
+    id: u64,
+    aborted: Arc<std::sync::atomic::AtomicBool>,
+    ended: watch::Sender<()>,
+}
+
+/// A task, as who may abort it sees it.
+pub struct TaskHandle {
+    aborted: Arc<std::sync::atomic::AtomicBool>,
+    ended: watch::Receiver<()>,
+}
+
+impl TaskHandle {
+    pub async fn abort(mut self) {
+        self.aborted.store(true, Ordering::Release);
+        while self.ended.changed().await.is_ok() {}
+    }
+}
+
+impl TaskGuard {
+    pub fn is_aborted(&self) -> bool {
+        self.aborted.load(Ordering::Acquire)
+    }
+
+    /// Has it end without an answer; closed when it has ended.
+    pub fn handle(&self) -> TaskHandle {
+        TaskHandle {
+            aborted: Arc::clone(&self.aborted),
+            ended: self.ended.subscribe(),
+        }
+    }
+}
+
+impl Drop for TaskGuard {
+    fn drop(&mut self) {
+        self.unit.state.lock().tasks.remove(&self.id);
+    }
+}
+
+impl Unit {
+    /// Takes up the reservations that were kept.
+    pub async fn open(san: Arc<San>, lun: Lun) -> Result<Arc<Self>, SanError> {
+        let kept = san.reservations(lun.ino).await?;
+        let reservations = match kept {
+            None => Reservations::default(),
+            Some(kept) => serde_json::from_slice(&kept).map_err(|error| {
+                SanError::Damaged(
+                    format!("reservations of LUN {}", lun.name),
+                    error.to_string(),
+                )
+            })?,
+        };
+        let state = State {
+            reservations,
+            ..State::default()
+        };
+        Ok(Arc::new(Self {
+            san,
+            lun: RwLock::new(Arc::new(lun)),
+            state: Mutex::new(state),
+            order: tokio::sync::RwLock::default(),
+            keeping: tokio::sync::Mutex::default(),
+            counters: Counters::default(),
+        }))
+    }
+
+    pub fn lun(&self) -> Arc<Lun> {
+        Arc::clone(&self.lun.read())
+    }
+
+    /// Follows a change by the administrator, and tells initiators.
+    pub fn changed(&self, lun: Lun) {
+        let before = std::mem::replace(&mut *self.lun.write(), Arc::new(lun.clone()));
+        if before.size_bytes != lun.size_bytes {
+            self.attention_of_all(None, code::CAPACITY_CHANGED);
+        }
+        if before.write_cache != lun.write_cache || before.read_only != lun.read_only {
+            self.attention_of_all(None, code::MODE_CHANGED);
+        }
+    }
+
+    pub fn mode(&self) -> ModeState {
+        let lun = self.lun();
+        let state = self.state.lock();
+        ModeState {
+            write_cache: lun.write_cache,
+            software_protected: state.software_protected,
+            read_only: lun.read_only,
+            descriptor_sense: state.descriptor_sense,
+            block_count: lun.block_count(),
+            block_len_bytes: lun.block_len_bytes,
+        }
+    }
+
+    pub fn set_mode(&self, nexus: &Nexus, mode: &ModeState) {
+        {
+            let mut state = self.state.lock();
+            if (state.software_protected, state.descriptor_sense)
+                == (mode.software_protected, mode.descriptor_sense)
+            {
+                return;
+            }
+            state.software_protected = mode.software_protected;
+            state.descriptor_sense = mode.descriptor_sense;
+        }
+        self.attention_of_all(Some(nexus), code::MODE_CHANGED);
+    }
+
+    pub fn has_descriptor_sense(&self) -> bool {
+        self.state.lock().descriptor_sense
+    }
+
+    /// A session begins to use it.
+    pub fn nexus_begins(&self, nexus: &Nexus) {
+        let mut state = self.state.lock();
+        let of = state.nexuses.entry(nexus.clone()).or_default();
+        of.attentions.clear();
+        of.attentions.push_back(code::POWER_ON);
+    }
+
+    /// A session uses it no more.
+    pub fn nexus_ends(&self, nexus: &Nexus) {
+        let mut state = self.state.lock();
+        state.nexuses.remove(nexus);
+        state.reservations.nexus_lost(nexus);
+    }
+
+    /// The next attention, which the nexus has then been told of.
+    pub fn take_attention(&self, nexus: &Nexus) -> Option<Code> {
+        self.state
+            .lock()
+            .nexuses
+            .get_mut(nexus)?
+            .attentions
+            .pop_front()
+    }
+
+    /// REPORT LUNS tells what this attention would.
+    pub fn forget_attention(&self, nexus: &Nexus, attention: Code) {
+        if let Some(of) = self.state.lock().nexuses.get_mut(nexus) {
+            of.attentions.retain(|waiting| *waiting != attention);
+        }
+    }
+
+    pub fn attention(&self, nexus: &Nexus, attention: Code) {
+        if let Some(of) = self.state.lock().nexuses.get_mut(nexus) {
+            push(of, attention);
+        }
+    }
+
+    pub fn attention_of_all(&self, but: Option<&Nexus>, attention: Code) {
+        for (nexus, of) in &mut self.state.lock().nexuses {
+            if Some(nexus) != but {
+                push(of, attention);
+            }
+        }
+    }
+
+    pub fn with_reservations<T>(&self, look: impl FnOnce(&mut Reservations) -> T) -> T {
+        look(&mut self.state.lock().reservations)
+    }
+
+    /// A change of persistent reservations: durable, where it is to be, before anybody sees it.
+    pub async fn change_reservations<E: From<SanError>>(
+        self: &Arc<Self>,
+        change: impl FnOnce(&mut Reservations) -> Result<Effects, E>,
+    ) -> Result<Effects, E> {
+        let _keeping = self.keeping.lock().await;
+        let before = self.state.lock().reservations.clone();
+        let mut after = before.clone();
+        let effects = change(&mut after)?;
+        if before.persists() || after.persists() {
+            let kept = match after.persists() {
+                true => serde_json::to_vec(&after).ok(),
+                false => None,
+            };
+            self.san
+                .keep_reservations(self.lun().ino, kept.as_deref())
+                .await?;
+        }
+        self.state.lock().reservations = after;
+        for (nexus, attention) in &effects.attentions {
+            self.attention(nexus, *attention);
+        }
+        Ok(effects)
+    }
+
+    pub fn begin_task(self: &Arc<Self>, nexus: &Nexus) -> TaskGuard {
+        let (sender, ended) = watch::channel(());
+        let aborted: Arc<std::sync::atomic::AtomicBool> = Arc::default();
+        let mut state = self.state.lock();
+        let id = state.task_next;
+        state.task_next += 1;
+        let running = Running {
+            nexus: nexus.clone(),
+            aborted: Arc::clone(&aborted),
+            ended,
+        };
+        state.tasks.insert(id, running);
+        TaskGuard {
+            unit: Arc::clone(self),
+            id,
+            aborted,
+            ended: sender,
+        }
+    }
+
+    pub fn task_count(&self) -> usize {
+        self.state.lock().tasks.len()
+    }
+
+    /// Aborts the tasks of those nexuses, but one of them, and waits until they have ended.
+    pub async fn abort(&self, of: impl Fn(&Nexus) -> bool, but: Option<&TaskGuard>) {
+        let waited: Vec<watch::Receiver<()>> = {
+            let state = self.state.lock();
+            let chosen = state
+                .tasks
+                .iter()
+                .filter(|(id, task)| of(&task.nexus) && but.is_none_or(|but| but.id != **id));
+            chosen
+                .map(|(_, task)| {
+                    task.aborted.store(true, Ordering::Release);
+                    task.ended.clone()
+                })
+                .collect()
+        };
+        for mut ended in waited {
+            // The sender goes with the task.
+            while ended.changed().await.is_ok() {}
+        }
+    }
+
+    /// LOGICAL UNIT RESET, and what resets of the target do to it.
+    pub async fn reset(&self, attention: Code) {
+        {
+            let mut state = self.state.lock();
+            state.reservations.reset();
+            state.software_protected = false;
+            state.descriptor_sense = false;
+        }
+        self.abort(|_| true, None).await;
+        self.attention_of_all(None, attention);
+    }
+
+    pub fn note_copy(&self, nexus: &Nexus, copy: (u8, bool, u16, u64)) {
+        if let Some(of) = self.state.lock().nexuses.get_mut(nexus) {
+            of.copy = Some(copy);
+        }
+    }
+
+    pub fn last_copy(&self, nexus: &Nexus) -> Option<(u8, bool, u16, u64)> {
+        self.state.lock().nexuses.get(nexus)?.copy
+    }
+}
+
+fn push(of: &mut OfNexus, attention: Code) {
+    if !of.attentions.contains(&attention) {
+        if of.attentions.len() >= ATTENTION_COUNT_MAX {
+            of.attentions.pop_front();
+        }
+        of.attentions.push_back(attention);
+    }
+}

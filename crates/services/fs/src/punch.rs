@@ -1,0 +1,297 @@
+//! Holes in files: making them, and telling where they are.
+//!
+//! Owns: that a hole is made in steps of bounded size, each of them whole after a crash. Must not know: who wants holes.
+//!
+//! A hole takes no space and reads as zeros, so it is also how zeros are written.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use cairn_base::{Ino, View};
+use cairn_meta::{Batch, Fold, InodeKind, Key, Ticket};
+use tokio::sync::watch;
+
+use crate::dirty::Run;
+use crate::extents::{Change, Extent, ExtentMap};
+use crate::inode::{FlightResult, Inode, State};
+use crate::perm::{READ, WRITE, require_data};
+use crate::types::{Credentials, FsError};
+use crate::volume::{Fs, FsView, Shared};
+
+/// Extents that one step removes, about.
+const PUNCH_EXTENTS_MAX: usize = 4096;
+/// Extents, and pieces in memory, that one look at the allocation of a file goes through.
+const LOOK_COUNT_MAX: usize = 1024;
+
+/// What a step of making a hole came to.
+enum Step {
+    /// There is a hole up to here.
+    Done(u64, Ticket),
+    /// Bytes of the range are on their way into segments.
+    Wait(Vec<watch::Receiver<FlightResult>>),
+}
+
+/// A part of a file that is allocated throughout, or a hole throughout.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    pub range: Range<u64>,
+    pub is_allocated: bool,
+}
+
+impl Fs {
+    /// Makes a hole of what the file has in `range`; what lies beyond its end is left out. Durable when answered.
+    ///
+    /// A large hole is made in steps: after a crash, the first part of it may be there alone. Readers and writers go on
+    /// meanwhile; a write that was answered before this call is gone, one that comes later stays.
+    pub async fn punch(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+        range: Range<u64>,
+    ) -> Result<(), FsError> {
+        let shared = &self.shared;
+        let inode = shared.reading(|| shared.inode(ino)).await?;
+        let mut at = range.start;
+        let mut last = Ticket::NONE;
+        while at < range.end {
+            shared.meta.admit().await;
+            let step = || shared.punch_some(who, &inode, at..range.end);
+            match shared.reading(step).await? {
+                Step::Done(end, ticket) => {
+                    // Ever more batches must not wait in memory.
+                    if last != Ticket::NONE && end < range.end {
+                        shared.outcome(last).await?;
+                    }
+                    last = last.max(ticket);
+                    at = end;
+                }
+                Step::Wait(flights) => {
+                    for mut done in flights {
+                        // Whatever became of it: it is not under way any more. One that failed left its bytes dirty.
+                        let _ = done.wait_for(Option::is_some).await;
+                    }
+                }
+            }
+        }
+        shared.settle(Ok(((), last))).await
+    }
+}
+
+impl FsView {
+    /// Where `range` of the file is allocated: parts one after the other from the start of the range on, unlike their
+    /// neighbours, not necessarily to the end of it. Empty only for an empty range.
+    pub async fn allocation(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+        range: Range<u64>,
+    ) -> Result<Vec<Allocation>, FsError> {
+        if range.is_empty() {
+            return Ok(Vec::new());
+        }
+        let shared = &self.shared;
+        let found = shared
+            .reading(|| shared.allocation_of(who, self.view(), ino, &range))
+            .await;
+        shared.settle(found).await
+    }
+}
+
+impl Shared {
+    fn punch_some(
+        &self,
+        who: &Credentials,
+        inode: &Arc<Inode>,
+        range: Range<u64>,
+    ) -> Result<Step, FsError> {
+        let ino = inode.ino;
+        let mut state = inode.lock();
+        require_regular(&state)?;
+        require_data(who, state.guarded(), WRITE)?;
+        self.require_serving()?;
+        let file_end = state.record.size_bytes;
+        if range.start >= file_end {
+            return Ok(Step::Done(range.end, Ticket::NONE));
+        }
+        let mut range = range.start..range.end.min(file_end);
+        let is_whole = range.end == file_end;
+        let mut stored: Vec<Extent> = Vec::new();
+        if state.record.used_bytes > 0 {
+            let (from, _) = Key::extents_past(ino, range.start);
+            let to = Key::extent(ino, u64::MAX);
+            self.scan_extents(View::Live, &from, &to, |extent| {
+                if extent.start >= range.end {
+                    return false;
+                }
+                if stored.len() == PUNCH_EXTENTS_MAX {
+                    range.end = extent.start;
+                    return false;
+                }
+                let is_last = extent.end >= range.end;
+                stored.push(extent);
+                !is_last
+            })?;
+        }
+        let touching: Vec<_> = state
+            .flights
+            .iter()
+            .filter(|flight| has_bytes_in(&flight.runs, &range))
+            .map(|flight| flight.done.clone())
+            .collect();
+        if !touching.is_empty() {
+            return Ok(Step::Wait(touching));
+        }
+        let is_dirty = has_bytes_in(state.dirty.runs(), &range);
+        let end = if is_whole && range.end == file_end {
+            u64::MAX
+        } else {
+            range.end
+        };
+        if stored.is_empty() && !is_dirty && state.journal_last.0 == 0 {
+            return Ok(Step::Done(end, state.shown()));
+        }
+        let mut change = Change::default();
+        let mut map = ExtentMap::new(&self.extent_count);
+        map.load(0..u64::MAX, stored);
+        map.clear(range.clone(), &mut change);
+        drop(map);
+        let mut batch = Batch::new();
+        self.change_extents(ino, &mut state, &change, &mut batch);
+        for record in change.records_gone() {
+            self.segments.cache_forget(self.volume, record);
+        }
+        state.extents.forget(&range);
+        self.dirty.add(state.dirty.clear(range.clone()));
+        if state.journal_last.0 > 0 {
+            batch.fold(Fold {
+                ino,
+                start: range.start,
+                end: range.end,
+                through: state.journal_last,
+            });
+        }
+        // Unstable bytes may have been what made the file so long.
+        state.stable_size_bytes = state.stable_size_bytes.max(range.end);
+        state.touch_mtime(self.now());
+        batch.put(Key::inode(ino), state.stored_record().encode());
+        state.note_change(self.meta.submit(batch));
+        Ok(Step::Done(end, state.ticket))
+    }
+
+    fn allocation_of(
+        &self,
+        who: &Credentials,
+        view: View,
+        ino: Ino,
+        range: &Range<u64>,
+    ) -> Result<(Vec<Allocation>, Ticket), FsError> {
+        let inode = self.inode_in(view, ino)?;
+        let state = inode.lock();
+        require_regular(&state)?;
+        require_data(who, state.guarded(), READ)?;
+        let mut parts: Vec<Range<u64>> = Vec::new();
+        // What was looked at ends here.
+        let mut end = range.end;
+        if state.record.used_bytes > 0 {
+            let (from, _) = Key::extents_past(ino, range.start);
+            let to = Key::extent(ino, u64::MAX);
+            self.scan_extents(view, &from, &to, |extent| {
+                if extent.start >= end {
+                    return false;
+                }
+                if parts.len() == LOOK_COUNT_MAX {
+                    end = extent.start;
+                    return false;
+                }
+                parts.push(extent.start..extent.end);
+                true
+            })?;
+        }
+        let flying = state.flights.iter().map(|flight| &*flight.runs);
+        for runs in flying.chain([state.dirty.runs()]) {
+            let before = runs.range(..range.start).next_back();
+            let touching = before.into_iter().chain(runs.range(range.start..end));
+            for (index, (start, run)) in touching.enumerate() {
+                if index == LOOK_COUNT_MAX {
+                    end = end.min((*start).max(range.start + 1));
+                    break;
+                }
+                parts.push(*start..start + run.data.len() as u64);
+            }
+        }
+        Ok((joined(parts, &(range.start..end)), state.shown()))
+    }
+}
+
+/// Allocated parts in any order, cut to `range`, joined, with the holes between them.
+fn joined(mut parts: Vec<Range<u64>>, range: &Range<u64>) -> Vec<Allocation> {
+    parts.sort_unstable_by_key(|part| part.start);
+    let mut found: Vec<Allocation> = Vec::new();
+    let mut at = range.start;
+    let mut push = |range: Range<u64>, is_allocated| match found.last_mut() {
+        _ if range.is_empty() => {}
+        Some(last) if last.is_allocated == is_allocated => last.range.end = range.end,
+        _ => found.push(Allocation {
+            range,
+            is_allocated,
+        }),
+    };
+    for part in parts {
+        let (start, end) = (part.start.max(at), part.end.min(range.end));
+        if start < end {
+            push(at..start, false);
+            push(start..end, true);
+            at = end;
+        }
+    }
+    push(at..range.end, false);
+    found
+}
+
+fn has_bytes_in(runs: &std::collections::BTreeMap<u64, Run>, range: &Range<u64>) -> bool {
+    // They do not overlap one another: the last that begins before the end reaches furthest.
+    let last = runs.range(..range.end).next_back();
+    last.is_some_and(|(start, run)| start + run.data.len() as u64 > range.start)
+}
+
+fn require_regular(state: &State) -> Result<(), FsError> {
+    state.require_live()?;
+    match state.record.kind {
+        InodeKind::Regular => Ok(()),
+        InodeKind::Directory => Err(FsError::IsDirectory),
+        _ => Err(FsError::Invalid),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_joined_with_holes_between_them() {
+        let cases: &[(&str, &[Range<u64>], &[(u64, bool)])] = &[
+            ("nothing", &[], &[(100, false)]),
+            ("all", &[0..200], &[(100, true)]),
+            (
+                "unsorted, touching",
+                &[40..60, 20..40],
+                &[(20, false), (60, true), (100, false)],
+            ),
+            (
+                "overlapping",
+                &[10..50, 20..30, 45..90],
+                &[(90, true), (100, false)],
+            ),
+            ("outside", &[0..5, 100..120], &[(100, false)]),
+        ];
+        for (name, parts, want) in cases {
+            let found = joined(parts.to_vec(), &(10..100));
+            let got: Vec<_> = found
+                .iter()
+                .map(|part| (part.range.end, part.is_allocated))
+                .collect();
+            assert_eq!(&got, want, "{name}");
+            assert_eq!(found[0].range.start, 10, "{name}");
+        }
+    }
+}

@@ -1,0 +1,625 @@
+//! The LUNs of one volume, in memory as they are in the volume.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use cairn_base::Ino;
+use cairn_base::env::Env;
+use cairn_fs::{CreateMode, Credentials, Fs, FsError, SetAttr, XattrMode};
+use parking_lot::RwLock;
+
+use crate::records::{LunRecord, TargetRecord, VERSION, check_name, decode, encode};
+use crate::*;
+
+const FOLDER: &[u8] = b"luns";
+const OF_LUN: &[u8] = b"user.lun";
+const OF_RESERVATIONS: &[u8] = b"user.reservations";
+const OF_TARGET: &[u8] = b"user.target";
+const OF_IGROUP: &str = "user.igroup.";
+const OF_INITIATOR: &str = "user.initiator.";
+/// Entries of the folder that are read at a time.
+const PAGE_COUNT: usize = 256;
+/// Before the volume's name in the name of a target. The month is that of the project's beginning.
+const NAME_PREFIX: &str = "iqn.2025-11.storage.cairn";
+
+/// What a new LUN is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LunSpec {
+    pub name: String,
+    pub size_bytes: u64,
+    pub block_len_bytes: u32,
+    pub write_cache: bool,
+}
+
+/// What to change about a LUN.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LunChange {
+    pub size_bytes: Option<u64>,
+    /// A smaller size is meant.
+    pub shrink: bool,
+    pub write_cache: Option<bool>,
+    pub read_only: Option<bool>,
+    pub online: Option<bool>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The folder, once there is one.
+    folder: Option<Ino>,
+    target: Option<String>,
+    luns: BTreeMap<String, Lun>,
+    igroups: BTreeMap<String, Igroup>,
+    initiators: BTreeMap<String, Initiator>,
+}
+
+/// The LUNs of one volume that is open. Changes are durable when they are answered.
+pub struct San {
+    fs: Fs,
+    env: Env,
+    state: RwLock<State>,
+    /// Held by who changes something.
+    turn: tokio::sync::Mutex<()>,
+}
+
+const WHO: Credentials = Credentials::ROOT;
+
+impl San {
+    /// Reads what the volume keeps.
+    pub async fn open(fs: Fs, env: Env) -> Result<Self, SanError> {
+        let san = Self {
+            fs,
+            env,
+            state: RwLock::default(),
+            turn: tokio::sync::Mutex::default(),
+        };
+        let mut state = State::default();
+        if let Some(hidden) = san.fs.hidden_folder().await? {
+            match san.fs.lookup(&WHO, hidden, FOLDER).await {
+                Ok((attr, _)) => san.load(attr.ino, &mut state).await?,
+                Err(FsError::NotFound) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        *san.state.write() = state;
+        Ok(san)
+    }
+
+    async fn load(&self, folder: Ino, state: &mut State) -> Result<(), SanError> {
+        state.folder = Some(folder);
+        for name in self.fs.xattr_list(&WHO, folder).await? {
+            let value = self.fs.xattr(&WHO, folder, &name).await?;
+            let text = String::from_utf8_lossy(&name).into_owned();
+            if name == OF_TARGET {
+                state.target = Some(decode::<TargetRecord>("the target", &value)?.name);
+            } else if let Some(igroup) = text.strip_prefix(OF_IGROUP) {
+                state
+                    .igroups
+                    .insert(igroup.to_owned(), decode(&text, &value)?);
+            } else if let Some(initiator) = text.strip_prefix(OF_INITIATOR) {
+                state
+                    .initiators
+                    .insert(initiator.to_owned(), decode(&text, &value)?);
+            }
+        }
+        let mut cookie = 0;
+        loop {
+            let page = self
+                .fs
+                .read_dir(&WHO, folder, cookie, PAGE_COUNT, true)
+                .await?;
+            for entry in &page.entries {
+                cookie = entry.cookie;
+                let (Some(attr), false) = (entry.attr, entry.name.starts_with(b".")) else {
+                    continue;
+                };
+                let name = String::from_utf8_lossy(&entry.name).into_owned();
+                let record = match self.fs.xattr(&WHO, entry.ino, OF_LUN).await {
+                    Ok(record) => decode(&format!("LUN {name}"), &record)?,
+                    // Its making broke off: nobody was told of it.
+                    Err(FsError::NoAttribute) => continue,
+                    Err(error) => return Err(error.into()),
+                };
+                let lun = Lun {
+                    ino: entry.ino,
+                    name: name.clone(),
+                    size_bytes: attr.size_bytes,
+                    record,
+                };
+                state.luns.insert(name, lun);
+            }
+            if page.eof || page.entries.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    pub fn fs(&self) -> &Fs {
+        &self.fs
+    }
+
+    /// The name of the target that the LUNs are behind, once there was a LUN.
+    pub fn target(&self) -> Option<String> {
+        self.state.read().target.clone()
+    }
+
+    /// In order of their names.
+    pub fn luns(&self) -> Vec<Lun> {
+        self.state.read().luns.values().cloned().collect()
+    }
+
+    pub fn lun(&self, name: &str) -> Result<Lun, SanError> {
+        let state = self.state.read();
+        let lun = state.luns.get(name).cloned();
+        lun.ok_or_else(|| SanError::NoLun(name.to_owned()))
+    }
+
+    pub fn has_luns(&self) -> bool {
+        !self.state.read().luns.is_empty()
+    }
+
+    pub fn igroups(&self) -> BTreeMap<String, Igroup> {
+        self.state.read().igroups.clone()
+    }
+
+    pub fn initiators(&self) -> BTreeMap<String, Initiator> {
+        self.state.read().initiators.clone()
+    }
+
+    /// What is set for an initiator.
+    pub fn initiator(&self, name: &str) -> Option<Initiator> {
+        self.state.read().initiators.get(name).cloned()
+    }
+
+    /// What an initiator sees, by number.
+    pub fn seen_by(&self, initiator: &str) -> BTreeMap<u16, Lun> {
+        let state = self.state.read();
+        let is_in = |igroup: &str| {
+            let igroup = state.igroups.get(igroup);
+            igroup.is_some_and(|igroup| igroup.initiators.contains(initiator))
+        };
+        let mut seen = BTreeMap::new();
+        for lun in state.luns.values() {
+            for (igroup, number) in &lun.maps {
+                if is_in(igroup) {
+                    seen.insert(*number, lun.clone());
+                }
+            }
+        }
+        seen
+    }
+
+    async fn folder(&self) -> Result<Ino, SanError> {
+        if let Some(folder) = self.state.read().folder {
+            return Ok(folder);
+        }
+        let hidden = self.fs.make_hidden_folder().await?;
+        let mode = SetAttr {
+            mode: Some(0o700),
+            ..SetAttr::default()
+        };
+        let folder = match self.fs.make_dir(&WHO, hidden, FOLDER, mode).await {
+            Ok(made) => made.attr.ino,
+            Err(FsError::Exists) => self.fs.lookup(&WHO, hidden, FOLDER).await?.0.ino,
+            Err(error) => return Err(error.into()),
+        };
+        self.state.write().folder = Some(folder);
+        Ok(folder)
+    }
+
+    async fn put(&self, ino: Ino, key: &[u8], value: &[u8]) -> Result<(), SanError> {
+        self.fs
+            .set_xattr(&WHO, ino, key, value, XattrMode::Any)
+            .await?;
+        Ok(())
+    }
+
+    /// Gives the volume's target its name, if it has none: that of the volume now, and what makes it the only one.
+    async fn name_target(&self, folder: Ino) -> Result<(), SanError> {
+        if self.state.read().target.is_some() {
+            return Ok(());
+        }
+        let mut random = [0; 6];
+        self.env.entropy.fill(&mut random);
+        let unique: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        let plain = |byte: char| match byte.to_ascii_lowercase() {
+            byte @ ('a'..='z' | '0'..='9' | '.' | '-') => byte,
+            _ => '-',
+        };
+        let volume: String = self.fs.name().chars().map(plain).collect();
+        let name = format!("{NAME_PREFIX}:{volume}.{unique}");
+        let record = TargetRecord {
+            version: VERSION,
+            name: name.clone(),
+        };
+        self.put(folder, OF_TARGET, &encode(&record)?).await?;
+        self.state.write().target = Some(name);
+        Ok(())
+    }
+
+    pub async fn create(&self, spec: LunSpec) -> Result<Lun, SanError> {
+        let _turn = self.turn.lock().await;
+        check_name(&spec.name)?;
+        check_size(spec.size_bytes, spec.block_len_bytes)?;
+        {
+            let state = self.state.read();
+            if state.luns.contains_key(&spec.name) {
+                return Err(SanError::LunExists(spec.name));
+            }
+            if state.luns.len() >= LUN_COUNT_MAX {
+                let why =
+                    format!("the volume has {LUN_COUNT_MAX} LUNs, which is the most there can be");
+                return Err(SanError::Conflict(why));
+            }
+        }
+        let folder = self.folder().await?;
+        self.name_target(folder).await?;
+        let set = SetAttr {
+            mode: Some(0o600),
+            size_bytes: Some(0),
+            ..SetAttr::default()
+        };
+        // What there is of that name without a record is left from a making that broke off.
+        let made = self
+            .fs
+            .create(
+                &WHO,
+                folder,
+                spec.name.as_bytes(),
+                CreateMode::Unchecked(set),
+            )
+            .await?;
+        let ino = made.attr.ino;
+        self.resize_file(ino, spec.size_bytes).await?;
+        let mut random = [0; 8];
+        self.env.entropy.fill(&mut random);
+        let record = LunRecord {
+            version: VERSION,
+            naa: 0x3 << 60 | u64::from_be_bytes(random) >> 4,
+            block_len_bytes: spec.block_len_bytes,
+            write_cache: spec.write_cache,
+            read_only: false,
+            online: true,
+            created_seconds: self.env.clock.now().seconds,
+            maps: BTreeMap::new(),
+        };
+        self.put(ino, OF_LUN, &encode(&record)?).await?;
+        let lun = Lun {
+            ino,
+            name: spec.name.clone(),
+            size_bytes: spec.size_bytes,
+            record,
+        };
+        self.state.write().luns.insert(spec.name, lun.clone());
+        Ok(lun)
+    }
+
+    async fn resize_file(&self, ino: Ino, size_bytes: u64) -> Result<(), SanError> {
+        let set = SetAttr {
+            size_bytes: Some(size_bytes),
+            ..SetAttr::default()
+        };
+        self.fs.set_attr(&WHO, ino, set, None).await?;
+        Ok(())
+    }
+
+    pub async fn change(&self, name: &str, change: LunChange) -> Result<Lun, SanError> {
+        let _turn = self.turn.lock().await;
+        let mut lun = self.lun(name)?;
+        if let Some(size_bytes) = change.size_bytes {
+            check_size(size_bytes, lun.block_len_bytes)?;
+            if size_bytes < lun.size_bytes && !change.shrink {
+                return Err(SanError::Conflict(format!(
+                    "LUN {name} has {} bytes: a smaller size cuts off what lies beyond it",
+                    lun.size_bytes
+                )));
+            }
+        }
+        let mut record = lun.record.clone();
+        record.write_cache = change.write_cache.unwrap_or(record.write_cache);
+        record.read_only = change.read_only.unwrap_or(record.read_only);
+        record.online = change.online.unwrap_or(record.online);
+        if record != lun.record {
+            self.put(lun.ino, OF_LUN, &encode(&record)?).await?;
+            lun.record = record;
+        }
+        if let Some(size_bytes) = change.size_bytes {
+            self.resize_file(lun.ino, size_bytes).await?;
+            lun.size_bytes = size_bytes;
+        }
+        self.state.write().luns.insert(name.to_owned(), lun.clone());
+        Ok(lun)
+    }
+
+    /// Removes a LUN with all that is in it; a mapped one only with `force`.
+    pub async fn delete(&self, name: &str, force: bool) -> Result<(), SanError> {
+        let _turn = self.turn.lock().await;
+        let lun = self.lun(name)?;
+        if !force && let Some(igroup) = lun.maps.keys().next() {
+            return Err(SanError::Conflict(format!(
+                "LUN {name} is mapped to group {igroup}"
+            )));
+        }
+        let folder = self.folder().await?;
+        self.fs.remove(&WHO, folder, name.as_bytes()).await?;
+        self.state.write().luns.remove(name);
+        Ok(())
+    }
+
+    /// Lets a group see a LUN, as the first number that is free if none is given. Returns the number.
+    pub async fn map(
+        &self,
+        name: &str,
+        igroup: &str,
+        number: Option<u16>,
+    ) -> Result<u16, SanError> {
+        let _turn = self.turn.lock().await;
+        let mut lun = self.lun(name)?;
+        let taken = {
+            let state = self.state.read();
+            let members = state.igroups.get(igroup);
+            let members = members.ok_or_else(|| SanError::NoIgroup(igroup.to_owned()))?;
+            state.numbers_of(&members.initiators, igroup, name)
+        };
+        if let Some(number) = lun.maps.get(igroup) {
+            return Err(SanError::Conflict(format!(
+                "LUN {name} is mapped to group {igroup} already, as {number}"
+            )));
+        }
+        let number = match number {
+            Some(number) if number > LUN_NUMBER_MAX => {
+                return Err(SanError::Invalid(format!(
+                    "a LUN's number is 0 to {LUN_NUMBER_MAX}, not {number}"
+                )));
+            }
+            Some(number) => match taken.get(&number) {
+                Some(other) => {
+                    return Err(SanError::Conflict(format!(
+                        "initiators of group {igroup} see LUN {other} as number {number}"
+                    )));
+                }
+                None => number,
+            },
+            None => (0..=LUN_NUMBER_MAX)
+                .find(|number| !taken.contains_key(number))
+                .ok_or_else(|| SanError::Conflict(format!("group {igroup} has no number left")))?,
+        };
+        if taken.values().any(|other| other == name) {
+            return Err(SanError::Conflict(format!(
+                "an initiator of group {igroup} sees LUN {name} through another group"
+            )));
+        }
+        lun.record.maps.insert(igroup.to_owned(), number);
+        self.put(lun.ino, OF_LUN, &encode(&lun.record)?).await?;
+        self.state.write().luns.insert(name.to_owned(), lun);
+        Ok(number)
+    }
+
+    pub async fn unmap(&self, name: &str, igroup: &str) -> Result<(), SanError> {
+        let _turn = self.turn.lock().await;
+        let mut lun = self.lun(name)?;
+        if lun.record.maps.remove(igroup).is_none() {
+            return Err(SanError::Conflict(format!(
+                "LUN {name} is not mapped to group {igroup}"
+            )));
+        }
+        self.put(lun.ino, OF_LUN, &encode(&lun.record)?).await?;
+        self.state.write().luns.insert(name.to_owned(), lun);
+        Ok(())
+    }
+
+    /// Makes a group, or replaces its initiators.
+    pub async fn igroup_set(
+        &self,
+        name: &str,
+        initiators: BTreeSet<String>,
+    ) -> Result<Igroup, SanError> {
+        let _turn = self.turn.lock().await;
+        check_name(name)?;
+        if initiators.len() > INITIATORS_PER_IGROUP_MAX {
+            return Err(SanError::Invalid(format!(
+                "a group has at most {INITIATORS_PER_IGROUP_MAX} initiators"
+            )));
+        }
+        let igroup = Igroup {
+            version: VERSION,
+            initiators,
+        };
+        {
+            let state = self.state.read();
+            if !state.igroups.contains_key(name) && state.igroups.len() >= IGROUP_COUNT_MAX {
+                return Err(SanError::Conflict(format!(
+                    "the volume has {IGROUP_COUNT_MAX} groups, which is the most"
+                )));
+            }
+            // A new member may see the same number through another group.
+            let others = state.numbers_of(&igroup.initiators, name, "");
+            for lun in state.luns.values() {
+                let Some(number) = lun.maps.get(name) else {
+                    continue;
+                };
+                if let Some(other) = others.get(number).filter(|other| **other != lun.name) {
+                    return Err(SanError::Conflict(format!(
+                        "an initiator would see both LUN {} and LUN {other} as number {number}",
+                        lun.name
+                    )));
+                }
+            }
+        }
+        let folder = self.folder().await?;
+        self.put(
+            folder,
+            format!("{OF_IGROUP}{name}").as_bytes(),
+            &encode(&igroup)?,
+        )
+        .await?;
+        self.state
+            .write()
+            .igroups
+            .insert(name.to_owned(), igroup.clone());
+        Ok(igroup)
+    }
+
+    /// Removes a group that no LUN is mapped to.
+    pub async fn igroup_remove(&self, name: &str) -> Result<(), SanError> {
+        let _turn = self.turn.lock().await;
+        let folder = {
+            let state = self.state.read();
+            if !state.igroups.contains_key(name) {
+                return Err(SanError::NoIgroup(name.to_owned()));
+            }
+            if let Some(lun) = state.luns.values().find(|lun| lun.maps.contains_key(name)) {
+                return Err(SanError::Conflict(format!(
+                    "LUN {} is mapped to group {name}",
+                    lun.name
+                )));
+            }
+            state.folder
+        };
+        if let Some(folder) = folder {
+            self.fs
+                .remove_xattr(&WHO, folder, format!("{OF_IGROUP}{name}").as_bytes())
+                .await?;
+        }
+        self.state.write().igroups.remove(name);
+        Ok(())
+    }
+
+    pub async fn initiator_set(
+        &self,
+        name: &str,
+        chap: Chap,
+        mutual: Option<Chap>,
+    ) -> Result<(), SanError> {
+        let _turn = self.turn.lock().await;
+        check_chap(&chap)?;
+        if let Some(mutual) = &mutual {
+            check_chap(mutual)?;
+            // Else who is asked to prove itself could have the other side answer for it (RFC 7143, section 9.2.1).
+            if mutual.secret == chap.secret {
+                return Err(SanError::Invalid(
+                    "the two secrets of mutual CHAP must differ".to_owned(),
+                ));
+            }
+        }
+        {
+            let state = self.state.read();
+            if !state.initiators.contains_key(name) && state.initiators.len() >= INITIATOR_COUNT_MAX
+            {
+                return Err(SanError::Conflict(format!(
+                    "secrets of {INITIATOR_COUNT_MAX} initiators are set, which is the most"
+                )));
+            }
+        }
+        let record = Initiator {
+            version: VERSION,
+            chap,
+            mutual,
+        };
+        let folder = self.folder().await?;
+        self.put(
+            folder,
+            format!("{OF_INITIATOR}{name}").as_bytes(),
+            &encode(&record)?,
+        )
+        .await?;
+        self.state
+            .write()
+            .initiators
+            .insert(name.to_owned(), record);
+        Ok(())
+    }
+
+    pub async fn initiator_remove(&self, name: &str) -> Result<(), SanError> {
+        let _turn = self.turn.lock().await;
+        let folder = {
+            let state = self.state.read();
+            if !state.initiators.contains_key(name) {
+                return Err(SanError::NoInitiator(name.to_owned()));
+            }
+            state.folder
+        };
+        if let Some(folder) = folder {
+            self.fs
+                .remove_xattr(&WHO, folder, format!("{OF_INITIATOR}{name}").as_bytes())
+                .await?;
+        }
+        self.state.write().initiators.remove(name);
+        Ok(())
+    }
+
+    /// What was kept of a LUN's reservations.
+    pub async fn reservations(&self, lun: Ino) -> Result<Option<Bytes>, SanError> {
+        match self.fs.xattr(&WHO, lun, OF_RESERVATIONS).await {
+            Ok(kept) => Ok(Some(kept)),
+            Err(FsError::NoAttribute) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Keeps a LUN's reservations over restarts and takeovers; `None` forgets them.
+    pub async fn keep_reservations(&self, lun: Ino, kept: Option<&[u8]>) -> Result<(), SanError> {
+        match kept {
+            Some(kept) => self.put(lun, OF_RESERVATIONS, kept).await,
+            None => match self.fs.remove_xattr(&WHO, lun, OF_RESERVATIONS).await {
+                Ok(_) | Err(FsError::NoAttribute) => Ok(()),
+                Err(error) => Err(error.into()),
+            },
+        }
+    }
+}
+
+impl State {
+    /// Which numbers any of `initiators` has, through `igroup` or another group, with the LUN's name; but for LUN `but` in
+    /// `igroup` itself.
+    fn numbers_of(
+        &self,
+        initiators: &BTreeSet<String>,
+        igroup: &str,
+        but: &str,
+    ) -> BTreeMap<u16, String> {
+        let shares = |other: &str| {
+            let members = self.igroups.get(other);
+            members.is_some_and(|members| !members.initiators.is_disjoint(initiators))
+        };
+        let mut numbers = BTreeMap::new();
+        for lun in self.luns.values() {
+            for (other, number) in &lun.maps {
+                let is_own = other == igroup;
+                if (is_own && lun.name != but && !but.is_empty()) || (!is_own && shares(other)) {
+                    numbers.insert(*number, lun.name.clone());
+                }
+            }
+        }
+        numbers
+    }
+}
+
+fn check_chap(chap: &Chap) -> Result<(), SanError> {
+    let is_plain = |byte: u8| (0x20..0x7f).contains(&byte);
+    if chap.user.is_empty() || chap.user.len() > 255 || !chap.user.bytes().all(is_plain) {
+        return Err(SanError::Invalid(
+            "a CHAP user is 1 to 255 printable ASCII characters".to_owned(),
+        ));
+    }
+    let len = chap.secret.len();
+    if !(CHAP_SECRET_LEN_BYTES_MIN..=CHAP_SECRET_LEN_BYTES_MAX).contains(&len) {
+        return Err(SanError::Invalid(format!(
+            "a CHAP secret has {CHAP_SECRET_LEN_BYTES_MIN} to {CHAP_SECRET_LEN_BYTES_MAX} bytes, this one has {len}"
+        )));
+    }
+    Ok(())
+}
+
+fn check_size(size_bytes: u64, block_len_bytes: u32) -> Result<(), SanError> {
+    if ![512, 4096].contains(&block_len_bytes) {
+        return Err(SanError::Invalid(format!(
+            "a LUN has blocks of 512 or 4096 bytes, not {block_len_bytes}"
+        )));
+    }
+    if size_bytes == 0 || size_bytes > LUN_LEN_BYTES_MAX || size_bytes % 4096 != 0 {
+        return Err(SanError::Invalid(format!(
+            "a LUN has at most 1 PiB, in whole multiples of 4096 bytes: {size_bytes} bytes cannot be"
+        )));
+    }
+    Ok(())
+}
