@@ -83,7 +83,12 @@ pub fn shared(inner: &Arc<Inner>) -> Arc<Shared> {
         held_bytes_max: held,
         ..cairn_iscsi::Settings::default()
     };
-    Shared::new(Arc::clone(&inner.targets), settings)
+    let member = inner
+        .cluster
+        .as_ref()
+        .map(|cluster| Arc::clone(&cluster.member));
+    let may_answer = move || member.as_ref().is_none_or(|member| member.lease_is_valid());
+    Shared::new(Arc::clone(&inner.targets), settings, may_answer)
 }
 
 fn refused(error: SanError) -> ControlError {

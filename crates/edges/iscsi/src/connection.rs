@@ -58,6 +58,9 @@ enum Broken {
     Refused(u16),
     #[error("nothing came for too long")]
     Silent,
+    /// Rule 9 of the cluster: another node may have changed what was read.
+    #[error("this node's lease ended before an answer could be sent")]
+    NoLease,
 }
 
 /// Memory that a command holds, of that of all.
@@ -284,10 +287,10 @@ impl Connection {
             };
             tokio::select! {
                 Some(done) = self.running.next(), if !self.running.is_empty() => {
-                    self.finish(done);
+                    self.finish(done)?;
                     // Those that ended meanwhile, too: one flush for all.
                     while let Some(Some(done)) = futures_util::FutureExt::now_or_never(self.running.next()) {
-                        self.finish(done);
+                        self.finish(done)?;
                     }
                     self.pump();
                 }
@@ -981,7 +984,10 @@ impl Connection {
         self.running.push(Box::pin(work));
     }
 
-    fn finish(&mut self, done: Done) {
+    fn finish(&mut self, done: Done) -> Result<(), Broken> {
+        if !(self.shared.may_answer)() {
+            return Err(Broken::NoLease);
+        }
         match done {
             Done::Command {
                 asked,
@@ -1007,6 +1013,7 @@ impl Connection {
             }
             Done::Task { tag, response } => self.send(&Reply::Task { tag, response }, Vec::new()),
         }
+        Ok(())
     }
 
     /// Sends the data and the status of a command.

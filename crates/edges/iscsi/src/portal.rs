@@ -50,6 +50,8 @@ impl Default for Settings {
 pub struct Shared {
     pub targets: Arc<Targets>,
     pub settings: Settings,
+    /// Whether this node may still answer for the volumes that it serves: its lease says so. Looked at before each answer.
+    pub may_answer: Box<dyn Fn() -> bool + Send + Sync>,
     pub held_bytes: AtomicUsize,
     pub connection_count: AtomicUsize,
     pub accepted_count: AtomicU64,
@@ -63,10 +65,15 @@ pub struct Shared {
 }
 
 impl Shared {
-    pub fn new(targets: Arc<Targets>, settings: Settings) -> Arc<Self> {
+    pub fn new(
+        targets: Arc<Targets>,
+        settings: Settings,
+        may_answer: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Arc<Self> {
         Arc::new(Self {
             targets,
             settings,
+            may_answer: Box::new(may_answer),
             held_bytes: AtomicUsize::new(0),
             connection_count: AtomicUsize::new(0),
             accepted_count: AtomicU64::new(0),

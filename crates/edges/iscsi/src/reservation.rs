@@ -539,7 +539,7 @@ mod tests {
             effects.attentions,
             [(a.clone(), code::REGISTRATIONS_PREEMPTED)]
         );
-        assert_eq!(effects.aborted, [a.clone()]);
+        assert_eq!(effects.aborted, std::slice::from_ref(&a));
         assert_eq!(state.held(), Some((2, 1)));
         assert_eq!(state.check(&a, &WRITE), Err(Refused::Conflict));
         state.out(&b, &out(Register, 0), &given(2, 0)).unwrap();

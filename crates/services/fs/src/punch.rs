@@ -267,30 +267,51 @@ fn require_regular(state: &State) -> Result<(), FsError> {
 mod tests {
     use super::*;
 
+    struct Case {
+        name: &'static str,
+        /// Starts and ends of what is allocated.
+        parts: &'static [(u64, u64)],
+        /// Ends of what is told, and whether it is allocated.
+        want: &'static [(u64, bool)],
+    }
+
     #[test]
     fn parts_are_joined_with_holes_between_them() {
-        let cases: &[(&str, &[Range<u64>], &[(u64, bool)])] = &[
-            ("nothing", &[], &[(100, false)]),
-            ("all", &[0..200], &[(100, true)]),
-            (
-                "unsorted, touching",
-                &[40..60, 20..40],
-                &[(20, false), (60, true), (100, false)],
-            ),
-            (
-                "overlapping",
-                &[10..50, 20..30, 45..90],
-                &[(90, true), (100, false)],
-            ),
-            ("outside", &[0..5, 100..120], &[(100, false)]),
+        let cases = [
+            Case {
+                name: "nothing",
+                parts: &[],
+                want: &[(100, false)],
+            },
+            Case {
+                name: "all",
+                parts: &[(0, 200)],
+                want: &[(100, true)],
+            },
+            Case {
+                name: "unsorted, touching",
+                parts: &[(40, 60), (20, 40)],
+                want: &[(20, false), (60, true), (100, false)],
+            },
+            Case {
+                name: "overlapping",
+                parts: &[(10, 50), (20, 30), (45, 90)],
+                want: &[(90, true), (100, false)],
+            },
+            Case {
+                name: "outside",
+                parts: &[(0, 5), (100, 120)],
+                want: &[(100, false)],
+            },
         ];
-        for (name, parts, want) in cases {
-            let found = joined(parts.to_vec(), &(10..100));
+        for Case { name, parts, want } in cases {
+            let parts = parts.iter().map(|(start, end)| *start..*end);
+            let found = joined(parts.collect(), &(10..100));
             let got: Vec<_> = found
                 .iter()
                 .map(|part| (part.range.end, part.is_allocated))
                 .collect();
-            assert_eq!(&got, want, "{name}");
+            assert_eq!(got, want, "{name}");
             assert_eq!(found[0].range.start, 10, "{name}");
         }
     }

@@ -25,7 +25,7 @@ impl Admit for Admission {
         Box::pin(async move {
             // Whatever is wrong with it: a stranger learns nothing more.
             let bad = |_| {
-                "the token is not valid; make another one with `cairn cluster token`".to_owned()
+                "the token is wrong, expired, or was used already; make another one with `cairn cluster token`".to_owned()
             };
             let token: JoinToken = token.parse().map_err(bad)?;
             let record = NodeRecord {
