@@ -1,0 +1,204 @@
+"""LUNs over iSCSI, by an initiator of our own: what was answered is there after kill -9, and strangers get nothing."""
+
+import json
+import os
+import random
+import socket
+import threading
+
+from lib import harness, iscsi
+from lib.worlds import WorldTest, content
+
+INITIATOR = "iqn.2025-11.test:host"
+LUN_BYTES = 64 << 20
+BLOCK_LEN_BYTES = 512
+WRITERS_COUNT = 4
+LOAD_SECONDS_MAX = 60
+WRITES_PER_ROUND = 40
+
+
+class Writer(threading.Thread):
+    """Writes runs of blocks into its own part of the LUN, and remembers what was answered."""
+
+    def __init__(self, test, index, known, seed):
+        super().__init__(daemon=True)
+        self.session = test.session()
+        self.first = index * (LUN_BYTES // WRITERS_COUNT)
+        self.random = random.Random(f"{seed} {index}")
+        # What is there: by block; while a write is under way its blocks may have the one or the other.
+        self.known, self.pending = known, {}
+        self.count = 0
+
+    def run(self):
+        try:
+            while True:
+                run_blocks = self.random.choice((1, 1, 3, 8, 60, 128))
+                blocks = LUN_BYTES // WRITERS_COUNT // BLOCK_LEN_BYTES
+                block = self.random.randrange(blocks - run_blocks)
+                # Most go to a few places, so that they overwrite one another.
+                block = block % 400 if self.random.random() < 0.5 else block
+                at = self.first + block * BLOCK_LEN_BYTES
+                is_hole = self.random.random() < 0.1
+                data = bytes(run_blocks * BLOCK_LEN_BYTES)
+                if not is_hole:
+                    data = content(f"{self.first} {self.count} {self.random.random()}", len(data))
+                parts = {
+                    at + offset: data[offset : offset + BLOCK_LEN_BYTES] for offset in range(0, len(data), BLOCK_LEN_BYTES)
+                }
+                self.pending = parts
+                if is_hole:
+                    self.session.unmap(at, len(data))
+                else:
+                    self.session.write(at, data)
+                self.known.update(parts)
+                self.pending = {}
+                self.count += 1
+        except OSError:
+            self.session.stream.close()
+
+
+class Iscsi(WorldTest):
+    def lun_server(self, disks=1, **options):
+        self.port = harness.next_port()
+        self.lun_world = self.server(disks, flags=["--listen-iscsi", f"127.0.0.1:{self.port}"], **options)
+        self.cairn("lun", "create", "main/disk", "--size", str(LUN_BYTES))
+        self.cairn("igroup", "create", "main/hosts", "--initiator", INITIATOR)
+        self.cairn("lun", "map", "main/disk", "--igroup", "hosts")
+        self.target = json.loads(self.cairn("lun", "show", "main/disk", "--json").stdout)["target"]
+
+    def cairn(self, *words, **options):
+        return self.lun_world.cairn(*words, **options)
+
+    def session(self, **options):
+        session = iscsi.Session(("127.0.0.1", self.port), INITIATOR, self.target, **options)
+        session.clear_attentions()
+        return session
+
+    def check_kill(self, disks, rounds):
+        self.lun_server(disks)
+        known = [{} for _ in range(WRITERS_COUNT)]
+        seed = random.getrandbits(32)
+        for round_number in range(rounds):
+            writers = [Writer(self, index, known[index], f"{seed} {round_number}") for index in range(WRITERS_COUNT)]
+            for writer in writers:
+                writer.start()
+            harness.wait_until(
+                lambda: all(writer.count >= WRITES_PER_ROUND for writer in writers), LOAD_SECONDS_MAX, "enough load"
+            )
+            self.lun_world.kill()
+            for writer in writers:
+                writer.join(LOAD_SECONDS_MAX)
+                self.assertFalse(writer.is_alive())
+            self.lun_world.start()
+            with self.session() as session:
+                for writer in writers:
+                    self.compare(session, writer, seed)
+        self.lun_world.restart()
+        with self.session() as session:
+            for index in range(WRITERS_COUNT):
+                for at, want in sorted(known[index].items()):
+                    self.assertTrue(session.read(at, BLOCK_LEN_BYTES) == want, f"the block at {at} is lost (seed {seed})")
+
+    def compare(self, session, writer, seed):
+        for at in sorted(writer.known | writer.pending):
+            got = session.read(at, BLOCK_LEN_BYTES)
+            allowed = [writer.known.get(at, bytes(BLOCK_LEN_BYTES))]
+            if at in writer.pending:
+                allowed.append(writer.pending[at])
+            self.assertTrue(got in allowed, f"the block at {at} is lost (seed {seed})")
+            writer.known[at] = got
+
+    def test_what_was_answered_is_there_after_kill_9(self):
+        self.check_kill(1, 4)
+
+    def test_what_was_answered_is_there_after_kill_9_on_six_disks(self):
+        self.check_kill(6, 2)
+
+    def test_holes_give_space_back(self):
+        self.lun_server()
+        with self.session() as session:
+            data = os.urandom(64 << 10)
+            for at in range(0, 8 << 20, len(data)):
+                session.write(at, data)
+            self.assertTrue(session.is_allocated(0))
+            used = self.used_bytes()
+            self.assertGreaterEqual(used, 8 << 20)
+            session.unmap(0, 8 << 20)
+            self.assertFalse(session.is_allocated(0))
+            self.assertEqual(session.read(4 << 20, 4096), bytes(4096))
+            harness.wait_until(lambda: self.used_bytes() <= used - (8 << 20), 30, "the space of the hole")
+
+    def used_bytes(self):
+        shown = json.loads(self.cairn("lun", "list", "--json").stdout)["luns"]
+        (lun,) = [lun for lun in shown if lun["name"] == "disk"]
+        return lun["used_bytes"]
+
+    def test_a_lun_grows_and_hosts_are_told(self):
+        self.lun_server()
+        with self.session() as session:
+            self.assertEqual(session.size_bytes(), LUN_BYTES)
+            session.write(LUN_BYTES - 4096, b"x" * 4096)
+            self.cairn("lun", "resize", "main/disk", "--size", str(2 * LUN_BYTES))
+            with self.assertRaises(iscsi.CommandFailed) as told:
+                session.command(bytes(6))
+            self.assertEqual((told.exception.key, told.exception.code), (6, (0x2A, 0x09)))
+            self.assertEqual(session.size_bytes(), 2 * LUN_BYTES)
+            self.assertEqual(session.read(LUN_BYTES - 4096, 8192), b"x" * 4096 + bytes(4096))
+            # Past the end: the logical block address is out of range.
+            with self.assertRaises(iscsi.CommandFailed) as refused:
+                session.read(2 * LUN_BYTES, 4096)
+            self.assertEqual((refused.exception.key, refused.exception.code), (5, (0x21, 0)))
+
+    def test_strangers_see_nothing(self):
+        self.lun_server()
+        address = ("127.0.0.1", self.port)
+        with iscsi.Session(address, "iqn.2025-11.test:stranger") as discovery:
+            self.assertNotIn(self.target, discovery.targets())
+        with iscsi.Session(address, INITIATOR) as discovery:
+            self.assertIn(f"TargetName={self.target}", discovery.targets())
+        with self.assertRaises(iscsi.LoginRefused):
+            iscsi.Session(address, "iqn.2025-11.test:stranger", self.target)
+        with self.assertRaises(iscsi.LoginRefused):
+            iscsi.Session(address, INITIATOR, self.target + "x")
+
+    def test_secrets(self):
+        self.lun_server()
+        secret = self.scratch / "secret"
+        secret.write_text("a secret of a host")
+        self.cairn("initiator", "set", "main", INITIATOR, "--chap-user", "host", "--secret-file", str(secret))
+        for chap in (None, ("host", "a secret that is not"), ("other", "a secret of a host")):
+            with self.assertRaises(iscsi.LoginRefused, msg=f"{chap}"):
+                self.session(chap=chap)
+        with self.session(chap=("host", "a secret of a host")) as session:
+            self.assertEqual(session.size_bytes(), LUN_BYTES)
+        self.assertNotIn("a secret of a host", self.lun_world.log_path.read_text(errors="replace"))
+
+    def test_what_no_initiator_sends_ends_one_connection_only(self):
+        self.lun_server()
+        with self.session() as good:
+            good.write(0, b"k" * 4096)
+            longest = b"\x01\x81" + bytes(3) + b"\xff\xff\xff" + bytes(40)
+            texts = [b"", b"GET / HTTP/1.1\r\n\r\n" * 10, bytes(48), b"\xff" * 480, longest]
+            texts += [b"\x43\x87" + bytes(3) + (9000).to_bytes(3, "big") + bytes(40) + b"A=" + b"x" * 9000]
+            texts += [random.Random(seed).randbytes(4000) for seed in range(40)]
+            for text in texts:
+                with socket.create_connection(("127.0.0.1", self.port), 10) as stream:
+                    stream.sendall(text)
+                    stream.shutdown(socket.SHUT_WR)
+                    self.drain(stream)
+            # Within a session, too: a command longer than what was agreed on, data for nothing, a command of no kind.
+            for opcode in (0x05, 0x10, 0x1C, 0x3F):
+                with self.session() as bad:
+                    bad.send(opcode, 0x80, specific=bytes(28), data=b"x" * 512)
+                    bad.stream.shutdown(socket.SHUT_WR)
+                    self.drain(bad.stream)
+            self.assertEqual(good.read(0, 4096), b"k" * 4096)
+        self.assertNotIn("panicked", self.lun_world.log_path.read_text(errors="replace"))
+
+    def drain(self, stream):
+        """Until the target closes, which it does."""
+        try:
+            while stream.recv(65536):
+                pass
+        except ConnectionError:
+            pass

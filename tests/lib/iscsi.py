@@ -1,0 +1,188 @@
+"""A small iSCSI initiator for tests: one session, one command at a time, and bytes that no real initiator sends."""
+
+import hashlib
+import itertools
+import os
+import socket
+import struct
+
+TIMEOUT_SECONDS = 30
+GOOD, CHECK_CONDITION = 0, 2
+UNTAGGED = 0xFFFFFFFF
+NOP_OUT, SCSI_COMMAND, LOGIN, TEXT, LOGOUT = 0x00, 0x01, 0x03, 0x04, 0x06
+NOP_IN, SCSI_RESPONSE, LOGIN_RESPONSE, TEXT_RESPONSE, DATA_IN, LOGOUT_RESPONSE = 0x20, 0x21, 0x23, 0x24, 0x25, 0x26
+SECURITY, OPERATIONAL, FULL = 0, 1, 3
+
+
+class LoginRefused(Exception):
+    """The status of the login response: class and detail."""
+
+
+class CommandFailed(Exception):
+    """A command that ended with a check condition: sense key, code and qualifier."""
+
+    def __init__(self, sense):
+        self.key, self.code = sense[2] & 0x0F, (sense[12], sense[13])
+        super().__init__(f"sense key {self.key:x}, code {self.code[0]:02x}/{self.code[1]:02x}")
+
+
+class Session:
+    """A session of an initiator with a target, or a discovery session without one."""
+
+    def __init__(self, address, initiator, target=None, chap=None, block_len_bytes=512):
+        self.block_len_bytes = block_len_bytes
+        self.tags = itertools.count(1)
+        self.command_number, self.status_number = 1, 0
+        self.stream = socket.create_connection(address, TIMEOUT_SECONDS)
+        try:
+            self.login(initiator, target, chap)
+        except BaseException:
+            self.stream.close()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stream.close()
+
+    def send(self, opcode, flags, lun=0, tag=None, specific=b"", data=b"", immediate=False):
+        """One PDU: `specific` has bytes 20 to 48 of its header."""
+        tag = next(self.tags) if tag is None else tag
+        opcode |= 0x40 if immediate else 0
+        header = struct.pack(">BB2xB3sHHHHI", opcode, flags, 0, len(data).to_bytes(3, "big"), lun, 0, 0, 0, tag)
+        self.stream.sendall(header + specific.ljust(28, b"\0") + data + bytes(-len(data) % 4))
+        return tag
+
+    def receive_exactly(self, length):
+        parts = bytearray()
+        while len(parts) < length:
+            part = self.stream.recv(length - len(parts))
+            if not part:
+                raise ConnectionError("the target closed the connection")
+            parts += part
+        return bytes(parts)
+
+    def receive(self):
+        """The next PDU that is no question whether we are there: header and data."""
+        while True:
+            header = self.receive_exactly(48)
+            length = int.from_bytes(header[5:8], "big")
+            data = self.receive_exactly(length + -length % 4)[:length]
+            opcode = header[0] & 0x3F
+            if opcode == DATA_IN and not header[1] & 1:
+                return header, data
+            if opcode == NOP_IN and header[16:20] == b"\xff" * 4:
+                target_tag = int.from_bytes(header[20:24], "big")
+                if target_tag != UNTAGGED:
+                    numbers = struct.pack(">III", target_tag, self.command_number, self.status_number)
+                    self.send(NOP_OUT, 0x80, tag=UNTAGGED, specific=numbers, immediate=True)
+                continue
+            self.status_number = int.from_bytes(header[24:28], "big") + 1
+            return header, data
+
+    def login(self, initiator, target, chap):
+        keys = {"InitiatorName": initiator, "SessionType": "Normal" if target else "Discovery"}
+        if target:
+            keys["TargetName"] = target
+        if chap is None:
+            operational = {"HeaderDigest": "None", "DataDigest": "None", "InitialR2T": "No", "ImmediateData": "Yes"}
+            self.login_step(OPERATIONAL, FULL, keys | operational)
+            return
+        user, secret = chap
+        self.login_step(SECURITY, None, keys | {"AuthMethod": "CHAP"})
+        asked = self.login_step(SECURITY, None, {"CHAP_A": "5"})
+        challenge = bytes.fromhex(asked["CHAP_C"].removeprefix("0x"))
+        digest = hashlib.md5(bytes([int(asked["CHAP_I"])]) + secret.encode() + challenge).hexdigest()
+        self.login_step(SECURITY, OPERATIONAL, {"CHAP_N": user, "CHAP_R": f"0x{digest}"})
+        self.login_step(OPERATIONAL, FULL, {"InitialR2T": "No", "ImmediateData": "Yes"})
+
+    def login_step(self, stage, wanted, keys):
+        """Sends one login request; returns the keys of the answer, when the target goes on to the stage that is wanted."""
+        text = b"".join(f"{key}={value}".encode() + b"\0" for key, value in keys.items())
+        flags = stage << 2 | (0 if wanted is None else 0x80 | wanted)
+        if not hasattr(self, "isid"):
+            self.isid = b"\x80" + os.urandom(5)
+        tag = next(self.tags)
+        header = struct.pack(">BBBBB3s6sHIHHII", LOGIN | 0x40, flags, 0, 0, 0, len(text).to_bytes(3, "big"), self.isid, 0, tag,
+                             1, 0, self.command_number, self.status_number)
+        self.stream.sendall(header.ljust(48, b"\0") + text + bytes(-len(text) % 4))
+        reply, data = self.receive()
+        if reply[0] & 0x3F != LOGIN_RESPONSE:
+            raise ConnectionError(f"a login was answered with {reply[0]:02x}")
+        if reply[36] or reply[37]:
+            raise LoginRefused(reply[36], reply[37])
+        if wanted is not None and not reply[1] & 0x80:
+            raise ConnectionError("the target does not go on")
+        pairs = (pair.split("=", 1) for pair in data.decode().split("\0") if pair)
+        return dict(pairs)
+
+    def targets(self):
+        """What SendTargets=All tells, as text."""
+        numbers = struct.pack(">III", UNTAGGED, self.command_number, self.status_number)
+        self.send(TEXT, 0x80, specific=numbers, data=b"SendTargets=All\0")
+        self.command_number += 1
+        _, data = self.receive()
+        return data.decode()
+
+    def command(self, cdb, data=b"", expects=0, lun=0):
+        """One SCSI command with its data in the same PDU; returns what it reads."""
+        flags = 0x81 | (0x20 if data else 0) | (0x40 if expects else 0)
+        length = len(data) if data else expects
+        specific = struct.pack(">III", length, self.command_number, self.status_number) + cdb.ljust(16, b"\0")
+        self.send(SCSI_COMMAND, flags, lun=lun, specific=specific, data=data)
+        self.command_number += 1
+        got = bytearray(expects)
+        received = 0
+        while True:
+            header, part = self.receive()
+            opcode = header[0] & 0x3F
+            if opcode == DATA_IN:
+                at = int.from_bytes(header[40:44], "big")
+                got[at : at + len(part)] = part
+                received += len(part)
+                if not header[1] & 1:
+                    continue
+                status = header[3]
+            elif opcode == SCSI_RESPONSE:
+                status = header[3]
+            else:
+                raise ConnectionError(f"a command was answered with {opcode:02x}")
+            if status == CHECK_CONDITION:
+                raise CommandFailed(part[2:])
+            if status != GOOD:
+                raise ConnectionError(f"a command ended with status {status:02x}")
+            return bytes(got[:received])
+
+    def clear_attentions(self):
+        """A new session is told of what happened before it."""
+        while True:
+            try:
+                return self.command(bytes(6))
+            except CommandFailed as failed:
+                if failed.key != 6:
+                    raise
+
+    def write(self, at, data):
+        """Durable when it returns."""
+        count = len(data) // self.block_len_bytes
+        self.command(struct.pack(">BBQI2x", 0x8A, 0, at // self.block_len_bytes, count), data=data)
+
+    def read(self, at, length):
+        count = length // self.block_len_bytes
+        return self.command(struct.pack(">BBQI2x", 0x88, 0, at // self.block_len_bytes, count), expects=length)
+
+    def unmap(self, at, length):
+        block = self.block_len_bytes
+        descriptor = struct.pack(">QI4x", at // block, length // block)
+        self.command(struct.pack(">BB4xBHx", 0x42, 0, 0, 8 + 16), data=struct.pack(">HH4x", 22, 16) + descriptor)
+
+    def is_allocated(self, at):
+        """Whether the block is, by GET LBA STATUS."""
+        got = self.command(struct.pack(">BBQI2x", 0x9E, 0x12, at // self.block_len_bytes, 24), expects=24)
+        return got[8 + 12] & 0x0F == 0
+
+    def size_bytes(self):
+        got = self.command(struct.pack(">BB8xI2x", 0x9E, 0x10, 32), expects=32)
+        last, block_len = struct.unpack(">QI", got[:12])
+        return (last + 1) * block_len
