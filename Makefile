@@ -57,8 +57,8 @@ test-e2e: setup-test build-test ## The end-to-end tests only
 	scripts/test-e2e
 
 .PHONY: test-iscsi
-test-iscsi: setup-test build-test ## iSCSI: the whole suite of libiscsi on a LUN
-	scripts/test-iscsi
+test-iscsi: setup-test build-test ## iSCSI only: libiscsi's whole suite, kill -9 under load, strangers
+	scripts/test-e2e test_iscsi
 
 .PHONY: test-cluster
 test-cluster: setup-test setup-cluster build-test ## Clusters of real nodes: forming, failures under load, what must be refused

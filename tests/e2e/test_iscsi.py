@@ -3,8 +3,12 @@
 import json
 import os
 import random
+import re
+import shutil
 import socket
+import subprocess
 import threading
+import unittest
 
 from lib import harness, iscsi
 from lib.worlds import WorldTest, content
@@ -15,6 +19,18 @@ BLOCK_LEN_BYTES = 512
 WRITERS_COUNT = 4
 LOAD_SECONDS_MAX = 60
 WRITES_PER_ROUND = 40
+SUITE_SECONDS_MAX = 300
+# Tests of libiscsi's suite that skip what a LUN here is not or does not have: why, and how often they may say so.
+SKIPPED_MAX = {
+    "is not removable": 9,
+    "is not write-protected": 1,
+    "LBPPB < 2": 5,  # a physical block is a logical one
+    "SANITIZE CRYPTO_ERASE": 3,
+    "SANITIZE EXIT FAILURE MODE": 1,
+    "SANITIZE OVERWRITE": 4,
+    "WRITEATOMIC16": 11,
+    "does not support 0-blocks": 2,
+}
 
 
 class Writer(threading.Thread):
@@ -113,6 +129,30 @@ class Iscsi(WorldTest):
 
     def test_what_was_answered_is_there_after_kill_9_on_six_disks(self):
         self.check_kill(6, 2)
+
+    @unittest.skipUnless(shutil.which("iscsi-test-cu"), "libiscsi's test suite (Debian's libiscsi-bin) is not installed")
+    def test_the_suite_of_libiscsi(self):
+        self.lun_server()
+        own = "iqn.2007-10.com.github:sahlberg:libiscsi:iscsi-test"
+        self.cairn("igroup", "create", "main/suite", "--initiator", own, "--initiator", f"{own}-2")
+        self.cairn("lun", "map", "main/disk", "--igroup", "suite")
+        url = f"iscsi://127.0.0.1:{self.port}/{self.target}/0"
+        argv = ["iscsi-test-cu", "--dataloss", "--allow-sanitize", "--normal", "--test=ALL", url, url]
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=SUITE_SECONDS_MAX)
+        told = done.stdout.decode(errors="replace")
+        summary = re.search(r"^ *tests +(\d+) +(\d+) +(\d+) +(\d+)", told, re.MULTILINE)
+        self.assertTrue(summary, told[-2000:])
+        total, ran, _, failed = map(int, summary.groups())
+        failures = [line for line in told.splitlines() if "had failures" in line or re.match(r" +\d+\. ", line)]
+        self.assertEqual(failed, 0, "\n".join(failures))
+        self.assertGreaterEqual(ran, 230)
+        self.assertEqual(ran, total)
+        skipped = [line for line in told.splitlines() if "[SKIPPED]" in line]
+        for why, count_max in SKIPPED_MAX.items():
+            reasons = [line for line in skipped if why in line]
+            self.assertLessEqual(len(reasons), count_max, why)
+            skipped = [line for line in skipped if why not in line]
+        self.assertEqual(skipped, [])
 
     def test_holes_give_space_back(self):
         self.lun_server()

@@ -11,6 +11,7 @@ use cairn_codec_rpc::{
 use cairn_codec_nfs::source::Source;
 
 mod cluster;
+mod iscsi;
 mod storage;
 mod text;
 
@@ -61,6 +62,7 @@ pub fn all() -> BTreeMap<(&'static str, String), Vec<u8>> {
     record_seeds(&corpus);
     stream_seeds(&corpus);
     cluster::write_seeds(&corpus);
+    iscsi::write_seeds(&corpus);
     storage::write_seeds(&corpus);
     text::write_seeds(&corpus);
     corpus.into_inner()

@@ -1,7 +1,8 @@
 //! What an initiator sends: headers, text, secrets' answers.
 
 use cairn_codec_iscsi::{
-    HEADER_LEN_BYTES, Header, KEYS_COUNT_MAX, Keys, Negotiated, Offer, binary_of_text, is_iscsi_name, text_of_binary,
+    HEADER_LEN_BYTES, Header, KEYS_COUNT_MAX, Keys, Negotiated, Offer, binary_of_text,
+    is_iscsi_name, text_of_binary,
 };
 
 /// Tries one input.

@@ -419,6 +419,8 @@ pub fn parse(cdb: &[u8; CDB_LEN_BYTES]) -> Result<Command, Sense> {
                 list_len_bytes: half(7).into(),
             }
         }
+        // ZNR, which is for zones, and AUSE.
+        0x48 if byte(1) & 0x40 != 0 => return Err(Sense::cdb_field(1, Some(6))),
         0x48 if byte(1) & 0x20 != 0 => return Err(Sense::cdb_field(1, Some(5))),
         0x48 if cdb.get(2..7).is_some_and(|reserved| reserved != [0; 5]) => return Err(invalid(2)),
         0x48 => Command::Sanitize {
