@@ -92,7 +92,7 @@ class Iscsi(WorldTest):
 
     def check_kill(self, disks, rounds):
         self.lun_server(disks)
-        known = [{} for _ in range(WRITERS_COUNT)]
+        known: list[dict[int, bytes]] = [{} for _ in range(WRITERS_COUNT)]
         seed = random.getrandbits(32)
         for round_number in range(rounds):
             writers = [Writer(self, index, known[index], f"{seed} {round_number}") for index in range(WRITERS_COUNT)]
@@ -141,7 +141,7 @@ class Iscsi(WorldTest):
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=SUITE_SECONDS_MAX)
         told = done.stdout.decode(errors="replace")
         summary = re.search(r"^ *tests +(\d+) +(\d+) +(\d+) +(\d+)", told, re.MULTILINE)
-        self.assertTrue(summary, told[-2000:])
+        assert summary, told[-2000:]
         total, ran, _, failed = map(int, summary.groups())
         failures = [line for line in told.splitlines() if "had failures" in line or re.match(r" +\d+\. ", line)]
         self.assertEqual(failed, 0, "\n".join(failures))
@@ -166,6 +166,9 @@ class Iscsi(WorldTest):
             session.unmap(0, 8 << 20)
             self.assertFalse(session.is_allocated(0))
             self.assertEqual(session.read(4 << 20, 4096), bytes(4096))
+            metrics = self.lun_world.metrics()
+            self.assertEqual(metrics['cairn_lun_bytes_total{kind="write",lun="disk",volume="main"}'], 8 << 20)
+            self.assertEqual(metrics["cairn_iscsi_sessions"], 1)
             harness.wait_until(lambda: self.used_bytes() <= used - (8 << 20), 30, "the space of the hole")
 
     def used_bytes(self):

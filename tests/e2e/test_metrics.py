@@ -11,7 +11,13 @@ SMALL_LEN_BYTES = 1024 * 1024
 GC_SECONDS_MAX = 120
 REOPEN_SECONDS_MAX = 60
 # Shown only once there is something to count.
-RARE = {"cairn_nfs_errors_total"}
+RARE = {
+    "cairn_nfs_errors_total",
+    "cairn_lun_bytes_total",
+    "cairn_lun_commands_total",
+    "cairn_lun_errors_total",
+    "cairn_lun_tasks",
+}
 
 
 def documented():

@@ -237,7 +237,7 @@ class Cluster:
 
     def etcd_logs(self, node):
         """What a node's member of etcd wrote, wherever the node keeps that."""
-        paths = [self.folder / node / "log", *(self.folder / node).glob("**/etcd*.log")]
+        paths = [self.folder / node / "log", *(self.folder / node).glob("**/etcd*/log")]
         return [path.read_text(errors="replace") for path in paths if path.is_file()]
 
     # Where clients go.

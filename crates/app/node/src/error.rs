@@ -40,6 +40,8 @@ pub enum NodeError {
     FirstVolume { name: String, why: String },
     #[error("the cluster: {0}")]
     Cluster(String),
+    #[error("the disks {folders} are {why}")]
+    OthersDisks { folders: String, why: String },
     #[error("starting the NFS server: {0}")]
     Nfs(String),
     #[error("starting threads: {0}")]
@@ -89,7 +91,7 @@ impl NodeError {
                 | AssembleError::NoPoolFile
                 | AssembleError::TooManyMissing { .. } => NodeErrorKind::Failed,
             },
-            Self::Token { .. } => NodeErrorKind::Refused,
+            Self::Token { .. } | Self::OthersDisks { .. } => NodeErrorKind::Refused,
             // It may have ended when it is tried again, which a service manager does.
             Self::InUse { .. }
             | Self::TokenDisk { .. }
@@ -214,6 +216,13 @@ mod tests {
                     why: text(),
                 },
                 Failed,
+            ),
+            (
+                NodeError::OthersDisks {
+                    folders: text(),
+                    why: text(),
+                },
+                Refused,
             ),
             (NodeError::Nfs(text()), Failed),
             (NodeError::Runtime(io::ErrorKind::Other.into()), Failed),

@@ -111,7 +111,7 @@ impl Node {
                 Some(Arc::new(runtime.block_on(joined)?))
             }
             None => {
-                cluster::check_mark(&pool.opened.state, None)?;
+                cluster::check_mark(&pool.opened.state, None, &config)?;
                 None
             }
         };

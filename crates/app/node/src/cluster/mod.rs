@@ -151,11 +151,11 @@ impl Begun {
             cluster: membership.cluster,
             node: membership.node,
         };
-        check_mark(&opened.state, Some(mark))?;
+        check_mark(&opened.state, Some(mark), config)?;
         let is_new = membership.stage != Stage::Member;
         let is_first = membership.stage == Stage::Init;
         if is_new && !is_first && opened.state.cluster.is_none() {
-            check_has_no_volumes(&opened.state)?;
+            check_has_no_volumes(&opened.state, config)?;
         }
         opened.state.cluster = Some(mark);
         for disk in &mut opened.state.disks {
@@ -304,33 +304,48 @@ fn keep_members(opened: &mut Opened, state: PoolState, own: NodeId) {
 }
 
 /// Refuses disks of another cluster, or of a cluster where there should be none.
-pub fn check_mark(state: &PoolState, own: Option<ClusterMark>) -> Result<(), NodeError> {
-    match (state.cluster, own) {
-        (None, _) => Ok(()),
-        (Some(mark), Some(own)) if mark == own => Ok(()),
-        (Some(mark), Some(own)) if mark.cluster == own.cluster => Err(failed(format!(
-            "these disks are those of node {} of this cluster, and this is node {}; check --data and --cluster-dir",
+pub fn check_mark(
+    state: &PoolState,
+    own: Option<ClusterMark>,
+    config: &Config,
+) -> Result<(), NodeError> {
+    let why = match (state.cluster, own) {
+        (None, _) => return Ok(()),
+        (Some(mark), Some(own)) if mark == own => return Ok(()),
+        (Some(mark), Some(own)) if mark.cluster == own.cluster => format!(
+            "those of node {} of this cluster, and this is node {}; check --data and --cluster-dir",
             mark.node, own.node
-        ))),
-        (Some(mark), Some(own)) => Err(failed(format!(
-            "these disks belong to cluster {}, and this node is in cluster {}; give it other folders, or empty these",
+        ),
+        (Some(mark), Some(own)) => format!(
+            "those of cluster {}, and this node is in cluster {}; give it other folders, or empty these",
             mark.cluster, own.cluster
-        ))),
-        (Some(mark), None) => Err(failed(format!(
-            "these disks belong to node {} of cluster {}; start it with --cluster-dir and the folder that says so",
+        ),
+        (Some(mark), None) => format!(
+            "those of node {} of cluster {}; start it with --cluster-dir and the folder that says so",
             mark.node, mark.cluster
-        ))),
+        ),
+    };
+    Err(others_disks(config, why))
+}
+
+fn others_disks(config: &Config, why: String) -> NodeError {
+    let folders = config.data.iter().map(|path| path.display().to_string());
+    NodeError::OthersDisks {
+        folders: folders.collect::<Vec<_>>().join(", "),
+        why,
     }
 }
 
-fn check_has_no_volumes(state: &PoolState) -> Result<(), NodeError> {
-    match state.volumes.is_empty() {
-        true => Ok(()),
-        false => Err(failed(format!(
-            "the disks hold a pool with {} volumes of its own, which would not be in the cluster; give this node empty \
-             folders",
-            state.volumes.len()
-        ))),
+fn check_has_no_volumes(state: &PoolState, config: &Config) -> Result<(), NodeError> {
+    match state.volumes.len() {
+        0 => Ok(()),
+        count => Err(others_disks(
+            config,
+            format!(
+                "those of a pool with {count} volumes of its own, which would not be in the cluster; give this node empty \
+                 folders"
+            ),
+        )),
     }
 }
 
