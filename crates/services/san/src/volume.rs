@@ -618,7 +618,7 @@ fn check_size(size_bytes: u64, block_len_bytes: u32) -> Result<(), SanError> {
     }
     if size_bytes == 0 || size_bytes > LUN_LEN_BYTES_MAX || !size_bytes.is_multiple_of(4096) {
         return Err(SanError::Invalid(format!(
-            "a LUN has at most 1 PiB, in whole multiples of 4096 bytes: {size_bytes} bytes cannot be"
+            "a LUN's size is a multiple of 4096 bytes, at most 1 PiB, not {size_bytes} bytes"
         )));
     }
     Ok(())
