@@ -7,18 +7,16 @@ import re
 import shutil
 import socket
 import subprocess
-import threading
 import unittest
 
-from lib import harness, iscsi
-from lib.worlds import WorldTest, content
+from lib import harness, iscsi, lunhost
+from lib.worlds import WorldTest
 
 INITIATOR = "iqn.2025-11.test:host"
 LUN_BYTES = 64 << 20
-BLOCK_LEN_BYTES = 512
-WRITERS_COUNT = 4
+HOSTS_COUNT = 4
 LOAD_SECONDS_MAX = 60
-WRITES_PER_ROUND = 40
+CHANGES_PER_ROUND = 40
 SUITE_SECONDS_MAX = 300
 # Tests of libiscsi's suite that skip what a LUN here is not or does not have: why, and how often they may say so.
 SKIPPED_MAX = {
@@ -31,46 +29,6 @@ SKIPPED_MAX = {
     "WRITEATOMIC16": 11,
     "does not support 0-blocks": 2,
 }
-
-
-class Writer(threading.Thread):
-    """Writes runs of blocks into its own part of the LUN, and remembers what was answered."""
-
-    def __init__(self, test, index, known, seed):
-        super().__init__(daemon=True)
-        self.session = test.session()
-        self.first = index * (LUN_BYTES // WRITERS_COUNT)
-        self.random = random.Random(f"{seed} {index}")
-        # What is there: by block; while a write is under way its blocks may have the one or the other.
-        self.known, self.pending = known, {}
-        self.count = 0
-
-    def run(self):
-        try:
-            while True:
-                run_blocks = self.random.choice((1, 1, 3, 8, 60, 128))
-                blocks = LUN_BYTES // WRITERS_COUNT // BLOCK_LEN_BYTES
-                block = self.random.randrange(blocks - run_blocks)
-                # Most go to a few places, so that they overwrite one another.
-                block = block % 400 if self.random.random() < 0.5 else block
-                at = self.first + block * BLOCK_LEN_BYTES
-                is_hole = self.random.random() < 0.1
-                data = bytes(run_blocks * BLOCK_LEN_BYTES)
-                if not is_hole:
-                    data = content(f"{self.first} {self.count} {self.random.random()}", len(data))
-                parts = {
-                    at + offset: data[offset : offset + BLOCK_LEN_BYTES] for offset in range(0, len(data), BLOCK_LEN_BYTES)
-                }
-                self.pending = parts
-                if is_hole:
-                    self.session.unmap(at, len(data))
-                else:
-                    self.session.write(at, data)
-                self.known.update(parts)
-                self.pending = {}
-                self.count += 1
-        except OSError:
-            self.session.stream.close()
 
 
 class Iscsi(WorldTest):
@@ -92,37 +50,31 @@ class Iscsi(WorldTest):
 
     def check_kill(self, disks, rounds):
         self.lun_server(disks)
-        known: list[dict[int, bytes]] = [{} for _ in range(WRITERS_COUNT)]
+        part = LUN_BYTES // HOSTS_COUNT
         seed = random.getrandbits(32)
-        for round_number in range(rounds):
-            writers = [Writer(self, index, known[index], f"{seed} {round_number}") for index in range(WRITERS_COUNT)]
-            for writer in writers:
-                writer.start()
-            harness.wait_until(
-                lambda: all(writer.count >= WRITES_PER_ROUND for writer in writers), LOAD_SECONDS_MAX, "enough load"
-            )
+        hosts = [
+            lunhost.Host(self.port, index, seed, self.target, INITIATOR, index * part, part) for index in range(HOSTS_COUNT)
+        ]
+        for _ in range(rounds):
+            hosts = [host.next_life() for host in hosts]
+            for host in hosts:
+                host.start()
+            counts = [host.stable_count + CHANGES_PER_ROUND for host in hosts]
+            enough = lambda: all(host.stable_count >= count or host.failure for host, count in zip(hosts, counts))
+            harness.wait_until(enough, LOAD_SECONDS_MAX, "enough load")
             self.lun_world.kill()
-            for writer in writers:
-                writer.join(LOAD_SECONDS_MAX)
-                self.assertFalse(writer.is_alive())
+            for host in hosts:
+                host.ended.set()
+            for host in hosts:
+                host.join(LOAD_SECONDS_MAX)
+                self.assertFalse(host.is_alive())
+                self.assertIsNone(host.failure, f"seed {seed}")
             self.lun_world.start()
-            with self.session() as session:
-                for writer in writers:
-                    self.compare(session, writer, seed)
+            for host in hosts:
+                host.verify()
         self.lun_world.restart()
-        with self.session() as session:
-            for index in range(WRITERS_COUNT):
-                for at, want in sorted(known[index].items()):
-                    self.assertTrue(session.read(at, BLOCK_LEN_BYTES) == want, f"the block at {at} is lost (seed {seed})")
-
-    def compare(self, session, writer, seed):
-        for at in sorted(writer.known | writer.pending):
-            got = session.read(at, BLOCK_LEN_BYTES)
-            allowed = [writer.known.get(at, bytes(BLOCK_LEN_BYTES))]
-            if at in writer.pending:
-                allowed.append(writer.pending[at])
-            self.assertTrue(got in allowed, f"the block at {at} is lost (seed {seed})")
-            writer.known[at] = got
+        for host in hosts:
+            host.verify()
 
     def test_what_was_answered_is_there_after_kill_9(self):
         self.check_kill(1, 4)

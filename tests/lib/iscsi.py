@@ -8,6 +8,8 @@ import struct
 
 TIMEOUT_SECONDS = 30
 GOOD, CHECK_CONDITION = 0, 2
+# The data of a command comes in its own PDU: no more than this.
+IMMEDIATE_LEN_BYTES_MAX = 256 << 10
 UNTAGGED = 0xFFFFFFFF
 NOP_OUT, SCSI_COMMAND, LOGIN, TEXT, LOGOUT = 0x00, 0x01, 0x03, 0x04, 0x06
 NOP_IN, SCSI_RESPONSE, LOGIN_RESPONSE, TEXT_RESPONSE, DATA_IN, LOGOUT_RESPONSE = 0x20, 0x21, 0x23, 0x24, 0x25, 0x26
@@ -29,11 +31,11 @@ class CommandFailed(Exception):
 class Session:
     """A session of an initiator with a target, or a discovery session without one."""
 
-    def __init__(self, address, initiator, target=None, chap=None, block_len_bytes=512):
+    def __init__(self, address, initiator, target=None, chap=None, block_len_bytes=512, timeout_seconds=TIMEOUT_SECONDS):
         self.block_len_bytes = block_len_bytes
         self.tags = itertools.count(1)
         self.command_number, self.status_number = 1, 0
-        self.stream = socket.create_connection(address, TIMEOUT_SECONDS)
+        self.stream = socket.create_connection(address, timeout_seconds)
         try:
             self.login(initiator, target, chap)
         except BaseException:
@@ -85,8 +87,11 @@ class Session:
         keys = {"InitiatorName": initiator, "SessionType": "Normal" if target else "Discovery"}
         if target:
             keys["TargetName"] = target
+        operational = {
+            "HeaderDigest": "None", "DataDigest": "None", "InitialR2T": "No", "ImmediateData": "Yes",
+            "FirstBurstLength": IMMEDIATE_LEN_BYTES_MAX, "MaxRecvDataSegmentLength": IMMEDIATE_LEN_BYTES_MAX,
+        }
         if chap is None:
-            operational = {"HeaderDigest": "None", "DataDigest": "None", "InitialR2T": "No", "ImmediateData": "Yes"}
             self.login_step(OPERATIONAL, FULL, keys | operational)
             return
         user, secret = chap
@@ -95,7 +100,7 @@ class Session:
         challenge = bytes.fromhex(asked["CHAP_C"].removeprefix("0x"))
         digest = hashlib.md5(bytes([int(asked["CHAP_I"])]) + secret.encode() + challenge).hexdigest()
         self.login_step(SECURITY, OPERATIONAL, {"CHAP_N": user, "CHAP_R": f"0x{digest}"})
-        self.login_step(OPERATIONAL, FULL, {"InitialR2T": "No", "ImmediateData": "Yes"})
+        self.login_step(OPERATIONAL, FULL, operational)
 
     def login_step(self, stage, wanted, keys):
         """Sends one login request; returns the keys of the answer, when the target goes on to the stage that is wanted."""
@@ -176,6 +181,14 @@ class Session:
         block = self.block_len_bytes
         descriptor = struct.pack(">QI4x", at // block, length // block)
         self.command(struct.pack(">BB4xBHx", 0x42, 0, 0, 8 + 16), data=struct.pack(">HH4x", 22, 16) + descriptor)
+
+    def write_same(self, at, block, count):
+        self.command(struct.pack(">BBQI2x", 0x93, 0, at // self.block_len_bytes, count), data=block)
+
+    def compare_and_write(self, at, before, after):
+        """Writes if these blocks are there; else the command fails with MISCOMPARE."""
+        count = len(before) // self.block_len_bytes
+        self.command(struct.pack(">BBQ3xB2x", 0x89, 0, at // self.block_len_bytes, count), data=before + after)
 
     def is_allocated(self, at):
         """Whether the block is, by GET LBA STATUS."""

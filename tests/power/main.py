@@ -4,7 +4,7 @@
     scripts/test-power --bite [--seed N] [--cuts N] [KINDS...]
 
 The guest's drives are block_disks.Disk: what was not flushed when qemu is killed is lost, or a part of it. Clients
-outside of the guest (tests/lib/remembered.py) know what was acknowledged. Parts: see PARTS.
+outside of the guest (tests/lib/remembered.py, tests/lib/lunhost.py) know what was acknowledged. Parts: see PARTS.
 --cuts: in each part with cuts. --keep: what is left of a part that failed is moved there: drives, logs.
 --bite: does the test notice when syncs are left out? For each of KINDS (tests/power/forgetful.c; with + for several at
 once) a server without them must fail within so many cuts.

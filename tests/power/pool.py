@@ -6,13 +6,17 @@ Owns: the load, the cuts, and what must be there after each. Must not know: whic
 import collections
 import json
 import threading
+from typing import Any
 
-from lib import harness, remembered
+from lib import harness, lunhost, remembered
 from power.server import BOOT_SECONDS_MAX, DRIVES_COUNT, POOL_DISKS_COUNT
 
 # What that pool survives the loss of.
 DISKS_LOST_COUNT = 2
-CLIENTS_COUNT = 5
+NFS_CLIENTS_COUNT = 4
+# They share a LUN.
+HOSTS_COUNT = 2
+LUN_PART_LEN_BYTES = 16 << 20
 CALLS_BEFORE_CUT = 60, 500
 WRITES_BEFORE_CUT = 1, 400
 # The log's files are recycled, and a checkpoint is shipped, after each 128 MiB of it.
@@ -36,7 +40,7 @@ class Pool:
 
     def __init__(self, server, rng, seed):
         self.server, self.rng, self.seed = server, rng, seed
-        self.clients = [remembered.Client(server.nfs_port, index, seed) for index in range(CLIENTS_COUNT)]
+        self.clients: list[Any] = [remembered.Client(server.nfs_port, index, seed) for index in range(NFS_CLIENTS_COUNT)]
         # Volumes that must be there; names of those that may be, because a call had no answer.
         self.volumes, self.volumes_unsure, self.volumes_count = {"main"}, set(), 0
         self.lost_count = self.kept_count = self.cuts_count = 0
@@ -48,6 +52,10 @@ class Pool:
         self.server.boot()
         self.server.await_ready()
         self.server.cairn("export", "set", "main", "--client", "10.0.2.2", "--squash", "none")
+        target, initiator = lunhost.map_lun(self.server, "disk", HOSTS_COUNT * LUN_PART_LEN_BYTES)
+        for index in range(HOSTS_COUNT):
+            first, length = index * LUN_PART_LEN_BYTES, LUN_PART_LEN_BYTES
+            self.clients.append(lunhost.Host(self.server.iscsi_port, index, self.seed, target, initiator, first, length))
 
     def start_load(self, burst_weight=1):
         self.clients = [client.next_life() for client in self.clients]
@@ -248,7 +256,7 @@ class Pool:
             for _ in range(min(count, 2)):
                 self.change_volumes()
         else:
-            number = self.rng.randrange(CLIENTS_COUNT)
+            number = self.rng.randrange(len(self.clients))
             self.clients[number] = client = self.clients[number].next_life()
             client.changes_left = count
             client.start()
@@ -280,7 +288,7 @@ class Pool:
         if what == "log":
             wanted_bytes = self.rng.randrange(*LOG_BYTES_BEFORE_CUT)
             while self.server.metrics()['cairn_log_written_bytes_total{volume="main"}'] < wanted_bytes:
-                self.await_calls(CALLS_OF_EACH * CLIENTS_COUNT)
+                self.await_calls(CALLS_OF_EACH * len(self.clients))
         self.await_calls(self.rng.randrange(*CALLS_BEFORE_CUT))
         enough.set()
         self.cut()

@@ -15,7 +15,7 @@ from lib import harness, vm
 from power import block_disks
 
 GUEST_SCRIPT = pathlib.Path(__file__).with_name("guest.sh")
-NFS_PORT, ADMIN_PORT = 2049, 8049
+NFS_PORT, ADMIN_PORT, ISCSI_PORT = 2049, 8049, 3260
 # One more than the pool has at a time, so that there is one to move to.
 DRIVES_COUNT = 5
 POOL_DISKS_COUNT = 4
@@ -47,12 +47,13 @@ class GuestServer(harness.Server):
             block_disks.Disk(root / f"drive{index}", root / f"drive{index}.socket", DRIVE_LEN_BYTES)
             for index in range(DRIVES_COUNT)
         ]
-        self.nfs_port, self.admin_port = free_ports(2)
+        self.nfs_port, self.admin_port, self.iscsi_port = free_ports(3)
         # Those in the pool, by their place among the drives.
         self.members = list(range(POOL_DISKS_COUNT))
         self.ready = {"nfs": {"port": self.nfs_port}, "admin": {"url": f"http://127.0.0.1:{self.admin_port}"}}
         self.flags = [
-            "--listen-nfs", f"0.0.0.0:{NFS_PORT}", "--listen-admin", f"0.0.0.0:{ADMIN_PORT}", "--rpcbind=false",
+            "--listen-nfs", f"0.0.0.0:{NFS_PORT}", "--listen-admin", f"0.0.0.0:{ADMIN_PORT}",
+            "--listen-iscsi", f"0.0.0.0:{ISCSI_PORT}", "--rpcbind=false",
             "--ready-file", "/told/ready.json", "--token-file", "/told/admin-token", "--rebuild-delay", "0",
             "--memory-limit", "512MiB",
         ]
@@ -85,7 +86,7 @@ class GuestServer(harness.Server):
         self.ready_path.unlink(missing_ok=True)
         self.mounted_path.unlink(missing_ok=True)
         shares = {self.root / "program": "/program", self.told: "/told"}
-        forward = {self.nfs_port: NFS_PORT, self.admin_port: ADMIN_PORT}
+        forward = {self.nfs_port: NFS_PORT, self.admin_port: ADMIN_PORT, self.iscsi_port: ISCSI_PORT}
         option = ",snapshot=on" if throw_away else ""
         self.machine = vm.Machine(self.root, [drive.url + option for drive in self.drives], shares, forward)
         data = [word for index in self.members for word in ("--data", self.folder(index))]
