@@ -10,12 +10,13 @@ import subprocess
 import unittest
 
 from lib import harness, iscsi, lunhost
-from lib.worlds import WorldTest
+from lib.worlds import WorldTest, content
 
 INITIATOR = "iqn.2025-11.test:host"
 LUN_BYTES = 64 << 20
 HOSTS_COUNT = 4
 LOAD_SECONDS_MAX = 60
+SPACE_BACK_SECONDS_MAX = 90
 CHANGES_PER_ROUND = 40
 SUITE_SECONDS_MAX = 300
 # Tests of libiscsi's suite that skip what a LUN here is not or does not have: why, and how often they may say so.
@@ -32,10 +33,10 @@ SKIPPED_MAX = {
 
 
 class Iscsi(WorldTest):
-    def lun_server(self, disks=1, **options):
+    def lun_server(self, disks=1, flags=(), size_bytes=LUN_BYTES):
         self.port = harness.next_port()
-        self.lun_world = self.server(disks, flags=["--listen-iscsi", f"127.0.0.1:{self.port}"], **options)
-        self.cairn("lun", "create", "main/disk", "--size", str(LUN_BYTES))
+        self.lun_world = self.server(disks, flags=["--listen-iscsi", f"127.0.0.1:{self.port}", *flags])
+        self.cairn("lun", "create", "main/disk", "--size", str(size_bytes))
         self.cairn("igroup", "create", "main/hosts", "--initiator", INITIATOR)
         self.cairn("lun", "map", "main/disk", "--igroup", "hosts")
         self.target = json.loads(self.cairn("lun", "show", "main/disk", "--json").stdout)["target"]
@@ -122,6 +123,49 @@ class Iscsi(WorldTest):
             self.assertEqual(metrics['cairn_lun_bytes_total{kind="write",lun="disk",volume="main"}'], 8 << 20)
             self.assertEqual(metrics["cairn_iscsi_sessions"], 1)
             harness.wait_until(lambda: self.used_bytes() <= used - (8 << 20), 30, "the space of the hole")
+
+    def test_a_full_pool_stops_writes_only_and_they_go_on_when_there_is_space(self):
+        """The LUN is larger than the pool. What cannot be written says so in the words of SBC-3, section 4.7.3.6."""
+        self.lun_server(1, flags=["--disk-size-limit", "384MiB"], size_bytes=4 << 30)
+        step = 256 << 10
+        with self.session() as session:
+            refused = None
+            for count in range((4 << 30) // step):
+                try:
+                    session.write(count * step, content(f"fill {count}", step))
+                except iscsi.CommandFailed as failed:
+                    refused = failed
+                    break
+            assert refused, "a pool that is smaller than the LUN took all of it"
+            # DATA PROTECT, SPACE ALLOCATION FAILED WRITE PROTECT.
+            self.assertEqual((refused.key, refused.code), (7, (0x27, 7)))
+            self.assertGreater(count * step, 192 << 20)
+            # Whatever is left for small ones; then they are refused, too.
+            with self.assertRaises(iscsi.CommandFailed) as small:
+                for at in range(0, 2 << 30, 4096):
+                    session.write((2 << 30) + at, content(f"small {at}", 4096))
+            self.assertEqual((small.exception.key, small.exception.code), (7, (0x27, 7)))
+            for index in (0, count // 2, count - 1):
+                self.assertTrue(session.read(index * step, step) == content(f"fill {index}", step), f"step {index}")
+            # A full pool gives space back, and the same session goes on.
+            session.unmap(0, 64 << 20)
+            self.assertEqual(session.read(0, step), bytes(step))
+
+            def goes_on():
+                try:
+                    session.write(count * step, content(f"fill {count}", step))
+                except iscsi.CommandFailed as failed:
+                    self.assertEqual((failed.key, failed.code), (7, (0x27, 7)))
+                    return False
+                return True
+
+            harness.wait_until(goes_on, SPACE_BACK_SECONDS_MAX, "space for writes")
+        self.lun_world.kill()
+        self.lun_world.start()
+        with self.session() as session:
+            for index in range((64 << 20) // step, count + 1, 37):
+                self.assertTrue(session.read(index * step, step) == content(f"fill {index}", step), f"step {index}")
+            self.assertTrue(session.read(count * step, step) == content(f"fill {count}", step))
 
     def used_bytes(self):
         shown = json.loads(self.cairn("lun", "list", "--json").stdout)["luns"]
