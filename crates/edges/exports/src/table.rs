@@ -97,6 +97,12 @@ impl ExportTable {
         }
     }
 
+    /// Whether it is this one that serves its volume: not one that was left, nor another that was opened since.
+    pub fn serves(&self, fs: &Fs) -> bool {
+        let is_it = |export: &Export| matches!(&export.volume, Volume::Serving(at) if Arc::ptr_eq(at.meta(), fs.meta()));
+        self.exports.iter().any(is_it)
+    }
+
     fn is_elsewhere(&self, volume: VolumeId) -> bool {
         let mut exports = self.exports.iter();
         exports

@@ -4,8 +4,8 @@
 //! wait for an owner. Must not know: how nodes reach one another ([`Forward`]), what calls mean.
 //!
 //! A call whose stream breaks, or whose owner does not own the volume any more, is sent again to the next owner with its
-//! number, as the client itself would send it again. What nobody answers in time is told to come later: clients wait, and
-//! see no error.
+//! number, as the client itself would send it again. So is one that this node was doing itself when it lost the volume.
+//! What nobody answers in time is told to come later: clients wait, and see no error.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -49,7 +49,7 @@ pub trait Forward: Send + Sync + 'static {
 pub struct Passed {
     xid: u32,
     parts: Vec<Bytes>,
-    /// An owner may have it.
+    /// An owner may have made it.
     was_sent: AtomicBool,
 }
 
@@ -73,6 +73,12 @@ impl Passed {
         self
     }
 
+    /// The same, of which this node as an owner may have made something.
+    pub fn begun(self) -> Self {
+        self.was_sent.store(true, Ordering::Release);
+        self
+    }
+
     fn len_bytes(&self) -> usize {
         self.parts.iter().map(Bytes::len).sum()
     }
@@ -83,7 +89,18 @@ pub struct Routes {
     forward: Arc<dyn Forward>,
     exports: Arc<Exports>,
     peer: Arc<Peer>,
-    streams: Mutex<BTreeMap<NodeId, Arc<Owner>>>,
+    /// At most one for each node of the cluster.
+    ways: Mutex<BTreeMap<NodeId, Arc<Way>>>,
+}
+
+/// The way to one owner. Locked while a stream is made, so that of all calls that wait for one a single one makes it.
+type Way = tokio::sync::Mutex<WayState>;
+
+#[derive(Default)]
+struct WayState {
+    stream: Option<Arc<Owner>>,
+    /// When the owner was not reached.
+    failed: Option<Instant>,
 }
 
 /// A stream to an owner.
@@ -101,7 +118,7 @@ impl Routes {
             forward,
             exports,
             peer,
-            streams: Mutex::default(),
+            ways: Mutex::default(),
         })
     }
 
@@ -177,25 +194,33 @@ impl Routes {
     }
 
     async fn stream(&self, owner: NodeId) -> Option<Arc<Owner>> {
+        let way = Arc::clone(self.ways.lock().entry(owner).or_default());
+        let mut way = way.lock().await;
+        if let Some(stream) = &way.stream
+            && stream.waiting.lock().is_some()
         {
-            let mut streams = self.streams.lock();
-            streams.retain(|_, stream| stream.waiting.lock().is_some());
-            if let Some(stream) = streams.get(&owner) {
-                return Some(Arc::clone(stream));
+            return Some(Arc::clone(stream));
+        }
+        way.stream = None;
+        // What the call before this one found out holds for this one, too.
+        if way.failed.is_some_and(|at| at.elapsed() < ASK_AGAIN) {
+            return None;
+        }
+        // A call that is given up meanwhile is none that found out anything.
+        let connecting = timeout(CONNECT_MAX, self.forward.connect(owner)).await;
+        let connected = connecting.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        match connected {
+            Ok(stream) => {
+                let stream = Owner::start(stream, encode_preamble(self.peer.address));
+                (way.stream, way.failed) = (Some(Arc::clone(&stream)), None);
+                Some(stream)
+            }
+            Err(error) => {
+                tracing::debug!(%owner, %error, "the owner of a volume is not reached");
+                way.failed = Some(Instant::now());
+                None
             }
         }
-        let connecting = timeout(CONNECT_MAX, self.forward.connect(owner));
-        let stream = match connecting.await {
-            Ok(Ok(stream)) => Owner::start(stream, encode_preamble(self.peer.address)),
-            Ok(Err(error)) => {
-                tracing::debug!(%owner, %error, "the owner of a volume is not reached");
-                return None;
-            }
-            Err(_) => return None,
-        };
-        // Of two that were made at a time the first one counts.
-        let mut streams = self.streams.lock();
-        Some(Arc::clone(streams.entry(owner).or_insert(stream)))
     }
 }
 

@@ -14,6 +14,7 @@ use cairn_codec_nfs::v3;
 use cairn_codec_rpc::rpc::CALL_HEADER_LEN_BYTES_MAX;
 use cairn_codec_rpc::{AcceptStatus, CallHeader, OpaqueAuth, Reader, xdr};
 use cairn_exports::{Object, Users, user};
+use cairn_fs::Fs;
 use cairn_rpc_server::intake::{HEAD_LEN_BYTES_MAX, RECORD_LEN_BYTES_MAX, Verdict};
 use cairn_rpc_server::{
     Admission, Answered, BeginWithPayload, Duplicates, Handler, LargeRecord, Peer, Program,
@@ -25,6 +26,7 @@ use crate::procedures::{self, Begun};
 use crate::pseudo;
 use crate::service::Service;
 use crate::session::{Request, Session};
+use crate::v3_values;
 
 /// So many bytes of a request's arguments, and of a WRITE's data, tell it from another one with the same number.
 const DIGEST_LEN_BYTES_MAX: usize = 256;
@@ -123,6 +125,13 @@ impl Handler for NfsHandler {
             Resolved::Refused(reply) => return ready(reply),
         };
         let mut held_bytes = REQUEST_LEN_BYTES;
+        let routes = self.routes.as_ref();
+        let owned = Owned::of(&request, procedure, || {
+            routes.map(|routes| Next {
+                routes: Arc::clone(routes),
+                call: Passed::new(call, [Bytes::copy_from_slice(args_bytes)]),
+            })
+        });
         let Ok(begun) = procedures::start(request, decoded, &mut held_bytes) else {
             return ready(self.session.peer.garbage(xid));
         };
@@ -131,10 +140,14 @@ impl Handler for NfsHandler {
         let service = &self.session.service;
         let started = match begun {
             Begun::Repeatable(future) => {
-                Started::Running(while_owned(service, xid, procedure, future))
+                Started::Running(while_owned(owned, Told::Anything, future))
             }
-            Begun::Once(future) => once(service, &service.duplicates, key(&[]), future),
+            Begun::Once(future) => {
+                let future = while_owned(owned, Told::Refusal, future);
+                once(service, &service.duplicates, key(&[]), future)
+            }
             Begun::OnceWrite { future, data_start } => {
+                let future = while_owned(owned, Told::Anything, future);
                 once(service, &service.duplicate_writes, key(&data_start), future)
             }
         };
@@ -184,9 +197,13 @@ impl Handler for NfsHandler {
             flavor: call.credential.flavor,
             credential: call.credential.body.into(),
             digest: Digest::of(&args[..prefix.data_offset]),
+            next: self.routes.as_ref().map(|routes| Next {
+                routes: Arc::clone(routes),
+                call: Passed::new(call, [Bytes::copy_from_slice(&args[..prefix.data_offset])]),
+            }),
         };
         Verdict::Payload {
-            call: Box::new(move |payload, _| write.start(payload)),
+            call: Box::new(move |payload, tail| write.start(payload, tail)),
             payload_start: prefix.data_offset,
             payload_len_bytes: prefix.data_len_bytes as usize,
         }
@@ -317,23 +334,84 @@ fn held_for(call: &v3::Call<'_>) -> usize {
     len_bytes.min(v3::DATA_LEN_BYTES_MAX) as usize
 }
 
-/// What was read is told only if this node owns the volume still when the reply is ready: another owner may have changed
-/// it since.
-fn while_owned(
-    service: &Arc<Service>,
+/// A call on a volume of this node, and who answers it if the volume is lost meanwhile.
+struct Owned {
+    service: Arc<Service>,
+    fs: Fs,
+    volume: VolumeId,
     xid: u32,
     procedure: v3::Procedure,
-    future: ReplyFuture,
-) -> ReplyFuture {
-    if service.cluster.get().is_none() {
-        return future;
+    /// `None`: the call came from another node, which asks the next owner.
+    next: Option<Next>,
+}
+
+/// The way to the next owner.
+struct Next {
+    routes: Arc<Routes>,
+    call: Passed,
+}
+
+impl Owned {
+    /// `None`: the node is in no cluster, and nobody else can own the volume.
+    fn of(
+        request: &Request,
+        procedure: v3::Procedure,
+        next: impl FnOnce() -> Option<Next>,
+    ) -> Option<Self> {
+        let service = &request.session.service;
+        service.is_in_cluster().then(|| Self {
+            service: Arc::clone(service),
+            fs: request.fs().clone(),
+            volume: request.volume(),
+            xid: request.xid,
+            procedure,
+            next: next(),
+        })
     }
-    let service = Arc::clone(service);
+
+    /// Whether this node owns the volume still, and did so all the time: a lease may have ended and another begun.
+    fn is_still(&self) -> bool {
+        self.service.may_answer() && self.service.exports.current().serves(&self.fs)
+    }
+
+    /// What the client is told by somebody who knows.
+    async fn ask_next(self) -> Reply {
+        let (xid, procedure) = (self.xid, self.procedure);
+        let later = procedures::refuse(xid, procedure, v3::ErrorStatus::JukeBox);
+        match self.next {
+            None => not_owner(xid),
+            Some(Next { routes, call }) => {
+                let call = call.begun();
+                routes
+                    .pass(self.volume, call, is_change(procedure), later)
+                    .await
+            }
+        }
+    }
+}
+
+/// Which replies hold only as long as the node owns the volume.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Told {
+    /// What was read, and that bytes are in memory.
+    Anything,
+    /// A change that was made is in the log, which only the owner can write. That it was not made was read.
+    Refusal,
+}
+
+/// What only an owner knows is told only if this node owns the volume still when the reply is ready: another owner may
+/// have changed it since. Else the next owner is asked, as the client would ask it.
+fn while_owned(owned: Option<Owned>, told: Told, future: ReplyFuture) -> ReplyFuture {
+    let Some(owned) = owned else {
+        return future;
+    };
     Box::pin(async move {
         let reply = future.await;
-        match service.may_answer() {
-            true => reply,
-            false => procedures::refuse(xid, procedure, v3::ErrorStatus::JukeBox),
+        let is_fenced = reply.failure == Some(v3_values::FENCED.number());
+        let is_for_owners = told == Told::Anything || reply.failure.is_some();
+        match is_fenced || is_for_owners && !owned.is_still() {
+            true => owned.ask_next().await,
+            false => reply,
         }
     })
 }
@@ -353,13 +431,42 @@ struct LargeWrite {
     flavor: u32,
     credential: Box<[u8]>,
     digest: Digest,
+    next: Option<Next>,
+}
+
+/// Why a WRITE whose payload has come does not begin here.
+enum NotHere {
+    Refused(Reply),
+    /// The volume went while the payload came.
+    Elsewhere(VolumeId),
 }
 
 impl LargeWrite {
-    fn start(mut self, payload: Bytes) -> StartedCall {
+    fn start(mut self, payload: Bytes, tail: &[u8]) -> StartedCall {
         let ready = |reply| StartedCall::ready(reply).measured(WRITE.number());
-        if let Err(reply) = self.renew() {
-            return ready(reply);
+        let next = self.next.take().map(|next| Next {
+            call: next.call.and([
+                payload.clone(),
+                Bytes::from_static(xdr::padding(payload.len())),
+                Bytes::copy_from_slice(tail),
+            ]),
+            ..next
+        });
+        match self.renew() {
+            Ok(()) => {}
+            Err(NotHere::Refused(reply)) => return ready(reply),
+            Err(NotHere::Elsewhere(volume)) => {
+                let xid = self.request.xid;
+                let Some(Next { routes, call }) = next else {
+                    return ready(not_owner(xid));
+                };
+                let later = procedures::refuse(xid, WRITE, v3::ErrorStatus::JukeBox);
+                return StartedCall {
+                    started: Started::Running(routes.pass(volume, call, true, later)),
+                    procedure: Some(WRITE.number()),
+                    held_bytes: REQUEST_LEN_BYTES + payload.len(),
+                };
+            }
         }
         let peer = Arc::clone(&self.request.session.peer);
         let service = Arc::clone(&self.request.session.service);
@@ -367,11 +474,13 @@ impl LargeWrite {
         let key = self
             .digest
             .key_of(&peer, xid, WRITE.number(), caller, &data_start(&payload));
+        let owned = Owned::of(&self.request, WRITE, || next);
         let mut held_bytes = REQUEST_LEN_BYTES;
         let Ok(future) = procedures::start_write(self.request, self.head, payload, &mut held_bytes)
         else {
             return ready(peer.garbage(xid));
         };
+        let future = while_owned(owned, Told::Anything, future);
         StartedCall {
             started: once(&service, &service.duplicate_writes, key, future),
             procedure: Some(WRITE.number()),
@@ -380,7 +489,7 @@ impl LargeWrite {
     }
 
     /// Applies exports that changed while the payload was coming: a right that is taken away is gone at once.
-    fn renew(&mut self) -> Result<(), Reply> {
+    fn renew(&mut self) -> Result<(), NotHere> {
         let Some(session) = self.request.session.renewed() else {
             return Ok(());
         };
@@ -393,19 +502,14 @@ impl LargeWrite {
                 snapshot,
                 ino,
             }) => (grant, snapshot, ino),
-            Ok(Object::PseudoRoot) => return Err(pseudo::refuse_write(&session, xid)),
-            // It went while the payload came.
-            Ok(Object::Elsewhere { .. }) => {
-                let later = v3::ErrorStatus::JukeBox;
-                return Err(match session.peer.is_forwarded {
-                    true => not_owner(xid),
-                    false => refuse(&session, xid, WRITE, later),
-                });
+            Ok(Object::PseudoRoot) => {
+                return Err(NotHere::Refused(pseudo::refuse_write(&session, xid)));
             }
-            Err(status) => return Err(refuse(&session, xid, WRITE, status)),
+            Ok(Object::Elsewhere { volume }) => return Err(NotHere::Elsewhere(volume)),
+            Err(status) => return Err(NotHere::Refused(refuse(&session, xid, WRITE, status))),
         };
         let who = user(&session.exports, grant, &self.sent())
-            .map_err(|status| session.peer.denied(xid, status))?;
+            .map_err(|status| NotHere::Refused(session.peer.denied(xid, status)))?;
         self.request = Request {
             session,
             xid,

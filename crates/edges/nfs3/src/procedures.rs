@@ -263,7 +263,11 @@ impl Request {
 
     fn status(&self, procedure: Procedure, error: &FsError) -> ErrorStatus {
         self.log_io(procedure, error);
-        v3_values::status(error)
+        match v3_values::status(error) {
+            // Nobody else could answer.
+            v3_values::FENCED if !self.session.service.is_in_cluster() => ErrorStatus::JukeBox,
+            status => status,
+        }
     }
 
     fn success<T: Encode>(&self, results: T) -> Reply {

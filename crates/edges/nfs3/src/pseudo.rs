@@ -175,6 +175,8 @@ fn lookup(session: &Arc<Session>, xid: u32, name: &[u8]) -> Started {
                     dir_attributes: here,
                 }),
             ),
+            // The client asks again; by then it is clear who owns the volume.
+            Err(cairn_fs::FsError::Fenced) => fail(ErrorStatus::JukeBox),
             Err(error) => fail(v3_values::status(&error)),
         }
     }))

@@ -144,6 +144,10 @@ impl Service {
         Some(Routes::new(forward, exports, Arc::clone(peer)))
     }
 
+    pub fn is_in_cluster(&self) -> bool {
+        self.cluster.get().is_some()
+    }
+
     /// Whether what was read here may be told: another node may own the volume already.
     pub fn may_answer(&self) -> bool {
         self.cluster

@@ -8,6 +8,10 @@ use cairn_codec_nfs::v3::{self, ErrorStatus, FileType, NfsTime, WccAttr, WccData
 use cairn_exports::Refusal;
 use cairn_fs::{Attr, CreateMode, FileKind, FsError, PreAttr, SetAttr, SetTime, Wcc};
 
+/// The status of a call on a volume that was lost while the call was under way. No client is told it: another owner
+/// answers, or the client is to come later.
+pub const FENCED: ErrorStatus = ErrorStatus::ServerFault;
+
 /// The status that tells a client about an error.
 pub fn status(error: &FsError) -> ErrorStatus {
     match error {
@@ -34,7 +38,8 @@ pub fn status(error: &FsError) -> ErrorStatus {
         }
         FsError::Io(_) => ErrorStatus::Io,
         // Clients try again after a while when told so, and say nothing to their users.
-        FsError::TryLater | FsError::Fenced => ErrorStatus::JukeBox,
+        FsError::TryLater => ErrorStatus::JukeBox,
+        FsError::Fenced => FENCED,
     }
 }
 

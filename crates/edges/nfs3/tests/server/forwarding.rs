@@ -3,7 +3,7 @@
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cairn_base::NodeId;
@@ -30,7 +30,9 @@ struct Streams {
 
 impl Forward for Streams {
     fn connect(&self, owner: NodeId) -> BoxFuture<io::Result<Box<dyn Stream>>> {
-        assert_eq!(owner, OWNER);
+        if owner != OWNER {
+            return Box::pin(async { Err(io::ErrorKind::ConnectionRefused.into()) });
+        }
         let calls = self.owner.clone();
         let is_cut = self
             .cuts
@@ -72,6 +74,8 @@ struct Edge {
     exports: Arc<Exports>,
     running: Option<Running>,
     streams: Arc<Streams>,
+    /// The node's lease.
+    may_answer: Arc<AtomicBool>,
 }
 
 fn elsewhere(owner: &Server, by: Option<NodeId>) -> Vec<Export> {
@@ -103,7 +107,11 @@ impl Edge {
         };
         let nfs3_settings = Nfs3Settings::new(HandleSigner::new(&KEY));
         let nfs3 = Nfs3::new(nfs3_settings, Arc::clone(&exports), 2, &registry).unwrap();
-        nfs3.in_cluster(Arc::clone(&streams) as _, || true);
+        let may_answer = Arc::new(AtomicBool::new(true));
+        let lease = Arc::clone(&may_answer);
+        nfs3.in_cluster(Arc::clone(&streams) as _, move || {
+            lease.load(Ordering::Acquire)
+        });
         let server = RpcServer::new("edge", settings, nfs3.programs(), &registry).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -116,6 +124,7 @@ impl Edge {
             exports,
             running: Some(running.unwrap()),
             streams,
+            may_answer,
         }
     }
 
@@ -274,4 +283,56 @@ fn wherever_a_stream_breaks_each_change_is_made_once() {
         );
         edge.end(&owner);
     }
+}
+
+#[test]
+fn what_is_under_way_when_the_lease_ends_is_answered_by_the_next_owner() {
+    let owner = Server::start();
+    let mut edge = Edge::before(&owner, 0, 0);
+    // This node owns the volume first.
+    let rules = || vec![rule("127.0.0.0/8")];
+    edge.exports.replace(vec![
+        export(&owner.main, rules()),
+        export(&owner.other, rules()),
+    ]);
+    let root = edge.client.root("/main");
+    let file = edge.client.create(root, "file");
+    let (small, large) = (pattern(4, 5000), pattern(5, 300_001));
+    edge.may_answer.store(false, Ordering::Release);
+    let create = Call::Create(v3::CreateArgs {
+        place: v3::DirOp {
+            dir: root,
+            name: "file".into(),
+        },
+        how: v3::CreateHow::Guarded(v3::SetAttributes::default()),
+    });
+    let calls = [
+        Call::GetAttr(file),
+        write_call(file, 0, &small),
+        write_call(file, 5000, &large),
+        // Refused, which is only true of what was read.
+        create,
+    ]
+    .map(|call| (call.procedure(), edge.client.encode(&call)));
+    let bytes: Vec<u8> = calls.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
+    edge.client.send(&bytes);
+    // Nobody tells anything while it is not clear who owns the volume, and not that the client is to come later.
+    edge.exports.replace(elsewhere(&owner, None));
+    edge.exports.replace(elsewhere(&owner, Some(OWNER)));
+    for _ in &calls {
+        let answer = edge.client.receive();
+        // The transaction id follows the record mark.
+        let is_it = |bytes: &[u8]| bytes[4..8] == answer.xid.to_be_bytes();
+        let asked = calls.iter().find(|(_, bytes)| is_it(bytes));
+        let (procedure, _) = asked.expect("an answer to a call");
+        match answer.nfs(*procedure) {
+            Reply::GetAttr(Ok(_)) | Reply::Write(Ok(_)) => {}
+            Reply::Create(Err(failure)) => assert_eq!(failure.status, ErrorStatus::Exist),
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut direct = owner.connect();
+    assert_eq!(direct.read(file, 0, 5000), small);
+    assert_eq!(direct.read(file, 5000, 300_001), large);
+    edge.end(&owner);
 }
