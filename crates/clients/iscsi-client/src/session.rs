@@ -49,7 +49,7 @@ impl Default for SessionSettings {
         Self {
             connect_timeout: Duration::from_secs(10),
             reply_timeout: Duration::from_secs(60),
-            initiator: "iqn.2025-11.io.cairn:initiator".to_owned(),
+            initiator: "iqn.2025-11.storage.cairn:initiator".to_owned(),
         }
     }
 }
