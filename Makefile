@@ -21,8 +21,8 @@ TEST_FLAGS := --profile fast --locked
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-17s %s\n", $$1, $$2 }'
 
-.PHONY: setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit setup-lint setup-package setup-cluster
-setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit setup-lint setup-package setup-cluster: setup-%:
+.PHONY: setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit setup-lint setup-package setup-cluster setup-iscsi
+setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit setup-lint setup-package setup-cluster setup-iscsi: setup-%:
 	@scripts/setup $*
 
 .PHONY: build
@@ -123,6 +123,10 @@ bench-peers: setup-peers build ## Run the suites of `cairn bench` beside NFS-Gan
 bench-reliability: setup-bench build ## Measure recovery, reads with disks gone, rebuild, scrub; write docs/results/reliability.md
 	cargo build $(CARGO_FLAGS) -p cairn-bench --example nfs_load
 	scripts/bench-reliability $(BENCH_FLAGS)
+
+.PHONY: bench-iscsi
+bench-iscsi: setup-iscsi build ## Measure a LUN beside tgt and NFS, into docs/results/performance.md
+	scripts/bench-iscsi --write $(BENCH_FLAGS)
 
 .PHONY: bench-engine
 bench-engine: setup-bench build ## Run the engine of `cairn bench` beside LOAD=nfsload.c, into docs/results/performance.md

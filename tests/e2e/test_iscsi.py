@@ -14,6 +14,7 @@ from lib.worlds import WorldTest, content
 
 INITIATOR = "iqn.2025-11.test:host"
 LUN_BYTES = 64 << 20
+BLOCK_LEN_BYTES = 512
 HOSTS_COUNT = 4
 LOAD_SECONDS_MAX = 60
 SPACE_BACK_SECONDS_MAX = 90
@@ -211,6 +212,36 @@ class Iscsi(WorldTest):
         with self.session(chap=("host", "a secret of a host")) as session:
             self.assertEqual(session.size_bytes(), LUN_BYTES)
         self.assertNotIn("a secret of a host", self.lun_world.log_path.read_text(errors="replace"))
+
+    def test_the_benchmark_measures_an_empty_lun_and_leaves_it_empty(self):
+        self.lun_server()
+        secret = self.scratch / "secret"
+        secret.write_text("a secret of a host\n")
+        self.cairn("initiator", "set", "main", INITIATOR, "--chap-user", "host", "--secret-file", str(secret))
+        url = f"iscsi://127.0.0.1:{self.port}/{self.target}/0?sessions=2&initiator={INITIATOR}"
+        out = self.scratch / "result.json"
+
+        def bench(url, *words, suite="four-corners", size="16MiB"):
+            size = ["--working-set", size, "--runtime", "300ms", "--ramp", "0s", "--depths", "4", "--jobs", "2", "--sync"]
+            words = [*(size if suite == "four-corners" else []), "-o", out, *words]
+            argv = [str(word) for word in (harness.cairn_path(), "bench", suite, url, *words)]
+            return subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+        self.assertIn("the secret is wrong or missing", bench(url).stderr)
+        url += f"&user=host&secret-file={secret}"
+        done = bench(url)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        phases = json.loads(out.read_text())["phases"]
+        self.assertEqual(len(phases), 4)
+        for phase in phases:
+            self.assertEqual((phase["errors"], phase.get("partial")), (0, None), phase["name"])
+            self.assertGreater(phase["operations"], 0, phase["name"])
+        self.assertEqual(self.used_bytes(), 0)
+        with self.session(chap=("host", "a secret of a host")) as session:
+            session.write(LUN_BYTES - BLOCK_LEN_BYTES, b"x" * BLOCK_LEN_BYTES)
+        self.assertIn("holds data", bench(url).stderr)
+        self.assertIn("a LUN has no names", bench(url, "--allow-files", suite="metadata").stderr)
+        self.assertIn("make it smaller", bench(url, "--allow-files", size="1GiB").stderr)
 
     def test_what_no_initiator_sends_ends_one_connection_only(self):
         self.lun_server()

@@ -1,4 +1,4 @@
-//! What an initiator sends: headers, text, secrets' answers.
+//! What initiators and targets send: headers, text, secrets' answers.
 
 use cairn_codec_iscsi::{
     HEADER_LEN_BYTES, Header, KEYS_COUNT_MAX, Keys, Negotiated, Offer, binary_of_text,
@@ -11,7 +11,14 @@ pub fn run(input: &[u8]) {
         let header = Header(*bytes);
         assert!(header.data_len_bytes() < 1 << 24);
         assert!(header.additional_len_bytes() <= 1020);
-        let _ = header.request();
+        if let Ok(request) = header.request() {
+            let again = Header(request.header(header.data_len_bytes(), false, 0));
+            assert_eq!(again.request(), Ok(request));
+        }
+        if let Ok((reply, numbers)) = header.reply() {
+            let again = Header(reply.header(0, numbers.status, 0, 0));
+            assert_eq!(again.reply().map(|(reply, _)| reply), Ok(reply));
+        }
     }
     let text = String::from_utf8_lossy(input);
     let _ = is_iscsi_name(&text);

@@ -612,6 +612,11 @@ mod tests {
             ),
             ("bench four-corners", false),
             ("bench four-corners /mnt --runtime soon", false),
+            (
+                "bench four-corners iscsi://h:3260/iqn.a/0?sessions=4 --sync",
+                true,
+            ),
+            ("bench four-corners iscsi://h/iqn.a", false),
             ("bench four-corners s3://bucket", false),
             ("bench four-corners smb://host/share", false),
             (

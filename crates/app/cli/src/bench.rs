@@ -14,6 +14,7 @@ use cairn_base::env::Entropy;
 use cairn_base::real::OsEntropy;
 use cairn_bench::agent::{AgentServer, Authorize, Cluster, EngineFactory};
 use cairn_bench::engine::{Control, Engine, EngineError, RUN_FOLDER};
+use cairn_bench::iscsi_engine::IscsiEngine;
 use cairn_bench::nfs_engine::NfsEngine;
 use cairn_bench::path_engine::PathEngine;
 use cairn_bench::plan::DataPattern;
@@ -172,6 +173,7 @@ fn job(args: &RunArgs, seed: u64) -> Job {
 fn engine(target: &Target) -> Result<Box<dyn Engine>, EngineError> {
     Ok(match target {
         Target::Nfs(url) => Box::new(NfsEngine::new(url)?),
+        Target::Iscsi(url) => Box::new(IscsiEngine::new(url)),
         Target::Path(path) => Box::new(PathEngine::new(path)?),
     })
 }

@@ -34,8 +34,8 @@ pub enum BenchCommand {
 /// What all runs have in common.
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
-    /// A directory (of a mounted file system, measured by fio), or nfs://HOST[:PORT]/EXPORT
-    /// (measured without a mount)
+    /// A directory (of a mounted file system, measured by fio), or, measured without a mount,
+    /// nfs://HOST[:PORT]/EXPORT or iscsi://HOST[:PORT]/TARGET/LUN
     pub target: Target,
     /// Let these agents generate the load together: HOST[:PORT], separated by commas
     #[arg(
@@ -107,9 +107,12 @@ pub struct FourCornersArgs {
     /// Bytes of a random request
     #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = parse_size)]
     pub random_request: u64,
-    /// Go through the client's cache (on a path; there is none over nfs://)
+    /// Go through the client's cache (on a path; there is none over nfs:// and iscsi://)
     #[arg(long)]
     pub buffered: bool,
+    /// Make each write stable before it is answered (O_SYNC, FILE_SYNC, FUA)
+    #[arg(long)]
+    pub sync: bool,
 }
 
 impl FourCornersArgs {
@@ -123,6 +126,7 @@ impl FourCornersArgs {
             sequential_bytes: self.sequential_request,
             random_bytes: self.random_request,
             direct: !self.buffered,
+            sync: self.sync,
         }
     }
 }
@@ -301,6 +305,7 @@ impl AllArgs {
             sequential_bytes: four_corners::SEQUENTIAL_BYTES_DEFAULT,
             random_bytes: four_corners::RANDOM_BYTES_DEFAULT,
             direct: true,
+            sync: false,
         }
     }
 

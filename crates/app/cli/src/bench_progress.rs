@@ -266,6 +266,7 @@ mod tests {
             sequential_bytes: 65_536,
             random_bytes: 4096,
             direct: true,
+            sync: false,
         };
         let plan = four_corners::plan(&settings, 1).unwrap();
         let mut view = View::new(&plan.steps[0].phase, 1, control.clone());

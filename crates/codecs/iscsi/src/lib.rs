@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod chap;
+mod initiator;
 mod keys;
 mod negotiation;
 mod pdu;
@@ -17,6 +18,7 @@ pub use chap::{
     CHAP_CHALLENGE_LEN_BYTES_MAX, CHAP_SECRET_LEN_BYTES_MAX, ChapHash, binary_of_text,
     chap_response, same_bytes, text_of_binary,
 };
+pub use initiator::ReplyNumbers;
 pub use keys::{KEYS_COUNT_MAX, KEYS_LEN_BYTES_MAX, KeyError, Keys, is_iscsi_name};
 pub use negotiation::{
     BURST_LEN_BYTES_MAX, DATA_SEGMENT_LEN_BYTES_MAX, FIRST_BURST_LEN_BYTES_MAX, Negotiated,

@@ -8,11 +8,13 @@ pub const CHECKSUM_LEN_BYTES: usize = 4;
 /// "No tag".
 pub const UNTAGGED: u32 = u32::MAX;
 
-/// Why a header is none that an initiator sends.
+/// Why a header is none that the other side sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PduError {
     #[error("opcode {0:#04x} is not one of an initiator")]
     Opcode(u8),
+    #[error("opcode {0:#04x} is not one of a target")]
+    ReplyOpcode(u8),
     #[error("the header of opcode {0:#04x} has a field that cannot be so")]
     Field(u8),
 }
@@ -142,15 +144,15 @@ pub enum Request {
 }
 
 impl Header {
-    fn byte(&self, at: usize) -> u8 {
+    pub(crate) fn byte(&self, at: usize) -> u8 {
         self.0.get(at).copied().unwrap_or(0)
     }
 
-    fn half(&self, at: usize) -> u16 {
+    pub(crate) fn half(&self, at: usize) -> u16 {
         u16::from_be_bytes([self.byte(at), self.byte(at + 1)])
     }
 
-    fn word(&self, at: usize) -> u32 {
+    pub(crate) fn word(&self, at: usize) -> u32 {
         u32::from_be_bytes([
             self.byte(at),
             self.byte(at + 1),
@@ -159,7 +161,7 @@ impl Header {
         ])
     }
 
-    fn lun(&self) -> [u8; 8] {
+    pub(crate) fn lun(&self) -> [u8; 8] {
         std::array::from_fn(|index| self.byte(8 + index))
     }
 

@@ -8,6 +8,7 @@
 
 mod cdb;
 mod copy;
+mod initiator;
 mod inquiry;
 mod lists;
 mod mode;
@@ -24,6 +25,11 @@ pub use cdb::{
 pub use copy::{
     COPY_INLINE_LEN_BYTES_MAX, COPY_SEGMENT_COUNT_MAX, COPY_TARGET_COUNT_MAX, CopyList,
     CopySegment, copy_operating_parameters, copy_status, parse_copy_list,
+};
+pub use initiator::{
+    Capacity, LimitsSeen, SenseSeen, ask_capacity_16, inquiry_of, parse_block_limits,
+    parse_capacity_16, parse_sense, read_16, synchronize_cache_16, test_unit_ready, unmap,
+    write_16,
 };
 pub use inquiry::{
     Identity, Limits, PRODUCT, PortGroup, VENDOR, VPD_PAGES, block_limits, device_characteristics,

@@ -229,3 +229,85 @@ proptest! {
         let _ = mode_select(&bytes, is_long, &state());
     }
 }
+
+#[test]
+fn what_an_initiator_says_is_what_is_taken() {
+    let blocks = Blocks {
+        lba: 1 << 40,
+        count: 70_000,
+    };
+    let (unmap_cdb, list) = unmap(7, 9);
+    let cases = [
+        (test_unit_ready(), Command::TestUnitReady),
+        (read_16(blocks), Command::Read { blocks, fua: false }),
+        (write_16(blocks, true), Command::Write { blocks, fua: true }),
+        (
+            synchronize_cache_16(),
+            Command::SynchronizeCache {
+                blocks: Blocks { lba: 0, count: 0 },
+            },
+        ),
+        (
+            ask_capacity_16(32),
+            Command::ReadCapacity16 { allocation: 32 },
+        ),
+        (
+            inquiry_of(0xb0, 64),
+            Command::Inquiry {
+                page: Some(0xb0),
+                allocation: 64,
+            },
+        ),
+        (
+            unmap_cdb,
+            Command::Unmap {
+                anchor: false,
+                list_len_bytes: 24,
+            },
+        ),
+    ];
+    for (cdb, want) in cases {
+        assert_eq!(parse(&cdb), Ok(want));
+    }
+    let range = UnmapRange { lba: 7, count: 9 };
+    assert_eq!(parse_unmap(&list), Ok(vec![range]));
+
+    let sense = Sense::illegal(code::LBA_OUT_OF_RANGE).with_information(3);
+    let seen = Some(SenseSeen {
+        key: 5,
+        code: code::LBA_OUT_OF_RANGE,
+    });
+    assert_eq!(parse_sense(&sense.fixed()), seen);
+    assert_eq!(parse_sense(&sense.descriptor()), seen);
+    assert_eq!(parse_sense(&sense.fixed()[..13]), None);
+    assert_eq!(parse_sense(&[0x7f; 18]), None);
+
+    let capacity = Capacity {
+        block_count: 1000,
+        block_len_bytes: 4096,
+        is_thin: true,
+    };
+    assert_eq!(
+        parse_capacity_16(&read_capacity_16(1000, 4096, 0)),
+        Some(capacity)
+    );
+    assert_eq!(parse_capacity_16(&[0xff; 32]), None);
+
+    let limits = Limits {
+        block_len_bytes: 512,
+        transfer_blocks: 1,
+        optimal_blocks: 2,
+        granularity_blocks: 3,
+        compare_and_write_blocks: 4,
+        unmap_blocks: 5,
+        unmap_descriptors: 6,
+        write_same_blocks: 7,
+    };
+    let seen = LimitsSeen {
+        transfer_blocks: 1,
+        unmap_blocks: 5,
+    };
+    let page = block_limits(&limits);
+    assert_eq!(parse_block_limits(&page), Some(seen));
+    assert_eq!(parse_block_limits(&page[..11]), None);
+}

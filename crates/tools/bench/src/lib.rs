@@ -6,10 +6,12 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+mod data;
 mod drive;
 pub mod engine;
 pub mod fio;
 pub mod import;
+pub mod iscsi_engine;
 pub mod latency;
 pub mod load;
 pub mod merge;

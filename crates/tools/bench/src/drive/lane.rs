@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 use super::tally::{Tally, Worker};
-use super::{Clock, Crew, Done, Ended, Failed, Job, Plan};
+use super::{Clock, Crew, Done, Ended, Failed, Job};
 use crate::engine::Control;
 
 /// How often what was done is shown to whoever watches.
@@ -36,8 +36,8 @@ struct Counts {
 }
 
 impl Team {
-    pub fn new<P: Plan>(
-        crew: &Crew<'_, P>,
+    pub fn new<C, P>(
+        crew: &Crew<'_, C, P>,
         clock: Clock,
         workers: impl Iterator<Item = usize>,
     ) -> Self {

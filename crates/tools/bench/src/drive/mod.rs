@@ -104,6 +104,8 @@ impl Done {
 pub enum Failed {
     #[error("{0}")]
     Request(#[from] Error),
+    #[error("{0}")]
+    Command(#[from] cairn_iscsi_client::Error),
     #[error("wrong data at {0}")]
     WrongData(u64),
     #[error("the file ends at {0}; write it first, with the same size")]
@@ -117,6 +119,7 @@ impl Failed {
     fn is_answer(&self) -> bool {
         match self {
             Self::Request(error) => error.status().is_some(),
+            Self::Command(error) => error.is_answer(),
             Self::WrongData(_) | Self::Short(_) | Self::Lost => true,
         }
     }
@@ -134,8 +137,33 @@ pub trait Job: Send + Sync + 'static {
     }
 }
 
+/// Makes connections to a target.
+pub trait Connector: Sync {
+    type Client;
+
+    fn connect(&self, course: &Course) -> impl Future<Output = Result<Self::Client, DriveError>>;
+}
+
+impl Connector for NfsUrl {
+    type Client = Client;
+
+    async fn connect(&self, course: &Course) -> Result<Client, DriveError> {
+        let settings = client_settings(course.in_flight_max, course.reply_timeout);
+        let url = NfsUrl {
+            nconnect: None,
+            ..self.clone()
+        };
+        let client = Client::connect(&url, settings).await;
+        client.map_err(|error| DriveError::Connect {
+            url: self.to_string(),
+            error: error.into(),
+        })
+    }
+}
+
 /// Makes the jobs.
 pub trait Plan: Sync {
+    type Client;
     type Job: Job;
     type Error: From<DriveError> + Send;
 
@@ -143,7 +171,7 @@ pub trait Plan: Sync {
     fn prepare(
         &self,
         index: usize,
-        client: &Client,
+        client: &Self::Client,
     ) -> impl Future<Output = Result<Self::Job, Self::Error>>;
 }
 
@@ -151,7 +179,10 @@ pub trait Plan: Sync {
 #[derive(Debug, thiserror::Error)]
 pub enum DriveError {
     #[error("connecting to {url}: {error}")]
-    Connect { url: String, error: Error },
+    Connect {
+        url: String,
+        error: Box<dyn std::error::Error + Send + Sync>,
+    },
     #[error("starting a thread for the load: {0}")]
     Thread(io::Error),
 }
@@ -219,8 +250,8 @@ pub fn client_settings(in_flight_max: usize, reply_timeout: Duration) -> ClientS
 /// Connects, prepares all jobs, drives them to their end.
 ///
 /// Blocks; must not be called from a task of an asynchronous runtime.
-pub fn drive<P: Plan>(
-    url: &NfsUrl,
+pub fn drive<C: Connector, P: Plan<Client = C::Client>>(
+    connector: &C,
     plan: &P,
     course: &Course,
     control: &Control,
@@ -228,10 +259,7 @@ pub fn drive<P: Plan>(
     let processor_count = thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let thread_count = course.connection_count.clamp(1, processor_count);
     let crew = Crew {
-        url: NfsUrl {
-            nconnect: None,
-            ..url.clone()
-        },
+        connector,
         plan,
         course,
         control,
@@ -305,8 +333,8 @@ pub fn drive<P: Plan>(
 }
 
 /// What all threads see.
-struct Crew<'a, P> {
-    url: NfsUrl,
+struct Crew<'a, C, P> {
+    connector: &'a C,
     plan: &'a P,
     course: &'a Course,
     control: &'a Control,
@@ -330,7 +358,7 @@ impl Drop for SaidAtEnd {
     }
 }
 
-impl<P: Plan> Crew<'_, P> {
+impl<C: Connector, P: Plan<Client = C::Client>> Crew<'_, C, P> {
     /// One thread: prepares, says so, waits for the start, runs, says so, waits, drains.
     fn work(
         &self,
@@ -398,12 +426,7 @@ impl<P: Plan> Crew<'_, P> {
         let connection_count = self.course.connection_count;
         let connections = (first..connection_count).step_by(self.thread_count);
         let on_each = connections.map(|connection| async move {
-            let settings = client_settings(self.course.in_flight_max, self.course.reply_timeout);
-            let client = Client::connect(&self.url, settings).await;
-            let client = client.map_err(|error| DriveError::Connect {
-                url: self.url.to_string(),
-                error,
-            })?;
+            let client = self.connector.connect(self.course).await?;
             let indices = (connection..self.course.job_count).step_by(connection_count);
             let client = &client;
             future::try_join_all(indices.map(|index| async move {

@@ -47,6 +47,7 @@ struct Turns {
 }
 
 impl Plan for LoadPlan<'_> {
+    type Client = Client;
     type Job = LoadJob;
     type Error = LoadError;
 
@@ -56,7 +57,7 @@ impl Plan for LoadPlan<'_> {
         let base = client.resolve_url(true).await;
         let base = base.map_err(|error| LoadError::Connect {
             url: client.url().to_string(),
-            error,
+            error: error.into(),
         })?;
         let base = base.handle;
         let workload = settings.workload;

@@ -218,7 +218,10 @@ pub enum LoadError {
     #[error("the server takes at most {len_bytes_max} bytes in a request, not {len_bytes}")]
     BlockTooLarge { len_bytes: u64, len_bytes_max: u32 },
     #[error("connecting to {url}: {error}")]
-    Connect { url: String, error: Error },
+    Connect {
+        url: String,
+        error: Box<dyn std::error::Error + Send + Sync>,
+    },
     #[error("preparing {name}: {error}")]
     Prepare { name: String, error: Error },
     #[error("starting a thread for the load: {0}")]

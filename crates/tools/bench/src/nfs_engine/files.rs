@@ -14,19 +14,14 @@ use cairn_nfs_client::v3::{ErrorStatus, FileHandle, SetAttributes};
 use cairn_nfs_client::{Client, DirEntry, Error, Node};
 use futures_util::stream::{self, TryStreamExt};
 
-/// Longest name of a file set.
-pub const FILESET_LEN_BYTES_MAX: usize = 32;
+use crate::data::is_fileset;
+
 pub const FILE_MODE: u32 = 0o644;
 const DIRECTORY_MODE: u32 = 0o755;
 /// REMOVEs in flight.
 const REMOVE_DEPTH: usize = 64;
 /// Names that are listed before they are removed.
 const REMOVE_BATCH: usize = 4096;
-
-pub fn is_fileset(name: &[u8]) -> bool {
-    let is_good = |byte: &u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
-    (1..=FILESET_LEN_BYTES_MAX).contains(&name.len()) && name.iter().all(is_good)
-}
 
 /// The directory of a worker's names, or of those of all.
 pub fn names_dir(worker: Option<u64>) -> String {
@@ -204,6 +199,7 @@ async fn list(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::FILESET_LEN_BYTES_MAX;
 
     #[test]
     fn only_our_names_are_ours() {

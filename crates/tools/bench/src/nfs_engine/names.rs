@@ -7,8 +7,8 @@ use cairn_nfs_client::v3::{CreateHow, FileHandle};
 use cairn_nfs_client::{Client, DirPages};
 use parking_lot::Mutex;
 
-use super::PassError;
 use super::files::{self, FILE_MODE, with_mode};
+use crate::data::PassError;
 use crate::drive::{Done, Failed, Job, Plan, Turn};
 use crate::plan::NamesOperation;
 
@@ -43,6 +43,7 @@ pub struct NamesJob {
 }
 
 impl Plan for NamesPlan {
+    type Client = Client;
     type Job = NamesJob;
     type Error = PassError;
 
@@ -50,7 +51,10 @@ impl Plan for NamesPlan {
         let spec = *self.specs.get(index).ok_or(PassError::Job(index))?;
         let name = files::names_dir((!self.one_directory).then_some(spec.worker));
         let dir = files::directory(client, self.folder, &name).await;
-        let dir = dir.map_err(|error| PassError::Prepare { name, error })?;
+        let dir = dir.map_err(|error| PassError::Prepare {
+            name,
+            error: error.into(),
+        })?;
         let pages = client.dir_pages(dir, false);
         Ok(NamesJob {
             client: client.clone(),

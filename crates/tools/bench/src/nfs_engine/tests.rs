@@ -1,10 +1,14 @@
 //! Phases against a server in memory.
 
+use std::time::{Duration, Instant};
+
 use cairn_nfs_client::testing::{Action, FakeServer};
 use cairn_nfs_client::v3::{ErrorStatus, Procedure};
 
 use super::*;
 use crate::merge::merge_phase;
+use crate::plan::{Direction, End, Layout, Order};
+use crate::result::WorkerResult;
 
 /// A server on a runtime of its own, because engines block.
 struct Fixture {

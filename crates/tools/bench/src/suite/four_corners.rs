@@ -33,6 +33,8 @@ pub struct Settings {
     pub random_bytes: u64,
     /// O_DIRECT on a path.
     pub direct: bool,
+    /// Each write is stable when it is answered.
+    pub sync: bool,
 }
 
 /// A corner: what is done, and its unit.
@@ -126,7 +128,10 @@ pub fn plan(settings: &Settings, client_count: u32) -> Result<Plan, SuiteError> 
                     ramp_ms: millis(settings.ramp),
                     runtime_ms: millis(settings.runtime),
                 },
-                fsync: Fsync::After,
+                fsync: match settings.sync {
+                    true => Fsync::EachRequest,
+                    false => Fsync::After,
+                },
                 direct: settings.direct,
             };
             steps.push(Step {
@@ -152,6 +157,7 @@ pub fn plan(settings: &Settings, client_count: u32) -> Result<Plan, SuiteError> 
         ("sequential-request", format_size(settings.sequential_bytes)),
         ("random-request", format_size(settings.random_bytes)),
         ("direct", settings.direct.to_string()),
+        ("sync", settings.sync.to_string()),
     ]);
     let notes = if settings.direct {
         Vec::new()

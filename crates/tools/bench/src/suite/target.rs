@@ -1,4 +1,4 @@
-//! `TARGET`: a mounted path or directory, or `nfs://`.
+//! `TARGET`: a mounted path or directory, `nfs://` or `iscsi://`.
 //!
 //! Owns: the text form. Must not know: engines.
 
@@ -6,6 +6,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use cairn_iscsi_client::IscsiUrl;
 use cairn_nfs_client::{NfsUrl, UrlError};
 
 use crate::result::TargetInfo;
@@ -15,6 +16,8 @@ use crate::result::TargetInfo;
 pub enum Target {
     /// A server, by our own client, without a mount.
     Nfs(Box<NfsUrl>),
+    /// A LUN, by our own initiator.
+    Iscsi(Box<IscsiUrl>),
     /// A directory, by fio.
     Path(PathBuf),
 }
@@ -25,12 +28,19 @@ pub enum TargetError {
     Empty,
     #[error("{text} is not an NFS URL: {error}")]
     Nfs { text: String, error: UrlError },
+    #[error("{text} is not the URL of a LUN: {error}")]
+    Iscsi {
+        text: String,
+        error: cairn_iscsi_client::UrlError,
+    },
     #[error(
-        "{0}:// cannot be measured yet; give a directory (a mounted file system) or nfs://HOST[:PORT]/EXPORT"
+        "{0}:// cannot be measured yet; give a directory (a mounted file system), nfs://HOST[:PORT]/EXPORT or \
+         iscsi://HOST[:PORT]/TARGET/LUN"
     )]
     NotYet(String),
     #[error(
-        "the scheme {0}:// is not known; give a directory (a mounted file system) or nfs://HOST[:PORT]/EXPORT"
+        "the scheme {0}:// is not known; give a directory (a mounted file system), nfs://HOST[:PORT]/EXPORT or \
+         iscsi://HOST[:PORT]/TARGET/LUN"
     )]
     Scheme(String),
 }
@@ -51,11 +61,20 @@ impl FromStr for Target {
                 }),
             };
         }
+        if IscsiUrl::looks_like(text) {
+            return match text.parse() {
+                Ok(url) => Ok(Self::Iscsi(Box::new(url))),
+                Err(error) => Err(TargetError::Iscsi {
+                    text: text.to_owned(),
+                    error,
+                }),
+            };
+        }
         match text.split_once("://") {
             Some((scheme, _)) if is_scheme(scheme) => {
                 let scheme = scheme.to_ascii_lowercase();
                 Err(match scheme.as_str() {
-                    "s3" | "iscsi" => TargetError::NotYet(scheme),
+                    "s3" => TargetError::NotYet(scheme),
                     _ => TargetError::Scheme(scheme),
                 })
             }
@@ -77,6 +96,7 @@ impl Target {
         TargetInfo {
             kind: match self {
                 Self::Nfs(_) => "nfs",
+                Self::Iscsi(_) => "iscsi",
                 Self::Path(_) => "path",
             }
             .to_owned(),
@@ -90,6 +110,7 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nfs(url) => url.fmt(f),
+            Self::Iscsi(url) => url.fmt(f),
             Self::Path(path) => path.display().fmt(f),
         }
     }
@@ -111,7 +132,8 @@ mod tests {
             ("nfs://", Err("names no host")),
             ("nfs://host/main?depth=4", Err("no option `depth`")),
             ("s3://bucket/x", Err("s3:// cannot be measured yet")),
-            ("ISCSI://host/iqn", Err("iscsi:// cannot be measured yet")),
+            ("iscsi://host/iqn.a/0", Ok("iscsi")),
+            ("ISCSI://host/iqn", Err("names no LUN")),
             ("smb://host/share", Err("scheme smb:// is not known")),
             ("", Err("empty")),
         ];

@@ -16,6 +16,7 @@ fn corners() -> four_corners::Settings {
         sequential_bytes: 64 << 10,
         random_bytes: 4 << 10,
         direct: true,
+        sync: false,
     }
 }
 

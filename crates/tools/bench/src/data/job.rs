@@ -1,37 +1,59 @@
 //! Jobs that move data.
 //!
-//! Owns: opening files, which block comes next, sending and receiving blocks of any length.
-//! Must not know: the clock, other jobs.
+//! Owns: which block comes next, filling and cutting requests. Must not know: the clock, other jobs, what the target is.
 
-use std::time::{Duration, Instant};
+use std::future::Future;
 
 use bytes::Bytes;
 use cairn_base::AlignedBuf;
 use cairn_base::buf::BufPool;
-use cairn_nfs_client::v3::{CreateHow, ErrorStatus, FileHandle, SetAttributes, StableHow};
-use cairn_nfs_client::{Client, Error, Limits};
 use futures_util::future;
 use parking_lot::Mutex;
 
-use super::files::{FILE_MODE, with_mode};
 use super::share::{Blocks, Share, Shuffle};
 use super::{PassError, READ_PIECES_MAX};
-use crate::drive::{Done, Failed, Job, Plan, Turn, Unstable, write_all};
+use crate::drive::{Done, Failed, Job, Plan, Turn};
 use crate::pattern::{Buffers, Data, mix};
 use crate::plan::{Direction, Order};
 
-/// How long to wait for a file that another client is to make.
-const OPEN_WAIT: Duration = Duration::from_secs(60);
-const OPEN_AGAIN: Duration = Duration::from_millis(100);
 /// Noise that a worker writes from before it comes again, unless all workers together would need more
 /// than [`NOISE_BYTES_MAX`].
 const NOISE_BYTES: u64 = 4 << 20;
 const NOISE_BYTES_MAX: u64 = 256 << 20;
 
+/// Where the bytes of a target are: files of a server, a LUN.
+pub trait Space: Sync {
+    type Client;
+    type Object: Object;
+
+    /// What a worker reads or writes, made if it is to be written and is not there.
+    fn open(
+        &self,
+        client: &Self::Client,
+        spec: &Spec,
+        direction: Direction,
+    ) -> impl Future<Output = Result<Self::Object, PassError>>;
+}
+
+/// Bytes by their offset.
+pub trait Object: Send + Sync + 'static {
+    /// Of one read and of one write.
+    fn len_bytes_max(&self, direction: Direction) -> usize;
+    /// Writes from the front of the share's file.
+    fn write(&self, offset: u64, data: Bytes) -> impl Future<Output = Result<(), Failed>> + Send;
+    /// Fills the buffer; how much there was.
+    fn read(
+        &self,
+        offset: u64,
+        buffer: AlignedBuf,
+    ) -> impl Future<Output = Result<u64, Failed>> + Send;
+    /// Makes stable what was written.
+    fn settle(&self) -> impl Future<Output = Result<(), Failed>> + Send;
+}
+
 /// What all workers of one pass over the files do.
-pub(super) struct DataPlan {
-    /// The folder of the file set.
-    pub folder: FileHandle,
+pub(super) struct DataPlan<'a, S> {
+    pub space: &'a S,
     pub direction: Direction,
     pub order: Order,
     pub request_bytes: u64,
@@ -39,8 +61,6 @@ pub(super) struct DataPlan {
     pub with_rest: bool,
     /// Goes through the blocks once; otherwise until the time is over.
     pub once: bool,
-    /// Each write is FILE_SYNC.
-    pub is_stable: bool,
     pub depth: usize,
     pub data: Data,
     pub seed: u64,
@@ -60,9 +80,8 @@ pub struct Spec {
     pub is_foreign: bool,
 }
 
-pub struct DataJob {
-    client: Client,
-    file: FileHandle,
+pub struct DataJob<O> {
+    object: O,
     file_number: u64,
     first_extent: u64,
     blocks: Blocks,
@@ -71,15 +90,12 @@ pub struct DataJob {
     direction: Direction,
     order: Order,
     once: bool,
-    stable: StableHow,
-    limits: Limits,
     request_bytes: u64,
     shuffle: Shuffle,
     turns: Mutex<Turns>,
     data: Data,
     to_send: Buffers,
     to_receive: BufPool,
-    unstable: Unstable,
 }
 
 // The tasks of a job share a thread; this lock is never waited for.
@@ -88,29 +104,26 @@ struct Turns {
     random: u64,
 }
 
-impl Plan for DataPlan {
-    type Job = DataJob;
+impl<S: Space> Plan for DataPlan<'_, S> {
+    type Client = S::Client;
+    type Job = DataJob<S::Object>;
     type Error = PassError;
 
-    async fn prepare(&self, index: usize, client: &Client) -> Result<DataJob, PassError> {
+    async fn prepare(&self, index: usize, client: &S::Client) -> Result<Self::Job, PassError> {
         let spec = self.specs.get(index).ok_or(PassError::Job(index))?;
-        let name = spec.share.file.name();
-        let opened = self.open(spec, &name, client).await;
-        let file = opened.map_err(|error| PassError::Prepare { name, error })?;
+        let object = self.space.open(client, spec, self.direction).await?;
         let blocks = spec.share.blocks(self.request_bytes, self.with_rest);
         let block_count = blocks.count();
-        let limits = client.limits();
         let request_len_bytes = self.request_bytes as usize;
         let (send_count, receive_count) = match self.direction {
             Direction::Write => (self.noise_count(), 0),
             Direction::Read => (0, self.depth),
         };
-        let piece_bytes = request_len_bytes.min(limits.read_max_bytes as usize);
+        let piece_bytes = request_len_bytes.min(object.len_bytes_max(Direction::Read));
         let piece_count = request_len_bytes.div_ceil(piece_bytes).min(READ_PIECES_MAX);
         let seed = mix(self.seed.wrapping_add(spec.worker) | 1);
         Ok(DataJob {
-            client: client.clone(),
-            file,
+            object,
             file_number: spec.share.file.number(),
             first_extent: spec.share.first_extent(),
             first_block: blocks.first_after(spec.skip_bytes),
@@ -119,11 +132,6 @@ impl Plan for DataPlan {
             direction: self.direction,
             order: self.order,
             once: self.once,
-            stable: match self.is_stable {
-                true => StableHow::FileSync,
-                false => StableHow::Unstable,
-            },
-            limits,
             request_bytes: self.request_bytes,
             shuffle: Shuffle::new(block_count, seed),
             turns: Mutex::new(Turns {
@@ -133,47 +141,15 @@ impl Plan for DataPlan {
             data: self.data.clone(),
             to_send: Buffers::new(&self.data, request_len_bytes, send_count, spec.worker),
             to_receive: touched(piece_bytes, receive_count * piece_count),
-            unstable: Unstable::default(),
         })
     }
 }
 
-impl DataPlan {
+impl<S> DataPlan<'_, S> {
     /// Buffers of a worker that writes.
     fn noise_count(&self) -> usize {
         let bytes = NOISE_BYTES.min(NOISE_BYTES_MAX / self.specs.len().max(1) as u64);
         self.depth.max((bytes / self.request_bytes) as usize)
-    }
-
-    async fn open(&self, spec: &Spec, name: &str, client: &Client) -> Result<FileHandle, Error> {
-        let (folder, name) = (self.folder, name.as_bytes());
-        let begin = Instant::now();
-        loop {
-            if let Some(node) = client.child_if_there(folder, name).await? {
-                if spec.truncate && node.attributes.size_bytes > 0 {
-                    let empty = SetAttributes {
-                        size_bytes: Some(0),
-                        ..SetAttributes::default()
-                    };
-                    client.set_attr(node.handle, empty, None).await?;
-                }
-                return Ok(node.handle);
-            }
-            match self.direction {
-                Direction::Write => {
-                    // Looked for first: some servers refuse CREATE of an existing file.
-                    let how = CreateHow::Unchecked(with_mode(FILE_MODE));
-                    match client.create(folder, name, how).await {
-                        Err(error) if error.status() == Some(ErrorStatus::Exist) => {}
-                        made => return client.made_handle(folder, name, made?).await,
-                    }
-                }
-                Direction::Read if spec.is_foreign && begin.elapsed() < OPEN_WAIT => {
-                    tokio::time::sleep(OPEN_AGAIN).await;
-                }
-                Direction::Read => return Ok(client.lookup(folder, name).await?.object),
-            }
-        }
     }
 }
 
@@ -191,7 +167,7 @@ fn touched(len_bytes: usize, count: usize) -> BufPool {
     pool
 }
 
-impl Job for DataJob {
+impl<O: Object> Job for DataJob<O> {
     fn next(&self) -> Option<Turn> {
         let mut turns = self.turns.lock();
         let index = self.first_block + turns.begun;
@@ -220,11 +196,11 @@ impl Job for DataJob {
     }
 
     async fn settle(&self) -> Result<(), Failed> {
-        self.unstable.commit(&self.client, self.file).await
+        self.object.settle().await
     }
 }
 
-impl DataJob {
+impl<O: Object> DataJob<O> {
     /// How much at the front of the share was written when nothing failed, once or in order.
     pub fn bytes_written(&self) -> u64 {
         let begun = self.turns.lock().begun;
@@ -237,7 +213,7 @@ impl DataJob {
         }
     }
 
-    async fn write(&self, turn: u64, offset: u64, len_bytes: usize) -> Result<(), Error> {
+    async fn write(&self, turn: u64, offset: u64, len_bytes: usize) -> Result<(), Failed> {
         let mut buffer = self.to_send.take();
         let bytes = buffer.bytes_mut();
         let (file, extent) = (self.file_number, self.first_extent);
@@ -246,29 +222,25 @@ impl DataJob {
         self.data.stamp(bytes, file, extent, offset, turn);
         let mut data = buffer.freeze();
         data.truncate(len_bytes);
-        let piece_bytes = self.limits.write_max_bytes as usize;
+        let piece_bytes = self.object.len_bytes_max(Direction::Write);
         if len_bytes <= piece_bytes {
-            return self.write_piece(offset, data).await;
+            return self.object.write(offset, data).await;
         }
         // A request that the server does not take in one call goes out in several at once, as from
         // a kernel's client.
         let pieces = (0..len_bytes).step_by(piece_bytes).map(|start| {
             let end = len_bytes.min(start + piece_bytes);
-            self.write_piece(offset + start as u64, data.slice(start..end))
+            self.object
+                .write(offset + start as u64, data.slice(start..end))
         });
         future::try_join_all(pieces).await?;
         Ok(())
     }
 
-    async fn write_piece(&self, offset: u64, data: Bytes) -> Result<(), Error> {
-        let (client, file) = (&self.client, self.file);
-        write_all(client, file, offset, data, self.stable, &self.unstable).await
-    }
-
     async fn read(&self, offset: u64, len_bytes: u64) -> Result<(), Failed> {
         let piece_bytes = self
             .request_bytes
-            .min(u64::from(self.limits.read_max_bytes));
+            .min(self.object.len_bytes_max(Direction::Read) as u64);
         if len_bytes <= piece_bytes {
             return self.read_piece(offset, len_bytes).await;
         }
@@ -281,8 +253,7 @@ impl DataJob {
 
     async fn read_piece(&self, offset: u64, len_bytes: u64) -> Result<(), Failed> {
         let buffer = self.to_receive.take(len_bytes as usize);
-        let read = self.client.read_full(self.file, offset, buffer).await?;
-        let read_bytes = read.data.len() as u64;
+        let read_bytes = self.object.read(offset, buffer).await?;
         match read_bytes < len_bytes {
             true => Err(Failed::Short(offset + read_bytes)),
             false => Ok(()),
