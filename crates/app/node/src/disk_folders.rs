@@ -13,7 +13,7 @@ use cairn_base::disk::Disk;
 use cairn_config::DATA_FOLDERS_MAX;
 use cairn_formats::pool_file::PoolDisk;
 use cairn_pool::joining::{Readiness, readiness};
-use cairn_pool::members::{Force, no_answer_of};
+use cairn_pool::disk_changes::{Force, no_answer_of};
 use cairn_shard::{DiskIdentity, ShardDisk};
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;

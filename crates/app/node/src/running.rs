@@ -184,14 +184,14 @@ impl Node {
                 metrics_open: inner.config.metrics_open,
             },
         );
-        cairn_pool::spares::tend(&inner.pool, inner.config.disk_spare_bytes);
+        cairn_pool::idle_spares::tend(&inner.pool, inner.config.disk_spare_bytes);
         runtime.block_on(async {
             // Twice: the second one says that the first is there.
             inner.pool.renew().await;
             inner.pool.renew().await;
             cairn_pool::scrub::tend(&inner.pool).await;
         });
-        cairn_pool::rebuild::tend(&inner.pool);
+        cairn_pool::executor::tend(&inner.pool);
         crate::announce::tend(&inner);
         inner.every("pool file", POOL_FILE_INTERVAL, |inner| async move {
             inner.pool.renew().await;

@@ -19,7 +19,7 @@ use rustc_hash::FxHashSet;
 use tokio::sync::{OwnedRwLockReadGuard, oneshot};
 
 use crate::error::{Result, SegmentError};
-use crate::late::DiskOp;
+use crate::overdue::DiskOp;
 use crate::layout::RecordShape;
 use crate::life::{ReservedStripe, Segment, WrittenStripe};
 use crate::placement::{choose_disks, fit_code_in};

@@ -19,7 +19,7 @@ use cairn_shard::{ShardError, ShardService};
 use parking_lot::Mutex;
 
 use crate::error::{Result, SegmentError};
-use crate::late::DiskOp;
+use crate::overdue::DiskOp;
 use crate::store::SegmentStore;
 
 /// A disk that refused to promise is asked again after so long.

@@ -14,7 +14,7 @@ use tokio::sync::OwnedRwLockReadGuard;
 use crate::life::Segment;
 use crate::pace::Pace;
 use crate::rebuild::{Fill, RebuildError};
-use crate::room::{self, DiskRoom, MoveRoom, MovingShard};
+use crate::move_targets::{self, DiskRoom, MoveRoom, MovingShard};
 use crate::store::{SegmentStore, disk_space};
 use crate::types::SegmentInfo;
 use crate::volume::Volume;
@@ -255,7 +255,7 @@ impl SegmentStore {
         let room = MoveRoom::new(disks.map(|disk| self.disk_room(disk.id(), disk_space(&*disk))));
         let members = self.members();
         let place = |at: DomainPath| {
-            let place = room::Place {
+            let place = move_targets::Place {
                 node: at.node,
                 is_there: self.healthy_disk(at.disk).is_some(),
                 stays: !members.is_draining(at.disk),

@@ -3,7 +3,7 @@
 mod damage;
 mod domains;
 mod fence;
-mod late;
+mod overdue;
 mod moves;
 mod moves_damaged;
 mod scrub;

@@ -27,7 +27,7 @@ use tokio::sync::MutexGuard;
 use crate::metadata::{CLOSE_MAX, OpenAgain};
 use crate::open::Opened;
 use crate::planner::Planner;
-use crate::rebuild::Rebuild;
+use crate::executor::Rebuild;
 use crate::scrub::Scrub;
 use crate::seats::Seats;
 use crate::table::Table;

@@ -14,7 +14,7 @@ use std::time::Duration;
 use cairn_base::env::Env;
 use cairn_base::{DiskId, SegmentId};
 use cairn_fs::{ExtentAt, Fs};
-use cairn_pool::members::Force;
+use cairn_pool::disk_changes::Force;
 use cairn_pool::planner::{Action, Outcome, Standing};
 use cairn_pool::{ChangeFailure, Pool};
 use cairn_segment::{MoveError, Pace, SegmentInfo, SegmentScrub, SegmentStore};

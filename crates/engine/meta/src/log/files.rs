@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::headers::{Headers, Members, NewestHeader};
-use super::late::{Done, Work, all_or_late, in_time};
+use super::fan_out::{Done, Work, all_or_late, in_time};
 use super::mirror::Retained;
 use super::read::{READ_ERROR_COUNT_MAX, read_body};
 use crate::disks::DiskSet;

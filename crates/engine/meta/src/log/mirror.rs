@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
 use super::files::{FileMaker, OpenFile, TermInfo, take_sequence};
-use super::late::{Done, Work, all_or_late};
+use super::fan_out::{Done, Work, all_or_late};
 use super::{LogFuture, LogStatus, LogWriter};
 use crate::error::MetaError;
 

@@ -11,7 +11,7 @@ pub(crate) mod begin;
 pub(crate) mod ensemble;
 pub(crate) mod files;
 pub(crate) mod headers;
-mod late;
+mod fan_out;
 pub(crate) mod mirror;
 mod read;
 pub(crate) mod recover;

@@ -20,14 +20,14 @@ use cairn_fs::REWRITE_SEGMENTS_MAX;
 use cairn_segment::{MoveError, MoveRoom, SegmentInfo, Urgency};
 
 mod deferred;
-pub mod room;
+pub mod capacity;
 #[cfg(test)]
 mod tests;
 pub mod work;
 
 use deferred::DeferredSegments;
 pub use deferred::{Prospect, RETRY_AFTER};
-use room::{Reckoning, Rewriting, reckon};
+use capacity::{Reckoning, Rewriting, reckon};
 pub use work::Standing;
 use work::{Work, order, work_of};
 

@@ -27,7 +27,7 @@ use super::list::AgreedList;
 use super::recover::FoundEnsembles;
 use super::{Ensemble, Seat};
 use crate::error::MetaError;
-use crate::log::late::{Done, Work, all_or_late};
+use crate::log::fan_out::{Done, Work, all_or_late};
 use crate::log::{History, LogFuture, LogStatus, LogWriter};
 use crate::tasks::Tasks;
 

@@ -15,9 +15,9 @@ use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, RwLock};
 
-use crate::members::Force;
+use crate::disk_changes::Force;
 use crate::metadata::CLOSE_MAX;
-use crate::planner::room::Reckoning;
+use crate::planner::capacity::Reckoning;
 use crate::planner::work::{Work, order};
 use crate::planner::{
     self, Action, Observed, Outcome, Planner, Prospect, SeenContent, SeenDisk, SeenVolume,
