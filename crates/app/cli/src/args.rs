@@ -14,6 +14,7 @@ use clap_complete::Shell;
 use crate::bench_args::BenchCommand;
 use crate::dev_cluster_args::DevClusterArgs;
 use crate::plan_args::PlanArgs;
+use crate::s3_args::{BucketCommand, S3Command};
 use crate::san_args::{IgroupCommand, InitiatorCommand, IscsiCommand, LunCommand};
 
 const EXIT_CODES: &str = "\
@@ -67,6 +68,12 @@ pub enum Command {
     /// iSCSI sessions
     #[command(subcommand)]
     Iscsi(IscsiCommand),
+    /// Buckets: directories whose files S3 clients use as objects
+    #[command(subcommand)]
+    Bucket(BucketCommand),
+    /// Access keys of S3 clients
+    #[command(subcommand)]
+    S3(S3Command),
     /// Several nodes as one cluster
     #[command(subcommand)]
     Cluster(ClusterCommand),
@@ -594,6 +601,20 @@ mod tests {
             ("initiator set main iqn.a:1 --chap-user u --secret s", false),
             ("initiator remove main iqn.a:1", true),
             ("iscsi sessions --json", true),
+            ("bucket create photos --path main/pictures --uid 1000", true),
+            ("bucket create photos", true),
+            ("bucket create", false),
+            ("bucket delete photos --keep", true),
+            ("bucket list --json", true),
+            ("bucket show photos", true),
+            (
+                "s3 key create --uid 1000 --gid 100 --groups 4,5 --bucket photos/2025/ --read-only --note web",
+                true,
+            ),
+            ("s3 key create --uid 1000", false),
+            ("s3 key create --uid 1 --gid 1 --bucket /x", false),
+            ("s3 key revoke ABC", true),
+            ("s3 key list", true),
             ("config check file.toml", true),
             ("config check --json file.toml", true),
             ("volume delete v --yes --json", true),

@@ -18,6 +18,8 @@ mod export;
 mod plan;
 mod plan_args;
 mod print;
+mod s3;
+mod s3_args;
 mod san;
 mod san_args;
 mod scrub;
@@ -116,6 +118,8 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Igroup(command) => san::igroup(&command),
         Command::Initiator(command) => san::initiator(&command),
         Command::Iscsi(command) => san::iscsi(&command),
+        Command::Bucket(command) => s3::bucket(&command),
+        Command::S3(command) => s3::s3(&command),
         Command::Config(ConfigCommand::Check(args)) => serve::config_check(&args),
         Command::Openapi => print::text(&cairn_admin::openapi_json()),
         Command::Completions(args) => {

@@ -59,6 +59,10 @@ const KEYS: &[(&str, Setter)] = &[
         settings.listen_nfs = Some(parse_address(text(value)?)?);
         Ok(())
     }),
+    ("listen_s3", |settings, value, _| {
+        settings.listen_s3 = Some(parse_address(text(value)?)?);
+        Ok(())
+    }),
     ("log_format", |settings, value, _| {
         word(&mut settings.log_format, value)
     }),
@@ -218,6 +222,7 @@ mod tests {
             data = ["disk1", "/srv/disk2"]
             listen_nfs = "0.0.0.0:2049"
             listen_iscsi = "0.0.0.0:3260"
+            listen_s3 = "0.0.0.0:9000"
             listen_admin = "localhost:0"
             rpcbind = true
             cluster_dir = "cluster"
@@ -240,6 +245,7 @@ mod tests {
             data: vec!["/etc/cairn/disk1".into(), "/srv/disk2".into()],
             listen_nfs: Some("0.0.0.0:2049".parse().unwrap()),
             listen_iscsi: Some("0.0.0.0:3260".parse().unwrap()),
+            listen_s3: Some("0.0.0.0:9000".parse().unwrap()),
             listen_admin: Some("127.0.0.1:0".parse().unwrap()),
             rpcbind: Some(true),
             cluster_dir: Some("/etc/cairn/cluster".into()),

@@ -19,5 +19,5 @@ pub use memory::{MEMORY_LIMIT_BYTES_DEFAULT, MEMORY_LIMIT_BYTES_MIN, MemoryBudge
 pub use problem::{ConfigError, Problem, nearest};
 pub use server::{
     Config, DATA_FOLDERS_MAX, DiskIo, LISTEN_ADMIN_DEFAULT, LISTEN_ISCSI_DEFAULT,
-    LISTEN_NFS_DEFAULT, LogFormat, Settings, Size, THREADS_MAX,
+    LISTEN_NFS_DEFAULT, LISTEN_S3_DEFAULT, LogFormat, Settings, Size, THREADS_MAX,
 };

@@ -16,6 +16,8 @@ use cairn_base::words::{serde_as_word, word_enum};
 /// 2049 is NFS's own port, and no privileged one, so every user can start a server on it.
 pub const LISTEN_NFS_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 2049);
 pub const LISTEN_ISCSI_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 3260);
+/// Where S3 is served once there is a bucket or an access key, unless said otherwise.
+pub const LISTEN_S3_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9000);
 pub const LISTEN_ADMIN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8049);
 /// Most disks of one process.
 pub const DATA_FOLDERS_MAX: usize = cairn_formats::pool_file::DISKS_MAX;
@@ -98,6 +100,10 @@ pub struct Settings {
     /// Address and port for iSCSI initiators; port 0 picks a free one [default: 127.0.0.1:3260, as soon as there is a LUN]
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     pub listen_iscsi: Option<SocketAddr>,
+    /// Address and port for S3 clients; port 0 picks a free one [default: 127.0.0.1:9000, as soon as there is a bucket or an
+    /// access key]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
+    pub listen_s3: Option<SocketAddr>,
     /// Address and port of the admin REST API; port 0 picks a free one [default: 127.0.0.1:8049]
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     pub listen_admin: Option<SocketAddr>,
@@ -214,6 +220,7 @@ impl Settings {
             },
             listen_nfs: self.listen_nfs.or(below.listen_nfs),
             listen_iscsi: self.listen_iscsi.or(below.listen_iscsi),
+            listen_s3: self.listen_s3.or(below.listen_s3),
             listen_admin: self.listen_admin.or(below.listen_admin),
             rpcbind: self.rpcbind.or(below.rpcbind),
             cluster_dir: self.cluster_dir.or(below.cluster_dir),
@@ -245,6 +252,7 @@ impl Settings {
             data: self.data,
             listen_nfs: self.listen_nfs.unwrap_or(LISTEN_NFS_DEFAULT),
             listen_iscsi: self.listen_iscsi,
+            listen_s3: self.listen_s3,
             listen_admin: self.listen_admin.unwrap_or(LISTEN_ADMIN_DEFAULT),
             rpcbind: self.rpcbind,
             cluster_dir: self.cluster_dir,
@@ -329,6 +337,8 @@ pub struct Config {
     pub listen_nfs: SocketAddr,
     /// `None`: the usual one, as soon as there is a LUN.
     pub listen_iscsi: Option<SocketAddr>,
+    /// `None`: the usual one, as soon as there is a bucket or an access key.
+    pub listen_s3: Option<SocketAddr>,
     pub listen_admin: SocketAddr,
     /// Whether port 111 is served; `None`: where it is free and may be bound.
     pub rpcbind: Option<bool>,

@@ -257,6 +257,10 @@ impl Control for Controller {
         Some(self)
     }
 
+    fn s3(&self) -> Option<&dyn cairn_admin::s3::S3Control> {
+        Some(self)
+    }
+
     fn metrics(&self) -> Answer<'_, String> {
         Box::pin(async {
             let families = self.inner.registry.gather();

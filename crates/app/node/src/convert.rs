@@ -5,8 +5,8 @@ use cairn_config::{Access, ExportRule, Squash};
 use cairn_erasure::Code;
 use cairn_exports::ClientRule;
 use cairn_formats::scrub_file::ScrubStage;
-use cairn_pool::health::Health;
 use cairn_pool::executor::RebuildStatus;
+use cairn_pool::health::Health;
 use cairn_pool::scrub::{DamagedPlace, ScrubProgress};
 
 pub fn client_rule(rule: &ExportRule) -> ClientRule {

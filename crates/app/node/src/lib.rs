@@ -23,6 +23,7 @@ mod metrics;
 mod node;
 pub mod ready;
 mod running;
+mod s3;
 mod san;
 pub mod token;
 

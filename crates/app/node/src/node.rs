@@ -24,6 +24,7 @@ use cairn_meta::{MetaCache, MetaSettings};
 use cairn_pool::policy::policy;
 use cairn_pool::truth::{PoolFiles, Truth};
 use cairn_pool::{Host, Pool, PoolSettings, Seats, VolumeTotals};
+use cairn_s3::Stores;
 use cairn_segment::SegmentSettings;
 use cairn_shard::ShardDisk;
 use parking_lot::Mutex;
@@ -71,6 +72,8 @@ pub struct Inner {
     pub exports: Arc<Exports>,
     /// Volumes as iSCSI targets.
     pub targets: Arc<Targets>,
+    /// Volumes as places of buckets.
+    pub stores: Arc<Stores>,
     pub registry: Registry,
     pub meta_cache: MetaCache,
     /// If the node is in a cluster.
@@ -85,6 +88,7 @@ struct NodeHost {
     named: Vec<PathBuf>,
     exports: Arc<Exports>,
     targets: Arc<Targets>,
+    stores: Arc<Stores>,
     meta_cache: MetaCache,
     /// Memory for written data that is not on disk yet, of all volumes together.
     dirty: Arc<DirtyBudget>,
@@ -153,7 +157,9 @@ impl Host for NodeHost {
             VolumeService::Serving(fs) => Some(fs.clone()),
             VolumeService::Failed(_) => None,
         });
-        self.targets.replace(serving.collect());
+        let serving: Vec<_> = serving.collect();
+        self.targets.replace(serving.clone());
+        self.stores.replace(serving);
     }
 
     /// Whether the next start would find the pool on a folder of those that the configuration names. Where it finds
@@ -260,6 +266,7 @@ impl Inner {
         let meta_cache = MetaCache::new(usize::try_from(cache_bytes).unwrap_or(usize::MAX));
         let exports = Arc::new(Exports::new(Vec::new()));
         let targets = Targets::new(env.clone());
+        let stores = Stores::new(env.clone());
         let PoolDisks { opened, named, .. } = disks;
         let host = Arc::new(NodeHost {
             env: env.clone(),
@@ -268,6 +275,7 @@ impl Inner {
             named: named.clone(),
             exports: Arc::clone(&exports),
             targets: Arc::clone(&targets),
+            stores: Arc::clone(&stores),
             meta_cache: meta_cache.clone(),
             dirty: DirtyBudget::new(budget.dirty_bytes),
             cluster: cluster.clone(),
@@ -292,6 +300,7 @@ impl Inner {
             folder_work: FolderWork::default(),
             exports,
             targets,
+            stores,
             registry: Registry::new(),
             meta_cache,
             cluster,
@@ -335,6 +344,7 @@ impl Inner {
             .close_volumes(|| {
                 self.exports.replace(Vec::new());
                 self.targets.replace(Vec::new());
+                self.stores.replace(Vec::new());
             })
             .await;
     }

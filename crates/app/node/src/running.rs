@@ -30,6 +30,7 @@ use crate::lock_wait::open_pool_in_time;
 use crate::metrics::NodeCollector;
 use crate::node::Inner;
 use crate::ready;
+use crate::s3::{self, S3Server};
 use crate::san::{self, IscsiServer};
 use crate::token::{self, OnDisks, Place};
 
@@ -57,6 +58,7 @@ struct Started {
     nfs: cairn_rpc_server::Running,
     nfs_address: SocketAddr,
     iscsi: Arc<IscsiServer>,
+    s3: Arc<S3Server>,
     admin_stop: oneshot::Sender<()>,
     admin: JoinHandle<()>,
     created: bool,
@@ -68,6 +70,7 @@ struct Sockets {
     nfs_address: SocketAddr,
     admin: TcpListener,
     iscsi: Option<TcpListener>,
+    s3: Option<TcpListener>,
     admin_address: SocketAddr,
     rpcbind: Vec<TcpListener>,
     rpcbind_udp: Vec<UdpSocket>,
@@ -174,6 +177,12 @@ impl Node {
                 &serving,
             ))?))?;
         iscsi.tend(&inner, serving, sockets.iscsi);
+        let s3 = Arc::new(S3Server::default());
+        let serving = s3::shared(&inner);
+        inner
+            .registry
+            .register(Box::new(cairn_s3::S3Collector::new(Arc::clone(&serving))?))?;
+        s3.tend(&inner, serving, sockets.s3);
         let listen_failed = |source| listen_error("the admin API", sockets.admin_address, source);
         sockets.admin.set_nonblocking(true).map_err(listen_failed)?;
         let listener = tokio::net::TcpListener::from_std(sockets.admin).map_err(listen_failed)?;
@@ -207,6 +216,7 @@ impl Node {
             nfs,
             nfs_address,
             iscsi,
+            s3,
             admin_stop,
             admin,
             created,
@@ -279,6 +289,7 @@ impl Node {
             // An error means that the server has ended already.
             let _ = self.started.admin_stop.send(());
             self.started.iscsi.stop(STOP_GRACE).await;
+            self.started.s3.stop(STOP_GRACE).await;
             self.started.nfs.stop(STOP_GRACE).await;
             if let Some(cluster) = &self.started.inner.cluster {
                 cluster.stop().await;
@@ -377,6 +388,10 @@ fn bind(config: &Config) -> Result<Sockets, NodeError> {
         Some(address) => Some(bind_tcp("iSCSI", address)?.0),
         None => None,
     };
+    let s3 = match config.listen_s3 {
+        Some(address) => Some(bind_tcp("S3", address)?.0),
+        None => None,
+    };
     let mut rpcbind = Vec::new();
     let mut rpcbind_udp = Vec::new();
     if config.rpcbind != Some(false) {
@@ -400,6 +415,7 @@ fn bind(config: &Config) -> Result<Sockets, NodeError> {
         nfs_address,
         admin,
         iscsi,
+        s3,
         admin_address,
         rpcbind,
         rpcbind_udp,
@@ -430,6 +446,7 @@ fn listen_error(what: &'static str, address: SocketAddr, source: std::io::Error)
         "NFS" => "--listen-nfs",
         "the admin API" => "--listen-admin",
         "iSCSI" => "--listen-iscsi",
+        "S3" => "--listen-s3",
         _ => "--rpcbind=false",
     };
     let hint = match source.kind() {

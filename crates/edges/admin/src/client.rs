@@ -12,6 +12,9 @@ use crate::api::{
     ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeChange, VolumeCreate,
     VolumeList, VolumeMove, VolumeView,
 };
+use crate::s3::{
+    AccessKeyCreate, AccessKeyList, AccessKeyView, BucketCreate, BucketList, BucketView,
+};
 use crate::san::{
     IgroupList, IgroupSet, IgroupView, InitiatorList, InitiatorSet, InitiatorView, LunCreate,
     LunList, LunMapSet, LunSet, LunView, SessionList,
@@ -199,6 +202,34 @@ impl Client {
         }
         let answer = self.send(|agent| self.authorized(agent.delete(self.at(&path))).call())?;
         self.parse(&answer)
+    }
+
+    pub fn buckets(&self) -> Result<BucketList, ClientError> {
+        self.get("/api/v1/buckets")
+    }
+
+    pub fn bucket_create(&self, create: &BucketCreate) -> Result<BucketView, ClientError> {
+        self.call(self.agent.post(self.at("/api/v1/buckets")), create)
+    }
+
+    pub fn bucket_delete(&self, name: &str, keep: bool) -> Result<(), ClientError> {
+        self.delete(&format!("/api/v1/buckets/{name}?keep={keep}"))
+            .map(drop)
+    }
+
+    pub fn access_keys(&self) -> Result<AccessKeyList, ClientError> {
+        self.get("/api/v1/s3/keys")
+    }
+
+    pub fn access_key_create(
+        &self,
+        create: &AccessKeyCreate,
+    ) -> Result<AccessKeyView, ClientError> {
+        self.call(self.agent.post(self.at("/api/v1/s3/keys")), create)
+    }
+
+    pub fn access_key_revoke(&self, id: &str) -> Result<(), ClientError> {
+        self.delete(&format!("/api/v1/s3/keys/{id}")).map(drop)
     }
 
     pub fn luns(&self) -> Result<LunList, ClientError> {

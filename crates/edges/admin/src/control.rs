@@ -95,6 +95,10 @@ pub trait Control: Send + Sync + 'static {
     fn san(&self) -> Option<&dyn crate::san::SanControl> {
         None
     }
+    /// What the node does with buckets, if it has any.
+    fn s3(&self) -> Option<&dyn crate::s3::S3Control> {
+        None
+    }
     /// The metrics in Prometheus's text format.
     fn metrics(&self) -> Answer<'_, String>;
 }

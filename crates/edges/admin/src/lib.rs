@@ -12,6 +12,7 @@ mod control;
 mod patience;
 #[doc(hidden)]
 pub mod query;
+pub mod s3;
 pub mod san;
 mod server;
 #[doc(hidden)]

@@ -186,6 +186,10 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
             san_routes::initiator_remove
         ))
         .routes(routes!(san_routes::session_list))
+        .routes(routes!(s3_routes::bucket_list, s3_routes::bucket_create))
+        .routes(routes!(s3_routes::bucket_delete))
+        .routes(routes!(s3_routes::key_list, s3_routes::key_create))
+        .routes(routes!(s3_routes::key_revoke))
 }
 
 /// What takes the token unless the settings say otherwise.
@@ -780,6 +784,8 @@ async fn openapi(State(shared): Api) -> Response {
     response
 }
 
+#[path = "s3_routes.rs"]
+mod s3_routes;
 #[path = "san_routes.rs"]
 mod san_routes;
 

@@ -19,9 +19,9 @@ use rustc_hash::FxHashSet;
 use tokio::sync::{OwnedRwLockReadGuard, oneshot};
 
 use crate::error::{Result, SegmentError};
-use crate::overdue::DiskOp;
 use crate::layout::RecordShape;
 use crate::life::{ReservedStripe, Segment, WrittenStripe};
+use crate::overdue::DiskOp;
 use crate::placement::{choose_disks, fit_code_in};
 use crate::record::EncodedRecord;
 use crate::store::{SegmentStore, count, disk_space, shard_len};

@@ -13,20 +13,20 @@
 
 mod append;
 mod cache;
+mod disk_table;
 mod error;
 mod fence;
-mod overdue;
 mod layout;
 mod life;
-mod disk_table;
+mod move_targets;
 mod moves;
+mod overdue;
 mod pace;
 mod placement;
 mod read;
 mod rebuild;
 mod record;
 mod repair;
-mod move_targets;
 mod scrub;
 mod segment_map;
 mod spares;
@@ -43,12 +43,12 @@ pub use cairn_formats::pointer::{
     RecordPointer, decode_pointer, encode_pointer,
 };
 pub use cairn_formats::summary::{RecordOwner, SummaryEntry};
-pub use error::{ErrorKind, SegmentError};
 pub use disk_table::{Member, Role};
+pub use error::{ErrorKind, SegmentError};
+pub use move_targets::{DiskRoom, MoveRoom, MovingShard, Place};
 pub use moves::{MoveError, Moved, ShardAt};
 pub use pace::{Clients, Pace, Turn, Urgency};
 pub use record::{Compression, EncodedRecord, RecordError, decode_record, encode_record};
-pub use move_targets::{DiskRoom, MoveRoom, MovingShard, Place};
 pub use scrub::SegmentScrub;
 pub use store::SegmentStore;
 pub use types::*;

@@ -12,9 +12,9 @@ use cairn_shard::ShardError;
 use tokio::sync::OwnedRwLockReadGuard;
 
 use crate::life::Segment;
+use crate::move_targets::{self, DiskRoom, MoveRoom, MovingShard};
 use crate::pace::Pace;
 use crate::rebuild::{Fill, RebuildError};
-use crate::move_targets::{self, DiskRoom, MoveRoom, MovingShard};
 use crate::store::{SegmentStore, disk_space};
 use crate::types::SegmentInfo;
 use crate::volume::Volume;

@@ -25,11 +25,11 @@ use rustc_hash::FxHashMap;
 use tokio::sync::Semaphore;
 
 use crate::cache::{Key, RecordCache};
+use crate::disk_table::Members;
 use crate::error::{Result, SegmentError};
 use crate::fence::Unfenced;
-use crate::overdue::{DiskOp, LateDisks};
 use crate::life::{OpenSegment, Segment};
-use crate::disk_table::Members;
+use crate::overdue::{DiskOp, LateDisks};
 use crate::pace::Pace;
 use crate::placement::{self, NodeRoom};
 use crate::rebuild::REBUILDS_MAX;

@@ -3,9 +3,9 @@
 mod damage;
 mod domains;
 mod fence;
-mod overdue;
 mod moves;
 mod moves_damaged;
+mod overdue;
 mod scrub;
 mod space;
 mod summary;

@@ -95,6 +95,18 @@ impl Key {
         Self::of_name(TAG_DIRENT, dir, name)
     }
 
+    /// The entries of directory `dir` whose names come after `name`, or from it on if `inclusive`, in the order of their
+    /// bytes. `name` is any bytes without NUL, also such that no name can be.
+    pub fn dirents_after(dir: Ino, name: &[u8], inclusive: bool) -> (Self, Self) {
+        let (mut from, to) = Self::all_of(TAG_DIRENT, dir.0);
+        from.0.extend_from_slice(name);
+        if !inclusive {
+            // Past the entry of that name, which ends with a NUL.
+            from.0.extend_from_slice(&[0, 0]);
+        }
+        (from, to)
+    }
+
     pub fn cookie(dir: Ino, seq: u64) -> Self {
         Self::of_two_u64(TAG_COOKIE, dir.0, seq)
     }

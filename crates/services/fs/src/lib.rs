@@ -24,6 +24,7 @@ mod gc;
 mod gc_policy;
 mod hidden;
 mod inode;
+mod names;
 mod namespace;
 mod orphans;
 pub mod perm;
@@ -40,6 +41,7 @@ mod xattr;
 
 pub use budget::DirtyBudget;
 pub use gc::{GcBacklog, GcSettings};
+pub use names::{NamedEntry, NamesPage};
 pub use place::{MovedShard, Placed};
 pub use punch::Allocation;
 pub use rewrite::REWRITE_SEGMENTS_MAX;

@@ -13,19 +13,19 @@
 
 pub mod assemble;
 mod deleted_volumes;
+pub mod disk_changes;
+pub mod executor;
 pub mod health;
+pub mod idle_spares;
 pub mod joining;
 mod judge;
-pub mod disk_changes;
 mod metadata;
 pub mod open;
 pub mod planner;
 pub mod policy;
 mod pool;
-pub mod executor;
 pub mod scrub;
 mod seats;
-pub mod idle_spares;
 mod table;
 mod totals;
 pub mod truth;

@@ -24,10 +24,10 @@ use futures_util::future::{Either, join_all, select};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::MutexGuard;
 
+use crate::executor::Rebuild;
 use crate::metadata::{CLOSE_MAX, OpenAgain};
 use crate::open::Opened;
 use crate::planner::Planner;
-use crate::executor::Rebuild;
 use crate::scrub::Scrub;
 use crate::seats::Seats;
 use crate::table::Table;

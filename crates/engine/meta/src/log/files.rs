@@ -21,8 +21,8 @@ use futures_util::future::{join_all, select};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::headers::{Headers, Members, NewestHeader};
 use super::fan_out::{Done, Work, all_or_late, in_time};
+use super::headers::{Headers, Members, NewestHeader};
 use super::mirror::Retained;
 use super::read::{READ_ERROR_COUNT_MAX, read_body};
 use crate::disks::DiskSet;

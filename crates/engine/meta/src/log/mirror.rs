@@ -16,8 +16,8 @@ use futures_util::future::{Either, join_all, select};
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
-use super::files::{FileMaker, OpenFile, TermInfo, take_sequence};
 use super::fan_out::{Done, Work, all_or_late};
+use super::files::{FileMaker, OpenFile, TermInfo, take_sequence};
 use super::{LogFuture, LogStatus, LogWriter};
 use crate::error::MetaError;
 

@@ -9,9 +9,9 @@
 
 pub(crate) mod begin;
 pub(crate) mod ensemble;
+mod fan_out;
 pub(crate) mod files;
 pub(crate) mod headers;
-mod fan_out;
 pub(crate) mod mirror;
 mod read;
 pub(crate) mod recover;

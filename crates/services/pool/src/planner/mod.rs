@@ -19,15 +19,15 @@ use cairn_erasure::Code;
 use cairn_fs::REWRITE_SEGMENTS_MAX;
 use cairn_segment::{MoveError, MoveRoom, SegmentInfo, Urgency};
 
-mod deferred;
 pub mod capacity;
+mod deferred;
 #[cfg(test)]
 mod tests;
 pub mod work;
 
+use capacity::{Reckoning, Rewriting, reckon};
 use deferred::DeferredSegments;
 pub use deferred::{Prospect, RETRY_AFTER};
-use capacity::{Reckoning, Rewriting, reckon};
 pub use work::Standing;
 use work::{Work, order, work_of};
 

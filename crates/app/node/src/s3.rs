@@ -1,0 +1,274 @@
+//! Answers the admin API about buckets and access keys, and starts the S3 server when there is one.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use cairn_admin::api::ErrorKind;
+use cairn_admin::s3::{
+    AccessKeyCreate, AccessKeyView, BucketCreate, BucketView, PermissionView, S3Control,
+};
+use cairn_admin::{Answer, ControlError};
+use cairn_config::{LISTEN_S3_DEFAULT, VolumeName};
+use cairn_fs::{Credentials, FsError};
+use cairn_objects::{AccessKey, BucketRecord, KeySpec, ObjectError, Objects, Permission};
+use cairn_pool::ChangeFailure;
+use cairn_s3::{Running, Shared};
+use parking_lot::Mutex;
+
+use crate::control::{Controller, refusal};
+use crate::node::Inner;
+
+/// The S3 server, running or waiting for the first bucket or access key.
+#[derive(Default)]
+pub struct S3Server(Mutex<Option<Running>>);
+
+impl S3Server {
+    /// Serves on a socket that is bound, or binds the usual one as soon as it is needed.
+    pub fn tend(
+        self: &Arc<Self>,
+        inner: &Arc<Inner>,
+        shared: Arc<Shared>,
+        bound: Option<TcpListener>,
+    ) {
+        let server = Arc::clone(self);
+        if let Some(listener) = bound {
+            server.start(shared, listener);
+            return;
+        }
+        let mut is_used = inner.stores.is_used.subscribe();
+        let task = async move {
+            if is_used.wait_for(|used| *used).await.is_err() {
+                return;
+            }
+            match TcpListener::bind(LISTEN_S3_DEFAULT) {
+                Ok(listener) => server.start(shared, listener),
+                Err(error) => tracing::error!(
+                    address = %LISTEN_S3_DEFAULT,
+                    %error,
+                    "there are buckets, but S3 is not served: free the port, or start with --listen-s3 ADDR:PORT"
+                ),
+            }
+        };
+        inner.env.spawner.spawn("S3 start", Box::pin(task));
+    }
+
+    fn start(&self, shared: Arc<Shared>, listener: TcpListener) {
+        let address = listener.local_addr().ok();
+        match Running::start(shared, listener) {
+            Ok(running) => {
+                let address = address.map(|address| address.to_string());
+                tracing::info!(address, "S3 is served");
+                *self.0.lock() = Some(running);
+            }
+            Err(error) => tracing::error!(%error, "S3 is not served"),
+        }
+    }
+
+    pub async fn stop(&self, grace: std::time::Duration) {
+        let running = self.0.lock().take();
+        if let Some(running) = running {
+            running.stop(grace).await;
+        }
+    }
+}
+
+/// What the server is made with.
+pub fn shared(inner: &Arc<Inner>) -> Arc<Shared> {
+    let settings = cairn_s3::Settings {
+        threads: inner.config.threads,
+        ..cairn_s3::Settings::default()
+    };
+    let cluster = inner.cluster.as_ref();
+    let member = cluster.map(|cluster| Arc::clone(&cluster.member));
+    let has_neighbours = member.is_some();
+    let may_answer = move || member.as_ref().is_none_or(|member| member.lease_is_valid());
+    Shared::new(
+        Arc::clone(&inner.stores),
+        settings,
+        has_neighbours,
+        may_answer,
+    )
+}
+
+fn refused(error: ObjectError) -> ControlError {
+    let message = error.to_string();
+    let (kind, hint) = match &error {
+        ObjectError::NoBucket(_) => (ErrorKind::NotFound, "`cairn bucket list` shows all buckets"),
+        ObjectError::NoAccessKey(_) => (
+            ErrorKind::NotFound,
+            "`cairn s3 key list` shows all access keys",
+        ),
+        ObjectError::BucketExists(_) => (ErrorKind::Conflict, "choose another name"),
+        ObjectError::BucketNotEmpty(_) => (
+            ErrorKind::Conflict,
+            "delete its objects first, or use --keep, which leaves the directory as it is",
+        ),
+        ObjectError::InTheWay => {
+            let message = "a part of the path is a file";
+            return ControlError::new(ErrorKind::Conflict, message).hint("choose another --path");
+        }
+        ObjectError::Path(_) | ObjectError::Invalid(_) => (ErrorKind::Invalid, ""),
+        ObjectError::Fs(FsError::Fenced | FsError::TryLater) => (ErrorKind::Unavailable, ""),
+        _ => {
+            tracing::error!(%message, "a change of buckets failed");
+            (ErrorKind::Internal, "the server's log says more")
+        }
+    };
+    let error = ControlError::new(kind, message);
+    match hint {
+        "" => error,
+        hint => error.hint(hint),
+    }
+}
+
+fn volume_of(objects: &Objects) -> Result<VolumeName, ControlError> {
+    let nameless = |_| ControlError::new(ErrorKind::Internal, "the volume has no name");
+    objects.fs().name().parse().map_err(nameless)
+}
+
+fn bucket_view(
+    objects: &Objects,
+    name: String,
+    record: BucketRecord,
+) -> Result<BucketView, ControlError> {
+    Ok(BucketView {
+        name,
+        volume: volume_of(objects)?,
+        path: record.path,
+        created_seconds: record.created_seconds,
+    })
+}
+
+fn key_view(objects: &Objects, id: String, key: AccessKey) -> Result<AccessKeyView, ControlError> {
+    let only = key.only.into_iter().map(|only| PermissionView {
+        bucket: only.bucket,
+        prefix: only.prefix,
+    });
+    Ok(AccessKeyView {
+        id,
+        volume: volume_of(objects)?,
+        uid: key.uid,
+        gid: key.gid,
+        groups: key.groups,
+        read_only: key.read_only,
+        only: only.collect(),
+        note: key.note,
+        created_seconds: key.created_seconds,
+        secret: None,
+    })
+}
+
+impl Controller {
+    fn objects(&self, name: &VolumeName) -> Result<Arc<Objects>, ControlError> {
+        let state = self.inner.pool.state();
+        let volume = state
+            .volume(name)
+            .map_err(|error| refusal(ChangeFailure::from(error)))?;
+        if let Some(objects) = self.inner.stores.of_volume(volume.id) {
+            return Ok(objects);
+        }
+        let unavailable = |message| ControlError::new(ErrorKind::Unavailable, message);
+        Err(match self.inner.owner_name(volume.id) {
+            Some(Ok(node)) => unavailable(format!("node {node} has volume {name}")).hint(format!(
+                "ask that node, with --server; `cairn volume move {name}` has another node own it"
+            )),
+            _ => unavailable(format!("volume {name} is not open yet; try again")),
+        })
+    }
+
+    fn with_bucket(&self, name: &str) -> Result<Arc<Objects>, ControlError> {
+        let all = self.inner.stores.all();
+        let mut has_it = all
+            .into_iter()
+            .filter(|objects| objects.bucket(name).is_ok());
+        let absent = || refused(ObjectError::NoBucket(name.to_owned()));
+        has_it.next().ok_or_else(absent)
+    }
+}
+
+impl S3Control for Controller {
+    fn buckets(&self) -> Answer<'_, Vec<BucketView>> {
+        Box::pin(async move {
+            let mut views = Vec::new();
+            for objects in self.inner.stores.all() {
+                for (name, record) in objects.buckets() {
+                    views.push(bucket_view(&objects, name, record)?);
+                }
+            }
+            views.sort_by(|left, right| left.name.cmp(&right.name));
+            Ok(views)
+        })
+    }
+
+    fn bucket_create(&self, create: BucketCreate) -> Answer<'_, BucketView> {
+        Box::pin(async move {
+            if self.with_bucket(&create.name).is_ok() {
+                return Err(refused(ObjectError::BucketExists(create.name)));
+            }
+            let objects = self.objects(&create.volume)?;
+            let who = Credentials {
+                uid: create.uid,
+                gid: create.gid,
+                groups: Vec::new(),
+            };
+            let made = objects.create_bucket(&who, &create.name, create.path.as_deref());
+            let made = made.await.map_err(refused)?;
+            self.inner.stores.is_used.send_replace(true);
+            bucket_view(&objects, made.name, made.record)
+        })
+    }
+
+    fn bucket_delete(&self, name: String, keep: bool) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let objects = self.with_bucket(&name)?;
+            let deleted = objects.delete_bucket(&Credentials::ROOT, &name, keep).await;
+            deleted.map_err(refused)
+        })
+    }
+
+    fn access_keys(&self) -> Answer<'_, Vec<AccessKeyView>> {
+        Box::pin(async move {
+            let mut views = Vec::new();
+            for objects in self.inner.stores.all() {
+                for (id, key) in objects.access_keys() {
+                    views.push(key_view(&objects, id, key)?);
+                }
+            }
+            Ok(views)
+        })
+    }
+
+    fn access_key_create(&self, create: AccessKeyCreate) -> Answer<'_, AccessKeyView> {
+        Box::pin(async move {
+            let objects = self.objects(&create.volume)?;
+            let only = create.only.into_iter().map(|only| Permission {
+                bucket: only.bucket,
+                prefix: only.prefix,
+            });
+            let spec = KeySpec {
+                uid: create.uid,
+                gid: create.gid,
+                groups: create.groups,
+                read_only: create.read_only,
+                only: only.collect(),
+                note: create.note,
+            };
+            let (id, key) = objects.create_key(spec).await.map_err(refused)?;
+            self.inner.stores.is_used.send_replace(true);
+            let secret = Some(key.secret.clone());
+            Ok(AccessKeyView {
+                secret,
+                ..key_view(&objects, id, key)?
+            })
+        })
+    }
+
+    fn access_key_revoke(&self, id: String) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let found = self.inner.stores.access_key(&id);
+            let absent = || refused(ObjectError::NoAccessKey(id.clone()));
+            let (objects, _) = found.ok_or_else(absent)?;
+            objects.revoke_key(&id).await.map_err(refused)
+        })
+    }
+}

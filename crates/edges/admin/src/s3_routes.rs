@@ -1,0 +1,77 @@
+//! The paths of buckets and access keys.
+
+use axum::Json;
+use axum::extract::{Path, RawQuery, State};
+use axum::http::StatusCode;
+
+use super::{Api, Given, Shared, to_the_end};
+use crate::api::{ErrorBody, ErrorKind};
+use crate::control::ControlError;
+use crate::s3::{
+    AccessKeyCreate, AccessKeyList, AccessKeyView, BucketCreate, BucketList, BucketView, S3Control,
+};
+
+fn s3(shared: &Shared) -> Result<&dyn S3Control, ControlError> {
+    let absent = || ControlError::new(ErrorKind::NotFound, "this server has no buckets");
+    shared.control.s3().ok_or_else(absent)
+}
+
+/// All buckets of the volumes that this node has.
+#[utoipa::path(get, path = "/api/v1/buckets", responses((status = 200, body = BucketList)))]
+pub(super) async fn bucket_list(State(shared): Api) -> Result<Json<BucketList>, ControlError> {
+    let buckets = s3(&shared)?.buckets().await?;
+    Ok(Json(BucketList { buckets }))
+}
+
+/// Makes a bucket of a directory, which may be there.
+#[utoipa::path(post, path = "/api/v1/buckets", request_body = BucketCreate, responses(
+    (status = 201, body = BucketView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(super) async fn bucket_create(
+    State(shared): Api,
+    Given(create): Given<BucketCreate>,
+) -> Result<(StatusCode, Json<BucketView>), ControlError> {
+    let made = to_the_end(async move { s3(&shared)?.bucket_create(create).await }).await?;
+    Ok((StatusCode::CREATED, Json(made)))
+}
+
+/// Deletes a bucket that is empty; with `keep=true` only the bucket, and not its directory.
+#[utoipa::path(delete, path = "/api/v1/buckets/{bucket}", params(("bucket" = String, Path), ("keep" = Option<bool>, Query)),
+    responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(super) async fn bucket_delete(
+    State(shared): Api,
+    Path(name): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<StatusCode, ControlError> {
+    let keep = query.as_deref() == Some("keep=true");
+    to_the_end(async move { s3(&shared)?.bucket_delete(name, keep).await }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// All access keys of the volumes that this node has, without their secrets.
+#[utoipa::path(get, path = "/api/v1/s3/keys", responses((status = 200, body = AccessKeyList)))]
+pub(super) async fn key_list(State(shared): Api) -> Result<Json<AccessKeyList>, ControlError> {
+    let keys = s3(&shared)?.access_keys().await?;
+    Ok(Json(AccessKeyList { keys }))
+}
+
+/// Makes an access key. Its secret is in this answer, and in no other.
+#[utoipa::path(post, path = "/api/v1/s3/keys", request_body = AccessKeyCreate, responses(
+    (status = 201, body = AccessKeyView), (status = 404, body = ErrorBody)))]
+pub(super) async fn key_create(
+    State(shared): Api,
+    Given(create): Given<AccessKeyCreate>,
+) -> Result<(StatusCode, Json<AccessKeyView>), ControlError> {
+    let made = to_the_end(async move { s3(&shared)?.access_key_create(create).await }).await?;
+    Ok((StatusCode::CREATED, Json(made)))
+}
+
+/// Revokes an access key, at once.
+#[utoipa::path(delete, path = "/api/v1/s3/keys/{id}", params(("id" = String, Path)),
+    responses((status = 204), (status = 404, body = ErrorBody)))]
+pub(super) async fn key_revoke(
+    State(shared): Api,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ControlError> {
+    to_the_end(async move { s3(&shared)?.access_key_revoke(id).await }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

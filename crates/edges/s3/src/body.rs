@@ -1,0 +1,213 @@
+//! Bytes of objects, both ways.
+//!
+//! Owns: what is checked of the bytes that come, reading ahead of the bytes that go.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use cairn_base::Ino;
+use cairn_fs::{Credentials, TRANSFER_LEN_BYTES_MAX};
+use cairn_objects::{Bucket, ObjectError, Staged};
+use futures_util::{Stream, StreamExt as _};
+use s3s::checksum::ChecksumHasher;
+use s3s::dto::{Checksum, StreamingBlob};
+use s3s::{Body, S3Result, TrailingHeaders, s3_error};
+use tokio::sync::mpsc;
+
+use crate::errors::told;
+use crate::server::Shared;
+
+/// Steps that are read before the client has taken those before.
+const AHEAD_COUNT: usize = 2;
+/// Longest object in one PUT, and longest part.
+pub const PUT_LEN_BYTES_MAX: u64 = 5 << 30;
+const TRAILER: &str = "x-amz-checksum-";
+
+/// Checksums that a client gives: with the request, or behind the bytes.
+#[derive(Default)]
+pub struct Sums {
+    pub content_md5: Option<String>,
+    pub checksum: Checksum,
+    /// The algorithm of one that comes behind the bytes.
+    pub trailer: Option<String>,
+    pub trailing: Option<TrailingHeaders>,
+}
+
+fn by_algorithm(checksum: &Checksum) -> [(&'static str, Option<&String>); 5] {
+    [
+        ("crc32", checksum.checksum_crc32.as_ref()),
+        ("crc32c", checksum.checksum_crc32c.as_ref()),
+        ("crc64nvme", checksum.checksum_crc64nvme.as_ref()),
+        ("sha1", checksum.checksum_sha1.as_ref()),
+        ("sha256", checksum.checksum_sha256.as_ref()),
+    ]
+}
+
+/// Receives all bytes of a request; what was promised of them holds. Returns the checksums, by algorithm, in base64.
+pub async fn receive(
+    shared: &Shared,
+    staged: &mut Staged,
+    body: Option<StreamingBlob>,
+    sums: Sums,
+) -> S3Result<BTreeMap<String, String>> {
+    let trailer = sums.trailer.as_deref().and_then(|name| {
+        let name = name.trim().to_ascii_lowercase();
+        name.strip_prefix(TRAILER).map(str::to_owned)
+    });
+    let wants = |algorithm: &str| {
+        let given = by_algorithm(&sums.checksum);
+        let is_given = given
+            .iter()
+            .any(|(name, value)| *name == algorithm && value.is_some());
+        is_given || trailer.as_deref() == Some(algorithm)
+    };
+    let mut hasher = ChecksumHasher::default();
+    if wants("crc32") {
+        hasher.crc32 = Some(Default::default());
+    }
+    if wants("crc32c") {
+        hasher.crc32c = Some(Default::default());
+    }
+    if wants("crc64nvme") {
+        hasher.crc64nvme = Some(Default::default());
+    }
+    if wants("sha1") {
+        hasher.sha1 = Some(Default::default());
+    }
+    if wants("sha256") {
+        hasher.sha256 = Some(Default::default());
+    }
+    if let Some(mut body) = body {
+        while let Some(data) = body.next().await {
+            let data = data.map_err(|error| {
+                // Cut off, or a part of it does not have its signature.
+                let why = error.to_string();
+                match why.contains("ignature") {
+                    true => s3_error!(SignatureDoesNotMatch, "the signature of a chunk is wrong"),
+                    false => s3_error!(IncompleteBody, "the body ended before its length: {}", why),
+                }
+            })?;
+            if staged.len_bytes() + data.len() as u64 > PUT_LEN_BYTES_MAX {
+                return Err(s3_error!(EntityTooLarge));
+            }
+            hasher.update(&data);
+            shared.metrics.received(data.len());
+            staged.add(data).await.map_err(told)?;
+        }
+    }
+    if let Some(wanted) = sums.content_md5 {
+        let wanted = STANDARD.decode(wanted.trim()).ok();
+        let wanted = wanted.filter(|bytes| bytes.len() == 16);
+        let wanted = wanted.ok_or_else(|| s3_error!(InvalidDigest))?;
+        if wanted != staged.md5() {
+            return Err(s3_error!(BadDigest));
+        }
+    }
+    let made = hasher.finalize();
+    let mut kept = BTreeMap::new();
+    let given = by_algorithm(&sums.checksum);
+    for ((algorithm, made), (_, given)) in by_algorithm(&made).into_iter().zip(given) {
+        let Some(made) = made else { continue };
+        let behind = sums.trailing.as_ref().and_then(|trailing| {
+            let name = format!("{TRAILER}{algorithm}");
+            let value = trailing.read(|headers| headers.get(&name).cloned())??;
+            Some(value.to_str().unwrap_or_default().to_owned())
+        });
+        let is_promised = trailer.as_deref() == Some(algorithm);
+        if is_promised && behind.is_none() {
+            return Err(s3_error!(
+                BadDigest,
+                "the checksum that was to come behind the body is missing"
+            ));
+        }
+        if [given, behind.as_ref()]
+            .into_iter()
+            .flatten()
+            .any(|wanted| wanted != made)
+        {
+            return Err(s3_error!(
+                BadDigest,
+                "the {} that was sent is not that of the body",
+                algorithm
+            ));
+        }
+        kept.insert(algorithm.to_owned(), made.clone());
+    }
+    Ok(kept)
+}
+
+/// Steps of an object that were read.
+struct Steps(mpsc::Receiver<Result<Bytes, io::Error>>);
+
+impl Stream for Steps {
+    type Item = Result<Bytes, io::Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_recv(cx)
+    }
+}
+
+/// The bytes of an object. The first step is read before this is answered, so that what cannot be read at all is said.
+pub async fn send(
+    shared: &Arc<Shared>,
+    bucket: &Bucket,
+    who: &Credentials,
+    ino: Ino,
+    range: Range<u64>,
+) -> Result<StreamingBlob, ObjectError> {
+    if range.is_empty() {
+        return Ok(StreamingBlob::from(Body::empty()));
+    }
+    let first = bucket
+        .read(who, ino, range.start, range.end - range.start)
+        .await?;
+    let count: u64 = first.iter().map(|part| part.len() as u64).sum();
+    if count == range.end - range.start && first.len() == 1 {
+        shared.metrics.sent(count as usize);
+        let only = first.into_iter().next().unwrap_or_default();
+        return Ok(StreamingBlob::from(Body::from(only)));
+    }
+    let (to, steps) = mpsc::channel(AHEAD_COUNT);
+    let (bucket, who, shared) = (bucket.clone(), who.clone(), Arc::clone(shared));
+    tokio::spawn(async move {
+        let (mut at, mut parts) = (range.start, first);
+        loop {
+            let count: u64 = parts.iter().map(|part| part.len() as u64).sum();
+            // Another node may have changed it since.
+            if count == 0 || !(shared.may_answer)() {
+                let cut = io::Error::from(io::ErrorKind::UnexpectedEof);
+                let _ = to.send(Err(cut)).await;
+                return;
+            }
+            shared.metrics.sent(count as usize);
+            for part in parts {
+                // The client has gone.
+                if to.send(Ok(part)).await.is_err() {
+                    return;
+                }
+            }
+            at += count;
+            if at >= range.end {
+                return;
+            }
+            let len_bytes = (range.end - at).min(u64::from(TRANSFER_LEN_BYTES_MAX));
+            parts = match bucket.read(&who, ino, at, len_bytes).await {
+                Ok(parts) => parts,
+                Err(error) => {
+                    tracing::debug!(%error, "reading an object");
+                    // A body that ends too soon tells the client.
+                    let _ = to.send(Err(io::Error::other(error))).await;
+                    return;
+                }
+            };
+        }
+    });
+    Ok(StreamingBlob::wrap(Steps(steps)))
+}

@@ -1,0 +1,67 @@
+//! What errors are called in S3 (API Reference, "Error responses").
+
+use cairn_fs::FsError;
+use cairn_objects::{ObjectError, PathError};
+use s3s::{S3Error, S3ErrorCode};
+
+/// The error that a client is told. Those that S3 does not know have a code of their own and a fitting status.
+pub fn told(error: ObjectError) -> S3Error {
+    let (code, status) = match &error {
+        ObjectError::NoBucket(_) => (S3ErrorCode::NoSuchBucket, None),
+        ObjectError::NoObject => (S3ErrorCode::NoSuchKey, None),
+        ObjectError::NoUpload => (S3ErrorCode::NoSuchUpload, None),
+        ObjectError::NoAccessKey(_) => (S3ErrorCode::InvalidAccessKeyId, None),
+        ObjectError::BucketExists(_) => (S3ErrorCode::BucketAlreadyOwnedByYou, None),
+        ObjectError::BucketNotEmpty(_) => (S3ErrorCode::BucketNotEmpty, None),
+        ObjectError::Path(PathError::TooLong | PathError::PartTooLong) => {
+            (S3ErrorCode::KeyTooLongError, None)
+        }
+        ObjectError::Path(_) | ObjectError::Invalid(_) => (S3ErrorCode::InvalidArgument, None),
+        ObjectError::InTheWay => (custom("KeyConflict"), Some(http::StatusCode::CONFLICT)),
+        ObjectError::Precondition => (S3ErrorCode::PreconditionFailed, None),
+        ObjectError::WrongPart => (S3ErrorCode::InvalidPart, None),
+        ObjectError::PartOrder => (S3ErrorCode::InvalidPartOrder, None),
+        ObjectError::PartTooSmall => (S3ErrorCode::EntityTooSmall, None),
+        ObjectError::Fs(error) => of_file_system(error),
+        ObjectError::Damaged(..) => (S3ErrorCode::InternalError, None),
+    };
+    if code == S3ErrorCode::InternalError {
+        tracing::error!(%error, "a request of S3 failed");
+    }
+    let mut told = S3Error::with_message(code, error.to_string());
+    if let Some(status) = status {
+        told.set_status_code(status);
+    }
+    told
+}
+
+fn custom(code: &'static str) -> S3ErrorCode {
+    S3ErrorCode::Custom(code.into())
+}
+
+fn of_file_system(error: &FsError) -> (S3ErrorCode, Option<http::StatusCode>) {
+    match error {
+        FsError::NotFound | FsError::Stale => (S3ErrorCode::NoSuchKey, None),
+        FsError::AccessDenied | FsError::NotOwner | FsError::ReadOnly => {
+            (S3ErrorCode::AccessDenied, None)
+        }
+        FsError::NoSpace | FsError::QuotaExceeded => (
+            custom("InsufficientStorage"),
+            Some(http::StatusCode::INSUFFICIENT_STORAGE),
+        ),
+        FsError::TryLater | FsError::Fenced => (S3ErrorCode::ServiceUnavailable, None),
+        FsError::NameTooLong => (S3ErrorCode::KeyTooLongError, None),
+        FsError::FileTooLarge => (S3ErrorCode::EntityTooLarge, None),
+        FsError::AttributeTooLarge => (S3ErrorCode::MetadataTooLarge, None),
+        FsError::NotDirectory | FsError::IsDirectory | FsError::Exists | FsError::NotEmpty => {
+            (custom("KeyConflict"), Some(http::StatusCode::CONFLICT))
+        }
+        FsError::Invalid => (S3ErrorCode::InvalidArgument, None),
+        FsError::TooManyLinks
+        | FsError::BadCookie
+        | FsError::NotSync
+        | FsError::NotSupported
+        | FsError::NoAttribute
+        | FsError::Io(_) => (S3ErrorCode::InternalError, None),
+    }
+}

@@ -1,0 +1,18 @@
+//! S3 over HTTP (Amazon S3 API Reference, 2006-03-01).
+//!
+//! Owns: which request is which change of objects, what errors are called in S3, connections and their limits.
+//! Must not know: how objects are kept ([`cairn_objects`]), signatures and XML (the crate `s3s`).
+
+#![forbid(unsafe_code)]
+
+mod body;
+mod errors;
+mod metrics;
+mod server;
+mod service;
+mod stores;
+mod values;
+
+pub use metrics::S3Collector;
+pub use server::{Running, Settings, Shared};
+pub use stores::{Store, Stores};

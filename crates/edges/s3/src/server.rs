@@ -1,0 +1,249 @@
+//! The server: threads, the listening socket, limits of connections, stopping.
+//!
+//! Owns: accepting, how long a client may take, that no answer leaves a node that may not give it.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use s3s::service::{S3Service, S3ServiceBuilder};
+use s3s::{Body, HttpError, HttpResponse, S3Error, s3_error};
+use tokio::net::TcpStream;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinSet;
+
+use crate::metrics::{Counters, METHODS, Requests};
+use crate::service::{Keys, Service};
+use crate::stores::Stores;
+
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const CONNECTION_COUNT_MAX: usize = 2048;
+/// For all headers of a request, also between two requests.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
+/// AWS takes 8 KB of headers.
+const HEADERS_LEN_BYTES_MAX: usize = 64 << 10;
+const HEADER_COUNT_MAX: usize = 100;
+
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub threads: usize,
+    pub connection_count_max: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            threads: 2,
+            connection_count_max: CONNECTION_COUNT_MAX,
+        }
+    }
+}
+
+/// What all connections share.
+pub struct Shared {
+    pub stores: Arc<Stores>,
+    pub settings: Settings,
+    /// Whether this node may still answer for the volumes that it serves: its lease says so. Looked at before each answer.
+    pub may_answer: Box<dyn Fn() -> bool + Send + Sync>,
+    /// Whether other nodes have volumes: then an access key that is not known here may be known there.
+    pub has_neighbours: bool,
+    pub(crate) metrics: Counters,
+    pub(crate) requests: Requests,
+    pub(crate) connection_count: AtomicUsize,
+    pub(crate) turned_away: AtomicU64,
+}
+
+impl Shared {
+    pub fn new(
+        stores: Arc<Stores>,
+        settings: Settings,
+        has_neighbours: bool,
+        may_answer: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            stores,
+            settings,
+            may_answer: Box::new(may_answer),
+            has_neighbours,
+            metrics: Counters::default(),
+            requests: Requests::default(),
+            connection_count: AtomicUsize::new(0),
+            turned_away: AtomicU64::new(0),
+        })
+    }
+
+    /// What is told of something that is not known here, as long as somebody else may know it.
+    pub(crate) fn unknown(&self, error: S3Error) -> S3Error {
+        match self.has_neighbours || !self.stores.is_whole() {
+            true => s3_error!(
+                ServiceUnavailable,
+                "the volume of this access key is not served by this node, or not yet"
+            ),
+            false => error,
+        }
+    }
+
+    fn count(&self, method: &Method, status: StatusCode) {
+        let known = METHODS.iter().position(|name| *name == method.as_str());
+        let method = known.unwrap_or(METHODS.len() - 1);
+        let class = usize::from(status.as_u16() / 100).clamp(1, 5) - 1;
+        self.requests[method][class].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A server that serves. Dropped without [`Self::stop`], it stops at once.
+pub struct Running {
+    stop: watch::Sender<bool>,
+    ended: oneshot::Receiver<()>,
+    runtime: Option<tokio::runtime::Runtime>,
+}
+
+impl Running {
+    pub fn start(shared: Arc<Shared>, listener: TcpListener) -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(shared.settings.threads.max(1))
+            .thread_name("s3")
+            .enable_all()
+            .build()?;
+        listener.set_nonblocking(true)?;
+        let listener = {
+            let _entered = runtime.enter();
+            tokio::net::TcpListener::from_std(listener)?
+        };
+        let mut builder = S3ServiceBuilder::new(Service(Arc::clone(&shared)));
+        builder.set_auth(Keys(Arc::clone(&shared)));
+        let service = builder.build();
+        let (stop, stopping) = watch::channel(false);
+        let (to_end, ended) = oneshot::channel();
+        runtime.spawn(async move {
+            accept(listener, &shared, &service, stopping).await;
+            let _ = to_end.send(());
+        });
+        Ok(Self {
+            stop,
+            ended,
+            runtime: Some(runtime),
+        })
+    }
+
+    /// Takes no more requests, and finishes those under way for as long as `grace`.
+    pub async fn stop(mut self, grace: Duration) {
+        self.stop.send_replace(true);
+        let _ = tokio::time::timeout(grace, &mut self.ended).await;
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // It may be dropped in a task, which must not wait.
+            runtime.shutdown_background();
+        }
+    }
+}
+
+async fn accept(
+    listener: tokio::net::TcpListener,
+    shared: &Arc<Shared>,
+    service: &S3Service,
+    stopping: watch::Receiver<bool>,
+) {
+    let mut is_over = stopping.clone();
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            biased;
+            _ = stopped(&mut is_over) => break,
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    let count = shared.connection_count.load(Ordering::Relaxed);
+                    if count >= shared.settings.connection_count_max {
+                        shared.turned_away.fetch_add(1, Ordering::Relaxed);
+                        continue;
+                    }
+                    shared.connection_count.fetch_add(1, Ordering::Relaxed);
+                    let (shared, service) = (Arc::clone(shared), service.clone());
+                    connections.spawn(serve(stream, shared, service, stopping.clone()));
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "accepting a connection of S3");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+        }
+    }
+    while connections.join_next().await.is_some() {}
+}
+
+/// Waits until the server is to stop. It is, too, when nobody could say so any more.
+async fn stopped(stopping: &mut watch::Receiver<bool>) {
+    let _ = stopping.wait_for(|stop| *stop).await;
+}
+
+/// Counts a connection for as long as it is there.
+struct Counted<'a>(&'a Shared);
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.connection_count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+async fn serve(
+    stream: TcpStream,
+    shared: Arc<Shared>,
+    service: S3Service,
+    mut stopping: watch::Receiver<bool>,
+) {
+    let _counted = Counted(&shared);
+    let _ = stream.set_nodelay(true);
+    let answer = service_fn(|request| answer(&shared, &service, request));
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .max_buf_size(HEADERS_LEN_BYTES_MAX)
+        .max_headers(HEADER_COUNT_MAX)
+        .serve_connection(TokioIo::new(stream), answer);
+    let mut connection = std::pin::pin!(connection);
+    let mut is_stopping = false;
+    loop {
+        tokio::select! {
+            ended = &mut connection => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "a connection of S3 ended");
+                }
+                return;
+            }
+            _ = stopped(&mut stopping), if !is_stopping => {
+                is_stopping = true;
+                connection.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
+
+async fn answer(
+    shared: &Arc<Shared>,
+    service: &S3Service,
+    request: http::Request<Incoming>,
+) -> Result<HttpResponse, HttpError> {
+    let method = request.method().clone();
+    let mut response = service.call(request.map(Body::from)).await?;
+    // Another node may own the volume by now, and have changed what was read.
+    if !(shared.may_answer)() {
+        let text = "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>ServiceUnavailable</Code>\
+                    <Message>this node does not own the volume any more</Message></Error>";
+        response = HttpResponse::new(Body::from(Bytes::from_static(text.as_bytes())));
+        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    }
+    shared.count(&method, response.status());
+    Ok(response)
+}

@@ -1,0 +1,223 @@
+//! Translates between the values of objects and those of S3.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use cairn_objects::{Condition, META_LEN_BYTES_MAX, ObjectInfo, ObjectRecord, TAG_COUNT_MAX};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use s3s::dto::{ETag, ETagCondition, EncodingType, Tag, Timestamp};
+use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
+
+/// Headers of an object that are given back as they were put.
+pub const KEPT_HEADERS: [&str; 5] = [
+    "cache-control",
+    "content-disposition",
+    "content-encoding",
+    "content-language",
+    "expires",
+];
+const TAG_KEY_LEN_MAX: usize = 128;
+const TAG_VALUE_LEN_MAX: usize = 256;
+/// What is told as it is in listings with `encoding-type=url`.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'/')
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'*');
+
+pub fn time(time: cairn_base::Timestamp) -> Timestamp {
+    let since = Duration::new(u64::try_from(time.seconds).unwrap_or(0), time.nanos);
+    Timestamp::from(SystemTime::UNIX_EPOCH + since)
+}
+
+pub fn seconds(seconds: i64) -> Timestamp {
+    time(cairn_base::Timestamp::new(seconds, 0))
+}
+
+pub fn etag(etag: &str) -> ETag {
+    ETag::Strong(etag.to_owned())
+}
+
+/// A key or prefix in a listing.
+pub fn listed(text: String, encoding: Option<&EncodingType>) -> String {
+    match encoding {
+        Some(_) => utf8_percent_encode(&text, PLAIN).to_string(),
+        None => text,
+    }
+}
+
+/// Checks what `encoding-type` asks for.
+pub fn encoding(asked: Option<&EncodingType>) -> S3Result<()> {
+    match asked {
+        Some(asked) if asked.as_str() != EncodingType::URL => {
+            Err(s3_error!(InvalidArgument, "encoding-type can be url only"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The conditions of a change.
+pub fn condition(
+    if_match: Option<&ETagCondition>,
+    if_none_match: Option<&ETagCondition>,
+) -> Condition {
+    let wanted = |condition: Option<&ETagCondition>| match condition {
+        Some(ETagCondition::Any) => vec!["*".to_owned()],
+        Some(ETagCondition::ETag(etag)) => vec![etag.value().to_owned()],
+        _ => Vec::new(),
+    };
+    match if_none_match {
+        Some(ETagCondition::Any) => Condition {
+            absent: true,
+            if_match: wanted(if_match),
+            if_none_match: Vec::new(),
+        },
+        _ => Condition {
+            absent: false,
+            if_match: wanted(if_match),
+            if_none_match: wanted(if_none_match),
+        },
+    }
+}
+
+/// What a client wants to hold of an object that it reads (RFC 9110, section 13.2.2).
+pub struct ReadCondition<'a> {
+    pub if_match: Option<&'a ETagCondition>,
+    pub if_none_match: Option<&'a ETagCondition>,
+    pub if_modified_since: Option<&'a Timestamp>,
+    pub if_unmodified_since: Option<&'a Timestamp>,
+}
+
+impl ReadCondition<'_> {
+    pub fn check(&self, info: &ObjectInfo) -> S3Result<()> {
+        let is = |condition: &ETagCondition| match condition {
+            ETagCondition::Any => true,
+            ETagCondition::ETag(wanted) => wanted.value() == info.etag(),
+        };
+        // Headers have whole seconds.
+        let changed = seconds(info.attr.mtime.seconds);
+        let fails = match (self.if_match, self.if_unmodified_since) {
+            (Some(condition), _) => !is(condition),
+            (None, Some(since)) => changed > *since,
+            (None, None) => false,
+        };
+        if fails {
+            return Err(s3_error!(PreconditionFailed));
+        }
+        let is_known = match (self.if_none_match, self.if_modified_since) {
+            (Some(condition), _) => is(condition),
+            (None, Some(since)) => changed <= *since,
+            (None, None) => false,
+        };
+        match is_known {
+            true => Err(s3_error!(NotModified)),
+            false => Ok(()),
+        }
+    }
+}
+
+/// What comes with an object that is put.
+#[derive(Default)]
+pub struct Given {
+    pub content_type: Option<String>,
+    pub headers: [Option<String>; 5],
+    pub meta: Option<std::collections::HashMap<String, String>>,
+    pub tags: Option<String>,
+}
+
+pub fn record(given: Given) -> S3Result<ObjectRecord> {
+    let meta: BTreeMap<String, String> = given.meta.unwrap_or_default().into_iter().collect();
+    let len: usize = meta
+        .iter()
+        .map(|(name, value)| name.len() + value.len())
+        .sum();
+    if len > META_LEN_BYTES_MAX {
+        return Err(s3_error!(MetadataTooLarge));
+    }
+    let headers = KEPT_HEADERS.iter().zip(given.headers);
+    let headers = headers.filter_map(|(name, value)| Some(((*name).to_owned(), value?)));
+    Ok(ObjectRecord {
+        content_type: given.content_type,
+        headers: headers.collect(),
+        meta,
+        tags: tags_of_header(given.tags.as_deref().unwrap_or_default())?,
+        ..ObjectRecord::default()
+    })
+}
+
+fn bad_tag(why: &str) -> S3Error {
+    S3Error::with_message(S3ErrorCode::InvalidTag, why.to_owned())
+}
+
+/// Tags as in the header `x-amz-tagging`: a query.
+fn tags_of_header(text: &str) -> S3Result<BTreeMap<String, String>> {
+    let decode = |text: &str| {
+        let text = text.replace('+', " ");
+        let decoded = percent_decode_str(&text).decode_utf8();
+        decoded
+            .map(|text| text.into_owned())
+            .map_err(|_| bad_tag("a tag that is no text"))
+    };
+    let mut tags = Vec::new();
+    for pair in text.split('&').filter(|pair| !pair.is_empty()) {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        tags.push((decode(key)?, decode(value)?));
+    }
+    checked(tags)
+}
+
+/// Tags as in a body.
+pub fn tags(set: Vec<Tag>) -> S3Result<BTreeMap<String, String>> {
+    let pair = |tag: Tag| (tag.key.unwrap_or_default(), tag.value.unwrap_or_default());
+    checked(set.into_iter().map(pair).collect())
+}
+
+fn checked(tags: Vec<(String, String)>) -> S3Result<BTreeMap<String, String>> {
+    if tags.len() > TAG_COUNT_MAX {
+        return Err(bad_tag("an object has at most 10 tags"));
+    }
+    let mut checked = BTreeMap::new();
+    for (key, value) in tags {
+        if key.is_empty() || key.chars().count() > TAG_KEY_LEN_MAX {
+            return Err(bad_tag("the key of a tag has 1 to 128 characters"));
+        }
+        if value.chars().count() > TAG_VALUE_LEN_MAX {
+            return Err(bad_tag("the value of a tag has at most 256 characters"));
+        }
+        if checked.insert(key, value).is_some() {
+            return Err(bad_tag("a tag is given twice"));
+        }
+    }
+    Ok(checked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_are_taken_or_refused() {
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let want = BTreeMap::from([pair("a b", "c&d"), pair("e", "")]);
+        assert_eq!(tags_of_header("a+b=c%26d&e").unwrap(), want);
+        assert!(tags_of_header("a=1&a=2").is_err());
+        assert!(tags_of_header("=1").is_err());
+        assert!(tags_of_header("a=%ff").is_err());
+        assert!(tags_of_header(&"a".repeat(129)).is_err());
+        let many: Vec<String> = (0..11).map(|index| format!("k{index}=v")).collect();
+        assert!(tags_of_header(&many.join("&")).is_err());
+    }
+
+    #[test]
+    fn keys_are_encoded_where_that_is_asked_for() {
+        let url = EncodingType::from_static(EncodingType::URL);
+        assert_eq!(
+            listed("a b/ü+\u{1}".to_owned(), Some(&url)),
+            "a%20b/%C3%BC%2B%01"
+        );
+        assert_eq!(listed("a b".to_owned(), None), "a b");
+        assert!(encoding(Some(&EncodingType::from_static("other"))).is_err());
+    }
+}

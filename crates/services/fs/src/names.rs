@@ -1,0 +1,107 @@
+//! The names of a directory in the order of their bytes, from any place on.
+//!
+//! Owns: a page of them by one seek. Must not know: who lists in that order (S3 does; NFS has cookies).
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use cairn_base::{Ino, View};
+use cairn_meta::{DirentRecord, Key, KeyKind, Ticket};
+
+use crate::inode::kind_of;
+use crate::perm::{EXECUTE, READ, require};
+use crate::types::*;
+use crate::volume::{FsView, Shared, meta_error};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedEntry {
+    pub name: Arc<[u8]>,
+    pub ino: Ino,
+    pub kind: FileKind,
+}
+
+/// Names in the order of their bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamesPage {
+    pub entries: Vec<NamedEntry>,
+    /// There are none after these.
+    pub eof: bool,
+}
+
+impl FsView {
+    /// At most `limit` names of `dir` that come after `after` in the order of bytes, or from it on if `inclusive`. `after`
+    /// is any bytes without NUL: no name needs to be so.
+    pub async fn names_after(
+        &self,
+        who: &Credentials,
+        dir: Ino,
+        after: &[u8],
+        inclusive: bool,
+        limit: usize,
+    ) -> Result<NamesPage, FsError> {
+        if after.contains(&0) {
+            return Err(FsError::Invalid);
+        }
+        let shared = &self.shared;
+        let page = || shared.names_after(who, self.view(), dir, after, inclusive, limit);
+        let done = shared.reading(page).await;
+        shared.settle(done).await
+    }
+}
+
+impl Shared {
+    fn names_after(
+        &self,
+        who: &Credentials,
+        view: View,
+        dir: Ino,
+        after: &[u8],
+        inclusive: bool,
+        limit: usize,
+    ) -> Result<(NamesPage, Ticket), FsError> {
+        let inode = self.inode_in(view, dir)?;
+        {
+            let state = inode.lock();
+            state.require_dir()?;
+            require(who, state.guarded(), READ)?;
+            require(who, state.guarded(), EXECUTE)?;
+        }
+        let (from, to) = Key::dirents_after(dir, after, inclusive);
+        let mut entries = Vec::new();
+        let mut problem = None;
+        let mut eof = true;
+        let visit = |key: &[u8], value: &[u8]| {
+            if entries.len() == limit {
+                eof = false;
+                return ControlFlow::Break(());
+            }
+            match (KeyKind::parse(key), DirentRecord::decode(value)) {
+                (Ok(KeyKind::Dirent { name, .. }), Ok(record)) => entries.push(NamedEntry {
+                    name: name.into(),
+                    ino: record.ino,
+                    kind: kind_of(record.kind),
+                }),
+                (Err(error), _) => problem = Some(meta_error(error.into())),
+                (_, Err(error)) => problem = Some(meta_error(error.into())),
+                (Ok(_), Ok(_)) => {
+                    problem = Some(FsError::Io(format!(
+                        "directory {dir}: a key that is no entry"
+                    )));
+                }
+            }
+            match problem {
+                Some(_) => ControlFlow::Break(()),
+                None => ControlFlow::Continue(()),
+            }
+        };
+        let scanned = self.meta.view(view);
+        let scanned = scanned.and_then(|meta| meta.scan_with(&from, &to, visit));
+        scanned.map_err(meta_error)?;
+        if let Some(problem) = problem {
+            return Err(problem);
+        }
+        // After the entries were read: what is in them was noted by then.
+        let ticket = inode.lock().shown();
+        Ok((NamesPage { entries, eof }, ticket))
+    }
+}

@@ -1,0 +1,501 @@
+//! Listings in the order of S3: by the bytes of whole keys, by seeks.
+//!
+//! Owns: the order. Must not know: what is told of an object.
+//!
+//! Names of a directory come in the order of their bytes. A directory `a` stands for keys that begin with `a/`, which come
+//! after `a-b` and `a.txt`, whose names come after `a`. So a directory is held back until the next name is past `a/`. A
+//! listing that begins at a key looks up the directories that it would have held back there: those whose name is the
+//! beginning of the key's part, followed by a byte below the slash.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::future::Future;
+use std::sync::Arc;
+
+use cairn_base::Ino;
+use cairn_fs::{FileKind, FsError, NamedEntry, NamesPage};
+
+/// Names of a directory that are read at a time.
+const PAGE_COUNT: usize = 256;
+const SLASH: u8 = b'/';
+
+/// The directories that are listed.
+pub(crate) trait Tree {
+    /// See [`cairn_fs::FsView::names_after`].
+    fn names_after(
+        &self,
+        dir: Ino,
+        after: &[u8],
+        inclusive: bool,
+        limit: usize,
+    ) -> impl Future<Output = Result<NamesPage, FsError>> + Send;
+    /// The directory of a name; `None` if there is none, or it is something else.
+    fn directory(
+        &self,
+        dir: Ino,
+        name: &[u8],
+    ) -> impl Future<Output = Result<Option<Ino>, FsError>> + Send;
+    /// Whether a client made the directory on purpose, so that it is an object itself.
+    fn is_object(&self, dir: Ino) -> impl Future<Output = Result<bool, FsError>> + Send;
+}
+
+/// An object on the way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub key: Vec<u8>,
+    pub ino: Ino,
+}
+
+/// Something of a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listed<T> {
+    Object(T),
+    /// Keys that begin so, up to the delimiter.
+    Prefix(Vec<u8>),
+}
+
+/// An object of a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedObject {
+    pub key: String,
+    pub size_bytes: u64,
+    pub mtime: cairn_base::Timestamp,
+    pub etag: String,
+}
+
+/// A page of a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listing {
+    pub entries: Vec<Listed<ListedObject>>,
+    /// Where the next page begins: after this key, or after all that begin with this prefix. `None`: that was all.
+    pub next: Option<String>,
+}
+
+/// One directory that is walked.
+struct Level {
+    dir: Ino,
+    /// Of its keys: the bucket's is empty, others end with a slash.
+    path: Vec<u8>,
+    names: VecDeque<NamedEntry>,
+    /// Where the next names are read from.
+    after: Vec<u8>,
+    inclusive: bool,
+    is_read: bool,
+    /// Directories, by their names with a slash.
+    held: BTreeMap<Vec<u8>, Ino>,
+    /// The directory's own key comes first.
+    is_new: bool,
+}
+
+impl Level {
+    fn new(dir: Ino, path: Vec<u8>) -> Self {
+        Self {
+            dir,
+            path,
+            names: VecDeque::new(),
+            after: Vec::new(),
+            inclusive: true,
+            is_read: false,
+            held: BTreeMap::new(),
+            is_new: true,
+        }
+    }
+}
+
+/// Walks over the objects below a directory in the order of their keys.
+pub(crate) struct Walk<'a, T> {
+    tree: &'a T,
+    root: Ino,
+    levels: Vec<Level>,
+}
+
+impl<'a, T: Tree> Walk<'a, T> {
+    pub fn new(tree: &'a T, root: Ino) -> Self {
+        Self {
+            tree,
+            root,
+            levels: Vec::new(),
+        }
+    }
+
+    /// Goes to the first key after `start`, or to `start` itself if `inclusive` and it is there.
+    pub async fn seek(&mut self, start: &[u8], inclusive: bool) -> Result<(), FsError> {
+        self.levels.clear();
+        let mut level = Level::new(self.root, Vec::new());
+        // The bucket itself is no object.
+        level.is_new = false;
+        let mut rest = start;
+        loop {
+            let slash = rest.iter().position(|byte| *byte == SLASH);
+            let part = slash.map_or(rest, |at| &rest[..at]);
+            level.after = rest.to_vec();
+            // A name has no slash: where there is one, names are past it anyway.
+            level.inclusive = inclusive || rest.is_empty();
+            // Those that would have been held back.
+            for len in 1..=part.len() {
+                let next = rest.get(len).copied();
+                let is_before = next.is_none_or(|next| next < SLASH);
+                if is_before && let Some(dir) = self.tree.directory(level.dir, &part[..len]).await?
+                {
+                    let mut name = part[..len].to_vec();
+                    name.push(SLASH);
+                    level.held.insert(name, dir);
+                }
+            }
+            let Some(at) = slash else {
+                self.levels.push(level);
+                return Ok(());
+            };
+            let below = match part.is_empty() {
+                true => None,
+                false => self.tree.directory(level.dir, part).await?,
+            };
+            let mut path = level.path.clone();
+            path.extend_from_slice(&rest[..=at]);
+            self.levels.push(level);
+            let Some(dir) = below else { return Ok(()) };
+            level = Level::new(dir, path);
+            rest = &rest[at + 1..];
+            // Its own key is `start` if nothing follows.
+            level.is_new = rest.is_empty() && inclusive;
+        }
+    }
+
+    pub async fn next(&mut self) -> Result<Option<Found>, FsError> {
+        loop {
+            let Some(level) = self.levels.last_mut() else {
+                return Ok(None);
+            };
+            if std::mem::take(&mut level.is_new) && self.tree.is_object(level.dir).await? {
+                return Ok(Some(Found {
+                    key: level.path.clone(),
+                    ino: level.dir,
+                }));
+            }
+            if level.names.is_empty() && !level.is_read {
+                let page =
+                    self.tree
+                        .names_after(level.dir, &level.after, level.inclusive, PAGE_COUNT);
+                let page = match page.await {
+                    Ok(page) => page,
+                    // It went meanwhile.
+                    Err(FsError::Stale | FsError::NotFound) => NamesPage {
+                        entries: Vec::new(),
+                        eof: true,
+                    },
+                    Err(error) => return Err(error),
+                };
+                level.is_read = page.eof;
+                if let Some(last) = page.entries.last() {
+                    level.after = last.name.to_vec();
+                    level.inclusive = false;
+                }
+                level.names = page.entries.into();
+            }
+            let name: Option<Arc<[u8]>> = level.names.front().map(|entry| Arc::clone(&entry.name));
+            let is_held_first = match (level.held.first_key_value(), &name) {
+                (Some((held, _)), Some(name)) => held.as_slice() < &name[..],
+                (Some(_), None) => true,
+                (None, _) => false,
+            };
+            if is_held_first && let Some((name, dir)) = level.held.pop_first() {
+                let mut path = level.path.clone();
+                path.extend_from_slice(&name);
+                self.levels.push(Level::new(dir, path));
+                continue;
+            }
+            match level.names.pop_front() {
+                Some(entry) => match entry.kind {
+                    FileKind::Directory => {
+                        let mut name = entry.name.to_vec();
+                        name.push(SLASH);
+                        level.held.insert(name, entry.ino);
+                    }
+                    FileKind::Regular => {
+                        let mut key = level.path.clone();
+                        key.extend_from_slice(&entry.name);
+                        return Ok(Some(Found {
+                            key,
+                            ino: entry.ino,
+                        }));
+                    }
+                    // Links and devices are no objects.
+                    _ => {}
+                },
+                None => {
+                    self.levels.pop();
+                }
+            }
+        }
+    }
+}
+
+/// What is wanted of a listing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    pub prefix: &'a [u8],
+    pub delimiter: &'a [u8],
+    /// After this key, and after all that begin with it if it ends a prefix of an earlier page.
+    pub after: &'a [u8],
+    pub limit: usize,
+}
+
+/// A page of what is below a directory; and whether there is more.
+pub(crate) async fn page<T: Tree>(
+    tree: &T,
+    root: Ino,
+    wanted: Wanted<'_>,
+) -> Result<(Vec<Listed<Found>>, bool), FsError> {
+    let Wanted {
+        prefix,
+        delimiter,
+        after,
+        limit,
+    } = wanted;
+    let mut walk = Walk::new(tree, root);
+    match after < prefix {
+        true => walk.seek(prefix, true).await?,
+        // What an earlier page told as a prefix is over.
+        false => match common_prefix(after, prefix, delimiter) {
+            Some(told) if told == after => walk.seek(&past(told), true).await?,
+            _ => walk.seek(after, false).await?,
+        },
+    }
+    let mut entries = Vec::new();
+    while let Some(found) = walk.next().await? {
+        if !found.key.starts_with(prefix) {
+            return Ok((entries, false));
+        }
+        if entries.len() == limit {
+            return Ok((entries, true));
+        }
+        match common_prefix(&found.key, prefix, delimiter) {
+            Some(common) => {
+                let common = common.to_vec();
+                walk.seek(&past(&common), true).await?;
+                entries.push(Listed::Prefix(common));
+            }
+            None => entries.push(Listed::Object(found)),
+        }
+    }
+    Ok((entries, false))
+}
+
+/// The part of a key up to the first delimiter after the prefix.
+fn common_prefix<'a>(key: &'a [u8], prefix: &[u8], delimiter: &[u8]) -> Option<&'a [u8]> {
+    if delimiter.is_empty() {
+        return None;
+    }
+    let rest = key.strip_prefix(prefix)?;
+    let at = rest
+        .windows(delimiter.len())
+        .position(|window| window == delimiter)?;
+    key.get(..prefix.len() + at + delimiter.len())
+}
+
+/// The first bytes that come after everything that begins with `prefix`.
+fn past(prefix: &[u8]) -> Vec<u8> {
+    let mut past = prefix.to_vec();
+    while let Some(last) = past.pop() {
+        if last < u8::MAX {
+            past.push(last + 1);
+            break;
+        }
+    }
+    past
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A bucket that is a set of keys.
+    struct Keys {
+        files: BTreeSet<Vec<u8>>,
+        /// With a slash at the end; numbers are places in here.
+        dirs: Vec<Vec<u8>>,
+        marked: BTreeSet<Vec<u8>>,
+    }
+
+    impl Keys {
+        fn new(keys: &BTreeSet<Vec<u8>>) -> Self {
+            let mut dirs = BTreeSet::from([Vec::new()]);
+            for key in keys {
+                for (at, byte) in key.iter().enumerate() {
+                    if *byte == SLASH {
+                        dirs.insert(key[..=at].to_vec());
+                    }
+                }
+            }
+            let is_dir = |key: &&Vec<u8>| key.ends_with(b"/");
+            Self {
+                files: keys.iter().filter(|key| !is_dir(key)).cloned().collect(),
+                marked: keys.iter().filter(is_dir).cloned().collect(),
+                dirs: dirs.into_iter().collect(),
+            }
+        }
+
+        fn dir(&self, ino: Ino) -> &Vec<u8> {
+            &self.dirs[ino.0 as usize]
+        }
+    }
+
+    impl Tree for Keys {
+        async fn names_after(
+            &self,
+            dir: Ino,
+            after: &[u8],
+            inclusive: bool,
+            limit: usize,
+        ) -> Result<NamesPage, FsError> {
+            let path = self.dir(dir);
+            let mut names = BTreeMap::new();
+            for file in &self.files {
+                if let Some(rest) = file.strip_prefix(&path[..])
+                    && !rest.contains(&SLASH)
+                {
+                    names.insert(rest.to_vec(), (Ino(0), FileKind::Regular));
+                }
+            }
+            for (ino, other) in self.dirs.iter().enumerate() {
+                if let Some([name @ .., SLASH]) = other.strip_prefix(&path[..])
+                    && !name.contains(&SLASH)
+                {
+                    names.insert(name.to_vec(), (Ino(ino as u64), FileKind::Directory));
+                }
+            }
+            let is_in = |name: &[u8]| name > after || inclusive && name == after;
+            let all: Vec<NamedEntry> = names
+                .into_iter()
+                .filter(|(name, _)| is_in(name))
+                .map(|(name, (ino, kind))| NamedEntry {
+                    name: name.into(),
+                    ino,
+                    kind,
+                })
+                .collect();
+            // Small pages, so that there are several.
+            let limit = limit.min(3);
+            Ok(NamesPage {
+                eof: all.len() <= limit,
+                entries: all.into_iter().take(limit).collect(),
+            })
+        }
+
+        async fn directory(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>, FsError> {
+            let path = [self.dir(dir), name, b"/"].concat();
+            let found = self.dirs.iter().position(|other| *other == path);
+            Ok(found.map(|ino| Ino(ino as u64)))
+        }
+
+        async fn is_object(&self, dir: Ino) -> Result<bool, FsError> {
+            Ok(self.marked.contains(self.dir(dir)))
+        }
+    }
+
+    /// The same by looking at all keys.
+    fn expected(keys: &BTreeSet<Vec<u8>>, wanted: Wanted<'_>) -> (Vec<Listed<Vec<u8>>>, bool) {
+        let mut entries: Vec<Listed<Vec<u8>>> = Vec::new();
+        for key in keys {
+            if !key.starts_with(wanted.prefix) {
+                continue;
+            }
+            let entry = match common_prefix(key, wanted.prefix, wanted.delimiter) {
+                Some(common) => {
+                    // Told as a whole by an earlier page, or not at all.
+                    if wanted.after == common || key.as_slice() <= wanted.after {
+                        continue;
+                    }
+                    Listed::Prefix(common.to_vec())
+                }
+                None if key.as_slice() <= wanted.after => continue,
+                None => Listed::Object(key.clone()),
+            };
+            if entries.last() == Some(&entry) {
+                continue;
+            }
+            if entries.len() == wanted.limit {
+                return (entries, true);
+            }
+            entries.push(entry);
+        }
+        (entries, false)
+    }
+
+    fn check(keys: &BTreeSet<Vec<u8>>, wanted: Wanted<'_>) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        let tree = Keys::new(keys);
+        let got = runtime.block_on(page(&tree, Ino(0), wanted)).unwrap();
+        let entries = got.0.into_iter().map(|entry| match entry {
+            Listed::Object(found) => Listed::Object(found.key),
+            Listed::Prefix(prefix) => Listed::Prefix(prefix),
+        });
+        assert_eq!(
+            (entries.collect(), got.1),
+            expected(keys, wanted),
+            "{wanted:?}"
+        );
+    }
+
+    /// No key may be a file where another has a directory.
+    fn consistent(keys: BTreeSet<Vec<u8>>) -> BTreeSet<Vec<u8>> {
+        let all = keys.clone();
+        let is_dir = |key: &[u8]| {
+            let below = [key, b"/"].concat();
+            all.iter().any(|other| other.starts_with(&below))
+        };
+        let fits = |key: &Vec<u8>| key.ends_with(b"/") || !is_dir(key);
+        keys.into_iter().filter(fits).collect()
+    }
+
+    #[test]
+    fn directories_come_where_their_keys_do() {
+        let keys = ["a-b", "a.txt", "a/", "a/x", "a/y/z", "a0", "b/c"];
+        let keys: BTreeSet<Vec<u8>> = keys.iter().map(|key| key.as_bytes().to_vec()).collect();
+        for after in [
+            "", "a", "a-b", "a.txt", "a/", "a/x", "a/y/", "a/y/z", "a0", "b",
+        ] {
+            for delimiter in ["", "/", "-"] {
+                for prefix in ["", "a", "a/", "a/y", "b/"] {
+                    for limit in [1, 2, 100] {
+                        check(
+                            &keys,
+                            Wanted {
+                                prefix: prefix.as_bytes(),
+                                delimiter: delimiter.as_bytes(),
+                                after: after.as_bytes(),
+                                limit,
+                            },
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn pages_are_those_of_the_sorted_keys(
+            keys in prop::collection::btree_set("[ab.-][ab./-]{0,5}", 0..24),
+            prefix in "[ab./-]{0,3}",
+            after in "[ab./0-]{0,4}",
+            delimiter in prop::sample::select(vec!["", "/", "-", "a/"]),
+            limit in 1_usize..6,
+        ) {
+            let is_path = |key: &String| !key.starts_with('/') && !key.contains("//");
+            let keys = keys.into_iter().filter(is_path).map(String::into_bytes);
+            let keys = consistent(keys.collect());
+            check(&keys, Wanted {
+                prefix: prefix.as_bytes(),
+                delimiter: delimiter.as_bytes(),
+                after: after.as_bytes(),
+                limit,
+            });
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What an object's key is as a path.
+//!
+//! A key is cut at its slashes. `a/b/c` is the file `c` in the directory `a/b`; `a/b/` is the directory itself, which a client
+//! made on purpose. What no path can be is refused, and not rewritten: files and objects have the same names, both ways.
+
+use crate::KEY_LEN_BYTES_MAX;
+
+/// Longest part of a key between two slashes, in bytes: that of a name.
+const PART_LEN_BYTES_MAX: usize = 255;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PathError {
+    #[error("the key is empty")]
+    Empty,
+    #[error("the key is longer than {KEY_LEN_BYTES_MAX} bytes")]
+    TooLong,
+    #[error(
+        "a part of the key between two slashes is longer than {PART_LEN_BYTES_MAX} bytes, which no file name can be"
+    )]
+    PartTooLong,
+    #[error("the key begins with a slash or has two in a row, which no path can have here")]
+    EmptyPart,
+    #[error("a part of the key is `.` or `..`, which no file can be called")]
+    Dots,
+    #[error("the key holds a NUL, which no file name can")]
+    Nul,
+}
+
+/// A key as a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyPath {
+    parts: Vec<Vec<u8>>,
+    /// The key ended with a slash.
+    pub is_directory: bool,
+}
+
+impl KeyPath {
+    pub fn parse(key: &[u8]) -> Result<Self, PathError> {
+        if key.is_empty() {
+            return Err(PathError::Empty);
+        }
+        if key.len() > KEY_LEN_BYTES_MAX {
+            return Err(PathError::TooLong);
+        }
+        let is_directory = key.ends_with(b"/");
+        let path = key.strip_suffix(b"/").unwrap_or(key);
+        let part = |part: &[u8]| match part {
+            b"" => Err(PathError::EmptyPart),
+            b"." | b".." => Err(PathError::Dots),
+            part if part.contains(&0) => Err(PathError::Nul),
+            part if part.len() > PART_LEN_BYTES_MAX => Err(PathError::PartTooLong),
+            part => Ok(part.to_vec()),
+        };
+        let parts = path.split(|byte| *byte == b'/').map(part);
+        Ok(Self {
+            parts: parts.collect::<Result<_, _>>()?,
+            is_directory,
+        })
+    }
+
+    /// The directories above it, from the bucket down.
+    pub fn parents(&self) -> &[Vec<u8>] {
+        match self.parts.split_last() {
+            Some((_, parents)) => parents,
+            None => &[],
+        }
+    }
+
+    /// Its own name.
+    pub fn name(&self) -> &[u8] {
+        self.parts.last().map_or(&[], Vec::as_slice)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_paths_or_refused() {
+        let long = "x".repeat(256);
+        let longest = vec![b'x'; 255];
+        for (key, want) in [
+            ("a", Ok((0, "a", false))),
+            ("a/b/c", Ok((2, "c", false))),
+            ("a/b/", Ok((1, "b", true))),
+            ("a b/é.txt", Ok((1, "é.txt", false))),
+            ("...", Ok((0, "...", false))),
+            ("", Err(PathError::Empty)),
+            ("/", Err(PathError::EmptyPart)),
+            ("/a", Err(PathError::EmptyPart)),
+            ("a//b", Err(PathError::EmptyPart)),
+            ("a//", Err(PathError::EmptyPart)),
+            (".", Err(PathError::Dots)),
+            ("a/../b", Err(PathError::Dots)),
+            ("a\0", Err(PathError::Nul)),
+            (&long, Err(PathError::PartTooLong)),
+        ] {
+            let got = KeyPath::parse(key.as_bytes());
+            let got = got.as_ref().map(|path| {
+                let name = std::str::from_utf8(path.name()).unwrap();
+                (path.parents().len(), name, path.is_directory)
+            });
+            assert_eq!(
+                got,
+                want.as_ref().copied().map_err(|error| error),
+                "{key:?}"
+            );
+        }
+        assert!(KeyPath::parse(&longest).is_ok());
+        assert_eq!(KeyPath::parse(&[b'x'; 1025]), Err(PathError::TooLong));
+    }
+}

@@ -1,0 +1,272 @@
+//! What is kept of buckets, keys, objects and uploads, and how it is written (docs/reference/formats/objects.md).
+
+use std::collections::BTreeMap;
+
+use cairn_base::{Ino, Timestamp};
+use cairn_fs::{Attr, Credentials, FsError};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::path::PathError;
+
+/// Of every record.
+pub(crate) const VERSION: u32 = 1;
+const BUCKET_NAME_LEN: std::ops::RangeInclusive<usize> = 3..=63;
+
+/// Why something about objects was not done.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ObjectError {
+    #[error("there is no bucket {0}")]
+    NoBucket(String),
+    #[error("there is no object of that key")]
+    NoObject,
+    #[error("there is no upload of that number")]
+    NoUpload,
+    #[error("there is no access key {0}")]
+    NoAccessKey(String),
+    #[error("bucket {0} exists")]
+    BucketExists(String),
+    #[error("bucket {0} is not empty")]
+    BucketNotEmpty(String),
+    #[error("{0}")]
+    Path(#[from] PathError),
+    /// `a` beside `a/b`.
+    #[error(
+        "a part of the key is an object, so nothing can be below it; or objects are below the key, so it can be none"
+    )]
+    InTheWay,
+    #[error("the object is not as the request wants it to be")]
+    Precondition,
+    #[error("a part is missing, or is not the one that was sent")]
+    WrongPart,
+    #[error("the parts are not in the order of their numbers")]
+    PartOrder,
+    #[error("a part that is not the last has less than 5 MiB")]
+    PartTooSmall,
+    #[error("{0}")]
+    Invalid(String),
+    #[error(transparent)]
+    Fs(#[from] FsError),
+    #[error("what the volume keeps of {0} cannot be read: {1}")]
+    Damaged(String, String),
+}
+
+/// A bucket: a directory that has a name for S3.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BucketRecord {
+    pub version: u32,
+    pub directory: Ino,
+    /// The path of the directory when the bucket was made, for people.
+    pub path: String,
+    pub created_seconds: i64,
+}
+
+/// What a key may do with a bucket, or with what begins with a prefix in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Permission {
+    pub bucket: String,
+    #[serde(default)]
+    pub prefix: String,
+}
+
+/// A pair of an access key's name and its secret, for a user of the volume.
+///
+/// The secret is kept as it is: whoever checks a signature makes the same signature (AWS Signature Version 4).
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AccessKey {
+    pub version: u32,
+    pub secret: String,
+    pub uid: u32,
+    pub gid: u32,
+    #[serde(default)]
+    pub groups: Vec<u32>,
+    #[serde(default)]
+    pub read_only: bool,
+    /// Empty: all buckets of the volume, and it may make and delete buckets.
+    #[serde(default)]
+    pub only: Vec<Permission>,
+    #[serde(default)]
+    pub note: String,
+    pub created_seconds: i64,
+}
+
+impl std::fmt::Debug for AccessKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AccessKey")
+            .field("uid", &self.uid)
+            .field("gid", &self.gid)
+            .field("read_only", &self.read_only)
+            .field("only", &self.only)
+            .finish_non_exhaustive()
+    }
+}
+
+impl AccessKey {
+    pub fn credentials(&self) -> Credentials {
+        Credentials {
+            uid: self.uid,
+            gid: self.gid,
+            groups: self.groups.clone(),
+        }
+    }
+
+    /// Whether it may use what begins with `prefix` in a bucket.
+    pub fn may_use(&self, bucket: &str, prefix: &str) -> bool {
+        let is_in = |only: &Permission| only.bucket == bucket && prefix.starts_with(&only.prefix);
+        self.only.is_empty() || self.only.iter().any(is_in)
+    }
+
+    /// Whether it may use anything of a bucket.
+    pub fn may_see(&self, bucket: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| only.bucket == bucket)
+    }
+}
+
+/// What an object has beside its bytes. It holds as long as the file is what was put.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectRecord {
+    pub version: u32,
+    /// Without quotes: the MD5 of the bytes; for an upload in parts that of the parts' MD5s, and their count.
+    pub etag: String,
+    pub size_bytes: u64,
+    pub mtime_seconds: i64,
+    pub mtime_nanos: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_type: Option<String>,
+    /// Other headers that are given back: `cache-control` and the like.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub meta: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tags: BTreeMap<String, String>,
+    /// By algorithm, in base64.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub checksums: BTreeMap<String, String>,
+    /// Lengths of the parts, if it came in parts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<u64>,
+}
+
+impl ObjectRecord {
+    /// Notes which file it is about.
+    pub(crate) fn of_file(self, attr: &Attr) -> Self {
+        Self {
+            version: VERSION,
+            size_bytes: attr.size_bytes,
+            mtime_seconds: attr.mtime.seconds,
+            mtime_nanos: attr.mtime.nanos,
+            ..self
+        }
+    }
+
+    /// Whether the file's bytes are still those that were put.
+    pub(crate) fn is_of(&self, attr: &Attr) -> bool {
+        let mtime = Timestamp::new(self.mtime_seconds, self.mtime_nanos);
+        self.size_bytes == attr.size_bytes && mtime == attr.mtime
+    }
+}
+
+/// An upload in parts that is under way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UploadInfo {
+    pub version: u32,
+    /// The directory that objects of the bucket are below: a bucket can be deleted and made again.
+    pub directory: Ino,
+    pub bucket: String,
+    pub key: String,
+    pub uid: u32,
+    pub created_seconds: i64,
+    pub object: ObjectRecord,
+}
+
+/// A part of an upload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartInfo {
+    pub number: u32,
+    pub size_bytes: u64,
+    pub etag: String,
+    pub mtime: Timestamp,
+}
+
+pub(crate) fn encode<T: Serialize>(record: &T) -> Result<Vec<u8>, ObjectError> {
+    serde_json::to_vec(record)
+        .map_err(|error| ObjectError::Invalid(format!("this cannot be kept: {error}")))
+}
+
+pub(crate) fn decode<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, ObjectError> {
+    serde_json::from_slice(bytes)
+        .map_err(|error| ObjectError::Damaged(what.to_owned(), error.to_string()))
+}
+
+/// Checks the name of a bucket (S3 User Guide, "Bucket naming rules").
+pub(crate) fn check_bucket_name(name: &str) -> Result<(), ObjectError> {
+    let is_plain =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-".contains(&byte);
+    let is_edge = |byte: Option<&u8>| {
+        byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+    };
+    let bytes = name.as_bytes();
+    let fits = BUCKET_NAME_LEN.contains(&bytes.len())
+        && bytes.iter().copied().all(is_plain)
+        && is_edge(bytes.first())
+        && is_edge(bytes.last())
+        && !name.contains("..")
+        && name.parse::<std::net::Ipv4Addr>().is_err();
+    match fits {
+        true => Ok(()),
+        false => Err(ObjectError::Invalid(format!(
+            "\"{name}\" is no name of a bucket: 3 to 63 of a-z, 0-9, '-' and '.', beginning and ending with a letter or digit"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bucket_names_are_those_of_s3() {
+        for (name, want) in [
+            ("abc", true),
+            ("my-bucket.2", true),
+            ("ab", false),
+            ("Abc", false),
+            ("a_b", false),
+            ("-abc", false),
+            ("abc-", false),
+            ("a..b", false),
+            ("192.168.0.1", false),
+        ] {
+            assert_eq!(check_bucket_name(name).is_ok(), want, "{name}");
+        }
+        assert!(check_bucket_name(&"a".repeat(63)).is_ok());
+        assert!(check_bucket_name(&"a".repeat(64)).is_err());
+    }
+
+    #[test]
+    fn a_key_may_use_what_it_was_made_for() {
+        let key = |only: &[(&str, &str)]| AccessKey {
+            version: VERSION,
+            secret: "hidden".to_owned(),
+            uid: 1,
+            gid: 1,
+            groups: Vec::new(),
+            read_only: false,
+            only: only
+                .iter()
+                .map(|(bucket, prefix)| Permission {
+                    bucket: (*bucket).to_owned(),
+                    prefix: (*prefix).to_owned(),
+                })
+                .collect(),
+            note: String::new(),
+            created_seconds: 0,
+        };
+        assert!(key(&[]).may_use("any", ""));
+        let one = key(&[("a", "x/")]);
+        assert!(one.may_use("a", "x/y") && one.may_see("a"));
+        assert!(!one.may_use("a", "x") && !one.may_use("b", "x/") && !one.may_see("b"));
+        assert!(!format!("{one:?}").contains("hidden"));
+    }
+}

@@ -1,0 +1,450 @@
+//! The buckets and access keys of one volume, in memory as they are in the volume.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, Hasher as _};
+use std::sync::Arc;
+
+use cairn_base::Ino;
+use cairn_base::env::Env;
+use cairn_fs::{CreateMode, Credentials, FileKind, Fs, FsError, ROOT, SetAttr, XattrMode};
+use parking_lot::RwLock;
+
+use crate::bucket::Bucket;
+use crate::path::KeyPath;
+use crate::records::{
+    AccessKey, BucketRecord, ObjectError, Permission, VERSION, check_bucket_name, decode, encode,
+};
+use crate::{ACCESS_KEY_COUNT_MAX, BUCKET_COUNT_MAX};
+
+const FOLDER: &[u8] = b"objects";
+/// Objects and parts that are not whole yet.
+const STAGING: &[u8] = b"staging";
+const OF_BUCKET: &str = "user.bucket.";
+const OF_ACCESS_KEY: &str = "user.access-key.";
+/// Entries of a folder that are read at a time.
+const PAGE_COUNT: usize = 256;
+const WHO: Credentials = Credentials::ROOT;
+/// Changes of objects that go on side by side, by their keys.
+const TURNS_COUNT: usize = 256;
+const ACCESS_KEY_LEN: usize = 20;
+const SECRET_LEN: usize = 40;
+const LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
+const SECRET_LETTERS: &[u8; 64] =
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// What a new access key is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeySpec {
+    pub uid: u32,
+    pub gid: u32,
+    pub groups: Vec<u32>,
+    pub read_only: bool,
+    pub only: Vec<Permission>,
+    pub note: String,
+}
+
+#[derive(Default)]
+struct State {
+    folder: Option<Ino>,
+    staging: Option<Ino>,
+    buckets: BTreeMap<String, BucketRecord>,
+    keys: BTreeMap<String, AccessKey>,
+}
+
+/// Buckets and access keys of one volume that is open. Changes are durable when they are answered.
+pub struct Objects {
+    pub(crate) fs: Fs,
+    pub(crate) env: Env,
+    state: RwLock<State>,
+    /// Held by who changes buckets or keys.
+    turn: tokio::sync::Mutex<()>,
+    /// Held by who looks at an object and changes it then.
+    turns: Vec<tokio::sync::Mutex<()>>,
+    hash: std::hash::RandomState,
+}
+
+impl Objects {
+    /// Reads what the volume keeps, and removes what was not whole when its last owner ended. Parts of uploads stay.
+    pub async fn open(fs: Fs, env: Env) -> Result<Arc<Self>, ObjectError> {
+        let objects = Self {
+            fs,
+            env,
+            state: RwLock::default(),
+            turn: tokio::sync::Mutex::default(),
+            turns: (0..TURNS_COUNT)
+                .map(|_| tokio::sync::Mutex::default())
+                .collect(),
+            hash: std::hash::RandomState::new(),
+        };
+        let mut state = State::default();
+        if let Some(hidden) = objects.fs.hidden_folder().await?
+            && let Some(folder) = objects.folder_in(hidden, FOLDER).await?
+        {
+            state.folder = Some(folder);
+            state.staging = objects.folder_in(folder, STAGING).await?;
+            objects.load(folder, &mut state).await?;
+            if let Some(staging) = state.staging {
+                objects.remove_what_is_not_whole(staging).await?;
+            }
+        }
+        *objects.state.write() = state;
+        Ok(Arc::new(objects))
+    }
+
+    async fn folder_in(&self, folder: Ino, name: &[u8]) -> Result<Option<Ino>, ObjectError> {
+        match self.fs.lookup(&WHO, folder, name).await {
+            Ok((attr, _)) => Ok(Some(attr.ino)),
+            Err(FsError::NotFound) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn load(&self, folder: Ino, state: &mut State) -> Result<(), ObjectError> {
+        for name in self.fs.xattr_list(&WHO, folder).await? {
+            let value = self.fs.xattr(&WHO, folder, &name).await?;
+            let text = String::from_utf8_lossy(&name).into_owned();
+            if let Some(bucket) = text.strip_prefix(OF_BUCKET) {
+                let record = decode(&text, &value)?;
+                state.buckets.insert(bucket.to_owned(), record);
+            } else if let Some(key) = text.strip_prefix(OF_ACCESS_KEY) {
+                state.keys.insert(key.to_owned(), decode(&text, &value)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Nobody was told of these; uploads in parts are directories, and stay.
+    async fn remove_what_is_not_whole(&self, staging: Ino) -> Result<(), ObjectError> {
+        let mut after = Vec::new();
+        loop {
+            let page = self
+                .fs
+                .names_after(&WHO, staging, &after, false, PAGE_COUNT)
+                .await?;
+            for entry in &page.entries {
+                after = entry.name.to_vec();
+                if entry.kind != FileKind::Directory {
+                    match self.fs.remove(&WHO, staging, &entry.name).await {
+                        Ok(_) | Err(FsError::NotFound) => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+            }
+            if page.eof {
+                return Ok(());
+            }
+        }
+    }
+
+    pub fn fs(&self) -> &Fs {
+        &self.fs
+    }
+
+    /// Whether there is anything that S3 could serve.
+    pub fn is_used(&self) -> bool {
+        let state = self.state.read();
+        !(state.buckets.is_empty() && state.keys.is_empty())
+    }
+
+    pub fn buckets(&self) -> BTreeMap<String, BucketRecord> {
+        self.state.read().buckets.clone()
+    }
+
+    pub fn bucket(self: &Arc<Self>, name: &str) -> Result<Bucket, ObjectError> {
+        let state = self.state.read();
+        let record = state.buckets.get(name).cloned();
+        let record = record.ok_or_else(|| ObjectError::NoBucket(name.to_owned()))?;
+        Ok(Bucket {
+            objects: Arc::clone(self),
+            name: name.to_owned(),
+            record,
+        })
+    }
+
+    pub fn access_keys(&self) -> BTreeMap<String, AccessKey> {
+        self.state.read().keys.clone()
+    }
+
+    pub fn access_key(&self, id: &str) -> Option<AccessKey> {
+        self.state.read().keys.get(id).cloned()
+    }
+
+    /// The turn of an object: who looks at it and changes it then has it.
+    pub(crate) async fn turn_of(
+        &self,
+        directory: Ino,
+        key: &str,
+    ) -> tokio::sync::MutexGuard<'_, ()> {
+        let mut hasher = self.hash.build_hasher();
+        hasher.write_u64(directory.0);
+        hasher.write(key.as_bytes());
+        let index = hasher.finish() as usize % TURNS_COUNT;
+        self.turns[index].lock().await
+    }
+
+    async fn make_folder(&self, parent: Ino, name: &[u8], mode: u32) -> Result<Ino, ObjectError> {
+        let set = SetAttr {
+            mode: Some(mode),
+            ..SetAttr::default()
+        };
+        match self.fs.make_dir(&WHO, parent, name, set).await {
+            Ok(made) => Ok(made.attr.ino),
+            Err(FsError::Exists) => Ok(self.fs.lookup(&WHO, parent, name).await?.0.ino),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn folder(&self) -> Result<Ino, ObjectError> {
+        if let Some(folder) = self.state.read().folder {
+            return Ok(folder);
+        }
+        let hidden = self.fs.make_hidden_folder().await?;
+        let folder = self.make_folder(hidden, FOLDER, 0o700).await?;
+        self.state.write().folder = Some(folder);
+        Ok(folder)
+    }
+
+    /// Where objects are until they are whole. No name leads there, so that everybody may write: each key acts as its user.
+    pub(crate) async fn staging(&self) -> Result<Ino, ObjectError> {
+        if let Some(staging) = self.state.read().staging {
+            return Ok(staging);
+        }
+        let folder = self.folder().await?;
+        let staging = self.make_folder(folder, STAGING, 0o777).await?;
+        self.state.write().staging = Some(staging);
+        Ok(staging)
+    }
+
+    async fn put(&self, name: &str, value: &[u8]) -> Result<(), ObjectError> {
+        let folder = self.folder().await?;
+        self.fs
+            .set_xattr(&WHO, folder, name.as_bytes(), value, XattrMode::Any)
+            .await?;
+        Ok(())
+    }
+
+    async fn forget(&self, name: &str) -> Result<(), ObjectError> {
+        let folder = self.folder().await?;
+        match self.fs.remove_xattr(&WHO, folder, name.as_bytes()).await {
+            Ok(_) | Err(FsError::NoAttribute) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes a bucket of the directory at `path` below the volume's root, or of one of the bucket's name. Directories are
+    /// made if they are not there, and belong to `owner` then: who may make buckets needs no right above them.
+    pub async fn create_bucket(
+        self: &Arc<Self>,
+        owner: &Credentials,
+        name: &str,
+        path: Option<&str>,
+    ) -> Result<Bucket, ObjectError> {
+        let _turn = self.turn.lock().await;
+        check_bucket_name(name)?;
+        {
+            let state = self.state.read();
+            if state.buckets.contains_key(name) {
+                return Err(ObjectError::BucketExists(name.to_owned()));
+            }
+            if state.buckets.len() >= BUCKET_COUNT_MAX {
+                return Err(ObjectError::Invalid(format!(
+                    "the volume has {BUCKET_COUNT_MAX} buckets, which is the most there can be"
+                )));
+            }
+        }
+        let path = path.unwrap_or(name).trim_matches('/');
+        let mut directory = ROOT;
+        if !path.is_empty() {
+            let parsed = KeyPath::parse(path.as_bytes())?;
+            for part in parsed
+                .parents()
+                .iter()
+                .map(Vec::as_slice)
+                .chain([parsed.name()])
+            {
+                let (entered, was_made) = self.enter_or_make(&WHO, directory, part).await?;
+                directory = entered;
+                if was_made {
+                    let owned = SetAttr {
+                        uid: Some(owner.uid),
+                        gid: Some(owner.gid),
+                        ..SetAttr::default()
+                    };
+                    self.fs.set_attr(&WHO, directory, owned, None).await?;
+                }
+            }
+        }
+        let record = BucketRecord {
+            version: VERSION,
+            directory,
+            path: format!("/{path}"),
+            created_seconds: self.env.clock.now().seconds,
+        };
+        self.put(&format!("{OF_BUCKET}{name}"), &encode(&record)?)
+            .await?;
+        self.state
+            .write()
+            .buckets
+            .insert(name.to_owned(), record.clone());
+        Ok(Bucket {
+            objects: Arc::clone(self),
+            name: name.to_owned(),
+            record,
+        })
+    }
+
+    /// A directory by its name, made if it is not there; and whether it was made.
+    pub(crate) async fn enter_or_make(
+        &self,
+        who: &Credentials,
+        parent: Ino,
+        name: &[u8],
+    ) -> Result<(Ino, bool), ObjectError> {
+        match self.fs.lookup(who, parent, name).await {
+            Ok((attr, _)) if attr.kind == FileKind::Directory => return Ok((attr.ino, false)),
+            Ok(_) => return Err(ObjectError::InTheWay),
+            Err(FsError::NotFound) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let set = SetAttr {
+            mode: Some(0o755),
+            ..SetAttr::default()
+        };
+        match self.fs.make_dir(who, parent, name, set).await {
+            Ok(made) => Ok((made.attr.ino, true)),
+            Err(FsError::Exists) => {
+                let (attr, _) = self.fs.lookup(who, parent, name).await?;
+                match attr.kind {
+                    FileKind::Directory => Ok((attr.ino, false)),
+                    _ => Err(ObjectError::InTheWay),
+                }
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Forgets a bucket. With `keep_directory` the directory stays as it is; else it must be empty, and goes.
+    pub async fn delete_bucket(
+        &self,
+        who: &Credentials,
+        name: &str,
+        keep_directory: bool,
+    ) -> Result<(), ObjectError> {
+        let _turn = self.turn.lock().await;
+        let record = self.state.read().buckets.get(name).cloned();
+        let record = record.ok_or_else(|| ObjectError::NoBucket(name.to_owned()))?;
+        if !keep_directory {
+            let page = self
+                .fs
+                .names_after(who, record.directory, b"", true, 1)
+                .await;
+            match page {
+                Ok(page) if !page.entries.is_empty() => {
+                    return Err(ObjectError::BucketNotEmpty(name.to_owned()));
+                }
+                Ok(_) | Err(FsError::Stale) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.forget(&format!("{OF_BUCKET}{name}")).await?;
+        self.state.write().buckets.remove(name);
+        if !keep_directory
+            && let Ok(path) = KeyPath::parse(record.path.trim_matches('/').as_bytes())
+        {
+            // What stands at that path now may be another directory, or one that is in use: then it stays.
+            self.remove_directory(&path, record.directory).await;
+        }
+        Ok(())
+    }
+
+    async fn remove_directory(&self, path: &KeyPath, directory: Ino) {
+        let who = &WHO;
+        let mut parent = ROOT;
+        for part in path.parents() {
+            match self.fs.lookup(who, parent, part).await {
+                Ok((attr, _)) => parent = attr.ino,
+                Err(_) => return,
+            }
+        }
+        let found = self.fs.lookup(who, parent, path.name()).await;
+        if found.is_ok_and(|(attr, _)| attr.ino == directory)
+            && let Err(error) = self.fs.remove_dir(who, parent, path.name()).await
+        {
+            tracing::debug!(%error, "the directory of a bucket stays");
+        }
+    }
+
+    /// Makes an access key; its name is the first value.
+    pub async fn create_key(&self, spec: KeySpec) -> Result<(String, AccessKey), ObjectError> {
+        let _turn = self.turn.lock().await;
+        if self.state.read().keys.len() >= ACCESS_KEY_COUNT_MAX {
+            return Err(ObjectError::Invalid(format!(
+                "the volume has {ACCESS_KEY_COUNT_MAX} access keys, which is the most there can be"
+            )));
+        }
+        for only in &spec.only {
+            check_bucket_name(&only.bucket)?;
+        }
+        let id: String = self.random(ACCESS_KEY_LEN, LETTERS);
+        let key = AccessKey {
+            version: VERSION,
+            secret: self.random(SECRET_LEN, SECRET_LETTERS),
+            uid: spec.uid,
+            gid: spec.gid,
+            groups: spec.groups,
+            read_only: spec.read_only,
+            only: spec.only,
+            note: spec.note,
+            created_seconds: self.env.clock.now().seconds,
+        };
+        self.put(&format!("{OF_ACCESS_KEY}{id}"), &encode(&key)?)
+            .await?;
+        self.state.write().keys.insert(id.clone(), key.clone());
+        Ok((id, key))
+    }
+
+    pub async fn revoke_key(&self, id: &str) -> Result<(), ObjectError> {
+        let _turn = self.turn.lock().await;
+        if !self.state.read().keys.contains_key(id) {
+            return Err(ObjectError::NoAccessKey(id.to_owned()));
+        }
+        self.forget(&format!("{OF_ACCESS_KEY}{id}")).await?;
+        self.state.write().keys.remove(id);
+        Ok(())
+    }
+
+    /// Letters of an alphabet whose length is a power of two.
+    fn random(&self, len: usize, letters: &[u8]) -> String {
+        let mut bytes = vec![0; len];
+        self.env.entropy.fill(&mut bytes);
+        let letter = |byte: u8| char::from(letters[usize::from(byte) % letters.len()]);
+        bytes.into_iter().map(letter).collect()
+    }
+
+    /// A name that nothing has.
+    pub(crate) fn unique(&self) -> String {
+        format!(
+            "{:016x}{:016x}",
+            self.env.entropy.u64(),
+            self.env.entropy.u64()
+        )
+    }
+
+    /// Makes a file in the staging folder that belongs to `who`.
+    pub(crate) async fn new_file(
+        &self,
+        who: &Credentials,
+        folder: Ino,
+        name: &str,
+    ) -> Result<Ino, ObjectError> {
+        let set = SetAttr {
+            mode: Some(0o644),
+            ..SetAttr::default()
+        };
+        let made = self
+            .fs
+            .create(who, folder, name.as_bytes(), CreateMode::Guarded(set))
+            .await?;
+        Ok(made.attr.ino)
+    }
+}
