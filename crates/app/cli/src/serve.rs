@@ -14,6 +14,9 @@ use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
+/// What is logged unless RUST_LOG says otherwise. `s3s` takes each request that it refuses for an error of ours.
+const LOGGED: &str = "info,s3s=off";
+
 use crate::args::{ConfigCheckArgs, ServeArgs};
 use crate::exit::Failure;
 use crate::print;
@@ -153,7 +156,7 @@ fn read_file(path: &Path) -> Result<Result<Settings, ConfigError>, Failure> {
 
 /// Logs to standard error, as much as RUST_LOG says.
 pub fn start_logging(format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(LOGGED));
     let logging = tracing_subscriber::fmt()
         .with_env_filter(filter)
         // A standard error that takes nothing (a full file system, a reader that is gone) would else end in a panic of

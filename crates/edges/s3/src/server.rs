@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::{CONNECTION, HeaderValue};
 use http::{Method, StatusCode};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -236,6 +237,7 @@ async fn answer(
     request: http::Request<Incoming>,
 ) -> Result<HttpResponse, HttpError> {
     let method = request.method().clone();
+    let has_body = !request.body().is_end_stream();
     let mut response = service.call(request.map(Body::from)).await?;
     // Another node may own the volume by now, and have changed what was read.
     if !(shared.may_answer)() {
@@ -243,6 +245,13 @@ async fn answer(
                     <Message>this node does not own the volume any more</Message></Error>";
         response = HttpResponse::new(Body::from(Bytes::from_static(text.as_bytes())));
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    }
+    let is_error = response.status().is_client_error() || response.status().is_server_error();
+    if is_error && has_body {
+        // It may not have been read, and a client that waits for "100 Continue" never sends it: what comes next on the
+        // connection could be taken for it.
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(CONNECTION, close);
     }
     shared.count(&method, response.status());
     Ok(response)

@@ -1,0 +1,380 @@
+"""S3 by boto3: objects and files are the same, errors are those of AWS, and what was answered is there after kill -9."""
+
+import base64
+import contextlib
+import datetime
+import hashlib
+import json
+import os
+import random
+import socket
+import threading
+import unittest.mock
+
+from lib import harness, libnfs, s3
+from lib.worlds import WorldTest, content
+
+BUCKET = "photos"
+LOAD_SECONDS_MAX = 60
+SPACE_BACK_SECONDS_MAX = 60
+RACERS_COUNT = 12
+PART_LEN_BYTES = 5 << 20
+
+
+class S3(WorldTest):
+    def s3_server(self, disks=1, **key):
+        self.port = harness.next_port()
+        self.world = self.server(disks, ["--listen-s3", f"127.0.0.1:{self.port}"])
+        self.world.cairn("bucket", "create", BUCKET, "--uid", key.get("uid", 0), "--gid", key.get("gid", 0))
+        self.keys = s3.Keys(self.world, **key)
+        self.client = self.client_of(self.keys)
+
+    def client_of(self, keys, **settings):
+        return s3.client(self.port, keys, **settings)
+
+    def put(self, key, body=b"", **more):
+        return self.client.put_object(Bucket=BUCKET, Key=key, Body=body, **more)
+
+    def get(self, key, **more):
+        return self.client.get_object(Bucket=BUCKET, Key=key, **more)["Body"].read()
+
+    @contextlib.contextmanager
+    def fails(self, code, status=None):
+        with self.assertRaises(s3.errors().ClientError) as caught:
+            yield
+        error = caught.exception.response
+        self.assertEqual(error["Error"]["Code"], code, error["Error"].get("Message"))
+        if status:
+            self.assertEqual(error["ResponseMetadata"]["HTTPStatusCode"], status)
+
+    def listed(self, **more):
+        """All keys and prefixes, page by page."""
+        keys, prefixes = [], []
+        for page in self.client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, **more):
+            keys += [entry["Key"] for entry in page.get("Contents", [])]
+            prefixes += [entry["Prefix"] for entry in page.get("CommonPrefixes", [])]
+        return keys, prefixes
+
+    def test_objects(self):
+        self.s3_server()
+        data = os.urandom(3 << 20)
+        put = self.put("a/b/c.bin", data, Metadata={"who": "me"}, ContentType="image/png", CacheControl="no-cache", Tagging="x=1&y=2")
+        self.assertEqual(put["ETag"], f'"{hashlib.md5(data).hexdigest()}"')
+        got = self.client.get_object(Bucket=BUCKET, Key="a/b/c.bin", ChecksumMode="ENABLED")
+        self.assertEqual(got["Body"].read(), data)
+        self.assertEqual((got["ContentType"], got["CacheControl"], got["Metadata"]), ("image/png", "no-cache", {"who": "me"}))
+        self.assertIn("ChecksumCRC32", got)
+        self.assertEqual(self.get("a/b/c.bin", Range="bytes=5-9"), data[5:10])
+        self.assertEqual(self.get("a/b/c.bin", Range="bytes=-7"), data[-7:])
+        with self.fails("InvalidRange", 416):
+            self.get("a/b/c.bin", Range="bytes=99999999-")
+        tags = self.client.get_object_tagging(Bucket=BUCKET, Key="a/b/c.bin")["TagSet"]
+        self.assertEqual(tags, [{"Key": "x", "Value": "1"}, {"Key": "y", "Value": "2"}])
+        # Nothing, and an object of nothing.
+        self.put("empty")
+        self.assertEqual(self.get("empty"), b"")
+        with self.fails("NoSuchKey", 404):
+            self.get("a/b")
+        with self.fails("404"):
+            self.client.head_object(Bucket=BUCKET, Key="none")
+        copy = {"Bucket": BUCKET, "Key": "a/b/c.bin"}
+        self.client.copy_object(Bucket=BUCKET, Key="copy", CopySource=copy)
+        head = self.client.head_object(Bucket=BUCKET, Key="copy")
+        self.assertEqual((head["ContentLength"], head["Metadata"]), (len(data), {"who": "me"}))
+        self.client.copy_object(Bucket=BUCKET, Key="copy", CopySource=copy, MetadataDirective="REPLACE", Metadata={"n": "1"})
+        self.assertEqual(self.client.head_object(Bucket=BUCKET, Key="copy")["Metadata"], {"n": "1"})
+        self.assertEqual(self.get("copy"), data)
+        # Directories go with the last object in them.
+        self.client.delete_object(Bucket=BUCKET, Key="a/b/c.bin")
+        self.client.delete_object(Bucket=BUCKET, Key="a/b/c.bin")
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            self.assertEqual(set(mount.names(f"/{BUCKET}")), {"copy", "empty"})
+        wanted = {"Objects": [{"Key": key} for key in ("copy", "empty", "none")]}
+        deleted = self.client.delete_objects(Bucket=BUCKET, Delete=wanted)
+        self.assertEqual({entry["Key"] for entry in deleted["Deleted"]}, {"copy", "empty", "none"})
+        self.client.delete_bucket(Bucket=BUCKET)
+        with self.fails("NoSuchBucket", 404):
+            self.put("a")
+
+    def test_conditions(self):
+        self.s3_server()
+        first = self.put("a", b"1")["ETag"]
+        with self.fails("PreconditionFailed", 412):
+            self.put("a", b"2", IfNoneMatch="*")
+        with self.fails("PreconditionFailed", 412):
+            self.put("a", b"2", IfMatch='"0123"')
+        with self.fails("PreconditionFailed", 412):
+            self.put("b", b"2", IfMatch=first)
+        self.put("a", b"2", IfMatch=first)
+        self.put("b", b"3", IfNoneMatch="*")
+        self.assertEqual((self.get("a"), self.get("b")), (b"2", b"3"))
+        now = self.client.head_object(Bucket=BUCKET, Key="a")
+        with self.fails("304"):
+            self.client.head_object(Bucket=BUCKET, Key="a", IfNoneMatch=now["ETag"])
+        with self.fails("304"):
+            self.client.head_object(Bucket=BUCKET, Key="a", IfModifiedSince=now["LastModified"])
+        with self.fails("PreconditionFailed", 412):
+            self.get("a", IfUnmodifiedSince=now["LastModified"] - datetime.timedelta(days=1))
+
+    def test_files_and_objects_are_the_same(self):
+        self.s3_server(uid=1000, gid=100)
+        self.put("dir/object", b"by S3", Metadata={"a": "b"})
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            self.assertEqual(mount.read_file(f"/{BUCKET}/dir/object"), b"by S3")
+            mount.write_file(f"/{BUCKET}/dir/file", b"by NFS")
+            self.assertEqual(self.get("dir/file"), b"by NFS")
+            before = self.client.head_object(Bucket=BUCKET, Key="dir/object")
+            mount.write_file(f"/{BUCKET}/dir/object", b"changed")
+            after = self.client.head_object(Bucket=BUCKET, Key="dir/object")
+            # It is no MD5 any more, and says so; what was put with the old bytes is not told of the new ones.
+            self.assertNotIn("-", before["ETag"])
+            self.assertIn("-", after["ETag"])
+            self.assertEqual((self.get("dir/object"), after["Metadata"]), (b"changed", {}))
+            self.assertEqual(self.listed()[0], ["dir/file", "dir/object"])
+            mount.unlink(f"/{BUCKET}/dir/object")
+            with self.fails("NoSuchKey"):
+                self.get("dir/object")
+        # A directory that is there becomes a bucket as it is.
+        self.world.cairn("bucket", "create", "inner", "--path", f"main/{BUCKET}/dir")
+        self.assertEqual(self.client.get_object(Bucket="inner", Key="file")["Body"].read(), b"by NFS")
+        self.assertIn("not empty", self.world.cairn("bucket", "delete", "inner", check=False).stderr)
+        self.world.cairn("bucket", "delete", "inner", "--keep")
+        self.assertEqual(self.get("dir/file"), b"by NFS")
+
+    def test_rights_are_those_of_files_and_of_keys(self):
+        self.s3_server(uid=1000, gid=100)
+        self.put("mine/object", b"x")
+        other = self.client_of(s3.Keys(self.world, uid=2000, gid=200))
+        self.assertEqual(other.get_object(Bucket=BUCKET, Key="mine/object")["Body"].read(), b"x")
+        with self.fails("AccessDenied", 403):
+            other.put_object(Bucket=BUCKET, Key="mine/other", Body=b"y")
+        with self.fails("AccessDenied", 403):
+            other.delete_object(Bucket=BUCKET, Key="mine/object")
+        reader = self.client_of(s3.Keys(self.world, "--read-only", uid=1000, gid=100))
+        with self.fails("AccessDenied", 403):
+            reader.put_object(Bucket=BUCKET, Key="mine/object", Body=b"y")
+        keys = s3.Keys(self.world, "--bucket", f"{BUCKET}/mine/", uid=1000, gid=100)
+        part = self.client_of(keys)
+        part.put_object(Bucket=BUCKET, Key="mine/new", Body=b"z")
+        for denied in (
+            lambda: part.put_object(Bucket=BUCKET, Key="other", Body=b"z"), lambda: part.list_objects_v2(Bucket=BUCKET),
+            lambda: part.create_bucket(Bucket="another"),
+        ):
+            with self.fails("AccessDenied", 403):
+                denied()
+        self.assertEqual(part.list_objects_v2(Bucket=BUCKET, Prefix="mine/")["KeyCount"], 2)
+        self.world.cairn("s3", "key", "revoke", keys.id)
+        with self.fails("InvalidAccessKeyId", 403):
+            part.get_object(Bucket=BUCKET, Key="mine/new")
+        self.assertNotIn(keys.secret, self.world.log_path.read_text(errors="replace"))
+        self.assertNotIn(keys.secret, self.world.cairn("s3", "key", "list", "--json").stdout)
+
+    def test_listings_are_in_the_order_of_keys(self):
+        self.s3_server()
+        rng = random.Random(7)
+        parts = ["a", "a-b", "a.txt", "b", "b b", "ü", "z+1"]
+        keys = {"a!", "dir/", "dir/x"} | {f"many/{index:04}" for index in range(300)}
+        for _ in range(150):
+            key = "/".join(rng.choice(parts) + str(rng.randrange(3)) for _ in range(rng.randrange(1, 4)))
+            is_free = not any(other.startswith(f"{key}/") or key.startswith(f"{other}/") for other in keys)
+            if is_free:
+                keys.add(key)
+        threads = [threading.Thread(target=self.put, args=(key,)) for key in keys]
+        for start in range(0, len(threads), 32):
+            for thread in threads[start : start + 32]:
+                thread.start()
+            for thread in threads[start : start + 32]:
+                thread.join()
+        wanted = sorted(keys, key=str.encode)
+        for size in (7, 1000):
+            self.assertEqual(self.listed(PaginationConfig={"PageSize": size})[0], wanted)
+        for prefix in ("", "a", "many/", "many/02", "dir/", "b b0/", "none"):
+            found = self.listed(Prefix=prefix, Delimiter="/", PaginationConfig={"PageSize": 5})
+            below = [key for key in wanted if key.startswith(prefix)]
+            rest = [(key, key[len(prefix) :].partition("/")) for key in below]
+            self.assertEqual(found[0], [key for key, (_, slash, _) in rest if not slash])
+            self.assertEqual(found[1], list(dict.fromkeys(f"{prefix}{part}/" for _, (part, slash, _) in rest if slash)))
+        after = self.client.list_objects_v2(Bucket=BUCKET, StartAfter="many/0100", MaxKeys=2)
+        self.assertEqual([entry["Key"] for entry in after["Contents"]], ["many/0101", "many/0102"])
+        old = self.client.list_objects(Bucket=BUCKET, Marker="many/0298", Prefix="many/")
+        self.assertEqual([entry["Key"] for entry in old["Contents"]], ["many/0299"])
+
+    def test_uploads_in_parts(self):
+        self.s3_server()
+        data = os.urandom(2 * PART_LEN_BYTES + 12345)
+        place = {"Bucket": BUCKET, "Key": "parts/object"}
+        upload = self.client.create_multipart_upload(**place, Metadata={"m": "1"})["UploadId"]
+        parts = []
+        for number, start in ((3, 2 * PART_LEN_BYTES), (1, 0), (2, PART_LEN_BYTES)):
+            body = data[start : start + PART_LEN_BYTES]
+            sent = self.client.upload_part(**place, UploadId=upload, PartNumber=number, Body=body)
+            parts.append({"PartNumber": number, "ETag": sent["ETag"]})
+        # Nobody sees it yet.
+        self.assertEqual(self.listed(), ([], []))
+        shown = self.client.list_parts(**place, UploadId=upload)["Parts"]
+        self.assertEqual([part["PartNumber"] for part in shown], [1, 2, 3])
+        uploads = self.client.list_multipart_uploads(Bucket=BUCKET)["Uploads"]
+        self.assertEqual([entry["UploadId"] for entry in uploads], [upload])
+
+        def complete(parts):
+            return self.client.complete_multipart_upload(**place, UploadId=upload, MultipartUpload={"Parts": parts})
+
+        with self.fails("InvalidPartOrder", 400):
+            complete(parts)
+        with self.fails("InvalidPart", 400):
+            complete([*sorted(parts, key=lambda part: part["PartNumber"])[:2], {"PartNumber": 4, "ETag": parts[0]["ETag"]}])
+        self.world.kill()
+        self.world.start()
+        self.client = self.client_of(self.keys)
+        done = complete(sorted(parts, key=lambda part: part["PartNumber"]))
+        self.assertTrue(done["ETag"].endswith('-3"'))
+        self.assertEqual(self.get("parts/object"), data)
+        self.assertEqual(self.get("parts/object", PartNumber=2), data[PART_LEN_BYTES : 2 * PART_LEN_BYTES])
+        self.assertEqual(self.client.head_object(**place)["Metadata"], {"m": "1"})
+        with self.fails("NoSuchUpload", 404):
+            complete(parts)
+        # What is given up takes no space.
+        used = self.used_bytes()
+        upload = self.client.create_multipart_upload(**place)["UploadId"]
+        for number in (1, 2):
+            self.client.upload_part(**place, UploadId=upload, PartNumber=number, Body=os.urandom(1 << 20))
+        with self.fails("EntityTooSmall", 400):
+            listed = self.client.list_parts(**place, UploadId=upload)["Parts"]
+            complete([{"PartNumber": part["PartNumber"], "ETag": part["ETag"]} for part in listed])
+        self.client.abort_multipart_upload(**place, UploadId=upload)
+        with self.fails("NoSuchUpload", 404):
+            self.client.list_parts(**place, UploadId=upload)
+        harness.wait_until(lambda: self.used_bytes() <= used, SPACE_BACK_SECONDS_MAX, "the space of parts")
+
+    def used_bytes(self):
+        (volume,) = json.loads(self.world.cairn("volume", "list", "--json").stdout)["volumes"]
+        return volume["used_bytes"]
+
+    def test_what_is_wrong_is_refused_with_the_codes_of_aws(self):
+        self.s3_server()
+        self.put("there", b"1")
+        wrong = s3.client(self.port, self.keys, secret="x" * 40)
+        with self.fails("SignatureDoesNotMatch", 403):
+            wrong.get_object(Bucket=BUCKET, Key="there")
+        unknown = unittest.mock.Mock(id="AKIANOBODY", secret="y" * 40)
+        with self.fails("InvalidAccessKeyId", 403):
+            s3.client(self.port, unknown).get_object(Bucket=BUCKET, Key="there")
+        with self.fails("BadDigest", 400):
+            self.put("a", b"data", ContentMD5=base64.b64encode(hashlib.md5(b"other").digest()).decode())
+        with self.fails("InvalidDigest", 400):
+            self.put("a", b"data", ContentMD5="no")
+        with self.fails("BadDigest", 400):
+            self.put("a", b"data", ChecksumSHA256=base64.b64encode(hashlib.sha256(b"other").digest()).decode())
+        for key, code in (
+            ("a//b", "InvalidArgument"), ("../a", "InvalidArgument"), ("a/./b", "InvalidArgument"), ("there/below", "KeyConflict"),
+            ("x" * 300, "KeyTooLongError"), ("x/" * 513, "KeyTooLongError"),
+        ):
+            with self.fails(code):
+                self.put(key, b"data")
+        self.put("dir/a")
+        with self.fails("KeyConflict", 409):
+            self.put("dir", b"data")
+        with self.fails("BucketAlreadyOwnedByYou", 409):
+            self.client.create_bucket(Bucket=BUCKET)
+        with self.fails("InvalidBucketName", 400):
+            self.client.create_bucket(Bucket="192.168.1.1")
+        with self.fails("BucketNotEmpty", 409):
+            self.client.delete_bucket(Bucket=BUCKET)
+        with self.fails("MetadataTooLarge", 400):
+            self.put("a", b"data", Metadata={"m": "x" * 4000})
+        presigned = self.client.generate_presigned_url("get_object", {"Bucket": BUCKET, "Key": "there"}, ExpiresIn=60)
+        self.assertIn("200", self.raw(f"GET {presigned.partition(str(self.port))[2]} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n"))
+        self.assertIn("AccessDenied", self.raw(f"GET /{BUCKET}/there HTTP/1.1\r\nHost: x\r\n"))
+        self.assertIn("431", self.raw("GET / HTTP/1.1\r\n" + "".join(f"X-{n}: 1\r\n" for n in range(5000))))
+        self.assertIn("400", self.raw("nonsense\r\n"))
+        self.assertEqual(self.listed()[0], ["dir/a", "there"])
+        self.assertNotIn("panicked", self.world.log_path.read_text(errors="replace"))
+
+    def raw(self, head):
+        with socket.create_connection(("127.0.0.1", self.port), 20) as stream:
+            stream.sendall(head.encode() + b"Connection: close\r\n\r\n")
+            answer = b""
+            with contextlib.suppress(ConnectionError):
+                while part := stream.recv(65536):
+                    answer += part
+        return answer.decode(errors="replace")
+
+    def test_one_of_many_wins_a_name_also_when_the_server_is_killed(self):
+        self.s3_server()
+        for round_number in range(6):
+            key, won, unsure = f"race/{round_number}", [], []
+
+            def race(index, key=key, won=won, unsure=unsure):
+                try:
+                    self.client_of(self.keys).put_object(Bucket=BUCKET, Key=key, Body=str(index).encode(), IfNoneMatch="*")
+                    won.append(index)
+                except s3.errors().ClientError as error:
+                    if error.response["Error"]["Code"] != "PreconditionFailed":
+                        unsure.append(index)
+                except s3.errors().BotoCoreError:
+                    unsure.append(index)
+
+            threads = [threading.Thread(target=race, args=(index,)) for index in range(RACERS_COUNT)]
+            for thread in threads:
+                thread.start()
+            if round_number % 2:
+                threads[0].join(0.02)
+                self.world.kill()
+            for thread in threads:
+                thread.join(LOAD_SECONDS_MAX)
+                self.assertFalse(thread.is_alive())
+            if round_number % 2:
+                self.world.start()
+                self.client = self.client_of(self.keys)
+            self.assertLessEqual(len(won), 1)
+            if won:
+                self.assertEqual(self.get(key), str(won[0]).encode())
+            elif round_number % 2 == 0:
+                self.fail(f"nobody won: {unsure}")
+
+    def test_what_was_answered_is_there_after_kill_9(self):
+        self.s3_server(6)
+        known: dict[str, bytes] = {}
+        for round_number in range(3):
+            stop = threading.Event()
+            counts = [0] * 4
+
+            def work(index, stop=stop, counts=counts, round_number=round_number):
+                client = self.client_of(self.keys)
+                rng = random.Random(f"{round_number} {index}")
+                for number in range(1 << 30):
+                    key = f"load{index}/{rng.randrange(20)}/object"
+                    body = content(f"{round_number} {index} {number}", rng.choice((10, 3000, 70_000, 400_000)))
+                    # Whatever becomes of this one.
+                    known.pop(key, None)
+                    try:
+                        if rng.random() < 0.2:
+                            client.delete_object(Bucket=BUCKET, Key=key)
+                        else:
+                            client.put_object(Bucket=BUCKET, Key=key, Body=body)
+                            known[key] = body
+                    except (s3.errors().BotoCoreError, s3.errors().ClientError):
+                        return
+                    counts[index] += 1
+                    if stop.is_set():
+                        return
+
+            threads = [threading.Thread(target=work, args=(index,), daemon=True) for index in range(4)]
+            for thread in threads:
+                thread.start()
+            harness.wait_until(lambda counts=counts: min(counts) >= 30, LOAD_SECONDS_MAX, "enough load")
+            self.world.kill()
+            stop.set()
+            for thread in threads:
+                thread.join(LOAD_SECONDS_MAX)
+                self.assertFalse(thread.is_alive())
+            self.world.start()
+            self.client = self.client_of(self.keys)
+            for key, body in known.items():
+                self.assertTrue(self.get(key) == body, key)
+            # An object that is there is whole, also one that nobody was told of.
+            for key in self.listed()[0]:
+                head = self.client.head_object(Bucket=BUCKET, Key=key)
+                data = self.get(key)
+                self.assertEqual(len(data), head["ContentLength"])
+                self.assertEqual(head["ETag"], f'"{hashlib.md5(data).hexdigest()}"', key)
