@@ -60,6 +60,10 @@ test-e2e: setup-test build-test ## The end-to-end tests only
 test-iscsi: setup-test build-test ## iSCSI only: libiscsi's whole suite, kill -9 under load, strangers
 	scripts/test-e2e test_iscsi
 
+.PHONY: test-s3
+test-s3: setup-test build-test ## S3 only, by boto3: files and objects, errors, races, kill -9
+	scripts/test-e2e test_s3
+
 .PHONY: test-cluster
 test-cluster: setup-test setup-cluster build-test ## Clusters of real nodes: forming, failures under load, what must be refused
 	scripts/test-cluster $(TESTS)

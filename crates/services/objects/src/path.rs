@@ -110,4 +110,23 @@ mod tests {
         assert!(KeyPath::parse(&longest).is_ok());
         assert_eq!(KeyPath::parse(&[b'x'; 1025]), Err(PathError::TooLong));
     }
+
+    proptest::proptest! {
+        /// Any bytes are a path or refused, and a path is the key again.
+        #[test]
+        fn any_bytes_are_taken_or_refused(key in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..40), slashes: bool) {
+            let key: Vec<u8> = match slashes {
+                true => key.iter().map(|byte| if byte % 4 == 0 { b'/' } else { *byte }).collect(),
+                false => key,
+            };
+            if let Ok(path) = KeyPath::parse(&key) {
+                let mut parts: Vec<&[u8]> = path.parents().iter().map(Vec::as_slice).collect();
+                parts.push(path.name());
+                if path.is_directory {
+                    parts.push(b"");
+                }
+                proptest::prop_assert_eq!(parts.join(&b'/'), key);
+            }
+        }
+    }
 }
