@@ -74,8 +74,10 @@ impl S3Server {
 
 /// What the server is made with.
 pub fn shared(inner: &Arc<Inner>) -> Arc<Shared> {
+    let held = usize::try_from(inner.budget.rest_bytes / 4).unwrap_or(usize::MAX);
     let settings = cairn_s3::Settings {
         threads: inner.config.threads,
+        held_bytes_max: held,
         ..cairn_s3::Settings::default()
     };
     let cluster = inner.cluster.as_ref();

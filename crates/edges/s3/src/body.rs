@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -20,12 +21,15 @@ use s3s::checksum::ChecksumHasher;
 use s3s::dto::{Checksum, StreamingBlob};
 use s3s::{Body, S3Result, TrailingHeaders, s3_error};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use crate::errors::told;
 use crate::server::Shared;
 
 /// Steps that are read before the client has taken those before.
 const AHEAD_COUNT: usize = 2;
+/// A client that neither sends nor takes anything for so long has gone.
+pub const STALL_MAX: Duration = Duration::from_secs(60);
 /// Longest object in one PUT, and longest part.
 pub const PUT_LEN_BYTES_MAX: u64 = 5 << 30;
 const TRAILER: &str = "x-amz-checksum-";
@@ -85,7 +89,10 @@ pub async fn receive(
         hasher.sha256 = Some(Default::default());
     }
     if let Some(mut body) = body {
-        while let Some(data) = body.next().await {
+        loop {
+            let next = timeout(STALL_MAX, body.next()).await;
+            let next = next.map_err(|_| s3_error!(RequestTimeout))?;
+            let Some(data) = next else { break };
             let data = data.map_err(|error| {
                 // Cut off, or a part of it does not have its signature.
                 let why = error.to_string();
@@ -165,6 +172,7 @@ pub async fn send(
     if range.is_empty() {
         return Ok(StreamingBlob::from(Body::empty()));
     }
+    let permit = shared.transfer().await;
     let first = bucket
         .read(who, ino, range.start, range.end - range.start)
         .await?;
@@ -177,6 +185,7 @@ pub async fn send(
     let (to, steps) = mpsc::channel(AHEAD_COUNT);
     let (bucket, who, shared) = (bucket.clone(), who.clone(), Arc::clone(shared));
     tokio::spawn(async move {
+        let _permit = permit;
         let (mut at, mut parts) = (range.start, first);
         loop {
             let count: u64 = parts.iter().map(|part| part.len() as u64).sum();
@@ -188,8 +197,8 @@ pub async fn send(
             }
             shared.metrics.sent(count as usize);
             for part in parts {
-                // The client has gone.
-                if to.send(Ok(part)).await.is_err() {
+                // The client has gone, or takes nothing any more.
+                if !matches!(timeout(STALL_MAX, to.send(Ok(part))).await, Ok(Ok(()))) {
                     return;
                 }
             }

@@ -17,7 +17,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s::{Body, HttpError, HttpResponse, S3Error, s3_error};
 use tokio::net::TcpStream;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::metrics::{Counters, METHODS, Requests};
@@ -31,11 +31,16 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
 /// AWS takes 8 KB of headers.
 const HEADERS_LEN_BYTES_MAX: usize = 64 << 10;
 const HEADER_COUNT_MAX: usize = 100;
+/// What an object on its way holds: steps that were read ahead, or one that is being filled.
+const TRANSFER_HELD_BYTES: usize = 4 << 20;
+const TRANSFER_COUNT_MIN: usize = 16;
 
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub threads: usize,
     pub connection_count_max: usize,
+    /// Bytes of objects on their way, of all connections together.
+    pub held_bytes_max: usize,
 }
 
 impl Default for Settings {
@@ -43,6 +48,7 @@ impl Default for Settings {
         Self {
             threads: 2,
             connection_count_max: CONNECTION_COUNT_MAX,
+            held_bytes_max: 256 << 20,
         }
     }
 }
@@ -55,6 +61,8 @@ pub struct Shared {
     pub may_answer: Box<dyn Fn() -> bool + Send + Sync>,
     /// Whether other nodes have volumes: then an access key that is not known here may be known there.
     pub has_neighbours: bool,
+    /// One for each object that is on its way.
+    transfers: Arc<Semaphore>,
     pub(crate) metrics: Counters,
     pub(crate) requests: Requests,
     pub(crate) connection_count: AtomicUsize,
@@ -68,7 +76,9 @@ impl Shared {
         has_neighbours: bool,
         may_answer: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Arc<Self> {
+        let transfers = settings.held_bytes_max / TRANSFER_HELD_BYTES;
         Arc::new(Self {
+            transfers: Arc::new(Semaphore::new(transfers.max(TRANSFER_COUNT_MIN))),
             stores,
             settings,
             may_answer: Box::new(may_answer),
@@ -78,6 +88,13 @@ impl Shared {
             connection_count: AtomicUsize::new(0),
             turned_away: AtomicU64::new(0),
         })
+    }
+
+    /// Waits until there is memory for one more object on its way. Those that are do not wait for others for ever: see
+    /// [`crate::body::STALL_MAX`].
+    pub(crate) async fn transfer(&self) -> Option<OwnedSemaphorePermit> {
+        // It is never closed.
+        Arc::clone(&self.transfers).acquire_owned().await.ok()
     }
 
     /// What is told of something that is not known here, as long as somebody else may know it.

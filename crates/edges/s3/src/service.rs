@@ -440,6 +440,7 @@ impl S3 for Service {
             meta: input.metadata,
             tags: input.tagging,
         })?;
+        let _permit = self.0.transfer().await;
         let mut staged = bucket.stage(&caller.who).await.map_err(told)?;
         record.checksums = body::receive(&self.0, &mut staged, body, sums).await?;
         let checksums = record.checksums.clone();
@@ -700,6 +701,7 @@ impl S3 for Service {
         // Copied bytes are one part, whatever the source was.
         record.parts = Vec::new();
         record.etag = String::new();
+        let _permit = self.0.transfer().await;
         let mut staged = to.stage(&caller.who).await.map_err(told)?;
         let copied = to.append(&caller.who, &mut staged, info.ino, info.size_bytes());
         copied.await.map_err(told)?;
@@ -842,6 +844,7 @@ impl S3 for Service {
         let input = request.input;
         let number = u32::try_from(input.part_number).unwrap_or(0);
         let staged = bucket.stage_part(&caller.who, &input.key, &input.upload_id, number);
+        let _permit = self.0.transfer().await;
         let mut staged = staged.await.map_err(told)?;
         let checksums = body::receive(&self.0, &mut staged, body, sums).await?;
         let part = bucket.publish_part(number, staged).await.map_err(told)?;
@@ -879,6 +882,7 @@ impl S3 for Service {
         }
         let number = u32::try_from(input.part_number).unwrap_or(0);
         let staged = to.stage_part(&caller.who, &input.key, &input.upload_id, number);
+        let _permit = self.0.transfer().await;
         let mut staged = staged.await.map_err(told)?;
         let copied = to.append_range(&caller.who, &mut staged, info.ino, range);
         copied.await.map_err(told)?;

@@ -116,6 +116,11 @@ impl Bucket {
         &self.objects
     }
 
+    async fn turn(&self, key: &str, alone: bool) -> crate::volume::Turn<'_> {
+        let directory = self.record.directory;
+        self.objects.turn_of(directory, key, alone).await
+    }
+
     /// Begins an object.
     pub async fn stage(&self, who: &Credentials) -> Result<Staged, ObjectError> {
         let staging = self.objects.staging().await?;
@@ -159,7 +164,7 @@ impl Bucket {
             XattrMode::Any,
         )
         .await?;
-        let _turn = self.objects.turn_of(self.record.directory, key).await;
+        let _turn = self.turn(key, !condition.is_free()).await;
         if !condition.is_free() {
             let there = self.found(&who, &path).await?;
             if !condition.holds(there.as_ref()) {
@@ -204,7 +209,7 @@ impl Bucket {
         record: ObjectRecord,
         condition: &Condition,
     ) -> Result<Published, ObjectError> {
-        let _turn = self.objects.turn_of(self.record.directory, key).await;
+        let _turn = self.turn(key, true).await;
         let there = self.found(who, path).await?;
         if !condition.holds(there.as_ref()) {
             return Err(ObjectError::Precondition);
@@ -369,7 +374,7 @@ impl Bucket {
         key: &str,
         change: impl FnOnce(&mut ObjectRecord) + Send,
     ) -> Result<(), ObjectError> {
-        let _turn = self.objects.turn_of(self.record.directory, key).await;
+        let _turn = self.turn(key, true).await;
         let info = self.object(who, key).await?;
         let etag = info.etag();
         let mut record = info.record.unwrap_or_else(|| ObjectRecord {
@@ -393,7 +398,7 @@ impl Bucket {
         key: &str,
         condition: &Condition,
     ) -> Result<(), ObjectError> {
-        let _turn = self.objects.turn_of(self.record.directory, key).await;
+        let _turn = self.turn(key, !condition.is_free()).await;
         let Some(Place { dir, path }) = self.place(who, key).await? else {
             return match condition.holds(None) {
                 true => Ok(()),

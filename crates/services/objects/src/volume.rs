@@ -43,6 +43,12 @@ pub struct KeySpec {
     pub note: String,
 }
 
+/// Held while an object is changed.
+pub(crate) enum Turn<'a> {
+    Alone(#[expect(dead_code, reason = "held")] tokio::sync::RwLockWriteGuard<'a, ()>),
+    Together(#[expect(dead_code, reason = "held")] tokio::sync::RwLockReadGuard<'a, ()>),
+}
+
 #[derive(Default)]
 struct State {
     folder: Option<Ino>,
@@ -58,8 +64,8 @@ pub struct Objects {
     state: RwLock<State>,
     /// Held by who changes buckets or keys.
     turn: tokio::sync::Mutex<()>,
-    /// Held by who looks at an object and changes it then.
-    turns: Vec<tokio::sync::Mutex<()>>,
+    /// Held alone by who looks at an object and changes it then, together by all others that change one.
+    turns: Vec<tokio::sync::RwLock<()>>,
     hash: std::hash::RandomState,
 }
 
@@ -72,7 +78,7 @@ impl Objects {
             state: RwLock::default(),
             turn: tokio::sync::Mutex::default(),
             turns: (0..TURNS_COUNT)
-                .map(|_| tokio::sync::Mutex::default())
+                .map(|_| tokio::sync::RwLock::default())
                 .collect(),
             hash: std::hash::RandomState::new(),
         };
@@ -169,17 +175,16 @@ impl Objects {
         self.state.read().keys.get(id).cloned()
     }
 
-    /// The turn of an object: who looks at it and changes it then has it.
-    pub(crate) async fn turn_of(
-        &self,
-        directory: Ino,
-        key: &str,
-    ) -> tokio::sync::MutexGuard<'_, ()> {
+    /// The turn of an object. `alone`: what is found there must stay so until it is changed.
+    pub(crate) async fn turn_of(&self, directory: Ino, key: &str, alone: bool) -> Turn<'_> {
         let mut hasher = self.hash.build_hasher();
         hasher.write_u64(directory.0);
         hasher.write(key.as_bytes());
         let index = hasher.finish() as usize % TURNS_COUNT;
-        self.turns[index].lock().await
+        match alone {
+            true => Turn::Alone(self.turns[index].write().await),
+            false => Turn::Together(self.turns[index].read().await),
+        }
     }
 
     async fn make_folder(&self, parent: Ino, name: &[u8], mode: u32) -> Result<Ino, ObjectError> {
