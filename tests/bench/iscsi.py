@@ -12,6 +12,7 @@ import json
 import statistics
 import subprocess
 import time
+from typing import Any
 
 from bench.nfs import report
 from lib import document, harness, lunhost
@@ -40,7 +41,7 @@ class Tgt:
     def __init__(self, root):
         self.image = root / "tgt.img"
         self.port = harness.next_port()
-        self.process = None
+        self.process: Any = None
 
     def control(self, *words):
         argv = ["tgtadm", "--control-port", str(TGT_CONTROL_PORT), "--lld", "iscsi", *words]

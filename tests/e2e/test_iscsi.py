@@ -223,8 +223,8 @@ class Iscsi(WorldTest):
 
         def bench(url, *words, suite="four-corners", size="16MiB"):
             size = ["--working-set", size, "--runtime", "300ms", "--ramp", "0s", "--depths", "4", "--jobs", "2", "--sync"]
-            words = [*(size if suite == "four-corners" else []), "-o", out, *words]
-            argv = [str(word) for word in (harness.cairn_path(), "bench", suite, url, *words)]
+            settings = size if suite == "four-corners" else []
+            argv = [str(word) for word in (harness.cairn_path(), "bench", suite, url, *settings, "-o", out, *words)]
             return subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL)
 
         self.assertIn("the secret is wrong or missing", bench(url).stderr)

@@ -302,7 +302,9 @@ class S3(WorldTest):
     def test_one_of_many_wins_a_name_also_when_the_server_is_killed(self):
         self.s3_server()
         for round_number in range(6):
-            key, won, unsure = f"race/{round_number}", [], []
+            key = f"race/{round_number}"
+            won: list[int] = []
+            unsure: list[int] = []
 
             def race(index, key=key, won=won, unsure=unsure):
                 try:

@@ -44,9 +44,10 @@ class Keys:
 
 def client(port, keys, secret=None, **settings):
     """A client of a server's port that does not try again."""
-    config = importlib.import_module("botocore.config") if boto3() else None
+    clients = boto3()
+    config = importlib.import_module("botocore.config")
     options = {"retries": {"total_max_attempts": 1}, "s3": {"addressing_style": "path"}, "max_pool_connections": 64} | settings
-    return boto3().client(
+    return clients.client(
         "s3", endpoint_url=f"http://127.0.0.1:{port}", region_name=REGION, aws_access_key_id=keys.id,
         aws_secret_access_key=secret or keys.secret, config=config.Config(**options),
     )
