@@ -24,6 +24,15 @@ pub enum Bug {
     SegmentIdUsedAgain,
     SpaceCountedTwice,
     SegmentDeltaLost,
+    HistoryNotKept,
+    HistoryNotCounted,
+    DeadEntryLost,
+    GroupGoesOnAfterMove,
+    // snapshots in fs
+    MoveMakesHistory,
+    BirthNotSettled,
+    SnapshotMissesJournal,
+    HistoryNotMoved,
     // shard
     ShardWithoutSync,
     ShardNameWithoutSync,

@@ -18,7 +18,8 @@ use crate::metadata::descriptor::{Descriptor, FileEntry, RemoteCopy};
 use crate::metadata::log::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term, find_records};
 use crate::metadata::{
     AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, Fold, Group,
-    InodeKind, InodeRecord, JournalEntry, Key, KeyKind, SegmentRecord, snapshot,
+    InodeKind, InodeRecord, JournalEntry, Key, KeyKind, Put, SegmentRecord, SnapshotRecord,
+    state_file, versions,
 };
 use crate::pointer::{Codec, Location, RecordPointer, decode_pointer, encode_pointer};
 use crate::pool_file::{DeletedVolume, PoolDisk, decode_pool, encode_pool};
@@ -137,6 +138,7 @@ fn pointers_are_golden() {
 fn keys_are_golden() {
     let (ino, name) = (Ino(0x0102_0304_0506_0708), &b"name"[..]);
     let hash = [0xab; 32];
+    let inode = Key::inode(ino);
     let keys = [
         ("applied", Key::applied(), KeyKind::Applied),
         ("counters", Key::counters(), KeyKind::Counters),
@@ -179,25 +181,32 @@ fn keys_are_golden() {
             KeyKind::Quota { kind: 1, id: 1000 },
         ),
         ("dedupe", Key::dedupe(&hash), KeyKind::Dedupe(&hash)),
+        (
+            "history",
+            Key::history(&inode, Generation(9)),
+            KeyKind::History {
+                key: inode.as_bytes(),
+                death: Generation(9),
+            },
+        ),
+        (
+            "dead",
+            Key::dead(&inode, Generation(9), Generation(3)),
+            KeyKind::Dead {
+                death: Generation(9),
+                birth: Generation(3),
+                key: inode.as_bytes(),
+            },
+        ),
     ];
     let mut lines = Lines::default();
     for (name, key, _) in &keys {
         lines.add(name, key.as_bytes());
     }
-    lines.add(
-        "inode of generation 1",
-        &Key::inode(ino).at(Generation(1))[..],
-    );
     let golden = lines.check("keys.hex");
     for (bytes, (name, _, kind)) in golden.iter().zip(&keys) {
         assert_eq!(KeyKind::parse(bytes).as_ref(), Ok(kind), "{name}");
     }
-    let stored = golden.last().expect("the last line");
-    let (key, generation) = Key::split(stored).expect("a key of the state");
-    assert_eq!(
-        (key, generation),
-        (Key::inode(ino).as_bytes(), Generation(1))
-    );
 }
 
 fn inode() -> InodeRecord {
@@ -263,9 +272,20 @@ fn values_are_golden() {
         inodes: 2,
         file_bytes: 3,
         stored_bytes: 4,
+        history_bytes: 1,
         ino_reserved: 5,
         segment_reserved: 6,
     };
+    let snapshot = SnapshotRecord {
+        name: Bytes::from_static(b"before-upgrade"),
+        taken: TIME,
+        is_locked: true,
+        is_deleted: false,
+        schedule: Bytes::from_static(b"daily"),
+        inodes: 2,
+        file_bytes: 3,
+    };
+    let version = versions::join(Generation(300), b"value");
     let mut lines = Lines::default();
     lines.add("inode", inode().encode());
     lines.add("inode, plain", plain.encode());
@@ -275,6 +295,8 @@ fn values_are_golden() {
     lines.add("segment", segment.encode());
     lines.add("applied", applied.encode());
     lines.add("counters", counters.encode());
+    lines.add("snapshot", snapshot.encode());
+    lines.add("version of generation 300", &version[..]);
     let golden = lines.check("values.hex");
     assert_eq!(InodeRecord::decode(&golden[0]), Ok(inode()));
     assert_eq!(InodeRecord::decode(&golden[1]), Ok(plain));
@@ -284,6 +306,8 @@ fn values_are_golden() {
     assert_eq!(SegmentRecord::decode(&golden[5]), Ok(segment));
     assert_eq!(AppliedRecord::decode(&golden[6]), Ok(applied));
     assert_eq!(CountersRecord::decode(&golden[7]), Ok(counters));
+    assert_eq!(SnapshotRecord::decode(&golden[8]), Ok(snapshot));
+    assert_eq!(versions::split(&golden[9]), Ok((Generation(300), 2)));
 }
 
 #[test]
@@ -306,9 +330,18 @@ fn the_log_is_golden() {
     check("log-header.bin", &header, &header.encode(), |bytes| {
         FileHeader::decode(bytes).unwrap().unwrap()
     });
-    let mut group = Group::new(Generation(1), LogPosition(10), LogPosition(12));
-    group.put(Key::inode(Ino(1)), Some(Bytes::from(inode().encode())));
-    group.put(Key::dirent(Ino(1), b"gone"), None);
+    let mut group = Group::new(Generation(2), LogPosition(10), LogPosition(12));
+    group.newest_snapshot = Generation(1);
+    let inode = Some(Bytes::from(inode().encode()));
+    group.put(Put::new(Key::inode(Ino(1)), inode));
+    group.put(Put::new(Key::dirent(Ino(1), b"gone"), None));
+    group.put(Put {
+        kept_birth: Some(Generation(1)),
+        ..Put::new(
+            Key::xattr(Ino(1), b"moved"),
+            Some(Bytes::from_static(b"\x01value")),
+        )
+    });
     group.journal.push(JournalEntry {
         position: LogPosition(11),
         ino: Ino(2),
@@ -338,6 +371,7 @@ fn the_log_is_golden() {
     let payload = Bytes::copy_from_slice(&golden[found.payload.clone()]);
     let read = Group::decode(&payload, found.head.first, found.head.last).expect("a group");
     assert_eq!(read.generation, group.generation);
+    assert_eq!(read.newest_snapshot, group.newest_snapshot);
     assert_eq!((read.first, read.last), (group.first, group.last));
     assert_eq!(read.puts, group.puts);
     assert_eq!((read.journal, read.folds), (group.journal, group.folds));
@@ -373,23 +407,23 @@ fn copies_of_the_state_are_golden() {
     check("state-copy.bin", &remote, &remote.encode(), |bytes| {
         RemoteCopy::decode(bytes).unwrap()
     });
-    let map = snapshot::Map::from([
+    let map = state_file::Map::from([
         (
-            Key::applied().at(Generation(0)).to_vec(),
+            Key::applied().as_bytes().to_vec(),
             Bytes::from(applied.encode()),
         ),
         (
-            Key::inode(Ino(1)).at(Generation(1)).to_vec(),
-            Bytes::from(inode().encode()),
+            Key::inode(Ino(1)).as_bytes().to_vec(),
+            versions::join(Generation(1), &inode().encode()),
         ),
     ]);
     let value = (applied, map);
     check(
-        "state-snapshot.bin",
+        "state-file.bin",
         &value,
-        &snapshot::encode(&value.1),
+        &state_file::encode(&value.1),
         |bytes| {
-            let read = snapshot::decode(bytes).unwrap();
+            let read = state_file::decode(bytes).unwrap();
             (read.applied, read.map)
         },
     );

@@ -7,10 +7,10 @@ use cairn_base::{
 use cairn_config::{ExportRule, VolumeSettings};
 use cairn_formats::metadata::descriptor::{Descriptor, FileEntry, RemoteCopy};
 use cairn_formats::metadata::log::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term};
-use cairn_formats::metadata::snapshot;
+use cairn_formats::metadata::{state_file, versions};
 use cairn_formats::metadata::{
     AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, Fold, Group,
-    InodeKind, InodeRecord, JournalEntry, Key, SegmentRecord,
+    InodeKind, InodeRecord, JournalEntry, Key, Put, SegmentRecord, SnapshotRecord,
 };
 use cairn_formats::pool_file::{HandleKey, PoolDisk, PoolState, PoolVolume, Stage, encode_pool};
 use cairn_formats::scrub_file::ScrubStage;
@@ -176,7 +176,10 @@ fn meta(corpus: &Corpus) {
     };
     for (name, key) in keys() {
         seed(0, &format!("key-{name}"), key.as_bytes());
-        seed(0, &format!("state-key-{name}"), &key.at(Generation(3)));
+    }
+    for birth in [1, 300] {
+        let version = versions::join(Generation(birth), b"value");
+        seed(0, &format!("version-{birth}"), &version);
     }
     for (name, bytes) in records() {
         seed(1, &format!("record-{name}"), &bytes);
@@ -221,6 +224,11 @@ fn keys() -> Vec<(&'static str, Key)> {
         ("snapshot", Key::snapshot(Generation(2))),
         ("quota", Key::quota(1, 1000)),
         ("dedupe", Key::dedupe(&[7; 32])),
+        ("history", Key::history(&Key::inode(Ino(1)), Generation(9))),
+        (
+            "dead",
+            Key::dead(&Key::dirent(Ino(2), b"a"), Generation(9), Generation(3)),
+        ),
         ("applied", Key::applied()),
         ("counters", Key::counters()),
         ("lineage", Key::lineage()),
@@ -270,10 +278,21 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
         inodes: 1,
         file_bytes: 2,
         stored_bytes: 3,
+        history_bytes: 1,
         ino_reserved: 4,
         segment_reserved: 5,
     };
+    let snapshot = SnapshotRecord {
+        name: Bytes::from_static(b"daily.0"),
+        taken: CREATED,
+        is_locked: true,
+        is_deleted: false,
+        schedule: Bytes::from_static(b"daily"),
+        inodes: 1,
+        file_bytes: 2,
+    };
     vec![
+        ("snapshot", snapshot.encode()),
         ("file", InodeRecord::new(InodeKind::Regular).encode()),
         ("symlink", symlink.encode()),
         ("dirent", dirent.encode()),
@@ -306,8 +325,14 @@ fn header() -> FileHeader {
 
 fn group() -> Group {
     let mut group = Group::new(Generation::FIRST, LogPosition(4), LogPosition(6));
-    group.put(Key::inode(Ino(1)), Some(Bytes::from_static(b"value")));
-    group.put(Key::dirent(Ino(1), b"name"), None);
+    group.newest_snapshot = Generation::FIRST;
+    let value = Some(Bytes::from_static(b"value"));
+    group.put(Put::new(Key::inode(Ino(1)), value.clone()));
+    group.put(Put::new(Key::dirent(Ino(1), b"name"), None));
+    group.put(Put {
+        kept_birth: Some(Generation::FIRST),
+        ..Put::new(Key::inode(Ino(2)), value)
+    });
     group.journal.push(JournalEntry {
         position: LogPosition(5),
         ino: Ino(1),
@@ -361,12 +386,12 @@ fn meta_state(corpus: &Corpus) {
         firsts: vec![7, 9],
     };
     seed(3, "remote", &remote.encode());
-    let mut map = snapshot::Map::new();
-    seed(1, "snapshot-empty", &snapshot::encode(&map));
-    let position = Key::applied().at(Generation(0)).to_vec();
+    let mut map = state_file::Map::new();
+    seed(1, "state-file-empty", &state_file::encode(&map));
+    let position = Key::applied().as_bytes().to_vec();
     map.insert(position, Bytes::from(applied.encode()));
     map.insert(b"key".to_vec(), Bytes::from_static(b"value"));
-    seed(1, "snapshot", &snapshot::encode(&map))
+    seed(1, "state-file", &state_file::encode(&map))
 }
 
 fn pool(corpus: &Corpus) {

@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use cairn_base::{Epoch, Generation, Ino, LogPosition, crc32c};
+use cairn_base::{Epoch, Ino, LogPosition, crc32c};
 use cairn_formats::metadata::log::{
     BLOCK_BYTES, FileHeader, RECORD_HEAD_BYTES, RecordBuf, RecordHead, find_records,
 };
 use cairn_formats::metadata::{
     AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, Group, InodeRecord,
-    Key, KeyKind, SegmentRecord, decode_extent,
+    Key, KeyKind, Put, SegmentRecord, SnapshotRecord, decode_extent, versions,
 };
 
 /// What a record in a log file begins with (docs/reference/formats/metadata.md).
@@ -50,13 +50,8 @@ fn key(bytes: &[u8]) {
         }
         assert!(key < key.successor());
     }
-    let Ok((key_bytes, generation)) = Key::split(bytes) else {
-        return;
-    };
-    if let Ok(key) = Key::parse(key_bytes) {
-        let at = key.at(generation);
-        let want = if key.is_versioned() { generation.0 } else { 0 };
-        assert_eq!(Key::split(&at), Ok((key_bytes, Generation(want))));
+    if let Ok((birth, at)) = versions::split(bytes) {
+        assert_eq!(versions::join(birth, &bytes[at..])[..], *bytes);
     }
 }
 
@@ -75,6 +70,8 @@ fn made_of(kind: KeyKind<'_>) -> Option<Key> {
         KeyKind::Snapshot(generation) => Key::snapshot(generation),
         KeyKind::Quota { kind, id } => Key::quota(kind, id),
         KeyKind::Dedupe(hash) => Key::dedupe(hash),
+        KeyKind::History { key, death } => Key::history(&Key::parse(key).ok()?, death),
+        KeyKind::Dead { death, birth, key } => Key::dead(&Key::parse(key).ok()?, death, birth),
     })
 }
 
@@ -90,6 +87,9 @@ fn range_of(kind: KeyKind<'_>) -> Option<(Key, Key)> {
         KeyKind::Xattr { ino, .. } => Some(Key::xattrs(ino)),
         KeyKind::Orphan(_) => Some(Key::orphans()),
         KeyKind::Segment(_) => Some(Key::all_segments()),
+        KeyKind::Snapshot(_) => Some(Key::all_snapshots()),
+        KeyKind::History { .. } => Some(Key::all_history()),
+        KeyKind::Dead { death, .. } => Some(Key::dead_between(death, death)),
         _ => Some(Key::everything()),
     }
 }
@@ -110,7 +110,8 @@ fn record(bytes: &[u8]) {
         ExtentRecord,
         SegmentRecord,
         AppliedRecord,
-        CountersRecord
+        CountersRecord,
+        SnapshotRecord
     );
     // A key and its value, one behind the other; and a value under the keys that matter to it.
     if let Some((key, value)) = bytes.split_at_checked(Key::extent(Ino(0), 0).as_bytes().len()) {
@@ -257,12 +258,12 @@ fn group(payload: &[u8]) {
 
     // Merging keeps the last change of each key.
     let mut merged = Group::new(group.generation, first, last);
-    for (key, value) in &group.puts {
-        merged.put(key.clone(), value.clone());
+    for put in &group.puts {
+        merged.put(put.clone());
     }
-    let state: BTreeMap<&Key, &Option<Bytes>> = group.puts.iter().map(|(k, v)| (k, v)).collect();
+    let state: BTreeMap<&Key, &Put> = group.puts.iter().map(|put| (&put.key, put)).collect();
     assert_eq!(merged.puts.len(), state.len());
-    for (key, value) in &merged.puts {
-        assert_eq!(state.get(key), Some(&value));
+    for put in &merged.puts {
+        assert_eq!(state.get(&put.key), Some(&put));
     }
 }

@@ -1,15 +1,15 @@
-//! The state of metadata at rest: the descriptor of a shipped RocksDB copy, that of one in shards, and the snapshot of a
+//! The state of metadata at rest: the descriptor of a shipped RocksDB copy, that of one in shards, and the file of a
 //! state in memory. The first byte says which; checksums and what comes before are made right.
 
 use cairn_base::crc32c;
 use cairn_formats::metadata::descriptor::{Descriptor, RemoteCopy};
-use cairn_formats::metadata::snapshot;
+use cairn_formats::metadata::state_file;
 use cairn_formats::metadata::{AppliedRecord, Key};
 
 /// Magic and version of these files (docs/reference/formats/metadata.md).
 const DESCRIPTOR_HEAD: &[u8] = b"CAIRNCKP\0\0\0\x01";
 const REMOTE_HEAD: &[u8] = b"CAIRNCKR\0\0\0\x01";
-const SNAPSHOT_HEAD: &[u8] = b"CAIRNMEM\0\0\0\x01";
+const STATE_FILE_HEAD: &[u8] = b"CAIRNMEM\0\0\0\x01";
 
 /// Tries one input.
 pub fn run(input: &[u8]) {
@@ -22,8 +22,8 @@ pub fn run(input: &[u8]) {
             check_descriptor(&sealed(DESCRIPTOR_HEAD, rest));
         }
         1 => {
-            check_snapshot(rest);
-            check_snapshot(&sealed(SNAPSHOT_HEAD, rest));
+            check_state_file(rest);
+            check_state_file(&sealed(STATE_FILE_HEAD, rest));
         }
         _ => {
             check_remote(rest);
@@ -60,14 +60,14 @@ fn check_remote(bytes: &[u8]) {
     assert_eq!(copy.files().count(), copy.descriptor.files.len());
 }
 
-fn check_snapshot(bytes: &[u8]) {
-    let Ok(read) = snapshot::decode(bytes) else {
+fn check_state_file(bytes: &[u8]) {
+    let Ok(read) = state_file::decode(bytes) else {
         return;
     };
-    assert_eq!(snapshot::encode(&read.map), bytes);
-    let key = Key::applied().at(Default::default());
-    let applied = read.map.get(key.as_slice()).map(|value| {
-        AppliedRecord::decode(value).expect("a snapshot that is read has a readable position")
+    assert_eq!(state_file::encode(&read.map), bytes);
+    let key = Key::applied();
+    let applied = read.map.get(key.as_bytes()).map(|value| {
+        AppliedRecord::decode(value).expect("a file that is read has a readable position")
     });
     assert_eq!(read.applied, applied.unwrap_or_default());
 }

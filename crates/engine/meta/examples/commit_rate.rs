@@ -217,7 +217,7 @@ fn reads(store: &MetaStore, files: u64, seconds: f64) {
     let (from, to) = Key::dirents(ROOT);
     let start = Instant::now();
     let mut count = 0u64;
-    let scanned = store.live().scan_with(&from, &to, |_, _| {
+    let scanned = store.live().scan_with(&from, &to, |_, _, _| {
         count += 1;
         ControlFlow::Continue(())
     });

@@ -3,8 +3,13 @@
 //! Owns: the shape and the size of a batch. Must not know: how it is logged or applied.
 
 use bytes::Bytes;
-use cairn_base::{DiskId, LogPosition, SegmentId};
-use cairn_formats::metadata::{Fold, JOURNAL_DATA_BYTES_MAX, JournalEntry, Key, SegmentRecord};
+use cairn_base::{DiskId, Generation, LogPosition, SegmentId};
+use cairn_formats::metadata::{
+    Fold, JOURNAL_DATA_BYTES_MAX, JournalEntry, Key, Put, SegmentRecord, versions,
+};
+
+use crate::snapshots::SnapshotChange;
+use crate::state::versions::DeadVersion;
 
 /// Most bytes of one batch, by [`Batch::len_bytes`]; a larger one is refused.
 pub const BATCH_BYTES_MAX: usize = 8 << 20;
@@ -31,8 +36,10 @@ pub struct SpaceDelta {
     pub inodes: i64,
     /// Bytes of files in extents.
     pub file_bytes: i64,
-    /// Bytes those take in segments, before parity.
+    /// Bytes those take in segments, before parity, and those of the history.
     pub stored_bytes: i64,
+    /// The part of these that only the history names.
+    pub history_bytes: i64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +50,13 @@ pub(crate) enum SegmentChange {
         id: SegmentId,
         bytes: i64,
         records: i64,
+    },
+    /// An extent is gone from the live view: these are not live any more, or the history's, if a snapshot sees it.
+    Release {
+        id: SegmentId,
+        birth: Generation,
+        bytes: u64,
+        records: u64,
     },
     Seal {
         id: SegmentId,
@@ -57,12 +71,12 @@ pub(crate) enum SegmentChange {
 /// A set of changes that is visible and durable as a whole, or not at all.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    /// `None` deletes.
-    pub(crate) puts: Vec<(Key, Option<Bytes>)>,
+    pub(crate) puts: Vec<Put>,
     pub(crate) segments: Vec<SegmentChange>,
     pub(crate) space: SpaceDelta,
     pub(crate) journal: Vec<JournalEntry>,
     pub(crate) folds: Vec<Fold>,
+    pub(crate) snapshot: Option<SnapshotChange>,
     len_bytes: usize,
 }
 
@@ -79,7 +93,39 @@ impl Batch {
         assert!(!value.is_empty());
         assert!(!key.is_internal());
         self.len_bytes += key.as_bytes().len() + value.len() + OPERATION_BYTES;
-        self.puts.push((key, Some(value)));
+        self.puts.push(Put::new(key, Some(value)));
+        self
+    }
+
+    /// Says that what `key` held since `birth`, and holds still, is elsewhere now: all who see it, in snapshots too, see
+    /// this instead. Panics as [`Self::put`] does, and on a key that has no versions.
+    pub fn put_moved(&mut self, key: Key, birth: Generation, value: impl Into<Bytes>) -> &mut Self {
+        assert!(key.is_versioned());
+        self.put(key, value);
+        if let Some(put) = self.puts.last_mut() {
+            put.kept_birth = Some(birth);
+        }
+        self
+    }
+
+    /// The same of a version in the history.
+    pub fn put_moved_dead(&mut self, version: &DeadVersion, value: &[u8]) -> &mut Self {
+        let stored = versions::join(version.birth, value);
+        let key = Key::history(&version.key, version.death);
+        self.put_internal(key, Some(stored))
+    }
+
+    /// Removes a version from the history.
+    pub fn forget(&mut self, version: &DeadVersion) -> &mut Self {
+        let key = &version.key;
+        self.put_internal(Key::history(key, version.death), None);
+        self.put_internal(Key::dead(key, version.death, version.birth), None)
+    }
+
+    fn put_internal(&mut self, key: Key, value: Option<Bytes>) -> &mut Self {
+        let value_len = value.as_ref().map_or(0, |value| value.len());
+        self.len_bytes += key.as_bytes().len() + value_len + OPERATION_BYTES;
+        self.puts.push(Put::new(key, value));
         self
     }
 
@@ -87,7 +133,7 @@ impl Batch {
     pub fn delete(&mut self, key: Key) -> &mut Self {
         assert!(!key.is_internal());
         self.len_bytes += key.as_bytes().len() + OPERATION_BYTES;
-        self.puts.push((key, None));
+        self.puts.push(Put::new(key, None));
         self
     }
 
@@ -96,6 +142,25 @@ impl Batch {
         self.len_bytes += SEGMENT_OPERATION_BYTES;
         self.segments
             .push(SegmentChange::Delta { id, bytes, records });
+        self
+    }
+
+    /// What an extent that goes from the live view counted in its segment, and in the space stored: that is not live any
+    /// more, unless a snapshot sees the extent, which was born in `birth`. Then it becomes the history's.
+    pub fn release(
+        &mut self,
+        id: SegmentId,
+        birth: Generation,
+        bytes: u64,
+        records: u64,
+    ) -> &mut Self {
+        self.len_bytes += SEGMENT_OPERATION_BYTES;
+        self.segments.push(SegmentChange::Release {
+            id,
+            birth,
+            bytes,
+            records,
+        });
         self
     }
 
@@ -136,6 +201,7 @@ impl Batch {
         self.space.inodes = self.space.inodes.saturating_add(delta.inodes);
         self.space.file_bytes = self.space.file_bytes.saturating_add(delta.file_bytes);
         self.space.stored_bytes = self.space.stored_bytes.saturating_add(delta.stored_bytes);
+        self.space.history_bytes = self.space.history_bytes.saturating_add(delta.history_bytes);
         self
     }
 
@@ -153,6 +219,21 @@ impl Batch {
         self
     }
 
+    /// A change of snapshots, and nothing else.
+    pub(crate) fn of_snapshot(change: SnapshotChange) -> Self {
+        Self {
+            snapshot: Some(change),
+            len_bytes: SEGMENT_OPERATION_BYTES,
+            ..Self::default()
+        }
+    }
+
+    /// Whether what follows must not be merged with it: a moved value that is replaced right after it goes into the
+    /// history as it is then, and what follows a change of snapshots is history for others.
+    pub(crate) fn ends_group(&self) -> bool {
+        self.snapshot.is_some() || self.puts.iter().any(|put| put.kept_birth.is_some())
+    }
+
     /// Bytes that this batch takes of [`BATCH_BYTES_MAX`], of the queue and of the log.
     pub fn len_bytes(&self) -> usize {
         self.len_bytes + OPERATION_BYTES
@@ -163,6 +244,7 @@ impl Batch {
             && self.segments.is_empty()
             && self.journal.is_empty()
             && self.folds.is_empty()
+            && self.snapshot.is_none()
             && self.space == SpaceDelta::default()
     }
 }

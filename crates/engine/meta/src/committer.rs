@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bytes::Bytes;
 use cairn_base::disk::DiskError;
 use cairn_base::env::Clock;
 use cairn_base::planted::{self, Bug};
@@ -28,7 +27,7 @@ use crate::counters::{Changed, Counters};
 use crate::error::MetaError;
 use crate::log::LogWriter;
 use crate::shared::{Queued, Shared, Stop};
-use crate::state::versions;
+use crate::state::{StateKey, StateStore, versions};
 
 /// Most bytes of batches in one group, beside the first batch.
 pub(crate) const GROUP_BYTES_MAX: usize = 4 << 20;
@@ -188,7 +187,11 @@ impl Committer {
                 if !taken.is_empty() && len_bytes > shared.group_bytes_max {
                     break;
                 }
+                let is_last = next.batch.ends_group();
                 taken.extend(pending.queue.pop_front());
+                if is_last && !planted::is(Bug::GroupGoesOnAfterMove) {
+                    break;
+                }
             }
             if taken.is_empty() {
                 return None;
@@ -220,7 +223,9 @@ impl Committer {
     fn merge(&mut self, taken: Vec<Queued>, changed: &mut Changed) -> Option<Group> {
         let first = taken.first()?.position;
         let last = taken.last()?.position;
-        let mut group = Group::new(self.shared.generation(), first, last);
+        // As they were before it: a change of snapshots is the last of its group.
+        let mut group = Group::new(self.counters.record.generation, first, last);
+        group.newest_snapshot = self.counters.snapshots.newest();
         let mut journal = self.shared.journal.lock();
         self.shared
             .groups
@@ -229,8 +234,8 @@ impl Committer {
         for Queued { position, batch } in taken {
             group.len_bytes += batch.len_bytes();
             self.counters.apply(&batch, changed);
-            for (key, value) in batch.puts {
-                group.put(key, value);
+            for put in batch.puts {
+                group.put(put);
             }
             for mut entry in batch.journal {
                 entry.position = position;
@@ -340,21 +345,16 @@ impl Drop for PanicGuard {
     }
 }
 
-/// The writes that bring the state to the end of a group.
-pub(crate) fn writes_of(
+/// Brings the state to the end of a group.
+pub(crate) fn apply(
+    state: &dyn StateStore,
     group: &Group,
     applied: AppliedRecord,
-) -> impl Iterator<Item = (crate::state::StateKey, Option<Bytes>)> {
-    let generation = group.generation;
-    let puts = group
-        .puts
-        .iter()
-        .map(move |(key, value)| versions::write_of(key, value.clone(), generation));
-    let applied = (
-        Key::applied().at(Generation(0)),
-        Some(Bytes::from(applied.encode())),
-    );
-    puts.chain(std::iter::once(applied))
+) -> Result<(), MetaError> {
+    let mut writes = versions::writes_of(state, group)?;
+    let applied_key = StateKey::from_slice(Key::applied().as_bytes());
+    writes.push((applied_key, Some(applied.encode().into())));
+    state.apply(&mut writes.into_iter())
 }
 
 /// The smaller of two positions that the log is needed from.

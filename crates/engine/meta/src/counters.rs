@@ -1,4 +1,4 @@
-//! The volume's counters and its segments, in memory.
+//! The volume's counters, its segments and its snapshots, in memory.
 //!
 //! Owns: what a batch does to them. Must not know: when batches become durable.
 //!
@@ -9,17 +9,19 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use cairn_base::SegmentId;
 use cairn_base::planted::{self, Bug};
-use cairn_formats::metadata::{CountersRecord, Group, Key};
+use cairn_base::{Generation, SegmentId};
+use cairn_formats::metadata::{CountersRecord, Group, Key, Put};
 
 use crate::batch::{Batch, SegmentChange};
 use crate::segments::Segments;
+use crate::snapshots::{SnapshotChange, Snapshots};
 
 #[derive(Clone)]
 pub(crate) struct Counters {
     pub record: CountersRecord,
     pub segments: Segments,
+    pub snapshots: Snapshots,
     /// Changes that made no sense; see `MetaStats`.
     pub errors: u64,
 }
@@ -29,6 +31,7 @@ pub(crate) struct Counters {
 pub(crate) struct Changed {
     pub counters: bool,
     pub segments: BTreeSet<SegmentId>,
+    pub snapshots: BTreeSet<Generation>,
 }
 
 impl Counters {
@@ -47,7 +50,32 @@ impl Counters {
                 add(&mut record.file_bytes, space.file_bytes, errors);
             }
             add(&mut record.stored_bytes, space.stored_bytes, errors);
+            add(&mut record.history_bytes, space.history_bytes, errors);
         }
+        if let Some(change) = &batch.snapshot {
+            self.apply_snapshot(change, changed);
+        }
+    }
+
+    fn apply_snapshot(&mut self, change: &SnapshotChange, changed: &mut Changed) {
+        let generation = match change {
+            SnapshotChange::Take(record) => {
+                let taken = self.record.generation;
+                self.snapshots.insert(taken, record.clone());
+                self.record.generation.0 += 1;
+                changed.counters = true;
+                taken
+            }
+            SnapshotChange::Put(generation, record) => {
+                self.snapshots.insert(*generation, record.clone());
+                *generation
+            }
+            SnapshotChange::Remove(generation) => {
+                self.snapshots.remove(*generation);
+                *generation
+            }
+        };
+        changed.snapshots.insert(generation);
     }
 
     fn apply_segment(&mut self, change: &SegmentChange, changed: &mut Changed) {
@@ -86,6 +114,27 @@ impl Counters {
                     changed.segments.insert(*id);
                 }
             }
+            SegmentChange::Release {
+                id,
+                birth,
+                bytes,
+                records,
+            } => {
+                changed.counters = true;
+                let errors = &mut self.errors;
+                let is_seen = *birth <= self.snapshots.newest();
+                if is_seen && !planted::is(Bug::HistoryNotCounted) {
+                    add(&mut self.record.history_bytes, *bytes as i64, errors);
+                    return;
+                }
+                add(&mut self.record.stored_bytes, -(*bytes as i64), errors);
+                let delta = SegmentChange::Delta {
+                    id: *id,
+                    bytes: -(*bytes as i64),
+                    records: -(*records as i64),
+                };
+                self.apply_segment(&delta, changed);
+            }
             SegmentChange::Delta { id, bytes, records } => {
                 let errors = &mut self.errors;
                 let counted = self.segments.change(id, |segment| {
@@ -109,11 +158,16 @@ impl Counters {
         for id in changed.segments {
             let value = self.segments.get(&id);
             let value = value.map(|record| Bytes::from(record.encode()));
-            group.put(Key::segment(id), value);
+            group.put(Put::new(Key::segment(id), value));
+        }
+        for generation in changed.snapshots {
+            let value = self.snapshots.get(&generation);
+            let value = value.map(|record| Bytes::from(record.encode()));
+            group.put(Put::new(Key::snapshot(generation), value));
         }
         if changed.counters {
             let value = Bytes::from(self.record.encode());
-            group.put(Key::counters(), Some(value));
+            group.put(Put::new(Key::counters(), Some(value)));
         }
     }
 }

@@ -21,6 +21,7 @@ mod progress;
 mod segments;
 pub mod settings;
 mod shared;
+mod snapshots;
 mod state;
 pub mod store;
 mod succession;
@@ -31,7 +32,7 @@ mod volume_log;
 pub use batch::{BATCH_BYTES_MAX, Batch, JOURNAL_ENTRY_BYTES, SpaceDelta, Ticket};
 pub use cairn_formats::metadata::{
     CookieRecord, DirentRecord, ExtentRecord, Fold, InodeKind, InodeRecord, JOURNAL_DATA_BYTES_MAX,
-    JournalEntry, Key, KeyKind, SegmentRecord, decode_extent,
+    JournalEntry, Key, KeyKind, SegmentRecord, SnapshotRecord, decode_extent,
 };
 pub use error::{MetaError, MetaErrorKind};
 pub use log::ensemble::{
@@ -41,6 +42,8 @@ pub use mirrored_log::MirroredLog;
 pub use progress::Durable;
 pub use segments::SegmentTotals;
 pub use settings::{JournalPressure, MetaCache, MetaSettings, MetaStats, VolumeCounters};
+pub use snapshots::{NewSnapshot, SNAPSHOT_COUNT_MAX, SnapshotError};
+pub use state::versions::DeadVersion;
 pub use store::{MetaStore, Recovered, SegmentUsage};
 pub use succession::Succession;
 pub use view::MetaView;

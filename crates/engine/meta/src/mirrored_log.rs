@@ -148,6 +148,8 @@ impl MirroredLog {
 
     /// Waits until the next group is durable, which begins another log file after a change of disks.
     async fn begin_file(&self) -> Result<(), MetaError> {
-        self.shared.durable(self.shared.submit(Batch::new())).await
+        self.shared
+            .durable(self.shared.submit(Batch::new()).0)
+            .await
     }
 }

@@ -10,16 +10,16 @@ use cairn_base::buf::IO_ALIGN_BYTES;
 use cairn_base::disk::Disk;
 use cairn_base::env::{Clock, Env};
 use cairn_base::planted::{self, Bug};
-use cairn_base::{DiskId, Epoch, Generation, LogPosition, SegmentId, VolumeId};
+use cairn_base::{DiskId, Epoch, Generation, LogPosition, VolumeId};
 use cairn_formats::metadata::log::{SET_COUNT_MAX, TERM_COUNT_MAX, Term};
 use cairn_formats::metadata::{
-    AppliedRecord, CountersRecord, Group, JournalEntry, Key, KeyKind, SegmentRecord,
+    AppliedRecord, CountersRecord, Group, JournalEntry, Key, KeyKind, SegmentRecord, SnapshotRecord,
 };
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
 use crate::batch::Batch;
-use crate::committer::{Backlog, Committer, GROUP_BYTES_MAX, writes_of};
+use crate::committer::{self, Backlog, Committer, GROUP_BYTES_MAX};
 use crate::counters::Counters;
 use crate::disks::DiskSet;
 use crate::error::MetaError;
@@ -34,10 +34,10 @@ use crate::progress::Progress;
 use crate::segments::Segments;
 use crate::settings::{LOG_FILE_BYTES_MAX, LOG_FILE_BYTES_MIN, MetaSettings};
 use crate::shared::{
-    BackgroundShip, GroupCounts, INO_CHUNK, Overlay, Pending, SEGMENT_CHUNK, Shared,
+    BackgroundShip, GroupCounts, INO_CHUNK, Overlay, Pending, SEGMENT_CHUNK, Shared, Submitted,
 };
+use crate::snapshots::Snapshots;
 use crate::state::remote::RemoteCopies;
-use crate::state::versions::{Entry, VersionCursor};
 use crate::state::{self, Candidate, StateStore};
 use crate::store::{MetaStore, Recovered};
 use crate::tasks::Tasks;
@@ -303,11 +303,13 @@ fn empty_counters() -> Counters {
             inodes: 0,
             file_bytes: 0,
             stored_bytes: 0,
+            history_bytes: 0,
             // 0 is no inode, 1 is the root.
             ino_reserved: 2,
             segment_reserved: 1,
         },
         segments: Segments::default(),
+        snapshots: Snapshots::default(),
         errors: 0,
     }
 }
@@ -447,7 +449,7 @@ fn read_for_start(state: &dyn StateStore) -> Result<AppliedRecord, MetaError> {
 }
 
 fn read_applied(state: &dyn StateStore) -> Result<AppliedRecord, MetaError> {
-    let value = state.get(&Key::applied().at(Generation(0)))?;
+    let value = state.get(Key::applied().as_bytes())?;
     Ok(match value {
         Some(value) => AppliedRecord::decode(&value)?,
         None => AppliedRecord::default(),
@@ -507,8 +509,7 @@ fn replay(
                 term: record.term,
             };
             if replay.backlog.is_empty() {
-                let result = state.apply(&mut writes_of(&group, applied));
-                match result {
+                match committer::apply(state, &group, applied) {
                     Err(MetaError::Full(why)) => {
                         tracing::error!("no space to replay all of the log: {why}");
                         replay.backlog.push(group, applied);
@@ -529,33 +530,41 @@ fn replay(
 /// The counters as of the last group, which may not be in the state yet.
 fn load_counters(state: &dyn StateStore, backlog: &Backlog) -> Result<Counters, MetaError> {
     let mut counters = empty_counters();
-    if let Some(value) = state.get(&Key::counters().at(Generation(0)))? {
-        counters.record = CountersRecord::decode(&value)?;
+    if let Some(value) = state.get(Key::counters().as_bytes())? {
+        load(&mut counters, Key::counters().as_bytes(), Some(&value))?;
     }
-    let (from, to) = Key::all_segments();
-    let generation = counters.record.generation;
-    let mut cursor = VersionCursor::new(state, from.as_bytes(), to.as_bytes(), generation);
-    let mut entry = Entry::default();
-    while cursor.next(&mut entry)? {
-        if let KeyKind::Segment(id) = KeyKind::parse(&entry.key)? {
-            let id: SegmentId = id;
-            let record = SegmentRecord::decode(&entry.value)?;
-            counters.segments.insert(id, record);
+    for (from, to) in [Key::all_segments(), Key::all_snapshots()] {
+        let mut cursor = state.cursor(from.as_bytes(), to.as_bytes());
+        while let Some((key, value)) = cursor.next()? {
+            load(&mut counters, key, Some(value))?;
         }
     }
-    for (key, value) in backlog.groups().flat_map(|group| &group.puts) {
-        match (key.kind()?, value) {
-            (KeyKind::Counters, Some(value)) => counters.record = CountersRecord::decode(value)?,
-            (KeyKind::Segment(id), Some(value)) => {
-                counters.segments.insert(id, SegmentRecord::decode(value)?);
-            }
-            (KeyKind::Segment(id), None) => {
-                counters.segments.remove(&id);
-            }
-            _ => {}
-        }
+    for put in backlog.groups().flat_map(|group| &group.puts) {
+        load(&mut counters, put.key.as_bytes(), put.value.as_deref())?;
     }
     Ok(counters)
+}
+
+/// Takes one entry of the state into the counters, if it is of them.
+fn load(counters: &mut Counters, key: &[u8], value: Option<&[u8]>) -> Result<(), MetaError> {
+    match (KeyKind::parse(key)?, value) {
+        (KeyKind::Counters, Some(value)) => counters.record = CountersRecord::decode(value)?,
+        (KeyKind::Segment(id), Some(value)) => {
+            counters.segments.insert(id, SegmentRecord::decode(value)?);
+        }
+        (KeyKind::Segment(id), None) => {
+            counters.segments.remove(&id);
+        }
+        (KeyKind::Snapshot(generation), Some(value)) => {
+            let record = SnapshotRecord::decode(value)?;
+            counters.snapshots.insert(generation, record);
+        }
+        (KeyKind::Snapshot(generation), None) => {
+            counters.snapshots.remove(generation);
+        }
+        _ => {}
+    }
+    Ok(())
 }
 
 /// All that a store starts with.
@@ -607,10 +616,19 @@ impl Start {
         let ships = self.ships || is_short && self.position_next.0 > 1;
         let mut overlay = Overlay::new();
         for group in self.backlog.groups() {
-            for (key, value) in &group.puts {
-                overlay.insert(key.clone(), (value.clone(), group.last));
+            for put in &group.puts {
+                let submitted = Submitted {
+                    value: put.value.clone(),
+                    birth: put.kept_birth.unwrap_or(group.generation),
+                    position: group.last,
+                };
+                overlay.insert(put.key.clone(), submitted);
             }
         }
+        // What the state has no space for may be part of them.
+        let last = self.backlog.groups().last().map(|group| group.last);
+        let generations = self.counters.snapshots.keys();
+        let taken = generations.filter_map(|at| Some((*at, last?))).collect();
         let progress = Arc::new(Progress::default());
         progress.advance(LogPosition(self.position_next.0.saturating_sub(1)));
         if let Some(succession) = &self.settings.succession {
@@ -618,7 +636,6 @@ impl Start {
         }
         let shared = Arc::new(Shared {
             clock: self.clock.clone(),
-            generation: AtomicU64::new(self.counters.record.generation.0),
             ship: Mutex::new(BackgroundShip {
                 healthy_count: self.disks.healthy().len(),
                 ..BackgroundShip::default()
@@ -648,6 +665,8 @@ impl Start {
             queued_bytes: AtomicUsize::new(0),
             admission: Notify::new(),
             applied: Mutex::new(self.applied),
+            applied_more: Notify::new(),
+            taken: Mutex::new(taken),
             states: Mutex::new(states),
             superseded: Mutex::new(self.superseded),
             stop: AtomicU8::new(0),
@@ -756,10 +775,10 @@ mod tests {
                 LogPosition(position),
                 LogPosition(position),
             );
-            group.put(
+            group.put(cairn_formats::metadata::Put::new(
                 Key::inode(cairn_base::Ino(1)),
                 Some(Bytes::from_static(b"value")),
-            );
+            ));
             let record = group.encode(Epoch(term), term);
             let len = record.head.payload_len_bytes as usize;
             let payload = &record.bytes[cairn_formats::metadata::log::RECORD_HEAD_BYTES..][..len];

@@ -112,6 +112,8 @@ pub struct VolumeCounters {
     pub inodes: u64,
     pub file_bytes: u64,
     pub stored_bytes: u64,
+    /// The part of these that snapshots alone see.
+    pub history_bytes: u64,
     /// Segments with a record.
     pub segments: u64,
 }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use cairn_base::disk::DiskError;
 use cairn_base::env::Clock;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{Generation, LogPosition};
+use cairn_base::{Generation, LogPosition, View};
 use cairn_formats::metadata::log::Term;
 use cairn_formats::metadata::{AppliedRecord, Group, Key};
 use futures_util::future::select;
@@ -19,7 +19,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
 use crate::batch::{Batch, Ticket};
-use crate::committer::{FULL_RETRY_PAUSE, needed_from, writes_of};
+use crate::committer::{self, FULL_RETRY_PAUSE, needed_from};
 use crate::counters::{Changed, Counters};
 use crate::disks::DiskSet;
 use crate::error::MetaError;
@@ -71,7 +71,14 @@ pub(crate) struct GroupCounts {
     pub ship_errors: AtomicU64,
 }
 
-pub(crate) type Overlay = BTreeMap<Key, (Option<Bytes>, LogPosition)>;
+/// The newest of a key that is submitted and not applied.
+pub(crate) struct Submitted {
+    pub value: Option<Bytes>,
+    pub birth: Generation,
+    pub position: LogPosition,
+}
+
+pub(crate) type Overlay = BTreeMap<Key, Submitted>;
 
 pub(crate) struct Shared {
     pub clock: Arc<dyn Clock>,
@@ -86,7 +93,6 @@ pub(crate) struct Shared {
     /// Copies of the state on other nodes, if it is in a cluster: the log is kept for these.
     pub remote: Option<Arc<RemoteCopies>>,
     pub pending: Mutex<Pending>,
-    /// The newest value of each key that is submitted and not applied, with its position.
     pub overlay: RwLock<Overlay>,
     /// As of the last group that was cut.
     pub journal: Mutex<JournalIndex>,
@@ -95,12 +101,15 @@ pub(crate) struct Shared {
     pub log_status: Mutex<LogStatus>,
     pub groups: GroupCounts,
     pub group_bytes_max: usize,
-    pub generation: AtomicU64,
     /// Length of the last batch that was refused for it.
     pub refused_len_bytes: AtomicUsize,
     pub queued_bytes: AtomicUsize,
     pub admission: Notify,
     pub applied: Mutex<AppliedRecord>,
+    /// The state moved on, or the store has ended.
+    pub applied_more: Notify,
+    /// From where on snapshots can be read that were taken since the start.
+    pub taken: Mutex<BTreeMap<Generation, LogPosition>>,
     /// Durable states: disk and position; the primary is first.
     pub states: Mutex<Vec<(usize, LogPosition)>>,
     /// Old states that are of use only until the next shipment.
@@ -127,10 +136,6 @@ pub(crate) struct BackgroundShip {
 }
 
 impl Shared {
-    pub fn generation(&self) -> Generation {
-        Generation(self.generation.load(Ordering::Acquire))
-    }
-
     pub fn stop(&self) -> Stop {
         match self.stop.load(Ordering::Acquire) {
             0 => Stop::No,
@@ -162,6 +167,7 @@ impl Shared {
         self.progress.stop(MetaError::Failed(Arc::new(error)));
         self.ask_stop(Stop::Now);
         self.admission.notify_waiters();
+        self.applied_more.notify_waiters();
     }
 
     /// The state or the log finds no space.
@@ -233,30 +239,59 @@ impl Shared {
         self.progress.stop_reason().map_or(Ok(()), Err)
     }
 
-    pub fn submit(&self, batch: Batch) -> Ticket {
+    pub fn submit(&self, batch: Batch) -> (Ticket, Generation) {
         let len_bytes = batch.len_bytes();
         if len_bytes > self.settings.batch_bytes_max() {
             self.refused_len_bytes.store(len_bytes, Ordering::Relaxed);
-            return Ticket::REFUSED;
+            return (Ticket::REFUSED, Generation::FIRST);
         }
         let mut pending = self.pending.lock();
+        let generation = pending.counters.record.generation;
+        (self.submit_locked(&mut pending, batch), generation)
+    }
+
+    /// As [`Self::submit`], for who looked at what is pending before. The batch is short.
+    pub fn submit_locked(&self, pending: &mut Pending, batch: Batch) -> Ticket {
+        let len_bytes = batch.len_bytes();
         if self.stop() != Stop::No {
             return Ticket::REFUSED;
         }
+        let generation = pending.counters.record.generation;
         let position = pending.position_next;
         pending.position_next.0 += 1;
         pending.counters.apply(&batch, &mut Changed::default());
         if !batch.puts.is_empty() {
             let mut overlay = self.overlay.write();
-            for (key, value) in &batch.puts {
-                overlay.insert(key.clone(), (value.clone(), position));
+            for put in &batch.puts {
+                let submitted = Submitted {
+                    value: put.value.clone(),
+                    birth: put.kept_birth.unwrap_or(generation),
+                    position,
+                };
+                overlay.insert(put.key.clone(), submitted);
             }
         }
         self.queued_bytes.fetch_add(len_bytes, Ordering::AcqRel);
         pending.queue.push_back(Queued { position, batch });
-        drop(pending);
         self.work.notify_one();
         Ticket(position)
+    }
+
+    /// Whether there is such a snapshot, and all that it shows is in the state.
+    pub fn shows(&self, generation: Generation) -> bool {
+        let is_there = {
+            let pending = self.pending.lock();
+            pending.counters.snapshots.seen_at(generation).is_ok()
+        };
+        let taken = self.taken.lock().get(&generation).copied();
+        is_there && taken.is_none_or(|taken| self.applied.lock().position >= taken)
+    }
+
+    pub fn no_such_view(&self, view: View) -> MetaError {
+        MetaError::NoSuchView {
+            volume: self.disks.volume,
+            view,
+        }
     }
 
     /// See [`crate::MetaStore::durable`].
@@ -293,15 +328,14 @@ impl Shared {
 
     /// Brings the state to the end of the group; what it holds then leaves the overlay.
     pub fn apply(&self, group: &Group, applied: AppliedRecord) -> Result<(), MetaError> {
-        self.state.apply(&mut writes_of(group, applied))?;
+        committer::apply(&*self.state, group, applied)?;
         *self.applied.lock() = applied;
+        self.applied_more.notify_waiters();
         let mut overlay = self.overlay.write();
-        for (key, _) in &group.puts {
-            let is_applied = overlay
-                .get(key)
-                .is_some_and(|(_, position)| *position <= group.last);
-            if is_applied {
-                overlay.remove(key);
+        for put in &group.puts {
+            let submitted = overlay.get(&put.key);
+            if submitted.is_some_and(|submitted| submitted.position <= group.last) {
+                overlay.remove(&put.key);
             }
         }
         Ok(())

@@ -9,7 +9,7 @@ use std::time::Duration;
 use cairn_base::disk::Disk;
 use cairn_base::env::Env;
 use cairn_base::{DiskId, Epoch, Generation, Ino, LogPosition, SegmentId, View, VolumeId};
-use cairn_formats::metadata::{JournalEntry, SegmentRecord};
+use cairn_formats::metadata::{JournalEntry, Key, SegmentRecord, SnapshotRecord};
 use futures_util::future::{Either, select};
 
 use crate::batch::{Batch, Ticket};
@@ -20,7 +20,11 @@ use crate::open;
 use crate::progress::Durable;
 use crate::segments::{self, SegmentTotals};
 use crate::settings::{JournalPressure, MetaSettings, MetaStats, VolumeCounters};
-use crate::shared::{INO_CHUNK, SEGMENT_CHUNK, Shared, Stop};
+use crate::shared::{INO_CHUNK, Pending, SEGMENT_CHUNK, Shared, Stop};
+use crate::snapshots::{
+    NewSnapshot, SNAPSHOT_COUNT_MAX, SnapshotChange, SnapshotError, check_name,
+};
+use crate::state::versions::{self, DeadVersion};
 use crate::state::without_waiting;
 use crate::view::MetaView;
 use crate::volume_log::VolumeLog;
@@ -147,24 +151,172 @@ impl<L: CommitLog> MetaStore<L> {
         self.shared.term.epoch
     }
 
+    /// That changes are made in now.
     pub fn generation(&self) -> Generation {
-        self.shared.generation()
+        self.shared.pending.lock().counters.record.generation
     }
 
     /// The volume as it is now, with what was submitted and is not durable yet.
     pub fn live(&self) -> MetaView<'_> {
-        MetaView::live(&self.shared)
+        MetaView::new(&self.shared, View::Live)
     }
 
     /// The volume in a view; [`MetaError::NoSuchView`] if there is none such.
     pub fn view(&self, view: View) -> Result<MetaView<'_>, MetaError> {
         match view {
             View::Live => Ok(self.live()),
-            // Nobody takes snapshots yet.
-            View::Snapshot(_) => Err(MetaError::NoSuchView {
-                volume: self.shared.disks.volume,
-                view,
-            }),
+            View::Snapshot(generation) if self.shared.shows(generation) => {
+                Ok(MetaView::new(&self.shared, view))
+            }
+            View::Snapshot(_) => Err(self.shared.no_such_view(view)),
+        }
+    }
+
+    /// The snapshots that can be seen, the oldest first.
+    pub fn snapshots(&self) -> Vec<(Generation, SnapshotRecord)> {
+        let pending = self.shared.pending.lock();
+        let seen = pending.counters.snapshots.seen();
+        seen.map(|(at, record)| (at, record.clone())).collect()
+    }
+
+    /// Those that were deleted, and hold what is still to be freed.
+    pub fn deleted_snapshots(&self) -> Vec<(Generation, SnapshotRecord)> {
+        let pending = self.shared.pending.lock();
+        let all = pending.counters.snapshots.iter();
+        let deleted = all.filter(|(_, record)| record.is_deleted);
+        deleted.map(|(at, record)| (*at, record.clone())).collect()
+    }
+
+    /// Ends the generation, and keeps what was submitted up to now: it can be seen when the ticket is applied. What is in
+    /// the journal alone is not in it; callers see to that.
+    pub fn take_snapshot(&self, new: NewSnapshot) -> Result<(Generation, Ticket), SnapshotError> {
+        check_name(&new.name)?;
+        let shared = &self.shared;
+        let mut pending = shared.pending.lock();
+        let snapshots = &pending.counters.snapshots;
+        if snapshots.named(&new.name).is_some() {
+            return Err(SnapshotError::Exists);
+        }
+        if snapshots.len() >= SNAPSHOT_COUNT_MAX {
+            return Err(SnapshotError::TooMany);
+        }
+        let counters = &pending.counters.record;
+        let generation = counters.generation;
+        let record = SnapshotRecord {
+            name: new.name,
+            taken: new.taken,
+            is_locked: false,
+            is_deleted: false,
+            schedule: new.schedule,
+            inodes: counters.inodes,
+            file_bytes: counters.file_bytes,
+        };
+        let change = SnapshotChange::Take(record);
+        // Before it is there: it must not be seen as one that was always there.
+        let mut taken = shared.taken.lock();
+        let ticket = shared.submit_locked(&mut pending, Batch::of_snapshot(change));
+        if ticket == Ticket::REFUSED {
+            return Err(SnapshotError::Closed);
+        }
+        taken.insert(generation, ticket.0);
+        Ok((generation, ticket))
+    }
+
+    /// Changes what is noted about a snapshot that can be seen: its name, whether it is locked, whether it is deleted.
+    pub fn change_snapshot(
+        &self,
+        generation: Generation,
+        change: impl FnOnce(&mut SnapshotRecord),
+    ) -> Result<Ticket, SnapshotError> {
+        let mut pending = self.shared.pending.lock();
+        let snapshots = &pending.counters.snapshots;
+        let old = snapshots.seen_at(generation)?;
+        let mut record = old.clone();
+        change(&mut record);
+        if record.is_deleted && old.is_locked {
+            return Err(SnapshotError::Locked);
+        }
+        if record.name != old.name {
+            check_name(&record.name)?;
+            if snapshots.named(&record.name).is_some() {
+                return Err(SnapshotError::Exists);
+            }
+        }
+        let change = SnapshotChange::Put(generation, record);
+        self.submit_snapshot(&mut pending, change)
+    }
+
+    /// Forgets a snapshot that was deleted, when all that only it held is freed.
+    pub fn remove_snapshot(&self, generation: Generation) -> Result<Ticket, SnapshotError> {
+        let mut pending = self.shared.pending.lock();
+        match pending.counters.snapshots.get(&generation) {
+            Some(record) if record.is_deleted => {}
+            _ => return Err(SnapshotError::NotFound),
+        }
+        self.submit_snapshot(&mut pending, SnapshotChange::Remove(generation))
+    }
+
+    fn submit_snapshot(
+        &self,
+        pending: &mut Pending,
+        change: SnapshotChange,
+    ) -> Result<Ticket, SnapshotError> {
+        let batch = Batch::of_snapshot(change);
+        match self.shared.submit_locked(pending, batch) {
+            Ticket::REFUSED => Err(SnapshotError::Closed),
+            ticket => Ok(ticket),
+        }
+    }
+
+    /// Up to `max` versions that no snapshot sees any more once `generation` is gone, seen or deleted; on from `from`.
+    /// Reads what is applied: wait with [`Self::applied`] for what was submitted before.
+    pub fn versions_of(
+        &self,
+        generation: Generation,
+        from: Option<&Key>,
+        max: usize,
+    ) -> Result<Vec<DeadVersion>, MetaError> {
+        self.shared.check()?;
+        let (after, up_to) = {
+            let pending = self.shared.pending.lock();
+            let counters = &pending.counters;
+            let (after, up_to) = counters.snapshots.neighbours(generation);
+            (after, up_to.unwrap_or(counters.record.generation))
+        };
+        let found = versions::dead_between(&*self.shared.state, after, up_to, from, max);
+        found.map_err(|error| self.shared.told(error))
+    }
+
+    /// Up to `max` versions in the history of keys with `from <= key < to`, whoever sees them; from the first on that died
+    /// after what `after` names. Reads what is applied.
+    pub fn history(
+        &self,
+        from: &Key,
+        to: &Key,
+        after: Option<(&Key, Generation)>,
+        max: usize,
+    ) -> Result<Vec<DeadVersion>, MetaError> {
+        self.shared.check()?;
+        let found = versions::history(&*self.shared.state, from, to, after, max);
+        found.map_err(|error| self.shared.told(error))
+    }
+
+    /// A version in the history as it is now, if it is there still.
+    pub fn dead_version(&self, version: &DeadVersion) -> Result<Option<DeadVersion>, MetaError> {
+        let found = versions::dead_version(&*self.shared.state, version);
+        found.map_err(|error| self.shared.told(error))
+    }
+
+    /// Resolves when the state holds all up to the ticket. Where the state finds no space that may take until there is some.
+    pub async fn applied(&self, ticket: Ticket) -> Result<(), MetaError> {
+        self.durable(ticket).await?;
+        loop {
+            let more = self.shared.applied_more.notified();
+            if self.shared.applied.lock().position >= ticket.0 {
+                return Ok(());
+            }
+            self.shared.check()?;
+            more.await;
         }
     }
 
@@ -189,6 +341,11 @@ impl<L: CommitLog> MetaStore<L> {
     /// in the log. Never waits for I/O. A batch that is too large, or comes after the end of the
     /// store, changes nothing and gets [`Ticket::REFUSED`].
     pub fn submit(&self, batch: Batch) -> Ticket {
+        self.submit_in(batch).0
+    }
+
+    /// As [`Self::submit`]; says in which generation that is, which is that of the births of all that is put.
+    pub fn submit_in(&self, batch: Batch) -> (Ticket, Generation) {
         self.shared.submit(batch)
     }
 
@@ -253,6 +410,7 @@ impl<L: CommitLog> MetaStore<L> {
             inodes: record.inodes,
             file_bytes: record.file_bytes,
             stored_bytes: record.stored_bytes,
+            history_bytes: record.history_bytes,
             segments: pending.counters.segments.len() as u64,
         }
     }
@@ -417,6 +575,7 @@ impl<L: CommitLog> MetaStore<L> {
         shared.ask_stop(Stop::Now);
         shared.leave_superseded(|_| true);
         shared.admission.notify_waiters();
+        shared.applied_more.notify_waiters();
     }
 
     async fn end(&self, stop: Stop) {
@@ -424,6 +583,7 @@ impl<L: CommitLog> MetaStore<L> {
         self.shared.tasks.idle().await;
         self.shared.progress.stop(MetaError::Closed);
         self.shared.admission.notify_waiters();
+        self.shared.applied_more.notify_waiters();
         // Copies that somebody asked for are still being made, perhaps without anybody waiting: none of them may land
         // on what is opened in the place of this store.
         self.shared.disks.end();

@@ -160,6 +160,7 @@ impl Model {
                 inodes: a as i64,
                 file_bytes: b as i64 - (state.space.1 as i64).min(500),
                 stored_bytes: c as i64,
+                history_bytes: 0,
             };
             batch.space(delta);
             state.space.0 += a;
@@ -298,7 +299,7 @@ impl Model {
 fn visible<L: CommitLog>(store: &MetaStore<L>, from: &Key, to: &Key) -> BTreeMap<Key, Bytes> {
     let mut found = BTreeMap::new();
     let mut last = Vec::new();
-    let scanned = store.live().scan_with(from, to, |bytes, value| {
+    let scanned = store.live().scan_with(from, to, |bytes, value, _| {
         assert!(last.as_slice() < bytes, "in order, each once");
         last = bytes.to_vec();
         let key = Key::parse(bytes).expect("a key");

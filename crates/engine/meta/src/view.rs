@@ -6,37 +6,38 @@
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
-use cairn_base::Generation;
+use cairn_base::{Generation, View};
 use cairn_formats::metadata::Key;
 
 use crate::batch::Ticket;
 use crate::error::MetaError;
 use crate::shared::Shared;
 use crate::state::StateStore;
-use crate::state::versions::{self, Entry, VersionCursor};
+use crate::state::versions::{self, Entry, Version, VersionCursor};
 
 /// Entries of the overlay that a scan takes at once; between two takes batches may come in between.
 const SCAN_OVERLAY_COUNT_MAX: usize = 512;
 
-/// Entries of the overlay, in order; `None` is a deletion.
-type OverlayPart = Vec<(Key, Option<Bytes>)>;
+/// Entries of the overlay, in order, with the generations of their births; `None` is a deletion.
+type OverlayPart = Vec<(Key, Option<Bytes>, Generation)>;
 
 /// How a cursor over a range of the state is made.
-type MakeCursor<'a> = fn(&'a dyn StateStore, &[u8], &[u8], Generation) -> VersionCursor<'a>;
+type MakeCursor<'a> = fn(&'a dyn StateStore, &[u8], &[u8], View) -> VersionCursor<'a>;
 
 /// The keys of a volume as one view has them.
 #[derive(Clone, Copy)]
 pub struct MetaView<'a> {
     shared: &'a Shared,
+    view: View,
 }
 
 impl<'a> MetaView<'a> {
-    pub(crate) fn live(shared: &'a Shared) -> Self {
-        Self { shared }
+    pub(crate) fn new(shared: &'a Shared, view: View) -> Self {
+        Self { shared, view }
     }
 
-    /// The newest version visible now, including submitted batches that are not durable yet. May
-    /// read from disk. Segments and counters have methods of their own.
+    /// The version that is visible; in the live view, the newest, including submitted batches that are not durable yet.
+    /// May read from disk. Segments and counters have methods of their own.
     pub fn get(self, key: &Key) -> Result<Option<Bytes>, MetaError> {
         self.get_with_ticket(key).map(|(value, _)| value)
     }
@@ -45,13 +46,16 @@ impl<'a> MetaView<'a> {
     /// is durable for sure.
     pub fn get_with_ticket(self, key: &Key) -> Result<(Option<Bytes>, Ticket), MetaError> {
         self.shared.check()?;
-        if let Some((value, position)) = self.shared.overlay.read().get(key) {
-            return Ok((value.clone(), Ticket(*position)));
+        if self.view.is_live()
+            && let Some(submitted) = self.shared.overlay.read().get(key)
+        {
+            return Ok((submitted.value.clone(), Ticket(submitted.position)));
         }
-        // Only what is durable is applied.
-        let found = versions::get(&*self.shared.state, key, self.shared.generation());
+        // Only what is durable is applied, and what a snapshot shows was applied before it could be seen.
+        let found = versions::get(&*self.shared.state, key, self.view);
         let found = found.map_err(|error| self.shared.told(error))?;
-        Ok((found, Ticket::NONE))
+        self.require_shown()?;
+        Ok((found.map(|Version { value, .. }| value), Ticket::NONE))
     }
 
     /// Entries with `from <= key < to` in order, at most `limit`, as [`Self::get`] sees them.
@@ -61,7 +65,7 @@ impl<'a> MetaView<'a> {
             return Ok(found);
         }
         let mut error = None;
-        self.scan_with(from, to, |key, value| {
+        self.scan_with(from, to, |key, value, _| {
             match Key::parse(key) {
                 Ok(key) => found.push((key, Bytes::copy_from_slice(value))),
                 Err(damage) => error = Some(damage),
@@ -79,14 +83,15 @@ impl<'a> MetaView<'a> {
     }
 
     /// Calls `visit` with each key (its bytes, see [`crate::KeyKind::parse`]) and value that
-    /// [`Self::scan`] would return, without collecting them. No lock is held meanwhile.
+    /// [`Self::scan`] would return, and the generation in which the value was born, without collecting them. No lock is
+    /// held meanwhile.
     ///
     /// A key that does not change during a long scan is seen exactly once; changes may or may not be.
     pub fn scan_with(
         self,
         from: &Key,
         to: &Key,
-        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        visit: impl FnMut(&[u8], &[u8], Generation) -> ControlFlow<()>,
     ) -> Result<(), MetaError> {
         self.scan_by(VersionCursor::new, from, to, visit)
     }
@@ -97,7 +102,7 @@ impl<'a> MetaView<'a> {
         self,
         from: &Key,
         to: &Key,
-        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        visit: impl FnMut(&[u8], &[u8], Generation) -> ControlFlow<()>,
     ) -> Result<(), MetaError> {
         self.scan_by(VersionCursor::passing, from, to, visit)
     }
@@ -107,7 +112,7 @@ impl<'a> MetaView<'a> {
         cursor: MakeCursor<'a>,
         from: &Key,
         to: &Key,
-        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        mut visit: impl FnMut(&[u8], &[u8], Generation) -> ControlFlow<()>,
     ) -> Result<(), MetaError> {
         self.shared.check()?;
         let mut from = from.clone();
@@ -117,10 +122,20 @@ impl<'a> MetaView<'a> {
             let flow = flow.map_err(|error| self.shared.told(error))?;
             match end {
                 Some(next) if flow.is_continue() => from = next,
-                _ => return Ok(()),
+                _ => break,
             }
         }
-        Ok(())
+        self.require_shown()
+    }
+
+    /// After reading: what was read of a snapshot that is deleted meanwhile may not be all of it.
+    fn require_shown(self) -> Result<(), MetaError> {
+        match self.view {
+            View::Snapshot(generation) if !self.shared.shows(generation) => {
+                Err(self.shared.no_such_view(self.view))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The next part of a range, consistent in itself: some of the overlay, a cursor over the state
@@ -133,20 +148,24 @@ impl<'a> MetaView<'a> {
     ) -> (OverlayPart, VersionCursor<'a>, Option<Key>) {
         // The cursor is made under the lock: what leaves the overlay later is in both, never in none.
         let overlay = self.shared.overlay.read();
+        let count_max = match self.view {
+            View::Live => SCAN_OVERLAY_COUNT_MAX,
+            View::Snapshot(_) => 0,
+        };
         let taken: OverlayPart = overlay
             .range(from..to)
-            .take(SCAN_OVERLAY_COUNT_MAX)
-            .map(|(key, (value, _))| (key.clone(), value.clone()))
+            .take(count_max)
+            .map(|(key, submitted)| (key.clone(), submitted.value.clone(), submitted.birth))
             .collect();
         let next = match taken.last() {
-            Some((last, _)) if taken.len() == SCAN_OVERLAY_COUNT_MAX => Some(last.successor()),
+            Some((last, ..)) if taken.len() == SCAN_OVERLAY_COUNT_MAX => Some(last.successor()),
             _ => None,
         };
         let cursor = cursor(
             &*self.shared.state,
             from.as_bytes(),
             next.as_ref().unwrap_or(to).as_bytes(),
-            self.shared.generation(),
+            self.view,
         );
         (taken, cursor, next)
     }
@@ -154,21 +173,22 @@ impl<'a> MetaView<'a> {
 
 /// Merges two ordered sequences; the overlay's entry for a key is the newer.
 fn merge(
-    overlay: &[(Key, Option<Bytes>)],
+    overlay: &[(Key, Option<Bytes>, Generation)],
     mut cursor: VersionCursor<'_>,
-    visit: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    visit: &mut impl FnMut(&[u8], &[u8], Generation) -> ControlFlow<()>,
 ) -> Result<ControlFlow<()>, MetaError> {
     let mut overlay = overlay.iter().peekable();
     let mut entry = Entry::default();
     let mut has_entry = cursor.next(&mut entry)?;
     loop {
-        let newer = overlay.peek().map(|(key, value)| (key.as_bytes(), value));
+        let newer = overlay.peek();
+        let newer = newer.map(|(key, value, birth)| (key.as_bytes(), value, *birth));
         let flow = match newer {
             None if !has_entry => return Ok(ControlFlow::Continue(())),
-            Some((key, value)) if !has_entry || key <= entry.key.as_slice() => {
+            Some((key, value, birth)) if !has_entry || key <= entry.key.as_slice() => {
                 let replaces = has_entry && key == entry.key;
                 let flow = match value {
-                    Some(value) => visit(key, value),
+                    Some(value) => visit(key, value, birth),
                     None => ControlFlow::Continue(()),
                 };
                 overlay.next();
@@ -178,7 +198,7 @@ fn merge(
                 flow
             }
             _ => {
-                let flow = visit(&entry.key, &entry.value);
+                let flow = visit(&entry.key, &entry.value, entry.birth);
                 has_entry = cursor.next(&mut entry)?;
                 flow
             }

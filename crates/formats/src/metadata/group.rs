@@ -16,6 +16,8 @@ pub const JOURNAL_DATA_BYTES_MAX: usize = 1 << 20;
 
 /// The length that says "deleted".
 const DELETED: u32 = u32::MAX;
+/// Set in the length of a key whose value keeps the birth that follows.
+const KEEPS_BIRTH: u16 = 1 << 15;
 const JOURNAL_FIXED_BYTES: usize = 8 + 8 + 8 + 8 + 12 + 12 + 4 + 4;
 const FOLD_BYTES: usize = 8 + 8 + 8 + 8;
 
@@ -47,14 +49,38 @@ pub struct Fold {
     pub through: LogPosition,
 }
 
+/// What a change leaves of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Put {
+    pub key: Key,
+    /// `None` deletes.
+    pub value: Option<Bytes>,
+    /// What was there is at another place now, and the same for all who see it: it keeps its generation of birth, and
+    /// the one that was there leaves no history. Else the value is born in the generation of its group.
+    pub kept_birth: Option<Generation>,
+}
+
+impl Put {
+    pub fn new(key: Key, value: Option<Bytes>) -> Self {
+        Self {
+            key,
+            value,
+            kept_birth: None,
+        }
+    }
+}
+
 /// The merged changes of some batches, in log order.
 #[derive(Debug, Default)]
 pub struct Group {
+    /// That all of it was made in.
     pub generation: Generation,
+    /// The newest snapshot that there was: what was born up to then, and is changed here, is history.
+    pub newest_snapshot: Generation,
     pub first: LogPosition,
     pub last: LogPosition,
-    /// Each key once, with its last value; `None` deletes.
-    pub puts: Vec<(Key, Option<Bytes>)>,
+    /// Each key once, with its last value.
+    pub puts: Vec<Put>,
     /// With their positions.
     pub journal: Vec<JournalEntry>,
     pub folds: Vec<Fold>,
@@ -74,26 +100,34 @@ impl Group {
     }
 
     /// Sets a key; the last change of a key in a group is the one that counts.
-    pub fn put(&mut self, key: Key, value: Option<Bytes>) {
-        match self.index.get(&key) {
-            Some(index) => self.puts[*index].1 = value,
+    pub fn put(&mut self, put: Put) {
+        match self.index.get(&put.key) {
+            Some(index) => self.puts[*index] = put,
             None => {
-                self.index.insert(key.clone(), self.puts.len());
-                self.puts.push((key, value));
+                self.index.insert(put.key.clone(), self.puts.len());
+                self.puts.push(put);
             }
         }
     }
 
     /// Exact bytes of the payload.
     fn payload_len_bytes(&self) -> usize {
-        let puts = self.puts.iter().map(|(key, value)| {
-            2 + 4 + key.as_bytes().len() + value.as_ref().map_or(0, |value| value.len())
+        let puts = self.puts.iter().map(|put| {
+            let value_len = put.value.as_ref().map_or(0, |value| value.len());
+            let birth_len = put.kept_birth.map_or(0, |_| 8);
+            2 + 4 + birth_len + put.key.as_bytes().len() + value_len
         });
         let journal = self
             .journal
             .iter()
             .map(|entry| JOURNAL_FIXED_BYTES + entry.data.len());
-        8 + 4 + 4 + 4 + puts.sum::<usize>() + journal.sum::<usize>() + self.folds.len() * FOLD_BYTES
+        8 + 8
+            + 4
+            + 4
+            + 4
+            + puts.sum::<usize>()
+            + journal.sum::<usize>()
+            + self.folds.len() * FOLD_BYTES
     }
 
     pub fn encode(&self, epoch: Epoch, term: u64) -> RecordBuf {
@@ -103,12 +137,18 @@ impl Group {
             rest: &mut bytes[RECORD_HEAD_BYTES..RECORD_HEAD_BYTES + len],
         };
         out.u64(self.generation.0);
+        out.u64(self.newest_snapshot.0);
         out.u32(self.puts.len() as u32);
         out.u32(self.journal.len() as u32);
         out.u32(self.folds.len() as u32);
-        for (key, value) in &self.puts {
-            out.bytes(&(key.as_bytes().len() as u16).to_be_bytes());
+        for put in &self.puts {
+            let (key, value) = (&put.key, &put.value);
+            let keeps_birth = put.kept_birth.map_or(0, |_| KEEPS_BIRTH);
+            out.bytes(&(key.as_bytes().len() as u16 | keeps_birth).to_be_bytes());
             out.u32(value.as_ref().map_or(DELETED, |value| value.len() as u32));
+            if let Some(birth) = put.kept_birth {
+                out.u64(birth.0);
+            }
             out.bytes(key.as_bytes());
             out.bytes(value.as_deref().unwrap_or_default());
         }
@@ -143,19 +183,32 @@ impl Group {
     ) -> Result<Self, RecordError> {
         let mut fields = Fields::unversioned("log record", payload);
         let mut group = Self::new(Generation(fields.u64("generation")?), first, last);
+        group.newest_snapshot = Generation(fields.u64("newest snapshot")?);
         let put_count = fields.u32("count")?;
         let journal_count = fields.u32("count")?;
         let fold_count = fields.u32("count")?;
         for _ in 0..put_count {
-            let key_len = fields.u16("key")? as usize;
+            let key_len = fields.u16("key")?;
             let value_len = fields.u32("value")?;
+            let kept_birth = match key_len & KEEPS_BIRTH {
+                0 => None,
+                _ => Some(Generation(fields.u64("birth")?)),
+            };
+            let key_len = usize::from(key_len & !KEEPS_BIRTH);
             let key = Key::parse(fields.take(key_len, "key")?)?;
             let value = match value_len {
                 DELETED => None,
                 0 => return Err(fields.malformed("value")),
                 len => Some(payload.slice_ref(fields.take(len as usize, "value")?)),
             };
-            group.puts.push((key, value));
+            if kept_birth.is_some() && (value.is_none() || !key.is_versioned()) {
+                return Err(fields.malformed("birth"));
+            }
+            group.puts.push(Put {
+                key,
+                value,
+                kept_birth,
+            });
         }
         for _ in 0..journal_count {
             let entry = decode_journal(&mut fields, payload)?;
@@ -225,9 +278,15 @@ mod tests {
 
     fn group() -> Group {
         let mut group = Group::new(Generation::FIRST, LogPosition(4), LogPosition(6));
-        group.put(Key::inode(Ino(1)), Some(Bytes::from_static(b"old")));
-        group.put(Key::dirent(Ino(1), b"name"), None);
-        group.put(Key::inode(Ino(1)), Some(Bytes::from_static(b"new")));
+        group.newest_snapshot = Generation(7);
+        let put = |key, value: &'static [u8]| Put::new(key, Some(Bytes::from_static(value)));
+        group.put(put(Key::inode(Ino(1)), b"old"));
+        group.put(Put::new(Key::dirent(Ino(1), b"name"), None));
+        group.put(put(Key::inode(Ino(1)), b"new"));
+        group.put(Put {
+            kept_birth: Some(Generation(5)),
+            ..put(Key::extent(Ino(1), 3), b"moved")
+        });
         group.journal.push(JournalEntry {
             position: LogPosition(5),
             ino: Ino(1),
@@ -255,11 +314,12 @@ mod tests {
     #[test]
     fn a_group_is_merged_and_read_back() {
         let group = group();
-        assert_eq!(group.puts.len(), 2);
+        assert_eq!(group.puts.len(), 3);
         let payload = payload_of(&group.encode(Epoch(1), 2));
         let read = Group::decode(&payload, group.first, group.last).expect("decodes");
         assert_eq!(read.puts, group.puts);
-        assert_eq!(read.puts[0].1.as_deref(), Some(&b"new"[..]));
+        assert_eq!(read.newest_snapshot, group.newest_snapshot);
+        assert_eq!(read.puts[0].value.as_deref(), Some(&b"new"[..]));
         assert_eq!(read.journal, group.journal);
         assert_eq!(read.folds, group.folds);
         for len in 0..payload.len() {

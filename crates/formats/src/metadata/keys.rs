@@ -4,8 +4,11 @@
 //!
 //! A key is a tag byte, then its fields, integers big-endian so that byte order is number order,
 //! names ended by 0x00 (a name never holds NUL, so `a` sorts before `ab` and no key is the prefix
-//! of another). In the state every key is followed by its [`Generation`], inverted, as a
-//! big-endian `u64`: of the versions of one key the newest comes first.
+//! of another).
+//!
+//! The newest version of a key stands at the key itself. The value of a key that snapshots see begins with the
+//! generation in which that version was born ([`super::versions`]). The first change of a version that a snapshot sees
+//! moves it to a history key, and adds a dead key, by which it is found when the snapshot goes.
 //!
 //! | tag | key | value | versions |
 //! |---|---|---|---|
@@ -20,11 +23,13 @@
 //! | 0x15 | acl: ino u64 (reserved) | | yes |
 //! | 0x16 | orphan: ino u64 | a version byte | yes |
 //! | 0x20 | segment: id u64 | [`super::records::SegmentRecord`] | no |
-//! | 0x21 | snapshot: generation u64 (reserved) | | no |
+//! | 0x21 | snapshot: generation u64 | [`super::records::SnapshotRecord`] | no |
 //! | 0x22 | quota: kind u8, id u32 (reserved) | | no |
 //! | 0x23 | dedupe: hash, 32 bytes (reserved) | | yes |
+//! | 0x30 | history: the key, generation of death u64 | what the key held, with its generation of birth | no |
+//! | 0x31 | dead: generation of death u64, of birth u64, the key | a version byte | no |
 //!
-//! Tags 0x01 to 0x0f and 0x20 are written by the store alone.
+//! Tags 0x01 to 0x0f, 0x20, 0x21, 0x30 and 0x31 are written by the store alone.
 
 use std::fmt;
 
@@ -33,9 +38,9 @@ use smallvec::SmallVec;
 
 /// Longest name in a key (directory entries, extended attributes), in bytes.
 pub const NAME_LEN_BYTES_MAX: usize = 255;
-/// Longest key, without its generation, in bytes: tag, inode, name, NUL.
-pub const KEY_LEN_BYTES_MAX: usize = 1 + 8 + NAME_LEN_BYTES_MAX + 1;
-/// Bytes of the generation at the end of a key in the state.
+/// Longest key, in bytes: a mark of an entry of a directory in the history.
+pub const KEY_LEN_BYTES_MAX: usize = 1 + 2 * GENERATION_LEN_BYTES + 1 + 8 + NAME_LEN_BYTES_MAX + 1;
+/// Bytes of a generation in a key.
 pub const GENERATION_LEN_BYTES: usize = 8;
 
 const TAG_APPLIED: u8 = 0x01;
@@ -52,8 +57,10 @@ const TAG_SEGMENT: u8 = 0x20;
 const TAG_SNAPSHOT: u8 = 0x21;
 const TAG_QUOTA: u8 = 0x22;
 const TAG_DEDUPE: u8 = 0x23;
+const TAG_HISTORY: u8 = 0x30;
+const TAG_DEAD: u8 = 0x31;
 
-/// A key of the ordered key space, without its generation. Ordered as the state orders it.
+/// A key of the ordered key space. Ordered as the state orders it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(SmallVec<[u8; 32]>);
 
@@ -64,16 +71,42 @@ pub enum KeyKind<'a> {
     Counters,
     Lineage,
     Inode(Ino),
-    Dirent { dir: Ino, name: &'a [u8] },
-    Cookie { dir: Ino, seq: u64 },
-    Extent { ino: Ino, end_offset: u64 },
-    Xattr { ino: Ino, name: &'a [u8] },
+    Dirent {
+        dir: Ino,
+        name: &'a [u8],
+    },
+    Cookie {
+        dir: Ino,
+        seq: u64,
+    },
+    Extent {
+        ino: Ino,
+        end_offset: u64,
+    },
+    Xattr {
+        ino: Ino,
+        name: &'a [u8],
+    },
     Acl(Ino),
     Orphan(Ino),
     Segment(SegmentId),
     Snapshot(Generation),
-    Quota { kind: u8, id: u32 },
+    Quota {
+        kind: u8,
+        id: u32,
+    },
     Dedupe(&'a [u8; 32]),
+    /// `key` held this until `death`.
+    History {
+        key: &'a [u8],
+        death: Generation,
+    },
+    /// `key` held until `death` what was born in `birth`.
+    Dead {
+        death: Generation,
+        birth: Generation,
+        key: &'a [u8],
+    },
 }
 
 /// Why bytes are not a key.
@@ -136,7 +169,7 @@ impl Key {
         Self::of_u64(TAG_SEGMENT, id.0)
     }
 
-    /// Reserved for snapshots.
+    /// Written by the store alone.
     pub fn snapshot(generation: Generation) -> Self {
         Self::of_u64(TAG_SNAPSHOT, generation.0)
     }
@@ -154,6 +187,56 @@ impl Key {
         let mut key = Self::with_tag(TAG_DEDUPE);
         key.0.extend_from_slice(hash);
         key
+    }
+
+    /// Where the version is that `key` held until it was changed in generation `death`.
+    pub fn history(key: &Key, death: Generation) -> Self {
+        let mut history = Self::history_of(key.as_bytes());
+        history.0.extend_from_slice(&death.0.to_be_bytes());
+        history
+    }
+
+    /// Where the versions of `key`, which may be a bound of a range, begin.
+    pub fn history_of(key: &[u8]) -> Self {
+        let mut history = Self::with_tag(TAG_HISTORY);
+        history.0.extend_from_slice(key);
+        history
+    }
+
+    /// The versions of all keys.
+    pub fn all_history() -> (Self, Self) {
+        (
+            Self::with_tag(TAG_HISTORY),
+            Self::with_tag(TAG_HISTORY.saturating_add(1)),
+        )
+    }
+
+    /// The mark of a version in the history.
+    pub fn dead(key: &Key, death: Generation, birth: Generation) -> Self {
+        let mut dead = Self::dead_from(death, birth);
+        dead.0.extend_from_slice(key.as_bytes());
+        dead
+    }
+
+    /// Where the marks of versions begin that died in `death` and were born in `birth`.
+    pub fn dead_from(death: Generation, birth: Generation) -> Self {
+        Self::of_two_u64(TAG_DEAD, death.0, birth.0)
+    }
+
+    /// The marks of all versions that died in a generation with `first <= death <= last`.
+    pub fn dead_between(first: Generation, last: Generation) -> (Self, Self) {
+        let to = match last.0.checked_add(1) {
+            Some(next) => Self::of_u64(TAG_DEAD, next),
+            None => Self::with_tag(TAG_DEAD.saturating_add(1)),
+        };
+        (Self::of_u64(TAG_DEAD, first.0), to)
+    }
+
+    pub fn all_snapshots() -> (Self, Self) {
+        (
+            Self::with_tag(TAG_SNAPSHOT),
+            Self::with_tag(TAG_SNAPSHOT.saturating_add(1)),
+        )
     }
 
     pub fn applied() -> Self {
@@ -252,34 +335,14 @@ impl Key {
 
     /// Whether the store alone may write it.
     pub fn is_internal(&self) -> bool {
-        self.0
-            .first()
-            .is_none_or(|tag| *tag < TAG_INODE || *tag == TAG_SEGMENT)
+        self.0.first().is_none_or(|tag| {
+            *tag < TAG_INODE || matches!(*tag, TAG_SEGMENT | TAG_SNAPSHOT) || *tag >= TAG_HISTORY
+        })
     }
 
-    /// Whether snapshots see old versions of it; other keys always carry generation 0.
+    /// Whether snapshots see old versions of it. Its value in the state begins with the generation of its birth.
     pub fn is_versioned(&self) -> bool {
-        self.0
-            .first()
-            .is_some_and(|tag| (TAG_INODE..=TAG_ORPHAN).contains(tag) || *tag == TAG_DEDUPE)
-    }
-
-    /// The key of the version written in `generation`, as the state holds it.
-    pub fn at(&self, generation: Generation) -> SmallVec<[u8; 48]> {
-        let generation = if self.is_versioned() { generation.0 } else { 0 };
-        let mut bytes = SmallVec::with_capacity(self.0.len() + GENERATION_LEN_BYTES);
-        bytes.extend_from_slice(&self.0);
-        bytes.extend_from_slice(&(!generation).to_be_bytes());
-        bytes
-    }
-
-    /// Takes a key as the state holds it apart.
-    pub fn split(bytes: &[u8]) -> Result<(&[u8], Generation), KeyError> {
-        let (key, generation) = bytes
-            .split_last_chunk::<GENERATION_LEN_BYTES>()
-            .filter(|(key, _)| !key.is_empty())
-            .ok_or_else(|| KeyError::of(bytes))?;
-        Ok((key, Generation(!u64::from_be_bytes(*generation))))
+        is_versioned(&self.0)
     }
 
     /// A key from bytes that may be anything.
@@ -344,7 +407,7 @@ impl KeyError {
 }
 
 impl<'a> KeyKind<'a> {
-    /// Reads a key without its generation. Any bytes are allowed; what is not exactly a key is refused.
+    /// Reads a key. Any bytes are allowed; what is not exactly a key is refused.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, KeyError> {
         Self::parse_fields(bytes).ok_or_else(|| KeyError::of(bytes))
     }
@@ -386,10 +449,38 @@ impl<'a> KeyKind<'a> {
                 Self::Quota { kind: *kind, id }
             }
             TAG_DEDUPE => Self::Dedupe(rest.try_into().ok()?),
+            TAG_HISTORY => {
+                let (key, death) = rest.split_last_chunk::<GENERATION_LEN_BYTES>()?;
+                let death = Generation(u64::from_be_bytes(*death));
+                Self::History {
+                    key: versioned(key)?,
+                    death,
+                }
+            }
+            TAG_DEAD => {
+                let (death, rest) = rest.split_first_chunk::<GENERATION_LEN_BYTES>()?;
+                let (birth, key) = rest.split_first_chunk::<GENERATION_LEN_BYTES>()?;
+                Self::Dead {
+                    death: Generation(u64::from_be_bytes(*death)),
+                    birth: Generation(u64::from_be_bytes(*birth)),
+                    key: versioned(key)?,
+                }
+            }
             _ => return None,
         };
         Some(kind)
     }
+}
+
+/// As [`Key::is_versioned`], of the bytes of a key.
+pub fn is_versioned(key: &[u8]) -> bool {
+    key.first()
+        .is_some_and(|tag| (TAG_INODE..=TAG_ORPHAN).contains(tag) || *tag == TAG_DEDUPE)
+}
+
+/// A key that has versions; not one of history, so that this goes no deeper.
+fn versioned(key: &[u8]) -> Option<&[u8]> {
+    (is_versioned(key) && KeyKind::parse(key).is_ok()).then_some(key)
 }
 
 fn only_u64(bytes: &[u8]) -> Option<u64> {
@@ -416,6 +507,7 @@ mod tests {
     #[test]
     fn keys_are_read_back_as_what_they_name() {
         let hash = [7; 32];
+        let (inode, dedupe) = (Key::inode(Ino(7)), Key::dedupe(&hash));
         let cases = [
             (Key::inode(Ino(1)), KeyKind::Inode(Ino(1))),
             (
@@ -455,6 +547,21 @@ mod tests {
             ),
             (Key::quota(1, 1000), KeyKind::Quota { kind: 1, id: 1000 }),
             (Key::dedupe(&hash), KeyKind::Dedupe(&hash)),
+            (
+                Key::history(&inode, Generation(9)),
+                KeyKind::History {
+                    key: inode.as_bytes(),
+                    death: Generation(9),
+                },
+            ),
+            (
+                Key::dead(&dedupe, Generation(9), Generation(3)),
+                KeyKind::Dead {
+                    death: Generation(9),
+                    birth: Generation(3),
+                    key: dedupe.as_bytes(),
+                },
+            ),
             (Key::applied(), KeyKind::Applied),
             (Key::counters(), KeyKind::Counters),
             (Key::lineage(), KeyKind::Lineage),
@@ -462,18 +569,14 @@ mod tests {
         for (key, want) in &cases {
             assert_eq!(key.kind().as_ref(), Ok(want));
             assert!(key.as_bytes().len() <= KEY_LEN_BYTES_MAX);
-            let generation = if key.is_versioned() { 3 } else { 0 };
-            let at = key.at(Generation(3));
-            assert_eq!(
-                Key::split(&at),
-                Ok((key.as_bytes(), Generation(generation))),
-                "{key:?}"
-            );
         }
     }
 
     #[test]
     fn what_is_no_key_is_refused() {
+        let once = Key::history(&Key::inode(Ino(1)), Generation(2));
+        let twice = Key::history(&once, Generation(3));
+        let dead = Key::dead_from(Generation(1), Generation(1));
         let cases: &[(&str, &[u8])] = &[
             ("empty", b""),
             ("unknown tag", &[0x7f, 0]),
@@ -490,6 +593,16 @@ mod tests {
             ),
             ("short hash", &[TAG_DEDUPE, 1, 2, 3]),
             ("counters with more", &[TAG_COUNTERS, 0]),
+            (
+                "history of counters",
+                &[TAG_HISTORY, TAG_COUNTERS, 0, 0, 0, 0, 0, 0, 0, 1],
+            ),
+            ("history of history", twice.as_bytes()),
+            (
+                "history without a key",
+                &[TAG_HISTORY, 0, 0, 0, 0, 0, 0, 0, 1],
+            ),
+            ("dead without a key", dead.as_bytes()),
         ];
         for (name, bytes) in cases {
             assert!(Key::parse(bytes).is_err(), "{name}");
@@ -529,16 +642,18 @@ mod tests {
     }
 
     #[test]
-    fn names_sort_as_bytes_and_newest_version_first() {
-        assert!(Key::dirent(Ino(1), b"a") < Key::dirent(Ino(1), b"a\x01"));
-        assert!(
-            Key::dirent(Ino(1), b"a").at(Generation(1))
-                < Key::dirent(Ino(1), b"a\x01").at(Generation(9))
-        );
-        let key = Key::inode(Ino(1));
-        assert!(key.at(Generation(2)) < key.at(Generation(1)));
-        let key = Key::segment(SegmentId(1));
-        assert_eq!(key.at(Generation(2)), key.at(Generation(1)));
+    fn names_sort_as_bytes_and_history_as_its_keys() {
+        let (short, long) = (Key::dirent(Ino(1), b"a"), Key::dirent(Ino(1), b"a\x01"));
+        assert!(short < long);
+        assert!(Key::history(&short, Generation(9)) < Key::history(&long, Generation(1)));
+        assert!(Key::history(&short, Generation(1)) < Key::history(&short, Generation(2)));
+        let (first, last) = (Generation(3), Generation(4));
+        let within = |death| {
+            let (from, to) = Key::dead_between(first, last);
+            let key = Key::dead(&short, Generation(death), Generation(1));
+            from <= key && key < to
+        };
+        assert_eq!([2, 3, 4, 5].map(within), [false, true, true, false]);
     }
 
     proptest::proptest! {
@@ -547,7 +662,6 @@ mod tests {
             if let Ok(key) = Key::parse(&bytes) {
                 assert_eq!(key.as_bytes(), bytes);
             }
-            let _ = Key::split(&bytes);
         }
     }
 }

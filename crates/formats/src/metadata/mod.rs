@@ -11,12 +11,13 @@ pub mod group;
 pub mod keys;
 pub mod log;
 pub mod records;
-pub mod snapshot;
+pub mod state_file;
+pub mod versions;
 
 pub use extent::decode_extent;
-pub use group::{Fold, Group, JOURNAL_DATA_BYTES_MAX, JournalEntry};
+pub use group::{Fold, Group, JOURNAL_DATA_BYTES_MAX, JournalEntry, Put};
 pub use keys::{Key, KeyError, KeyKind};
 pub use records::{
     AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, InodeKind,
-    InodeRecord, RecordError, SegmentRecord,
+    InodeRecord, RecordError, SegmentRecord, SnapshotRecord,
 };

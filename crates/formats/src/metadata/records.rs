@@ -394,6 +394,69 @@ impl SegmentRecord {
     }
 }
 
+/// A snapshot of a volume. Its generation, the last one that it shows, is in its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotRecord {
+    /// A valid name of a file.
+    pub name: Bytes,
+    pub taken: Timestamp,
+    /// It cannot be deleted.
+    pub is_locked: bool,
+    /// Nobody sees it any more, and what only it held is being freed.
+    pub is_deleted: bool,
+    /// The schedule that took it, which deletes it in its time; empty for one taken by hand.
+    pub schedule: Bytes,
+    /// Counters of the live view when it was taken.
+    pub inodes: u64,
+    pub file_bytes: u64,
+}
+
+impl SnapshotRecord {
+    /// Panics on names longer than [`NAME_LEN_BYTES_MAX`].
+    pub fn encode(&self) -> Vec<u8> {
+        assert!(self.name.len().max(self.schedule.len()) <= NAME_LEN_BYTES_MAX);
+        let mut out = Vec::with_capacity(40 + self.name.len() + self.schedule.len());
+        out.push(VERSION);
+        out.push(u8::from(self.is_locked));
+        out.push(u8::from(self.is_deleted));
+        put_time(&mut out, self.taken);
+        put_u64(&mut out, self.inodes);
+        put_u64(&mut out, self.file_bytes);
+        for text in [&self.name, &self.schedule] {
+            out.push(text.len() as u8);
+            out.extend_from_slice(text);
+        }
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
+        let mut fields = Fields::new("snapshot", bytes)?;
+        let is_locked = fields.bool("locked")?;
+        let is_deleted = fields.bool("deleted")?;
+        let taken = fields.time("taken")?;
+        let inodes = fields.u64("inodes")?;
+        let file_bytes = fields.u64("file bytes")?;
+        let name_len = usize::from(fields.u8("name")?);
+        let name = fields.take(name_len, "name")?;
+        let schedule_len = usize::from(fields.u8("schedule")?);
+        let schedule = fields.take(schedule_len, "schedule")?;
+        fields.end()?;
+        let is_good = !name.is_empty() && !name.contains(&0) && !name.contains(&b'/');
+        if !is_good || is_locked && is_deleted {
+            return Err(fields.malformed("name"));
+        }
+        Ok(Self {
+            name: Bytes::copy_from_slice(name),
+            taken,
+            is_locked,
+            is_deleted,
+            schedule: Bytes::copy_from_slice(schedule),
+            inodes,
+            file_bytes,
+        })
+    }
+}
+
 /// How far the state has come; written with every group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AppliedRecord {
@@ -428,10 +491,14 @@ impl AppliedRecord {
 /// The volume's counters, as absolute values at one log position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountersRecord {
+    /// That changes are made in. Taking a snapshot ends it.
     pub generation: Generation,
     pub inodes: u64,
     pub file_bytes: u64,
+    /// That extents of the live view and of the history name.
     pub stored_bytes: u64,
+    /// The part of these that the history names.
+    pub history_bytes: u64,
     /// No inode number at or above this was ever given out.
     pub ino_reserved: u64,
     /// No segment id at or above this was ever given out.
@@ -440,12 +507,13 @@ pub struct CountersRecord {
 
 impl CountersRecord {
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(49);
+        let mut out = Vec::with_capacity(57);
         out.push(VERSION);
         put_u64(&mut out, self.generation.0);
         put_u64(&mut out, self.inodes);
         put_u64(&mut out, self.file_bytes);
         put_u64(&mut out, self.stored_bytes);
+        put_u64(&mut out, self.history_bytes);
         put_u64(&mut out, self.ino_reserved);
         put_u64(&mut out, self.segment_reserved);
         out
@@ -458,6 +526,7 @@ impl CountersRecord {
             inodes: fields.u64("inodes")?,
             file_bytes: fields.u64("file bytes")?,
             stored_bytes: fields.u64("stored bytes")?,
+            history_bytes: fields.u64("history bytes")?,
             ino_reserved: fields.u64("inode mark")?,
             segment_reserved: fields.u64("segment mark")?,
         };
@@ -575,10 +644,21 @@ mod tests {
             inodes: 1,
             file_bytes: 2,
             stored_bytes: 3,
+            history_bytes: 2,
             ino_reserved: 4,
             segment_reserved: 5,
         };
         check(&counters, counters.encode(), CountersRecord::decode, false);
+        let snapshot = SnapshotRecord {
+            name: Bytes::from_static(b"daily.0"),
+            taken: Timestamp::new(5, 6),
+            is_locked: true,
+            is_deleted: false,
+            schedule: Bytes::from_static(b"daily"),
+            inodes: 7,
+            file_bytes: 8,
+        };
+        check(&snapshot, snapshot.encode(), SnapshotRecord::decode, false);
     }
 
     proptest! {
@@ -594,6 +674,7 @@ mod tests {
             let _ = SegmentRecord::decode(&bytes);
             let _ = AppliedRecord::decode(&bytes);
             let _ = CountersRecord::decode(&bytes);
+            let _ = SnapshotRecord::decode(&bytes);
         }
     }
 }

@@ -162,9 +162,11 @@ impl Shared {
         self.require_serving()?;
         let now = self.now();
         let mut batch = Batch::new();
+        let mut change = Change::default();
         if let Some(size_bytes) = set.size_bytes {
-            if !self.resize(inode.ino, &mut state, size_bytes, &mut batch)? {
-                return Ok(None);
+            match self.resize(inode.ino, &mut state, size_bytes, &mut batch)? {
+                Some(resized) => change = resized,
+                None => return Ok(None),
             }
             if size_bytes != before.size_bytes {
                 state.touch_mtime(now);
@@ -178,25 +180,30 @@ impl Shared {
         state.record.exclusive_verifier = None;
         state.touch_ctime(now);
         batch.put(Key::inode(inode.ino), state.stored_record().encode());
-        state.note_change(self.meta.submit(batch));
+        let ticket = self.submit_change(&mut state, &change, batch);
+        state.note_change(ticket);
         Ok(Some((state.wcc(inode.ino, before), state.ticket)))
     }
 
-    /// Sets the size of a locked regular file; what it takes goes into `batch`. False, and no change,
-    /// when that is too much for one batch.
+    /// Sets the size of a locked regular file; what it takes goes into `batch`, and what it does to its extents is
+    /// returned. `None`, and no change, when that is too much for one batch.
     fn resize(
         &self,
         ino: Ino,
         state: &mut State,
         size_bytes: u64,
         batch: &mut Batch,
-    ) -> Result<bool, FsError> {
+    ) -> Result<Option<Change>, FsError> {
+        let mut change = Change::default();
         if size_bytes > FILE_LEN_BYTES_MAX {
             return Err(FsError::FileTooLarge);
         }
         if size_bytes < state.record.size_bytes {
-            if state.record.used_bytes > 0 && !self.cut_extents(ino, state, size_bytes, batch)? {
-                return Ok(false);
+            if state.record.used_bytes > 0 {
+                match self.cut_extents(ino, state, size_bytes, batch)? {
+                    Some(cut) => change = cut,
+                    None => return Ok(None),
+                }
             }
             if !planted::is(Bug::CutForgetsDirty) {
                 self.discard_dirty(state, size_bytes);
@@ -212,7 +219,7 @@ impl Shared {
         }
         state.record.size_bytes = size_bytes;
         state.stable_size_bytes = size_bytes;
-        Ok(true)
+        Ok(Some(change))
     }
 
     /// Forgets dirty data from `size_bytes` on, in memory and on its way.
@@ -223,14 +230,14 @@ impl Shared {
         }
     }
 
-    /// Removes the extents of a file past `size_bytes`, unless they are too many for one batch.
+    /// Removes the extents of a file past `size_bytes`; `None`, and no change, if they are too many for one batch.
     fn cut_extents(
         &self,
         ino: Ino,
         state: &mut State,
         size_bytes: u64,
         batch: &mut Batch,
-    ) -> Result<bool, FsError> {
+    ) -> Result<Option<Change>, FsError> {
         let (from, to) = extents_between(ino, size_bytes, state.record.size_bytes);
         let mut past: Vec<Extent> = Vec::new();
         self.scan_extents(View::Live, &from, &to, |extent| {
@@ -238,7 +245,7 @@ impl Shared {
             past.len() <= 2 * CUT_EXTENTS_MAX
         })?;
         if past.len() > 2 * CUT_EXTENTS_MAX {
-            return Ok(false);
+            return Ok(None);
         }
         let mut map = crate::extents::ExtentMap::new(&self.extent_count);
         map.load(0..u64::MAX, past);
@@ -246,7 +253,7 @@ impl Shared {
         map.clear(size_bytes..u64::MAX, &mut change);
         self.change_extents(ino, state, &change, batch);
         state.extents.forget_from(size_bytes);
-        Ok(true)
+        Ok(Some(change))
     }
 
     /// Cuts a file that has very many extents down towards `size_bytes`, in steps from its end that
@@ -285,14 +292,15 @@ impl Shared {
                 continue;
             }
             let mut batch = Batch::new();
-            if !self.resize(ino, &mut state, start, &mut batch)? {
+            let Some(change) = self.resize(ino, &mut state, start, &mut batch)? else {
                 // More came meanwhile; the caller begins again.
                 return Ok(());
-            }
+            };
             // Whoever replays older journal entries must see that they do not tell the size any more.
             state.touch_ctime(self.now());
             batch.put(Key::inode(ino), state.stored_record().encode());
-            state.note_change(self.meta.submit(batch));
+            let cut = self.submit_change(&mut state, &change, batch);
+            state.note_change(cut);
             ticket = Some(state.ticket);
         }
         Ok(())

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{Ino, Timestamp};
+use cairn_base::{Ino, Timestamp, View};
 use cairn_meta::{Batch, InodeKind, JournalEntry};
 use cairn_segment::{CHECKSUM_GRANULE_BYTES, Codec, ErrorKind, RecordPointer};
 use futures_util::future::try_join_all;
@@ -130,6 +130,10 @@ impl FsView {
                 // Moved by garbage collection: the extents say where to by now.
                 Err(error) if error.kind() == ErrorKind::Gone && attempt < READ_ATTEMPTS_MAX => {
                     attempt += 1;
+                    if let View::Snapshot(_) = self.view {
+                        shared.await_moves().await;
+                        inode.lock().extents.unload();
+                    }
                 }
                 Err(error) => {
                     // Whoever asked says so, and not as often as a client asks again.
@@ -189,7 +193,7 @@ impl Fs {
                 return Err(FsError::NoSpace);
             }
         }
-        let journal =
+        let mut journal =
             stability == Stability::Stable && data.len() as u64 <= JOURNAL_WRITE_BYTES_MAX;
         if journal {
             shared.meta.admit().await;
@@ -198,6 +202,8 @@ impl Fs {
         let (wcc, ticket) = {
             let mut state = inode.lock();
             require_file(&state)?;
+            let gate = shared.snapshots.journal_gate();
+            journal &= gate.is_open();
             let extends = end > state.record.size_bytes;
             let before = state.pre_attr();
             let now = shared.now();
@@ -558,11 +564,13 @@ impl Shared {
         loop {
             let (waits, ticket) = {
                 let mut state = inode.lock();
+                let gate = self.snapshots.journal_gate();
                 let sequence = *sequence.get_or_insert(state.sequence);
                 // Bytes that are in the log are stable, whatever becomes of their way into segments.
                 let is_stable = !state.has_unstable_up_to(sequence);
                 let dirty = state.dirty.has_unstable_up_to(sequence);
                 if dirty
+                    && gate.is_open()
                     && state.flights.is_empty()
                     && state.dirty.unstable_bytes() <= JOURNAL_WRITE_BYTES_MAX
                     && state.dirty.run_count() <= JOURNAL_COMMIT_RUNS_MAX

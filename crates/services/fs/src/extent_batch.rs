@@ -3,14 +3,24 @@
 //! Owns: that live bytes and records of segments, and the space of the volume, follow each change of extents.
 //! Must not know: why extents change.
 
-use cairn_base::{Ino, SegmentId};
-use cairn_meta::{Batch, ExtentRecord, Key, SegmentRecord, SpaceDelta};
+use cairn_base::planted::{self, Bug};
+use cairn_base::{Generation, Ino, SegmentId};
+use cairn_meta::{Batch, ExtentRecord, Key, SegmentRecord, SpaceDelta, Ticket};
 use cairn_segment::SegmentInfo;
 use rustc_hash::FxHashMap;
 
 use crate::extents::{Change, Extent};
 use crate::inode::State;
 use crate::volume::Shared;
+
+/// Why extents change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// The file has other bytes.
+    Changed,
+    /// Its bytes are elsewhere.
+    Moved,
+}
 
 impl Shared {
     /// Records segments that the metadata does not know, in the batch that first refers to them.
@@ -34,7 +44,8 @@ impl Shared {
         }
     }
 
-    /// Puts a change of extents into `batch`, with what it does to space and segment counters.
+    /// Puts a change of extents into `batch`, with what it does to space and segment counters. [`Self::submit_change`] is to
+    /// submit it.
     pub(crate) fn change_extents(
         &self,
         ino: Ino,
@@ -42,28 +53,66 @@ impl Shared {
         change: &Change,
         batch: &mut Batch,
     ) {
+        self.change_extents_for(Why::Changed, ino, state, change, batch);
+    }
+
+    /// Submits a batch with a change of extents, under the lock of their inode.
+    pub(crate) fn submit_change(&self, state: &mut State, change: &Change, batch: Batch) -> Ticket {
+        let (ticket, generation) = self.meta.submit_in(batch);
+        if !planted::is(Bug::BirthNotSettled) {
+            state.extents.settle(change, generation);
+        }
+        ticket
+    }
+
+    pub(crate) fn change_extents_for(
+        &self,
+        why: Why,
+        ino: Ino,
+        state: &mut State,
+        change: &Change,
+        batch: &mut Batch,
+    ) {
+        let mut released: FxHashMap<(SegmentId, Generation), (u64, u64)> = FxHashMap::default();
         let mut live: FxHashMap<SegmentId, (i64, i64)> = FxHashMap::default();
         let mut space = SpaceDelta::default();
         let mut count = |extent: &Extent, sign: i64| {
             let entry = live.entry(extent.record.location.segment).or_default();
             entry.0 += sign * extent.live_bytes();
             entry.1 += sign;
-            space.file_bytes += sign * extent.len_bytes() as i64;
             space.stored_bytes += sign * extent.live_bytes();
         };
+        let mut file_bytes = 0;
         for (end, replaced) in change.keys() {
             if let Some(before) = &replaced.before {
-                count(before, -1);
+                file_bytes -= before.len_bytes() as i64;
+                match why {
+                    // What snapshots see of it is what is there now.
+                    Why::Moved => count(before, -1),
+                    Why::Changed => {
+                        let place = (before.record.location.segment, before.birth);
+                        let entry = released.entry(place).or_default();
+                        entry.0 += before.live_bytes() as u64;
+                        entry.1 += 1;
+                    }
+                }
             }
             match &replaced.after {
                 Some(after) => {
+                    file_bytes += after.len_bytes() as i64;
                     count(after, 1);
                     let record = ExtentRecord {
                         start: after.start,
                         record: (*after.record).clone(),
                         offset_in_record: after.offset_in_record,
                     };
-                    batch.put(Key::extent(ino, end), record.encode());
+                    let key = Key::extent(ino, end);
+                    match (why, &replaced.before) {
+                        (Why::Moved, Some(before)) if !planted::is(Bug::MoveMakesHistory) => {
+                            batch.put_moved(key, before.birth, record.encode())
+                        }
+                        _ => batch.put(key, record.encode()),
+                    };
                 }
                 None if replaced.before.is_some() => {
                     batch.delete(Key::extent(ino, end));
@@ -76,10 +125,11 @@ impl Shared {
                 batch.segment_delta(segment, bytes, records);
             }
         }
+        for ((segment, birth), (bytes, records)) in released {
+            batch.release(segment, birth, bytes, records);
+        }
+        space.file_bytes = file_bytes;
         batch.space(space);
-        state.record.used_bytes = state
-            .record
-            .used_bytes
-            .saturating_add_signed(space.file_bytes);
+        state.record.used_bytes = state.record.used_bytes.saturating_add_signed(file_bytes);
     }
 }

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use cairn_base::Generation;
 use cairn_segment::RecordPointer;
 
 /// Extents are loaded into memory for at most so many bytes of a file at a time,
@@ -23,6 +24,8 @@ pub struct Extent {
     pub end: u64,
     pub record: Arc<RecordPointer>,
     pub offset_in_record: u32,
+    /// The generation in which it was stored; of one that is stored just now, see [`ExtentMap::settle`].
+    pub birth: Generation,
 }
 
 impl Extent {
@@ -44,6 +47,7 @@ impl Extent {
             end,
             record: self.record.clone(),
             offset_in_record: self.offset_in_record + (start - self.start) as u32,
+            birth: self.birth,
         }
     }
 }
@@ -383,6 +387,19 @@ impl ExtentMap {
         self.recount();
     }
 
+    /// Notes in which generation the extents of a change were stored, as soon as that is known, and before anybody else
+    /// looks at them.
+    pub fn settle(&mut self, change: &Change, generation: Generation) {
+        for (end, replaced) in change.keys() {
+            if let Some(after) = &replaced.after
+                && let Some(extent) = self.by_end.get_mut(&end)
+                && extent.start == after.start
+            {
+                extent.birth = generation;
+            }
+        }
+    }
+
     fn recount(&mut self) {
         self.share.set(self.len());
     }
@@ -414,6 +431,7 @@ mod tests {
                 checksums: Vec::new(),
             }),
             offset_in_record: 0,
+            birth: Generation::FIRST,
         }
     }
 

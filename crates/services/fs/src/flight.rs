@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_base::LogPosition;
 use cairn_base::planted::{self, Bug};
+use cairn_base::{Generation, LogPosition};
 use cairn_meta::{Batch, Fold, Key};
 use cairn_segment::{
     Appended, EncodedRecord, RecordOwner, RecordPointer, SegmentInfo, Stream, encode_record,
@@ -319,7 +319,7 @@ impl Shared {
             }
         }
         batch.put(Key::inode(inode.ino), state.stored_record().encode());
-        let ticket = self.meta.submit(batch);
+        let ticket = self.submit_change(&mut state, &change, batch);
         state.ticket = ticket;
         // Which bytes were in the journal is not known any more.
         state.changed = state.changed.max(state.journaled);
@@ -423,6 +423,7 @@ fn insert_extents(
             end,
             record: pointer.clone(),
             offset_in_record: (start - cut.start) as u32,
+            birth: Generation::FIRST,
         };
         state.extents.insert(extent, change);
         if !is_whole {

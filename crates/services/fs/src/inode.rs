@@ -137,9 +137,13 @@ impl Flight {
 impl Inode {
     /// One of the live view.
     pub fn new(ino: Ino, state: State) -> Arc<Self> {
+        Self::in_view(View::Live, ino, state)
+    }
+
+    pub fn in_view(view: View, ino: Ino, state: State) -> Arc<Self> {
         Arc::new(Self {
             ino,
-            view: View::Live,
+            view,
             weight: 1 + state.record.symlink_target.len() / INODE_BYTES,
             state: Mutex::new(state),
         })

@@ -5,7 +5,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use cairn_base::{Ino, View};
+use cairn_base::{Generation, Ino, View};
 use cairn_meta::{DirentRecord, Key, KeyKind, Ticket};
 
 use crate::inode::kind_of;
@@ -70,7 +70,7 @@ impl Shared {
         let mut entries = Vec::new();
         let mut problem = None;
         let mut eof = true;
-        let visit = |key: &[u8], value: &[u8]| {
+        let visit = |key: &[u8], value: &[u8], _: Generation| {
             if entries.len() == limit {
                 eof = false;
                 return ControlFlow::Break(());

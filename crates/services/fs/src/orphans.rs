@@ -218,7 +218,7 @@ impl Shared {
                     });
                 }
                 state.extents.forget_from(0);
-                state.ticket = self.meta.submit(batch);
+                state.ticket = self.submit_change(&mut state, &change, batch);
                 state.ticket
             };
             if last {

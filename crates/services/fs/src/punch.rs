@@ -174,7 +174,8 @@ impl Shared {
         state.stable_size_bytes = state.stable_size_bytes.max(range.end);
         state.touch_mtime(self.now());
         batch.put(Key::inode(ino), state.stored_record().encode());
-        state.note_change(self.meta.submit(batch));
+        let ticket = self.submit_change(&mut state, &change, batch);
+        state.note_change(ticket);
         Ok(Step::Done(end, state.ticket))
     }
 

@@ -18,18 +18,20 @@ use std::time::Duration;
 
 use cairn_base::env::BoxFuture;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{Ino, SegmentId};
-use cairn_meta::{Batch, Key};
+use cairn_base::{Generation, Ino, SegmentId};
+use cairn_meta::{Batch, DeadVersion, ExtentRecord, Key, KeyKind, SpaceDelta, Ticket};
 use cairn_segment::{
-    ErrorKind, Pace, RecordOwner, RecordPointer, SegmentError, Stream, encode_record,
+    ErrorKind, Pace, RecordOwner, RecordPointer, SegmentError, SegmentInfo, Stream, encode_record,
 };
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::extent_batch::Why;
 use crate::extents::{Ahead, Change, Extent, ExtentMap};
 use crate::gc_policy::narrow;
+use crate::snapshots::extent_of;
 use crate::tasks::let_others_run;
 use crate::types::FsError;
 use crate::volume::{Fs, Shared, meta_error, parse_extent, segment_error};
@@ -39,6 +41,8 @@ const SURVEY_INTERVAL: Duration = Duration::from_secs(1);
 /// Extents, or parts of files, looked at before others get their turn.
 const SCAN_EXTENTS_MAX: usize = 4096;
 const SCAN_PARTS_MAX: usize = 256;
+/// Versions of the history that are read at once.
+const SCAN_HISTORY_MAX: usize = 1024;
 /// Entries of summaries that are in memory together; a single summary has fewer.
 const GROUP_ENTRIES_MAX: usize = 1 << 18;
 /// Extents and bytes rewritten in one step, and steps at the same time when it is urgent.
@@ -59,6 +63,8 @@ pub const REWRITE_SEGMENTS_MAX: usize = 64;
 struct Victim {
     ino: Ino,
     extent: Extent,
+    /// Where it is in the history, if only snapshots see it.
+    dead: Option<DeadVersion>,
 }
 
 impl Victim {
@@ -91,17 +97,43 @@ type Left = FxHashMap<SegmentId, u64>;
 /// A part of a file.
 type Part = (Ino, Range<u64>);
 
+/// A range of extents that is still to be looked at: as they are now, and then those in its history.
+struct Look {
+    /// Where the range began.
+    begin: Key,
+    to: Key,
+    at: At,
+}
+
+/// Where a look goes on.
+enum At {
+    Now(Key),
+    /// After this version.
+    History(Option<(Key, Generation)>),
+}
+
+impl Look {
+    fn new(from: Key, to: Key) -> Self {
+        Self {
+            begin: from.clone(),
+            to,
+            at: At::Now(from),
+        }
+    }
+}
+
 /// Where extents are still to be looked for.
 enum Search {
     /// In these parts of files, one after the other, after the rest of one.
-    Parts(VecDeque<Part>, Option<(Key, Key)>),
+    Parts(VecDeque<Part>, Option<Look>),
     /// Everywhere.
-    Pass(Option<(Key, Key)>),
+    Pass(Option<Look>),
 }
 
 impl Search {
     fn everywhere() -> Self {
-        Self::Pass(Some(Key::all_extents()))
+        let (from, to) = Key::all_extents();
+        Self::Pass(Some(Look::new(from, to)))
     }
 
     /// In the parts that summaries name; those that join are looked at together.
@@ -119,22 +151,22 @@ impl Search {
         Self::Parts(joined, None)
     }
 
-    /// The next range of keys.
-    fn take(&mut self) -> Option<(Key, Key)> {
+    /// The next range of keys, or the rest of one.
+    fn take(&mut self) -> Option<Look> {
         match self {
             Self::Pass(rest) => rest.take(),
             Self::Parts(parts, rest) => rest.take().or_else(|| {
                 let (ino, part) = parts.pop_front()?;
                 let (from, _) = Key::extents_past(ino, part.start);
-                Some((from, Key::extent(ino, part.end).successor()))
+                Some(Look::new(from, Key::extent(ino, part.end).successor()))
             }),
         }
     }
 
     /// What is left of the range that was taken last.
-    fn put_back(&mut self, from: Key, to: Key) {
+    fn put_back(&mut self, look: Look) {
         match self {
-            Self::Pass(rest) | Self::Parts(_, rest) => *rest = Some((from, to)),
+            Self::Pass(rest) | Self::Parts(_, rest) => *rest = Some(look),
         }
     }
 
@@ -276,20 +308,74 @@ impl Shared {
         step: &mut Step,
     ) -> Result<(), FsError> {
         let mut seen = 0;
+        let has_history = self.meta.counters().history_bytes > 0;
         for _ in 0..SCAN_PARTS_MAX {
             if seen >= SCAN_EXTENTS_MAX || step.is_full() {
                 return Ok(());
             }
-            let Some((from, to)) = search.take() else {
+            let Some(look) = search.take() else {
                 return Ok(());
             };
             let is_pass = matches!(search, Search::Pass(_));
-            let next = self.find_victims_between(is_pass, (&from, &to), wanted, step, &mut seen)?;
-            if let Some(next) = next {
-                search.put_back(next, to);
+            let next = match &look.at {
+                At::Now(from) => {
+                    let range = (from, &look.to);
+                    let next =
+                        self.find_victims_between(is_pass, range, wanted, step, &mut seen)?;
+                    let then = (has_history && !planted::is(Bug::HistoryNotMoved))
+                        .then_some(At::History(None));
+                    next.map(At::Now).or(then)
+                }
+                At::History(after) => {
+                    let next = self.find_victims_in_history(
+                        &look,
+                        after.as_ref(),
+                        wanted,
+                        step,
+                        &mut seen,
+                    )?;
+                    next.map(|last| At::History(Some(last)))
+                }
+            };
+            if let Some(at) = next {
+                search.put_back(Look { at, ..look });
             }
         }
         Ok(())
+    }
+
+    /// The same for what only snapshots see in a range of keys; returns after what to go on.
+    fn find_victims_in_history(
+        &self,
+        look: &Look,
+        after: Option<&(Key, Generation)>,
+        wanted: &FxHashSet<SegmentId>,
+        step: &mut Step,
+        seen: &mut usize,
+    ) -> Result<Option<(Key, Generation)>, FsError> {
+        let after = after.map(|(key, death)| (key, *death));
+        let found = self
+            .meta
+            .history(&look.begin, &look.to, after, SCAN_HISTORY_MAX)
+            .map_err(meta_error)?;
+        *seen += found.len();
+        let last = found.last().filter(|_| found.len() == SCAN_HISTORY_MAX);
+        let last = last.map(|last| (last.key.clone(), last.death));
+        for version in found {
+            let (Ok(KeyKind::Extent { ino, .. }), Some(extent)) =
+                (version.key.kind(), extent_of(&version)?)
+            else {
+                continue;
+            };
+            if wanted.contains(&extent.record.location.segment) {
+                step.add(Victim {
+                    ino,
+                    extent,
+                    dead: Some(version),
+                });
+            }
+        }
+        Ok(last)
     }
 
     /// The same for one range of keys; returns where to go on in it.
@@ -303,11 +389,15 @@ impl Shared {
     ) -> Result<Option<Key>, FsError> {
         let mut failed = None;
         let mut last = None;
-        let visit = |key: &[u8], value: &[u8]| {
+        let visit = |key: &[u8], value: &[u8], birth: Generation| {
             *seen += 1;
-            match parse_extent(key, value) {
+            match parse_extent(key, value, birth) {
                 Ok((ino, extent)) if wanted.contains(&extent.record.location.segment) => {
-                    step.add(Victim { ino, extent });
+                    step.add(Victim {
+                        ino,
+                        extent,
+                        dead: None,
+                    });
                 }
                 Ok(_) => {}
                 // What it refers to stays; it is no reason not to collect the rest.
@@ -398,17 +488,27 @@ impl Shared {
             .await
             .map_err(segment_error)?;
         let mut by_ino: FxHashMap<Ino, Vec<(Extent, Arc<RecordPointer>)>> = FxHashMap::default();
+        let mut dead = Vec::new();
         for ((victim, record), location) in moved.into_iter().zip(&records).zip(&appended.locations)
         {
             self.counters
                 .gc_rewritten_bytes
                 .fetch_add(victim.extent.len_bytes(), Ordering::Relaxed);
-            by_ino
-                .entry(victim.ino)
-                .or_default()
-                .push((victim.extent, Arc::new(record.pointer(*location))));
+            let copy = Arc::new(record.pointer(*location));
+            match victim.dead {
+                Some(version) => dead.push((version, victim.extent, copy)),
+                None => by_ino
+                    .entry(victim.ino)
+                    .or_default()
+                    .push((victim.extent, copy)),
+            }
         }
         let mut ticket = self.meta.last_ticket();
+        if !dead.is_empty() {
+            ticket = self
+                .point_history_to_copies(&dead, &appended.segments, &mut left)
+                .await?;
+        }
         for (ino, extents) in by_ino {
             let inode = match self.inode(ino) {
                 Ok(inode) => inode,
@@ -440,8 +540,7 @@ impl Shared {
             }
             let mut batch = Batch::new();
             self.put_segments(&appended.segments, &mut batch);
-            self.change_extents(ino, &mut state, &change, &mut batch);
-            batch.put(Key::inode(ino), state.stored_record().encode());
+            self.change_extents_for(Why::Moved, ino, &mut state, &change, &mut batch);
             ticket = self.meta.submit(batch);
             state.ticket = ticket;
         }
@@ -450,6 +549,59 @@ impl Shared {
             return Ok(left);
         }
         self.durable(ticket).await.map(|()| left)
+    }
+
+    /// The same for extents that only snapshots see, in one batch.
+    async fn point_history_to_copies(
+        &self,
+        moved: &[(DeadVersion, Extent, Arc<RecordPointer>)],
+        segments: &[SegmentInfo],
+        left: &mut Left,
+    ) -> Result<Ticket, FsError> {
+        let _turn = self.snapshots.history_turn.lock().await;
+        self.require_applied().await?;
+        let mut batch = Batch::new();
+        self.put_segments(segments, &mut batch);
+        let mut live: FxHashMap<SegmentId, (i64, i64)> = FxHashMap::default();
+        let mut space = SpaceDelta::default();
+        for (version, old, copy) in moved {
+            let read = || self.meta.dead_version(version).map_err(meta_error);
+            let now = self.reading(read).await?;
+            if now.as_ref() != Some(version) {
+                // It was freed with its snapshots, or somebody else moved it.
+                if now.is_some() {
+                    *left.entry(old.record.location.segment).or_default() += 1;
+                }
+                continue;
+            }
+            let new = Extent {
+                record: copy.clone(),
+                offset_in_record: 0,
+                ..old.clone()
+            };
+            for (extent, sign) in [(old, -1), (&new, 1)] {
+                let entry = live.entry(extent.record.location.segment).or_default();
+                entry.0 += sign * extent.live_bytes();
+                entry.1 += sign;
+                space.stored_bytes += sign * extent.live_bytes();
+                space.history_bytes += sign * extent.live_bytes();
+            }
+            let record = ExtentRecord {
+                start: new.start,
+                record: (**copy).clone(),
+                offset_in_record: 0,
+            };
+            batch.put_moved_dead(version, &record.encode());
+        }
+        for (segment, (bytes, records)) in live {
+            batch.segment_delta(segment, bytes, records);
+        }
+        batch.space(space);
+        let ticket = self.meta.submit(batch);
+        // What is read of the history next is this.
+        self.durable(ticket).await?;
+        self.require_applied().await?;
+        Ok(ticket)
     }
 
     async fn read_victim(&self, victim: &Victim) -> Result<Vec<bytes::Bytes>, SegmentError> {

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use cairn_base::{Ino, SegmentId};
+use cairn_base::{Generation, Ino, SegmentId};
 use cairn_meta::{CookieRecord, DirentRecord, InodeRecord, Key, KeyKind};
 use cairn_segment::{ErrorKind, Pace};
 use futures_util::future::{Either, join_all, select};
@@ -187,8 +187,8 @@ impl Fs {
         self.shared
             .meta
             .live()
-            .scan_with(&from, &to, |key, value| {
-                match parse_extent(key, value) {
+            .scan_with(&from, &to, |key, value, birth| {
+                match parse_extent(key, value, birth) {
                     Ok((_, extent)) if extent.start >= damaged.at.end => {
                         return ControlFlow::Break(());
                     }
@@ -268,19 +268,21 @@ impl Shared {
         let mut failed = None;
         self.meta
             .live()
-            .pass_over(&from, &to, |key, value| match parse_extent(key, value) {
-                Ok((ino, extent)) => {
-                    let end = extent.end;
-                    found.push((ExtentAt { ino, end }, extent));
-                    if found.len() < count_max {
-                        ControlFlow::Continue(())
-                    } else {
+            .pass_over(&from, &to, |key, value, birth| {
+                match parse_extent(key, value, birth) {
+                    Ok((ino, extent)) => {
+                        let end = extent.end;
+                        found.push((ExtentAt { ino, end }, extent));
+                        if found.len() < count_max {
+                            ControlFlow::Continue(())
+                        } else {
+                            ControlFlow::Break(())
+                        }
+                    }
+                    Err(error) => {
+                        failed = Some(error);
                         ControlFlow::Break(())
                     }
-                }
-                Err(error) => {
-                    failed = Some(error);
-                    ControlFlow::Break(())
                 }
             })
             .map_err(meta_error)?;
@@ -292,7 +294,8 @@ impl Shared {
         let Some(value) = self.meta.live().get(&key).map_err(meta_error)? else {
             return Ok(None);
         };
-        let (_, extent) = parse_extent(key.as_bytes(), &value).map_err(meta_error)?;
+        let (_, extent) =
+            parse_extent(key.as_bytes(), &value, Generation::FIRST).map_err(meta_error)?;
         Ok(Some(extent))
     }
 
@@ -437,7 +440,7 @@ impl Shared {
     ) -> Result<Option<Key>, FsError> {
         let mut seen = 0;
         let mut last = Ok(None);
-        let visited = self.meta.live().pass_over(from, to, |key, value| {
+        let visited = self.meta.live().pass_over(from, to, |key, value, _| {
             seen += 1;
             let done = KeyKind::parse(key)
                 .map_err(cairn_meta::MetaError::from)

@@ -218,6 +218,14 @@ pub struct DirPage {
     pub eof: bool,
 }
 
+/// How much there is in a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VolumeCounts {
+    pub inodes: u64,
+    /// Bytes of files in extents.
+    pub file_bytes: u64,
+}
+
 /// What statfs reports about a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolumeSpace {

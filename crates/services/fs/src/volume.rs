@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cairn_base::env::Env;
 use cairn_base::planted::{self, Bug};
-use cairn_base::{Ino, Timestamp, View, VolumeId};
+use cairn_base::{Generation, Ino, Timestamp, View, VolumeId};
 use cairn_erasure::Code;
 use cairn_meta::{
     Batch, InodeKind, InodeRecord, JournalEntry, Key, MetaError, MetaErrorKind, MetaStore,
@@ -25,6 +25,7 @@ use crate::gc::{Collector, GcSettings};
 use crate::inode::{Inode, InodeTable, State};
 use crate::orphans::Orphans;
 use crate::room::PoolSpace;
+use crate::snapshots::SnapshotWork;
 use crate::tasks::Tasks;
 use crate::types::{FileKind, FsError, VolumeSpace};
 
@@ -32,6 +33,8 @@ use crate::types::{FileKind, FsError, VolumeSpace};
 pub const ROOT: Ino = Ino(1);
 /// Inode numbers that statfs reports: there is no fixed table, so the limit is a formality.
 const INODES_MAX: u64 = 1 << 40;
+/// Inodes of snapshots in memory.
+const SNAPSHOT_INODES_MAX: usize = 8 << 10;
 /// Extents that a file may always have in memory while it is in use: what a batch of a flush or of
 /// garbage collection needs at once, several times over.
 const FILE_EXTENTS_MIN: usize = 32 << 10;
@@ -204,6 +207,9 @@ pub(crate) struct Shared {
     pub segments: Arc<SegmentStore>,
     pub policy: RwLock<Policy>,
     pub inodes: InodeTable,
+    /// Inodes as snapshots show them.
+    pub snapshot_inodes: quick_cache::sync::Cache<(Generation, Ino), Arc<Inode>>,
+    pub snapshots: SnapshotWork,
     pub extent_count: ExtentCount,
     extents_max: usize,
     pub dirty: DirtyAccount,
@@ -305,6 +311,10 @@ impl Fs {
             segments,
             policy: RwLock::new(policy),
             inodes: InodeTable::new(inodes_max),
+            snapshot_inodes: quick_cache::sync::Cache::new(
+                SNAPSHOT_INODES_MAX.min(inodes_max.max(16)),
+            ),
+            snapshots: SnapshotWork::default(),
             extent_count: ExtentCount::default(),
             extents_max,
             dirty: DirtyAccount::new(dirty),
@@ -338,6 +348,10 @@ impl Fs {
             ),
             ("reaper", Box::pin(Shared::run_reaper(fs.shared.clone()))),
             ("gc", Box::pin(Shared::run_gc(fs.shared.clone()))),
+            (
+                "snapshots",
+                Box::pin(Shared::run_freeing(fs.shared.clone())),
+            ),
         ] {
             fs.shared.tasks.spawn(name, task);
         }
@@ -466,9 +480,28 @@ impl Shared {
     pub fn inode_in(&self, view: View, ino: Ino) -> Result<Arc<Inode>, FsError> {
         match view {
             View::Live => self.inode(ino),
-            // Nobody takes snapshots yet.
-            View::Snapshot(_) => Err(FsError::Stale),
+            View::Snapshot(generation) => self.inode_of_snapshot(generation, ino),
         }
+    }
+
+    fn inode_of_snapshot(&self, generation: Generation, ino: Ino) -> Result<Arc<Inode>, FsError> {
+        let view = View::Snapshot(generation);
+        // Also for one in memory: it may be gone.
+        let meta = self.meta.view(view).map_err(meta_error)?;
+        if let Some(inode) = self.snapshot_inodes.get(&(generation, ino)) {
+            return Ok(inode);
+        }
+        let stored = meta.get(&Key::inode(ino)).map_err(meta_error)?;
+        let record = InodeRecord::decode(&stored.ok_or(FsError::Stale)?);
+        let record = record.map_err(|error| meta_error(error.into()))?;
+        let extents = match record.used_bytes {
+            0 => ExtentMap::empty(&self.extent_count),
+            _ => ExtentMap::new(&self.extent_count),
+        };
+        let inode = Inode::in_view(view, ino, State::new(record, extents));
+        self.snapshot_inodes
+            .insert((generation, ino), inode.clone());
+        Ok(inode)
     }
 
     /// The inode in the live view, from memory or the metadata; `Stale` if it is not there (any more).
@@ -648,6 +681,8 @@ impl Shared {
         if self.extent_count.get() <= self.extents_max {
             return;
         }
+        // They are in no list that could be walked here, and are read again at little cost.
+        self.snapshot_inodes.clear();
         self.inodes.visit(|inode| {
             let mut state = inode.lock();
             let keep = state.extents.len() / 2;
@@ -667,17 +702,19 @@ impl Shared {
         self.meta
             .view(view)
             .and_then(|meta| {
-                meta.scan_with(from, to, |key, value| match parse_extent(key, value) {
-                    Ok((_, extent)) => {
-                        if visit(extent) {
-                            std::ops::ControlFlow::Continue(())
-                        } else {
+                meta.scan_with(from, to, |key, value, birth| {
+                    match parse_extent(key, value, birth) {
+                        Ok((_, extent)) => {
+                            if visit(extent) {
+                                std::ops::ControlFlow::Continue(())
+                            } else {
+                                std::ops::ControlFlow::Break(())
+                            }
+                        }
+                        Err(error) => {
+                            failed = Some(error);
                             std::ops::ControlFlow::Break(())
                         }
-                    }
-                    Err(error) => {
-                        failed = Some(error);
-                        std::ops::ControlFlow::Break(())
                     }
                 })
             })
@@ -729,13 +766,18 @@ impl Shared {
     }
 }
 
-pub(crate) fn parse_extent(key: &[u8], value: &[u8]) -> Result<(Ino, Extent), MetaError> {
+pub(crate) fn parse_extent(
+    key: &[u8],
+    value: &[u8],
+    birth: Generation,
+) -> Result<(Ino, Extent), MetaError> {
     let (ino, end, stored) = decode_extent(key, value)?;
     let extent = Extent {
         start: stored.start,
         end,
         record: Arc::new(stored.record),
         offset_in_record: stored.offset_in_record,
+        birth,
     };
     Ok((ino, extent))
 }

@@ -9,7 +9,7 @@
 use std::ops::ControlFlow;
 
 use bytes::{Bytes, BytesMut};
-use cairn_base::{Ino, View};
+use cairn_base::{Generation, Ino, View};
 use cairn_meta::{Batch, InodeKind, Key, KeyKind, Ticket};
 
 use crate::inode::State;
@@ -166,7 +166,7 @@ impl Shared {
     fn xattr_names(&self, view: View, ino: Ino) -> Result<Vec<Bytes>, FsError> {
         let (from, to) = Key::xattrs(ino);
         let mut names = Vec::new();
-        let visit = |key: &[u8], _: &[u8]| {
+        let visit = |key: &[u8], _: &[u8], _: Generation| {
             if let Ok(KeyKind::Xattr { name, .. }) = KeyKind::parse(key) {
                 names.push(Bytes::copy_from_slice(name));
             }

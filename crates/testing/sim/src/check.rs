@@ -133,7 +133,7 @@ impl Recount<'_> {
         let mut failed = Ok(());
         self.meta
             .live()
-            .scan_with(&range.0, &range.1, |key, value| {
+            .scan_with(&range.0, &range.1, |key, value, _| {
                 failed = KeyKind::parse(key)
                     .map_err(|error| error.to_string())
                     .and_then(|kind| visit(kind, value));

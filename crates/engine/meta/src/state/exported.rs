@@ -13,7 +13,7 @@ use bytes::{Bytes, BytesMut};
 use cairn_base::{VolumeId, crc32c};
 use cairn_formats::metadata::AppliedRecord;
 use cairn_formats::metadata::descriptor::{Descriptor, FileEntry};
-use cairn_formats::metadata::snapshot;
+use cairn_formats::metadata::state_file;
 
 use super::rocks::{self, NewReplica};
 use super::{Candidate, Source, Turn, blocking_on};
@@ -21,7 +21,7 @@ use crate::disks::DiskSet;
 use crate::error::MetaError;
 
 /// The one file of a state in memory.
-const SNAPSHOT_FILE: &str = "snapshot";
+const STATE_FILE: &str = "state.file";
 
 /// A state as it was at one moment, to be copied.
 pub(crate) struct Exported {
@@ -39,7 +39,7 @@ enum Files {
 impl Exported {
     pub fn of_snapshot(volume: VolumeId, applied: AppliedRecord, bytes: Bytes, turn: Turn) -> Self {
         let file = FileEntry {
-            name: SNAPSHOT_FILE.to_owned(),
+            name: STATE_FILE.to_owned(),
             len_bytes: bytes.len() as u64,
             crc: crc32c(&bytes),
         };
@@ -188,8 +188,8 @@ impl Receiver {
         let index = self.index;
         let (applied, source) = match self.into {
             Into::Memory(bytes) => {
-                let snapshot = snapshot::decode(&bytes)?;
-                (snapshot.applied, Source::Memory(snapshot))
+                let state_file = state_file::decode(&bytes)?;
+                (state_file.applied, Source::Memory(state_file))
             }
             Into::Folder(replica, _) => {
                 let work = move || replica.finish();

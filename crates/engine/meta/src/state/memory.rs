@@ -1,6 +1,6 @@
-//! The state as an ordered map in memory, kept as one checked snapshot file on each disk.
+//! The state as an ordered map in memory, kept as one checked file on each disk.
 //!
-//! Owns: when the snapshot file is written and read. Must not know: its bytes, keys. For disks that
+//! Owns: when that file is written and read. Must not know: its bytes, keys. For disks that
 //! are no folder of the host, as in tests and simulations, where RocksDB has nowhere to be.
 
 use std::ops::Bound;
@@ -11,7 +11,7 @@ use bytes::Bytes;
 use cairn_base::disk::{DiskError, OpenMode};
 use cairn_base::planted::{self, Bug};
 use cairn_formats::metadata::AppliedRecord;
-use cairn_formats::metadata::snapshot::{self, Map, Snapshot};
+use cairn_formats::metadata::state_file::{self, Map, StateFile};
 use parking_lot::RwLock;
 
 use super::exported::Exported;
@@ -29,12 +29,12 @@ struct MemoryState {
     missing_bytes: AtomicU64,
 }
 
-pub(super) fn open(disks: &DiskSet, index: usize, snapshot: Snapshot) -> Arc<dyn StateStore> {
-    let len_bytes = snapshot::encode(&snapshot.map).len() as u64;
+pub(super) fn open(disks: &DiskSet, index: usize, state_file: StateFile) -> Arc<dyn StateStore> {
+    let len_bytes = state_file::encode(&state_file.map).len() as u64;
     Arc::new(MemoryState {
         disks: disks.clone(),
         index,
-        map: RwLock::new(Arc::new(snapshot.map)),
+        map: RwLock::new(Arc::new(state_file.map)),
         // On a full disk the first flush would fail: it may as well have.
         missing_bytes: AtomicU64::new(len_bytes),
     })
@@ -50,14 +50,14 @@ pub(super) fn empty() -> impl StateStore {
     }
 }
 
-/// The snapshot on a disk, if there is a whole one.
-pub(super) async fn discover(disks: &DiskSet, index: usize) -> Option<Snapshot> {
+/// The file on a disk, if there is a whole one.
+pub(super) async fn discover(disks: &DiskSet, index: usize) -> Option<StateFile> {
     let disk = &disks.get(index).disk.clone();
     let name = snapshot_name(disks);
     let file = disk.open(&name, OpenMode::Existing).await.ok()?;
     let bytes = file.read_at(0, file.len_bytes() as usize).await.ok()?;
-    match snapshot::decode(&bytes) {
-        Ok(snapshot) => Some(snapshot),
+    match state_file::decode(&bytes) {
+        Ok(state_file) => Some(state_file),
         Err(error) => {
             tracing::warn!(disk = disk.label(), "unreadable {name}: {error}");
             None
@@ -66,7 +66,7 @@ pub(super) async fn discover(disks: &DiskSet, index: usize) -> Option<Snapshot> 
 }
 
 fn snapshot_name(disks: &DiskSet) -> String {
-    format!("{}/state.snapshot", disks.folder())
+    format!("{}/state.file", disks.folder())
 }
 
 impl MemoryState {
@@ -89,7 +89,7 @@ impl MemoryState {
         )))
     }
 
-    /// Replaces the snapshot on a disk: there always is a whole one.
+    /// Replaces the file on a disk: there always is a whole one.
     async fn write(&self, index: usize, bytes: Bytes) -> Result<(), DiskError> {
         let disk = &self.disks.get(index).disk.clone();
         let name = snapshot_name(&self.disks);
@@ -147,7 +147,7 @@ impl StateStore for MemoryState {
 
     fn flush(&self) -> StateFuture<'_, Result<(), MetaError>> {
         Box::pin(async {
-            let bytes = Bytes::from(snapshot::encode(&self.map.read().clone()));
+            let bytes = Bytes::from(state_file::encode(&self.map.read().clone()));
             let len_bytes = bytes.len() as u64;
             match self.write(self.index, bytes).await {
                 Ok(()) => {
@@ -171,7 +171,7 @@ impl StateStore for MemoryState {
     ) -> StateFuture<'_, Result<Vec<ShipResult>, MetaError>> {
         Box::pin(async move {
             let _turn = turn;
-            let bytes = Bytes::from(snapshot::encode(&self.map.read().clone()));
+            let bytes = Bytes::from(state_file::encode(&self.map.read().clone()));
             let mut results = Vec::with_capacity(disks.len());
             for index in disks {
                 let written = self.write(index, bytes.clone()).await;
@@ -187,9 +187,9 @@ impl StateStore for MemoryState {
         turn: Turn,
     ) -> StateFuture<'_, Result<Exported, MetaError>> {
         Box::pin(async move {
-            let bytes = Bytes::from(snapshot::encode(&self.map.read().clone()));
+            let bytes = Bytes::from(state_file::encode(&self.map.read().clone()));
             // What it says itself: more may be applied than was when this was asked for.
-            let applied = snapshot::decode(&bytes)?.applied;
+            let applied = state_file::decode(&bytes)?.applied;
             Ok(Exported::of_snapshot(
                 self.disks.volume,
                 applied,

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cairn_base::env::Env;
 use cairn_formats::metadata::AppliedRecord;
-use cairn_formats::metadata::snapshot::Snapshot;
+use cairn_formats::metadata::state_file::StateFile;
 use smallvec::SmallVec;
 use tokio::sync::OwnedMutexGuard;
 
@@ -96,7 +96,7 @@ pub(crate) struct Candidate {
 }
 
 enum Source {
-    Memory(Snapshot),
+    Memory(StateFile),
     Rocks(Box<rocks::OpenState>),
     /// As `Rocks`, not open at the moment.
     Closed(PathBuf),
@@ -198,12 +198,12 @@ pub(crate) async fn discover(
     for index in disks.healthy() {
         if disks.get(index).disk.folder().is_some() {
             rocks::discover(disks, index, settings, &mut candidates, &mut leftovers).await;
-        } else if let Some(snapshot) = memory::discover(disks, index).await {
+        } else if let Some(file) = memory::discover(disks, index).await {
             candidates.push(Candidate {
                 disk: index,
-                applied: snapshot.applied,
+                applied: file.applied,
                 is_primary: false,
-                source: Source::Memory(snapshot),
+                source: Source::Memory(file),
             });
         }
     }
@@ -219,7 +219,7 @@ pub(crate) async fn take_over(
 ) -> Result<Arc<dyn StateStore>, MetaError> {
     let index = candidate.disk;
     Ok(match candidate.source {
-        Source::Memory(snapshot) => memory::open(disks, index, snapshot),
+        Source::Memory(file) => memory::open(disks, index, file),
         Source::Rocks(state) => rocks::open(disks, index, *state)?,
         Source::Closed(path) => rocks::reopen(disks, index, path, settings).await?,
         #[cfg(test)]
@@ -240,7 +240,7 @@ pub(crate) async fn create(
     if disks.get(index).disk.folder().is_some() {
         rocks::create(disks, index, settings, env.entropy.u64()).await
     } else {
-        Ok(memory::open(disks, index, Snapshot::default()))
+        Ok(memory::open(disks, index, StateFile::default()))
     }
 }
 

@@ -264,7 +264,7 @@ fn open_db(path: &Path, settings: &MetaSettings, create: bool) -> Result<DB, Met
 
 fn read_applied(db: &DB, path: &Path) -> Result<AppliedRecord, MetaError> {
     let value = db
-        .get(Key::applied().at(Default::default()))
+        .get(Key::applied().as_bytes())
         .map_err(|error| failed("reading the state at", path, &error))?;
     Ok(match value {
         Some(value) => AppliedRecord::decode(&value)?,
@@ -411,7 +411,7 @@ fn state_of(disks: &DiskSet, index: usize, db: DB, lineage: u64) -> Arc<dyn Stat
 /// 0 when there is none: then no file of an older copy is taken for one of this state.
 fn read_lineage(db: &DB, path: &Path) -> Result<u64, MetaError> {
     let value = db
-        .get(Key::lineage().at(Default::default()))
+        .get(Key::lineage().as_bytes())
         .map_err(|error| failed("reading the state at", path, &error))?;
     let number = value.and_then(|value| Some(u64::from_be_bytes(value.try_into().ok()?)));
     Ok(number.unwrap_or(0))
@@ -489,10 +489,13 @@ fn state_path(disks: &DiskSet, index: usize) -> Result<PathBuf, MetaError> {
 
 /// From here on the files of this state are not those of any other.
 fn start_lineage(db: DB, path: &Path, lineage: u64) -> Result<DB, MetaError> {
-    let key = Key::lineage().at(Default::default());
-    db.put_opt(key, lineage.to_be_bytes(), &unlogged())
-        .and_then(|()| db.flush())
-        .map_err(|error| failed("writing the state at", path, &error))?;
+    db.put_opt(
+        Key::lineage().as_bytes(),
+        lineage.to_be_bytes(),
+        &unlogged(),
+    )
+    .and_then(|()| db.flush())
+    .map_err(|error| failed("writing the state at", path, &error))?;
     Ok(db)
 }
 

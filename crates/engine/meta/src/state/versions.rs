@@ -1,207 +1,553 @@
-//! Versions of keys: reading at a generation.
+//! Versions of keys: reading the newest, or those that a snapshot shows.
 //!
-//! Owns: which version a reader sees, how a deletion is kept. Must not know: who takes snapshots.
+//! Owns: which version a reader sees, and what becomes of a version that is replaced. Must not know: who takes snapshots,
+//! when what only they saw is freed.
 //!
-//! While a volume never had a snapshot there is one version of each key, in the first generation:
-//! a read is a point get, and a deletion removes the key. Later a deletion is an empty value, which
-//! hides older versions.
+//! The newest version of a key stands at the key, so that reading it is a point get however many snapshots there are.
+//! Applying a change moves the version that it replaces to the history, if a snapshot sees that one: if it was born
+//! before or with the newest snapshot. A reader of the snapshot of generation `g` takes the newest version if that was
+//! born up to `g`, and else the one in the history that was born up to `g` and died after it.
+
+use std::cmp::Ordering;
 
 use bytes::Bytes;
-use cairn_base::Generation;
-use cairn_formats::metadata::Key;
-use cairn_formats::metadata::keys::GENERATION_LEN_BYTES;
+use cairn_base::planted::{self, Bug};
+use cairn_base::{Generation, View};
+use cairn_formats::metadata::keys::{GENERATION_LEN_BYTES, is_versioned};
+use cairn_formats::metadata::{Group, Key, KeyKind, versions};
 
 use super::{StateCursor, StateKey, StateStore};
 use crate::error::MetaError;
 
-/// What is written for a change made in `generation`.
-pub(crate) fn write_of(
-    key: &Key,
-    value: Option<Bytes>,
-    generation: Generation,
-) -> (StateKey, Option<Bytes>) {
-    let hides_older = generation > Generation::FIRST && key.is_versioned();
-    let value = if hides_older {
-        Some(value.unwrap_or_default())
-    } else {
-        value
-    };
-    (key.at(generation), value)
+/// The value of a mark in the history.
+const MARK: &[u8] = &[1];
+
+/// A version of a key, and the generation in which it was born; the first for keys that have no versions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Version {
+    pub birth: Generation,
+    pub value: Bytes,
 }
 
-/// The newest version of `key` that is not newer than `generation`.
+impl Version {
+    fn parse(stored: Bytes) -> Result<Self, MetaError> {
+        let (birth, at) = versions::split(&stored)?;
+        Ok(Self {
+            birth,
+            value: stored.slice(at..),
+        })
+    }
+}
+
+/// What the changes of a group write into the state, with the history that they make.
+pub(crate) fn writes_of(
+    state: &dyn StateStore,
+    group: &Group,
+) -> Result<Vec<(StateKey, Option<Bytes>)>, MetaError> {
+    let has_snapshots = group.newest_snapshot > Generation(0);
+    let mut writes = Vec::with_capacity(group.puts.len() + 1);
+    for put in &group.puts {
+        let bytes = put.key.as_bytes();
+        if !put.key.is_versioned() {
+            writes.push((StateKey::from_slice(bytes), put.value.clone()));
+            continue;
+        }
+        let birth = put.kept_birth.unwrap_or(group.generation);
+        if has_snapshots && let Some(old) = state.get(bytes)? {
+            let (old_birth, _) = versions::split(&old)?;
+            let is_seen = old_birth <= group.newest_snapshot && old_birth < birth;
+            if is_seen && !planted::is(Bug::HistoryNotKept) {
+                let history = Key::history(&put.key, group.generation);
+                let dead = Key::dead(&put.key, group.generation, old_birth);
+                writes.push((StateKey::from_slice(history.as_bytes()), Some(old)));
+                if !planted::is(Bug::DeadEntryLost) {
+                    let mark = Some(Bytes::from_static(MARK));
+                    writes.push((StateKey::from_slice(dead.as_bytes()), mark));
+                }
+            }
+        }
+        let value = put.value.as_ref();
+        let stored = value.map(|value| versions::join(birth, value));
+        writes.push((StateKey::from_slice(bytes), stored));
+    }
+    Ok(writes)
+}
+
+/// The version of `key` that is seen in `view`.
 pub(crate) fn get(
     state: &dyn StateStore,
     key: &Key,
-    generation: Generation,
-) -> Result<Option<Bytes>, MetaError> {
-    if generation <= Generation::FIRST || !key.is_versioned() {
-        return state.get(&key.at(generation));
+    view: View,
+) -> Result<Option<Version>, MetaError> {
+    let stored = state.get(key.as_bytes())?;
+    if !key.is_versioned() {
+        let version = |value| Version {
+            birth: Generation::FIRST,
+            value,
+        };
+        return Ok(stored.map(version));
     }
-    get_by_seek(state, key, generation)
+    let newest = stored.map(Version::parse).transpose()?;
+    match view {
+        View::Live => Ok(newest),
+        View::Snapshot(generation) => match newest {
+            Some(newest) if newest.birth <= generation => Ok(Some(newest)),
+            // Looked at after that: what is replaced meanwhile is in one of them, never in none.
+            _ => in_history(state, key, generation),
+        },
+    }
 }
 
-fn get_by_seek(
+fn in_history(
     state: &dyn StateStore,
     key: &Key,
     generation: Generation,
-) -> Result<Option<Bytes>, MetaError> {
-    let from = key.at(generation);
-    let mut to = key.at(Generation(0));
-    to.push(0);
-    let mut cursor = state.cursor(&from, &to);
-    Ok(cursor
-        .next()?
-        .filter(|(_, value)| !value.is_empty())
-        .map(|(_, value)| Bytes::copy_from_slice(value)))
+) -> Result<Option<Version>, MetaError> {
+    let from = Key::history(key, Generation(generation.0.saturating_add(1)));
+    let to = Key::history(key, Generation(u64::MAX));
+    let mut cursor = state.cursor(from.as_bytes(), to.as_bytes());
+    let Some((_, stored)) = cursor.next()? else {
+        return Ok(None);
+    };
+    let found = Version::parse(Bytes::copy_from_slice(stored))?;
+    Ok(Some(found).filter(|found| found.birth <= generation))
 }
 
-/// Walks over keys, each with the version that a reader at `generation` sees.
+/// Walks over keys, each with the version that is seen in a view.
 pub(crate) struct VersionCursor<'a> {
-    cursor: Box<dyn StateCursor + 'a>,
+    newest: Box<dyn StateCursor + 'a>,
+    of_snapshot: Option<OfSnapshot<'a>>,
+}
+
+/// What the cursor of a snapshot looks at besides.
+struct OfSnapshot<'a> {
     generation: Generation,
-    is_single: bool,
+    history: Box<dyn StateCursor + 'a>,
     /// Keys below are skipped: their versions may lie past it in the state.
     from: Vec<u8>,
-    /// The key whose visible version was met, when there can be several.
-    seen: Vec<u8>,
+    /// The next of each, while there is one.
+    newest_head: Head,
+    history_head: Head,
+}
+
+/// The next entry of a cursor.
+#[derive(Default)]
+struct Head {
+    entry: Entry,
+    is_there: bool,
+    is_read: bool,
 }
 
 impl<'a> VersionCursor<'a> {
     /// Keys with `from <= key < to`.
-    pub fn new(state: &'a dyn StateStore, from: &[u8], to: &[u8], generation: Generation) -> Self {
-        Self::over(state.cursor(from, &state_end(to)), from, generation)
+    pub fn new(state: &'a dyn StateStore, from: &[u8], to: &[u8], view: View) -> Self {
+        match view {
+            View::Live => Self::live(state.cursor(from, to)),
+            View::Snapshot(generation) => {
+                // In this order: what is replaced meanwhile is in both, never in none.
+                let newest = state.cursor(from, to);
+                let history_from = Key::history_of(from);
+                let history = state.cursor(history_from.as_bytes(), &history_end(to));
+                Self {
+                    newest,
+                    of_snapshot: Some(OfSnapshot {
+                        generation,
+                        history,
+                        from: from.to_vec(),
+                        newest_head: Head::default(),
+                        history_head: Head::default(),
+                    }),
+                }
+            }
+        }
     }
 
-    /// As `new`, for a pass over so much that it must not take the place of what others read in memory.
-    pub fn passing(
-        state: &'a dyn StateStore,
-        from: &[u8],
-        to: &[u8],
-        generation: Generation,
-    ) -> Self {
-        Self::over(state.passing_cursor(from, &state_end(to)), from, generation)
+    /// As `new`, for a pass over so much that it must not take the place of what others read in memory. That of a snapshot
+    /// needs to see both of its parts as of one moment, and is as any other.
+    pub fn passing(state: &'a dyn StateStore, from: &[u8], to: &[u8], view: View) -> Self {
+        match view {
+            View::Live => Self::live(state.passing_cursor(from, to)),
+            View::Snapshot(_) => Self::new(state, from, to, view),
+        }
     }
 
-    fn over(cursor: Box<dyn StateCursor + 'a>, from: &[u8], generation: Generation) -> Self {
+    fn live(newest: Box<dyn StateCursor + 'a>) -> Self {
         Self {
-            cursor,
-            generation,
-            is_single: generation <= Generation::FIRST,
-            from: from.to_vec(),
-            seen: Vec::new(),
+            newest,
+            of_snapshot: None,
         }
     }
 
     pub fn next(&mut self, out: &mut Entry) -> Result<bool, MetaError> {
-        while let Some((bytes, value)) = self.cursor.next()? {
-            let (key, generation) = Key::split(bytes)?;
-            if !self.from.is_empty() {
-                if key < self.from.as_slice() {
-                    continue;
-                }
-                self.from.clear();
-            }
-            if !self.is_single {
-                if generation > self.generation || self.seen == key {
-                    continue;
-                }
-                self.seen.clear();
-                self.seen.extend_from_slice(key);
-                if value.is_empty() {
-                    continue;
-                }
-            }
-            out.key.clear();
-            out.key.extend_from_slice(key);
-            out.value.clear();
-            out.value.extend_from_slice(value);
-            return Ok(true);
+        match &mut self.of_snapshot {
+            None => out.take_from(&mut *self.newest),
+            Some(snapshot) => snapshot.next(&mut *self.newest, out),
         }
-        Ok(false)
     }
 }
 
-/// Where versions of keys below `to` end in the state. For a key's successor (the key and a NUL) that
-/// is past all versions of the key, which begin with the key and any eight bytes.
-fn state_end(to: &[u8]) -> Vec<u8> {
+impl OfSnapshot<'_> {
+    fn next(
+        &mut self,
+        newest: &mut (dyn StateCursor + '_),
+        out: &mut Entry,
+    ) -> Result<bool, MetaError> {
+        if !self.newest_head.is_read {
+            self.newest_head.is_read = true;
+            self.read_newest(newest)?;
+        }
+        if !self.history_head.is_read {
+            self.history_head.is_read = true;
+            self.read_history()?;
+        }
+        let order = match (self.newest_head.is_there, self.history_head.is_there) {
+            (false, false) => return Ok(false),
+            (true, false) => Ordering::Less,
+            (false, true) => Ordering::Greater,
+            (true, true) => {
+                let (newest, history) = (&self.newest_head.entry, &self.history_head.entry);
+                newest.key.cmp(&history.key)
+            }
+        };
+        if order.is_le() {
+            std::mem::swap(out, &mut self.newest_head.entry);
+            self.newest_head.is_read = false;
+        }
+        if order.is_ge() {
+            // Of one key the newest version is good, if both are there: it was replaced just now.
+            if order.is_gt() {
+                std::mem::swap(out, &mut self.history_head.entry);
+            } else {
+                self.history_head.entry.key.clone_from(&out.key);
+            }
+            self.history_head.is_read = false;
+        }
+        Ok(true)
+    }
+
+    fn read_newest(&mut self, newest: &mut (dyn StateCursor + '_)) -> Result<(), MetaError> {
+        loop {
+            let head = &mut self.newest_head;
+            head.is_there = head.entry.take_from(newest)?;
+            if !head.is_there || head.entry.birth <= self.generation {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The first version of the next key that died after the snapshot, if it was born before its end.
+    fn read_history(&mut self) -> Result<(), MetaError> {
+        // The key that was decided last: what died later was born later.
+        let mut decided = std::mem::take(&mut self.history_head.entry.key);
+        loop {
+            let head = &mut self.history_head;
+            let Some((bytes, stored)) = self.history.next()? else {
+                head.is_there = false;
+                return Ok(());
+            };
+            let KeyKind::History { key, death } = KeyKind::parse(bytes)? else {
+                continue;
+            };
+            if death <= self.generation || key == decided || key < self.from.as_slice() {
+                continue;
+            }
+            decided.clear();
+            decided.extend_from_slice(key);
+            let (birth, at) = versions::split(stored)?;
+            if birth <= self.generation {
+                head.entry.set(key, birth, &stored[at..]);
+                head.is_there = true;
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Where the history of keys below `to` ends in the state. For a key's successor (the key and a NUL) that is past all
+/// versions of the key, which begin with the key and any eight bytes.
+fn history_end(to: &[u8]) -> Vec<u8> {
     match to.split_last() {
         Some((0, key)) if Key::parse(key).is_ok() => {
-            let mut end = key.to_vec();
+            let mut end = Key::history_of(key).as_bytes().to_vec();
             end.extend_from_slice(&[0xff; GENERATION_LEN_BYTES]);
             end.push(0);
             end
         }
-        _ => to.to_vec(),
+        _ => Key::history_of(to).as_bytes().to_vec(),
     }
 }
 
-/// A key and its value, in buffers that are used again.
+/// A key, its value, and the generation in which that was born, in buffers that are used again.
 #[derive(Default)]
 pub(crate) struct Entry {
     pub key: Vec<u8>,
+    pub birth: Generation,
     pub value: Vec<u8>,
+}
+
+impl Entry {
+    fn set(&mut self, key: &[u8], birth: Generation, value: &[u8]) {
+        self.key.clear();
+        self.key.extend_from_slice(key);
+        self.birth = birth;
+        self.value.clear();
+        self.value.extend_from_slice(value);
+    }
+
+    fn take_from(&mut self, cursor: &mut (dyn StateCursor + '_)) -> Result<bool, MetaError> {
+        let Some((key, stored)) = cursor.next()? else {
+            return Ok(false);
+        };
+        let (birth, at) = match is_versioned(key) {
+            true => versions::split(stored)?,
+            false => (Generation::FIRST, 0),
+        };
+        self.set(key, birth, &stored[at..]);
+        Ok(true)
+    }
+}
+
+/// A version that only snapshots saw.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadVersion {
+    pub key: Key,
+    pub birth: Generation,
+    pub death: Generation,
+    /// `None` if only its mark is left.
+    pub value: Option<Bytes>,
+}
+
+impl DeadVersion {
+    /// The key by which it is found when its snapshots go.
+    pub fn mark(&self) -> Key {
+        Key::dead(&self.key, self.death, self.birth)
+    }
+}
+
+/// Up to `max` versions that were born after snapshot `after`, and died up to snapshot `up_to`: those that none sees, if
+/// there is none between the two. The first are told that come at or after `from`; `None` begins.
+pub(crate) fn dead_between(
+    state: &dyn StateStore,
+    after: Generation,
+    up_to: Generation,
+    from: Option<&Key>,
+    max: usize,
+) -> Result<Vec<DeadVersion>, MetaError> {
+    let born_first = Generation(after.0.saturating_add(1));
+    let (_, to) = Key::dead_between(born_first, up_to);
+    let first = Key::dead_from(born_first, born_first);
+    let mut at = from.cloned().unwrap_or(first);
+    let mut found = Vec::new();
+    'seek: while found.len() < max {
+        let mut cursor = state.cursor(at.as_bytes(), to.as_bytes());
+        while let Some((bytes, _)) = cursor.next()? {
+            let KeyKind::Dead { death, birth, key } = KeyKind::parse(bytes)? else {
+                continue;
+            };
+            if birth < born_first {
+                // Those that died then and were born early enough are not walked over.
+                at = Key::dead_from(death, born_first);
+                continue 'seek;
+            }
+            let key = Key::parse(key)?;
+            let stored = state.get(Key::history(&key, death).as_bytes())?;
+            let version = stored.map(Version::parse).transpose()?;
+            found.push(DeadVersion {
+                key,
+                birth,
+                death,
+                value: version.map(|version| version.value),
+            });
+            if found.len() == max {
+                break 'seek;
+            }
+        }
+        break;
+    }
+    Ok(found)
+}
+
+/// Up to `max` versions in the history of keys with `from <= key < to`.
+pub(crate) fn history(
+    state: &dyn StateStore,
+    from: &Key,
+    to: &Key,
+    after: Option<(&Key, Generation)>,
+    max: usize,
+) -> Result<Vec<DeadVersion>, MetaError> {
+    let first = match after {
+        Some((key, death)) => Key::history(key, death).successor(),
+        None => Key::history_of(from.as_bytes()),
+    };
+    let mut cursor = state.cursor(first.as_bytes(), &history_end(to.as_bytes()));
+    let mut found = Vec::new();
+    while found.len() < max
+        && let Some((bytes, stored)) = cursor.next()?
+    {
+        if let KeyKind::History { key, death } = KeyKind::parse(bytes)?
+            && key >= from.as_bytes()
+        {
+            found.push(parse_dead(key, death, stored)?);
+        }
+    }
+    Ok(found)
+}
+
+/// A version in the history, as it is now.
+pub(crate) fn dead_version(
+    state: &dyn StateStore,
+    version: &DeadVersion,
+) -> Result<Option<DeadVersion>, MetaError> {
+    let key = Key::history(&version.key, version.death);
+    let stored = state.get(key.as_bytes())?;
+    let parse = |stored: Bytes| parse_dead(version.key.as_bytes(), version.death, &stored);
+    stored.map(parse).transpose()
+}
+
+fn parse_dead(key: &[u8], death: Generation, stored: &[u8]) -> Result<DeadVersion, MetaError> {
+    let Version { birth, value } = Version::parse(Bytes::copy_from_slice(stored))?;
+    Ok(DeadVersion {
+        key: Key::parse(key)?,
+        birth,
+        death,
+        value: Some(value),
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::state::memory;
-    use cairn_base::Ino;
+    use cairn_base::{Ino, LogPosition};
+    use cairn_formats::metadata::Put;
     use proptest::prelude::*;
 
-    fn scan(
-        state: &dyn StateStore,
-        generation: Generation,
-        single: bool,
-    ) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let (from, to) = Key::everything();
-        let mut cursor = VersionCursor::new(state, from.as_bytes(), to.as_bytes(), generation);
-        cursor.is_single = single;
+    type Model = BTreeMap<Key, Bytes>;
+
+    fn scan(state: &dyn StateStore, from: &Key, to: &Key, view: View) -> Model {
+        let mut cursor = VersionCursor::new(state, from.as_bytes(), to.as_bytes(), view);
         let mut entry = Entry::default();
-        let mut all = Vec::new();
+        let mut all = Model::new();
         while cursor.next(&mut entry).expect("reads") {
-            all.push((entry.key.clone(), entry.value.clone()));
+            let key = Key::parse(&entry.key).expect("a key");
+            let old = all.insert(key, Bytes::copy_from_slice(&entry.value));
+            assert!(old.is_none(), "each key once");
         }
         all
     }
 
+    fn key(number: u64) -> Key {
+        // Some end with a NUL, as bounds of ranges do.
+        match number % 2 {
+            0 => Key::extent(Ino(number), number << 8),
+            _ => Key::dirent(Ino(number), b"a"),
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Put(u64, u8),
+        Delete(u64),
+        Move(u64),
+        Take,
+        DeleteSnapshot(usize),
+    }
+
+    fn ops() -> impl Strategy<Value = Op> {
+        prop_oneof![
+            4 => (0u64..8, any::<u8>()).prop_map(|(key, value)| Op::Put(key, value)),
+            2 => (0u64..8).prop_map(Op::Delete),
+            1 => (0u64..8).prop_map(Op::Move),
+            1 => Just(Op::Take),
+            1 => (0usize..4).prop_map(Op::DeleteSnapshot),
+        ]
+    }
+
     proptest! {
-        /// Several generations against one map for each; and in the first, both ways of reading.
+        /// Several snapshots, each against a copy of all keys that was made when it was taken; and what goes with a
+        /// snapshot that is deleted is exactly what no other sees.
         #[test]
-        fn reads_see_the_newest_version_of_their_generation(
-            ops in proptest::collection::vec((0u64..6, 0u64..8, any::<Option<u8>>()), 1..80)
-        ) {
+        fn snapshots_show_what_was_there(ops in proptest::collection::vec(ops(), 1..80)) {
             let state = memory::empty();
             let mut generation = Generation::FIRST;
-            let mut model = std::collections::BTreeMap::new();
-            let mut past = Vec::new();
-            for (op, ino, value) in ops {
-                if op == 0 {
-                    past.push((generation, model.clone()));
-                    generation.0 += 1;
-                    continue;
+            let mut model = Model::new();
+            let mut births: BTreeMap<Key, Generation> = BTreeMap::new();
+            let mut snapshots: BTreeMap<Generation, Model> = BTreeMap::new();
+            for op in ops {
+                let newest = snapshots.keys().next_back().copied().unwrap_or(Generation(0));
+                let mut group = Group::new(generation, LogPosition(1), LogPosition(1));
+                group.newest_snapshot = newest;
+                match op {
+                    Op::Put(number, value) => {
+                        let value = Bytes::from(vec![1, value]);
+                        model.insert(key(number), value.clone());
+                        births.insert(key(number), generation);
+                        group.put(Put::new(key(number), Some(value)));
+                    }
+                    Op::Delete(number) => {
+                        model.remove(&key(number));
+                        group.put(Put::new(key(number), None));
+                    }
+                    Op::Move(number) => {
+                        let key = key(number);
+                        let Some(value) = model.get(&key) else { continue };
+                        // Snapshots that see it see what it is now.
+                        let moved = Bytes::from([&value[..], b"moved"].concat());
+                        let birth = births[&key];
+                        let seen = snapshots.range_mut(birth..).map(|(_, shown)| shown);
+                        for shown in seen {
+                            shown.insert(key.clone(), moved.clone());
+                        }
+                        model.insert(key.clone(), moved.clone());
+                        group.put(Put {
+                            kept_birth: Some(birth),
+                            ..Put::new(key, Some(moved))
+                        });
+                    }
+                    Op::Take => {
+                        snapshots.insert(generation, model.clone());
+                        generation.0 += 1;
+                    }
+                    Op::DeleteSnapshot(index) => {
+                        let Some(gone) = snapshots.keys().nth(index).copied() else { continue };
+                        snapshots.remove(&gone);
+                        let after = snapshots.range(..gone).next_back().map_or(Generation(0), |(at, _)| *at);
+                        let up_to = snapshots.range(gone..).next().map_or(generation, |(at, _)| *at);
+                        let dead = dead_between(&state, after, up_to, None, usize::MAX).expect("reads");
+                        for version in dead {
+                            prop_assert!(version.value.is_some());
+                            let gone = [Key::history(&version.key, version.death), Key::dead(&version.key, version.death, version.birth)];
+                            let mut gone = gone.iter().map(|key| (StateKey::from_slice(key.as_bytes()), None));
+                            state.apply(&mut gone).expect("applies");
+                        }
+                        // What is left is seen by one at least.
+                        let (from, to) = Key::all_history();
+                        let mut cursor = state.cursor(from.as_bytes(), to.as_bytes());
+                        while let Some((bytes, stored)) = cursor.next().expect("reads") {
+                            let Ok(KeyKind::History { death, .. }) = KeyKind::parse(bytes) else { panic!() };
+                            let (birth, _) = versions::split(stored).expect("a version");
+                            prop_assert!(snapshots.range(birth..death).next().is_some());
+                        }
+                    }
                 }
-                let key = Key::inode(Ino(ino));
-                let value = value.map(|byte| Bytes::from(vec![1, byte]));
-                match &value {
-                    Some(value) => model.insert(key.clone(), value.clone()),
-                    None => model.remove(&key),
-                };
-                state.apply(&mut std::iter::once(write_of(&key, value, generation))).expect("applies");
+                let writes = writes_of(&state, &group).expect("reads");
+                state.apply(&mut writes.into_iter()).expect("applies");
             }
-            past.push((generation, model));
-            for (generation, model) in &past {
-                for ino in 0..8 {
-                    let key = Key::inode(Ino(ino));
-                    let want = model.get(&key).cloned();
-                    prop_assert_eq!(get(&state, &key, *generation).expect("reads"), want.clone());
-                    prop_assert_eq!(get_by_seek(&state, &key, *generation).expect("reads"), want);
+            let views = snapshots.iter().map(|(at, shown)| (View::Snapshot(*at), shown));
+            let bounds: Vec<Key> = (0..8).flat_map(|number| [key(number), key(number).successor()])
+                .chain([Key::everything().0, Key::all_segments().0]).collect();
+            for (view, shown) in views.chain([(View::Live, &model)]) {
+                for number in 0..8 {
+                    let found = get(&state, &key(number), view).expect("reads");
+                    prop_assert_eq!(found.map(|found| found.value), shown.get(&key(number)).cloned());
                 }
-                let want: Vec<_> = model.iter().map(|(key, value)| (key.as_bytes().to_vec(), value.to_vec())).collect();
-                prop_assert_eq!(scan(&state, *generation, false), want.clone());
-                if past.len() == 1 {
-                    prop_assert_eq!(scan(&state, *generation, true), want);
+                for from in &bounds {
+                    for to in bounds.iter().filter(|to| *to > from) {
+                        let want: Model = shown.range(from.clone()..to.clone()).map(|(key, value)| (key.clone(), value.clone())).collect();
+                        prop_assert_eq!(scan(&state, from, to, view), want);
+                    }
                 }
             }
         }

@@ -321,7 +321,7 @@ fn a_pass_leaves_the_cache_as_it_is() {
         let before = used_bytes();
         let mut count = 0;
         let (from, to) = Key::everything();
-        let passed = store.live().pass_over(&from, &to, |_, _| {
+        let passed = store.live().pass_over(&from, &to, |_, _, _| {
             count += 1;
             ControlFlow::Continue(())
         });
@@ -331,7 +331,7 @@ fn a_pass_leaves_the_cache_as_it_is() {
         // What a pass is not.
         let scanned = store
             .live()
-            .scan_with(&from, &to, |_, _| ControlFlow::Continue(()));
+            .scan_with(&from, &to, |_, _, _| ControlFlow::Continue(()));
         scanned.expect("reads");
         assert!(used_bytes() > before + (64 << 10), "{before}");
         store.abort().await;

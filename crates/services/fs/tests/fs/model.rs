@@ -49,6 +49,12 @@ enum Step {
     Compare,
     Restart,
     Crash(u8),
+    Snapshot(u8),
+    DropSnapshot(u8),
+    /// Lets freeing come to its end, and counts all space again.
+    Count,
+    /// Moves the records of all segments that can be.
+    Rewrite,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -86,6 +92,17 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// The same with snapshots, and what moves data below them.
+fn step_with_snapshots() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => step(),
+        2 => (0..4u8).prop_map(Step::Snapshot),
+        1 => (0..4u8).prop_map(Step::DropSnapshot),
+        1 => Just(Step::Count),
+        1 => Just(Step::Rewrite),
+    ]
+}
+
 #[derive(Clone, Debug, PartialEq)]
 enum Node {
     File(Vec<u8>),
@@ -103,6 +120,7 @@ struct Entry {
 }
 
 /// Inode -> what it is. Numbers are those that the file system gave.
+#[derive(Clone)]
 struct Model {
     inodes: BTreeMap<Ino, Entry>,
 }
@@ -276,7 +294,7 @@ fn pick(list: &[Ino], number: u8) -> Ino {
     list[number as usize % list.len()]
 }
 
-async fn list_all(fs: &Fs, dir: Ino) -> BTreeMap<Vec<u8>, Ino> {
+async fn list_all(fs: &FsView, dir: Ino) -> BTreeMap<Vec<u8>, Ino> {
     let mut entries = BTreeMap::new();
     let mut cookie = 0;
     loop {
@@ -295,7 +313,19 @@ async fn list_all(fs: &Fs, dir: Ino) -> BTreeMap<Vec<u8>, Ino> {
     }
 }
 
-async fn compare(fs: &Fs, model: &Model) {
+/// The volume and each snapshot.
+async fn compare_all(fs: &Fs, model: &Model, snapshots: &BTreeMap<u8, Model>) {
+    compare(fs, model).await;
+    assert_eq!(fs.stats().flush_errors, 0);
+    assert_eq!(fs.snapshots().len(), snapshots.len());
+    for (number, model) in snapshots {
+        let snapshot = fs.snapshot(&name(*number)).expect("is there");
+        let shown = fs.in_view(snapshot.view()).expect("can be seen");
+        compare(&shown, model).await;
+    }
+}
+
+async fn compare(fs: &FsView, model: &Model) {
     for (ino, entry) in &model.inodes {
         let attr = fs.attr(*ino).await.unwrap();
         assert_eq!(attr.nlink, entry.nlink, "links of {ino}");
@@ -318,12 +348,12 @@ async fn compare(fs: &Fs, model: &Model) {
             }
         }
     }
-    assert_eq!(fs.stats().flush_errors, 0);
 }
 
 async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
     let mut world = World::new(seed, disk_count).await;
     let mut model = Model::new();
+    let mut snapshots: BTreeMap<u8, Model> = BTreeMap::new();
     let who = &ROOT_USER;
     let set = |mode| SetAttr {
         mode: Some(mode),
@@ -525,22 +555,68 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
                 let want = model.remove_xattr(ino, &name);
                 assert_eq!(got.map(|_| ()), want, "step {index}");
             }
-            Step::Compare => compare(&fs, &model).await,
+            Step::Snapshot(number) => {
+                if !crashes {
+                    // What clients may lose is in none.
+                    for ino in &files {
+                        fs.commit(who, *ino, 0, 0).await.unwrap();
+                    }
+                }
+                let taken = fs.take_snapshot(&name(number), b"").await;
+                match snapshots.entry(number) {
+                    Slot::Occupied(_) => {
+                        assert_eq!(taken.unwrap_err(), SnapshotError::Exists.into())
+                    }
+                    Slot::Vacant(slot) => {
+                        let taken = taken.unwrap();
+                        assert_eq!(taken.name, name(number));
+                        slot.insert(model.clone());
+                    }
+                }
+            }
+            Step::DropSnapshot(number) => {
+                let before = fs.snapshot(&name(number));
+                let deleted = fs.delete_snapshot(&name(number)).await;
+                match snapshots.remove(&number) {
+                    None => assert_eq!(deleted.unwrap_err(), SnapshotError::NotFound.into()),
+                    Some(_) => {
+                        deleted.unwrap();
+                        let gone = fs.in_view(before.unwrap().view());
+                        assert_eq!(gone.map(drop).unwrap_err(), FsError::Stale);
+                    }
+                }
+            }
+            Step::Count => {
+                fs.free_snapshots().await.unwrap();
+                recount(&fs).await;
+            }
+            Step::Rewrite => {
+                let ids: Vec<_> = fs.meta().segments().into_iter().map(|(id, _)| id).collect();
+                let pace = cairn_segment::Pace::new(world.env.clock.clone(), 0);
+                fs.rewrite_segments(&ids, &pace).await.unwrap();
+                recount(&fs).await;
+            }
+            Step::Compare => compare_all(&fs, &model, &snapshots).await,
             Step::Restart => {
                 drop(fs);
                 world = world.restart(seed + index as u64).await;
-                compare(&world.fs, &model).await;
+                compare_all(&world.fs, &model, &snapshots).await;
             }
             Step::Crash(mode) if crashes => {
                 drop(fs);
                 let mode = Crash::ALL[mode as usize % Crash::ALL.len()];
                 world = world.crash(seed + index as u64, mode).await;
-                compare(&world.fs, &model).await;
+                compare_all(&world.fs, &model, &snapshots).await;
             }
             _ => {}
         }
     }
-    compare(&world.fs, &model).await;
+    compare_all(&world.fs, &model, &snapshots).await;
+    for number in snapshots.into_keys().step_by(2) {
+        world.fs.delete_snapshot(&name(number)).await.unwrap();
+    }
+    world.fs.free_snapshots().await.unwrap();
+    recount(&world.fs).await;
     world.fs.close().await.unwrap();
 }
 
@@ -649,6 +725,16 @@ proptest! {
     #[test]
     fn behaves_as_the_model_on_six_disks(seed: u64, steps in prop::collection::vec(step(), 1..40)) {
         block_on(run(seed >> 1, 6, steps, false));
+    }
+
+    #[test]
+    fn snapshots_behave_as_copies(seed: u64, steps in prop::collection::vec(step_with_snapshots(), 1..80)) {
+        block_on(run(seed >> 1, 1, steps, false));
+    }
+
+    #[test]
+    fn snapshots_survive_crashes(seed: u64, steps in prop::collection::vec(step_with_snapshots(), 1..60)) {
+        block_on(run(seed >> 1, 4, steps, true));
     }
 
     #[test]

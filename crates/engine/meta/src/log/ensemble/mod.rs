@@ -224,7 +224,7 @@ impl EnsembleLog {
         // change of the list drops it.
         for _ in 0..RETIRE_ROUNDS {
             self.shared
-                .durable(self.shared.submit(Batch::new()))
+                .durable(self.shared.submit(Batch::new()).0)
                 .await?;
             self.shared.ship_now().await?;
             if !self.uses_disk(id) {

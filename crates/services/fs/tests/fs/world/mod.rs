@@ -1,13 +1,18 @@
 //! What the tests of the file service run on: simulated disks, a clock, a volume on them.
 #![allow(dead_code, reason = "each test program uses a part")]
 
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_base::disk::Disk;
-use cairn_base::{DiskId, Ino, PoolId, Timestamp, VolumeId};
+use cairn_base::{DiskId, Ino, PoolId, SegmentId, Timestamp, VolumeId};
 use cairn_fs::*;
-use cairn_meta::{Batch, Key, MetaCache, MetaSettings, MetaStore, Succession};
+use cairn_meta::{
+    Batch, ExtentRecord, Key, KeyKind, MetaCache, MetaSettings, MetaStore, Succession,
+    decode_extent,
+};
 use cairn_segment::{SegmentSettings, SegmentStore};
 use cairn_shard::{ShardDisk, ShardSettings};
 use cairn_testkit::{Crash, ManualClock, MemDisk, TestWorld};
@@ -218,7 +223,70 @@ impl World {
     }
 }
 
-pub async fn read_all(fs: &Fs, ino: Ino) -> Vec<u8> {
+/// Counts the space again, from nothing: extents of the volume and of its history, by segment and in all.
+pub async fn recount(fs: &Fs) {
+    let meta = fs.meta();
+    // Nothing else is under way: the history is read as it was applied.
+    loop {
+        let last = meta.last_ticket();
+        meta.applied(last).await.unwrap();
+        if meta.last_ticket() == last {
+            break;
+        }
+    }
+    let mut live: BTreeMap<SegmentId, (u64, u64)> = BTreeMap::new();
+    let (mut stored_bytes, mut history_bytes) = (0, 0);
+    let mut count = |value: &[u8], len: u64| {
+        let extent = ExtentRecord::decode(value).unwrap();
+        let record = &extent.record;
+        let bytes = (u64::from(record.location.len_bytes) * len)
+            .div_ceil(u64::from(record.file_len_bytes).max(1));
+        let entry = live.entry(record.location.segment).or_default();
+        entry.0 += bytes;
+        entry.1 += 1;
+        stored_bytes += bytes;
+        bytes
+    };
+    let (from, to) = Key::all_extents();
+    let scanned = meta.live().scan_with(&from, &to, |key, value, _| {
+        let (_, end, extent) = decode_extent(key, value).unwrap();
+        count(value, end - extent.start);
+        ControlFlow::Continue(())
+    });
+    scanned.unwrap();
+    let (from, to) = Key::everything();
+    let snapshots = meta.snapshots();
+    for version in meta.history(&from, &to, None, usize::MAX).unwrap() {
+        let seen = snapshots
+            .iter()
+            .any(|(at, _)| version.birth <= *at && *at < version.death);
+        assert!(seen || !meta.deleted_snapshots().is_empty(), "{version:?}");
+        let value = version.value.unwrap();
+        if let Ok(KeyKind::Extent { .. }) = version.key.kind() {
+            let (_, end, extent) = decode_extent(version.key.as_bytes(), &value).unwrap();
+            history_bytes += count(&value, end - extent.start);
+        }
+    }
+    let counters = meta.counters();
+    assert_eq!(counters.stored_bytes, stored_bytes, "stored");
+    assert_eq!(counters.history_bytes, history_bytes, "history");
+    assert_eq!(meta.stats().counter_errors, 0);
+    for (id, record) in meta.segments() {
+        let want = live.remove(&id).unwrap_or((0, 0));
+        assert_eq!(
+            (record.live_bytes, record.live_records),
+            want,
+            "segment {id}"
+        );
+    }
+    assert_eq!(
+        live,
+        BTreeMap::new(),
+        "extents in segments that are not there"
+    );
+}
+
+pub async fn read_all(fs: &FsView, ino: Ino) -> Vec<u8> {
     let mut data = Vec::new();
     loop {
         let part = fs

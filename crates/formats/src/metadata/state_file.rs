@@ -1,4 +1,4 @@
-//! The snapshot file of a state that is kept in memory.
+//! The file of a state that is kept in memory.
 //!
 //! Owns: its bytes. Must not know: disks.
 
@@ -16,9 +16,9 @@ const VERSION: u32 = 1;
 
 pub type Map = BTreeMap<Vec<u8>, Bytes>;
 
-/// What a snapshot file holds.
+/// What such a file holds.
 #[derive(Default)]
-pub struct Snapshot {
+pub struct StateFile {
     pub applied: AppliedRecord,
     pub map: Map,
 }
@@ -39,8 +39,8 @@ pub fn encode(map: &Map) -> Vec<u8> {
     out
 }
 
-pub fn decode(bytes: &[u8]) -> Result<Snapshot, RecordError> {
-    let mut fields = Fields::of_file("state snapshot", bytes, MAGIC, VERSION)?;
+pub fn decode(bytes: &[u8]) -> Result<StateFile, RecordError> {
+    let mut fields = Fields::of_file("state file", bytes, MAGIC, VERSION)?;
     let count = fields.u64("count")?;
     let mut map = Map::new();
     for _ in 0..count {
@@ -55,11 +55,11 @@ pub fn decode(bytes: &[u8]) -> Result<Snapshot, RecordError> {
         map.insert(key, value);
     }
     fields.end()?;
-    let applied = match map.get(Key::applied().at(Default::default()).as_slice()) {
+    let applied = match map.get(Key::applied().as_bytes()) {
         Some(value) => AppliedRecord::decode(value)?,
         None => AppliedRecord::default(),
     };
-    Ok(Snapshot { applied, map })
+    Ok(StateFile { applied, map })
 }
 
 #[cfg(test)]
@@ -67,14 +67,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn snapshots_are_read_back_or_refused() {
+    fn state_files_are_read_back_or_refused() {
         let mut map = Map::new();
         map.insert(b"key".to_vec(), Bytes::from_static(b"value"));
         let applied = AppliedRecord {
             position: cairn_base::LogPosition(7),
             ..AppliedRecord::default()
         };
-        let key = Key::applied().at(Default::default()).to_vec();
+        let key = Key::applied().as_bytes().to_vec();
         map.insert(key, Bytes::from(applied.encode()));
         let bytes = encode(&map);
         let read = decode(&bytes).expect("decodes");

@@ -1,0 +1,183 @@
+//! The snapshots of a volume: which there are, and what may become of them.
+//!
+//! Owns: the rules for names and locks, the neighbours of a snapshot. Must not know: how old versions are kept (`state`),
+//! what waits before one is taken, and what frees what only it held (`fs`).
+
+use std::collections::BTreeMap;
+use std::ops::Deref;
+
+use bytes::Bytes;
+use cairn_base::{Generation, Timestamp};
+use cairn_formats::metadata::SnapshotRecord;
+use cairn_formats::metadata::keys::NAME_LEN_BYTES_MAX;
+
+/// Most snapshots of one volume, those that are being freed included.
+pub const SNAPSHOT_COUNT_MAX: usize = 4096;
+
+/// Why snapshots stay as they are.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SnapshotError {
+    #[error("there is a snapshot of that name already")]
+    Exists,
+    #[error("there is no such snapshot")]
+    NotFound,
+    #[error("the snapshot is locked; unlock it first")]
+    Locked,
+    #[error("a volume has at most {SNAPSHOT_COUNT_MAX} snapshots; delete some first")]
+    TooMany,
+    #[error(
+        "a snapshot's name has 1 to {NAME_LEN_BYTES_MAX} bytes, no '/', and is neither '.' nor '..'"
+    )]
+    BadName,
+    /// The store takes no changes any more.
+    #[error("the volume is being closed")]
+    Closed,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SnapshotChange {
+    /// Of all that was changed up to now. The generation ends.
+    Take(SnapshotRecord),
+    Put(Generation, SnapshotRecord),
+    Remove(Generation),
+}
+
+/// What to note about a snapshot that is taken.
+#[derive(Clone, Debug)]
+pub struct NewSnapshot {
+    pub name: Bytes,
+    pub taken: Timestamp,
+    /// Empty if it is taken by hand.
+    pub schedule: Bytes,
+}
+
+/// Refuses what cannot be the name of a directory.
+pub(crate) fn check_name(name: &[u8]) -> Result<(), SnapshotError> {
+    let is_good = (1..=NAME_LEN_BYTES_MAX).contains(&name.len())
+        && !name.contains(&b'/')
+        && !name.contains(&0)
+        && name != b"."
+        && name != b"..";
+    is_good.then_some(()).ok_or(SnapshotError::BadName)
+}
+
+/// All snapshots by generation, those that are being freed included.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Snapshots {
+    all: BTreeMap<Generation, SnapshotRecord>,
+    newest: Generation,
+}
+
+impl Deref for Snapshots {
+    type Target = BTreeMap<Generation, SnapshotRecord>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.all
+    }
+}
+
+impl Snapshots {
+    pub fn insert(&mut self, generation: Generation, record: SnapshotRecord) {
+        self.all.insert(generation, record);
+        self.find_newest();
+    }
+
+    pub fn remove(&mut self, generation: Generation) -> bool {
+        let was_there = self.all.remove(&generation).is_some();
+        self.find_newest();
+        was_there
+    }
+
+    /// The newest that can be seen, or 0: what was born up to then and is changed becomes history.
+    pub fn newest(&self) -> Generation {
+        self.newest
+    }
+
+    pub fn seen(&self) -> impl DoubleEndedIterator<Item = (Generation, &SnapshotRecord)> {
+        let seen = self.all.iter().filter(|(_, record)| !record.is_deleted);
+        seen.map(|(generation, record)| (*generation, record))
+    }
+
+    /// One that can be seen.
+    pub fn seen_at(&self, generation: Generation) -> Result<&SnapshotRecord, SnapshotError> {
+        let found = self.all.get(&generation);
+        let found = found.filter(|record| !record.is_deleted);
+        found.ok_or(SnapshotError::NotFound)
+    }
+
+    pub fn named(&self, name: &[u8]) -> Option<Generation> {
+        let mut seen = self.seen();
+        seen.find(|(_, record)| record.name == name)
+            .map(|(generation, _)| generation)
+    }
+
+    /// The nearest that can be seen before and after `generation`; 0 and none.
+    pub fn neighbours(&self, generation: Generation) -> (Generation, Option<Generation>) {
+        let is_seen = |(_, record): &(&Generation, &SnapshotRecord)| !record.is_deleted;
+        let before = self.all.range(..generation).rev().find(is_seen);
+        let mut after = self.all.range(generation..);
+        let after = after.find(|(at, record)| **at != generation && !record.is_deleted);
+        (
+            before.map_or(Generation(0), |(at, _)| *at),
+            after.map(|(at, _)| *at),
+        )
+    }
+
+    fn find_newest(&mut self) {
+        let newest = self.seen().next_back().map(|(generation, _)| generation);
+        self.newest = newest.unwrap_or(Generation(0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(name: &'static str) -> SnapshotRecord {
+        SnapshotRecord {
+            name: Bytes::from(name),
+            taken: Timestamp::default(),
+            is_locked: false,
+            is_deleted: false,
+            schedule: Bytes::new(),
+            inodes: 0,
+            file_bytes: 0,
+        }
+    }
+
+    #[test]
+    fn neighbours_are_those_that_can_be_seen() {
+        let mut snapshots = Snapshots::default();
+        for (at, name) in [(2, "a"), (3, "b"), (5, "c"), (7, "d")] {
+            snapshots.insert(Generation(at), record(name));
+        }
+        let deleted = |name| SnapshotRecord {
+            is_deleted: true,
+            ..record(name)
+        };
+        snapshots.insert(Generation(3), deleted("b"));
+        snapshots.insert(Generation(7), deleted("d"));
+        assert_eq!(snapshots.newest(), Generation(5));
+        let neighbours = |at| {
+            let (before, after) = snapshots.neighbours(Generation(at));
+            (before.0, after.map(|after| after.0))
+        };
+        assert_eq!(neighbours(2), (0, Some(5)));
+        assert_eq!(neighbours(3), (2, Some(5)));
+        assert_eq!(neighbours(5), (2, None));
+        assert_eq!(neighbours(7), (5, None));
+        assert_eq!(snapshots.named(b"b"), None);
+        assert_eq!(snapshots.named(b"c"), Some(Generation(5)));
+    }
+
+    #[test]
+    fn names_are_those_of_directories() {
+        let long = vec![b'a'; NAME_LEN_BYTES_MAX + 1];
+        for name in [&b""[..], b".", b"..", b"a/b", b"a\0", &long] {
+            assert_eq!(check_name(name), Err(SnapshotError::BadName), "{name:?}");
+        }
+        for name in [&b"a"[..], b"...", b"hourly.2026-01-01_0000"] {
+            assert_eq!(check_name(name), Ok(()), "{name:?}");
+        }
+    }
+}

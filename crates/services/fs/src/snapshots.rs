@@ -1,0 +1,455 @@
+//! Snapshots of a volume: taking them, what they hold, and freeing that.
+//!
+//! Owns: that a snapshot has all that was acknowledged as stable before it, and that deleting one frees exactly what only it
+//! held. Must not know: who wants snapshots and when, how old versions are kept (`meta`).
+//!
+//! A snapshot is one commit, whatever the size of the volume. What was acknowledged is in the metadata by then, but for
+//! small stable writes, whose bytes may be in the journal alone. So files with bytes there are flushed first. New small
+//! writes go straight to segments while the last of them are: nobody waits.
+//!
+//! Each step of freeing is one batch. A crash between two of them leaves a deleted snapshot, and the next start goes on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cairn_base::planted::{self, Bug};
+use cairn_base::{Generation, LogPosition, Timestamp, View};
+use cairn_meta::{
+    Batch, DeadVersion, KeyKind, NewSnapshot, SnapshotError, SnapshotRecord, SpaceDelta, Ticket,
+};
+use futures_util::future::{Either, select};
+use parking_lot::{RwLock, RwLockReadGuard};
+use tokio::sync::Notify;
+
+use crate::extents::Extent;
+use crate::tasks::let_others_run;
+use crate::types::{FsError, VolumeCounts};
+use crate::volume::{Fs, FsView, Shared, meta_error, parse_extent};
+
+/// Versions that one batch frees.
+const FREE_VERSIONS_MAX: usize = 1024;
+/// How often files with bytes in the journal are flushed before a snapshot gives up: new bytes do not come meanwhile.
+const JOURNAL_FLUSHES_MAX: usize = 8;
+/// After an error, freeing is tried again.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
+/// A reader waits so long for the state to know where a record was moved to.
+const MOVES_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// A snapshot that can be seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Names its view.
+    pub generation: Generation,
+    pub name: Bytes,
+    pub taken: Timestamp,
+    /// It cannot be deleted.
+    pub is_locked: bool,
+    /// The schedule that took it; empty for one taken by hand.
+    pub schedule: Bytes,
+    /// Of the volume when it was taken.
+    pub counts: VolumeCounts,
+}
+
+impl Snapshot {
+    fn new(generation: Generation, record: SnapshotRecord) -> Self {
+        Self {
+            generation,
+            name: record.name,
+            taken: record.taken,
+            is_locked: record.is_locked,
+            schedule: record.schedule,
+            counts: VolumeCounts {
+                inodes: record.inodes,
+                file_bytes: record.file_bytes,
+            },
+        }
+    }
+
+    pub fn view(&self) -> View {
+        View::Snapshot(self.generation)
+    }
+}
+
+/// What would be freed with a snapshot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SnapshotHolds {
+    /// Bytes in segments, before parity.
+    pub stored_bytes: u64,
+    /// Versions of anything: extents, attributes, names.
+    pub versions: u64,
+}
+
+/// What is left of deleted snapshots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SnapshotFreeing {
+    /// Deleted, and not freed to the end.
+    pub snapshots: u64,
+    /// Since the volume was opened.
+    pub freed_versions: u64,
+    pub freed_bytes: u64,
+}
+
+/// Why nothing was done with a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SnapshotFailure {
+    #[error(transparent)]
+    Refused(#[from] SnapshotError),
+    #[error(transparent)]
+    Fs(#[from] FsError),
+}
+
+/// Taking and freeing: one at a time.
+pub(crate) struct SnapshotWork {
+    turn: tokio::sync::Mutex<()>,
+    /// Held by who reads the history and writes it anew: what is read must be what is applied, and stay so.
+    pub history_turn: tokio::sync::Mutex<()>,
+    is_journal_open: RwLock<bool>,
+    freeing: Notify,
+    freed_versions: AtomicU64,
+    freed_bytes: AtomicU64,
+    has_failed: AtomicBool,
+}
+
+impl Default for SnapshotWork {
+    fn default() -> Self {
+        Self {
+            turn: Default::default(),
+            history_turn: Default::default(),
+            is_journal_open: RwLock::new(true),
+            freeing: Notify::new(),
+            freed_versions: AtomicU64::new(0),
+            freed_bytes: AtomicU64::new(0),
+            has_failed: AtomicBool::new(false),
+        }
+    }
+}
+
+/// Held by who puts bytes into the journal, from the question whether that may be to the end of the submission.
+pub(crate) struct JournalGate<'a>(RwLockReadGuard<'a, bool>);
+
+impl JournalGate<'_> {
+    pub fn is_open(&self) -> bool {
+        *self.0
+    }
+}
+
+/// Open again at the end.
+struct ClosedJournal<'a>(&'a SnapshotWork);
+
+impl Drop for ClosedJournal<'_> {
+    fn drop(&mut self) {
+        *self.0.is_journal_open.write() = true;
+    }
+}
+
+impl SnapshotWork {
+    pub fn journal_gate(&self) -> JournalGate<'_> {
+        JournalGate(self.is_journal_open.read())
+    }
+
+    /// From here on nothing goes into the journal.
+    fn close_journal(&self) -> ClosedJournal<'_> {
+        *self.is_journal_open.write() = false;
+        ClosedJournal(self)
+    }
+}
+
+impl FsView {
+    /// The snapshots that can be seen, the oldest first.
+    pub fn snapshots(&self) -> Vec<Snapshot> {
+        let all = self.shared.meta.snapshots().into_iter();
+        all.map(|(at, record)| Snapshot::new(at, record)).collect()
+    }
+
+    pub fn snapshot(&self, name: &[u8]) -> Option<Snapshot> {
+        let mut all = self.snapshots().into_iter();
+        all.find(|snapshot| snapshot.name == name)
+    }
+}
+
+impl Fs {
+    /// Takes a snapshot: of all that was acknowledged as stable before this call, and of what else is there at one instant
+    /// within it. `schedule` is empty for one that is taken by hand.
+    ///
+    /// Fails with [`FsError::Io`] if the bytes of a file cannot be flushed.
+    pub async fn take_snapshot(
+        &self,
+        name: &[u8],
+        schedule: &[u8],
+    ) -> Result<Snapshot, SnapshotFailure> {
+        let shared = &self.shared;
+        let _turn = shared.snapshots.turn.lock().await;
+        shared.require_serving()?;
+        if self.snapshot(name).is_some() {
+            return Err(SnapshotError::Exists.into());
+        }
+        // Most of it while small writes still go to the journal.
+        shared.flush_journal().await?;
+        let closed = shared.snapshots.close_journal();
+        if !planted::is(Bug::SnapshotMissesJournal) {
+            shared.fold_all_of_journal().await?;
+        }
+        let new = NewSnapshot {
+            name: Bytes::copy_from_slice(name),
+            taken: shared.now(),
+            schedule: Bytes::copy_from_slice(schedule),
+        };
+        let (generation, ticket) = shared.meta.take_snapshot(new)?;
+        drop(closed);
+        shared.outcome(ticket).await?;
+        // Nobody sees it before; where the state has no space it is there all the same.
+        let applied = std::pin::pin!(shared.meta.applied(ticket));
+        let too_long = shared.env.clock.sleep(MOVES_WAIT_MAX);
+        select(applied, too_long).await;
+        let mut all = self.snapshots().into_iter();
+        let found = all.find(|snapshot| snapshot.generation == generation);
+        // It was deleted at once.
+        found.ok_or(SnapshotError::NotFound.into())
+    }
+
+    /// Deletes a snapshot: nobody sees it any more when this returns, and what only it held is freed in the background.
+    pub async fn delete_snapshot(&self, name: &[u8]) -> Result<(), SnapshotFailure> {
+        self.change_snapshot(name, |record| record.is_deleted = true)
+            .await?;
+        self.shared.snapshots.freeing.notify_one();
+        Ok(())
+    }
+
+    pub async fn rename_snapshot(&self, name: &[u8], to: &[u8]) -> Result<(), SnapshotFailure> {
+        let to = Bytes::copy_from_slice(to);
+        self.change_snapshot(name, |record| record.name = to).await
+    }
+
+    /// Keeps a snapshot from being deleted, or lets it go.
+    pub async fn lock_snapshot(&self, name: &[u8], locked: bool) -> Result<(), SnapshotFailure> {
+        self.change_snapshot(name, |record| record.is_locked = locked)
+            .await
+    }
+
+    async fn change_snapshot(
+        &self,
+        name: &[u8],
+        change: impl FnOnce(&mut SnapshotRecord),
+    ) -> Result<(), SnapshotFailure> {
+        let shared = &self.shared;
+        shared.require_serving()?;
+        let found = self.snapshot(name).ok_or(SnapshotError::NotFound)?;
+        let ticket = shared.meta.change_snapshot(found.generation, change)?;
+        shared.outcome(ticket).await?;
+        Ok(())
+    }
+
+    /// What would be freed if this snapshot alone were deleted. Costs as much as there is of that, up to `versions_max`
+    /// versions: what is beyond is left out.
+    pub async fn snapshot_holds(
+        &self,
+        generation: Generation,
+        versions_max: u64,
+    ) -> Result<SnapshotHolds, FsError> {
+        let shared = &self.shared;
+        let mut holds = SnapshotHolds::default();
+        let mut from = None;
+        loop {
+            let read = || {
+                let found = shared
+                    .meta
+                    .versions_of(generation, from.as_ref(), FREE_VERSIONS_MAX);
+                found.map_err(meta_error)
+            };
+            let found = shared.reading(read).await?;
+            for version in &found {
+                holds.versions += 1;
+                if let Some(extent) = extent_of(version)? {
+                    holds.stored_bytes += extent.live_bytes() as u64;
+                }
+            }
+            let Some(last) = found.last() else {
+                return Ok(holds);
+            };
+            if found.len() < FREE_VERSIONS_MAX || holds.versions >= versions_max {
+                return Ok(holds);
+            }
+            from = Some(last.mark().successor());
+            let_others_run().await;
+        }
+    }
+
+    pub fn snapshot_freeing(&self) -> SnapshotFreeing {
+        let work = &self.shared.snapshots;
+        SnapshotFreeing {
+            snapshots: self.shared.meta.deleted_snapshots().len() as u64,
+            freed_versions: work.freed_versions.load(Ordering::Relaxed),
+            freed_bytes: work.freed_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Frees what is left of deleted snapshots now, to the end.
+    pub async fn free_snapshots(&self) -> Result<(), FsError> {
+        self.shared.free_deleted().await
+    }
+}
+
+/// The extent that a version is, if it is one.
+pub(crate) fn extent_of(version: &DeadVersion) -> Result<Option<Extent>, FsError> {
+    let (Ok(KeyKind::Extent { .. }), Some(value)) = (version.key.kind(), &version.value) else {
+        return Ok(None);
+    };
+    let parsed = parse_extent(version.key.as_bytes(), value, version.birth);
+    parsed.map(|(_, extent)| Some(extent)).map_err(meta_error)
+}
+
+impl Shared {
+    /// Flushes the files that have bytes in the journal alone.
+    async fn flush_journal(self: &Arc<Self>) -> Result<(), FsError> {
+        self.durable(self.meta.last_ticket()).await?;
+        let mut flying = Vec::new();
+        for ino in self.meta.journal_inodes(LogPosition(u64::MAX)) {
+            let inode = match self.reading(|| self.inode(ino)).await {
+                Ok(inode) => inode,
+                // Removed: its bytes are nobody's.
+                Err(FsError::Stale) => continue,
+                Err(error) => return Err(error),
+            };
+            let mut state = inode.lock();
+            self.start_flights(&inode, &mut state, true);
+            flying.extend(state.flights.iter().map(|flight| flight.done.clone()));
+        }
+        for mut done in flying {
+            match done.wait_for(Option::is_some).await {
+                Ok(ended) => ended.clone().unwrap_or(Ok(()))?,
+                Err(_) => return Err(FsError::Fenced),
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing is in the journal alone after this, as long as nothing more is put there.
+    async fn fold_all_of_journal(self: &Arc<Self>) -> Result<(), FsError> {
+        for _ in 0..JOURNAL_FLUSHES_MAX {
+            self.flush_journal().await?;
+            self.durable(self.meta.last_ticket()).await?;
+            let mut left = self.meta.journal_inodes(LogPosition(u64::MAX));
+            // What is left of removed files is nobody's.
+            left.retain(|ino| self.inode(*ino).is_ok_and(|inode| !inode.lock().removed));
+            if left.is_empty() {
+                return Ok(());
+            }
+            let_others_run().await;
+        }
+        let why = "bytes of a file cannot be moved out of the journal; see the log for its errors";
+        Err(FsError::Io(why.to_owned()))
+    }
+
+    /// Waits, not for ever, until the state has what was submitted so far: where records are that were moved.
+    pub(crate) async fn await_moves(&self) {
+        let applied = std::pin::pin!(self.meta.applied(self.meta.last_ticket()));
+        select(applied, self.env.clock.sleep(MOVES_WAIT_MAX)).await;
+    }
+
+    /// Waits until the state has what was submitted so far; fails when the volume is to be closed.
+    pub(crate) async fn require_applied(&self) -> Result<(), FsError> {
+        let applied = std::pin::pin!(self.meta.applied(self.meta.last_ticket()));
+        let stopped = std::pin::pin!(self.tasks.stopped());
+        match select(applied, stopped).await {
+            Either::Left((applied, _)) => applied.map_err(meta_error),
+            Either::Right(_) => Err(FsError::Fenced),
+        }
+    }
+
+    /// The background task: frees what only deleted snapshots held.
+    pub(crate) async fn run_freeing(self: Arc<Self>) {
+        loop {
+            let freed = self.free_deleted().await;
+            if self.tasks.is_stopping() {
+                return;
+            }
+            let work = &self.snapshots;
+            let goes_on = match freed {
+                Ok(()) => {
+                    work.has_failed.store(false, Ordering::Relaxed);
+                    let stopped = std::pin::pin!(self.tasks.stopped());
+                    let wanted = std::pin::pin!(work.freeing.notified());
+                    select(stopped, wanted).await;
+                    !self.tasks.is_stopping()
+                }
+                Err(error) => {
+                    if !work.has_failed.swap(true, Ordering::Relaxed) {
+                        tracing::error!(volume = %self.volume, %error, "freeing what deleted snapshots held failed; it is tried again");
+                    }
+                    let wanted = work.freeing.notified();
+                    self.tasks.pause(RETRY_PAUSE, wanted).await
+                }
+            };
+            if !goes_on {
+                return;
+            }
+        }
+    }
+
+    async fn free_deleted(&self) -> Result<(), FsError> {
+        let mut has_freed = false;
+        while let Some((generation, record)) = self.meta.deleted_snapshots().into_iter().next() {
+            let versions = self.free(generation).await?;
+            tracing::info!(volume = %self.volume, snapshot = %record.name.escape_ascii(), versions, "what only a deleted snapshot held is freed");
+            has_freed = true;
+        }
+        if has_freed {
+            self.gc_wake.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Frees what only this deleted snapshot, and others that are deleted, held. Returns how many versions.
+    async fn free(&self, generation: Generation) -> Result<u64, FsError> {
+        let mut count = 0;
+        loop {
+            if self.tasks.is_stopping() {
+                return Err(FsError::Fenced);
+            }
+            let _turn = self.snapshots.history_turn.lock().await;
+            self.require_applied().await?;
+            let read = || {
+                let found = self.meta.versions_of(generation, None, FREE_VERSIONS_MAX);
+                found.map_err(meta_error)
+            };
+            let found = self.reading(read).await?;
+            if found.is_empty() {
+                let ticket = match self.meta.remove_snapshot(generation) {
+                    Ok(ticket) => ticket,
+                    Err(SnapshotError::Closed) => return Err(FsError::Fenced),
+                    // Somebody else did.
+                    Err(_) => return Ok(count),
+                };
+                self.durable(ticket).await?;
+                return Ok(count);
+            }
+            count += found.len() as u64;
+            let ticket = self.free_some(&found)?;
+            self.durable(ticket).await?;
+            let_others_run().await;
+        }
+    }
+
+    fn free_some(&self, found: &[DeadVersion]) -> Result<Ticket, FsError> {
+        let mut batch = Batch::new();
+        let mut space = SpaceDelta::default();
+        for version in found {
+            batch.forget(version);
+            if let Some(extent) = extent_of(version)? {
+                let bytes = extent.live_bytes();
+                batch.segment_delta(extent.record.location.segment, -bytes, -1);
+                space.stored_bytes -= bytes;
+                space.history_bytes -= bytes;
+            }
+        }
+        batch.space(space);
+        let work = &self.snapshots;
+        let versions = found.len() as u64;
+        work.freed_versions.fetch_add(versions, Ordering::Relaxed);
+        let bytes = space.stored_bytes.unsigned_abs();
+        work.freed_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(self.meta.submit(batch))
+    }
+}
