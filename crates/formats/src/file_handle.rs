@@ -23,6 +23,7 @@ pub const HANDLE_LEN_BYTES: usize = 32;
 const FORMAT: u8 = 1;
 const KIND_INODE: u8 = 1;
 const KIND_PSEUDO_ROOT: u8 = 2;
+const KIND_SNAPSHOTS: u8 = 3;
 const SIGNED_LEN_BYTES: usize = 24;
 
 /// What a handle names.
@@ -33,6 +34,8 @@ pub enum Target {
         view: View,
         ino: Ino,
     },
+    /// The directory of the snapshots of a directory.
+    Snapshots { volume: VolumeId, dir: Ino },
     /// The read-only directory of all volumes.
     PseudoRoot,
 }
@@ -64,6 +67,7 @@ impl HandleSigner {
     pub fn seal(&self, target: Target) -> Handle {
         let (kind, volume, view, ino) = match target {
             Target::Inode { volume, view, ino } => (KIND_INODE, volume.0, view.number(), ino.0),
+            Target::Snapshots { volume, dir } => (KIND_SNAPSHOTS, volume.0, 0, dir.0),
             Target::PseudoRoot => (KIND_PSEUDO_ROOT, 0, 0, 0),
         };
         let mut bytes = [0; HANDLE_LEN_BYTES];
@@ -97,6 +101,14 @@ impl HandleSigner {
                     volume: VolumeId((head >> 32) as u32),
                     view: View::from_number(view),
                     ino: Ino(number(8)),
+                })
+            }
+            (kind, 0)
+                if kind & 0xffff_ffff == u64::from(FORMAT) | u64::from(KIND_SNAPSHOTS) << 8 =>
+            {
+                Ok(Target::Snapshots {
+                    volume: VolumeId((head >> 32) as u32),
+                    dir: Ino(number(8)),
                 })
             }
             (kind, 0) if kind == u64::from(FORMAT) | u64::from(KIND_PSEUDO_ROOT) << 8 => {
@@ -135,6 +147,10 @@ mod tests {
         let key = HandleSigner::new(b"0123456789abcdef");
         for target in [
             Target::PseudoRoot,
+            Target::Snapshots {
+                volume: VolumeId(u32::MAX),
+                dir: Ino(1),
+            },
             Target::Inode {
                 volume: VolumeId(1),
                 view: View::Live,

@@ -16,6 +16,7 @@ use crate::dev_cluster_args::DevClusterArgs;
 use crate::plan_args::PlanArgs;
 use crate::s3_args::{BucketCommand, S3Command};
 use crate::san_args::{IgroupCommand, InitiatorCommand, IscsiCommand, LunCommand};
+use crate::snapshot::SnapshotCommand;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -74,6 +75,9 @@ pub enum Command {
     /// Access keys of S3 clients
     #[command(subcommand)]
     S3(S3Command),
+    /// Snapshots of volumes
+    #[command(subcommand)]
+    Snapshot(SnapshotCommand),
     /// Several nodes as one cluster
     #[command(subcommand)]
     Cluster(ClusterCommand),
@@ -601,6 +605,15 @@ mod tests {
             ("initiator set main iqn.a:1 --chap-user u --secret s", false),
             ("initiator remove main iqn.a:1", true),
             ("iscsi sessions --json", true),
+            ("snapshot create main before-upgrade", true),
+            ("snapshot create main", false),
+            ("snapshot list main --space --json", true),
+            ("snapshot show main a", true),
+            ("snapshot rename main a b", true),
+            ("snapshot rename main a", false),
+            ("snapshot lock main a", true),
+            ("snapshot unlock main a", true),
+            ("snapshot delete main a", true),
             ("bucket create photos --path main/pictures --uid 1000", true),
             ("bucket create photos", true),
             ("bucket create", false),

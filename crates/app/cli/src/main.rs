@@ -24,6 +24,7 @@ mod san;
 mod san_args;
 mod scrub;
 mod serve;
+mod snapshot;
 mod status;
 mod volume;
 
@@ -120,6 +121,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Iscsi(command) => san::iscsi(&command),
         Command::Bucket(command) => s3::bucket(&command),
         Command::S3(command) => s3::s3(&command),
+        Command::Snapshot(command) => snapshot::snapshot(&command),
         Command::Config(ConfigCommand::Check(args)) => serve::config_check(&args),
         Command::Openapi => print::text(&cairn_admin::openapi_json()),
         Command::Completions(args) => {

@@ -261,6 +261,10 @@ impl Control for Controller {
         Some(self)
     }
 
+    fn snapshots(&self) -> Option<&dyn cairn_admin::snapshots::SnapshotControl> {
+        Some(self)
+    }
+
     fn metrics(&self) -> Answer<'_, String> {
         Box::pin(async {
             let families = self.inner.registry.gather();

@@ -25,6 +25,7 @@ pub mod ready;
 mod running;
 mod s3;
 mod san;
+mod snapshots;
 pub mod token;
 
 pub use cairn_pool::AssembleError;

@@ -19,6 +19,7 @@ use crate::san::{
     IgroupList, IgroupSet, IgroupView, InitiatorList, InitiatorSet, InitiatorView, LunCreate,
     LunList, LunMapSet, LunSet, LunView, SessionList,
 };
+use crate::snapshots::{SnapshotCreate, SnapshotList, SnapshotSet, SnapshotView, is_snapshot_name};
 use crate::token::Token;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -36,6 +37,18 @@ pub enum ClientError {
     Refused(ErrorDetail),
     #[error("{url} answered something that is not Cairn's admin API: {why}")]
     NotUnderstood { url: String, why: String },
+}
+
+/// A name that none can have is not put into a path.
+fn snapshot_path(volume: &VolumeName, name: &str) -> Result<String, ClientError> {
+    match is_snapshot_name(name) {
+        true => Ok(format!("/api/v1/volumes/{volume}/snapshots/{name}")),
+        false => Err(ClientError::Refused(ErrorDetail {
+            kind: ErrorKind::NotFound,
+            message: format!("there is no snapshot {name:?}"),
+            hint: None,
+        })),
+    }
 }
 
 /// One server.
@@ -202,6 +215,37 @@ impl Client {
         }
         let answer = self.send(|agent| self.authorized(agent.delete(self.at(&path))).call())?;
         self.parse(&answer)
+    }
+
+    pub fn snapshots(&self, volume: &VolumeName, space: bool) -> Result<SnapshotList, ClientError> {
+        self.get(&format!("/api/v1/volumes/{volume}/snapshots?space={space}"))
+    }
+
+    pub fn snapshot(&self, volume: &VolumeName, name: &str) -> Result<SnapshotView, ClientError> {
+        self.get(&snapshot_path(volume, name)?)
+    }
+
+    pub fn snapshot_create(
+        &self,
+        volume: &VolumeName,
+        create: &SnapshotCreate,
+    ) -> Result<SnapshotView, ClientError> {
+        let path = self.at(&format!("/api/v1/volumes/{volume}/snapshots"));
+        self.call(self.agent.post(path), create)
+    }
+
+    pub fn snapshot_set(
+        &self,
+        volume: &VolumeName,
+        name: &str,
+        set: &SnapshotSet,
+    ) -> Result<SnapshotView, ClientError> {
+        let path = self.at(&snapshot_path(volume, name)?);
+        self.call(self.agent.patch(path), set)
+    }
+
+    pub fn snapshot_delete(&self, volume: &VolumeName, name: &str) -> Result<(), ClientError> {
+        self.delete(&snapshot_path(volume, name)?).map(drop)
     }
 
     pub fn buckets(&self) -> Result<BucketList, ClientError> {

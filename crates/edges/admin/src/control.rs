@@ -99,6 +99,10 @@ pub trait Control: Send + Sync + 'static {
     fn s3(&self) -> Option<&dyn crate::s3::S3Control> {
         None
     }
+    /// What the node does with snapshots, if it has any.
+    fn snapshots(&self) -> Option<&dyn crate::snapshots::SnapshotControl> {
+        None
+    }
     /// The metrics in Prometheus's text format.
     fn metrics(&self) -> Answer<'_, String>;
 }

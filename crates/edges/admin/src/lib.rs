@@ -15,6 +15,7 @@ pub mod query;
 pub mod s3;
 pub mod san;
 mod server;
+pub mod snapshots;
 #[doc(hidden)]
 pub mod token;
 

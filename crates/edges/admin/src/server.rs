@@ -190,6 +190,15 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(s3_routes::bucket_delete))
         .routes(routes!(s3_routes::key_list, s3_routes::key_create))
         .routes(routes!(s3_routes::key_revoke))
+        .routes(routes!(
+            snapshot_routes::snapshot_list,
+            snapshot_routes::snapshot_create
+        ))
+        .routes(routes!(
+            snapshot_routes::snapshot_show,
+            snapshot_routes::snapshot_set,
+            snapshot_routes::snapshot_delete
+        ))
 }
 
 /// What takes the token unless the settings say otherwise.
@@ -788,6 +797,8 @@ async fn openapi(State(shared): Api) -> Response {
 mod s3_routes;
 #[path = "san_routes.rs"]
 mod san_routes;
+#[path = "snapshot_routes.rs"]
+mod snapshot_routes;
 
 #[cfg(test)]
 #[path = "server_tests.rs"]

@@ -184,22 +184,33 @@ impl PeerExports {
                 true => Ok(Object::PseudoRoot),
                 false => Err(Refusal::NotAllowed),
             },
-            Target::Inode { volume, view, ino } => match self.index_of(volume) {
-                Some(grant) => {
-                    let snapshot = self.snapshot(grant, view)?;
-                    Ok(Object::Inode {
-                        grant,
-                        snapshot,
-                        ino,
-                    })
-                }
-                None if self.is_failed(volume) => match self.table.is_elsewhere(volume) {
-                    true => Ok(Object::Elsewhere { volume }),
-                    false => Err(Refusal::NotOpen),
-                },
-                None if self.is_exported(volume) => Err(Refusal::NotAllowed),
-                None => Err(Refusal::NotExported),
+            Target::Inode { volume, view, ino } => self.find_in(volume, |grant| {
+                Ok(Object::Inode {
+                    grant,
+                    snapshot: self.snapshot(grant, view)?,
+                    ino,
+                })
+            }),
+            Target::Snapshots { volume, dir } => {
+                self.find_in(volume, |grant| Ok(Object::Snapshots { grant, dir }))
+            }
+        }
+    }
+
+    /// What a client may use of a volume.
+    fn find_in(
+        &self,
+        volume: VolumeId,
+        found: impl FnOnce(usize) -> Result<Object, Refusal>,
+    ) -> Result<Object, Refusal> {
+        match self.index_of(volume) {
+            Some(grant) => found(grant),
+            None if self.is_failed(volume) => match self.table.is_elsewhere(volume) {
+                true => Ok(Object::Elsewhere { volume }),
+                false => Err(Refusal::NotOpen),
             },
+            None if self.is_exported(volume) => Err(Refusal::NotAllowed),
+            None => Err(Refusal::NotExported),
         }
     }
 
@@ -255,6 +266,8 @@ impl PeerExports {
 
 /// What a client may use of what a file handle names.
 pub enum Object {
+    /// The directory of the snapshots of `dir`: nothing can be changed there.
+    Snapshots { grant: usize, dir: Ino },
     Inode {
         /// Its place in [`PeerExports::grants`].
         grant: usize,

@@ -13,7 +13,7 @@ use cairn_base::{VolumeId, crc32c};
 use cairn_codec_nfs::v3;
 use cairn_codec_rpc::rpc::CALL_HEADER_LEN_BYTES_MAX;
 use cairn_codec_rpc::{AcceptStatus, CallHeader, OpaqueAuth, Reader, xdr};
-use cairn_exports::{Object, Users, user};
+use cairn_exports::{Users, user};
 use cairn_fs::Fs;
 use cairn_rpc_server::intake::{HEAD_LEN_BYTES_MAX, RECORD_LEN_BYTES_MAX, Verdict};
 use cairn_rpc_server::{
@@ -25,7 +25,7 @@ use crate::forward::{Passed, Routes, not_owner};
 use crate::procedures::{self, Begun};
 use crate::pseudo;
 use crate::service::Service;
-use crate::session::{Request, Session};
+use crate::session::{Place, Request, Session};
 use crate::v3_values;
 
 /// So many bytes of a request's arguments, and of a WRITE's data, tell it from another one with the same number.
@@ -280,24 +280,27 @@ impl NfsHandler {
         handle: &v3::FileHandle,
     ) -> Resolved {
         let session = &self.session;
-        match session.resolve(handle) {
-            Ok(Object::Inode {
+        let found = session.resolve(handle).map(|object| session.place(object));
+        match found {
+            Ok(Ok(Place {
                 grant,
                 snapshot,
                 ino,
-            }) => match self.users.user(&session.exports, grant, &call.credential) {
+                lists_snapshots,
+            })) => match self.users.user(&session.exports, grant, &call.credential) {
                 Ok(who) => Resolved::Inode(Request {
                     session: Arc::clone(session),
                     xid: call.xid,
                     grant,
                     snapshot,
                     ino,
+                    lists_snapshots,
                     who,
                 }),
                 Err(status) => Resolved::Refused(session.peer.denied(call.xid, status)),
             },
-            Ok(Object::PseudoRoot) => Resolved::PseudoRoot,
-            Ok(Object::Elsewhere { volume }) => Resolved::Elsewhere(volume),
+            Ok(Err(None)) => Resolved::PseudoRoot,
+            Ok(Err(Some(volume))) => Resolved::Elsewhere(volume),
             Err(status) => Resolved::Refused(refuse(session, call.xid, procedure, status)),
         }
     }
@@ -496,18 +499,21 @@ impl LargeWrite {
         let session = Arc::new(session);
         let xid = self.request.xid;
         let target = self.request.target(self.request.ino);
-        let (grant, snapshot, ino) = match session.find(target) {
-            Ok(Object::Inode {
-                grant,
-                snapshot,
-                ino,
-            }) => (grant, snapshot, ino),
-            Ok(Object::PseudoRoot) => {
+        let found = session.find(target).map(|object| session.place(object));
+        let place = match found {
+            Ok(Ok(place)) => place,
+            Ok(Err(None)) => {
                 return Err(NotHere::Refused(pseudo::refuse_write(&session, xid)));
             }
-            Ok(Object::Elsewhere { volume }) => return Err(NotHere::Elsewhere(volume)),
+            Ok(Err(Some(volume))) => return Err(NotHere::Elsewhere(volume)),
             Err(status) => return Err(NotHere::Refused(refuse(&session, xid, WRITE, status))),
         };
+        let Place {
+            grant,
+            snapshot,
+            ino,
+            lists_snapshots,
+        } = place;
         let who = user(&session.exports, grant, &self.sent())
             .map_err(|status| NotHere::Refused(session.peer.denied(xid, status)))?;
         self.request = Request {
@@ -516,6 +522,7 @@ impl LargeWrite {
             grant,
             snapshot,
             ino,
+            lists_snapshots,
             who: Arc::new(who),
         };
         Ok(())

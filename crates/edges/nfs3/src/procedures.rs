@@ -12,8 +12,8 @@ use cairn_codec_nfs::v3::{
 use cairn_codec_rpc::{DecodeError, Encode, Writer};
 use cairn_exports::HANDLE_LEN_BYTES;
 use cairn_fs::{
-    FILE_LEN_BYTES_MAX, Fs, FsError, LINK_COUNT_MAX, Made, NAME_LEN_BYTES_MAX, NodeKind, SetAttr,
-    Stability, TRANSFER_LEN_BYTES_MAX, Wcc, access,
+    DirEntry, DirPage, FILE_LEN_BYTES_MAX, Fs, FsError, FsView, LINK_COUNT_MAX, Made,
+    NAME_LEN_BYTES_MAX, NodeKind, SetAttr, Stability, TRANSFER_LEN_BYTES_MAX, Wcc, access,
 };
 use cairn_rpc_server::{Reply, ReplyFuture};
 
@@ -27,6 +27,9 @@ const READDIR_LEN_BYTES_MAX: u32 = 256 << 10;
 const READDIR_LEN_BYTES_PREFERRED: u32 = 64 << 10;
 /// A guess of how long names are. It decides how many entries of a directory are asked for at a time.
 const NAME_LEN_BYTES_USUAL: usize = 16;
+/// In every directory, though no listing shows it, unless there is an entry of that name: the snapshots that have the
+/// directory.
+const SNAPSHOTS_NAME: &[u8] = b".snapshot";
 /// Cookies stay valid for ever, so the verifier never changes.
 const COOKIE_VERIFIER: v3::CookieVerifier = [0; 8];
 
@@ -326,7 +329,13 @@ impl Request {
     }
 
     async fn lookup(self, name: Name) -> Reply {
+        if self.lists_snapshots {
+            return self.lookup_snapshot(&name).await;
+        }
         match self.view().lookup(&self.who, self.ino, &name).await {
+            Err(FsError::NotFound) if self.snapshot.is_none() && *name == *SNAPSHOTS_NAME => {
+                self.lookup_snapshots().await
+            }
             Ok((attr, dir)) => self.success(LookupOk {
                 object: self.handle(attr.ino),
                 attributes: Some(self.attr(&attr)),
@@ -334,6 +343,92 @@ impl Request {
             }),
             Err(error) => self.failed_attr(Procedure::Lookup, &error).await,
         }
+    }
+
+    /// The directory of the snapshots of a directory.
+    async fn lookup_snapshots(mut self) -> Reply {
+        let dir_attributes = self.post_op(self.ino).await;
+        self.snapshot = Some(FsView::clone(self.fs()));
+        self.lists_snapshots = true;
+        match self.post_op(self.ino).await {
+            Some(attributes) => self.success(LookupOk {
+                object: self.handle(self.ino),
+                attributes: Some(attributes),
+                dir_attributes,
+            }),
+            None => self.fail_attr(ErrorStatus::Stale).await,
+        }
+    }
+
+    /// The directory as a snapshot shows it. One that was not there then is not in it.
+    async fn lookup_snapshot(mut self, name: &[u8]) -> Reply {
+        let dir_attributes = self.post_op(self.ino).await;
+        match name {
+            b"." => {}
+            b".." => (self.snapshot, self.lists_snapshots) = (None, false),
+            name => {
+                let found = self.fs().snapshot(name);
+                let view = found.and_then(|found| self.fs().in_view(found.view()).ok());
+                let Some(view) = view else {
+                    return self.fail_attr(ErrorStatus::NoEnt).await;
+                };
+                (self.snapshot, self.lists_snapshots) = (Some(view), false);
+            }
+        }
+        match self.view().attr(self.ino).await {
+            Ok(attr) => self.success(LookupOk {
+                object: self.handle(attr.ino),
+                attributes: Some(self.attr(&attr)),
+                dir_attributes,
+            }),
+            Err(FsError::Stale) => {
+                let failure = Failure::new(ErrorStatus::NoEnt, dir_attributes);
+                reply(self.xid, &Err::<(), _>(failure))
+            }
+            Err(error) => self.failed_attr(Procedure::Lookup, &error).await,
+        }
+    }
+
+    /// A page of the directory, or of its snapshots, oldest first, in which it was.
+    async fn page(&self, cookie: u64, limit: usize, with_attr: bool) -> Result<DirPage, FsError> {
+        let view = self.view();
+        if !self.lists_snapshots {
+            let page = view.read_dir(&self.who, self.ino, cookie, limit, with_attr);
+            return page.await;
+        }
+        let dir = view.attr(self.ino).await?;
+        let (allowed, _) = view.access(&self.who, self.ino, access::READ).await?;
+        if allowed & access::READ == 0 {
+            return Err(FsError::AccessDenied);
+        }
+        let entry = |name: &[u8], cookie| DirEntry {
+            ino: self.ino,
+            name: name.into(),
+            cookie,
+            attr: None,
+        };
+        let mut entries = vec![entry(b".", 1), entry(b"..", 2)];
+        entries.retain(|entry| entry.cookie > cookie);
+        let mut eof = true;
+        for snapshot in self.fs().snapshots() {
+            let at = snapshot.generation.0.saturating_add(2);
+            if at <= cookie {
+                continue;
+            }
+            if entries.len() >= limit {
+                eof = false;
+                break;
+            }
+            let Ok(shown) = self.fs().in_view(snapshot.view()) else {
+                continue;
+            };
+            match shown.attr(self.ino).await {
+                Ok(_) => entries.push(entry(&snapshot.name, at)),
+                Err(FsError::Stale) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(DirPage { dir, entries, eof })
     }
 
     async fn access(self, wanted: u32) -> Reply {
@@ -604,10 +699,7 @@ impl Request {
     async fn readdir(self, args: v3::ReadDirArgs) -> Reply {
         let count_bytes = args.count_bytes.min(READDIR_LEN_BYTES_MAX);
         let limit = count_bytes as usize / v3::readdir::entry_len(NAME_LEN_BYTES_USUAL) + 1;
-        let page = self
-            .view()
-            .read_dir(&self.who, self.ino, args.cookie, limit, false);
-        let page = match page.await {
+        let page = match self.page(args.cookie, limit, false).await {
             Ok(page) => page,
             Err(error) => return self.failed_attr(Procedure::ReadDir, &error).await,
         };
@@ -616,7 +708,7 @@ impl Request {
             let mut writer = DirWriter::readdir(to, &attributes, COOKIE_VERIFIER, count_bytes)?;
             let fitted = page.entries.iter().take_while(|entry| {
                 writer.push(&v3::Entry {
-                    fileid: entry.ino.0,
+                    fileid: self.fileid(entry.ino),
                     name: (&*entry.name).into(),
                     cookie: entry.cookie,
                 })
@@ -638,10 +730,7 @@ impl Request {
         let dir_limit =
             args.dir_count_bytes as usize / v3::readdir::dir_info_len(NAME_LEN_BYTES_USUAL);
         let limit = (count_bytes as usize / entry_len).min(dir_limit) + 1;
-        let page = self
-            .view()
-            .read_dir(&self.who, self.ino, args.cookie, limit, true);
-        let page = match page.await {
+        let page = match self.page(args.cookie, limit, true).await {
             Ok(page) => page,
             Err(error) => return self.failed_attr(Procedure::ReadDirPlus, &error).await,
         };
@@ -656,7 +745,7 @@ impl Request {
             )?;
             let fitted = page.entries.iter().take_while(|entry| {
                 writer.push_plus(&v3::EntryPlus {
-                    fileid: entry.ino.0,
+                    fileid: self.fileid(entry.ino),
                     name: (&*entry.name).into(),
                     cookie: entry.cookie,
                     attributes: entry.attr.as_ref().map(|attr| self.attr(attr)),

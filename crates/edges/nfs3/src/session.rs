@@ -14,6 +14,18 @@ use cairn_rpc_server::Peer;
 use crate::service::Service;
 use crate::v3_values;
 
+/// From this bit on a fileid says in which view an inode is read; inode numbers stay below it.
+const FILEID_VIEW_SHIFT: u32 = 44;
+const WRITE_BITS: u32 = 0o222;
+
+/// What a handle names in a volume that is here.
+pub struct Place {
+    pub grant: usize,
+    pub snapshot: Option<FsView>,
+    pub ino: Ino,
+    pub lists_snapshots: bool,
+}
+
 /// One client over one connection, with what it may use. Replaced when the exports change.
 pub struct Session {
     pub service: Arc<Service>,
@@ -50,6 +62,31 @@ impl Session {
         self.find(target.map_err(|_| v3::ErrorStatus::BadHandle)?)
     }
 
+    /// Where an object is in a volume that is here; else the volume that is elsewhere, or none for the pseudo root.
+    pub fn place(&self, object: Object) -> Result<Place, Option<VolumeId>> {
+        match object {
+            Object::Inode {
+                grant,
+                snapshot,
+                ino,
+            } => Ok(Place {
+                grant,
+                snapshot,
+                ino,
+                lists_snapshots: false,
+            }),
+            // Read as the directory is now, and nothing can be changed there.
+            Object::Snapshots { grant, dir } => Ok(Place {
+                grant,
+                snapshot: Some(FsView::clone(&self.exports.grants()[grant].fs)),
+                ino: dir,
+                lists_snapshots: true,
+            }),
+            Object::PseudoRoot => Err(None),
+            Object::Elsewhere { volume } => Err(Some(volume)),
+        }
+    }
+
     /// What a handle that was checked names, if this client may use it.
     pub fn find(&self, target: Target) -> Result<Object, v3::ErrorStatus> {
         self.exports.find(target).map_err(v3_values::refusal)
@@ -66,6 +103,8 @@ pub struct Request {
     pub snapshot: Option<FsView>,
     /// What the call's first handle names.
     pub ino: Ino,
+    /// It names the directory of the snapshots of that.
+    pub lists_snapshots: bool,
     pub who: Arc<Credentials>,
 }
 
@@ -92,6 +131,10 @@ impl Request {
     }
 
     pub fn target(&self, ino: Ino) -> Target {
+        if self.lists_snapshots {
+            let volume = self.volume();
+            return Target::Snapshots { volume, dir: ino };
+        }
         Target::Inode {
             volume: self.volume(),
             view: self.snapshot.as_ref().map_or(View::Live, FsView::view),
@@ -108,7 +151,23 @@ impl Request {
     }
 
     pub fn attr(&self, attr: &Attr) -> v3::FileAttr {
-        v3_values::attr(self.volume(), attr)
+        let mut shown = v3_values::attr(self.volume(), attr);
+        shown.fileid = self.fileid(attr.ino);
+        if self.lists_snapshots {
+            shown.mode &= !WRITE_BITS;
+        }
+        shown
+    }
+
+    /// The number that an inode has where it is read. Clients take two directories of one number, one below the other, for a
+    /// loop: what snapshots show has the generation in its upper bits.
+    pub fn fileid(&self, ino: Ino) -> u64 {
+        let view = match (self.lists_snapshots, &self.snapshot) {
+            (true, _) => u64::MAX,
+            (false, Some(snapshot)) => snapshot.view().number(),
+            (false, None) => 0,
+        };
+        ino.0 | view << FILEID_VIEW_SHIFT
     }
 
     /// The inode that a second handle of a change names. It must be on the same volume, which changes in its live view
@@ -119,6 +178,7 @@ impl Request {
                 snapshot: Some(_), ..
             } => Err(v3::ErrorStatus::RoFs),
             Object::Inode { grant, ino, .. } if grant == self.grant => Ok(ino),
+            Object::Snapshots { .. } => Err(v3::ErrorStatus::RoFs),
             Object::Inode { .. } => Err(v3::ErrorStatus::XDev),
             Object::Elsewhere { .. } => Err(v3::ErrorStatus::XDev),
             Object::PseudoRoot => Err(v3::ErrorStatus::RoFs),

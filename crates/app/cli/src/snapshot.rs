@@ -1,0 +1,168 @@
+//! `cairn snapshot`: flags and commands.
+
+use cairn_admin::snapshots::{SnapshotCreate, SnapshotSet, SnapshotView};
+use cairn_base::units::format_size;
+use cairn_config::VolumeName;
+use clap::{Args, Subcommand};
+
+use crate::access;
+use crate::args::{ServerArgs, ViewArgs};
+use crate::exit::Failure;
+use crate::print::{self, Align, Column};
+use crate::status::duration;
+
+#[derive(Debug, Subcommand)]
+pub enum SnapshotCommand {
+    /// Take a snapshot of a volume: `cairn snapshot create main before-upgrade`
+    ///
+    /// It has everything that clients were told is stable. Users find it in .snapshot/NAME of each directory.
+    Create(SnapshotArgs),
+    /// List the snapshots of a volume, oldest first
+    List(SnapshotListArgs),
+    /// Show one, with what deleting it alone would free
+    Show(SnapshotArgs),
+    /// Delete one; its space is freed in the background
+    Delete(SnapshotDeleteArgs),
+    /// Give one another name
+    Rename(SnapshotRenameArgs),
+    /// Keep one from being deleted
+    Lock(SnapshotArgs),
+    /// Let it be deleted again
+    Unlock(SnapshotArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotArgs {
+    pub volume: VolumeName,
+    /// Letters, digits and .-_:+@, not beginning with a dot
+    pub name: String,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotListArgs {
+    pub volume: VolumeName,
+    /// Count what deleting each alone would free
+    #[arg(long)]
+    pub space: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotDeleteArgs {
+    pub volume: VolumeName,
+    pub name: String,
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotRenameArgs {
+    pub volume: VolumeName,
+    pub name: String,
+    /// Its new name
+    pub to: String,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+pub fn snapshot(command: &SnapshotCommand) -> Result<(), Failure> {
+    match command {
+        SnapshotCommand::Create(args) => {
+            let create = SnapshotCreate {
+                name: args.name.clone(),
+            };
+            let client = access::client(&args.view.server)?;
+            let taken = client.snapshot_create(&args.volume, &create)?;
+            if args.view.json {
+                return print::json(&taken);
+            }
+            print::text(&format!(
+                "snapshot {} of {} is taken; users find it in .snapshot/{} of each directory",
+                taken.name, taken.volume, taken.name
+            ))
+        }
+        SnapshotCommand::List(args) => {
+            let client = access::client(&args.view.server)?;
+            let list = client.snapshots(&args.volume, args.space)?;
+            if args.view.json {
+                return print::json(&list);
+            }
+            let mut text = table(&list.snapshots);
+            text.push_str(&format!(
+                "\nsnapshots alone hold {}",
+                format_size(list.held_bytes)
+            ));
+            if list.freeing > 0 {
+                text.push_str(&format!("; {} deleted, being freed", list.freeing));
+            }
+            print::text(&text)
+        }
+        SnapshotCommand::Show(args) => {
+            let client = access::client(&args.view.server)?;
+            shown(&client.snapshot(&args.volume, &args.name)?, args.view.json)
+        }
+        SnapshotCommand::Delete(args) => {
+            let client = access::client(&args.server)?;
+            client.snapshot_delete(&args.volume, &args.name)?;
+            print::text(&format!(
+                "snapshot {} of {} is deleted; its space is freed in the background",
+                args.name, args.volume
+            ))
+        }
+        SnapshotCommand::Rename(args) => {
+            let set = SnapshotSet {
+                name: Some(args.to.clone()),
+                ..SnapshotSet::default()
+            };
+            let client = access::client(&args.view.server)?;
+            let renamed = client.snapshot_set(&args.volume, &args.name, &set)?;
+            shown(&renamed, args.view.json)
+        }
+        SnapshotCommand::Lock(args) => lock(args, true),
+        SnapshotCommand::Unlock(args) => lock(args, false),
+    }
+}
+
+fn lock(args: &SnapshotArgs, locked: bool) -> Result<(), Failure> {
+    let set = SnapshotSet {
+        locked: Some(locked),
+        ..SnapshotSet::default()
+    };
+    let client = access::client(&args.view.server)?;
+    let set = client.snapshot_set(&args.volume, &args.name, &set)?;
+    shown(&set, args.view.json)
+}
+
+fn shown(snapshot: &SnapshotView, json: bool) -> Result<(), Failure> {
+    match json {
+        true => print::json(snapshot),
+        false => print::text(&table(std::slice::from_ref(snapshot))),
+    }
+}
+
+fn table(snapshots: &[SnapshotView]) -> String {
+    const COLUMNS: &[Column] = &[
+        ("SNAPSHOT", Align::Left),
+        ("AGE", Align::Right),
+        ("FILES", Align::Right),
+        ("SIZE", Align::Right),
+        ("FREES", Align::Right),
+        ("", Align::Left),
+    ];
+    let rows = snapshots.iter().map(|snapshot| {
+        vec![
+            snapshot.name.clone(),
+            duration(snapshot.age_seconds),
+            snapshot.inodes.to_string(),
+            format_size(snapshot.file_bytes),
+            snapshot
+                .frees_bytes
+                .map_or_else(|| "-".to_owned(), format_size),
+            if snapshot.locked { "locked" } else { "" }.to_owned(),
+        ]
+    });
+    print::table(COLUMNS, rows.collect())
+}

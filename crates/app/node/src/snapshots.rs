@@ -1,0 +1,182 @@
+//! Answers the admin API about snapshots.
+
+use cairn_admin::api::ErrorKind;
+use cairn_admin::snapshots::{
+    SNAPSHOT_NAME_LEN_BYTES_MAX, SnapshotControl, SnapshotCreate, SnapshotList, SnapshotSet,
+    SnapshotView, is_snapshot_name,
+};
+use cairn_admin::{Answer, ControlError};
+use cairn_config::VolumeName;
+use cairn_fs::{Fs, FsError, Snapshot, SnapshotError, SnapshotFailure};
+use cairn_pool::{ChangeFailure, VolumeService};
+
+use crate::control::{Controller, refusal};
+
+/// What one answer counts of what a snapshot holds, at most.
+const COUNTED_VERSIONS_MAX: u64 = 10_000_000;
+
+fn refused(name: &str, error: SnapshotFailure) -> ControlError {
+    let message = format!("snapshot {name}: {error}");
+    match error {
+        SnapshotFailure::Refused(SnapshotError::NotFound) => {
+            ControlError::new(ErrorKind::NotFound, message)
+                .hint("`cairn snapshot list VOLUME` shows all")
+        }
+        SnapshotFailure::Refused(SnapshotError::Locked) => {
+            ControlError::new(ErrorKind::Conflict, message)
+                .hint("`cairn snapshot unlock VOLUME NAME` lets it be deleted")
+        }
+        SnapshotFailure::Refused(SnapshotError::Exists | SnapshotError::TooMany) => {
+            ControlError::new(ErrorKind::Conflict, message)
+        }
+        SnapshotFailure::Refused(SnapshotError::BadName) => {
+            ControlError::new(ErrorKind::Invalid, message)
+        }
+        SnapshotFailure::Refused(SnapshotError::Closed)
+        | SnapshotFailure::Fs(FsError::Fenced | FsError::TryLater) => {
+            ControlError::new(ErrorKind::Unavailable, message)
+        }
+        SnapshotFailure::Fs(_) => {
+            tracing::error!(%message, "a change of snapshots failed");
+            ControlError::new(ErrorKind::Internal, message).hint("the server's log says more")
+        }
+    }
+}
+
+fn check_name(name: &str) -> Result<(), ControlError> {
+    let message = || {
+        format!(
+            "{name:?} is no name of a snapshot: 1 to {SNAPSHOT_NAME_LEN_BYTES_MAX} letters, digits and .-_:+@, not beginning with a dot"
+        )
+    };
+    let bad = || ControlError::new(ErrorKind::Invalid, message());
+    is_snapshot_name(name).then_some(()).ok_or_else(bad)
+}
+
+fn view_of(fs: &Fs, snapshot: &Snapshot, now_seconds: i64, frees: Option<u64>) -> SnapshotView {
+    let age_seconds = now_seconds.saturating_sub(snapshot.taken.seconds);
+    SnapshotView {
+        volume: fs.name().to_owned(),
+        name: String::from_utf8_lossy(&snapshot.name).into_owned(),
+        taken_seconds: snapshot.taken.seconds,
+        age_seconds: u64::try_from(age_seconds).unwrap_or(0),
+        locked: snapshot.is_locked,
+        inodes: snapshot.counts.inodes,
+        file_bytes: snapshot.counts.file_bytes,
+        frees_bytes: frees,
+    }
+}
+
+impl Controller {
+    fn fs_of(&self, name: &VolumeName) -> Result<Fs, ControlError> {
+        let state = self.inner.pool.state();
+        let volume = state
+            .volume(name)
+            .map_err(|error| refusal(ChangeFailure::from(error)))?;
+        let (services, _) = self.inner.pool.services_and_totals();
+        if let Some(VolumeService::Serving(fs)) = services.get(&volume.id) {
+            return Ok(fs.clone());
+        }
+        let unavailable = |message| ControlError::new(ErrorKind::Unavailable, message);
+        Err(match self.inner.owner_name(volume.id) {
+            Some(Ok(node)) => unavailable(format!("node {node} has volume {name}"))
+                .hint("ask that node, with --server"),
+            _ => unavailable(format!("volume {name} is not open yet; try again")),
+        })
+    }
+
+    async fn snapshot_view(
+        &self,
+        fs: &Fs,
+        snapshot: &Snapshot,
+        with_space: bool,
+    ) -> Result<SnapshotView, ControlError> {
+        let frees = match with_space {
+            true => {
+                let holds = fs.snapshot_holds(snapshot.generation, COUNTED_VERSIONS_MAX);
+                let name = String::from_utf8_lossy(&snapshot.name);
+                let holds = holds.await;
+                let holds = holds.map_err(|error| refused(&name, SnapshotFailure::Fs(error)))?;
+                Some(holds.stored_bytes)
+            }
+            false => None,
+        };
+        let now = self.inner.env.clock.now().seconds;
+        Ok(view_of(fs, snapshot, now, frees))
+    }
+
+    async fn shown(&self, fs: &Fs, name: &str) -> Result<SnapshotView, ControlError> {
+        let absent = || refused(name, SnapshotError::NotFound.into());
+        let snapshot = fs.snapshot(name.as_bytes()).ok_or_else(absent)?;
+        self.snapshot_view(fs, &snapshot, true).await
+    }
+}
+
+impl SnapshotControl for Controller {
+    fn snapshots(&self, volume: VolumeName, with_space: bool) -> Answer<'_, SnapshotList> {
+        Box::pin(async move {
+            let fs = self.fs_of(&volume)?;
+            let mut snapshots = Vec::new();
+            for snapshot in fs.snapshots() {
+                snapshots.push(self.snapshot_view(&fs, &snapshot, with_space).await?);
+            }
+            Ok(SnapshotList {
+                snapshots,
+                held_bytes: fs.meta().counters().history_bytes,
+                freeing: fs.snapshot_freeing().snapshots,
+            })
+        })
+    }
+
+    fn snapshot(&self, volume: VolumeName, name: String) -> Answer<'_, SnapshotView> {
+        Box::pin(async move {
+            let fs = self.fs_of(&volume)?;
+            self.shown(&fs, &name).await
+        })
+    }
+
+    fn snapshot_create(
+        &self,
+        volume: VolumeName,
+        create: SnapshotCreate,
+    ) -> Answer<'_, SnapshotView> {
+        Box::pin(async move {
+            check_name(&create.name)?;
+            let fs = self.fs_of(&volume)?;
+            let taken = fs.take_snapshot(create.name.as_bytes(), b"").await;
+            let taken = taken.map_err(|error| refused(&create.name, error))?;
+            self.snapshot_view(&fs, &taken, false).await
+        })
+    }
+
+    fn snapshot_set(
+        &self,
+        volume: VolumeName,
+        name: String,
+        set: SnapshotSet,
+    ) -> Answer<'_, SnapshotView> {
+        Box::pin(async move {
+            let fs = self.fs_of(&volume)?;
+            let refuse = |error| refused(&name, error);
+            if let Some(locked) = set.locked {
+                let locked = fs.lock_snapshot(name.as_bytes(), locked).await;
+                locked.map_err(refuse)?;
+            }
+            let Some(to) = set.name else {
+                return self.shown(&fs, &name).await;
+            };
+            check_name(&to)?;
+            let renamed = fs.rename_snapshot(name.as_bytes(), to.as_bytes()).await;
+            renamed.map_err(refuse)?;
+            self.shown(&fs, &to).await
+        })
+    }
+
+    fn snapshot_delete(&self, volume: VolumeName, name: String) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let fs = self.fs_of(&volume)?;
+            let deleted = fs.delete_snapshot(name.as_bytes()).await;
+            deleted.map_err(|error| refused(&name, error))
+        })
+    }
+}

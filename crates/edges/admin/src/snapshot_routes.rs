@@ -1,0 +1,75 @@
+//! The paths of snapshots.
+
+use axum::Json;
+use axum::extract::{Path, RawQuery, State};
+use axum::http::StatusCode;
+use cairn_config::VolumeName;
+
+use super::{Api, Given, Shared, to_the_end};
+use crate::api::{ErrorBody, ErrorKind};
+use crate::control::ControlError;
+use crate::snapshots::{SnapshotControl, SnapshotCreate, SnapshotList, SnapshotSet, SnapshotView};
+
+fn control(shared: &Shared) -> Result<&dyn SnapshotControl, ControlError> {
+    let absent = || ControlError::new(ErrorKind::NotFound, "this server has no snapshots");
+    shared.control.snapshots().ok_or_else(absent)
+}
+
+/// The snapshots of a volume, oldest first; with `space=true`, with what deleting each alone would free.
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/snapshots", params(("name" = String, Path), ("space" = Option<bool>, Query)),
+    responses((status = 200, body = SnapshotList), (status = 404, body = ErrorBody)))]
+pub(super) async fn snapshot_list(
+    State(shared): Api,
+    Path(volume): Path<VolumeName>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<SnapshotList>, ControlError> {
+    let with_space = query.as_deref() == Some("space=true");
+    let list = control(&shared)?.snapshots(volume, with_space).await?;
+    Ok(Json(list))
+}
+
+/// Takes a snapshot of a volume. It is there, and durable, when this answers.
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/snapshots", params(("name" = String, Path)), request_body = SnapshotCreate,
+    responses((status = 201, body = SnapshotView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(super) async fn snapshot_create(
+    State(shared): Api,
+    Path(volume): Path<VolumeName>,
+    Given(create): Given<SnapshotCreate>,
+) -> Result<(StatusCode, Json<SnapshotView>), ControlError> {
+    let made =
+        to_the_end(async move { control(&shared)?.snapshot_create(volume, create).await }).await?;
+    Ok((StatusCode::CREATED, Json(made)))
+}
+
+/// A snapshot, with what deleting it alone would free.
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/snapshots/{snapshot}", params(("name" = String, Path), ("snapshot" = String, Path)),
+    responses((status = 200, body = SnapshotView), (status = 404, body = ErrorBody)))]
+pub(super) async fn snapshot_show(
+    State(shared): Api,
+    Path((volume, name)): Path<(VolumeName, String)>,
+) -> Result<Json<SnapshotView>, ControlError> {
+    Ok(Json(control(&shared)?.snapshot(volume, name).await?))
+}
+
+/// Renames a snapshot, locks it, or unlocks it.
+#[utoipa::path(patch, path = "/api/v1/volumes/{name}/snapshots/{snapshot}", params(("name" = String, Path), ("snapshot" = String, Path)),
+    request_body = SnapshotSet, responses((status = 200, body = SnapshotView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(super) async fn snapshot_set(
+    State(shared): Api,
+    Path((volume, name)): Path<(VolumeName, String)>,
+    Given(set): Given<SnapshotSet>,
+) -> Result<Json<SnapshotView>, ControlError> {
+    let set = async move { control(&shared)?.snapshot_set(volume, name, set).await };
+    Ok(Json(to_the_end(set).await?))
+}
+
+/// Deletes a snapshot. Nobody sees it any more when this answers; its space is freed in the background.
+#[utoipa::path(delete, path = "/api/v1/volumes/{name}/snapshots/{snapshot}", params(("name" = String, Path), ("snapshot" = String, Path)),
+    responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(super) async fn snapshot_delete(
+    State(shared): Api,
+    Path((volume, name)): Path<(VolumeName, String)>,
+) -> Result<StatusCode, ControlError> {
+    to_the_end(async move { control(&shared)?.snapshot_delete(volume, name).await }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,103 @@
+//! The JSON of snapshots, and what the API asks of a node for them.
+
+use cairn_config::VolumeName;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::control::Answer;
+
+/// Longest name of a snapshot, in bytes.
+pub const SNAPSHOT_NAME_LEN_BYTES_MAX: usize = 100;
+
+/// Whether people may give a snapshot this name: letters, digits and `.-_:+@`, not beginning with a dot.
+pub fn is_snapshot_name(name: &str) -> bool {
+    let is_good = |letter: char| letter.is_ascii_alphanumeric() || ".-_:+@".contains(letter);
+    (1..=SNAPSHOT_NAME_LEN_BYTES_MAX).contains(&name.len())
+        && !name.starts_with('.')
+        && name.chars().all(is_good)
+}
+
+/// A snapshot of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SnapshotView {
+    pub volume: String,
+    pub name: String,
+    /// Seconds since 1970.
+    pub taken_seconds: i64,
+    pub age_seconds: u64,
+    /// It cannot be deleted.
+    pub locked: bool,
+    /// Of the volume when it was taken.
+    pub inodes: u64,
+    pub file_bytes: u64,
+    /// What deleting it alone would free, before parity; `null` in lists that do not ask for it.
+    pub frees_bytes: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SnapshotList {
+    /// Oldest first.
+    pub snapshots: Vec<SnapshotView>,
+    /// Bytes, before parity, that snapshots alone hold, together.
+    pub held_bytes: u64,
+    /// Deleted snapshots whose space is still being freed.
+    pub freeing: u64,
+}
+
+/// A snapshot to take.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SnapshotCreate {
+    pub name: String,
+}
+
+/// What to change of a snapshot.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SnapshotSet {
+    /// Its new name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub locked: Option<bool>,
+}
+
+/// What a node does with snapshots.
+pub trait SnapshotControl: Send + Sync {
+    /// With what each would free if `with_space`.
+    fn snapshots(&self, volume: VolumeName, with_space: bool) -> Answer<'_, SnapshotList>;
+    fn snapshot(&self, volume: VolumeName, name: String) -> Answer<'_, SnapshotView>;
+    fn snapshot_create(
+        &self,
+        volume: VolumeName,
+        create: SnapshotCreate,
+    ) -> Answer<'_, SnapshotView>;
+    fn snapshot_set(
+        &self,
+        volume: VolumeName,
+        name: String,
+        set: SnapshotSet,
+    ) -> Answer<'_, SnapshotView>;
+    fn snapshot_delete(&self, volume: VolumeName, name: String) -> Answer<'_, ()>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_snapshots() {
+        let long = "a".repeat(SNAPSHOT_NAME_LEN_BYTES_MAX + 1);
+        for name in ["", ".", "..", ".a", "a/b", "a b", "ä", "a%2f", &long] {
+            assert!(!is_snapshot_name(name), "{name}");
+        }
+        for name in [
+            "a",
+            "before-upgrade",
+            "2026-01-01T00:00:00+01:00",
+            "a.b_c@d",
+        ] {
+            assert!(is_snapshot_name(name), "{name}");
+        }
+    }
+}
