@@ -24,11 +24,13 @@ pub enum Bug {
     SegmentIdUsedAgain,
     SpaceCountedTwice,
     SegmentDeltaLost,
+    // meta, snapshots: tried by hand against `snapshots_behave_as_copies` in `fs` and the tests of `meta`, since the
+    // simulator takes no snapshots yet
     HistoryNotKept,
     HistoryNotCounted,
     DeadEntryLost,
     GroupGoesOnAfterMove,
-    // snapshots in fs
+    // fs, snapshots: the same
     MoveMakesHistory,
     BirthNotSettled,
     SnapshotMissesJournal,

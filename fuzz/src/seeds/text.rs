@@ -116,6 +116,13 @@ fn handles(corpus: &Corpus) {
         ("inode", inode),
         ("inode-in-snapshot", in_snapshot),
         ("pseudo-root", Target::PseudoRoot),
+        (
+            "snapshots",
+            Target::Snapshots {
+                volume: VolumeId(3),
+                dir: Ino(1),
+            },
+        ),
     ] {
         let seed = [&[0], &key.seal(target).as_bytes()[..SIGNED_LEN_BYTES]].concat();
         write(corpus, "file_handle", name, &seed);

@@ -9,6 +9,7 @@ mod lives;
 mod memory_log;
 mod refusals;
 mod silent;
+mod snapshots;
 mod starts;
 mod state_copies;
 mod succession;

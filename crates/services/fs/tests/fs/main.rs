@@ -9,6 +9,7 @@ mod links;
 mod model;
 mod rewrite;
 mod shown;
+mod snapshots;
 mod space;
 mod views;
 mod world;

@@ -1,0 +1,131 @@
+//! Snapshots in the store: what a group with a moved value does, names and locks, what a start finds.
+
+use cairn_base::{Generation, View};
+
+use super::*;
+use crate::{NewSnapshot, SnapshotError};
+
+fn new(name: &'static str) -> NewSnapshot {
+    NewSnapshot {
+        name: Bytes::from(name),
+        taken: Timestamp::new(1, 2),
+        schedule: Bytes::new(),
+    }
+}
+
+async fn put(store: &MetaStore, value: &'static [u8]) {
+    let mut batch = Batch::new();
+    batch.put(Key::inode(Ino(5)), value);
+    store.durable(store.submit(batch)).await.expect("durable");
+}
+
+async fn take(store: &MetaStore, name: &'static str) -> Generation {
+    let (generation, ticket) = store.take_snapshot(new(name)).expect("is taken");
+    store.applied(ticket).await.expect("is applied");
+    generation
+}
+
+fn seen(store: &MetaStore, generation: Generation) -> Option<Bytes> {
+    let view = store.view(View::Snapshot(generation)).expect("is seen");
+    view.get(&Key::inode(Ino(5))).expect("reads")
+}
+
+/// Both were merged into one group, and the history got the value at its old place.
+#[test]
+fn a_value_that_is_moved_and_then_replaced_is_history_as_it_was_moved() {
+    block_on(async {
+        let world = TestWorld::new(1);
+        let pool = Pool::new(1);
+        let store = create(&world, 1, pool.present()).await;
+        put(&store, b"old place").await;
+        let first = take(&store, "first").await;
+        let mut moved = Batch::new();
+        moved.put_moved(Key::inode(Ino(5)), first, &b"new place"[..]);
+        let mut replaced = Batch::new();
+        replaced.put(Key::inode(Ino(5)), &b"other"[..]);
+        // Nobody else has a turn between them.
+        store.submit(moved);
+        let last = store.submit(replaced);
+        store.applied(last).await.expect("applied");
+        assert_eq!(seen(&store, first).as_deref(), Some(&b"new place"[..]));
+        let live = store.live().get(&Key::inode(Ino(5))).expect("reads");
+        assert_eq!(live.as_deref(), Some(&b"other"[..]));
+        store.close().await.expect("closes");
+    });
+}
+
+/// What is put before and after a snapshot without a wait is on its own side of it.
+#[test]
+fn a_snapshot_cuts_a_group() {
+    block_on(async {
+        let world = TestWorld::new(2);
+        let pool = Pool::new(1);
+        let store = create(&world, 1, pool.present()).await;
+        let submit = |value: &'static [u8]| {
+            let mut batch = Batch::new();
+            batch.put(Key::inode(Ino(5)), value);
+            store.submit(batch)
+        };
+        submit(b"before");
+        let (first, _) = store.take_snapshot(new("first")).expect("is taken");
+        submit(b"between");
+        let (second, _) = store.take_snapshot(new("second")).expect("is taken");
+        store.applied(submit(b"after")).await.expect("applied");
+        assert_eq!(seen(&store, first).as_deref(), Some(&b"before"[..]));
+        assert_eq!(seen(&store, second).as_deref(), Some(&b"between"[..]));
+        store.close().await.expect("closes");
+    });
+}
+
+#[test]
+fn a_start_finds_snapshots_with_their_names_and_locks() {
+    block_on(async {
+        let world = TestWorld::new(3);
+        let pool = Pool::new(1);
+        let store = create(&world, 1, pool.present()).await;
+        put(&store, b"one").await;
+        let first = take(&store, "first").await;
+        put(&store, b"two").await;
+        let second = take(&store, "second").await;
+        put(&store, b"three").await;
+        let taken = store.take_snapshot(new("first"));
+        assert_eq!(taken.map(drop), Err(SnapshotError::Exists));
+        let lock = store.change_snapshot(first, |record| record.is_locked = true);
+        lock.expect("is locked");
+        let delete = || store.change_snapshot(first, |record| record.is_deleted = true);
+        assert_eq!(delete(), Err(SnapshotError::Locked));
+        let rename = |to: &'static [u8]| {
+            store.change_snapshot(second, |record| record.name = Bytes::from_static(to))
+        };
+        assert_eq!(rename(b"first"), Err(SnapshotError::Exists));
+        assert_eq!(rename(b"a/b"), Err(SnapshotError::BadName));
+        let renamed = rename(b"last").expect("is renamed");
+        store.durable(renamed).await.expect("durable");
+        store.abort().await;
+        drop(store);
+
+        let (store, _) = open(&world, 1, pool.present()).await;
+        let found: Vec<_> = store
+            .snapshots()
+            .into_iter()
+            .map(|(at, record)| (at, record.name, record.is_locked))
+            .collect();
+        let want = [
+            (first, Bytes::from("first"), true),
+            (second, Bytes::from("last"), false),
+        ];
+        assert_eq!(found, want);
+        assert_eq!(seen(&store, first).as_deref(), Some(&b"one"[..]));
+        assert_eq!(seen(&store, second).as_deref(), Some(&b"two"[..]));
+        let delete = |at| store.change_snapshot(at, |record| record.is_deleted = true);
+        let deleted = delete(second).expect("is deleted");
+        assert!(store.view(View::Snapshot(second)).is_err());
+        store.applied(deleted).await.expect("applied");
+        assert_eq!(store.versions_of(second, None, 10).expect("reads").len(), 1);
+        // With the other one gone, what it had is the first one's to hold alone.
+        assert_eq!(store.versions_of(first, None, 10).expect("reads").len(), 2);
+        let removed = store.remove_snapshot(first);
+        assert_eq!(removed, Err(SnapshotError::NotFound), "it is not deleted");
+        store.close().await.expect("closes");
+    });
+}

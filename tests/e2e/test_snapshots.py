@@ -1,0 +1,120 @@
+"""Snapshots: `cairn snapshot`, and `.snapshot` in each directory, by libnfs; over load and kill -9."""
+
+import json
+import threading
+
+from lib import harness, libnfs
+from lib.worlds import WorldTest, content
+
+FREED_SECONDS_MAX = 60
+FILES = 24
+KILLS = 3
+
+
+class Snapshots(WorldTest):
+    def listed(self, *flags):
+        return json.loads(self.world.cairn("snapshot", "list", "main", "--json", *flags).stdout)
+
+    def taken(self, name):
+        self.world.cairn("snapshot", "create", "main", name)
+
+    def is_freed(self):
+        listed = self.listed()
+        return (listed["freeing"], listed["held_bytes"]) == (0, 0)
+
+    def refused(self, *arguments):
+        run = self.world.cairn("snapshot", *arguments, check=False)
+        self.assertNotEqual(run.returncode, 0)
+        return run.stderr
+
+    def test_every_directory_shows_what_was_there(self):
+        self.world = self.server(1)
+        old, new = content(1, 3_000_000), content(2, 2_000_000)
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            mount.mkdir("/d")
+            mount.write_file("/d/a", old)
+            mount.write_file("/d/b", b"small")
+            self.taken("first")
+            mount.write_file("/d/a", new)
+            mount.unlink("/d/b")
+            mount.mkdir("/later")
+            mount.write_file("/later/c", b"c")
+            self.taken("second")
+
+            self.assertNotIn(".snapshot", mount.names("/d"))
+            self.assertEqual(sorted(mount.names("/d/.snapshot")), ["first", "second"])
+            self.assertEqual(sorted(mount.names("/d/.snapshot/first")), ["a", "b"])
+            self.assertEqual(mount.names("/d/.snapshot/second"), ["a"])
+            # A directory is in the snapshots alone that have it.
+            self.assertEqual(mount.names("/later/.snapshot"), ["second"])
+            self.assertEqual(mount.read_file("/d/.snapshot/first/a"), old)
+            self.assertEqual(mount.read_file("/d/.snapshot/first/b"), b"small")
+            self.assertEqual(mount.read_file("/.snapshot/first/d/a"), old)
+            self.assertEqual(mount.read_file("/d/.snapshot/second/a")[: len(new)], new)
+            for change in (
+                lambda: mount.unlink("/d/.snapshot/first/a"),
+                lambda: mount.write_file("/d/.snapshot/first/x", b"x"),
+                lambda: mount.mkdir("/d/.snapshot/third"),
+                lambda: mount.rename("/d/.snapshot/first/a", "/a"),
+                lambda: mount.truncate("/d/.snapshot/first/a", 0),
+            ):
+                self.assertRaises(OSError, change)
+            self.assertRaises(OSError, lambda: mount.names("/d/.snapshot/nothing"))
+
+            self.assertIn("already", self.refused("create", "main", "first"))
+            self.assertIn("no name", self.refused("create", "main", "a/b"))
+            self.assertIn("no such snapshot", self.refused("delete", "main", "nothing"))
+            self.world.cairn("snapshot", "lock", "main", "first")
+            self.assertIn("locked", self.refused("delete", "main", "first"))
+            self.world.cairn("snapshot", "rename", "main", "first", "kept")
+            self.assertEqual(mount.read_file("/d/.snapshot/kept/a"), old)
+            frees = {view["name"]: view["frees_bytes"] for view in self.listed("--space")["snapshots"]}
+            self.assertGreaterEqual(frees["kept"], len(new))
+            self.world.cairn("snapshot", "unlock", "main", "kept")
+            self.world.cairn("snapshot", "delete", "main", "kept")
+            self.assertRaises(OSError, lambda: mount.names("/d/.snapshot/kept"))
+        self.world.cairn("snapshot", "delete", "main", "second")
+        harness.wait_until(self.is_freed, FREED_SECONDS_MAX, "the space of deleted snapshots to be free")
+
+    def test_what_was_answered_is_in_them_after_kill_9(self):
+        self.world = self.server(3)
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            for number in range(FILES):
+                mount.write_file(f"/f{number}", b"")
+        expected: dict[str, dict[int, bytes]] = {}
+        for life in range(KILLS):
+            stop, wrote = threading.Event(), threading.Event()
+            answered = [b""] * FILES
+
+            def write(stop=stop, wrote=wrote, answered=answered, life=life):
+                with libnfs.Mount(self.world.libnfs_url()) as mount:
+                    number = 0
+                    while not stop.is_set():
+                        data = content(f"{life} {number}", 20_000)
+                        mount.write_file(f"/f{number % FILES}", data)
+                        answered[number % FILES] = data
+                        number += 1
+                        if number >= 2 * FILES:
+                            wrote.set()
+
+            writer = threading.Thread(target=write)
+            writer.start()
+            self.assertTrue(wrote.wait(60))
+            self.taken(f"loaded{life}")
+            stop.set()
+            writer.join()
+            self.taken(f"quiet{life}")
+            expected[f"quiet{life}"] = dict(enumerate(answered))
+            self.world.kill()
+            self.world.start()
+            with libnfs.Mount(self.world.libnfs_url()) as mount:
+                for name, files in expected.items():
+                    for number, data in files.items():
+                        self.assertEqual(mount.read_file(f"/.snapshot/{name}/f{number}"), data, f"{name} f{number}")
+                for number in range(FILES):
+                    # Of one time each: a whole file that somebody wrote, or one that was just being written.
+                    self.assertIn(len(mount.read_file(f"/.snapshot/loaded{life}/f{number}")), range(20_001))
+        for name in expected:
+            self.world.cairn("snapshot", "delete", "main", name)
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            self.assertEqual(sorted(mount.names("/.snapshot")), [f"loaded{life}" for life in range(KILLS)])
