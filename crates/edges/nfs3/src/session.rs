@@ -155,6 +155,8 @@ impl Request {
         shown.fileid = self.fileid(attr.ino);
         if self.lists_snapshots {
             shown.mode &= !WRITE_BITS;
+            let changed = v3_values::time(self.fs().snapshots_changed());
+            (shown.mtime, shown.ctime) = (changed, changed);
         }
         shown
     }

@@ -20,7 +20,7 @@ use cairn_meta::{
     Batch, DeadVersion, KeyKind, NewSnapshot, SnapshotError, SnapshotRecord, SpaceDelta, Ticket,
 };
 use futures_util::future::{Either, select};
-use parking_lot::{RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use tokio::sync::Notify;
 
 use crate::extents::Extent;
@@ -106,6 +106,8 @@ pub(crate) struct SnapshotWork {
     /// Held by who reads the history and writes it anew: what is read must be what is applied, and stay so.
     pub history_turn: tokio::sync::Mutex<()>,
     is_journal_open: RwLock<bool>,
+    /// When the list of snapshots changed last, or was opened.
+    changed: Mutex<Timestamp>,
     freeing: Notify,
     freed_versions: AtomicU64,
     freed_bytes: AtomicU64,
@@ -118,6 +120,7 @@ impl Default for SnapshotWork {
             turn: Default::default(),
             history_turn: Default::default(),
             is_journal_open: RwLock::new(true),
+            changed: Mutex::default(),
             freeing: Notify::new(),
             freed_versions: AtomicU64::new(0),
             freed_bytes: AtomicU64::new(0),
@@ -149,6 +152,12 @@ impl SnapshotWork {
         JournalGate(self.is_journal_open.read())
     }
 
+    /// The list of snapshots is another one; the time of that only grows.
+    pub fn note_change(&self, now: Timestamp) {
+        let mut changed = self.changed.lock();
+        *changed = now.max(changed.successor());
+    }
+
     /// From here on nothing goes into the journal.
     fn close_journal(&self) -> ClosedJournal<'_> {
         *self.is_journal_open.write() = false;
@@ -161,6 +170,11 @@ impl FsView {
     pub fn snapshots(&self) -> Vec<Snapshot> {
         let all = self.shared.meta.snapshots().into_iter();
         all.map(|(at, record)| Snapshot::new(at, record)).collect()
+    }
+
+    /// Changes whenever the list of snapshots does, so that clients know what they have cached of it for old.
+    pub fn snapshots_changed(&self) -> Timestamp {
+        *self.shared.snapshots.changed.lock()
     }
 
     pub fn snapshot(&self, name: &[u8]) -> Option<Snapshot> {
@@ -203,6 +217,7 @@ impl Fs {
         let applied = std::pin::pin!(shared.meta.applied(ticket));
         let too_long = shared.env.clock.sleep(MOVES_WAIT_MAX);
         select(applied, too_long).await;
+        shared.snapshots.note_change(shared.now());
         let mut all = self.snapshots().into_iter();
         let found = all.find(|snapshot| snapshot.generation == generation);
         // It was deleted at once.
@@ -237,6 +252,7 @@ impl Fs {
         shared.require_serving()?;
         let found = self.snapshot(name).ok_or(SnapshotError::NotFound)?;
         let ticket = shared.meta.change_snapshot(found.generation, change)?;
+        shared.snapshots.note_change(shared.now());
         shared.outcome(ticket).await?;
         Ok(())
     }

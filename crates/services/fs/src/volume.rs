@@ -331,6 +331,7 @@ impl Fs {
             counters: Counters::default(),
             space: Mutex::default(),
         });
+        shared.snapshots.note_change(shared.now());
         let fs = Self(FsView {
             shared,
             view: View::Live,
