@@ -5,6 +5,7 @@ Owns: the local moto server and its life. Must not know: what a test looks at.
 
 import base64
 import contextlib
+import io
 import json
 import os
 import pathlib
@@ -13,6 +14,9 @@ import subprocess
 import sys
 import unittest
 import urllib.request
+from unittest import mock
+
+from awscli.clidriver import create_clidriver
 
 from lib import harness
 
@@ -72,6 +76,7 @@ class Aws:
 
     def __init__(self, url):
         self.url = url
+        self.driver = None
         self.environment = {
             **os.environ,
             "AWS_ENDPOINT_URL": url,
@@ -83,9 +88,15 @@ class Aws:
         }
 
     def __call__(self, *words):
-        """Runs `aws WORDS` and returns its answer."""
-        text = run(["aws", "--output", "json", *words], env=self.environment)
-        return json.loads(text) if text.strip() else None
+        """Runs `aws WORDS` in this process, where it need not start each time, and returns its answer."""
+        said, complaints = io.StringIO(), io.StringIO()
+        with (mock.patch.dict(os.environ, self.environment, clear=True),
+              contextlib.redirect_stdout(said), contextlib.redirect_stderr(complaints)):
+            self.driver = self.driver or create_clidriver()
+            status = self.driver.main(["--output", "json", *map(str, words)])
+        if status:
+            raise AssertionError(f"aws {words} ended with {status}:\n{said.getvalue()[-4000:]}{complaints.getvalue()[-4000:]}")
+        return json.loads(said.getvalue()) if said.getvalue().strip() else None
 
     def network(self):
         """A network, a subnet, a group of clients, a key pair: what a user has."""
