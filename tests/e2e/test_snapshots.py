@@ -1,5 +1,6 @@
 """Snapshots: `cairn snapshot`, and `.snapshot` in each directory, by libnfs; over load and kill -9."""
 
+import functools
 import json
 import threading
 
@@ -9,6 +10,8 @@ from lib.worlds import WorldTest, content
 FREED_SECONDS_MAX = 60
 FILES = 24
 KILLS = 3
+# A minute, and what a loaded machine takes.
+DUE_SECONDS_MAX = 120
 
 
 class Snapshots(WorldTest):
@@ -75,6 +78,34 @@ class Snapshots(WorldTest):
             self.assertRaises(OSError, lambda: mount.names("/d/.snapshot/kept"))
         self.world.cairn("snapshot", "delete", "main", "second")
         harness.wait_until(self.is_freed, FREED_SECONDS_MAX, "the space of deleted snapshots to be free")
+
+    def test_schedules_take_and_delete(self):
+        self.world = self.server(1)
+        schedule = functools.partial(self.world.cairn, "snapshot", "schedule", "main")
+        self.assertIn("taken by themselves", schedule().stdout)
+        for text, complaint in (
+            ("often 5", "says no time"),
+            ("hourly 0", "1 to 1000"),
+            ("x 5 (0 0 30 2 *)", "never comes"),
+            ("daily 1, daily 2", "two schedules"),
+        ):
+            self.assertIn(complaint, self.refused("schedule", "main", text))
+        self.assertIn("taken by themselves", schedule().stdout)
+        self.assertIn("* * * * *", schedule("each-minute 1 (* * * * *), daily 7").stdout)
+
+        def taken():
+            return [view["name"] for view in self.listed()["snapshots"] if view["schedule"] == "each-minute"]
+
+        harness.wait_until(taken, DUE_SECONDS_MAX, "a snapshot that is due")
+        (first,) = taken()
+        self.assertRegex(first, r"^each-minute\.\d{4}-\d\d-\d\d_\d{4}$")
+        # The next start knows the schedules.
+        self.world.kill()
+        self.world.start()
+        views = json.loads(schedule("--json").stdout)["schedules"]
+        self.assertEqual([(view["name"], view["keep"]) for view in views], [("each-minute", 1), ("daily", 7)])
+        self.assertIn(first, [view["name"] for view in self.listed()["snapshots"]])
+        self.assertIn("taken by themselves", schedule("none").stdout)
 
     def test_what_was_answered_is_in_them_after_kill_9(self):
         self.world = self.server(3)

@@ -1,6 +1,8 @@
 //! `cairn snapshot`: flags and commands.
 
-use cairn_admin::snapshots::{SnapshotCreate, SnapshotSet, SnapshotView};
+use cairn_admin::snapshots::{
+    SchedulesSet, SchedulesView, SnapshotCreate, SnapshotSet, SnapshotView,
+};
 use cairn_base::units::format_size;
 use cairn_config::VolumeName;
 use clap::{Args, Subcommand};
@@ -29,6 +31,12 @@ pub enum SnapshotCommand {
     Lock(SnapshotArgs),
     /// Let it be deleted again
     Unlock(SnapshotArgs),
+    /// Have snapshots taken by themselves, or show when: `cairn snapshot schedule main "hourly 24, daily 7, weekly 4"`
+    ///
+    /// Each schedule has a name, how many of its snapshots are kept, and a time in the form of cron, in UTC; hourly, daily,
+    /// weekly and monthly need none: "hourly 24, work 10 (30 8,12,17 * * MON-FRI)". "none" ends all. The oldest that are
+    /// too many are deleted, but never a locked one.
+    Schedule(SnapshotScheduleArgs),
 }
 
 #[derive(Debug, Args)]
@@ -56,6 +64,15 @@ pub struct SnapshotDeleteArgs {
     pub name: String,
     #[command(flatten)]
     pub server: ServerArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotScheduleArgs {
+    pub volume: VolumeName,
+    /// All schedules that the volume is to have; shows those that it has without it
+    pub schedules: Option<String>,
+    #[command(flatten)]
+    pub view: ViewArgs,
 }
 
 #[derive(Debug, Args)]
@@ -121,6 +138,22 @@ pub fn snapshot(command: &SnapshotCommand) -> Result<(), Failure> {
             let renamed = client.snapshot_set(&args.volume, &args.name, &set)?;
             shown(&renamed, args.view.json)
         }
+        SnapshotCommand::Schedule(args) => {
+            let client = access::client(&args.view.server)?;
+            let view = match &args.schedules {
+                Some(schedules) => {
+                    let set = SchedulesSet {
+                        schedules: schedules.clone(),
+                    };
+                    client.schedules_set(&args.volume, &set)?
+                }
+                None => client.schedules(&args.volume)?,
+            };
+            match args.view.json {
+                true => print::json(&view),
+                false => print::text(&schedules_text(&view)),
+            }
+        }
         SnapshotCommand::Lock(args) => lock(args, true),
         SnapshotCommand::Unlock(args) => lock(args, false),
     }
@@ -141,6 +174,38 @@ fn shown(snapshot: &SnapshotView, json: bool) -> Result<(), Failure> {
         true => print::json(snapshot),
         false => print::text(&table(std::slice::from_ref(snapshot))),
     }
+}
+
+fn schedules_text(view: &SchedulesView) -> String {
+    const COLUMNS: &[Column] = &[
+        ("SCHEDULE", Align::Left),
+        ("WHEN (UTC)", Align::Left),
+        ("KEEP", Align::Right),
+        ("SNAPSHOTS", Align::Right),
+        ("NEXT", Align::Right),
+    ];
+    if view.schedules.is_empty() {
+        return format!(
+            "no snapshots of {} are taken by themselves; `cairn snapshot schedule {} \"hourly 24, daily 7\"` changes that",
+            view.volume, view.volume
+        );
+    }
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now_seconds = now.map_or(0, |now| now.as_secs() as i64);
+    let rows = view.schedules.iter().map(|schedule| {
+        let next = schedule.next_seconds.map(|next| {
+            let left = u64::try_from(next.saturating_sub(now_seconds)).unwrap_or(0);
+            format!("in {}", duration(left))
+        });
+        vec![
+            schedule.name.clone(),
+            schedule.cron.clone(),
+            schedule.keep.to_string(),
+            schedule.snapshots.to_string(),
+            next.unwrap_or_else(|| "-".to_owned()),
+        ]
+    });
+    print::table(COLUMNS, rows.collect())
 }
 
 fn table(snapshots: &[SnapshotView]) -> String {

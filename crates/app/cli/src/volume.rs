@@ -123,6 +123,11 @@ fn shown(volume: &VolumeView, json: bool) -> Result<(), Failure> {
             format_size(volume.total_bytes)
         ),
         format!(
+            "snapshots        {}, which alone hold {}",
+            volume.snapshots,
+            format_size(volume.snapshot_bytes)
+        ),
+        format!(
             "exported         {}",
             if volume.exported { "yes" } else { "no" }
         ),

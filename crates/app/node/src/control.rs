@@ -543,6 +543,8 @@ impl Controller {
             total_bytes: 0,
             free_bytes: 0,
             inodes: 0,
+            snapshots: 0,
+            snapshot_bytes: 0,
             exported: !volume.exports.is_empty(),
         };
         match inner.pool.service(volume.id) {
@@ -558,6 +560,8 @@ impl Controller {
                 view.serving = view.problem.is_none();
                 view.used_bytes = counters.file_bytes;
                 view.inodes = counters.inodes;
+                view.snapshots = fs.snapshot_count();
+                view.snapshot_bytes = counters.history_bytes;
                 if let Ok(space) = fs.space().await {
                     view.total_bytes = space.total_bytes;
                     view.free_bytes = space.free_bytes;

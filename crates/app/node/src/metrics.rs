@@ -55,6 +55,9 @@ pub struct VolumeNumbers {
     pub file_bytes: u64,
     pub stored_bytes: u64,
     pub segments: u64,
+    pub snapshots: u64,
+    pub snapshots_freeing: u64,
+    pub snapshot_bytes: u64,
 }
 
 /// Shows a node to Prometheus.
@@ -337,6 +340,9 @@ fn volumes(volumes: &[(String, VolumeNumbers)], out: &mut Families) {
         ("cairn_volume_file_bytes", "Bytes that files hold", |n| n.file_bytes),
         ("cairn_volume_stored_bytes", "Bytes of live records as stored", |n| n.stored_bytes),
         ("cairn_volume_segments", "Segments with a live record", |n| n.segments),
+        ("cairn_volume_snapshots", "Snapshots that can be seen", |n| n.snapshots),
+        ("cairn_volume_snapshots_freeing", "Deleted snapshots whose space is being freed", |n| n.snapshots_freeing),
+        ("cairn_volume_snapshot_bytes", "Bytes of records as stored that snapshots alone hold", |n| n.snapshot_bytes),
         ("cairn_volume_inodes_in_memory", "Inodes in memory", |n| n.fs.inodes_in_memory),
         ("cairn_volume_extents_in_memory", "Extents of files in memory", |n| n.fs.extents_in_memory),
         ("cairn_volume_dirty_bytes", "Written data that is not on disk yet", |n| n.fs.dirty_bytes),

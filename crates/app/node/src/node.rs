@@ -428,6 +428,9 @@ impl Inner {
                     file_bytes: counters.file_bytes,
                     stored_bytes: counters.stored_bytes,
                     segments: counters.segments,
+                    snapshots: fs.snapshot_count(),
+                    snapshots_freeing: fs.snapshot_freeing().snapshots,
+                    snapshot_bytes: counters.history_bytes,
                 },
             ));
         }

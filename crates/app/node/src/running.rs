@@ -202,6 +202,7 @@ impl Node {
         });
         cairn_pool::executor::tend(&inner.pool);
         crate::announce::tend(&inner);
+        crate::snapshots::tend(&inner);
         inner.every("pool file", POOL_FILE_INTERVAL, |inner| async move {
             inner.pool.renew().await;
         });

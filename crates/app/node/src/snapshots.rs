@@ -1,19 +1,76 @@
 //! Answers the admin API about snapshots.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use cairn_admin::api::ErrorKind;
 use cairn_admin::snapshots::{
-    SNAPSHOT_NAME_LEN_BYTES_MAX, SnapshotControl, SnapshotCreate, SnapshotList, SnapshotSet,
-    SnapshotView, is_snapshot_name,
+    SNAPSHOT_NAME_LEN_BYTES_MAX, ScheduleView, SchedulesSet, SchedulesView, SnapshotControl,
+    SnapshotCreate, SnapshotList, SnapshotSet, SnapshotView, is_snapshot_name,
 };
 use cairn_admin::{Answer, ControlError};
 use cairn_config::VolumeName;
 use cairn_fs::{Fs, FsError, Snapshot, SnapshotError, SnapshotFailure};
 use cairn_pool::{ChangeFailure, VolumeService};
+use cairn_snapshots::{ScheduleFailure, Schedules};
 
 use crate::control::{Controller, refusal};
+use crate::node::Inner;
 
 /// What one answer counts of what a snapshot holds, at most.
 const COUNTED_VERSIONS_MAX: u64 = 10_000_000;
+/// How often it is looked whether a snapshot is due.
+const SCHEDULE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Takes snapshots of the volumes that are served here when they are due, until the node ends.
+pub(crate) fn tend(inner: &Arc<Inner>) {
+    inner.every(
+        "snapshot schedules",
+        SCHEDULE_INTERVAL,
+        |inner| async move {
+            let (services, _) = inner.pool.services_and_totals();
+            for service in services.values() {
+                let VolumeService::Serving(fs) = service else {
+                    continue;
+                };
+                let volume = fs.name();
+                match cairn_snapshots::keep(fs, inner.env.clock.now()).await {
+                    Ok(done) => {
+                        for snapshot in done.taken {
+                            tracing::info!(volume, snapshot, "a snapshot was due and is taken");
+                        }
+                        for snapshot in done.deleted {
+                            tracing::info!(
+                                volume,
+                                snapshot,
+                                "its schedule has newer ones: deleted"
+                            );
+                        }
+                    }
+                    // The volume goes elsewhere, or is opened again.
+                    Err(ScheduleFailure::Fs(FsError::Fenced | FsError::TryLater)) => {}
+                    Err(error) => {
+                        tracing::warn!(volume, %error, "schedules of snapshots were not kept")
+                    }
+                }
+            }
+        },
+    );
+}
+
+fn schedules_refused(error: ScheduleFailure) -> ControlError {
+    match error {
+        ScheduleFailure::Refused(error) => ControlError::new(ErrorKind::Invalid, error.to_string()),
+        ScheduleFailure::Fs(error @ (FsError::Fenced | FsError::TryLater)) => {
+            ControlError::new(ErrorKind::Unavailable, error.to_string())
+        }
+        error => {
+            tracing::error!(%error, "schedules of snapshots");
+            ControlError::new(ErrorKind::Internal, error.to_string())
+                .hint("`cairn snapshot schedule VOLUME none`, then set them again; the server's log says more")
+        }
+    }
+}
 
 fn refused(name: &str, error: SnapshotFailure) -> ControlError {
     let message = format!("snapshot {name}: {error}");
@@ -61,6 +118,8 @@ fn view_of(fs: &Fs, snapshot: &Snapshot, now_seconds: i64, frees: Option<u64>) -
         taken_seconds: snapshot.taken.seconds,
         age_seconds: u64::try_from(age_seconds).unwrap_or(0),
         locked: snapshot.is_locked,
+        schedule: (!snapshot.schedule.is_empty())
+            .then(|| String::from_utf8_lossy(&snapshot.schedule).into_owned()),
         inodes: snapshot.counts.inodes,
         file_bytes: snapshot.counts.file_bytes,
         frees_bytes: frees,
@@ -103,6 +162,28 @@ impl Controller {
         };
         let now = self.inner.env.clock.now().seconds;
         Ok(view_of(fs, snapshot, now, frees))
+    }
+
+    fn schedules_view(&self, fs: &Fs, schedules: &Schedules) -> SchedulesView {
+        let now = self.inner.env.clock.now();
+        let snapshots = fs.snapshots();
+        let views = schedules.all.iter().map(|schedule| {
+            let took = |snapshot: &&Snapshot| snapshot.schedule == schedule.name.as_bytes();
+            let of_schedule: Vec<&Snapshot> = snapshots.iter().filter(took).collect();
+            ScheduleView {
+                name: schedule.name.clone(),
+                cron: schedule.cron().to_owned(),
+                keep: schedule.keep,
+                snapshots: of_schedule.len() as u64,
+                newest_seconds: of_schedule.last().map(|newest| newest.taken.seconds),
+                next_seconds: schedule.next_due_seconds(now),
+            }
+        });
+        SchedulesView {
+            volume: fs.name().to_owned(),
+            text: cairn_snapshots::text(&schedules.all),
+            schedules: views.collect(),
+        }
     }
 
     async fn shown(&self, fs: &Fs, name: &str) -> Result<SnapshotView, ControlError> {
@@ -177,6 +258,25 @@ impl SnapshotControl for Controller {
             let fs = self.fs_of(&volume)?;
             let deleted = fs.delete_snapshot(name.as_bytes()).await;
             deleted.map_err(|error| refused(&name, error))
+        })
+    }
+
+    fn schedules(&self, volume: VolumeName) -> Answer<'_, SchedulesView> {
+        Box::pin(async move {
+            let fs = self.fs_of(&volume)?;
+            let schedules = cairn_snapshots::schedules(&fs).await;
+            Ok(self.schedules_view(&fs, &schedules.map_err(schedules_refused)?))
+        })
+    }
+
+    fn schedules_set(&self, volume: VolumeName, set: SchedulesSet) -> Answer<'_, SchedulesView> {
+        Box::pin(async move {
+            let all = cairn_snapshots::parse(&set.schedules);
+            let all = all.map_err(|error| schedules_refused(error.into()))?;
+            let fs = self.fs_of(&volume)?;
+            let now = self.inner.env.clock.now();
+            let schedules = cairn_snapshots::set_schedules(&fs, all, now).await;
+            Ok(self.schedules_view(&fs, &schedules.map_err(schedules_refused)?))
         })
     }
 }

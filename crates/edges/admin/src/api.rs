@@ -459,6 +459,9 @@ pub struct VolumeView {
     pub total_bytes: u64,
     pub free_bytes: u64,
     pub inodes: u64,
+    /// Those that can be seen, and the bytes, as stored and before parity, that snapshots alone hold.
+    pub snapshots: u64,
+    pub snapshot_bytes: u64,
     pub exported: bool,
 }
 

@@ -19,7 +19,10 @@ use crate::san::{
     IgroupList, IgroupSet, IgroupView, InitiatorList, InitiatorSet, InitiatorView, LunCreate,
     LunList, LunMapSet, LunSet, LunView, SessionList,
 };
-use crate::snapshots::{SnapshotCreate, SnapshotList, SnapshotSet, SnapshotView, is_snapshot_name};
+use crate::snapshots::{
+    SchedulesSet, SchedulesView, SnapshotCreate, SnapshotList, SnapshotSet, SnapshotView,
+    is_snapshot_name,
+};
 use crate::token::Token;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -242,6 +245,19 @@ impl Client {
     ) -> Result<SnapshotView, ClientError> {
         let path = self.at(&snapshot_path(volume, name)?);
         self.call(self.agent.patch(path), set)
+    }
+
+    pub fn schedules(&self, volume: &VolumeName) -> Result<SchedulesView, ClientError> {
+        self.get(&format!("/api/v1/volumes/{volume}/schedules"))
+    }
+
+    pub fn schedules_set(
+        &self,
+        volume: &VolumeName,
+        set: &SchedulesSet,
+    ) -> Result<SchedulesView, ClientError> {
+        let path = self.at(&format!("/api/v1/volumes/{volume}/schedules"));
+        self.call(self.agent.put(path), set)
     }
 
     pub fn snapshot_delete(&self, volume: &VolumeName, name: &str) -> Result<(), ClientError> {

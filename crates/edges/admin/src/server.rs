@@ -199,6 +199,10 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
             snapshot_routes::snapshot_set,
             snapshot_routes::snapshot_delete
         ))
+        .routes(routes!(
+            snapshot_routes::schedules,
+            snapshot_routes::schedules_set
+        ))
 }
 
 /// What takes the token unless the settings say otherwise.

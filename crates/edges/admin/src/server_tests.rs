@@ -43,6 +43,8 @@ fn view(name: &VolumeName) -> VolumeView {
         total_bytes: 2,
         free_bytes: 1,
         inodes: 1,
+        snapshots: 0,
+        snapshot_bytes: 0,
         exported: true,
     }
 }

@@ -8,7 +8,10 @@ use cairn_config::VolumeName;
 use super::{Api, Given, Shared, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
-use crate::snapshots::{SnapshotControl, SnapshotCreate, SnapshotList, SnapshotSet, SnapshotView};
+use crate::snapshots::{
+    SchedulesSet, SchedulesView, SnapshotControl, SnapshotCreate, SnapshotList, SnapshotSet,
+    SnapshotView,
+};
 
 fn control(shared: &Shared) -> Result<&dyn SnapshotControl, ControlError> {
     let absent = || ControlError::new(ErrorKind::NotFound, "this server has no snapshots");
@@ -72,4 +75,26 @@ pub(super) async fn snapshot_delete(
 ) -> Result<StatusCode, ControlError> {
     to_the_end(async move { control(&shared)?.snapshot_delete(volume, name).await }).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// When snapshots of a volume are taken by themselves.
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/schedules", params(("name" = String, Path)),
+    responses((status = 200, body = SchedulesView), (status = 404, body = ErrorBody)))]
+pub(super) async fn schedules(
+    State(shared): Api,
+    Path(volume): Path<VolumeName>,
+) -> Result<Json<SchedulesView>, ControlError> {
+    Ok(Json(control(&shared)?.schedules(volume).await?))
+}
+
+/// Sets all schedules of a volume. Snapshots that earlier ones took stay.
+#[utoipa::path(put, path = "/api/v1/volumes/{name}/schedules", params(("name" = String, Path)), request_body = SchedulesSet,
+    responses((status = 200, body = SchedulesView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(super) async fn schedules_set(
+    State(shared): Api,
+    Path(volume): Path<VolumeName>,
+    Given(set): Given<SchedulesSet>,
+) -> Result<Json<SchedulesView>, ControlError> {
+    let set = async move { control(&shared)?.schedules_set(volume, set).await };
+    Ok(Json(to_the_end(set).await?))
 }

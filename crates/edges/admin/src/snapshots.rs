@@ -27,6 +27,8 @@ pub struct SnapshotView {
     pub age_seconds: u64,
     /// It cannot be deleted.
     pub locked: bool,
+    /// The schedule that took it; `null` for one that was taken by hand.
+    pub schedule: Option<String>,
     /// Of the volume when it was taken.
     pub inodes: u64,
     pub file_bytes: u64,
@@ -62,6 +64,35 @@ pub struct SnapshotSet {
     pub locked: Option<bool>,
 }
 
+/// Schedules of a volume's snapshots.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SchedulesSet {
+    /// `hourly 24, daily 7, six-hourly 10 (0 */6 * * *)`, or `none`.
+    pub schedules: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SchedulesView {
+    pub volume: String,
+    /// As it is set: empty for none.
+    pub text: String,
+    pub schedules: Vec<ScheduleView>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ScheduleView {
+    pub name: String,
+    /// When its snapshots are due, in the form of cron, in UTC.
+    pub cron: String,
+    /// So many of its snapshots stay, and so many there are; locked ones are not deleted, and do not count.
+    pub keep: u32,
+    pub snapshots: u64,
+    /// Seconds since 1970.
+    pub newest_seconds: Option<i64>,
+    pub next_seconds: Option<i64>,
+}
+
 /// What a node does with snapshots.
 pub trait SnapshotControl: Send + Sync {
     /// With what each would free if `with_space`.
@@ -79,6 +110,8 @@ pub trait SnapshotControl: Send + Sync {
         set: SnapshotSet,
     ) -> Answer<'_, SnapshotView>;
     fn snapshot_delete(&self, volume: VolumeName, name: String) -> Answer<'_, ()>;
+    fn schedules(&self, volume: VolumeName) -> Answer<'_, SchedulesView>;
+    fn schedules_set(&self, volume: VolumeName, set: SchedulesSet) -> Answer<'_, SchedulesView>;
 }
 
 #[cfg(test)]

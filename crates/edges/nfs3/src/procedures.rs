@@ -347,6 +347,9 @@ impl Request {
 
     /// The directory of the snapshots of a directory.
     async fn lookup_snapshots(mut self) -> Reply {
+        if let Err(error) = self.must_search().await {
+            return self.failed_attr(Procedure::Lookup, &error).await;
+        }
         let dir_attributes = self.post_op(self.ino).await;
         self.snapshot = Some(FsView::clone(self.fs()));
         self.lists_snapshots = true;
@@ -362,6 +365,9 @@ impl Request {
 
     /// The directory as a snapshot shows it. One that was not there then is not in it.
     async fn lookup_snapshot(mut self, name: &[u8]) -> Reply {
+        if let Err(error) = self.must_search().await {
+            return self.failed_attr(Procedure::Lookup, &error).await;
+        }
         let dir_attributes = self.post_op(self.ino).await;
         match name {
             b"." => {}
@@ -387,6 +393,18 @@ impl Request {
             }
             Err(error) => self.failed_attr(Procedure::Lookup, &error).await,
         }
+    }
+
+    /// That who asks may look up names in the directory, as it is now.
+    async fn must_search(&self) -> Result<(), FsError> {
+        let (allowed, _) = self
+            .fs()
+            .access(&self.who, self.ino, access::LOOKUP)
+            .await?;
+        if allowed & access::LOOKUP == 0 {
+            return Err(FsError::AccessDenied);
+        }
+        Ok(())
     }
 
     /// A page of the directory, or of its snapshots, oldest first, in which it was.

@@ -179,6 +179,11 @@ impl<L: CommitLog> MetaStore<L> {
         seen.map(|(at, record)| (at, record.clone())).collect()
     }
 
+    /// How many that is.
+    pub fn snapshot_count(&self) -> u64 {
+        self.shared.pending.lock().counters.snapshots.seen().count() as u64
+    }
+
     /// Those that were deleted, and hold what is still to be freed.
     pub fn deleted_snapshots(&self) -> Vec<(Generation, SnapshotRecord)> {
         let pending = self.shared.pending.lock();

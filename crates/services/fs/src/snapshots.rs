@@ -184,6 +184,11 @@ impl FsView {
 }
 
 impl Fs {
+    /// How many there are that can be seen.
+    pub fn snapshot_count(&self) -> u64 {
+        self.shared.meta.snapshot_count()
+    }
+
     /// Takes a snapshot: of all that was acknowledged as stable before this call, and of what else is there at one instant
     /// within it. `schedule` is empty for one that is taken by hand.
     ///

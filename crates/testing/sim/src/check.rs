@@ -2,13 +2,15 @@
 //! volume says of its space, from the files on its disks.
 //!
 //! Owns: which records must agree with which. Must not know: what clients did.
-//! It runs between two steps of the executor, so that nothing changes meanwhile.
+//! It counts between two steps of the executor, so that nothing changes meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use cairn_base::disk::Disk;
-use cairn_base::{Ino, SegmentId};
+use cairn_base::env::Env;
+use cairn_base::{Generation, Ino, SegmentId};
 use cairn_erasure::Code;
 use cairn_fs::{GcBacklog, VolumeSpace};
 use cairn_meta::{
@@ -16,8 +18,12 @@ use cairn_meta::{
 };
 use cairn_segment::SegmentStore;
 use cairn_testkit::MemDisk;
+use futures_util::future::{Either, select};
 
 use crate::world::VOLUME;
+
+/// The state has no space, if it takes longer than this to hold what was submitted.
+const APPLIED_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// The volume's free space, counted from the files on the disks. Only where each segment takes all
 /// disks is that simple; elsewhere nothing is said.
@@ -92,10 +98,12 @@ pub fn garbage(
     Ok(())
 }
 
-/// Counts again; an error says what does not agree.
-pub fn recount(meta: &MetaStore) -> Result<(), String> {
+/// Counts again; an error says what does not agree. What snapshots hold is counted where the state has it.
+pub async fn recount(env: &Env, meta: &MetaStore) -> Result<(), String> {
+    let has_history = is_all_applied(env, meta).await;
     let mut count = Recount {
         meta,
+        has_history,
         inodes: BTreeMap::new(),
         orphans: BTreeSet::new(),
         links: BTreeMap::new(),
@@ -103,16 +111,38 @@ pub fn recount(meta: &MetaStore) -> Result<(), String> {
         live: BTreeMap::new(),
         file_bytes: 0,
         stored_bytes: 0,
+        history_bytes: 0,
     };
     count.load()?;
     count.check_directories()?;
     count.check_links()?;
     count.check_extents()?;
+    count.check_history()?;
     count.check_counters()
+}
+
+/// Waits until the state holds all that was submitted, if it does within some time: where it finds no space it may not.
+async fn is_all_applied(env: &Env, meta: &MetaStore) -> bool {
+    let all_applied = std::pin::pin!(async {
+        loop {
+            let last = meta.last_ticket();
+            if meta.applied(last).await.is_err() {
+                return false;
+            }
+            if meta.last_ticket() == last {
+                return true;
+            }
+        }
+    });
+    match select(all_applied, env.clock.sleep(APPLIED_WAIT_MAX)).await {
+        Either::Left((is_applied, _)) => is_applied,
+        Either::Right(_) => false,
+    }
 }
 
 struct Recount<'a> {
     meta: &'a MetaStore,
+    has_history: bool,
     inodes: BTreeMap<Ino, InodeRecord>,
     orphans: BTreeSet<Ino>,
     /// Names of each inode.
@@ -122,6 +152,7 @@ struct Recount<'a> {
     live: BTreeMap<SegmentId, (u64, u64)>,
     file_bytes: u64,
     stored_bytes: u64,
+    history_bytes: u64,
 }
 
 impl Recount<'_> {
@@ -348,12 +379,57 @@ impl Recount<'_> {
         Ok(())
     }
 
+    /// What snapshots hold beside the volume: each version is seen by some, and extents count as those of the volume.
+    fn check_history(&mut self) -> Result<(), String> {
+        if !self.has_history {
+            return Ok(());
+        }
+        let (from, to) = Key::everything();
+        let versions = self.meta.history(&from, &to, None, usize::MAX);
+        let versions = versions.map_err(|error| format!("reading the history: {error}"))?;
+        let snapshots = self.meta.snapshots();
+        let is_freeing = !self.meta.deleted_snapshots().is_empty();
+        for version in versions {
+            let sees = |at: &Generation| version.birth <= *at && *at < version.death;
+            if !is_freeing && !snapshots.iter().any(|(at, _)| sees(at)) {
+                return Err(format!("no snapshot sees {version:?}"));
+            }
+            let Ok(KeyKind::Extent { end_offset, .. }) = version.key.kind() else {
+                continue;
+            };
+            let value = version.value.as_ref();
+            let value = value.ok_or_else(|| format!("{version:?} has no value"))?;
+            let extent = ExtentRecord::decode(value).map_err(|error| error.to_string())?;
+            let location = &extent.record.location;
+            if self.meta.segment(location.segment).is_none() {
+                return Err(format!("{version:?} is in a segment that is not there"));
+            }
+            let len = end_offset.saturating_sub(extent.start);
+            let stored = (u64::from(location.len_bytes) * len)
+                .div_ceil(u64::from(extent.record.file_len_bytes).max(1));
+            let entry = self.live.entry(location.segment).or_default();
+            entry.0 += stored;
+            entry.1 += 1;
+            self.history_bytes += stored;
+            self.stored_bytes += stored;
+        }
+        Ok(())
+    }
+
     fn check_counters(&self) -> Result<(), String> {
         let counters = self.meta.counters();
+        if !self.has_history && !(self.meta.snapshots().is_empty() && counters.history_bytes == 0) {
+            return Ok(());
+        }
         let pairs = [
             ("inodes", counters.inodes, self.inodes.len() as u64),
             ("file bytes", counters.file_bytes, self.file_bytes),
             ("stored bytes", counters.stored_bytes, self.stored_bytes),
+            (
+                "bytes of snapshots",
+                counters.history_bytes,
+                self.history_bytes,
+            ),
             ("errors of counters", self.meta.stats().counter_errors, 0),
         ];
         for (what, is, want) in pairs {

@@ -25,6 +25,7 @@ use parking_lot::Mutex;
 use crate::model::{self, FILE_LEN_BYTES_MAX, Model, WORD_BYTES};
 use crate::scenario::{Shape, Trouble};
 use crate::serving::Serving;
+use crate::snapshots::Snapshots;
 use crate::tree::{Change, Kind, NodeId};
 use crate::world::{ROOT_INO, WHO};
 
@@ -35,6 +36,7 @@ const DIR_COUNT_MAX: usize = 5;
 /// What the clients of one life share with whoever runs them.
 pub struct Life {
     pub model: Arc<Mutex<Model>>,
+    pub(crate) snapshots: Arc<Mutex<Snapshots>>,
     pub(crate) serving: Serving,
     pub shape: Shape,
     pub failure: Mutex<Option<String>>,
@@ -89,7 +91,35 @@ impl Life {
         }
     }
 
-    fn client_is_done(&self) {
+    /// The volume is being opened again: what it answers meanwhile is "come again later".
+    pub(crate) fn is_reopening(&self) -> bool {
+        self.serving.is_reopening()
+    }
+
+    /// Whether an error may be what it is: an operation that took effect and then failed, or one that
+    /// was refused without a reason in the model.
+    pub(crate) fn is_excused(&self, fs: &Fs, error: &FsError, took_effect: bool) -> bool {
+        let shape = &self.shape;
+        let is_small = shape.disk_mib < 512;
+        match error {
+            FsError::NoSpace | FsError::QuotaExceeded => {
+                (shape.trouble != Trouble::Crashes || is_small) && !took_effect
+            }
+            FsError::Fenced if self.is_reopening() => {
+                self.serving.come_later();
+                true
+            }
+            FsError::Io(_) | FsError::Fenced => match shape.trouble {
+                Trouble::Crashes | Trouble::Full => false,
+                Trouble::Errors | Trouble::Beyond => true,
+                // The disk that the metadata's state is on may be the bad one; nothing is served then.
+                Trouble::BadDisks => has_stopped(fs),
+            },
+            _ => false,
+        }
+    }
+
+    pub(crate) fn client_is_done(&self) {
         self.clients_left.fetch_sub(1, Ordering::Relaxed);
         for waiting in [&self.waiting, &self.op_waiting] {
             if let Some(waker) = waiting.lock().take() {
@@ -200,37 +230,16 @@ impl Client {
         format!("n{}", self.rng.below(NAME_COUNT)).into_bytes()
     }
 
-    /// The metadata gave up: nothing is served until the next start, and what memory holds means nothing.
     fn has_stopped(&self) -> bool {
-        self.fs.meta().live().get(&Key::inode(ROOT_INO)).is_err()
+        has_stopped(&self.fs)
     }
 
-    /// The volume is being opened again: what it answers meanwhile is "come again later".
     fn is_reopening(&self) -> bool {
-        self.life.serving.is_reopening()
+        self.life.is_reopening()
     }
 
-    /// Whether an error may be what it is: an operation that took effect and then failed, or one that
-    /// was refused without a reason in the model.
     fn is_excused(&self, error: &FsError, took_effect: bool) -> bool {
-        let shape = &self.life.shape;
-        let is_small = shape.disk_mib < 512;
-        match error {
-            FsError::NoSpace | FsError::QuotaExceeded => {
-                (shape.trouble != Trouble::Crashes || is_small) && !took_effect
-            }
-            FsError::Fenced if self.is_reopening() => {
-                self.life.serving.come_later();
-                true
-            }
-            FsError::Io(_) | FsError::Fenced => match shape.trouble {
-                Trouble::Crashes | Trouble::Full => false,
-                Trouble::Errors | Trouble::Beyond => true,
-                // The disk that the metadata's state is on may be the bad one; nothing is served then.
-                Trouble::BadDisks => self.has_stopped(),
-            },
-            _ => false,
-        }
+        self.life.is_excused(&self.fs, error, took_effect)
     }
 
     /// Runs a change of names or attributes against the model.
@@ -747,6 +756,11 @@ impl Client {
             }
         }
     }
+}
+
+/// The metadata gave up: nothing is served until the next start, and what memory holds means nothing.
+fn has_stopped(fs: &Fs) -> bool {
+    fs.meta().live().get(&Key::inode(ROOT_INO)).is_err()
 }
 
 /// The change time of an inode now, as a number; 0 when it is not there.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use cairn_base::disk::Disk;
 use cairn_base::env::Env;
+use cairn_fs::Fs;
 use cairn_segment::SegmentStore;
 use cairn_shard::ShardName;
 use cairn_testkit::{MemDisk, Rng};
@@ -21,6 +22,7 @@ use crate::faults::{self, FaultKind};
 use crate::judge::Judge;
 use crate::pool::{Disks, Job, PoolFile, label_of};
 use crate::scenario::{End, Life, Trouble};
+use crate::snapshots::{Snapshotter, delete_all};
 use crate::work::{self, Worker};
 use crate::world::{SimHost, VOLUME, World};
 
@@ -88,6 +90,8 @@ pub(crate) struct Driver {
     /// Whether this life or an earlier one had work in the background.
     pub has_worked: bool,
     pub rng: Rng,
+    /// For what was added later, so that seeds keep the rest of what they do.
+    pub seed: u64,
 }
 
 impl Driver {
@@ -137,6 +141,16 @@ impl Driver {
             let work = client.run(self.life.op_count, self.life.pause_ms_max);
             self.env.spawner.spawn("client", Box::pin(work));
         }
+        if shape.takes_snapshots {
+            let snapshotter = Snapshotter {
+                life: self.shared.clone(),
+                judge: self.judge.clone(),
+                env: self.env.clone(),
+                rng: Rng::new(self.seed ^ 0x54a9_5407),
+            };
+            let work = snapshotter.run(self.snapshot_steps());
+            self.env.spawner.spawn("snapshots", Box::pin(work));
+        }
         self.shared.clients_done().await;
         self.env
             .clock
@@ -149,7 +163,7 @@ impl Driver {
         let Some(fs) = self.judge.fs() else {
             return Ok(());
         };
-        match check::recount(fs.meta()) {
+        match check::recount(&self.env, fs.meta()).await {
             Err(error) if !self.judge.has_stopped(&fs) => return Err(error),
             _ => {}
         }
@@ -160,6 +174,7 @@ impl Driver {
         if self.life.op_count == 0 {
             self.check_repairs(&fs).await?;
             self.check_protection(&fs).await?;
+            self.end_snapshots(&fs).await?;
         }
         self.check_work()?;
         self.check_members()?;
@@ -173,6 +188,21 @@ impl Driver {
             }
         }
         Ok(())
+    }
+
+    /// How often a snapshot is taken, deleted or read in this life: about as long as clients work.
+    fn snapshot_steps(&self) -> u64 {
+        u64::from(self.life.op_count) / 3
+    }
+
+    /// In the last life all are deleted, and what they held is free.
+    async fn end_snapshots(&self, fs: &Fs) -> Result<(), String> {
+        if self.shared.shape.trouble != Trouble::Crashes {
+            return Ok(());
+        }
+        let rng = Rng::new(self.seed ^ 0x0e4d_5407);
+        delete_all(&self.env, fs, &self.shared.snapshots, rng).await?;
+        check::recount(&self.env, fs.meta()).await
     }
 
     fn has_work(&self) -> bool {

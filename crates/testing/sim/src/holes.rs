@@ -12,13 +12,13 @@ use std::sync::Arc;
 use cairn_testkit::{Crash, MemDisk, Rng};
 use parking_lot::Mutex;
 
-use crate::check;
 use crate::exec::Executor;
 use crate::pool::Disks;
 use crate::run::{LIFE_TIME_MAX, Pool, STEPS_MAX};
 use crate::scenario::Trouble;
+use crate::snapshots::Read;
 use crate::tree::Found;
-use crate::world::{SimHost, World, read_everything};
+use crate::world::{SimHost, World};
 
 /// One in so many lives begins with such a check.
 const ONE_IN: u64 = 3;
@@ -30,7 +30,7 @@ const BLOCKS_MAX: u64 = 24;
 enum Started {
     Refused,
     /// What could be read.
-    Served(Result<Found, String>),
+    Served(Result<(Found, Read), String>),
 }
 
 impl Pool {
@@ -68,7 +68,8 @@ impl Pool {
             }
             Started::Served(found) => {
                 let at = |error| format!("with a hole in the log, without disks {gone:?}: {error}");
-                let judged = found.and_then(|found| self.model.lock().judge(&found).map(drop));
+                let judged =
+                    found.and_then(|(found, of_snapshots)| self.judge(&found, &of_snapshots));
                 judged.map_err(at)
             }
         }
@@ -82,18 +83,14 @@ impl Pool {
         let (slot, disks) = (result.clone(), disks.clone());
         let task = async move {
             let host = Arc::new(SimHost {
-                env,
+                env: env.clone(),
                 shape,
                 move_steps: Arc::default(),
             });
             let started = match World::start(host, &disks, false).await {
                 Err(_) => Started::Refused,
-                Ok(_) if !reads => Started::Served(Ok(Found::default())),
-                Ok(world) => {
-                    let found = read_everything(&world.fs, false).await;
-                    let counted = || check::recount(world.fs.meta());
-                    Started::Served(found.and_then(|found| counted().map(|_| found)))
-                }
+                Ok(_) if !reads => Started::Served(Ok(Default::default())),
+                Ok(world) => Started::Served(world.read_and_count(&env).await),
             };
             *slot.lock() = Some(started);
         };

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cairn_base::DiskId;
+use cairn_base::env::Env;
 use cairn_fs::Fs;
 use cairn_meta::Key;
 use parking_lot::Mutex;
@@ -19,10 +20,12 @@ use crate::driver::Progress;
 use crate::faults::{Fault, FaultKind};
 use crate::model::Judged;
 use crate::scenario::{Life, Trouble};
+use crate::snapshots::read_all;
 use crate::world::{ROOT_INO, World, read_everything};
 
 pub(crate) struct Judge {
     pub life: Life,
+    pub env: Env,
     pub shared: Arc<client::Life>,
     pub progress: Arc<Progress>,
     /// Of all openings so far.
@@ -100,21 +103,30 @@ impl Judge {
         )
     }
 
-    /// Reads everything, judges it, and makes it what the model knows.
-    pub async fn verify(&self, fs: &Fs) -> Result<(), String> {
+    /// Whether what a file holds may be out of reach in this life.
+    pub fn is_unreadable_allowed(&self) -> bool {
         let reads_fail = |fault: &Fault| {
             matches!(
                 fault.kind,
                 FaultKind::ReadFails { .. } | FaultKind::WorkReadFails { .. }
             )
         };
-        let is_unreadable_allowed = match self.shared.shape.trouble {
+        match self.shared.shape.trouble {
             Trouble::Beyond => true,
             Trouble::Errors => self.life.faults.iter().any(reads_fail),
             _ => false,
+        }
+    }
+
+    /// Reads everything, judges it, and makes it what the model knows.
+    pub async fn verify(&self, fs: &Fs) -> Result<(), String> {
+        let is_unreadable_allowed = self.is_unreadable_allowed();
+        let read = async {
+            let found = read_everything(fs, is_unreadable_allowed).await?;
+            Ok((found, read_all(fs, is_unreadable_allowed).await?))
         };
-        let found = match read_everything(fs, is_unreadable_allowed).await {
-            Ok(found) => found,
+        let (found, of_snapshots) = match read.await {
+            Ok(read) => read,
             Err(_) if self.has_stopped(fs) => {
                 // As a start that was refused: nothing is served.
                 *self.progress.refused_start.lock() = None;
@@ -124,7 +136,11 @@ impl Judge {
             Err(error) => return Err(error),
         };
         let judged: Judged = self.shared.model.lock().judge(&found)?;
-        match check::recount(fs.meta()) {
+        let snapshots = {
+            let known = self.shared.snapshots.lock();
+            known.judge(&self.shared.model.lock(), &of_snapshots)?
+        };
+        match check::recount(&self.env, fs.meta()).await {
             Err(_) if self.has_stopped(fs) => return Ok(()),
             counted => counted?,
         }
@@ -134,6 +150,7 @@ impl Judge {
         add(&self.progress.lost_changes, judged.lost_changes as u64);
         add(&self.progress.lost_writes, judged.lost_writes as u64);
         self.shared.model.lock().rebase(judged);
+        *self.shared.snapshots.lock() = snapshots;
         Ok(())
     }
 

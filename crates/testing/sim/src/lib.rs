@@ -25,6 +25,7 @@ pub mod run;
 pub mod scenario;
 mod serving;
 pub mod shrink;
+mod snapshots;
 pub mod tree;
 pub mod work;
 pub mod world;

@@ -104,8 +104,8 @@ enum What {
 struct Event {
     seq: Seq,
     what: What,
-    /// Of a write: it is durable for sure.
-    stable: bool,
+    /// Of a write: it is durable for sure, and was answered as that before the event of this number.
+    answered: Option<Seq>,
 }
 
 impl What {
@@ -142,6 +142,17 @@ struct History {
     is_unsure: bool,
 }
 
+impl History {
+    /// The same, if what was answered after some event counts as not answered.
+    fn as_answered(&self, before: Seq) -> Self {
+        let mut history = self.clone();
+        for event in &mut history.events {
+            event.answered = event.answered.filter(|answered| *answered <= before);
+        }
+        history
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Logged {
     seq: Seq,
@@ -166,6 +177,15 @@ pub struct Model {
     refused: Vec<Seq>,
     /// Where this life begins: of files that could not be read events of earlier ones are kept.
     life_first: Seq,
+    /// What is judged is not what a crash leaves, but what was there at one moment, after this event.
+    moment_since: Option<Seq>,
+}
+
+/// A moment, and what was known to be durable then.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    floor: Seq,
+    at: Seq,
 }
 
 /// What the judgement found; see [`Model::rebase`].
@@ -264,7 +284,7 @@ impl Model {
                 file.events.push(Event {
                     seq,
                     what: What::Cut { words },
-                    stable: false,
+                    answered: None,
                 });
             }
             _ => {}
@@ -284,7 +304,7 @@ impl Model {
         file.events.push(Event {
             seq,
             what: What::Write { first, count, tag },
-            stable: false,
+            answered: None,
         });
         seq
     }
@@ -305,7 +325,7 @@ impl Model {
             return;
         };
         for event in file.events.iter_mut().filter(|event| event.seq == seq) {
-            event.stable = true;
+            event.answered.get_or_insert(self.seq_next);
         }
         // What was submitted before it is in the log before it.
         self.floor = self.floor.max(seq);
@@ -323,7 +343,7 @@ impl Model {
             .filter(|event| of_life.contains(&event.seq))
         {
             if matches!(event.what, What::Write { .. }) {
-                event.stable = true;
+                event.answered.get_or_insert(self.seq_next);
                 self.floor = self.floor.max(event.seq);
             }
         }
@@ -333,7 +353,9 @@ impl Model {
     pub fn everything_is_durable(&mut self) {
         self.floor = self.seq_next;
         for event in self.files.values_mut().flat_map(|file| &mut file.events) {
-            event.stable |= event.seq >= self.life_first;
+            if event.seq >= self.life_first {
+                event.answered.get_or_insert(self.seq_next);
+            }
         }
     }
 
@@ -405,6 +427,24 @@ impl Model {
         file.live.tags[first as usize..end as usize].to_vec()
     }
 
+    /// This moment, and what is known to be durable by now.
+    pub fn mark(&mut self) -> Mark {
+        Mark {
+            floor: self.floor,
+            at: self.next_seq(),
+        }
+    }
+
+    /// The same changes and writes, to be judged as what was there at one moment since the mark: all that was answered
+    /// before the mark is in it, and all that was answered before a change that is in it.
+    pub fn since(&self, mark: Mark) -> Self {
+        Self {
+            floor: mark.floor,
+            moment_since: Some(mark.at),
+            ..self.clone()
+        }
+    }
+
     /// Whether `found` is what a restart may find; says why not.
     pub fn judge(&self, found: &Found) -> Result<Judged, String> {
         let mut tree = self.base_tree.clone();
@@ -441,6 +481,14 @@ impl Model {
         }
         let is_used = |ino| self.inos_used.contains(&ino);
         let inos = tree::match_tree(tree, found, ROOT_INO, &self.inos, is_used)?;
+        let last_change = self
+            .log
+            .iter()
+            .take_while(|logged| logged.seq < bound)
+            .last();
+        let answered_before = self.moment_since.map_or(Seq::MAX, |since| {
+            last_change.map_or(since, |change| change.seq.max(since))
+        });
         let mut words = BTreeMap::new();
         let mut lost_writes = 0;
         for (node, ino) in &inos {
@@ -451,6 +499,7 @@ impl Model {
             };
             let none = History::default();
             let history = self.files.get(node).unwrap_or(&none);
+            let history = &history.as_answered(answered_before);
             let Some(bytes) = bytes else {
                 // It could not be read, and that was allowed: nothing is known of it any more.
                 continue;
@@ -538,13 +587,14 @@ fn judge_file(history: &History, bound: Seq, read: &Words) -> Result<usize, Stri
         .collect();
     if let Some(lost) = history.events[events.len()..]
         .iter()
-        .find(|event| event.stable)
+        .find(|event| event.answered.is_some())
     {
         return Err(format!(
             "write {lost:?} was answered, and a change before it is lost"
         ));
     }
-    let is_definite = |event: &Event| event.stable || matches!(event.what, What::Cut { .. });
+    let is_definite =
+        |event: &Event| event.answered.is_some() || matches!(event.what, What::Cut { .. });
     check_size(history, &events, read, is_definite)?;
     for index in 0..read.tags.len() as u64 {
         let tag = read.get(index);
@@ -585,7 +635,7 @@ fn judge_file(history: &History, bound: Seq, read: &Words) -> Result<usize, Stri
             })
             .collect();
         let there = own.iter().filter(|index| read.get(**index) == tag).count();
-        if event.stable && there < own.len() {
+        if event.answered.is_some() && there < own.len() {
             return Err(format!("write {tag} was answered and is not there"));
         }
         // What a later write cut apart may be flushed in parts.
@@ -656,7 +706,12 @@ mod tests {
     use super::*;
 
     fn event(seq: Seq, what: What, stable: bool) -> Event {
-        Event { seq, what, stable }
+        let answered = stable.then_some(seq);
+        Event {
+            seq,
+            what,
+            answered,
+        }
     }
 
     fn write(seq: Seq, first: u64, count: u64, tag: Tag, stable: bool) -> Event {

@@ -12,7 +12,6 @@ use cairn_base::DiskId;
 use cairn_testkit::{Crash, MemDisk, Rng};
 use parking_lot::Mutex;
 
-use crate::check;
 use crate::client;
 use crate::driver::{Driver, Progress};
 use crate::exec::{Executor, Stopped, Trace};
@@ -22,7 +21,9 @@ use crate::model::Model;
 use crate::pool::{self, Disks, Job, Member, PoolFile, label_of};
 use crate::scenario::{End, Life, Scenario, Shape, Trouble, Work, WorkKind};
 use crate::serving::Serving;
-use crate::world::{SimHost, World, read_everything};
+use crate::snapshots::{Read, Snapshots};
+use crate::tree::Found;
+use crate::world::{SimHost, World};
 
 /// Steps of one life; more is a loop without end.
 pub(crate) const STEPS_MAX: u64 = 3_000_000;
@@ -83,6 +84,9 @@ pub struct Counts {
     /// Times that the volume was opened again while clients worked, and changes that it refused meanwhile.
     pub reopened: u64,
     pub refused_changes: u64,
+    /// Snapshots of which what they hold was judged, and how often one was compared with what it held before.
+    pub snapshots_judged: u64,
+    pub snapshots_compared: u64,
 }
 
 impl Counts {
@@ -117,6 +121,8 @@ impl Counts {
         self.crashes_at_work += other.crashes_at_work;
         self.reopened += other.reopened;
         self.refused_changes += other.refused_changes;
+        self.snapshots_judged += other.snapshots_judged;
+        self.snapshots_compared += other.snapshots_compared;
     }
 }
 
@@ -142,6 +148,7 @@ pub(crate) struct Pool {
     /// Whether any life had work in the background.
     has_worked: bool,
     pub(crate) model: Arc<Mutex<Model>>,
+    pub(crate) snapshots: Arc<Mutex<Snapshots>>,
     pub(crate) trace: Trace,
     verifiers: Arc<Mutex<Vec<[u8; 8]>>>,
     pub(crate) counts: Counts,
@@ -166,6 +173,7 @@ pub fn run(scenario: &Scenario) -> Report {
         shape,
         disks,
         model: Arc::new(Mutex::new(Model::new())),
+        snapshots: Arc::default(),
         trace: Trace::default(),
         verifiers: Arc::default(),
         counts: Counts::default(),
@@ -207,6 +215,11 @@ pub fn run(scenario: &Scenario) -> Report {
         verdict = Verdict::Failed(format!("after the last life: {error}"));
     }
     pool.counts.faults_fired = pool.fired.counts();
+    {
+        let snapshots = pool.snapshots.lock();
+        pool.counts.snapshots_judged = snapshots.judged;
+        pool.counts.snapshots_compared = snapshots.compared;
+    }
     Report {
         verdict,
         trace: pool.trace.hash(),
@@ -251,7 +264,10 @@ impl Pool {
             ops_begun: AtomicU32::new(0),
             ops_refused: AtomicU64::new(0),
             changes_refused: AtomicU64::new(0),
-            clients_left: AtomicU32::new(self.shape.client_count as u32),
+            clients_left: AtomicU32::new(
+                self.shape.client_count as u32 + u32::from(self.shape.takes_snapshots),
+            ),
+            snapshots: self.snapshots.clone(),
             waiting: Mutex::default(),
             op_waiting: Mutex::default(),
         });
@@ -270,6 +286,7 @@ impl Pool {
         let life_has_work = self.has_worked;
         let judge = Arc::new(Judge {
             life: life.clone(),
+            env: exec.env.clone(),
             shared: shared.clone(),
             progress: progress.clone(),
             verifiers: self.verifiers.clone(),
@@ -294,6 +311,7 @@ impl Pool {
             is_first,
             has_worked: life_has_work,
             rng: Rng::new(self.rng.u64()),
+            seed,
         };
         exec.env.spawner.spawn("driver", Box::pin(driver.run()));
         // A scrub moves nothing; what earlier lives have left goes on.
@@ -548,14 +566,12 @@ impl Pool {
         let task = async move {
             let read = async {
                 let host = Arc::new(SimHost {
-                    env,
+                    env: env.clone(),
                     shape,
                     move_steps: Arc::default(),
                 });
                 let world = World::start(host, &disks, false).await?;
-                let found = read_everything(&world.fs, false).await?;
-                check::recount(world.fs.meta())?;
-                Ok::<_, String>(found)
+                world.read_and_count(&env).await
             };
             let read = read.await;
             *slot.lock() = Some(read);
@@ -567,11 +583,20 @@ impl Pool {
         let read = result.lock().take();
         let read = read.unwrap_or_else(|| Err(format!("{stopped:?}")));
         let at = |error| format!("without disks {without:?}: {error}");
-        let found = read.map_err(at)?;
-        self.model.lock().judge(&found).map_err(at)?;
+        let (found, of_snapshots) = read.map_err(at)?;
+        self.judge(&found, &of_snapshots).map_err(at)?;
         self.counts.checks_without_disks += 1;
         self.counts.verified_bytes += found.file_bytes();
         Ok(())
+    }
+}
+
+impl Pool {
+    /// Whether a start may find this.
+    pub(crate) fn judge(&self, found: &Found, of_snapshots: &Read) -> Result<(), String> {
+        let model = self.model.lock();
+        model.judge(found)?;
+        self.snapshots.lock().judge(&model, of_snapshots).map(drop)
     }
 }
 

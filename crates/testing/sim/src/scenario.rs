@@ -80,6 +80,8 @@ pub struct Shape {
     /// A lost disk is waited for so long before what it had is made anew.
     #[serde(default)]
     pub rebuild_delay_ms: u64,
+    #[serde(default)]
+    pub takes_snapshots: bool,
     /// Scenarios written down before there was this play as they did.
     #[serde(default)]
     pub space: Space,
@@ -306,6 +308,7 @@ impl Scenario {
         }
         let mut delays = Rng::new(seed ^ 0x41d8_70b3);
         shape.rebuild_delay_ms = one_of(&mut delays, &[0, 0, 0, 1500]);
+        shape.takes_snapshots = Rng::new(seed ^ 0x5a45_b075).coin();
         Self { seed, shape, lives }
     }
 
@@ -379,6 +382,7 @@ fn draw_shape(rng: &mut Rng) -> Shape {
         has_owners: false,
         forgets_starts: false,
         rebuild_delay_ms: 0,
+        takes_snapshots: false,
         bad_disks: Vec::new(),
         space: Space::default(),
     };

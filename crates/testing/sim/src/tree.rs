@@ -368,7 +368,7 @@ impl Found {
     }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundNode {
     pub kind: FoundKind,
     pub nlink: u32,
@@ -378,7 +378,25 @@ pub struct FoundNode {
     pub xattrs: BTreeMap<Name, Vec<u8>>,
 }
 
-#[derive(Clone, Debug)]
+impl FoundNode {
+    /// Whether both are the same, as far as they could be read.
+    pub fn is_like(&self, other: &Self) -> bool {
+        let mut node = self.clone();
+        if let (
+            FoundKind::File { bytes, .. },
+            FoundKind::File {
+                bytes: other_bytes, ..
+            },
+        ) = (&mut node.kind, &other.kind)
+            && (bytes.is_none() || other_bytes.is_none())
+        {
+            bytes.clone_from(other_bytes);
+        }
+        node == *other
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FoundKind {
     /// The bytes; `None` where they could not be read, which is allowed sometimes.
     File {

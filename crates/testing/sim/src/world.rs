@@ -14,8 +14,8 @@ use cairn_base::{DiskId, Ino, VolumeId};
 use cairn_formats::pool_file::PoolVolume;
 use cairn_formats::settings::VolumeSettings;
 use cairn_fs::{
-    AccessPattern, Attr, Credentials, DirtyBudget, FileKind, Fs, FsError, FsSettings, GcSettings,
-    Policy,
+    AccessPattern, Attr, Credentials, DirtyBudget, FileKind, Fs, FsError, FsSettings, FsView,
+    GcSettings, Policy,
 };
 use cairn_meta::{MetaCache, MetaSettings};
 use cairn_pool::assemble::{Content, Found as FoundFolder, Plan, newest, plan};
@@ -26,8 +26,10 @@ use cairn_segment::{Compression, SegmentSettings, SegmentStore};
 use cairn_shard::{ShardDisk, ShardSettings};
 use cairn_testkit::MemDisk;
 
+use crate::check;
 use crate::pool::{Disks, PoolFile};
 use crate::scenario::{Protection, Shape};
+use crate::snapshots::{Read, read_all};
 use crate::tree::{Found, FoundKind, FoundNode};
 
 /// The first volume that a pool makes.
@@ -228,6 +230,14 @@ async fn form_pool(env: &Env, shape: &Shape, disks: &Disks) -> Result<Opened, St
 }
 
 impl World {
+    /// All that is there, with what each snapshot has; all numbers are counted again.
+    pub(crate) async fn read_and_count(&self, env: &Env) -> Result<(Found, Read), String> {
+        let found = read_everything(&self.fs, false).await?;
+        let of_snapshots = read_all(&self.fs, false).await?;
+        check::recount(env, self.fs.meta()).await?;
+        Ok((found, of_snapshots))
+    }
+
     /// Starts on the disks of a pool that are there; one that cannot be opened counts as missing.
     pub async fn start(host: Arc<SimHost>, disks: &Disks, is_new: bool) -> Result<Self, String> {
         let (env, shape) = (host.env.clone(), host.shape.clone());
@@ -303,7 +313,7 @@ impl World {
 }
 
 /// Reads everything that has a name. `is_unreadable_allowed`: bytes that give an I/O error are left out.
-pub async fn read_everything(fs: &Fs, is_unreadable_allowed: bool) -> Result<Found, String> {
+pub async fn read_everything(fs: &FsView, is_unreadable_allowed: bool) -> Result<Found, String> {
     let mut found = Found::default();
     let mut todo = vec![ROOT_INO];
     while let Some(ino) = todo.pop() {
@@ -354,7 +364,7 @@ pub async fn read_everything(fs: &Fs, is_unreadable_allowed: bool) -> Result<Fou
     Ok(found)
 }
 
-async fn list(fs: &Fs, dir: Ino) -> Result<BTreeMap<Vec<u8>, u64>, String> {
+async fn list(fs: &FsView, dir: Ino) -> Result<BTreeMap<Vec<u8>, u64>, String> {
     let mut entries = BTreeMap::new();
     let mut cookie = 0;
     loop {
@@ -380,7 +390,7 @@ async fn list(fs: &Fs, dir: Ino) -> Result<BTreeMap<Vec<u8>, u64>, String> {
     }
 }
 
-async fn read_file(fs: &Fs, ino: Ino, attr: &Attr) -> Result<Vec<u8>, FsError> {
+async fn read_file(fs: &FsView, ino: Ino, attr: &Attr) -> Result<Vec<u8>, FsError> {
     let mut bytes = Vec::with_capacity(attr.size_bytes as usize);
     loop {
         let part = fs.read(&WHO, ino, bytes.len() as u64, 1 << 20).await?;
@@ -393,7 +403,7 @@ async fn read_file(fs: &Fs, ino: Ino, attr: &Attr) -> Result<Vec<u8>, FsError> {
     }
 }
 
-async fn xattrs(fs: &Fs, ino: Ino) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, FsError> {
+async fn xattrs(fs: &FsView, ino: Ino) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, FsError> {
     let mut found = BTreeMap::new();
     for name in fs.xattr_list(&WHO, ino).await? {
         let value = fs.xattr(&WHO, ino, &name).await?;

@@ -493,6 +493,13 @@ fn every_procedure_is_done_as_the_squashed_user() {
     root_user.nfs(mode(inside, 0o777, None));
     root_user.create(locked, "file");
     root_user.nfs(mode(locked, 0o700, None));
+    // What a directory hides now, its snapshots do not show, though it was open then.
+    root_user.nfs(mode(locked, 0o777, None));
+    let (main, name) = (server.main.clone(), b"open");
+    server.run(async move { main.take_snapshot(name, b"").await.unwrap() });
+    root_user.nfs(mode(locked, 0o700, None));
+    let snapshots = root_user.lookup(locked, ".snapshot").unwrap();
+    root_user.lookup(snapshots, "open").unwrap();
     let mount_paths = [
         "/main/locked/inside",
         "/main/locked/file",
@@ -573,6 +580,11 @@ fn every_procedure_is_done_as_the_squashed_user() {
             client.send(&bytes);
             client.receive().nfs(call.procedure())
         };
+        for (dir, name) in [(locked, ".snapshot"), (snapshots, "open"), (snapshots, ".")] {
+            let name = name.as_bytes().into();
+            let text = format!("{:?}", call(Call::Lookup(v3::DirOp { dir, name })));
+            assert!(text.contains("status: Access"), "{case}: {text}");
+        }
         for procedure in [
             Procedure::Create,
             Procedure::MkDir,

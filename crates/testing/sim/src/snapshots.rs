@@ -1,0 +1,296 @@
+//! Snapshots of the volume beside its clients: each has what the volume had at one moment while it was taken, and keeps it.
+//!
+//! Owns: when snapshots are taken and deleted, what each may hold, that it stays the same over restarts, moves and the
+//! deletion of others.
+//! Must not know: how versions are kept, when the power goes.
+//!
+//! A snapshot is judged as what a crash leaves is: some prefix of all changes, with all that was answered before the call
+//! that took it. What it holds then, it holds to the end.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_base::env::Env;
+use cairn_fs::{Fs, FsError, SnapshotFailure};
+use cairn_testkit::Rng;
+use parking_lot::Mutex;
+
+use crate::client;
+use crate::judge::Judge;
+use crate::model::{Mark, Model};
+use crate::tree::Found;
+use crate::world::read_everything;
+
+/// At a time.
+const COUNT_MAX: usize = 4;
+/// Between two steps, at most.
+const PAUSE_MAX: Duration = Duration::from_millis(400);
+/// How long what a deleted snapshot held may stay, and how often it is looked at.
+const FREED_LOOKS_MAX: u32 = 600;
+const FREED_LOOK_PAUSE: Duration = Duration::from_millis(500);
+
+/// What is known of a snapshot.
+#[derive(Clone, Debug)]
+enum Known {
+    /// Whether it was taken is not known yet, nor what it has: a moment since the mark.
+    MayBeThere(Mark),
+    Has(Found),
+    /// Whether it was deleted is not known yet.
+    MayBeGone(Found),
+}
+
+/// All snapshots of the volume, by name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Snapshots {
+    known: BTreeMap<Vec<u8>, Known>,
+    named: u32,
+    /// Those of which what they hold was judged, and how often one was compared with what it held.
+    pub judged: u64,
+    pub compared: u64,
+}
+
+/// What the snapshots of a volume hold; none where it could not be read.
+pub(crate) type Read = BTreeMap<Vec<u8>, Found>;
+
+/// Reads all of them.
+pub(crate) async fn read_all(fs: &Fs, is_unreadable_allowed: bool) -> Result<Read, String> {
+    let mut read = Read::new();
+    for snapshot in fs.snapshots() {
+        let name = snapshot.name.to_vec();
+        let view = fs.in_view(snapshot.view());
+        let view = view.map_err(|error| format!("snapshot {}: {error}", shown(&name)))?;
+        let found = read_everything(&view, is_unreadable_allowed).await;
+        let found = found.map_err(|error| format!("snapshot {}: {error}", shown(&name)))?;
+        read.insert(name, found);
+    }
+    Ok(read)
+}
+
+impl Snapshots {
+    /// Whether a restart may find these; says why not. Returns what is known of them then.
+    pub fn judge(&self, model: &Model, read: &Read) -> Result<Self, String> {
+        if let Some(name) = read.keys().find(|name| !self.known.contains_key(*name)) {
+            return Err(format!(
+                "snapshot {} is there, and should not be",
+                shown(name)
+            ));
+        }
+        let mut after = Self {
+            known: BTreeMap::new(),
+            ..self.clone()
+        };
+        for (name, known) in &self.known {
+            let at = |error| format!("snapshot {}: {error}", shown(name));
+            let found = match (read.get(name), known) {
+                (None, Known::Has(_)) => return Err(at("is gone".to_owned())),
+                (None, _) => continue,
+                (Some(found), Known::Has(had) | Known::MayBeGone(had)) => {
+                    same(had, found).map_err(at)?;
+                    after.compared += 1;
+                    had
+                }
+                (Some(found), Known::MayBeThere(mark)) => {
+                    model.since(*mark).judge(found).map_err(at)?;
+                    after.judged += 1;
+                    found
+                }
+            };
+            after.known.insert(name.clone(), Known::Has(found.clone()));
+        }
+        Ok(after)
+    }
+
+    fn set(&mut self, name: &[u8], known: Known) {
+        self.known.insert(name.to_vec(), known);
+    }
+
+    fn new_name(&mut self) -> Vec<u8> {
+        self.named += 1;
+        format!("s{}", self.named).into_bytes()
+    }
+
+    /// The names of those that are there for sure.
+    fn names(&self) -> Vec<Vec<u8>> {
+        let is_there = |(_, known): &(&Vec<u8>, &Known)| matches!(known, Known::Has(_));
+        let there = self.known.iter().filter(is_there);
+        there.map(|(name, _)| name.clone()).collect()
+    }
+}
+
+fn shown(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}
+
+/// That a snapshot has what it had before, where both could be read.
+fn same(had: &Found, has: &Found) -> Result<(), String> {
+    let names = |found: &Found| found.nodes.keys().copied().collect::<Vec<u64>>();
+    if names(had) != names(has) {
+        let (had, has) = (names(had), names(has));
+        return Err(format!("has inodes {has:?}, had {had:?}"));
+    }
+    for (ino, node) in &had.nodes {
+        if !node.is_like(&has.nodes[ino]) {
+            return Err(format!("inode {ino} is another than it was"));
+        }
+    }
+    Ok(())
+}
+
+/// Takes and deletes snapshots in one life, as a client does what it does.
+pub(crate) struct Snapshotter {
+    pub life: Arc<client::Life>,
+    pub judge: Arc<Judge>,
+    pub env: Env,
+    pub rng: Rng,
+}
+
+impl Snapshotter {
+    pub async fn run(mut self, step_count: u64) {
+        for _ in 0..step_count {
+            let pause = self.rng.below(PAUSE_MAX.as_micros() as u64);
+            self.env.clock.sleep(Duration::from_micros(pause)).await;
+            if self.life.has_failed() {
+                break;
+            }
+            let fs = self.life.serving.begin().await;
+            if let Err(error) = self.step(&fs).await {
+                self.life.fail(error);
+            }
+            self.life.serving.end();
+        }
+        self.life.client_is_done();
+    }
+
+    async fn step(&mut self, fs: &Fs) -> Result<(), String> {
+        let names = self.life.snapshots.lock().names();
+        let pick = self.rng.below(names.len().max(1) as u64) as usize;
+        match self.rng.below(4) {
+            0 if !names.is_empty() => self.delete(fs, &names[pick]).await,
+            1 if !names.is_empty() => self.look(fs, &names[pick]).await,
+            _ if names.len() < COUNT_MAX => self.take(fs).await,
+            _ => self.delete(fs, &names[pick]).await,
+        }
+    }
+
+    async fn take(&self, fs: &Fs) -> Result<(), String> {
+        let snapshots = &self.life.snapshots;
+        let name = snapshots.lock().new_name();
+        let mark = self.life.model.lock().mark();
+        snapshots.lock().set(&name, Known::MayBeThere(mark));
+        tracing::debug!(name = shown(&name), "a snapshot begins");
+        match fs.take_snapshot(&name, b"").await {
+            Ok(_) => self.look(fs, &name).await,
+            Err(error) => self.refused(fs, "taking", &name, &error),
+        }
+    }
+
+    async fn delete(&self, fs: &Fs, name: &[u8]) -> Result<(), String> {
+        let snapshots = &self.life.snapshots;
+        let had = match snapshots.lock().known.get(name) {
+            Some(Known::Has(found)) => found.clone(),
+            _ => return Ok(()),
+        };
+        snapshots.lock().set(name, Known::MayBeGone(had));
+        match fs.delete_snapshot(name).await {
+            Ok(()) => {
+                if fs.snapshot(name).is_some() {
+                    return Err(format!("snapshot {} is seen after its end", shown(name)));
+                }
+                snapshots.lock().known.remove(name);
+                Ok(())
+            }
+            Err(error) => self.refused(fs, "deleting", name, &error),
+        }
+    }
+
+    /// Reads one that is there, and judges it.
+    async fn look(&self, fs: &Fs, name: &[u8]) -> Result<(), String> {
+        let (life, judge) = (&self.life, &self.judge);
+        let at = |error| format!("snapshot {}: {error}", shown(name));
+        let Some(snapshot) = fs.snapshot(name) else {
+            return match life.is_reopening() || judge.has_stopped(fs) {
+                true => Ok(()),
+                false => Err(at("is not there".to_owned())),
+            };
+        };
+        // Everything that may be in it has begun by now.
+        let model = life.model.lock().clone();
+        let found = match fs.in_view(snapshot.view()) {
+            Ok(view) => read_everything(&view, judge.is_unreadable_allowed()).await,
+            Err(error) => Err(error.to_string()),
+        };
+        let found = match found {
+            Ok(found) => found,
+            Err(_) if life.is_reopening() || judge.has_stopped(fs) => return Ok(()),
+            Err(error) => return Err(at(error)),
+        };
+        let mut snapshots = life.snapshots.lock();
+        let had = match snapshots.known.get(name) {
+            Some(Known::Has(had)) => {
+                same(had, &found).map_err(at)?;
+                let had = had.clone();
+                snapshots.compared += 1;
+                had
+            }
+            Some(Known::MayBeThere(mark)) => {
+                model.since(*mark).judge(&found).map_err(at)?;
+                snapshots.judged += 1;
+                found
+            }
+            _ => return Ok(()),
+        };
+        snapshots.set(name, Known::Has(had));
+        Ok(())
+    }
+
+    fn refused(
+        &self,
+        fs: &Fs,
+        what: &str,
+        name: &[u8],
+        failure: &SnapshotFailure,
+    ) -> Result<(), String> {
+        let error = match failure {
+            SnapshotFailure::Fs(error) => error.clone(),
+            SnapshotFailure::Refused(_) => FsError::Fenced,
+        };
+        if self.life.is_excused(fs, &error, false) {
+            return Ok(());
+        }
+        Err(format!("{what} snapshot {}: {failure}", shown(name)))
+    }
+}
+
+/// Deletes all of them, one after the other; then the volume holds nothing for them any more.
+pub(crate) async fn delete_all(
+    env: &Env,
+    fs: &Fs,
+    snapshots: &Mutex<Snapshots>,
+    mut rng: Rng,
+) -> Result<(), String> {
+    loop {
+        let names = snapshots.lock().names();
+        let Some(name) = names.get(rng.below(names.len().max(1) as u64) as usize) else {
+            break;
+        };
+        let deleted = fs.delete_snapshot(name).await;
+        deleted.map_err(|error| format!("deleting snapshot {}: {error}", shown(name)))?;
+        snapshots.lock().known.remove(name);
+        if rng.coin() {
+            let read = read_all(fs, false).await?;
+            // None of them is one whose state is open.
+            snapshots.lock().judge(&Model::new(), &read)?;
+        }
+    }
+    for _ in 0..FREED_LOOKS_MAX {
+        if fs.snapshot_freeing().snapshots == 0 {
+            return Ok(());
+        }
+        env.clock.sleep(FREED_LOOK_PAUSE).await;
+    }
+    let left = fs.snapshot_freeing();
+    Err(format!(
+        "what deleted snapshots held is not freed: {left:?}"
+    ))
+}
