@@ -16,7 +16,7 @@ use futures_util::future::try_join_all;
 use rustc_hash::FxHashSet;
 use tokio::sync::SemaphorePermit;
 
-use crate::dirty::{Load, Run};
+use crate::dirty::Run;
 use crate::extents::Ahead;
 use crate::inode::{Inode, State};
 use crate::perm::{READ, WRITE, require_data, without_privilege_bits};
@@ -178,21 +178,7 @@ impl Fs {
         if let Some(written) = nothing {
             return shared.settle(Ok(written)).await;
         }
-        let more = Load::of(u64::from(count_bytes), 1);
-        loop {
-            // What came in after the last flush would be lost, and answered with the old verifier.
-            shared.require_serving()?;
-            shared.require_room(&inode, &(offset..end)).await?;
-            shared.require_pool_space(u64::from(count_bytes))?;
-            if shared.dirty.admit(more).await {
-                break;
-            }
-            // Else it would wait for ever: what is to make room for it finds none.
-            if shared.dirty.is_stuck(more, shared.env.clock.monotonic()) {
-                shared.gc_wake.notify_one();
-                return Err(FsError::NoSpace);
-            }
-        }
+        shared.admit_write(&inode, &(offset..end)).await?;
         let mut journal =
             stability == Stability::Stable && data.len() as u64 <= JOURNAL_WRITE_BYTES_MAX;
         if journal {
@@ -412,7 +398,7 @@ fn note_write(state: &mut State, offset: u64, end: u64) {
     state.write_end = end;
 }
 
-fn journal_entry(state: &State, ino: Ino, offset: u64, data: Bytes) -> JournalEntry {
+pub(crate) fn journal_entry(state: &State, ino: Ino, offset: u64, data: Bytes) -> JournalEntry {
     JournalEntry {
         position: Default::default(),
         ino,
@@ -644,7 +630,7 @@ impl Shared {
         state.dirty.mark_journaled(ticket.0);
     }
 
-    fn note_journal(&self, count: u64) {
+    pub(crate) fn note_journal(&self, count: u64) {
         self.counters
             .journaled_writes
             .fetch_add(count, Ordering::Relaxed);

@@ -37,6 +37,7 @@ mod scrub;
 mod snapshots;
 mod tasks;
 pub mod types;
+mod unnamed;
 mod volume;
 mod xattr;
 
@@ -50,4 +51,5 @@ pub use rewrite::REWRITE_SEGMENTS_MAX;
 pub use scrub::{DamagedExtent, ExtentAt, NAMES_MAX, PATHS_MAX, RecordScrub, WrittenAnew};
 pub use snapshots::{Snapshot, SnapshotFailure, SnapshotFreeing, SnapshotHolds};
 pub use types::*;
+pub use unnamed::{Expected, Placing, Unnamed};
 pub use volume::{AccessPattern, Fs, FsSettings, FsStats, FsView, Policy, ROOT};

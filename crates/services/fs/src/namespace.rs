@@ -17,6 +17,7 @@ use crate::inode::{Guard, Inode, Locked, State};
 use crate::perm::{EXECUTE, MODE_MASK, MODE_SET_GID, READ, WRITE, require, require_unsticky};
 use crate::types::*;
 use crate::volume::{Fs, FsView, Shared, meta_error, stored_kind};
+use crate::xattr::check_xattr;
 
 /// READDIR cookies: 1 is `.`, 2 is `..`, entries begin here.
 pub(crate) const COOKIE_FIRST: u64 = 3;
@@ -88,8 +89,13 @@ impl DirChange<'_> {
 enum Content {
     Empty,
     Symlink(Bytes),
-    Device { major: u32, minor: u32 },
+    Device {
+        major: u32,
+        minor: u32,
+    },
     Exclusive([u8; 8]),
+    /// Extended attributes: checked, and what their names take in the list.
+    Xattrs(Vec<(Bytes, Bytes)>, u32),
 }
 
 impl FsView {
@@ -246,6 +252,29 @@ impl Fs {
         set: SetAttr,
     ) -> Result<Made, FsError> {
         self.make_new(who, dir, name, FileKind::Directory, set, Content::Empty)
+            .await
+    }
+
+    /// Makes a directory with extended attributes, in one step.
+    pub async fn make_dir_with(
+        &self,
+        who: &Credentials,
+        dir: Ino,
+        name: &[u8],
+        set: SetAttr,
+        xattrs: &[(&[u8], Bytes)],
+    ) -> Result<Made, FsError> {
+        let mut names_len_bytes = 0;
+        for (name, value) in xattrs {
+            names_len_bytes += check_xattr(name, value)?;
+        }
+        if names_len_bytes as usize > XATTR_LIST_LEN_BYTES_MAX {
+            return Err(FsError::NoSpace);
+        }
+        let xattrs = xattrs.iter();
+        let xattrs = xattrs.map(|(name, value)| (Bytes::copy_from_slice(name), value.clone()));
+        let content = Content::Xattrs(xattrs.collect(), names_len_bytes);
+        self.make_new(who, dir, name, FileKind::Directory, set, content)
             .await
     }
 
@@ -574,6 +603,7 @@ impl Shared {
             SetTime::To(time) => time,
         };
         (record.atime, record.mtime, record.ctime) = (time(set.atime), time(set.mtime), now);
+        let mut xattrs = Vec::new();
         match content {
             Content::Empty => {}
             Content::Symlink(target) => {
@@ -585,6 +615,10 @@ impl Shared {
                 record.device_minor = minor;
             }
             Content::Exclusive(verifier) => record.exclusive_verifier = Some(verifier),
+            Content::Xattrs(made, names_len_bytes) => {
+                record.xattr_names_len_bytes = names_len_bytes;
+                xattrs = made;
+            }
         }
         record.parent = dir;
         if kind == FileKind::Regular {
@@ -609,6 +643,9 @@ impl Shared {
         parent.touch_mtime(now);
         batch.put(Key::inode(dir), parent.stored_record().encode());
         batch.put(Key::inode(ino), record.encode());
+        for (name, value) in xattrs {
+            batch.put(Key::xattr(ino, &name), crate::xattr::stored(&value));
+        }
         batch.space(SpaceDelta {
             inodes: 1,
             ..SpaceDelta::default()
@@ -796,7 +833,7 @@ impl Shared {
 }
 
 /// The attributes of a new inode in `parent`.
-fn new_record(
+pub(crate) fn new_record(
     who: &Credentials,
     parent: &State,
     kind: FileKind,

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cairn_base::{Ino, View};
-use cairn_meta::{Batch, Key, KeyKind, SpaceDelta, Ticket};
+use cairn_meta::{Batch, Fold, Key, KeyKind, SpaceDelta, Ticket};
 
 use crate::extents::{Change, Extent, ExtentMap};
 use crate::types::FsError;
@@ -184,6 +184,10 @@ impl Shared {
             }
             Err(error) => return Err(error),
         };
+        // Found by its mark while somebody fills it, or since it got its name.
+        if !inode.lock().removed {
+            return Ok(None);
+        }
         let mut at = 0;
         loop {
             // On from where the last step ended: what it deleted is still to be stepped over there.
@@ -212,6 +216,13 @@ impl Shared {
                 if last {
                     batch.delete(Key::inode(ino));
                     batch.delete(Key::orphan(ino));
+                    // Of one that never had a name there may be bytes in the journal still.
+                    batch.fold(Fold {
+                        ino,
+                        start: 0,
+                        end: u64::MAX,
+                        through: self.meta.last_ticket().0,
+                    });
                     batch.space(SpaceDelta {
                         inodes: -1,
                         ..SpaceDelta::default()

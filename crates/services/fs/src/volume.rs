@@ -359,6 +359,13 @@ impl Fs {
         Ok(fs)
     }
 
+    pub(crate) fn of(shared: &Arc<Shared>) -> Self {
+        Self(FsView {
+            shared: shared.clone(),
+            view: View::Live,
+        })
+    }
+
     /// Leaves the volume behind without waiting for anything, because some of it waits for a disk that may never
     /// answer; see [`MetaStore::abandon`]. What was written and is not durable is lost, as in a crash.
     pub fn abandon(&self) {

@@ -53,10 +53,7 @@ impl Fs {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<Attr, FsError> {
-        check_xattr_name(name)?;
-        if value.len() > XATTR_VALUE_LEN_BYTES_MAX {
-            return Err(FsError::AttributeTooLarge);
-        }
+        check_xattr(name, value)?;
         let shared = &self.shared;
         shared.require_pool_space(METADATA_BYTES + value.len() as u64)?;
         shared.meta.admit().await;
@@ -94,6 +91,23 @@ fn check_xattr_name(name: &[u8]) -> Result<(), FsError> {
         Some([]) => Err(FsError::Invalid),
         Some(_) => Ok(()),
     }
+}
+
+/// Checks an extended attribute that is to be made; returns what its name takes in the list.
+pub(crate) fn check_xattr(name: &[u8], value: &[u8]) -> Result<u32, FsError> {
+    check_xattr_name(name)?;
+    match value.len() > XATTR_VALUE_LEN_BYTES_MAX {
+        true => Err(FsError::AttributeTooLarge),
+        false => Ok(listed_len_bytes(name)),
+    }
+}
+
+/// A value as it is stored.
+pub(crate) fn stored(value: &[u8]) -> Bytes {
+    let mut stored = BytesMut::with_capacity(1 + value.len());
+    stored.extend_from_slice(&[VALUE_VERSION]);
+    stored.extend_from_slice(value);
+    stored.freeze()
 }
 
 /// What a name takes in the list.
@@ -203,11 +217,8 @@ impl Shared {
             }
         }
         self.require_serving()?;
-        let mut stored = BytesMut::with_capacity(1 + value.len());
-        stored.extend_from_slice(&[VALUE_VERSION]);
-        stored.extend_from_slice(value);
         let mut batch = Batch::new();
-        batch.put(Key::xattr(ino, name), stored.freeze());
+        batch.put(Key::xattr(ino, name), stored(value));
         Ok(self.submit_xattr(ino, &mut state, names_len_bytes, batch))
     }
 

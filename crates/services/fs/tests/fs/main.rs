@@ -11,5 +11,6 @@ mod rewrite;
 mod shown;
 mod snapshots;
 mod space;
+mod unnamed;
 mod views;
 mod world;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
 
 use bytes::Bytes;
-use cairn_base::Ino;
+use cairn_base::{Ino, Timestamp};
 use cairn_fs::*;
 use cairn_testkit::Crash;
 use proptest::prelude::*;
@@ -37,6 +37,16 @@ enum Step {
     Remove(u8, u8),
     RemoveDir(u8, u8),
     Rename(u8, u8, u8, u8),
+    /// A file that gets its name when it is whole.
+    Place {
+        dir: u8,
+        name: u8,
+        len: u32,
+        byte: u8,
+        expected: u8,
+    },
+    /// One that never gets a name.
+    Forget(u32),
     Link(u8, u8, u8),
     Chmod(u8, u16),
     SetXattr {
@@ -76,11 +86,14 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(file, offset, len, byte, stable)| Step::Write { file, offset, len, byte, stable }),
         3 => (any::<u8>(), offset.clone()).prop_map(|(f, s)| Step::Truncate(f, s)),
         3 => (any::<u8>(), offset.clone(), len.clone()).prop_map(|(f, o, l)| Step::Punch(f, o, l)),
-        4 => (any::<u8>(), offset, len).prop_map(|(file, offset, len)| Step::Read { file, offset, len }),
+        4 => (any::<u8>(), offset, len.clone()).prop_map(|(file, offset, len)| Step::Read { file, offset, len }),
         3 => any::<u8>().prop_map(Step::Commit),
         2 => (dir.clone(), name.clone()).prop_map(|(d, n)| Step::Remove(d, n)),
         1 => (dir.clone(), name.clone()).prop_map(|(d, n)| Step::RemoveDir(d, n)),
         3 => (dir.clone(), name.clone(), dir.clone(), name.clone()).prop_map(|(a, b, c, d)| Step::Rename(a, b, c, d)),
+        4 => (dir.clone(), name.clone(), len.clone(), any::<u8>(), 0..4u8)
+            .prop_map(|(dir, name, len, byte, expected)| Step::Place { dir, name, len, byte, expected }),
+        1 => len.clone().prop_map(Step::Forget),
         2 => (any::<u8>(), dir, name).prop_map(|(f, d, n)| Step::Link(f, d, n)),
         1 => (any::<u8>(), 0..0o7777u16).prop_map(|(f, m)| Step::Chmod(f, m)),
         2 => (any::<u8>(), 0..4u8, xattr_len, xattr_mode)
@@ -516,6 +529,68 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
                 let got = fs.rename(who, from, &name(b), to, &name(d)).await;
                 let want = model.rename(from, &name(b), to, &name(d));
                 assert_eq!(got.map(|_| ()), want, "step {index}");
+            }
+            Step::Place {
+                dir,
+                name: number,
+                len,
+                byte,
+                expected,
+            } => {
+                let (dir, name) = (pick(&dirs, dir), name(number));
+                let there = model.entries(dir).get(&name).copied();
+                let expected = match (expected, there) {
+                    (1, _) => Expected::Nothing,
+                    (2, Some(ino)) => Expected::This {
+                        ino,
+                        ctime: fs.attr(ino).await.unwrap().ctime,
+                    },
+                    (3, Some(ino)) => Expected::This {
+                        ino,
+                        ctime: Timestamp::new(0, 7),
+                    },
+                    _ => Expected::Anything,
+                };
+                let (bytes, value) = (pattern(len, byte), pattern(100, byte));
+                let mut file = fs.make_unnamed(who).unwrap();
+                // In two pieces, if it is large.
+                let mut data = Bytes::from(bytes.clone());
+                let rest = data.split_off(data.len().min(700_000));
+                file.append(data).await.unwrap();
+                file.append(rest).await.unwrap();
+                let placing = Placing {
+                    dir,
+                    name: &name,
+                    expected,
+                    set: set(0o604),
+                    xattrs: &[(b"user.name1", Bytes::from(value.clone()))],
+                };
+                let got = file.place(who, &placing).await;
+                let want = match (expected, there) {
+                    (Expected::Nothing, Some(_)) => Err(FsError::Exists),
+                    (Expected::This { ctime, .. }, _) if ctime == Timestamp::new(0, 7) => {
+                        Err(FsError::NotSync)
+                    }
+                    (_, Some(ino)) if model.is_dir(ino) => Err(FsError::IsDirectory),
+                    _ => Ok(()),
+                };
+                assert_eq!(got.map(|_| ()), want, "step {index}");
+                if want.is_ok() {
+                    if let Some(there) = there {
+                        model.unlink(there);
+                    }
+                    let ino = file.ino();
+                    model.add(dir, name, ino, Node::File(bytes), 0o604);
+                    let made = model.set_xattr(ino, xattr_name(1), value, XattrMode::Any);
+                    made.unwrap();
+                }
+            }
+            Step::Forget(len) => {
+                let mut file = fs.make_unnamed(who).unwrap();
+                file.append(pattern(len, 1).into()).await.unwrap();
+                let ino = file.ino();
+                drop(file);
+                assert_eq!(fs.attr(ino).await.unwrap_err(), FsError::Stale);
             }
             Step::Link(file, dir, number) if !files.is_empty() => {
                 let (ino, dir, name) = (pick(&files, file), pick(&dirs, dir), name(number));

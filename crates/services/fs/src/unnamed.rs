@@ -1,0 +1,404 @@
+//! Files that get their name when all of them is there.
+//!
+//! Owns: regular files without a name, and the one batch that gives such a file its name, what it replaces, its extended
+//! attributes and, if it is small, its bytes. Must not know: who wants that (S3 does).
+//!
+//! Until its bytes are too many for the journal, a file without a name is in memory only. From then on the metadata has it
+//! as an orphan: a crash leaves it to the reaper, which lets it be as long as somebody fills it.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use cairn_base::planted::{self, Bug};
+use cairn_base::{Ino, Timestamp};
+use cairn_meta::{Batch, DirentRecord, InodeKind, InodeRecord, Key, SpaceDelta, Ticket};
+
+use crate::data::{JOURNAL_WRITE_BYTES_MAX, journal_entry};
+use crate::dirty::Run;
+use crate::extents::ExtentMap;
+use crate::inode::{Inode, Locked, State};
+use crate::namespace::{DirChange, NAME_ATTEMPTS_MAX, check_name, is_dot, new_record};
+use crate::perm::{EXECUTE, WRITE, require, require_unsticky};
+use crate::room::METADATA_BYTES;
+use crate::types::*;
+use crate::volume::{Fs, Shared};
+use crate::xattr::check_xattr;
+
+/// Only who fills it sees it.
+const MODE: u32 = 0o600;
+
+/// What must be at a name for a file to come there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// Anything but a directory; it is replaced.
+    Anything,
+    /// Nothing: else [`FsError::Exists`].
+    Nothing,
+    /// This file, not changed since: else [`FsError::NotSync`].
+    This { ino: Ino, ctime: Timestamp },
+}
+
+/// Where a file gets its name, and what comes with that.
+#[derive(Clone, Debug)]
+pub struct Placing<'a> {
+    pub dir: Ino,
+    pub name: &'a [u8],
+    pub expected: Expected,
+    /// The size is that of its bytes.
+    pub set: SetAttr,
+    /// Extended attributes, each name once.
+    pub xattrs: &'a [(&'a [u8], Bytes)],
+}
+
+/// A regular file without a name. If it is dropped before it has one, it goes.
+pub struct Unnamed {
+    shared: Arc<Shared>,
+    inode: Arc<Inode>,
+    who: Credentials,
+    len_bytes: u64,
+    /// All its bytes, as long as they are few: they come with its name.
+    small: Option<Bytes>,
+    /// The metadata has it.
+    is_noted: bool,
+    has_name: bool,
+}
+
+impl Fs {
+    /// Makes a file without a name, for `who` to fill.
+    pub fn make_unnamed(&self, who: &Credentials) -> Result<Unnamed, FsError> {
+        let shared = &self.shared;
+        shared.require_serving()?;
+        shared.require_name_space()?;
+        let mut record = InodeRecord::new(InodeKind::Regular);
+        (record.uid, record.gid, record.mode, record.nlink) = (who.uid, who.gid, MODE, 0);
+        let now = shared.now();
+        (record.atime, record.mtime, record.ctime) = (now, now, now);
+        let mut state = State::new(record, ExtentMap::empty(&shared.extent_count));
+        state.removed = false;
+        let inode = Inode::new(shared.meta.allocate_ino(), state);
+        shared.inodes.insert(inode.clone());
+        Ok(Unnamed {
+            shared: shared.clone(),
+            inode,
+            who: who.clone(),
+            len_bytes: 0,
+            small: Some(Bytes::new()),
+            is_noted: false,
+            has_name: false,
+        })
+    }
+}
+
+impl Unnamed {
+    pub fn ino(&self) -> Ino {
+        self.inode.ino
+    }
+
+    /// Bytes so far.
+    pub fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    /// Adds bytes to its end. They are durable when it has its name.
+    pub async fn append(&mut self, data: Bytes) -> Result<(), FsError> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        let is_first = self.len_bytes == 0 && !self.is_noted;
+        let at = self.len_bytes;
+        if is_first && data.len() as u64 <= JOURNAL_WRITE_BYTES_MAX {
+            self.len_bytes = data.len() as u64;
+            self.small = Some(data);
+            return Ok(());
+        }
+        self.spill().await?;
+        let count = data.len() as u64;
+        let fs = Fs::of(&self.shared);
+        fs.write(&self.who, self.ino(), at, data, Stability::Unstable)
+            .await?;
+        self.len_bytes += count;
+        Ok(())
+    }
+
+    /// Its bytes do not come with its name: they take the way of all others.
+    async fn spill(&mut self) -> Result<(), FsError> {
+        if !self.is_noted {
+            self.shared.require_serving()?;
+            let mut state = self.inode.lock();
+            let mut batch = Batch::new();
+            batch.put(Key::inode(self.inode.ino), state.stored_record().encode());
+            if !planted::is(Bug::OrphanForgotten) {
+                batch.put(Key::orphan(self.inode.ino), vec![1]);
+            }
+            batch.space(SpaceDelta {
+                inodes: 1,
+                ..SpaceDelta::default()
+            });
+            state.ticket = self.shared.meta.submit(batch);
+            self.is_noted = true;
+        }
+        if let Some(data) = self.small.clone() {
+            if !data.is_empty() {
+                let fs = Fs::of(&self.shared);
+                fs.write(&self.who, self.ino(), 0, data, Stability::Unstable)
+                    .await?;
+            }
+            self.small = None;
+        }
+        Ok(())
+    }
+
+    /// Gives it its name: one batch, durable when this is answered. After an error it has none, and can be placed again.
+    ///
+    /// `who` needs no more rights than for a rename to there.
+    pub async fn place(
+        &mut self,
+        who: &Credentials,
+        placing: &Placing<'_>,
+    ) -> Result<Attr, FsError> {
+        check_name(placing.name)?;
+        if is_dot(placing.name) {
+            return Err(FsError::IsDirectory);
+        }
+        let mut xattrs_len_bytes = 0;
+        let mut names_len_bytes = 0;
+        for (name, value) in placing.xattrs {
+            names_len_bytes += check_xattr(name, value)?;
+            xattrs_len_bytes += value.len() as u64;
+        }
+        if names_len_bytes as usize > XATTR_LIST_LEN_BYTES_MAX {
+            return Err(FsError::NoSpace);
+        }
+        self.shared
+            .require_pool_space(METADATA_BYTES + xattrs_len_bytes)?;
+        loop {
+            match &self.small {
+                Some(data) if data.is_empty() => {}
+                Some(data) => {
+                    let range = 0..data.len() as u64;
+                    self.shared.admit_write(&self.inode, &range).await?;
+                }
+                None => self.shared.commit(&self.inode).await?,
+            }
+            self.shared.meta.admit().await;
+            let place = || self.shared.place(who, self, placing, names_len_bytes);
+            match self.shared.reading(place).await {
+                Ok(Some(placed)) => {
+                    self.has_name = true;
+                    return self.shared.settle(Ok(placed)).await;
+                }
+                // A snapshot is being taken: nothing goes into the journal.
+                Ok(None) => self.spill().await?,
+                Err(error) => return self.shared.settle(Err(error)).await,
+            }
+        }
+    }
+}
+
+impl Drop for Unnamed {
+    fn drop(&mut self) {
+        if self.has_name {
+            return;
+        }
+        let mut state = self.inode.lock();
+        state.removed = true;
+        self.shared.discard_dirty(&mut state, 0);
+        drop(state);
+        if self.is_noted && !planted::is(Bug::OrphanForgotten) {
+            self.shared.add_orphan(self.inode.ino);
+        }
+    }
+}
+
+impl Shared {
+    /// `None`, and no change: the journal takes nothing just now.
+    fn place(
+        self: &Arc<Self>,
+        who: &Credentials,
+        file: &Unnamed,
+        placing: &Placing<'_>,
+        names_len_bytes: u32,
+    ) -> Result<Option<(Attr, Ticket)>, FsError> {
+        let parent = self.inode(placing.dir)?;
+        for _ in 0..NAME_ATTEMPTS_MAX {
+            {
+                let state = parent.lock();
+                state.require_dir()?;
+                require(who, state.guarded(), EXECUTE)?;
+            }
+            let target = self.dirent(placing.dir, placing.name)?;
+            let replaced = match &target {
+                Some(entry) => match self.named(entry)? {
+                    Some(inode) => Some(inode),
+                    None => continue,
+                },
+                None => None,
+            };
+            let mut inodes = vec![&parent, &file.inode];
+            inodes.extend(replaced.as_ref());
+            let mut locked = Locked::all(&inodes);
+            locked.of(placing.dir).require_dir()?;
+            if self.dirent(placing.dir, placing.name)? != target {
+                continue;
+            }
+            let place = Place {
+                placing,
+                names_len_bytes,
+                target: target.as_ref(),
+                replaced: replaced.as_ref(),
+            };
+            return self.place_locked(who, file, &place, &mut locked);
+        }
+        Err(FsError::TryLater)
+    }
+
+    fn place_locked(
+        self: &Arc<Self>,
+        who: &Credentials,
+        file: &Unnamed,
+        place: &Place<'_>,
+        locked: &mut Locked<'_>,
+    ) -> Result<Option<(Attr, Ticket)>, FsError> {
+        let Placing {
+            dir,
+            name,
+            expected,
+            set,
+            xattrs,
+        } = *place.placing;
+        let ino = file.inode.ino;
+        require(who, locked.of(dir).guarded(), WRITE | EXECUTE)?;
+        match (expected, place.replaced) {
+            (Expected::Anything, _) | (Expected::Nothing, None) => {}
+            (Expected::Nothing, Some(_)) => return Err(FsError::Exists),
+            (Expected::This { ino, ctime }, Some(there))
+                if there.ino == ino && locked.of(ino).record.ctime == ctime => {}
+            (Expected::This { .. }, _) => return Err(FsError::NotSync),
+        }
+        match place.replaced {
+            Some(there) => {
+                let guard = locked.of(there.ino).guarded();
+                require_unsticky(who, locked.of(dir).guarded(), guard)?;
+                if guard.kind == FileKind::Directory {
+                    return Err(FsError::IsDirectory);
+                }
+            }
+            None => self.require_name_space()?,
+        }
+        locked.of(ino).require_live()?;
+        let new = new_record(who, locked.of(dir), FileKind::Regular, set)?;
+        self.require_serving()?;
+        let data = file.small.as_ref().filter(|data| !data.is_empty());
+        let gate = data.map(|_| self.snapshots.journal_gate());
+        if gate.as_ref().is_some_and(|gate| !gate.is_open()) {
+            return Ok(None);
+        }
+
+        let now = self.now();
+        let mut batch = Batch::new();
+        if let Some(there) = place.replaced {
+            // It may fail, so it comes before anything has changed.
+            self.drop_link(there, locked.of(there.ino), now, &mut batch)?;
+        }
+        let state = locked.of(dir);
+        let mut change = DirChange {
+            dir,
+            batch: &mut batch,
+        };
+        match place.target {
+            Some(entry) => change.replace(name, ino, InodeKind::Regular, entry.cookie),
+            None => change.add(state, name, ino, InodeKind::Regular),
+        }
+        state.touch_mtime(now);
+        batch.put(Key::inode(dir), state.stored_record().encode());
+
+        let state = locked.of(ino);
+        let record = &mut state.record;
+        (record.uid, record.gid, record.mode) = (new.uid, new.gid, new.mode);
+        (record.nlink, record.parent) = (1, dir);
+        let time = |set: SetTime| match set {
+            SetTime::Keep | SetTime::Now => now,
+            SetTime::To(time) => time,
+        };
+        (record.atime, record.mtime) = (time(set.atime), time(set.mtime));
+        record.xattr_names_len_bytes = place.names_len_bytes;
+        state.touch_ctime(now);
+        for (name, value) in xattrs {
+            batch.put(Key::xattr(ino, name), crate::xattr::stored(value));
+        }
+        if let Some(data) = data {
+            state.record.size_bytes = data.len() as u64;
+            state.stable_size_bytes = data.len() as u64;
+            state.sequence += 1;
+            batch.journal(journal_entry(state, ino, 0, data.clone()));
+        }
+        batch.put(Key::inode(ino), state.stored_record().encode());
+        match file.is_noted {
+            true => {
+                batch.delete(Key::orphan(ino));
+            }
+            false => {
+                batch.space(SpaceDelta {
+                    inodes: 1,
+                    ..SpaceDelta::default()
+                });
+            }
+        }
+        let ticket = self.meta.submit(batch);
+        state.note_change(ticket);
+        if let Some(data) = data {
+            self.note_journal(1);
+            state.journaled = ticket;
+            state.journal_last = ticket.0;
+            let run = Run {
+                data: data.clone(),
+                journal: Some(ticket.0),
+                sequence: state.sequence,
+                buffer_len_bytes: data.len() as u64,
+            };
+            self.dirty.add(state.dirty.insert(0, run));
+            let written = &self.counters.written_bytes;
+            written.fetch_add(data.len() as u64, Ordering::Relaxed);
+            self.after_write(&file.inode, state);
+        }
+        let attr = state.attr(ino);
+        locked.of(dir).note_change(ticket);
+        if let Some(there) = place.replaced {
+            locked.of(there.ino).note_change(ticket);
+        }
+        Ok(Some((attr, ticket)))
+    }
+
+    /// Lets bytes into memory that are to be written to `range` of a file: waits for room, or says that there is none.
+    pub(crate) async fn admit_write(
+        self: &Arc<Self>,
+        inode: &Arc<Inode>,
+        range: &Range<u64>,
+    ) -> Result<(), FsError> {
+        let count_bytes = range.end - range.start;
+        let more = crate::dirty::Load::of(count_bytes, 1);
+        loop {
+            // What came in after the last flush would be lost, and answered with the old verifier.
+            self.require_serving()?;
+            self.require_room(inode, range).await?;
+            self.require_pool_space(count_bytes)?;
+            if self.dirty.admit(more).await {
+                return Ok(());
+            }
+            // Else it would wait for ever: what is to make room for it finds none.
+            if self.dirty.is_stuck(more, self.env.clock.monotonic()) {
+                self.gc_wake.notify_one();
+                return Err(FsError::NoSpace);
+            }
+        }
+    }
+}
+
+struct Place<'a> {
+    placing: &'a Placing<'a>,
+    names_len_bytes: u32,
+    target: Option<&'a DirentRecord>,
+    replaced: Option<&'a Arc<Inode>>,
+}

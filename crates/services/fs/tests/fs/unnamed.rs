@@ -1,0 +1,300 @@
+//! Files that get their name when they are whole: what others see of them, and what a crash leaves.
+
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use cairn_base::Ino;
+use cairn_fs::*;
+use cairn_meta::{Key, KeyKind};
+use cairn_testkit::Crash;
+use futures_util::FutureExt as _;
+
+use crate::world::*;
+
+const LENS: [u32; 5] = [0, 1, 64 << 10, (64 << 10) + 1, 3 << 20];
+
+async fn filled(fs: &Fs, len: u32, byte: u8) -> Unnamed {
+    let mut file = fs.make_unnamed(&ROOT_USER).unwrap();
+    let mut data = Bytes::from(pattern(len, byte));
+    while !data.is_empty() {
+        let step = data.split_to(data.len().min(1 << 20));
+        file.append(step).await.unwrap();
+    }
+    file
+}
+
+fn placing<'a>(name: &'a [u8], xattrs: &'a [(&'a [u8], Bytes)]) -> Placing<'a> {
+    Placing {
+        dir: ROOT_INO,
+        name,
+        expected: Expected::Anything,
+        set: SetAttr::default(),
+        xattrs,
+    }
+}
+
+/// Inodes that the metadata has, and marks of orphans.
+fn stored(fs: &Fs) -> (usize, usize) {
+    let (mut inodes, mut orphans) = (0, 0);
+    let (from, to) = Key::everything();
+    let scanned = fs.meta().live().scan_with(&from, &to, |key, _, _| {
+        match KeyKind::parse(key) {
+            Ok(KeyKind::Inode(_)) => inodes += 1,
+            Ok(KeyKind::Orphan(_)) => orphans += 1,
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    });
+    scanned.unwrap();
+    (inodes, orphans)
+}
+
+#[test]
+fn a_file_is_there_whole_with_what_comes_with_it_after_any_crash() {
+    for (index, mode) in Crash::ALL.into_iter().enumerate() {
+        block_on(async {
+            let mut world = World::new(31, 1).await;
+            for (number, len) in LENS.into_iter().enumerate() {
+                let value = Bytes::from_static(b"value");
+                let xattrs = [(&b"user.a"[..], value.clone()), (b"user.b", value.clone())];
+                for byte in [1, 2] {
+                    let name = format!("file{number}");
+                    let mut file = filled(&world.fs, len, byte).await;
+                    let to = placing(name.as_bytes(), &xattrs);
+                    let attr = file.place(&ROOT_USER, &to).await.unwrap();
+                    assert_eq!((attr.size_bytes, attr.nlink), (u64::from(len), 1));
+                }
+            }
+            world = world.crash(32 + index as u64, mode).await;
+            let fs = &world.fs;
+            for (number, len) in LENS.into_iter().enumerate() {
+                let name = format!("file{number}");
+                let found = fs.lookup(&ROOT_USER, ROOT_INO, name.as_bytes()).await;
+                let ino = found.unwrap().0.ino;
+                assert!(read_all(fs, ino).await == pattern(len, 2), "{len} {mode:?}");
+                let names = fs.xattr_list(&ROOT_USER, ino).await.unwrap();
+                assert_eq!(names, ["user.a", "user.b"]);
+            }
+            world.run_for(60).await;
+            assert_eq!(stored(fs), (1 + LENS.len(), 0), "{mode:?}");
+            recount(fs).await;
+            world.fs.close().await.unwrap();
+        });
+    }
+}
+
+/// One batch each: the log takes it as one, and who waits for it waits once.
+#[test]
+fn a_small_file_is_one_batch() {
+    block_on(async {
+        let world = World::new(33, 1).await;
+        let fs = &world.fs;
+        let mut file = filled(fs, 4096, 1).await;
+        let before = fs.meta().last_ticket().0.0;
+        let xattrs = [(&b"user.a"[..], Bytes::from_static(b"1"))];
+        file.place(&ROOT_USER, &placing(b"new", &xattrs))
+            .await
+            .unwrap();
+        assert_eq!(fs.meta().last_ticket().0.0, before + 1);
+        let mut other = filled(fs, 4096, 2).await;
+        other
+            .place(&ROOT_USER, &placing(b"new", &xattrs))
+            .await
+            .unwrap();
+        assert_eq!(fs.meta().last_ticket().0.0, before + 2);
+        assert_eq!(fs.attr(file.ino()).await.unwrap_err(), FsError::Stale);
+    });
+}
+
+#[test]
+fn what_never_got_a_name_is_gone() {
+    for ends_in_crash in [false, true] {
+        block_on(async {
+            let mut world = World::new(34, 1).await;
+            let files = [
+                filled(&world.fs, 100, 1).await,
+                filled(&world.fs, 100_000, 2).await,
+                filled(&world.fs, 9 << 20, 3).await,
+            ];
+            // Some of it is in segments by now, and the reaper has looked around.
+            world.run_for(60).await;
+            let (inodes, orphans) = stored(&world.fs);
+            assert_eq!((inodes, orphans), (3, 2), "two are too large for memory");
+            if ends_in_crash {
+                std::mem::forget(files);
+                world = world.crash(35, Crash::KeepUnsynced).await;
+            } else {
+                drop(files);
+            }
+            world.run_for(60).await;
+            assert_eq!(stored(&world.fs), (1, 0), "{ends_in_crash}");
+            assert_eq!(world.fs.meta().counters().file_bytes, 0);
+            recount(&world.fs).await;
+            world.fs.close().await.unwrap();
+        });
+    }
+}
+
+/// Who fills it is not disturbed by the reaper, which finds its mark.
+#[test]
+fn what_is_being_filled_stays() {
+    block_on(async {
+        let world = World::new(36, 1).await;
+        let mut file = filled(&world.fs, 5 << 20, 1).await;
+        world.run_for(120).await;
+        // A removed file has the reaper look at all marks again.
+        let mut other = filled(&world.fs, 1 << 20, 2).await;
+        let placed = other.place(&ROOT_USER, &placing(b"other", &[])).await;
+        placed.unwrap();
+        let removed = world.fs.remove(&ROOT_USER, ROOT_INO, b"other").await;
+        removed.unwrap();
+        world.run_for(120).await;
+        file.append(pattern(1000, 9).into()).await.unwrap();
+        let placed = file.place(&ROOT_USER, &placing(b"file", &[])).await;
+        assert_eq!(placed.unwrap().size_bytes, (5 << 20) + 1000);
+        let world = world.crash(37, Crash::LoseUnsynced).await;
+        let found = world.fs.lookup(&ROOT_USER, ROOT_INO, b"file").await;
+        let data = read_all(&world.fs, found.unwrap().0.ino).await;
+        assert!(data.len() == (5 << 20) + 1000 && data[..5 << 20] == pattern(5 << 20, 1));
+        assert!(data[5 << 20..] == pattern(1000, 9));
+    });
+}
+
+/// Of those who want a name that is free, one gets it; the others can go elsewhere.
+#[test]
+fn one_of_many_gets_a_free_name() {
+    block_on(async {
+        let world = World::new(38, 1).await;
+        let mut files = Vec::new();
+        for byte in 0..8 {
+            files.push(filled(&world.fs, 1000, byte).await);
+        }
+        let free = Placing {
+            expected: Expected::Nothing,
+            ..placing(b"name", &[])
+        };
+        let tries = files.iter_mut().map(|file| file.place(&ROOT_USER, &free));
+        let results = futures_util::future::join_all(tries).await;
+        let won: Vec<_> = results.iter().filter(|result| result.is_ok()).collect();
+        assert_eq!(won.len(), 1);
+        let lost = |result: &&Result<Attr, FsError>| **result == Err(FsError::Exists);
+        assert_eq!(results.iter().filter(lost).count(), 7);
+        let loser = results.iter().position(|result| result.is_err()).unwrap();
+        let to = placing(b"other", &[]);
+        let placed = files[loser].place(&ROOT_USER, &to).await;
+        assert_eq!(placed.unwrap().size_bytes, 1000);
+    });
+}
+
+/// Its rights are those of a rename to there, its owner and mode those of a file that is made there.
+#[test]
+fn a_name_is_given_to_who_may_have_it() {
+    block_on(async {
+        let world = World::new(39, 1).await;
+        let fs = &world.fs;
+        let set = |mode, gid| SetAttr {
+            mode: Some(mode),
+            gid,
+            ..SetAttr::default()
+        };
+        let make = async |name: &[u8], set| {
+            let made = fs.make_dir(&ROOT_USER, ROOT_INO, name, set).await;
+            made.unwrap().attr.ino
+        };
+        let closed = make(b"closed", set(0o755, None)).await;
+        let sticky = make(b"sticky", set(0o1777, None)).await;
+        let grouped = make(b"grouped", set(0o2777, Some(77))).await;
+        let who = Credentials {
+            uid: 5,
+            gid: 6,
+            groups: Vec::new(),
+        };
+        let place = async |dir: Ino, name: &[u8]| {
+            let mut file = fs.make_unnamed(&who).unwrap();
+            file.append(pattern(10, 1).into()).await.unwrap();
+            let placing = Placing {
+                dir,
+                ..placing(name, &[])
+            };
+            file.place(&who, &placing).await
+        };
+        assert_eq!(place(closed, b"a").await, Err(FsError::AccessDenied));
+        let mode = CreateMode::Guarded(SetAttr::default());
+        fs.create(&ROOT_USER, sticky, b"a", mode).await.unwrap();
+        assert_eq!(place(sticky, b"a").await, Err(FsError::NotOwner));
+        let attr = place(sticky, b"b").await.unwrap();
+        assert_eq!((attr.uid, attr.gid, attr.mode), (5, 6, 0o644));
+        assert_eq!(place(grouped, b"a").await.unwrap().gid, 77);
+        assert_eq!(place(ROOT_INO, b"sticky").await, Err(FsError::AccessDenied));
+        assert_eq!(place(grouped, b"..").await, Err(FsError::IsDirectory));
+        assert_eq!(place(grouped, b"a/b").await, Err(FsError::Invalid));
+    });
+}
+
+/// While a snapshot is taken the journal takes nothing: a file that would ride it goes the long way, and is whole.
+#[test]
+fn files_come_while_snapshots_are_taken() {
+    block_on(async {
+        let world = World::new(40, 1).await;
+        let fs = world.fs.clone();
+        let snapshots = async {
+            for number in 0..20 {
+                let name = format!("snapshot{number}");
+                fs.take_snapshot(name.as_bytes(), b"").await.unwrap();
+            }
+        };
+        let files = async {
+            for number in 0..200_u32 {
+                let name = format!("file{number}");
+                let mut file = filled(&fs, 2000, number as u8).await;
+                let to = placing(name.as_bytes(), &[]);
+                file.place(&ROOT_USER, &to).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+        };
+        futures_util::join!(snapshots, files);
+        let world = world.crash(41, Crash::LoseUnsynced).await;
+        for number in 0..200_u32 {
+            let name = format!("file{number}");
+            let found = world.fs.lookup(&ROOT_USER, ROOT_INO, name.as_bytes()).await;
+            let data = read_all(&world.fs, found.unwrap().0.ino).await;
+            assert!(data == pattern(2000, number as u8));
+        }
+        // What a snapshot shows of a file is all of it.
+        for snapshot in world.fs.snapshots() {
+            let shown = world.fs.in_view(snapshot.view()).unwrap();
+            let page = shown.read_dir(&ROOT_USER, ROOT_INO, 0, 1000, true).await;
+            for entry in page.unwrap().entries {
+                if entry.name.starts_with(b"file") {
+                    assert_eq!(read_all(&shown, entry.ino).await.len(), 2000);
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_directory_comes_with_its_attributes() {
+    block_on(async {
+        let world = World::new(42, 1).await;
+        let before = world.fs.meta().last_ticket().0.0;
+        let xattrs = [(&b"user.made"[..], Bytes::from_static(b"1"))];
+        let (who, set) = (&ROOT_USER, SetAttr::default());
+        let made = world.fs.make_dir_with(who, ROOT_INO, b"dir", set, &xattrs);
+        let ino = made.await.unwrap().attr.ino;
+        assert_eq!(world.fs.meta().last_ticket().0.0, before + 1);
+        let refused = world
+            .fs
+            .make_dir_with(who, ROOT_INO, b"bad", set, &[(b"made", Bytes::new())])
+            .now_or_never();
+        assert_eq!(
+            refused.expect("at once").unwrap_err(),
+            FsError::NotSupported
+        );
+        let world = world.crash(43, Crash::LoseUnsynced).await;
+        let value = world.fs.xattr(who, ino, b"user.made").await.unwrap();
+        assert_eq!(value, "1");
+        world.fs.remove_xattr(who, ino, b"user.made").await.unwrap();
+        assert!(world.fs.xattr_list(who, ino).await.unwrap().is_empty());
+    });
+}
