@@ -189,6 +189,45 @@ class Iscsi(WorldTest):
                 session.read(2 * LUN_BYTES, 4096)
             self.assertEqual((refused.exception.key, refused.exception.code), (5, (0x21, 0)))
 
+    def test_a_clone_has_the_blocks_of_then(self):
+        self.lun_server()
+        old, new = content(1, 1 << 16), content(2, 1 << 16)
+        with self.session() as session:
+            session.write(0, old)
+        self.cairn("snapshot", "create", "main", "before")
+        with self.session() as session:
+            session.write(0, new)
+            session.write(8 << 20, old)
+        self.cairn("lun", "clone", "main/disk", "then", "--snapshot", "before")
+        self.cairn("lun", "clone", "main/disk", "now")
+        for name, complaint in (("then", "exists"), ("a/b", "name")):
+            refused = self.cairn("lun", "clone", "main/disk", name, check=False)
+            self.assertIn(complaint, refused.stderr)
+        refused = self.cairn("lun", "clone", "main/none", "x", check=False)
+        self.assertIn("no LUN none", refused.stderr)
+        self.assertEqual(json.loads(self.cairn("snapshot", "list", "main", "--json").stdout)["snapshots"][0]["name"], "before")
+        for name in ("then", "now"):
+            self.cairn("lun", "map", f"main/{name}", "--igroup", "hosts")
+        views = {view["name"]: view for view in json.loads(self.cairn("lun", "list", "--json").stdout)["luns"]}
+        self.assertEqual(len({view["naa"] for view in views.values()}), 3)
+        numbers = {name: view["maps"][0]["number"] for name, view in views.items()}
+        # What a clone is told stays its own, and the original, the snapshot and a crash are nothing to it.
+        with self.session() as session:
+            session.clear_attentions(numbers["then"])
+            session.write(4096, b"y" * 4096, lun=numbers["then"])
+        self.cairn("lun", "delete", "main/disk", "--force", "--yes")
+        self.cairn("snapshot", "delete", "main", "before")
+        self.lun_world.kill()
+        self.lun_world.start()
+        with self.session() as session:
+            for name in ("then", "now"):
+                session.clear_attentions(numbers[name])
+            changed = old[:4096] + b"y" * 4096 + old[8192:]
+            self.assertEqual(session.read(0, len(old), lun=numbers["then"]), changed)
+            self.assertEqual(session.read(8 << 20, 4096, lun=numbers["then"]), bytes(4096))
+            self.assertEqual(session.read(0, len(new), lun=numbers["now"]), new)
+            self.assertEqual(session.read(8 << 20, len(old), lun=numbers["now"]), old)
+
     def test_strangers_see_nothing(self):
         self.lun_server()
         address = ("127.0.0.1", self.port)

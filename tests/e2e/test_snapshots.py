@@ -79,6 +79,59 @@ class Snapshots(WorldTest):
         self.world.cairn("snapshot", "delete", "main", "second")
         harness.wait_until(self.is_freed, FREED_SECONDS_MAX, "the space of deleted snapshots to be free")
 
+    def test_files_and_directories_are_restored(self):
+        self.world = self.server(1)
+        old, new = content(1, 3_000_000), content(2, 1_000_000)
+        restore = functools.partial(self.world.cairn, "snapshot", "restore", "main", "good")
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            mount.mkdir("/d")
+            mount.mkdir("/d/deep")
+            mount.write_file("/d/a", old)
+            mount.write_file("/d/deep/b", b"small")
+            mount.write_file("/d/empty", b"")
+            mount.symlink("deep/b", "/d/link")
+            mount.chmod("/d/a", 0o640)
+            then = mount.stat("/d/a")
+            self.taken("good")
+            mount.write_file("/d/a", new)
+            mount.unlink("/d/deep/b")
+            free = self.free_bytes()
+
+            self.assertIn("1 files", restore("/d/a").stdout)
+            self.assertEqual(mount.read_file("/d/a"), old)
+            now = mount.stat("/d/a")
+            self.assertEqual((now.mode, now.mtime, now.mtime_nsec), (then.mode, then.mtime, then.mtime_nsec))
+            restore("/d/deep/b")
+            self.assertEqual(mount.read_file("/d/deep/b"), b"small")
+            said = restore("/d", "--to", "/d2", "--json").stdout
+            self.assertEqual({key: json.loads(said)[key] for key in ("files", "directories")}, {"files": 4, "directories": 2})
+            self.assertEqual(sorted(mount.names("/d2")), ["a", "deep", "empty", "link"])
+            self.assertEqual(mount.read_file("/d2/a"), old)
+            self.assertEqual(mount.read_file("/d2/deep/b"), b"small")
+            self.assertEqual(mount.readlink("/d2/link"), "deep/b")
+            # Nothing was copied.
+            self.assertGreater(self.free_bytes(), free - len(old) // 2)
+            for arguments, complaint in (
+                (("/d",), "is there"),
+                (("/nothing",), "has no /nothing"),
+                (("d/a",), "no path"),
+                (("/d/a", "--to", "/none/a"), "cannot be made"),
+                (("/d/a", "--to", "/d2"), "is a directory"),
+            ):
+                self.assertIn(complaint, self.refused("restore", "main", "good", *arguments))
+            self.assertIn("no snapshot", self.refused("restore", "main", "bad", "/d/a"))
+            # Without the snapshot, and after a crash, what was restored stays.
+            self.world.cairn("snapshot", "delete", "main", "good")
+            mount.unlink("/d/a")
+        harness.wait_until(self.is_freed, FREED_SECONDS_MAX, "the space of the snapshot to be free")
+        self.world.kill()
+        self.world.start()
+        with libnfs.Mount(self.world.libnfs_url()) as mount:
+            self.assertEqual(mount.read_file("/d2/a"), old)
+
+    def free_bytes(self):
+        return json.loads(self.world.cairn("volume", "show", "main", "--json").stdout)["free_bytes"]
+
     def test_schedules_take_and_delete(self):
         self.world = self.server(1)
         schedule = functools.partial(self.world.cairn, "snapshot", "schedule", "main")

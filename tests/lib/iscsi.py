@@ -159,23 +159,23 @@ class Session:
                 raise ConnectionError(f"a command ended with status {status:02x}")
             return bytes(got[:received])
 
-    def clear_attentions(self):
+    def clear_attentions(self, lun=0):
         """A new session is told of what happened before it."""
         while True:
             try:
-                return self.command(bytes(6))
+                return self.command(bytes(6), lun=lun)
             except CommandFailed as failed:
                 if failed.key != 6:
                     raise
 
-    def write(self, at, data):
+    def write(self, at, data, lun=0):
         """Durable when it returns."""
         count = len(data) // self.block_len_bytes
-        self.command(struct.pack(">BBQI2x", 0x8A, 0, at // self.block_len_bytes, count), data=data)
+        self.command(struct.pack(">BBQI2x", 0x8A, 0, at // self.block_len_bytes, count), data=data, lun=lun)
 
-    def read(self, at, length):
+    def read(self, at, length, lun=0):
         count = length // self.block_len_bytes
-        return self.command(struct.pack(">BBQI2x", 0x88, 0, at // self.block_len_bytes, count), expects=length)
+        return self.command(struct.pack(">BBQI2x", 0x88, 0, at // self.block_len_bytes, count), expects=length, lun=lun)
 
     def unmap(self, at, length):
         block = self.block_len_bytes

@@ -39,6 +39,15 @@ class _Statvfs(ctypes.Structure):
     )] + [("spare", ctypes.c_int * 6)]
 
 
+class Stat(ctypes.Structure):
+    """struct nfs_stat_64."""
+
+    _fields_ = [(name, ctypes.c_uint64) for name in (
+        "dev", "ino", "mode", "nlink", "uid", "gid", "rdev", "size", "blksize", "blocks",
+        "atime", "mtime", "ctime", "atime_nsec", "mtime_nsec", "ctime_nsec", "used",
+    )]
+
+
 _lib.nfs_init_context.restype = ctypes.c_void_p
 _lib.nfs_get_error.restype = ctypes.c_char_p
 _lib.nfs_parse_url_dir.restype = ctypes.POINTER(_Url)
@@ -102,6 +111,20 @@ class Mount:
     def truncate(self, path, len_bytes):
         status = _lib.nfs_truncate(self._nfs, _path(path), ctypes.c_uint64(len_bytes))
         self._check(status, f"truncate {path}")
+
+    def chmod(self, path, mode):
+        self._check(_lib.nfs_chmod(self._nfs, _path(path), mode), f"chmod {path}")
+
+    def stat(self, path):
+        """Attributes, of what a symbolic link names."""
+        stat = Stat()
+        self._check(_lib.nfs_stat64(self._nfs, _path(path), ctypes.byref(stat)), f"stat {path}")
+        return stat
+
+    def readlink(self, path):
+        target = ctypes.create_string_buffer(4096)
+        self._check(_lib.nfs_readlink(self._nfs, _path(path), target, len(target)), f"readlink {path}")
+        return target.value.decode()
 
     def names(self, path):
         """The names in a directory, without `.` and `..`."""

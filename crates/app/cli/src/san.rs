@@ -3,7 +3,7 @@
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::Path;
 
-use cairn_admin::san::{IgroupSet, InitiatorSet, LunCreate, LunMapSet, LunSet, LunView};
+use cairn_admin::san::{IgroupSet, InitiatorSet, LunClone, LunCreate, LunMapSet, LunSet, LunView};
 use cairn_base::units::format_size;
 
 use crate::access;
@@ -43,6 +43,20 @@ pub fn lun(command: &LunCommand) -> Result<(), Failure> {
                 format_size(lun.size_bytes),
                 args.lun.volume,
                 args.lun
+            ))
+        }
+        LunCommand::Clone(args) => {
+            let clone = LunClone {
+                name: args.name.clone(),
+                snapshot: args.snapshot.clone(),
+            };
+            let lun = access::client(&args.view.server)?.lun_clone(&args.lun.path(), &clone)?;
+            if args.view.json {
+                return print::json(&lun);
+            }
+            print::text(&format!(
+                "LUN {}/{} has the blocks of {}, and shares them\nno host sees it yet:\n  cairn lun map {}/{} --igroup GROUP",
+                args.lun.volume, args.name, args.lun, args.lun.volume, args.name
             ))
         }
         LunCommand::Resize(args) => {

@@ -63,6 +63,11 @@ pub enum LunCommand {
     ///
     /// Example: cairn lun create main/db --size 500GiB
     Create(LunCreateArgs),
+    /// Make a LUN with the blocks of another, at once and without copying them
+    ///
+    /// It is as that LUN after a power cut: what hosts flushed is there. No host sees it until `cairn lun map`.
+    /// Example: cairn lun clone main/db db-test --snapshot before-upgrade
+    Clone(LunCloneArgs),
     /// Change the size of a LUN; hosts notice at once
     Resize(LunResizeArgs),
     /// Change settings of a LUN
@@ -101,6 +106,19 @@ pub struct LunCreateArgs {
     /// Answer writes before they are stable; hosts then have to flush, and lose what they did not flush if the server ends
     #[arg(long)]
     pub write_cache: bool,
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct LunCloneArgs {
+    #[arg(value_name = "VOLUME/NAME")]
+    pub lun: InVolume,
+    /// The name of the clone, in the same volume
+    pub name: String,
+    /// As the LUN was in this snapshot of the volume
+    #[arg(long)]
+    pub snapshot: Option<String>,
     #[command(flatten)]
     pub view: ViewArgs,
 }

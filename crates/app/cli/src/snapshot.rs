@@ -1,7 +1,7 @@
 //! `cairn snapshot`: flags and commands.
 
 use cairn_admin::snapshots::{
-    SchedulesSet, SchedulesView, SnapshotCreate, SnapshotSet, SnapshotView,
+    SchedulesSet, SchedulesView, SnapshotCreate, SnapshotRestore, SnapshotSet, SnapshotView,
 };
 use cairn_base::units::format_size;
 use cairn_config::VolumeName;
@@ -31,6 +31,11 @@ pub enum SnapshotCommand {
     Lock(SnapshotArgs),
     /// Let it be deleted again
     Unlock(SnapshotArgs),
+    /// Make a file or directory anew as a snapshot has it: `cairn snapshot restore main before-upgrade /etc/app.conf`
+    ///
+    /// A file takes the place of the one that is there, in one step; a directory comes where nothing is. Both share their
+    /// bytes with the snapshot, so they are there at once and take no space.
+    Restore(SnapshotRestoreArgs),
     /// Have snapshots taken by themselves, or show when: `cairn snapshot schedule main "hourly 24, daily 7, weekly 4"`
     ///
     /// Each schedule has a name, how many of its snapshots are kept, and a time in the form of cron, in UTC; hourly, daily,
@@ -64,6 +69,19 @@ pub struct SnapshotDeleteArgs {
     pub name: String,
     #[command(flatten)]
     pub server: ServerArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotRestoreArgs {
+    pub volume: VolumeName,
+    pub name: String,
+    /// In the volume, from its root: /projects/report.odt
+    pub path: String,
+    /// Where it comes, if not there
+    #[arg(long)]
+    pub to: Option<String>,
+    #[command(flatten)]
+    pub view: ViewArgs,
 }
 
 #[derive(Debug, Args)]
@@ -137,6 +155,25 @@ pub fn snapshot(command: &SnapshotCommand) -> Result<(), Failure> {
             let client = access::client(&args.view.server)?;
             let renamed = client.snapshot_set(&args.volume, &args.name, &set)?;
             shown(&renamed, args.view.json)
+        }
+        SnapshotCommand::Restore(args) => {
+            let client = access::client(&args.view.server)?;
+            let restore = SnapshotRestore {
+                path: args.path.clone(),
+                to: args.to.clone(),
+            };
+            let restored = client.snapshot_restore(&args.volume, &args.name, &restore)?;
+            match args.view.json {
+                true => print::json(&restored),
+                false => print::text(&format!(
+                    "{} is as snapshot {} has it: {} files and {} directories, {}, shared with the snapshot",
+                    restored.path,
+                    args.name,
+                    restored.files,
+                    restored.directories,
+                    format_size(restored.bytes)
+                )),
+            }
         }
         SnapshotCommand::Schedule(args) => {
             let client = access::client(&args.view.server)?;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use cairn_admin::api::ErrorKind;
 use cairn_admin::san::{
-    IgroupSet, IgroupView, InitiatorSet, InitiatorView, LunAt, LunCreate, LunMapSet, LunMapView,
-    LunSet, LunView, SanControl, SessionView,
+    IgroupSet, IgroupView, InitiatorSet, InitiatorView, LunAt, LunClone, LunCreate, LunMapSet,
+    LunMapView, LunSet, LunView, SanControl, SessionView,
 };
 use cairn_admin::{Answer, ControlError};
 use cairn_config::{LISTEN_ISCSI_DEFAULT, VolumeName};
@@ -221,6 +221,16 @@ impl SanControl for Controller {
             let view = self.lun_changed(&target, &create.name).await?;
             self.inner.targets.has_luns.send_replace(true);
             Ok(view)
+        })
+    }
+
+    fn lun_clone(&self, at: LunAt, clone: LunClone) -> Answer<'_, LunView> {
+        Box::pin(async move {
+            let target = self.target(&at.volume)?;
+            let snapshot = clone.snapshot.as_deref();
+            let cloned = target.san.clone_lun(&at.name, snapshot, &clone.name).await;
+            cloned.map_err(refused)?;
+            self.lun_changed(&target, &clone.name).await
         })
     }
 

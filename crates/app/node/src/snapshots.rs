@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use cairn_admin::api::ErrorKind;
 use cairn_admin::snapshots::{
-    SNAPSHOT_NAME_LEN_BYTES_MAX, ScheduleView, SchedulesSet, SchedulesView, SnapshotControl,
-    SnapshotCreate, SnapshotList, SnapshotSet, SnapshotView, is_snapshot_name,
+    RestoredView, SNAPSHOT_NAME_LEN_BYTES_MAX, ScheduleView, SchedulesSet, SchedulesView,
+    SnapshotControl, SnapshotCreate, SnapshotList, SnapshotRestore, SnapshotSet, SnapshotView,
+    is_snapshot_name,
 };
 use cairn_admin::{Answer, ControlError};
 use cairn_config::VolumeName;
 use cairn_fs::{Fs, FsError, Snapshot, SnapshotError, SnapshotFailure};
 use cairn_pool::{ChangeFailure, VolumeService};
-use cairn_snapshots::{ScheduleFailure, Schedules};
+use cairn_snapshots::{RestoreFailure, ScheduleFailure, Schedules};
 
 use crate::control::{Controller, refusal};
 use crate::node::Inner;
@@ -56,6 +57,31 @@ pub(crate) fn tend(inner: &Arc<Inner>) {
             }
         },
     );
+}
+
+fn restore_refused(error: RestoreFailure) -> ControlError {
+    let message = error.to_string();
+    let refuse = |kind| ControlError::new(kind, message);
+    match error {
+        RestoreFailure::NoSnapshot(_) => {
+            refuse(ErrorKind::NotFound).hint("`cairn snapshot list VOLUME` shows all")
+        }
+        RestoreFailure::NotThere { .. } => refuse(ErrorKind::NotFound)
+            .hint("look in .snapshot/NAME of a directory that is mounted"),
+        RestoreFailure::Path(_) => refuse(ErrorKind::Invalid),
+        RestoreFailure::Place { .. } => refuse(ErrorKind::Conflict)
+            .hint("make the directories that lead there first, or say another place with --to"),
+        RestoreFailure::DirectoryExists(_) | RestoreFailure::IsDirectory(_) => {
+            refuse(ErrorKind::Conflict).hint("say another place with --to")
+        }
+        RestoreFailure::Fs { error, .. } => match error {
+            FsError::Exists | FsError::NoSpace | FsError::QuotaExceeded => {
+                refuse(ErrorKind::Conflict)
+            }
+            FsError::Fenced | FsError::TryLater => refuse(ErrorKind::Unavailable),
+            _ => refuse(ErrorKind::Internal).hint("the server's log says more"),
+        },
+    }
 }
 
 fn schedules_refused(error: ScheduleFailure) -> ControlError {
@@ -258,6 +284,26 @@ impl SnapshotControl for Controller {
             let fs = self.fs_of(&volume)?;
             let deleted = fs.delete_snapshot(name.as_bytes()).await;
             deleted.map_err(|error| refused(&name, error))
+        })
+    }
+
+    fn snapshot_restore(
+        &self,
+        volume: VolumeName,
+        name: String,
+        restore: SnapshotRestore,
+    ) -> Answer<'_, RestoredView> {
+        Box::pin(async move {
+            let fs = self.fs_of(&volume)?;
+            let to = restore.to.as_deref().unwrap_or(&restore.path);
+            let restored = cairn_snapshots::restore(&fs, &name, &restore.path, to).await;
+            let restored = restored.map_err(restore_refused)?;
+            Ok(RestoredView {
+                path: to.to_owned(),
+                files: restored.files,
+                directories: restored.directories,
+                bytes: restored.bytes,
+            })
         })
     }
 

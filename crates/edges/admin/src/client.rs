@@ -16,12 +16,12 @@ use crate::s3::{
     AccessKeyCreate, AccessKeyList, AccessKeyView, BucketCreate, BucketList, BucketView,
 };
 use crate::san::{
-    IgroupList, IgroupSet, IgroupView, InitiatorList, InitiatorSet, InitiatorView, LunCreate,
-    LunList, LunMapSet, LunSet, LunView, SessionList,
+    IgroupList, IgroupSet, IgroupView, InitiatorList, InitiatorSet, InitiatorView, LunClone,
+    LunCreate, LunList, LunMapSet, LunSet, LunView, SessionList,
 };
 use crate::snapshots::{
-    SchedulesSet, SchedulesView, SnapshotCreate, SnapshotList, SnapshotSet, SnapshotView,
-    is_snapshot_name,
+    RestoredView, SchedulesSet, SchedulesView, SnapshotCreate, SnapshotList, SnapshotRestore,
+    SnapshotSet, SnapshotView, is_snapshot_name,
 };
 use crate::token::Token;
 
@@ -247,6 +247,16 @@ impl Client {
         self.call(self.agent.patch(path), set)
     }
 
+    pub fn snapshot_restore(
+        &self,
+        volume: &VolumeName,
+        name: &str,
+        restore: &SnapshotRestore,
+    ) -> Result<RestoredView, ClientError> {
+        let path = self.at(&format!("{}/restore", snapshot_path(volume, name)?));
+        self.call(self.agent.post(path), restore)
+    }
+
     pub fn schedules(&self, volume: &VolumeName) -> Result<SchedulesView, ClientError> {
         self.get(&format!("/api/v1/volumes/{volume}/schedules"))
     }
@@ -303,6 +313,11 @@ impl Client {
 
     pub fn lun_create(&self, create: &LunCreate) -> Result<LunView, ClientError> {
         self.call(self.agent.post(self.at("/api/v1/luns")), create)
+    }
+
+    pub fn lun_clone(&self, lun: &str, clone: &LunClone) -> Result<LunView, ClientError> {
+        let path = format!("/api/v1/luns/{lun}/clone");
+        self.call(self.agent.post(self.at(&path)), clone)
     }
 
     pub fn lun_set(&self, lun: &str, set: &LunSet) -> Result<LunView, ClientError> {

@@ -71,6 +71,17 @@ pub struct LunSet {
     pub online: Option<bool>,
 }
 
+/// The clone to make of a LUN.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LunClone {
+    /// Its name, in the same volume.
+    pub name: String,
+    /// As the LUN was in this snapshot of the volume; as it is now, if none is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
+}
+
 /// How a group is to see a LUN.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -156,6 +167,7 @@ pub trait SanControl: Send + Sync {
     fn luns(&self) -> Answer<'_, Vec<LunView>>;
     fn lun(&self, at: LunAt) -> Answer<'_, LunView>;
     fn lun_create(&self, create: LunCreate) -> Answer<'_, LunView>;
+    fn lun_clone(&self, at: LunAt, clone: LunClone) -> Answer<'_, LunView>;
     fn lun_set(&self, at: LunAt, set: LunSet) -> Answer<'_, LunView>;
     fn lun_delete(&self, at: LunAt, force: bool) -> Answer<'_, ()>;
     fn lun_map(&self, at: LunAt, igroup: String, map: LunMapSet) -> Answer<'_, LunView>;

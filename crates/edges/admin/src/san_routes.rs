@@ -9,7 +9,7 @@ use super::{Api, Given, Shared, force_of, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::san::{
-    IgroupList, IgroupSet, IgroupView, InitiatorList, InitiatorSet, InitiatorView, LunAt,
+    IgroupList, IgroupSet, IgroupView, InitiatorList, InitiatorSet, InitiatorView, LunAt, LunClone,
     LunCreate, LunList, LunMapSet, LunSet, LunView, SanControl, SessionList,
 };
 
@@ -76,6 +76,20 @@ pub(super) async fn lun_set(
     to_the_end(async move { san(&shared)?.lun_set(at, set).await })
         .await
         .map(Json)
+}
+
+/// Makes a LUN with the blocks of another, at once and without copying them. Nobody sees it until it is mapped.
+#[utoipa::path(post, path = "/api/v1/luns/{volume}/{lun}/clone", params(("volume" = String, Path), ("lun" = String, Path)),
+    request_body = LunClone, responses((status = 201, body = LunView), (status = 404, body = ErrorBody),
+    (status = 409, body = ErrorBody)))]
+pub(super) async fn lun_clone(
+    State(shared): Api,
+    Path((volume, lun)): Path<(String, String)>,
+    Given(clone): Given<LunClone>,
+) -> Result<(StatusCode, Json<LunView>), ControlError> {
+    let at = at(&volume, lun)?;
+    let made = to_the_end(async move { san(&shared)?.lun_clone(at, clone).await }).await?;
+    Ok((StatusCode::CREATED, Json(made)))
 }
 
 /// Deletes a LUN and all its data. A mapped one is refused unless `force=true`.

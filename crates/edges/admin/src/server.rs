@@ -177,6 +177,7 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
             san_routes::lun_set,
             san_routes::lun_delete
         ))
+        .routes(routes!(san_routes::lun_clone))
         .routes(routes!(san_routes::lun_map, san_routes::lun_unmap))
         .routes(routes!(san_routes::igroup_list))
         .routes(routes!(san_routes::igroup_set, san_routes::igroup_remove))
@@ -199,6 +200,7 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
             snapshot_routes::snapshot_set,
             snapshot_routes::snapshot_delete
         ))
+        .routes(routes!(snapshot_routes::snapshot_restore))
         .routes(routes!(
             snapshot_routes::schedules,
             snapshot_routes::schedules_set

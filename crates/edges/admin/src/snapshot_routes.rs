@@ -9,8 +9,8 @@ use super::{Api, Given, Shared, to_the_end};
 use crate::api::{ErrorBody, ErrorKind};
 use crate::control::ControlError;
 use crate::snapshots::{
-    SchedulesSet, SchedulesView, SnapshotControl, SnapshotCreate, SnapshotList, SnapshotSet,
-    SnapshotView,
+    RestoredView, SchedulesSet, SchedulesView, SnapshotControl, SnapshotCreate, SnapshotList,
+    SnapshotRestore, SnapshotSet, SnapshotView,
 };
 
 fn control(shared: &Shared) -> Result<&dyn SnapshotControl, ControlError> {
@@ -97,4 +97,20 @@ pub(super) async fn schedules_set(
 ) -> Result<Json<SchedulesView>, ControlError> {
     let set = async move { control(&shared)?.schedules_set(volume, set).await };
     Ok(Json(to_the_end(set).await?))
+}
+
+/// Makes a file or directory anew as a snapshot has it. A file is there, whole and durable, when this answers; a directory is
+/// made entry by entry.
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/snapshots/{snapshot}/restore", params(("name" = String, Path), ("snapshot" = String, Path)),
+    request_body = SnapshotRestore, responses((status = 200, body = RestoredView), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(super) async fn snapshot_restore(
+    State(shared): Api,
+    Path((volume, name)): Path<(VolumeName, String)>,
+    Given(restore): Given<SnapshotRestore>,
+) -> Result<Json<RestoredView>, ControlError> {
+    let restored = async move {
+        let control = control(&shared)?;
+        control.snapshot_restore(volume, name, restore).await
+    };
+    Ok(Json(to_the_end(restored).await?))
 }

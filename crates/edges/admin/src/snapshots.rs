@@ -64,6 +64,29 @@ pub struct SnapshotSet {
     pub locked: Option<bool>,
 }
 
+/// What to make anew from a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SnapshotRestore {
+    /// In the volume, from its root: `/projects/report.odt`.
+    pub path: String,
+    /// Where it comes; the same path if it is left out. A file takes the place of one that is there; a directory comes where
+    /// nothing is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+}
+
+/// What was made anew.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RestoredView {
+    pub path: String,
+    /// Files, links and such.
+    pub files: u64,
+    pub directories: u64,
+    /// Of files: the volume shares them with the snapshot.
+    pub bytes: u64,
+}
+
 /// Schedules of a volume's snapshots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -110,6 +133,12 @@ pub trait SnapshotControl: Send + Sync {
         set: SnapshotSet,
     ) -> Answer<'_, SnapshotView>;
     fn snapshot_delete(&self, volume: VolumeName, name: String) -> Answer<'_, ()>;
+    fn snapshot_restore(
+        &self,
+        volume: VolumeName,
+        name: String,
+        restore: SnapshotRestore,
+    ) -> Answer<'_, RestoredView>;
     fn schedules(&self, volume: VolumeName) -> Answer<'_, SchedulesView>;
     fn schedules_set(&self, volume: VolumeName, set: SchedulesSet) -> Answer<'_, SchedulesView>;
 }

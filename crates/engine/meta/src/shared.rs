@@ -250,6 +250,20 @@ impl Shared {
         (self.submit_locked(&mut pending, batch), generation)
     }
 
+    /// See [`crate::MetaStore::submit_sharing`].
+    pub fn submit_sharing(&self, batch: Batch, segments: &[SegmentId]) -> Option<Ticket> {
+        let len_bytes = batch.len_bytes();
+        if len_bytes > self.settings.batch_bytes_max() {
+            self.refused_len_bytes.store(len_bytes, Ordering::Relaxed);
+            return Some(Ticket::REFUSED);
+        }
+        let mut pending = self.pending.lock();
+        let known = &pending.counters.segments;
+        let is_live = |id| known.get(id).is_some_and(|record| record.live_records > 0);
+        let may_share = planted::is(Bug::DeadSegmentShared) || segments.iter().all(is_live);
+        may_share.then(|| self.submit_locked(&mut pending, batch))
+    }
+
     /// As [`Self::submit`], for who looked at what is pending before. The batch is short.
     pub fn submit_locked(&self, pending: &mut Pending, batch: Batch) -> Ticket {
         let len_bytes = batch.len_bytes();

@@ -354,6 +354,12 @@ impl<L: CommitLog> MetaStore<L> {
         self.shared.submit(batch)
     }
 
+    /// As [`Self::submit`], for a batch that refers to records that somebody else wrote: only if each of these segments has a
+    /// live record at this moment, so that nobody has taken it for dead. Else `None`, and nothing is changed.
+    pub fn submit_sharing(&self, batch: Batch, segments: &[SegmentId]) -> Option<Ticket> {
+        self.shared.submit_sharing(batch, segments)
+    }
+
     /// The ticket of the last batch submitted by anyone.
     pub fn last_ticket(&self) -> Ticket {
         Ticket(LogPosition(

@@ -34,6 +34,7 @@ mod rename;
 mod rewrite;
 mod room;
 mod scrub;
+mod share;
 mod snapshots;
 mod tasks;
 pub mod types;

@@ -21,11 +21,13 @@ use cairn_base::planted::{self, Bug};
 use cairn_base::{Generation, Ino, SegmentId};
 use cairn_meta::{Batch, DeadVersion, ExtentRecord, Key, KeyKind, SpaceDelta, Ticket};
 use cairn_segment::{
-    ErrorKind, Pace, RecordOwner, RecordPointer, SegmentError, SegmentInfo, Stream, encode_record,
+    ErrorKind, Location, Pace, RecordOwner, RecordPointer, SegmentError, SegmentInfo, Stream,
+    encode_record,
 };
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
+use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::extent_batch::Why;
@@ -45,6 +47,8 @@ const SCAN_PARTS_MAX: usize = 256;
 const SCAN_HISTORY_MAX: usize = 1024;
 /// Entries of summaries that are in memory together; a single summary has fewer.
 const GROUP_ENTRIES_MAX: usize = 1 << 18;
+/// Copies that are remembered.
+const COPIES_MAX: usize = 1 << 18;
 /// Extents and bytes rewritten in one step, and steps at the same time when it is urgent.
 const STEP_EXTENTS_MAX: usize = 4096;
 const STEP_BYTES: u64 = 4 << 20;
@@ -88,6 +92,27 @@ impl Step {
 
     fn is_full(&self) -> bool {
         self.len_bytes >= STEP_BYTES || self.victims.len() >= STEP_EXTENTS_MAX
+    }
+}
+
+/// What an extent has of a record.
+type Bytes = (Location, u32, u64);
+
+/// Where the bytes of records that were copied are now: extents that share them go on sharing them.
+#[derive(Default)]
+struct Copies(FxHashMap<Bytes, Arc<RecordPointer>>);
+
+impl Copies {
+    fn of(extent: &Extent) -> Bytes {
+        let (location, offset) = (extent.record.location, extent.offset_in_record);
+        (location, offset, extent.len_bytes())
+    }
+
+    fn add(&mut self, of: Bytes, copy: Arc<RecordPointer>) {
+        if self.0.len() >= COPIES_MAX {
+            self.0.clear();
+        }
+        self.0.insert(of, copy);
     }
 }
 
@@ -236,6 +261,7 @@ impl Shared {
             step: Step::default(),
             steps: FuturesUnordered::new(),
             left: Left::default(),
+            copies: Arc::default(),
             urgency: 0.0,
             looked_at: None,
         };
@@ -445,11 +471,33 @@ impl Shared {
 
     /// Copies the bytes of some extents into new records, and points to those wherever the extents, or
     /// what overwrites have left of them, are still there. Returns how many could not be moved, for now or for good.
-    async fn rewrite_records(self: &Arc<Self>, victims: Vec<Victim>) -> Result<Left, FsError> {
+    async fn rewrite_records(
+        self: &Arc<Self>,
+        victims: Vec<Victim>,
+        copies: &Mutex<Copies>,
+    ) -> Result<Left, FsError> {
         let compression = self.policy.read().compression;
         let mut left = Left::default();
         let mut moved = Vec::new();
         let mut records = Vec::new();
+        // Those whose bytes were copied for somebody else before, or are by now.
+        let mut copied = Vec::new();
+        let mut others = Vec::new();
+        let mut firsts = FxHashSet::default();
+        let mut victims: Vec<Victim> = victims;
+        {
+            let copies = copies.lock();
+            let mut unique = Vec::with_capacity(victims.len());
+            for victim in victims {
+                let bytes = Copies::of(&victim.extent);
+                match copies.0.get(&bytes) {
+                    Some(copy) => copied.push((victim, copy.clone())),
+                    None if firsts.insert(bytes) => unique.push(victim),
+                    None => others.push(victim),
+                }
+            }
+            victims = unique;
+        }
         let mut victims = victims.into_iter().peekable();
         while victims.peek().is_some() {
             let some: Vec<Victim> = victims.by_ref().take(READS_MAX).collect();
@@ -478,23 +526,42 @@ impl Shared {
                 }
             }
         }
-        if moved.is_empty() {
-            return Ok(left);
-        }
-        let code = self.code()?;
-        let appended = self
-            .segments
-            .append(self.volume, code, Stream::Rewrite, records.clone())
-            .await
-            .map_err(segment_error)?;
-        let mut by_ino: FxHashMap<Ino, Vec<(Extent, Arc<RecordPointer>)>> = FxHashMap::default();
-        let mut dead = Vec::new();
-        for ((victim, record), location) in moved.into_iter().zip(&records).zip(&appended.locations)
-        {
+        let appended = match records.is_empty() {
+            true => None,
+            false => {
+                let code = self.code()?;
+                let records = records.clone();
+                let append = self
+                    .segments
+                    .append(self.volume, code, Stream::Rewrite, records);
+                Some(append.await.map_err(segment_error)?)
+            }
+        };
+        let (locations, segments, pin) = match appended {
+            Some(appended) => (appended.locations, appended.segments, Some(appended.pin)),
+            None => Default::default(),
+        };
+        let mut pointed: Vec<(Victim, Arc<RecordPointer>)> = Vec::new();
+        for ((victim, record), location) in moved.into_iter().zip(&records).zip(&locations) {
             self.counters
                 .gc_rewritten_bytes
                 .fetch_add(victim.extent.len_bytes(), Ordering::Relaxed);
             let copy = Arc::new(record.pointer(*location));
+            copies.lock().add(Copies::of(&victim.extent), copy.clone());
+            pointed.push((victim, copy));
+        }
+        for victim in others {
+            let copy = copies.lock().0.get(&Copies::of(&victim.extent)).cloned();
+            match copy {
+                Some(copy) => pointed.push((victim, copy)),
+                // It could not be read.
+                None => *left.entry(victim.segment()).or_default() += 1,
+            }
+        }
+        pointed.extend(copied);
+        let mut by_ino: FxHashMap<Ino, Vec<(Extent, Arc<RecordPointer>)>> = FxHashMap::default();
+        let mut dead = Vec::new();
+        for (victim, copy) in pointed {
             match victim.dead {
                 Some(version) => dead.push((version, victim.extent, copy)),
                 None => by_ino
@@ -506,7 +573,7 @@ impl Shared {
         let mut ticket = self.meta.last_ticket();
         if !dead.is_empty() {
             ticket = self
-                .point_history_to_copies(&dead, &appended.segments, &mut left)
+                .point_history_to_copies(&dead, &segments, &mut left)
                 .await?;
         }
         for (ino, extents) in by_ino {
@@ -539,12 +606,21 @@ impl Shared {
                 continue;
             }
             let mut batch = Batch::new();
-            self.put_segments(&appended.segments, &mut batch);
+            self.put_segments(&segments, &mut batch);
             self.change_extents_for(Why::Moved, ino, &mut state, &change, &mut batch);
-            ticket = self.meta.submit(batch);
+            let shared = shared_segments(extents.iter().map(|(_, copy)| copy), &segments);
+            let Some(submitted) = self.meta.submit_sharing(batch, &shared) else {
+                // A copy that was made for others is gone: the next time there is another.
+                state.extents.unload();
+                for (old, _) in &extents {
+                    *left.entry(old.record.location.segment).or_default() += 1;
+                }
+                continue;
+            };
+            ticket = submitted;
             state.ticket = ticket;
         }
-        drop(appended.pin);
+        drop(pin);
         if planted::is(Bug::RewritingDeletesEarly) {
             return Ok(left);
         }
@@ -597,7 +673,13 @@ impl Shared {
             batch.segment_delta(segment, bytes, records);
         }
         batch.space(space);
-        let ticket = self.meta.submit(batch);
+        let shared = shared_segments(moved.iter().map(|(_, _, copy)| copy), segments);
+        let Some(ticket) = self.meta.submit_sharing(batch, &shared) else {
+            for (_, old, _) in moved {
+                *left.entry(old.record.location.segment).or_default() += 1;
+            }
+            return Ok(self.meta.last_ticket());
+        };
         // What is read of the history next is this.
         self.durable(ticket).await?;
         self.require_applied().await?;
@@ -624,6 +706,7 @@ struct Rewriting<'a> {
     steps: FuturesUnordered<BoxFuture<Result<Left, FsError>>>,
     /// Extents that were found and not moved.
     left: Left,
+    copies: Arc<Mutex<Copies>>,
     urgency: f64,
     looked_at: Option<Duration>,
 }
@@ -699,9 +782,9 @@ impl Rewriting<'_> {
             },
             None => None,
         };
-        let steps = shared.clone();
+        let (steps, copies) = (shared.clone(), self.copies.clone());
         self.steps.push(Box::pin(async move {
-            steps.rewrite_records(step.victims).await
+            steps.rewrite_records(step.victims, &copies).await
         }));
         let steps_max = if self.urgency < 1.0 {
             1
@@ -733,6 +816,17 @@ impl Rewriting<'_> {
         }
         Ok(())
     }
+}
+
+/// Segments of copies that were made before those in `appended`, which are pinned.
+fn shared_segments<'a>(
+    copies: impl Iterator<Item = &'a Arc<RecordPointer>>,
+    appended: &[SegmentInfo],
+) -> Vec<SegmentId> {
+    let segments = copies.map(|copy| copy.location.segment);
+    let is_older = |id: &SegmentId| !appended.iter().any(|info| info.id == *id);
+    let older: FxHashSet<SegmentId> = segments.filter(is_older).collect();
+    older.into_iter().collect()
 }
 
 /// Points to `copy`, which holds the bytes of extent `old`, instead of what is left of that extent. False if that is

@@ -122,6 +122,21 @@ impl Unnamed {
         Ok(())
     }
 
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Has the metadata know it, so that others may put bytes into it.
+    pub(crate) async fn note(&mut self) -> Result<Arc<Inode>, FsError> {
+        self.spill().await?;
+        Ok(self.inode.clone())
+    }
+
+    /// What others put into it ends here.
+    pub(crate) fn set_len(&mut self, len_bytes: u64) {
+        self.len_bytes = len_bytes;
+    }
+
     /// Its bytes do not come with its name: they take the way of all others.
     async fn spill(&mut self) -> Result<(), FsError> {
         if !self.is_noted {

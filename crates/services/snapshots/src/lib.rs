@@ -1,15 +1,17 @@
-//! Snapshots that are taken by themselves.
+//! Snapshots that are taken by themselves, and what is made anew from one.
 //!
 //! Owns: what a schedule says, when a snapshot is due, which are deleted because newer ones are enough, and that all of that
-//! lies in the volume itself, so that whoever opens it next goes on.
-//! Must not know: who sets schedules, how a snapshot is taken (`fs`), when it is looked whether one is due.
+//! lies in the volume itself, so that whoever opens it next goes on; what comes with a file or directory that is restored.
+//! Must not know: who asks, how a snapshot is taken and its bytes are shared (`fs`), when it is looked whether one is due.
 
 #![forbid(unsafe_code)]
 
 mod keeper;
+mod restore;
 mod schedule;
 
 pub use keeper::{Done, ScheduleFailure, Schedules, keep, schedules, set_schedules};
+pub use restore::{RestoreFailure, Restored, restore};
 pub use schedule::{
     KEEP_MAX, SCHEDULE_COUNT_MAX, SCHEDULE_NAME_LEN_BYTES_MAX, Schedule, ScheduleError, parse, text,
 };

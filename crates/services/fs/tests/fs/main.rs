@@ -8,6 +8,7 @@ mod limit;
 mod links;
 mod model;
 mod rewrite;
+mod share;
 mod shown;
 mod snapshots;
 mod space;

@@ -61,6 +61,13 @@ enum Step {
     Crash(u8),
     Snapshot(u8),
     DropSnapshot(u8),
+    /// A new file with the bytes of one in a snapshot.
+    Share {
+        snapshot: u8,
+        file: u8,
+        dir: u8,
+        name: u8,
+    },
     /// Lets freeing come to its end, and counts all space again.
     Count,
     /// Moves the records of all segments that can be.
@@ -111,6 +118,8 @@ fn step_with_snapshots() -> impl Strategy<Value = Step> {
         8 => step(),
         2 => (0..4u8).prop_map(Step::Snapshot),
         1 => (0..4u8).prop_map(Step::DropSnapshot),
+        2 => (0..4u8, any::<u8>(), 0..4u8, 0..6u8)
+            .prop_map(|(snapshot, file, dir, name)| Step::Share { snapshot, file, dir, name }),
         1 => Just(Step::Count),
         1 => Just(Step::Rewrite),
     ]
@@ -529,6 +538,47 @@ async fn run(seed: u64, disk_count: usize, steps: Vec<Step>, crashes: bool) {
                 let got = fs.rename(who, from, &name(b), to, &name(d)).await;
                 let want = model.rename(from, &name(b), to, &name(d));
                 assert_eq!(got.map(|_| ()), want, "step {index}");
+            }
+            Step::Share {
+                snapshot,
+                file,
+                dir,
+                name: number,
+            } => {
+                let (dir, new) = (pick(&dirs, dir), name(number));
+                let mut of_snapshot = snapshots.get(&snapshot).cloned();
+                let source = of_snapshot.as_mut().and_then(|model| {
+                    let files = model.files();
+                    let source = *files.get(usize::from(file) % files.len().max(1))?;
+                    Some((source, model.data(source).clone()))
+                });
+                let Some((source, bytes)) = source else {
+                    continue;
+                };
+                let there = model.entries(dir).get(&new).copied();
+                let shown = fs.snapshot(&name(snapshot)).expect("is there");
+                let shown = fs.in_view(shown.view()).expect("can be seen");
+                let mut file = fs.make_unnamed(who).unwrap();
+                file.share(&shown, source).await.unwrap();
+                let placing = Placing {
+                    dir,
+                    name: &new,
+                    expected: Expected::Anything,
+                    set: set(0o644),
+                    xattrs: &[],
+                };
+                let got = file.place(who, &placing).await;
+                if there.is_some_and(|there| model.is_dir(there)) {
+                    assert_eq!(got.unwrap_err(), FsError::IsDirectory);
+                    continue;
+                }
+                let attr = got.unwrap();
+                assert_eq!(attr.size_bytes, bytes.len() as u64);
+                if let Some(there) = there {
+                    model.entries(dir).remove(&new);
+                    model.unlink(there);
+                }
+                model.add(dir, new, attr.ino, Node::File(bytes), 0o644);
             }
             Step::Place {
                 dir,

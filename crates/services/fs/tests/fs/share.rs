@@ -1,0 +1,146 @@
+//! Files that share records.
+
+use bytes::Bytes;
+use cairn_base::Ino;
+use cairn_base::planted::{self, Bug};
+use cairn_fs::*;
+use cairn_segment::Pace;
+
+use crate::world::*;
+
+const LEN_BYTES: u32 = 3 << 20;
+const CLONES: u64 = 5;
+
+async fn make(fs: &Fs, name: &[u8], bytes: Vec<u8>) -> Ino {
+    let mode = CreateMode::Guarded(SetAttr::default());
+    let made = fs.create(&ROOT_USER, ROOT_INO, name, mode).await.unwrap();
+    let ino = made.attr.ino;
+    let mut at = 0;
+    for part in bytes.chunks(1 << 20) {
+        let data = Bytes::copy_from_slice(part);
+        let written = fs.write(&ROOT_USER, ino, at, data, Stability::Stable);
+        written.await.unwrap();
+        at += part.len() as u64;
+    }
+    fs.commit(&ROOT_USER, ino, 0, 0).await.unwrap();
+    ino
+}
+
+async fn share(fs: &Fs, snapshot: &Snapshot, from: Ino, name: &[u8]) -> Ino {
+    let shown = fs.in_view(snapshot.view()).unwrap();
+    let mut file = fs.make_unnamed(&ROOT_USER).unwrap();
+    file.share(&shown, from).await.unwrap();
+    let placing = Placing {
+        dir: ROOT_INO,
+        name,
+        expected: Expected::Nothing,
+        set: SetAttr::default(),
+        xattrs: &[],
+    };
+    file.place(&ROOT_USER, &placing).await.unwrap().ino
+}
+
+async fn rewrite_all(world: &World) {
+    let fs = &world.fs;
+    let ids: Vec<_> = fs.meta().segments().into_iter().map(|(id, _)| id).collect();
+    world.segments.seal_all(VOLUME).await;
+    let pace = Pace::new(world.env.clock.clone(), 0);
+    fs.rewrite_segments(&ids, &pace).await.unwrap();
+}
+
+/// Moving what many share copies it once, and they go on sharing it.
+#[test]
+fn what_is_shared_is_copied_once() {
+    block_on(async {
+        let world = World::new(5, 1).await;
+        let fs = &world.fs;
+        let bytes = pattern(LEN_BYTES, 3);
+        let ino = make(fs, b"file", bytes.clone()).await;
+        let snapshot = fs.take_snapshot(b"one", b"").await.unwrap();
+        let written = fs.stats().written_bytes;
+        let mut clones = Vec::new();
+        for number in 0..CLONES {
+            let name = format!("clone{number}");
+            clones.push(share(fs, &snapshot, ino, name.as_bytes()).await);
+        }
+        assert_eq!(fs.stats().written_bytes, written, "nothing is copied");
+        recount(fs).await;
+        rewrite_all(&world).await;
+        recount(fs).await;
+        assert_eq!(fs.stats().gc_rewritten_bytes, u64::from(LEN_BYTES));
+        // The original goes, the snapshot goes, one is changed.
+        fs.remove(&ROOT_USER, ROOT_INO, b"file").await.unwrap();
+        fs.delete_snapshot(b"one").await.unwrap();
+        let data = Bytes::from_static(b"new");
+        let written = fs.write(&ROOT_USER, clones[0], 70_000, data, Stability::Stable);
+        written.await.unwrap();
+        world.run_for(30).await;
+        fs.free_snapshots().await.unwrap();
+        rewrite_all(&world).await;
+        recount(fs).await;
+        let mut changed = bytes.clone();
+        changed[70_000..70_003].copy_from_slice(b"new");
+        assert!(read_all(fs, clones[0]).await == changed);
+        for clone in &clones[1..] {
+            assert!(read_all(fs, *clone).await == bytes);
+        }
+        for number in 0..CLONES {
+            let name = format!("clone{number}");
+            fs.remove(&ROOT_USER, ROOT_INO, name.as_bytes())
+                .await
+                .unwrap();
+        }
+        world.run_for(200).await;
+        recount(fs).await;
+        assert_eq!(fs.meta().counters().stored_bytes, 0);
+    });
+}
+
+/// Sharing while what is shared is moved elsewhere, and its segments go.
+fn shares_beside_moves() {
+    block_on(async {
+        let world = World::new(6, 1).await;
+        let fs = &world.fs;
+        let bytes = pattern(LEN_BYTES, 9);
+        let ino = make(fs, b"file", bytes.clone()).await;
+        let snapshot = fs.take_snapshot(b"one", b"").await.unwrap();
+        fs.remove(&ROOT_USER, ROOT_INO, b"file").await.unwrap();
+        for number in 0..40 {
+            let name = format!("clone{number}");
+            let moves = async {
+                for _ in 0..number % 5 {
+                    tokio::task::yield_now().await;
+                }
+                rewrite_all(&world).await;
+            };
+            let shares = async {
+                for _ in 0..number % 7 {
+                    tokio::task::yield_now().await;
+                }
+                share(fs, &snapshot, ino, name.as_bytes()).await
+            };
+            let (clone, ()) = tokio::join!(shares, moves);
+            assert!(read_all(fs, clone).await == bytes, "{name}");
+            fs.remove(&ROOT_USER, ROOT_INO, name.as_bytes())
+                .await
+                .unwrap();
+            world.run_for(1).await;
+        }
+        recount(fs).await;
+    });
+}
+
+#[test]
+fn what_is_shared_may_move_meanwhile() {
+    shares_beside_moves();
+}
+
+#[test]
+fn sharing_what_is_dead_is_noticed() {
+    let noticed = std::panic::catch_unwind(|| {
+        planted::plant(Some(Bug::DeadSegmentShared));
+        shares_beside_moves();
+    });
+    planted::plant(None);
+    assert!(noticed.is_err());
+}

@@ -1,0 +1,372 @@
+//! Files and directories of a snapshot, made anew in the volume.
+//!
+//! Owns: what comes with a file or directory, in which order, what must not be there before. Must not know: how bytes are shared.
+//!
+//! A file takes the place of the one of its name in one commit, and shares its bytes with the snapshot. A directory is made
+//! at a name that is free, entry by entry.
+
+use bytes::Bytes;
+use cairn_base::Ino;
+use cairn_fs::{
+    Attr, Credentials, Expected, FileKind, Fs, FsError, FsView, NodeKind, Placing, SetAttr,
+    SetTime, XattrMode,
+};
+
+const WHO: Credentials = Credentials::ROOT;
+/// Entries of a directory that are read at a time.
+const PAGE_COUNT: usize = 512;
+/// Deepest directory below the one that is restored.
+const DEPTH_MAX: usize = 256;
+
+/// What was restored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Restored {
+    pub files: u64,
+    pub directories: u64,
+    /// Of files; they take no more space than before.
+    pub bytes: u64,
+}
+
+/// Why something was not restored, or not all of it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RestoreFailure {
+    #[error("there is no snapshot {0}")]
+    NoSnapshot(String),
+    #[error(
+        "{0:?} is no path in a volume: it begins with / and has neither . nor .. nor an empty name in it"
+    )]
+    Path(String),
+    #[error("snapshot {snapshot} has no {path}")]
+    NotThere { snapshot: String, path: String },
+    #[error("{path} cannot be made: {error}")]
+    Place { path: String, error: FsError },
+    #[error("{0} is there; a directory is restored where nothing is")]
+    DirectoryExists(String),
+    #[error("{0} is a directory, and what is to be restored there is none")]
+    IsDirectory(String),
+    #[error("{path}: {error}")]
+    Fs { path: String, error: FsError },
+}
+
+/// Makes what a snapshot has at path `from` anew at path `to`.
+pub async fn restore(
+    fs: &Fs,
+    snapshot: &str,
+    from: &str,
+    to: &str,
+) -> Result<Restored, RestoreFailure> {
+    let (from_names, to_names) = (names(from)?, names(to)?);
+    let found = fs.snapshot(snapshot.as_bytes());
+    let found = found.ok_or_else(|| RestoreFailure::NoSnapshot(snapshot.to_owned()))?;
+    let at = |error| RestoreFailure::Fs {
+        path: from.to_owned(),
+        error,
+    };
+    let view = fs.in_view(found.view()).map_err(at)?;
+    let mut source = view.attr(fs.root()).await.map_err(at)?;
+    for name in &from_names {
+        source = match view.lookup(&WHO, source.ino, name.as_bytes()).await {
+            Ok((attr, _)) => attr,
+            Err(FsError::NotFound | FsError::NotDirectory) => {
+                return Err(RestoreFailure::NotThere {
+                    snapshot: snapshot.to_owned(),
+                    path: from.to_owned(),
+                });
+            }
+            Err(error) => return Err(at(error)),
+        };
+    }
+    let place = |error| RestoreFailure::Place {
+        path: to.to_owned(),
+        error,
+    };
+    let Some((name, parents)) = to_names.split_last() else {
+        return Err(RestoreFailure::DirectoryExists(to.to_owned()));
+    };
+    let mut dir = fs.root();
+    for parent in parents {
+        let (attr, _) = fs
+            .lookup(&WHO, dir, parent.as_bytes())
+            .await
+            .map_err(place)?;
+        dir = attr.ino;
+    }
+    let mut restoring = Restoring {
+        fs,
+        view,
+        restored: Restored::default(),
+    };
+    let place = Place {
+        dir,
+        name: name.as_bytes(),
+        path: to.to_owned(),
+    };
+    let made = match source.kind {
+        FileKind::Directory => restoring.directory(&source, place).await,
+        FileKind::Regular => restoring.file(&source, &place, Expected::Anything).await,
+        _ => restoring.other(&source, &place).await,
+    };
+    made?;
+    Ok(restoring.restored)
+}
+
+fn names(path: &str) -> Result<Vec<&str>, RestoreFailure> {
+    let bad = || RestoreFailure::Path(path.to_owned());
+    let inner = path.strip_prefix('/').ok_or_else(bad)?;
+    let inner = inner.strip_suffix('/').unwrap_or(inner);
+    if inner.is_empty() {
+        return Ok(Vec::new());
+    }
+    let names: Vec<&str> = inner.split('/').collect();
+    let is_bad = |name: &&str| matches!(*name, "" | "." | "..") || name.contains('\0');
+    match names.iter().any(is_bad) {
+        true => Err(bad()),
+        false => Ok(names),
+    }
+}
+
+/// Where something comes.
+struct Place<'a> {
+    dir: Ino,
+    name: &'a [u8],
+    path: String,
+}
+
+impl Place<'_> {
+    fn failed(&self, error: FsError) -> RestoreFailure {
+        let path = self.path.clone();
+        match error {
+            FsError::IsDirectory => RestoreFailure::IsDirectory(path),
+            error => RestoreFailure::Fs { path, error },
+        }
+    }
+}
+
+struct Restoring<'a> {
+    fs: &'a Fs,
+    view: FsView,
+    restored: Restored,
+}
+
+/// A directory that is being filled.
+struct Filling {
+    source: Attr,
+    made: Ino,
+    path: String,
+    cookie: u64,
+    is_read: bool,
+    /// Directories in it that wait.
+    waiting: Vec<(Attr, Vec<u8>)>,
+}
+
+impl Restoring<'_> {
+    /// A directory with all that is in it; where nothing is yet.
+    async fn directory(&mut self, source: &Attr, place: Place<'_>) -> Result<(), RestoreFailure> {
+        let mut filling = vec![self.make_directory(source, &place).await?];
+        while let Some(mut last) = filling.pop() {
+            if let Some((source, name)) = last.waiting.pop() {
+                let path = format!("{}/{}", last.path, String::from_utf8_lossy(&name));
+                let place = Place {
+                    dir: last.made,
+                    name: &name,
+                    path,
+                };
+                if filling.len() >= DEPTH_MAX {
+                    return Err(place.failed(FsError::NameTooLong));
+                }
+                let next = self.make_directory(&source, &place).await?;
+                filling.extend([last, next]);
+            } else if last.is_read {
+                self.finish_directory(&last).await?;
+            } else {
+                self.read_page(&mut last).await?;
+                filling.push(last);
+            }
+        }
+        Ok(())
+    }
+
+    async fn make_directory(
+        &mut self,
+        source: &Attr,
+        place: &Place<'_>,
+    ) -> Result<Filling, RestoreFailure> {
+        let made = self
+            .fs
+            .make_dir(&WHO, place.dir, place.name, attributes(source));
+        let made = made.await.map_err(|error| match error {
+            FsError::Exists => RestoreFailure::DirectoryExists(place.path.clone()),
+            error => place.failed(error),
+        })?;
+        self.restored.directories += 1;
+        Ok(Filling {
+            source: *source,
+            made: made.attr.ino,
+            path: place.path.clone(),
+            cookie: 0,
+            is_read: false,
+            waiting: Vec::new(),
+        })
+    }
+
+    async fn read_page(&mut self, filling: &mut Filling) -> Result<(), RestoreFailure> {
+        let (ino, cookie) = (filling.source.ino, filling.cookie);
+        let at = |error| RestoreFailure::Fs {
+            path: filling.path.clone(),
+            error,
+        };
+        let page = self
+            .view
+            .read_dir(&WHO, ino, cookie, PAGE_COUNT, true)
+            .await;
+        let page = page.map_err(at)?;
+        filling.is_read = page.eof;
+        for entry in &page.entries {
+            filling.cookie = entry.cookie;
+            if matches!(&entry.name[..], b"." | b"..") {
+                continue;
+            }
+            let source = match entry.attr {
+                Some(attr) => attr,
+                None => self.view.attr(entry.ino).await.map_err(at)?,
+            };
+            let place = Place {
+                dir: filling.made,
+                name: &entry.name,
+                path: format!("{}/{}", filling.path, String::from_utf8_lossy(&entry.name)),
+            };
+            match source.kind {
+                FileKind::Directory => filling.waiting.push((source, entry.name.to_vec())),
+                FileKind::Regular => self.file(&source, &place, Expected::Nothing).await?,
+                _ => self.other(&source, &place).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Its times last: what was made in it changed them.
+    async fn finish_directory(&self, filling: &Filling) -> Result<(), RestoreFailure> {
+        let at = |error| RestoreFailure::Fs {
+            path: filling.path.clone(),
+            error,
+        };
+        for (name, value) in self.xattrs(filling.source.ino).await.map_err(at)? {
+            let set = self
+                .fs
+                .set_xattr(&WHO, filling.made, &name, &value, XattrMode::Any);
+            set.await.map_err(at)?;
+        }
+        let set = attributes(&filling.source);
+        let set = self.fs.set_attr(&WHO, filling.made, set, None).await;
+        set.map(drop).map_err(at)
+    }
+
+    async fn file(
+        &mut self,
+        source: &Attr,
+        place: &Place<'_>,
+        expected: Expected,
+    ) -> Result<(), RestoreFailure> {
+        let made = self.share(source, place, expected).await;
+        made.map_err(|error| place.failed(error))?;
+        self.restored.files += 1;
+        self.restored.bytes += source.size_bytes;
+        Ok(())
+    }
+
+    async fn share(
+        &self,
+        source: &Attr,
+        place: &Place<'_>,
+        expected: Expected,
+    ) -> Result<(), FsError> {
+        let xattrs = self.xattrs(source.ino).await?;
+        let xattrs: Vec<(&[u8], Bytes)> = xattrs
+            .iter()
+            .map(|(name, value)| (&name[..], value.clone()))
+            .collect();
+        let mut file = self.fs.make_unnamed(&WHO)?;
+        file.share(&self.view, source.ino).await?;
+        let placing = Placing {
+            dir: place.dir,
+            name: place.name,
+            expected,
+            set: attributes(source),
+            xattrs: &xattrs,
+        };
+        file.place(&WHO, &placing).await.map(drop)
+    }
+
+    /// A link, a device and such; where nothing is yet.
+    async fn other(&mut self, source: &Attr, place: &Place<'_>) -> Result<(), RestoreFailure> {
+        let set = attributes(source);
+        let made = match source.kind {
+            FileKind::Symlink => {
+                let read = self.view.read_link(&WHO, source.ino).await;
+                let (target, _) = read.map_err(|error| place.failed(error))?;
+                let made = self
+                    .fs
+                    .make_symlink(&WHO, place.dir, place.name, &target, set);
+                made.await
+            }
+            kind => {
+                let (major, minor) = (source.device_major, source.device_minor);
+                let node = match kind {
+                    FileKind::BlockDevice => NodeKind::BlockDevice { major, minor },
+                    FileKind::CharDevice => NodeKind::CharDevice { major, minor },
+                    FileKind::Socket => NodeKind::Socket,
+                    _ => NodeKind::Fifo,
+                };
+                let made = self.fs.make_node(&WHO, place.dir, place.name, node, set);
+                made.await
+            }
+        };
+        made.map_err(|error| place.failed(error))?;
+        self.restored.files += 1;
+        Ok(())
+    }
+
+    async fn xattrs(&self, ino: Ino) -> Result<Vec<(Bytes, Bytes)>, FsError> {
+        let mut all = Vec::new();
+        for name in self.view.xattr_list(&WHO, ino).await? {
+            let value = self.view.xattr(&WHO, ino, &name).await?;
+            all.push((name, value));
+        }
+        Ok(all)
+    }
+}
+
+/// What a file had then.
+fn attributes(source: &Attr) -> SetAttr {
+    SetAttr {
+        mode: Some(source.mode),
+        uid: Some(source.uid),
+        gid: Some(source.gid),
+        size_bytes: None,
+        atime: SetTime::To(source.atime),
+        mtime: SetTime::To(source.mtime),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_read_or_refused() {
+        for (path, want) in [
+            ("/", Some(vec![])),
+            ("/a", Some(vec!["a"])),
+            ("/a/b c/", Some(vec!["a", "b c"])),
+            ("", None),
+            ("a", None),
+            ("//", None),
+            ("/a//b", None),
+            ("/a/../b", None),
+            ("/./a", None),
+            ("/a\0", None),
+        ] {
+            assert_eq!(names(path).ok(), want, "{path:?}");
+        }
+    }
+}
