@@ -14,7 +14,7 @@ use cairn_cluster::{ClusterMap, MapError};
 use cairn_formats::pool_file::{PoolDisk, PoolState};
 use cairn_pool::truth::{self, SaveError, Truth};
 
-use crate::state::{disk_record, volume_record};
+use crate::state::{Classes, classes_of, classes_record, disk_record, volume_record};
 
 /// A record that somebody else changed meanwhile is read and changed again so often.
 const TRIES_MAX: usize = 8;
@@ -43,6 +43,9 @@ impl MapTruth {
             self.map.remove_disk(&record).await?;
         }
         let invalid = |problem: String| MapError::HighWater(problem);
+        if state.classes != before.classes {
+            self.change_classes(&state.classes, &before.classes).await?;
+        }
         for volume in &state.volumes {
             let record = volume_record(volume).map_err(invalid)?;
             match before.volumes.iter().find(|was| was.id == volume.id) {
@@ -72,6 +75,27 @@ impl MapTruth {
         }
     }
 
+    /// Makes the changes between two states to the classes that the map has now.
+    async fn change_classes(&self, now: &Classes, before: &Classes) -> Result<(), MapError> {
+        let mut tries = 1;
+        loop {
+            let found = self.map.classes().await?;
+            let mut classes = match &found {
+                Some(found) => classes_of(&found.value).map_err(MapError::HighWater)?,
+                None => Classes::new(),
+            };
+            classes.retain(|name, _| now.contains_key(name) || !before.contains_key(name));
+            let changed = now.iter();
+            let changed = changed.filter(|(name, spec)| before.get(name) != Some(spec));
+            classes.extend(changed.map(|(name, spec)| (name.clone(), *spec)));
+            let record = classes_record(&classes).map_err(MapError::HighWater)?;
+            match self.map.set_classes(found.as_ref(), &record).await {
+                Err(error) if is_retried(&error, tries) => tries += 1,
+                result => return result,
+            }
+        }
+    }
+
     async fn change_volume(&self, record: &VolumeRecord) -> Result<(), MapError> {
         let mut tries = 1;
         loop {
@@ -94,6 +118,7 @@ impl MapTruth {
             disks: own.collect(),
             volumes: Vec::new(),
             deleted: Vec::new(),
+            classes: Classes::new(),
             ..state.clone()
         }
     }
