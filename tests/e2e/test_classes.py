@@ -228,7 +228,7 @@ class Classes(WorldTest):
         self.cairn("igroup", "create", "v/hosts", "--initiator", initiator)
         self.cairn("lun", "map", "v/disk", "--igroup", "hosts")
         target = json.loads(self.cairn("lun", "show", "v/disk", "--json").stdout)["target"]
-        self.cairn("bucket", "create", "b", "v/b")
+        self.cairn("bucket", "create", "b", "--path", "v/b")
         keys = s3.Keys(self.world, "--volume", "v")
         client = s3.client(ports[1], keys)
         data = os.urandom(1 << 20)

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use cairn_admin::api::VolumeChange;
 use cairn_config::{
-    ANONYMOUS_ID_DEFAULT, AccessPattern, ClassChoice, ClientNet, Compression, Protection, Settings, Size,
-    SizeLimit, Squash, VolumeName,
+    ANONYMOUS_ID_DEFAULT, AccessPattern, ClassChoice, ClientNet, Compression, Protection, Settings,
+    Size, SizeLimit, Squash, VolumeName,
 };
 use cairn_files::{CatArgs, CpArgs, LsArgs, RmArgs, StatArgs};
 use clap::{Args, Parser, Subcommand};

@@ -69,7 +69,9 @@ impl FromStr for RateFlag {
         }
         let number = text.trim().strip_suffix("/s").unwrap_or(text);
         match parse_size(number) {
-            Ok(0) => Err("a rate of zero would stop every client: write none for no limit".to_owned()),
+            Ok(0) => {
+                Err("a rate of zero would stop every client: write none for no limit".to_owned())
+            }
             Ok(rate) => Ok(Self(Some(rate))),
             Err(_) => Err("write none, or a rate such as 128MiB/s, or 500 operations".to_owned()),
         }
@@ -89,7 +91,9 @@ impl FromStr for TimesFlag {
         let times: f64 = number.parse().map_err(|_| wrong())?;
         match times {
             times if times.is_nan() => Err(wrong()),
-            times if times < 1.0 => Err("a burst below the baseline makes no sense: write 1x or more".to_owned()),
+            times if times < 1.0 => {
+                Err("a burst below the baseline makes no sense: write 1x or more".to_owned())
+            }
             times if times > 1000.0 => Err("a burst is 1000x at most".to_owned()),
             times => Ok(Self((times * 1000.0).round() as u32)),
         }
@@ -193,7 +197,12 @@ impl ClassFlags {
         change(&mut limits.read_throughput, bytes, read, credit);
         let bytes = (self.write_throughput_per_tib, self.write_throughput);
         change(&mut limits.write_throughput, bytes, write, credit);
-        change(&mut limits.iops, (self.iops_per_tib, self.iops), all, credit);
+        change(
+            &mut limits.iops,
+            (self.iops_per_tib, self.iops),
+            all,
+            credit,
+        );
         let operations = (self.read_iops_per_tib, self.read_iops);
         change(&mut limits.read_iops, operations, read, credit);
         let operations = (self.write_iops_per_tib, self.write_iops);

@@ -68,7 +68,10 @@ async fn read(inner: &Inner, fs: &Fs) {
     let kept = kept.and_then(|bytes| match serde_json::from_slice::<Kept>(&bytes) {
         Ok(kept) if kept.version == VERSION => Some(kept),
         _ => {
-            tracing::warn!(volume = fs.name(), "the credit that the volume keeps cannot be read: it begins anew");
+            tracing::warn!(
+                volume = fs.name(),
+                "the credit that the volume keeps cannot be read: it begins anew"
+            );
             None
         }
     });

@@ -1,7 +1,7 @@
 //! Turns the words of the config and of the pool into those of NFS and of the admin API, each in one place.
 
-use cairn_admin::classes::{LimitView, RatesView};
 use cairn_admin::api::{self, RebuildView, ScrubDamage, ScrubView};
+use cairn_admin::classes::{LimitView, RatesView};
 use cairn_config::{Access, ExportRule, Squash};
 use cairn_erasure::Code;
 use cairn_exports::ClientRule;

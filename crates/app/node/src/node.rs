@@ -4,7 +4,7 @@
 //! pool asks of the host.
 //! Must not know: protocols' messages, HTTP; what becomes of disks and of what lies on them (`cairn_pool`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -23,8 +23,8 @@ use cairn_meta::settings::state_files_max;
 use cairn_meta::{MetaCache, MetaSettings};
 use cairn_pool::policy::policy;
 use cairn_pool::truth::{PoolFiles, Truth};
-use cairn_qos::{Limits, Shaper};
 use cairn_pool::{Host, Pool, PoolSettings, Seats, VolumeTotals};
+use cairn_qos::{Limits, Shaper};
 use cairn_s3::Stores;
 use cairn_segment::SegmentSettings;
 use cairn_shard::ShardDisk;
@@ -95,6 +95,8 @@ struct NodeHost {
     targets: Arc<Targets>,
     stores: Arc<Stores>,
     shaper: Arc<Shaper>,
+    /// Volumes that are served here: what others have spent of their credit is known there.
+    served: Mutex<BTreeSet<VolumeId>>,
     meta_cache: MetaCache,
     /// Memory for written data that is not on disk yet, of all volumes together.
     dirty: Arc<DirtyBudget>,
@@ -149,6 +151,9 @@ impl Host for NodeHost {
     }
 
     fn publish(&self, state: &PoolState, volumes: &BTreeMap<VolumeId, VolumeService>) {
+        let is_served = |service: &&VolumeService| matches!(service, VolumeService::Serving(_));
+        let served = volumes.iter().filter(|(_, service)| is_served(service));
+        *self.served.lock() = served.map(|(id, _)| *id).collect();
         self.classes(state);
         let exports = state
             .volumes
@@ -171,7 +176,10 @@ impl Host for NodeHost {
     }
 
     fn classes(&self, state: &PoolState) {
-        let limits = state.volumes.iter().filter_map(|volume| {
+        let served = self.served.lock();
+        let volumes = state.volumes.iter();
+        let volumes = volumes.filter(|volume| served.contains(&volume.id));
+        let limits = volumes.filter_map(|volume| {
             let (class, spec) = (volume.class.as_ref()?, state.class_of(volume)?);
             let size_bytes = volume.settings.size_limit.bytes();
             Some((volume.id, Limits::of(class, spec, size_bytes)))
@@ -296,6 +304,7 @@ impl Inner {
             targets: Arc::clone(&targets),
             stores: Arc::clone(&stores),
             shaper: Arc::clone(&shaper),
+            served: Mutex::default(),
             meta_cache: meta_cache.clone(),
             dirty: DirtyBudget::new(budget.dirty_bytes),
             cluster: cluster.clone(),
@@ -412,7 +421,12 @@ impl Inner {
             .parse()
             .map_err(|error: cairn_config::WordError| first_volume(error.to_string()))?;
         self.pool
-            .volume_create(&name, VolumeSettings::default(), ExportRule::this_machine(), None)
+            .volume_create(
+                &name,
+                VolumeSettings::default(),
+                ExportRule::this_machine(),
+                None,
+            )
             .await
             .map_err(|error| first_volume(error.to_string()))
     }

@@ -19,8 +19,7 @@ fn control(shared: &Shared) -> Result<&dyn ClassControl, ControlError> {
 fn named(text: &str) -> Result<ClassName, ControlError> {
     let absent = |_| {
         let message = "there is no class of the name in the path";
-        ControlError::new(ErrorKind::NotFound, message)
-            .hint("`cairn class list` shows all classes")
+        ControlError::new(ErrorKind::NotFound, message).hint("`cairn class list` shows all classes")
     };
     text.parse().map_err(absent)
 }

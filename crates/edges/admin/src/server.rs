@@ -169,7 +169,10 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(cluster_ticket))
         .routes(routes!(node_set, node_remove))
         .routes(routes!(volume_move))
-        .routes(routes!(class_routes::class_list, class_routes::class_create))
+        .routes(routes!(
+            class_routes::class_list,
+            class_routes::class_create
+        ))
         .routes(routes!(
             class_routes::class_show,
             class_routes::class_set,

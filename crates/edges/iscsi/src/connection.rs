@@ -21,8 +21,8 @@ use cairn_codec_iscsi::{
     HEADER_LEN_BYTES, Header, KEYS_LEN_BYTES_MAX, Keys, LoginHeader, Negotiated, Numbers,
     RejectReason, Reply, Request, Residual, TaskFunction, TaskResponse, UNTAGGED, login_status,
 };
-use cairn_qos::{Client, Pass};
 use cairn_codec_scsi::{Command, Key, Sense, Status, code, lun_of_bytes};
+use cairn_qos::{Client, Pass};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::net::TcpStream;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use cairn_fs::Credentials;
-use cairn_qos::Client;
 use cairn_objects::{AccessKey, Bucket, Condition, Listed, Listing, ObjectInfo, Objects};
+use cairn_qos::Client;
 use futures_util::{StreamExt as _, stream};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::dto::*;
@@ -710,7 +710,14 @@ impl S3 for Service {
         let mut transfer = self.0.transfer(&caller.objects, caller.client).await;
         let mut staged = to.stage(&caller.who).await.map_err(told)?;
         let range = 0..info.size_bytes();
-        let copied = body::copy(&mut transfer, &to, &caller.who, &mut staged, info.ino, range);
+        let copied = body::copy(
+            &mut transfer,
+            &to,
+            &caller.who,
+            &mut staged,
+            info.ino,
+            range,
+        );
         copied.await.map_err(told)?;
         let always = Condition::default();
         let published = to.publish(&input.key, staged, record, &always).await;
@@ -891,7 +898,14 @@ impl S3 for Service {
         let staged = to.stage_part(&caller.who, &input.key, &input.upload_id, number);
         let mut transfer = self.0.transfer(&caller.objects, caller.client).await;
         let mut staged = staged.await.map_err(told)?;
-        let copied = body::copy(&mut transfer, &to, &caller.who, &mut staged, info.ino, range);
+        let copied = body::copy(
+            &mut transfer,
+            &to,
+            &caller.who,
+            &mut staged,
+            info.ino,
+            range,
+        );
         copied.await.map_err(told)?;
         let part = to.publish_part(number, staged).await.map_err(told)?;
         Ok(S3Response::new(UploadPartCopyOutput {

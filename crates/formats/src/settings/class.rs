@@ -261,7 +261,8 @@ impl ClassSpec {
     pub fn problem_of_size(&self, size_bytes: Option<u64>) -> Option<String> {
         if self.needs_size() && size_bytes.is_none() {
             return Some(
-                "its rate goes by the volume's size, and the volume has none: set one with --quota".to_owned(),
+                "its rate goes by the volume's size, and the volume has none: set one with --quota"
+                    .to_owned(),
             );
         }
         for (what, rate) in self.rates() {
@@ -285,7 +286,8 @@ impl ClassSpec {
 
 /// The classes that are there from the beginning, and cannot be changed: those of the papers, in bytes per second.
 pub fn built_in() -> &'static BTreeMap<ClassName, ClassSpec> {
-    static BUILT_IN: std::sync::OnceLock<BTreeMap<ClassName, ClassSpec>> = std::sync::OnceLock::new();
+    static BUILT_IN: std::sync::OnceLock<BTreeMap<ClassName, ClassSpec>> =
+        std::sync::OnceLock::new();
     BUILT_IN.get_or_init(|| {
         let levels = [("standard", 16), ("premium", 64), ("extreme", 128)].map(|(name, kb_s)| {
             let spec = ClassSpec {
@@ -341,9 +343,21 @@ mod tests {
         let cases: &[(&str, u64, [Option<(u64, u64)>; 3])] = &[
             // 1 TB is 931.32 GiB.
             ("standard", 931, [Some((15, 15)), None, None]),
-            ("persistent-12", 6000, [None, Some((72, 480)), Some((72, 300))]),
-            ("persistent-12-cache", 6000, [None, Some((240, 2280)), Some((72, 300))]),
-            ("persistent-40", 1800, [None, Some((72, 450)), Some((72, 270))]),
+            (
+                "persistent-12",
+                6000,
+                [None, Some((72, 480)), Some((72, 300))],
+            ),
+            (
+                "persistent-12-cache",
+                6000,
+                [None, Some((240, 2280)), Some((72, 300))],
+            ),
+            (
+                "persistent-40",
+                1800,
+                [None, Some((72, 450)), Some((72, 270))],
+            ),
         ];
         for (name, gib, want) in cases {
             let spec = built_in()[&name.parse().unwrap()];
@@ -400,9 +414,17 @@ mod tests {
                 }),
                 None,
             ),
-            ("too much", with(RateSpec::per_tib(RATE_MAX + 1)), Some("above the most")),
+            (
+                "too much",
+                with(RateSpec::per_tib(RATE_MAX + 1)),
+                Some("above the most"),
+            ),
             ("no rate of clients", client(0), Some("of zero")),
-            ("too little of clients", client(1023), Some("below the least")),
+            (
+                "too little of clients",
+                client(1023),
+                Some("below the least"),
+            ),
             ("clients", client(1024), None),
         ];
         for (name, spec, want) in cases {
@@ -412,7 +434,12 @@ mod tests {
                 Some(want) => assert!(problem.unwrap().contains(want), "{name}"),
             }
         }
-        assert!(with(rate).problem_of_size(None).unwrap().contains("--quota"));
+        assert!(
+            with(rate)
+                .problem_of_size(None)
+                .unwrap()
+                .contains("--quota")
+        );
         assert!(with(rate).problem_of_size(Some(GIB - 1)).is_some());
         assert_eq!(with(rate).problem_of_size(Some(GIB)), None);
         assert_eq!(client(1 << 20).problem_of_size(None), None);
@@ -420,7 +447,13 @@ mod tests {
 
     #[test]
     fn names_are_read_or_refused() {
-        for (text, want) in [("gold", true), ("persistent-12", true), ("none", false), ("", false), ("a b", false)] {
+        for (text, want) in [
+            ("gold", true),
+            ("persistent-12", true),
+            ("none", false),
+            ("", false),
+            ("a b", false),
+        ] {
             assert_eq!(text.parse::<ClassName>().is_ok(), want, "{text:?}");
         }
         assert_eq!("none".parse(), Ok(ClassChoice::None));

@@ -157,3 +157,68 @@ impl Truth for MapTruth {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use cairn_cluster::MemoryCoordinator;
+    use cairn_cluster::map::{ClusterId, HighWater, HighWaterStore};
+    use cairn_formats::settings::{ClassName, ClassSpec};
+    use cairn_formats::testing::example_pool;
+    use cairn_testkit::test_env;
+
+    use super::*;
+    use crate::state::pool_state;
+
+    struct Forgotten;
+
+    impl HighWaterStore for Forgotten {
+        fn load(&self) -> Result<Option<HighWater>, String> {
+            Ok(None)
+        }
+
+        fn store(&self, _seen: HighWater) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    /// Two nodes change classes at the same time, each from what it saw last: neither undoes what the other did.
+    #[tokio::test]
+    async fn classes_of_all_nodes_are_in_the_map() {
+        let env = test_env();
+        let store = MemoryCoordinator::new(env.clone());
+        let memory = Arc::new(Forgotten);
+        let made = ClusterMap::create_cluster(
+            store.client("a".to_owned()),
+            env.clone(),
+            ClusterId(1),
+            "test",
+            memory.clone(),
+        );
+        let one = MapTruth::new(made.await.unwrap(), NodeId(1));
+        let opened = ClusterMap::open(store.client("b".to_owned()), env, "test", memory);
+        let other = MapTruth::new(opened.await.unwrap(), NodeId(2));
+
+        let class = |name: &str| name.parse::<ClassName>().unwrap();
+        let spec = |rate| ClassSpec {
+            client_throughput: Some(rate),
+            ..ClassSpec::default()
+        };
+        let none = Classes::new();
+        let gold = Classes::from([(class("gold"), spec(1 << 20))]);
+        let silver = Classes::from([(class("silver"), spec(1 << 21))]);
+        one.change_classes(&gold, &none).await.unwrap();
+        other.change_classes(&silver, &none).await.unwrap();
+
+        let seen = async |truth: &MapTruth| {
+            let mut follower = truth.map.follow().await.unwrap();
+            let view = follower.view().unwrap();
+            pool_state(&view, &example_pool(1), truth.own).classes
+        };
+        let both = Classes::from_iter(gold.clone().into_iter().chain(silver.clone()));
+        assert_eq!(seen(&one).await, both);
+        let changed = Classes::from([(class("gold"), spec(1 << 22))]);
+        one.change_classes(&changed, &gold).await.unwrap();
+        other.change_classes(&none, &silver).await.unwrap();
+        assert_eq!(seen(&other).await, changed);
+    }
+}

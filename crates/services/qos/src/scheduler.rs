@@ -101,7 +101,10 @@ impl Own {
     fn each(&mut self, operation: Operation) -> impl Iterator<Item = (&mut Bucket, f64)> {
         let bytes = operation.len_bytes as f64;
         let count = operation.count() as f64;
-        let all = [(self.bytes.as_mut(), bytes), (self.operations.as_mut(), count)];
+        let all = [
+            (self.bytes.as_mut(), bytes),
+            (self.operations.as_mut(), count),
+        ];
         all.into_iter()
             .filter_map(|(bucket, cost)| Some((bucket?, cost)))
             .filter(|(_, cost)| *cost > 0.0)
@@ -456,12 +459,7 @@ impl<W> Default for Scheduler<W> {
 
 impl<W: Waiter> Scheduler<W> {
     /// The limits of all volumes that have some. Those that had, and have none any more: who waits for them may begin.
-    pub fn set(
-        &mut self,
-        limits: BTreeMap<VolumeId, Limits>,
-        now: Duration,
-        granted: &mut Vec<W>,
-    ) {
+    pub fn set(&mut self, limits: BTreeMap<VolumeId, Limits>, now: Duration, granted: &mut Vec<W>) {
         let mut totals: BTreeMap<ClassName, f64> = BTreeMap::new();
         for (id, limits) in &limits {
             if let Some(total) = limits.total_bytes {
@@ -516,15 +514,18 @@ impl<W: Waiter> Scheduler<W> {
             }
             return true;
         }
-        let class = volume.limits.class.clone();
-        let is_shared = volume.limits.total_bytes.is_some() && operation.len_bytes > 0;
-        if volume.waiting > 0 || (is_shared && self.waits_in(&class)) {
+        if volume.waiting > 0 {
             return false;
         }
-        let mut group = match is_shared {
-            true => self.groups.get_mut(&class),
-            false => None,
-        };
+        let is_shared = volume.limits.total_bytes.is_some() && operation.len_bytes > 0;
+        let mut group = None;
+        if is_shared {
+            let class = &volume.limits.class;
+            if self.waits_in(class) {
+                return false;
+            }
+            group = self.groups.get_mut(class);
+        }
         if let Some(group) = &mut group {
             group.bucket.refill(now);
             if !group.bucket.wait().is_zero() {
@@ -536,9 +537,8 @@ impl<W: Waiter> Scheduler<W> {
         };
         volume.refill(now);
         let is_own = volume.wait(client, operation, false, now).is_zero();
-        let is_lent = !is_own
-            && group.is_some()
-            && volume.wait(client, operation, true, now).is_zero();
+        let is_lent =
+            !is_own && group.is_some() && volume.wait(client, operation, true, now).is_zero();
         if !is_own && !is_lent {
             return false;
         }
@@ -554,7 +554,7 @@ impl<W: Waiter> Scheduler<W> {
         volumes.any(|volume| volume.waiting > 0 && volume.limits.class == *class)
     }
 
-    /// Has an operation wait for its turn. Look with [`Self::pump`] when that is.
+    /// Has an operation wait for its turn. Look with [`Self::pump_of`] whether that is now, and with [`Self::pump`] when.
     pub fn queue(
         &mut self,
         id: VolumeId,
@@ -575,6 +575,21 @@ impl<W: Waiter> Scheduler<W> {
         Ok(())
     }
 
+    /// Lets all of a volume begin who may, and of those that share a total with it.
+    pub fn pump_of(&mut self, id: VolumeId, now: Duration, granted: &mut Vec<W>) {
+        let Some(volume) = self.volumes.get_mut(&id) else {
+            return;
+        };
+        volume.refill(now);
+        match volume.limits.total_bytes {
+            None => drop(volume.pump(now, granted)),
+            Some(_) => {
+                let class = volume.limits.class.clone();
+                self.pump_class(&class, now, granted);
+            }
+        }
+    }
+
     /// Lets all begin who may; says how long it is until the next one may.
     pub fn pump(&mut self, now: Duration, granted: &mut Vec<W>) -> Option<Duration> {
         let mut due: Option<Duration> = None;
@@ -589,10 +604,12 @@ impl<W: Waiter> Scheduler<W> {
             if volume.waiting == 0 {
                 continue;
             }
-            volume.refill(now);
             match volume.limits.total_bytes {
                 Some(_) => drop(shared.insert(volume.limits.class.clone())),
-                None => sooner(volume.pump(now, granted)),
+                None => {
+                    volume.refill(now);
+                    sooner(volume.pump(now, granted));
+                }
             }
         }
         for class in shared {
@@ -609,6 +626,9 @@ impl<W: Waiter> Scheduler<W> {
     ) -> Option<Duration> {
         let group = self.groups.get_mut(class)?;
         group.bucket.refill(now);
+        let members = self.volumes.values_mut();
+        let members = members.filter(|volume| volume.waiting > 0 && volume.limits.class == *class);
+        members.for_each(|volume| volume.refill(now));
         loop {
             let waits = group.bucket.wait();
             let mut due: Option<Duration> = None;
@@ -678,7 +698,10 @@ impl<W: Waiter> Scheduler<W> {
 
     /// The credit of a volume by what it is of; `None`: it has none, or that is not known yet.
     pub fn credit(&mut self, id: VolumeId, now: Duration) -> Option<BTreeMap<&'static str, f64>> {
-        let volume = self.volumes.get_mut(&id).filter(|volume| volume.has_credit)?;
+        let volume = self
+            .volumes
+            .get_mut(&id)
+            .filter(|volume| volume.has_credit)?;
         volume.refill(now);
         let buckets = volume.buckets.iter().zip(DIMENSIONS);
         let credit: BTreeMap<&'static str, f64> = buckets

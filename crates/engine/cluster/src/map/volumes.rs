@@ -8,8 +8,9 @@ use cairn_base::{Epoch, NodeId, VolumeId};
 
 use super::keys::{Named, is_name};
 use super::values::{
-    ChangeNonce, ClassesRecord, EnsembleId, EpochRecord, LeftRecord, LogRecord, NameRecord, NextVolume, Opaque,
-    OwnerRecord, PreferredRecord, ProcessNonce, Versioned, VolumeLog, VolumeRecord, decode, encode,
+    ChangeNonce, ClassesRecord, EnsembleId, EpochRecord, LeftRecord, LogRecord, NameRecord,
+    NextVolume, Opaque, OwnerRecord, PreferredRecord, ProcessNonce, Versioned, VolumeLog,
+    VolumeRecord, decode, encode,
 };
 use super::{ClusterMap, MapError, Written};
 use crate::coordinator::{Compare, Entry, Key, KeyRange, LeaseId, Op, Revision, Txn};

@@ -68,7 +68,9 @@ fn the_curve_is_that_of_the_planners_model() {
     ] {
         let mut world = World::default();
         world.set_limits(BTreeMap::from([(VOLUME, scaled("persistent-12-cache"))]));
-        world.scheduler.restore(VOLUME, &BTreeMap::new(), Duration::ZERO);
+        world
+            .scheduler
+            .restore(VOLUME, &BTreeMap::new(), Duration::ZERO);
         let load = world.load(1, "x", operation, 4);
         let got = curve(&mut world, load, steps, idle.clone());
         let demand = |time_s: f64| match idle.contains(&((time_s / 5.0) as usize)) {
@@ -112,8 +114,14 @@ fn credit_is_kept_over_restarts_and_earned_meanwhile() {
     let mut world = World::default();
     world.set_limits(limits());
     assert_eq!(world.scheduler.without_credit(), [VOLUME]);
-    assert_eq!(world.scheduler.credit(VOLUME, world.now), None, "not known yet");
-    world.scheduler.restore(VOLUME, &BTreeMap::new(), Duration::ZERO);
+    assert_eq!(
+        world.scheduler.credit(VOLUME, world.now),
+        None,
+        "not known yet"
+    );
+    world
+        .scheduler
+        .restore(VOLUME, &BTreeMap::new(), Duration::ZERO);
     assert!(world.scheduler.without_credit().is_empty());
     let full = world.scheduler.credit(VOLUME, world.now).unwrap()[name];
     near(full, 300e6, 0.1);
@@ -135,7 +143,8 @@ fn credit_is_kept_over_restarts_and_earned_meanwhile() {
         let got = next.run(Duration::from_secs(1));
         assert!(got[0] < 1_400_000, "{}", got[0]);
         next.leave(0);
-        next.scheduler.restore(VOLUME, &saved, Duration::from_secs(ago));
+        next.scheduler
+            .restore(VOLUME, &saved, Duration::from_secs(ago));
         let credit = next.scheduler.credit(VOLUME, next.now).unwrap()[name];
         near(credit, want, 1.0);
     }
@@ -156,10 +165,13 @@ fn another_class_is_no_way_to_credit() {
     let limits = |times| BTreeMap::from([(VOLUME, Limits::of(&class("a"), &spec(times), None))]);
     let mut world = World::default();
     world.set_limits(limits(4));
-    world.scheduler.restore(VOLUME, &BTreeMap::new(), Duration::ZERO);
+    world
+        .scheduler
+        .restore(VOLUME, &BTreeMap::new(), Duration::ZERO);
     world.load(1, "x", Operation::write(64 << 10), 8);
     world.run(Duration::from_secs(120));
-    let credit = |world: &mut World| world.scheduler.credit(VOLUME, world.now).unwrap()["throughput"];
+    let credit =
+        |world: &mut World| world.scheduler.credit(VOLUME, world.now).unwrap()["throughput"];
     assert!(credit(&mut world) < 1e6);
     world.set_limits(limits(8));
     assert!(credit(&mut world) < 1e6);

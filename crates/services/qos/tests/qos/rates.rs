@@ -93,7 +93,7 @@ fn reads_and_writes_have_limits_of_their_own() {
     let spec = ClassSpec {
         read_throughput: rate(10 * MB),
         write_throughput: rate(40 * MB),
-        iops: rate(5000),
+        iops: rate(20_000),
         ..ClassSpec::default()
     };
     let mut world = World::default();
@@ -105,7 +105,7 @@ fn reads_and_writes_have_limits_of_their_own() {
     near(got[0] as f64, 100.0 * MB as f64, 3.0);
     near(got[1] as f64, 400.0 * MB as f64, 3.0);
     let operations: u64 = world.loads.iter().map(|load| load.operations).sum();
-    near(operations as f64, 50_000.0, 3.0);
+    near(operations as f64, 200_000.0, 3.0);
 }
 
 /// What is idle of a class's total is lent; all together never get more; and who comes back gets its own at once.
@@ -177,7 +177,11 @@ fn those_who_gave_up_are_forgotten() {
     world.load(1, "y", Operation::write(64 << 10), 4);
     let got = world.run(TEN);
     near(got[1] as f64, 10.0 * MB as f64, 15.0);
-    assert!(world.scheduler.waiting() <= 4, "{}", world.scheduler.waiting());
+    assert!(
+        world.scheduler.waiting() <= 4,
+        "{}",
+        world.scheduler.waiting()
+    );
 }
 
 proptest! {

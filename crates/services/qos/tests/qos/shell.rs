@@ -48,7 +48,10 @@ async fn who_waits_is_told_when_its_time_comes() {
     settle().await;
     assert!(waits.is_finished());
     let report = shaper.report(VOLUME).unwrap();
-    assert_eq!((report.waiting, report.delayed, report.operations), (0, 1, 2));
+    assert_eq!(
+        (report.waiting, report.delayed, report.operations),
+        (0, 1, 2)
+    );
     assert!(report.delayed_time >= Duration::from_millis(990));
 
     // A higher rate is for those who wait already.

@@ -79,7 +79,13 @@ impl World {
         self.granted(granted);
     }
 
-    pub fn load(&mut self, volume: u32, client: &str, operation: Operation, window: usize) -> usize {
+    pub fn load(
+        &mut self,
+        volume: u32,
+        client: &str,
+        operation: Operation,
+        window: usize,
+    ) -> usize {
         self.loads.push(Load {
             volume: VolumeId(volume),
             client: Client::named(client),
@@ -121,7 +127,9 @@ impl World {
                     load: index,
                     gone: Rc::clone(&load.gone),
                 };
-                let queued = self.scheduler.queue(volume, client, operation, ask, self.now);
+                let queued = self
+                    .scheduler
+                    .queue(volume, client, operation, ask, self.now);
                 assert!(queued.is_ok());
             }
         }
@@ -159,5 +167,8 @@ impl World {
 #[track_caller]
 pub fn near(got: f64, want: f64, percent: f64) {
     let off = (got - want).abs() / want * 100.0;
-    assert!(off <= percent, "{got} is not {want} within {percent} %, but {off} % off");
+    assert!(
+        off <= percent,
+        "{got} is not {want} within {percent} %, but {off} % off"
+    );
 }
