@@ -288,11 +288,11 @@ impl PoolState {
             return Err(ChangeError::ClassProblem { class, problem });
         }
         self.classes.insert(name.clone(), spec);
-        let in_it = self
+        let mut in_it = self
             .volumes
             .iter()
             .filter(|volume| volume.class.as_ref() == Some(name));
-        in_it.map(|volume| self.check_class_of(volume)).collect()
+        in_it.try_for_each(|volume| self.check_class_of(volume))
     }
 
     pub fn delete_class(&mut self, name: &ClassName) -> Result<(), ChangeError> {
