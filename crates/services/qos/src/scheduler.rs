@@ -27,6 +27,7 @@ const FLOW_SWEPT_COUNT: usize = 1024;
 const TURN_BYTES_MIN: f64 = 4096.0;
 /// Rates that are shown are of about so long.
 const METER_SECONDS: f64 = 1.0;
+const METER_STEP: Duration = Duration::from_millis(20);
 
 /// Who asks: an address, an initiator, a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,18 +59,24 @@ pub trait Waiter {
 #[derive(Clone, Copy, Debug, Default)]
 struct Meter {
     rate: f64,
+    /// As of when.
     at: Duration,
+    /// What came since, and is not in the rate yet: an exponential for each request would be most of what it pays here.
+    since: f64,
 }
 
 impl Meter {
     fn add(&mut self, count: f64, now: Duration) {
-        self.rate = self.read(now) + count / METER_SECONDS;
-        self.at = now;
+        self.since += count;
+        if now.saturating_sub(self.at) >= METER_STEP {
+            self.rate = self.read(now);
+            (self.at, self.since) = (now, 0.0);
+        }
     }
 
     fn read(&self, now: Duration) -> f64 {
         let elapsed = now.saturating_sub(self.at).as_secs_f64();
-        self.rate * (-elapsed / METER_SECONDS).exp()
+        self.rate * (-elapsed / METER_SECONDS).exp() + self.since / METER_SECONDS
     }
 }
 
