@@ -268,6 +268,44 @@ class Classes(WorldTest):
             self.assertEqual(session.read(0, 4096), data[:4096])
         self.assertEqual(client.get_object(Bucket="objects", Key="before")["Body"].read(), data)
 
+    def test_a_slowed_lun_holds_up_no_other_and_ends_at_once(self):
+        port = harness.next_port()
+        self.world = self.server(1, ["--listen-iscsi", f"127.0.0.1:{port}"])
+        self.cairn("class", "create", "tiny", "--throughput", "1MB/s")
+        self.make_volume("tiny", "--class", "tiny")
+        initiator, targets = "iqn.2025-11.test:host", {}
+        for volume in ("main", "tiny"):
+            self.cairn("lun", "create", f"{volume}/disk", "--size", "64MiB")
+            self.cairn("igroup", "create", f"{volume}/hosts", "--initiator", initiator)
+            self.cairn("lun", "map", f"{volume}/disk", "--igroup", "hosts")
+            targets[volume] = json.loads(self.cairn("lun", "show", f"{volume}/disk", "--json").stdout)["target"]
+        session = lambda volume: iscsi.Session(("127.0.0.1", port), initiator, targets[volume])
+        slow = self.enterContextHere(session("tiny"))
+        slow.clear_attentions()
+        # More than all commands together may hold, which takes minutes.
+        length = 8 << 20
+        for _ in range(60):
+            cdb = struct.pack(">BBQI2x", 0x88, 0, 0, length // 512)
+            specific = struct.pack(">III", length, slow.command_number, slow.status_number) + cdb
+            slow.send(iscsi.SCSI_COMMAND, 0x81 | 0x40, specific=specific)
+            slow.command_number += 1
+        begun = time.monotonic()
+        data = os.urandom(1 << 18)
+        with session("main") as free:
+            free.clear_attentions()
+            for number in range(20):
+                free.write(number * len(data), data)
+                self.assertEqual(free.read(number * len(data), len(data)), data)
+        self.assertLess(time.monotonic() - begun, 10)
+        # What waits is no reason to keep the session: the same initiator comes again at once.
+        begun, isid = time.monotonic(), slow.isid
+        slow.stream.close()
+        with session("tiny") as again:
+            self.assertNotEqual(again.isid, isid)
+            again.clear_attentions()
+        harness.wait_until(lambda: self.volume("tiny")["rates"]["waiting"] == 0, 10, "the end of what waited")
+        self.assertLess(time.monotonic() - begun, 15)
+
     def test_what_makes_no_sense_is_refused(self):
         self.world = self.server(1)
         self.cairn("class", "create", "gold", "--throughput-per-tib", "128MiB/s", "--burst", "4x", "--burst-credit", "2h")

@@ -340,7 +340,8 @@ mod tests {
     #[test]
     fn the_papers_rates_come_out() {
         // Class, size in GiB, MB/s of reads and writes together or of each, baseline and burst.
-        let cases: &[(&str, u64, [Option<(u64, u64)>; 3])] = &[
+        type Case = (&'static str, u64, [Option<(u64, u64)>; 3]);
+        let cases: &[Case] = &[
             // 1 TB is 931.32 GiB.
             ("standard", 931, [Some((15, 15)), None, None]),
             (

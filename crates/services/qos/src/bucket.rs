@@ -85,6 +85,12 @@ impl Bucket {
         self.at = now;
     }
 
+    /// Whether the next one may go, as of the last look: [`Self::wait`] is nothing.
+    pub fn is_ready(&self) -> bool {
+        self.level >= -self.rate.baseline * WAIT_SECONDS_MIN
+            && self.peak >= -self.rate.burst * WAIT_SECONDS_MIN
+    }
+
     /// How long until the next one may go, as of the last look.
     pub fn wait(&self) -> Duration {
         let level = -self.level / self.rate.baseline;

@@ -16,6 +16,8 @@ pub enum Kind {
     Other,
 }
 
+pub(crate) const KINDS: [Kind; 3] = [Kind::Read, Kind::Write, Kind::Other];
+
 /// What wants to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation {

@@ -11,20 +11,21 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
+use std::ops::Bound;
 use std::time::Duration;
 
 use cairn_base::VolumeId;
 use cairn_formats::settings::ClassName;
 
 use crate::bucket::{Bucket, Rate};
-use crate::limits::{DIMENSIONS, Kind, Limits, Operation};
+use crate::limits::{DIMENSIONS, KINDS, Kind, Limits, Operation};
 
 /// Clients of a volume that are remembered beyond what they have waiting; those that owe nothing are the same as new ones.
 const CLIENTS_KEPT: usize = 1024;
 /// Requests of a flow among which those that nobody waits for any more are looked for.
 const FLOW_SWEPT_COUNT: usize = 1024;
 /// The least that a turn counts, in bytes.
-const TURN_BYTES_MIN: f64 = 4096.0;
+const TURN_BYTES_MIN: u64 = 4096;
 /// Rates that are shown are of about so long.
 const METER_SECONDS: f64 = 1.0;
 const METER_STEP: Duration = Duration::from_millis(20);
@@ -89,8 +90,8 @@ struct Queued<W> {
 /// Requests of one kind of one client.
 struct Flow<W> {
     queue: VecDeque<Queued<W>>,
-    /// Where its next turn begins.
-    turn: f64,
+    /// Where its next turn begins, in bytes that others got.
+    turn: u64,
     /// With so many it is swept.
     sweep_count: usize,
 }
@@ -135,9 +136,14 @@ struct Volume<W> {
     /// What was saved of its credit has been added.
     has_credit: bool,
     clients: HashMap<Client, Own>,
-    flows: BTreeMap<FlowKey, Flow<W>>,
+    /// With so many of them those are forgotten that are as new ones.
+    clients_sweep_count: usize,
+    flows_sweep_count: usize,
+    flows: HashMap<FlowKey, Flow<W>>,
+    /// Clients with requests that wait, by kind, those whose turn is first in front.
+    order: [BTreeSet<(u64, Client)>; KINDS.len()],
     waiting: usize,
-    turn: f64,
+    turn: u64,
     /// Where its next turn begins among volumes of its class.
     class_turn: f64,
     counts: Counts,
@@ -201,9 +207,12 @@ impl<W: Waiter> Volume<W> {
             meters: Default::default(),
             has_credit: false,
             clients: HashMap::new(),
-            flows: BTreeMap::new(),
+            clients_sweep_count: CLIENTS_KEPT,
+            flows_sweep_count: CLIENTS_KEPT,
+            flows: HashMap::new(),
+            order: Default::default(),
             waiting: 0,
-            turn: 0.0,
+            turn: 0,
             class_turn: 0.0,
             counts: Counts::default(),
         }
@@ -257,7 +266,7 @@ impl<W: Waiter> Volume<W> {
         if bytes.is_none() && operations.is_none() {
             return None;
         }
-        if self.clients.len() >= CLIENTS_KEPT && !self.clients.contains_key(&client) {
+        if self.clients.len() >= self.clients_sweep_count && !self.clients.contains_key(&client) {
             self.clients.retain(|_, own| {
                 let mut buckets = [&mut own.bytes, &mut own.operations].into_iter().flatten();
                 buckets.any(|bucket| {
@@ -265,6 +274,7 @@ impl<W: Waiter> Volume<W> {
                     !bucket.is_full()
                 })
             });
+            self.clients_sweep_count = (2 * self.clients.len()).max(CLIENTS_KEPT);
         }
         let make = |rate: Option<f64>| Some(Bucket::new(Rate::steady(rate?), 1.0, now));
         let own = self.clients.entry(client).or_insert_with(|| Own {
@@ -276,27 +286,34 @@ impl<W: Waiter> Volume<W> {
         Some(own)
     }
 
-    /// How long an operation has to wait: by the volume's own rates, or with its bytes lent.
-    fn wait(
-        &mut self,
-        client: Client,
-        operation: Operation,
-        is_lent: bool,
-        now: Duration,
-    ) -> Duration {
-        let mut wait = Duration::ZERO;
-        for (bucket, _, is_bytes) in self.each(operation) {
-            wait = wait.max(match is_lent && is_bytes {
-                true => bucket.wait_lent(),
-                false => bucket.wait(),
-            });
-        }
-        if let Some(own) = self.own(client, now) {
-            for (bucket, _) in own.each(operation) {
-                wait = wait.max(bucket.wait());
+    /// Whether an operation may begin by the volume's own rates and those of its client.
+    fn may_begin(&mut self, client: Client, operation: Operation, now: Duration) -> bool {
+        for (bucket, ..) in self.each(operation) {
+            bucket.refill(now);
+            if !bucket.is_ready() {
+                return false;
             }
         }
-        wait
+        self.wait_of(client, operation, now).is_zero()
+    }
+
+    /// How long an operation has to wait, whoever asks: by the volume's own rates, or with its bytes lent.
+    fn wait(&mut self, operation: Operation, is_lent: bool) -> Duration {
+        let waits = self.each(operation);
+        let waits = waits.map(|(bucket, _, is_bytes)| match is_lent && is_bytes {
+            true => bucket.wait_lent(),
+            false => bucket.wait(),
+        });
+        waits.max().unwrap_or_default()
+    }
+
+    /// The same for what one client may have.
+    fn wait_of(&mut self, client: Client, operation: Operation, now: Duration) -> Duration {
+        let Some(own) = self.own(client, now) else {
+            return Duration::ZERO;
+        };
+        let waits = own.each(operation).map(|(bucket, _)| bucket.wait());
+        waits.max().unwrap_or_default()
     }
 
     fn charge(&mut self, client: Client, operation: Operation, is_lent: bool, now: Duration) {
@@ -331,12 +348,13 @@ impl<W: Waiter> Volume<W> {
 
     fn queue(&mut self, client: Client, queued: Queued<W>) {
         let turn = self.turn;
-        if self.flows.len() >= CLIENTS_KEPT {
+        if self.flows.len() >= self.flows_sweep_count {
             self.flows
                 .retain(|_, flow| !flow.queue.is_empty() || flow.turn > turn);
+            self.flows_sweep_count = (2 * self.flows.len()).max(CLIENTS_KEPT);
         }
-        let key = (client, queued.operation.kind);
-        let flow = self.flows.entry(key).or_insert(Flow {
+        let kind = queued.operation.kind;
+        let flow = self.flows.entry((client, kind)).or_insert(Flow {
             queue: VecDeque::new(),
             turn,
             sweep_count: FLOW_SWEPT_COUNT,
@@ -348,35 +366,61 @@ impl<W: Waiter> Volume<W> {
             self.waiting -= before - flow.queue.len();
             flow.sweep_count = (2 * flow.queue.len()).max(FLOW_SWEPT_COUNT);
         }
+        if flow.queue.is_empty() {
+            // It may be there still, if all that waited was swept.
+            self.order[kind as usize].remove(&(flow.turn, client));
+            flow.turn = flow.turn.max(turn);
+            self.order[kind as usize].insert((flow.turn, client));
+        }
         flow.queue.push_back(queued);
         self.waiting += 1;
     }
 
+    /// The first of a flow that somebody still waits for.
+    fn head(&mut self, key: FlowKey) -> Option<Operation> {
+        let flow = self.flows.get_mut(&key)?;
+        while let Some(queued) = flow.queue.front() {
+            if !queued.waiter.is_gone() {
+                return Some(queued.operation);
+            }
+            flow.queue.pop_front();
+            self.waiting -= 1;
+        }
+        None
+    }
+
     /// The next who may begin, of those whose turn is first; and how long until there is one.
     fn next(&mut self, is_lent: bool, now: Duration) -> Result<FlowKey, Option<Duration>> {
-        let mut due: Option<Duration> = None;
-        let mut best: Option<(f64, FlowKey)> = None;
-        let mut heads = Vec::new();
-        for (key, flow) in &mut self.flows {
-            while flow
-                .queue
-                .front()
-                .is_some_and(|queued| queued.waiter.is_gone())
-            {
-                flow.queue.pop_front();
-                self.waiting -= 1;
-            }
-            if let Some(head) = flow.queue.front() {
-                heads.push((*key, flow.turn, head.operation));
-            }
-        }
-        for (key, turn, operation) in heads {
-            if best.is_some_and(|(least, _)| least <= turn) {
-                continue;
-            }
-            match self.wait(key.0, operation, is_lent, now) {
-                Duration::ZERO => best = Some((turn, key)),
-                wait => due = Some(due.map_or(wait, |due| due.min(wait))),
+        let mut due = None;
+        let mut best: Option<(u64, FlowKey)> = None;
+        for kind in KINDS {
+            let mut from = Bound::Unbounded;
+            loop {
+                let order = &self.order[kind as usize];
+                let next = order.range((from, Bound::Unbounded)).next().copied();
+                let Some((turn, client)) = next else { break };
+                if best.is_some_and(|(least, _)| least <= turn) {
+                    break;
+                }
+                let key = (client, kind);
+                let Some(operation) = self.head(key) else {
+                    self.order[kind as usize].remove(&(turn, client));
+                    continue;
+                };
+                let wait = self.wait(operation, is_lent);
+                if !wait.is_zero() {
+                    // All others of the kind wait for the same.
+                    due = sooner(due, Some(wait));
+                    break;
+                }
+                match self.wait_of(client, operation, now) {
+                    Duration::ZERO => {
+                        best = Some((turn, key));
+                        break;
+                    }
+                    wait => due = sooner(due, Some(wait)),
+                }
+                from = Bound::Excluded((turn, client));
             }
         }
         best.map(|(_, key)| key).ok_or(due)
@@ -384,15 +428,21 @@ impl<W: Waiter> Volume<W> {
 
     /// Lets the first of a flow begin.
     fn grant(&mut self, key: FlowKey, is_lent: bool, now: Duration) -> Option<Queued<W>> {
+        let (client, kind) = key;
         let flow = self.flows.get_mut(&key)?;
         let queued = flow.queue.pop_front()?;
-        let begins = flow.turn.max(self.turn);
-        flow.turn = begins + (queued.operation.len_bytes as f64).max(TURN_BYTES_MIN);
-        self.turn = begins;
+        let order = &mut self.order[kind as usize];
+        order.remove(&(flow.turn, client));
+        self.turn = self.turn.max(flow.turn);
+        let turn = queued.operation.len_bytes.max(TURN_BYTES_MIN);
+        flow.turn = flow.turn.saturating_add(turn);
+        if !flow.queue.is_empty() {
+            order.insert((flow.turn, client));
+        }
         self.waiting -= 1;
         self.counts.delayed += 1;
         self.counts.delayed_time += now.saturating_sub(queued.since);
-        self.charge(key.0, queued.operation, is_lent, now);
+        self.charge(client, queued.operation, is_lent, now);
         Some(queued)
     }
 
@@ -437,6 +487,13 @@ impl<W: Waiter> Volume<W> {
             delayed: self.counts.delayed,
             delayed_time: self.counts.delayed_time,
         }
+    }
+}
+
+fn sooner(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
     }
 }
 
@@ -512,47 +569,57 @@ impl<W: Waiter> Scheduler<W> {
         operation: Operation,
         now: Duration,
     ) -> bool {
-        let Some(volume) = self.volumes.get(&id) else {
-            return true;
-        };
-        if !volume.concerns(operation) {
-            if let Some(volume) = self.volumes.get_mut(&id) {
-                volume.count(operation, now);
-            }
-            return true;
-        }
-        if volume.waiting > 0 {
-            return false;
-        }
-        let is_shared = volume.limits.total_bytes.is_some() && operation.len_bytes > 0;
-        let mut group = None;
-        if is_shared {
-            let class = &volume.limits.class;
-            if self.waits_in(class) {
-                return false;
-            }
-            group = self.groups.get_mut(class);
-        }
-        if let Some(group) = &mut group {
-            group.bucket.refill(now);
-            if !group.bucket.wait().is_zero() {
-                return false;
-            }
-        }
         let Some(volume) = self.volumes.get_mut(&id) else {
             return true;
         };
-        volume.refill(now);
-        let is_own = volume.wait(client, operation, false, now).is_zero();
-        let is_lent =
-            !is_own && group.is_some() && volume.wait(client, operation, true, now).is_zero();
-        if !is_own && !is_lent {
+        if volume.waiting > 0 && volume.concerns(operation) {
             return false;
         }
-        if let Some(group) = group {
-            group.bucket.charge(operation.len_bytes as f64);
+        if volume.limits.total_bytes.is_some() && operation.len_bytes > 0 {
+            return self.admit_shared(id, client, operation, now);
         }
-        volume.charge(client, operation, is_lent, now);
+        let is_let = volume.may_begin(client, operation, now);
+        if is_let {
+            volume.charge(client, operation, false, now);
+        }
+        is_let
+    }
+
+    /// The same for a volume that shares a total with others.
+    fn admit_shared(
+        &mut self,
+        id: VolumeId,
+        client: Client,
+        operation: Operation,
+        now: Duration,
+    ) -> bool {
+        let Some(volume) = self.volumes.get(&id) else {
+            return true;
+        };
+        let class = &volume.limits.class;
+        if self.waits_in(class) {
+            return false;
+        }
+        let Some(group) = self.groups.get_mut(class) else {
+            return true;
+        };
+        group.bucket.refill(now);
+        let Some(volume) = self.volumes.get_mut(&id) else {
+            return true;
+        };
+        if !group.bucket.is_ready() {
+            return false;
+        }
+        let is_own = volume.may_begin(client, operation, now);
+        if !is_own {
+            volume.refill(now);
+            let is_lent = volume.wait(operation, true).is_zero();
+            if !is_lent || !volume.wait_of(client, operation, now).is_zero() {
+                return false;
+            }
+        }
+        group.bucket.charge(operation.len_bytes as f64);
+        volume.charge(client, operation, !is_own, now);
         true
     }
 
@@ -599,13 +666,7 @@ impl<W: Waiter> Scheduler<W> {
 
     /// Lets all begin who may; says how long it is until the next one may.
     pub fn pump(&mut self, now: Duration, granted: &mut Vec<W>) -> Option<Duration> {
-        let mut due: Option<Duration> = None;
-        let mut sooner = |wait: Option<Duration>| {
-            due = match (due, wait) {
-                (Some(due), Some(wait)) => Some(due.min(wait)),
-                (due, wait) => due.or(wait),
-            }
-        };
+        let mut due = None;
         let mut shared = BTreeSet::new();
         for volume in self.volumes.values_mut() {
             if volume.waiting == 0 {
@@ -615,12 +676,12 @@ impl<W: Waiter> Scheduler<W> {
                 Some(_) => drop(shared.insert(volume.limits.class.clone())),
                 None => {
                     volume.refill(now);
-                    sooner(volume.pump(now, granted));
+                    due = sooner(due, volume.pump(now, granted));
                 }
             }
         }
         for class in shared {
-            sooner(self.pump_class(&class, now, granted));
+            due = sooner(due, self.pump_class(&class, now, granted));
         }
         due
     }
@@ -638,7 +699,7 @@ impl<W: Waiter> Scheduler<W> {
         members.for_each(|volume| volume.refill(now));
         loop {
             let waits = group.bucket.wait();
-            let mut due: Option<Duration> = None;
+            let mut due = None;
             let mut best: Option<(f64, VolumeId, FlowKey)> = None;
             // First what is a volume's own, then what others leave.
             let mut is_lent = false;
@@ -652,12 +713,7 @@ impl<W: Waiter> Scheduler<W> {
                             best = Some((volume.class_turn, *id, key));
                         }
                         Ok(_) => {}
-                        Err(wait) => {
-                            due = match (due, wait) {
-                                (Some(due), Some(wait)) => Some(due.min(wait)),
-                                (due, wait) => due.or(wait),
-                            }
-                        }
+                        Err(wait) => due = sooner(due, wait),
                     }
                 }
                 if best.is_some() {
@@ -675,10 +731,11 @@ impl<W: Waiter> Scheduler<W> {
             let Some(queued) = volume.grant(key, is_lent, now) else {
                 continue;
             };
-            let bytes = queued.operation.len_bytes as f64;
-            group.bucket.charge(bytes);
+            let len_bytes = queued.operation.len_bytes;
+            group.bucket.charge(len_bytes as f64);
             let begins = volume.class_turn.max(group.turn);
-            volume.class_turn = begins + bytes.max(TURN_BYTES_MIN) / volume.limits.weight();
+            let turn = len_bytes.max(TURN_BYTES_MIN) as f64;
+            volume.class_turn = begins + turn / volume.limits.weight();
             group.turn = begins;
             granted.push(queued.waiter);
         }
