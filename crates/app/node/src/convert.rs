@@ -104,25 +104,6 @@ pub fn layout(code: Code) -> String {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn codes_are_named() {
-        let cases: &[(u8, u8, &str)] = &[
-            (1, 0, "1 copy, NO REDUNDANCY"),
-            (1, 1, "2 mirrors"),
-            (1, 2, "3 mirrors"),
-            (2, 2, "2+2"),
-            (16, 2, "16+2"),
-        ];
-        for (data, parity, want) in cases {
-            assert_eq!(layout(Code::new(*data, *parity).unwrap()), *want);
-        }
-    }
-}
-
 /// Rates as the API shows them: whole numbers.
 pub fn rates(report: cairn_qos::Report) -> RatesView {
     let limits = report.limits.iter().map(|limit| LimitView {
@@ -154,4 +135,23 @@ pub fn rates(report: cairn_qos::Report) -> RatesView {
 fn whole(number: f64) -> u64 {
     // Saturates: nothing here is below zero.
     number.round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_named() {
+        let cases: &[(u8, u8, &str)] = &[
+            (1, 0, "1 copy, NO REDUNDANCY"),
+            (1, 1, "2 mirrors"),
+            (1, 2, "3 mirrors"),
+            (2, 2, "2+2"),
+            (16, 2, "16+2"),
+        ];
+        for (data, parity, want) in cases {
+            assert_eq!(layout(Code::new(*data, *parity).unwrap()), *want);
+        }
+    }
 }

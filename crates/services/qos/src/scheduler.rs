@@ -656,7 +656,9 @@ impl<W: Waiter> Scheduler<W> {
         };
         volume.refill(now);
         match volume.limits.total_bytes {
-            None => drop(volume.pump(now, granted)),
+            None => {
+                volume.pump(now, granted);
+            }
             Some(_) => {
                 let class = volume.limits.class.clone();
                 self.pump_class(&class, now, granted);
@@ -673,7 +675,9 @@ impl<W: Waiter> Scheduler<W> {
                 continue;
             }
             match volume.limits.total_bytes {
-                Some(_) => drop(shared.insert(volume.limits.class.clone())),
+                Some(_) => {
+                    shared.insert(volume.limits.class.clone());
+                }
                 None => {
                     volume.refill(now);
                     due = sooner(due, volume.pump(now, granted));
