@@ -12,6 +12,17 @@ GC_SECONDS_MAX = 120
 REOPEN_SECONDS_MAX = 60
 # Shown only once there is something to count.
 RARE = {
+    "cairn_class_burst",
+    "cairn_class_credit",
+    "cairn_class_credit_max",
+    "cairn_class_delayed_milliseconds_total",
+    "cairn_class_delayed_total",
+    "cairn_class_limit",
+    "cairn_class_operations_total",
+    "cairn_class_rate",
+    "cairn_class_read_bytes_total",
+    "cairn_class_waiting",
+    "cairn_class_written_bytes_total",
     "cairn_nfs_errors_total",
     "cairn_lun_bytes_total",
     "cairn_lun_commands_total",

@@ -3,14 +3,17 @@
 //! Owns: the state as plain data, its limits, its encoding.
 //! Must not know: I/O, and when the state changes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use cairn_base::{DiskId, DomainPath, NodeId, PoolId, Timestamp, VolumeId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::copies::Picked;
-use crate::settings::{CLIENTS_PER_EXPORT_MAX, ClientNet, ExportRule, VolumeName, VolumeSettings};
+use crate::settings::{
+    CLASSES_MAX, CLIENTS_PER_EXPORT_MAX, ClassName, ClassSpec, ClientNet, ExportRule, VolumeName,
+    VolumeSettings, built_in,
+};
 use crate::text_file::{TextFileError, decode_copy, decode_file, encode_file, json_of};
 
 /// A pool file, which is two copies of the state, is not longer than this, in bytes.
@@ -114,6 +117,9 @@ pub struct PoolVolume {
     pub created: Timestamp,
     /// Who may mount it; empty: nobody.
     pub exports: Vec<ExportRule>,
+    /// The class whose rates it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<ClassName>,
 }
 
 impl PoolVolume {
@@ -168,6 +174,9 @@ pub struct PoolState {
     /// The cluster that the disks belong to. Then the file lists the disks of one node, and the cluster's map has the rest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterMark>,
+    /// Classes of service, beside those that are built in.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub classes: BTreeMap<ClassName, ClassSpec>,
 }
 
 /// A place in a cluster.
@@ -189,6 +198,27 @@ pub enum ChangeError {
     TooManyVolumes,
     #[error("an export has at most {CLIENTS_PER_EXPORT_MAX} rules")]
     TooManyRules,
+    #[error("there is no class \"{0}\"")]
+    NoClass(ClassName),
+    #[error("there is a class \"{0}\" already")]
+    ClassExists(ClassName),
+    #[error("class \"{0}\" is built in, and stays as it is")]
+    ClassBuiltIn(ClassName),
+    #[error("class \"{class}\" is in use: by {}", volumes_in(.volumes))]
+    ClassInUse {
+        class: ClassName,
+        volumes: Vec<VolumeName>,
+    },
+    #[error("a pool has at most {CLASSES_MAX} classes")]
+    TooManyClasses,
+    #[error("class \"{class}\": {problem}")]
+    ClassProblem { class: ClassName, problem: String },
+    #[error("volume \"{volume}\" in class \"{class}\": {problem}")]
+    ClassOfVolume {
+        volume: VolumeName,
+        class: ClassName,
+        problem: String,
+    },
     #[error(
         "all volumes and rules together take {len_bytes} bytes in the pool file, which has at most \
          {POOL_FILE_LEN_BYTES_MAX}"
@@ -201,7 +231,89 @@ pub enum ChangeError {
     },
 }
 
+fn volumes_in(volumes: &[VolumeName]) -> String {
+    let names: Vec<&str> = volumes.iter().map(VolumeName::as_str).collect();
+    names.join(", ")
+}
+
 impl PoolState {
+    /// What a class says, also a built-in one.
+    pub fn class(&self, name: &ClassName) -> Option<&ClassSpec> {
+        built_in().get(name).or_else(|| self.classes.get(name))
+    }
+
+    /// What a volume's class says; nothing of one that is not known here.
+    pub fn class_of(&self, volume: &PoolVolume) -> Option<&ClassSpec> {
+        self.class(volume.class.as_ref()?)
+    }
+
+    /// Whether all that is asked of volumes' classes can be had.
+    pub fn check_class_of(&self, volume: &PoolVolume) -> Result<(), ChangeError> {
+        let Some(class) = &volume.class else {
+            return Ok(());
+        };
+        let spec = self
+            .class(class)
+            .ok_or_else(|| ChangeError::NoClass(class.clone()))?;
+        match spec.problem_of_size(volume.settings.size_limit.bytes()) {
+            None => Ok(()),
+            Some(problem) => Err(ChangeError::ClassOfVolume {
+                volume: volume.name.clone(),
+                class: class.clone(),
+                problem,
+            }),
+        }
+    }
+
+    /// Makes a class, or has one say something else; its volumes must be able to follow.
+    pub fn set_class(
+        &mut self,
+        name: &ClassName,
+        spec: ClassSpec,
+        is_new: bool,
+    ) -> Result<(), ChangeError> {
+        if built_in().contains_key(name) {
+            return Err(ChangeError::ClassBuiltIn(name.clone()));
+        }
+        match (is_new, self.classes.contains_key(name)) {
+            (true, true) => return Err(ChangeError::ClassExists(name.clone())),
+            (false, false) => return Err(ChangeError::NoClass(name.clone())),
+            (true, false) if self.classes.len() >= CLASSES_MAX => {
+                return Err(ChangeError::TooManyClasses);
+            }
+            _ => {}
+        }
+        if let Some(problem) = spec.problem() {
+            let class = name.clone();
+            return Err(ChangeError::ClassProblem { class, problem });
+        }
+        self.classes.insert(name.clone(), spec);
+        let mut in_it = self
+            .volumes
+            .iter()
+            .filter(|volume| volume.class.as_ref() == Some(name));
+        in_it.try_for_each(|volume| self.check_class_of(volume))
+    }
+
+    pub fn delete_class(&mut self, name: &ClassName) -> Result<(), ChangeError> {
+        if built_in().contains_key(name) {
+            return Err(ChangeError::ClassBuiltIn(name.clone()));
+        }
+        let in_it = self
+            .volumes
+            .iter()
+            .filter(|volume| volume.class.as_ref() == Some(name));
+        let volumes: Vec<VolumeName> = in_it.map(|volume| volume.name.clone()).collect();
+        if !volumes.is_empty() {
+            let class = name.clone();
+            return Err(ChangeError::ClassInUse { class, volumes });
+        }
+        match self.classes.remove(name) {
+            Some(_) => Ok(()),
+            None => Err(ChangeError::NoClass(name.clone())),
+        }
+    }
+
     pub fn volume(&self, name: &VolumeName) -> Result<&PoolVolume, ChangeError> {
         self.volumes
             .iter()
@@ -356,6 +468,9 @@ impl PoolState {
         }
         if self.left.len() > LEFT_MAX {
             return refuse("the number of disks that left");
+        }
+        if self.classes.len() > CLASSES_MAX {
+            return refuse("the number of classes");
         }
         if self.deleted.len() > DELETED_MAX {
             return refuse("the number of deleted volumes");
@@ -598,6 +713,46 @@ mod tests {
             state.set_rules(&main, &many),
             Err(ChangeError::TooManyRules)
         );
+    }
+
+    #[test]
+    fn classes_are_made_changed_and_deleted() {
+        let mut state = example(1);
+        let [gold, premium, none]: [ClassName; 3] =
+            ["gold", "premium", "nobody"].map(|name| name.parse().unwrap());
+        let spec = ClassSpec {
+            throughput: Some(crate::settings::RateSpec::per_tib(128 << 20)),
+            ..ClassSpec::default()
+        };
+        assert_eq!(state.set_class(&gold, spec, true), Ok(()));
+        assert!(matches!(
+            state.set_class(&gold, spec, true),
+            Err(ChangeError::ClassExists(_))
+        ));
+        assert!(matches!(
+            state.set_class(&premium, spec, false),
+            Err(ChangeError::ClassBuiltIn(_))
+        ));
+        assert!(matches!(
+            state.set_class(&none, spec, false),
+            Err(ChangeError::NoClass(_))
+        ));
+        assert!(matches!(
+            state.set_class(&none, ClassSpec::default(), true),
+            Err(ChangeError::ClassProblem { .. })
+        ));
+        state.volumes[0].class = Some(gold.clone());
+        state.volumes[0].settings.size_limit = crate::settings::SizeLimit::None;
+        assert!(state.check_class_of(&state.volumes[0]).is_err());
+        state.volumes[0].settings.size_limit = crate::settings::SizeLimit::Bytes(1 << 40);
+        assert_eq!(state.check_class_of(&state.volumes[0]), Ok(()));
+        assert_eq!(good(decode_pool(&encode_pool(&state))), state);
+        let refused = state.delete_class(&gold).unwrap_err();
+        assert!(refused.to_string().contains("by main"), "{refused}");
+        state.volumes[0].class = None;
+        assert_eq!(state.delete_class(&gold), Ok(()));
+        assert_eq!(state.delete_class(&gold), Err(ChangeError::NoClass(gold)));
+        assert!(state.delete_class(&premium).is_err());
     }
 
     #[test]

@@ -23,10 +23,12 @@ pub fn example_pool(disk_count: u128) -> PoolState {
             settings: VolumeSettings::default(),
             created,
             exports: ExportRule::this_machine(),
+            class: None,
         }],
         deleted: Vec::new(),
         volume_next: VolumeId(2),
         handle_key: HandleKey(u128::MAX - 1),
         cluster: None,
+        classes: Default::default(),
     }
 }

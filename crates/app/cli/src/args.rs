@@ -4,14 +4,15 @@ use std::path::PathBuf;
 
 use cairn_admin::api::VolumeChange;
 use cairn_config::{
-    ANONYMOUS_ID_DEFAULT, AccessPattern, ClientNet, Compression, Protection, Settings, Size,
-    SizeLimit, Squash, VolumeName,
+    ANONYMOUS_ID_DEFAULT, AccessPattern, ClassChoice, ClientNet, Compression, Protection, Settings,
+    Size, SizeLimit, Squash, VolumeName,
 };
 use cairn_files::{CatArgs, CpArgs, LsArgs, RmArgs, StatArgs};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::bench_args::BenchCommand;
+use crate::class::ClassCommand;
 use crate::dev_cluster_args::DevClusterArgs;
 use crate::plan_args::PlanArgs;
 use crate::s3_args::{BucketCommand, S3Command};
@@ -54,6 +55,9 @@ pub enum Command {
     /// Volumes: create, show, change, delete
     #[command(subcommand)]
     Volume(VolumeCommand),
+    /// Classes of service: which rates volumes get
+    #[command(subcommand)]
+    Class(ClassCommand),
     /// Exports: who may mount which volume
     #[command(subcommand)]
     Export(ExportCommand),
@@ -365,8 +369,8 @@ pub struct VolumeFlags {
     /// lost disks), 2x to 5x (that many copies) [a new volume: default]
     #[arg(long, allow_hyphen_values = true)]
     pub protection: Option<Protection>,
-    /// none, or a size such as 500GiB [a new volume: none]
-    #[arg(long, value_name = "SIZE")]
+    /// none, or a size such as 500GiB; rates by the TiB are for this size [a new volume: none]
+    #[arg(long, value_name = "SIZE", visible_aliases = ["quota", "size"])]
     pub size_limit: Option<SizeLimit>,
     /// concurrent (many clients, all kinds of files), streaming (large files from end to end) or
     /// random (small accesses in large files) [a new volume: concurrent]
@@ -375,6 +379,9 @@ pub struct VolumeFlags {
     /// none, lz4, zstd (level 3) or zstd:1 to zstd:19 [a new volume: lz4]
     #[arg(long)]
     pub compression: Option<Compression>,
+    /// none, or a class of service: standard, premium, extreme, another of `cairn class list` [a new volume: none]
+    #[arg(long)]
+    pub class: Option<ClassChoice>,
 }
 
 impl VolumeFlags {
@@ -384,6 +391,7 @@ impl VolumeFlags {
             size_limit: self.size_limit,
             access_pattern: self.access_pattern,
             compression: self.compression,
+            class: self.class.clone(),
         }
     }
 }

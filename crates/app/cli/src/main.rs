@@ -9,6 +9,7 @@ mod args;
 mod bench;
 mod bench_args;
 mod bench_progress;
+mod class;
 mod cluster;
 mod dev_cluster;
 mod dev_cluster_args;
@@ -112,6 +113,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Volume(VolumeCommand::Create(args)) => volume::create(&args),
         Command::Volume(VolumeCommand::Set(args)) => volume::set(&args),
         Command::Volume(VolumeCommand::Delete(args)) => volume::delete(&args),
+        Command::Class(command) => class::class(&command),
         Command::Export(ExportCommand::List(args)) => export::list(&args),
         Command::Export(ExportCommand::Set(args)) => export::set(&args),
         Command::Export(ExportCommand::Remove(args)) => export::remove(&args),

@@ -7,6 +7,7 @@ use cairn_base::units::format_size;
 
 use crate::access;
 use crate::args::{ViewArgs, VolumeCreateArgs, VolumeDeleteArgs, VolumeSetArgs, VolumeShowArgs};
+use crate::class;
 use crate::exit::Failure;
 use crate::print;
 use crate::status::volume_table;
@@ -112,6 +113,7 @@ fn shown(volume: &VolumeView, json: bool) -> Result<(), Failure> {
         format!("size limit       {}", volume.size_limit),
         format!("access pattern   {}", volume.access_pattern),
         format!("compression      {}", volume.compression),
+        format!("class            {}", volume.class),
         format!(
             "used             {} in {} inodes",
             format_size(volume.used_bytes),
@@ -132,6 +134,9 @@ fn shown(volume: &VolumeView, json: bool) -> Result<(), Failure> {
             if volume.exported { "yes" } else { "no" }
         ),
     ];
+    if let Some(rates) = &volume.rates {
+        lines.extend(class::lines(rates));
+    }
     if let Some(problem) = &volume.problem {
         lines.push(format!("NOT SERVED       {problem}"));
     }

@@ -14,7 +14,7 @@ use cairn_admin::api::{
 use cairn_admin::{Answer, Control, ControlError};
 use cairn_base::DiskId;
 use cairn_base::domain::Losses;
-use cairn_config::{ClientNet, ExportRule, Protection, VolumeName, VolumeSettings};
+use cairn_config::{ClassChoice, ClientNet, ExportRule, Protection, VolumeName, VolumeSettings};
 use cairn_segment::DiskStatus;
 
 use crate::cluster_view;
@@ -194,9 +194,11 @@ impl Control for Controller {
         Box::pin(async move {
             let mut settings = VolumeSettings::default();
             apply(&create.settings, &mut settings);
+            let class = create.settings.class.as_ref();
+            let class = class.and_then(|class| class.name().cloned());
             self.inner
                 .pool
-                .volume_create(&create.name, settings, Vec::new())
+                .volume_create(&create.name, settings, Vec::new(), class)
                 .await
                 .map_err(refusal)?;
             self.volume_now(&create.name).await
@@ -207,7 +209,12 @@ impl Control for Controller {
         Box::pin(async move {
             self.inner
                 .pool
-                .volume_set(&name, |settings| apply(&change, settings))
+                .volume_set(&name, |volume| {
+                    apply(&change, &mut volume.settings);
+                    if let Some(class) = &change.class {
+                        volume.class = class.name().cloned();
+                    }
+                })
                 .await
                 .map_err(refusal)?;
             self.volume_now(&name).await
@@ -262,6 +269,10 @@ impl Control for Controller {
     }
 
     fn snapshots(&self) -> Option<&dyn cairn_admin::snapshots::SnapshotControl> {
+        Some(self)
+    }
+
+    fn classes(&self) -> Option<&dyn cairn_admin::classes::ClassControl> {
         Some(self)
     }
 
@@ -535,6 +546,11 @@ impl Controller {
             size_limit: volume.settings.size_limit,
             access_pattern: volume.settings.access_pattern,
             compression: volume.settings.compression,
+            class: match &volume.class {
+                Some(class) => ClassChoice::Class(class.clone()),
+                None => ClassChoice::None,
+            },
+            rates: None,
             created_seconds: volume.created.seconds,
             serving: false,
             owner: None,
@@ -559,6 +575,7 @@ impl Controller {
                 });
                 view.serving = view.problem.is_none();
                 view.used_bytes = counters.file_bytes;
+                view.rates = inner.shaper.report(volume.id).map(convert::rates);
                 view.inodes = counters.inodes;
                 view.snapshots = fs.snapshot_count();
                 view.snapshot_bytes = counters.history_bytes;
@@ -633,6 +650,30 @@ pub(crate) fn refusal(failure: ChangeFailure) -> ControlError {
             ChangeError::TooManyVolumes | ChangeError::TooManyRules | ChangeError::TooLong { .. },
         ) => ControlError::new(ErrorKind::Conflict, message)
             .hint("delete one that is not needed first"),
+        ChangeFailure::Refused(ChangeError::NoClass(_)) => {
+            ControlError::new(ErrorKind::NotFound, message)
+                .hint("`cairn class list` shows all classes")
+        }
+        ChangeFailure::Refused(ChangeError::ClassExists(_)) => {
+            ControlError::new(ErrorKind::Conflict, message)
+                .hint("`cairn class set` changes it; or choose another name")
+        }
+        ChangeFailure::Refused(ChangeError::ClassBuiltIn(_)) => {
+            ControlError::new(ErrorKind::Conflict, message)
+                .hint("`cairn class create` makes one of another name")
+        }
+        ChangeFailure::Refused(ChangeError::ClassInUse { .. }) => {
+            ControlError::new(ErrorKind::Conflict, message).hint(
+                "give them another one first: `cairn volume set VOLUME --class CLASS`, or `--class none`",
+            )
+        }
+        ChangeFailure::Refused(ChangeError::TooManyClasses) => {
+            ControlError::new(ErrorKind::Conflict, message)
+                .hint("delete one that is not needed first")
+        }
+        ChangeFailure::Refused(
+            ChangeError::ClassProblem { .. } | ChangeError::ClassOfVolume { .. },
+        ) => ControlError::new(ErrorKind::Invalid, message),
         ChangeFailure::Exported(name) => ControlError::new(ErrorKind::Conflict, message).hint(
             format!("remove its export first (`cairn export remove {name}`), or use --force"),
         ),

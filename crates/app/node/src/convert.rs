@@ -1,6 +1,7 @@
 //! Turns the words of the config and of the pool into those of NFS and of the admin API, each in one place.
 
 use cairn_admin::api::{self, RebuildView, ScrubDamage, ScrubView};
+use cairn_admin::classes::{LimitView, RatesView};
 use cairn_config::{Access, ExportRule, Squash};
 use cairn_erasure::Code;
 use cairn_exports::ClientRule;
@@ -101,6 +102,39 @@ pub fn layout(code: Code) -> String {
         (1, parity) => format!("{} mirrors", u16::from(parity) + 1),
         (data, parity) => format!("{data}+{parity}"),
     }
+}
+
+/// Rates as the API shows them: whole numbers.
+pub fn rates(report: cairn_qos::Report) -> RatesView {
+    let limits = report.limits.iter().map(|limit| LimitView {
+        of: limit.name.to_owned(),
+        baseline: whole(limit.rate.baseline),
+        burst: whole(limit.rate.burst),
+        now: whole(limit.now),
+        credit: whole(limit.credit),
+        credit_max: match limit.rate.has_burst() {
+            true => whole(limit.rate.credit),
+            false => 0,
+        },
+        credit_ends_seconds: limit.ends_in().map(|time| time.as_secs()),
+    });
+    RatesView {
+        limits: limits.collect(),
+        client_throughput: report.client_bytes.map(whole),
+        client_iops: report.client_operations.map(whole),
+        total_throughput: report.total_bytes.map(whole),
+        read_bytes_per_second: whole(report.read_bytes_per_second),
+        written_bytes_per_second: whole(report.written_bytes_per_second),
+        operations_per_second: whole(report.operations_per_second),
+        waiting: report.waiting,
+        delayed: report.delayed,
+        delayed_ms: u64::try_from(report.delayed_time.as_millis()).unwrap_or(u64::MAX),
+    }
+}
+
+fn whole(number: f64) -> u64 {
+    // Saturates: nothing here is below zero.
+    number.round() as u64
 }
 
 #[cfg(test)]

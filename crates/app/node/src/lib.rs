@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod announce;
+mod classes;
 pub mod cluster;
 mod cluster_view;
 mod control;

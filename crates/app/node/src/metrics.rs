@@ -16,6 +16,7 @@ use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricT
 
 use crate::node::Inner;
 use cairn_pool::VolumeTotals;
+use cairn_qos::{LimitReport, Report};
 
 /// One value: labels and number.
 type Sample = (Vec<(&'static str, String)>, u64);
@@ -35,6 +36,8 @@ pub struct Observed {
     /// Of all volumes together since the start, also of those that are not served any more.
     pub totals_of_all: VolumeTotals,
     pub volumes_failed: u64,
+    /// Of volumes that are in a class of service.
+    pub rates: Vec<(String, Report)>,
     pub tolerated: Vec<Tolerated>,
 }
 
@@ -104,6 +107,7 @@ fn families(observed: &Observed) -> Vec<MetricFamily> {
     rebuild(&observed.rebuild, &mut out);
     volumes(&observed.volumes, &mut out);
     tolerated(&observed.tolerated, &mut out);
+    classes(&observed.rates, &mut out);
     out.0
 }
 
@@ -158,6 +162,77 @@ fn tolerated(volumes: &[Tolerated], out: &mut Families) {
         "Disks, or instead of them nodes, that can be lost without loss of data",
         samples.collect(),
     );
+}
+
+/// Rates of volumes that are in a class.
+fn classes(volumes: &[(String, Report)], out: &mut Families) {
+    let whole = |number: f64| number.round() as u64;
+    let limits = |value: &dyn Fn(&LimitReport) -> Option<f64>| -> Vec<Sample> {
+        let each = volumes.iter().flat_map(|(name, report)| {
+            report.limits.iter().map(move |limit| (name, report, limit))
+        });
+        let samples = each.filter_map(|(name, report, limit)| {
+            let labels = vec![
+                ("volume", name.clone()),
+                ("class", report.class.to_string()),
+                ("of", limit.name.to_owned()),
+            ];
+            Some((labels, whole(value(limit)?)))
+        });
+        samples.collect()
+    };
+    let credit = |limit: &LimitReport, value: f64| limit.rate.has_burst().then_some(value);
+    out.gauges(
+        "cairn_class_limit",
+        "Bytes or operations per second that a volume gets without credit",
+        limits(&|limit| Some(limit.rate.baseline)),
+    );
+    out.gauges(
+        "cairn_class_burst",
+        "The same while it has credit",
+        limits(&|limit| Some(limit.rate.burst)),
+    );
+    out.gauges(
+        "cairn_class_rate",
+        "What of it is used, of about the last second",
+        limits(&|limit| Some(limit.now)),
+    );
+    out.gauges(
+        "cairn_class_credit",
+        "Bytes or operations that can be used above the limit",
+        limits(&|limit| credit(limit, limit.credit)),
+    );
+    out.gauges(
+        "cairn_class_credit_max",
+        "The most that is kept of them",
+        limits(&|limit| credit(limit, limit.rate.credit)),
+    );
+    let each = |value: fn(&Report) -> u64| -> Vec<Sample> {
+        let volumes = volumes.iter();
+        let labels = |name: &String| vec![("volume", name.clone())];
+        volumes
+            .map(|(name, report)| (labels(name), value(report)))
+            .collect()
+    };
+    out.gauges(
+        "cairn_class_waiting",
+        "Requests that wait for their turn",
+        each(|report| report.waiting),
+    );
+    type Row = (&'static str, &'static str, fn(&Report) -> u64);
+    #[rustfmt::skip]
+    let counters: &[Row] = &[
+        ("cairn_class_read_bytes_total", "Bytes read from volumes in a class", |report| report.read_bytes),
+        ("cairn_class_written_bytes_total", "Bytes written to them", |report| report.written_bytes),
+        ("cairn_class_operations_total", "Requests to them that count", |report| report.operations),
+        ("cairn_class_delayed_total", "Requests that had to wait for their turn", |report| report.delayed),
+        ("cairn_class_delayed_milliseconds_total", "How long they waited together", |report| {
+            u64::try_from(report.delayed_time.as_millis()).unwrap_or(u64::MAX)
+        }),
+    ];
+    for (name, help, value) in counters {
+        out.counters(name, help, each(*value));
+    }
 }
 
 fn store(stats: &SegmentStats, out: &mut Families) {

@@ -4,7 +4,7 @@
 //! pool asks of the host.
 //! Must not know: protocols' messages, HTTP; what becomes of disks and of what lies on them (`cairn_pool`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -24,6 +24,7 @@ use cairn_meta::{MetaCache, MetaSettings};
 use cairn_pool::policy::policy;
 use cairn_pool::truth::{PoolFiles, Truth};
 use cairn_pool::{Host, Pool, PoolSettings, Seats, VolumeTotals};
+use cairn_qos::{Limits, Shaper};
 use cairn_s3::Stores;
 use cairn_segment::SegmentSettings;
 use cairn_shard::ShardDisk;
@@ -33,6 +34,7 @@ use prometheus::Registry;
 pub use cairn_pool::{ChangeFailure, VolumeService};
 
 use crate::announce::Announced;
+use crate::classes::Credits;
 use crate::cluster::ClusterNode;
 use crate::convert;
 use crate::disk_folders::FolderWork;
@@ -74,6 +76,9 @@ pub struct Inner {
     pub targets: Arc<Targets>,
     /// Volumes as places of buckets.
     pub stores: Arc<Stores>,
+    /// What rates volumes have.
+    pub shaper: Arc<Shaper>,
+    pub credits: Credits,
     pub registry: Registry,
     pub meta_cache: MetaCache,
     /// If the node is in a cluster.
@@ -89,6 +94,9 @@ struct NodeHost {
     exports: Arc<Exports>,
     targets: Arc<Targets>,
     stores: Arc<Stores>,
+    shaper: Arc<Shaper>,
+    /// Volumes that are served here: what others have spent of their credit is known there.
+    served: Mutex<BTreeSet<VolumeId>>,
     meta_cache: MetaCache,
     /// Memory for written data that is not on disk yet, of all volumes together.
     dirty: Arc<DirtyBudget>,
@@ -143,6 +151,10 @@ impl Host for NodeHost {
     }
 
     fn publish(&self, state: &PoolState, volumes: &BTreeMap<VolumeId, VolumeService>) {
+        let is_served = |service: &&VolumeService| matches!(service, VolumeService::Serving(_));
+        let served = volumes.iter().filter(|(_, service)| is_served(service));
+        *self.served.lock() = served.map(|(id, _)| *id).collect();
+        self.classes(state);
         let exports = state
             .volumes
             .iter()
@@ -150,6 +162,7 @@ impl Host for NodeHost {
             .map(|volume| Export {
                 volume: self.exported(volume, volumes.get(&volume.id)),
                 rules: volume.exports.iter().map(convert::client_rule).collect(),
+                gate: Some(self.shaper.gate(volume.id)),
             })
             .collect();
         self.exports.replace(exports);
@@ -160,6 +173,18 @@ impl Host for NodeHost {
         let serving: Vec<_> = serving.collect();
         self.targets.replace(serving.clone());
         self.stores.replace(serving);
+    }
+
+    fn classes(&self, state: &PoolState) {
+        let served = self.served.lock();
+        let volumes = state.volumes.iter();
+        let volumes = volumes.filter(|volume| served.contains(&volume.id));
+        let limits = volumes.filter_map(|volume| {
+            let (class, spec) = (volume.class.as_ref()?, state.class_of(volume)?);
+            let size_bytes = volume.settings.size_limit.bytes();
+            Some((volume.id, Limits::of(class, spec, size_bytes)))
+        });
+        self.shaper.set(limits.collect());
     }
 
     /// Whether the next start would find the pool on a folder of those that the configuration names. Where it finds
@@ -265,8 +290,10 @@ impl Inner {
         let cache_bytes = budget.metadata_bytes / 100 * METADATA_CACHE_PERCENT;
         let meta_cache = MetaCache::new(usize::try_from(cache_bytes).unwrap_or(usize::MAX));
         let exports = Arc::new(Exports::new(Vec::new()));
-        let targets = Targets::new(env.clone());
-        let stores = Stores::new(env.clone());
+        let shaper = Shaper::new(&env);
+        shaper.tend(&env);
+        let targets = Targets::new(env.clone(), Arc::clone(&shaper));
+        let stores = Stores::new(env.clone(), Arc::clone(&shaper));
         let PoolDisks { opened, named, .. } = disks;
         let host = Arc::new(NodeHost {
             env: env.clone(),
@@ -276,6 +303,8 @@ impl Inner {
             exports: Arc::clone(&exports),
             targets: Arc::clone(&targets),
             stores: Arc::clone(&stores),
+            shaper: Arc::clone(&shaper),
+            served: Mutex::default(),
             meta_cache: meta_cache.clone(),
             dirty: DirtyBudget::new(budget.dirty_bytes),
             cluster: cluster.clone(),
@@ -301,6 +330,8 @@ impl Inner {
             exports,
             targets,
             stores,
+            shaper,
+            credits: Credits::default(),
             registry: Registry::new(),
             meta_cache,
             cluster,
@@ -390,7 +421,12 @@ impl Inner {
             .parse()
             .map_err(|error: cairn_config::WordError| first_volume(error.to_string()))?;
         self.pool
-            .volume_create(&name, VolumeSettings::default(), ExportRule::this_machine())
+            .volume_create(
+                &name,
+                VolumeSettings::default(),
+                ExportRule::this_machine(),
+                None,
+            )
             .await
             .map_err(|error| first_volume(error.to_string()))
     }
@@ -401,6 +437,7 @@ impl Inner {
         let (services, past) = self.pool.services_and_totals();
         let mut totals_of_all = past.all();
         let mut volumes = Vec::new();
+        let mut rates = Vec::new();
         let mut troubled_count = 0;
         for (id, service) in &services {
             let VolumeService::Serving(fs) = service else {
@@ -417,6 +454,9 @@ impl Inner {
             totals += since_open;
             troubled_count += usize::from(fs.meta().failure().is_some());
             let counters = fs.meta().counters();
+            if let Some(report) = self.shaper.report(*id) {
+                rates.push((volume.name.to_string(), report));
+            }
             volumes.push((
                 volume.name.to_string(),
                 VolumeNumbers {
@@ -441,6 +481,7 @@ impl Inner {
         });
         Observed {
             tolerated: tolerated.collect(),
+            rates,
             uptime_seconds: self.uptime().as_secs(),
             memory: self.budget,
             memory_limit_bytes: self.config.memory_limit_bytes,

@@ -22,6 +22,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::announce::Announced;
+use crate::classes;
 use crate::cluster;
 use crate::control::Controller;
 use crate::disks::{PoolDisks, descriptors_max};
@@ -203,6 +204,7 @@ impl Node {
         cairn_pool::executor::tend(&inner.pool);
         crate::announce::tend(&inner);
         crate::snapshots::tend(&inner);
+        classes::tend(&inner);
         inner.every("pool file", POOL_FILE_INTERVAL, |inner| async move {
             inner.pool.renew().await;
         });
@@ -298,6 +300,7 @@ impl Node {
             if let Err(error) = self.started.admin.await {
                 tracing::error!(%error, "the admin API broke off");
             }
+            classes::write_all(&self.started.inner).await;
             self.started.inner.close_volumes().await;
             self.started.inner.pool.store.repairs_done().await;
             if let Some(cluster) = &self.started.inner.cluster {

@@ -1,6 +1,8 @@
 //! The JSON of the API. Byte counts are whole numbers of bytes; times are seconds since 1970 UTC.
 
-use cairn_config::{AccessPattern, Compression, ExportRule, Protection, SizeLimit, VolumeName};
+use cairn_config::{
+    AccessPattern, ClassChoice, Compression, ExportRule, Protection, SizeLimit, VolumeName,
+};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -445,6 +447,13 @@ pub struct VolumeView {
     pub access_pattern: AccessPattern,
     #[schema(value_type = String, example = "lz4")]
     pub compression: Compression,
+    /// The class of service, or none.
+    #[schema(value_type = String, example = "gold")]
+    #[serde(default)]
+    pub class: ClassChoice,
+    /// What it uses of its class, if it has one and is served here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rates: Option<crate::classes::RatesView>,
     pub created_seconds: i64,
     /// Whether it is served; if not, `problem` says why.
     pub serving: bool,
@@ -476,7 +485,7 @@ pub struct VolumeCreate {
 }
 
 /// Settings of a volume to change; what is left out stays.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeChange {
     /// default, none, +1n to +4n, 2x to 5x. A change is for data written from then on.
@@ -495,6 +504,10 @@ pub struct VolumeChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "lz4")]
     pub compression: Option<Compression>,
+    /// none, or the name of a class of service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "gold")]
+    pub class: Option<ClassChoice>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cairn_config::{ClientNet, VolumeName};
+use cairn_config::{ClassName, ClientNet, VolumeName};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -12,6 +12,7 @@ use crate::api::{
     ScrubStart, ScrubView, Status, TicketCreate, TicketView, VolumeChange, VolumeCreate,
     VolumeList, VolumeMove, VolumeView,
 };
+use crate::classes::{ClassCreate, ClassList, ClassSet, ClassView};
 use crate::s3::{
     AccessKeyCreate, AccessKeyList, AccessKeyView, BucketCreate, BucketList, BucketView,
 };
@@ -191,6 +192,27 @@ impl Client {
         let path = format!("/api/v1/volumes/{name}?force={force}");
         self.send(|agent| self.authorized(agent.delete(self.at(&path))).call())
             .map(drop)
+    }
+
+    pub fn classes(&self) -> Result<ClassList, ClientError> {
+        self.get("/api/v1/classes")
+    }
+
+    pub fn class(&self, name: &ClassName) -> Result<ClassView, ClientError> {
+        self.get(&format!("/api/v1/classes/{name}"))
+    }
+
+    pub fn class_create(&self, create: &ClassCreate) -> Result<ClassView, ClientError> {
+        self.call(self.agent.post(self.at("/api/v1/classes")), create)
+    }
+
+    pub fn class_set(&self, name: &ClassName, set: &ClassSet) -> Result<ClassView, ClientError> {
+        let path = format!("/api/v1/classes/{name}");
+        self.call(self.agent.put(self.at(&path)), set)
+    }
+
+    pub fn class_delete(&self, name: &ClassName) -> Result<(), ClientError> {
+        self.delete(&format!("/api/v1/classes/{name}")).map(drop)
     }
 
     pub fn exports(&self) -> Result<ExportList, ClientError> {

@@ -169,6 +169,15 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(cluster_ticket))
         .routes(routes!(node_set, node_remove))
         .routes(routes!(volume_move))
+        .routes(routes!(
+            class_routes::class_list,
+            class_routes::class_create
+        ))
+        .routes(routes!(
+            class_routes::class_show,
+            class_routes::class_set,
+            class_routes::class_delete
+        ))
         .routes(routes!(export_list))
         .routes(routes!(export_set, export_remove))
         .routes(routes!(san_routes::lun_list, san_routes::lun_create))
@@ -799,6 +808,8 @@ async fn openapi(State(shared): Api) -> Response {
     response
 }
 
+#[path = "class_routes.rs"]
+mod class_routes;
 #[path = "s3_routes.rs"]
 mod s3_routes;
 #[path = "san_routes.rs"]

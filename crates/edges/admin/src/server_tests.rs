@@ -35,6 +35,8 @@ fn view(name: &VolumeName) -> VolumeView {
         size_limit: cairn_config::SizeLimit::None,
         access_pattern: cairn_config::AccessPattern::Random,
         compression: cairn_config::Compression::Zstd(3),
+        class: Default::default(),
+        rates: None,
         created_seconds: 0,
         serving: true,
         owner: None,

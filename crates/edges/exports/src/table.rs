@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 use cairn_base::{Ino, NodeId, View, VolumeId};
 use cairn_fs::{Fs, FsView};
+use cairn_qos::Gate;
 use tokio::sync::watch;
 
 use crate::rules::{ClientRule, rule_for};
@@ -67,6 +68,8 @@ pub enum Place {
 pub struct Export {
     pub volume: Volume,
     pub rules: Vec<ClientRule>,
+    /// Where its requests ask whether they may begin; `None`: all may.
+    pub gate: Option<Arc<Gate>>,
 }
 
 /// All exports at one moment, sorted by name.
@@ -131,6 +134,7 @@ impl ExportTable {
                     volume: fs.volume(),
                     fs: fs.clone(),
                     rule: rule.clone(),
+                    gate: export.gate.clone(),
                 }),
                 Volume::Failed(failed) | Volume::Elsewhere(failed, _) => {
                     exports.failed.push(failed.clone());
@@ -147,6 +151,7 @@ pub struct Grant {
     pub volume: VolumeId,
     pub fs: Fs,
     pub rule: ClientRule,
+    pub gate: Option<Arc<Gate>>,
 }
 
 /// What one client may use, as of one table.

@@ -22,6 +22,7 @@ use cairn_codec_iscsi::{
     RejectReason, Reply, Request, Residual, TaskFunction, TaskResponse, UNTAGGED, login_status,
 };
 use cairn_codec_scsi::{Command, Key, Sense, Status, code, lun_of_bytes};
+use cairn_qos::{Client, Pass};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::net::TcpStream;
@@ -117,6 +118,8 @@ struct Incoming {
     /// Ends of what was asked for, with their tags.
     ready: VecDeque<(u32, u64)>,
     data_number: u32,
+    /// Its number among the delayed, while it waits for its time: nothing is asked for before.
+    delayed: Option<u64>,
 }
 
 /// A command that can begin.
@@ -143,6 +146,8 @@ enum Done {
 }
 
 type Running = Pin<Box<dyn Future<Output = Done> + Send>>;
+/// Ready when the time of a delayed command has come: its tag, and its number among the delayed.
+type Delayed = Pin<Box<dyn Future<Output = (u32, u64)> + Send>>;
 
 /// A session that is logged in.
 struct Live {
@@ -157,6 +162,8 @@ struct Live {
 struct Connection {
     stream: TcpStream,
     peer: SocketAddr,
+    /// Whose rate its commands count for.
+    client: Client,
     local: SocketAddr,
     shared: Arc<Shared>,
     input: BytesMut,
@@ -172,6 +179,10 @@ struct Connection {
     open_count: u32,
     incoming: HashMap<u32, Incoming>,
     waiting: VecDeque<Start>,
+    /// Commands that wait for their time and whose data is not to come.
+    parked: HashMap<u32, (u64, Start)>,
+    delayed: FuturesUnordered<Delayed>,
+    delayed_next: u64,
     active: HashMap<u32, (u16, TaskHandle)>,
     running: FuturesUnordered<Running>,
     running_commands: usize,
@@ -210,6 +221,7 @@ pub async fn serve(
     let mut connection = Connection {
         stream,
         peer,
+        client: Client::address(peer.ip()),
         local,
         login: Some(Login::new(Arc::clone(&shared.targets))),
         shared,
@@ -224,6 +236,9 @@ pub async fn serve(
         open_count: 0,
         incoming: HashMap::new(),
         waiting: VecDeque::new(),
+        parked: HashMap::new(),
+        delayed: FuturesUnordered::new(),
+        delayed_next: 0,
         active: HashMap::new(),
         running: FuturesUnordered::new(),
         running_commands: 0,
@@ -248,6 +263,8 @@ pub async fn serve(
     // What was begun is done to its end, so that a new session of the initiator does not race with it.
     connection.waiting.clear();
     connection.incoming.clear();
+    connection.parked.clear();
+    connection.delayed.clear();
     while connection.running.next().await.is_some() {}
     if let Some(live) = connection.live.take() {
         connection.shared.targets.end_session(live.id);
@@ -293,6 +310,12 @@ impl Connection {
                         self.finish(done)?;
                     }
                     self.pump();
+                }
+                Some((tag, number)) = self.delayed.next(), if !self.delayed.is_empty() => {
+                    self.admitted(tag, number);
+                    while let Some(Some((tag, number))) = futures_util::FutureExt::now_or_never(self.delayed.next()) {
+                        self.admitted(tag, number);
+                    }
                 }
                 ready = self.stream.readable(), if reads => {
                     ready?;
@@ -718,7 +741,10 @@ impl Connection {
         let Some(view) = &mut live.view else {
             return Ok(());
         };
-        if self.active.contains_key(&header.tag) || self.incoming.contains_key(&header.tag) {
+        if self.active.contains_key(&header.tag)
+            || self.incoming.contains_key(&header.tag)
+            || self.parked.contains_key(&header.tag)
+        {
             return Err(Broken::Protocol("two commands with one tag"));
         }
         if !is_immediate {
@@ -776,13 +802,26 @@ impl Connection {
             // Less comes than the command is about: nothing of it is written.
             work = Err(Outcome::failed(Sense::illegal(code::INVALID_FIELD_IN_CDB)));
         }
+        let mut pass = None;
+        if let Ok((unit, checked)) = &work
+            && let Some(operation) = execute::counted(unit, checked, accept)
+            // An ordered one waits in its place, where those behind it wait for it.
+            && header.attribute != Attribute::Ordered
+        {
+            pass = place.gate.admit(self.client, operation);
+        }
+        let immediate_len = pdu.data.len() as u64;
         if work.is_ok() {
-            held = Held::take(&self.shared, accept.max(reads));
+            // What is delayed holds what has come, and no more.
+            let len_bytes = match pass {
+                None => accept.max(reads),
+                Some(_) => immediate_len,
+            };
+            held = Held::take(&self.shared, len_bytes);
             if held.is_none() {
                 work = Err(Outcome::of(Status::TaskSetFull));
             }
         }
-        let immediate_len = pdu.data.len() as u64;
         if immediate_len > u64::from(self.negotiated.first_burst_len_bytes) && header.writes {
             return Err(Broken::Protocol("more unsolicited data than was agreed on"));
         }
@@ -790,13 +829,22 @@ impl Connection {
         let is_open = header.writes && !header.is_final;
         if accept == 0 && !is_open {
             match work {
-                Ok((unit, checked)) => self.waiting.push_back(Start {
-                    asked,
-                    unit,
-                    checked,
-                    data: Bytes::new(),
-                    held,
-                }),
+                Ok((unit, checked)) => {
+                    let start = Start {
+                        asked,
+                        unit,
+                        checked,
+                        data: Bytes::new(),
+                        held,
+                    };
+                    match pass {
+                        None => self.waiting.push_back(start),
+                        Some(pass) => {
+                            let number = self.delay(header.tag, pass);
+                            self.parked.insert(header.tag, (number, start));
+                        }
+                    }
+                }
                 Err(outcome) => {
                     self.answer(&asked, outcome, has_descriptor_sense);
                 }
@@ -806,6 +854,11 @@ impl Connection {
         }
         let mut fill = AlignedFill::new(accept as usize);
         fill.fill_from(&pdu.data);
+        let tag = header.tag;
+        let delayed = match (pass, work.is_ok()) {
+            (Some(pass), true) => Some(self.delay(tag, pass)),
+            _ => None,
+        };
         let incoming = Incoming {
             asked,
             work,
@@ -816,11 +869,57 @@ impl Connection {
             asked_bytes: immediate_len.min(accept),
             ready: VecDeque::new(),
             data_number: 0,
+            delayed,
         };
-        let tag = header.tag;
         self.incoming.insert(tag, incoming);
         self.go_on(tag);
         Ok(())
+    }
+
+    /// Notes that a command waits for its time.
+    fn delay(&mut self, tag: u32, pass: Pass) -> u64 {
+        let number = self.delayed_next;
+        self.delayed_next += 1;
+        self.delayed.push(Box::pin(async move {
+            pass.await;
+            (tag, number)
+        }));
+        number
+    }
+
+    /// The time of a delayed command has come, if it is still there.
+    fn admitted(&mut self, tag: u32, number: u64) {
+        if let Some(incoming) = self.incoming.get_mut(&tag)
+            && incoming.delayed == Some(number)
+        {
+            incoming.delayed = None;
+            if incoming.work.is_ok() {
+                incoming.held = None;
+                incoming.held = Held::take(&self.shared, incoming.fill.len_bytes() as u64);
+                if incoming.held.is_none() {
+                    incoming.work = Err(Outcome::of(Status::TaskSetFull));
+                }
+            }
+            self.go_on(tag);
+            return;
+        }
+        if self.parked.get(&tag).is_none_or(|(at, _)| *at != number) {
+            return;
+        }
+        let Some((_, mut start)) = self.parked.remove(&tag) else {
+            return;
+        };
+        let header = &start.asked.header;
+        let len_bytes = match header.reads {
+            true => u64::from(header.expected_len_bytes).min(execute::TRANSFER_LEN_BYTES_MAX),
+            false => 0,
+        };
+        start.held = Held::take(&self.shared, len_bytes);
+        match start.held {
+            Some(_) => self.waiting.push_back(start),
+            None => self.answer(&start.asked, Outcome::of(Status::TaskSetFull), false),
+        }
+        self.pump();
     }
 
     /// Asks for more data of a command, or begins it if all is there.
@@ -829,6 +928,9 @@ impl Connection {
             return;
         };
         if incoming.is_open || (!incoming.ready.is_empty() && incoming.work.is_err()) {
+            return;
+        }
+        if incoming.delayed.is_some() && incoming.work.is_ok() {
             return;
         }
         let accept = incoming.fill.len_bytes() as u64;
@@ -971,7 +1073,13 @@ impl Connection {
         let lun = lun_of_bytes(&asked.header.lun).unwrap_or(0);
         self.active.insert(asked.header.tag, (lun, guard.handle()));
         self.running_commands += 1;
+        let is_ordered = asked.header.attribute == Attribute::Ordered;
+        let (gate, client) = (Arc::clone(&place.gate), self.client);
         let work = async move {
+            let operation = execute::counted(&unit, &checked, data.len() as u64);
+            if let Some(operation) = operation.filter(|_| is_ordered) {
+                gate.pass(client, operation).await;
+            }
             let outcome = execute::execute(&unit, &nexus, &place, &guard, checked, data).await;
             Done::Command {
                 asked: Box::new(asked),
@@ -1124,6 +1232,9 @@ impl Connection {
                 {
                     self.forget_waiting(|start| start.asked.header.tag == referenced);
                     at_once(TaskResponse::Complete)
+                } else if self.parked.contains_key(&referenced) {
+                    self.forget_waiting(|start| start.asked.header.tag == referenced);
+                    at_once(TaskResponse::Complete)
                 } else {
                     match self.active.remove(&referenced) {
                         Some((_, task)) => Box::pin(async move {
@@ -1186,13 +1297,15 @@ impl Connection {
 
     fn forget_waiting(&mut self, which: impl Fn(&Start) -> bool) {
         let open = &mut self.open_count;
-        self.waiting.retain(|start| {
+        let mut stays = |start: &Start| {
             let goes = which(start);
             if goes && !start.asked.is_immediate {
                 *open -= 1;
             }
             !goes
-        });
+        };
+        self.waiting.retain(|start| stays(start));
+        self.parked.retain(|_, (_, start)| stays(start));
     }
 
     fn reject(&mut self, reason: RejectReason, header: &Header) {

@@ -14,6 +14,7 @@ use cairn_codec_scsi::{
     Status, code,
 };
 use cairn_fs::{Credentials, FsError, Stability};
+use cairn_qos::{Gate, Operation};
 use cairn_san::{Lun, SanError};
 
 use crate::reservation::{Effects, Refused};
@@ -37,6 +38,8 @@ pub struct Place {
     pub target_name: String,
     pub port: u16,
     pub revision: [u8; 4],
+    /// Where commands that move data ask whether they may begin.
+    pub gate: Arc<Gate>,
     /// What the session sees.
     pub units: BTreeMap<u16, Arc<Unit>>,
 }
@@ -249,6 +252,18 @@ pub fn check(unit: &Unit, nexus: &Nexus, cdb: &[u8; 16]) -> Result<Checked, Outc
         command,
         out_len_bytes: out,
     })
+}
+
+/// What a command counts for the limits of its volume; `None`: nothing. `out_len_bytes`: what comes with it.
+pub fn counted(unit: &Unit, checked: &Checked, out_len_bytes: u64) -> Option<Operation> {
+    match &checked.command {
+        Command::Read { blocks, .. } => {
+            let block = u64::from(unit.lun().block_len_bytes);
+            Some(Operation::read(blocks.count.saturating_mul(block)))
+        }
+        command if command.is_change() => Some(Operation::write(out_len_bytes)),
+        _ => None,
+    }
 }
 
 /// A write of which less comes than it is about is one of the whole blocks that come, and the initiator is told (RFC 7143, section

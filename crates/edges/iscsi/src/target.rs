@@ -11,6 +11,7 @@ use cairn_base::env::Env;
 use cairn_base::{Ino, VolumeId};
 use cairn_codec_scsi::code;
 use cairn_fs::Fs;
+use cairn_qos::{Gate, Shaper};
 use cairn_san::{Initiator, San, SanError};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
@@ -27,6 +28,7 @@ const RETRY_PAUSE: std::time::Duration = std::time::Duration::from_secs(5);
 pub struct Target {
     pub volume: VolumeId,
     pub san: Arc<San>,
+    gate: Arc<Gate>,
     units: RwLock<BTreeMap<Ino, Arc<Unit>>>,
     /// Grows when what initiators see may have changed.
     version: AtomicU64,
@@ -56,6 +58,7 @@ struct Table {
 /// All targets of this server.
 pub struct Targets {
     env: Env,
+    shaper: Arc<Shaper>,
     table: RwLock<Table>,
     sessions: Mutex<HashMap<u64, Arc<Session>>>,
     session_next: AtomicU64,
@@ -65,9 +68,10 @@ pub struct Targets {
 }
 
 impl Targets {
-    pub fn new(env: Env) -> Arc<Self> {
+    pub fn new(env: Env, shaper: Arc<Shaper>) -> Arc<Self> {
         Arc::new(Self {
             env,
+            shaper,
             table: RwLock::default(),
             sessions: Mutex::default(),
             session_next: AtomicU64::new(1),
@@ -133,7 +137,8 @@ impl Targets {
             if !is_current {
                 return;
             }
-            match Target::open(fs.clone(), self.env.clone()).await {
+            let gate = self.shaper.gate(fs.volume());
+            match Target::open(fs.clone(), self.env.clone(), gate).await {
                 Ok(target) => {
                     let has_luns = target.san.has_luns();
                     if let Some(place) = self.table.write().volumes.get_mut(&fs.volume())
@@ -248,11 +253,12 @@ impl Targets {
 }
 
 impl Target {
-    async fn open(fs: Fs, env: Env) -> Result<Self, SanError> {
+    async fn open(fs: Fs, env: Env, gate: Arc<Gate>) -> Result<Self, SanError> {
         let volume = fs.volume();
         let target = Self {
             volume,
             san: Arc::new(San::open(fs, env).await?),
+            gate,
             units: RwLock::default(),
             version: AtomicU64::new(1),
         };
@@ -295,6 +301,7 @@ impl Target {
         Place {
             target_name: self.san.target().unwrap_or_default(),
             port: PORT,
+            gate: Arc::clone(&self.gate),
             revision: revision(),
             units: seen
                 .filter_map(|(number, lun)| Some((number, Arc::clone(units.get(&lun.ino)?))))

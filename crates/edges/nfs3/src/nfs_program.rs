@@ -14,7 +14,8 @@ use cairn_codec_nfs::v3;
 use cairn_codec_rpc::rpc::CALL_HEADER_LEN_BYTES_MAX;
 use cairn_codec_rpc::{AcceptStatus, CallHeader, OpaqueAuth, Reader, xdr};
 use cairn_exports::{Users, user};
-use cairn_fs::Fs;
+use cairn_fs::{Fs, TRANSFER_LEN_BYTES_MAX};
+use cairn_qos::Operation;
 use cairn_rpc_server::intake::{HEAD_LEN_BYTES_MAX, RECORD_LEN_BYTES_MAX, Verdict};
 use cairn_rpc_server::{
     Admission, Answered, BeginWithPayload, Duplicates, Handler, LargeRecord, Peer, Program,
@@ -124,6 +125,8 @@ impl Handler for NfsHandler {
             }
             Resolved::Refused(reply) => return ready(reply),
         };
+        let (operation, payload_len_bytes) = counted(&decoded);
+        let delay = request.delay(operation, payload_len_bytes);
         let mut held_bytes = REQUEST_LEN_BYTES;
         let routes = self.routes.as_ref();
         let owned = Owned::of(&request, procedure, || {
@@ -155,6 +158,7 @@ impl Handler for NfsHandler {
             started,
             procedure: Some(call.procedure),
             held_bytes,
+            delay,
         }
     }
 
@@ -239,6 +243,8 @@ impl NfsHandler {
             started: Started::Running(passed),
             procedure: Some(procedure.number()),
             held_bytes: REQUEST_LEN_BYTES + held_bytes,
+            // The owner's limits hold.
+            delay: None,
         }
     }
 
@@ -261,6 +267,7 @@ impl NfsHandler {
                 started: Started::Running(routes.pass(volume, whole, true, later)),
                 procedure: Some(WRITE.number()),
                 held_bytes,
+                delay: None,
             }
         }))
     }
@@ -323,6 +330,21 @@ fn is_change(procedure: v3::Procedure) -> bool {
             | P::FsInfo
             | P::PathConf
     )
+}
+
+/// What a call counts for its volume's limits, and the bytes that it brings.
+fn counted(call: &v3::Call<'_>) -> (Operation, usize) {
+    match call {
+        v3::Call::Read(args) => {
+            let len_bytes = args.count_bytes.min(TRANSFER_LEN_BYTES_MAX);
+            (Operation::read(len_bytes.into()), 0)
+        }
+        v3::Call::Write(args) => {
+            let len_bytes = args.data.len();
+            (Operation::write(len_bytes as u64), len_bytes)
+        }
+        _ => (Operation::other(), 0),
+    }
 }
 
 /// What the reply to a call that is passed on may hold in memory.
@@ -468,6 +490,7 @@ impl LargeWrite {
                     started: Started::Running(routes.pass(volume, call, true, later)),
                     procedure: Some(WRITE.number()),
                     held_bytes: REQUEST_LEN_BYTES + payload.len(),
+                    delay: None,
                 };
             }
         }
@@ -478,6 +501,10 @@ impl LargeWrite {
             .digest
             .key_of(&peer, xid, WRITE.number(), caller, &data_start(&payload));
         let owned = Owned::of(&self.request, WRITE, || next);
+        let len_bytes = payload.len();
+        let delay = self
+            .request
+            .delay(Operation::write(len_bytes as u64), len_bytes);
         let mut held_bytes = REQUEST_LEN_BYTES;
         let Ok(future) = procedures::start_write(self.request, self.head, payload, &mut held_bytes)
         else {
@@ -488,6 +515,7 @@ impl LargeWrite {
             started: once(&service, &service.duplicate_writes, key, future),
             procedure: Some(WRITE.number()),
             held_bytes,
+            delay,
         }
     }
 

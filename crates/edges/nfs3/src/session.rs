@@ -9,7 +9,8 @@ use cairn_base::{Ino, View, VolumeId};
 use cairn_codec_nfs::v3;
 use cairn_exports::{Grant, Object, PeerExports, Target};
 use cairn_fs::{Attr, Credentials, Fs, FsView};
-use cairn_rpc_server::Peer;
+use cairn_qos::{Client, Operation};
+use cairn_rpc_server::{Delay, Peer, REQUEST_LEN_BYTES};
 
 use crate::service::Service;
 use crate::v3_values;
@@ -31,6 +32,8 @@ pub struct Session {
     pub service: Arc<Service>,
     pub peer: Arc<Peer>,
     pub exports: PeerExports,
+    /// Whose rate its requests count for.
+    pub client: Client,
 }
 
 impl Session {
@@ -40,6 +43,7 @@ impl Session {
             exports: service.exports.current().of_peer(ip, port),
             service: Arc::clone(service),
             peer: Arc::clone(peer),
+            client: Client::address(ip),
         }
     }
 
@@ -140,6 +144,16 @@ impl Request {
             view: self.snapshot.as_ref().map_or(View::Live, FsView::view),
             ino,
         }
+    }
+
+    /// What the call waits for before it begins, with `payload_len_bytes` in memory.
+    pub fn delay(&self, operation: Operation, payload_len_bytes: usize) -> Option<Delay> {
+        let gate = self.grant().gate.as_ref()?;
+        let pass = gate.admit(self.session.client, operation)?;
+        Some(Delay {
+            until: Box::pin(pass),
+            held_bytes: REQUEST_LEN_BYTES + payload_len_bytes,
+        })
     }
 
     pub fn volume(&self) -> VolumeId {

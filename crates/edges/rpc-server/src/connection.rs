@@ -7,7 +7,10 @@
 //! Each round reads once, begins every whole call that has come, polls each once in place
 //! and puts the replies of those that are done into one batch, sent by one `writev`. Only calls that must wait
 //! go into a set of futures, which this task drives too.
+//!
+//! Calls that are delayed lie beside all others until they may begin (`parked`), so that those behind them go on.
 
+use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -30,7 +33,8 @@ use crate::connection_metrics::Events;
 use crate::dispatch::{Dispatched, Dispatcher, LargeCall, Measured};
 use crate::forwarded::Stream;
 use crate::intake::{Gate, Intake, Space, Step, Verdict};
-use crate::program::{Answered, ReplyFuture, Started};
+use crate::parked::{Late, Parked, Parking, Waiting};
+use crate::program::{Answered, Delay, ReplyFuture, Started};
 use crate::reply::{Outbox, Reply, SLICE_COUNT_MAX};
 use crate::server::Shared;
 
@@ -122,13 +126,16 @@ struct Running {
     measured: Option<Measured>,
     begun: Instant,
     held_bytes: usize,
+    /// What its reply waits for.
+    delay: Option<Delay>,
 }
 
-struct Done {
+pub struct Done {
     reply: Reply,
     measured: Option<Measured>,
     begun: Instant,
     held_bytes: usize,
+    delay: Option<Delay>,
 }
 
 impl Future for Running {
@@ -141,6 +148,7 @@ impl Future for Running {
             measured: self.measured,
             begun: self.begun,
             held_bytes: self.held_bytes,
+            delay: self.delay.take(),
         })
     }
 }
@@ -184,6 +192,13 @@ struct Calls {
     /// Calls that came whole; it only grows.
     whole_count: u64,
     running: FuturesUnordered<Running>,
+    /// Calls that are delayed.
+    parked: FuturesUnordered<Parked>,
+    /// Those of them whose time has come, and that the limits do not let begin yet.
+    ready: VecDeque<Waiting>,
+    /// Replies that are delayed, of changes for which there was no room to wait.
+    late: FuturesUnordered<Late>,
+    parking: Parking,
     running_bytes: usize,
     outbox: Outbox,
 }
@@ -327,11 +342,15 @@ impl Connection {
                 true => Taken::Starved,
                 false => self.take_input(cx)?,
             };
+            self.calls.collect_delayed(cx);
             let flushed = self.flush(cx)?;
             self.account();
+            if taken == Taken::Starved && !self.stopping && !self.calls.ready.is_empty() {
+                continue;
+            }
             self.blocked = taken == Taken::Blocked;
             if self.blocked {
-                if self.may_begin() {
+                if self.may_go_on() {
                     continue;
                 }
                 // Something runs or is unsent here, and both will wake us. `freed` tells what others gave back.
@@ -344,14 +363,16 @@ impl Connection {
                     continue;
                 }
                 // It may have been told just before.
-                if self.may_begin() {
+                if self.may_go_on() {
                     continue;
                 }
                 return Poll::Pending;
             }
             self.freed = None;
             if self.stopping || self.ended {
-                return match self.calls.running.is_empty() && flushed.is_ready() {
+                let is_done = self.calls.running.is_empty() && flushed.is_ready();
+                // What is delayed is asked again of the next server.
+                return match is_done && (self.stopping || self.calls.parking.is_empty()) {
                     true => Poll::Ready(Ok(())),
                     false => Poll::Pending,
                 };
@@ -381,8 +402,13 @@ impl Connection {
         self.held.set(self.held_bytes());
     }
 
-    /// Whether the limits let another call in. One is always let in, so nothing waits for ever.
+    /// Whether another call may be read: it may begin, or wait for its time.
     fn may_begin(&self) -> bool {
+        self.calls.parking.has_room() && self.may_run()
+    }
+
+    /// Whether the limits let another call begin. One is always let in, so nothing waits for ever.
+    fn may_run(&self) -> bool {
         let shared = &self.calls.shared;
         let settings = &shared.settings;
         let held_bytes = self.held_bytes();
@@ -393,6 +419,14 @@ impl Connection {
         running_count < settings.in_flight_count_max
             && held_bytes < self.held_bytes_max()
             && shared.held_bytes.load(Ordering::Relaxed) < settings.held_bytes_max
+    }
+
+    /// Whether what was blocked is not any more.
+    fn may_go_on(&self) -> bool {
+        match self.calls.ready.is_empty() {
+            true => self.may_begin(),
+            false => self.may_run(),
+        }
     }
 
     /// Most bytes held for this client.
@@ -406,6 +440,13 @@ impl Connection {
 
     /// Begins every call that is there.
     fn take_input(&mut self, cx: &mut Context<'_>) -> Result<Taken, Broken> {
+        while let Some(waiting) = self.calls.ready.pop_front() {
+            if !self.may_run() {
+                self.calls.ready.push_front(waiting);
+                return Ok(Taken::Blocked);
+            }
+            self.calls.unpark(waiting, cx);
+        }
         loop {
             if self.intake.is_at_record() && !self.may_begin() {
                 return Ok(Taken::Blocked);
@@ -527,6 +568,7 @@ impl Connection {
 
 impl Calls {
     fn new(shared: Arc<Shared>, dispatcher: Dispatcher) -> Self {
+        let parking = Parking::new(&shared);
         Self {
             shared,
             rights: Rights::of(&dispatcher),
@@ -534,6 +576,10 @@ impl Calls {
             begun_count: 0,
             whole_count: 0,
             running: FuturesUnordered::new(),
+            parked: FuturesUnordered::new(),
+            ready: VecDeque::new(),
+            late: FuturesUnordered::new(),
+            parking,
             running_bytes: 0,
             outbox: Outbox::default(),
         }
@@ -551,22 +597,47 @@ impl Calls {
     }
 
     /// Polls a call that has begun once, and keeps it if it must wait.
-    fn go_on(&mut self, call: Dispatched, begun: Instant, cx: &mut Context<'_>) {
+    fn go_on(&mut self, mut call: Dispatched, begun: Instant, cx: &mut Context<'_>) {
         self.begun_count += 1;
         self.whole_count += 1;
-        let done = |reply| Done {
+        if let Some(delay) = call.delay.take() {
+            let is_change = matches!(call.started, Started::Changing(_));
+            if is_change && !self.parking.has_room_for(delay.held_bytes) {
+                call.delay = Some(delay);
+            } else if !matches!(call.started, Started::Ready(_)) {
+                self.parking.add(delay.held_bytes);
+                self.parked.push(Parked::new(call, begun, delay));
+                return;
+            }
+        }
+        self.run(call, begun, cx);
+    }
+
+    /// Begins a call whose time has come.
+    fn unpark(&mut self, waiting: Waiting, cx: &mut Context<'_>) {
+        self.parking.take(waiting.held_bytes);
+        self.run(waiting.call, waiting.begun, cx);
+    }
+
+    fn run(&mut self, call: Dispatched, begun: Instant, cx: &mut Context<'_>) {
+        let mut delay = call.delay;
+        let mut done = |reply| Done {
             reply,
             measured: call.measured,
             begun,
             held_bytes: call.held_bytes,
+            delay: delay.take(),
         };
         let (mut future, is_change) = match call.started {
-            Started::Ready(reply) => return self.finish(done(reply)),
+            Started::Ready(reply) => return self.answer(done(reply)),
             Started::Running(future) => (future, false),
             Started::Changing(future) => (future, true),
         };
         match future.as_mut().poll(cx) {
-            Poll::Ready(reply) => self.finish(done(reply)),
+            Poll::Ready(reply) => {
+                let done = done(reply);
+                self.answer(done);
+            }
             Poll::Pending => {
                 self.running_bytes += call.held_bytes;
                 self.running.push(Running {
@@ -575,6 +646,7 @@ impl Calls {
                     measured: call.measured,
                     begun,
                     held_bytes: call.held_bytes,
+                    delay,
                 });
             }
         }
@@ -584,7 +656,30 @@ impl Calls {
     fn collect(&mut self, cx: &mut Context<'_>) {
         while let Poll::Ready(Some(done)) = self.running.poll_next_unpin(cx) {
             self.running_bytes -= done.held_bytes;
+            self.answer(done);
+        }
+        self.collect_delayed(cx);
+    }
+
+    /// Takes what was delayed and is not any more; the rest wakes the connection.
+    fn collect_delayed(&mut self, cx: &mut Context<'_>) {
+        while let Poll::Ready(Some(done)) = self.late.poll_next_unpin(cx) {
+            self.parking.take(0);
             self.finish(done);
+        }
+        while let Poll::Ready(Some(waiting)) = self.parked.poll_next_unpin(cx) {
+            self.ready.push_back(waiting);
+        }
+    }
+
+    /// Sends the reply of a call that is done, now or when its time comes.
+    fn answer(&mut self, mut done: Done) {
+        match done.delay.take() {
+            None => self.finish(done),
+            Some(delay) => {
+                self.parking.add(0);
+                self.late.push(Late::new(done, delay));
+            }
         }
     }
 

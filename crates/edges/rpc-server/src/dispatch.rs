@@ -13,7 +13,7 @@ use cairn_codec_rpc::rpc::decode_call;
 use cairn_codec_rpc::{AcceptStatus, CallHeader, DecodeError, Incoming, Reader};
 
 use crate::intake::Verdict;
-use crate::program::{BeginWithPayload, Handler, Peer, Program, Started, StartedCall};
+use crate::program::{BeginWithPayload, Delay, Handler, Peer, Program, Started, StartedCall};
 
 /// The programs of a server.
 pub struct Table {
@@ -64,6 +64,7 @@ pub struct Dispatched {
     pub started: Started,
     pub measured: Option<Measured>,
     pub held_bytes: usize,
+    pub delay: Option<Delay>,
 }
 
 /// Which procedure of which program a call is.
@@ -170,6 +171,7 @@ fn dispatched(program: usize, call: StartedCall) -> Dispatched {
             .procedure
             .map(|procedure| Measured { program, procedure }),
         held_bytes: call.held_bytes,
+        delay: call.delay,
     }
 }
 
@@ -178,5 +180,6 @@ fn ready(reply: crate::Reply) -> Dispatched {
         started: Started::Ready(reply),
         measured: None,
         held_bytes: 0,
+        delay: None,
     }
 }

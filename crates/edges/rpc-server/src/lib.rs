@@ -17,6 +17,7 @@ pub mod forwarded;
 pub mod intake;
 mod log_limit;
 pub mod metric_families;
+mod parked;
 mod portmap;
 mod program;
 mod reply;
@@ -26,7 +27,7 @@ mod server_settings;
 pub use duplicate::{Admission, Duplicates, Guard, RequestKey};
 pub use log_limit::LogLimit;
 pub use program::{
-    Answered, BeginWithPayload, Handler, LargeRecord, Peer, Program, REQUEST_LEN_BYTES,
+    Answered, BeginWithPayload, Delay, Handler, LargeRecord, Peer, Program, REQUEST_LEN_BYTES,
     ReplyFuture, Started, StartedCall, Transport,
 };
 pub use reply::Reply;

@@ -28,6 +28,7 @@ use crate::intake::Verdict;
 use crate::reply::Reply;
 
 pub type ReplyFuture = Pin<Box<dyn Future<Output = Reply> + Send>>;
+pub type DelayFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// What a call holds in memory besides its payload and the data that it asks for.
 pub const REQUEST_LEN_BYTES: usize = 1024;
@@ -92,6 +93,16 @@ pub struct StartedCall {
     pub procedure: Option<u32>,
     /// Bytes that the call holds until it is answered: its payload, or the data that it asked for.
     pub held_bytes: usize,
+    /// Set if the call is to wait, and no other of the connection with it.
+    pub delay: Option<Delay>,
+}
+
+/// What a call waits for before it begins. Where there is no memory left for calls that wait, a change begins at once, and
+/// its reply waits instead.
+pub struct Delay {
+    pub until: DelayFuture,
+    /// Bytes that the call holds meanwhile: its payload.
+    pub held_bytes: usize,
 }
 
 impl StartedCall {
@@ -100,6 +111,7 @@ impl StartedCall {
             started,
             procedure: None,
             held_bytes: REQUEST_LEN_BYTES,
+            delay: None,
         }
     }
 

@@ -84,6 +84,9 @@ pub struct Shared {
     pub stalled_logged: LogLimit,
     /// Bytes held for all connections.
     pub held_bytes: AtomicUsize,
+    /// Calls and replies that are delayed, and bytes that such calls hold.
+    pub parked_count: AtomicUsize,
+    pub parked_bytes: AtomicUsize,
     /// Told when that falls below its limit.
     pub freed: Arc<Notify>,
     connection_count: AtomicUsize,
@@ -137,6 +140,8 @@ impl RpcServer {
             broken_logged: LogLimit::default(),
             stalled_logged: LogLimit::default(),
             held_bytes: AtomicUsize::new(0),
+            parked_count: AtomicUsize::new(0),
+            parked_bytes: AtomicUsize::new(0),
             freed: Arc::default(),
             connection_count: AtomicUsize::new(0),
         });

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use cairn_base::Ino;
 use cairn_fs::{Credentials, TRANSFER_LEN_BYTES_MAX};
 use cairn_objects::{Bucket, ObjectError, Staged};
+use cairn_qos::Operation;
 use futures_util::{Stream, StreamExt as _};
 use s3s::checksum::ChecksumHasher;
 use s3s::dto::{Checksum, StreamingBlob};
@@ -24,7 +25,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::errors::told;
-use crate::server::Shared;
+use crate::server::{Shared, Transfer};
 
 /// Steps that are read before the client has taken those before.
 const AHEAD_COUNT: usize = 2;
@@ -32,6 +33,7 @@ const AHEAD_COUNT: usize = 2;
 pub const STALL_MAX: Duration = Duration::from_secs(60);
 /// Longest object in one PUT, and longest part.
 pub const PUT_LEN_BYTES_MAX: u64 = 5 << 30;
+const COPY_STEP_LEN_BYTES: u64 = 4 << 20;
 const TRAILER: &str = "x-amz-checksum-";
 
 /// Checksums that a client gives: with the request, or behind the bytes.
@@ -57,6 +59,7 @@ fn by_algorithm(checksum: &Checksum) -> [(&'static str, Option<&String>); 5] {
 /// Receives all bytes of a request; what was promised of them holds. Returns the checksums, by algorithm, in base64.
 pub async fn receive(
     shared: &Shared,
+    transfer: &mut Transfer,
     staged: &mut Staged,
     body: Option<StreamingBlob>,
     sums: Sums,
@@ -105,6 +108,7 @@ pub async fn receive(
                 return Err(s3_error!(EntityTooLarge));
             }
             hasher.update(&data);
+            transfer.pass(Operation::write(data.len() as u64)).await;
             shared.metrics.received(data.len());
             staged.add(data).await.map_err(told)?;
         }
@@ -150,6 +154,25 @@ pub async fn receive(
     Ok(kept)
 }
 
+/// Copies bytes of a file, in steps.
+pub async fn copy(
+    transfer: &mut Transfer,
+    to: &Bucket,
+    who: &Credentials,
+    staged: &mut Staged,
+    ino: Ino,
+    range: Range<u64>,
+) -> Result<(), ObjectError> {
+    let mut at = range.start;
+    while at < range.end {
+        let end = range.end.min(at + COPY_STEP_LEN_BYTES);
+        transfer.pass(Operation::write(end - at)).await;
+        to.append_range(who, staged, ino, at..end).await?;
+        at = end;
+    }
+    Ok(())
+}
+
 /// Steps of an object that were read.
 struct Steps(mpsc::Receiver<Result<Bytes, io::Error>>);
 
@@ -164,6 +187,7 @@ impl Stream for Steps {
 /// The bytes of an object. The first step is read before this is answered, so that what cannot be read at all is said.
 pub async fn send(
     shared: &Arc<Shared>,
+    mut transfer: Transfer,
     bucket: &Bucket,
     who: &Credentials,
     ino: Ino,
@@ -172,9 +196,10 @@ pub async fn send(
     if range.is_empty() {
         return Ok(StreamingBlob::from(Body::empty()));
     }
-    let permit = shared.transfer().await;
+    let step = |at: u64| (range.end - at).min(u64::from(TRANSFER_LEN_BYTES_MAX));
+    transfer.pass(Operation::read(step(range.start))).await;
     let first = bucket
-        .read(who, ino, range.start, range.end - range.start)
+        .read(who, ino, range.start, step(range.start))
         .await?;
     let count: u64 = first.iter().map(|part| part.len() as u64).sum();
     if count == range.end - range.start && first.len() == 1 {
@@ -185,7 +210,6 @@ pub async fn send(
     let (to, steps) = mpsc::channel(AHEAD_COUNT);
     let (bucket, who, shared) = (bucket.clone(), who.clone(), Arc::clone(shared));
     tokio::spawn(async move {
-        let _permit = permit;
         let (mut at, mut parts) = (range.start, first);
         loop {
             let count: u64 = parts.iter().map(|part| part.len() as u64).sum();
@@ -207,6 +231,7 @@ pub async fn send(
                 return;
             }
             let len_bytes = (range.end - at).min(u64::from(TRANSFER_LEN_BYTES_MAX));
+            transfer.pass(Operation::read(len_bytes)).await;
             parts = match bucket.read(&who, ino, at, len_bytes).await {
                 Ok(parts) => parts,
                 Err(error) => {

@@ -2,18 +2,23 @@
 //!
 //! Owns: accepting, how long a client may take, that no answer leaves a node that may not give it.
 
+use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use cairn_base::VolumeId;
+use cairn_objects::Objects;
+use cairn_qos::{Client, Gate, Operation};
 use http::header::{CONNECTION, HeaderValue};
 use http::{Method, StatusCode};
 use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s::{Body, HttpError, HttpResponse, S3Error, s3_error};
 use tokio::net::TcpStream;
@@ -34,6 +39,8 @@ const HEADER_COUNT_MAX: usize = 100;
 /// What an object on its way holds: steps that were read ahead, or one that is being filled.
 const TRANSFER_HELD_BYTES: usize = 4 << 20;
 const TRANSFER_COUNT_MIN: usize = 16;
+/// The same of one volume with limits: it takes a place from no other.
+const LIMITED_TRANSFER_COUNT: usize = 16;
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -63,6 +70,8 @@ pub struct Shared {
     pub has_neighbours: bool,
     /// One for each object that is on its way.
     transfers: Arc<Semaphore>,
+    /// Those of volumes with limits, which may take long.
+    limited: Mutex<BTreeMap<VolumeId, Arc<Semaphore>>>,
     pub(crate) metrics: Counters,
     pub(crate) requests: Requests,
     pub(crate) connection_count: AtomicUsize,
@@ -79,6 +88,7 @@ impl Shared {
         let transfers = settings.held_bytes_max / TRANSFER_HELD_BYTES;
         Arc::new(Self {
             transfers: Arc::new(Semaphore::new(transfers.max(TRANSFER_COUNT_MIN))),
+            limited: Mutex::default(),
             stores,
             settings,
             may_answer: Box::new(may_answer),
@@ -92,9 +102,23 @@ impl Shared {
 
     /// Waits until there is memory for one more object on its way. Those that are do not wait for others for ever: see
     /// [`crate::body::STALL_MAX`].
-    pub(crate) async fn transfer(&self) -> Option<OwnedSemaphorePermit> {
-        // It is never closed.
-        Arc::clone(&self.transfers).acquire_owned().await.ok()
+    pub(crate) async fn transfer(&self, objects: &Objects, client: Client) -> Transfer {
+        let volume = objects.fs().volume();
+        let gate = self.stores.gate(volume);
+        let places = match gate.is_limited() {
+            false => Arc::clone(&self.transfers),
+            true => {
+                let make = || Arc::new(Semaphore::new(LIMITED_TRANSFER_COUNT));
+                Arc::clone(self.limited.lock().entry(volume).or_insert_with(make))
+            }
+        };
+        Transfer {
+            // It is never closed.
+            _place: places.acquire_owned().await.ok(),
+            gate,
+            client,
+            is_more: false,
+        }
     }
 
     /// What is told of something that is not known here, as long as somebody else may know it.
@@ -113,6 +137,22 @@ impl Shared {
         let method = known.unwrap_or(METHODS.len() - 1);
         let class = usize::from(status.as_u16() / 100).clamp(1, 5) - 1;
         self.requests[method][class].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// An object on its way, and its place among them.
+pub struct Transfer {
+    _place: Option<OwnedSemaphorePermit>,
+    gate: Arc<Gate>,
+    client: Client,
+    is_more: bool,
+}
+
+impl Transfer {
+    /// Waits until so many of its bytes may go on.
+    pub async fn pass(&mut self, operation: Operation) {
+        let is_more = std::mem::replace(&mut self.is_more, true);
+        self.gate.pass(self.client, operation.more(is_more)).await;
     }
 }
 

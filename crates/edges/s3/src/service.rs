@@ -8,6 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use cairn_fs::Credentials;
 use cairn_objects::{AccessKey, Bucket, Condition, Listed, Listing, ObjectInfo, Objects};
+use cairn_qos::Client;
 use futures_util::{StreamExt as _, stream};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::dto::*;
@@ -43,6 +44,8 @@ struct Caller {
     objects: Arc<Objects>,
     key: AccessKey,
     who: Credentials,
+    /// Whose rate its transfers count for: the access key.
+    client: Client,
 }
 
 /// What a request wants to do with a key or prefix.
@@ -92,6 +95,7 @@ impl Service {
         let (objects, key) = found.ok_or_else(|| self.0.unknown(s3_error!(InvalidAccessKeyId)))?;
         Ok(Caller {
             who: key.credentials(),
+            client: Client::named(&credentials.access_key),
             objects,
             key,
         })
@@ -440,9 +444,9 @@ impl S3 for Service {
             meta: input.metadata,
             tags: input.tagging,
         })?;
-        let _permit = self.0.transfer().await;
+        let mut transfer = self.0.transfer(&caller.objects, caller.client).await;
         let mut staged = bucket.stage(&caller.who).await.map_err(told)?;
-        record.checksums = body::receive(&self.0, &mut staged, body, sums).await?;
+        record.checksums = body::receive(&self.0, &mut transfer, &mut staged, body, sums).await?;
         let checksums = record.checksums.clone();
         let size = number(staged.len_bytes());
         let published = bucket.publish(&input.key, staged, record, &condition).await;
@@ -479,7 +483,9 @@ impl S3 for Service {
         let part = part_of(&info, input.range.as_ref(), input.part_number)?;
         let sums = checksum(&info, input.checksum_mode.as_ref(), &part);
         let length = number(part.range.end - part.range.start);
-        let body = body::send(&self.0, &bucket, &caller.who, info.ino, part.range.clone());
+        let transfer = self.0.transfer(&caller.objects, caller.client).await;
+        let range = part.range.clone();
+        let body = body::send(&self.0, transfer, &bucket, &caller.who, info.ino, range);
         let body = body.await.map_err(told)?;
         let is_part = part.content_range.is_some();
         let tags = info.record.as_ref().map_or(0, |record| record.tags.len());
@@ -701,9 +707,17 @@ impl S3 for Service {
         // Copied bytes are one part, whatever the source was.
         record.parts = Vec::new();
         record.etag = String::new();
-        let _permit = self.0.transfer().await;
+        let mut transfer = self.0.transfer(&caller.objects, caller.client).await;
         let mut staged = to.stage(&caller.who).await.map_err(told)?;
-        let copied = to.append(&caller.who, &mut staged, info.ino, info.size_bytes());
+        let range = 0..info.size_bytes();
+        let copied = body::copy(
+            &mut transfer,
+            &to,
+            &caller.who,
+            &mut staged,
+            info.ino,
+            range,
+        );
         copied.await.map_err(told)?;
         let always = Condition::default();
         let published = to.publish(&input.key, staged, record, &always).await;
@@ -844,9 +858,9 @@ impl S3 for Service {
         let input = request.input;
         let number = u32::try_from(input.part_number).unwrap_or(0);
         let staged = bucket.stage_part(&caller.who, &input.key, &input.upload_id, number);
-        let _permit = self.0.transfer().await;
+        let mut transfer = self.0.transfer(&caller.objects, caller.client).await;
         let mut staged = staged.await.map_err(told)?;
-        let checksums = body::receive(&self.0, &mut staged, body, sums).await?;
+        let checksums = body::receive(&self.0, &mut transfer, &mut staged, body, sums).await?;
         let part = bucket.publish_part(number, staged).await.map_err(told)?;
         let get = |algorithm: &str| checksums.get(algorithm).cloned();
         Ok(S3Response::new(UploadPartOutput {
@@ -882,9 +896,16 @@ impl S3 for Service {
         }
         let number = u32::try_from(input.part_number).unwrap_or(0);
         let staged = to.stage_part(&caller.who, &input.key, &input.upload_id, number);
-        let _permit = self.0.transfer().await;
+        let mut transfer = self.0.transfer(&caller.objects, caller.client).await;
         let mut staged = staged.await.map_err(told)?;
-        let copied = to.append_range(&caller.who, &mut staged, info.ino, range);
+        let copied = body::copy(
+            &mut transfer,
+            &to,
+            &caller.who,
+            &mut staged,
+            info.ino,
+            range,
+        );
         copied.await.map_err(told)?;
         let part = to.publish_part(number, staged).await.map_err(told)?;
         Ok(S3Response::new(UploadPartCopyOutput {

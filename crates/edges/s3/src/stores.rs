@@ -8,6 +8,7 @@ use cairn_base::VolumeId;
 use cairn_base::env::Env;
 use cairn_fs::Fs;
 use cairn_objects::{AccessKey, Objects};
+use cairn_qos::{Gate, Shaper};
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
@@ -24,6 +25,7 @@ pub struct Store {
 /// All of them.
 pub struct Stores {
     env: Env,
+    shaper: Arc<Shaper>,
     volumes: RwLock<HashMap<VolumeId, Store>>,
     /// Whether there is a bucket or a key: whoever listens may have to begin.
     pub is_used: watch::Sender<bool>,
@@ -34,9 +36,10 @@ fn is_same(left: &Fs, right: &Fs) -> bool {
 }
 
 impl Stores {
-    pub fn new(env: Env) -> Arc<Self> {
+    pub fn new(env: Env, shaper: Arc<Shaper>) -> Arc<Self> {
         Arc::new(Self {
             env,
+            shaper,
             volumes: RwLock::default(),
             is_used: watch::Sender::new(false),
         })
@@ -91,6 +94,11 @@ impl Stores {
                 }
             }
         }
+    }
+
+    /// Where transfers of a volume ask whether they may go on.
+    pub fn gate(&self, volume: VolumeId) -> Arc<Gate> {
+        self.shaper.gate(volume)
     }
 
     /// `None`: the volume is not served here, or not yet.

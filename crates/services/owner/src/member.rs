@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use crate::peers::{Dials, PeerStatus, PeerTable};
-use crate::state::{pool_state, volume_record};
+use crate::state::{classes_record, pool_state, volume_record};
 use crate::takeover::{Node, Protection, TakeoverError};
 
 /// How often it is looked which draining disks have nothing of a volume any more.
@@ -191,6 +191,10 @@ impl ClusterMember {
             }
             let record = volume_record(volume).map_err(MapError::HighWater)?;
             map.add_volume(&record).await?;
+        }
+        if !state.classes.is_empty() && map.classes().await?.is_none() {
+            let record = classes_record(&state.classes).map_err(MapError::HighWater)?;
+            map.set_classes(None, &record).await?;
         }
         map.reserve_volumes(state.volume_next).await
     }

@@ -2,10 +2,12 @@
 //!
 //! Owns: which fields of the state are in which value of the map. Must not know: how the map is kept, what follows from it.
 
+use std::collections::BTreeMap;
+
 use cairn_base::{NodeId, Timestamp};
-use cairn_cluster::map::{DiskRecord, DiskRole, MapView, Opaque, VolumeRecord};
+use cairn_cluster::map::{ClassesRecord, DiskRecord, DiskRole, MapView, Opaque, VolumeRecord};
 use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume, Stage};
-use cairn_formats::settings::{ExportRule, VolumeSettings};
+use cairn_formats::settings::{ClassName, ClassSpec, ExportRule, VolumeSettings};
 use serde::{Deserialize, Serialize};
 
 /// What a volume's record holds beside its name and exports.
@@ -13,12 +15,15 @@ use serde::{Deserialize, Serialize};
 struct Kept {
     settings: VolumeSettings,
     created: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    class: Option<ClassName>,
 }
 
 pub(crate) fn volume_record(volume: &PoolVolume) -> Result<VolumeRecord, String> {
     let kept = Kept {
         settings: volume.settings,
         created: volume.created,
+        class: volume.class.clone(),
     };
     let json = |error: serde_json::Error| format!("volume {}: {error}", volume.name);
     Ok(VolumeRecord {
@@ -46,7 +51,22 @@ fn pool_volume(record: &VolumeRecord) -> Result<PoolVolume, String> {
         settings: kept.settings,
         created: kept.created,
         exports,
+        class: kept.class,
     })
+}
+
+pub(crate) type Classes = BTreeMap<ClassName, ClassSpec>;
+
+pub(crate) fn classes_record(classes: &Classes) -> Result<ClassesRecord, String> {
+    let json = serde_json::to_vec(classes).map_err(|error| format!("classes: {error}"))?;
+    Ok(ClassesRecord {
+        classes: Opaque(json),
+    })
+}
+
+pub(crate) fn classes_of(record: &ClassesRecord) -> Result<Classes, String> {
+    serde_json::from_slice(&record.classes.0)
+        .map_err(|error| format!("the classes of service in the cluster's map: {error}"))
 }
 
 pub(crate) fn disk_record(disk: &PoolDisk) -> DiskRecord {
@@ -104,7 +124,17 @@ pub(crate) fn pool_state(view: &MapView, before: &PoolState, own: NodeId) -> Poo
     let is_unreadable = |volume: &&PoolVolume| view.unreadable.contains(&volume.id);
     volumes.extend(before.volumes.iter().filter(is_unreadable).cloned());
     volumes.sort_by_key(|volume| volume.id);
+    let classes = match &view.classes {
+        // One of the values that cannot be read may be theirs.
+        None if !view.damaged.is_empty() => before.classes.clone(),
+        None => Classes::new(),
+        Some(record) => classes_of(&record.value).unwrap_or_else(|error| {
+            tracing::error!(error, "the classes stay as they were known");
+            before.classes.clone()
+        }),
+    };
     PoolState {
+        classes,
         stage: match view.volume_next {
             Some(_) => Stage::InUse,
             None => Stage::Empty,

@@ -14,7 +14,7 @@ use cairn_cluster::{ClusterMap, MapError};
 use cairn_formats::pool_file::{PoolDisk, PoolState};
 use cairn_pool::truth::{self, SaveError, Truth};
 
-use crate::state::{disk_record, volume_record};
+use crate::state::{Classes, classes_of, classes_record, disk_record, volume_record};
 
 /// A record that somebody else changed meanwhile is read and changed again so often.
 const TRIES_MAX: usize = 8;
@@ -43,6 +43,9 @@ impl MapTruth {
             self.map.remove_disk(&record).await?;
         }
         let invalid = |problem: String| MapError::HighWater(problem);
+        if state.classes != before.classes {
+            self.change_classes(&state.classes, &before.classes).await?;
+        }
         for volume in &state.volumes {
             let record = volume_record(volume).map_err(invalid)?;
             match before.volumes.iter().find(|was| was.id == volume.id) {
@@ -72,6 +75,27 @@ impl MapTruth {
         }
     }
 
+    /// Makes the changes between two states to the classes that the map has now.
+    async fn change_classes(&self, now: &Classes, before: &Classes) -> Result<(), MapError> {
+        let mut tries = 1;
+        loop {
+            let found = self.map.classes().await?;
+            let mut classes = match &found {
+                Some(found) => classes_of(&found.value).map_err(MapError::HighWater)?,
+                None => Classes::new(),
+            };
+            classes.retain(|name, _| now.contains_key(name) || !before.contains_key(name));
+            let changed = now.iter();
+            let changed = changed.filter(|(name, spec)| before.get(name) != Some(spec));
+            classes.extend(changed.map(|(name, spec)| (name.clone(), *spec)));
+            let record = classes_record(&classes).map_err(MapError::HighWater)?;
+            match self.map.set_classes(found.as_ref(), &record).await {
+                Err(error) if is_retried(&error, tries) => tries += 1,
+                result => return result,
+            }
+        }
+    }
+
     async fn change_volume(&self, record: &VolumeRecord) -> Result<(), MapError> {
         let mut tries = 1;
         loop {
@@ -94,6 +118,7 @@ impl MapTruth {
             disks: own.collect(),
             volumes: Vec::new(),
             deleted: Vec::new(),
+            classes: Classes::new(),
             ..state.clone()
         }
     }
@@ -130,5 +155,70 @@ impl Truth for MapTruth {
             }
             truth::save(disks, &local, &local_before).await
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_cluster::MemoryCoordinator;
+    use cairn_cluster::map::{ClusterId, HighWater, HighWaterStore};
+    use cairn_formats::settings::{ClassName, ClassSpec};
+    use cairn_formats::testing::example_pool;
+    use cairn_testkit::test_env;
+
+    use super::*;
+    use crate::state::pool_state;
+
+    struct Forgotten;
+
+    impl HighWaterStore for Forgotten {
+        fn load(&self) -> Result<Option<HighWater>, String> {
+            Ok(None)
+        }
+
+        fn store(&self, _seen: HighWater) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    /// Two nodes change classes at the same time, each from what it saw last: neither undoes what the other did.
+    #[tokio::test]
+    async fn classes_of_all_nodes_are_in_the_map() {
+        let env = test_env();
+        let store = MemoryCoordinator::new(env.clone());
+        let memory = Arc::new(Forgotten);
+        let made = ClusterMap::create_cluster(
+            store.client("a".to_owned()),
+            env.clone(),
+            ClusterId(1),
+            "test",
+            memory.clone(),
+        );
+        let one = MapTruth::new(made.await.unwrap(), NodeId(1));
+        let opened = ClusterMap::open(store.client("b".to_owned()), env, "test", memory);
+        let other = MapTruth::new(opened.await.unwrap(), NodeId(2));
+
+        let class = |name: &str| name.parse::<ClassName>().unwrap();
+        let spec = |rate| ClassSpec {
+            client_throughput: Some(rate),
+            ..ClassSpec::default()
+        };
+        let none = Classes::new();
+        let gold = Classes::from([(class("gold"), spec(1 << 20))]);
+        let silver = Classes::from([(class("silver"), spec(1 << 21))]);
+        one.change_classes(&gold, &none).await.unwrap();
+        other.change_classes(&silver, &none).await.unwrap();
+
+        let seen = async |truth: &MapTruth| {
+            let mut follower = truth.map.follow().await.unwrap();
+            let view = follower.view().unwrap();
+            pool_state(&view, &example_pool(1), truth.own).classes
+        };
+        let both = Classes::from_iter(gold.clone().into_iter().chain(silver.clone()));
+        assert_eq!(seen(&one).await, both);
+        let changed = Classes::from([(class("gold"), spec(1 << 22))]);
+        one.change_classes(&changed, &gold).await.unwrap();
+        other.change_classes(&none, &silver).await.unwrap();
+        assert_eq!(seen(&other).await, changed);
     }
 }

@@ -22,6 +22,10 @@ pub struct Found {
 }
 
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one for each disk, most of them of that kind"
+)]
 pub enum Content {
     /// There is no such folder.
     Absent,

@@ -67,6 +67,7 @@ pub fn new_state(env: &Env, disks: &[Arc<dyn Disk>]) -> PoolState {
         volume_next: VolumeId(1),
         handle_key: HandleKey(env.entropy.u128()),
         cluster: None,
+        classes: Default::default(),
     }
 }
 

@@ -54,6 +54,9 @@ pub trait Host: Send + Sync + 'static {
     /// Which volumes are served, and to whom, has changed.
     fn publish(&self, _state: &PoolState, _volumes: &BTreeMap<VolumeId, VolumeService>) {}
 
+    /// Classes of service, or which volumes are in them, have changed.
+    fn classes(&self, _state: &PoolState) {}
+
     /// Whether the pool would be found without a disk at the next start; `others` are the members that work beside it.
     fn may_forget(&self, _disk: &PoolDisk, _others: &[&PoolDisk]) -> Result<(), String> {
         Ok(())

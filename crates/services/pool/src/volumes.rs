@@ -9,7 +9,7 @@ use std::sync::Arc;
 use cairn_base::disk::Disk;
 use cairn_base::domain::{DomainPath, survives};
 use cairn_base::{DiskId, VolumeId};
-use cairn_formats::settings::{ExportRule, Protection, VolumeName, VolumeSettings};
+use cairn_formats::settings::{ClassName, ExportRule, Protection, VolumeName, VolumeSettings};
 use cairn_fs::Fs;
 use cairn_meta::{MetaError, MetaStore};
 
@@ -185,6 +185,7 @@ impl Pool {
         name: &VolumeName,
         settings: VolumeSettings,
         exports: Vec<ExportRule>,
+        class: Option<ClassName>,
     ) -> Result<(), ChangeFailure> {
         let mut tried = self.begin_change().await?;
         let mut state = PoolState::clone(&self.state());
@@ -197,7 +198,9 @@ impl Pool {
             settings,
             created: self.env.clock.now(),
             exports,
+            class,
         };
+        state.check_class_of(&volume)?;
         if self.seats.is_some() {
             // Whoever takes it over first fills it.
             state.volumes.push(volume);
@@ -258,21 +261,36 @@ impl Pool {
     pub async fn volume_set(
         &self,
         name: &VolumeName,
-        change: impl FnOnce(&mut VolumeSettings),
+        change: impl FnOnce(&mut PoolVolume),
     ) -> Result<(), ChangeFailure> {
         let mut tried = self.begin_change().await?;
         let mut state = PoolState::clone(&self.state());
         let volume = state.volume_mut(name)?;
-        change(&mut volume.settings);
+        change(volume);
         let (id, settings) = (volume.id, volume.settings);
         self.require_code(&settings)?;
+        state.check_class_of(state.volume(name)?)?;
         self.save(&mut tried, &mut state).await?;
+        self.host.classes(&self.state());
         if let Some(VolumeService::Serving(fs)) = self.service(id) {
             // First: data must not be safer than the metadata that it is found by.
             self.set_copies(&fs, &settings).await;
             fs.set_policy(policy(&settings))
                 .map_err(|error| ChangeFailure::Impossible(error.to_string()))?;
         }
+        Ok(())
+    }
+
+    /// Makes, changes or deletes classes of service.
+    pub async fn classes_change(
+        &self,
+        change: impl FnOnce(&mut PoolState) -> Result<(), ChangeError>,
+    ) -> Result<(), ChangeFailure> {
+        let mut tried = self.begin_change().await?;
+        let mut state = PoolState::clone(&self.state());
+        change(&mut state)?;
+        self.save(&mut tried, &mut state).await?;
+        self.host.classes(&self.state());
         Ok(())
     }
 

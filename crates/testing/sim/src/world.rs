@@ -259,7 +259,7 @@ impl World {
         let pool = Pool::new(env, settings, host, Arc::new(PoolFiles), opened);
         if is_new {
             let name = "main".parse().map_err(|_| "a name that is none")?;
-            let made = pool.volume_create(&name, volume_settings(&shape), Vec::new());
+            let made = pool.volume_create(&name, volume_settings(&shape), Vec::new(), None);
             made.await.map_err(|error| error.to_string())?;
         } else {
             let noted = pool.note_returned().await;

@@ -174,6 +174,7 @@ pub fn export(fs: &Fs, rules: Vec<ClientRule>) -> Export {
     Export {
         volume: Volume::Serving(fs.clone()),
         rules,
+        gate: None,
     }
 }
 

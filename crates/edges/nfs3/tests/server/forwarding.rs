@@ -88,6 +88,7 @@ fn elsewhere(owner: &Server, by: Option<NodeId>) -> Vec<Export> {
             by,
         ),
         rules: vec![rule("127.0.0.0/8")],
+        gate: None,
     };
     vec![volume(&owner.main), volume(&owner.other)]
 }

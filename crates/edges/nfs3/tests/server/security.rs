@@ -289,6 +289,7 @@ fn exports_that_change_while_a_payload_comes_hold_for_it() {
             name: "main".into(),
         }),
         rules: vec![rule(INSIDE)],
+        gate: None,
     };
     let cases = [
         (vec![export(&server.main, vec![rule(INSIDE)])], Ok(())),
@@ -351,6 +352,7 @@ fn a_volume_that_cannot_be_opened_is_waited_for() {
     server.exports.replace(vec![Export {
         volume: Volume::Failed(failed),
         rules: vec![rule(INSIDE)],
+        gate: None,
     }]);
     nothing_is_answered(&mut inside, file, root, "JukeBox");
     nothing_is_answered(&mut outside, file, root, "Access");

@@ -13,7 +13,7 @@ use cairn_codec_rpc::{
 };
 use cairn_rpc_server::intake::Verdict;
 use cairn_rpc_server::{
-    Answered, Handler, LargeRecord, Listeners, Peer, Program, Reply, RpcServer, Running,
+    Answered, Delay, Handler, LargeRecord, Listeners, Peer, Program, Reply, RpcServer, Running,
     ServerSettings, Started, StartedCall,
 };
 
@@ -27,6 +27,9 @@ const ADD: u32 = 2;
 const REFUSED: u32 = 3;
 /// Answers when the next call has come.
 const LATE: u32 = 4;
+/// A change that is delayed until RELEASE comes, and holds so many KiB meanwhile as its argument says.
+const DELAYED: u32 = 5;
+const RELEASE: u32 = 6;
 const GRACE: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
@@ -35,6 +38,9 @@ struct Adder {
     rights_version: AtomicU64,
     in_place: AtomicU64,
     answered: AtomicU64,
+    /// Delayed calls that have begun.
+    begun: AtomicU64,
+    released: tokio::sync::watch::Sender<bool>,
 }
 
 struct AdderProgram(Arc<Adder>);
@@ -100,6 +106,29 @@ impl Handler for AdderHandler {
                     let _ = receiver.await;
                     Reply::success(xid, &LATE)
                 })));
+            }
+            DELAYED => {
+                let kib = args.u32().unwrap_or(0) as usize;
+                let adder = Arc::clone(&self.adder);
+                let mut released = self.adder.released.subscribe();
+                let until = async move {
+                    let _ = released.wait_for(|released| *released).await;
+                };
+                let change = async move {
+                    adder.begun.fetch_add(1, Ordering::SeqCst);
+                    Reply::success(xid, &DELAYED)
+                };
+                return StartedCall {
+                    delay: Some(Delay {
+                        until: Box::pin(until),
+                        held_bytes: kib << 10,
+                    }),
+                    ..StartedCall::new(Started::Changing(Box::pin(change)))
+                };
+            }
+            RELEASE => {
+                self.adder.released.send_replace(true);
+                Reply::success(xid, &RELEASE)
             }
             _ => self.peer.unknown(xid, AcceptStatus::ProcedureUnavailable),
         })
@@ -307,6 +336,59 @@ fn a_large_payload_is_received_in_place_with_what_follows_it() {
     assert_eq!(server.adder.answered.load(Ordering::SeqCst), 3);
     let refused = client.call((PROGRAM, 4, REFUSED), &data(&vec![3; 500_000], &[]));
     assert_eq!(refused, Answer::Result(REFUSED));
+}
+
+/// More delayed calls than may run at a time hold up nobody else on their connection, and none begins before its time. Those
+/// for which there is no room to wait begin, and their replies wait.
+#[test]
+fn delayed_calls_hold_up_no_others() {
+    for (kib, count, begun) in [(1, 600, 0), (1024, 40, 8)] {
+        let server = Server::start();
+        let mut client = server.connect();
+        for xid in 0..count {
+            let args = u32::to_be_bytes(kib);
+            client.send(&call(100 + xid, (PROGRAM, 4, DELAYED), &args));
+        }
+        // Answers come while all of those are delayed: what is counted are all calls of the connection.
+        let counted = client.call((PROGRAM, 4, COUNT), &[]);
+        assert_eq!(counted, Answer::Result(count + 1), "{kib} KiB each");
+        assert_eq!(server.adder.begun.load(Ordering::SeqCst), begun);
+        client.send(&call(1, (PROGRAM, 4, RELEASE), &[]));
+        assert_eq!(client.receive(), (1, Answer::Result(RELEASE)));
+        let mut xids: Vec<u32> = (0..count)
+            .map(|_| {
+                let (xid, answer) = client.receive();
+                assert_eq!(answer, Answer::Result(DELAYED));
+                xid
+            })
+            .collect();
+        xids.sort_unstable();
+        assert_eq!(xids, (100..100 + count).collect::<Vec<_>>());
+        assert_eq!(server.adder.begun.load(Ordering::SeqCst), u64::from(count));
+    }
+}
+
+/// What is delayed when its connection is lost, or the server stops, never begins: its client asks again.
+#[test]
+fn delayed_calls_end_with_their_connection() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.send(&call(1, (PROGRAM, 4, DELAYED), &[0; 4]));
+    assert_eq!(client.call((PROGRAM, 4, COUNT), &[]), Answer::Result(2));
+    let socket = socket2::SockRef::from(&client.0);
+    socket.set_linger(Some(Duration::ZERO)).unwrap();
+    drop(client);
+    while server.metric("cairn_test_connections") > 0 {
+        std::thread::yield_now();
+    }
+    let mut other = server.connect();
+    other.send(&call(1, (PROGRAM, 4, DELAYED), &[0; 4]));
+    assert_eq!(other.call((PROGRAM, 4, COUNT), &[]), Answer::Result(2));
+    let adder = Arc::clone(&server.adder);
+    let begun = std::time::Instant::now();
+    drop(server);
+    assert!(begun.elapsed() < GRACE, "the stop did not wait for it");
+    assert_eq!(adder.begun.load(Ordering::SeqCst), 0);
 }
 
 #[test]

@@ -13,7 +13,9 @@ use std::time::Duration;
 use cairn_base::{DiskId, NodeId, VolumeId};
 use futures_util::future::{Either, select};
 
-use super::values::{AliveRecord, DiskRecord, NextVolume, NodeRecord, Value, Versioned, decode};
+use super::values::{
+    AliveRecord, ClassesRecord, DiskRecord, NextVolume, NodeRecord, Value, Versioned, decode,
+};
 use super::{ClusterMap, MapError, VolumeState};
 use crate::coordinator::{Change, Entry, Key, Revision, WatchEvent, Watcher};
 
@@ -29,6 +31,7 @@ pub struct MapView {
     pub disks: BTreeMap<DiskId, Versioned<DiskRecord>>,
     pub volumes: BTreeMap<VolumeId, VolumeState>,
     pub volume_next: Option<VolumeId>,
+    pub classes: Option<Versioned<ClassesRecord>>,
     /// Keys that could not be read.
     pub damaged: Vec<Key>,
     /// Volumes that are there, and of which a value could not be read.
@@ -134,6 +137,10 @@ impl Follower {
             } else if keys.disks().contains(key) {
                 keep(entry, &mut damaged, |disk: Versioned<DiskRecord>| {
                     view.disks.insert(disk.value.id, disk);
+                });
+            } else if *key == keys.classes() {
+                keep(entry, &mut damaged, |classes: Versioned<ClassesRecord>| {
+                    view.classes = Some(classes);
                 });
             } else if *key == keys.next_volume() {
                 keep(entry, &mut damaged, |next: Versioned<NextVolume>| {

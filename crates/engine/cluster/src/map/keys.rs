@@ -114,6 +114,11 @@ impl Keys {
         Some((VolumeId(number.parse().ok()?), field))
     }
 
+    /// All classes of service, in one value: there are few, and they change seldom.
+    pub fn classes(&self) -> Key {
+        self.key(format_args!("classes"))
+    }
+
     pub fn next_volume(&self) -> Key {
         self.key(format_args!("next-volume"))
     }

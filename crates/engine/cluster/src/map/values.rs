@@ -507,6 +507,16 @@ impl Value for LogRecord {
     }
 }
 
+/// The classes of service that volumes can be in.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClassesRecord {
+    pub classes: Opaque,
+}
+
+impl Value for ClassesRecord {
+    const WHAT: &'static str = "the classes of service";
+}
+
 /// The number that the next volume gets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NextVolume {

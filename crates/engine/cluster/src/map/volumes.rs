@@ -8,8 +8,9 @@ use cairn_base::{Epoch, NodeId, VolumeId};
 
 use super::keys::{Named, is_name};
 use super::values::{
-    ChangeNonce, EnsembleId, EpochRecord, LeftRecord, LogRecord, NameRecord, NextVolume, Opaque,
-    OwnerRecord, PreferredRecord, ProcessNonce, Versioned, VolumeLog, VolumeRecord, decode, encode,
+    ChangeNonce, ClassesRecord, EnsembleId, EpochRecord, LeftRecord, LogRecord, NameRecord,
+    NextVolume, Opaque, OwnerRecord, PreferredRecord, ProcessNonce, Versioned, VolumeLog,
+    VolumeRecord, decode, encode,
 };
 use super::{ClusterMap, MapError, Written};
 use crate::coordinator::{Compare, Entry, Key, KeyRange, LeaseId, Op, Revision, Txn};
@@ -103,6 +104,31 @@ impl ClusterMap {
                 Err(MapError::Changed { .. }) => {}
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// The classes of service, if there ever were any.
+    pub async fn classes(&self) -> Result<Option<Versioned<ClassesRecord>>, MapError> {
+        self.read_one(self.keys().classes()).await
+    }
+
+    /// Replaces all classes of service; `replaced` as [`Self::classes`] returned it.
+    pub async fn set_classes(
+        &self,
+        replaced: Option<&Versioned<ClassesRecord>>,
+        record: &ClassesRecord,
+    ) -> Result<(), MapError> {
+        let key = self.keys().classes();
+        let replaced = replaced.map_or(Revision::ABSENT, |classes| classes.revision);
+        match self
+            .write(key.clone(), replaced, record, Txn::default())
+            .await?
+        {
+            Written::Done => Ok(()),
+            Written::Refused(_) => Err(MapError::Changed {
+                key,
+                what: "the classes of service",
+            }),
         }
     }
 

@@ -19,6 +19,12 @@ pub(super) fn cloud_volumes<'a>(
             parts
                 .notes
                 .push("each volume lives on one server, and is a name space of its own".to_owned());
+            if catalog.cairn.missing("classes").is_none() {
+                parts.notes.push(
+                    "each volume gets the rate of its class and size (cairn volume set VOLUME --class premium --quota SIZE)"
+                        .to_owned(),
+                );
+            }
             return Ok(parts);
         }
         CloudVolumes::Service {

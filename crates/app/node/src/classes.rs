@@ -1,0 +1,221 @@
+//! Answers the admin API about classes of service, and keeps the credit of volumes in the volumes.
+//!
+//! Owns: when credit is read and written. Must not know: what credit is for.
+//!
+//! Credit is kept in the volume's hidden folder, so that it goes where the volume goes. It is read when a volume is there and
+//! its credit is not known yet, and written twice a minute and at the end.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_admin::classes::{ClassControl, ClassCreate, ClassLimits, ClassSet, ClassView};
+use cairn_admin::{Answer, ControlError};
+use cairn_base::VolumeId;
+use cairn_config::{ClassName, ClassSpec, built_in};
+use cairn_formats::pool_file::{ChangeError, PoolState};
+use cairn_fs::{Credentials, Fs, FsError, XattrMode};
+use cairn_pool::{ChangeFailure, VolumeService};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::control::{Controller, refusal};
+use crate::node::Inner;
+
+/// How often it is looked whether credit of a volume is to be read.
+const READ_INTERVAL: Duration = Duration::from_millis(500);
+/// How often credit is written if it has changed.
+const WRITE_INTERVAL: Duration = Duration::from_secs(20);
+const NAME: &[u8] = b"user.credit";
+const VERSION: u32 = 1;
+
+/// Credit as it is kept (docs/reference/formats/credit.md).
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Kept {
+    version: u32,
+    /// When, in seconds since 1970 UTC.
+    at_seconds: i64,
+    /// By what it is of; bytes, or operations.
+    credit: BTreeMap<String, f64>,
+}
+
+/// What was written last, by volume.
+#[derive(Default)]
+pub struct Credits(Mutex<BTreeMap<VolumeId, BTreeMap<&'static str, f64>>>);
+
+/// Reads and writes credit for as long as the node is there.
+pub fn tend(inner: &Arc<Inner>) {
+    inner.every("credit", READ_INTERVAL, |inner| async move {
+        for volume in inner.shaper.without_credit() {
+            if let Some(VolumeService::Serving(fs)) = inner.pool.service(volume) {
+                read(&inner, &fs).await;
+            }
+        }
+    });
+    inner.every("credit kept", WRITE_INTERVAL, |inner| async move {
+        write_all(&inner).await;
+    });
+}
+
+async fn read(inner: &Inner, fs: &Fs) {
+    let kept = match kept(fs).await {
+        Ok(kept) => kept,
+        Err(error) => {
+            tracing::warn!(volume = fs.name(), %error, "the credit of a volume is not read yet");
+            return;
+        }
+    };
+    let kept = kept.and_then(|bytes| match serde_json::from_slice::<Kept>(&bytes) {
+        Ok(kept) if kept.version == VERSION => Some(kept),
+        _ => {
+            tracing::warn!(
+                volume = fs.name(),
+                "the credit that the volume keeps cannot be read: it begins anew"
+            );
+            None
+        }
+    });
+    let now = inner.env.clock.now().seconds;
+    let (credit, ago) = match kept {
+        Some(kept) => {
+            let ago = u64::try_from(now.saturating_sub(kept.at_seconds)).unwrap_or(0);
+            (kept.credit, Duration::from_secs(ago))
+        }
+        None => (BTreeMap::new(), Duration::ZERO),
+    };
+    inner.shaper.restore(fs.volume(), &credit, ago);
+}
+
+async fn kept(fs: &Fs) -> Result<Option<Vec<u8>>, FsError> {
+    let Some(folder) = fs.hidden_folder().await? else {
+        return Ok(None);
+    };
+    match fs.xattr(&Credentials::ROOT, folder, NAME).await {
+        Ok(value) => Ok(Some(value.to_vec())),
+        Err(FsError::NoAttribute) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes the credit of all volumes of which it has changed.
+pub async fn write_all(inner: &Inner) {
+    for (volume, service) in inner.pool.services() {
+        let VolumeService::Serving(fs) = service else {
+            continue;
+        };
+        let Some(credit) = inner.shaper.credit(volume) else {
+            continue;
+        };
+        if inner.credits.0.lock().get(&volume) == Some(&credit) {
+            continue;
+        }
+        match write(inner, &fs, &credit).await {
+            Ok(()) => drop(inner.credits.0.lock().insert(volume, credit)),
+            Err(error) => {
+                tracing::warn!(volume = fs.name(), %error, "the credit of a volume is not kept");
+            }
+        }
+    }
+}
+
+async fn write(
+    inner: &Inner,
+    fs: &Fs,
+    credit: &BTreeMap<&'static str, f64>,
+) -> Result<(), FsError> {
+    let credit = credit.iter();
+    let kept = Kept {
+        version: VERSION,
+        at_seconds: inner.env.clock.now().seconds,
+        credit: credit
+            .map(|(name, credit)| ((*name).to_owned(), credit.round()))
+            .collect(),
+    };
+    let Ok(bytes) = serde_json::to_vec(&kept) else {
+        return Err(FsError::Invalid);
+    };
+    let folder = fs.make_hidden_folder().await?;
+    fs.set_xattr(&Credentials::ROOT, folder, NAME, &bytes, XattrMode::Any)
+        .await?;
+    Ok(())
+}
+
+fn view(state: &PoolState, name: &ClassName, spec: &ClassSpec) -> ClassView {
+    let volumes = state.volumes.iter();
+    let in_it = volumes.filter(|volume| volume.class.as_ref() == Some(name));
+    ClassView {
+        name: name.clone(),
+        built_in: built_in().contains_key(name),
+        limits: ClassLimits::from(*spec),
+        volumes: in_it.map(|volume| volume.name.clone()).collect(),
+    }
+}
+
+impl Controller {
+    fn class_now(&self, name: &ClassName) -> Result<ClassView, ControlError> {
+        let state = self.inner.pool.state();
+        match state.class(name) {
+            Some(spec) => Ok(view(&state, name, spec)),
+            None => Err(refusal(ChangeError::NoClass(name.clone()).into())),
+        }
+    }
+
+    async fn class_change(
+        &self,
+        name: &ClassName,
+        limits: ClassLimits,
+        is_new: bool,
+    ) -> Result<ClassView, ControlError> {
+        let spec = ClassSpec::from(limits);
+        let change = |state: &mut PoolState| state.set_class(name, spec, is_new);
+        let changed: Result<(), ChangeFailure> = self.inner.pool.classes_change(change).await;
+        changed.map_err(refusal)?;
+        self.class_now(name)
+    }
+}
+
+impl ClassControl for Controller {
+    fn classes(&self) -> Answer<'_, Vec<ClassView>> {
+        Box::pin(async {
+            let state = self.inner.pool.state();
+            let all = built_in().iter().chain(&state.classes);
+            Ok(all.map(|(name, spec)| view(&state, name, spec)).collect())
+        })
+    }
+
+    fn class(&self, name: ClassName) -> Answer<'_, ClassView> {
+        Box::pin(async move { self.class_now(&name) })
+    }
+
+    fn class_create(&self, create: ClassCreate) -> Answer<'_, ClassView> {
+        Box::pin(async move { self.class_change(&create.name, create.limits, true).await })
+    }
+
+    fn class_set(&self, name: ClassName, set: ClassSet) -> Answer<'_, ClassView> {
+        Box::pin(async move { self.class_change(&name, set.limits, false).await })
+    }
+
+    fn class_delete(&self, name: ClassName) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let deleted = self
+                .inner
+                .pool
+                .classes_change(|state| state.delete_class(&name));
+            deleted.await.map_err(refusal)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pinned: what volumes have today is read for ever, once there is a release.
+    #[test]
+    fn kept_credit_is_read() {
+        let stored = br#"{"version":1,"at_seconds":7,"credit":{"throughput":5000000000.0}}"#;
+        let kept: Kept = serde_json::from_slice(stored).unwrap();
+        assert_eq!((kept.at_seconds, kept.credit["throughput"]), (7, 5e9));
+        assert_eq!(serde_json::to_vec(&kept).unwrap(), stored);
+    }
+}

@@ -1,0 +1,79 @@
+//! The paths of classes of service.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use cairn_config::ClassName;
+
+use super::{Api, Given, Shared, to_the_end};
+use crate::api::{ErrorBody, ErrorKind};
+use crate::classes::{ClassControl, ClassCreate, ClassList, ClassSet, ClassView};
+use crate::control::ControlError;
+
+fn control(shared: &Shared) -> Result<&dyn ClassControl, ControlError> {
+    let absent = || ControlError::new(ErrorKind::NotFound, "this server has no classes");
+    shared.control.classes().ok_or_else(absent)
+}
+
+/// A text that cannot be a name is one that no class has.
+fn named(text: &str) -> Result<ClassName, ControlError> {
+    let absent = |_| {
+        let message = "there is no class of the name in the path";
+        ControlError::new(ErrorKind::NotFound, message).hint("`cairn class list` shows all classes")
+    };
+    text.parse().map_err(absent)
+}
+
+/// All classes, also those that are built in, with the volumes that are in them.
+#[utoipa::path(get, path = "/api/v1/classes", responses((status = 200, body = ClassList)))]
+pub(super) async fn class_list(State(shared): Api) -> Result<Json<ClassList>, ControlError> {
+    let classes = control(&shared)?.classes().await?;
+    Ok(Json(ClassList { classes }))
+}
+
+/// Makes a class. Volumes come into it with `PATCH /api/v1/volumes/{name}`.
+#[utoipa::path(post, path = "/api/v1/classes", request_body = ClassCreate, responses(
+    (status = 201, body = ClassView), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(super) async fn class_create(
+    State(shared): Api,
+    Given(create): Given<ClassCreate>,
+) -> Result<(StatusCode, Json<ClassView>), ControlError> {
+    let made = to_the_end(async move { control(&shared)?.class_create(create).await }).await?;
+    Ok((StatusCode::CREATED, Json(made)))
+}
+
+/// One class.
+#[utoipa::path(get, path = "/api/v1/classes/{class}", params(("class" = String, Path)),
+    responses((status = 200, body = ClassView), (status = 404, body = ErrorBody)))]
+pub(super) async fn class_show(
+    State(shared): Api,
+    Path(name): Path<String>,
+) -> Result<Json<ClassView>, ControlError> {
+    Ok(Json(control(&shared)?.class(named(&name)?).await?))
+}
+
+/// Puts other limits in the place of those of a class. Volumes that are in it have them at once.
+#[utoipa::path(put, path = "/api/v1/classes/{class}", params(("class" = String, Path)), request_body = ClassSet,
+    responses((status = 200, body = ClassView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+    (status = 409, body = ErrorBody)))]
+pub(super) async fn class_set(
+    State(shared): Api,
+    Path(name): Path<String>,
+    Given(set): Given<ClassSet>,
+) -> Result<Json<ClassView>, ControlError> {
+    let name = named(&name)?;
+    let set = async move { control(&shared)?.class_set(name, set).await };
+    Ok(Json(to_the_end(set).await?))
+}
+
+/// Deletes a class that no volume is in.
+#[utoipa::path(delete, path = "/api/v1/classes/{class}", params(("class" = String, Path)),
+    responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(super) async fn class_delete(
+    State(shared): Api,
+    Path(name): Path<String>,
+) -> Result<StatusCode, ControlError> {
+    let name = named(&name)?;
+    to_the_end(async move { control(&shared)?.class_delete(name).await }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

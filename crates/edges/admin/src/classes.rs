@@ -1,0 +1,194 @@
+//! The JSON of classes of service, and what the API asks of a node for them.
+
+use cairn_config::{ClassName, ClassSpec, RateSpec, VolumeName};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::control::Answer;
+
+/// A rate per second: bytes, or operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RateView {
+    /// For each TiB of a volume's size limit.
+    #[serde(default)]
+    pub per_tib: u64,
+    /// Beside that, whatever the size.
+    #[serde(default)]
+    pub fixed: u64,
+    /// The rate while there is credit, in thousandths of the rate; 1000 is no burst.
+    #[serde(default = "no_burst")]
+    #[schema(example = 4000)]
+    pub burst_permille: u32,
+    /// How long a full credit lasts at the full burst.
+    #[serde(default)]
+    pub credit_seconds: u64,
+}
+
+fn no_burst() -> u32 {
+    1000
+}
+
+/// What a class limits. What is left out has no limit; a limit is one for each volume, but for the last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClassLimits {
+    /// Bytes, read and written together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throughput: Option<RateView>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_throughput: Option<RateView>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_throughput: Option<RateView>,
+    /// Operations of any kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iops: Option<RateView>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_iops: Option<RateView>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_iops: Option<RateView>,
+    /// Bytes per second of each client of a volume: an address, or an access key of S3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_throughput: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_iops: Option<u64>,
+    /// Bytes per second of all volumes of the class together, on each node. What some do not use is lent to the others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_throughput: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ClassView {
+    #[schema(value_type = String, example = "gold")]
+    pub name: ClassName,
+    /// It is there from the beginning, and cannot be changed or deleted.
+    pub built_in: bool,
+    pub limits: ClassLimits,
+    /// Volumes that are in it.
+    #[schema(value_type = Vec<String>)]
+    pub volumes: Vec<VolumeName>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ClassList {
+    pub classes: Vec<ClassView>,
+}
+
+/// A class to make.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClassCreate {
+    #[schema(value_type = String, example = "gold")]
+    pub name: ClassName,
+    pub limits: ClassLimits,
+}
+
+/// What a class is to limit from now on; volumes that are in it follow at once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClassSet {
+    pub limits: ClassLimits,
+}
+
+/// A limit of a volume, as it is now. Bytes or operations, per second.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LimitView {
+    /// throughput, read-throughput, write-throughput, iops, read-iops or write-iops.
+    #[schema(example = "throughput")]
+    pub of: String,
+    pub baseline: u64,
+    pub burst: u64,
+    /// What is used, of about the last second.
+    pub now: u64,
+    /// What can be used above the baseline, and the most that is kept of it.
+    pub credit: u64,
+    pub credit_max: u64,
+    /// When the credit ends if all goes on as now; left out while it is not spent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credit_ends_seconds: Option<u64>,
+}
+
+/// What a volume uses of its class.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RatesView {
+    pub limits: Vec<LimitView>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_throughput: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_iops: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_throughput: Option<u64>,
+    /// Of about the last second.
+    pub read_bytes_per_second: u64,
+    pub written_bytes_per_second: u64,
+    pub operations_per_second: u64,
+    /// Requests that wait for their turn.
+    pub waiting: u64,
+    /// Requests that had to wait since the start, and for how long together.
+    pub delayed: u64,
+    pub delayed_ms: u64,
+}
+
+impl From<RateView> for RateSpec {
+    fn from(view: RateView) -> Self {
+        Self {
+            per_tib: view.per_tib,
+            fixed: view.fixed,
+            burst_permille: view.burst_permille,
+            credit_seconds: view.credit_seconds,
+        }
+    }
+}
+
+impl From<RateSpec> for RateView {
+    fn from(spec: RateSpec) -> Self {
+        Self {
+            per_tib: spec.per_tib,
+            fixed: spec.fixed,
+            burst_permille: spec.burst_permille,
+            credit_seconds: spec.credit_seconds,
+        }
+    }
+}
+
+impl From<ClassLimits> for ClassSpec {
+    fn from(limits: ClassLimits) -> Self {
+        Self {
+            throughput: limits.throughput.map(Into::into),
+            read_throughput: limits.read_throughput.map(Into::into),
+            write_throughput: limits.write_throughput.map(Into::into),
+            iops: limits.iops.map(Into::into),
+            read_iops: limits.read_iops.map(Into::into),
+            write_iops: limits.write_iops.map(Into::into),
+            client_throughput: limits.client_throughput,
+            client_iops: limits.client_iops,
+            total_throughput: limits.total_throughput,
+        }
+    }
+}
+
+impl From<ClassSpec> for ClassLimits {
+    fn from(spec: ClassSpec) -> Self {
+        Self {
+            throughput: spec.throughput.map(Into::into),
+            read_throughput: spec.read_throughput.map(Into::into),
+            write_throughput: spec.write_throughput.map(Into::into),
+            iops: spec.iops.map(Into::into),
+            read_iops: spec.read_iops.map(Into::into),
+            write_iops: spec.write_iops.map(Into::into),
+            client_throughput: spec.client_throughput,
+            client_iops: spec.client_iops,
+            total_throughput: spec.total_throughput,
+        }
+    }
+}
+
+/// What a node does with classes.
+pub trait ClassControl: Send + Sync {
+    fn classes(&self) -> Answer<'_, Vec<ClassView>>;
+    fn class(&self, name: ClassName) -> Answer<'_, ClassView>;
+    fn class_create(&self, create: ClassCreate) -> Answer<'_, ClassView>;
+    fn class_set(&self, name: ClassName, set: ClassSet) -> Answer<'_, ClassView>;
+    /// One that volumes are in is refused.
+    fn class_delete(&self, name: ClassName) -> Answer<'_, ()>;
+}

@@ -1,0 +1,213 @@
+//! The shell around the scheduler: a lock, futures of those who wait, and the task that looks for the next one.
+//!
+//! Owns: that a volume without limits costs its requests one look at a flag. Must not know: any numbers.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use cairn_base::VolumeId;
+use cairn_base::env::{Clock, Env};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{Notify, oneshot};
+
+use crate::limits::{Limits, Operation};
+use crate::scheduler::{Client, Report, Scheduler, Waiter};
+
+/// Looks are not more often than this; what comes late is made up for.
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
+
+struct Begin(oneshot::Sender<()>);
+
+impl Waiter for Begin {
+    fn is_gone(&self) -> bool {
+        self.0.is_closed()
+    }
+}
+
+struct Shared {
+    clock: Arc<dyn Clock>,
+    scheduler: Mutex<Scheduler<Begin>>,
+    /// Somebody waits, or a limit has changed.
+    look: Notify,
+}
+
+impl Shared {
+    fn tell(granted: Vec<Begin>) {
+        for begin in granted {
+            // Nobody may be waiting any more: then its turn is lost, as if it had begun.
+            let _ = begin.0.send(());
+        }
+    }
+
+    fn pump(&self) -> Option<Duration> {
+        let mut granted = Vec::new();
+        let due = self
+            .scheduler
+            .lock()
+            .pump(self.clock.monotonic(), &mut granted);
+        Self::tell(granted);
+        due
+    }
+
+    async fn tend(self: Arc<Self>) {
+        loop {
+            match self.pump() {
+                None => self.look.notified().await,
+                Some(due) => {
+                    let sleep = self.clock.sleep(due.max(LOOK_INTERVAL));
+                    tokio::select! {
+                        () = sleep => {}
+                        () = self.look.notified() => {
+                            // Many come at once: they are looked at together.
+                            self.clock.sleep(LOOK_INTERVAL).await;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Where requests of one volume ask whether they may begin. It stays the same while limits come and go.
+pub struct Gate {
+    shared: Arc<Shared>,
+    volume: VolumeId,
+    is_limited: AtomicBool,
+}
+
+impl Gate {
+    pub fn is_limited(&self) -> bool {
+        self.is_limited.load(Ordering::Relaxed)
+    }
+
+    /// Whether an operation has to wait before it begins, and for what.
+    pub fn admit(&self, client: Client, operation: Operation) -> Option<Pass> {
+        match self.is_limited() {
+            true => self.ask(client, operation),
+            false => None,
+        }
+    }
+
+    fn ask(&self, client: Client, operation: Operation) -> Option<Pass> {
+        let now = self.shared.clock.monotonic();
+        let mut scheduler = self.shared.scheduler.lock();
+        if scheduler.admit(self.volume, client, operation, now) {
+            return None;
+        }
+        let (begin, began) = oneshot::channel();
+        let queued = scheduler.queue(self.volume, client, operation, Begin(begin), now);
+        // Others may wait for what is no matter of this one.
+        let mut granted = Vec::new();
+        scheduler.pump_of(self.volume, now, &mut granted);
+        drop(scheduler);
+        Shared::tell(granted);
+        queued.ok()?;
+        self.shared.look.notify_one();
+        Some(Pass(began))
+    }
+
+    /// Waits until an operation may begin.
+    pub async fn pass(&self, client: Client, operation: Operation) {
+        if let Some(pass) = self.admit(client, operation) {
+            pass.await;
+        }
+    }
+}
+
+/// Ready when an operation may begin. Dropped, it gives up its place.
+pub struct Pass(oneshot::Receiver<()>);
+
+impl Future for Pass {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        // Without limits any more there is nobody to tell.
+        let _ = ready!(Pin::new(&mut self.0).poll(cx));
+        Poll::Ready(())
+    }
+}
+
+/// The gates of all volumes.
+pub struct Shaper {
+    shared: Arc<Shared>,
+    gates: RwLock<BTreeMap<VolumeId, Arc<Gate>>>,
+}
+
+impl Shaper {
+    pub fn new(env: &Env) -> Arc<Self> {
+        Arc::new(Self {
+            shared: Arc::new(Shared {
+                clock: Arc::clone(&env.clock),
+                scheduler: Mutex::default(),
+                look: Notify::new(),
+            }),
+            gates: RwLock::default(),
+        })
+    }
+
+    /// Starts the task that lets those begin who wait.
+    pub fn tend(&self, env: &Env) {
+        let shared = Arc::clone(&self.shared);
+        env.spawner.spawn("classes", Box::pin(shared.tend()));
+    }
+
+    pub fn gate(&self, volume: VolumeId) -> Arc<Gate> {
+        if let Some(gate) = self.gates.read().get(&volume) {
+            return Arc::clone(gate);
+        }
+        let mut gates = self.gates.write();
+        let make = || {
+            Arc::new(Gate {
+                shared: Arc::clone(&self.shared),
+                volume,
+                is_limited: AtomicBool::new(false),
+            })
+        };
+        Arc::clone(gates.entry(volume).or_insert_with(make))
+    }
+
+    /// The limits of all volumes that have some, from now on.
+    pub fn set(&self, limits: BTreeMap<VolumeId, Limits>) {
+        let limited: Vec<VolumeId> = limits.keys().copied().collect();
+        let gates: Vec<Arc<Gate>> = limited.iter().map(|volume| self.gate(*volume)).collect();
+        let mut granted = Vec::new();
+        let now = self.shared.clock.monotonic();
+        self.shared.scheduler.lock().set(limits, now, &mut granted);
+        for gate in gates {
+            gate.is_limited.store(true, Ordering::Relaxed);
+        }
+        for (volume, gate) in self.gates.read().iter() {
+            if !limited.contains(volume) {
+                gate.is_limited.store(false, Ordering::Relaxed);
+            }
+        }
+        Shared::tell(granted);
+        self.shared.look.notify_one();
+    }
+
+    pub fn report(&self, volume: VolumeId) -> Option<Report> {
+        let now = self.shared.clock.monotonic();
+        self.shared.scheduler.lock().report(volume, now)
+    }
+
+    /// See [`Scheduler::without_credit`].
+    pub fn without_credit(&self) -> Vec<VolumeId> {
+        self.shared.scheduler.lock().without_credit()
+    }
+
+    /// See [`Scheduler::credit`].
+    pub fn credit(&self, volume: VolumeId) -> Option<BTreeMap<&'static str, f64>> {
+        let now = self.shared.clock.monotonic();
+        self.shared.scheduler.lock().credit(volume, now)
+    }
+
+    /// See [`Scheduler::restore`].
+    pub fn restore(&self, volume: VolumeId, saved: &BTreeMap<String, f64>, ago: Duration) {
+        self.shared.scheduler.lock().restore(volume, saved, ago);
+    }
+}

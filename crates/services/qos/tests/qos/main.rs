@@ -1,0 +1,6 @@
+//! Rates, fairness, lending and credit in simulated time.
+
+mod credit;
+mod rates;
+mod shell;
+mod world;

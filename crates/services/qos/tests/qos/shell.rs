@@ -1,0 +1,95 @@
+//! The shell: who waits is told, also when limits go, and a volume without limits asks nobody.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use cairn_base::VolumeId;
+use cairn_qos::{Client, Limits, Operation, Shaper};
+use cairn_testkit::TestWorld;
+
+use crate::world::{class, steady};
+
+const VOLUME: VolumeId = VolumeId(1);
+
+fn limits(bytes_per_second: u64) -> BTreeMap<VolumeId, Limits> {
+    let limits = Limits::of(&class("a"), &steady(bytes_per_second), None);
+    BTreeMap::from([(VOLUME, limits)])
+}
+
+/// Lets tasks run until they wait for time.
+async fn settle() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn who_waits_is_told_when_its_time_comes() {
+    let world = TestWorld::new(1);
+    let shaper = Shaper::new(&world.env);
+    shaper.tend(&world.env);
+    let client = Client::named("x");
+    let (gate, other) = (shaper.gate(VOLUME), shaper.gate(VolumeId(2)));
+    // Nothing is limited, and nothing is counted.
+    assert!(gate.admit(client, Operation::read(1 << 40)).is_none());
+    assert_eq!(shaper.report(VOLUME), None);
+
+    shaper.set(limits(1_000_000));
+    assert!(gate.is_limited() && !other.is_limited());
+    assert!(gate.admit(client, Operation::read(1_100_000)).is_none());
+    let pass = gate.admit(client, Operation::read(1_000_000));
+    let waits = tokio::spawn(pass.expect("the bucket is in debt"));
+    settle().await;
+    world.clock.advance(Duration::from_millis(990));
+    settle().await;
+    assert!(!waits.is_finished(), "not before its time");
+    assert!(other.admit(client, Operation::read(1 << 40)).is_none());
+    world.clock.advance(Duration::from_millis(20));
+    settle().await;
+    assert!(waits.is_finished());
+    let report = shaper.report(VOLUME).unwrap();
+    assert_eq!(
+        (report.waiting, report.delayed, report.operations),
+        (0, 1, 2)
+    );
+    assert!(report.delayed_time >= Duration::from_millis(990));
+
+    // A higher rate is for those who wait already.
+    let waits = tokio::spawn(gate.admit(client, Operation::write(1 << 20)).unwrap());
+    settle().await;
+    shaper.set(limits(1_000_000_000));
+    settle().await;
+    world.clock.advance(Duration::from_millis(1010));
+    settle().await;
+    assert!(waits.is_finished());
+
+    // Without limits nobody waits any more.
+    shaper.set(limits(1_000_000));
+    assert!(gate.admit(client, Operation::write(1 << 30)).is_none());
+    let waits = tokio::spawn(gate.admit(client, Operation::write(1)).unwrap());
+    settle().await;
+    assert!(!waits.is_finished());
+    shaper.set(BTreeMap::new());
+    settle().await;
+    assert!(waits.is_finished() && !gate.is_limited());
+    assert!(gate.admit(client, Operation::write(1 << 30)).is_none());
+}
+
+#[tokio::test]
+async fn who_gives_up_gives_its_place_to_others() {
+    let world = TestWorld::new(1);
+    let shaper = Shaper::new(&world.env);
+    shaper.tend(&world.env);
+    shaper.set(limits(1_000_000));
+    let gate = shaper.gate(VOLUME);
+    let client = Client::named("x");
+    assert!(gate.admit(client, Operation::read(1_100_000)).is_none());
+    let given_up = gate.admit(client, Operation::read(1 << 30));
+    let waits = tokio::spawn(gate.admit(client, Operation::read(1)).unwrap());
+    drop(given_up);
+    settle().await;
+    world.clock.advance(Duration::from_millis(1010));
+    settle().await;
+    assert!(waits.is_finished());
+    assert_eq!(shaper.report(VOLUME).unwrap().waiting, 0);
+}
