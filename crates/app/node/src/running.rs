@@ -192,6 +192,7 @@ impl Node {
             AdminSettings {
                 metrics_open: inner.config.metrics_open,
             },
+            inner.env.clone(),
         );
         cairn_pool::idle_spares::tend(&inner.pool, inner.config.disk_spare_bytes);
         runtime.block_on(async {
@@ -202,6 +203,7 @@ impl Node {
         });
         cairn_pool::executor::tend(&inner.pool);
         crate::announce::tend(&inner);
+        crate::history::tend(&inner).map_err(NodeError::Runtime)?;
         inner.every("pool file", POOL_FILE_INTERVAL, |inner| async move {
             inner.pool.renew().await;
         });
@@ -294,6 +296,7 @@ impl Node {
             if let Some(cluster) = &self.started.inner.cluster {
                 cluster.stop().await;
             }
+            self.started.inner.history.stop();
             if let Err(error) = self.started.admin.await {
                 tracing::error!(%error, "the admin API broke off");
             }

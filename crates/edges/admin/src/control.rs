@@ -103,6 +103,10 @@ pub trait Control: Send + Sync + 'static {
     fn snapshots(&self) -> Option<&dyn crate::snapshots::SnapshotControl> {
         None
     }
+    /// What the node tells about numbers over time, if it keeps any.
+    fn live(&self) -> Option<&dyn crate::live::LiveControl> {
+        None
+    }
     /// The metrics in Prometheus's text format.
     fn metrics(&self) -> Answer<'_, String>;
 }

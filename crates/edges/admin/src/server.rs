@@ -11,6 +11,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
+use cairn_base::env::Env;
 use cairn_config::{ClientNet, VolumeName};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body as _;
@@ -19,7 +20,7 @@ use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use serde::de::DeserializeOwned;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use utoipa::OpenApi;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
@@ -36,6 +37,7 @@ use crate::api::{
 use crate::control::{Control, ControlError};
 use crate::patience::Patient;
 use crate::query::{Query, QueryError};
+use crate::session::Sessions;
 use crate::token::Token;
 
 /// Longest body of a request, in bytes.
@@ -63,6 +65,13 @@ struct Shared {
     token: Token,
     settings: AdminSettings,
     document: String,
+    env: Env,
+    sessions: Sessions,
+    /// One permit for each stream that may be open.
+    streams: Arc<Semaphore>,
+    last_event: tokio::sync::Mutex<live_routes::LastEvent>,
+    /// Streams end when it is true.
+    stopping: watch::Sender<bool>,
 }
 
 type Api = State<Arc<Shared>>;
@@ -70,18 +79,26 @@ type Api = State<Arc<Shared>>;
 /// The API over one listener.
 pub struct AdminServer {
     router: Router,
+    stopping: watch::Sender<bool>,
 }
 
 impl AdminServer {
-    pub fn new(control: Arc<dyn Control>, token: Token, settings: AdminSettings) -> Self {
+    pub fn new(control: Arc<dyn Control>, token: Token, settings: AdminSettings, env: Env) -> Self {
+        let stopping = watch::Sender::new(false);
         let shared = Arc::new(Shared {
             control,
+            sessions: Sessions::new(&token),
             token,
             settings,
             document: openapi_json(),
+            env,
+            streams: live_routes::streams(),
+            last_event: tokio::sync::Mutex::default(),
+            stopping: stopping.clone(),
         });
         Self {
             router: router(shared),
+            stopping,
         }
     }
 
@@ -122,6 +139,7 @@ impl AdminServer {
             });
         }
         drop(listener);
+        self.stopping.send_replace(true);
         if tokio::time::timeout(STOP_TIMEOUT, graceful.shutdown())
             .await
             .is_err()
@@ -199,6 +217,14 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
             snapshot_routes::snapshot_set,
             snapshot_routes::snapshot_delete
         ))
+        .routes(routes!(
+            live_routes::session_show,
+            live_routes::session_delete
+        ))
+        .routes(routes!(live_routes::live))
+        .routes(routes!(live_routes::live_events))
+        .routes(routes!(live_routes::history))
+        .routes(routes!(live_routes::history_list))
 }
 
 /// What takes the token unless the settings say otherwise.
@@ -211,6 +237,7 @@ fn open() -> OpenApiRouter<Arc<Shared>> {
     OpenApiRouter::new()
         .routes(routes!(alive))
         .routes(routes!(openapi))
+        .routes(routes!(live_routes::session_create))
 }
 
 /// The OpenAPI document, made from the code that answers.
@@ -306,6 +333,10 @@ fn router(shared: Arc<Shared>) -> Router {
         .merge(secured.layer(token))
         .merge(observed)
         .merge(open)
+        .route("/", axum::routing::get(live_routes::to_console))
+        .route("/console", axum::routing::get(live_routes::to_console))
+        .route("/console/", axum::routing::get(live_routes::console))
+        .route("/console/{*path}", axum::routing::get(live_routes::console))
         .fallback(|| async {
             ControlError::new(ErrorKind::NotFound, "there is nothing at this path")
                 .hint("GET /api/v1/openapi.json lists all paths")
@@ -321,7 +352,11 @@ fn router(shared: Arc<Shared>) -> Router {
 
 async fn authorize(State(shared): Api, request: Request, next: Next) -> Response {
     let given = request.headers().get(header::AUTHORIZATION);
-    if given.is_some_and(|value| shared.token.is_in(value.as_bytes())) {
+    let is_allowed = match given {
+        Some(value) => shared.token.is_in(value.as_bytes()),
+        None => live_routes::has_session(&shared, &request),
+    };
+    if is_allowed {
         return next.run(request).await;
     }
     let message = match given {
@@ -793,6 +828,8 @@ async fn openapi(State(shared): Api) -> Response {
     response
 }
 
+#[path = "live_routes.rs"]
+mod live_routes;
 #[path = "s3_routes.rs"]
 mod s3_routes;
 #[path = "san_routes.rs"]

@@ -215,6 +215,7 @@ fn server(metrics_open: bool) -> AdminServer {
         Arc::new(Pretend::default()),
         Token::parse(TOKEN).unwrap(),
         AdminSettings { metrics_open },
+        cairn_testkit::test_env(),
     )
 }
 
@@ -300,7 +301,7 @@ async fn requests_are_answered_or_refused() {
         // Not "the rules of all clients".
         ("DELETE", "/api/v1/exports/main?clients=::1", yes, "", 400, "this path knows client"),
         ("PUT", "/api/v1/volumes", yes, "", 405, "method"),
-        ("GET", "/", yes, "", 404, "openapi.json"),
+        ("GET", "/none", yes, "", 404, "openapi.json"),
     ];
     let document: serde_json::Value = serde_json::from_str(&openapi_json()).unwrap();
     for (method, path, token, body, status, part) in cases {
@@ -376,7 +377,7 @@ async fn every_route_takes_the_token() {
     let settings = AdminSettings {
         metrics_open: false,
     };
-    let router = AdminServer::new(control, token, settings).router();
+    let router = AdminServer::new(control, token, settings, cairn_testkit::test_env()).router();
     let secured: Vec<_> = [routes(secured()), routes(observed())].concat();
     assert!(secured.len() > 20, "{secured:?}");
     let half = &TOKEN[..TOKEN.len() / 2];
