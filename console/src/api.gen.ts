@@ -1,0 +1,1 @@
+export interface components { schemas: Record<string, any> }
