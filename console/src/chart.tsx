@@ -12,7 +12,9 @@ export interface Line {
 }
 
 const HEIGHT_PX = 190;
-const COLOURS = ["--line-1", "--line-2", "--line-3", "--line-4"];
+const COLOURS = [1, 2, 3, 4, 5, 6, 7, 8].map((number) => `--line-${number}`);
+// Steps of an axis in bytes: round in MiB, not in millions.
+const BINARY_STEPS = Array.from({ length: 60 }, (_, power) => [2 ** power, 1.5 * 2 ** power]).flat();
 // A table of more rows is of use to nobody.
 const TABLE_ROWS = 24;
 
@@ -25,11 +27,13 @@ function clock(seconds: number, spanSeconds: number): string {
   return new Intl.DateTimeFormat(undefined, options).format(at);
 }
 
-export function Chart({ title, times, lines, show }: {
+export function Chart({ title, times, lines, show, isBinary }: {
   title: string;
   times: number[];
   lines: Line[];
   show: (value: number) => string;
+  /** Values are bytes. */
+  isBinary: boolean;
 }): JSX.Element {
   const element = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | undefined>(undefined);
@@ -61,11 +65,13 @@ export function Chart({ title, times, lines, show }: {
         height: HEIGHT_PX,
         cursor: { y: false, points: { size: 7 } },
         legend: { show: false },
+        padding: [8, 28, 0, 0],
         scales: { x: { time: true }, y: { range: (_, __, max) => [0, max > 0 ? max * 1.1 : 1] } },
         axes: [
           { stroke: quiet, grid: { show: false }, ticks: grid, font: "12px system-ui", space: 70,
             values: (_, splits) => splits.map((at) => clock(at, span)) },
-          { stroke: quiet, grid, ticks: { show: false }, font: "12px system-ui", size: 74, space: 36,
+          { stroke: quiet, grid, ticks: { show: false }, font: "12px system-ui", size: 78, space: 36,
+            ...(isBinary ? { incrs: BINARY_STEPS } : {}),
             values: (_, splits) => splits.map((value) => show(value)) },
         ],
         series: [

@@ -35,6 +35,9 @@ export function microseconds(value: number): string {
 
 export const percent = (value: number): string => `${three(value)} %`;
 
+/** `1 disk`, `2 disks`. */
+export const counted = (value: number, noun: string): string => `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
+
 /** How long, in its two largest units. */
 export function duration(seconds: number): string {
   const units: [string, number][] = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];

@@ -2,6 +2,7 @@
 import type { JSX } from "preact";
 import { useMemo } from "preact/hooks";
 import type { Line } from "./chart";
+import { bytes, bytesPerSecond } from "./format";
 import { Chart } from "./chart";
 import type { HistoryView } from "./types";
 import { Failure } from "./ui";
@@ -61,7 +62,8 @@ export function Charts({ charts }: { charts: ChartOf[] }): JSX.Element {
             label,
             values: (data?.series.find((one) => one.name === series)?.values ?? []).map((value) => value ?? null),
           }));
-          return <Chart key={chart.title} title={chart.title} times={times} lines={lines} show={chart.show} />;
+          return <Chart key={chart.title} title={chart.title} times={times} lines={lines} show={chart.show}
+            isBinary={chart.show === bytes || chart.show === bytesPerSecond} />;
         })}
       </div>
     </>

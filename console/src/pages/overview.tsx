@@ -3,7 +3,7 @@ import type { ComponentChildren } from "preact";
 import { HEALTH, WHAT_TO_DO } from "../health";
 import type { ChartOf } from "../history";
 import { Charts, SpanPicker } from "../history";
-import { bytes, bytesPerSecond, duration, microseconds, percent, perSecond } from "../format";
+import { bytes, bytesPerSecond, counted, duration, microseconds, percent, perSecond } from "../format";
 import { useLive } from "../live";
 import { to } from "../router";
 import type { Live, Status } from "../types";
@@ -100,16 +100,16 @@ function Numbers() {
       <Tile name="Written now" detail={`${show("nfs_write_operations_per_second", perSecond)} operations`}>
         {show("nfs_written_bytes_per_second", bytesPerSecond)}
       </Tile>
-      <Tile name="NFS operations" detail={`${show("nfs_connections", String)} connections`}>
+      <Tile name="NFS operations" detail={show("nfs_connections", (value) => counted(value, "connection"))}>
         {show("nfs_operations_per_second", perSecond)}
       </Tile>
       <Tile name="NFS latency" detail={`99 of 100 below ${show("nfs_latency_p99_microseconds", microseconds)}`}>
         {show("nfs_latency_p50_microseconds", microseconds)}
       </Tile>
-      <Tile name="LUNs" detail={`${show("iscsi_sessions", String)} sessions`}>
+      <Tile name="LUNs" detail={show("iscsi_sessions", (value) => counted(value, "session"))}>
         {show("iscsi_commands_per_second", perSecond)}
       </Tile>
-      <Tile name="Objects" detail={`${show("s3_connections", String)} connections`}>
+      <Tile name="Objects" detail={show("s3_connections", (value) => counted(value, "connection"))}>
         {show("s3_requests_per_second", perSecond)}
       </Tile>
     </dl>
@@ -145,7 +145,7 @@ function Running({ live: { rebuild, scrub } }: { live: Live }) {
       {rebuild.running && (
         <div class="work">
           <p>
-            <b>Moving and rebuilding:</b> {rebuild.shards_left} shards, {bytes(rebuild.bytes_left)} left
+            <b>Moving and rebuilding:</b> {counted(rebuild.shards_left, "shard")}, {bytes(rebuild.bytes_left)} left
             {rebuild.seconds_left != null && `, about ${duration(rebuild.seconds_left)}`}
           </p>
           <Progress label="Rebuild" value={rebuild.moved_bytes} max={rebuild.moved_bytes + rebuild.bytes_left} />
