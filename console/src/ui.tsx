@@ -1,7 +1,7 @@
 // The parts that pages are made of.
 //
 // Owns: how things look and are read out. Must not know: what they are about.
-import type { ComponentChildren, JSX } from "preact";
+import type { ComponentChildren, InputHTMLAttributes } from "preact";
 import { createContext } from "preact";
 import { useContext, useEffect, useId, useRef, useState } from "preact/hooks";
 import type { Call } from "./api";
@@ -292,7 +292,7 @@ export function ActionForm({ title, submit, request, command, isDangerous, done,
   );
 }
 
-type InputProps = Omit<JSX.InputHTMLAttributes<HTMLInputElement>, "onInput" | "value" | "label">;
+type InputProps = Omit<InputHTMLAttributes<HTMLInputElement>, "onInput" | "value" | "label">;
 
 export function Field({ label, hint, value, onValue, ...rest }: {
   label: string;

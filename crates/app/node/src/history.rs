@@ -72,8 +72,8 @@ impl Sample {
                     .map(|pair| (pair.name().to_owned(), pair.value().to_owned()))
                     .collect();
                 let value = match family.get_field_type() {
-                    MetricType::COUNTER => metric.get_counter().value(),
-                    MetricType::GAUGE => metric.get_gauge().value(),
+                    MetricType::COUNTER => metric.get_counter().get_value(),
+                    MetricType::GAUGE => metric.get_gauge().get_value(),
                     MetricType::HISTOGRAM => {
                         let histogram = metric.get_histogram();
                         let buckets = histogram.get_bucket().iter();

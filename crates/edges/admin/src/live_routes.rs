@@ -8,11 +8,12 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::{RawQuery, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
 use futures_util::future::{Either, select};
 use futures_util::stream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -290,8 +291,17 @@ pub(super) async fn history(
     live_control(&shared)?.history(asked).await.map(Json)
 }
 
+/// The console's own files. They take no token, and are not in the document: they are no part of the API.
+pub(super) fn pages() -> Router<Arc<Shared>> {
+    Router::new()
+        .route("/", get(to_console))
+        .route("/console", get(to_console))
+        .route("/console/", get(console))
+        .route("/console/{*path}", get(console))
+}
+
 /// Leads people who know the server's address alone to the console.
-pub(super) async fn to_console() -> Response {
+async fn to_console() -> Response {
     let mut response = StatusCode::FOUND.into_response();
     let root = HeaderValue::from_static(cairn_console::ROOT);
     response.headers_mut().insert(header::LOCATION, root);
@@ -299,7 +309,7 @@ pub(super) async fn to_console() -> Response {
 }
 
 /// A file of the console. Takes no token: all servers of one version have the same.
-pub(super) async fn console(request: Request) -> Response {
+async fn console(request: Request) -> Response {
     let path = request.uri().path();
     let path = path.strip_prefix(cairn_console::ROOT).unwrap_or("");
     let Some(file) = cairn_console::file(path) else {

@@ -333,10 +333,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .merge(secured.layer(token))
         .merge(observed)
         .merge(open)
-        .route("/", axum::routing::get(live_routes::to_console))
-        .route("/console", axum::routing::get(live_routes::to_console))
-        .route("/console/", axum::routing::get(live_routes::console))
-        .route("/console/{*path}", axum::routing::get(live_routes::console))
+        .merge(live_routes::pages())
         .fallback(|| async {
             ControlError::new(ErrorKind::NotFound, "there is nothing at this path")
                 .hint("GET /api/v1/openapi.json lists all paths")
@@ -837,6 +834,9 @@ mod san_routes;
 #[path = "snapshot_routes.rs"]
 mod snapshot_routes;
 
+#[cfg(test)]
+#[path = "live_tests.rs"]
+mod live_tests;
 #[cfg(test)]
 #[path = "server_tests.rs"]
 mod tests;

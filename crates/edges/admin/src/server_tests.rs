@@ -10,12 +10,14 @@ use crate::api::{ClusterView, DiskView, ErrorDetail, ScrubStage, TicketCreate, T
 use crate::client::{Client, ClientError};
 use crate::control::Answer;
 
-const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+pub(super) const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 /// A node that has one volume, `main`, and remembers what it was told.
 #[derive(Default)]
-struct Pretend {
+pub(super) struct Pretend {
     told: Mutex<Vec<String>>,
+    /// Whether it tells numbers over time: a stream of them does not end by itself.
+    pub(super) has_live: bool,
 }
 
 impl Pretend {
@@ -47,7 +49,7 @@ fn view(name: &VolumeName) -> VolumeView {
     }
 }
 
-fn answer<T: Send + 'static>(result: Result<T, ControlError>) -> Answer<'static, T> {
+pub(super) fn answer<T: Send + 'static>(result: Result<T, ControlError>) -> Answer<'static, T> {
     Box::pin(async move { result })
 }
 
@@ -203,6 +205,10 @@ impl Control for Pretend {
         self.tell(format!("ticket {create:?}"));
         let ticket = "cairn1-abc".to_owned();
         answer(Ok(TicketView { ticket }))
+    }
+
+    fn live(&self) -> Option<&dyn crate::live::LiveControl> {
+        self.has_live.then_some(self)
     }
 
     fn metrics(&self) -> Answer<'_, String> {
@@ -365,7 +371,11 @@ async fn every_route_takes_the_token() {
     let open = |method: &str, path: &str| (method.to_owned(), path.to_owned());
     assert_eq!(
         routes(super::open()),
-        [open("GET", "/api/v1/openapi.json"), open("GET", "/healthz")]
+        [
+            open("GET", "/api/v1/openapi.json"),
+            open("POST", "/api/v1/session"),
+            open("GET", "/healthz")
+        ]
     );
     assert_eq!(routes(observed()), [open("GET", "/metrics")]);
     // Made otherwise, a route would not be in the document, and not in this test.

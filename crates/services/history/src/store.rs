@@ -16,6 +16,10 @@ use crate::format::{
 pub const STEPS_MAX: u64 = 10_000;
 /// Rows that lie so far in the future came of a clock that was wrong.
 const FUTURE_SECONDS_MAX: i64 = 24 * 3600;
+/// A clock that steps by more is not believed at once...
+const STEP_SECONDS_MAX: i64 = 3600;
+/// ... but after so many rows: nothing is deleted for its age by a clock that is put right within an hour.
+const STEADY_ROWS: u32 = 360;
 /// Files of a history at most, however often it is opened.
 const FILES_MAX: usize = 4096;
 /// A file that is longer is none of ours.
@@ -176,6 +180,8 @@ pub struct Store {
     bucket: Option<(i64, Vec<Sum>)>,
     next_number: u64,
     newest_seconds: i64,
+    /// Rows since the clock stepped, or since the store was opened.
+    steady_rows: u32,
 }
 
 impl Store {
@@ -208,8 +214,9 @@ impl Store {
             bucket: None,
             next_number,
             newest_seconds: now_seconds,
+            steady_rows: 0,
         };
-        store.trim(now_seconds)?;
+        store.trim()?;
         store.sum_again(now_seconds)?;
         Ok(store)
     }
@@ -249,6 +256,11 @@ impl Store {
     /// Takes a row of the series in `table`; writes when a minute is full.
     pub fn push(&mut self, table: &Table, row: Row) -> Result<(), HistoryError> {
         assert!(row.values.len() == table.len());
+        let step = row.seconds.abs_diff(self.newest_seconds);
+        self.steady_rows = match step <= STEP_SECONDS_MAX.unsigned_abs() {
+            true => self.steady_rows.saturating_add(1),
+            false => 0,
+        };
         self.newest_seconds = row.seconds;
         self.change_table(table)?;
         self.add_to_bucket(&row)?;
@@ -266,7 +278,7 @@ impl Store {
         }
         let rows = std::mem::take(&mut self.pending);
         self.write(Tier::Fine, &rows)?;
-        self.trim(self.newest_seconds)
+        self.trim()
     }
 
     /// Other series from here on.
@@ -342,7 +354,8 @@ impl Store {
 
     fn write(&mut self, tier: Tier, rows: &[Row]) -> Result<(), HistoryError> {
         let frame = encode_frame(rows, self.table.len());
-        let mut writer = self.writer(tier)?;
+        let seconds = rows.first().map_or(0, |row| row.seconds);
+        let mut writer = self.writer(tier, seconds)?;
         let Some(entry) = self
             .entries
             .iter_mut()
@@ -366,8 +379,9 @@ impl Store {
         Ok(())
     }
 
-    /// The file that takes rows of the table: the one that is open, the last one if it fits, or a new one.
-    fn writer(&mut self, tier: Tier) -> Result<Writer, HistoryError> {
+    /// The file that takes rows of the table: the one that is open, the last one if it fits, or a new one. One with
+    /// rows that lie in the future is not mixed with those of now, so that it can be deleted.
+    fn writer(&mut self, tier: Tier, seconds: i64) -> Result<Writer, HistoryError> {
         let open = self.writers[tier as usize].take();
         let table = Table::clone(&self.table);
         let last = self
@@ -376,7 +390,12 @@ impl Store {
             .rev()
             .find(|entry| entry.tier == tier)
             .filter(|entry| {
-                entry.table == table && entry.valid_len_bytes < self.settings.file_bytes_max
+                let is_back = entry
+                    .times
+                    .is_some_and(|(_, last)| last > seconds.saturating_add(STEP_SECONDS_MAX));
+                entry.table == table
+                    && entry.valid_len_bytes < self.settings.file_bytes_max
+                    && !is_back
             });
         if let Some(entry) = last {
             if let Some(open) = open.filter(|open| open.number == entry.number) {
@@ -416,8 +435,10 @@ impl Store {
     }
 
     /// Deletes what is older, or more, than is kept.
-    fn trim(&mut self, now_seconds: i64) -> Result<(), HistoryError> {
+    fn trim(&mut self) -> Result<(), HistoryError> {
         let settings = self.settings;
+        let now_seconds = self.newest_seconds;
+        let is_steady = self.steady_rows >= STEADY_ROWS;
         for (tier, keep_seconds, bytes_max) in [
             (
                 Tier::Fine,
@@ -440,7 +461,7 @@ impl Store {
                     last < now_seconds.saturating_sub(keep_seconds)
                         || first > now_seconds.saturating_add(FUTURE_SECONDS_MAX)
                 });
-                if is_past || bytes > bytes_max || count > FILES_MAX / 2 {
+                if (is_past && is_steady) || bytes > bytes_max || count > FILES_MAX / 2 {
                     gone.push(entry.number);
                     bytes -= entry.len_bytes;
                     count -= 1;
