@@ -1,7 +1,7 @@
 // The parts that pages are made of.
 //
 // Owns: how things look and are read out. Must not know: what they are about.
-import type { ComponentChildren, InputHTMLAttributes } from "preact";
+import type { ComponentChildren } from "preact";
 import { createContext } from "preact";
 import { useContext, useEffect, useId, useRef, useState } from "preact/hooks";
 import type { Call } from "./api";
@@ -292,7 +292,15 @@ export function ActionForm({ title, submit, request, command, isDangerous, done,
   );
 }
 
-type InputProps = Omit<InputHTMLAttributes<HTMLInputElement>, "onInput" | "value" | "label">;
+interface InputProps {
+  type?: "text" | "search";
+  required?: boolean;
+  placeholder?: string;
+  pattern?: string;
+  minLength?: number;
+  maxLength?: number;
+  inputMode?: "numeric";
+}
 
 export function Field({ label, hint, value, onValue, ...rest }: {
   label: string;
@@ -304,8 +312,8 @@ export function Field({ label, hint, value, onValue, ...rest }: {
   return (
     <div class="field">
       <label for={id}>{label}</label>
-      <input {...rest} id={id} value={value} aria-describedby={hint ? `${id}-hint` : undefined}
-        autocomplete={rest.autocomplete ?? "off"} spellcheck={false}
+      <input {...(rest as object)} id={id} value={value} aria-describedby={hint ? `${id}-hint` : undefined}
+        autocomplete="off" spellcheck={false}
         onInput={(event) => onValue(event.currentTarget.value)} />
       {hint && (
         <p class="hint" id={`${id}-hint`}>
