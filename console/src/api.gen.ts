@@ -402,6 +402,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/nfs/mounts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Who has mounted what, as far as clients say. */
+        get: operations["mount_list"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/openapi.json": {
         parameters: {
             query?: never;
@@ -1149,6 +1166,18 @@ export interface components {
             resident_bytes: number;
             /** Format: int64 */
             rest_bytes: number;
+        };
+        /** @description Mounts of NFS, as far as clients say: one that is gone without a word stays in the list. */
+        MountList: {
+            /** @description Oldest first. */
+            mounts: components["schemas"]["MountView"][];
+        };
+        /** @description A mount that a client told of, and did not take back. */
+        MountView: {
+            /** @description The client's address. */
+            client: string;
+            /** @example /main */
+            path: string;
         };
         NfsView: {
             address: string;
@@ -3857,6 +3886,62 @@ export interface operations {
             };
             /** @description the state of things forbids it; the hint says what to do first */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a disk failed or Cairn has a bug; the server's log says more */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not now: try again */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    mount_list: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MountList"];
+                };
+            };
+            /** @description no token, or not this server's */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };

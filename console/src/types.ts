@@ -15,6 +15,7 @@ export type HistoryList = Schemas["HistoryList"];
 export type Igroup = Schemas["IgroupView"];
 export type Live = Schemas["LiveView"];
 export type Lun = Schemas["LunView"];
+export type Mount = Schemas["MountView"];
 export type Rebuild = Schemas["RebuildView"];
 export type Scrub = Schemas["ScrubView"];
 export type ScrubReport = Schemas["ScrubReport"];

@@ -8,6 +8,7 @@ import contextlib
 import functools
 import importlib
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -47,6 +48,11 @@ def chromium():
             browser.close()
 
 
+def from_dist(route):
+    """A file of the console as it is in the repository: while its pages are written, the program need not be built anew."""
+    route.fulfill(path=harness.REPOSITORY / "console" / "dist" / pathlib.PurePath(urlparse(route.request.url).path).name)
+
+
 class Window:
     """A page of its own in a browser, with nobody's cookies. What it complained about is in `complaints`."""
 
@@ -56,6 +62,8 @@ class Window:
         self.asked: list[str] = []
         self.context = browser.new_context(viewport={"width": width, "height": HEIGHT_PX}, color_scheme=colours)
         self.context.set_default_timeout(TIMEOUT_MS)
+        if os.environ.get("CAIRN_CONSOLE_DIST"):
+            self.context.route(lambda url: url.endswith((".js", ".css")), from_dist)
         self.page = self.context.new_page()
         self.page.on("console", lambda said: self.complaints.append(said.text) if said.type in ("error", "warning") else None)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))

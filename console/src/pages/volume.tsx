@@ -4,9 +4,8 @@ import type { Call } from "../api";
 import { cairn, part } from "../api";
 import { Charts, SpanPicker } from "../history";
 import { bytes, bytesPerSecond, count, date, duration } from "../format";
-import { useLive } from "../live";
 import { go, to } from "../router";
-import type { Export, ExportRule, Snapshot, SnapshotList, Status, Volume } from "../types";
+import type { Export, ExportRule, Mount, Snapshot, SnapshotList, Status, Volume } from "../types";
 import { ActionForm, Badge, Card, Check, Choice, Code, Facts, Failure, Field, Loading, Meter, Notice, Page, Table } from "../ui";
 import { useApi } from "../use";
 import { COMPRESSIONS, PATTERNS, PROTECTIONS, StateBadge } from "./volumes";
@@ -72,6 +71,7 @@ export function VolumePage({ name }: { name: string }) {
             { name: "Actions", show: (rule) => <div class="row-actions"><button type="button" onClick={() => setAction({ kind: "unexport", rule })} aria-label={`Remove the rule for ${rule.client}`}>Remove</button></div> },
           ]} />
       </Card>
+      <Clients name={name} />
       <Snapshots list={snapshots.data} onAction={setAction} />
       <Card title="Over time" wide extra={<SpanPicker />}>
         <Charts charts={[
@@ -86,8 +86,6 @@ export function VolumePage({ name }: { name: string }) {
 
 function MountCard({ name }: { name: string }) {
   const { data } = useApi<Status>("/status", 60_000);
-  const { number } = useLive();
-  const connections = number("nfs_connections");
   if (!data) return null;
   const { port, rpcbind } = data.nfs;
   const ports = rpcbind && port === 2049 ? "" : `,port=${port},mountport=${port}`;
@@ -95,7 +93,31 @@ function MountCard({ name }: { name: string }) {
     <Card title="Mount">
       <Code label={`Mount ${name} on Linux`} text={`sudo mount -t nfs -o vers=3,proto=tcp,nolock${ports} ${location.hostname}:/${name} /mnt`} />
       <Code label={`List ${name} without mounting`} text={`cairn ls -l 'nfs://${location.hostname}:${port}/${name}'`} />
-      {connections !== undefined && <p class="hint">The server has {connections} NFS connections, of all volumes together.</p>}
+    </Card>
+  );
+}
+
+/** Whether a path that was mounted is a volume's, or a directory of it. */
+const isOf = (name: string, path: string) => {
+  const first = path.split("/").find((one) => one !== "" && one !== ".");
+  return first === name;
+};
+
+function Clients({ name }: { name: string }) {
+  const { data, error } = useApi<{ mounts: Mount[] }>("/nfs/mounts");
+  const mounts = (data?.mounts ?? []).filter((mount) => isOf(name, mount.path));
+  return (
+    <Card title="Clients" wide>
+      <Failure error={error} />
+      {data && (
+        <Table caption="Clients that mounted it" rows={mounts} rowKey={(mount) => `${mount.client} ${mount.path}`}
+          empty="No client has said that it mounted it."
+          columns={[
+            { name: "Address", show: (mount) => <span class="path">{mount.client}</span> },
+            { name: "Path", show: (mount) => <span class="path" dir="auto">{mount.path}</span> },
+          ]} />
+      )}
+      <p class="hint">As far as clients say over NFSv3: one that is gone without a word stays in the list.</p>
     </Card>
   );
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use cairn_admin::api::{DiskState, ErrorKind};
 use cairn_admin::live::{
     HistoryKind, HistoryList, HistoryQuery, HistorySeries, HistorySeriesName, HistoryView,
-    LiveControl, LiveNumber, LiveView,
+    LiveControl, LiveNumber, LiveView, MountView,
 };
 use cairn_admin::{Answer, ControlError};
 use cairn_history::{Kind, Query, Row, Series, Settings, Store, Table};
@@ -761,6 +761,17 @@ impl LiveControl for Controller {
                     })
                     .collect(),
             })
+        })
+    }
+
+    fn mounts(&self) -> Answer<'_, Vec<MountView>> {
+        Box::pin(async {
+            let all = self.inner.mounts.get().map(|mounts| mounts());
+            let views = all.into_iter().flatten().map(|(client, path)| MountView {
+                client,
+                path: String::from_utf8_lossy(&path).into_owned(),
+            });
+            Ok(views.collect())
         })
     }
 

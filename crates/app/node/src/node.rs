@@ -82,7 +82,12 @@ pub struct Inner {
     pub cluster: Option<Arc<ClusterNode>>,
     /// Numbers over time.
     pub history: History,
+    /// Asks NFS who has mounted what; empty until it serves.
+    pub mounts: OnceLock<Mounts>,
 }
+
+/// Tells addresses and paths.
+pub type Mounts = Box<dyn Fn() -> Vec<(String, Box<[u8]>)> + Send + Sync>;
 
 /// What the pool gets from this program.
 struct NodeHost {
@@ -309,6 +314,7 @@ impl Inner {
             meta_cache,
             cluster,
             history: History::default(),
+            mounts: OnceLock::new(),
         });
         // Only here.
         let _ = host.node.set(Arc::downgrade(&inner));

@@ -363,6 +363,8 @@ fn start_nfs(
     );
     let nfs3 = nfs3.map_err(|error| failed(error.into()))?;
     inner.pool.clients.watch(nfs3.request_counter());
+    // Only here.
+    let _ = inner.mounts.set(Box::new(nfs3.mounts()));
     let own_calls = Arc::new(OnceLock::new());
     if let Some(cluster) = &inner.cluster {
         let member = Arc::clone(&cluster.member);

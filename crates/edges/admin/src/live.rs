@@ -111,6 +111,22 @@ pub struct HistoryView {
     pub series: Vec<HistorySeries>,
 }
 
+/// A mount that a client told of, and did not take back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MountView {
+    /// The client's address.
+    pub client: String,
+    #[schema(example = "/main")]
+    pub path: String,
+}
+
+/// Mounts of NFS, as far as clients say: one that is gone without a word stays in the list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MountList {
+    /// Oldest first.
+    pub mounts: Vec<MountView>,
+}
+
 /// What is asked of the history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistoryQuery {
@@ -125,6 +141,7 @@ pub struct HistoryQuery {
 pub trait LiveControl: Send + Sync {
     /// The server as it is now; whoever asks more often than every second may get the same again.
     fn live(&self) -> Answer<'_, LiveView>;
+    fn mounts(&self) -> Answer<'_, Vec<MountView>>;
     fn history_list(&self) -> Answer<'_, HistoryList>;
     fn history(&self, query: HistoryQuery) -> Answer<'_, HistoryView>;
 }

@@ -20,9 +20,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::{Api, Given, Shared};
 use crate::api::{ErrorBody, ErrorKind};
-use crate::control::{Control, ControlError};
+use crate::control::ControlError;
 use crate::live::{
-    HistoryList, HistoryQuery, HistoryView, LiveControl, LiveView, SessionCreate, SessionOpen,
+    HistoryList, HistoryQuery, HistoryView, LiveControl, LiveView, MountList, SessionCreate,
+    SessionOpen,
 };
 use crate::query::Query;
 use crate::session::{Session, cookie_name, cookie_of, set_cookie};
@@ -231,6 +232,14 @@ impl Shared {
 
 pub(super) fn streams() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(STREAMS_MAX))
+}
+
+/// Who has mounted what, as far as clients say.
+#[utoipa::path(get, path = "/api/v1/nfs/mounts", responses(
+    (status = 200, body = MountList), (status = 404, body = ErrorBody)))]
+pub(super) async fn mount_list(State(shared): Api) -> Result<Json<MountList>, ControlError> {
+    let mounts = live_control(&shared)?.mounts().await?;
+    Ok(Json(MountList { mounts }))
 }
 
 /// What the history has.

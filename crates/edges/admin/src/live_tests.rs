@@ -9,7 +9,7 @@ use crate::api::{Health, MemoryView, PoolView, RebuildView, ScrubView};
 use crate::control::Answer;
 use crate::live::{
     HistoryKind, HistoryList, HistoryQuery, HistorySeries, HistoryView, LiveControl, LiveNumber,
-    LiveView,
+    LiveView, MountView,
 };
 
 impl LiveControl for Pretend {
@@ -55,6 +55,13 @@ impl LiveControl for Pretend {
                 value: 1.5,
             }],
         }))
+    }
+
+    fn mounts(&self) -> Answer<'_, Vec<MountView>> {
+        answer(Ok(vec![MountView {
+            client: "::1".to_owned(),
+            path: "/main".to_owned(),
+        }]))
     }
 
     fn history_list(&self) -> Answer<'_, HistoryList> {

@@ -223,6 +223,7 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
         ))
         .routes(routes!(live_routes::live))
         .routes(routes!(live_routes::live_events))
+        .routes(routes!(live_routes::mount_list))
         .routes(routes!(live_routes::history))
         .routes(routes!(live_routes::history_list))
 }

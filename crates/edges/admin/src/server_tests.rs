@@ -15,7 +15,7 @@ pub(super) const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 /// A node that has one volume, `main`, and remembers what it was told.
 #[derive(Default)]
 pub(super) struct Pretend {
-    told: Mutex<Vec<String>>,
+    pub(super) told: Mutex<Vec<String>>,
     /// Whether it tells numbers over time: a stream of them does not end by itself.
     pub(super) has_live: bool,
 }
