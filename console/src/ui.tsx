@@ -87,7 +87,7 @@ export function Table<T>({ caption, columns, rows, rowKey, empty }: {
   if (rows.length === 0) return <p class="empty">{empty}</p>;
   return (
     <>
-      <div class="table-wrap" role="region" aria-label={caption} tabIndex={0}>
+      <div class="table-wrap" role="region" aria-label={`${caption}: table`} tabIndex={0}>
         <table>
           <caption class="unseen">{caption}</caption>
           <thead>

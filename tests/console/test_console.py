@@ -57,6 +57,8 @@ class Pages(WorldTest):
         if is_in:
             window.log_in(server.token_path.read_text())
             self.shown(window.heading(), "Overview")
+            # The browser says that there was no session before.
+            window.complaints.clear()
         return window
 
     def shown(self, found, text):
@@ -148,7 +150,7 @@ class Pages(WorldTest):
         page = window.page
         # Nothing is stored: the page says how to begin.
         self.shown(page.get_by_role("main"), "Nothing is stored yet")
-        self.shown(page.get_by_label("Mount on Linux"), f"port={server.port}")
+        self.shown(page.get_by_label("Mount on Linux", exact=True), f"port={server.port}")
         self.shown(page.get_by_label("Health"), "Healthy")
         with Load(server):
             browser.playwright().expect(page.locator(".tile", has_text="Written now").locator(".big")).to_have_text(
@@ -182,6 +184,7 @@ class Pages(WorldTest):
         server = self.server(1)
         port = server.ready["admin"]["url"].rpartition(":")[2]
         window = self.window(server)
+        self.shown(window.page.get_by_label("Health"), "No redundancy")
         server.kill()
         # Later flags win: the page goes on asking the same address.
         server.flags += ["--listen-admin", f"127.0.0.1:{port}"]
@@ -219,7 +222,7 @@ class Pages(WorldTest):
         self.assertEqual((made["size_limit"], made["compression"]), ("5 GiB", "zstd:3"))
 
         page.get_by_role("button", name="Let clients mount it").click()
-        dialog.get_by_label("Clients").fill("10.0.0.0/8")
+        dialog.get_by_role("textbox", name="Clients").fill("10.0.0.0/8")
         dialog.get_by_role("button", name="Let them").click()
         self.shown(page.get_by_role("table", name="Rules of the export"), "10.0.0.0/8")
         exports = json.loads(server.cairn("export", "list", "--json").stdout)

@@ -23,7 +23,7 @@ AXE_TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practi
 # Name, width, preferred colours.
 LOOKS = [("light", 1280, "light"), ("dark", 1280, "dark"), ("phone", 390, "light")]
 HEIGHT_PX = 900
-TIMEOUT_MS = 20_000
+TIMEOUT_MS = 10_000
 
 
 @functools.cache

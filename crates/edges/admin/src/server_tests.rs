@@ -417,6 +417,10 @@ async fn every_route_takes_the_token() {
         for method in [
             "GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS", "TRACE",
         ] {
+            // The log-in is at the path of the session.
+            if routes(super::open()).contains(&open(method, path)) {
+                continue;
+            }
             let (status, _) = ask(&router, method, path, None, r#"{"path":"/x"}"#).await;
             assert!([401, 405].contains(&status), "{method} {path}: {status}");
         }

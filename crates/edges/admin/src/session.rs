@@ -116,6 +116,10 @@ fn words(session: Session) -> String {
 }
 
 fn bytes_of(digits: &str) -> Option<Vec<u8>> {
+    // Reading a number would let a sign in.
+    if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
     let digits = digits.as_bytes();
     digits
         .chunks(2)
