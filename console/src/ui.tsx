@@ -160,7 +160,7 @@ export function Facts({ facts }: { facts: [string, ComponentChildren][] }) {
 }
 
 /** A command to copy. */
-export function Code({ text, label }: { text: string; label: string }) {
+export function Code({ text, label, isTitled }: { text: string; label: string; isTitled?: boolean }) {
   const [said, setSaid] = useState("");
   const copy = async () => {
     try {
@@ -172,7 +172,7 @@ export function Code({ text, label }: { text: string; label: string }) {
     }
     setTimeout(() => setSaid(""), 2500);
   };
-  return (
+  const box = (
     <div class="code">
       <pre tabIndex={0} aria-label={label}>
         <code>{text}</code>
@@ -183,6 +183,15 @@ export function Code({ text, label }: { text: string; label: string }) {
       <span class="unseen" role="status">
         {said}
       </span>
+    </div>
+  );
+  if (!isTitled) return box;
+  return (
+    <div>
+      <p class="code-title" aria-hidden="true">
+        {label}
+      </p>
+      {box}
     </div>
   );
 }

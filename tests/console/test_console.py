@@ -176,9 +176,17 @@ class Pages(WorldTest):
         self.assertGreaterEqual(len(after), len(before) - 1)
         self.assertGreater(max(after), LOAD_LEN_BYTES / 10)
         self.assertTrue((server.disks[0] / "history").is_dir())
+        # It leaves a disk that is drained.
+        server.cairn("disk", "drain", server.disks[0])
+        harness.wait_until(lambda: str(server.disks[1]) in self.folder(server), SECONDS_MAX, "the history on another disk")
+        self.assertGreaterEqual(len(self.history(server, "nfs_written_bytes_per_second")), len(after))
+        server.cairn("disk", "drain", server.disks[0], "--cancel")
         listed = json.loads(server.get("/api/v1/history/series"))
         self.assertLess(listed["stored_bytes_max"], 200 << 20)
         self.assertGreater(listed["stored_bytes"], 0)
+
+    def folder(self, server):
+        return json.loads(server.get("/api/v1/history/series"))["folder"]
 
     def history(self, server, series):
         view = json.loads(server.get(f"/api/v1/history?series={series}&from=-900&points=2000"))

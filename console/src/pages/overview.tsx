@@ -207,9 +207,9 @@ function FirstSteps({ live }: { live: Live }) {
         {volume.exported ? "is exported." : "is exported to nobody yet: the second command changes that for a network."}
       </p>
       <div class="steps">
-        <Code label="Mount on Linux" text={`sudo mount -t nfs -o vers=3,proto=tcp,nolock${ports} ${host}:/${volume.name} /mnt`} />
-        <Code label="Let a network mount it" text={`cairn export set ${volume.name} --client 10.0.0.0/8`} />
-        <Code label="Copy files in without mounting" text={`cairn cp -r ./folder 'nfs://${host}:${port}/${volume.name}/'`} />
+        <Code isTitled label="Mount on Linux" text={`sudo mount -t nfs -o vers=3,proto=tcp,nolock${ports} ${host}:/${volume.name} /mnt`} />
+        <Code isTitled label="Let a network mount it" text={`cairn export set ${volume.name} --client 10.0.0.0/8`} />
+        <Code isTitled label="Copy files in without mounting" text={`cairn cp -r ./folder 'nfs://${host}:${port}/${volume.name}/'`} />
       </div>
     </Card>
   );

@@ -17,6 +17,7 @@ use cairn_admin::live::{
     LiveControl, LiveNumber, LiveView, MountView,
 };
 use cairn_admin::{Answer, ControlError};
+use cairn_base::Timestamp;
 use cairn_history::{Kind, Query, Row, Series, Settings, Store, Table};
 use parking_lot::Mutex;
 use prometheus::proto::{MetricFamily, MetricType};
@@ -31,8 +32,10 @@ use crate::node::Inner;
 pub const HISTORY_NAME: &str = "history";
 const BELOW: &str = "metrics/v1";
 
-/// How often a row is kept.
-const SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
+/// How often a row is kept, in seconds of the clock: of each such step there is one.
+const SAMPLE_SECONDS: i64 = 10;
+/// How far into its step.
+const SAMPLE_AFTER: Duration = Duration::from_millis(200);
 /// Numbers of now are of so long a time at least: of less they would jump about.
 const LIVE_SPAN_MIN: Duration = Duration::from_millis(900);
 /// Samples that rates of now are made of: who asks gets the span back to the oldest that is not older than this.
@@ -44,8 +47,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// A store that failed is opened again after so long.
 const REOPEN_AFTER: Duration = Duration::from_secs(60);
 /// Volumes and disks that have series of their own; of more, the first ones by name have.
-const VOLUMES_MAX: usize = 100;
-const DISKS_MAX: usize = 100;
+const VOLUMES_MAX: usize = 32;
+const DISKS_MAX: usize = 64;
 
 /// What the metrics say at one moment, by family and labels.
 struct Sample {
@@ -433,10 +436,32 @@ pub fn tend(inner: &Arc<Inner>) -> std::io::Result<()> {
     // Rates want a sample before the first row.
     let sample = inner.sample();
     *inner.history.kept.lock() = Some(sample);
-    inner.every("history", SAMPLE_INTERVAL, |inner| async move {
-        inner.keep_row();
-    });
+    let clock = Arc::clone(&inner.env.clock);
+    let node = Arc::downgrade(inner);
+    let keep = async move {
+        loop {
+            clock.sleep(until_next_step(clock.now())).await;
+            let Some(inner) = node.upgrade() else { return };
+            if inner.pool.is_stopping() {
+                return;
+            }
+            inner.keep_row();
+        }
+    };
+    inner.env.spawner.spawn("history", Box::pin(keep));
     Ok(())
+}
+
+/// How long it is until the next row.
+fn until_next_step(now: Timestamp) -> Duration {
+    let into = now.seconds.rem_euclid(SAMPLE_SECONDS).unsigned_abs();
+    let into = Duration::new(into, now.nanos.min(999_999_999));
+    let step = Duration::from_secs(SAMPLE_SECONDS.unsigned_abs());
+    match SAMPLE_AFTER.checked_sub(into) {
+        // It woke up a moment before the time: the row of this step is still due.
+        Some(wait) if !wait.is_zero() => wait,
+        _ => (step + SAMPLE_AFTER).saturating_sub(into),
+    }
 }
 
 impl Inner {
@@ -563,10 +588,18 @@ impl Keeper {
         let Some(inner) = self.node.upgrade() else {
             return;
         };
-        let places = inner.history_places();
-        if let Some(store) = &self.store {
+        let places = inner.history_places(false);
+        if let Some(store) = &mut self.store {
             if places.iter().any(|place| place == store.folder()) {
                 return;
+            }
+            // Of one that failed nothing is asked any more: it may hang.
+            let still_works = inner.history_places(true);
+            if let Some(place) = places.first()
+                && still_works.iter().any(|place| place == store.folder())
+                && store.flush().is_ok()
+            {
+                carry_over(store.folder(), place);
             }
             self.store = None;
             self.tried = None;
@@ -660,6 +693,24 @@ impl Keeper {
     }
 }
 
+/// Copies what was kept to the disk that is to have it from now on. What cannot be copied is lost.
+fn carry_over(from: &Path, to: &Path) {
+    let copied = (|| {
+        std::fs::create_dir_all(to)?;
+        for entry in std::fs::read_dir(from)? {
+            let entry = entry?;
+            std::fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+        Ok::<_, std::io::Error>(())
+    })();
+    match copied {
+        Ok(()) => tracing::info!(to = %to.display(), "the history moved to another disk"),
+        Err(error) => {
+            tracing::warn!(%error, from = %from.display(), "the history of a disk that leaves is lost, or a part of it");
+        }
+    }
+}
+
 /// Opens the store with the newest row; where there is none, one in the first place.
 fn open_newest(places: &[PathBuf], now_seconds: i64) -> Result<Store, String> {
     let mut newest: Option<Store> = None;
@@ -700,10 +751,16 @@ fn kind_view(kind: Kind) -> HistoryKind {
 }
 
 impl Inner {
-    /// Where the history may be: on the disks of this server that work, those that the configuration names first.
-    fn history_places(&self) -> Vec<PathBuf> {
+    /// Where the history may be: on the disks of this server that work and, unless asked `with_leaving`, stay; those that
+    /// the configuration names first.
+    fn history_places(&self, with_leaving: bool) -> Vec<PathBuf> {
         let mut disks = self.pool.disks();
-        disks.retain(|disk| !disk.health().failed);
+        let state = self.pool.state();
+        let leaves = |id| {
+            let mut members = state.disks.iter();
+            members.any(|member| member.id == id && member.draining)
+        };
+        disks.retain(|disk| !disk.health().failed && (with_leaving || !leaves(disk.id())));
         let folders = disks.iter().filter_map(|disk| disk.disk().folder());
         let mut folders: Vec<&Path> = folders.collect();
         folders.sort_by_key(|folder| {
@@ -795,6 +852,22 @@ impl LiveControl for Controller {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_step_of_the_clock_has_one_row() {
+        let cases = [
+            ((100, 0), 200),
+            ((100, 199_000_000), 1),
+            ((100, 200_000_000), 10_000),
+            ((100, 201_000_000), 9_999),
+            ((109, 999_000_000), 201),
+            ((-1, 0), 1_200),
+        ];
+        for ((seconds, nanos), want) in cases {
+            let wait = until_next_step(Timestamp::new(seconds, nanos));
+            assert_eq!(wait, Duration::from_millis(want), "{seconds} {nanos}");
+        }
+    }
 
     #[test]
     fn quantiles_lie_within_their_bucket() {

@@ -159,7 +159,8 @@ impl AdminServer {
     info(
         title = "Cairn admin API",
         description = "Volumes, exports, disks and the state of a Cairn server. Every request but \
-                       /healthz and this document carries `Authorization: Bearer TOKEN`; the \
+                       /healthz, this document and the log-in carries `Authorization: Bearer TOKEN`, or \
+                       the cookie of a session, with the header `X-Cairn-Console` if it changes something; the \
                        server prints at start where its token is. With `metrics_open = true` \
                        /metrics needs none. Every error has an ErrorBody, also 404 for an unknown \
                        path and 405 for a method that a path does not take."

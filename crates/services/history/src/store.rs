@@ -40,6 +40,9 @@ pub struct Settings {
     pub file_bytes_max: u64,
     /// Rows that are written together: those of a minute.
     pub flush_rows: usize,
+    /// Coarse rows that are written together: those of an hour, of which a crash loses none, for they are made of fine
+    /// ones again.
+    pub coarse_flush_rows: usize,
 }
 
 impl Default for Settings {
@@ -47,12 +50,13 @@ impl Default for Settings {
         Self {
             fine_step_seconds: 10,
             fine_keep_seconds: 7 * 24 * 3600,
-            fine_bytes_max: 120 << 20,
+            fine_bytes_max: 60_000_000,
             coarse_step_seconds: 300,
             coarse_keep_seconds: 366 * 24 * 3600,
-            coarse_bytes_max: 64 << 20,
+            coarse_bytes_max: 130_000_000,
             file_bytes_max: 2 << 20,
             flush_rows: 6,
+            coarse_flush_rows: 12,
         }
     }
 }
@@ -176,6 +180,8 @@ pub struct Store {
     table: Table,
     /// Fine rows that are not written yet.
     pending: Vec<Row>,
+    /// Coarse rows that are not written yet.
+    pending_coarse: Vec<Row>,
     /// The coarse row in the making: its begin, and the sums of its series.
     bucket: Option<(i64, Vec<Sum>)>,
     next_number: u64,
@@ -211,6 +217,7 @@ impl Store {
             writers: [None, None],
             table: Vec::new().into(),
             pending: Vec::new(),
+            pending_coarse: Vec::new(),
             bucket: None,
             next_number,
             newest_seconds: now_seconds,
@@ -288,6 +295,7 @@ impl Store {
         }
         self.flush()?;
         self.end_bucket()?;
+        self.flush_coarse()?;
         self.table = Table::clone(table);
         Ok(())
     }
@@ -309,7 +317,7 @@ impl Store {
         Ok(())
     }
 
-    /// Writes the coarse row in the making.
+    /// Ends the coarse row in the making.
     fn end_bucket(&mut self) -> Result<(), HistoryError> {
         let Some((seconds, sums)) = self.bucket.take() else {
             return Ok(());
@@ -323,7 +331,19 @@ impl Store {
             seconds,
             values: values.collect(),
         };
-        self.write(Tier::Coarse, &[row])
+        self.pending_coarse.push(row);
+        if self.pending_coarse.len() >= self.settings.coarse_flush_rows.clamp(1, FRAME_ROWS_MAX) {
+            self.flush_coarse()?;
+        }
+        Ok(())
+    }
+
+    fn flush_coarse(&mut self) -> Result<(), HistoryError> {
+        if self.pending_coarse.is_empty() {
+            return Ok(());
+        }
+        let rows = std::mem::take(&mut self.pending_coarse);
+        self.write(Tier::Coarse, &rows)
     }
 
     /// Sums what the fine tier has and the coarse one lacks.
@@ -340,6 +360,7 @@ impl Store {
         for (table, row) in rows {
             if self.table != table {
                 self.end_bucket()?;
+                self.flush_coarse()?;
                 self.table = table;
             }
             self.add_to_bucket(&row)?;
@@ -590,7 +611,7 @@ impl Store {
         let mut fine_from = from;
         if tier == Tier::Coarse {
             self.visit(Tier::Coarse, from, query.to_seconds, &mut show)?;
-            // What is not summed yet.
+            // What is not summed and written yet.
             let coarse_step = self.settings.coarse_step_seconds as i64;
             fine_from = self
                 .last_of(Tier::Coarse)

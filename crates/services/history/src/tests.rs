@@ -132,7 +132,7 @@ fn five_minutes_become_one_row_and_survive_restarts() {
     let table = table(&["mean", "max", "last"]);
     let begin = START - START.rem_euclid(300);
     let mut store = Store::open(folder.path(), small(), begin).unwrap();
-    for index in 0..100_i64 {
+    for index in 0..500_i64 {
         // A restart in the midst of a step.
         if index % 17 == 0 {
             store.flush().unwrap();
@@ -146,7 +146,7 @@ fn five_minutes_become_one_row_and_survive_restarts() {
     }
     // So far back that only the coarse tier is asked.
     let far = 30 * 24 * 3600;
-    let now = begin + 1000;
+    let now = begin + 5000;
     let at = |name: &str, from: i64| {
         let answer = query(&store, name, begin - far, now, 9999, now);
         assert_eq!(answer.step_seconds, 300);
@@ -157,7 +157,45 @@ fn five_minutes_become_one_row_and_survive_restarts() {
     assert_eq!(at("max", 0), Some(29.0));
     assert_eq!(at("last", 300), Some(59.0));
     // Of the step that is not over the fine rows count.
-    assert_eq!(at("last", 900), Some(99.0));
+    assert_eq!(at("last", 4800), Some(499.0));
+    let coarse = names(folder.path());
+    assert!(coarse.iter().any(|name| name.starts_with("coarse")));
+}
+
+/// 64 disks and 32 volumes that are busy: what they have every ten seconds of a week, and every five minutes of a year.
+#[test]
+fn a_week_and_a_year_of_many_series_fit() {
+    let bits: Vec<u32> = [
+        vec![42, 20, 12].repeat(64),
+        vec![40, 26].repeat(32),
+        vec![20; 40],
+    ]
+    .concat();
+    let mut random = 1_u64;
+    let mut rows = |count: i64| -> Vec<Row> {
+        let row = |seconds| {
+            let values = bits.iter().map(|bits| {
+                random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
+                // A fifth of it changes from row to row.
+                let most = 1_u64 << bits;
+                Some(most / 2 + (random >> 11) % (most / 5))
+            });
+            let values = values.collect();
+            Row {
+                seconds: START + 10 * seconds,
+                values,
+            }
+        };
+        (0..count).map(row).collect()
+    };
+    let settings = Settings::default();
+    let minute = encode_frame(&rows(settings.flush_rows as i64), bits.len());
+    let week = minute.len() as u64 * 7 * 24 * 60;
+    assert!(week <= settings.fine_bytes_max, "{week}");
+    let hour = encode_frame(&rows(settings.coarse_flush_rows as i64), bits.len());
+    let year = hour.len() as u64 * 365 * 24;
+    assert!(year <= settings.coarse_bytes_max, "{year}");
+    assert!(settings.bytes_max() <= 200_000_000);
 }
 
 #[test]
