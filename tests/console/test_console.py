@@ -187,6 +187,24 @@ class Pages(WorldTest):
         self.assertLess(listed["stored_bytes_max"], 200 << 20)
         self.assertGreater(listed["stored_bytes"], 0)
 
+    def test_a_kill_costs_a_minute_of_the_past_at_most(self):
+        server = self.server(2)
+        # Written together: those of a minute.
+        harness.wait_until(lambda: len(self.history(server, "inodes")) >= 7, 2 * SECONDS_MAX, "a history of more than a minute")
+        before = self.history(server, "inodes")
+        server.kill()
+        (written,) = server.disks[0].glob("history/metrics/v1/fine-*")
+        # What a crash tears is cut off, and written over.
+        with open(written, "ab") as file:
+            file.write(b"torn")
+        server.start()
+        after = self.history(server, "inodes")
+        self.assertGreaterEqual(len(after), len(before) - 6)
+        self.assertGreaterEqual(len(after), 6)
+        server.restart()
+        self.assertGreaterEqual(len(self.history(server, "inodes")), len(after))
+        self.assertEqual(list(server.disks[0].glob("history/metrics/v1/fine-*")), [written])
+
     def folder(self, server):
         return json.loads(server.get("/api/v1/history/series"))["folder"]
 
