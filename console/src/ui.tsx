@@ -235,6 +235,8 @@ export function Dialog({ title, onClose, children }: { title: string; onClose: (
   useEffect(() => {
     const opener = document.activeElement;
     element.current?.showModal();
+    // What is to be filled in comes first, not the button that closes.
+    element.current?.querySelector<HTMLElement>(".field input, .field select")?.focus();
     return () => {
       if (opener instanceof HTMLElement) opener.focus();
     };

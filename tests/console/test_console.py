@@ -271,6 +271,8 @@ class Pages(WorldTest):
             self.shown(page.get_by_role("table", name="Snapshots, oldest first"), "first")
             mount.write_file("/file", b"after!")
             self.assertEqual(mount.read_file("/.snapshot/first/file"), b"before")
+            page.get_by_role("button", name="Count what each frees").click()
+            self.shown(page.get_by_role("columnheader", name="Frees"), "Frees")
             page.get_by_role("button", name="Lock snapshot first", exact=True).click()
             dialog.get_by_role("button", name="Lock").click()
             page.get_by_role("button", name="Unlock snapshot first").wait_for()

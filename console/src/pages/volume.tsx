@@ -19,7 +19,9 @@ export function VolumePage({ name }: { name: string }) {
   const path = `/volumes/${part(name)}`;
   const { data: volume, error, again } = useApi<Volume>(path);
   const exports = useApi<{ exports: Export[] }>("/exports");
-  const snapshots = useApi<SnapshotList>(`${path}/snapshots`);
+  // What each would free is counted when somebody asks for it.
+  const [withSpace, setWithSpace] = useState(false);
+  const snapshots = useApi<SnapshotList>(`${path}/snapshots${withSpace ? "?space=true" : ""}`, withSpace ? 60_000 : undefined);
   const [action, setAction] = useState<Action>();
   const changed = () => {
     void again();
@@ -72,7 +74,7 @@ export function VolumePage({ name }: { name: string }) {
           ]} />
       </Card>
       <Clients name={name} />
-      <Snapshots list={snapshots.data} onAction={setAction} />
+      <Snapshots list={snapshots.data} withSpace={withSpace} onSpace={() => setWithSpace(true)} onAction={setAction} />
       <Card title="Over time" wide extra={<SpanPicker />}>
         <Charts charts={[
           { title: "Written by clients", show: bytesPerSecond, lines: [[`volume_written_bytes_per_second:${name}`, "written"]] },
@@ -122,9 +124,18 @@ function Clients({ name }: { name: string }) {
   );
 }
 
-function Snapshots({ list, onAction }: { list: SnapshotList | undefined; onAction: (action: Action) => void }) {
+function Snapshots({ list, withSpace, onSpace, onAction }: {
+  list: SnapshotList | undefined; withSpace: boolean; onSpace: () => void; onAction: (action: Action) => void;
+}) {
+  const hasSome = (list?.snapshots.length ?? 0) > 0;
   return (
-    <Card title="Snapshots" wide extra={<button type="button" onClick={() => onAction({ kind: "snapshot" })}>Take a snapshot</button>}>
+    <Card title="Snapshots" wide
+      extra={
+        <div class="row-actions">
+          {hasSome && !withSpace && <button type="button" onClick={onSpace}>Count what each frees</button>}
+          <button type="button" onClick={() => onAction({ kind: "snapshot" })}>Take a snapshot</button>
+        </div>
+      }>
       {!list ? <Loading /> : (
         <>
           <Table caption="Snapshots, oldest first" rows={list.snapshots} rowKey={(one) => one.name}
@@ -134,6 +145,7 @@ function Snapshots({ list, onAction }: { list: SnapshotList | undefined; onActio
               { name: "Taken", show: (one) => <>{date(one.taken_seconds)}<small>{duration(one.age_seconds)} ago</small></> },
               { name: "Files", isNumber: true, show: (one) => count(one.inodes) },
               { name: "Held", isNumber: true, show: (one) => bytes(one.file_bytes) },
+              ...(withSpace ? [{ name: "Frees", isNumber: true, show: (one: Snapshot) => (one.frees_bytes == null ? "–" : bytes(one.frees_bytes)) }] : []),
               { name: "Lock", show: (one) => (one.locked ? <Badge tone="calm">Locked</Badge> : "") },
               { name: "Actions", show: (snapshot) => (
                 <div class="row-actions">

@@ -55,11 +55,13 @@ struct Sample {
     at: Duration,
     /// Counters and gauges.
     values: BTreeMap<String, Vec<(Labels, f64)>>,
-    /// Buckets of histograms that are counted cumulatively: bound in seconds, and how many.
-    histograms: BTreeMap<String, Vec<(Labels, Vec<(f64, u64)>, u64)>>,
+    histograms: BTreeMap<String, Vec<Histogram>>,
 }
 
 type Labels = Vec<(String, String)>;
+
+/// Buckets, counted cumulatively (bound in seconds, and how many), and how many there are in all.
+type Histogram = (Labels, Vec<(f64, u64)>, u64);
 
 impl Sample {
     fn of(at: Duration, families: &[MetricFamily]) -> Self {
