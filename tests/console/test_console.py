@@ -17,10 +17,10 @@ from lib.worlds import WorldTest, content
 
 PAGES = [("overview", ""), ("pool", "pool"), ("volumes", "volumes"), ("volume", "volumes/main"), ("luns", "luns"), ("buckets", "buckets")]
 DOCS = {"overview-light": "console-overview", "pool-dark": "console-pool", "volume-light": "console-volume"}
-LOAD_LEN_BYTES = 4_000_000
+LOAD_LEN_BYTES = 1_000_000
 SECONDS_MAX = 60
 FOR_DOCS = bool(os.environ.get("CAIRN_CONSOLE_DOCS"))
-LOAD_TEXT = re.compile(r"[1-9].* [KMG]iB/s")
+LOAD_TEXT = re.compile(r"[1-9].* [KM]iB/s")
 
 
 class Load:
@@ -38,10 +38,10 @@ class Load:
             while not self.stop.is_set():
                 mount.write_file(f"/load{number % 8}", data)
                 # Sometimes it is read more often than written, so that the lines of a chart differ.
-                for _ in range(1 + number // 64 % 4):
+                for _ in range(1 + number // 16 % 4):
                     assert mount.read_file(f"/load{number % 8}") == data
                 # Not all that the machine can do, and sometimes more of it.
-                self.stop.wait(0.2 + 0.15 * math.sin(number / 40))
+                self.stop.wait(0.4 + 0.3 * math.sin(number / 40))
                 number += 1
 
     def __enter__(self):

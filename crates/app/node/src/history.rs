@@ -149,6 +149,59 @@ struct Number {
     value: Option<f64>,
 }
 
+/// Name, digits after the point, the counter and those labels of it that count.
+type Rate = (
+    &'static str,
+    u8,
+    &'static str,
+    &'static [(&'static str, &'static str)],
+);
+
+#[rustfmt::skip]
+const RATES: &[Rate] = &[
+    ("nfs_read_bytes_per_second", 0, "cairn_nfs_read_bytes_total", &[]),
+    ("nfs_written_bytes_per_second", 0, "cairn_nfs_written_bytes_total", &[]),
+    ("iscsi_read_bytes_per_second", 0, "cairn_lun_bytes_total", &[("kind", "read")]),
+    ("iscsi_written_bytes_per_second", 0, "cairn_lun_bytes_total", &[("kind", "write")]),
+    ("iscsi_commands_per_second", 3, "cairn_lun_commands_total", &[]),
+    ("s3_received_bytes_per_second", 0, "cairn_s3_bytes_total", &[("direction", "received")]),
+    ("s3_sent_bytes_per_second", 0, "cairn_s3_bytes_total", &[("direction", "sent")]),
+    ("s3_requests_per_second", 3, "cairn_s3_requests_total", &[]),
+    ("disk_read_bytes_per_second", 0, "cairn_store_disk_read_bytes_total", &[]),
+    ("cpu_seconds_per_second", 3, "process_cpu_seconds_total", &[]),
+    ("rebuild_bytes_per_second", 0, "cairn_rebuild_worked_bytes_total", &[]),
+];
+
+#[rustfmt::skip]
+const GAUGES: &[(&str, &str)] = &[
+    ("nfs_connections", "cairn_nfs_connections"),
+    ("nfs_mounts", "cairn_nfs_mounts"),
+    ("iscsi_sessions", "cairn_iscsi_sessions"),
+    ("s3_connections", "cairn_s3_connections"),
+    ("pool_total_bytes", "cairn_disk_total_bytes"),
+    ("pool_free_bytes", "cairn_disk_free_bytes"),
+    ("file_bytes", "cairn_volume_file_bytes"),
+    ("stored_bytes", "cairn_volume_stored_bytes"),
+    ("inodes", "cairn_volume_inodes"),
+    ("memory_resident_bytes", "process_resident_memory_bytes"),
+    ("record_cache_bytes", "cairn_cache_bytes"),
+    ("dirty_bytes", "cairn_volume_dirty_memory_bytes"),
+    ("rebuild_left_bytes", "cairn_rebuild_bytes_left"),
+    ("scrub_done_bytes", "cairn_scrub_done_bytes"),
+];
+
+/// Requests of NFS by what they cost.
+type Class = (&'static str, fn(&str) -> bool);
+
+#[rustfmt::skip]
+const CLASSES: &[Class] = &[
+    ("nfs", |_| true),
+    ("nfs_read", |procedure| procedure == "read"),
+    ("nfs_write", |procedure| matches!(procedure, "write" | "commit")),
+    ("nfs_other", |procedure| !matches!(procedure, "read" | "write" | "commit")),
+];
+const DURATIONS: &str = "cairn_nfs_request_duration_seconds";
+
 /// All numbers that follow from two samples.
 fn numbers(before: &Sample, now: &Sample) -> Vec<Number> {
     let span = now.at.saturating_sub(before.at).as_secs_f64();
@@ -172,70 +225,7 @@ fn numbers(before: &Sample, now: &Sample) -> Vec<Number> {
         (span > 0.0).then(|| risen / span)
     };
 
-    let rates: &[(&str, u8, &str, &[(&str, &str)])] = &[
-        (
-            "nfs_read_bytes_per_second",
-            0,
-            "cairn_nfs_read_bytes_total",
-            &[],
-        ),
-        (
-            "nfs_written_bytes_per_second",
-            0,
-            "cairn_nfs_written_bytes_total",
-            &[],
-        ),
-        (
-            "iscsi_read_bytes_per_second",
-            0,
-            "cairn_lun_bytes_total",
-            &[("kind", "read")],
-        ),
-        (
-            "iscsi_written_bytes_per_second",
-            0,
-            "cairn_lun_bytes_total",
-            &[("kind", "write")],
-        ),
-        (
-            "iscsi_commands_per_second",
-            3,
-            "cairn_lun_commands_total",
-            &[],
-        ),
-        (
-            "s3_received_bytes_per_second",
-            0,
-            "cairn_s3_bytes_total",
-            &[("direction", "received")],
-        ),
-        (
-            "s3_sent_bytes_per_second",
-            0,
-            "cairn_s3_bytes_total",
-            &[("direction", "sent")],
-        ),
-        ("s3_requests_per_second", 3, "cairn_s3_requests_total", &[]),
-        (
-            "disk_read_bytes_per_second",
-            0,
-            "cairn_store_disk_read_bytes_total",
-            &[],
-        ),
-        (
-            "cpu_seconds_per_second",
-            3,
-            "process_cpu_seconds_total",
-            &[],
-        ),
-        (
-            "rebuild_bytes_per_second",
-            0,
-            "cairn_rebuild_worked_bytes_total",
-            &[],
-        ),
-    ];
-    for (name, decimals, family, with) in rates {
+    for (name, decimals, family, with) in RATES {
         add(
             (*name).to_owned(),
             Kind::Mean,
@@ -244,18 +234,7 @@ fn numbers(before: &Sample, now: &Sample) -> Vec<Number> {
         );
     }
 
-    const DURATIONS: &str = "cairn_nfs_request_duration_seconds";
-    let classes: &[(&str, fn(&str) -> bool)] = &[
-        ("nfs", |_| true),
-        ("nfs_read", |procedure| procedure == "read"),
-        ("nfs_write", |procedure| {
-            matches!(procedure, "write" | "commit")
-        }),
-        ("nfs_other", |procedure| {
-            !matches!(procedure, "read" | "write" | "commit")
-        }),
-    ];
-    for (class, is_in) in classes {
+    for (class, is_in) in CLASSES {
         let is_in = |labels: &Labels| {
             let mut labels = labels.iter();
             labels.any(|(name, value)| name == "procedure" && is_in(value))
@@ -289,23 +268,7 @@ fn numbers(before: &Sample, now: &Sample) -> Vec<Number> {
         }
     }
 
-    let gauges: &[(&str, &str)] = &[
-        ("nfs_connections", "cairn_nfs_connections"),
-        ("nfs_mounts", "cairn_nfs_mounts"),
-        ("iscsi_sessions", "cairn_iscsi_sessions"),
-        ("s3_connections", "cairn_s3_connections"),
-        ("pool_total_bytes", "cairn_disk_total_bytes"),
-        ("pool_free_bytes", "cairn_disk_free_bytes"),
-        ("file_bytes", "cairn_volume_file_bytes"),
-        ("stored_bytes", "cairn_volume_stored_bytes"),
-        ("inodes", "cairn_volume_inodes"),
-        ("memory_resident_bytes", "process_resident_memory_bytes"),
-        ("record_cache_bytes", "cairn_cache_bytes"),
-        ("dirty_bytes", "cairn_volume_dirty_memory_bytes"),
-        ("rebuild_left_bytes", "cairn_rebuild_bytes_left"),
-        ("scrub_done_bytes", "cairn_scrub_done_bytes"),
-    ];
-    for (name, family) in gauges {
+    for (name, family) in GAUGES {
         add((*name).to_owned(), Kind::Last, 0, now.sum(family, &[]));
     }
     let found = risen("cairn_cache_hits_total", &[]).zip(risen("cairn_cache_misses_total", &[]));

@@ -50,10 +50,10 @@ impl Default for Settings {
         Self {
             fine_step_seconds: 10,
             fine_keep_seconds: 7 * 24 * 3600,
-            fine_bytes_max: 60_000_000,
+            fine_bytes_max: 72_000_000,
             coarse_step_seconds: 300,
             coarse_keep_seconds: 366 * 24 * 3600,
-            coarse_bytes_max: 130_000_000,
+            coarse_bytes_max: 122_000_000,
             file_bytes_max: 2 << 20,
             flush_rows: 6,
             coarse_flush_rows: 12,
@@ -266,7 +266,13 @@ impl Store {
         let step = row.seconds.abs_diff(self.newest_seconds);
         self.steady_rows = match step <= STEP_SECONDS_MAX.unsigned_abs() {
             true => self.steady_rows.saturating_add(1),
-            false => 0,
+            false => {
+                // What lies before the step and after it is not mixed.
+                self.flush()?;
+                self.end_bucket()?;
+                self.flush_coarse()?;
+                0
+            }
         };
         self.newest_seconds = row.seconds;
         self.change_table(table)?;
@@ -349,7 +355,7 @@ impl Store {
     /// Sums what the fine tier has and the coarse one lacks.
     fn sum_again(&mut self, now_seconds: i64) -> Result<(), HistoryError> {
         let step = self.settings.coarse_step_seconds as i64;
-        let from = match self.last_of(Tier::Coarse) {
+        let from = match self.last_coarse(now_seconds) {
             Some(last) => last.saturating_add(step),
             None => i64::MIN,
         };
@@ -368,9 +374,16 @@ impl Store {
         Ok(())
     }
 
-    fn last_of(&self, tier: Tier) -> Option<i64> {
-        let tiers = self.entries.iter().filter(|entry| entry.tier == tier);
-        tiers.filter_map(|entry| Some(entry.times?.1)).max()
+    /// The last coarse row that is written; those that a wrong clock put into the future do not count.
+    fn last_coarse(&self, now_seconds: i64) -> Option<i64> {
+        let coarse = self
+            .entries
+            .iter()
+            .filter(|entry| entry.tier == Tier::Coarse);
+        let times = coarse.filter_map(|entry| Some(entry.times?.1));
+        times
+            .filter(|last| *last <= now_seconds.saturating_add(STEP_SECONDS_MAX))
+            .max()
     }
 
     fn write(&mut self, tier: Tier, rows: &[Row]) -> Result<(), HistoryError> {
@@ -614,7 +627,7 @@ impl Store {
             // What is not summed and written yet.
             let coarse_step = self.settings.coarse_step_seconds as i64;
             fine_from = self
-                .last_of(Tier::Coarse)
+                .last_coarse(now_seconds)
                 .map_or(from, |last| from.max(last.saturating_add(coarse_step)));
         }
         self.visit(Tier::Fine, fine_from, query.to_seconds, &mut show)?;
