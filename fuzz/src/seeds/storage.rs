@@ -77,19 +77,19 @@ fn history(corpus: &Corpus) {
         corpus,
         "history_file",
         "file",
-        [&header[..], &frame, &frame].concat(),
+        &[&header[..], &frame, &frame].concat(),
     );
     write(
         corpus,
         "history_file",
         "frame",
-        [&[2], &frame[8..]].concat(),
+        &[&[2], &frame[8..]].concat(),
     );
     write(
         corpus,
         "history_file",
         "table",
-        [&[0], &header[14..header.len() - 4]].concat(),
+        &[&[0], &header[14..header.len() - 4]].concat(),
     );
 }
 
