@@ -165,12 +165,7 @@ fn five_minutes_become_one_row_and_survive_restarts() {
 /// 64 disks and 32 volumes that are busy: what they have every ten seconds of a week, and every five minutes of a year.
 #[test]
 fn a_week_and_a_year_of_many_series_fit() {
-    let bits: Vec<u32> = [
-        vec![42, 20, 12].repeat(64),
-        vec![40, 26].repeat(32),
-        vec![20; 40],
-    ]
-    .concat();
+    let bits: Vec<u32> = [[42, 20, 12].repeat(64), [40, 26].repeat(32), vec![20; 40]].concat();
     let mut random = 1_u64;
     let mut rows = |count: i64| -> Vec<Row> {
         let row = |seconds| {
