@@ -1,6 +1,7 @@
 """People's ways through the console, in Chromium, on real servers."""
 
 import contextlib
+import http.client
 import json
 import math
 import os
@@ -8,6 +9,7 @@ import pathlib
 import re
 import shutil
 import threading
+import time
 import urllib.error
 import urllib.request
 
@@ -19,6 +21,8 @@ PAGES = [("overview", ""), ("pool", "pool"), ("volumes", "volumes"), ("volume", 
 DOCS = {"overview-light": "console-overview", "pool-dark": "console-pool", "volume-light": "console-volume"}
 LOAD_LEN_BYTES = 1_000_000
 SECONDS_MAX = 60
+# More than there may be connections.
+ASKING_PAGES = 200
 FOR_DOCS = bool(os.environ.get("CAIRN_CONSOLE_DOCS"))
 LOAD_TEXT = re.compile(r"[1-9].* [KM]iB/s")
 
@@ -466,6 +470,19 @@ class Pages(WorldTest):
         self.assertEqual(server.status()["health"], "no_redundancy")
         other = self.window(server)
         self.shown(other.page.get_by_label("Health"), "No redundancy")
+        # Pages that ask now and then, and keep their connections.
+        host, _, port = window.url.removeprefix("http://").partition(":")
+        begun = time.monotonic()
+        asking = [http.client.HTTPConnection(host, int(port), timeout=SECONDS_MAX) for _ in range(ASKING_PAGES)]
+        for connection in asking:
+            connection.request("GET", "/api/v1/live", headers={"Cookie": f"{cookie['name']}={cookie['value']}"})
+            answer = connection.getresponse()
+            self.assertEqual((answer.status, bool(answer.read())), (200, True))
+        self.assertEqual(server.status()["health"], "no_redundancy")
+        # Idle connections would be cut off after 15 s.
+        self.assertLess(time.monotonic() - begun, 10)
+        for connection in asking:
+            connection.close()
         for stream in streams:
             stream.close()
         # Open streams do not hold up a stop.

@@ -30,7 +30,7 @@ use crate::session::{Session, cookie_name, cookie_of, set_cookie};
 
 /// Open streams at a time; who comes later asks again and again instead. Less than there may be connections, so that
 /// open pages shut nobody out.
-pub const STREAMS_MAX: usize = 64;
+pub(super) const STREAMS_MAX: usize = 64;
 /// How often a stream tells something.
 const LIVE_INTERVAL: Duration = Duration::from_secs(2);
 /// Series of one question.

@@ -46,6 +46,11 @@ pub const BODY_LEN_BYTES_MAX: usize = 256 << 10;
 const HEAD_LEN_BYTES_MAX: usize = 64 << 10;
 /// Most connections at a time; more wait to be accepted.
 pub const CONNECTIONS_MAX: usize = 128;
+/// When fewer are left, each connection ends with its answer: those that open pages keep between their questions must
+/// not shut others out.
+const CONNECTIONS_SPARE: usize = CONNECTIONS_MAX / 4;
+// Streams alone never take those.
+const _: () = assert!(live_routes::STREAMS_MAX + CONNECTIONS_SPARE < CONNECTIONS_MAX);
 /// A client that takes longer to send its headers, or its body, is cut off; so is one that takes
 /// nothing of its answer for so long.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(15);
@@ -105,6 +110,16 @@ impl AdminServer {
     /// Serves until `stop` is ready, then finishes what is under way.
     pub async fn serve(self, listener: TcpListener, stop: impl Future<Output = ()> + Send) {
         let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let left = Arc::clone(&permits);
+        let router = self
+            .router
+            .layer(middleware::map_response(move |mut response: Response| {
+                if left.available_permits() < CONNECTIONS_SPARE {
+                    let close = HeaderValue::from_static("close");
+                    response.headers_mut().insert(header::CONNECTION, close);
+                }
+                std::future::ready(response)
+            }));
         let graceful = GracefulShutdown::new();
         let mut http = hyper::server::conn::http1::Builder::new();
         http.timer(TokioTimer::new())
@@ -128,7 +143,7 @@ impl AdminServer {
                     }
                 },
             };
-            let service = TowerToHyperService::new(self.router.clone());
+            let service = TowerToHyperService::new(router.clone());
             let stream = TokioIo::new(Patient::new(stream, CLIENT_TIMEOUT));
             let connection = graceful.watch(http.serve_connection(stream, service));
             tokio::spawn(async move {
