@@ -29,7 +29,7 @@ export function Buckets() {
           empty="There is no bucket. One is a directory of a volume, over S3 as well as over NFS."
           columns={[
             { name: "Name", show: (bucket) => <span dir="auto">{bucket.name}</span> },
-            { name: "Directory", show: (bucket) => <><a href={to("volumes", bucket.volume)}>{bucket.volume}</a>/<span dir="auto">{bucket.path}</span></> },
+            { name: "Directory", show: (bucket) => <><a href={to("volumes", bucket.volume)}>{bucket.volume}</a>/<span dir="auto">{bucket.path.replace(/^\/+/, "")}</span></> },
             { name: "Made", show: (bucket) => date(bucket.created_seconds) },
             { name: "Actions", show: (bucket) => <div class="row-actions"><button type="button" onClick={() => setAction({ kind: "delete", bucket })} aria-label={`Delete bucket ${bucket.name}`}>Delete</button></div> },
           ]} />
