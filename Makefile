@@ -21,8 +21,8 @@ TEST_FLAGS := --profile fast --locked
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-17s %s\n", $$1, $$2 }'
 
-.PHONY: setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit setup-lint setup-package setup-cluster setup-iscsi
-setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit setup-lint setup-package setup-cluster setup-iscsi: setup-%:
+.PHONY: setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit setup-lint setup-package setup-cluster setup-iscsi setup-console setup-browser
+setup-build setup-test setup-bench setup-peers setup-page setup-plan setup-vm setup-fuzz setup-audit setup-lint setup-package setup-cluster setup-iscsi setup-console setup-browser: setup-%:
 	@scripts/setup $*
 
 .PHONY: build
@@ -63,6 +63,22 @@ test-iscsi: setup-test build-test ## iSCSI only: libiscsi's whole suite, kill -9
 .PHONY: test-s3
 test-s3: setup-test build-test ## S3 only, by boto3: files and objects, errors, races, kill -9
 	scripts/test-e2e test_s3
+
+.PHONY: console
+console: setup-console ## Build the console's pages from console/src into console/dist, which is committed
+	scripts/console build
+
+.PHONY: console-check
+console-check: setup-console ## Are console/dist and the types what their sources make?
+	scripts/console check
+
+.PHONY: console-types
+console-types: setup-console build-test ## Write console/openapi.json and the types made of it; after a change of the API
+	scripts/console types
+
+.PHONY: test-console
+test-console: setup-test setup-console setup-browser build-test ## The console in a headless browser: log-in, load, volumes, snapshots, axe
+	scripts/test-console $(TESTS)
 
 .PHONY: test-cluster
 test-cluster: setup-test setup-cluster build-test ## Clusters of real nodes: forming, failures under load, what must be refused

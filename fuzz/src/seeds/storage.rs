@@ -7,11 +7,11 @@ use cairn_base::{
 use cairn_config::{ExportRule, VolumeSettings};
 use cairn_formats::metadata::descriptor::{Descriptor, FileEntry, RemoteCopy};
 use cairn_formats::metadata::log::{FileHeader, RECORD_HEAD_BYTES, RecordBuf, Term};
-use cairn_formats::metadata::{state_file, versions};
 use cairn_formats::metadata::{
     AppliedRecord, CookieRecord, CountersRecord, DirentRecord, ExtentRecord, Fold, Group,
     InodeKind, InodeRecord, JournalEntry, Key, Put, SegmentRecord, SnapshotRecord,
 };
+use cairn_formats::metadata::{state_file, versions};
 use cairn_formats::pool_file::{HandleKey, PoolDisk, PoolState, PoolVolume, Stage, encode_pool};
 use cairn_formats::scrub_file::ScrubStage;
 use cairn_formats::scrub_file::{self, Cursor, Damage, ScrubState};
@@ -22,6 +22,8 @@ use cairn_formats::shard::identity::{DiskIdentity, encode_identity};
 use cairn_formats::shard::name::ShardName;
 use cairn_formats::shard::promise::{Promise, encode_promise};
 use cairn_formats::summary::{RecordOwner, SummaryEntry, encode_entries, encode_summary_place};
+use cairn_history::format::{encode_frame, encode_header};
+use cairn_history::{Kind, Row, Series};
 use cairn_segment::{Compression, Location, RecordPointer, encode_pointer, encode_record};
 
 use super::{Corpus, write};
@@ -50,7 +52,45 @@ pub fn write_seeds(corpus: &Corpus) {
     meta_state(corpus);
     pool(corpus);
     scrub(corpus);
+    history(corpus);
     wire(corpus)
+}
+
+/// A file, and a table and the payload of a frame, which the target gives checksums.
+fn history(corpus: &Corpus) {
+    let series = |name: &str, kind| Series {
+        name: name.to_owned(),
+        kind,
+        decimals: 3,
+    };
+    let table = [
+        series("nfs_operations_per_second", Kind::Mean),
+        series("pool_free_bytes", Kind::Last),
+    ];
+    let row = |seconds, value| Row {
+        seconds: CREATED.seconds + seconds,
+        values: vec![value, Some(u64::MAX - 1)],
+    };
+    let header = encode_header(&table);
+    let frame = encode_frame(&[row(0, Some(5)), row(10, None), row(5, Some(0))], 2);
+    write(
+        corpus,
+        "history_file",
+        "file",
+        &[&header[..], &frame, &frame].concat(),
+    );
+    write(
+        corpus,
+        "history_file",
+        "frame",
+        &[&[2], &frame[8..]].concat(),
+    );
+    write(
+        corpus,
+        "history_file",
+        "table",
+        &[&[0], &header[14..header.len() - 4]].concat(),
+    );
 }
 
 /// Each message as a frame, and as the kind, id and payload length that the target makes a frame of.

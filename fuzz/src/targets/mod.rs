@@ -6,6 +6,7 @@ pub mod bench_import;
 pub mod bench_result;
 pub mod config_file;
 pub mod file_handle;
+pub mod history_file;
 pub mod iscsi_pdu;
 pub mod join_frame;
 pub mod meta_format;
@@ -97,6 +98,7 @@ all![
     bench_result,
     config_file,
     file_handle,
+    history_file,
     iscsi_pdu,
     join_frame,
     meta_format,

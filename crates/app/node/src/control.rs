@@ -276,6 +276,10 @@ impl Control for Controller {
         Some(self)
     }
 
+    fn live(&self) -> Option<&dyn cairn_admin::live::LiveControl> {
+        Some(self)
+    }
+
     fn metrics(&self) -> Answer<'_, String> {
         Box::pin(async {
             let families = self.inner.registry.gather();

@@ -58,6 +58,7 @@ const OURS: &[&str] = &[
     WIPED_NAME,
     cairn_shard::PROBE_NAME,
     cairn_pool::scrub::SCRUB_NAME,
+    crate::history::HISTORY_NAME,
 ];
 
 /// What the identity is called while a folder is being emptied: it goes last, so that what a crash leaves is

@@ -18,6 +18,7 @@ mod error;
 #[cfg(test)]
 mod flipped_bits;
 mod folder;
+mod history;
 mod lock_wait;
 mod metadata_folders;
 mod metrics;

@@ -7,9 +7,11 @@ use std::collections::HashMap;
 use std::sync::Weak;
 
 use cairn_admin::api::{RebuildView, ScrubStage, ScrubView};
+use cairn_base::DiskId;
 use cairn_config::MemoryBudget;
 use cairn_fs::{FsStats, GcBacklog};
 use cairn_meta::MetaStats;
+use cairn_pool::watch::Counts;
 use cairn_segment::{DiskState, DiskStatus, SegmentStats};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
@@ -29,6 +31,8 @@ pub struct Observed {
     pub metadata_cache_bytes: u64,
     pub segments: SegmentStats,
     pub disks: Vec<DiskStatus>,
+    /// Of those of this server.
+    pub answers: HashMap<DiskId, Counts>,
     pub scrub: ScrubView,
     pub rebuild: RebuildView,
     /// By the volume's name.
@@ -102,6 +106,7 @@ fn families(observed: &Observed) -> Vec<MetricFamily> {
     node(observed, &mut out);
     store(&observed.segments, &mut out);
     disks(&observed.disks, &mut out);
+    answers(observed, &mut out);
     amplification(&observed.segments, &observed.totals_of_all, &mut out);
     scrub(&observed.scrub, &mut out);
     rebuild(&observed.rebuild, &mut out);
@@ -327,6 +332,28 @@ fn disks(disks: &[DiskStatus], out: &mut Families) {
         "cairn_disk_checksum_errors_total",
         "Wrong bytes read from the disk",
         each(|disk| disk.checksum_errors),
+    );
+}
+
+/// How disks answer: what they were asked, and what that took.
+fn answers(observed: &Observed, out: &mut Families) {
+    let each = |value: fn(&Counts) -> u64| -> Vec<Sample> {
+        let disks = observed.disks.iter();
+        let samples = disks.filter_map(|disk| {
+            let labels = vec![("disk", disk.id.to_string()), ("label", disk.label.clone())];
+            Some((labels, value(observed.answers.get(&disk.id)?)))
+        });
+        samples.collect()
+    };
+    out.counters(
+        "cairn_disk_operations_total",
+        "Operations that the disk ended",
+        each(|counts| counts.ops),
+    );
+    out.counters(
+        "cairn_disk_operation_microseconds_total",
+        "Time that they took, one after the other",
+        each(|counts| counts.nanos / 1000),
     );
 }
 

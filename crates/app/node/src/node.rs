@@ -4,16 +4,16 @@
 //! pool asks of the host.
 //! Must not know: protocols' messages, HTTP; what becomes of disks and of what lies on them (`cairn_pool`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use cairn_base::VolumeId;
 use cairn_base::disk::Disk;
 use cairn_base::env::Env;
+use cairn_base::{DiskId, VolumeId};
 use cairn_config::{Config, ExportRule, MemoryBudget, VolumeName, VolumeSettings};
 use cairn_exports::{Export, Exports, FailedVolume, Volume};
 use cairn_formats::pool_file::{PoolDisk, PoolState, PoolVolume, Stage};
@@ -23,6 +23,7 @@ use cairn_meta::settings::state_files_max;
 use cairn_meta::{MetaCache, MetaSettings};
 use cairn_pool::policy::policy;
 use cairn_pool::truth::{PoolFiles, Truth};
+use cairn_pool::watch::Counts;
 use cairn_pool::{Host, Pool, PoolSettings, Seats, VolumeTotals};
 use cairn_qos::{Limits, Shaper};
 use cairn_s3::Stores;
@@ -40,6 +41,7 @@ use crate::convert;
 use crate::disk_folders::FolderWork;
 use crate::disks::{PoolDisks, descriptors_max, shard_settings};
 use crate::error::NodeError;
+use crate::history::History;
 use crate::metrics::{Observed, Tolerated, VolumeNumbers};
 use crate::token::{OnDisks, TOKEN_NAME};
 
@@ -83,7 +85,14 @@ pub struct Inner {
     pub meta_cache: MetaCache,
     /// If the node is in a cluster.
     pub cluster: Option<Arc<ClusterNode>>,
+    /// Numbers over time.
+    pub history: History,
+    /// Asks NFS who has mounted what; empty until it serves.
+    pub mounts: OnceLock<Mounts>,
 }
+
+/// Tells addresses and paths.
+pub type Mounts = Box<dyn Fn() -> Vec<(String, Box<[u8]>)> + Send + Sync>;
 
 /// What the pool gets from this program.
 struct NodeHost {
@@ -335,6 +344,8 @@ impl Inner {
             registry: Registry::new(),
             meta_cache,
             cluster,
+            history: History::default(),
+            mounts: OnceLock::new(),
         });
         // Only here.
         let _ = host.node.set(Arc::downgrade(&inner));
@@ -488,12 +499,21 @@ impl Inner {
             metadata_cache_bytes: self.meta_cache.used_bytes() as u64,
             segments: self.pool.store.stats(),
             disks: self.pool.store.disk_status(),
+            answers: self.disk_answers(),
             scrub: convert::scrub(self.pool.scrub_progress()),
             rebuild: convert::rebuild(self.pool.rebuild_status()),
             volumes_failed: (state.volumes.len() - volumes.len() + troubled_count) as u64,
             volumes,
             totals_of_all,
         }
+    }
+
+    /// How the disks of this server answer, by their ids.
+    fn disk_answers(&self) -> HashMap<DiskId, Counts> {
+        let disks = self.pool.disks();
+        let counts =
+            |disk: &Arc<ShardDisk>| Some((disk.id(), self.pool.watch.counts(disk.disk())?));
+        disks.iter().filter_map(counts).collect()
     }
 
     pub fn uptime(&self) -> Duration {

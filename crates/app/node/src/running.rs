@@ -193,6 +193,7 @@ impl Node {
             AdminSettings {
                 metrics_open: inner.config.metrics_open,
             },
+            inner.env.clone(),
         );
         cairn_pool::idle_spares::tend(&inner.pool, inner.config.disk_spare_bytes);
         runtime.block_on(async {
@@ -205,6 +206,7 @@ impl Node {
         crate::announce::tend(&inner);
         crate::snapshots::tend(&inner);
         classes::tend(&inner);
+        crate::history::tend(&inner).map_err(NodeError::Runtime)?;
         inner.every("pool file", POOL_FILE_INTERVAL, |inner| async move {
             inner.pool.renew().await;
         });
@@ -297,6 +299,7 @@ impl Node {
             if let Some(cluster) = &self.started.inner.cluster {
                 cluster.stop().await;
             }
+            self.started.inner.history.stop();
             if let Err(error) = self.started.admin.await {
                 tracing::error!(%error, "the admin API broke off");
             }
@@ -364,6 +367,8 @@ fn start_nfs(
     );
     let nfs3 = nfs3.map_err(|error| failed(error.into()))?;
     inner.pool.clients.watch(nfs3.request_counter());
+    // Only here.
+    let _ = inner.mounts.set(Box::new(nfs3.mounts()));
     let own_calls = Arc::new(OnceLock::new());
     if let Some(cluster) = &inner.cluster {
         let member = Arc::clone(&cluster.member);

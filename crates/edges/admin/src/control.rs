@@ -107,6 +107,10 @@ pub trait Control: Send + Sync + 'static {
     fn classes(&self) -> Option<&dyn crate::classes::ClassControl> {
         None
     }
+    /// What the node tells about numbers over time, if it keeps any.
+    fn live(&self) -> Option<&dyn crate::live::LiveControl> {
+        None
+    }
     /// The metrics in Prometheus's text format.
     fn metrics(&self) -> Answer<'_, String>;
 }

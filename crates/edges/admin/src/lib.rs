@@ -10,12 +10,14 @@ pub mod api;
 pub mod classes;
 mod client;
 mod control;
+pub mod live;
 mod patience;
 #[doc(hidden)]
 pub mod query;
 pub mod s3;
 pub mod san;
 mod server;
+mod session;
 pub mod snapshots;
 #[doc(hidden)]
 pub mod token;

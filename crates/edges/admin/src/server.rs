@@ -11,6 +11,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
+use cairn_base::env::Env;
 use cairn_config::{ClientNet, VolumeName};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body as _;
@@ -19,7 +20,7 @@ use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use serde::de::DeserializeOwned;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use utoipa::OpenApi;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
@@ -36,6 +37,7 @@ use crate::api::{
 use crate::control::{Control, ControlError};
 use crate::patience::Patient;
 use crate::query::{Query, QueryError};
+use crate::session::Sessions;
 use crate::token::Token;
 
 /// Longest body of a request, in bytes.
@@ -44,6 +46,11 @@ pub const BODY_LEN_BYTES_MAX: usize = 256 << 10;
 const HEAD_LEN_BYTES_MAX: usize = 64 << 10;
 /// Most connections at a time; more wait to be accepted.
 pub const CONNECTIONS_MAX: usize = 128;
+/// When fewer are left, each connection ends with its answer: those that open pages keep between their questions must
+/// not shut others out.
+const CONNECTIONS_SPARE: usize = CONNECTIONS_MAX / 4;
+// Streams alone never take those.
+const _: () = assert!(live_routes::STREAMS_MAX + CONNECTIONS_SPARE < CONNECTIONS_MAX);
 /// A client that takes longer to send its headers, or its body, is cut off; so is one that takes
 /// nothing of its answer for so long.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(15);
@@ -63,6 +70,13 @@ struct Shared {
     token: Token,
     settings: AdminSettings,
     document: String,
+    env: Env,
+    sessions: Sessions,
+    /// One permit for each stream that may be open.
+    streams: Arc<Semaphore>,
+    last_event: tokio::sync::Mutex<live_routes::LastEvent>,
+    /// Streams end when it is true.
+    stopping: watch::Sender<bool>,
 }
 
 type Api = State<Arc<Shared>>;
@@ -70,24 +84,42 @@ type Api = State<Arc<Shared>>;
 /// The API over one listener.
 pub struct AdminServer {
     router: Router,
+    stopping: watch::Sender<bool>,
 }
 
 impl AdminServer {
-    pub fn new(control: Arc<dyn Control>, token: Token, settings: AdminSettings) -> Self {
+    pub fn new(control: Arc<dyn Control>, token: Token, settings: AdminSettings, env: Env) -> Self {
+        let stopping = watch::Sender::new(false);
         let shared = Arc::new(Shared {
             control,
+            sessions: Sessions::new(&token),
             token,
             settings,
             document: openapi_json(),
+            env,
+            streams: live_routes::streams(),
+            last_event: tokio::sync::Mutex::default(),
+            stopping: stopping.clone(),
         });
         Self {
             router: router(shared),
+            stopping,
         }
     }
 
     /// Serves until `stop` is ready, then finishes what is under way.
     pub async fn serve(self, listener: TcpListener, stop: impl Future<Output = ()> + Send) {
         let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let left = Arc::clone(&permits);
+        let router = self
+            .router
+            .layer(middleware::map_response(move |mut response: Response| {
+                if left.available_permits() < CONNECTIONS_SPARE {
+                    let close = HeaderValue::from_static("close");
+                    response.headers_mut().insert(header::CONNECTION, close);
+                }
+                std::future::ready(response)
+            }));
         let graceful = GracefulShutdown::new();
         let mut http = hyper::server::conn::http1::Builder::new();
         http.timer(TokioTimer::new())
@@ -111,7 +143,7 @@ impl AdminServer {
                     }
                 },
             };
-            let service = TowerToHyperService::new(self.router.clone());
+            let service = TowerToHyperService::new(router.clone());
             let stream = TokioIo::new(Patient::new(stream, CLIENT_TIMEOUT));
             let connection = graceful.watch(http.serve_connection(stream, service));
             tokio::spawn(async move {
@@ -122,6 +154,7 @@ impl AdminServer {
             });
         }
         drop(listener);
+        self.stopping.send_replace(true);
         if tokio::time::timeout(STOP_TIMEOUT, graceful.shutdown())
             .await
             .is_err()
@@ -141,7 +174,8 @@ impl AdminServer {
     info(
         title = "Cairn admin API",
         description = "Volumes, exports, disks and the state of a Cairn server. Every request but \
-                       /healthz and this document carries `Authorization: Bearer TOKEN`; the \
+                       /healthz, this document and the log-in carries `Authorization: Bearer TOKEN`, or \
+                       the cookie of a session, with the header `X-Cairn-Console` if it changes something; the \
                        server prints at start where its token is. With `metrics_open = true` \
                        /metrics needs none. Every error has an ErrorBody, also 404 for an unknown \
                        path and 405 for a method that a path does not take."
@@ -214,6 +248,15 @@ fn secured() -> OpenApiRouter<Arc<Shared>> {
             snapshot_routes::schedules,
             snapshot_routes::schedules_set
         ))
+        .routes(routes!(
+            live_routes::session_show,
+            live_routes::session_delete
+        ))
+        .routes(routes!(live_routes::live))
+        .routes(routes!(live_routes::live_events))
+        .routes(routes!(live_routes::mount_list))
+        .routes(routes!(live_routes::history))
+        .routes(routes!(live_routes::history_list))
 }
 
 /// What takes the token unless the settings say otherwise.
@@ -226,6 +269,7 @@ fn open() -> OpenApiRouter<Arc<Shared>> {
     OpenApiRouter::new()
         .routes(routes!(alive))
         .routes(routes!(openapi))
+        .routes(routes!(live_routes::session_create))
 }
 
 /// The OpenAPI document, made from the code that answers.
@@ -321,6 +365,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .merge(secured.layer(token))
         .merge(observed)
         .merge(open)
+        .merge(live_routes::pages())
         .fallback(|| async {
             ControlError::new(ErrorKind::NotFound, "there is nothing at this path")
                 .hint("GET /api/v1/openapi.json lists all paths")
@@ -336,7 +381,11 @@ fn router(shared: Arc<Shared>) -> Router {
 
 async fn authorize(State(shared): Api, request: Request, next: Next) -> Response {
     let given = request.headers().get(header::AUTHORIZATION);
-    if given.is_some_and(|value| shared.token.is_in(value.as_bytes())) {
+    let is_allowed = match given {
+        Some(value) => shared.token.is_in(value.as_bytes()),
+        None => live_routes::has_session(&shared, &request),
+    };
+    if is_allowed {
         return next.run(request).await;
     }
     let message = match given {
@@ -810,6 +859,8 @@ async fn openapi(State(shared): Api) -> Response {
 
 #[path = "class_routes.rs"]
 mod class_routes;
+#[path = "live_routes.rs"]
+mod live_routes;
 #[path = "s3_routes.rs"]
 mod s3_routes;
 #[path = "san_routes.rs"]
@@ -817,6 +868,9 @@ mod san_routes;
 #[path = "snapshot_routes.rs"]
 mod snapshot_routes;
 
+#[cfg(test)]
+#[path = "live_tests.rs"]
+mod live_tests;
 #[cfg(test)]
 #[path = "server_tests.rs"]
 mod tests;

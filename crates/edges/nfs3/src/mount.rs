@@ -73,7 +73,7 @@ impl MountList {
         self.mounts.lock().retain(|(who, _)| *who != client);
     }
 
-    fn all(&self) -> Vec<(String, Box<[u8]>)> {
+    pub fn all(&self) -> Vec<(String, Box<[u8]>)> {
         let mounts = self.mounts.lock();
         mounts
             .iter()

@@ -87,6 +87,12 @@ impl Nfs3 {
         });
     }
 
+    /// Who has mounted what, as far as clients say: addresses and paths, oldest first, whenever it is asked.
+    pub fn mounts(&self) -> impl Fn() -> Vec<(String, Box<[u8]>)> + Send + Sync + 'static {
+        let service = Arc::clone(&self.service);
+        move || service.mounts.all()
+    }
+
     /// NFS requests answered so far, whenever it is asked.
     pub fn request_counter(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
         let metrics = Arc::clone(&self.service.metrics);

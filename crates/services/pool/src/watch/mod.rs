@@ -23,7 +23,8 @@ use cairn_shard::ShardDisk;
 use parking_lot::Mutex;
 
 pub use self::ages::AGE_MAX as HANG_AFTER_MAX;
-use self::answers::{Answers, Counts};
+use self::answers::Answers;
+pub use self::answers::Counts;
 use self::watched::WatchedDisk;
 use crate::assemble::failures_tolerated;
 use crate::judge::{Evidence, History, Verdict, judge};
@@ -84,6 +85,11 @@ impl Watch {
         disks.retain(|(disk, _)| disk.strong_count() > 0);
         disks.push((Arc::downgrade(&watched), answers));
         watched
+    }
+
+    /// What a disk answered since it was opened.
+    pub fn counts(&self, disk: &Arc<dyn Disk>) -> Option<Counts> {
+        Some(self.answers(disk)?.counts())
     }
 
     /// What is wrong with a disk: why it is not used any more, or what it is waited for.

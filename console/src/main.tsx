@@ -1,0 +1,145 @@
+// The console: who is logged in, and which page an address is.
+import { render } from "preact";
+import { useCallback, useEffect, useState } from "preact/hooks";
+import { call, get, whenLoggedOut } from "./api";
+import { LiveProvider, useLive } from "./live";
+import { Login } from "./pages/login";
+import { Overview } from "./pages/overview";
+import { Pool } from "./pages/pool";
+import { VolumePage } from "./pages/volume";
+import { Volumes } from "./pages/volumes";
+import { Luns } from "./pages/luns";
+import { Buckets } from "./pages/buckets";
+import { Router, to, usePlace } from "./router";
+import { Notice, Page, Sayings } from "./ui";
+import "./style.css";
+
+const PAGES: [name: string, text: string][] = [
+  ["", "Overview"],
+  ["pool", "Pool"],
+  ["volumes", "Volumes"],
+  ["luns", "LUNs"],
+  ["buckets", "Buckets"],
+];
+
+function Content() {
+  const { parts } = usePlace();
+  const [first, second, ...more] = parts;
+  if (first === undefined) return <Overview />;
+  if (first === "volumes" && second !== undefined && more.length === 0) return <VolumePage key={second} name={second} />;
+  if (second === undefined) {
+    if (first === "pool") return <Pool />;
+    if (first === "volumes") return <Volumes />;
+    if (first === "luns") return <Luns />;
+    if (first === "buckets") return <Buckets />;
+  }
+  return (
+    <Page title="No such page">
+      <p>
+        There is nothing at this address. <a href={to("")}>Go to the overview.</a>
+      </p>
+    </Page>
+  );
+}
+
+function Connection() {
+  const { isConnected, isRestarted, live } = useLive();
+  const [isSeen, setSeen] = useState(false);
+  if (!isConnected) {
+    return (
+      <Notice tone="bad" title="The server does not answer.">
+        What is shown is how it was {live ? "when it last answered" : "before"}. The page tries again by itself.
+      </Notice>
+    );
+  }
+  if (isRestarted && !isSeen) {
+    return (
+      <Notice tone="warn" title="The server was started anew.">
+        The page is connected again.{" "}
+        <button type="button" class="quiet" onClick={() => setSeen(true)}>
+          Dismiss
+        </button>
+      </Notice>
+    );
+  }
+  return null;
+}
+
+function Frame({ onLogout }: { onLogout: () => void }) {
+  const { parts } = usePlace();
+  const { live } = useLive();
+  return (
+    <>
+      <a class="skip" href="#main">
+        Skip to the content
+      </a>
+      <div class="frame">
+        <header class="top">
+          <a class="brand" href={to("")}>
+            <img src="/console/icon.svg" alt="" width="26" height="26" /> Cairn
+          </a>
+          <nav aria-label="Pages">
+            <ul>
+              {PAGES.map(([name, text]) => (
+                <li key={name}>
+                  <a href={to(...(name ? [name] : [""]))} aria-current={(parts[0] ?? "") === name ? "page" : undefined}>
+                    {text}
+                  </a>
+                </li>
+              ))}
+            </ul>
+          </nav>
+          <div class="top-end">
+            {live && <span class="version">{live.version}</span>}
+            <button type="button" class="quiet" onClick={onLogout}>
+              Log out
+            </button>
+          </div>
+        </header>
+        <div class="content">
+          <Connection />
+          <Content />
+        </div>
+      </div>
+    </>
+  );
+}
+
+type State = "unknown" | "out" | "ended" | "in";
+
+function App() {
+  const [state, setState] = useState<State>("unknown");
+  const look = useCallback(async () => {
+    try {
+      await get("/session");
+      setState("in");
+    } catch {
+      // A server that does not answer now may do so when the token is typed.
+      setState("out");
+    }
+  }, []);
+  useEffect(() => {
+    whenLoggedOut(() => setState((before) => (before === "in" ? "ended" : "out")));
+    void look();
+  }, [look]);
+  if (state === "unknown") return null;
+  if (state !== "in") return <Login hasEnded={state === "ended"} onDone={() => setState("in")} />;
+  const logout = async () => {
+    await call({ method: "DELETE", path: "/session" }).catch(() => {});
+    setState("out");
+  };
+  return (
+    <LiveProvider>
+      <Sayings>
+        <Frame onLogout={logout} />
+      </Sayings>
+    </LiveProvider>
+  );
+}
+
+render(
+  <Router>
+    <App />
+  </Router>,
+  document.getElementById("app")!,
+);

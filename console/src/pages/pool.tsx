@@ -1,0 +1,246 @@
+// Disks, and what becomes of what is on them.
+import { useState } from "preact/hooks";
+import type { Call } from "../api";
+import { cairn, part } from "../api";
+import { Charts, SpanPicker } from "../history";
+import { bytes, bytesPerSecond, date, duration, microseconds, parseSize, perSecond } from "../format";
+import { useLive } from "../live";
+import type { Disk, Rebuild, Scrub, ScrubReport } from "../types";
+import type { Tone } from "../ui";
+import { ActionForm, Badge, Card, Check, Facts, Failure, Field, Loading, Meter, Notice, Page, Progress, Table } from "../ui";
+import { useApi } from "../use";
+
+const STATES: Record<Disk["state"], [word: string, tone: Tone]> = {
+  ok: ["OK", "good"],
+  missing: ["Missing", "bad"],
+  failed: ["Failed", "bad"],
+  draining: ["Draining", "warn"],
+  drained: ["Drained", "calm"],
+};
+
+type Action = { kind: "add" } | { kind: "drain" | "cancel" | "remove" | "replace"; disk: Disk } | { kind: "scrub" } | { kind: "pause" };
+
+export function Pool() {
+  const { data, error, again } = useApi<{ disks: Disk[] }>("/disks", 5_000);
+  const rebuild = useApi<Rebuild>("/rebuild", 5_000);
+  const scrub = useApi<Scrub>("/scrub", 5_000);
+  const { live } = useLive();
+  const [action, setAction] = useState<Action>();
+  const changed = () => {
+    void again();
+    void rebuild.again();
+    void scrub.again();
+  };
+  const disks = data?.disks ?? [];
+  return (
+    <Page title="Pool" actions={<button type="button" class="primary" onClick={() => setAction({ kind: "add" })}>Add a disk</button>}>
+      <Failure error={error ?? rebuild.error ?? scrub.error} />
+      {live && (
+        <p class="lead">
+          New data is stored as <b>{live.pool.protection}</b>:{" "}
+          {live.pool.disk_failures_tolerated === 0
+            ? "the loss of a disk is the loss of data."
+            : `any ${live.pool.disk_failures_tolerated} of the ${live.disk_count} disks may be lost without loss of data.`}
+        </p>
+      )}
+      {!data ? <Loading /> : <Disks disks={disks} onAction={setAction} />}
+      <div class="cards">
+        <RebuildCard rebuild={rebuild.data} />
+        <ScrubCard scrub={scrub.data} onAction={setAction} />
+      </div>
+      <Card title="Disks over time" wide extra={<SpanPicker />}>
+        <Charts
+          charts={[
+            { title: "Mean latency of an operation", show: microseconds, lines: disks.slice(0, 8).map((disk) => [`disk_latency_microseconds:${disk.id}`, name(disk)]) },
+            { title: "Operations", show: perSecond, lines: disks.slice(0, 8).map((disk) => [`disk_operations_per_second:${disk.id}`, name(disk)]) },
+            { title: "Rebuild", show: bytesPerSecond, lines: [["rebuild_bytes_per_second", "worked on"]] },
+            { title: "Free space", show: bytes, lines: [["pool_free_bytes", "all disks"]] },
+          ]}
+        />
+        {disks.length > 8 && <p class="hint">The first eight disks are drawn; the history has all.</p>}
+      </Card>
+      {action && <ActionDialog action={action} onClose={() => setAction(undefined)} onDone={changed} />}
+    </Page>
+  );
+}
+
+const name = (disk: Disk) => disk.label.split("/").filter(Boolean).at(-1) ?? disk.id.slice(0, 8);
+
+function Disks({ disks, onAction }: { disks: Disk[]; onAction: (action: Action) => void }) {
+  const { number } = useLive();
+  const errors = (disk: Disk) => disk.read_errors + disk.write_errors + disk.full_errors + disk.checksum_errors;
+  const errorWords = (disk: Disk) =>
+    [["read", disk.read_errors], ["write", disk.write_errors], ["full", disk.full_errors], ["checksum", disk.checksum_errors]]
+      .filter(([, count]) => Number(count) > 0).map(([kind, count]) => `${count} ${kind}`).join(", ");
+  const latency = (disk: Disk) => {
+    const value = number(`disk_latency_microseconds:${disk.id}`);
+    return value === undefined ? "–" : microseconds(value);
+  };
+  return (
+    <Table
+      caption="Disks of the pool"
+      rows={disks}
+      rowKey={(disk) => disk.id}
+      empty="The pool has no disks."
+      columns={[
+        { name: "Disk", show: (disk) => <><span class="path" dir="auto">{disk.label || "(folder unknown)"}</span><small>{disk.id.slice(0, 8)}</small></> },
+        { name: "State", show: (disk) => <><Badge tone={STATES[disk.state][1]}>{STATES[disk.state][0]}</Badge>{disk.problem && <small class="problem">{disk.problem}</small>}</> },
+        { name: "Used", show: (disk) => {
+          const used = disk.total_bytes - disk.free_bytes;
+          const text = `${bytes(used)} of ${bytes(disk.total_bytes)}`;
+          return disk.total_bytes > 0 ? <><Meter label={`Space used on ${disk.label}`} value={used} max={disk.total_bytes} text={text} /><small>{text}</small></> : "–";
+        } },
+        { name: "Shards", isNumber: true, show: (disk) => disk.shards },
+        { name: "Latency", isNumber: true, show: latency },
+        { name: "Errors", isNumber: true, show: (disk) => (errors(disk) > 0 ? <span class="problem">{errorWords(disk)}</span> : "0") },
+        { name: "Actions", show: (disk) => (
+          <div class="row-actions">
+            {disk.state === "ok" && <button type="button" onClick={() => onAction({ kind: "drain", disk })} aria-label={`Drain ${disk.label}`}>Drain</button>}
+            {(disk.state === "draining" || disk.state === "drained") && <button type="button" onClick={() => onAction({ kind: "cancel", disk })} aria-label={`Stop draining ${disk.label}`}>Keep</button>}
+            <button type="button" onClick={() => onAction({ kind: "replace", disk })} aria-label={`Replace ${disk.label}`}>Replace</button>
+            {disk.state !== "ok" && <button type="button" onClick={() => onAction({ kind: "remove", disk })} aria-label={`Remove ${disk.label}`}>Remove</button>}
+          </div>
+        ) },
+      ]}
+    />
+  );
+}
+
+function RebuildCard({ rebuild }: { rebuild: Rebuild | undefined }) {
+  if (!rebuild) return null;
+  return (
+    <Card title="Moving and rebuilding" extra={<Badge tone={rebuild.running ? "warn" : "calm"}>{rebuild.running ? "Running" : "Idle"}</Badge>}>
+      {rebuild.running && <Progress label="Rebuild" value={rebuild.moved_bytes} max={rebuild.moved_bytes + rebuild.bytes_left} />}
+      <Facts
+        facts={[
+          ["Left", `${rebuild.shards_left} shards, ${bytes(rebuild.bytes_left)}${rebuild.seconds_left != null ? `, about ${duration(rebuild.seconds_left)}` : ""}`],
+          ["Not readable in place", `${rebuild.shards_missing} shards`],
+          ["Done since the start", `${rebuild.shards_moved} shards, ${bytes(rebuild.moved_bytes)}`],
+          ["Lost", rebuild.lost_bytes > 0 ? <span class="problem">{bytes(rebuild.lost_bytes)}</span> : "nothing"],
+          ["Limit", rebuild.rate_bytes_per_second > 0 ? bytesPerSecond(rebuild.rate_bytes_per_second) : "none"],
+        ]}
+      />
+      {rebuild.problems.map((problem) => <Notice key={problem} tone="warn" title={problem} />)}
+    </Card>
+  );
+}
+
+const STAGES: Record<Scrub["stage"], [word: string, tone: Tone]> = {
+  never: ["Never run", "calm"],
+  running: ["Running", "good"],
+  paused: ["Paused", "warn"],
+  done: ["Done", "calm"],
+};
+
+function ScrubCard({ scrub, onAction }: { scrub: Scrub | undefined; onAction: (action: Action) => void }) {
+  const report = useApi<ScrubReport>(scrub && scrub.damaged > 0 ? "/scrub/report" : undefined, 60_000);
+  if (!scrub) return null;
+  const [word, tone] = STAGES[scrub.stage];
+  return (
+    <Card title="Scrub" extra={<Badge tone={tone}>{word}</Badge>}>
+      <p class="hint">Reads everything that is stored, compares it with its checksums, and repairs what is wrong.</p>
+      {scrub.stage !== "never" && (
+        <>
+          {scrub.stage !== "done" && <Progress label="Scrub" value={scrub.done_bytes} max={scrub.total_bytes} />}
+          <Facts
+            facts={[
+              ["Begun", date(scrub.started_seconds)],
+              ...(scrub.stage === "done" ? [["Ended", date(scrub.finished_seconds)] as [string, string]] : []),
+              ["Read", `${bytes(scrub.done_bytes)} of about ${bytes(scrub.total_bytes)}${scrub.seconds_left != null && scrub.stage === "running" ? `, about ${duration(scrub.seconds_left)} left` : ""}`],
+              ["Wrong", scrub.wrong_bytes > 0 ? `${bytes(scrub.wrong_bytes)}, ${bytes(scrub.repaired_bytes)} repaired` : "nothing"],
+              ["Damaged for good", scrub.damaged > 0 ? <span class="problem">{scrub.damaged} places</span> : "nothing"],
+            ]}
+          />
+        </>
+      )}
+      {report.data && report.data.damaged.length > 0 && (
+        <Table caption="What cannot be read any more" rows={report.data.damaged} rowKey={(one) => `${one.volume} ${one.inode} ${one.start}`} empty=""
+          columns={[
+            { name: "File", show: (one) => <span dir="auto">{one.volume}: {one.paths[0] ?? `inode ${one.inode}`}</span> },
+            { name: "Bytes", isNumber: true, show: (one) => `${one.start}–${one.end}` },
+          ]} />
+      )}
+      <div class="buttons">
+        {scrub.stage === "running"
+          ? <button type="button" onClick={() => onAction({ kind: "pause" })}>Pause</button>
+          : <button type="button" onClick={() => onAction({ kind: "scrub" })}>{scrub.stage === "paused" ? "Continue" : "Start a scrub"}</button>}
+      </div>
+    </Card>
+  );
+}
+
+function ActionDialog({ action, onClose, onDone }: { action: Action; onClose: () => void; onDone: () => void }) {
+  const [path, setPath] = useState("");
+  const [wipe, setWipe] = useState(false);
+  const [force, setForce] = useState(false);
+  const [rate, setRate] = useState("");
+  const common = { onClose, onDone };
+  const disk = "disk" in action ? action.disk : undefined;
+  const id = disk?.id ?? "";
+  const body = { path: path.trim(), wipe };
+  const folder = (
+    <>
+      <Field label="Folder on the server" value={path} onValue={setPath} required placeholder="/srv/disk7"
+        hint="An empty folder on a device of its own." />
+      <Check label="Accept a folder that was a Cairn disk, and delete its content" value={wipe} onValue={setWipe} />
+    </>
+  );
+  switch (action.kind) {
+    case "add":
+      return (
+        <ActionForm {...common} title="Add a disk" submit="Add" done={`${path} is a disk of the pool.`}
+          request={{ method: "POST", path: "/disks", body }} command={cairn("disk", "add", path || "FOLDER", wipe && "--wipe")}>
+          <p>New data is spread over it as well. What is stored already stays where it is.</p>
+          {folder}
+        </ActionForm>
+      );
+    case "replace":
+      return (
+        <ActionForm {...common} title={`Replace ${disk?.label}`} submit="Replace" done={`${path} takes the place of ${disk?.label}.`}
+          request={{ method: "POST", path: `/disks/${part(id)}/replace`, body }}
+          command={cairn("disk", "replace", id, path || "FOLDER", wipe && "--wipe")}>
+          <p>The old disk leaves the pool when everything that it held is on others. If it is lost, that is rebuilt.</p>
+          {folder}
+        </ActionForm>
+      );
+    case "drain":
+    case "cancel": {
+      const draining = action.kind === "drain";
+      return (
+        <ActionForm {...common} title={draining ? `Drain ${disk?.label}` : `Keep ${disk?.label}`} submit={draining ? "Drain" : "Keep"}
+          done={draining ? `${disk?.label} is being drained.` : `${disk?.label} stays.`}
+          request={{ method: "PATCH", path: `/disks/${part(id)}`, body: { draining } }}
+          command={cairn("disk", "drain", id, !draining && "--cancel")}>
+          <p>{draining ? "Everything on it is moved to the other disks while clients work. Then it can be removed." : "New data goes to it again."}</p>
+        </ActionForm>
+      );
+    }
+    case "remove":
+      return (
+        <ActionForm {...common} title={`Remove ${disk?.label}`} submit="Remove" isDangerous done={`${disk?.label} left the pool.`}
+          request={{ method: "DELETE", path: `/disks/${part(id)}${force ? "?force=true" : ""}` }}
+          command={cairn("disk", "remove", id, force && "--force")}>
+          <p>It is taken out of the pool. A disk with data on it is refused.</p>
+          <Check label="Remove it although it has data, which is then rebuilt from the other disks" value={force} onValue={setForce} />
+        </ActionForm>
+      );
+    case "scrub": {
+      const parsed = rate.trim() ? parseSize(rate) : undefined;
+      const request: Call = { method: "POST", path: "/scrub/start", body: parsed === undefined ? {} : { rate_bytes_per_second: parsed } };
+      return (
+        <ActionForm {...common} title="Scrub" submit="Start" done="The scrub runs." request={request}
+          command={cairn("scrub", "start", ...(parsed === undefined ? [] : ["--rate", rate.replaceAll(" ", "")]))}>
+          <Field label="At most this much a second" value={rate} onValue={setRate} placeholder="as configured" pattern="\s*\d+(\.\d+)?\s*[KMGkmg]?i?[Bb]?\s*"
+            hint="Such as 50MiB; 0 for no limit." />
+        </ActionForm>
+      );
+    }
+    case "pause":
+      return (
+        <ActionForm {...common} title="Pause the scrub" submit="Pause" done="The scrub is paused." request={{ method: "POST", path: "/scrub/pause" }}
+          command={cairn("scrub", "pause")}>
+          <p>It stays paused over restarts, and goes on where it was.</p>
+        </ActionForm>
+      );
+  }
+}

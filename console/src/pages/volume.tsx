@@ -1,0 +1,294 @@
+// One volume: how it is, who may mount it, its snapshots.
+import { useState } from "preact/hooks";
+import type { Call } from "../api";
+import { cairn, part } from "../api";
+import { Charts, SpanPicker } from "../history";
+import { bytes, bytesPerSecond, count, date, duration } from "../format";
+import { go, to } from "../router";
+import type { Export, ExportRule, Mount, Snapshot, SnapshotList, Status, Volume } from "../types";
+import { ActionForm, Badge, Card, Check, Choice, Code, Facts, Failure, Field, Loading, Meter, Notice, Page, Table } from "../ui";
+import { useApi } from "../use";
+import { COMPRESSIONS, PATTERNS, PROTECTIONS, StateBadge } from "./volumes";
+
+type Action =
+  | { kind: "edit" | "delete" | "export" | "snapshot" }
+  | { kind: "unexport"; rule: ExportRule }
+  | { kind: "delete snapshot" | "lock" | "unlock" | "rename"; snapshot: Snapshot };
+
+export function VolumePage({ name }: { name: string }) {
+  const path = `/volumes/${part(name)}`;
+  const { data: volume, error, again } = useApi<Volume>(path);
+  const exports = useApi<{ exports: Export[] }>("/exports");
+  // What each would free is counted when somebody asks for it.
+  const [withSpace, setWithSpace] = useState(false);
+  const snapshots = useApi<SnapshotList>(`${path}/snapshots${withSpace ? "?space=true" : ""}`, withSpace ? 60_000 : undefined);
+  const [action, setAction] = useState<Action>();
+  const changed = () => {
+    void again();
+    void exports.again();
+    void snapshots.again();
+  };
+  if (!volume) {
+    return (
+      <Page title={`Volume ${name}`}>
+        {error ? <Failure error={error} /> : <Loading />}
+        <p><a href={to("volumes")}>All volumes</a></p>
+      </Page>
+    );
+  }
+  const rules = exports.data?.exports.find((one) => one.volume === name)?.rules ?? [];
+  const used = `${bytes(volume.used_bytes)} of ${bytes(volume.total_bytes)}`;
+  return (
+    <Page title={`Volume ${name}`}
+      actions={<>
+        <button type="button" onClick={() => setAction({ kind: "edit" })}>Change settings</button>
+        <button type="button" class="danger-quiet" onClick={() => setAction({ kind: "delete" })}>Delete</button>
+      </>}>
+      <p class="crumb"><a href={to("volumes")}>All volumes</a></p>
+      <Failure error={error ?? exports.error ?? snapshots.error} />
+      {volume.problem && <Notice tone="bad" title={volume.problem} />}
+      <div class="cards">
+        <Card title="State" extra={<StateBadge volume={volume} />}>
+          <Meter label="Space used" value={volume.used_bytes} max={volume.total_bytes} text={used} />
+          <Facts facts={[
+            ["Used", `${used}, ${bytes(volume.free_bytes)} free`],
+            ["Files", count(volume.inodes)],
+            ["Size limit", volume.size_limit],
+            ["Protection", `${volume.protection}: ${volume.layout}, ${volume.disk_failures_tolerated === 0 ? "no disk may be lost" : `${volume.disk_failures_tolerated} disks may be lost`}`],
+            ["Access", volume.access_pattern],
+            ["Compression", volume.compression],
+            ["Made", date(volume.created_seconds)],
+          ]} />
+        </Card>
+        <MountCard name={name} />
+      </div>
+      <Card title="Who may mount it" wide extra={<button type="button" onClick={() => setAction({ kind: "export" })}>Let clients mount it</button>}>
+        <Table<ExportRule> caption="Rules of the export" rows={rules} rowKey={(rule) => rule.client}
+          empty="Nobody may mount it."
+          columns={[
+            { name: "Clients", show: (rule) => <span class="path">{rule.client}</span> },
+            { name: "Access", show: (rule) => (rule.access === "ro" ? "read only" : "read and write") },
+            { name: "Squash", show: (rule) => rule.squash ?? "root" },
+            { name: "Reserved port", show: (rule) => (rule.require_reserved_port ? "required" : "not required") },
+            { name: "Actions", show: (rule) => <div class="row-actions"><button type="button" onClick={() => setAction({ kind: "unexport", rule })} aria-label={`Remove the rule for ${rule.client}`}>Remove</button></div> },
+          ]} />
+      </Card>
+      <Clients name={name} />
+      <Snapshots list={snapshots.data} withSpace={withSpace} onSpace={() => setWithSpace(true)} onAction={setAction} />
+      <Card title="Over time" wide extra={<SpanPicker />}>
+        <Charts charts={[
+          { title: "Written by clients", show: bytesPerSecond, lines: [[`volume_written_bytes_per_second:${name}`, "written"]] },
+          { title: "Held by files", show: bytes, lines: [[`volume_file_bytes:${name}`, "files"]] },
+        ]} />
+      </Card>
+      {action && <ActionDialog name={name} volume={volume} action={action} onClose={() => setAction(undefined)} onDone={changed} />}
+    </Page>
+  );
+}
+
+function MountCard({ name }: { name: string }) {
+  const { data } = useApi<Status>("/status", 60_000);
+  if (!data) return null;
+  const { port, rpcbind } = data.nfs;
+  const ports = rpcbind && port === 2049 ? "" : `,port=${port},mountport=${port}`;
+  return (
+    <Card title="Mount">
+      <Code label={`Mount ${name} on Linux`} text={`sudo mount -t nfs -o vers=3,proto=tcp,nolock${ports} ${location.hostname}:/${name} /mnt`} />
+      <Code label={`List ${name} without mounting`} text={`cairn ls -l 'nfs://${location.hostname}:${port}/${name}'`} />
+    </Card>
+  );
+}
+
+/** Whether a path that was mounted is a volume's, or a directory of it. */
+const isOf = (name: string, path: string) => {
+  const first = path.split("/").find((one) => one !== "" && one !== ".");
+  return first === name;
+};
+
+function Clients({ name }: { name: string }) {
+  const { data, error } = useApi<{ mounts: Mount[] }>("/nfs/mounts");
+  const mounts = (data?.mounts ?? []).filter((mount) => isOf(name, mount.path));
+  return (
+    <Card title="Clients" wide>
+      <Failure error={error} />
+      {data && (
+        <Table caption="Clients that mounted it" rows={mounts} rowKey={(mount) => `${mount.client} ${mount.path}`}
+          empty="No client has said that it mounted it."
+          columns={[
+            { name: "Address", show: (mount) => <span class="path">{mount.client}</span> },
+            { name: "Path", show: (mount) => <span class="path" dir="auto">{mount.path}</span> },
+          ]} />
+      )}
+      <p class="hint">As far as clients say over NFSv3: one that is gone without a word stays in the list.</p>
+    </Card>
+  );
+}
+
+function Snapshots({ list, withSpace, onSpace, onAction }: {
+  list: SnapshotList | undefined; withSpace: boolean; onSpace: () => void; onAction: (action: Action) => void;
+}) {
+  const hasSome = (list?.snapshots.length ?? 0) > 0;
+  return (
+    <Card title="Snapshots" wide
+      extra={
+        <div class="row-actions">
+          {hasSome && !withSpace && <button type="button" onClick={onSpace}>Count what each frees</button>}
+          <button type="button" onClick={() => onAction({ kind: "snapshot" })}>Take a snapshot</button>
+        </div>
+      }>
+      {!list ? <Loading /> : (
+        <>
+          <Table caption="Snapshots, oldest first" rows={list.snapshots} rowKey={(one) => one.name}
+            empty="There is none. A snapshot takes no space until files change, and is in .snapshot in each directory."
+            columns={[
+              { name: "Name", show: (one) => <span class="path" dir="auto">{one.name}</span> },
+              { name: "Taken", show: (one) => <>{date(one.taken_seconds)}<small>{duration(one.age_seconds)} ago</small></> },
+              { name: "Files", isNumber: true, show: (one) => count(one.inodes) },
+              { name: "Held", isNumber: true, show: (one) => bytes(one.file_bytes) },
+              ...(withSpace ? [{ name: "Frees", isNumber: true, show: (one: Snapshot) => (one.frees_bytes == null ? "–" : bytes(one.frees_bytes)) }] : []),
+              { name: "Lock", show: (one) => (one.locked ? <Badge tone="calm">Locked</Badge> : "") },
+              { name: "Actions", show: (snapshot) => (
+                <div class="row-actions">
+                  <button type="button" onClick={() => onAction({ kind: "rename", snapshot })} aria-label={`Rename snapshot ${snapshot.name}`}>Rename</button>
+                  <button type="button" onClick={() => onAction({ kind: snapshot.locked ? "unlock" : "lock", snapshot })} aria-label={`${snapshot.locked ? "Unlock" : "Lock"} snapshot ${snapshot.name}`}>{snapshot.locked ? "Unlock" : "Lock"}</button>
+                  <button type="button" onClick={() => onAction({ kind: "delete snapshot", snapshot })} aria-label={`Delete snapshot ${snapshot.name}`}>Delete</button>
+                </div>
+              ) },
+            ]} />
+          {(list.held_bytes > 0 || list.freeing > 0) && (
+            <p class="hint">
+              Snapshots alone hold {bytes(list.held_bytes)}, before redundancy.
+              {list.freeing > 0 && ` The space of ${list.freeing} deleted ones is being freed.`}
+            </p>
+          )}
+        </>
+      )}
+    </Card>
+  );
+}
+
+function ActionDialog({ name, volume, action, onClose, onDone }: {
+  name: string; volume: Volume; action: Action; onClose: () => void; onDone: () => void;
+}) {
+  const common = { onClose, onDone };
+  const path = `/volumes/${part(name)}`;
+  const [text, setText] = useState(action.kind === "rename" ? action.snapshot.name : action.kind === "snapshot" ? stamp() : "");
+  const [force, setForce] = useState(false);
+  switch (action.kind) {
+    case "edit":
+      return <EditVolume volume={volume} {...common} />;
+    case "export":
+      return <SetExport name={name} {...common} />;
+    case "delete":
+      return (
+        <ActionForm onClose={onClose} onDone={() => go(to("volumes"), true)} title={`Delete volume ${name}`} submit="Delete for good" isDangerous
+          done={`Volume ${name} is deleted.`} request={{ method: "DELETE", path: `${path}${force ? "?force=true" : ""}` }}
+          command={cairn("volume", "delete", name, force && "--force")}>
+          <p>All its data is gone then. Type the name of the volume to go on.</p>
+          <Field label="Name of the volume" value={text} onValue={setText} required pattern={name.replaceAll(/[.\-]/g, "\\$&")} />
+          {volume.exported && <Check label="Delete it although it is exported" value={force} onValue={setForce} />}
+        </ActionForm>
+      );
+    case "unexport":
+      return (
+        <ActionForm {...common} title={`Stop ${action.rule.client} from mounting ${name}`} submit="Remove the rule" isDangerous
+          done={`The rule for ${action.rule.client} is gone.`}
+          request={{ method: "DELETE", path: `/exports/${part(name)}?client=${part(action.rule.client)}` }}
+          command={cairn("export", "remove", name, "--client", action.rule.client)}>
+          <p>It applies at once, also to clients that have it mounted.</p>
+        </ActionForm>
+      );
+    case "snapshot":
+      return (
+        <ActionForm {...common} title={`Take a snapshot of ${name}`} submit="Take it" done={`Snapshot ${text} is taken.`}
+          request={{ method: "POST", path: `${path}/snapshots`, body: { name: text } }} command={cairn("snapshot", "create", name, text || "NAME")}>
+          <Field label="Name" value={text} onValue={setText} required maxLength={100} hint="Letters, digits and .-_:+@, not beginning with a dot." />
+        </ActionForm>
+      );
+    case "rename":
+      return (
+        <ActionForm {...common} title={`Rename snapshot ${action.snapshot.name}`} submit="Rename" done={`The snapshot is called ${text}.`}
+          request={{ method: "PATCH", path: `${path}/snapshots/${part(action.snapshot.name)}`, body: { name: text } }}
+          command={cairn("snapshot", "rename", name, action.snapshot.name, text || "NAME")}>
+          <Field label="Name" value={text} onValue={setText} required maxLength={100} hint="Letters, digits and .-_:+@, not beginning with a dot." />
+        </ActionForm>
+      );
+    case "lock":
+    case "unlock":
+      return (
+        <ActionForm {...common} title={`${action.kind === "lock" ? "Lock" : "Unlock"} snapshot ${action.snapshot.name}`}
+          submit={action.kind === "lock" ? "Lock" : "Unlock"} done={`Snapshot ${action.snapshot.name} is ${action.kind}ed.`}
+          request={{ method: "PATCH", path: `${path}/snapshots/${part(action.snapshot.name)}`, body: { locked: action.kind === "lock" } }}
+          command={cairn("snapshot", action.kind, name, action.snapshot.name)}>
+          <p>{action.kind === "lock" ? "It cannot be deleted until it is unlocked." : "It can be deleted then."}</p>
+        </ActionForm>
+      );
+    case "delete snapshot":
+      return (
+        <ActionForm {...common} title={`Delete snapshot ${action.snapshot.name}`} submit="Delete" isDangerous done={`Snapshot ${action.snapshot.name} is deleted.`}
+          request={{ method: "DELETE", path: `${path}/snapshots/${part(action.snapshot.name)}` }}
+          command={cairn("snapshot", "delete", name, action.snapshot.name)}>
+          <p>Its space is freed in the background.</p>
+        </ActionForm>
+      );
+  }
+}
+
+/** A name for a snapshot of now. */
+const stamp = () => new Date().toISOString().slice(0, 16).replace("T", "-");
+
+function EditVolume({ volume, onClose, onDone }: { volume: Volume; onClose: () => void; onDone: () => void }) {
+  const [protection, setProtection] = useState(volume.protection);
+  const [pattern, setPattern] = useState(volume.access_pattern);
+  const [compression, setCompression] = useState(volume.compression);
+  const [limit, setLimit] = useState(volume.size_limit);
+  const size = limit.replaceAll(" ", "") || "none";
+  const isOther = (now: string, before: string) => now !== before;
+  const sized = isOther(size, volume.size_limit.replaceAll(" ", ""));
+  const body = {
+    ...(isOther(protection, volume.protection) ? { protection } : {}),
+    ...(isOther(pattern, volume.access_pattern) ? { access_pattern: pattern } : {}),
+    ...(isOther(compression, volume.compression) ? { compression } : {}),
+    ...(sized ? { size_limit: size } : {}),
+  };
+  const flags = Object.entries(body).flatMap(([key, value]) => [`--${key.replaceAll("_", "-")}`, value]);
+  // Levels of zstd are set by command; what is set is shown.
+  const also = (choices: [string, string][], value: string): [string, string][] =>
+    choices.some(([name]) => name === value) ? choices : [...choices, [value, value]];
+  return (
+    <ActionForm title={`Change volume ${volume.name}`} submit="Change" done={`Volume ${volume.name} is changed.`} onClose={onClose} onDone={onDone}
+      request={{ method: "PATCH", path: `/volumes/${part(volume.name)}`, body }} command={cairn("volume", "set", volume.name, ...flags)}>
+      <p>Protection and compression are for data that is written from then on.</p>
+      <Choice label="Protection" value={protection} onValue={setProtection} choices={also(PROTECTIONS, protection)} />
+      <Field label="Size limit" value={limit} onValue={setLimit} hint="none, or a size such as 500GiB." />
+      <Choice label="Access" value={pattern} onValue={setPattern} choices={also(PATTERNS, pattern)} />
+      <Choice label="Compression" value={compression} onValue={setCompression} choices={also(COMPRESSIONS, compression)} />
+    </ActionForm>
+  );
+}
+
+function SetExport({ name, onClose, onDone }: { name: string; onClose: () => void; onDone: () => void }) {
+  const [client, setClient] = useState("");
+  const [access, setAccess] = useState("rw");
+  const [squash, setSquash] = useState("root");
+  const [reserved, setReserved] = useState(false);
+  const rule = {
+    client: client.trim(),
+    ...(access === "rw" ? {} : { access }),
+    ...(squash === "root" ? {} : { squash }),
+    ...(reserved ? { require_reserved_port: true } : {}),
+  };
+  const request: Call = { method: "PUT", path: `/exports/${part(name)}`, body: { rules: [rule] } };
+  return (
+    <ActionForm title={`Let clients mount ${name}`} submit="Let them" done={`${client} may mount ${name}.`} request={request} onClose={onClose} onDone={onDone}
+      command={cairn("export", "set", name, "--client", client.trim() || "CIDR", access === "ro" && "--ro",
+        ...(squash === "root" ? [] : ["--squash", squash]), reserved && "--require-reserved-port")}>
+      <Field label="Clients" value={client} onValue={setClient} required placeholder="10.0.0.0/8"
+        hint="An address or a network. Of the rules that match a client the narrowest counts." />
+      <Choice label="They may" value={access} onValue={setAccess} choices={[["rw", "read and write"], ["ro", "read only"]]} />
+      <Choice label="Who becomes the anonymous user" value={squash} onValue={setSquash}
+        choices={[["root", "root"], ["all", "everybody"], ["none", "nobody"]]} />
+      <Check label="Refuse clients whose port is above 1023" value={reserved} onValue={setReserved} />
+    </ActionForm>
+  );
+}

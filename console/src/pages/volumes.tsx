@@ -1,0 +1,116 @@
+// All volumes, and the form for a new one.
+import { useState } from "preact/hooks";
+import type { Call } from "../api";
+import { cairn } from "../api";
+import { bytes, count } from "../format";
+import { go, to } from "../router";
+import type { Volume } from "../types";
+import { ActionForm, Badge, Choice, Failure, Field, Loading, Meter, Page, Table } from "../ui";
+import { useApi } from "../use";
+
+export const PROTECTIONS: [string, string][] = [
+  ["default", "default: what the number of disks allows"],
+  ["+1n", "+1n: any 1 disk may be lost"],
+  ["+2n", "+2n: any 2 disks"],
+  ["+3n", "+3n: any 3 disks"],
+  ["+4n", "+4n: any 4 disks"],
+  ["2x", "2x: two copies"],
+  ["3x", "3x: three copies"],
+  ["4x", "4x: four copies"],
+  ["5x", "5x: five copies"],
+  ["none", "none: one copy, lost with its disk"],
+];
+export const PATTERNS: [string, string][] = [
+  ["concurrent", "concurrent: many clients, all kinds of files"],
+  ["streaming", "streaming: large files from end to end"],
+  ["random", "random: small accesses in large files"],
+];
+export const COMPRESSIONS: [string, string][] = [
+  ["lz4", "lz4: fast"],
+  ["zstd", "zstd: smaller"],
+  ["none", "none"],
+];
+
+export function StateBadge({ volume }: { volume: Volume }) {
+  if (!volume.serving) return <Badge tone="bad">Not served</Badge>;
+  return <Badge tone="good">Served</Badge>;
+}
+
+export function Volumes() {
+  const { data, error, again } = useApi<{ volumes: Volume[] }>("/volumes");
+  const [isNew, setNew] = useState(false);
+  const [filter, setFilter] = useState("");
+  const volumes = data?.volumes ?? [];
+  const shown = volumes.filter((volume) => volume.name.toLowerCase().includes(filter.trim().toLowerCase()));
+  return (
+    <Page title="Volumes" actions={<button type="button" class="primary" onClick={() => setNew(true)}>Create a volume</button>}>
+      <Failure error={error} />
+      {volumes.length > 8 && <Field label="Filter by name" value={filter} onValue={setFilter} type="search" />}
+      {!data ? (
+        <Loading />
+      ) : (
+        <Table
+          caption="Volumes"
+          rows={shown}
+          rowKey={(volume) => volume.name}
+          empty={volumes.length > 0 ? "No volume has such a name." : "There is no volume yet."}
+          columns={[
+            { name: "Name", show: (volume) => <a href={to("volumes", volume.name)} dir="auto">{volume.name}</a> },
+            { name: "State", show: (volume) => <><StateBadge volume={volume} />{volume.problem && <small class="problem">{volume.problem}</small>}{volume.owner && <small>on {volume.owner}</small>}</> },
+            { name: "Used", show: (volume) => {
+              const text = `${bytes(volume.used_bytes)} of ${bytes(volume.total_bytes)}`;
+              return <><Meter label={`Space used by ${volume.name}`} value={volume.used_bytes} max={volume.total_bytes} text={text} /><small>{text}</small></>;
+            } },
+            { name: "Files", isNumber: true, show: (volume) => count(volume.inodes) },
+            { name: "Protection", show: (volume) => <>{volume.layout}<small>{volume.disk_failures_tolerated === 0 ? "no disk may be lost" : `${volume.disk_failures_tolerated} may be lost`}</small></> },
+            { name: "Exported", show: (volume) => (volume.exported ? "yes" : <Badge tone="calm">to nobody</Badge>) },
+          ]}
+        />
+      )}
+      {isNew && (
+        <CreateVolume
+          onClose={() => setNew(false)}
+          onDone={(made) => {
+            void again();
+            go(to("volumes", made.name));
+          }}
+        />
+      )}
+    </Page>
+  );
+}
+
+function CreateVolume({ onClose, onDone }: { onClose: () => void; onDone: (made: Volume) => void }) {
+  const [name, setName] = useState("");
+  const [protection, setProtection] = useState("default");
+  const [pattern, setPattern] = useState("concurrent");
+  const [compression, setCompression] = useState("lz4");
+  const [limit, setLimit] = useState("");
+  const size = limit.replaceAll(" ", "");
+  // What has its default is left out, as on the command line.
+  const body = {
+    name,
+    ...(protection === "default" ? {} : { protection }),
+    ...(pattern === "concurrent" ? {} : { access_pattern: pattern }),
+    ...(compression === "lz4" ? {} : { compression }),
+    ...(size ? { size_limit: size } : {}),
+  };
+  const request: Call = { method: "POST", path: "/volumes", body };
+  const flag = (given: boolean, name: string, value: string) => (given ? [name, value] : []);
+  const command = cairn("volume", "create", name || "NAME",
+    ...flag(protection !== "default", "--protection", protection),
+    ...flag(pattern !== "concurrent", "--access-pattern", pattern),
+    ...flag(compression !== "lz4", "--compression", compression),
+    ...flag(size !== "", "--size-limit", size));
+  return (
+    <ActionForm title="Create a volume" submit="Create" request={request} command={command} done={`Volume ${name} is there. Nobody may mount it yet.`}
+      onClose={onClose} onDone={(made) => onDone(made as Volume)}>
+      <Field label="Name" value={name} onValue={setName} required maxLength={63} placeholder="projects"
+        hint="Also the path to mount: letters, digits, '.', '_' and '-'." />
+      <Choice label="Protection" value={protection} onValue={setProtection} choices={PROTECTIONS} />
+      <Field label="Size limit" value={limit} onValue={setLimit} placeholder="none" hint="Such as 500GiB. Without one it may fill the pool." />
+      <Choice label="Access" value={pattern} onValue={setPattern} choices={PATTERNS} />
+      <Choice label="Compression" value={compression} onValue={setCompression} choices={COMPRESSIONS} />
+    </ActionForm>
+  );
+}

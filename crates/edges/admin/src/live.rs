@@ -1,0 +1,147 @@
+//! The JSON of what changes: numbers of now, and those kept of before; and what the API asks of a node for them.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::api::{Health, MemoryView, PoolView, RebuildView, ScrubView};
+use crate::control::Answer;
+
+/// A log-in with the admin token.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SessionCreate {
+    pub token: String,
+}
+
+/// Shows no secret.
+impl std::fmt::Debug for SessionCreate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SessionCreate(..)")
+    }
+}
+
+/// A session of a browser.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SessionOpen {
+    /// When it ends, in seconds since 1970; it is not prolonged.
+    pub ends_seconds: i64,
+}
+
+/// The server in short, every two seconds while somebody looks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LiveView {
+    /// The server's clock.
+    pub now_seconds: i64,
+    /// Another one means that the server was started anew.
+    pub pid: u32,
+    pub version: String,
+    pub uptime_seconds: u64,
+    pub health: Health,
+    pub summary: String,
+    pub warnings: Vec<String>,
+    pub pool: PoolView,
+    pub memory: MemoryView,
+    pub rebuild: RebuildView,
+    pub scrub: ScrubView,
+    pub disk_count: u64,
+    /// Disks that are neither missing nor failed.
+    pub disks_working: u64,
+    pub volume_count: u64,
+    /// Numbers of the last seconds, by the names that the history has; in the order of that list.
+    pub numbers: Vec<LiveNumber>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LiveNumber {
+    pub name: String,
+    pub value: f64,
+}
+
+/// How several values of a series become one, when less is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum HistoryKind {
+    /// Their mean.
+    Mean,
+    /// The greatest.
+    Max,
+    /// The last.
+    Last,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HistorySeriesName {
+    /// Ends with the unit, and with what it is about after a colon: `disk_free_bytes:ID`.
+    #[schema(example = "nfs_read_bytes_per_second")]
+    pub name: String,
+    pub kind: HistoryKind,
+}
+
+/// What is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HistoryList {
+    pub series: Vec<HistorySeriesName>,
+    /// What it takes on disk, and how much that may be.
+    pub stored_bytes: u64,
+    pub stored_bytes_max: u64,
+    /// The first time of which anything is kept; `null` if nothing is yet.
+    pub first_seconds: Option<i64>,
+    /// The folder that it is in.
+    pub folder: String,
+    /// Why nothing is written at the moment, if nothing is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct HistorySeries {
+    pub name: String,
+    pub kind: HistoryKind,
+    /// One for each step; `null` where nothing is known.
+    pub values: Vec<Option<f64>>,
+}
+
+/// Values over time, in steps of the same length.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct HistoryView {
+    /// The beginning of the first step, a multiple of its length.
+    pub from_seconds: i64,
+    pub step_seconds: u64,
+    pub steps: u64,
+    pub series: Vec<HistorySeries>,
+}
+
+/// A mount that a client told of, and did not take back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MountView {
+    /// The client's address.
+    pub client: String,
+    #[schema(example = "/main")]
+    pub path: String,
+}
+
+/// Mounts of NFS, as far as clients say: one that is gone without a word stays in the list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MountList {
+    /// Oldest first.
+    pub mounts: Vec<MountView>,
+}
+
+/// What is asked of the history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HistoryQuery {
+    pub series: Vec<String>,
+    pub from_seconds: i64,
+    pub to_seconds: i64,
+    /// Steps at most.
+    pub points: u64,
+}
+
+/// What a node does about numbers over time.
+pub trait LiveControl: Send + Sync {
+    /// The server as it is now; whoever asks more often than every second may get the same again.
+    fn live(&self) -> Answer<'_, LiveView>;
+    fn mounts(&self) -> Answer<'_, Vec<MountView>>;
+    fn history_list(&self) -> Answer<'_, HistoryList>;
+    fn history(&self, query: HistoryQuery) -> Answer<'_, HistoryView>;
+}

@@ -1,0 +1,368 @@
+//! Paths of the console: sessions, live numbers, history; and the console's own files.
+//!
+//! Owns: what HTTP says about them. Must not know: what is in a cookie (`session`), which files there are
+//! (`cairn_console`).
+
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{RawQuery, Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use futures_util::future::{Either, select};
+use futures_util::stream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use super::{Api, Given, Shared};
+use crate::api::{ErrorBody, ErrorKind};
+use crate::control::ControlError;
+use crate::live::{
+    HistoryList, HistoryQuery, HistoryView, LiveControl, LiveView, MountList, SessionCreate,
+    SessionOpen,
+};
+use crate::query::Query;
+use crate::session::{Session, cookie_name, cookie_of, set_cookie};
+
+/// Open streams at a time; who comes later asks again and again instead. Less than there may be connections, so that
+/// open pages shut nobody out.
+pub(super) const STREAMS_MAX: usize = 64;
+/// How often a stream tells something.
+const LIVE_INTERVAL: Duration = Duration::from_secs(2);
+/// Series of one question.
+const SERIES_MAX: usize = 64;
+/// Steps of one answer.
+const POINTS_MAX: u64 = 2_000;
+const POINTS_DEFAULT: u64 = 360;
+/// A page that changes something says so in this header, which no form and no other site's page can send.
+pub const CONSOLE_HEADER: &str = "x-cairn-console";
+
+/// The page may load what this server has, and nothing else; nobody may show it in a frame.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+fn live_control(shared: &Shared) -> Result<&dyn LiveControl, ControlError> {
+    let absent = || ControlError::new(ErrorKind::NotFound, "this server keeps no history");
+    shared.control.live().ok_or_else(absent)
+}
+
+/// The session that a request has, if it has one.
+fn session_of(shared: &Shared, headers: &HeaderMap) -> Option<Session> {
+    let name = cookie_name(host(headers));
+    let now_seconds = shared.env.clock.now().seconds;
+    headers
+        .get_all(header::COOKIE)
+        .iter()
+        .filter_map(|header| cookie_of(header.to_str().ok()?, &name))
+        .find_map(|value| shared.sessions.find(value, now_seconds))
+}
+
+fn host(headers: &HeaderMap) -> &str {
+    let host = headers.get(header::HOST);
+    host.and_then(|host| host.to_str().ok()).unwrap_or("")
+}
+
+/// Whether a request may be done by reason of its session. One that changes something must come from the console:
+/// for a browser another port of the same host is the same site, which `SameSite` alone lets in.
+pub(super) fn has_session(shared: &Shared, request: &Request) -> bool {
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+    (is_read || request.headers().contains_key(CONSOLE_HEADER))
+        && session_of(shared, request.headers()).is_some()
+}
+
+/// Logs a browser in: the answer sets a cookie that stands for the token.
+#[utoipa::path(post, path = "/api/v1/session", security(()), request_body = SessionCreate,
+    responses((status = 200, body = SessionOpen), (status = 401, body = ErrorBody)))]
+pub(super) async fn session_create(
+    State(shared): Api,
+    headers: HeaderMap,
+    Given(create): Given<SessionCreate>,
+) -> Result<Response, ControlError> {
+    let given = format!("Bearer {}", create.token.trim());
+    if !shared.token.is_in(given.as_bytes()) {
+        return Err(
+            ControlError::new(ErrorKind::Unauthorized, "the token is not this server's")
+                .hint("it is in the admin-token file, which `cairn serve` names when it starts"),
+        );
+    }
+    let session = shared
+        .sessions
+        .begin(shared.env.clock.now().seconds, shared.env.entropy.u64());
+    Ok(with_cookie(
+        &headers,
+        &shared.sessions.value(session),
+        Json(SessionOpen {
+            ends_seconds: session.ends_seconds,
+        }),
+    ))
+}
+
+/// The session of the browser that asks.
+#[utoipa::path(get, path = "/api/v1/session", responses(
+    (status = 200, body = SessionOpen), (status = 404, body = ErrorBody)))]
+pub(super) async fn session_show(
+    State(shared): Api,
+    headers: HeaderMap,
+) -> Result<Json<SessionOpen>, ControlError> {
+    let absent = || ControlError::new(ErrorKind::NotFound, "this request has no session");
+    let session = session_of(&shared, &headers).ok_or_else(absent)?;
+    Ok(Json(SessionOpen {
+        ends_seconds: session.ends_seconds,
+    }))
+}
+
+/// Logs a browser out.
+#[utoipa::path(delete, path = "/api/v1/session", responses((status = 204)))]
+pub(super) async fn session_delete(State(shared): Api, headers: HeaderMap) -> Response {
+    if let Some(session) = session_of(&shared, &headers) {
+        let now_seconds = shared.env.clock.now().seconds;
+        shared.sessions.end(session, now_seconds);
+    }
+    with_cookie(&headers, "", StatusCode::NO_CONTENT)
+}
+
+fn with_cookie(headers: &HeaderMap, value: &str, answer: impl IntoResponse) -> Response {
+    let is_encrypted = headers
+        .get("x-forwarded-proto")
+        .is_some_and(|proto| proto == "https");
+    let cookie = set_cookie(&cookie_name(host(headers)), value, is_encrypted);
+    let mut response = answer.into_response();
+    if let Ok(cookie) = HeaderValue::from_str(&cookie) {
+        response.headers_mut().insert(header::SET_COOKIE, cookie);
+    }
+    response
+}
+
+/// The server in short, as it is now.
+#[utoipa::path(get, path = "/api/v1/live", responses(
+    (status = 200, body = LiveView), (status = 404, body = ErrorBody)))]
+pub(super) async fn live(State(shared): Api) -> Result<Json<LiveView>, ControlError> {
+    live_control(&shared)?.live().await.map(Json)
+}
+
+/// The same every two seconds, as server-sent events of the type `live`; 64 streams at a time, further ones are refused.
+#[utoipa::path(get, path = "/api/v1/live/events", responses(
+    (status = 200, body = String, content_type = "text/event-stream"), (status = 404, body = ErrorBody)))]
+pub(super) async fn live_events(State(shared): Api) -> Result<Response, ControlError> {
+    live_control(&shared)?;
+    let permit = Arc::clone(&shared.streams).try_acquire_owned();
+    let permit = permit.map_err(|_| {
+        let message = format!("{STREAMS_MAX} pages have a stream already");
+        ControlError::new(ErrorKind::Unavailable, message).hint("ask /api/v1/live now and then")
+    })?;
+    let stopping = shared.stopping.subscribe();
+    let events = stream::unfold(
+        Streaming {
+            shared,
+            stopping,
+            is_new: true,
+            _permit: permit,
+        },
+        |mut streaming| async move {
+            let event = streaming.next().await?;
+            Some((Ok::<_, Infallible>(event), streaming))
+        },
+    );
+    let mut response = Response::new(Body::from_stream(events));
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/event-stream"),
+    );
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // nginx would keep events back.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+/// One open stream.
+struct Streaming {
+    shared: Arc<Shared>,
+    stopping: watch::Receiver<bool>,
+    /// Nothing was told yet.
+    is_new: bool,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Streaming {
+    async fn next(&mut self) -> Option<Bytes> {
+        if !std::mem::take(&mut self.is_new) {
+            let wait = self.shared.env.clock.sleep(LIVE_INTERVAL);
+            let stopped = pin!(self.stopping.wait_for(|stopping| *stopping));
+            if let Either::Left(_) = select(stopped, wait).await {
+                return None;
+            }
+        }
+        self.shared.live_now().await
+    }
+}
+
+/// The last event, which all streams share.
+#[derive(Default)]
+pub(super) struct LastEvent {
+    made: Option<(Duration, Bytes)>,
+}
+
+impl Shared {
+    /// The event of now; made anew when the last one is old, by one of the streams for all.
+    async fn live_now(&self) -> Option<Bytes> {
+        let mut last = self.last_event.lock().await;
+        let now = self.env.clock.monotonic();
+        if let Some((made, event)) = &last.made
+            && now.saturating_sub(*made) < LIVE_INTERVAL / 2
+        {
+            return Some(event.clone());
+        }
+        let (kind, json) = match self.control.live()?.live().await {
+            Ok(view) => ("live", serde_json::to_string(&view)),
+            Err(error) => ("problem", serde_json::to_string(&ErrorBody::from(error))),
+        };
+        let event = Bytes::from(format!(
+            "event: {kind}\ndata: {}\n\n",
+            json.unwrap_or_default()
+        ));
+        last.made = Some((now, event.clone()));
+        Some(event)
+    }
+}
+
+pub(super) fn streams() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(STREAMS_MAX))
+}
+
+/// Who has mounted what, as far as clients say.
+#[utoipa::path(get, path = "/api/v1/nfs/mounts", responses(
+    (status = 200, body = MountList), (status = 404, body = ErrorBody)))]
+pub(super) async fn mount_list(State(shared): Api) -> Result<Json<MountList>, ControlError> {
+    let mounts = live_control(&shared)?.mounts().await?;
+    Ok(Json(MountList { mounts }))
+}
+
+/// What the history has.
+#[utoipa::path(get, path = "/api/v1/history/series", responses(
+    (status = 200, body = HistoryList), (status = 404, body = ErrorBody)))]
+pub(super) async fn history_list(State(shared): Api) -> Result<Json<HistoryList>, ControlError> {
+    live_control(&shared)?.history_list().await.map(Json)
+}
+
+/// Values of series over time. `series` may be given up to 64 times; `from` and `to` are seconds since 1970, or relative
+/// to now if they are negative or zero (the last hour if they are left out); `points` is the most steps (360, up to 2000).
+/// A step is 10 s, 5 min, or a multiple: finer where that is kept for the whole time.
+#[utoipa::path(get, path = "/api/v1/history", params(("series" = Vec<String>, Query), ("from" = Option<i64>, Query),
+    ("to" = Option<i64>, Query), ("points" = Option<u64>, Query)),
+    responses((status = 200, body = HistoryView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(super) async fn history(
+    State(shared): Api,
+    RawQuery(query): RawQuery,
+) -> Result<Json<HistoryView>, ControlError> {
+    let invalid = |message: String| ControlError::new(ErrorKind::Invalid, message);
+    let query = Query::parse(query.as_deref(), &["series", "from", "to", "points"])?;
+    let series: Vec<String> = query.values("series").map(str::to_owned).collect();
+    if series.is_empty() || series.len() > SERIES_MAX {
+        let message = format!("give 1 to {SERIES_MAX} series");
+        return Err(invalid(message).hint("GET /api/v1/history/series lists them"));
+    }
+    let number = |key: &str| -> Result<Option<i64>, ControlError> {
+        let text = query.values(key).last();
+        text.map(|text| {
+            let parsed = text.parse();
+            parsed.map_err(|_| invalid(format!("{key} is a whole number")))
+        })
+        .transpose()
+    };
+    let now_seconds = shared.env.clock.now().seconds;
+    let absolute = |seconds: i64| match seconds {
+        ..=0 => now_seconds.saturating_add(seconds),
+        _ => seconds,
+    };
+    let from_seconds = absolute(number("from")?.unwrap_or(-3600));
+    let to_seconds = absolute(number("to")?.unwrap_or(0));
+    if from_seconds >= to_seconds {
+        return Err(invalid("from lies after to".to_owned()));
+    }
+    let points = match number("points")? {
+        None => POINTS_DEFAULT,
+        Some(points) => u64::try_from(points)
+            .ok()
+            .filter(|points| (1..=POINTS_MAX).contains(points))
+            .ok_or_else(|| invalid(format!("points is 1 to {POINTS_MAX}")))?,
+    };
+    let asked = HistoryQuery {
+        series,
+        from_seconds,
+        to_seconds,
+        points,
+    };
+    live_control(&shared)?.history(asked).await.map(Json)
+}
+
+/// The console's own files. They take no token, and are not in the document: they are no part of the API.
+pub(super) fn pages() -> Router<Arc<Shared>> {
+    Router::new()
+        .route("/", get(to_console))
+        .route("/console", get(to_console))
+        .route("/console/", get(console))
+        .route("/console/{*path}", get(console))
+}
+
+/// Leads people who know the server's address alone to the console.
+async fn to_console() -> Response {
+    let mut response = StatusCode::FOUND.into_response();
+    let root = HeaderValue::from_static(cairn_console::ROOT);
+    response.headers_mut().insert(header::LOCATION, root);
+    response
+}
+
+/// A file of the console. Takes no token: all servers of one version have the same.
+async fn console(request: Request) -> Response {
+    let path = request.uri().path();
+    let path = path.strip_prefix(cairn_console::ROOT).unwrap_or("");
+    let Some(file) = cairn_console::file(path) else {
+        return ControlError::new(ErrorKind::NotFound, "the console has no such file")
+            .hint("reload the page: it may be of an older version")
+            .into_response();
+    };
+    let asked = |name| {
+        let values = request.headers().get_all(name).into_iter();
+        values
+            .filter_map(|value| value.to_str().ok())
+            .collect::<Vec<_>>()
+            .join(",")
+    };
+    let is_known = asked(header::IF_NONE_MATCH)
+        .split(',')
+        .any(|tag| tag.trim().trim_start_matches("W/") == file.tag);
+    let takes_gzip = asked(header::ACCEPT_ENCODING)
+        .split(',')
+        .any(|coding| matches!(coding.trim().split(';').next(), Some("gzip" | "*")));
+    let mut response = match (is_known, takes_gzip) {
+        (true, _) => StatusCode::NOT_MODIFIED.into_response(),
+        (false, true) => Response::new(Body::from(file.gzip)),
+        (false, false) => Response::new(Body::from(file.plain())),
+    };
+    let headers = response.headers_mut();
+    if !is_known {
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(file.kind));
+        if takes_gzip {
+            headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        }
+    }
+    let fixed = [
+        (header::ETAG, file.tag),
+        // Asked for each time, and sent only if it is another one: so no page is older than its server.
+        (header::CACHE_CONTROL, "no-cache"),
+        (header::VARY, "accept-encoding"),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+    ];
+    for (name, value) in fixed {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
+}

@@ -1,0 +1,512 @@
+"""People's ways through the console, in Chromium, on real servers."""
+
+import contextlib
+import http.client
+import json
+import math
+import os
+import pathlib
+import re
+import shutil
+import threading
+import time
+import urllib.error
+import urllib.request
+
+from console.main import OUT
+from lib import browser, harness, libnfs
+from lib.worlds import WorldTest, content
+
+PAGES = [("overview", ""), ("pool", "pool"), ("volumes", "volumes"), ("volume", "volumes/main"), ("luns", "luns"), ("buckets", "buckets")]
+DOCS = {"overview-light": "console-overview", "pool-dark": "console-pool", "volume-light": "console-volume"}
+LOAD_LEN_BYTES = 1_000_000
+SECONDS_MAX = 60
+# More than there may be connections.
+ASKING_PAGES = 200
+FOR_DOCS = bool(os.environ.get("CAIRN_CONSOLE_DOCS"))
+LOAD_TEXT = re.compile(r"[1-9].* [KM]iB/s")
+
+
+class Load:
+    """Files that are written and read over NFS until it ends."""
+
+    def __init__(self, server):
+        self.server = server
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self.run)
+
+    def run(self):
+        data = content("load", LOAD_LEN_BYTES)
+        with libnfs.Mount(self.server.libnfs_url()) as mount:
+            number = 0
+            while not self.stop.is_set():
+                mount.write_file(f"/load{number % 8}", data)
+                # Sometimes it is read more often than written, so that the lines of a chart differ.
+                for _ in range(1 + number // 16 % 4):
+                    assert mount.read_file(f"/load{number % 8}") == data
+                # Not all that the machine can do, and sometimes more of it.
+                self.stop.wait(0.4 + 0.3 * math.sin(number / 40))
+                number += 1
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop.set()
+        self.thread.join()
+
+
+class Pages(WorldTest):
+    def setUp(self):
+        super().setUp()
+        self.browser = self.enterContextHere(browser.chromium())
+
+    def window(self, server, is_in=True, **look):
+        window = browser.Window(self.browser, server.ready["admin"]["url"], **look)
+        self.addCleanup(window.close)
+        window.open()
+        if is_in:
+            window.log_in(server.token_path.read_text())
+            self.shown(window.heading(), "Overview")
+            # The browser says that there was no session before.
+            window.complaints.clear()
+        return window
+
+    def shown(self, found, text):
+        browser.playwright().expect(found).to_contain_text(text, timeout=browser.TIMEOUT_MS)
+
+    def quiet(self, window):
+        self.assertEqual(window.complaints, [])
+        self.assertEqual(window.others_asked(), [])
+
+    def dialog(self, window):
+        return window.page.get_by_role("dialog")
+
+    def test_a_token_lets_in_and_nothing_else_does(self):
+        server = self.server(1)
+        window = self.window(server, is_in=False)
+        page = window.page
+        self.assertEqual(window.violations(), [])
+        window.log_in("0123456789abcdef0123456789abcdef")
+        self.shown(page.get_by_role("alert"), "the token is not this server's")
+        self.assertEqual(window.violations(), [])
+        # The browser itself says that an answer was 401.
+        self.assertTrue(all("401" in complaint for complaint in window.complaints), window.complaints)
+        window.complaints.clear()
+        # An address below is asked for after the log-in as well.
+        window.open("volumes/main")
+        window.complaints.clear()
+        window.log_in(server.token_path.read_text())
+        self.shown(window.heading(), "Volume main")
+        page.reload()
+        self.shown(window.heading(), "Volume main")
+
+        (cookie,) = window.context.cookies()
+        self.assertTrue(cookie["httpOnly"])
+        self.assertEqual(cookie["sameSite"], "Strict")
+        self.assertNotIn(server.token_path.read_text().strip(), cookie["value"])
+        self.assertEqual(page.evaluate("document.cookie + JSON.stringify(localStorage) + JSON.stringify(sessionStorage)"), "{}{}")
+
+        # Another site's page, or a form, has the cookie at most, and not the header.
+        url = server.ready["admin"]["url"]
+        cookie_header = f"{cookie['name']}={cookie['value']}"
+
+        def answer(method, path, **headers):
+            body = b'{"name":"stolen"}' if method == "POST" else None
+            request = urllib.request.Request(url + path, body, headers={"Cookie": cookie_header} | headers, method=method)
+            try:
+                with urllib.request.urlopen(request, timeout=30) as got:
+                    return got.status
+            except urllib.error.HTTPError as error:
+                return error.code
+
+        self.assertEqual(answer("POST", "/api/v1/volumes"), 401)
+        self.assertEqual(answer("GET", "/api/v1/volumes"), 200)
+        self.assertEqual(answer("POST", "/api/v1/volumes", **{"X-Cairn-Console": "1"}), 201)
+
+        # The session survives a restart of the server, and ends with the log-out, for whoever has the cookie.
+        page.get_by_role("button", name="Log out").click()
+        browser.playwright().expect(page.get_by_label("Admin token")).to_be_visible()
+        self.assertEqual(answer("GET", "/api/v1/volumes"), 401)
+
+    def test_files_of_the_console_are_sent_small_and_safe(self):
+        server = self.server(1)
+        url = server.ready["admin"]["url"]
+
+        def ask(path, **headers):
+            request = urllib.request.Request(url + path, headers=headers)
+            try:
+                return urllib.request.urlopen(request, timeout=30)
+            except urllib.error.HTTPError as error:
+                return error
+
+        total = 0
+        for path in ("/console/", "/console/console.js", "/console/console.css", "/console/icon.svg"):
+            got = ask(path, **{"Accept-Encoding": "gzip"})
+            total += len(got.read())
+            self.assertEqual(got.headers["Content-Encoding"], "gzip", path)
+            self.assertIn("default-src 'none'", got.headers["Content-Security-Policy"])
+            self.assertNotIn("unsafe", got.headers["Content-Security-Policy"])
+            self.assertEqual(ask(path, **{"If-None-Match": got.headers["ETag"]}).code, 304, path)
+            plain = ask(path)
+            self.assertIsNone(plain.headers["Content-Encoding"])
+            self.assertIn(plain.read(1), (b"<", b"/", b":", b"."))
+        self.assertLess(total, 500_000)
+        self.assertIn(b'id="app"', ask("/").read())
+        self.assertEqual(ask("/console/old.js").code, 404)
+
+    def test_load_is_seen(self):
+        server = self.server(3)
+        window = self.window(server)
+        page = window.page
+        # Nothing is stored: the page says how to begin.
+        self.shown(page.get_by_role("main"), "Nothing is stored yet")
+        self.shown(page.get_by_label("Mount on Linux", exact=True), f"port={server.port}")
+        self.shown(page.get_by_label("Health"), "Healthy")
+        with Load(server):
+            browser.playwright().expect(page.locator(".tile", has_text="Written now").locator(".big")).to_have_text(
+                LOAD_TEXT, timeout=SECONDS_MAX * 1000)
+            browser.playwright().expect(page.locator(".tile", has_text="Read now").locator(".big")).to_have_text(
+                LOAD_TEXT, timeout=SECONDS_MAX * 1000)
+            # The history has it within its ten seconds, and a chart shows it.
+            page.goto(f"{window.url}/console/?span=15min")
+            chart = page.locator("figure", has_text="NFS throughput")
+            browser.playwright().expect(chart.locator(".legend")).to_contain_text(LOAD_TEXT, timeout=SECONDS_MAX * 1000)
+            browser.playwright().expect(chart.locator("canvas")).to_be_visible()
+        before = self.history(server, "nfs_written_bytes_per_second")
+        self.assertGreater(max(before), LOAD_LEN_BYTES / 10)
+        # A stop writes what is not written yet.
+        server.restart()
+        after = self.history(server, "nfs_written_bytes_per_second")
+        self.assertGreaterEqual(len(after), len(before) - 1)
+        self.assertGreater(max(after), LOAD_LEN_BYTES / 10)
+        self.assertTrue((server.disks[0] / "history").is_dir())
+        # It leaves a disk that is drained.
+        server.cairn("disk", "drain", server.disks[0])
+        harness.wait_until(lambda: str(server.disks[1]) in self.folder(server), SECONDS_MAX, "the history on another disk")
+        self.assertGreaterEqual(len(self.history(server, "nfs_written_bytes_per_second")), len(after))
+        server.cairn("disk", "drain", server.disks[0], "--cancel")
+        listed = json.loads(server.get("/api/v1/history/series"))
+        self.assertLess(listed["stored_bytes_max"], 200 << 20)
+        self.assertGreater(listed["stored_bytes"], 0)
+
+    def test_a_kill_costs_a_minute_of_the_past_at_most(self):
+        server = self.server(2)
+        # Written together: those of a minute.
+        harness.wait_until(lambda: len(self.history(server, "inodes")) >= 7, 2 * SECONDS_MAX, "a history of more than a minute")
+        before = self.history(server, "inodes")
+        server.kill()
+        (written,) = server.disks[0].glob("history/metrics/v1/fine-*")
+        # What a crash tears is cut off, and written over.
+        with open(written, "ab") as file:
+            file.write(b"torn")
+        server.start()
+        after = self.history(server, "inodes")
+        self.assertGreaterEqual(len(after), len(before) - 6)
+        self.assertGreaterEqual(len(after), 6)
+        server.restart()
+        self.assertGreaterEqual(len(self.history(server, "inodes")), len(after))
+        self.assertEqual(list(server.disks[0].glob("history/metrics/v1/fine-*")), [written])
+
+    def folder(self, server):
+        return json.loads(server.get("/api/v1/history/series"))["folder"]
+
+    def history(self, server, series):
+        view = json.loads(server.get(f"/api/v1/history?series={series}&from=-900&points=2000"))
+        (found,) = view["series"]
+        self.assertEqual(len(found["values"]), view["steps"])
+        return [value for value in found["values"] if value is not None]
+
+    def test_a_server_that_is_started_anew_is_said(self):
+        server = self.server(1)
+        port = server.ready["admin"]["url"].rpartition(":")[2]
+        window = self.window(server)
+        self.shown(window.page.get_by_label("Health"), "No redundancy")
+        server.kill()
+        # Later flags win: the page goes on asking the same address.
+        server.flags += ["--listen-admin", f"127.0.0.1:{port}"]
+        self.shown(window.page.get_by_role("alert"), "does not answer")
+        server.argv = lambda made=server.argv: without_first_listener(made())
+        server.start()
+        self.shown(window.page.get_by_role("status").filter(has_text="started anew"), "connected again")
+        self.shown(window.heading(), "Overview")
+
+    def test_a_volume_and_its_snapshots(self):
+        server = self.server(3)
+        window = self.window(server)
+        page = window.page
+        page.get_by_role("link", name="Volumes", exact=True).click()
+        self.shown(window.heading(), "Volumes")
+        page.get_by_role("button", name="Create a volume").click()
+        dialog = self.dialog(window)
+        dialog.get_by_label("Name").fill("main")
+        dialog.get_by_role("button", name="Create").click()
+        # The same refusal as that of the command.
+        refused = server.cairn("volume", "create", "main", check=False).stderr
+        said = dialog.get_by_role("alert").inner_text()
+        self.assertIn("choose another name", refused)
+        self.assertIn("choose another name", said)
+        window.complaints.clear()
+        dialog.get_by_label("Name").fill("projects")
+        dialog.get_by_label("Size limit").fill("5 GiB")
+        dialog.get_by_label("Compression").select_option("zstd")
+        dialog.get_by_text("The same by command or REST").click()
+        self.shown(dialog.get_by_label("the command", exact=True), "cairn volume create projects --compression zstd --size-limit 5GiB")
+        self.assertEqual(window.violations(), [])
+        dialog.get_by_role("button", name="Create").click()
+        self.shown(window.heading(), "Volume projects")
+        made = json.loads(server.cairn("volume", "show", "projects", "--json").stdout)
+        self.assertEqual((made["size_limit"], made["compression"]), ("5 GiB", "zstd:3"))
+
+        page.get_by_role("button", name="Let clients mount it").click()
+        dialog.get_by_role("textbox", name="Clients").fill("10.0.0.0/8")
+        dialog.get_by_role("button", name="Let them").click()
+        self.shown(page.get_by_role("table", name="Rules of the export"), "10.0.0.0/8")
+        exports = json.loads(server.cairn("export", "list", "--json").stdout)
+        self.assertIn("10.0.0.0/8", json.dumps(exports))
+
+        with libnfs.Mount(server.libnfs_url()) as mount:
+            mount.write_file("/file", b"before")
+            window.open("volumes/main")
+            page.get_by_role("button", name="Take a snapshot").click()
+            dialog.get_by_label("Name").fill("first")
+            dialog.get_by_role("button", name="Take it").click()
+            self.shown(page.get_by_role("table", name="Snapshots, oldest first"), "first")
+            mount.write_file("/file", b"after!")
+            self.assertEqual(mount.read_file("/.snapshot/first/file"), b"before")
+            page.get_by_role("button", name="Count what each frees").click()
+            self.shown(page.get_by_role("columnheader", name="Frees"), "Frees")
+            page.get_by_role("button", name="Lock snapshot first", exact=True).click()
+            dialog.get_by_role("button", name="Lock").click()
+            page.get_by_role("button", name="Unlock snapshot first").wait_for()
+            page.get_by_role("button", name="Delete snapshot first").click()
+            dialog.get_by_role("button", name="Delete").click()
+            self.shown(dialog.get_by_role("alert"), "locked")
+            window.complaints.clear()
+            page.keyboard.press("Escape")
+            page.get_by_role("button", name="Unlock snapshot first").click()
+            dialog.get_by_role("button", name="Unlock").click()
+            page.get_by_role("button", name="Lock snapshot first", exact=True).wait_for()
+            page.get_by_role("button", name="Delete snapshot first").click()
+            dialog.get_by_role("button", name="Delete").click()
+            self.shown(page.get_by_role("main"), "There is none. A snapshot takes no space")
+            self.assertRaises(OSError, lambda: mount.names("/.snapshot/first"))
+        self.quiet(window)
+
+    def test_disks_are_drained_added_and_scrubbed(self):
+        server = self.server(4)
+        window = self.window(server)
+        page, dialog = window.page, self.dialog(window)
+        window.open("pool")
+        page.get_by_role("button", name="Add a disk").click()
+        dialog.get_by_label("Folder on the server").fill(str(server.disks[0]))
+        dialog.get_by_role("button", name="Add", exact=True).click()
+        refused = server.cairn("disk", "add", server.disks[0], check=False).stderr
+        said = dialog.get_by_role("alert").locator("strong").inner_text()
+        self.assertIn(said, refused)
+        window.complaints.clear()
+        added = server.root / "added"
+        added.mkdir()
+        dialog.get_by_label("Folder on the server").fill(str(added))
+        dialog.get_by_role("button", name="Add", exact=True).click()
+        disks = page.get_by_role("table", name="Disks of the pool")
+        self.shown(disks, str(added))
+        page.get_by_role("button", name=f"Drain {added}").click()
+        dialog.get_by_role("button", name="Drain").click()
+        page.get_by_role("button", name=f"Remove {added}").wait_for()
+        page.get_by_role("button", name="Start a scrub").click()
+        dialog.get_by_role("button", name="Start").click()
+        self.shown(page.get_by_role("region", name="Scrub", exact=True), "Done")
+        self.assertEqual(json.loads(server.cairn("scrub", "status", "--json").stdout)["stage"], "done")
+        self.quiet(window)
+
+    def test_luns_and_buckets(self):
+        server = self.server(1)
+        window = self.window(server)
+        page, dialog = window.page, self.dialog(window)
+        window.open("luns")
+        page.get_by_role("button", name="Make a group").click()
+        dialog.get_by_label("Name").fill("hosts")
+        dialog.get_by_label("Initiators").fill("iqn.2026-01.example:a iqn.2026-01.example:b")
+        dialog.get_by_role("button", name="Make").click()
+        self.shown(page.get_by_role("table", name="Groups of initiators"), "iqn.2026-01.example:b")
+        page.get_by_role("button", name="Create a LUN").click()
+        dialog.get_by_label("Name").fill("db")
+        dialog.get_by_label("Size").fill("1.5GiB")
+        dialog.get_by_role("button", name="Create").click()
+        page.get_by_role("button", name="Map db").click()
+        dialog.get_by_role("button", name="Map", exact=True).click()
+        self.shown(page.get_by_role("table", name="LUNs", exact=True), "hosts as 0")
+        (lun,) = json.loads(server.cairn("lun", "list", "--json").stdout)["luns"]
+        self.assertEqual((lun["size_bytes"], lun["maps"][0]["igroup"]), (3 << 29, "hosts"))
+
+        window.open("buckets")
+        page.get_by_role("button", name="Create a bucket").click()
+        dialog.get_by_label("Name").fill("photos")
+        dialog.get_by_role("button", name="Create").click()
+        self.shown(page.get_by_role("table", name="Buckets", exact=True), "photos")
+        page.get_by_role("button", name="Make an access key").click()
+        dialog.get_by_label("Uid").fill("1000")
+        dialog.get_by_label("Only these buckets").fill("photos/2026/")
+        dialog.get_by_role("button", name="Make").click()
+        self.shown(dialog, "shown this once")
+        secret = dialog.get_by_label("The secret", exact=True).inner_text()
+        self.assertGreater(len(secret.strip()), 16)
+        dialog.get_by_role("button", name="Done").click()
+        (key,) = json.loads(server.cairn("s3", "key", "list", "--json").stdout)["keys"]
+        self.assertEqual((key["uid"], key["only"][0]["prefix"]), (1000, "2026/"))
+        self.quiet(window)
+
+    def test_a_lost_disk_is_said(self):
+        server = self.server(3)
+        server.stop()
+        shutil.rmtree(server.disks[2])
+        server.start()
+        window = self.window(server)
+        health = window.page.get_by_label("Health")
+        self.shown(health, "Degraded")
+        self.shown(health, "disk2")
+        window.open("pool")
+        self.shown(window.page.get_by_role("table", name="Disks of the pool"), "Missing")
+        self.assertEqual(window.violations(), [])
+        # A new one in its place.
+        window.page.get_by_role("button", name=f"Replace {server.disks[2]}").click()
+        dialog = self.dialog(window)
+        dialog.get_by_label("Folder on the server").fill(str(server.disks[2]))
+        dialog.get_by_role("button", name="Replace").click()
+        browser.playwright().expect(window.page.get_by_text("Missing", exact=True)).to_have_count(0, timeout=SECONDS_MAX * 1000)
+        window.open()
+        self.shown(window.page.get_by_label("Health"), "Healthy")
+
+    def server_for_pictures(self):
+        """Six disks; for the documents in folders whose names tell nothing of this machine."""
+        if not FOR_DOCS:
+            return self.server(6)
+        folder = pathlib.Path("/srv/cairn")
+        folder.mkdir(parents=True)
+        self.addCleanup(shutil.rmtree, folder)
+        server = harness.Server(self.scratch, 6)
+        server.disks = [folder / f"disk{number}" for number in range(1, 7)]
+        return self.enterContextHere(server)
+
+    def test_all_pages_are_accessible_and_fit(self):
+        server = self.server_for_pictures()
+        server.cairn("volume", "create", "projects")
+        server.cairn("export", "set", "projects", "--client", "10.0.0.0/8")
+        server.cairn("igroup", "create", "main/hosts", "--initiator", "iqn.2026-01.example:host")
+        server.cairn("lun", "create", "main/database", "--size", "2TiB")
+        server.cairn("lun", "map", "main/database", "--igroup", "hosts")
+        server.cairn("bucket", "create", "photos", "--path", "projects/photos")
+        server.cairn("s3", "key", "create", "--volume", "projects", "--uid", "1000", "--gid", "100", "--note", "<b>web</b> \u202eabc")
+        server.cairn("snapshot", "create", "main", "before-upgrade")
+        OUT.mkdir(parents=True, exist_ok=True)
+        with Load(server):
+            first = self.window(server)
+            first.open("?span=15min")
+            chart = first.page.locator("figure", has_text="NFS throughput").locator(".legend")
+            browser.playwright().expect(chart).to_contain_text(LOAD_TEXT, timeout=SECONDS_MAX * 1000)
+            wait_for_history(server, 85 if FOR_DOCS else 4)
+            for look, width, colours in browser.LOOKS:
+                window = self.window(server, width=width, colours=colours)
+                for name, path in PAGES:
+                    with self.subTest(page=name, look=look):
+                        window.open(f"{path}?span=15min")
+                        window.heading().wait_for()
+                        window.page.wait_for_load_state("load")
+                        browser.playwright().expect(window.page.get_by_text("Loading…")).to_have_count(0)
+                        self.assertEqual(window.violations(), [])
+                        wide = window.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+                        self.assertLessEqual(wide, 0, "it scrolls sideways")
+                        window.picture(OUT / f"{name}-{look}.png")
+                self.quiet(window)
+            if FOR_DOCS:
+                for name, kept in DOCS.items():
+                    shutil.copy(OUT / f"{name}.png", harness.REPOSITORY / "docs" / "images" / f"{kept}.png")
+
+    def test_all_of_it_goes_by_keyboard(self):
+        server = self.server(1)
+        window = self.window(server)
+        page = window.page
+
+        def press_until(done, key="Tab", most=40):
+            for _ in range(most):
+                page.keyboard.press(key)
+                if done():
+                    return
+            self.fail(f"{key} does not lead there")
+
+        focused = "document.activeElement.textContent.trim()"
+        press_until(lambda: page.evaluate(focused) == "Volumes", "Shift+Tab")
+        page.keyboard.press("Enter")
+        self.shown(window.heading(), "Volumes")
+        # The title has the focus, so that what follows is next.
+        self.assertEqual(page.evaluate(focused), "Volumes")
+        press_until(lambda: page.evaluate(focused) == "Create a volume")
+        page.keyboard.press("Enter")
+        self.dialog(window).wait_for()
+        press_until(lambda: page.evaluate("document.activeElement.labels?.[0]?.textContent") == "Name")
+        page.keyboard.type("keyed")
+        page.keyboard.press("Enter")
+        self.shown(window.heading(), "Volume keyed")
+
+    def test_many_open_pages_shut_nobody_out(self):
+        server = self.server(1)
+        window = self.window(server)
+        # Interactive within a second on this machine, with what a browser has not seen before.
+        timing = window.page.evaluate("performance.getEntriesByType('navigation')[0].domInteractive")
+        self.assertLess(timing, 1000)
+        # More streams than there may be: the others are refused, and nobody is shut out.
+        streams, refused = [], 0
+        cookie = window.context.cookies()[0]
+        for _ in range(70):
+            request = urllib.request.Request(f"{window.url}/api/v1/live/events", headers={"Cookie": f"{cookie['name']}={cookie['value']}"})
+            try:
+                streams.append(urllib.request.urlopen(request, timeout=10))
+            except urllib.error.HTTPError as error:
+                self.assertEqual(error.code, 503)
+                refused += 1
+        self.assertGreaterEqual(refused, 6)
+        self.assertEqual(server.status()["health"], "no_redundancy")
+        other = self.window(server)
+        self.shown(other.page.get_by_label("Health"), "No redundancy")
+        # Pages that ask now and then, and keep their connections.
+        host, _, port = window.url.removeprefix("http://").partition(":")
+        begun = time.monotonic()
+        asking = [http.client.HTTPConnection(host, int(port), timeout=SECONDS_MAX) for _ in range(ASKING_PAGES)]
+        for connection in asking:
+            connection.request("GET", "/api/v1/live", headers={"Cookie": f"{cookie['name']}={cookie['value']}"})
+            answer = connection.getresponse()
+            self.assertEqual((answer.status, bool(answer.read())), (200, True))
+        self.assertEqual(server.status()["health"], "no_redundancy")
+        # Idle connections would be cut off after 15 s.
+        self.assertLess(time.monotonic() - begun, 10)
+        for connection in asking:
+            connection.close()
+        for stream in streams:
+            stream.close()
+        # Open streams do not hold up a stop.
+        bearer = {"Authorization": f"Bearer {server.token_path.read_text().strip()}"}
+
+        def again():
+            # That a stream is gone, the server hears when it tells it something.
+            with contextlib.suppress(urllib.error.HTTPError):
+                return urllib.request.urlopen(urllib.request.Request(f"{window.url}/api/v1/live/events", headers=bearer), timeout=10)
+
+        kept = harness.wait_until(again, SECONDS_MAX, "room for a stream")
+        self.assertIn(b"event: live", kept.readline())
+        self.assertEqual(server.stop(), 0)
+
+
+def wait_for_history(server, rows):
+    """So many rows, that there is a line to be drawn."""
+    def count():
+        view = json.loads(server.get("/api/v1/history?series=nfs_operations_per_second&from=-900&points=2000"))
+        return sum(value is not None for value in view["series"][0]["values"]) >= rows
+    harness.wait_until(count, SECONDS_MAX + 10 * rows, "the history")
+
+
+def without_first_listener(argv):
+    """The flag may be given once."""
+    at = argv.index("--listen-admin")
+    return argv[:at] + argv[at + 2 :]
