@@ -103,6 +103,14 @@ class Mount:
         status = _lib.nfs_truncate(self._nfs, _path(path), ctypes.c_uint64(len_bytes))
         self._check(status, f"truncate {path}")
 
+    def chmod(self, path, mode):
+        self._check(_lib.nfs_chmod(self._nfs, _path(path), mode), f"chmod {path}")
+
+    def utimes(self, path, seconds):
+        """Sets access and modification time."""
+        times = (ctypes.c_long * 4)(int(seconds), 0, int(seconds), 0)
+        self._check(_lib.nfs_utimes(self._nfs, _path(path), times), f"utimes {path}")
+
     def names(self, path):
         """The names in a directory, without `.` and `..`."""
         directory = ctypes.c_void_p()

@@ -42,6 +42,8 @@ pub struct Sums {
     /// The algorithm of one that comes behind the bytes.
     pub trailer: Option<String>,
     pub trailing: Option<TrailingHeaders>,
+    /// The algorithm of one that is to be made, whatever is given.
+    pub wanted: Option<String>,
 }
 
 fn by_algorithm(checksum: &Checksum) -> [(&'static str, Option<&String>); 5] {
@@ -70,7 +72,10 @@ pub async fn receive(
         let is_given = given
             .iter()
             .any(|(name, value)| *name == algorithm && value.is_some());
-        is_given || trailer.as_deref() == Some(algorithm)
+        is_given
+            || [&trailer, &sums.wanted]
+                .iter()
+                .any(|it| it.as_deref() == Some(algorithm))
     };
     let mut hasher = ChecksumHasher::default();
     if wants("crc32") {

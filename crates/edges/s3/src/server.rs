@@ -16,18 +16,25 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s::{Body, HttpError, HttpResponse, S3Error, s3_error};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 
+use crate::cors;
+use crate::hosts::Hosts;
 use crate::metrics::{Counters, METHODS, Requests};
-use crate::service::{Keys, Service};
+use crate::service::{Access, Keys, Service};
 use crate::stores::Stores;
+use crate::tls::Certificate;
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const CONNECTION_COUNT_MAX: usize = 2048;
 /// For all headers of a request, also between two requests.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
+/// For a connection to begin with TLS.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// AWS takes 8 KB of headers.
 const HEADERS_LEN_BYTES_MAX: usize = 64 << 10;
 const HEADER_COUNT_MAX: usize = 100;
@@ -41,6 +48,10 @@ pub struct Settings {
     pub connection_count_max: usize,
     /// Bytes of objects on their way, of all connections together.
     pub held_bytes_max: usize,
+    /// Names of hosts below these are buckets.
+    pub domains: Vec<String>,
+    /// With one, only HTTPS is spoken.
+    pub certificate: Option<Arc<Certificate>>,
 }
 
 impl Default for Settings {
@@ -49,6 +60,8 @@ impl Default for Settings {
             threads: 2,
             connection_count_max: CONNECTION_COUNT_MAX,
             held_bytes_max: 256 << 20,
+            domains: Vec::new(),
+            certificate: None,
         }
     }
 }
@@ -57,6 +70,7 @@ impl Default for Settings {
 pub struct Shared {
     pub stores: Arc<Stores>,
     pub settings: Settings,
+    pub(crate) hosts: Hosts,
     /// Whether this node may still answer for the volumes that it serves: its lease says so. Looked at before each answer.
     pub may_answer: Box<dyn Fn() -> bool + Send + Sync>,
     /// Whether other nodes have volumes: then an access key that is not known here may be known there.
@@ -80,6 +94,7 @@ impl Shared {
         Arc::new(Self {
             transfers: Arc::new(Semaphore::new(transfers.max(TRANSFER_COUNT_MIN))),
             stores,
+            hosts: Hosts::new(&settings.domains),
             settings,
             may_answer: Box::new(may_answer),
             has_neighbours,
@@ -137,11 +152,15 @@ impl Running {
         };
         let mut builder = S3ServiceBuilder::new(Service(Arc::clone(&shared)));
         builder.set_auth(Keys(Arc::clone(&shared)));
+        builder.set_access(Access);
+        builder.set_host(shared.hosts.clone());
         let service = builder.build();
+        let certificate = shared.settings.certificate.as_ref();
+        let tls = certificate.map(Certificate::acceptor).transpose()?;
         let (stop, stopping) = watch::channel(false);
         let (to_end, ended) = oneshot::channel();
         runtime.spawn(async move {
-            accept(listener, &shared, &service, stopping).await;
+            accept(listener, &shared, &service, tls, stopping).await;
             let _ = to_end.send(());
         });
         Ok(Self {
@@ -171,6 +190,7 @@ async fn accept(
     listener: tokio::net::TcpListener,
     shared: &Arc<Shared>,
     service: &S3Service,
+    tls: Option<TlsAcceptor>,
     stopping: watch::Receiver<bool>,
 ) {
     let mut is_over = stopping.clone();
@@ -189,7 +209,8 @@ async fn accept(
                     }
                     shared.connection_count.fetch_add(1, Ordering::Relaxed);
                     let (shared, service) = (Arc::clone(shared), service.clone());
-                    connections.spawn(serve(stream, shared, service, stopping.clone()));
+                    let (tls, stopping) = (tls.clone(), stopping.clone());
+                    connections.spawn(begin(stream, shared, service, tls, stopping));
                 }
                 Err(error) => {
                     tracing::debug!(%error, "accepting a connection of S3");
@@ -215,15 +236,37 @@ impl Drop for Counted<'_> {
     }
 }
 
-async fn serve(
+async fn begin(
     stream: TcpStream,
     shared: Arc<Shared>,
     service: S3Service,
+    tls: Option<TlsAcceptor>,
     mut stopping: watch::Receiver<bool>,
 ) {
     let _counted = Counted(&shared);
     let _ = stream.set_nodelay(true);
-    let answer = service_fn(|request| answer(&shared, &service, request));
+    let Some(tls) = tls else {
+        return serve(stream, &shared, service, stopping).await;
+    };
+    let shaken = tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream));
+    let shaken = tokio::select! {
+        _ = stopped(&mut stopping) => return,
+        shaken = shaken => shaken,
+    };
+    match shaken {
+        Ok(Ok(stream)) => serve(stream, &shared, service, stopping).await,
+        Ok(Err(error)) => tracing::debug!(%error, "a connection of S3 did not begin"),
+        Err(_) => tracing::debug!("a connection of S3 did not begin in time"),
+    }
+}
+
+async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    shared: &Arc<Shared>,
+    service: S3Service,
+    mut stopping: watch::Receiver<bool>,
+) {
+    let answer = service_fn(|request| answer(shared, &service, request));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
@@ -255,7 +298,14 @@ async fn answer(
 ) -> Result<HttpResponse, HttpError> {
     let method = request.method().clone();
     let has_body = !request.body().is_end_stream();
-    let mut response = service.call(request.map(Body::from)).await?;
+    let asked = cors::asked(shared, &request);
+    let mut response = match asked.as_ref().and_then(cors::Asked::preflight) {
+        Some(answer) => answer,
+        None => service.call(request.map(Body::from)).await?,
+    };
+    if let Some(asked) = &asked {
+        asked.allow(&mut response);
+    }
     // Another node may own the volume by now, and have changed what was read.
     if !(shared.may_answer)() {
         let text = "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>ServiceUnavailable</Code>\
