@@ -85,7 +85,7 @@ class S3Hostile(WorldTest):
         self.assertEqual(self.signer.send("PUT", path, headers | length, whole)[0], 200)
         path = f"/{BUCKET}/new"
         for change in ("signature", "data", "end", "size"):
-            headers, state = self.chunked(path, 1000)
+            headers, state = self.chunked(path, 2000 if change == "end" else 1000)
             first, state = self.signer.chunk(b"x" * 1000, state)
             last, _ = self.signer.chunk(b"", state)
             body = {
@@ -113,7 +113,7 @@ class S3Hostile(WorldTest):
             self.assertEqual(answer[0], 400, (name, answer))
         huge = b"<Delete>" + b"<Object><Key>x</Key></Object>" * 2_000_000
         headers = self.signed("POST", path, huge)
-        self.assertIn(self.signer.send("POST", path, headers, huge)[0], (0, 400, 413))
+        self.assertIn(self.signer.send("POST", path, headers, huge)[0], (0, 400))
         self.assertLess(harness.resident_bytes(self.world.pid), MEMORY_BYTES_MAX)
 
     def test_headers_without_end(self):

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::header::{CONNECTION, HeaderValue};
+use http::header::{CONNECTION, EXPECT, HeaderValue};
 use http::{Method, StatusCode};
 use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
@@ -22,6 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
+use crate::body;
 use crate::cors;
 use crate::hosts::Hosts;
 use crate::metrics::{Counters, METHODS, Requests};
@@ -291,6 +291,19 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
+/// An error that comes before anything is asked of the objects.
+fn refusal(error: &S3Error) -> HttpResponse {
+    let text = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>{}</Code><Message>{}</Message></Error>",
+        error.code().as_str(),
+        error.message().unwrap_or_default()
+    );
+    let mut response = HttpResponse::new(Body::from(text));
+    let status = error.status_code().unwrap_or(StatusCode::BAD_REQUEST);
+    *response.status_mut() = status;
+    response
+}
+
 async fn answer(
     shared: &Arc<Shared>,
     service: &S3Service,
@@ -298,23 +311,29 @@ async fn answer(
 ) -> Result<HttpResponse, HttpError> {
     let method = request.method().clone();
     let has_body = !request.body().is_end_stream();
+    let waits = request.headers().contains_key(EXPECT);
     let asked = cors::asked(shared, &request);
     let mut response = match asked.as_ref().and_then(cors::Asked::preflight) {
         Some(answer) => answer,
-        None => service.call(request.map(Body::from)).await?,
+        None => match body::document(shared, request).await {
+            Ok(request) => service.call(request).await?,
+            Err(error) => refusal(&error),
+        },
     };
     if let Some(asked) = &asked {
         asked.allow(&mut response);
     }
     // Another node may own the volume by now, and have changed what was read.
     if !(shared.may_answer)() {
-        let text = "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>ServiceUnavailable</Code>\
-                    <Message>this node does not own the volume any more</Message></Error>";
-        response = HttpResponse::new(Body::from(Bytes::from_static(text.as_bytes())));
-        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+        response = refusal(&s3_error!(
+            ServiceUnavailable,
+            "this node does not own the volume any more"
+        ));
     }
     let is_error = response.status().is_client_error() || response.status().is_server_error();
-    if is_error && has_body {
+    // Who waits for "100 Continue" and got none, because there was nothing to wait for, may take it that this connection
+    // never says so: the AWS CLI does, and then reads the next answer wrongly.
+    if is_error && has_body || waits && !has_body {
         // It may not have been read, and a client that waits for "100 Continue" never sends it: what comes next on the
         // connection could be taken for it.
         let close = HeaderValue::from_static("close");

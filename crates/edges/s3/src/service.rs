@@ -337,6 +337,23 @@ fn acl_of(acl: Option<&ObjectCannedACL>, caller: &Caller) -> S3Result<bool> {
     }
 }
 
+/// Refuses what a client believes of an object afterwards and is not so: that it is encrypted, or cannot be deleted.
+fn refuse_promises(encrypted: [bool; 3], locked: [bool; 3]) -> S3Result<()> {
+    if encrypted.contains(&true) {
+        return Err(s3_error!(
+            NotImplemented,
+            "objects are not encrypted; put them without encryption headers"
+        ));
+    }
+    match locked.contains(&true) {
+        true => Err(s3_error!(
+            InvalidRequest,
+            "the bucket has no object lock configuration"
+        )),
+        false => Ok(()),
+    }
+}
+
 fn expires(expires: Option<&Expires>) -> Option<String> {
     let mut text = Vec::new();
     expires?.format(TimestampFormat::HttpDate, &mut text).ok()?;
@@ -692,6 +709,18 @@ impl S3 for Service {
         let sums = sums(&request, content_md5, checksum);
         let input = request.input;
         let condition = values::condition(input.if_match.as_ref(), input.if_none_match.as_ref());
+        refuse_promises(
+            [
+                input.server_side_encryption.is_some(),
+                input.sse_customer_algorithm.is_some(),
+                input.ssekms_key_id.is_some(),
+            ],
+            [
+                input.object_lock_mode.is_some(),
+                input.object_lock_retain_until_date.is_some(),
+                input.object_lock_legal_hold_status.is_some(),
+            ],
+        )?;
         // A key that cannot be is refused before its bytes are sent.
         cairn_objects::KeyPath::parse(input.key.as_bytes()).map_err(|error| told(error.into()))?;
         let mut record = values::record(Given {
@@ -850,7 +879,7 @@ impl S3 for Service {
         request: S3Request<DeleteObjectsInput>,
     ) -> S3Result<S3Response<DeleteObjectsOutput>> {
         let caller = self.caller_or_nobody(&request, &request.input.bucket)?;
-        caller.bucket(&request.input.bucket)?;
+        let bucket = caller.bucket(&request.input.bucket)?;
         caller.may(To::Delete)?;
         let Delete { objects, quiet } = request.input.delete;
         if objects.len() > DELETE_COUNT_MAX || objects.is_empty() {
@@ -873,7 +902,7 @@ impl S3 for Service {
                         .collect(),
                     ..Condition::default()
                 };
-                let deleted = bucket.delete(&caller.who, &object.key, &condition).await;
+                let deleted = bucket.remove(&caller.who, &object.key, &condition).await;
                 deleted.map_err(told)
             };
             let deleted = deleted.await;
@@ -884,6 +913,16 @@ impl S3 for Service {
             .buffered(DELETES_AT_ONCE)
             .collect()
             .await;
+        // Directories go once they are empty: each is looked at once.
+        let gone = done.iter().filter(|(_, outcome)| outcome.is_ok());
+        let above = gone.filter_map(|(key, _)| {
+            let dir = key.trim_end_matches('/').rsplit_once('/')?.0;
+            Some((dir, key))
+        });
+        let above: std::collections::BTreeMap<&str, &String> = above.collect();
+        for key in above.values() {
+            bucket.prune(&caller.who, key).await;
+        }
         let (mut deleted, mut errors) = (Vec::new(), Vec::new());
         for (key, outcome) in done {
             match outcome {
@@ -915,6 +954,18 @@ impl S3 for Service {
     ) -> S3Result<S3Response<CopyObjectOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
+        refuse_promises(
+            [
+                input.server_side_encryption.is_some(),
+                input.sse_customer_algorithm.is_some(),
+                input.ssekms_key_id.is_some(),
+            ],
+            [
+                input.object_lock_mode.is_some(),
+                input.object_lock_retain_until_date.is_some(),
+                input.object_lock_legal_hold_status.is_some(),
+            ],
+        )?;
         let (from, from_key, info) = self.source(&caller, &input.copy_source).await?;
         let to = caller.at(&input.bucket, &input.key, To::Put)?;
         ReadCondition {
@@ -1072,6 +1123,18 @@ impl S3 for Service {
     ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
         let caller = self.caller(&request)?;
         let input = request.input;
+        refuse_promises(
+            [
+                input.server_side_encryption.is_some(),
+                input.sse_customer_algorithm.is_some(),
+                input.ssekms_key_id.is_some(),
+            ],
+            [
+                input.object_lock_mode.is_some(),
+                input.object_lock_retain_until_date.is_some(),
+                input.object_lock_legal_hold_status.is_some(),
+            ],
+        )?;
         let bucket = caller.at(&input.bucket, &input.key, To::Put)?;
         let mut record = values::record(Given {
             content_type: input.content_type,
@@ -1437,7 +1500,8 @@ impl S3 for Service {
         let (_, info) = caller.object(&input.bucket, &input.key).await?;
         let wants = |name: &str| {
             let mut names = input.object_attributes.iter();
-            names.any(|wanted| wanted.as_str() == name)
+            // One header may name several.
+            names.any(|wanted| wanted.as_str().split(',').any(|one| one.trim() == name))
         };
         let whole = part_of(&info, None, None)?;
         let mode = ChecksumMode::from_static(ChecksumMode::ENABLED);

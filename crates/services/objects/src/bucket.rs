@@ -282,9 +282,9 @@ impl Bucket {
     ) -> Result<Option<Ino>, ObjectError> {
         let mut dir = self.record.directory;
         for part in path.parents() {
-            match self.objects.fs().lookup(who, dir, part).await {
-                Ok((attr, _)) if attr.kind == FileKind::Directory => dir = attr.ino,
-                Ok(_) | Err(FsError::NotFound) => return Ok(None),
+            match self.objects.fs().child(who, dir, part).await {
+                Ok(Some((ino, FileKind::Directory))) => dir = ino,
+                Ok(_) => return Ok(None),
                 // The bucket's own directory is gone.
                 Err(FsError::Stale) => return Ok(None),
                 Err(error) => return Err(error.into()),
@@ -394,6 +394,18 @@ impl Bucket {
         key: &str,
         condition: &Condition,
     ) -> Result<(), ObjectError> {
+        self.remove(who, key, condition).await?;
+        self.prune(who, key).await;
+        Ok(())
+    }
+
+    /// Removes an object, and leaves it to [`Self::prune`] to remove directories above it.
+    pub async fn remove(
+        &self,
+        who: &Credentials,
+        key: &str,
+        condition: &Condition,
+    ) -> Result<(), ObjectError> {
         let _turn = self.turn(key, !condition.is_free()).await;
         let Some(Place { dir, path }) = self.place(who, key).await? else {
             return match condition.holds(None) {
@@ -422,21 +434,22 @@ impl Bucket {
             false => fs.remove(who, dir, path.name()).await.map(|_| ()),
         };
         match removed {
-            Ok(()) | Err(FsError::NotFound | FsError::Stale) => {}
-            Err(error) => return Err(error.into()),
+            Ok(()) | Err(FsError::NotFound | FsError::Stale) => Ok(()),
+            Err(error) => Err(error.into()),
         }
-        self.prune(who, &path).await;
-        Ok(())
     }
 
     /// Removes directories above a key that are empty, and were made only for what was below them.
-    async fn prune(&self, who: &Credentials, path: &KeyPath) {
+    pub async fn prune(&self, who: &Credentials, key: &str) {
+        let Ok(path) = KeyPath::parse(key.as_bytes()) else {
+            return;
+        };
         let fs = self.objects.fs();
         let mut dirs = vec![self.record.directory];
         for part in path.parents() {
             let Some(last) = dirs.last() else { return };
-            match fs.lookup(who, *last, part).await {
-                Ok((attr, _)) if attr.kind == FileKind::Directory => dirs.push(attr.ino),
+            match fs.child(who, *last, part).await {
+                Ok(Some((ino, FileKind::Directory))) => dirs.push(ino),
                 _ => break,
             }
         }
@@ -556,10 +569,9 @@ impl Tree for Directories<'_> {
     }
 
     async fn directory(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>, FsError> {
-        match self.objects.fs().lookup(self.who, dir, name).await {
-            Ok((attr, _)) if attr.kind == FileKind::Directory => Ok(Some(attr.ino)),
-            Ok(_) => Ok(None),
-            Err(FsError::NotFound | FsError::AccessDenied | FsError::NameTooLong) => Ok(None),
+        match self.objects.fs().child(self.who, dir, name).await {
+            Ok(Some((ino, FileKind::Directory))) => Ok(Some(ino)),
+            Ok(_) | Err(FsError::AccessDenied | FsError::NameTooLong) => Ok(None),
             Err(error) => Err(error),
         }
     }

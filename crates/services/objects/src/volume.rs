@@ -303,11 +303,10 @@ impl Objects {
         name: &[u8],
         xattrs: &[(&[u8], Bytes)],
     ) -> Result<(Ino, bool), ObjectError> {
-        match self.fs.lookup(who, parent, name).await {
-            Ok((attr, _)) if attr.kind == FileKind::Directory => return Ok((attr.ino, false)),
-            Ok(_) => return Err(ObjectError::InTheWay),
-            Err(FsError::NotFound) => {}
-            Err(error) => return Err(error.into()),
+        match self.fs.child(who, parent, name).await? {
+            Some((ino, FileKind::Directory)) => return Ok((ino, false)),
+            Some(_) => return Err(ObjectError::InTheWay),
+            None => {}
         }
         let set = SetAttr {
             mode: Some(0o755),
@@ -316,13 +315,12 @@ impl Objects {
         let made = self.fs.make_dir_with(who, parent, name, set, xattrs);
         match made.await {
             Ok(made) => Ok((made.attr.ino, true)),
-            Err(FsError::Exists) => {
-                let (attr, _) = self.fs.lookup(who, parent, name).await?;
-                match attr.kind {
-                    FileKind::Directory => Ok((attr.ino, false)),
-                    _ => Err(ObjectError::InTheWay),
-                }
-            }
+            Err(FsError::Exists) => match self.fs.child(who, parent, name).await? {
+                Some((ino, FileKind::Directory)) => Ok((ino, false)),
+                Some(_) => Err(ObjectError::InTheWay),
+                // It went again.
+                None => Err(FsError::Stale.into()),
+            },
             Err(error) => Err(error.into()),
         }
     }
