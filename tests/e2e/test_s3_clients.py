@@ -112,7 +112,7 @@ class S3Clients(WorldTest):
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         with socket.create_connection(("127.0.0.1", self.port), 20) as stream, context.wrap_socket(stream) as tls:
-            return ssl.DER_cert_to_PEM_cert(tls.getpeercert(binary_form=True))
+            return ssl.DER_cert_to_PEM_cert(tls.getpeercert(binary_form=True) or b"")
 
     @unittest.skipUnless(shutil.which("openssl"), "openssl is not installed")
     def test_https_with_a_certificate_that_changes(self):

@@ -117,6 +117,6 @@ class Signer:
             with contextlib.suppress(ConnectionError):
                 while part := stream.recv(65536):
                     answer += part
-        head, _, rest = answer.partition(b"\r\n\r\n")
-        words = head.split(b" ")
+        first, _, rest = answer.partition(b"\r\n\r\n")
+        words = first.split(b" ")
         return int(words[1]) if len(words) > 1 else 0, rest.decode(errors="replace")
