@@ -47,6 +47,8 @@ pub struct Sums {
     /// The algorithm of one that comes behind the bytes.
     pub trailer: Option<String>,
     pub trailing: Option<TrailingHeaders>,
+    /// How many bytes there are, if the client says so of a body in chunks.
+    pub len_bytes: Option<u64>,
     /// The algorithm of one that is to be made, whatever is given.
     pub wanted: Option<String>,
 }
@@ -125,6 +127,12 @@ pub async fn receive(
             shared.metrics.received(data.len());
             staged.add(data).await.map_err(told)?;
         }
+    }
+    if sums.len_bytes.is_some_and(|len| len != staged.len_bytes()) {
+        return Err(s3_error!(
+            IncompleteBody,
+            "the body does not have x-amz-decoded-content-length bytes"
+        ));
     }
     if let Some(wanted) = sums.content_md5 {
         let wanted = STANDARD.decode(wanted.trim()).ok();

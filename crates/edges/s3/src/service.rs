@@ -320,11 +320,13 @@ impl Service {
 
 fn sums<T>(request: &S3Request<T>, content_md5: Option<String>, checksum: Checksum) -> Sums {
     let trailer = request.headers.get("x-amz-trailer");
+    let length = request.headers.get("x-amz-decoded-content-length");
     Sums {
         content_md5,
         checksum,
         trailer: trailer.and_then(|name| Some(name.to_str().ok()?.to_owned())),
         trailing: request.trailing_headers.clone(),
+        len_bytes: length.and_then(|length| length.to_str().ok()?.parse().ok()),
         wanted: None,
     }
 }
