@@ -16,9 +16,9 @@ DAY_SECONDS = 24 * 60 * 60
 
 
 class S3Buckets(WorldTest):
-    def s3_server(self):
+    def s3_server(self, *flags):
         self.port = harness.next_port()
-        self.world = self.server(1, ["--listen-s3", f"127.0.0.1:{self.port}"])
+        self.world = self.server(1, ["--listen-s3", f"127.0.0.1:{self.port}", *flags])
         self.world.cairn("bucket", "create", BUCKET, "--uid", 1000, "--gid", 100)
         self.keys = s3.Keys(self.world, uid=1000, gid=100)
         self.client = s3.client(self.port, self.keys)
@@ -156,6 +156,20 @@ class S3Buckets(WorldTest):
             self.client.put_bucket_cors(Bucket=BUCKET, CORSConfiguration={"CORSRules": wrong})
         self.client.delete_bucket_cors(Bucket=BUCKET)
         self.assertEqual(self.status(f"{BUCKET}/a", method="OPTIONS", headers=ask), 403)
+
+    def test_who_asked_for_what_is_logged_if_that_is_wanted(self):
+        self.s3_server("--s3-audit")
+        self.put("dir/a b", b"1", ACL="public-read")
+        self.status(f"{BUCKET}/dir/a%20b")
+        url = self.client.generate_presigned_url("get_object", {"Bucket": BUCKET, "Key": "none"}, ExpiresIn=60)
+        self.status(url.partition(f"{self.port}/")[2])
+        lines = [line for line in self.world.log_path.read_text().splitlines() if "audit" in line and "protocol" in line]
+        self.assertEqual(len(lines), 3, lines)
+        for line, wanted in zip(lines, (
+            (self.keys.id, "PUT", f"/{BUCKET}/dir/a%20b", "200"), ("GET", f"/{BUCKET}/dir/a%20b", "200"), (self.keys.id, "GET", "none", "404"),
+        )):
+            self.assertTrue(all(word in line for word in wanted), line)
+        self.assertNotIn("ignature", self.world.log_path.read_text())
 
     def test_tags_of_buckets(self):
         self.s3_server()

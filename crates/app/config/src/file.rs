@@ -88,6 +88,10 @@ const KEYS: &[(&str, Setter)] = &[
         settings.rpcbind = Some(yes_or_no(value)?);
         Ok(())
     }),
+    ("s3_audit", |settings, value, _| {
+        settings.s3_audit = Some(yes_or_no(value)?);
+        Ok(())
+    }),
     ("s3_certificate", |settings, value, folder| {
         settings.s3_certificate = Some(folder.join(text(value)?));
         Ok(())
@@ -241,6 +245,7 @@ mod tests {
             listen_nfs = "0.0.0.0:2049"
             listen_iscsi = "0.0.0.0:3260"
             listen_s3 = "0.0.0.0:9000"
+            s3_audit = true
             s3_certificate = "s3.crt"
             s3_key = "/etc/s3.key"
             s3_domain = ["s3.example.org"]
@@ -267,6 +272,7 @@ mod tests {
             listen_nfs: Some("0.0.0.0:2049".parse().unwrap()),
             listen_iscsi: Some("0.0.0.0:3260".parse().unwrap()),
             listen_s3: Some("0.0.0.0:9000".parse().unwrap()),
+            s3_audit: Some(true),
             s3_certificate: Some("/etc/cairn/s3.crt".into()),
             s3_key: Some("/etc/s3.key".into()),
             s3_domain: vec!["s3.example.org".to_owned()],

@@ -104,6 +104,9 @@ pub struct Settings {
     /// access key]
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     pub listen_s3: Option<SocketAddr>,
+    /// Write a line to the log for each request of S3: who asked for what, and the answer's status
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub s3_audit: Option<bool>,
     /// Speak HTTPS with S3 clients, with this certificate and those that signed it (PEM); one that is put in its place is used
     /// within seconds
     #[arg(long, value_name = "PATH")]
@@ -242,6 +245,7 @@ impl Settings {
             listen_nfs: self.listen_nfs.or(below.listen_nfs),
             listen_iscsi: self.listen_iscsi.or(below.listen_iscsi),
             listen_s3: self.listen_s3.or(below.listen_s3),
+            s3_audit: self.s3_audit.or(below.s3_audit),
             s3_certificate: self.s3_certificate.or(below.s3_certificate),
             s3_key: self.s3_key.or(below.s3_key),
             s3_domain: if self.s3_domain.is_empty() {
@@ -281,6 +285,7 @@ impl Settings {
             listen_nfs: self.listen_nfs.unwrap_or(LISTEN_NFS_DEFAULT),
             listen_iscsi: self.listen_iscsi,
             listen_s3: self.listen_s3,
+            s3_audit: self.s3_audit.unwrap_or(false),
             s3_certificate: self.s3_certificate.zip(self.s3_key),
             s3_domains: self.s3_domain,
             listen_admin: self.listen_admin.unwrap_or(LISTEN_ADMIN_DEFAULT),
@@ -377,6 +382,7 @@ pub struct Config {
     pub listen_iscsi: Option<SocketAddr>,
     /// `None`: the usual one, as soon as there is a bucket or an access key.
     pub listen_s3: Option<SocketAddr>,
+    pub s3_audit: bool,
     /// Files of the certificate and its key; `None`: HTTP.
     pub s3_certificate: Option<(PathBuf, PathBuf)>,
     pub s3_domains: Vec<String>,

@@ -146,6 +146,7 @@ pub fn shared(inner: &Arc<Inner>) -> Result<Arc<Shared>, String> {
         threads: inner.config.threads,
         held_bytes_max: held,
         domains: inner.config.s3_domains.clone(),
+        audit: inner.config.s3_audit,
         certificate: certificate(inner)?,
         ..cairn_s3::Settings::default()
     };

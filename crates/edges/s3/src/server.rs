@@ -2,7 +2,7 @@
 //!
 //! Owns: accepting, how long a client may take, that no answer leaves a node that may not give it.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -21,6 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
+use crate::audit::Line;
 use crate::body;
 use crate::cors;
 use crate::hosts::Hosts;
@@ -50,6 +51,8 @@ pub struct Settings {
     pub held_bytes_max: usize,
     /// Names of hosts below these are buckets.
     pub domains: Vec<String>,
+    /// Each request is a line of the log.
+    pub audit: bool,
     /// With one, only HTTPS is spoken.
     pub certificate: Option<Arc<Certificate>>,
 }
@@ -61,6 +64,7 @@ impl Default for Settings {
             connection_count_max: CONNECTION_COUNT_MAX,
             held_bytes_max: 256 << 20,
             domains: Vec::new(),
+            audit: false,
             certificate: None,
         }
     }
@@ -245,8 +249,9 @@ async fn begin(
 ) {
     let _counted = Counted(&shared);
     let _ = stream.set_nodelay(true);
+    let peer = stream.peer_addr().ok();
     let Some(tls) = tls else {
-        return serve(stream, &shared, service, stopping).await;
+        return serve(stream, peer, &shared, service, stopping).await;
     };
     let shaken = tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream));
     let shaken = tokio::select! {
@@ -254,7 +259,7 @@ async fn begin(
         shaken = shaken => shaken,
     };
     match shaken {
-        Ok(Ok(stream)) => serve(stream, &shared, service, stopping).await,
+        Ok(Ok(stream)) => serve(stream, peer, &shared, service, stopping).await,
         Ok(Err(error)) => tracing::debug!(%error, "a connection of S3 did not begin"),
         Err(_) => tracing::debug!("a connection of S3 did not begin in time"),
     }
@@ -262,11 +267,12 @@ async fn begin(
 
 async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
+    peer: Option<SocketAddr>,
     shared: &Arc<Shared>,
     service: S3Service,
     mut stopping: watch::Receiver<bool>,
 ) {
-    let answer = service_fn(|request| answer(shared, &service, request));
+    let answer = service_fn(|request| answer(shared, &service, peer, request));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
@@ -307,10 +313,12 @@ fn refusal(error: &S3Error) -> HttpResponse {
 async fn answer(
     shared: &Arc<Shared>,
     service: &S3Service,
+    peer: Option<SocketAddr>,
     request: http::Request<Incoming>,
 ) -> Result<HttpResponse, HttpError> {
     let method = request.method().clone();
     let has_body = !request.body().is_end_stream();
+    let line = shared.settings.audit.then(|| Line::new(peer, &request));
     let waits = request.headers().contains_key(EXPECT);
     let asked = cors::asked(shared, &request);
     let mut response = match asked.as_ref().and_then(cors::Asked::preflight) {
@@ -340,5 +348,8 @@ async fn answer(
         response.headers_mut().insert(CONNECTION, close);
     }
     shared.count(&method, response.status());
+    if let Some(line) = line {
+        line.end(response.status());
+    }
     Ok(response)
 }
