@@ -171,21 +171,25 @@ impl Shared {
     /// the next start goes on with it.
     async fn reap(self: &Arc<Self>, ino: Ino) -> Result<Option<Ticket>, FsError> {
         let mark = Key::orphan(ino);
-        if self.meta.live().get(&mark).map_err(meta_error)?.is_none() {
-            // It was found by its mark and named by who removed it, and is gone; or it has got a name.
-            return Ok(None);
-        }
+        let is_marked = || {
+            let found = self.meta.live().get(&mark).map_err(meta_error)?;
+            Ok::<bool, FsError>(found.is_some())
+        };
         let inode = match self.inode(ino) {
             Ok(inode) => inode,
             Err(FsError::Stale) => {
+                if !is_marked()? {
+                    // It was found by its mark and named by who removed it, and is gone.
+                    return Ok(None);
+                }
                 let mut batch = Batch::new();
                 batch.delete(mark);
                 return Ok(Some(self.meta.submit(batch)));
             }
             Err(error) => return Err(error),
         };
-        // Found by its mark while somebody fills it.
-        if !inode.lock().removed {
+        // Found by its mark while somebody fills it. Who removes it is done when it can be locked.
+        if !inode.lock().removed || !is_marked()? {
             return Ok(None);
         }
         let mut at = 0;
